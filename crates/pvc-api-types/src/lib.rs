@@ -1,7 +1,9 @@
 //! What goes over HTTP, and from one program of PVC to another.
 //!
-//! One type per object of the wire, with the member names, types and null rules that scripts and
-//! old clients depend on. Names of the types are the names of the schemas in the API document.
+//! One declaration per operation of the API ([`operations`]), which its server, its document and its
+//! clients share, and one type per object of the wire, with the member names, types and null rules
+//! that scripts and old clients depend on. Names of the types are the names of the schemas in the
+//! API document.
 //!
 //! Writing is strict: every member is sent. Reading is tolerant: a member that an older server
 //! omits, or answers with `null` where a value belongs, reads as its empty value, so that one odd
@@ -11,11 +13,16 @@
 
 #[macro_use]
 mod wire;
+#[macro_use]
+pub mod param;
+#[macro_use]
+pub mod operation;
 
 pub mod cluster;
 pub mod event;
 pub mod network;
 pub mod node;
+pub mod operations;
 pub mod release;
 pub mod storage;
 pub mod task;
@@ -28,7 +35,7 @@ pub use cluster::{
     StatusVm, StoreAccess,
 };
 pub use event::{Change, Event, EventKind};
-pub use network::{Acl, Ipv4Settings, Ipv6Settings, Lease, Network};
+pub use network::{Acl, Ipv4Settings, Ipv6Settings, Lease, Network, SriovVf};
 pub use node::{
     FlushPlan, FlushStep, HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState,
     NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,

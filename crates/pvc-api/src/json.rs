@@ -6,7 +6,6 @@ use std::io;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use pvc_api_types::Message;
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
@@ -51,11 +50,6 @@ pub fn to_bytes(value: &impl Serialize) -> Vec<u8> {
         .serialize(&mut serializer)
         .expect("the types of the wire have text as keys, and memory takes every byte");
     bytes
-}
-
-/// The reply to a change that was made: a sentence.
-pub fn done(message: impl Into<String>) -> Response {
-    ok(&Message { message: message.into() })
 }
 
 /// A JSON reply with an entity tag of its content.

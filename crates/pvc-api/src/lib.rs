@@ -10,7 +10,7 @@
 //!          ─▶ no foreign web page, no foreign name  origin
 //!          ─▶ who is it?                            auth, throttle   before anything else is read
 //!          ─▶ parameters, a body within limits      params, body
-//!          ─▶ the view, or an operation             routes     reads never ask the tree
+//!          ─▶ the view, or an operation             table, routes   reads never ask the tree
 //!          ─▶ objects of the wire                   view, metrics, cache
 //! ```
 //!
@@ -40,6 +40,7 @@ mod routes;
 mod serve;
 mod settings;
 mod state;
+mod table;
 mod throttle;
 #[cfg(feature = "server")]
 mod tls;

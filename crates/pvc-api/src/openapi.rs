@@ -1,20 +1,26 @@
-//! The API's own description, made from the code that serves it.
+//! The API's own description, made from the declarations that serve it.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use pvc_api_types::operation::{self, Component, Documented, Effect, Operation, ROOT, Role};
+use pvc_api_types::param::{self, Flag, Parameters};
 use pvc_api_types::{BadRequest, Event, Message, TaskRef};
-use utoipa::openapi::path::Operation;
+use utoipa::openapi::extensions::Extensions;
+use utoipa::openapi::path::{
+    HttpMethod, OperationBuilder, Parameter, ParameterBuilder, ParameterIn,
+};
+use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, Info, OpenApi, OpenApiBuilder, Ref, RefOr, Server};
-use utoipa::{IntoResponses, PartialSchema, ToSchema};
+use utoipa::openapi::{
+    Content, ContentBuilder, Info, Object, OpenApi, OpenApiBuilder, Ref, Required, Server, Type,
+};
 
 use crate::auth::API_KEY;
 
 /// The API document, OpenAPI 3.1, of everything that [`crate::router`] serves.
 pub fn document() -> OpenApi {
-    crate::routes::parts().1
+    crate::routes::table().document
 }
 
 /// The document before the routes are added.
@@ -32,27 +38,87 @@ pub fn frame() -> OpenApi {
     components.add_security_scheme("ApiKey", SecurityScheme::ApiKey(ApiKey::Header(key)));
     let cookie = ApiKeyValue::new("session");
     components.add_security_scheme("Session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
-    let own = [
-        (BadRequest::name(), BadRequest::schema()),
-        (Event::name(), Event::schema()),
-        (Message::name(), Message::schema()),
-        (TaskRef::name(), TaskRef::schema()),
-    ];
-    for (name, schema) in own {
-        components.schemas.insert(name.into_owned(), schema);
-    }
-    let mut parts = Vec::new();
-    Event::schemas(&mut parts);
-    components.schemas.extend(parts);
+    let mut own: Vec<Component> = Vec::new();
+    operation::component::<BadRequest>(&mut own);
+    operation::component::<Event>(&mut own);
+    operation::component::<Message>(&mut own);
+    operation::component::<TaskRef>(&mut own);
+    components.schemas.extend(own);
     debug_assert!(API_KEY.eq_ignore_ascii_case("X-Api-Key"));
     document
 }
 
+/// Adds what an operation is to the document.
+pub fn describe<O: Operation>(document: &mut OpenApi) {
+    let mut described = OperationBuilder::new()
+        .tag(O::TAG)
+        .operation_id(Some(operation::id::<O>()))
+        .summary(Some(param::paragraph(O::DOC)))
+        .extensions(Some(Extensions::builder().add("x-pvc-role", O::ROLE.as_str()).build()));
+    for variable in operation::variables(O::PATH) {
+        described = described.parameter(variable_part(variable));
+    }
+    for parameter in O::Params::described() {
+        described = described.parameter(parameter);
+    }
+    if let Some(what) = O::DRY_RUN {
+        described = described.parameter(param::describe::<Flag>("dry_run", what));
+    }
+    let components = document.components.get_or_insert_default();
+    components.schemas.extend(O::components());
+    if let Some((name, schema)) = O::Params::form() {
+        components.schemas.insert(name.to_owned(), schema);
+        let body = RequestBodyBuilder::new()
+            .content(
+                "application/x-www-form-urlencoded",
+                Content::new(Some(Ref::from_schema_name(name))),
+            )
+            .required(Some(Required::True));
+        described = described.request_body(Some(body.build()));
+    }
+    let replies =
+        O::replies().into_iter().map(|reply| (reply.status.to_owned(), documented(reply)));
+    let mut responses: BTreeMap<String, Response> = replies.collect();
+    responses.extend(refusals::<O>().map(|(status, why)| (status.to_owned(), refusal(why))));
+    for (status, response) in responses {
+        described = described.response(status, response);
+    }
+    if O::ROLE != Role::Anybody {
+        described = described.securities(Some(protection()));
+    }
+    let method = match O::METHOD {
+        operation::Method::Get => HttpMethod::Get,
+        operation::Method::Post => HttpMethod::Post,
+        operation::Method::Put => HttpMethod::Put,
+        operation::Method::Delete => HttpMethod::Delete,
+    };
+    let path = format!("{ROOT}{}", O::PATH);
+    document.paths.add_path_operation(path, vec![method], described.build());
+}
+
+fn variable_part(name: &str) -> Parameter {
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(ParameterIn::Path)
+        .required(Required::True)
+        .description(Some(operation::meaning(name)))
+        .schema(Some(Object::with_type(Type::String)))
+        .build()
+}
+
 /// Either of the two ways in.
-pub fn protection() -> Vec<SecurityRequirement> {
+fn protection() -> Vec<SecurityRequirement> {
     ["ApiKey", "Session"]
         .map(|scheme| SecurityRequirement::new(scheme, Vec::<String>::new()))
         .to_vec()
+}
+
+fn documented(reply: Documented) -> Response {
+    let response = ResponseBuilder::new().description(reply.description);
+    match reply.content {
+        Some((media, schema)) => response.content(media, Content::new(Some(schema))).build(),
+        None => response.build(),
+    }
 }
 
 fn refusal(description: &str) -> Response {
@@ -60,76 +126,27 @@ fn refusal(description: &str) -> Response {
     ResponseBuilder::new().description(description).content("application/json", content).build()
 }
 
-fn refusals(list: &[(&str, &str)]) -> BTreeMap<String, RefOr<Response>> {
-    list.iter()
-        .map(|(status, description)| ((*status).to_owned(), RefOr::T(refusal(description))))
-        .collect()
-}
-
 /// How a read may be refused.
-pub struct ReadRefused;
+const OF_READS: [(&str, &str); 5] = [
+    ("400", "A parameter cannot be taken"),
+    ("401", "No key, or a wrong one"),
+    ("404", "There is no such thing"),
+    ("429", "Too many wrong keys from this address"),
+    ("503", "The store does not answer, or too many wait"),
+];
 
-impl IntoResponses for ReadRefused {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        refusals(&[
-            ("400", "A parameter cannot be taken"),
-            ("401", "No key, or a wrong one"),
-            ("404", "There is no such thing"),
-            ("429", "Too many wrong keys from this address"),
-            ("503", "The store does not answer, or too many wait"),
-        ])
-    }
-}
+/// How a request with a body may be refused, and what takes its time.
+const OF_CHANGES: [(&str, &str); 4] = [
+    ("408", "The body did not arrive in time"),
+    ("409", "Somebody else changes the same records all the time"),
+    ("413", "The body is too large"),
+    ("504", "What was waited for did not come in time"),
+];
 
-/// How a change may be refused.
-pub struct ChangeRefused;
-
-impl IntoResponses for ChangeRefused {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        let mut all = ReadRefused::responses();
-        all.extend(refusals(&[
-            ("408", "The body did not arrive in time"),
-            ("409", "Somebody else changes the same records all the time"),
-            ("413", "The body is too large"),
-            ("504", "What was waited for did not come in time"),
-        ]));
-        all
-    }
-}
-
-/// How a change is answered: by a sentence, or a refusal.
-pub struct Changed;
-
-impl IntoResponses for Changed {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        with_reply("200", Message::name())
-    }
-}
-
-/// How long work is answered: by the task that it has become, or a refusal.
-pub struct Submitted;
-
-impl IntoResponses for Submitted {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        with_reply("202", TaskRef::name())
-    }
-}
-
-fn with_reply(status: &str, schema: Cow<'_, str>) -> BTreeMap<String, RefOr<Response>> {
-    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
-    let reply = ResponseBuilder::new().content("application/json", content).build();
-    let mut all = ChangeRefused::responses();
-    all.insert(status.to_owned(), RefOr::T(reply));
-    all
-}
-
-/// Gives every reply the description that the format demands.
-pub fn complete(operation: &mut Operation) {
-    for reply in operation.responses.responses.values_mut() {
-        if let RefOr::T(reply) = reply
-            && reply.description.is_empty()
-        {
-            reply.description = "Done".to_owned();
-        }
-    }
+/// How an operation may be refused. What everybody may read is always answered.
+fn refusals<O: Operation>() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let reads = O::EFFECT == Effect::Read && O::METHOD == operation::Method::Get;
+    let of_reads = if reads && O::ROLE == Role::Anybody { &OF_READS[..0] } else { &OF_READS[..] };
+    let of_changes = if reads { &OF_CHANGES[..0] } else { &OF_CHANGES[..] };
+    of_reads.iter().chain(of_changes).copied()
 }

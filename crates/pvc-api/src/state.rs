@@ -22,10 +22,13 @@ use crate::throttle::Throttle;
 
 /// The API's state; cheap to clone.
 #[derive(Clone)]
-pub struct ApiState(Arc<Shared>);
+pub struct ApiState {
+    shared: Arc<Shared>,
+    /// The store of a dry run decides and writes nothing.
+    store: Store,
+}
 
 struct Shared {
-    store: Store,
     clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
     storage: Option<Arc<dyn Storage>>,
@@ -52,7 +55,7 @@ impl ApiState {
         storage: Option<Arc<dyn Storage>>,
         settings: ApiSettings,
     ) -> Self {
-        ApiState(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             tokens: Tokens::new(settings.tokens.as_deref()),
             sessions: Sessions::new(settings.limits.session_time),
             throttle: Throttle::default(),
@@ -64,89 +67,94 @@ impl ApiState {
             stopping: CancellationToken::new(),
             changes: TaskTracker::new(),
             process: format!("{:08x}", random.next_u64() >> 32),
-            store,
             clock,
             random,
             storage,
             settings,
-        }))
+        });
+        ApiState { shared, store }
     }
 
     pub fn store(&self) -> &Store {
-        &self.0.store
+        &self.store
+    }
+
+    /// The same for a dry run.
+    pub(crate) fn dry(&self) -> Self {
+        ApiState { store: self.store.dry(), ..self.clone() }
     }
 
     /// Everything recorded, as this process last saw it.
     pub fn view(&self) -> Arc<Cluster> {
-        self.0.store.view()
+        self.store.view()
     }
 
     pub fn clock(&self) -> &Arc<dyn Clock> {
-        &self.0.clock
+        &self.shared.clock
     }
 
     pub fn random(&self) -> &Arc<dyn Random> {
-        &self.0.random
+        &self.shared.random
     }
 
     /// The storage that VMs have their volumes in.
     pub(crate) fn storage(&self) -> Result<Arc<dyn Storage>> {
-        self.0.storage.clone().ok_or_else(|| {
+        self.shared.storage.clone().ok_or_else(|| {
             let message = "this API has no storage that it could change volumes in";
             ApiError::new(axum::http::StatusCode::NOT_IMPLEMENTED, message)
         })
     }
 
     pub fn settings(&self) -> &ApiSettings {
-        &self.0.settings
+        &self.shared.settings
     }
 
     pub(crate) fn tokens(&self) -> &Tokens {
-        &self.0.tokens
+        &self.shared.tokens
     }
 
     pub(crate) fn sessions(&self) -> &Sessions {
-        &self.0.sessions
+        &self.shared.sessions
     }
 
     pub(crate) fn throttle(&self) -> &Throttle {
-        &self.0.throttle
+        &self.shared.throttle
     }
 
     pub(crate) fn vms(&self) -> &VmCache {
-        &self.0.vms
+        &self.shared.vms
     }
 
     pub(crate) fn status(&self) -> &Memo {
-        &self.0.status
+        &self.shared.status
     }
 
     pub(crate) fn scrapes(&self) -> &Arc<Scrapes> {
-        &self.0.scrapes
+        &self.shared.scrapes
     }
 
     pub(crate) fn waits(&self) -> &Arc<Semaphore> {
-        &self.0.waits
+        &self.shared.waits
     }
 
     pub(crate) fn streams(&self) -> &Arc<Semaphore> {
-        &self.0.streams
+        &self.shared.streams
     }
 
     /// A word that tells this process from those before and beside it.
     pub(crate) fn process(&self) -> &str {
-        &self.0.process
+        &self.shared.process
     }
 
     /// Cancelled when the daemon is to stop: waits and streams end at once, changes are finished.
     pub fn stopping(&self) -> &CancellationToken {
-        &self.0.stopping
+        &self.shared.stopping
     }
 
     /// Returns when every change that was begun has ended.
     pub async fn changes_done(&self) {
-        self.0.changes.close();
-        self.0.changes.wait().await;
+        self.shared.changes.close();
+        self.shared.changes.wait().await;
     }
 
     /// Refuses at once what would only wait for a store that is known to be gone: without a quorum
@@ -202,7 +210,7 @@ impl ApiState {
         change: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         self.check_reachable()?;
-        match tokio::time::timeout(time, self.0.changes.spawn(change)).await {
+        match tokio::time::timeout(time, self.shared.changes.spawn(change)).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(panic)) => std::panic::resume_unwind(panic.into_panic()),
             Err(_) => Err(open_outcome(time)),

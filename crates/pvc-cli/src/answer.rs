@@ -1,9 +1,10 @@
-//! What a command that changes something prints: the API's sentence, or JSON for scripts.
+//! What a command that changes something prints: the API's sentence, or JSON for scripts; and whether
+//! it is only to be tried.
 //!
-//! The option is added to all of these commands in one place. A command with an option `--format`
+//! The options are added to all of these commands in one place. A command with an option `--format`
 //! of its own, and one that prints nothing of the API's, does not get it.
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde::Serialize;
 use serde_json::json;
 
@@ -11,6 +12,8 @@ use crate::context::Pvc;
 use crate::output::json;
 
 const ID: &str = "answer";
+/// The option of commands that have no `--dry-run` of their own.
+const DRY_RUN: &str = "try-dry";
 /// Commands and groups whose output is not an answer of the API.
 const WITHOUT: [&str; 8] =
     ["backup", "completion", "connection", "dump", "is-primary", "log", "man", "what-if"];
@@ -35,6 +38,16 @@ pub fn add_format(command: Command) -> Command {
     if group || own {
         return command;
     }
+    let has_own = command.get_arguments().any(|own| own.get_long() == Some("dry-run"));
+    let command = match has_own {
+        true => command,
+        false => command.arg(
+            Arg::new(DRY_RUN)
+                .long("dry-run")
+                .action(ArgAction::SetTrue)
+                .help("Change nothing; say whether it would be refused"),
+        ),
+    };
     let taken = command.get_arguments().any(|argument| argument.get_short() == Some('f'));
     let option = Arg::new(ID)
         .long("format")
@@ -45,13 +58,22 @@ pub fn add_format(command: Command) -> Command {
     command.arg(if taken { option } else { option.short('f') })
 }
 
-/// The format that the line asks for.
-pub fn format(matches: &ArgMatches) -> Format {
-    let mut matches = matches;
+/// The command's own part of the line.
+fn innermost(mut matches: &ArgMatches) -> &ArgMatches {
     while let Some((_, below)) = matches.subcommand() {
         matches = below;
     }
-    match matches.try_get_one::<String>(ID) {
+    matches
+}
+
+/// Whether the line asks for a dry run of a command that knows of none by itself.
+pub fn is_dry_run(matches: &ArgMatches) -> bool {
+    matches!(innermost(matches).try_get_one::<bool>(DRY_RUN), Ok(Some(true)))
+}
+
+/// The format that the line asks for.
+pub fn format(matches: &ArgMatches) -> Format {
+    match innermost(matches).try_get_one::<String>(ID) {
         Ok(Some(word)) if word == "json" => Format::Json,
         Ok(Some(word)) if word == "json-pretty" => Format::JsonPretty,
         _ => Format::Sentence,

@@ -1,5 +1,10 @@
 //! Completions, with the VMs, nodes, tags, faults and tasks there are now.
 
+use pvc_api_types::operations::fault::{FaultOrder, GetFaults, SortKey};
+use pvc_api_types::operations::node::{GetNode, NodeFilter};
+use pvc_api_types::operations::task::GetTasks;
+use pvc_api_types::operations::vm::{GetVm, VmFilter};
+use pvc_api_types::param::Nothing;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -9,9 +14,8 @@ use clap::{Args, ValueEnum};
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
 use pvc_api_types::Fault;
-use pvc_client::{Client, NodeFilter, VmFilter};
+use pvc_client::Client;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
-use pvc_model::vm::VmState;
 
 use crate::connection::store;
 use crate::context::{self, Pvc};
@@ -100,7 +104,7 @@ pub fn vms() -> ArgValueCandidates {
         let names = || {
             Some(
                 client()?
-                    .vms(&VmFilter::default())
+                    .read(GetVm, [], &VmFilter::default())
                     .ok()?
                     .read()
                     .ok()?
@@ -118,7 +122,7 @@ pub fn nodes() -> ArgValueCandidates {
         let names = || {
             Some(
                 client()?
-                    .nodes(&NodeFilter::default())
+                    .read(GetNode, [], &NodeFilter::default())
                     .ok()?
                     .read()
                     .ok()?
@@ -133,7 +137,7 @@ pub fn nodes() -> ArgValueCandidates {
 /// The tags that VMs have.
 pub fn tags() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let vms = || client()?.vms(&VmFilter::default()).ok()?.read().ok();
+        let vms = || client()?.read(GetVm, [], &VmFilter::default()).ok()?.read().ok();
         let tags = vms().into_iter().flatten().flat_map(|vm| vm.tags).map(|tag| tag.name);
         candidates(tags.collect::<BTreeSet<_>>().into_iter())
     })
@@ -142,7 +146,13 @@ pub fn tags() -> ArgValueCandidates {
 /// The ids of the faults, with what they say.
 pub fn faults() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let faults = || client()?.faults().ok()?.read().ok();
+        let faults = || {
+            client()?
+                .read(GetFaults, [], &FaultOrder { sort_key: Some(SortKey::LastReported) })
+                .ok()?
+                .read()
+                .ok()
+        };
         let candidate =
             |fault: Fault| CompletionCandidate::new(fault.id).help(Some(fault.message.into()));
         faults().into_iter().flatten().map(candidate).collect()
@@ -152,17 +162,12 @@ pub fn faults() -> ArgValueCandidates {
 /// The ids of the tasks that have not ended, with what they do.
 pub fn tasks() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let queues = || client()?.tasks().ok()?.read().ok();
+        let queues = || client()?.read(GetTasks, [], &Nothing).ok()?.read().ok();
         let Some(queues) = queues() else { return Vec::new() };
         let lists = [queues.active, queues.reserved, queues.scheduled];
         let tasks = lists.into_iter().flat_map(|workers| workers.into_values().flatten());
         tasks.map(|task| CompletionCandidate::new(task.id).help(Some(task.name.into()))).collect()
     })
-}
-
-/// The states that a VM can be in.
-pub fn vm_states() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| candidates(VmState::ALL.iter().map(ToString::to_string)))
 }
 
 /// The states that a node's daemon can be in.

@@ -42,6 +42,9 @@ pub fn ask(pvc: &mut Pvc, yes: Yes, sentence: &str) -> Outcome {
 
 /// Asks a question that can be left open: `None` if nobody is there to answer.
 pub fn wants(pvc: &mut Pvc, sentence: &str) -> Option<bool> {
+    if pvc.dry_run {
+        return None;
+    }
     match answer(pvc, sentence) {
         Answer::Yes => Some(true),
         Answer::No => Some(false),

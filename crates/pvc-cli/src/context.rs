@@ -104,13 +104,21 @@ pub struct Pvc {
     pub out: Output,
     /// How the answer to a change is printed.
     pub answers: crate::answer::Format,
+    /// Whether changes are only tried.
+    pub dry_run: bool,
     client: Option<Client>,
 }
 
 impl Pvc {
     pub fn new(global: Global) -> Self {
         let out = Output::stdout(global.silent, global.colour);
-        Self { global, out, answers: crate::answer::Format::default(), client: None }
+        Self {
+            global,
+            out,
+            answers: crate::answer::Format::default(),
+            dry_run: false,
+            client: None,
+        }
     }
 
     /// The server to talk to. The first call chooses it and says so on standard error.
@@ -126,6 +134,7 @@ impl Pvc {
             self.client = Some(Client::new(Options {
                 observer,
                 timeout: self.global.timeout,
+                dry_run: self.dry_run,
                 ..options(&connection)
             }));
         }
@@ -145,7 +154,7 @@ impl Pvc {
 
     /// Whether questions are skipped; `yes` is the command's own `-y`.
     pub fn unasked(&self, yes: bool) -> bool {
-        yes || self.global.unsafe_
+        yes || self.global.unsafe_ || self.dry_run
     }
 
     /// Whether chatter on standard error is welcome.
@@ -192,6 +201,7 @@ pub fn options(connection: &Connection) -> Options {
         verify: connection.verify,
         advice: connection.advice.map(str::to_owned),
         timeout: None,
+        dry_run: false,
         observer: None,
     }
 }

@@ -12,6 +12,7 @@
 mod answer;
 mod args;
 mod audit;
+mod choice;
 mod cluster;
 mod completion;
 mod confirm;
@@ -87,6 +88,7 @@ fn run(args: Vec<OsString>, compat: bool) -> u8 {
             .map_err(|error| Failure::usage(error.to_string()))?;
         let mut pvc = Pvc::new(global);
         pvc.answers = answer::format(&matches);
+        pvc.dry_run = answer::is_dry_run(&matches);
         let outcome = command.run(&mut pvc);
         pvc.out.flush();
         outcome

@@ -1,10 +1,12 @@
 //! Following a task to its end.
 
+use pvc_api_types::operations::task::GetTasksTaskId;
+use pvc_api_types::param::Nothing;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use pvc_api_types::{TaskRef, TaskStatus};
-use pvc_client::{Client, Kind};
+use pvc_client::{Client, Kind, Submitted};
 use std::io::IsTerminal;
 
 use crate::answer::Format;
@@ -40,16 +42,23 @@ impl TaskWait {
 
 /// Reports a task that has just been started and, if wanted, follows it. A task that fails makes
 /// the command fail.
-pub fn finish(pvc: &mut Pvc, task: &TaskRef, wait: TaskWait) -> Outcome {
+pub fn finish(pvc: &mut Pvc, submitted: Submitted, wait: TaskWait) -> Outcome {
+    let task = match submitted {
+        Submitted::Task(task) => task,
+        Submitted::WouldBe(message) => {
+            pvc.done(message);
+            return Ok(());
+        }
+    };
     if !wait.is_wanted() {
-        if pvc.done_as_json(task) {
+        if pvc.done_as_json(&task) {
             return Ok(());
         }
         pvc.out.line(format!("Task ID: {} assigned to node {}", task.task_id, task.run_on));
         return Ok(());
     }
     if pvc.answers == Format::Sentence {
-        let TaskRef { task_id, task_name, run_on } = task;
+        let TaskRef { task_id, task_name, run_on } = &task;
         pvc.out.line(format!("Task ID: {task_id} ({task_name}) assigned to node {run_on}"));
         pvc.out.line("");
     }
@@ -89,7 +98,7 @@ fn watch(
     let mut pause = FIRST_PAUSE;
     let mut heard = Instant::now();
     while !interrupt::happened() {
-        match client.task(id).and_then(|task| task.read()) {
+        match client.read(GetTasksTaskId, [id], &Nothing).and_then(|task| task.read()) {
             Ok(task) if task.is_finished() => return Ok(Some(task)),
             Ok(task) => {
                 heard = Instant::now();

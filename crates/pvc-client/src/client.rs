@@ -3,15 +3,17 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
+use pvc_api_types::operation::{self, Method, Operation, ROOT};
+use pvc_api_types::param::{Nothing, Parameters};
 use pvc_api_types::{Message, TaskRef};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use ureq::http::{HeaderValue, Method, Request, Response, StatusCode};
+use ureq::http::{HeaderValue, Request, Response, StatusCode};
 use ureq::{Agent, Body};
 
 use crate::error::Error;
 use crate::payload::Payload;
-use crate::query::Query;
+use crate::query::{encoded, escape};
 use crate::{page, tls};
 
 /// A host that does not answer within this time is down or filtered, not slow.
@@ -41,6 +43,8 @@ pub struct Options {
     /// How long the first byte of an answer may take. Without it 10 s for a read, and as long as
     /// the work takes for a change. A limit that a request has of its own wins.
     pub timeout: Option<Duration>,
+    /// Whether changes are only tried: nothing is changed, and the answers say what would be.
+    pub dry_run: bool,
     /// Called after each exchange, for `--debug`.
     pub observer: Option<fn(&Exchange<'_>)>,
 }
@@ -126,38 +130,157 @@ impl Client {
     }
 
     /// Reads something. Tried again where a second try may help.
-    pub(crate) fn get<T: DeserializeOwned>(
+    pub fn read<O, const N: usize>(
         &self,
-        path: &str,
-        query: Query,
-    ) -> Result<Payload<T>, Error> {
-        self.read(path, &query, WORK)
+        _: O,
+        at: [&str; N],
+        params: &O::Params,
+    ) -> Result<Payload<O::Reply>, Error>
+    where
+        O: Operation<At = [String; N]>,
+    {
+        if O::METHOD != Method::Get {
+            let request = request::<O, N>(at, params);
+            return Ok(Payload::new(self.send(request, None)?.expect(StatusCode::OK)?));
+        }
+        self.get(&request::<O, N>(at, params).path, WORK)
     }
 
     /// Reads something small: its end, too, must come within the time for the first byte.
-    pub(crate) fn get_soon<T: DeserializeOwned>(
+    pub fn read_soon<O, const N: usize>(
         &self,
-        path: &str,
-        query: Query,
-    ) -> Result<Payload<T>, Error> {
-        self.read(path, &query, self.time_limit())
+        _: O,
+        at: [&str; N],
+        params: &O::Params,
+    ) -> Result<Payload<O::Reply>, Error>
+    where
+        O: Operation<At = [String; N]>,
+    {
+        self.get(&request::<O, N>(at, params).path, self.time_limit())
     }
 
-    /// All tries together have the time that one answer may take.
-    fn read<T: DeserializeOwned>(
+    /// The only element of a list: the API answers a question for one object with a list.
+    ///
+    /// # Errors
+    /// Beside those of a read: the list has not one element. `what` is asked for, in words.
+    pub fn read_only<O, T, const N: usize>(
+        &self,
+        operation: O,
+        at: [&str; N],
+        what: &str,
+    ) -> Result<Payload<T>, Error>
+    where
+        O: Operation<At = [String; N], Params = Nothing, Reply = Vec<T>>,
+        T: DeserializeOwned,
+    {
+        let name = at.last().copied().unwrap_or_default();
+        self.read(operation, at, &Nothing)?
+            .only()
+            .ok_or_else(|| Error::NotFound { message: format!("no {what} `{name}`"), hint: None })
+    }
+
+    /// Changes something and returns the server's sentence about it; in a client that is
+    /// [dry](Options::dry_run), what it would come to.
+    pub fn change<O, const N: usize>(
+        &self,
+        operation: O,
+        at: [&str; N],
+        params: &O::Params,
+    ) -> Result<String, Error>
+    where
+        O: Operation<At = [String; N], Reply = Message>,
+    {
+        self.change_waiting(operation, at, params, None)
+    }
+
+    /// As [`change`](Client::change), for a change whose answer comes when it is done: within
+    /// `waiting`, if it says so.
+    pub fn change_waiting<O, const N: usize>(
+        &self,
+        _: O,
+        at: [&str; N],
+        params: &O::Params,
+        waiting: Option<Waiting>,
+    ) -> Result<String, Error>
+    where
+        O: Operation<At = [String; N], Reply = Message>,
+    {
+        let request = request::<O, N>(at, params);
+        let answer = match self.options.dry_run {
+            true => self.try_dry::<O>(request)?.ok_or_else(Error::too_old_to_tell)?,
+            false => self.send(request, waiting)?.expect(StatusCode::OK)?,
+        };
+        Ok(Payload::<Message>::new(answer).read()?.message)
+    }
+
+    /// Starts a task; in a client that is [dry](Options::dry_run), says whether it would be refused.
+    pub fn submit<O, const N: usize>(
+        &self,
+        _: O,
+        at: [&str; N],
+        params: &O::Params,
+    ) -> Result<Submitted, Error>
+    where
+        O: Operation<At = [String; N], Reply = TaskRef>,
+    {
+        let request = request::<O, N>(at, params);
+        if self.options.dry_run {
+            let answer = self.try_dry::<O>(request)?.ok_or_else(Error::too_old_to_tell)?;
+            return Ok(Submitted::WouldBe(Payload::<Message>::new(answer).read()?.message));
+        }
+        let answer = self.send(request, None)?.expect(StatusCode::ACCEPTED)?;
+        Payload::new(answer).read().map(Submitted::Task)
+    }
+
+    /// What a change would come to; `None` if the server cannot tell.
+    ///
+    /// # Errors
+    /// The refusal that the change would meet.
+    pub fn dry_run<O, const N: usize>(
+        &self,
+        _: O,
+        at: [&str; N],
+        params: &O::Params,
+    ) -> Result<Option<O::DryRun>, Error>
+    where
+        O: Operation<At = [String; N]>,
+    {
+        let answer = self.try_dry::<O>(request::<O, N>(at, params))?;
+        answer.map(|answer| Payload::new(answer).read()).transpose()
+    }
+
+    /// Sends a change as a dry run. A server that does not know `dry_run` of just this operation
+    /// would make the change: it is not asked.
+    fn try_dry<O: Operation>(&self, request: Outgoing) -> Result<Option<Vec<u8>>, Error> {
+        let knows = match self.get::<Value>("/openapi.json", WORK) {
+            Ok(document) => knows_dry_run::<O>(&document.value()?),
+            Err(error)
+                if matches!(error.kind(), crate::Kind::NotFound | crate::Kind::BadAnswer) =>
+            {
+                false
+            }
+            Err(error) => return Err(error),
+        };
+        if !knows {
+            return Ok(None);
+        }
+        self.send(request.with("dry_run", "True"), None)?.expect(StatusCode::OK).map(Some)
+    }
+
+    /// Reads what is at `path`. All tries together have the time that one answer may take.
+    pub(crate) fn get<T: DeserializeOwned>(
         &self,
         path: &str,
-        query: &Query,
         body: Duration,
     ) -> Result<Payload<T>, Error> {
-        let uri = self.uri(path, query);
+        let uri = format!("{}{path}", self.options.base);
         let begun = Instant::now();
         let left = || self.time_limit().saturating_sub(begun.elapsed());
         let mut attempt = 1;
         loop {
             let limits = Limits { first: left(), body: body.min(WORK), late: Late::Unread };
             let again = attempt < self.attempts && PAUSE * attempt < left();
-            match self.exchange(Method::GET, &uri, None, limits) {
+            match self.exchange(Method::Get, &uri, None, limits) {
                 Ok(answer) if answer.is_passing() && again => {}
                 Err(error) if error.may_pass() && again => {}
                 Ok(answer) => return Ok(Payload::new(answer.expect(StatusCode::OK)?)),
@@ -170,10 +293,18 @@ impl Client {
 
     /// An answer that goes on for as long as the server likes, in which something comes every so
     /// often.
-    pub(crate) fn stream(&self, path: &str, query: Query) -> Result<impl Read + use<>, Error> {
-        let uri = self.uri(path, &query);
+    pub(crate) fn stream<O, const N: usize>(
+        &self,
+        _: O,
+        at: [&str; N],
+        params: &O::Params,
+    ) -> Result<impl Read + use<O, N>, Error>
+    where
+        O: Operation<At = [String; N]>,
+    {
+        let uri = format!("{}{}", self.options.base, request::<O, N>(at, params).path);
         let limits = Limits { first: self.time_limit(), body: WORK, late: Late::Unread };
-        let response = self.ask(Method::GET, &uri, None, limits)?;
+        let response = self.ask(Method::Get, &uri, None, limits)?;
         if response.status() == StatusCode::OK {
             return Ok(response.into_body().into_reader());
         }
@@ -194,61 +325,20 @@ impl Client {
     }
 
     /// Reads something once and tells the bare status, whatever it is.
-    pub(crate) fn probe(&self, path: &str) -> Result<(u16, Value), Error> {
-        let uri = self.uri(path, &Query::new());
+    pub(crate) fn probe<O: Operation<At = [String; 0]>>(
+        &self,
+        params: &O::Params,
+    ) -> Result<(u16, Value), Error> {
+        let uri = format!("{}{}", self.options.base, request::<O, 0>([], params).path);
         let limits =
             Limits { first: self.time_limit(), body: self.time_limit(), late: Late::Unread };
-        let answer = self.exchange(Method::GET, &uri, None, limits)?;
+        let answer = self.exchange(Method::Get, &uri, None, limits)?;
         Ok((answer.status.as_u16(), answer.json().unwrap_or(Value::Null)))
     }
 
-    /// Changes something and returns the server's sentence about it.
-    pub(crate) fn change(&self, request: Change) -> Result<String, Error> {
-        let answer: Payload<Message> = Payload::new(self.send(request)?.expect(StatusCode::OK)?);
-        Ok(answer.read()?.message)
-    }
-
-    /// Asks what a change would come to; `operation` is its path in the server's document.
-    pub(crate) fn plan<T: DeserializeOwned>(
-        &self,
-        operation: &str,
-        request: Change,
-    ) -> Result<T, Error> {
-        self.dry_run(operation, request)?.ok_or_else(Error::too_old_to_tell)
-    }
-
-    /// The same; `None` if the server cannot tell. One that does not know `dry_run` of just this
-    /// operation would make the change: it is not asked.
-    pub(crate) fn dry_run<T: DeserializeOwned>(
-        &self,
-        operation: &str,
-        request: Change,
-    ) -> Result<Option<T>, Error> {
-        let knows = match self.get::<Value>("/openapi.json", Query::new()) {
-            Ok(document) => knows_dry_run(&document.value()?, operation, &request.method),
-            Err(error)
-                if matches!(error.kind(), crate::Kind::NotFound | crate::Kind::BadAnswer) =>
-            {
-                false
-            }
-            Err(error) => return Err(error),
-        };
-        if !knows {
-            return Ok(None);
-        }
-        let request = Change { query: request.query.flag("dry_run", true), ..request };
-        Payload::new(self.send(request)?.expect(StatusCode::OK)?).read().map(Some)
-    }
-
-    /// Starts a task.
-    pub(crate) fn start(&self, request: Change) -> Result<TaskRef, Error> {
-        let answer = self.send(request)?.expect(StatusCode::ACCEPTED)?;
-        Payload::new(answer).read()
-    }
-
-    fn send(&self, request: Change) -> Result<Answer, Error> {
-        let uri = self.uri(&request.path, &request.query);
-        let (first, late) = match request.waiting {
+    fn send(&self, request: Outgoing, waiting: Option<Waiting>) -> Result<Answer, Error> {
+        let uri = format!("{}{}", self.options.base, request.path);
+        let (first, late) = match waiting {
             Some(Waiting::AtMost(limit)) => (limit, Late::AsAsked),
             Some(Waiting::Forever) => (WORK, Late::Unknown),
             None => (self.options.timeout.unwrap_or(WORK), Late::Unknown),
@@ -256,31 +346,22 @@ impl Client {
         self.exchange(request.method, &uri, request.form, Limits { first, body: WORK, late })
     }
 
-    fn uri(&self, path: &str, query: &Query) -> String {
-        let base = &self.options.base;
-        if query.is_empty() {
-            format!("{base}{path}")
-        } else {
-            format!("{base}{path}?{}", query.encoded())
-        }
-    }
-
     /// One request, one answer.
     fn exchange(
         &self,
         method: Method,
         uri: &str,
-        form: Option<Query>,
+        form: Option<String>,
         limits: Limits,
     ) -> Result<Answer, Error> {
-        let name = method.to_string();
+        let name = method.as_str();
         let outcome = self.run(method, uri, form, limits);
         if let Some(observe) = self.options.observer {
             let (status, headers) = match &outcome {
                 Ok(answer) => (Some(answer.status.as_u16()), answer.headers.clone()),
                 Err(_) => (None, Vec::new()),
             };
-            observe(&Exchange { method: &name, uri, status, headers });
+            observe(&Exchange { method: name, uri, status, headers });
         }
         outcome
     }
@@ -289,7 +370,7 @@ impl Client {
         &self,
         method: Method,
         uri: &str,
-        form: Option<Query>,
+        form: Option<String>,
         limits: Limits,
     ) -> Result<Answer, Error> {
         let response = self.ask(method, uri, form, limits)?;
@@ -305,10 +386,10 @@ impl Client {
         &self,
         method: Method,
         uri: &str,
-        form: Option<Query>,
+        form: Option<String>,
         limits: Limits,
     ) -> Result<Response<Body>, Error> {
-        let mut request = Request::builder().method(method).uri(uri);
+        let mut request = Request::builder().method(method.as_str()).uri(uri);
         if let Some(key) = &self.options.api_key {
             let value = HeaderValue::from_str(key).map_err(|_| unsendable_key())?;
             request = request.header("X-Api-Key", value);
@@ -316,7 +397,7 @@ impl Client {
         let response = match form {
             Some(form) => request
                 .header("Content-Type", "application/x-www-form-urlencoded")
-                .body(form.encoded())
+                .body(form)
                 .map_err(ureq::Error::from)
                 .and_then(|request| self.go(request, limits)),
             None => request
@@ -427,45 +508,48 @@ fn hurry(config: ureq::config::Config, within: Duration) -> ureq::config::Config
 }
 
 /// Whether the server's document has the parameter for this operation.
-fn knows_dry_run(document: &Value, operation: &str, method: &Method) -> bool {
-    let method = method.as_str().to_ascii_lowercase();
-    let parameters = &document["paths"][format!("/api/v1{operation}")][method]["parameters"];
+fn knows_dry_run<O: Operation>(document: &Value) -> bool {
+    let method = O::METHOD.as_str().to_ascii_lowercase();
+    let parameters = &document["paths"][format!("{ROOT}{}", O::PATH)][method]["parameters"];
     parameters
         .as_array()
         .is_some_and(|all| all.iter().any(|parameter| parameter["name"] == "dry_run"))
 }
 
-/// A request that changes something.
-pub(crate) struct Change {
-    method: Method,
-    path: String,
-    query: Query,
-    form: Option<Query>,
-    /// `None` for what all changes have.
-    waiting: Option<Waiting>,
+/// What became of an ask for a task.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Submitted {
+    Task(TaskRef),
+    /// It was tried dry: the server's sentence.
+    WouldBe(String),
 }
 
-impl Change {
-    pub fn post(path: impl Into<String>, query: Query) -> Self {
-        Self { method: Method::POST, path: path.into(), query, form: None, waiting: None }
-    }
+/// A request as it goes out.
+struct Outgoing {
+    method: Method,
+    /// Below the base, with the query.
+    path: String,
+    form: Option<String>,
+}
 
-    pub fn put(path: impl Into<String>, query: Query) -> Self {
-        Self { method: Method::PUT, ..Self::post(path, query) }
+impl Outgoing {
+    fn with(self, name: &str, value: &str) -> Self {
+        let mark = if self.path.contains('?') { '&' } else { '?' };
+        Self { path: format!("{}{mark}{name}={value}", self.path), ..self }
     }
+}
 
-    pub fn delete(path: impl Into<String>, query: Query) -> Self {
-        Self { method: Method::DELETE, ..Self::post(path, query) }
+fn request<O, const N: usize>(at: [&str; N], params: &O::Params) -> Outgoing
+where
+    O: Operation<At = [String; N]>,
+{
+    let written = params.write();
+    let mut path = operation::path::<O>(&at.map(str::to_owned), escape);
+    if !written.query.is_empty() {
+        path = format!("{path}?{}", encoded(&written.query));
     }
-
-    /// Puts a parameter that may be large, or must not be logged with the URL, into the body.
-    pub fn form(self, name: &'static str, value: &str) -> Self {
-        Self { form: Some(Query::new().text(name, value)), ..self }
-    }
-
-    pub fn waiting(self, waiting: Option<Waiting>) -> Self {
-        Self { waiting, ..self }
-    }
+    let form = O::Params::form().map(|_| encoded(&written.form));
+    Outgoing { method: O::METHOD, path, form }
 }
 
 /// What came back, read to its end.

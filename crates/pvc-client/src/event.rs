@@ -3,10 +3,10 @@
 use std::io::{BufRead, BufReader, Read};
 
 use pvc_api_types::Event;
+use pvc_api_types::operations::event::{Cursor, GetEvents};
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::query::Query;
 
 /// No line of the stream comes near this; whatever does is none of its events.
 const LONGEST_LINE: u64 = 1 << 20;
@@ -22,7 +22,7 @@ impl Client {
         cursor: &mut Option<String>,
         mut seen: impl FnMut(&Event, &str),
     ) -> Result<(), Error> {
-        let stream = self.stream("/events", Query::new().maybe("cursor", cursor.as_deref()))?;
+        let stream = self.stream(GetEvents, [], &Cursor { cursor: cursor.clone() })?;
         let mut reader = BufReader::new(stream);
         let mut data = String::new();
         loop {

@@ -8,9 +8,16 @@
 
 mod stub;
 
+use pvc_api_types::operations::cluster::{GetStatus, Maintenance, MaintenanceRequest, PostStatus};
+use pvc_api_types::operations::vm::{
+    DeleteVmVmDevice, DeviceRequest, GetVm, GetVmVm, MetaChange, PostVmVmMeta, PostVmVmState,
+    StateChange, StateWord, VmFilter,
+};
+use pvc_api_types::param::{Flag, Nothing};
 use std::time::Duration;
 
-use pvc_client::{Client, Error, Kind, Metadata, Options, StateRequest, VmFilter, Waiting};
+use pvc_api_types::Vm;
+use pvc_client::{Client, Error, Kind, Options, Payload, Submitted, Waiting};
 use stub::{Stub, ok, status};
 
 fn client(base: String) -> Client {
@@ -25,6 +32,7 @@ fn options(base: String) -> Options {
         verify: true,
         advice: None,
         timeout: None,
+        dry_run: false,
         observer: None,
     }
 }
@@ -32,8 +40,9 @@ fn options(base: String) -> Options {
 #[test]
 fn a_read_carries_key_agent_and_parameters() {
     let stub = Stub::start(|_, _| ok("[]"));
-    let filter = VmFilter { limit: Some("a b".to_owned()), negate: true, ..VmFilter::default() };
-    client(stub.base()).vms(&filter).unwrap();
+    let filter =
+        VmFilter { limit: Some("a b".to_owned()), negate: Flag(true), ..VmFilter::default() };
+    client(stub.base()).read(GetVm, [], &filter).unwrap();
     let request = &stub.received()[0];
     assert_eq!(request.line(), "GET /vm?limit=a%20b&negate=True");
     assert_eq!(request.header("X-Api-Key"), Some("secret"));
@@ -41,10 +50,27 @@ fn a_read_carries_key_agent_and_parameters() {
 }
 
 #[test]
+fn a_change_is_tried_dry_where_the_server_knows_that_of_just_this_operation() {
+    let knows = r#"{"paths": {"/api/v1/status": {"post": {"parameters": [{"name": "dry_run"}]}}}}"#;
+    for (document, tried) in [(knows, true), (r#"{"paths": {}}"#, false)] {
+        let stub = Stub::start(move |request, _| match request.line().as_str() {
+            "GET /openapi.json" => ok(document),
+            _ => ok(r#"{"message": "nothing was changed"}"#),
+        });
+        let dry = Client::new(Options { dry_run: true, ..options(stub.base()) });
+        let on = MaintenanceRequest { state: Maintenance::On };
+        assert_eq!(dry.change(PostStatus, [], &on).is_ok(), tried);
+        let change = "POST /status?state=true&dry_run=True";
+        assert_eq!(stub.lines().iter().any(|line| line == change), tried, "{:?}", stub.lines());
+        assert_eq!(stub.lines().len(), 1 + usize::from(tried));
+    }
+}
+
+#[test]
 fn what_was_not_given_is_not_sent() {
     let stub = Stub::start(|_, _| ok(r#"{"message": "done"}"#));
-    let metadata = Metadata { autostart: Some(false), ..Metadata::default() };
-    client(stub.base()).set_vm_metadata("web1", &metadata).unwrap();
+    let metadata = MetaChange { autostart: Some(false), ..MetaChange::default() };
+    client(stub.base()).change(PostVmVmMeta, ["web1"], &metadata).unwrap();
     assert_eq!(stub.lines(), ["POST /vm/web1/meta?autostart=False"]);
 }
 
@@ -52,7 +78,9 @@ fn what_was_not_given_is_not_sent() {
 fn a_device_is_detached_by_a_delete_with_a_body() {
     let task = r#"{"task_id": "0a1b2c3d", "task_name": "vm.device_detach", "run_on": "hv1"}"#;
     let stub = Stub::start(move |_, _| status(202, task));
-    let task = client(stub.base()).detach_vm_device("web1", "<disk a='ü'/>").unwrap();
+    let device = DeviceRequest { xml: "<disk a='ü'/>".to_owned() };
+    let submitted = client(stub.base()).submit(DeleteVmVmDevice, ["web1"], &device).unwrap();
+    let Submitted::Task(task) = submitted else { panic!("{submitted:?}") };
     let request = &stub.received()[0];
     assert_eq!(task.task_id, "0a1b2c3d");
     assert_eq!(request.line(), "DELETE /vm/web1/device");
@@ -63,21 +91,21 @@ fn a_device_is_detached_by_a_delete_with_a_body() {
 #[test]
 fn a_name_with_a_slash_stays_one_segment() {
     let stub = Stub::start(|_, _| ok("[]"));
-    assert!(client(stub.base()).vm("../node").is_err());
+    assert!(client(stub.base()).read_only(GetVmVm, ["../node"], "VM").is_err());
     assert_eq!(stub.lines(), ["GET /vm/..%2Fnode"]);
 }
 
 #[test]
 fn a_read_is_tried_again_after_a_passing_failure() {
     let stub = Stub::start(|_, before| if before < 2 { status(503, "{}") } else { ok("[]") });
-    assert!(client(stub.base()).vms(&VmFilter::default()).is_ok());
+    assert!(client(stub.base()).read(GetVm, [], &VmFilter::default()).is_ok());
     assert_eq!(stub.lines().len(), 3);
 }
 
 #[test]
 fn a_read_that_keeps_failing_is_given_up_after_three_tries() {
     let stub = Stub::start(|_, _| status(500, r#"{"message": "Internal Server Error"}"#));
-    let error = client(stub.base()).status().unwrap_err();
+    let error = client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap_err();
     assert_eq!(error.kind(), Kind::Server);
     assert_eq!(error.to_string(), "the server failed with status 500: Internal Server Error");
     assert_eq!(stub.lines().len(), 3);
@@ -86,7 +114,11 @@ fn a_read_that_keeps_failing_is_given_up_after_three_tries() {
 #[test]
 fn a_change_is_never_repeated() {
     let stub = Stub::start(|_, _| status(503, "{}"));
-    assert!(client(stub.base()).set_maintenance(true).is_err());
+    assert!(
+        client(stub.base())
+            .change(PostStatus, [], &MaintenanceRequest { state: Maintenance::On })
+            .is_err()
+    );
     assert_eq!(stub.lines().len(), 1);
 }
 
@@ -100,7 +132,7 @@ fn each_status_has_its_kind() {
         (409, Kind::Refused),
     ] {
         let stub = Stub::start(move |_, _| status(code, r#"{"message": "because"}"#));
-        let error = client(stub.base()).status().unwrap_err();
+        let error = client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), (kind, "because"));
     }
 }
@@ -108,32 +140,44 @@ fn each_status_has_its_kind() {
 #[test]
 fn both_shapes_of_a_parameter_error_become_a_sentence() {
     let stub = Stub::start(|_, _| status(400, r#"{"message": {"lines": "must be a number"}}"#));
-    assert_eq!(client(stub.base()).status().unwrap_err().to_string(), "lines: must be a number");
+    assert_eq!(
+        client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap_err().to_string(),
+        "lines: must be a number"
+    );
     let stub = Stub::start(|_, _| {
         status(400, r#"{"message": "lines: must be a number", "hint": "try 10"}"#)
     });
-    assert_eq!(client(stub.base()).status().unwrap_err().hint().as_deref(), Some("try 10"));
+    assert_eq!(
+        client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap_err().hint().as_deref(),
+        Some("try 10")
+    );
 }
 
 #[test]
 fn a_server_that_is_no_pvc_api_is_recognised() {
     let stub = Stub::start(|_, _| ok("<html>It works!</html>"));
-    assert_eq!(client(stub.base()).status().unwrap().read().unwrap_err().kind(), Kind::BadAnswer);
+    assert_eq!(
+        client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap().read().unwrap_err().kind(),
+        Kind::BadAnswer
+    );
     let stub = Stub::start(|_, _| status(404, "<html>not here</html>"));
-    assert_eq!(client(stub.base()).status().unwrap_err().kind(), Kind::BadAnswer);
+    assert_eq!(
+        client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap_err().kind(),
+        Kind::BadAnswer
+    );
 }
 
 #[test]
 fn a_web_page_is_named_as_what_it_is() {
     let page = "<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head></html>";
     let stub = Stub::start(move |_, _| ok(page));
-    let error = client(stub.base()).status().unwrap().read().unwrap_err();
+    let error = client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap().read().unwrap_err();
     assert_eq!(
         error.to_string(),
         "the server's answer is a web page (`502 Bad Gateway`), not JSON"
     );
     let stub = Stub::start(move |_, _| status(404, page));
-    let error = client(stub.base()).status().unwrap_err();
+    let error = client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap_err();
     let words = "the server's answer is a web page (`502 Bad Gateway`) with status 404, not JSON";
     assert_eq!((error.kind(), error.to_string().as_str()), (Kind::BadAnswer, words));
 }
@@ -159,7 +203,8 @@ fn a_server_that_speaks_tls_where_http_was_expected_is_named_as_such() {
         let mut server = rustls::ServerConnection::new(config.clone()).unwrap();
         let _ = server.complete_io(&mut stream);
     });
-    let error = client(format!("http://{address}/api/v1")).status().unwrap_err();
+    let error =
+        client(format!("http://{address}/api/v1")).read_soon(GetStatus, [], &Nothing).unwrap_err();
     let words = format!(
         "the server at `http://{address}/api/v1` speaks TLS, and was spoken to in plain HTTP"
     );
@@ -186,7 +231,8 @@ fn a_server_that_speaks_http_where_tls_was_expected_is_named_as_such() {
         let _ = std::io::Read::read(&mut stream, &mut hello);
         let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
     });
-    let error = client(format!("https://{address}/api/v1")).status().unwrap_err();
+    let error =
+        client(format!("https://{address}/api/v1")).read_soon(GetStatus, [], &Nothing).unwrap_err();
     let words = format!(
         "the server at `https://{address}/api/v1` speaks plain HTTP, and was spoken to in TLS"
     );
@@ -202,14 +248,15 @@ fn a_server_that_accepts_and_is_silent_is_given_up_in_time() {
     let base = format!("http://{address}/api/v1");
     let begun = std::time::Instant::now();
     let client = Client::new(Options { timeout, ..options(base.clone()) });
-    let error = client.status().unwrap_err();
+    let error = client.read_soon(GetStatus, [], &Nothing).unwrap_err();
     assert_eq!(error.kind(), Kind::Unreachable);
     assert_eq!(
         error.to_string(),
         format!("`{base}` accepts connections, but has not answered within 0.3 s")
     );
-    assert!(client.vms(&VmFilter::default()).is_err());
-    let error = client.set_maintenance(true).unwrap_err();
+    assert!(client.read(GetVm, [], &VmFilter::default()).is_err());
+    let error =
+        client.change(PostStatus, [], &MaintenanceRequest { state: Maintenance::On }).unwrap_err();
     assert!(
         matches!(error, Error::Lost { changing: true, .. }),
         "it may have been done: {error:?}"
@@ -221,7 +268,9 @@ fn a_server_that_accepts_and_is_silent_is_given_up_in_time() {
 fn a_key_that_cannot_be_sent_is_not_called_unreachable() {
     let stub = Stub::start(|_, _| ok("{}"));
     let api_key = Some("secret\n".to_owned());
-    let error = Client::new(Options { api_key, ..options(stub.base()) }).status().unwrap_err();
+    let error = Client::new(Options { api_key, ..options(stub.base()) })
+        .read_soon(GetStatus, [], &Nothing)
+        .unwrap_err();
     assert_eq!(error.kind(), Kind::Unauthorised);
     assert!(error.to_string().contains("cannot be sent") && stub.lines().is_empty(), "{error}");
     assert!(!error.to_string().contains("secret"));
@@ -230,7 +279,8 @@ fn a_key_that_cannot_be_sent_is_not_called_unreachable() {
 #[test]
 fn a_closed_port_is_unreachable_and_says_so() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let error = client(format!("http://{free}/api/v1")).status().unwrap_err();
+    let error =
+        client(format!("http://{free}/api/v1")).read_soon(GetStatus, [], &Nothing).unwrap_err();
     assert_eq!(error.kind(), Kind::Unreachable);
     assert!(error.to_string().contains(&free.to_string()), "{error}");
     assert!(error.hint().is_some());
@@ -243,10 +293,11 @@ fn a_stated_limit_ends_the_waiting() {
         ok("{}")
     });
     let wait = Some(Waiting::AtMost(Duration::from_millis(50)));
-    let request = StateRequest { state: "start", force: false, wait };
-    let error = client(stub.base()).set_vm_state("web1", &request).unwrap_err();
+    let request = StateChange { state: StateWord::Start, force: Flag(false), wait: Flag(true) };
+    let error =
+        client(stub.base()).change_waiting(PostVmVmState, ["web1"], &request, wait).unwrap_err();
     assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
-    assert_eq!(stub.lines(), ["POST /vm/web1/state?state=start&force=False&wait=True"]);
+    assert_eq!(stub.lines(), ["POST /vm/web1/state?state=start&wait=True"]);
 }
 
 #[test]
@@ -259,7 +310,9 @@ fn an_answer_lost_on_the_way_is_not_called_unreachable() {
             let _ = std::io::Read::read(&mut &stream, &mut first);
         }
     });
-    let error = client(base).set_maintenance(true).unwrap_err();
+    let error = client(base)
+        .change(PostStatus, [], &MaintenanceRequest { state: Maintenance::On })
+        .unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error:?}");
 }
 
@@ -272,7 +325,7 @@ fn a_backup_is_decoded_twice() {
 #[test]
 fn an_unknown_member_survives_to_the_raw_payload() {
     let stub = Stub::start(|_, _| ok(r#"[{"name": "web1", "new_in_2030": [1]}]"#));
-    let vm = client(stub.base()).vm("web1").unwrap();
+    let vm: Payload<Vm> = client(stub.base()).read_only(GetVmVm, ["web1"], "VM").unwrap();
     assert_eq!(vm.read().unwrap().name, "web1");
     assert_eq!(vm.value().unwrap()["new_in_2030"][0], 1);
 }

@@ -74,8 +74,7 @@ impl Refusal for ClusterRefusal {
             ),
             ClusterRefusal::OtherPassword { .. } | ClusterRefusal::Nobody => Some(
                 "compare `database.zookeeper.password` in the configuration of the nodes, and \
-                 restart the daemons that were                  started before it was changed, \
-                 this API included"
+                 restart the daemons that were started before it was changed, this API included"
                     .to_owned(),
             ),
         }
@@ -169,7 +168,10 @@ pub async fn protect(
     if access == Access::Members {
         check_passwords(&store.known_passwords().await?, force).map_err(ChangeError::Refused)?;
     }
-    Ok(store.protect(access).await?)
+    match store.is_dry() {
+        true => Ok(store.protection().await?),
+        false => Ok(store.protect(access).await?),
+    }
 }
 
 fn check_passwords(

@@ -89,13 +89,16 @@ impl Store {
     /// destroyed first.
     pub async fn initialize(&self, overwrite: bool) -> Result<(), StoreError> {
         self.fresh().await?;
-        if overwrite {
+        if overwrite && !self.is_dry() {
             // Also what is no cluster any more: an earlier wipe may have stopped half way.
             self.wipe().await?;
-        } else if self.is_initialized() {
+        } else if !overwrite && self.is_initialized() {
             return Err(StoreError::AlreadyInitialized);
-        } else if self.with_raw(has_records) {
+        } else if !overwrite && self.with_raw(has_records) {
             return Err(StoreError::Remains);
+        }
+        if self.is_dry() {
+            return Ok(());
         }
         let mut ops: Vec<Op> = self.with_raw(|raw| {
             let missing = keys::BASE.iter().filter(|(path, _)| !raw.contains(path));

@@ -40,6 +40,7 @@ pub struct Store {
     feed: Feed,
     asks: mpsc::UnboundedSender<Ask>,
     outage: outage::Since,
+    is_dry: bool,
 }
 
 /// How often it is looked whether a job was claimed while that cannot be told.
@@ -105,7 +106,19 @@ impl Store {
         let Shared { shown, revision, feed, asks } =
             Cache::start(tree.clone(), clock.clone(), before_aside).await?;
         let outage = outage::observe(tree.session(), clock.clone());
-        Ok(Store { tree, clock, random, shown, revision, feed, asks, outage })
+        Ok(Store { tree, clock, random, shown, revision, feed, asks, outage, is_dry: false })
+    }
+
+    /// The same store for a dry run: what is asked for is decided and refused as ever, and nothing
+    /// is written.
+    pub fn dry(&self) -> Store {
+        Store { is_dry: true, ..self.clone() }
+    }
+
+    /// Whether this store is one for a dry run: whoever does more than [`change`](Store::change)
+    /// leaves the rest.
+    pub fn is_dry(&self) -> bool {
+        self.is_dry
     }
 
     pub fn tree(&self) -> &Arc<dyn Tree> {
@@ -155,7 +168,8 @@ impl Store {
 
     /// Decides on the present view and writes what was decided as one change; on a conflict decides
     /// again on a fresh view. No lock is held meanwhile. Returns when the own view shows the
-    /// change.
+    /// change. In a [dry run](Store::dry) nothing is written, and the outcome is that of the
+    /// decision.
     ///
     /// # Errors
     /// [`ChangeError::Refused`] with what `decide` said; nothing was written. After
@@ -171,6 +185,9 @@ impl Store {
                 return Ok(outcome);
             }
             self.check_size(&ops)?;
+            if self.is_dry {
+                return Ok(outcome);
+            }
             let paths: Vec<String> = ops.iter().map(|op| op.path().to_owned()).collect();
             match self.tree.multi(ops.clone()).await {
                 Ok(_) => {

@@ -1,89 +1,60 @@
 //! The cluster as a whole.
 
-use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use pvc_api_types::{ClusterStatus, PrimaryNode, StoreAccess};
+use axum::response::IntoResponse;
+use pvc_api_types::operations::cluster::{
+    AccessWord, GetBackup, GetStatus, GetStatusPrimaryNode, GetStoreAccess, Maintenance,
+    PostInitialize, PostRestore, PostStatus, PostStoreAccess,
+};
+use pvc_api_types::{PrimaryNode, StoreAccess};
 use pvc_model::NodeName;
 use pvc_ops::cluster;
 use pvc_ports::{Access, AccessList};
 use pvc_store::KnownPassword;
 
-use super::Api;
 use crate::error::{ApiError, Result};
 use crate::json;
-use crate::openapi::{Changed, ReadRefused};
-use crate::params::{Flag, Params, choice, params};
 use crate::refuse::store_error;
 use crate::state::ApiState;
+use crate::table::{Answer, Ask, Table};
 use crate::view::status;
 
-/// The cluster at a glance.
-#[utoipa::path(
-    get, path = "/api/v1/status", tag = "cluster",
-    responses((status = 200, body = ClusterStatus), ReadRefused)
-)]
-pub async fn get_status(State(api): Api) -> Response {
+pub fn add(table: Table) -> Table {
+    table
+        .add(get_status_primary_node)
+        .add(get_status)
+        .add(post_status)
+        .add(post_initialize)
+        .add(get_backup)
+        .add(post_restore)
+        .add(get_store_access)
+        .add(post_store_access)
+}
+
+async fn get_status(ask: Ask<GetStatus>) -> Result<Answer<GetStatus>> {
+    let api = ask.api;
     let bytes = api.status().get(&api.view(), |view| json::to_bytes(&status::status(view)));
     let tag = json::strong_tag(&bytes);
-    json::from_bytes(StatusCode::OK, bytes.to_vec(), Some(tag))
+    Ok(Answer::encoded(json::from_bytes(StatusCode::OK, bytes.to_vec(), Some(tag))))
 }
 
-choice! {
-    /// Whether the cluster is being maintained.
-    pub enum Maintenance { On = "true", Off = "false" }
-}
-
-params! {
-    /// The wanted state.
-    pub struct MaintenanceRequest {
-        /// While `true`, no node is fenced and no fault is raised.
-        state: Maintenance,
-    }
-}
-
-/// Begins or ends maintenance.
-#[utoipa::path(
-    post,
-    path = "/api/v1/status",
-    tag = "cluster",
-    params(MaintenanceRequest),
-    responses(Changed)
-)]
-pub async fn post_status(
-    State(api): Api,
-    Params(request): Params<MaintenanceRequest>,
-) -> Result<Response> {
-    let on = request.state == Maintenance::On;
-    api.carry_out(move |api| async move { cluster::set_maintenance(api.store(), on).await })
-        .await?;
-    Ok(json::done(match on {
+async fn post_status(ask: Ask<PostStatus>) -> Result<Answer<PostStatus>> {
+    let on = ask.params.state == Maintenance::On;
+    let set = move |api: ApiState| async move { cluster::set_maintenance(api.store(), on).await };
+    ask.api.carry_out(set).await?;
+    Ok(ask.mode.done(match on {
         true => "the cluster is in maintenance",
         false => "the cluster is no longer in maintenance",
     }))
 }
 
-/// Who is primary. 204 while nobody is.
-#[utoipa::path(
-    get, path = "/api/v1/status/primary_node", tag = "cluster",
-    responses((status = 200, body = PrimaryNode), (status = 204, description = "Nobody is primary \
-                                                                                now"))
-)]
-pub async fn get_status_primary_node(State(api): Api) -> Response {
-    match &api.view().config.primary {
-        Some(primary) => json::ok(&PrimaryNode { primary_node: primary.to_string() }),
-        None => StatusCode::NO_CONTENT.into_response(),
-    }
-}
-
-params! {
-    /// Whether it is really meant.
-    pub struct Initialization {
-        /// `yes`
-        really = "yes-i-really-mean-it": String,
-        /// Destroys an existing cluster's records.
-        overwrite: Flag,
-    }
+async fn get_status_primary_node(
+    ask: Ask<GetStatusPrimaryNode>,
+) -> Result<Answer<GetStatusPrimaryNode>> {
+    Ok(match &ask.api.view().config.primary {
+        Some(primary) => Answer::json(&PrimaryNode { primary_node: primary.to_string() }),
+        None => Answer::encoded(StatusCode::NO_CONTENT.into_response()),
+    })
 }
 
 fn check_meant(really: &str) -> Result<()> {
@@ -95,82 +66,33 @@ fn check_meant(really: &str) -> Result<()> {
     }
 }
 
-/// Creates the records of a new cluster.
-#[utoipa::path(
-    post,
-    path = "/api/v1/initialize",
-    tag = "cluster",
-    params(Initialization),
-    responses(Changed)
-)]
-pub async fn post_initialize(
-    State(api): Api,
-    Params(request): Params<Initialization>,
-) -> Result<Response> {
-    check_meant(&request.really)?;
-    let overwrite = request.overwrite.0;
-    api.carry_out(move |api| async move { cluster::initialize(api.store(), overwrite).await })
-        .await?;
-    Ok(json::done("the cluster was initialized"))
+async fn post_initialize(ask: Ask<PostInitialize>) -> Result<Answer<PostInitialize>> {
+    check_meant(&ask.params.really)?;
+    let overwrite = ask.params.overwrite.0;
+    let initialize =
+        move |api: ApiState| async move { cluster::initialize(api.store(), overwrite).await };
+    ask.api.carry_out(initialize).await?;
+    Ok(ask.mode.done("the cluster was initialized"))
 }
 
-params! {
-    /// What to back up.
-    pub struct Saving {
-        /// The passwords of the nodes' BMCs as well: keep it like them.
-        secrets: Flag,
-    }
-}
-
-/// Every record by its path, as a JSON text inside of a JSON text. A restore of it leaves the
-/// passwords of BMCs that are there, unless they are in it.
-#[utoipa::path(
-    get, path = "/api/v1/backup", tag = "cluster", params(Saving),
-    responses((status = 200, body = String, content_type = "application/json"), ReadRefused)
-)]
-pub async fn get_backup(State(api): Api, Params(saving): Params<Saving>) -> Result<Response> {
-    let secrets = saving.secrets.0;
+async fn get_backup(ask: Ask<GetBackup>) -> Result<Answer<GetBackup>> {
+    let (api, secrets) = (ask.api, ask.params.secrets.0);
     let dump =
         api.ask(async { cluster::backup(api.store(), secrets).await.map_err(store_error) }).await?;
     let mut response = json::ok(&cluster::dump_text(&dump));
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
+    Ok(Answer::encoded(response))
 }
 
-params! {
-    /// What to restore.
-    #[large = true]
-    pub struct Restoration {
-        /// `yes`
-        really = "yes-i-really-mean-it": String,
-        @form
-        /// The object that a backup holds, as JSON text.
-        cluster_data: String,
-    }
-}
-
-/// Writes the records of a backup over the present ones.
-#[utoipa::path(
-    post, path = "/api/v1/restore", tag = "cluster", params(Restoration),
-    request_body(content = Restoration, content_type = "application/x-www-form-urlencoded"),
-    responses(Changed)
-)]
-pub async fn post_restore(
-    State(api): Api,
-    Params(request): Params<Restoration>,
-) -> Result<Response> {
-    check_meant(&request.really)?;
+async fn post_restore(ask: Ask<PostRestore>) -> Result<Answer<PostRestore>> {
+    check_meant(&ask.params.really)?;
     // Writing a large tree takes its time; it is not to be given up half-way.
-    let time = api.settings().limits.change_time * 10;
-    let dump = request.cluster_data;
-    let restored = api
-        .carry_out_within(time, |api| async move { cluster::restore(api.store(), &dump).await })
-        .await?;
-    Ok(json::done(format!(
-        "{} records were restored{}",
-        restored.keys,
-        unfenceable(&restored.unfenceable)
-    )))
+    let time = ask.api.settings().limits.change_time * 10;
+    let dump = ask.params.cluster_data;
+    let restore = |api: ApiState| async move { cluster::restore(api.store(), &dump).await };
+    let restored = ask.api.carry_out_within(time, restore).await?;
+    let missing = unfenceable(&restored.unfenceable);
+    Ok(ask.mode.done(format!("{} records were restored{missing}", restored.keys)))
 }
 
 fn unfenceable(nodes: &[NodeName]) -> String {
@@ -193,23 +115,15 @@ fn access_word(access: AccessList) -> &'static str {
     }
 }
 
-/// Who may use the records in ZooKeeper: whoever reaches it, or those alone who know their
-/// password.
-#[utoipa::path(
-    get, path = "/api/v1/store/access", tag = "cluster",
-    responses((status = 200, body = StoreAccess), ReadRefused)
-)]
-pub async fn get_store_access(State(api): Api) -> Result<Response> {
+async fn get_store_access(ask: Ask<GetStoreAccess>) -> Result<Answer<GetStoreAccess>> {
+    let api = ask.api;
     let looked = api.ask(async { cluster::protection(api.store()).await.map_err(store_error) });
     let (protection, passwords) = looked.await?;
     let nodes = |with| -> Vec<String> {
-        passwords
-            .iter()
-            .filter(|(_, found)| **found == with)
-            .map(|(node, _)| node.to_string())
-            .collect()
+        let found = passwords.iter().filter(|(_, found)| **found == with);
+        found.map(|(node, _)| node.to_string()).collect()
     };
-    Ok(json::ok(&StoreAccess {
+    Ok(Answer::json(&StoreAccess {
         access: access_word(protection.access).to_owned(),
         open: protection.open,
         closed: protection.closed,
@@ -219,57 +133,24 @@ pub async fn get_store_access(State(api): Api) -> Result<Response> {
     }))
 }
 
-choice! {
-    /// Who may use the records.
-    pub enum AccessWord { Anybody = "anybody", Members = "members" }
-}
-
-params! {
-    /// Who may use the records.
-    pub struct AccessRequest {
-        /// `members` closes them to everybody who does not know the password, `anybody` opens them.
-        access: AccessWord,
-        /// Closes them although nodes would be locked out that are not known to know a password.
-        force: Flag,
-    }
-}
-
-/// Closes the records in ZooKeeper to whoever does not know their password, or opens them. What is
-/// created later is for the same. Daemons that do not know the password yet end, and begin anew
-/// with what their configuration says.
-#[utoipa::path(
-    post,
-    path = "/api/v1/store/access",
-    tag = "cluster",
-    params(AccessRequest),
-    responses(Changed)
-)]
-pub async fn post_store_access(
-    State(api): Api,
-    Params(request): Params<AccessRequest>,
-) -> Result<Response> {
-    let access = match request.access {
+async fn post_store_access(ask: Ask<PostStoreAccess>) -> Result<Answer<PostStoreAccess>> {
+    let access = match ask.params.access {
         AccessWord::Anybody => Access::Anybody,
         AccessWord::Members => Access::Members,
     };
-    let force = request.force.0;
+    let force = ask.params.force.0;
     // Each key is asked for, some of them changed, twice.
-    let time = api.settings().limits.change_time * 10;
+    let time = ask.api.settings().limits.change_time * 10;
     let protect =
         move |api: ApiState| async move { cluster::protect(api.store(), access, force).await };
-    let protection = api.carry_out_within(time, protect).await?;
-    Ok(json::done(match access {
+    let protection = ask.api.carry_out_within(time, protect).await?;
+    let (open, closed) = (protection.open, protection.closed);
+    Ok(ask.mode.done(match access {
         Access::Members => {
-            format!(
-                "the store is closed: all {} keys are for those who know the password",
-                protection.closed
-            )
+            format!("the store is closed: all {closed} keys are for those who know the password")
         }
         Access::Anybody => {
-            format!(
-                "the store is open: whoever reaches ZooKeeper may use all {} keys",
-                protection.open
-            )
+            format!("the store is open: whoever reaches ZooKeeper may use all {open} keys")
         }
     }))
 }

@@ -1,37 +1,26 @@
 //! Faults: to read, to acknowledge, to delete.
 
-use axum::extract::State;
-use axum::response::Response;
-use pvc_api_types::Fault;
+use pvc_api_types::operation::Operation;
+use pvc_api_types::operations::fault::{
+    DeleteFaults, DeleteFaultsFaultId, GetFaults, GetFaultsFaultId, PutFaults, PutFaultsFaultId,
+    SortKey,
+};
+use pvc_api_types::{Fault, Message};
 use pvc_ops::fault::{self, Which};
 
-use super::Api;
-use super::at::AtFault;
 use crate::error::Result;
-use crate::json;
-use crate::openapi::{Changed, ReadRefused};
-use crate::params::{Params, choice, params};
 use crate::state::ApiState;
+use crate::table::{Answer, Ask, Table};
 use crate::view;
 
-choice! {
-    /// What faults are sorted by.
-    pub enum SortKey {
-        FirstReported = "first_reported",
-        LastReported = "last_reported",
-        AcknowledgedAt = "acknowledged_at",
-        Status = "status",
-        HealthDelta = "health_delta",
-        Message = "message",
-    }
-}
-
-params! {
-    /// In which order.
-    pub struct FaultOrder {
-        /// Ascending, but the times of report descending. Without it: by the latest report.
-        sort_key: Option<SortKey>,
-    }
+pub fn add(table: Table) -> Table {
+    table
+        .add(get_faults)
+        .add(put_faults)
+        .add(delete_faults)
+        .add(get_faults_fault_id)
+        .add(put_faults_fault_id)
+        .add(delete_faults_fault_id)
 }
 
 fn sort(faults: &mut [Fault], key: SortKey) {
@@ -45,79 +34,61 @@ fn sort(faults: &mut [Fault], key: SortKey) {
     }
 }
 
-/// All faults.
-#[utoipa::path(
-    get, path = "/api/v1/faults", tag = "faults", params(FaultOrder),
-    responses((status = 200, body = Vec<Fault>), ReadRefused)
-)]
-pub async fn get_faults(State(api): Api, Params(order): Params<FaultOrder>) -> Response {
-    let cluster = api.view();
+async fn get_faults(ask: Ask<GetFaults>) -> Result<Answer<GetFaults>> {
+    let cluster = ask.api.view();
     let mut faults: Vec<Fault> =
         cluster.faults.values().map(|record| view::fault::fault(record)).collect();
-    sort(&mut faults, order.sort_key.unwrap_or(SortKey::LastReported));
-    json::ok(&faults)
+    sort(&mut faults, ask.params.sort_key.unwrap_or(SortKey::LastReported));
+    Ok(Answer::json(&faults))
 }
 
-/// Acknowledges all faults.
-#[utoipa::path(put, path = "/api/v1/faults", tag = "faults", responses(Changed))]
-pub async fn put_faults(State(api): Api) -> Result<Response> {
-    acknowledge(&api, Which::All).await
+async fn put_faults(ask: Ask<PutFaults>) -> Result<Answer<PutFaults>> {
+    acknowledge(ask, Which::All).await
 }
 
-/// Deletes all faults.
-#[utoipa::path(delete, path = "/api/v1/faults", tag = "faults", responses(Changed))]
-pub async fn delete_faults(State(api): Api) -> Result<Response> {
-    delete(&api, Which::All).await
+async fn delete_faults(ask: Ask<DeleteFaults>) -> Result<Answer<DeleteFaults>> {
+    delete(ask, Which::All).await
 }
 
-/// One fault, or none.
-#[utoipa::path(
-    get, path = "/api/v1/faults/{fault_id}", tag = "faults",
-    params(AtFault),
-    responses((status = 200, body = Vec<Fault>), ReadRefused)
-)]
-pub async fn get_faults_fault_id(State(api): Api, AtFault(id): AtFault) -> Response {
-    let cluster = api.view();
-    let found: Vec<Fault> =
-        cluster.faults.get(&id).map(|record| view::fault::fault(record)).into_iter().collect();
-    json::ok(&found)
+async fn get_faults_fault_id(ask: Ask<GetFaultsFaultId>) -> Result<Answer<GetFaultsFaultId>> {
+    let [id] = ask.at;
+    let cluster = ask.api.view();
+    let found = cluster.faults.get(&id).map(|record| view::fault::fault(record));
+    Ok(Answer::json(&found.into_iter().collect()))
 }
 
-/// Acknowledges a fault.
-#[utoipa::path(
-    put,
-    path = "/api/v1/faults/{fault_id}",
-    tag = "faults",
-    params(AtFault),
-    responses(Changed)
-)]
-pub async fn put_faults_fault_id(State(api): Api, AtFault(id): AtFault) -> Result<Response> {
-    acknowledge(&api, Which::One(id)).await
+async fn put_faults_fault_id(ask: Ask<PutFaultsFaultId>) -> Result<Answer<PutFaultsFaultId>> {
+    let [id] = ask.at.clone();
+    acknowledge(ask, Which::One(id)).await
 }
 
-/// Deletes a fault. It returns if its condition is found again.
-#[utoipa::path(
-    delete,
-    path = "/api/v1/faults/{fault_id}",
-    tag = "faults",
-    params(AtFault),
-    responses(Changed)
-)]
-pub async fn delete_faults_fault_id(State(api): Api, AtFault(id): AtFault) -> Result<Response> {
-    delete(&api, Which::One(id)).await
+async fn delete_faults_fault_id(
+    ask: Ask<DeleteFaultsFaultId>,
+) -> Result<Answer<DeleteFaultsFaultId>> {
+    let [id] = ask.at.clone();
+    delete(ask, Which::One(id)).await
 }
 
-async fn acknowledge(api: &ApiState, which: Which) -> Result<Response> {
-    let now = view::fault::local_time(api.clock().wall());
+async fn acknowledge<O>(ask: Ask<O>, which: Which) -> Result<Answer<O>>
+where
+    O: Operation<Reply = Message>,
+{
+    let now = view::fault::local_time(ask.api.clock().wall());
     let message = format!("{} acknowledged", described(&which));
-    api.carry_out(|api| async move { fault::acknowledge(api.store(), &which, &now).await }).await?;
-    Ok(json::done(message))
+    let acknowledge =
+        |api: ApiState| async move { fault::acknowledge(api.store(), &which, &now).await };
+    ask.api.carry_out(acknowledge).await?;
+    Ok(ask.mode.done(message))
 }
 
-async fn delete(api: &ApiState, which: Which) -> Result<Response> {
+async fn delete<O>(ask: Ask<O>, which: Which) -> Result<Answer<O>>
+where
+    O: Operation<Reply = Message>,
+{
     let message = format!("{} deleted", described(&which));
-    api.carry_out(|api| async move { fault::delete(api.store(), &which).await }).await?;
-    Ok(json::done(message))
+    let delete = |api: ApiState| async move { fault::delete(api.store(), &which).await };
+    ask.api.carry_out(delete).await?;
+    Ok(ask.mode.done(message))
 }
 
 fn described(which: &Which) -> String {

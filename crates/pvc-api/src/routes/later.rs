@@ -1,32 +1,23 @@
 //! What the API will have and does not have yet: it says so, instead of not knowing the path.
 
 use axum::Router;
-use axum::extract::{FromRequestParts, Request};
-use axum::http::request::Parts;
+use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use axum::routing::any;
 use pvc_api_types::release::arrival;
 
-use super::at::At;
-use crate::error::ApiError;
+use crate::error::{ApiError, Result};
 use crate::state::ApiState;
 
 /// Where a VM's name stands in a path, the names of operations that come later. Only a `POST` means
 /// the operation; a VM that is called so is found by all other methods.
 const OPERATIONS: [&str; 2] = ["autobackup", "automirror"];
 
-/// The name of a VM to be defined, which is not that of an operation.
-pub struct AtNewVm(pub String);
-
-impl FromRequestParts<ApiState> for AtNewVm {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        let At(name) = At::<String>::from_request_parts(parts, state).await?;
-        match OPERATIONS.contains(&name.as_str()) {
-            true => Err(coming(parts.uri.path())),
-            false => Ok(AtNewVm(name)),
-        }
+/// Refuses a path whose last part names an operation that comes later.
+pub fn check_is_vm(path: &str) -> Result<()> {
+    match path.rsplit('/').next() {
+        Some(name) if OPERATIONS.contains(&name) => Err(coming(path)),
+        _ => Ok(()),
     }
 }
 

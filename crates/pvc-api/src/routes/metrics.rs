@@ -2,39 +2,29 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use axum::response::Response;
+use pvc_api_types::operations::metrics::{GetMetrics, GetMetricsHealth, GetMetricsResource};
 
-use super::{Api, text};
+use super::text;
+use crate::error::Result;
 use crate::metrics::{Scrape, health};
 use crate::state::ApiState;
+use crate::table::{Answer, Ask, Table};
 
-/// All metrics.
-#[utoipa::path(
-    get, path = "/api/v1/metrics", tag = "metrics",
-    responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
-)]
-pub async fn get_metrics(State(api): Api) -> Response {
-    let page = page(&api).await;
-    text(format!("{}{}", page.health, page.resource))
+pub fn add(table: Table) -> Table {
+    table.add(get_metrics).add(get_metrics_health).add(get_metrics_resource)
 }
 
-/// How the cluster is doing.
-#[utoipa::path(
-    get, path = "/api/v1/metrics/health", tag = "metrics",
-    responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
-)]
-pub async fn get_metrics_health(State(api): Api) -> Response {
-    text(health(&api.view()))
+async fn get_metrics(ask: Ask<GetMetrics>) -> Result<Answer<GetMetrics>> {
+    let page = page(&ask.api).await;
+    Ok(Answer::encoded(text(format!("{}{}", page.health, page.resource))))
 }
 
-/// What the cluster has and how much of it is used.
-#[utoipa::path(
-    get, path = "/api/v1/metrics/resource", tag = "metrics",
-    responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
-)]
-pub async fn get_metrics_resource(State(api): Api) -> Response {
-    text(page(&api).await.resource.clone())
+async fn get_metrics_health(ask: Ask<GetMetricsHealth>) -> Result<Answer<GetMetricsHealth>> {
+    Ok(Answer::encoded(text(health(&ask.api.view()))))
+}
+
+async fn get_metrics_resource(ask: Ask<GetMetricsResource>) -> Result<Answer<GetMetricsResource>> {
+    Ok(Answer::encoded(text(page(&ask.api).await.resource.clone())))
 }
 
 async fn page(api: &ApiState) -> Arc<Scrape> {

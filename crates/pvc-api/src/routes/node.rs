@@ -1,66 +1,59 @@
 //! Nodes.
 
-use axum::extract::State;
-use axum::response::Response;
+use pvc_api_types::operations::node::{
+    Duty, GetNode, GetNodeNode, GetNodeNodeCoordinatorState, GetNodeNodeDaemonState,
+    GetNodeNodeDomainState, GetNodeNodeLog, NodeFilter, Part, PostNodeNodeCoordinatorState,
+    PostNodeNodeDomainState,
+};
+use pvc_api_types::param::shown;
 use pvc_api_types::{Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog};
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
 use pvc_ops::node::{self, Requested};
 use pvc_store::ChangeError;
 
-use super::Api;
-use super::at::AtNode;
 use crate::error::{ApiError, Result};
-use crate::json;
 use crate::limit::Limit;
-use crate::openapi::{Changed, ReadRefused};
-use crate::params::{Flag, Or, Params, choice, params, shown};
 use crate::refuse::{refused, store_error};
 use crate::state::ApiState;
+use crate::table::{Answer, Ask, Table};
 use crate::view;
 use crate::wait;
 
-params! {
-    /// Which nodes to list. The three states are alternatives to each other.
-    pub struct NodeFilter {
-        /// A regular expression on the name.
-        limit: Option<String>,
-        /// Nodes whose daemon is in this state.
-        daemon_state: Option<String>,
-        /// Nodes in this coordinator state.
-        coordinator_state: Option<String>,
-        /// Nodes in this domain state.
-        domain_state: Option<String>,
-    }
+pub fn add(table: Table) -> Table {
+    table
+        .add(get_node)
+        .add(get_node_node)
+        .add(get_node_node_daemon_state)
+        .add(get_node_node_coordinator_state)
+        .add(post_node_node_coordinator_state)
+        .add(get_node_node_domain_state)
+        .add(post_node_node_domain_state)
+        .add(get_node_node_log)
 }
 
-impl NodeFilter {
-    fn states_match(&self, node: &NodeRecord) -> bool {
-        let wanted = [
-            (&self.daemon_state, node.daemon_state.as_str()),
-            (&self.coordinator_state, node.coordinator_state.as_str()),
-            (&self.domain_state, node.domain_state.as_str()),
-        ];
-        let mut given = wanted
-            .iter()
-            .filter_map(|(wanted, is)| wanted.as_ref().map(|wanted| wanted == is))
-            .peekable();
-        given.peek().is_none() || given.any(|matches| matches)
-    }
+fn states_match(filter: &NodeFilter, node: &NodeRecord) -> bool {
+    let wanted = [
+        (&filter.daemon_state, node.daemon_state.as_str()),
+        (&filter.coordinator_state, node.coordinator_state.as_str()),
+        (&filter.domain_state, node.domain_state.as_str()),
+    ];
+    let mut given = wanted
+        .iter()
+        .filter_map(|(wanted, is)| wanted.as_ref().map(|wanted| wanted == is))
+        .peekable();
+    given.peek().is_none() || given.any(|matches| matches)
 }
 
-/// The nodes by name.
-#[utoipa::path(
-    get, path = "/api/v1/node", tag = "node", params(NodeFilter),
-    responses((status = 200, body = Vec<Node>), ReadRefused)
-)]
-pub async fn get_node(State(api): Api, Params(filter): Params<NodeFilter>) -> Result<Response> {
-    let limit = Limit::new(filter.limit.as_deref())?;
-    let cluster = api.view();
-    let wanted =
-        |record: &&NodeRecord| limit.matches(record.name.as_str()) && filter.states_match(record);
+async fn get_node(ask: Ask<GetNode>) -> Result<Answer<GetNode>> {
+    let limit = Limit::new(ask.params.limit.as_deref())?;
+    let cluster = ask.api.view();
+    let wanted = |record: &&NodeRecord| {
+        limit.matches(record.name.as_str()) && states_match(&ask.params, record)
+    };
     let records = cluster.nodes.values().map(AsRef::as_ref).filter(wanted);
-    Ok(json::ok(&records.map(|record| view::node::node(record, &cluster)).collect::<Vec<_>>()))
+    let nodes: Vec<Node> = records.map(|record| view::node::node(record, &cluster)).collect();
+    Ok(Answer::json(&nodes))
 }
 
 pub fn find<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a NodeRecord> {
@@ -70,62 +63,37 @@ pub fn find<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a NodeRecord> {
     })
 }
 
-/// One node.
-#[utoipa::path(
-    get, path = "/api/v1/node/{node}", tag = "node",
-    params(AtNode),
-    responses((status = 200, body = Vec<Node>), ReadRefused)
-)]
-pub async fn get_node_node(State(api): Api, AtNode(name): AtNode) -> Result<Response> {
-    let cluster = api.view();
-    Ok(json::ok(&[view::node::node(find(&cluster, &name)?, &cluster)]))
+async fn get_node_node(ask: Ask<GetNodeNode>) -> Result<Answer<GetNodeNode>> {
+    let [name] = ask.at;
+    let cluster = ask.api.view();
+    Ok(Answer::json(&vec![view::node::node(find(&cluster, &name)?, &cluster)]))
 }
 
-/// The state of a node's daemon.
-#[utoipa::path(
-    get, path = "/api/v1/node/{node}/daemon-state", tag = "node",
-    params(AtNode),
-    responses((status = 200, body = NodeDaemonState), ReadRefused)
-)]
-pub async fn get_node_node_daemon_state(State(api): Api, AtNode(name): AtNode) -> Result<Response> {
-    let cluster = api.view();
+async fn get_node_node_daemon_state(
+    ask: Ask<GetNodeNodeDaemonState>,
+) -> Result<Answer<GetNodeNodeDaemonState>> {
+    let [name] = ask.at;
+    let cluster = ask.api.view();
     let daemon_state = find(&cluster, &name)?.daemon_state.to_string();
-    Ok(json::ok(&NodeDaemonState { name, daemon_state }))
+    Ok(Answer::json(&NodeDaemonState { name, daemon_state }))
 }
 
-/// A node's part in the coordination.
-#[utoipa::path(
-    get, path = "/api/v1/node/{node}/coordinator-state", tag = "node",
-    params(AtNode),
-    responses((status = 200, body = NodeCoordinatorState), ReadRefused)
-)]
-pub async fn get_node_node_coordinator_state(
-    State(api): Api,
-    AtNode(name): AtNode,
-) -> Result<Response> {
-    let cluster = api.view();
+async fn get_node_node_coordinator_state(
+    ask: Ask<GetNodeNodeCoordinatorState>,
+) -> Result<Answer<GetNodeNodeCoordinatorState>> {
+    let [name] = ask.at;
+    let cluster = ask.api.view();
     let coordinator_state = find(&cluster, &name)?.coordinator_state.to_string();
-    Ok(json::ok(&NodeCoordinatorState { name, coordinator_state }))
+    Ok(Answer::json(&NodeCoordinatorState { name, coordinator_state }))
 }
 
-/// Whether a node takes VMs.
-#[utoipa::path(
-    get, path = "/api/v1/node/{node}/domain-state", tag = "node",
-    params(AtNode),
-    responses((status = 200, body = NodeDomainState), ReadRefused)
-)]
-pub async fn get_node_node_domain_state(State(api): Api, AtNode(name): AtNode) -> Result<Response> {
-    let cluster = api.view();
+async fn get_node_node_domain_state(
+    ask: Ask<GetNodeNodeDomainState>,
+) -> Result<Answer<GetNodeNodeDomainState>> {
+    let [name] = ask.at;
+    let cluster = ask.api.view();
     let domain_state = find(&cluster, &name)?.domain_state.to_string();
-    Ok(json::ok(&NodeDomainState { name, domain_state }))
-}
-
-params! {
-    /// How much of a log.
-    pub struct Lines {
-        /// How many of the last lines.
-        lines: Or<10>,
-    }
+    Ok(Answer::json(&NodeDomainState { name, domain_state }))
 }
 
 /// The last `lines` lines of a log.
@@ -135,67 +103,19 @@ pub fn last_lines(log: &str, lines: u32) -> String {
     all[skipped..].join("\n")
 }
 
-/// The end of a node's log.
-#[utoipa::path(
-    get, path = "/api/v1/node/{node}/log", tag = "node",
-    params(AtNode, Lines),
-    responses((status = 200, body = NodeLog), ReadRefused)
-)]
-pub async fn get_node_node_log(
-    State(api): Api,
-    AtNode(name): AtNode,
-    Params(lines): Params<Lines>,
-) -> Result<Response> {
+async fn get_node_node_log(ask: Ask<GetNodeNodeLog>) -> Result<Answer<GetNodeNodeLog>> {
+    let ([name], api) = (ask.at, ask.api);
     let node = find(&api.view(), &name)?.name.clone();
     let log = api.ask(async { api.store().node_log(&node).await.map_err(store_error) }).await?;
-    let log = log.unwrap_or_default();
-    Ok(json::ok(&NodeLog { name, data: last_lines(&log, lines.lines.0) }))
+    let data = last_lines(&log.unwrap_or_default(), ask.params.lines.0);
+    Ok(Answer::json(&NodeLog { name, data }))
 }
 
-choice! {
-    /// What part a node is to have.
-    pub enum Part { Primary = "primary", Secondary = "secondary" }
-}
-
-params! {
-    /// The part that is wanted.
-    pub struct CoordinatorRequest {
-        /// `primary`, or `secondary` to hand the role over.
-        state: Part,
-    }
-}
-
-choice! {
-    /// Whether a node is to take VMs.
-    pub enum Duty { Ready = "ready", Flush = "flush" }
-}
-
-params! {
-    /// The state that is wanted.
-    pub struct DomainRequest {
-        /// `flush` moves the node's VMs away, `ready` takes them back.
-        state: Duty,
-        /// Reply when it is done.
-        wait: Flag,
-        /// Change nothing, and reply what a flush would do with each VM.
-        dry_run: Flag,
-    }
-}
-
-/// Asks a node to become primary, or to leave that to another.
-#[utoipa::path(
-    post,
-    path = "/api/v1/node/{node}/coordinator-state",
-    tag = "node",
-    params(AtNode, CoordinatorRequest),
-    responses(Changed)
-)]
-pub async fn post_node_node_coordinator_state(
-    State(api): Api,
-    AtNode(name): AtNode,
-    Params(CoordinatorRequest { state }): Params<CoordinatorRequest>,
-) -> Result<Response> {
-    let (request, word) = match state {
+async fn post_node_node_coordinator_state(
+    ask: Ask<PostNodeNodeCoordinatorState>,
+) -> Result<Answer<PostNodeNodeCoordinatorState>> {
+    let [name] = ask.at;
+    let (request, word) = match ask.params.state {
         Part::Primary => (node::CoordinatorRequest::Primary, "primary"),
         Part::Secondary => (node::CoordinatorRequest::Secondary, "secondary"),
     };
@@ -203,29 +123,20 @@ pub async fn post_node_node_coordinator_state(
     let set = |api: ApiState| async move {
         node::set_coordinator_state(api.store(), &asked, request).await
     };
-    Ok(match api.carry_out(set).await? {
-        Requested::Yes => json::done(format!("node `{name}` is to become {word}")),
-        Requested::Already | Requested::UnderWay => {
-            json::done(format!("node `{name}` is {word} already"))
-        }
-    })
+    Ok(ask.mode.done(match ask.api.carry_out(set).await? {
+        Requested::Yes => format!("node `{name}` is to become {word}"),
+        Requested::Already | Requested::UnderWay => format!("node `{name}` is {word} already"),
+    }))
 }
 
-/// Has a node's VMs moved away, or takes them back.
-#[utoipa::path(
-    post,
-    path = "/api/v1/node/{node}/domain-state",
-    tag = "node",
-    params(AtNode, DomainRequest),
-    responses(Changed)
-)]
-pub async fn post_node_node_domain_state(
-    State(api): Api,
-    AtNode(name): AtNode,
-    Params(DomainRequest { state, wait, dry_run }): Params<DomainRequest>,
-) -> Result<Response> {
-    if dry_run.0 {
-        return planned(&api, &name, state);
+async fn post_node_node_domain_state(
+    ask: Ask<PostNodeNodeDomainState>,
+) -> Result<Answer<PostNodeNodeDomainState>> {
+    let ([name], api, state) = (ask.at, ask.api, ask.params.state);
+    if ask.mode.is_dry() && state == Duty::Flush {
+        let fates = node::plan_flush(&api.view(), &name);
+        let fates = fates.map_err(|why| refused(ChangeError::Refused(why)))?;
+        return Ok(Answer::planned(&view::node::flush_plan(&name, &fates)));
     }
     let (request, is_so, will_be) = match state {
         Duty::Ready => (node::DomainRequest::Ready, "ready", "being made ready"),
@@ -239,26 +150,16 @@ pub async fn post_node_node_domain_state(
         Duty::Ready => String::new(),
     };
     let requested = api.carry_out(set).await?;
-    if wait.0 {
+    let wait = ask.params.wait.0 && !ask.mode.is_dry();
+    if wait {
         wait::for_node(&api, &name, request).await?;
     }
-    Ok(match requested {
-        Requested::Already => json::done(format!("node `{name}` is {is_so} already")),
-        Requested::Yes | Requested::UnderWay if wait.0 => {
-            json::done(format!("node `{name}` is {is_so}{stays}"))
-        }
-        Requested::UnderWay => json::done(format!("node `{name}` is {will_be} already{stays}")),
-        Requested::Yes => json::done(format!("node `{name}` is {will_be}{stays}")),
-    })
-}
-
-fn planned(api: &ApiState, name: &str, state: Duty) -> Result<Response> {
-    if !matches!(state, Duty::Flush) {
-        return Err(ApiError::refused("only a flush can be planned without doing it".to_owned()));
-    }
-    let fates =
-        node::plan_flush(&api.view(), name).map_err(|why| refused(ChangeError::Refused(why)))?;
-    Ok(json::ok(&view::node::flush_plan(name, &fates)))
+    Ok(ask.mode.done(match requested {
+        Requested::Already => format!("node `{name}` is {is_so} already"),
+        Requested::Yes | Requested::UnderWay if wait => format!("node `{name}` is {is_so}{stays}"),
+        Requested::UnderWay => format!("node `{name}` is {will_be} already{stays}"),
+        Requested::Yes => format!("node `{name}` is {will_be}{stays}"),
+    }))
 }
 
 /// How many VMs a message names.

@@ -1,83 +1,54 @@
 //! Pools and volumes, to read.
 
-use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
+use pvc_api_types::operations::storage::{
+    GetStorageCephPool, GetStorageCephPoolPool, GetStorageCephVolume,
+    GetStorageCephVolumePoolVolume,
+};
 use pvc_api_types::{Pool, Volume};
 use pvc_model::storage::{PoolName, VolumeId, VolumeName, VolumeRecord};
 use pvc_model::with_causes;
 use pvc_ports::{SnapshotInfo, StorageError};
 
-use super::Api;
-use super::at::At;
 use crate::error::{ApiError, Result};
-use crate::json;
 use crate::limit::Limit;
-use crate::openapi::ReadRefused;
-use crate::params::{Params, params};
 use crate::state::ApiState;
+use crate::table::{Answer, Ask, Table};
 use crate::view::storage::{pool, volume};
 
-params! {
-    /// Which pools to list.
-    pub struct PoolFilter {
-        /// A regular expression on the name.
-        limit: Option<String>,
-    }
+pub fn add(table: Table) -> Table {
+    table
+        .add(get_storage_ceph_pool)
+        .add(get_storage_ceph_pool_pool)
+        .add(get_storage_ceph_volume)
+        .add(get_storage_ceph_volume_pool_volume)
 }
 
-/// The pools by Ceph's number; those that have no statistics yet come first.
-#[utoipa::path(
-    get, path = "/api/v1/storage/ceph/pool", tag = "storage-pool", params(PoolFilter),
-    responses((status = 200, body = Vec<Pool>), ReadRefused)
-)]
-pub async fn get_storage_ceph_pool(
-    State(api): Api,
-    Params(filter): Params<PoolFilter>,
-) -> Result<Response> {
-    let limit = Limit::new(filter.limit.as_deref())?;
-    let cluster = api.view();
+async fn get_storage_ceph_pool(ask: Ask<GetStorageCephPool>) -> Result<Answer<GetStorageCephPool>> {
+    let limit = Limit::new(ask.params.limit.as_deref())?;
+    let cluster = ask.api.view();
     let records = cluster.pools.values().filter(|record| limit.matches(record.name.as_str()));
     let mut pools: Vec<Pool> = records.map(|record| pool(record, &cluster)).collect();
     pools.sort_by_key(|pool| pool.stats.get("id").and_then(serde_json::Value::as_i64));
-    Ok(json::ok(&pools))
+    Ok(Answer::json(&pools))
 }
 
-/// One pool.
-#[utoipa::path(
-    get, path = "/api/v1/storage/ceph/pool/{pool}", tag = "storage-pool",
-    params(("pool" = String, Path, description = "Name of the pool")),
-    responses((status = 200, body = Vec<Pool>), ReadRefused)
-)]
-pub async fn get_storage_ceph_pool_pool(State(api): Api, At(name): At<String>) -> Result<Response> {
-    let cluster = api.view();
+async fn get_storage_ceph_pool_pool(
+    ask: Ask<GetStorageCephPoolPool>,
+) -> Result<Answer<GetStorageCephPoolPool>> {
+    let [name] = ask.at;
+    let cluster = ask.api.view();
     let record = cluster.pools.get(&PoolName::new(&name));
     let record = record.ok_or_else(|| ApiError::not_found(format!("there is no pool `{name}`")))?;
-    Ok(json::ok(&[pool(record, &cluster)]))
+    Ok(Answer::json(&vec![pool(record, &cluster)]))
 }
 
-params! {
-    /// Which volumes to list.
-    pub struct VolumeFilter {
-        /// A regular expression on the name.
-        limit: Option<String>,
-        /// Only those of this pool.
-        pool: Option<String>,
-    }
-}
-
-/// The volumes by name.
-#[utoipa::path(
-    get, path = "/api/v1/storage/ceph/volume", tag = "storage-volume", params(VolumeFilter),
-    responses((status = 200, body = Vec<Volume>), ReadRefused)
-)]
-pub async fn get_storage_ceph_volume(
-    State(api): Api,
-    Params(filter): Params<VolumeFilter>,
-) -> Result<Response> {
-    let limit = Limit::new(filter.limit.as_deref())?;
-    let cluster = api.view();
-    let only = filter.pool.map(PoolName::new);
+async fn get_storage_ceph_volume(
+    ask: Ask<GetStorageCephVolume>,
+) -> Result<Answer<GetStorageCephVolume>> {
+    let limit = Limit::new(ask.params.limit.as_deref())?;
+    let cluster = ask.api.view();
+    let only = ask.params.pool.map(PoolName::new);
     if let Some(name) = only.as_ref().filter(|name| !cluster.pools.contains_key(name)) {
         return Err(ApiError::parameter("pool", format!("there is no pool `{name}`")));
     }
@@ -87,31 +58,22 @@ pub async fn get_storage_ceph_volume(
     let records = cluster.volumes.iter().filter(|(id, _)| wanted(id));
     let mut volumes: Vec<Volume> = records.map(|(_, record)| volume(record)).collect();
     volumes.sort_by(|a, b| (&a.name, &a.pool).cmp(&(&b.name, &b.pool)));
-    Ok(json::ok(&volumes))
+    Ok(Answer::json(&volumes))
 }
 
-/// One volume.
-#[utoipa::path(
-    get, path = "/api/v1/storage/ceph/volume/{pool}/{volume}", tag = "storage-volume",
-    params(
-        ("pool" = String, Path, description = "Name of the pool"),
-        ("volume" = String, Path, description = "Name of the volume"),
-    ),
-    responses((status = 200, body = Vec<Volume>), ReadRefused)
-)]
-pub async fn get_storage_ceph_volume_pool_volume(
-    State(api): Api,
-    At((pool, name)): At<(String, String)>,
-) -> Result<Response> {
+async fn get_storage_ceph_volume_pool_volume(
+    ask: Ask<GetStorageCephVolumePoolVolume>,
+) -> Result<Answer<GetStorageCephVolumePoolVolume>> {
+    let ([pool, name], api) = (ask.at, ask.api);
     let id = VolumeId { pool: PoolName::new(pool), volume: VolumeName::new(name) };
     let cluster = api.view();
     if let Some(record) = cluster.volumes.get(&id) {
-        return Ok(json::ok(&[volume(record)]));
+        return Ok(Answer::json(&vec![volume(record)]));
     }
     if api.settings().storage_is_near
         && let Some(record) = unrecorded(&api, &id).await?
     {
-        return Ok(json::ok(&[volume(&record)]));
+        return Ok(Answer::json(&vec![volume(&record)]));
     }
     if !cluster.pools.contains_key(&id.pool) {
         return Err(ApiError::refused(format!("there is no pool `{}`", id.pool)));

@@ -1,57 +1,40 @@
 //! Tasks: what the API calls jobs.
 
-use axum::extract::State;
-use axum::response::Response;
-use pvc_api_types::{TaskQueues, TaskStatus};
+use pvc_api_types::operations::task::{DeleteTasksTaskId, GetTasks, GetTasksTaskId};
+use pvc_api_types::param::shown;
 use pvc_model::job::JobId;
 
-use super::Api;
-use super::at::AtTask;
 use crate::error::{ApiError, Result};
-use crate::json;
-use crate::openapi::{Changed, ReadRefused};
+use crate::state::ApiState;
+use crate::table::{Answer, Ask, Table};
 use crate::view::task;
 
-/// All tasks that have not ended, by worker.
-#[utoipa::path(
-    get, path = "/api/v1/tasks", tag = "tasks",
-    responses((status = 200, body = TaskQueues), ReadRefused)
-)]
-pub async fn get_tasks(State(api): Api) -> Response {
-    json::ok(&task::queues(&api.view()))
+pub fn add(table: Table) -> Table {
+    table.add(get_tasks).add(get_tasks_task_id).add(delete_tasks_task_id)
 }
 
-/// How far a task is. A task that never was, or is forgotten, is not there.
-#[utoipa::path(
-    get, path = "/api/v1/tasks/{task_id}", tag = "tasks",
-    params(AtTask),
-    responses((status = 200, body = TaskStatus), ReadRefused)
-)]
-pub async fn get_tasks_task_id(State(api): Api, AtTask(id): AtTask) -> Result<Response> {
-    let cluster = api.view();
+async fn get_tasks(ask: Ask<GetTasks>) -> Result<Answer<GetTasks>> {
+    Ok(Answer::json(&task::queues(&ask.api.view())))
+}
+
+async fn get_tasks_task_id(ask: Ask<GetTasksTaskId>) -> Result<Answer<GetTasksTaskId>> {
+    let [id] = ask.at;
+    let cluster = ask.api.view();
     let job = JobId::parse(&id).and_then(|id| cluster.jobs.get(&id)).ok_or_else(|| no_task(&id))?;
-    Ok(json::ok(&task::status(job)))
+    Ok(Answer::json(&task::status(job)))
 }
 
-/// Asks a task to stop. One that waits ends at once, one at work at its next step.
-#[utoipa::path(
-    delete,
-    path = "/api/v1/tasks/{task_id}",
-    tag = "tasks",
-    params(AtTask),
-    responses(Changed)
-)]
-pub async fn delete_tasks_task_id(State(api): Api, AtTask(id): AtTask) -> Result<Response> {
-    let id = api
-        .carry_out(|api| async move {
-            pvc_ops::job::cancel(api.store(), api.clock().as_ref(), &id).await
-        })
-        .await?;
-    Ok(json::done(format!("task `{id}` was asked to stop")))
+async fn delete_tasks_task_id(ask: Ask<DeleteTasksTaskId>) -> Result<Answer<DeleteTasksTaskId>> {
+    let [id] = ask.at;
+    let cancel = |api: ApiState| async move {
+        pvc_ops::job::cancel(api.store(), api.clock().as_ref(), &id).await
+    };
+    let id = ask.api.carry_out(cancel).await?;
+    Ok(ask.mode.done(format!("task `{id}` was asked to stop")))
 }
 
 fn no_task(id: &str) -> ApiError {
-    ApiError::not_found(format!("there is no task `{}`", crate::params::shown(id))).hint(Some(
+    ApiError::not_found(format!("there is no task `{}`", shown(id))).hint(Some(
         "tasks are forgotten some time after their end; `pvc cluster task` lists those that have \
          not ended",
     ))

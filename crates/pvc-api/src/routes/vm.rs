@@ -5,101 +5,71 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
-use pvc_api_types::{Vm, VmConsole, VmMeta, VmNode, VmState, VmTags};
+use pvc_api_types::operations::vm::{
+    GetVm, GetVmVm, GetVmVmConsole, GetVmVmMeta, GetVmVmNode, GetVmVmState, GetVmVmTags,
+    ListedState, VmFilter,
+};
+use pvc_api_types::param::shown;
+use pvc_api_types::{VmConsole, VmNode, VmState, VmTags};
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::vm::VmRecord;
 use pvc_ports::aside;
 
-use super::Api;
-use super::at::AtVm;
-use super::node::{Lines, last_lines};
+use super::node::last_lines;
 use crate::cache::Asked;
 use crate::error::{ApiError, Result};
 use crate::json;
 use crate::limit::Limit;
-use crate::openapi::ReadRefused;
-use crate::params::{Flag, Params, choice, params, shown};
 use crate::refuse::store_error;
 use crate::state::ApiState;
+use crate::table::{Answer, Ask, Table};
 use crate::view;
 
-choice! {
-    /// The states that VMs can be listed by.
-    pub enum ListedState {
-        Start = "start",
-        Restart = "restart",
-        Shutdown = "shutdown",
-        Stop = "stop",
-        Disable = "disable",
-        Fail = "fail",
-        Migrate = "migrate",
-        Unmigrate = "unmigrate",
-        Provision = "provision",
-        Import = "import",
-        Restore = "restore",
-        Mirror = "mirror",
+pub fn add(table: Table) -> Table {
+    table
+        .add(get_vm)
+        .add(get_vm_vm)
+        .add(get_vm_vm_meta)
+        .add(get_vm_vm_tags)
+        .add(get_vm_vm_state)
+        .add(get_vm_vm_node)
+        .add(get_vm_vm_console)
+}
+
+fn includes(state: ListedState, record: &VmRecord) -> bool {
+    use pvc_model::vm::VmState as Word;
+    match state {
+        ListedState::Start => record.state == Word::Start,
+        ListedState::Restart => record.state == Word::Restart,
+        ListedState::Shutdown => record.state == Word::Shutdown,
+        ListedState::Stop => record.state == Word::Stop,
+        ListedState::Disable => record.state == Word::Disable,
+        // A state that nobody knows is shown as a failure.
+        ListedState::Fail => matches!(record.state, Word::Fail | Word::Unknown(_)),
+        ListedState::Migrate => matches!(record.state, Word::Migrate | Word::MigrateLive),
+        ListedState::Unmigrate => record.state == Word::Unmigrate,
+        ListedState::Provision => record.state == Word::Provision,
+        ListedState::Import => record.state == Word::Import,
+        ListedState::Restore => record.state == Word::Restore,
+        ListedState::Mirror => record.state == Word::Mirror,
     }
 }
 
-impl ListedState {
-    fn includes(self, record: &VmRecord) -> bool {
-        use pvc_model::vm::VmState as Word;
-        match self {
-            ListedState::Start => record.state == Word::Start,
-            ListedState::Restart => record.state == Word::Restart,
-            ListedState::Shutdown => record.state == Word::Shutdown,
-            ListedState::Stop => record.state == Word::Stop,
-            ListedState::Disable => record.state == Word::Disable,
-            // A state that nobody knows is shown as a failure.
-            ListedState::Fail => matches!(record.state, Word::Fail | Word::Unknown(_)),
-            ListedState::Migrate => matches!(record.state, Word::Migrate | Word::MigrateLive),
-            ListedState::Unmigrate => record.state == Word::Unmigrate,
-            ListedState::Provision => record.state == Word::Provision,
-            ListedState::Import => record.state == Word::Import,
-            ListedState::Restore => record.state == Word::Restore,
-            ListedState::Mirror => record.state == Word::Mirror,
-        }
-    }
+fn matches(filter: &VmFilter, record: &VmRecord) -> bool {
+    let negate = filter.negate.0;
+    let on_node = |node: &String| record.node.as_ref().is_some_and(|is| is.as_str() == node);
+    let tagged = |tag: &String| record.tags.iter().any(|is| is.name == *tag);
+    filter.node.as_ref().is_none_or(|node| on_node(node) != negate)
+        && filter.state.is_none_or(|state| includes(state, record) != negate)
+        && filter.tag.as_ref().is_none_or(|tag| tagged(tag) != negate)
 }
 
-params! {
-    /// Which VMs to list.
-    pub struct VmFilter {
-        /// A regular expression on the name, or a UUID.
-        limit: Option<String>,
-        /// Only those on this node.
-        node: Option<String>,
-        /// Only those in this state.
-        state: Option<ListedState>,
-        /// Only those with this tag.
-        tag: Option<String>,
-        /// Turns node, state and tag around.
-        negate: Flag,
-    }
-}
-
-impl VmFilter {
-    fn matches(&self, record: &VmRecord) -> bool {
-        let negate = self.negate.0;
-        let on_node = |node: &String| record.node.as_ref().is_some_and(|is| is.as_str() == node);
-        let tagged = |tag: &String| record.tags.iter().any(|is| is.name == *tag);
-        self.node.as_ref().is_none_or(|node| on_node(node) != negate)
-            && self.state.is_none_or(|state| state.includes(record) != negate)
-            && self.tag.as_ref().is_none_or(|tag| tagged(tag) != negate)
-    }
-}
-
-/// The VMs by name.
-#[utoipa::path(
-    get, path = "/api/v1/vm", tag = "vm", params(VmFilter),
-    responses((status = 200, body = Vec<Vm>), ReadRefused)
-)]
-pub async fn get_vm(State(api): Api, Params(filter): Params<VmFilter>) -> Result<Response> {
+async fn get_vm(ask: Ask<GetVm>) -> Result<Answer<GetVm>> {
+    let (api, filter) = (ask.api, ask.params);
     let cluster = api.view();
     if let Some(node) = filter.node.as_ref().filter(|node| cluster.node(node).is_none()) {
         return Err(ApiError::parameter("node", format!("there is no node `{}`", shown(node))));
@@ -110,13 +80,13 @@ pub async fn get_vm(State(api): Api, Params(filter): Params<VmFilter>) -> Result
         Some(uuid) => record.uuid == uuid,
         None => limit.matches(&record.name),
     };
-    let mut records: Vec<&Arc<VmRecord>> =
-        cluster.vms.values().filter(|record| named(record) && filter.matches(record)).collect();
+    let wanted = |record: &&Arc<VmRecord>| named(record) && matches(&filter, record);
+    let mut records: Vec<&Arc<VmRecord>> = cluster.vms.values().filter(wanted).collect();
     records.sort_by(|a, b| a.name.cmp(&b.name));
     if records.len() == cluster.vms.len() && api.vms().begin_to_keep(api.clock().monotonic()) {
         tokio::spawn(keep_ready(api.clone()));
     }
-    Ok(list(&api, &cluster, &records).await)
+    Ok(Answer::encoded(list(&api, &cluster, &records).await))
 }
 
 /// How often what has changed is made ready, at most: thousands of VMs are looked through for it.
@@ -212,84 +182,44 @@ pub fn find<'a>(cluster: &'a Cluster, name_or_uuid: &str) -> Result<&'a Arc<VmRe
     })
 }
 
-/// One VM, by name or UUID.
-#[utoipa::path(
-    get, path = "/api/v1/vm/{vm}", tag = "vm",
-    params(AtVm),
-    responses((status = 200, body = Vec<Vm>), ReadRefused)
-)]
-pub async fn get_vm_vm(State(api): Api, AtVm(name): AtVm) -> Result<Response> {
+async fn get_vm_vm(ask: Ask<GetVmVm>) -> Result<Answer<GetVmVm>> {
+    let ([name], api) = (ask.at, ask.api);
     let cluster = api.view();
     let record = find(&cluster, &name)?;
-    Ok(list(&api, &cluster, &[record]).await)
+    Ok(Answer::encoded(list(&api, &cluster, &[record]).await))
 }
 
-/// The state of a VM.
-#[utoipa::path(
-    get, path = "/api/v1/vm/{vm}/state", tag = "vm",
-    params(AtVm),
-    responses((status = 200, body = VmState), ReadRefused)
-)]
-pub async fn get_vm_vm_state(State(api): Api, AtVm(name): AtVm) -> Result<Response> {
-    let cluster = api.view();
-    let state = view::vm::state(find(&cluster, &name)?);
-    Ok(json::ok(&VmState { name, state }))
+async fn get_vm_vm_state(ask: Ask<GetVmVmState>) -> Result<Answer<GetVmVmState>> {
+    let [name] = ask.at;
+    let state = view::vm::state(find(&ask.api.view(), &name)?);
+    Ok(Answer::json(&VmState { name, state }))
 }
 
-/// Where a VM is.
-#[utoipa::path(
-    get, path = "/api/v1/vm/{vm}/node", tag = "vm",
-    params(AtVm),
-    responses((status = 200, body = VmNode), ReadRefused)
-)]
-pub async fn get_vm_vm_node(State(api): Api, AtVm(name): AtVm) -> Result<Response> {
-    let cluster = api.view();
+async fn get_vm_vm_node(ask: Ask<GetVmVmNode>) -> Result<Answer<GetVmVmNode>> {
+    let [name] = ask.at;
+    let cluster = ask.api.view();
     let record = find(&cluster, &name)?;
-    Ok(json::ok(&VmNode {
-        name,
-        node: view::vm::node(record),
-        last_node: view::vm::last_node(record),
-    }))
+    let (node, last_node) = (view::vm::node(record), view::vm::last_node(record));
+    Ok(Answer::json(&VmNode { name, node, last_node }))
 }
 
-/// What the cluster does with a VM by itself.
-#[utoipa::path(
-    get, path = "/api/v1/vm/{vm}/meta", tag = "vm",
-    params(AtVm),
-    responses((status = 200, body = VmMeta), ReadRefused)
-)]
-pub async fn get_vm_vm_meta(State(api): Api, AtVm(name): AtVm) -> Result<Response> {
-    let cluster = api.view();
-    Ok(json::ok(&view::vm::meta(find(&cluster, &name)?, &name)))
+async fn get_vm_vm_meta(ask: Ask<GetVmVmMeta>) -> Result<Answer<GetVmVmMeta>> {
+    let [name] = ask.at;
+    Ok(Answer::json(&view::vm::meta(find(&ask.api.view(), &name)?, &name)))
 }
 
-/// The tags of a VM.
-#[utoipa::path(
-    get, path = "/api/v1/vm/{vm}/tags", tag = "vm",
-    params(AtVm),
-    responses((status = 200, body = VmTags), ReadRefused)
-)]
-pub async fn get_vm_vm_tags(State(api): Api, AtVm(name): AtVm) -> Result<Response> {
-    let cluster = api.view();
-    let tags = view::vm::tags(find(&cluster, &name)?);
-    Ok(json::ok(&VmTags { name, tags }))
+async fn get_vm_vm_tags(ask: Ask<GetVmVmTags>) -> Result<Answer<GetVmVmTags>> {
+    let [name] = ask.at;
+    let tags = view::vm::tags(find(&ask.api.view(), &name)?);
+    Ok(Answer::json(&VmTags { name, tags }))
 }
 
-/// The end of a VM's serial console.
-#[utoipa::path(
-    get, path = "/api/v1/vm/{vm}/console", tag = "vm",
-    params(AtVm, Lines),
-    responses((status = 200, body = VmConsole), ReadRefused)
-)]
-pub async fn get_vm_vm_console(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Params(lines): Params<Lines>,
-) -> Result<Response> {
+async fn get_vm_vm_console(ask: Ask<GetVmVmConsole>) -> Result<Answer<GetVmVmConsole>> {
+    let ([name], api) = (ask.at, ask.api);
     let uuid = find(&api.view(), &name)?.uuid;
     let log = api.ask(async { api.store().console_log(uuid).await.map_err(store_error) }).await?;
-    let log = log.unwrap_or_default();
-    Ok(json::ok(&VmConsole { name, data: last_lines(&log, lines.lines.0) }))
+    let data = last_lines(&log.unwrap_or_default(), ask.params.lines.0);
+    Ok(Answer::json(&VmConsole { name, data }))
 }
 
 #[cfg(test)]

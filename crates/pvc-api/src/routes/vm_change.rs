@@ -1,11 +1,15 @@
 //! VMs, to change.
 
-use axum::Extension;
-use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::Response;
-use pvc_model::job::JobSpec;
-use pvc_model::request::{Answer, StateRequest};
+use axum::extract::Request;
+use axum::http::StatusCode;
+use pvc_api_types::operation::Operation;
+use pvc_api_types::operations::vm::{
+    Definition, DeleteVmVm, DeleteVmVmDevice, GetVmVmRemoval, MethodWord, PlaceAction, PostVm,
+    PostVmVm, PostVmVmCheck, PostVmVmDevice, PostVmVmLocks, PostVmVmMeta, PostVmVmNode,
+    PostVmVmRename, PostVmVmState, PostVmVmTags, PutVmVm, SelectorWord, StateWord, TagAction,
+};
+use pvc_api_types::{Message, TaskRef};
+use pvc_model::request::{Answer as Granted, StateRequest};
 use pvc_model::vm::{MigrationMethod, Selector};
 use pvc_ops::device::DeviceAsk;
 use pvc_ops::vm::{self, Define, Meta, Modify, Move, Movement, StateAsk, StateOutcome};
@@ -13,98 +17,72 @@ use pvc_ports::DeviceChange;
 use pvc_ports::aside;
 use pvc_store::ChangeError;
 
-use super::Api;
-use super::at::AtVm;
-use super::later::AtNewVm;
-use crate::auth::Caller;
+use super::later;
 use crate::error::{ApiError, Result};
-use crate::json;
-use crate::openapi::{Changed, Submitted};
-use crate::params::{Flag, Or, Params, choice, params};
 use crate::refuse::refused;
 use crate::state::ApiState;
-use crate::view::{self, task};
+use crate::table::{self, Answer, Ask, Mode, Table};
+use crate::view;
 use crate::wait;
+
+pub fn add(table: Table) -> Table {
+    table
+        .add(post_vm)
+        .add_raw(post_vm_vm)
+        .add(put_vm_vm)
+        .add(delete_vm_vm)
+        .add(post_vm_vm_meta)
+        .add(post_vm_vm_tags)
+        .add(post_vm_vm_state)
+        .add(post_vm_vm_node)
+        .add(post_vm_vm_check)
+        .add(get_vm_vm_removal)
+        .add(post_vm_vm_locks)
+        .add(post_vm_vm_rename)
+        .add(post_vm_vm_device)
+        .add(delete_vm_vm_device)
+}
 
 /// A sentence, and what will work but likely not as intended.
 fn with_warnings(message: String, warnings: &[String]) -> String {
     warnings.iter().fold(message, |message, warning| format!("{message}; note: {warning}"))
 }
 
-choice! {
-    /// How a target node is chosen.
-    pub enum SelectorWord {
-        Mem = "mem", Memprov = "memprov", Vcpus = "vcpus", Load = "load", Vms = "vms", None = "none",
+fn selector(word: SelectorWord) -> Option<Selector> {
+    match word {
+        SelectorWord::Mem => Some(Selector::Mem),
+        SelectorWord::Memprov => Some(Selector::Memprov),
+        SelectorWord::Vcpus => Some(Selector::Vcpus),
+        SelectorWord::Load => Some(Selector::Load),
+        SelectorWord::Vms => Some(Selector::Vms),
+        SelectorWord::None => None,
     }
 }
 
-impl SelectorWord {
-    fn selector(self) -> Option<Selector> {
-        match self {
-            SelectorWord::Mem => Some(Selector::Mem),
-            SelectorWord::Memprov => Some(Selector::Memprov),
-            SelectorWord::Vcpus => Some(Selector::Vcpus),
-            SelectorWord::Load => Some(Selector::Load),
-            SelectorWord::Vms => Some(Selector::Vms),
-            SelectorWord::None => None,
-        }
+fn method(word: MethodWord) -> Option<MigrationMethod> {
+    match word {
+        MethodWord::Live => Some(MigrationMethod::Live),
+        MethodWord::Shutdown => Some(MigrationMethod::Shutdown),
+        MethodWord::None => None,
     }
 }
 
-choice! {
-    /// How a VM may be moved.
-    pub enum MethodWord { Live = "live", Shutdown = "shutdown", None = "none" }
-}
-
-impl MethodWord {
-    fn method(self) -> Option<MigrationMethod> {
-        match self {
-            MethodWord::Live => Some(MigrationMethod::Live),
-            MethodWord::Shutdown => Some(MigrationMethod::Shutdown),
-            MethodWord::None => None,
-        }
-    }
-}
-
-params! {
-    /// A new VM.
-    pub struct Definition {
-        /// The only nodes it may be placed on.
-        limit: Vec<String>,
-        /// The node to assign it to; without one it is chosen.
-        node: Option<String>,
-        /// How a target node is chosen; `none` for the cluster's way.
-        selector: Option<SelectorWord>,
-        /// Whether it starts with its node.
-        autostart: Flag,
-        /// How it may be moved; `none` for any way.
-        migration_method: Option<MethodWord>,
-        /// Milliseconds that it may stand still for a live migration.
-        migration_max_downtime: Or<300>,
-        /// Tags that can be removed.
-        user_tags: Vec<String>,
-        /// Tags that cannot be removed.
-        protected_tags: Vec<String>,
-        /// Takes it also if it is plugged into a network between the nodes.
-        force: Flag,
-        @form
-        /// The libvirt domain XML, with name and UUID.
-        xml: String,
-    }
-}
-
-async fn define(
+async fn define<O>(
     api: &ApiState,
+    mode: Mode,
     expected: Option<String>,
     definition: Definition,
-) -> Result<Response> {
+) -> Result<Answer<O>>
+where
+    O: Operation<Reply = Message>,
+{
     let ask = Define {
         expected,
         node: definition.node,
-        node_limit: definition.limit,
-        selector: definition.selector.and_then(SelectorWord::selector),
+        node_limit: definition.limit.0,
+        selector: definition.selector.and_then(selector),
         autostart: definition.autostart.0,
-        migration_method: definition.migration_method.and_then(MethodWord::method),
+        migration_method: definition.migration_method.and_then(method),
         max_downtime_ms: definition.migration_max_downtime.0,
         user_tags: definition.user_tags,
         protected_tags: definition.protected_tags,
@@ -113,149 +91,56 @@ async fn define(
     };
     let defined = api.carry_out(|api| async move { vm::define(api.store(), &ask).await }).await?;
     let message = format!("VM `{}` was defined on node `{}`", defined.name, defined.node);
-    Ok(json::done(with_warnings(message, &defined.warnings)))
+    Ok(mode.done(with_warnings(message, &defined.warnings)))
 }
 
-/// Defines a VM.
-#[utoipa::path(
-    post, path = "/api/v1/vm", tag = "vm", params(Definition),
-    request_body(content = Definition, content_type = "application/x-www-form-urlencoded"),
-    responses(Changed)
-)]
-pub async fn post_vm(State(api): Api, Params(definition): Params<Definition>) -> Result<Response> {
-    define(&api, None, definition).await
+async fn post_vm(ask: Ask<PostVm>) -> Result<Answer<PostVm>> {
+    define(&ask.api, ask.mode, None, ask.params).await
 }
 
-/// Defines a VM whose XML has this name or UUID.
-#[utoipa::path(
-    post, path = "/api/v1/vm/{vm}", tag = "vm",
-    params(AtVm, Definition),
-    request_body(content = Definition, content_type = "application/x-www-form-urlencoded"),
-    responses(Changed)
-)]
-pub async fn post_vm_vm(
-    State(api): Api,
-    AtNewVm(name): AtNewVm,
-    Params(definition): Params<Definition>,
-) -> Result<Response> {
-    define(&api, Some(name), definition).await
+/// A path that names an operation of a later release is refused before anything else is read.
+async fn post_vm_vm(api: ApiState, request: Request) -> Result<Answer<PostVmVm>> {
+    later::check_is_vm(request.uri().path())?;
+    let ask: Ask<PostVmVm> = table::ask(api, request).await?;
+    let [name] = ask.at;
+    define(&ask.api, ask.mode, Some(name), ask.params).await
 }
 
-params! {
-    /// Other hardware.
-    pub struct Modification {
-        /// Restarts a running guest, so that it gets the new hardware.
-        restart: Flag,
-        /// Takes it also if it is plugged into a network between the nodes.
-        force: Flag,
-        @form
-        /// The libvirt domain XML, of the same name and UUID.
-        xml: String,
-    }
-}
-
-impl Modification {
-    fn ask(self) -> Modify {
-        Modify { xml: self.xml, restart: self.restart.0, force: self.force.0 }
-    }
-}
-
-/// Replaces the definition of a VM. A running guest has it after its next start.
-#[utoipa::path(
-    put, path = "/api/v1/vm/{vm}", tag = "vm",
-    params(AtVm, Modification),
-    request_body(content = Modification, content_type = "application/x-www-form-urlencoded"),
-    responses(Changed)
-)]
-pub async fn put_vm_vm(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Params(ask): Params<Modification>,
-) -> Result<Response> {
-    let modify = |api: ApiState| async move { vm::modify(api.store(), &name, &ask.ask()).await };
-    let modified = api.carry_out(modify).await?;
+async fn put_vm_vm(ask: Ask<PutVmVm>) -> Result<Answer<PutVmVm>> {
+    let ([name], given) = (ask.at, ask.params);
+    let wanted = Modify { xml: given.xml, restart: given.restart.0, force: given.force.0 };
+    let modify = |api: ApiState| async move { vm::modify(api.store(), &name, &wanted).await };
+    let modified = ask.api.carry_out(modify).await?;
     let restarted = if modified.restarted { " and is being restarted" } else { "" };
     let message = format!("VM `{}` was modified{restarted}", modified.name);
-    Ok(json::done(with_warnings(message, &modified.warnings)))
+    Ok(ask.mode.done(with_warnings(message, &modified.warnings)))
 }
 
-params! {
-    /// Other hardware, to be judged.
-    pub struct Proposal {
-        /// As if the definition were changed with `force`.
-        force: Flag,
-        @form
-        /// The libvirt domain XML, of the same name and UUID.
-        xml: String,
-    }
-}
-
-/// Says whether a `PUT` of the same XML would be refused, and why. Nothing is changed.
-#[utoipa::path(
-    post, path = "/api/v1/vm/{vm}/check", tag = "vm",
-    params(AtVm, Proposal),
-    request_body(content = Proposal, content_type = "application/x-www-form-urlencoded"),
-    responses(Changed)
-)]
-pub async fn post_vm_vm_check(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Params(ask): Params<Proposal>,
-) -> Result<Response> {
-    let ask = Modify { force: ask.force.0, ..Modify::new(ask.xml) };
-    let cluster = api.view();
-    let checked = aside(move || vm::check_modify(&cluster, &name, &ask)).await;
+async fn post_vm_vm_check(ask: Ask<PostVmVmCheck>) -> Result<Answer<PostVmVmCheck>> {
+    let ([name], given) = (ask.at, ask.params);
+    let wanted = Modify { force: given.force.0, ..Modify::new(given.xml) };
+    let cluster = ask.api.view();
+    let checked = aside(move || vm::check_modify(&cluster, &name, &wanted)).await;
     let modified = checked.map_err(|why| refused(ChangeError::Refused(why)))?;
     let message = format!("VM `{}` can be modified so", modified.name);
-    Ok(json::done(with_warnings(message, &modified.warnings)))
+    Ok(Answer::said(with_warnings(message, &modified.warnings)))
 }
 
-params! {
-    /// What is to go.
-    pub struct Removal {
-        /// Removes the VM's volumes with their snapshots as well.
-        delete_disks: Flag,
-    }
-}
-
-/// Stops a VM and removes its record.
-#[utoipa::path(
-    delete,
-    path = "/api/v1/vm/{vm}",
-    tag = "vm",
-    params(AtVm, Removal),
-    responses(Changed)
-)]
-pub async fn delete_vm_vm(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Params(removal): Params<Removal>,
-) -> Result<Response> {
-    let storage = if removal.delete_disks.0 { Some(api.storage()?) } else { None };
+async fn delete_vm_vm(ask: Ask<DeleteVmVm>) -> Result<Answer<DeleteVmVm>> {
+    let ([name], api) = (ask.at, ask.api);
+    let storage = if ask.params.delete_disks.0 { Some(api.storage()?) } else { None };
     let remove = |api: ApiState| async move {
         vm::remove(api.store(), api.clock().as_ref(), storage.as_deref(), &name).await
     };
     let removed = api.carry_out_within(api.settings().limits.wait_time, remove).await?;
-    Ok(json::done(format!("VM `{}` was removed{}", removed.name, with_volumes(&removed))))
+    Ok(ask.mode.done(format!("VM `{}` was removed{}", removed.name, with_volumes(&removed))))
 }
 
-/// Says whether a `DELETE` of the VM would be refused, and why. Nothing is changed. A path of its
-/// own: a server that did not know a parameter for it would remove the VM.
-#[utoipa::path(
-    get,
-    path = "/api/v1/vm/{vm}/removal",
-    tag = "vm",
-    params(AtVm, Removal),
-    responses(Changed)
-)]
-pub async fn get_vm_vm_removal(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Params(removal): Params<Removal>,
-) -> Result<Response> {
-    let checked = vm::check_remove(&api.view(), &name, removal.delete_disks.0);
+async fn get_vm_vm_removal(ask: Ask<GetVmVmRemoval>) -> Result<Answer<GetVmVmRemoval>> {
+    let [name] = ask.at;
+    let checked = vm::check_remove(&ask.api.view(), &name, ask.params.delete_disks.0);
     let removed = checked.map_err(|why| refused(ChangeError::Refused(why)))?;
-    Ok(json::done(format!("VM `{}` would be removed{}", removed.name, with_volumes(&removed))))
+    Ok(Answer::said(format!("VM `{}` would be removed{}", removed.name, with_volumes(&removed))))
 }
 
 fn with_volumes(removed: &vm::Removed) -> String {
@@ -266,120 +151,43 @@ fn with_volumes(removed: &vm::Removed) -> String {
     }
 }
 
-params! {
-    /// Changes of metadata. What is not given stays.
-    pub struct MetaChange {
-        /// The only nodes it may be placed on; empty for any.
-        limit: Option<Vec<String>>,
-        /// How a target node is chosen; `none` for the cluster's way.
-        selector: Option<SelectorWord>,
-        /// Whether it starts with its node.
-        autostart: Option<bool>,
-        /// The name of the provisioner's profile.
-        profile: Option<String>,
-        /// How it may be moved; `none` for any way.
-        migration_method: Option<MethodWord>,
-        /// Milliseconds that it may stand still for a live migration.
-        migration_max_downtime: Option<u32>,
-    }
-}
-
-/// Changes what the cluster does with a VM by itself.
-#[utoipa::path(
-    post,
-    path = "/api/v1/vm/{vm}/meta",
-    tag = "vm",
-    params(AtVm, MetaChange),
-    responses(Changed)
-)]
-pub async fn post_vm_vm_meta(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Params(given): Params<MetaChange>,
-) -> Result<Response> {
+async fn post_vm_vm_meta(ask: Ask<PostVmVmMeta>) -> Result<Answer<PostVmVmMeta>> {
+    let ([name], given) = (ask.at, ask.params);
     let meta = Meta {
-        node_limit: given.limit,
-        selector: given.selector.map(SelectorWord::selector),
+        node_limit: given.limit.map(|limit| limit.0),
+        selector: given.selector.map(selector),
         autostart: given.autostart,
         profile: given.profile,
-        migration_method: given.migration_method.map(MethodWord::method),
+        migration_method: given.migration_method.map(method),
         max_downtime_ms: given.migration_max_downtime,
     };
     let message = format!("the metadata of VM `{name}` was changed");
-    api.carry_out(|api| async move { vm::set_meta(api.store(), &name, &meta).await }).await?;
-    Ok(json::done(message))
+    let set = |api: ApiState| async move { vm::set_meta(api.store(), &name, &meta).await };
+    ask.api.carry_out(set).await?;
+    Ok(ask.mode.done(message))
 }
 
-choice! {
-    /// What to do with a tag.
-    pub enum TagAction { Add = "add", Remove = "remove" }
-}
-
-params! {
-    /// A change of tags.
-    pub struct TagChange {
-        /// What to do.
-        action: TagAction,
-        /// The tag.
-        tag: String,
-        /// Whether the tag cannot be removed.
-        protected: Flag,
-    }
-}
-
-/// Adds a tag to a VM, or removes it.
-#[utoipa::path(
-    post,
-    path = "/api/v1/vm/{vm}/tags",
-    tag = "vm",
-    params(AtVm, TagChange),
-    responses(Changed)
-)]
-pub async fn post_vm_vm_tags(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Params(TagChange { action, tag, protected }): Params<TagChange>,
-) -> Result<Response> {
+async fn post_vm_vm_tags(ask: Ask<PostVmVmTags>) -> Result<Answer<PostVmVmTags>> {
+    let ([name], given) = (ask.at, ask.params);
+    let (action, tag, protected) = (given.action, given.tag, given.protected.0);
     let message = match action {
         TagAction::Add => format!("tag `{tag}` was added to VM `{name}`"),
         TagAction::Remove => format!("tag `{tag}` was removed from VM `{name}`"),
     };
     let change = move |api: ApiState| async move {
         match action {
-            TagAction::Add => vm::add_tag(api.store(), &name, &tag, protected.0).await,
+            TagAction::Add => vm::add_tag(api.store(), &name, &tag, protected).await,
             TagAction::Remove => vm::remove_tag(api.store(), &name, &tag).await,
         }
     };
-    api.carry_out(change).await?;
-    Ok(json::done(message))
+    ask.api.carry_out(change).await?;
+    Ok(ask.mode.done(message))
 }
 
-params! {
-    /// Another name.
-    pub struct Rename {
-        /// The name it is to have.
-        new_name: String,
-        /// Change nothing, and reply whether it would be refused.
-        dry_run: Flag,
-    }
-}
-
-/// Gives a VM another name, and its volumes that are named after it.
-#[utoipa::path(
-    post,
-    path = "/api/v1/vm/{vm}/rename",
-    tag = "vm",
-    params(AtVm, Rename),
-    responses(Changed)
-)]
-pub async fn post_vm_vm_rename(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Extension(caller): Extension<Caller>,
-    Params(Rename { new_name, dry_run }): Params<Rename>,
-) -> Result<Response> {
+async fn post_vm_vm_rename(ask: Ask<PostVmVmRename>) -> Result<Answer<PostVmVmRename>> {
+    let ([name], new_name, api) = (ask.at, ask.params.new_name, ask.api);
     let storage = api.storage()?;
-    if dry_run.0 {
+    if ask.mode.is_dry() {
         let check = |api: ApiState| async move {
             let cluster = api.view();
             vm::check_rename(&cluster, storage.as_ref(), &name, &new_name)
@@ -387,24 +195,24 @@ pub async fn post_vm_vm_rename(
                 .map_err(ChangeError::Refused)
         };
         let renamed = api.carry_out(check).await?;
-        return Ok(json::done(format!("VM `{}` would be called `{}`", renamed.from, renamed.to)));
+        return Ok(Answer::said(format!("VM `{}` would be called `{}`", renamed.from, renamed.to)));
     }
-    let submitter = caller.description.to_string();
-    let ask = vm::Rename { vm: name, to: new_name, submitter };
+    let submitter = ask.caller.description.to_string();
+    let wanted = vm::Rename { vm: name, to: new_name, submitter };
     let (limit, own) = (api.settings().limits.wait_time, api.clone());
     let rename = async move {
         let (clock, random) = (own.clock().as_ref(), own.random().as_ref());
         tokio::select! {
             biased;
-            () = own.stopping().cancelled() => Err(not_waited_for(&ask.vm)),
-            done = vm::rename(own.store(), clock, random, storage.as_ref(), &ask, limit) => {
+            () = own.stopping().cancelled() => Err(not_waited_for(&wanted.vm)),
+            done = vm::rename(own.store(), clock, random, storage.as_ref(), &wanted, limit) => {
                 done.map_err(refused)
             }
         }
     };
     // The limit is kept inside; this one is for a store that hangs.
     let renamed = api.change_within(limit * 2, rename).await?;
-    Ok(json::done(format!("VM `{}` is called `{}` now", renamed.from, renamed.to)))
+    Ok(Answer::said(format!("VM `{}` is called `{}` now", renamed.from, renamed.to)))
 }
 
 fn not_waited_for(vm: &str) -> ApiError {
@@ -414,78 +222,43 @@ fn not_waited_for(vm: &str) -> ApiError {
         .hint(Some("`pvc task list` shows it if it was begun; it is done to its end"))
 }
 
-choice! {
-    /// What a VM is to be.
-    pub enum StateWord {
-        Start = "start", Shutdown = "shutdown", Stop = "stop", Restart = "restart", Disable = "disable",
+fn state_request(word: StateWord) -> StateRequest {
+    match word {
+        StateWord::Start => StateRequest::Start,
+        StateWord::Shutdown => StateRequest::Shutdown,
+        StateWord::Stop => StateRequest::Stop,
+        StateWord::Restart => StateRequest::Restart,
+        StateWord::Disable => StateRequest::Disable,
     }
 }
 
-impl StateWord {
-    fn request(self) -> StateRequest {
-        match self {
-            StateWord::Start => StateRequest::Start,
-            StateWord::Shutdown => StateRequest::Shutdown,
-            StateWord::Stop => StateRequest::Stop,
-            StateWord::Restart => StateRequest::Restart,
-            StateWord::Disable => StateRequest::Disable,
-        }
-    }
-}
-
-params! {
-    /// A wish for another state.
-    pub struct StateChange {
-        /// The state that is wanted.
-        state: StateWord,
-        /// Also for a mirror, and on a node without the memory for it; disables without a graceful
-        /// shutdown.
-        force: Flag,
-        /// Reply when the state is reached.
-        wait: Flag,
-        /// Change nothing, and reply whether it would be refused.
-        dry_run: Flag,
-    }
-}
-
-/// Starts or stops a VM.
-#[utoipa::path(
-    post,
-    path = "/api/v1/vm/{vm}/state",
-    tag = "vm",
-    params(AtVm, StateChange),
-    responses(Changed)
-)]
-pub async fn post_vm_vm_state(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Params(StateChange { state, force, wait, dry_run }): Params<StateChange>,
-) -> Result<Response> {
-    let request = state.request();
-    let ask = StateAsk {
+async fn post_vm_vm_state(ask: Ask<PostVmVmState>) -> Result<Answer<PostVmVmState>> {
+    let ([name], given, api) = (ask.at, ask.params, ask.api);
+    let request = state_request(given.state);
+    let wanted = StateAsk {
         request,
-        force: force.0,
+        force: given.force.0,
         refuse_memory_overcommit: api.settings().refuse_memory_overcommit,
     };
-    if dry_run.0 {
+    if ask.mode.is_dry() {
         let check =
-            move |api: ApiState| async move { vm::check_state(api.store(), &name, ask).await };
+            move |api: ApiState| async move { vm::check_state(api.store(), &name, wanted).await };
         let checked = api.carry_out(check).await?;
         let message = format!("VM `{}` would be {}", checked.name, request.participle());
-        return Ok(json::done(with_warnings(message, &checked.warnings)));
+        return Ok(Answer::said(with_warnings(message, &checked.warnings)));
     }
-    let set = move |api: ApiState| async move { vm::set_state(api.store(), &name, ask).await };
+    let set = move |api: ApiState| async move { vm::set_state(api.store(), &name, wanted).await };
     let outcome = api.carry_out(set).await?;
     let (name, warnings) = (outcome.name.clone(), outcome.warnings.clone());
-    if matches!(outcome.answer, Answer::ThenDisable(_) | Answer::AwaitStopThenDisable) {
+    if matches!(outcome.answer, Granted::ThenDisable(_) | Granted::AwaitStopThenDisable) {
         disable(&api, outcome).await?;
-        return Ok(json::done(format!("VM `{name}` is disabled")));
+        return Ok(Answer::said(format!("VM `{name}` is disabled")));
     }
-    if wait.0 {
+    if given.wait.0 {
         wait::for_state(&api, outcome.uuid, &name, request).await?;
-        return Ok(json::done(with_warnings(reached(&name, request), &warnings)));
+        return Ok(Answer::said(with_warnings(reached(&name, request), &warnings)));
     }
-    Ok(json::done(with_warnings(asked(&name, request), &warnings)))
+    Ok(Answer::said(with_warnings(asked(&name, request), &warnings)))
 }
 
 /// Disables a VM when it has stopped; what is written by now stops it. Goes on without the client,
@@ -531,150 +304,59 @@ fn reached(vm: &str, request: StateRequest) -> String {
     }
 }
 
-choice! {
-    /// What to do with a VM's place.
-    pub enum PlaceAction { Migrate = "migrate", Unmigrate = "unmigrate", Move = "move" }
-}
-
-params! {
-    /// Another node.
-    pub struct Placement {
-        /// `move` for good, `migrate` to come back by `unmigrate`.
-        action: PlaceAction,
-        /// The target; chosen without one.
-        node: Option<String>,
-        /// Migrates a VM further that is migrated already, and takes a flushed node for its target.
-        force: Flag,
-        /// Reply when it is there.
-        wait: Flag,
-        /// Live or not at all.
-        force_live: Flag,
-        /// Change nothing, and reply where the VM would go and how every node does.
-        dry_run: Flag,
-    }
-}
-
-/// Moves a VM to another node.
-#[utoipa::path(
-    post,
-    path = "/api/v1/vm/{vm}/node",
-    tag = "vm",
-    params(AtVm, Placement),
-    responses(Changed)
-)]
-pub async fn post_vm_vm_node(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Params(given): Params<Placement>,
-) -> Result<Response> {
+async fn post_vm_vm_node(ask: Ask<PostVmVmNode>) -> Result<Answer<PostVmVmNode>> {
+    let ([name], given, api) = (ask.at, ask.params, ask.api);
     let movement = match given.action {
         PlaceAction::Migrate => Movement::Migrate,
         PlaceAction::Unmigrate => Movement::Unmigrate,
         PlaceAction::Move => Movement::Move,
     };
-    let ask =
-        Move { movement, node: given.node, force: given.force.0, live_only: given.force_live.0 };
-    if given.dry_run.0 {
-        let plan = vm::plan_move(&api.view(), &name, &ask)
+    let (force, live_only) = (given.force.0, given.force_live.0);
+    let wanted = Move { movement, node: given.node, force, live_only };
+    if ask.mode.is_dry() {
+        let plan = vm::plan_move(&api.view(), &name, &wanted)
             .map_err(|why| refused(ChangeError::Refused(why)))?;
-        return Ok(json::ok(&view::vm::move_plan(&plan)));
+        return Ok(Answer::planned(&view::vm::move_plan(&plan)));
     }
-    let moved =
-        api.carry_out(|api| async move { vm::move_vm(api.store(), &name, &ask).await }).await?;
+    let move_it = |api: ApiState| async move { vm::move_vm(api.store(), &name, &wanted).await };
+    let moved = api.carry_out(move_it).await?;
     if given.wait.0 {
         wait::for_move(&api, &moved).await?;
-        return Ok(json::done(format!("VM `{}` is on node `{}` now", moved.name, moved.to)));
+        return Ok(Answer::said(format!("VM `{}` is on node `{}` now", moved.name, moved.to)));
     }
-    Ok(json::done(format!("VM `{}` goes to node `{}`", moved.name, moved.to)))
+    Ok(Answer::said(format!("VM `{}` goes to node `{}`", moved.name, moved.to)))
 }
 
-/// The reply to a request that became a job.
-fn submitted(spec: &JobSpec) -> Response {
-    let mut response = json::reply(StatusCode::ACCEPTED, &task::reference(spec));
-    let location = HeaderValue::from_str(&format!("/api/v1/tasks/{}", spec.id));
-    let location = location.expect("an identifier of hexadecimal digits makes a header value");
-    response.headers_mut().insert(header::LOCATION, location);
-    response
-}
-
-/// Breaks the locks that a dead host left on a VM's volumes.
-#[utoipa::path(
-    post,
-    path = "/api/v1/vm/{vm}/locks",
-    tag = "vm",
-    params(AtVm),
-    responses(Submitted)
-)]
-pub async fn post_vm_vm_locks(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Extension(caller): Extension<Caller>,
-) -> Result<Response> {
+async fn post_vm_vm_locks(ask: Ask<PostVmVmLocks>) -> Result<Answer<PostVmVmLocks>> {
+    let ([name], caller) = (ask.at, ask.caller);
     let submit = |api: ApiState| async move {
         let (clock, random) = (api.clock().as_ref(), api.random().as_ref());
         vm::submit_flush_locks(api.store(), clock, random, &name, &caller.description).await
     };
-    Ok(submitted(&api.carry_out(submit).await?))
+    Ok(Answer::submitted(&ask.api.carry_out(submit).await?, ask.mode))
 }
 
-params! {
-    /// A device to plug in.
-    pub struct Attachment {
-        /// Plugs it in also into a network between the nodes.
-        force: Flag,
-        @form
-        /// One element of libvirt's domain XML, as below `<devices>`.
-        xml: String,
-    }
-}
-
-params! {
-    /// A device.
-    pub struct DeviceRequest {
-        @form
-        /// One element of libvirt's domain XML, as below `<devices>`.
-        xml: String,
-    }
-}
-
-async fn device(api: &ApiState, ask: DeviceAsk) -> Result<Response> {
+async fn device<O>(api: &ApiState, mode: Mode, ask: DeviceAsk) -> Result<Answer<O>>
+where
+    O: Operation<Reply = TaskRef>,
+{
     let submit = move |api: ApiState| async move {
         let (clock, random) = (api.clock().as_ref(), api.random().as_ref());
         pvc_ops::device::submit_device(api.store(), clock, random, &ask).await
     };
-    Ok(submitted(&api.carry_out(submit).await?))
+    Ok(Answer::submitted(&api.carry_out(submit).await?, mode))
 }
 
-/// Plugs a device into a running guest.
-#[utoipa::path(
-    post, path = "/api/v1/vm/{vm}/device", tag = "vm",
-    params(AtVm, Attachment),
-    request_body(content = Attachment, content_type = "application/x-www-form-urlencoded"),
-    responses(Submitted)
-)]
-pub async fn post_vm_vm_device(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Extension(caller): Extension<Caller>,
-    Params(Attachment { force, xml }): Params<Attachment>,
-) -> Result<Response> {
-    let (change, submitter) = (DeviceChange::Attach, caller.description.to_string());
-    device(&api, DeviceAsk { vm: name, change, xml, force: force.0, submitter }).await
+async fn post_vm_vm_device(ask: Ask<PostVmVmDevice>) -> Result<Answer<PostVmVmDevice>> {
+    let ([vm], given) = (ask.at, ask.params);
+    let (change, submitter) = (DeviceChange::Attach, ask.caller.description.to_string());
+    let wanted = DeviceAsk { vm, change, xml: given.xml, force: given.force.0, submitter };
+    device(&ask.api, ask.mode, wanted).await
 }
 
-/// Unplugs a device from a running guest.
-#[utoipa::path(
-    delete, path = "/api/v1/vm/{vm}/device", tag = "vm",
-    params(AtVm),
-    request_body(content = DeviceRequest, content_type = "application/x-www-form-urlencoded"),
-    responses(Submitted)
-)]
-pub async fn delete_vm_vm_device(
-    State(api): Api,
-    AtVm(name): AtVm,
-    Extension(caller): Extension<Caller>,
-    Params(DeviceRequest { xml }): Params<DeviceRequest>,
-) -> Result<Response> {
-    let (change, submitter) = (DeviceChange::Detach, caller.description.to_string());
-    device(&api, DeviceAsk { vm: name, change, xml, force: false, submitter }).await
+async fn delete_vm_vm_device(ask: Ask<DeleteVmVmDevice>) -> Result<Answer<DeleteVmVmDevice>> {
+    let ([vm], given) = (ask.at, ask.params);
+    let (change, submitter) = (DeviceChange::Detach, ask.caller.description.to_string());
+    let wanted = DeviceAsk { vm, change, xml: given.xml, force: false, submitter };
+    device(&ask.api, ask.mode, wanted).await
 }

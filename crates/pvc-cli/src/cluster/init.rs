@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::cluster::{Initialization, PostInitialize};
+use pvc_api_types::param::Flag;
 
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
@@ -27,7 +29,11 @@ impl Init {
             "Create the records of a new cluster"
         };
         confirm::ask(pvc, self.yes, sentence)?;
-        let message = pvc.client()?.initialize(self.overwrite)?;
+        let message = pvc.client()?.change(
+            PostInitialize,
+            [],
+            &Initialization { really: "yes".to_owned(), overwrite: Flag(self.overwrite) },
+        )?;
         pvc.done(message);
         Ok(())
     }

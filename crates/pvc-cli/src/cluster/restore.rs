@@ -1,3 +1,5 @@
+use pvc_api_types::operations::cluster::{GetStatus, PostRestore, Restoration};
+use pvc_api_types::param::Nothing;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -49,7 +51,7 @@ impl Restore {
                            them",
                     )
             })?;
-        let name = pvc.client()?.status()?.read()?.cluster_name;
+        let name = pvc.client()?.read_soon(GetStatus, [], &Nothing)?.read()?.cluster_name;
         let sentence = format!(
             "This replaces records of cluster `{name}` by the {} of `{}` ({}).",
             records.len(),
@@ -57,7 +59,11 @@ impl Restore {
             summary(records.keys()),
         );
         confirm::type_name(pvc, self.yes, &sentence, &name)?;
-        let message = pvc.client()?.restore(&text)?;
+        let message = pvc.client()?.change(
+            PostRestore,
+            [],
+            &Restoration { really: "yes".to_owned(), cluster_data: text },
+        )?;
         pvc.done(message);
         Ok(())
     }

@@ -1,3 +1,5 @@
+use pvc_api_types::operations::cluster::GetStatus;
+use pvc_api_types::param::Nothing;
 use std::fmt::Write as _;
 
 use clap::{Args, ValueEnum};
@@ -46,7 +48,7 @@ impl MaybeJson for Format {
 
 impl Status {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let status = pvc.client()?.status()?;
+        let status = pvc.client()?.read_soon(GetStatus, [], &Nothing)?;
         if self.format.print_payload(pvc, &status)? {
             return Ok(());
         }

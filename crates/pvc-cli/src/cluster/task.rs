@@ -1,4 +1,6 @@
 use clap::{Args, Subcommand};
+use pvc_api_types::operations::task::{DeleteTasksTaskId, GetTasks, GetTasksTaskId};
+use pvc_api_types::param::Nothing;
 use pvc_api_types::{QueuedTask, TaskQueues, TaskStatus};
 use serde_json::{Value, json};
 
@@ -57,7 +59,7 @@ struct Cancel {
 
 impl Cancel {
     fn run(self, pvc: &mut Pvc) -> Outcome {
-        let message = pvc.client()?.cancel_task(&self.task_id)?;
+        let message = pvc.client()?.change(DeleteTasksTaskId, [&self.task_id], &Nothing)?;
         pvc.done(message);
         Ok(())
     }
@@ -86,7 +88,7 @@ impl Task {
 
     fn list(&self, pvc: &mut Pvc) -> Outcome {
         self.shape.check(self.format)?;
-        let queues = pvc.client()?.tasks()?.read()?;
+        let queues = pvc.client()?.read(GetTasks, [], &Nothing)?.read()?;
         let tasks = listed(&queues);
         if self.format.print(pvc, &tasks.iter().map(value).collect()) {
             return Ok(());
@@ -100,7 +102,7 @@ impl Task {
     }
 
     fn show(&self, pvc: &mut Pvc, id: &str) -> Outcome {
-        let answer = pvc.client()?.task(id)?;
+        let answer = pvc.client()?.read(GetTasksTaskId, [id], &Nothing)?;
         if self.format.print_payload(pvc, &answer)? {
             return Ok(());
         }
@@ -117,9 +119,9 @@ impl Task {
 /// Follows a task that runs or waits. One that nobody lists may have ended a moment ago; only if
 /// nothing at all is known of it, it does not exist.
 fn wait_for(pvc: &mut Pvc, id: &str) -> Outcome {
-    let queues = pvc.client()?.tasks()?.read()?;
+    let queues = pvc.client()?.read(GetTasks, [], &Nothing)?.read()?;
     let known = listed(&queues).iter().any(|listed| listed.task.id == id);
-    if !known && pvc.client()?.task(id)?.read()?.state == "PENDING" {
+    if !known && pvc.client()?.read(GetTasksTaskId, [id], &Nothing)?.read()?.state == "PENDING" {
         return Err(Failure::not_found(format!("no task `{id}`")).hint(
             "`pvc cluster task` lists the tasks that run or wait; the results of ended ones \
                    are kept for a day",

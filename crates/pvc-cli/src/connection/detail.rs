@@ -1,3 +1,5 @@
+use pvc_api_types::operations::cluster::GetStatus;
+use pvc_api_types::param::Nothing;
 use std::error::Error as _;
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
@@ -51,7 +53,8 @@ fn ask_all(connections: &[Connection]) -> Vec<Result<ClusterStatus, String>> {
     std::thread::scope(|scope| {
         let ask = |connection| {
             scope.spawn(move || {
-                let status = context::hurried(connection, TIME_LIMIT).status();
+                let status =
+                    context::hurried(connection, TIME_LIMIT).read_soon(GetStatus, [], &Nothing);
                 status.and_then(|status| status.read()).map_err(|error| reason(&error))
             })
         };

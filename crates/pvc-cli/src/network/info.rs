@@ -1,5 +1,8 @@
 use clap::Args;
 use pvc_api_types::Network;
+use pvc_api_types::operations::network::{
+    AclFilter, GetNetworkVni, GetNetworkVniAcl, GetNetworkVniLease, LeaseFilter,
+};
 use pvc_client::Kind;
 use serde_json::Value;
 
@@ -24,7 +27,7 @@ pub struct Info {
 
 impl Info {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let network = pvc.client()?.network_only(&self.vni)?;
+        let network = pvc.client()?.read_only(GetNetworkVni, [&self.vni], "network")?;
         if self.format.print_payload(pvc, &network)? {
             return Ok(());
         }
@@ -32,8 +35,8 @@ impl Info {
         let mut text = view(&network, pvc.out.paint());
         if network.r#type == "managed" {
             let vni = network.vni.to_string();
-            let leases = part(pvc, &vni, "lease")?;
-            let rules = part(pvc, &vni, "acl")?;
+            let leases = part(pvc, &vni, Part::Leases)?;
+            let rules = part(pvc, &vni, Part::Rules)?;
             text.push_str(&tables(&leases, &rules, pvc.out.paint()));
         }
         pvc.out.text(text);
@@ -41,10 +44,26 @@ impl Info {
     }
 }
 
+/// What belongs to a network.
+#[derive(Clone, Copy)]
+enum Part {
+    Leases,
+    Rules,
+}
+
 /// What belongs to a network; nothing from an API that has none of it, or cannot tell yet.
-fn part(pvc: &mut Pvc, vni: &str, part: &str) -> Result<Vec<Value>, Failure> {
-    match pvc.client()?.network_part(vni, part) {
-        Ok(list) => Ok(list.read()?),
+fn part(pvc: &mut Pvc, vni: &str, part: Part) -> Result<Vec<Value>, Failure> {
+    let client = pvc.client()?;
+    let list = match part {
+        Part::Leases => client
+            .read(GetNetworkVniLease, [vni], &LeaseFilter::default())
+            .and_then(|list| list.read_as()),
+        Part::Rules => client
+            .read(GetNetworkVniAcl, [vni], &AclFilter::default())
+            .and_then(|list| list.read_as()),
+    };
+    match list {
+        Ok(list) => Ok(list),
         Err(error) if matches!(error.kind(), Kind::NotFound | Kind::NotYet) => Ok(Vec::new()),
         Err(error) => Err(error.into()),
     }

@@ -1,5 +1,6 @@
 use clap::Args;
 use pvc_api_types::Network;
+use pvc_api_types::operations::network::{GetNetwork, NetworkFilter};
 
 use crate::context::Pvc;
 use crate::format::{Listing, or_empty};
@@ -22,7 +23,11 @@ pub struct List {
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         self.list.check()?;
-        let answer = or_empty(pvc.client()?.networks_like(self.limit.as_deref()))?;
+        let answer = or_empty(pvc.client()?.read(
+            GetNetwork,
+            [],
+            &NetworkFilter { limit: self.limit.clone() },
+        ))?;
         let what = ("network", "pvc network list");
         let networks: Option<Vec<Network>> =
             self.list.read(pvc, &answer, self.limit.is_some(), what)?;

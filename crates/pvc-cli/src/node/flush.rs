@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::node::{DomainRequest, Duty, PostNodeNodeDomainState};
+use pvc_api_types::param::Flag;
 
 use super::Which;
 use super::wait::{self, Change};
@@ -29,11 +31,15 @@ impl Flush {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let node = self.node.name();
         if self.dry_run {
-            let plan = pvc.client()?.plan_flush(&node)?;
+            let plan = plan::of_flush(pvc.client()?, &node)?;
             plan::print_flush(pvc, &plan);
             return Ok(());
         }
-        let reply = pvc.client()?.set_domain_state(&node, "flush")?;
+        let reply = pvc.client()?.change(
+            PostNodeNodeDomainState,
+            [&node],
+            &DomainRequest { state: Duty::Flush, wait: Flag(false) },
+        )?;
         let change =
             Change { state: |node| &node.domain_state, passing: "flush", reached: "flushed" };
         wait::finish(pvc, &node, &reply, self.wait, &change)

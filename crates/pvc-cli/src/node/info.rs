@@ -1,4 +1,5 @@
 use clap::Args;
+use pvc_api_types::operations::node::GetNodeNode;
 use pvc_api_types::{HealthDetail, Node, NodeFence, NodeHypervisor, NodeWait};
 
 use super::Which;
@@ -20,7 +21,7 @@ pub struct Info {
 
 impl Info {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let node = pvc.client()?.node(&self.node.name())?;
+        let node = pvc.client()?.read_only(GetNodeNode, [&self.node.name()], "node")?;
         if self.format.print_payload(pvc, &node)? {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 use clap::Args;
 use pvc_api_types::Node;
-use pvc_client::NodeFilter;
+use pvc_api_types::operations::node::{GetNode, NodeFilter};
 
 use crate::context::Pvc;
 use crate::format::{Listing, or_empty};
@@ -50,7 +50,7 @@ impl List {
             || filter.daemon_state.is_some()
             || filter.coordinator_state.is_some()
             || filter.domain_state.is_some();
-        let answer = or_empty(pvc.client()?.nodes(&filter))?;
+        let answer = or_empty(pvc.client()?.read(GetNode, [], &filter))?;
         let what = ("node", "pvc node list");
         let Some(mut nodes) = self.list.read::<_, Node>(pvc, &answer, filtered, what)? else {
             return Ok(());

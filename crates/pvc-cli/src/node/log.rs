@@ -1,4 +1,7 @@
 use clap::Args;
+use pvc_api_types::operations::node::{GetNodeNodeLog, Lines};
+use pvc_api_types::param::Or;
+use pvc_client::{Client, Error};
 
 use super::Which;
 use crate::context::Pvc;
@@ -29,10 +32,16 @@ impl Log {
         let client = pvc.take_client()?;
         if self.follow {
             let lines = self.lines.unwrap_or(log::FOLLOWED);
-            return log::follow(pvc, lines, &|lines| client.node_log(&node, lines));
+            return log::follow(pvc, lines, &|lines| end_of_log(&client, &node, lines));
         }
         let lines = self.lines.unwrap_or(log::VIEWED);
-        let text = client.node_log(&node, lines)?;
+        let text = end_of_log(&client, &node, lines)?;
         log::view(pvc, &log::tail(&text, lines))
     }
+}
+
+/// The last lines.
+fn end_of_log(client: &Client, node: &str, lines: usize) -> Result<String, Error> {
+    let lines = Lines { lines: Or(u32::try_from(lines).unwrap_or(u32::MAX)) };
+    Ok(client.read(GetNodeNodeLog, [node], &lines)?.read()?.data)
 }

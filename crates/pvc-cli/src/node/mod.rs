@@ -11,6 +11,7 @@ mod secondary;
 mod wait;
 
 use clap::{Args, Subcommand};
+use pvc_api_types::operations::node::GetNodeNode;
 use pvc_client::Kind;
 
 use crate::context::Pvc;
@@ -70,7 +71,7 @@ pub fn unknown<'a>(
     let refused = error.kind() == Kind::Refused;
     let failure = Failure::from(error);
     let is_missing = |node: &str| {
-        let found = pvc.client().map(|client| client.node(node));
+        let found = pvc.client().map(|client| client.read_only(GetNodeNode, [node], "node"));
         matches!(found, Ok(Err(error)) if error.kind() == Kind::NotFound)
     };
     let mut names = named.into_iter().map(str::trim).filter(|name| !name.is_empty());

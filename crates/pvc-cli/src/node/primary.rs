@@ -1,4 +1,5 @@
 use clap::Args;
+use pvc_api_types::operations::node::{CoordinatorRequest, Part, PostNodeNodeCoordinatorState};
 
 use super::Which;
 use super::wait::{self, Change};
@@ -23,7 +24,11 @@ pub struct Primary {
 impl Primary {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let node = self.node.name();
-        let reply = pvc.client()?.set_coordinator_state(&node, "primary")?;
+        let reply = pvc.client()?.change(
+            PostNodeNodeCoordinatorState,
+            [&node],
+            &CoordinatorRequest { state: Part::Primary },
+        )?;
         let change = Change {
             state: |node| &node.coordinator_state,
             passing: "takeover",

@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::node::{DomainRequest, Duty, PostNodeNodeDomainState};
+use pvc_api_types::param::Flag;
 
 use super::Which;
 use super::wait::{self, Change};
@@ -21,7 +23,11 @@ pub struct Ready {
 impl Ready {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let node = self.node.name();
-        let reply = pvc.client()?.set_domain_state(&node, "ready")?;
+        let reply = pvc.client()?.change(
+            PostNodeNodeDomainState,
+            [&node],
+            &DomainRequest { state: Duty::Ready, wait: Flag(false) },
+        )?;
         let change =
             Change { state: |node| &node.domain_state, passing: "unflush", reached: "ready" };
         wait::finish(pvc, &node, &reply, self.wait, &change)

@@ -1,4 +1,5 @@
 use clap::Args;
+use pvc_api_types::operations::node::{CoordinatorRequest, Part, PostNodeNodeCoordinatorState};
 
 use super::Which;
 use super::wait::{self, Change};
@@ -21,7 +22,11 @@ pub struct Secondary {
 impl Secondary {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let node = self.node.name();
-        let reply = pvc.client()?.set_coordinator_state(&node, "secondary")?;
+        let reply = pvc.client()?.change(
+            PostNodeNodeCoordinatorState,
+            [&node],
+            &CoordinatorRequest { state: Part::Secondary },
+        )?;
         let change = Change {
             state: |node| &node.coordinator_state,
             passing: "relinquish",

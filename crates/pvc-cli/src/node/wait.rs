@@ -1,5 +1,6 @@
 //! Waiting until a node has become what it was asked to be.
 
+use pvc_api_types::operations::node::GetNodeNode;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -51,7 +52,7 @@ impl Change {
 /// with the word `already` says there is nothing to wait for, unless it is being done already.
 pub fn finish(pvc: &mut Pvc, node: &str, reply: &str, wait: bool, change: &Change) -> Outcome {
     pvc.done(reply);
-    if !wait || (reply.contains("already") && !reply.contains("being")) {
+    if !wait || pvc.dry_run || (reply.contains("already") && !reply.contains("being")) {
         return Ok(());
     }
     pvc.out.flush();
@@ -72,11 +73,13 @@ fn watch(pvc: &mut Pvc, node: &str, change: &Change, story: &mut Story) -> Outco
                 .hint(format!("`pvc node info {node}` shows how far it is")));
         }
         story.look();
-        let found = match pvc.client()?.node(node).and_then(|node| node.read()) {
-            Ok(found) => found,
-            Err(error) if may_pass(error.kind()) && heard.elapsed() < TIME_LIMIT => continue,
-            Err(error) => return Err(error.into()),
-        };
+        let found =
+            match pvc.client()?.read_only(GetNodeNode, [node], "node").and_then(|node| node.read())
+            {
+                Ok(found) => found,
+                Err(error) if may_pass(error.kind()) && heard.elapsed() < TIME_LIMIT => continue,
+                Err(error) => return Err(error.into()),
+            };
         heard = Instant::now();
         let state = (change.state)(&found);
         begun = begun || state == change.passing;

@@ -1,5 +1,6 @@
 use clap::Args;
 use pvc_api_types::Pool;
+use pvc_api_types::operations::storage::{GetStorageCephPool, PoolFilter};
 
 use crate::context::Pvc;
 use crate::format::{Listing, or_empty};
@@ -22,7 +23,11 @@ pub struct List {
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         self.list.check()?;
-        let answer = or_empty(pvc.client()?.pools(self.limit.as_deref()))?;
+        let answer = or_empty(pvc.client()?.read(
+            GetStorageCephPool,
+            [],
+            &PoolFilter { limit: self.limit.clone() },
+        ))?;
         let what = ("pool", "pvc storage pool list");
         // They stay in the API's order, which is that of Ceph's numbers.
         let pools: Option<Vec<Pool>> = self.list.read(pvc, &answer, self.limit.is_some(), what)?;

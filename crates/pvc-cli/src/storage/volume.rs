@@ -1,5 +1,6 @@
 use clap::Args;
 use pvc_api_types::Volume;
+use pvc_api_types::operations::storage::{GetStorageCephVolume, VolumeFilter};
 
 use crate::context::Pvc;
 use crate::format::{Listing, or_empty};
@@ -26,9 +27,10 @@ pub struct List {
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         self.list.check()?;
-        let (limit, pool) = (self.limit.as_deref(), self.pool.as_deref());
-        let answer = or_empty(pvc.client()?.volumes(limit, pool))?;
+        let (limit, pool) = (self.limit, self.pool);
         let narrowed = limit.is_some() || pool.is_some();
+        let answer =
+            or_empty(pvc.client()?.read(GetStorageCephVolume, [], &VolumeFilter { limit, pool }))?;
         let what = ("volume", "pvc storage volume list");
         let volumes: Option<Vec<Volume>> = self.list.read(pvc, &answer, narrowed, what)?;
         let Some(mut volumes) = volumes else { return Ok(()) };

@@ -5,8 +5,13 @@
 //! that nobody is asked about is judged when it is made.
 
 use clap::Args;
+use pvc_api_types::operations::vm::{
+    GetVm, GetVmVm, GetVmVmRemoval, PostVmVmCheck, PostVmVmRename, PostVmVmState, Proposal,
+    Removal, Rename, StateChange, StateWord, VmFilter,
+};
+use pvc_api_types::param::Flag;
 use pvc_api_types::{Vm, VmDisk};
-use pvc_client::{Client, Kind, VmFilter};
+use pvc_client::{Client, Error, Kind};
 use pvc_domain::VM_NAME_LIMIT;
 use pvc_model::check_name;
 use pvc_model::request::{StateRequest, is_off, request_state};
@@ -30,12 +35,76 @@ impl DryRun {
     }
 }
 
+/// `--dry-run`, of what has a place to choose.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Plan {
+    /// Change nothing; say where the VM would go and why not elsewhere
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Plan {
+    pub fn is_wanted(self) -> bool {
+        self.dry_run
+    }
+}
+
+/// The API's word for a request.
+pub fn word(request: StateRequest) -> StateWord {
+    match request {
+        StateRequest::Start => StateWord::Start,
+        StateRequest::Restart => StateWord::Restart,
+        StateRequest::Shutdown => StateWord::Shutdown,
+        StateRequest::Stop => StateWord::Stop,
+        StateRequest::Disable => StateWord::Disable,
+    }
+}
+
+/// Whether the change would be refused; `None` if the server cannot tell.
+pub fn check_state(
+    client: &Client,
+    vm: &str,
+    change: &StateChange,
+) -> Result<Option<String>, Error> {
+    Ok(client.dry_run(PostVmVmState, [vm], change)?.map(|answer| answer.message))
+}
+
+/// Whether a renaming would be refused; `None` if the server cannot tell.
+pub fn check_rename(client: &Client, vm: &str, new_name: &str) -> Result<Option<String>, Error> {
+    let rename = Rename { new_name: new_name.to_owned() };
+    Ok(client.dry_run(PostVmVmRename, [vm], &rename)?.map(|answer| answer.message))
+}
+
+/// Whether a removal would be refused; `None` if the server cannot tell, or there is no such VM.
+pub fn check_delete(
+    client: &Client,
+    vm: &str,
+    delete_disks: bool,
+) -> Result<Option<String>, Error> {
+    let removal = Removal { delete_disks: Flag(delete_disks) };
+    match client.read(GetVmVmRemoval, [vm], &removal).and_then(|answer| answer.read()) {
+        Ok(answer) => Ok(Some(answer.message)),
+        Err(error) if matches!(error.kind(), Kind::NotFound | Kind::BadAnswer) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether another definition would be refused, for who asks somebody before it. A server that
+/// cannot tell does not know the path, and is taken for one that would not refuse.
+pub fn check_modify(client: &Client, vm: &str, xml: &str, force: bool) -> Result<(), Error> {
+    let proposal = Proposal { force: Flag(force), xml: xml.to_owned() };
+    match client.read(PostVmVmCheck, [vm], &proposal) {
+        Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::BadAnswer) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Prints what the server says it would do.
 pub fn tell(
     pvc: &mut Pvc,
-    check: impl FnOnce(&Client) -> Result<Option<String>, pvc_client::Error>,
+    check: impl FnOnce(&Client) -> Result<Option<String>, Error>,
 ) -> Outcome {
-    let message = check(pvc.client()?)?.ok_or_else(pvc_client::Error::too_old_to_tell)?;
+    let message = check(pvc.client()?)?.ok_or_else(Error::too_old_to_tell)?;
     pvc.done(message);
     Ok(())
 }
@@ -45,11 +114,11 @@ pub fn state(pvc: &mut Pvc, yes: Yes, vm: &str, request: StateRequest, force: bo
     if pvc.unasked(yes.yes) {
         return Ok(());
     }
-    let command = pvc_client::StateRequest { state: request.as_str(), force, wait: None };
-    if pvc.client()?.check_vm_state(vm, &command)?.is_some() {
+    let change = StateChange { state: word(request), force: Flag(force), wait: Flag(false) };
+    if check_state(pvc.client()?, vm, &change)?.is_some() {
         return Ok(());
     }
-    let vm = pvc.client()?.vm(vm)?.read()?;
+    let vm = pvc.client()?.read_only(GetVmVm, [vm], "VM")?.read()?;
     judge(&vm, request, force)
 }
 
@@ -73,11 +142,11 @@ pub fn rename(pvc: &mut Pvc, yes: Yes, vm: &str, to: &str) -> Outcome {
     if pvc.unasked(yes.yes) {
         return Ok(());
     }
-    if pvc.client()?.check_rename_vm(vm, to)?.is_some() {
+    if check_rename(pvc.client()?, vm, to)?.is_some() {
         return Ok(());
     }
     check_name("VM", to, VM_NAME_LIMIT).map_err(|bad| Failure::failed(bad.to_string()))?;
-    let vm = pvc.client()?.vm(vm)?.read()?;
+    let vm = pvc.client()?.read_only(GetVmVm, [vm], "VM")?.read()?;
     if known_state(&vm).is_some_and(|state| !is_off(&state)) {
         let text = "it can be renamed in `stop`, `disable` and `mirror`";
         return Err(Failure::failed(format!(
@@ -86,7 +155,7 @@ pub fn rename(pvc: &mut Pvc, yes: Yes, vm: &str, to: &str) -> Outcome {
         ))
         .hint(format!("`pvc vm shutdown --wait {}` stops it", vm.name)));
     }
-    match pvc.client()?.vm(to) {
+    match pvc.client()?.read_only(GetVmVm, [to], "VM") {
         // A UUID finds a VM as well; that it is no name is for the API to say.
         Ok(found) if found.read()?.name == to => {
             Err(Failure::failed(format!("a VM called `{to}` exists already")))
@@ -101,14 +170,14 @@ pub fn removal(pvc: &mut Pvc, yes: Yes, vm: &str, with_volumes: bool) -> Outcome
     if pvc.unasked(yes.yes) {
         return Ok(());
     }
-    if pvc.client()?.check_delete_vm(vm, with_volumes)?.is_some() {
+    if check_delete(pvc.client()?, vm, with_volumes)?.is_some() {
         return Ok(());
     }
-    let vm = pvc.client()?.vm(vm)?.read()?;
+    let vm = pvc.client()?.read_only(GetVmVm, [vm], "VM")?.read()?;
     if !with_volumes {
         return Ok(());
     }
-    let all = pvc.client()?.vms(&VmFilter::default())?.read()?;
+    let all = pvc.client()?.read(GetVm, [], &VmFilter::default())?.read()?;
     match shared(&vm, &all) {
         None => Ok(()),
         Some((volume, other)) => Err(Failure::failed(format!(

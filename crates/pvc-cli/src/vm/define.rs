@@ -1,9 +1,11 @@
+use pvc_api_types::operations::vm::{Definition, MethodWord, PostVm, SelectorWord};
+use pvc_api_types::param::{Commas, Flag, Or};
 use std::path::PathBuf;
 
 use clap::Args;
-use pvc_client::Definition;
 
 use super::definition;
+use crate::choice::words;
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 
@@ -30,8 +32,8 @@ pub struct Define {
     limit: Option<String>,
 
     /// How the cluster chooses a node for it
-    #[arg(short = 's', long, default_value = "none", value_parser = super::meta::SELECTORS)]
-    node_selector: String,
+    #[arg(short = 's', long, default_value = "none", value_parser = words::<SelectorWord>())]
+    node_selector: SelectorWord,
 
     /// Start it with its node, after a crash of the whole cluster or a flush
     #[arg(short, long, overrides_with = "no_autostart")]
@@ -42,8 +44,8 @@ pub struct Define {
     no_autostart: bool,
 
     /// How it may be moved; `none` tries live and then shuts down
-    #[arg(short, long, default_value = "none", value_parser = super::meta::METHODS)]
-    method: String,
+    #[arg(short, long, default_value = "none", value_parser = words::<MethodWord>())]
+    method: MethodWord,
 
     /// How long a live migration may halt the guest, in milliseconds
     #[arg(short = 'd', long, value_name = "MS", default_value_t = 300, value_parser = crate::time::downtime)]
@@ -67,17 +69,17 @@ impl Define {
         let new = Definition {
             xml: definition::read(pvc, &self.vmconfig)?,
             node: self.target,
-            limit: self.limit,
-            selector: self.node_selector,
-            autostart: self.autostart,
-            migration_method: self.method,
-            migration_max_downtime: self.max_downtime,
+            limit: self.limit.as_deref().map(Commas::of).unwrap_or_default(),
+            selector: Some(self.node_selector),
+            autostart: Flag(self.autostart),
+            migration_method: Some(self.method),
+            migration_max_downtime: Or(self.max_downtime),
             user_tags: self.tags,
             protected_tags: self.protected_tags,
-            force: self.force,
+            force: Flag(self.force),
         };
-        let message = pvc.client()?.define_vm(&new);
-        let named = || new.node.iter().chain(&new.limit).flat_map(|names| names.split(','));
+        let message = pvc.client()?.change(PostVm, [], &new);
+        let named = || new.node.iter().chain(&new.limit.0).map(String::as_str);
         let message = message.map_err(|error| crate::node::unknown(pvc, error, named()))?;
         pvc.done(message);
         Ok(())

@@ -1,3 +1,4 @@
+use pvc_api_types::operations::vm::GetVmVm;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -22,7 +23,7 @@ pub struct Dump {
 
 impl Dump {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let vm = pvc.client()?.vm(&self.vm.domain)?.read()?;
+        let vm = pvc.client()?.read_only(GetVmVm, [&self.vm.domain], "VM")?.read()?;
         let xml = definition::pretty(&vm.xml)?;
         match self.file {
             Some(file) if file != Path::new("-") => std::fs::write(&file, xml).map_err(|error| {

@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::vm::PostVmVmLocks;
+use pvc_api_types::param::Nothing;
 
 use super::Which;
 use crate::context::Pvc;
@@ -20,7 +22,7 @@ pub struct FlushLocks {
 
 impl FlushLocks {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let task = pvc.client()?.flush_vm_locks(&self.vm.domain)?;
-        task::finish(pvc, &task, self.wait)
+        let task = pvc.client()?.submit(PostVmVmLocks, [&self.vm.domain], &Nothing)?;
+        task::finish(pvc, task, self.wait)
     }
 }

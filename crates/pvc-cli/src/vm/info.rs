@@ -1,3 +1,4 @@
+use pvc_api_types::operations::vm::GetVmVm;
 use std::collections::BTreeSet;
 
 use clap::Args;
@@ -23,7 +24,7 @@ pub struct Info {
 
 impl Info {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let vm = pvc.client()?.vm(&self.vm.domain)?;
+        let vm = pvc.client()?.read_only(GetVmVm, [&self.vm.domain], "VM")?;
         if self.format.print_payload(pvc, &vm)? {
             return Ok(());
         }

@@ -1,11 +1,15 @@
+use pvc_api_types::operations::network::{GetNetwork, NetworkFilter};
+use pvc_api_types::operations::vm::{GetVm, ListedState, VmFilter};
+use pvc_api_types::param::Flag;
 use std::collections::BTreeSet;
 
 use clap::Args;
 use pvc_api_types::or_default;
-use pvc_client::{Client, VmFilter};
+use pvc_client::Client;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::choice::words;
 use crate::context::Pvc;
 use crate::format::{Listing, or_empty};
 use crate::outcome::Outcome;
@@ -32,8 +36,8 @@ pub struct List {
     target: Option<String>,
 
     /// Only VMs in this state
-    #[arg(short, long, add = crate::completion::vm_states())]
-    state: Option<String>,
+    #[arg(short, long, value_parser = words::<ListedState>())]
+    state: Option<ListedState>,
 
     /// Only VMs with this tag
     #[arg(short = 'g', long, add = crate::completion::tags())]
@@ -55,13 +59,13 @@ impl List {
             node: self.target,
             state: self.state,
             tag: self.tag,
-            negate: self.negate,
+            negate: Flag(self.negate),
         };
         let filtered = filter.limit.is_some()
             || filter.node.is_some()
             || filter.state.is_some()
             || filter.tag.is_some();
-        let vms = or_empty(pvc.client()?.vms(&filter));
+        let vms = or_empty(pvc.client()?.read(GetVm, [], &filter));
         let named = filter.node.iter().map(String::as_str);
         let vms = vms.map_err(|error| crate::node::unknown(pvc, error, named))?;
         let vms: Option<Vec<Row>> = self.list.read(pvc, &vms, filtered, ("VM", "pvc vm list"))?;
@@ -116,7 +120,10 @@ struct Network {
 /// The VNIs of the cluster, or `None` if that cannot be found out: then nothing is marked as
 /// unknown.
 pub fn known_networks(client: &Client) -> Option<BTreeSet<String>> {
-    let networks = crate::format::or_empty(client.networks()).ok()?.read().ok()?;
+    let networks = crate::format::or_empty(client.read(GetNetwork, [], &NetworkFilter::default()))
+        .ok()?
+        .read()
+        .ok()?;
     Some(networks.into_iter().map(|network| network.vni.to_string()).collect())
 }
 

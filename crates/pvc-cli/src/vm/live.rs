@@ -2,9 +2,13 @@
 
 use clap::Args;
 use pvc_api_types::Vm;
+use pvc_api_types::operations::vm::{
+    Attachment, DeleteVmVmDevice, DeviceRequest, GetVmVm, Modification, PostVmVmDevice, PutVmVm,
+};
+use pvc_api_types::param::Flag;
 use pvc_domain::Domain;
 
-use super::definition;
+use super::{ahead, definition};
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::outcome::{Failure, Outcome};
@@ -47,7 +51,7 @@ pub struct Edit {
 
 impl Edit {
     pub fn of(pvc: &mut Pvc, vm: &str) -> Result<Self, Failure> {
-        let vm = pvc.client()?.vm(vm)?.read()?;
+        let vm = pvc.client()?.read_only(GetVmVm, [vm], "VM")?.read()?;
         let domain = definition::stored(&vm.name, &vm.xml)?;
         Ok(Self { vm, domain, force: false })
     }
@@ -64,7 +68,7 @@ impl Edit {
 
     /// Fails if the cluster would refuse the changed definition: a refusal comes before questions.
     pub fn check(&self, pvc: &mut Pvc) -> Outcome {
-        Ok(pvc.client()?.check_modify_vm(&self.vm.uuid, self.domain.as_str(), self.force)?)
+        Ok(ahead::check_modify(pvc.client()?, &self.vm.uuid, self.domain.as_str(), self.force)?)
     }
 
     /// Records the changed definition, and restarts the guest if that was decided. If not, it is
@@ -89,10 +93,15 @@ impl Edit {
         Ok(())
     }
 
+    fn modification(&self, xml: &str, restart: bool) -> Modification {
+        let (restart, force) = (Flag(restart), Flag(self.force));
+        Modification { restart, force, xml: xml.to_owned() }
+    }
+
     /// Records the changed definition.
     fn record(&self, pvc: &mut Pvc, restart: bool) -> Outcome {
-        let message =
-            pvc.client()?.modify_vm(&self.vm.uuid, self.domain.as_str(), restart, self.force)?;
+        let change = self.modification(self.domain.as_str(), restart);
+        let message = pvc.client()?.change(PutVmVm, [&self.vm.uuid], &change)?;
         pvc.done(message);
         Ok(())
     }
@@ -111,8 +120,12 @@ impl Edit {
             return self.apply(pvc, restart);
         }
         self.record(pvc, false)?;
-        let task = pvc.client()?.attach_vm_device(&self.vm.uuid, device)?;
-        match task::finish(pvc, &task, TaskWait::default()) {
+        let task = pvc.client()?.submit(
+            PostVmVmDevice,
+            [&self.vm.uuid],
+            &Attachment { force: Flag(self.force), xml: device.to_owned() },
+        )?;
+        match task::finish(pvc, task, TaskWait::default()) {
             // Only a task that has ended tells that the guest has not taken the device.
             Err(failure) if failure.once_a_success => Err(self.taken_back(pvc, failure)),
             outcome => outcome,
@@ -122,7 +135,8 @@ impl Edit {
     /// Records the definition as it was before the change.
     fn taken_back(&self, pvc: &mut Pvc, failure: Failure) -> Failure {
         let undone = pvc.client().is_ok_and(|client| {
-            client.modify_vm(&self.vm.uuid, &self.vm.xml, false, self.force).is_ok()
+            let before = self.modification(&self.vm.xml, false);
+            client.change(PutVmVm, [&self.vm.uuid], &before).is_ok()
         });
         failure.hint(if undone {
             "the definition is as it was; with `--no-live` it changes, and the guest with its next \
@@ -146,8 +160,12 @@ impl Edit {
         }
         self.record(pvc, false)?;
         for device in devices {
-            let task = pvc.client()?.detach_vm_device(&self.vm.uuid, device)?;
-            task::finish(pvc, &task, TaskWait::default()).map_err(|failure| {
+            let task = pvc.client()?.submit(
+                DeleteVmVmDevice,
+                [&self.vm.uuid],
+                &DeviceRequest { xml: device.clone() },
+            )?;
+            task::finish(pvc, task, TaskWait::default()).map_err(|failure| {
                 failure.hint(
                     "the definition is changed, so the device is gone from the VM's next start on",
                 )

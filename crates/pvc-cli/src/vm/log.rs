@@ -1,4 +1,8 @@
 use clap::Args;
+use pvc_api_types::operations::node::Lines;
+use pvc_api_types::operations::vm::GetVmVmConsole;
+use pvc_api_types::param::Or;
+use pvc_client::{Client, Error};
 
 use super::Which;
 use crate::context::Pvc;
@@ -31,10 +35,16 @@ impl Log {
         let client = pvc.take_client()?;
         if self.follow {
             let lines = self.lines.unwrap_or(log::FOLLOWED);
-            return log::follow(pvc, lines, &|lines| client.vm_console(vm, lines));
+            return log::follow(pvc, lines, &|lines| end_of_console(&client, vm, lines));
         }
         let lines = self.lines.unwrap_or(log::VIEWED);
-        let text = client.vm_console(vm, lines)?;
+        let text = end_of_console(&client, vm, lines)?;
         log::view(pvc, &log::tail(&text, lines))
     }
+}
+
+/// The last lines.
+fn end_of_console(client: &Client, vm: &str, lines: usize) -> Result<String, Error> {
+    let lines = Lines { lines: Or(u32::try_from(lines).unwrap_or(u32::MAX)) };
+    Ok(client.read(GetVmVmConsole, [vm], &lines)?.read()?.data)
 }

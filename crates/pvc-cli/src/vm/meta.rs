@@ -1,14 +1,11 @@
 use clap::Args;
-use pvc_client::Metadata;
+use pvc_api_types::operations::vm::{MetaChange, MethodWord, PostVmVmMeta, SelectorWord};
+use pvc_api_types::param::Commas;
 
 use super::Which;
+use crate::choice::words;
 use crate::context::Pvc;
 use crate::outcome::{Failure, Outcome};
-
-/// What a node can be chosen by.
-pub const SELECTORS: [&str; 6] = ["mem", "memprov", "load", "vcpus", "vms", "none"];
-/// How a VM can be moved.
-pub const METHODS: [&str; 3] = ["none", "live", "shutdown"];
 
 /// Change what the cluster knows of a VM beside its definition
 ///
@@ -27,8 +24,8 @@ pub struct Meta {
     limit: Option<String>,
 
     /// How the cluster chooses a node for it
-    #[arg(short = 's', long, value_parser = SELECTORS)]
-    node_selector: Option<String>,
+    #[arg(short = 's', long, value_parser = words::<SelectorWord>())]
+    node_selector: Option<SelectorWord>,
 
     /// Start it with its node
     #[arg(short, long, overrides_with = "no_autostart")]
@@ -39,8 +36,8 @@ pub struct Meta {
     no_autostart: bool,
 
     /// How it may be moved; `none` tries live and then shuts down
-    #[arg(short, long, value_parser = METHODS)]
-    method: Option<String>,
+    #[arg(short, long, value_parser = words::<MethodWord>())]
+    method: Option<MethodWord>,
 
     /// How long a live migration may halt the guest, in milliseconds
     #[arg(short = 'd', long, value_name = "MS", value_parser = crate::time::downtime)]
@@ -54,8 +51,9 @@ pub struct Meta {
 impl Meta {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let autostart = (self.autostart || self.no_autostart).then_some(self.autostart);
-        let metadata = Metadata {
-            limit: self.limit,
+        let limit = self.limit.as_deref().map(Commas::of);
+        let metadata = MetaChange {
+            limit,
             selector: self.node_selector,
             autostart,
             migration_method: self.method,
@@ -66,17 +64,23 @@ impl Meta {
             return Err(Failure::usage("nothing to change was given")
                 .hint("`pvc vm meta --help` lists what can be changed"));
         }
-        let message = pvc.client()?.set_vm_metadata(&self.vm.domain, &metadata);
-        let named = metadata.limit.iter().flat_map(|names| names.split(','));
+        let message = pvc.client()?.change(PostVmVmMeta, [&self.vm.domain], &metadata);
+        let named = metadata.limit.iter().flat_map(|names| names.0.iter().map(String::as_str));
         let message = message.map_err(|error| crate::node::unknown(pvc, error, named))?;
         pvc.done(message);
         Ok(())
     }
 }
 
-fn is_empty(metadata: &Metadata) -> bool {
-    let Metadata { limit, selector, autostart, migration_method, migration_max_downtime, profile } =
-        metadata;
+fn is_empty(metadata: &MetaChange) -> bool {
+    let MetaChange {
+        limit,
+        selector,
+        autostart,
+        migration_method,
+        migration_max_downtime,
+        profile,
+    } = metadata;
     limit.is_none()
         && selector.is_none()
         && autostart.is_none()

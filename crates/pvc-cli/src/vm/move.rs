@@ -1,6 +1,8 @@
 use clap::Args;
-use pvc_client::{Action, Placement};
+use pvc_api_types::operations::vm::{PlaceAction, Placement};
+use pvc_api_types::param::Flag;
 
+use super::ahead::Plan;
 use super::{Which, state};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -31,22 +33,21 @@ pub struct Move {
     #[arg(long)]
     force_live: bool,
 
-    /// Change nothing; say where the VM would go and why not elsewhere
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    dry_run: Plan,
 }
 
 impl Move {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let placement = Placement {
-            action: Action::Move,
+            action: PlaceAction::Move,
             node: self.target,
-            force: self.force,
-            wait: self.wait,
-            force_live: self.force_live,
+            force: Flag(self.force),
+            wait: Flag(self.wait),
+            force_live: Flag(self.force_live),
         };
-        if self.dry_run {
-            let plan = pvc.client()?.plan_placement(&self.vm.domain, &placement)?;
+        if self.dry_run.is_wanted() {
+            let plan = plan::of_move(pvc.client()?, &self.vm.domain, &placement)?;
             plan::print_move(pvc, &plan);
             return Ok(());
         }

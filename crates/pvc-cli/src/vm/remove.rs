@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::vm::{DeleteVmVm, Removal};
+use pvc_api_types::param::Flag;
 
 use super::Which;
 use super::ahead::{self, DryRun};
@@ -25,11 +27,12 @@ impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
         if self.dry_run.is_wanted() {
-            return ahead::tell(pvc, |client| client.check_delete_vm(vm, true));
+            return ahead::tell(pvc, |client| ahead::check_delete(client, vm, true));
         }
         ahead::removal(pvc, self.yes, vm, true)?;
         confirm::ask(pvc, self.yes, &format!("Undefine VM \"{vm}\" and remove all disks"))?;
-        let message = pvc.client()?.delete_vm(vm, true)?;
+        let message =
+            pvc.client()?.change(DeleteVmVm, [vm], &Removal { delete_disks: Flag(true) })?;
         pvc.done(message);
         Ok(())
     }

@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations;
+use pvc_api_types::operations::vm::PostVmVmRename;
 
 use super::Which;
 use super::ahead::{self, DryRun};
@@ -28,11 +30,15 @@ impl Rename {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let (vm, new_name) = (&self.vm.domain, &self.new_name);
         if self.dry_run.is_wanted() {
-            return ahead::tell(pvc, |client| client.check_rename_vm(vm, new_name));
+            return ahead::tell(pvc, |client| ahead::check_rename(client, vm, new_name));
         }
         ahead::rename(pvc, self.yes, vm, new_name)?;
         confirm::ask(pvc, self.yes, &format!("Rename VM \"{vm}\" to \"{new_name}\""))?;
-        let message = pvc.client()?.rename_vm(vm, new_name)?;
+        let message = pvc.client()?.change(
+            PostVmVmRename,
+            [vm],
+            &operations::vm::Rename { new_name: new_name.clone() },
+        )?;
         pvc.done(message);
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! Asking for another state of a VM.
 
 use clap::Args;
-use pvc_client::{Placement, Waiting};
+use pvc_api_types::operations::vm::{GetVmVm, Placement, PostVmVmNode, PostVmVmState, StateChange};
+use pvc_api_types::param::Flag;
+use pvc_client::Waiting;
 use pvc_model::request::StateRequest;
 
 use super::ahead;
@@ -41,8 +43,9 @@ pub struct StateCommand<'a> {
 }
 
 impl StateCommand<'_> {
-    fn request(&self, wait: Option<Waiting>) -> pvc_client::StateRequest {
-        pvc_client::StateRequest { state: self.state.as_str(), force: self.force, wait }
+    fn request(&self, wait: bool) -> StateChange {
+        let state = ahead::word(self.state);
+        StateChange { state, force: Flag(self.force), wait: Flag(wait) }
     }
 }
 
@@ -61,7 +64,7 @@ fn limit(text: &str) -> Result<Limit, String> {
 pub fn request(pvc: &mut Pvc, command: &StateCommand<'_>, how: How) -> Outcome {
     let vm = command.vm;
     if how.dry_run.is_wanted() {
-        return ahead::tell(pvc, |client| client.check_vm_state(vm, &command.request(None)));
+        return ahead::tell(pvc, |client| ahead::check_state(client, vm, &command.request(false)));
     }
     if let Some((yes, sentence)) = &command.question {
         ahead::state(pvc, *yes, vm, command.state, command.force)?;
@@ -73,7 +76,8 @@ pub fn request(pvc: &mut Pvc, command: &StateCommand<'_>, how: How) -> Outcome {
         pvc.progress(&format!("Waiting for VM `{vm}`... "));
     }
     let words = wait.map(|_| no_longer_waiting(pvc, vm));
-    let message = pvc.client()?.set_vm_state(vm, &command.request(wait));
+    let message =
+        pvc.client()?.change_waiting(PostVmVmState, [vm], &command.request(wait.is_some()), wait);
     drop(words);
     if wait.is_some() {
         pvc.progress(if message.is_ok() { "done.\n" } else { "\n" });
@@ -89,8 +93,9 @@ pub fn request(pvc: &mut Pvc, command: &StateCommand<'_>, how: How) -> Outcome {
 /// Asks for another node, and waits if the placement says so.
 pub fn place(pvc: &mut Pvc, vm: &str, placement: &Placement) -> Outcome {
     pvc.client()?;
-    let words = placement.wait.then(|| no_longer_waiting(pvc, vm));
-    let message = pvc.client()?.place_vm(vm, placement);
+    let words = placement.wait.0.then(|| no_longer_waiting(pvc, vm));
+    let waiting = placement.wait.0.then_some(Waiting::Forever);
+    let message = pvc.client()?.change_waiting(PostVmVmNode, [vm], placement, waiting);
     drop(words);
     pvc.done(message?);
     Ok(())
@@ -118,7 +123,7 @@ fn explained(error: pvc_client::Error, vm: &str) -> Failure {
 
 /// Fails if the VM has.
 fn trouble(pvc: &mut Pvc, vm: &str) -> Outcome {
-    let found = pvc.client()?.vm(vm)?.read()?;
+    let found = pvc.client()?.read_only(GetVmVm, [vm], "VM")?.read()?;
     if found.state == "fail" {
         Err(task::guest_failed(&found.name, &found.failed_reason))
     } else {

@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::vm::{DeleteVmVm, Removal};
+use pvc_api_types::param::Flag;
 
 use super::Which;
 use super::ahead::{self, DryRun};
@@ -26,11 +28,12 @@ impl Undefine {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
         if self.dry_run.is_wanted() {
-            return ahead::tell(pvc, |client| client.check_delete_vm(vm, false));
+            return ahead::tell(pvc, |client| ahead::check_delete(client, vm, false));
         }
         ahead::removal(pvc, self.yes, vm, false)?;
         confirm::ask(pvc, self.yes, &format!("Undefine VM \"{vm}\""))?;
-        let message = pvc.client()?.delete_vm(vm, false)?;
+        let message =
+            pvc.client()?.change(DeleteVmVm, [vm], &Removal { delete_disks: Flag(false) })?;
         pvc.done(message);
         Ok(())
     }

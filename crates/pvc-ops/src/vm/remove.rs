@@ -96,6 +96,10 @@ pub async fn remove(
     storage: Option<&dyn Storage>,
     vm: &str,
 ) -> Result<Removed, ChangeError<RemoveRefusal>> {
+    if store.is_dry() {
+        let checked = check_remove(&store.view(), vm, storage.is_some());
+        return checked.map_err(ChangeError::Refused);
+    }
     let mut stopping = store.change(|cluster| begin(cluster, vm, storage.is_some())).await?;
     if !stopping.is_off {
         let gone = |cluster: &Cluster| stopping.is_gone(cluster).then_some(());
@@ -133,7 +137,7 @@ struct Gone {
     missing: Vec<VolumeId>,
 }
 
-/// Removes the volumes one by one, each only if nobody has taken the VM or the volume back: an
+/// Removes the volumes one by one, each only if nobody has taken the VM or the volume back: a
 /// legacy peer starts and defines VMs without asking whether they are being removed.
 async fn remove_volumes(
     store: &Store,

@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::fault::PutFaultsFaultId;
+use pvc_api_types::param::Nothing;
 
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -17,7 +19,7 @@ pub struct Ack {
 impl Ack {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         for id in &self.fault_ids {
-            let message = pvc.client()?.acknowledge_fault(id)?;
+            let message = pvc.client()?.change(PutFaultsFaultId, [id], &Nothing)?;
             pvc.done(message);
         }
         Ok(())

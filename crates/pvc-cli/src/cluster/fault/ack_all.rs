@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::fault::PutFaults;
+use pvc_api_types::param::Nothing;
 
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
@@ -14,7 +16,7 @@ pub struct AckAll {
 impl AckAll {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         confirm::ask(pvc, self.yes, "Acknowledge all faults")?;
-        let message = pvc.client()?.acknowledge_all_faults()?;
+        let message = pvc.client()?.change(PutFaults, [], &Nothing)?;
         pvc.done(message);
         Ok(())
     }

@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::fault::DeleteFaultsFaultId;
+use pvc_api_types::param::Nothing;
 
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -21,7 +23,7 @@ impl Delete {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let Delete { fault_ids, yes: _ } = self;
         for id in &fault_ids {
-            let message = pvc.client()?.delete_fault(id)?;
+            let message = pvc.client()?.change(DeleteFaultsFaultId, [id], &Nothing)?;
             pvc.done(message);
         }
         Ok(())

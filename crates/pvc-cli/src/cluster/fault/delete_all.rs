@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::fault::DeleteFaults;
+use pvc_api_types::param::Nothing;
 
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
@@ -16,7 +18,7 @@ pub struct DeleteAll {
 impl DeleteAll {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         confirm::ask(pvc, self.yes, "Delete all faults")?;
-        let message = pvc.client()?.delete_all_faults()?;
+        let message = pvc.client()?.change(DeleteFaults, [], &Nothing)?;
         pvc.done(message);
         Ok(())
     }

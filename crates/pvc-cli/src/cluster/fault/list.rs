@@ -1,3 +1,5 @@
+use pvc_api_types::operations::fault::{FaultOrder, GetFaults, GetFaultsFaultId, SortKey};
+use pvc_api_types::param::Nothing;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
@@ -62,8 +64,12 @@ impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         self.shape.check(self.format)?;
         let faults = match &self.limit {
-            Some(id) => pvc.client()?.fault(id)?,
-            None => pvc.client()?.faults()?,
+            Some(id) => pvc.client()?.read(GetFaultsFaultId, [id], &Nothing)?,
+            None => pvc.client()?.read(
+                GetFaults,
+                [],
+                &FaultOrder { sort_key: Some(SortKey::LastReported) },
+            )?,
         };
         if self.format.print_payload(pvc, &faults)? {
             return Ok(());

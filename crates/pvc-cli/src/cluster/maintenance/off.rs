@@ -1,4 +1,5 @@
 use clap::Args;
+use pvc_api_types::operations::cluster::{Maintenance, MaintenanceRequest, PostStatus};
 
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -11,7 +12,11 @@ pub struct Off {}
 
 impl Off {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let message = pvc.client()?.set_maintenance(false)?;
+        let message = pvc.client()?.change(
+            PostStatus,
+            [],
+            &MaintenanceRequest { state: Maintenance::Off },
+        )?;
         pvc.done(message);
         Ok(())
     }

@@ -1,4 +1,5 @@
 use clap::Args;
+use pvc_api_types::operations::cluster::{Maintenance, MaintenanceRequest, PostStatus};
 
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -12,7 +13,8 @@ pub struct On {}
 
 impl On {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let message = pvc.client()?.set_maintenance(true)?;
+        let message =
+            pvc.client()?.change(PostStatus, [], &MaintenanceRequest { state: Maintenance::On })?;
         pvc.done(message);
         Ok(())
     }

@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::cluster::{AccessRequest, AccessWord, PostStoreAccess};
+use pvc_api_types::param::Flag;
 
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
@@ -36,7 +38,11 @@ impl Close {
             self.yes,
             "Close the records of this cluster to whoever does not know their password",
         )?;
-        let message = pvc.client()?.set_store_access(true, self.force)?;
+        let message = pvc.client()?.change(
+            PostStoreAccess,
+            [],
+            &AccessRequest { access: AccessWord::Members, force: Flag(self.force) },
+        )?;
         pvc.done(message);
         Ok(())
     }

@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::cluster::{AccessRequest, AccessWord, PostStoreAccess};
+use pvc_api_types::param::Flag;
 
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
@@ -21,7 +23,11 @@ impl Open {
             self.yes,
             "Open the records of this cluster to whoever reaches ZooKeeper",
         )?;
-        let message = pvc.client()?.set_store_access(false, false)?;
+        let message = pvc.client()?.change(
+            PostStoreAccess,
+            [],
+            &AccessRequest { access: AccessWord::Anybody, force: Flag(false) },
+        )?;
         pvc.done(message);
         Ok(())
     }

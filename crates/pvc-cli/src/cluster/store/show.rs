@@ -1,5 +1,7 @@
 use clap::Args;
 use pvc_api_types::StoreAccess;
+use pvc_api_types::operations::cluster::GetStoreAccess;
+use pvc_api_types::param::Nothing;
 
 use crate::context::Pvc;
 use crate::format::{InfoFormat, MaybeJson};
@@ -18,7 +20,7 @@ pub struct Show {
 
 impl Show {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let access = pvc.client()?.store_access()?;
+        let access = pvc.client()?.read(GetStoreAccess, [], &Nothing)?;
         if !self.format.print_payload(pvc, &access)? {
             let text = view(&access.read()?, pvc.out.paint());
             pvc.out.text(text);

@@ -1,4 +1,7 @@
 use clap::Args;
+use pvc_api_types::operations::network::GetNetworkVni;
+use pvc_api_types::operations::sriov::GetSriovVfNodeVf;
+use pvc_api_types::param::Nothing;
 use pvc_client::Kind;
 use pvc_domain::NewNic;
 use pvc_model::domain::NicKind;
@@ -77,7 +80,7 @@ impl Add {
         if self.sriov_mode == "macvtap" {
             return Ok((NicKind::Direct(net), None));
         }
-        let vf = pvc.client()?.sriov_vf(node, &net)?;
+        let vf = pvc.client()?.read_only(GetSriovVfNodeVf, [node, &net], "VF")?;
         let address = pci(&vf.value()?).ok_or_else(|| {
             Failure::failed(format!("the PCI address of VF `{net}` on node `{node}` is unknown"))
         })?;
@@ -90,7 +93,7 @@ fn bridge(pvc: &mut Pvc, net: &str) -> Result<String, Failure> {
     if BUILT_IN.contains(&net) {
         return Ok(format!("br{net}"));
     }
-    match pvc.client()?.network(net) {
+    match pvc.client()?.read(GetNetworkVni, [net], &Nothing) {
         Ok(found) if !found.is_empty() => Ok(format!("vmbr{net}")),
         Err(error) if error.kind() != Kind::NotFound => Err(error.into()),
         _ => Err(Failure::not_found(format!("no network `{net}` in the cluster")).hint(

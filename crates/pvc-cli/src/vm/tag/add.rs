@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::vm::{PostVmVmTags, TagAction, TagChange};
+use pvc_api_types::param::Flag;
 
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -20,7 +22,11 @@ pub struct Add {
 
 impl Add {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let message = pvc.client()?.add_vm_tag(&self.vm.domain, &self.tag, self.protected)?;
+        let message = pvc.client()?.change(
+            PostVmVmTags,
+            [&self.vm.domain],
+            &TagChange { action: TagAction::Add, tag: self.tag, protected: Flag(self.protected) },
+        )?;
         pvc.done(message);
         Ok(())
     }

@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::vm::GetVmVmTags;
+use pvc_api_types::param::Nothing;
 
 use crate::context::Pvc;
 use crate::format::{ListFormat, MaybeJson, Shape};
@@ -21,7 +23,7 @@ pub struct Get {
 impl Get {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         self.shape.check(self.format)?;
-        let tags = pvc.client()?.vm_tags(&self.vm.domain)?;
+        let tags = pvc.client()?.read(GetVmVmTags, [&self.vm.domain], &Nothing)?;
         if self.format.print_payload(pvc, &tags)? {
             return Ok(());
         }

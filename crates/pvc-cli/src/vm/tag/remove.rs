@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::vm::{PostVmVmTags, TagAction, TagChange};
+use pvc_api_types::param::Flag;
 
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -19,7 +21,11 @@ pub struct Remove {
 
 impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let message = pvc.client()?.remove_vm_tag(&self.vm.domain, &self.tag)?;
+        let message = pvc.client()?.change(
+            PostVmVmTags,
+            [&self.vm.domain],
+            &TagChange { action: TagAction::Remove, tag: self.tag, protected: Flag(false) },
+        )?;
         pvc.done(message);
         Ok(())
     }

@@ -1,4 +1,5 @@
 use clap::Args;
+use pvc_api_types::operations::vm::GetVmVm;
 use serde_json::json;
 
 use crate::context::Pvc;
@@ -23,7 +24,7 @@ pub struct Get {
 impl Get {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         self.shape.check(self.format)?;
-        let vm = pvc.client()?.vm(&self.vm.domain)?.read()?;
+        let vm = pvc.client()?.read_only(GetVmVm, [&self.vm.domain], "VM")?.read()?;
         let mut topology = vm.vcpu_topology.split('/').filter(|count| count.parse::<u32>().is_ok());
         let (sockets, cores, threads) = (topology.next(), topology.next(), topology.next());
         // Texts, as the definition has them: scripts have always been given these.

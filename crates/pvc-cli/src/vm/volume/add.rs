@@ -1,4 +1,6 @@
 use clap::Args;
+use pvc_api_types::operations::storage::GetStorageCephVolumePoolVolume;
+use pvc_api_types::param::Nothing;
 use pvc_client::Kind;
 use pvc_domain::NewDisk;
 use pvc_model::domain::DiskSource;
@@ -63,7 +65,11 @@ impl Add {
             Failure::usage(format!("`{}` is no volume", self.volume))
                 .hint("a volume is named POOL/VOLUME")
         })?;
-        match pvc.client()?.volume(volume.pool.as_str(), volume.volume.as_str()) {
+        match pvc.client()?.read(
+            GetStorageCephVolumePoolVolume,
+            [volume.pool.as_str(), volume.volume.as_str()],
+            &Nothing,
+        ) {
             Ok(found) if !found.is_empty() => Ok(DiskSource::Volume(volume)),
             Err(error) if error.kind() != Kind::NotFound => Err(error.into()),
             _ => Err(Failure::not_found(format!("no volume `{volume}`"))

@@ -1,4 +1,5 @@
 use clap::Args;
+use pvc_api_types::operations::vm::GetVmVm;
 use serde_json::{Value, json};
 
 use crate::context::Pvc;
@@ -23,7 +24,7 @@ pub struct Get {
 impl Get {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         self.shape.check(self.format)?;
-        let vm = pvc.client()?.vm(&self.vm.domain)?.read()?;
+        let vm = pvc.client()?.read_only(GetVmVm, [&self.vm.domain], "VM")?.read()?;
         let volumes: Value = vm
             .disks
             .iter()

@@ -1,0 +1,343 @@
+//! What the API can be asked: each operation is declared once, by [`operations!`].
+//!
+//! The declaration is what the router serves (`pvc-api`), what the API document says and what a
+//! client calls (`pvc-client`): method, path, parameters, reply, who may call it, and whether it
+//! reads, changes or begins a task.
+//!
+//! ```text
+//!  operations! { PutFaultsFaultId { PUT "/faults/{fault_id}", Operator, change } … }
+//!        │
+//!        ├─ router    table.add(put_faults_fault_id): the handler returns Answer<PutFaultsFaultId>,
+//!        │            or it does not compile
+//!        ├─ document  path, parameters, replies, roles
+//!        └─ client    client.change::<PutFaultsFaultId>([id], Nothing)
+//! ```
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use utoipa::openapi::schema::{ArrayBuilder, Schema};
+use utoipa::openapi::{Ref, RefOr};
+
+use crate::param::Parameters;
+
+/// The path below which all operations are.
+pub const ROOT: &str = "/api/v1";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    Get,
+    Post,
+    Put,
+    Delete,
+}
+
+impl Method {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Post => "POST",
+            Method::Put => "PUT",
+            Method::Delete => "DELETE",
+        }
+    }
+}
+
+/// Who may call an operation; each may do what those before it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Whoever reaches the port: no key is asked for.
+    Anybody,
+    /// Sees everything but secrets and changes nothing.
+    Reader,
+    /// Runs VMs, networks and storage.
+    Operator,
+    /// Whatever reaches the machines themselves, the records as a whole, or secrets.
+    Administrator,
+}
+
+impl Role {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Anybody => "anybody",
+            Role::Reader => "reader",
+            Role::Operator => "operator",
+            Role::Administrator => "administrator",
+        }
+    }
+}
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing changes.
+    Read,
+    /// It is done when the reply comes.
+    Change,
+    /// The reply names the task that does it.
+    Task,
+}
+
+/// The schema of a type that goes over the wire, and those that it refers to.
+pub type Component = (String, RefOr<Schema>);
+
+/// A reply that an operation documents.
+pub struct Documented {
+    /// As `200`.
+    pub status: &'static str,
+    pub description: &'static str,
+    /// Its media type and schema; `None` for a reply without a body.
+    pub content: Option<(&'static str, RefOr<Schema>)>,
+}
+
+/// One operation of the API.
+pub trait Operation: Send + Sync + 'static {
+    const METHOD: Method;
+    /// Below [`ROOT`], with variable parts in braces: `/faults/{fault_id}`.
+    const PATH: &'static str;
+    /// The group that it stands under in the API document.
+    const TAG: &'static str;
+    const ROLE: Role;
+    const EFFECT: Effect;
+    /// The name of the type: what is called `get_faults` in the API document is `GetFaults`.
+    const NAME: &'static str;
+    /// What it does, for the API document: the first paragraph is its summary.
+    const DOC: &'static str;
+    /// What `dry_run` replies; `None` if there is no such parameter.
+    const DRY_RUN: Option<&'static str>;
+
+    /// The variable parts of the path, in their order.
+    type At: AsRef<[String]> + DeserializeOwned + Send;
+    type Params: Parameters;
+    /// The body of the reply.
+    type Reply: Serialize + DeserializeOwned;
+    /// The body of the reply to a dry run.
+    type DryRun: Serialize + DeserializeOwned;
+
+    /// The replies that are no refusals.
+    fn replies() -> Vec<Documented>;
+    /// The schemas that the replies refer to.
+    fn components() -> Vec<Component>;
+}
+
+/// What an operation is called in the API document: `get_vm_vm_state`.
+pub fn id<O: Operation>() -> String {
+    let mut id = String::with_capacity(O::NAME.len() + 4);
+    for (at, c) in O::NAME.char_indices() {
+        if c.is_ascii_uppercase() && at > 0 {
+            id.push('_');
+        }
+        id.push(c.to_ascii_lowercase());
+    }
+    id
+}
+
+/// The path of an operation with its variable parts filled in by `fill`.
+pub fn path<O: Operation>(at: &O::At, mut fill: impl FnMut(&str) -> String) -> String {
+    let mut values = at.as_ref().iter();
+    let mut path = String::new();
+    for piece in O::PATH.split_inclusive('/') {
+        let slash = if piece.ends_with('/') { "/" } else { "" };
+        match piece.trim_end_matches('/').starts_with('{') {
+            true => {
+                path.push_str(&fill(values.next().expect("as many values as variable parts")));
+                path.push_str(slash);
+            }
+            false => path.push_str(piece),
+        }
+    }
+    path
+}
+
+/// The names of the variable parts of a path.
+pub fn variables(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+}
+
+/// How many variable parts a path has.
+pub const fn variable_parts(path: &str) -> usize {
+    let (bytes, mut at, mut count) = (path.as_bytes(), 0, 0);
+    while at < bytes.len() {
+        if bytes[at] == b'{' {
+            count += 1;
+        }
+        at += 1;
+    }
+    count
+}
+
+/// What a variable part of a path names.
+pub fn meaning(variable: &str) -> &'static str {
+    match variable {
+        "vm" => "Name or UUID of the VM",
+        "node" => "Name of the node",
+        "fault_id" => "Identifier of the fault",
+        "task_id" => "Identifier of the task",
+        "vf" => "Name of the virtual function",
+        "vni" => "VNI or description",
+        "mac" => "A regular expression on the MAC address",
+        "description" => "A regular expression on the description",
+        "pool" => "Name of the pool",
+        "volume" => "Name of the volume",
+        _ => "",
+    }
+}
+
+/// A reference to a type by its name.
+pub fn named<T: utoipa::ToSchema>() -> RefOr<Schema> {
+    RefOr::Ref(Ref::from_schema_name(T::name()))
+}
+
+/// A list of references to a type.
+pub fn list_of<T: utoipa::ToSchema>() -> RefOr<Schema> {
+    RefOr::T(Schema::Array(ArrayBuilder::new().items(named::<T>()).build()))
+}
+
+/// A type with all that it refers to.
+pub fn component<T: utoipa::ToSchema>(all: &mut Vec<Component>) {
+    all.push((T::name().into_owned(), T::schema()));
+    T::schemas(all);
+}
+
+/// A text.
+pub fn text() -> RefOr<Schema> {
+    let text = utoipa::openapi::ObjectBuilder::new();
+    RefOr::T(Schema::Object(text.schema_type(utoipa::openapi::Type::String).build()))
+}
+
+/// Declares operations of one group.
+///
+/// ```text
+/// operations! { "faults":
+///     /// What it does.
+///     NAME { METHOD "/path/{variable}", ROLE, EFFECT }
+/// }
+/// ```
+///
+/// An effect is `read(PARAMETERS) -> REPLY`, `change(PARAMETERS)` or `task(PARAMETERS)`; the
+/// parameters are left out where there are none. A reply is a type, `[TYPE]` for a list of it, or
+/// `text "MEDIA TYPE"`. What changes something can be tried dry: `change(PARAMETERS), dry_run: TYPE,
+/// "what it replies"` where that is more than a sentence.
+macro_rules! operations {
+    ($tag:literal: $(
+        $(#[doc = $doc:literal])+
+        $name:ident { $method:ident $path:literal, $role:ident, $($effect:tt)+ }
+    )+) => {$(
+        $(#[doc = $doc])+
+        pub struct $name;
+
+        impl $crate::operation::Operation for $name {
+            const METHOD: $crate::operation::Method = operations!(@method $method);
+            const PATH: &'static str = $path;
+            const TAG: &'static str = $tag;
+            const ROLE: $crate::operation::Role = $crate::operation::Role::$role;
+            const NAME: &'static str = stringify!($name);
+            const DOC: &'static str = concat!($($doc, "\n"),+);
+            type At = [String; $crate::operation::variable_parts($path)];
+            operations!(@effect $($effect)+);
+        }
+    )+};
+
+    (@method GET) => { $crate::operation::Method::Get };
+    (@method POST) => { $crate::operation::Method::Post };
+    (@method PUT) => { $crate::operation::Method::Put };
+    (@method DELETE) => { $crate::operation::Method::Delete };
+
+    (@effect read -> $($reply:tt)+) => {
+        operations!(@effect read($crate::param::Nothing) -> $($reply)+);
+    };
+    (@effect read($params:ty) -> $($reply:tt)+) => {
+        const EFFECT: $crate::operation::Effect = $crate::operation::Effect::Read;
+        const DRY_RUN: Option<&'static str> = None;
+        type Params = $params;
+        type DryRun = ();
+        operations!(@reply $($reply)+);
+    };
+    (@effect change) => { operations!(@effect change($crate::param::Nothing)); };
+    (@effect change($params:ty)) => {
+        operations!(@effect change($params), dry_run: crate::Message,
+            "Change nothing, and reply whether it would be refused.");
+    };
+    (@effect change($params:ty), dry_run: $dry:path, $text:literal) => {
+        const EFFECT: $crate::operation::Effect = $crate::operation::Effect::Change;
+        const DRY_RUN: Option<&'static str> = Some($text);
+        type Params = $params;
+        type DryRun = $dry;
+        operations!(@reply crate::Message);
+    };
+    (@effect session($params:ty)) => {
+        const EFFECT: $crate::operation::Effect = $crate::operation::Effect::Change;
+        const DRY_RUN: Option<&'static str> = None;
+        type Params = $params;
+        type DryRun = ();
+        operations!(@reply crate::Message, 302 "Nobody needs to log in");
+    };
+    (@effect task) => { operations!(@effect task($crate::param::Nothing)); };
+    (@effect task($params:ty)) => {
+        const EFFECT: $crate::operation::Effect = $crate::operation::Effect::Task;
+        const DRY_RUN: Option<&'static str> =
+            Some("Begin nothing, and reply whether it would be refused.");
+        type Params = $params;
+        type Reply = crate::TaskRef;
+        type DryRun = crate::Message;
+        fn replies() -> Vec<$crate::operation::Documented> {
+            let json = |schema| Some(("application/json", schema));
+            vec![
+                $crate::operation::Documented {
+                    status: "202",
+                    description: "Done",
+                    content: json($crate::operation::named::<crate::TaskRef>()),
+                },
+                $crate::operation::Documented {
+                    status: "200",
+                    description: "The dry run was not refused",
+                    content: json($crate::operation::named::<crate::Message>()),
+                },
+            ]
+        }
+        fn components() -> Vec<$crate::operation::Component> {
+            Vec::new()
+        }
+    };
+
+    (@reply text $media:literal) => {
+        type Reply = String;
+        fn replies() -> Vec<$crate::operation::Documented> {
+            let content = Some(($media, $crate::operation::text()));
+            vec![$crate::operation::Documented { status: "200", description: "Done", content }]
+        }
+        fn components() -> Vec<$crate::operation::Component> {
+            Vec::new()
+        }
+    };
+    (@reply [$reply:ty]) => {
+        type Reply = Vec<$reply>;
+        fn replies() -> Vec<$crate::operation::Documented> {
+            let content = Some(("application/json", $crate::operation::list_of::<$reply>()));
+            vec![$crate::operation::Documented { status: "200", description: "Done", content }]
+        }
+        fn components() -> Vec<$crate::operation::Component> {
+            let mut all = Vec::new();
+            $crate::operation::component::<$reply>(&mut all);
+            all
+        }
+    };
+    (@reply $reply:ty $(, $other:literal $why:literal)*) => {
+        type Reply = $reply;
+        fn replies() -> Vec<$crate::operation::Documented> {
+            let content = Some(("application/json", $crate::operation::named::<$reply>()));
+            vec![
+                $crate::operation::Documented { status: "200", description: "Done", content },
+                $($crate::operation::Documented {
+                    status: stringify!($other),
+                    description: $why,
+                    content: None,
+                },)*
+            ]
+        }
+        fn components() -> Vec<$crate::operation::Component> {
+            let mut all = Vec::new();
+            $crate::operation::component::<$reply>(&mut all);
+            all
+        }
+    };
+}

@@ -1,0 +1,12 @@
+//! The operations of the API, by group.
+
+pub mod cluster;
+pub mod event;
+pub mod fault;
+pub mod metrics;
+pub mod network;
+pub mod node;
+pub mod sriov;
+pub mod storage;
+pub mod task;
+pub mod vm;

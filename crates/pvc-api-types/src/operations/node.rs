@@ -1,0 +1,90 @@
+//! Nodes.
+
+use crate::param::{Flag, Or};
+use crate::{FlushPlan, Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog};
+
+params! {
+    /// Which nodes to list. The three states are alternatives to each other.
+    #[derive(Default)]
+    pub struct NodeFilter {
+        /// A regular expression on the name.
+        limit: Option<String>,
+        /// Nodes whose daemon is in this state.
+        daemon_state: Option<String>,
+        /// Nodes in this coordinator state.
+        coordinator_state: Option<String>,
+        /// Nodes in this domain state.
+        domain_state: Option<String>,
+    }
+}
+
+params! {
+    /// How much of a log.
+    #[derive(Default)]
+    pub struct Lines {
+        /// How many of the last lines.
+        lines: Or<10>,
+    }
+}
+
+choice! {
+    /// What part a node is to have.
+    pub enum Part { Primary = "primary", Secondary = "secondary" }
+}
+
+params! {
+    /// The part that is wanted.
+    pub struct CoordinatorRequest {
+        /// `primary`, or `secondary` to hand the role over.
+        state: Part,
+    }
+}
+
+choice! {
+    /// Whether a node is to take VMs.
+    pub enum Duty { Ready = "ready", Flush = "flush" }
+}
+
+params! {
+    /// The state that is wanted.
+    pub struct DomainRequest {
+        /// `flush` moves the node's VMs away, `ready` takes them back.
+        state: Duty,
+        /// Reply when it is done.
+        wait: Flag,
+    }
+}
+
+operations! { "node":
+    /// The nodes by name.
+    GetNode { GET "/node", Reader, read(NodeFilter) -> [Node] }
+
+    /// One node.
+    GetNodeNode { GET "/node/{node}", Reader, read -> [Node] }
+
+    /// The state of a node's daemon.
+    GetNodeNodeDaemonState { GET "/node/{node}/daemon-state", Reader, read -> NodeDaemonState }
+
+    /// A node's part in the coordination.
+    GetNodeNodeCoordinatorState {
+        GET "/node/{node}/coordinator-state", Reader, read -> NodeCoordinatorState
+    }
+
+    /// Asks a node to become primary, or to leave that to another.
+    PostNodeNodeCoordinatorState {
+        POST "/node/{node}/coordinator-state", Operator, change(CoordinatorRequest)
+    }
+
+    /// Whether a node takes VMs.
+    GetNodeNodeDomainState { GET "/node/{node}/domain-state", Reader, read -> NodeDomainState }
+
+    /// Has a node's VMs moved away, or takes them back.
+    PostNodeNodeDomainState {
+        POST "/node/{node}/domain-state", Operator, change(DomainRequest),
+        dry_run: FlushPlan,
+        "Change nothing, and reply what a flush would do with each VM."
+    }
+
+    /// The end of a node's log.
+    GetNodeNodeLog { GET "/node/{node}/log", Reader, read(Lines) -> NodeLog }
+}
