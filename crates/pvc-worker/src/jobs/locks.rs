@@ -10,7 +10,7 @@ use pvc_model::request::may_flush_locks;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_ops::{Kind as RefusalKind, Refusal};
-use pvc_ports::{HypervisorError, StorageError};
+use pvc_ports::{HypervisorError, StorageError, VolumeLock};
 use pvc_store::StoreError;
 use serde::{Deserialize, Serialize};
 
@@ -83,9 +83,11 @@ impl Kind for FlushLocks {
     }
 
     async fn run(&self, context: &Context, step: &Flush) -> Result<usize, FlushError> {
-        // Somebody may have started the VM since the last volume.
+        // In this order: somebody may start the VM at any moment, and the lock of a guest that was
+        // started since is not among these.
+        let locks = locks(context, &step.volume).await?;
         self.off(context).await?;
-        free(context, &step.volume).await
+        free(context, &step.volume, &locks).await
     }
 
     /// What was freed stays so: its holder was dead.
@@ -125,18 +127,25 @@ impl FlushLocks {
     }
 }
 
-/// Frees all locks on `volume`. A volume that is not there has none.
-async fn free(context: &Context, volume: &VolumeId) -> Result<usize, FlushError> {
-    let storage = &context.tools.storage;
-    let locks = match storage.locks(volume).await {
+/// The locks on `volume`. A volume that is not there has none.
+async fn locks(context: &Context, volume: &VolumeId) -> Result<Vec<VolumeLock>, FlushError> {
+    match context.tools.storage.locks(volume).await {
         Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => {
             context.log(format!("volume {volume} does not exist"));
-            return Ok(0);
+            Ok(Vec::new())
         }
-        locks => locks?,
-    };
-    for lock in &locks {
-        storage.break_lock(volume, lock).await?;
+        locks => Ok(locks?),
+    }
+}
+
+/// Frees these locks on `volume`, and returns how many they are.
+async fn free(
+    context: &Context,
+    volume: &VolumeId,
+    locks: &[VolumeLock],
+) -> Result<usize, FlushError> {
+    for lock in locks {
+        context.tools.storage.break_lock(volume, lock).await?;
         context.log(format!("freed the lock that {} held on volume {volume}", lock.address));
     }
     Ok(locks.len())
