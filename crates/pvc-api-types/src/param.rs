@@ -163,8 +163,7 @@ impl Param for Option<Commas> {
     }
 }
 
-/// A boolean that is false unless said otherwise. Only `true` is sent: the servers that know it
-/// take its absence for `false`.
+/// A boolean that is false unless said otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Flag(pub bool);
 
@@ -172,6 +171,23 @@ impl Param for Flag {
     const REQUIRED: bool = false;
     fn read(values: &[String]) -> Result<Self, String> {
         Option::<bool>::read(values).map(|flag| Flag(flag.unwrap_or(false)))
+    }
+    fn write(&self) -> Vec<String> {
+        vec![self.0.text()]
+    }
+    fn schema() -> Schema {
+        <bool as Scalar>::schema()
+    }
+}
+
+/// A boolean as [`Flag`] that PVC 1.0.3 does not know: a client sends it only where it is true.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Added(pub bool);
+
+impl Param for Added {
+    const REQUIRED: bool = false;
+    fn read(values: &[String]) -> Result<Self, String> {
+        Flag::read(values).map(|flag| Added(flag.0))
     }
     fn write(&self) -> Vec<String> {
         if self.0 { vec![true.text()] } else { Vec::new() }

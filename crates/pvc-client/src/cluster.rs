@@ -2,7 +2,7 @@
 
 use pvc_api_types::PrimaryNode;
 use pvc_api_types::operations::cluster::{GetBackup, GetStatusPrimaryNode, Saving};
-use pvc_api_types::param::{Flag, Nothing};
+use pvc_api_types::param::{Added, Nothing};
 use serde_json::Value;
 
 use crate::client::Client;
@@ -22,7 +22,7 @@ impl Client {
     /// Every record of the cluster by its path; the passwords of the nodes' BMCs `with_secrets`
     /// only, unless the API is that of PVC 1.0.3, which always sends them.
     pub fn backup(&self, with_secrets: bool) -> Result<Value, Error> {
-        let answer = self.read(GetBackup, [], &Saving { secrets: Flag(with_secrets) })?.value()?;
+        let answer = self.read(GetBackup, [], &Saving { secrets: Added(with_secrets) })?.value()?;
         match answer {
             // The API sends JSON inside a JSON text, and old clients decode it twice.
             Value::String(inner) => serde_json::from_str(&inner).map_err(|source| {

@@ -297,7 +297,7 @@ fn a_stated_limit_ends_the_waiting() {
     let error =
         client(stub.base()).change_waiting(PostVmVmState, ["web1"], &request, wait).unwrap_err();
     assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
-    assert_eq!(stub.lines(), ["POST /vm/web1/state?state=start&wait=True"]);
+    assert_eq!(stub.lines(), ["POST /vm/web1/state?state=start&force=False&wait=True"]);
 }
 
 #[test]

@@ -87,7 +87,7 @@ mod tests {
         let dear = marked(&format!("<domain>{}</domain>", "<a b='c'>".repeat(200)));
         assert_eq!(
             dear.expect_err("it is not parsed"),
-            "the guest's description cannot be used: the XML is nested more than 128 deep"
+            "the guest's description cannot be used: the XML has elements nested more than 128 deep"
         );
     }
 }

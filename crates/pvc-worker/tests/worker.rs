@@ -358,3 +358,48 @@ async fn a_worker_is_announced_with_its_kinds_for_as_long_as_it_is_there() {
     })
     .await;
 }
+
+/// A definition with one volume and a comment that only looks like the VM's name.
+fn xml() -> String {
+    format!(
+        "<domain type='kvm'><!-- web1's own --><name>web1</name><uuid>{UUID}</uuid>\
+         <memory unit='MiB'>512</memory><vcpu>1</vcpu>\
+         <os><type arch='x86_64' machine='pc'>hvm</type></os><devices>\
+         <emulator>/usr/bin/kvm</emulator><disk type='network' device='disk'>\
+         <source protocol='rbd' name='vms/web1_sda'/><target dev='sda' bus='scsi'/></disk>\
+         <console type='pty'/></devices></domain>"
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rename_takes_the_volumes_along_and_reaches_the_vms_snapshots() {
+    let world = World::with_vm(VmState::Stop).await;
+    let id = |text| VolumeId::from_record(text).expect("well formed");
+    world.change(Change::Vm(UUID, VmChange::Xml(xml()))).await;
+    world.change(Change::PutVolume { id: id("vms/web1_sda"), stats: "{}".into() }).await;
+    let mut dump = world.store.backup(true).await.expect("reachable");
+    let root = format!("/domains/{UUID}/snapshots/before");
+    let keys = [
+        ("", "before"),
+        ("/timestamp", "1.5"),
+        ("/rbdsnaplist", "vms/web1_sda@before,vms/data@before"),
+    ];
+    dump.extend(keys.map(|(key, value)| (format!("{root}{key}"), value.to_owned())));
+    dump.insert(format!("{root}/xml"), xml());
+    world.store.restore(&dump).await.expect("a dump of this store");
+    let vm = JobVm { name: "web1".into(), uuid: Some(UUID) };
+    let job = world.submit(1, JobWork::RenameVm { vm, to: "shop".into() }).await;
+    let end = world.end_of(&job).await;
+    assert_eq!(end.state, JobState::Succeeded, "{end:?}");
+    let view = world.store.fresh().await.expect("reachable");
+    let record = &view.vms[&UUID];
+    assert_eq!((record.name.as_str(), record.volumes()), ("shop", vec![id("vms/shop_sda")]));
+    assert_eq!(record.recorded_volumes, [id("vms/shop_sda")]);
+    assert!(record.xml.contains("<!-- web1's own -->"), "what only looks like the name stays");
+    assert!(world.storage.volume(&id("vms/shop_sda")).await.is_ok());
+    assert!(view.volumes.contains_key(&id("vms/shop_sda")));
+    assert!(!view.volumes.contains_key(&id("vms/web1_sda")));
+    let snapshot = &record.snapshots[0];
+    assert_eq!(snapshot.volumes, ["vms/shop_sda@before", "vms/data@before"]);
+    assert!(snapshot.xml.contains("<name>shop</name>") && snapshot.xml.contains("vms/shop_sda"));
+}

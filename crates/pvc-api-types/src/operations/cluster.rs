@@ -1,6 +1,6 @@
 //! The cluster as a whole: the root, logging in and out, status, records.
 
-use crate::param::{Flag, Nothing};
+use crate::param::{Added, Flag, Nothing};
 use crate::{ClusterStatus, Message, PrimaryNode, StoreAccess};
 
 params! {
@@ -40,7 +40,7 @@ params! {
     #[derive(Default)]
     pub struct Saving {
         /// The passwords of the nodes' BMCs as well: keep it like them.
-        secrets: Flag,
+        secrets: Added,
     }
 }
 

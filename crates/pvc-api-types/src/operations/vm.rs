@@ -1,7 +1,7 @@
 //! VMs.
 
 use super::node::Lines;
-use crate::param::{Commas, Flag, Or};
+use crate::param::{Added, Commas, Flag, Or};
 use crate::{Message, MovePlan, Vm, VmConsole, VmMeta, VmNode, VmState, VmTags};
 
 choice! {
@@ -59,10 +59,10 @@ choice! {
 params! {
     /// A new VM.
     pub struct Definition {
-        /// The only nodes it may be placed on.
-        limit: Commas,
         /// The node to assign it to; without one it is chosen.
         node: Option<String>,
+        /// The only nodes it may be placed on.
+        limit: Commas,
         /// How a target node is chosen; `none` for the cluster's way.
         selector: Option<SelectorWord>,
         /// Whether it starts with its node.
@@ -76,7 +76,7 @@ params! {
         /// Tags that cannot be removed.
         protected_tags: Vec<String>,
         /// Takes it also if it is plugged into a network between the nodes.
-        force: Flag,
+        force: Added,
         @form
         /// The libvirt domain XML, with name and UUID.
         xml: String,
@@ -89,7 +89,7 @@ params! {
         /// Restarts a running guest, so that it gets the new hardware.
         restart: Flag,
         /// Takes it also if it is plugged into a network between the nodes.
-        force: Flag,
+        force: Added,
         @form
         /// The libvirt domain XML, of the same name and UUID.
         xml: String,
@@ -100,7 +100,7 @@ params! {
     /// Other hardware, to be judged.
     pub struct Proposal {
         /// As if the definition were changed with `force`.
-        force: Flag,
+        force: Added,
         @form
         /// The libvirt domain XML, of the same name and UUID.
         xml: String,
@@ -209,7 +209,7 @@ params! {
     /// A device to plug in.
     pub struct Attachment {
         /// Plugs it in also into a network between the nodes.
-        force: Flag,
+        force: Added,
         @form
         /// One element of libvirt's domain XML, as below `<devices>`.
         xml: String,

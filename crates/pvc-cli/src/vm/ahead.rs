@@ -9,7 +9,7 @@ use pvc_api_types::operations::vm::{
     GetVm, GetVmVm, GetVmVmRemoval, PostVmVmCheck, PostVmVmRename, PostVmVmState, Proposal,
     Removal, Rename, StateChange, StateWord, VmFilter,
 };
-use pvc_api_types::param::Flag;
+use pvc_api_types::param::{Added, Flag};
 use pvc_api_types::{Vm, VmDisk};
 use pvc_client::{Client, Error, Kind};
 use pvc_domain::VM_NAME_LIMIT;
@@ -92,7 +92,7 @@ pub fn check_delete(
 /// Whether another definition would be refused, for who asks somebody before it. A server that
 /// cannot tell does not know the path, and is taken for one that would not refuse.
 pub fn check_modify(client: &Client, vm: &str, xml: &str, force: bool) -> Result<(), Error> {
-    let proposal = Proposal { force: Flag(force), xml: xml.to_owned() };
+    let proposal = Proposal { force: Added(force), xml: xml.to_owned() };
     match client.read(PostVmVmCheck, [vm], &proposal) {
         Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::BadAnswer) => Err(error),
         _ => Ok(()),

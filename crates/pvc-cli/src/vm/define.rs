@@ -1,5 +1,5 @@
 use pvc_api_types::operations::vm::{Definition, MethodWord, PostVm, SelectorWord};
-use pvc_api_types::param::{Commas, Flag, Or};
+use pvc_api_types::param::{Added, Commas, Flag, Or};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -76,7 +76,7 @@ impl Define {
             migration_max_downtime: Or(self.max_downtime),
             user_tags: self.tags,
             protected_tags: self.protected_tags,
-            force: Flag(self.force),
+            force: Added(self.force),
         };
         let message = pvc.client()?.change(PostVm, [], &new);
         let named = || new.node.iter().chain(&new.limit.0).map(String::as_str);

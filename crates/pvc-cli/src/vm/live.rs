@@ -5,7 +5,7 @@ use pvc_api_types::Vm;
 use pvc_api_types::operations::vm::{
     Attachment, DeleteVmVmDevice, DeviceRequest, GetVmVm, Modification, PostVmVmDevice, PutVmVm,
 };
-use pvc_api_types::param::Flag;
+use pvc_api_types::param::{Added, Flag};
 use pvc_domain::Domain;
 
 use super::{ahead, definition};
@@ -94,7 +94,7 @@ impl Edit {
     }
 
     fn modification(&self, xml: &str, restart: bool) -> Modification {
-        let (restart, force) = (Flag(restart), Flag(self.force));
+        let (restart, force) = (Flag(restart), Added(self.force));
         Modification { restart, force, xml: xml.to_owned() }
     }
 
@@ -123,7 +123,7 @@ impl Edit {
         let task = pvc.client()?.submit(
             PostVmVmDevice,
             [&self.vm.uuid],
-            &Attachment { force: Flag(self.force), xml: device.to_owned() },
+            &Attachment { force: Added(self.force), xml: device.to_owned() },
         )?;
         match task::finish(pvc, task, TaskWait::default()) {
             // Only a task that has ended tells that the guest has not taken the device.
