@@ -28,8 +28,7 @@ pub fn frame() -> OpenApi {
     let mut info = Info::new("PVC", env!("CARGO_PKG_VERSION"));
     info.description = Some(
         "Parallel Virtual Cluster. Every parameter is taken from the query and from an urlencoded \
-         or multipart \
-         body alike; parameters that an operation does not know are ignored."
+         or multipart body alike; parameters that an operation does not know are ignored."
             .to_owned(),
     );
     let mut document = OpenApiBuilder::new().info(info).servers(Some([Server::new("/")])).build();

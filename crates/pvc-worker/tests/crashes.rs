@@ -492,3 +492,20 @@ async fn a_renaming_is_done_by_another_node_while_its_own_worker_is_not_there() 
     tokio::time::sleep(LONG).await;
     assert_eq!(bound.progress().state, JobState::Pending, "this one needs its own node");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_lock_of_a_guest_that_is_started_while_locks_are_flushed_stays() {
+    let world = World::new(Case::FlushLocks).await;
+    let process = world.healthy_worker("hv1").await;
+    let gate = Gate::closing_at(0);
+    world.storage.set_gate(gate.clone());
+    let is_asked = || gate.is_closed();
+    pvc_testkit::eventually("the locks are asked for", Duration::from_secs(60), is_asked).await;
+    world.write(|changes| _ = changes.vm(UUID, VmChange::State(VmState::Start))).await;
+    world.storage.lock("vms/web1_sda", "10.0.0.1");
+    gate.open();
+    assert_eq!(world.end().await.state, JobState::Failed);
+    let left = world.storage.locks(&id("vms/web1_sda")).await.expect("it is there");
+    assert!(left.iter().any(|lock| lock.address == "10.0.0.1"), "{left:?}");
+    process.die().await;
+}

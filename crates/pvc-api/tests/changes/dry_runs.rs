@@ -1,6 +1,9 @@
 //! What a change would come to is told without making it.
 
+use axum::body::Body;
+
 use super::*;
+use crate::common::request;
 
 #[tokio::test]
 async fn what_a_move_would_come_to_is_told_without_making_it() {
@@ -88,4 +91,82 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change
     assert_eq!(api.state("db"), VmState::Stop);
     let view = api.store.view();
     assert!(view.vm("shop").is_none() && view.jobs.is_empty());
+}
+
+/// Each operation that can be tried, with what it takes to be carried out.
+const CHANGES: [(&str, &str, &str); 22] = [
+    ("POST", "/status", "state=true"),
+    ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
+    ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
+    ("POST", "/store/access", "access=members"),
+    ("PUT", "/faults", ""),
+    ("DELETE", "/faults", ""),
+    ("PUT", "/faults/{fault_id}", ""),
+    ("DELETE", "/faults/{fault_id}", ""),
+    ("DELETE", "/tasks/{task_id}", ""),
+    ("POST", "/node/{node}/coordinator-state", "state=primary"),
+    ("POST", "/node/{node}/domain-state", "state=flush"),
+    ("POST", "/vm", "xml=@new"),
+    ("POST", "/vm/{vm}", "xml=@new"),
+    ("PUT", "/vm/{vm}", "xml=@web"),
+    ("DELETE", "/vm/{vm}", ""),
+    ("POST", "/vm/{vm}/meta", "autostart=true"),
+    ("POST", "/vm/{vm}/tags", "action=add&tag=daily"),
+    ("POST", "/vm/{vm}/state", "state=start"),
+    ("POST", "/vm/{vm}/node", "action=move&node=pvchv2"),
+    ("POST", "/vm/{vm}/rename", "new_name=shop"),
+    ("POST", "/vm/{vm}/locks", ""),
+    ("POST", "/vm/{vm}/device", "xml=@device"),
+];
+
+#[tokio::test]
+async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
+    let api = with_web().await;
+    let document = serde_json::to_value(pvc_api::document()).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    let mut described: Vec<(String, String)> = Vec::new();
+    for (path, item) in paths {
+        for (method, operation) in item.as_object().unwrap() {
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            if parameters.clone().any(|parameter| parameter["name"] == "dry_run") {
+                let path = path.strip_prefix("/api/v1").unwrap();
+                described.push((method.to_uppercase(), path.to_owned()));
+            }
+        }
+    }
+    let known = |(method, path): &(String, String)| {
+        CHANGES.iter().any(|(known, at, _)| known == method && at == path)
+            // As its like, of a guest that runs.
+            || (method == "DELETE" && path == "/vm/{vm}/device")
+    };
+    let missing: Vec<_> = described.iter().filter(|operation| !known(operation)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let before = api.get("/backup?secrets=true").await.ok();
+    let mut done = 0;
+    for (method, path, given) in CHANGES {
+        let new = UUID.replace('2', "4");
+        let expected = if path == "/vm/{vm}" && method == "POST" { "extra" } else { "web" };
+        let path = path.replace("{vm}", expected).replace("{node}", "pvchv1");
+        let path = path.replace(['{', '}'], "");
+        let given = given
+            .replace("@new", &escaped(&xml("extra", &new)))
+            .replace("@web", &escaped(&xml("web", UUID)))
+            .replace("@device", &escaped("<interface type='bridge'/>"));
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let asked = request(method.clone(), &format!("{path}?dry_run=true&{given}"));
+        let reply = api.send(asked.body(Body::empty()).unwrap()).await;
+        done += usize::from(reply.status == 200);
+        assert!(
+            ![401, 404, 405, 500].contains(&reply.status.as_u16()) || path.contains("_id"),
+            "{method} {path}: {}",
+            reply.text()
+        );
+        let after = api.get("/backup?secrets=true").await.ok();
+        assert_eq!(after, before, "{method} {path} changed something: {}", reply.text());
+    }
+    assert!(done >= 14, "most of them would be carried out: {done}");
+}
+
+fn escaped(text: &str) -> String {
+    form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }

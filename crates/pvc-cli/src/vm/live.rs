@@ -75,7 +75,7 @@ impl Edit {
     /// told from when on the change holds.
     pub fn save(&self, pvc: &mut Pvc, decision: Decision) -> Outcome {
         self.record(pvc, decision == Decision::Restart)?;
-        if decision == Decision::Restart || !self.has_guest() {
+        if pvc.dry_run || decision == Decision::Restart || !self.has_guest() {
             return Ok(());
         }
         pvc.out.flush();
