@@ -1,5 +1,8 @@
 //! VMs are moved, sent elsewhere on their way, and called back.
 
+use pvc_model::cluster::Cluster;
+use pvc_store::Expect;
+
 use super::*;
 
 #[tokio::test]
@@ -245,4 +248,27 @@ async fn a_vm_that_waits_for_its_node_is_started_by_the_one_that_it_is_given_to(
     waits().await;
     assert_eq!(vm::move_vm(&world.store, "web1", &ask).await.unwrap().state, None);
     assert_eq!((world.vm().state.clone(), world.vm().autostart), (VmState::Stop, true));
+}
+
+#[tokio::test]
+async fn a_node_is_not_ready_on_a_view_without_the_vm_that_was_given_to_it_meanwhile() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.define("web1", UUID).await;
+    world.write(|changes| _ = changes.vm(UUID, VmChange::Node("hv1".into()))).await;
+    let (slow, connection) = world.slow_process().await;
+    let store = world.store.clone();
+    let given = moving(Movement::Move, Some("hv2"));
+    connection.before_next_multi(async move {
+        vm::move_vm(&store, "web1", &given).await.unwrap();
+    });
+    let mut seen = Vec::new();
+    let decide = |cluster: &Cluster| {
+        seen.push(cluster.vms[&UUID].node.clone());
+        let mut changes = Changes::new();
+        changes.expect(Expect::Placements);
+        changes.node(&"hv2".into(), NodeChange::Domain(DomainState::Ready));
+        Ok::<_, std::convert::Infallible>((changes, ()))
+    };
+    slow.change(decide).await.unwrap();
+    assert_eq!(seen, [Some("hv1".into()), Some("hv2".into())], "it is decided again");
 }
