@@ -11,7 +11,7 @@ use crate::storage::{OsdRecord, PoolName, PoolRecord, VolumeId, VolumeRecord};
 use crate::vm::{Selector, VmRecord};
 use crate::{NodeName, Uuid};
 
-/// What is recorded about the cluster itself.
+/// Record of the cluster itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterRecord {
     pub name: String,

@@ -8,20 +8,20 @@
 
 use std::time::Duration;
 
-/// What the manager of a member says of it.
+/// State of a member of the database, as its manager reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its copy takes writes.
+    /// Whether its copy takes writes.
     pub leads: bool,
-    /// As the manager calls it; `None` if the cluster of the database does not know the member, or
-    /// the manager not the cluster.
+    /// State, in the manager's word; `None` if the cluster of the database does not know the
+    /// member, or the manager not the cluster.
     pub state: Option<String>,
     /// When the manager last heard of ZooKeeper, since the epoch by this machine's clock, if it
     /// says so.
     pub heard: Option<Duration>,
 }
 
-/// What is wrong with a member.
+/// Reason why a member is unhealthy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     pub why: String,
@@ -29,13 +29,13 @@ pub struct Trouble {
     pub restart: bool,
 }
 
-/// How long a manager may be without ZooKeeper while this node has it.
+/// Time that a manager may be without ZooKeeper while this node has it.
 const UNHEARD: Duration = Duration::from_secs(90);
 
 impl Member {
-    /// What is wrong with it at `wall`, since the epoch. One that leads is never started again: it
-    /// may be the only one that is well. Neither is one that is still being made, which would begin
-    /// anew, or that somebody has stopped.
+    /// Returns what is wrong with the member at `wall`, since the epoch. One that leads is never
+    /// started again: it may be the only one that is well. Neither is one that is still being made,
+    /// which would begin anew, or that somebody has stopped.
     pub fn trouble(&self, wall: Duration) -> Option<Trouble> {
         let restart = !self.leads;
         if let Some(silence) =
@@ -60,16 +60,16 @@ impl Member {
     }
 }
 
-/// How long something is wrong before it is a fault.
+/// Time that something is wrong before it is a fault.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long something is wrong before the manager is started again.
+/// Time that something is wrong before the manager is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(120);
 
-/// How long a member is well before the next trouble is another.
+/// Time that a member is well before the next trouble is another.
 const WELL: Duration = Duration::from_secs(600);
 
-/// How often a fault that goes on is told again.
+/// Interval at which a fault that goes on is raised again.
 const REFRESH: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub enum Act {
     Restart(String),
 }
 
-/// What is remembered of a member between two looks. All times are monotonic.
+/// Memory of a member between two looks. All times are monotonic.
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
     unwell: Option<Duration>,

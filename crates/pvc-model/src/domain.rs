@@ -1,4 +1,4 @@
-//! What a VM's domain XML says, in the words that PVC needs. Reading and editing it: crate
+//! Contents of a VM's domain XML, as far as PVC needs them. Reading and editing it: crate
 //! `pvc-domain`.
 
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::Uuid;
 use crate::storage::VolumeId;
 
-/// What a disk is made of.
+/// Source of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiskSource {
     /// A volume of the storage: `type='network'`, `protocol='rbd'`.
@@ -96,7 +96,7 @@ pub struct Controller {
     pub model: Option<String>,
 }
 
-/// What a domain XML says.
+/// Contents of a domain XML.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DomainSummary {
     pub name: String,

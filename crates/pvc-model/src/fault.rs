@@ -8,8 +8,8 @@ pub const VM_NOT_RESTARTED: &str = "VM_NOT_RESTARTED";
 /// The kind of the fault of a node whose hypervisor does not answer.
 pub const HYPERVISOR_UNREACHABLE: &str = "HYPERVISOR_UNREACHABLE";
 
-/// How often that fault is written again while it lasts: soon enough to tell one that is over from
-/// one that goes on.
+/// Interval at which that fault is written again while it lasts: soon enough to tell one that is
+/// over from one that goes on.
 pub const HYPERVISOR_REFRESH: Duration = Duration::from_secs(60);
 
 /// An identifier of a fault: upper-case words joined by `_`. What cannot be part of a key is
@@ -30,7 +30,7 @@ pub struct FaultRecord {
     /// Empty until acknowledged.
     pub acknowledged_at: String,
     pub acknowledged: bool,
-    /// What it takes from the cluster's 100 points of health.
+    /// Points that it takes from the cluster's 100 of health.
     pub delta: i64,
     pub message: String,
 }

@@ -37,14 +37,14 @@ pub use sightings::Sightings;
 /// Chances of a suspected node to show that it lives before its power is cut, one interval each.
 pub const SAVING_THROWS: u32 = 6;
 
-/// So many recoveries wait for nodes that may take VMs in a moment: about as long as the saving
-/// throws of one that is only suspected last.
+/// Number of recoveries that wait for nodes that may take VMs in a moment: about as long as the
+/// saving throws of one that is only suspected last.
 const WAITING_RECOVERIES: u32 = 5;
 
-/// So often one coordinator tries to cut a node off before it lets another one try.
+/// Number of times that one coordinator tries to cut a node off before it lets another one try.
 const ATTEMPTS: u32 = 4;
 
-/// How soon a BMC that says the power is off is asked again.
+/// Time after which a BMC that says the power is off is asked again.
 const CONFIRM_AFTER: Duration = Duration::from_millis(500);
 
 /// A node that lives and has lost the store writes its next stamp at the latest so long after
@@ -68,8 +68,8 @@ impl Rules {
         Rules { keepalive_interval, fence_intervals: 0, recover_after_success: false }
     }
 
-    /// How much of a suspicious silence may lie before a fencer's present connection to the store:
-    /// all but what a node that lives may need to come back itself.
+    /// Longest part of a suspicious silence that may lie before a fencer's present connection to
+    /// the store: all but what a node that lives may need to come back itself.
     fn carried(&self) -> Duration {
         self.suspicious().unwrap_or_default().saturating_sub(COMES_BACK)
     }
@@ -80,7 +80,7 @@ impl Rules {
     }
 }
 
-/// What a fencer looks at.
+/// View that a fencer decides on.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     pub me: &'a NodeName,
@@ -91,7 +91,7 @@ pub struct View<'a> {
     pub now: Duration,
 }
 
-/// What is done next for one node.
+/// Next step for one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Record that it is taken for dead, if its stamp is still this one.
@@ -105,16 +105,16 @@ pub enum Step {
     /// Give its VMs to other nodes; with patience, those that only a node could take which starts,
     /// takes back its own VMs or is suspected wait for it.
     Recover { may_wait: bool },
-    /// Its power has been off; switch it on again.
+    /// Switch the power on again, which has been off.
     PowerOn,
 }
 
 /// How it is known that a node is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
-    /// Its BMC said twice that the power is off.
+    /// The BMC said twice that the power is off.
     FoundOff,
-    /// Its BMC says that the power is off, after it was told to cut it.
+    /// The BMC says that the power is off, after it was told to cut it.
     CutOff,
 }
 
@@ -129,18 +129,18 @@ impl std::fmt::Display for Proof {
     }
 }
 
-/// What a fencer remembers of a node that it works on.
+/// Memory of a fencer about a node that it works on.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     /// Something is under way for it.
     pub busy: bool,
-    /// Its stamp, and how long it had been silent, when this fencer took it up.
+    /// Stamp of the node, and how long it had been silent, when this fencer took it up.
     taken_up: Option<(i32, Duration)>,
-    /// How often in a row its BMC said that the power is off.
+    /// Number of times in a row that its BMC said that the power is off.
     found_off: u32,
-    /// Its power was cut, and its BMC says so.
+    /// Power was cut, and the BMC says so.
     cut_off: bool,
-    /// Its power was cut, or may have been though it lived.
+    /// Power was cut, or may have been though the node lived.
     may_be_off: bool,
     ask_at: Duration,
     /// Failed attempts to cut its power.
@@ -152,34 +152,35 @@ pub struct History {
 }
 
 impl History {
-    /// Its BMC was asked. `None`: it did not say.
+    /// Notes the answer of the node's BMC. `None`: it did not say. `None`: it did not say.
     pub fn heard_of_power(&mut self, is_on: Option<bool>, now: Duration, interval: Duration) {
         self.found_off = if is_on == Some(false) { self.found_off + 1 } else { 0 };
         self.ask_at = now + if self.found_off > 0 { CONFIRM_AFTER.min(interval) } else { interval };
     }
 
-    /// Its power was cut, and its BMC says so.
+    /// Notes that its power was cut, as its BMC says.
     pub fn was_cut_off(&mut self) {
         (self.cut_off, self.may_be_off) = (true, true);
     }
 
-    /// It was found alive while its power was about to be cut: the command may have come through.
+    /// Notes that it was found alive while its power was about to be cut: the command may have come
+    /// through.
     pub fn may_be_cut_off(&mut self) {
         self.may_be_off = true;
     }
 
-    /// It has stamped since it was taken up.
+    /// Notes that it has stamped since it was taken up.
     fn has_stamped(&mut self) {
         let switching_on = std::mem::take(&mut self.switching_on);
         *self = History { may_be_off: self.may_be_off, switching_on, ..History::default() };
     }
 
-    /// It was switched on again.
+    /// Notes that it was switched on again.
     pub fn was_switched_on(&mut self) {
         (self.cut_off, self.may_be_off) = (false, false);
     }
 
-    /// Its power could not be cut.
+    /// Notes that its power could not be cut.
     pub fn could_not_be_cut_off(&mut self, now: Duration) {
         self.attempts.unreachable(now);
     }
@@ -194,13 +195,13 @@ impl History {
         self.recoveries.unreachable(now);
     }
 
-    /// Its power could not be switched on again.
+    /// Notes that its power could not be switched on again.
     pub fn could_not_switch_on(&mut self, now: Duration) {
         self.switching_on.unreachable(now);
     }
 }
 
-/// What is to be done now, and when to look again at the latest.
+/// Steps to be taken now, and when to look again at the latest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     pub steps: Vec<(NodeName, Step)>,
@@ -302,7 +303,7 @@ pub fn wants_power(node: &NodeRecord) -> bool {
         .is_some_and(|fence| fence.proven_at.is_some() && fence.power == PowerAfter::Due)
 }
 
-/// What has become of the power of a node that was fenced; `None` if it lives, and no fencer has
+/// Returns the state of the power of a node that was fenced; `None` if it lives, and no fencer has
 /// said that it switched it on: somebody did, or its BMC never confirmed it, or it was never off.
 pub fn power_after(node: &NodeRecord) -> Option<PowerAfter> {
     let power = node.fence.as_ref()?.power;
@@ -362,7 +363,7 @@ fn prove(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step> 
     history.attempts.wait_until(view.now).is_none().then_some(Step::CutPower { stamp })
 }
 
-/// What fencers record about a node's last fence, for the operator and for each other. Times are
+/// Record of a node's last fence, written by fencers for the operator and for each other. Times are
 /// seconds since the epoch by the fencer's wall clock, and for people only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FenceNote {
@@ -385,13 +386,13 @@ pub struct FenceNote {
     pub power: PowerAfter,
 }
 
-/// What became of the power after the fence.
+/// State of the power after the fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PowerAfter {
     /// Not touched by a fencer.
     #[default]
     Untouched,
-    /// It is to be switched on again.
+    /// Power is to be switched on again.
     Due,
     /// The BMC was told to, and said yes.
     SwitchedOn,

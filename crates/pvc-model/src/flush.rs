@@ -13,20 +13,20 @@ use crate::vm::moving::{MovePhase, is_moving};
 use crate::vm::{VmRecord, VmState};
 use crate::{NodeName, Uuid};
 
-/// What becomes of a VM when its node is emptied.
+/// Lot of a VM whose node is emptied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes there, and comes back.
+    /// Goes there, and comes back.
     Move(NodeName),
     /// No other node can take it: it is off until its own is ready again.
     ShutDown(NoPlace),
-    /// It is on its way, or is being ended or restarted: that is waited for.
+    /// Is on its way, or is being ended or restarted: that is waited for.
     UnderWay,
-    /// It can neither stay nor go at present; for people, why.
+    /// Can neither stay nor go at present; for people, why.
     Blocked(String),
 }
 
-/// What becomes of every VM of `node`, in order, if all of them went at once; `promises` is kept
+/// Decides about every VM of `node`, in order, as if all of them went at once; `promises` is kept
 /// up. Those in `failed` could not be moved a moment ago.
 pub fn fates(
     cluster: &Cluster,
@@ -91,7 +91,7 @@ fn failure(vm: &VmRecord) -> String {
     }
 }
 
-/// One VM that leaves now.
+/// A VM that leaves now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leave {
     pub vm: Uuid,
@@ -100,7 +100,7 @@ pub struct Leave {
     pub home: Option<NodeName>,
 }
 
-/// What is left to do to empty a node.
+/// Work that is left to do to empty a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flush {
     /// To be moved now.
@@ -109,7 +109,7 @@ pub struct Flush {
     pub shut_down: Vec<Uuid>,
     /// On their way, or waiting for their turn.
     pub waiting: Vec<Uuid>,
-    /// What keeps the flush from its end, and why.
+    /// VMs that keep the flush from its end, and why.
     pub blocked: Vec<(Uuid, String)>,
 }
 
@@ -120,7 +120,7 @@ impl Flush {
     }
 }
 
-/// What to do next to empty `node`, with at most `at_once` VMs on their way together.
+/// Decides what to do next to empty `node`, with at most `at_once` VMs on their way together.
 pub fn flush(
     cluster: &Cluster,
     node: &NodeName,
@@ -168,27 +168,27 @@ fn is_only_crowded(cluster: &Cluster, no: &NoPlace) -> bool {
     })
 }
 
-/// One VM that a node takes back.
+/// A VM that a node takes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TakeBack {
-    /// It was shut down when the node was emptied, or is marked to be started: start it.
+    /// Start it: it was shut down when the node was emptied, or is marked to be started.
     Start(Uuid),
-    /// It is marked to be started and is already: only the mark goes.
+    /// Remove the mark only: it is marked to be started and is already.
     Unmark(Uuid),
-    /// It came from here and is off: it belongs here again and stays off.
+    /// Assign it to this node: it came from here, is off and stays off.
     Assign(Uuid),
-    /// It came from here and runs elsewhere, or is just leaving: it is moved back.
+    /// Move it back: it came from here and runs elsewhere, or is just leaving.
     Move(Uuid),
 }
 
-/// What `node` has to do to be ready.
+/// Work that is left until `node` is ready.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unflush {
     /// To be done now.
     pub now: Vec<TakeBack>,
     /// On their way here, or waiting for their turn.
     pub waiting: Vec<Uuid>,
-    /// Those that stay where they are, and why.
+    /// VMs that stay where they are, and why.
     pub stay: Vec<(Uuid, Unfit)>,
 }
 
@@ -199,8 +199,8 @@ impl Unflush {
     }
 }
 
-/// What `node` takes back when it becomes ready, with at most `at_once` VMs on their way together.
-/// Those in `tried` were moved back already, and are not once more.
+/// Decides what `node` takes back when it becomes ready, with at most `at_once` VMs on their way
+/// together. Those in `tried` were moved back already, and are not once more.
 pub fn unflush(
     cluster: &Cluster,
     node: &NodeName,
@@ -234,8 +234,8 @@ pub fn unflush(
     back
 }
 
-/// How much of the node's memory is promised to VMs that are on their way to it, and to those that
-/// are started on it now: these belong there, what comes from elsewhere may stay.
+/// Memory of the node that is promised to VMs that are on their way to it, and to those that are
+/// started on it now: these belong there, what comes from elsewhere may stay.
 fn promised_mib(cluster: &Cluster, own: &NodeRecord) -> u64 {
     let mut promises = Promises::under_way(cluster);
     for vm in cluster.vms.values().filter(|vm| !own.running.contains(&vm.uuid)) {
@@ -285,28 +285,28 @@ fn take_back(vm: &VmRecord, own: &NodeRecord) -> Option<TakeBack> {
     }
 }
 
-/// One VM that a node being emptied or filled waits for.
+/// A VM that a node being emptied or filled waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
     pub vm: Uuid,
     pub kind: WaitKind,
-    /// For people, after the VM's name.
+    /// Reason for people, to be read after the VM's name.
     pub why: String,
-    /// How much of its memory has been copied.
+    /// Share of its memory that has been copied.
     pub percent: Option<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitKind {
-    /// It moves, or will.
+    /// Moves, or will.
     Moves,
-    /// It shuts down, or will.
+    /// Shuts down, or will.
     ShutsDown,
-    /// It is at something else that has to end first.
+    /// Is at something else that has to end first.
     Busy,
-    /// It can neither stay nor go at present.
+    /// Can neither stay nor go at present.
     Blocked,
-    /// It does not come back, which keeps nobody waiting.
+    /// Does not come back, which keeps nobody waiting.
     Stays,
 }
 
@@ -328,8 +328,8 @@ impl Wait {
     }
 }
 
-/// What `node` waits for to be flushed or ready, whichever it is asked for, in order. Judged by the
-/// records alone: whatever its daemon is.
+/// VMs that `node` waits for to be flushed or ready, whichever it is asked for, in order. Judged by
+/// the records alone: whatever its daemon is.
 pub fn waits(cluster: &Cluster, node: &NodeName) -> Vec<Wait> {
     match cluster.nodes.get(node).map(|own| &own.domain_state) {
         Some(DomainState::Flush) => waits_to_empty(cluster, node),

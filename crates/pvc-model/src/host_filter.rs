@@ -15,7 +15,7 @@ use crate::link::IpNet;
 /// The table of nftables that is ours, of the family `inet`.
 pub const TABLE: &str = "pvc-hosts";
 
-/// Who may reach which ports of a node.
+/// Rules about who may reach which ports of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFilter {
     /// The addresses of the nodes, floating ones too. Without one there is no filter: it would cut
@@ -87,8 +87,8 @@ impl HostFilter {
         self
     }
 
-    /// What `nft -f` makes of nothing, or of any table of this name, in one step: no packet meets
-    /// half of it.
+    /// Input for `nft -f` that makes this table of nothing, or of any table of this name, in one
+    /// step: no packet meets half of it.
     ///
     /// Connections are judged by the packet that begins them (SYN without ACK). Those that stand
     /// already go on, answers to what this node asks from a port of these ranges come in, and
@@ -132,7 +132,7 @@ table inet {TABLE} {{
     }
 }
 
-/// What `nft -f` takes our table away with, if there is one.
+/// Input for `nft -f` that takes our table away, if there is one.
 pub fn removal() -> String {
     format!("add table inet {TABLE}\ndelete table inet {TABLE}\n")
 }

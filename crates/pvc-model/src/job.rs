@@ -41,7 +41,7 @@ impl fmt::Display for JobId {
     }
 }
 
-/// Where a job is in its life.
+/// State of a job.
 ///
 /// ```text
 ///  Pending ──claimed──▶ Running ──▶ Succeeded
@@ -68,7 +68,7 @@ impl JobState {
 pub struct JobVm {
     /// The name it had when the job was submitted, for people.
     pub name: String,
-    /// Which VM it is, whatever that is called by the time the job is done. `None` in jobs that an
+    /// UUID of the VM, whatever that is called by the time the job is done. `None` in jobs that an
     /// earlier version recorded: those know their VM by name alone.
     pub uuid: Option<Uuid>,
 }
@@ -107,7 +107,7 @@ pub enum JobWork {
     Other { name: String, vm: Option<Uuid>, args: Vec<(String, String)>, why: NotUnderstood },
 }
 
-/// Why this version cannot do a job that was recorded.
+/// Reason why this version cannot do a job that was recorded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnderstood {
     #[error("no worker of this version knows jobs of the kind `{name}`")]
@@ -154,29 +154,29 @@ impl JobWork {
     }
 }
 
-/// What was asked for; never changes.
+/// Request that made the job; never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobSpec {
     pub id: JobId,
     pub work: JobWork,
     /// The node whose worker does it.
     pub node: NodeName,
-    /// What the listing shows as `run_on`: `primary`, or the node's name.
+    /// Value of `run_on` in the listing: `primary`, or the node's name.
     pub run_on: String,
-    /// Who asked: the description of the API token, or the program.
+    /// Author of the request: the description of the API token, or the program.
     pub submitter: String,
     /// Seconds since the epoch by the submitter's clock.
     pub submitted_at: u64,
 }
 
-/// How far it is.
+/// Progress of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobProgress {
     pub state: JobState,
     /// Steps done and steps in all; `total` is at least 1.
     pub current: u32,
     pub total: u32,
-    /// What is being done, or how it ended.
+    /// Text about what is being done, or how it ended.
     pub status: String,
     /// Seconds since the epoch, by the worker's clock.
     pub started_at: Option<u64>,
@@ -188,19 +188,19 @@ pub struct JobProgress {
     pub worker: Option<NodeName>,
     /// `None` until its steps are decided.
     pub steps: Option<Steps>,
-    /// What keeps it from going on at the moment; it is tried again.
+    /// Failure that keeps it from going on at the moment; it is tried again.
     pub trouble: Option<Failure>,
-    /// Why it has failed, if it has.
+    /// Failure that ended it, if one did.
     pub failure: Option<Failure>,
 }
 
 /// The steps of a job, and how far it is with them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steps {
-    /// What each of them is to do, in the words of the job's kind. Decided once: whoever continues
-    /// the job does the same.
+    /// Plan of each step, in the words of the job's kind. Decided once: whoever continues the job
+    /// does the same.
     pub planned: Vec<String>,
-    /// What those that are done have come to, in the words of the kind.
+    /// Results of the steps that are done, in the words of the kind.
     pub facts: Vec<String>,
     pub course: Course,
 }
@@ -229,8 +229,8 @@ impl JobProgress {
     }
 }
 
-/// One worker's hold on a job: the transaction of the store that made it. Of two claims on a job
-/// the later one has the greater number.
+/// Identity of a worker's claim on a job: the transaction of the store that made it. Of two claims
+/// on a job the later one has the greater number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimId(pub i64);
 
@@ -274,7 +274,7 @@ pub fn worker_for(
     wanted.into_iter().find(|node| knows(node)).or(first).cloned()
 }
 
-/// What VM `vm` is to be called, while a job that has not ended gives it another name.
+/// New name of VM `vm`, while a job that has not ended renames it.
 pub fn being_renamed_to(cluster: &Cluster, vm: Uuid) -> Option<&str> {
     let jobs = cluster.jobs.values().filter(|job| !job.progress.state.is_over());
     jobs.filter_map(|job| match &job.spec.work {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Why a text cannot be a name.
+/// Reason why a text cannot be a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
     #[error(

@@ -1,7 +1,7 @@
 //! Networks, as recorded.
 
-/// What the tree records about a network. Texts are kept as they stand, `None` being the word for
-/// "not set" that legacy peers write.
+/// Record of a network. Texts are kept as they stand, `None` being the word for "not set" that
+/// legacy peers write.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkRecord {
     pub vni: String,
@@ -20,7 +20,7 @@ pub struct NetworkRecord {
     pub dhcp6_flag: String,
     /// By MAC address, reservations first.
     pub leases: Vec<LeaseRecord>,
-    /// Those of packets that come in first, each direction by their order.
+    /// Rules for packets that come in first, each direction by their order.
     pub acls: Vec<AclRecord>,
 }
 
@@ -44,7 +44,7 @@ pub struct AclRecord {
     pub rule: String,
 }
 
-/// Which packets a rule is about, seen from the network's guests.
+/// Direction of the packets that a rule is about, seen from the network's guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     In,

@@ -20,7 +20,7 @@ use crate::link::{IpNet, Route};
 
 pub use plan::{NetworkPlan, Seen, plan, settings};
 
-/// Which of the three networks.
+/// Core network: one of the three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CoreNet {
     Cluster,
@@ -29,7 +29,7 @@ pub enum CoreNet {
 }
 
 impl CoreNet {
-    /// In the order in which a network comes to carry others on the same device.
+    /// All of them, in the order in which a network comes to carry others on the same device.
     pub const ALL: [CoreNet; 3] = [CoreNet::Cluster, CoreNet::Upstream, CoreNet::Storage];
 
     /// The bridge that is named after this network. VMs may be plugged into it.
@@ -52,7 +52,7 @@ impl fmt::Display for CoreNet {
     }
 }
 
-/// What the configuration says of the three networks, for one node.
+/// Configuration of the three networks, for one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreNetworks {
     pub cluster: CoreNetwork,
@@ -64,7 +64,7 @@ pub struct CoreNetworks {
 pub struct CoreNetwork {
     pub device: String,
     pub mtu: u32,
-    /// This node's own address; `None` if it has none on this network.
+    /// Own address of the node; `None` if it has none on this network.
     pub address: Option<Ipv4Net>,
     /// The router of the default route. Only the upstream network's is used.
     pub gateway: Option<std::net::Ipv4Addr>,
@@ -102,7 +102,7 @@ impl CoreNetworks {
     }
 }
 
-/// One change of the machine's network.
+/// A change of the machine's network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NetworkStep {
     CreateVlan { link: String, lower: String, id: u16 },
@@ -196,9 +196,9 @@ pub enum NetworkFinding {
     Taken { net: CoreNet, device: String, master: String },
     /// Something else has the name of our bridge.
     NoBridge { link: String, kind: String },
-    /// This node's own address also stands somewhere else.
+    /// The node's own address also stands somewhere else.
     AddressElsewhere { address: IpNet, link: String, bridge: String },
-    /// There is a default route already that is as good as ours would be.
+    /// Another default route is there already that is as good as ours would be.
     OtherWayOut { found: Route, gateway: std::net::Ipv4Addr },
 }
 
@@ -254,7 +254,7 @@ impl NetworkFinding {
         }
     }
 
-    /// What to do about it.
+    /// Advice about what to do.
     pub fn hint(&self) -> String {
         match self {
             NetworkFinding::NoDevice { net, .. } => format!(

@@ -47,7 +47,7 @@ macro_rules! word {
 pub(crate) use word;
 
 word! {
-    /// What a node may become.
+    /// Role that a node may have.
     NodeRole { Coordinator = "coordinator", Hypervisor = "hypervisor" }
 }
 
@@ -65,7 +65,7 @@ word! {
 }
 
 word! {
-    /// Which part a node has in the coordination. `client` is a node that is no coordinator.
+    /// State of a node's part in the coordination. `client` is a node that is no coordinator.
     CoordinatorState {
         Primary = "primary",
         Secondary = "secondary",
@@ -97,13 +97,13 @@ pub struct NodeFigures {
     /// Of all VMs that are assigned here or run here.
     pub memory_provisioned_mib: u64,
     pub vcpus_allocated: u64,
-    /// One-minute load average.
+    /// Load average of one minute.
     pub load: f64,
     /// Guests that the hypervisor runs here, ours or not.
     pub domains: u64,
 }
 
-/// What one health plugin last said.
+/// Last report of a health plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PluginReport {
     pub name: String,
@@ -115,18 +115,19 @@ pub struct PluginReport {
     pub data: Arc<str>,
 }
 
-/// What a node runs its guests with, for people to see.
+/// Hypervisor that a node runs its guests with, for people to see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HypervisorNote {
     /// `kvm`, or `qemu` where guests are emulated in software.
     pub accelerator: String,
-    /// Why not KVM, if so.
+    /// Reason why it is not KVM, if so.
     pub kvm_refused: Option<String>,
     pub libvirt_version: String,
     pub qemu_version: String,
 }
 
-/// What a daemon of ours says of itself when it starts. Older peers leave such a note as it is.
+/// Note that a daemon of ours writes about itself when it starts. Older peers leave such a note as
+/// it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DaemonNote {
     pub version: String,
@@ -140,7 +141,7 @@ pub struct DaemonNote {
     pub stamps_while_starting: bool,
 }
 
-/// What the tree records about a node. Numbers that could not be read are 0 and named in `defects`.
+/// Record of a node. Numbers that could not be read are 0 and named in `defects`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeRecord {
     pub name: NodeName,
@@ -178,7 +179,7 @@ pub struct NodeRecord {
     pub hypervisor: Option<HypervisorNote>,
     /// The last fence of this node, if one of our own nodes did it.
     pub fence: Option<FenceNote>,
-    /// What of the record could not be read, for the operator.
+    /// Parts of the record that could not be read, for the operator.
     pub defects: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Which node a VM goes to, and why the others do not do.
+//! Choice of the node that a VM goes to, and why the others do not do.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::node::{DaemonState, DomainState, NodeRecord};
 use crate::vm::moving::{MovePhase, is_moving};
 use crate::vm::{Selector, VmRecord, VmState};
 
-/// What a VM asks of the node it is to be placed on.
+/// Demands of a VM on the node it is to be placed on.
 #[derive(Debug, Clone, Default)]
 pub struct Need<'a> {
     pub memory_mib: u64,
@@ -23,7 +23,7 @@ pub struct Need<'a> {
 }
 
 impl<'a> Need<'a> {
-    /// What the VM needs wherever it runs.
+    /// Demands of the VM wherever it runs.
     pub fn of(vm: &'a VmRecord) -> Self {
         Need {
             memory_mib: vm.memory_mib(),
@@ -35,7 +35,7 @@ impl<'a> Need<'a> {
     }
 }
 
-/// What is promised to VMs that are on their way, so that nothing is promised twice.
+/// Resources promised to VMs that are on their way, so that nothing is promised twice.
 #[derive(Debug, Clone, Default)]
 pub struct Promises {
     by_node: BTreeMap<NodeName, Promise>,
@@ -49,13 +49,13 @@ struct Promise {
 }
 
 impl Promises {
-    /// What VMs were promised that belong to a node and do not run there yet. Their figures say
-    /// nothing of it.
+    /// Promises to VMs that belong to a node and do not run there yet. Their figures say nothing of
+    /// it.
     pub fn under_way(cluster: &Cluster) -> Self {
         Promises::under_way_but(cluster, |_| false)
     }
 
-    /// As [`under_way`](Promises::under_way), without the VMs that are to be placed anew.
+    /// Same as [`under_way`](Promises::under_way), without the VMs that are to be placed anew.
     pub fn under_way_but(cluster: &Cluster, is_placed_anew: impl Fn(&VmRecord) -> bool) -> Self {
         let mut promises = Promises::default();
         for vm in cluster.vms.values().filter(|vm| !is_placed_anew(vm)) {
@@ -79,7 +79,7 @@ impl Promises {
         promises
     }
 
-    /// As [`add`](Promises::add), for a VM that is counted among the node's already.
+    /// Same as [`add`](Promises::add), for a VM that is counted among the node's already.
     pub fn reserve(&mut self, node: &NodeName, need: &Need<'_>) {
         self.add(node, need);
         if let Some(promise) = self.by_node.get_mut(node) {
@@ -96,7 +96,7 @@ impl Promises {
         promise.vms += 1;
     }
 
-    /// How much memory of `node` is promised.
+    /// Memory of `node` that is promised, in MiB.
     pub fn memory_mib(&self, node: &NodeName) -> u64 {
         self.of(node).memory_mib
     }
@@ -115,17 +115,17 @@ fn sender(vm: &VmRecord) -> Option<&NodeName> {
     has_it.then_some(&note.from)
 }
 
-/// Why a node does not do.
+/// Reason why a node does not do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unfit {
-    /// It is the node that the VM is to leave.
+    /// The VM is to leave this node.
     Leaving,
     NotInLimit,
-    /// Its daemon does not run.
+    /// The node's daemon does not run.
     Daemon(DaemonState),
-    /// Its hypervisor is switched off.
+    /// The node's hypervisor is switched off.
     NoGuests,
-    /// It takes no VMs at present.
+    /// The node takes no VMs at present.
     Domain(DomainState),
     /// The node as a whole is too small.
     TooLittleMemory {
@@ -179,7 +179,7 @@ impl fmt::Display for Unfit {
 }
 
 impl Unfit {
-    /// What to do about a VM that can never run there; `None` if the VM's size is not the reason.
+    /// Advice about a VM that can never run there; `None` if the VM's size is not the reason.
     pub fn size_hint(&self) -> Option<String> {
         match self {
             Unfit::TooLittleMemory { total_mib, .. } => Some(format!(
@@ -210,7 +210,7 @@ impl NoPlace {
         self.reasons.values().any(starts)
     }
 
-    /// What to do about a VM that is too large for every node; `None` if another node would do.
+    /// Advice about a VM that is too large for every node; `None` if another node would do.
     pub fn size_hint(&self) -> Option<String> {
         let hints: Option<Vec<String>> = self.reasons.values().map(Unfit::size_hint).collect();
         match hints?.as_slice() {
@@ -254,7 +254,7 @@ impl Weighed {
         self.best.ok_or_else(|| NoPlace { reasons: reasons.collect() })
     }
 
-    /// What the selector sees in a node of this merit, for people.
+    /// Figure that the selector sees in a node of this merit, for people.
     pub fn seen(&self, merit: f64) -> String {
         let s = if merit.abs() == 1.0 { "" } else { "s" };
         match self.selector {
@@ -304,8 +304,8 @@ pub fn check_node(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Re
     check_in(&[DomainState::Ready], node, need, promises)
 }
 
-/// As [`check_node`], for an operator who insists on this node although it was flushed, as to try
-/// it before it takes VMs again.
+/// Same as [`check_node`], for an operator who insists on this node although it was flushed, as to
+/// try it before it takes VMs again.
 pub fn check_insisted(
     node: &NodeRecord,
     need: &Need<'_>,
@@ -314,8 +314,8 @@ pub fn check_insisted(
     check_in(&[DomainState::Ready, DomainState::Flushed], node, need, promises)
 }
 
-/// As [`check_node`], for a VM that is on its way to this node: one that takes its VMs back waits
-/// for it.
+/// Same as [`check_node`], for a VM that is on its way to this node: one that takes its VMs back
+/// waits for it.
 pub fn check_destination(
     node: &NodeRecord,
     need: &Need<'_>,
@@ -377,7 +377,7 @@ pub fn check_size(node: &NodeRecord, memory_mib: u64, vcpus: u32) -> Result<(), 
     Ok(())
 }
 
-/// How many CPUs stay with the host.
+/// Number of CPUs that stay with the host.
 const HOST_CPUS: u32 = 3;
 
 /// The largest VM that a host with `cpus` CPUs takes: some stay with the host, but of a small one

@@ -1,4 +1,4 @@
-//! Who is the primary coordinator.
+//! Rules of the role of primary coordinator.
 //!
 //! The key in the store names who should be; each node makes that true of itself. Between two
 //! living coordinators the role goes over in lock step: see [`handover`]. At most one of them has
@@ -16,7 +16,7 @@ use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 
 pub use peers::{LEASE_MARGIN, Peers, let_go_after};
 
-/// What a node does about the primary role.
+/// Step that a node takes about the primary role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PrimaryStep {
     Nothing,
@@ -34,7 +34,7 @@ pub enum PrimaryStep {
     HandOver,
 }
 
-/// What a node knows of itself beside the records.
+/// State of a node that it knows of itself beside the records.
 #[derive(Debug, Clone)]
 pub struct Own<'a> {
     pub name: &'a NodeName,
@@ -42,30 +42,31 @@ pub struct Own<'a> {
     pub holds: bool,
     /// Whether nothing of what a primary has is missing.
     pub holds_all: bool,
-    /// How long the key has been [vacant](vacancy) for the present reason.
+    /// Time for which the key has been [vacant](vacancy) for the present reason.
     pub vacant_for: Duration,
-    /// How long others are given to come forward before what they were asked is done without them.
+    /// Time that others are given to come forward before what they were asked is done without them.
     pub time_limit: Duration,
-    /// What it has seen of the others.
+    /// The node's own view of the others.
     pub peers: &'a Peers,
 }
 
-/// Why the key names nobody who could have the role.
+/// Reason why the key names nobody who could have the role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vacancy {
-    /// It is empty, or says `none`: whoever can should contend.
+    /// The key is empty, or says `none`: whoever can should contend.
     Asked,
-    /// It names no node of the cluster, or one that is no coordinator.
+    /// The key names no node of the cluster, or one that is no coordinator.
     Stranger(NodeName),
-    /// It names a coordinator whose daemon has ended, or has not been heard of for long enough.
+    /// The key names a coordinator whose daemon has ended, or has not been heard of for long
+    /// enough.
     Gone(NodeName),
-    /// It names a coordinator whose daemon is starting.
+    /// The key names a coordinator whose daemon is starting.
     Starting(NodeName),
-    /// It names a legacy daemon that runs and does nothing about it, while nobody has the role:
+    /// The key names a legacy peer that runs and does nothing about it, while nobody has the role:
     /// that one acts on what it hears once, and may not have heard.
     Idle(NodeName),
-    /// It names a coordinator that is leaving, is suspected of being dead, or says of itself what
-    /// nobody here understands: that one, or who fences it, says when the role is free.
+    /// The key names a coordinator that is leaving, is suspected of being dead, or says of itself
+    /// what nobody here understands: that one, or who fences it, says when the role is free.
     Undecided(NodeName),
 }
 
@@ -75,7 +76,8 @@ const STARTING: u32 = 6;
 /// And a legacy peer that runs so many times, to take what it was given.
 const IDLE: u32 = 3;
 
-/// Why the key names nobody who could have the role; `None` if it names a coordinator that runs.
+/// Returns why the key names nobody who could have the role; `None` if it names a coordinator that
+/// runs.
 pub fn vacancy(cluster: &Cluster, peers: &Peers) -> Option<Vacancy> {
     let Some(name) = cluster.config.primary.as_ref() else { return Some(Vacancy::Asked) };
     let Some(node) = cluster.nodes.get(name).filter(|node| node.role == NodeRole::Coordinator)
@@ -173,7 +175,7 @@ fn nobody_is_named(
     }
 }
 
-/// How long a vacancy must last before a node that does not have the role contends for it.
+/// Time that a vacancy must last before a node that does not have the role contends for it.
 fn wait_before_contending(cluster: &Cluster, own: &Own<'_>, why: &Vacancy) -> Duration {
     let alone =
         !cluster.nodes.values().any(|node| node.name != *own.name && lives(node, own.peers));
@@ -227,13 +229,13 @@ fn is_taken_over(cluster: &Cluster, peers: &Peers) -> bool {
         .any(|node| lives(node, peers) && node.coordinator_state == CoordinatorState::Takeover)
 }
 
-/// Who of the other coordinators has the role.
+/// Other coordinator that has the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder<'a> {
     Nobody,
-    /// It has the role, or has not quite let go of it.
+    /// Held by this node, or not quite let go of yet.
     One(&'a NodeName),
-    /// This one may have it, and so may others.
+    /// Perhaps held by this node, or by others.
     Unclear(&'a NodeName),
 }
 
@@ -259,8 +261,8 @@ pub fn holder<'a>(cluster: &'a Cluster, me: &NodeName, peers: &Peers) -> Holder<
     }
 }
 
-/// How long a primary may go on without word from the store: the store may give its session up
-/// after that long, and the role to somebody else.
+/// Decides whether a primary that has had no word from the store for `unheard_for` must let go: the
+/// store may give its session up after that long, and the role to somebody else.
 ///
 /// `unheard_for` counts from the moment at which the last request that was answered was *sent*.
 pub fn must_let_go(unheard_for: Duration, session_timeout: Duration) -> bool {

@@ -1,11 +1,11 @@
-//! What must be known of a qcow2 image before any program may open it.
+//! Facts that must be known of a qcow2 image before any program may open it.
 //!
 //! An image can name other files of this host that a program opening it would read (a backing file,
 //! an external data file). An image from elsewhere that does is refused by its header alone.
 
 const MAGIC: &[u8; 4] = b"QFI\xfb";
 
-/// How many bytes from its beginning must be known of an image.
+/// Number of bytes from its beginning that must be known of an image.
 pub const HEADER: usize = 80;
 
 /// Incompatible features: "dirty" and "corrupt" are repaired or refused by qemu-img; extended L2

@@ -1,13 +1,13 @@
-//! What kinds of refusals there are.
+//! Kinds of refusals.
 
-/// What kind of refusal it is, for whoever has to choose a status code.
+/// Kind of a refusal, for whoever has to choose a status code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// What was named is not there.
+    /// Something that was named is not there.
     NotFound,
     /// The ask itself is wrong.
     Invalid,
-    /// It does not fit the present state.
+    /// The request does not fit the present state.
     Conflict,
     /// Something outside did not do its part; the same ask may work later.
     Unavailable,

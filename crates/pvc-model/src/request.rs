@@ -1,4 +1,4 @@
-//! What an operator may ask of a VM, and what becomes of the asking.
+//! Requests that an operator may make about a VM, and the answers to them.
 
 use crate::vm::VmState;
 
@@ -36,7 +36,7 @@ impl StateRequest {
         }
     }
 
-    /// What the VM is then: `cannot be …`.
+    /// Word for the VM's state then: `cannot be …`.
     pub fn participle(self) -> &'static str {
         match self {
             StateRequest::Start => "started",
@@ -52,21 +52,21 @@ impl StateRequest {
     }
 }
 
-/// What is to be done about a request.
+/// Answer to a request that may be granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Write this state. Writing the word that stands there already is a request as well: a node
     /// that gave up a VM begins anew.
     Write(VmState),
-    /// It is being done already.
+    /// The same is being done already.
     UnderWay,
     /// Write this state, and `disable` when the VM has reached `stop`.
     ThenDisable(VmState),
-    /// It is on its way down: write `disable` when it has reached `stop`.
+    /// The VM is on its way down: write `disable` when it has reached `stop`.
     AwaitStopThenDisable,
 }
 
-/// Why a request is refused.
+/// Reason why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Lifted by force.
@@ -81,7 +81,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What to do about it.
+    /// Advice about what to do.
     pub fn hint(&self) -> &'static str {
         match self {
             Refusal::Mirror => {
@@ -101,7 +101,7 @@ impl Refusal {
     }
 }
 
-/// What `request` comes to for a VM in state `current`. Every request may be repeated.
+/// Decides about `request` for a VM in state `current`. Every request may be repeated.
 pub fn request_state(
     current: &VmState,
     request: StateRequest,

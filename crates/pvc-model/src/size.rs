@@ -1,6 +1,6 @@
 //! Sizes as people write them: `10G`, `512M`, `4096`. Binary multiples; a bare number is bytes.
 
-/// Why a text is not a size.
+/// Reason why a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSize {
     #[error("size `{text}` does not begin with a number")]

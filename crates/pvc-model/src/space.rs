@@ -1,15 +1,15 @@
 //! Whether a pool has room for more. The rule keeps a fifth of every pool free: storage that is
 //! full stops all of its VMs, not only the one that filled it.
 
-/// What of a pool may be filled without force, in percent.
+/// Share of a pool that may be filled without force, in percent.
 pub const SAFE_PERCENT: u64 = 80;
 
-/// Why there is no room.
+/// Reason why there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lack {
-    /// There is not that much, force or not.
+    /// The pool has not that much, force or not.
     NoRoom,
-    /// It would fit, and fill the pool beyond the safe mark. `safe_bytes` are left below it.
+    /// The data would fit, and fill the pool beyond the safe mark. `safe_bytes` are left below it.
     BeyondSafe { safe_bytes: u64 },
 }
 

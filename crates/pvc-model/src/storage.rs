@@ -86,13 +86,13 @@ pub struct RbdAccess {
     /// `ceph.conf`.
     pub monitors: Vec<String>,
     pub port: u16,
-    /// Who the hypervisor is to Ceph.
+    /// Ceph's name for the hypervisor as a user.
     pub user: String,
-    /// Where libvirt keeps that user's key; `None` if Ceph asks for none.
+    /// UUID of the secret in which libvirt keeps that user's key; `None` if Ceph asks for none.
     pub secret: Option<String>,
 }
 
-/// What the tree records about an OSD. `stats` is JSON text as its writer left it.
+/// Record of an OSD. `stats` is JSON text as its writer left it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OsdRecord {
     pub id: String,
@@ -104,7 +104,7 @@ pub struct OsdRecord {
     pub stats: Arc<str>,
 }
 
-/// What the tree records about a pool.
+/// Record of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolRecord {
     pub name: PoolName,
@@ -113,7 +113,7 @@ pub struct PoolRecord {
     pub stats: Arc<str>,
 }
 
-/// What the tree records about a volume.
+/// Record of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeRecord {
     pub id: VolumeId,

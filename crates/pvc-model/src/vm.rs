@@ -13,7 +13,7 @@ use crate::storage::VolumeId;
 use crate::{NodeName, Uuid};
 
 word! {
-    /// What a VM should be, or what is being done to it: the stored word is both.
+    /// State that a VM should be in, or that it is passing through: the stored word is both.
     VmState {
         /// Should run on its node.
         Start = "start",
@@ -27,7 +27,7 @@ word! {
         /// The node gave up; the record says why.
         Fail = "fail",
         Migrate = "migrate",
-        /// As `migrate`, without the fallback to a shutdown.
+        /// Same as `migrate`, without the fallback to a shutdown.
         MigrateLive = "migrate-live",
         /// A name of older versions; never written.
         Unmigrate = "unmigrate",
@@ -82,15 +82,14 @@ pub struct VmSnapshot {
     pub volumes: Vec<String>,
 }
 
-/// How long a guest may stand still for the last copy of a live migration, if nobody said
+/// Time that a guest may stand still for the last copy of a live migration, if nobody said
 /// otherwise.
 pub const DEFAULT_MAX_DOWNTIME_MS: u32 = 300;
 
 /// How the reason begins why a VM was not restarted, and runs on as it was.
 pub const NOT_RESTARTED: &str = "not restarted: ";
 
-/// What the tree records about a VM. What could not be read is named in `defects`; the VM is never
-/// left out.
+/// Record of a VM. What could not be read is named in `defects`; the VM is never left out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmRecord {
     pub uuid: Uuid,
@@ -99,18 +98,18 @@ pub struct VmRecord {
     /// Counts the writes of `state`: one write, also of the same word, is one request. Compared
     /// with what a node last acted on.
     pub state_version: i32,
-    /// Which of the records that this UUID has had it is: the store's number of the transaction
-    /// that made it. Versions begin anew with a VM that is removed and defined again; this does not
-    /// come again.
+    /// Identity of this record among those that this UUID has had: the store's number of the
+    /// transaction that made it. Versions begin anew with a VM that is removed and defined again;
+    /// this does not come again.
     pub incarnation: i64,
     /// The node it is assigned to. Empty names are `None`.
     pub node: Option<NodeName>,
     /// The node to return to after a migration.
     pub last_node: Option<NodeName>,
-    /// Why it failed, or was [not restarted](NOT_RESTARTED); empty otherwise.
+    /// Reason why it failed, or was [not restarted](NOT_RESTARTED); empty otherwise.
     pub failed_reason: String,
     pub xml: Arc<str>,
-    /// What the XML says, or why it cannot be read.
+    /// Contents of the XML, or why it cannot be read.
     pub domain: Result<Arc<DomainSummary>, String>,
     pub profile: Option<String>,
     /// The volumes as recorded beside the XML; may be stale after an old peer renamed the VM.
@@ -128,7 +127,7 @@ pub struct VmRecord {
     pub tags: Vec<Tag>,
     /// Newest first.
     pub snapshots: Vec<VmSnapshot>,
-    /// Its latest move, as the node that sends it tells. Not known of legacy peers.
+    /// Latest move of the VM, as the node that sends it reports. Not known of legacy peers.
     pub moving: Option<moving::MoveNote>,
     pub defects: Vec<String>,
 }
@@ -138,7 +137,7 @@ impl VmRecord {
         self.node.as_ref() == Some(node)
     }
 
-    /// Why its last restart was not carried out.
+    /// Reason why its last restart was not carried out.
     pub fn not_restarted(&self) -> Option<&str> {
         self.failed_reason.strip_prefix(NOT_RESTARTED)
     }
@@ -148,7 +147,7 @@ impl VmRecord {
         each_once(self.named_volumes())
     }
 
-    /// As [`volumes`](VmRecord::volumes), each as often as it is named.
+    /// Same as [`volumes`](VmRecord::volumes), each as often as it is named.
     pub fn named_volumes(&self) -> impl Iterator<Item = &VolumeId> {
         let of_xml = self.domain.iter().flat_map(|domain| domain.named_volumes());
         of_xml.chain(&self.recorded_volumes)

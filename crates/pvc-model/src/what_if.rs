@@ -1,4 +1,4 @@
-//! What becomes of a cluster whose node dies, foretold from the records.
+//! Prediction of what becomes of a cluster whose node dies, made from the records.
 //!
 //! ```text
 //!  records ──proven dead──▶ records of a fence ──weighed_rescues──▶ fates ──carried out──▶ records after it
@@ -18,20 +18,20 @@ use crate::placement::{NoPlace, Weighed};
 use crate::vm::{VmRecord, VmState};
 use crate::{NodeName, Uuid};
 
-/// What is foretold of one node's death.
+/// Prediction for one node's death.
 #[derive(Debug, Clone)]
 pub struct Outlook {
     pub node: NodeName,
     pub was_primary: bool,
     pub coordinators: Coordinators,
-    /// Why nobody makes up for it. Empty: somebody does.
+    /// Reasons why nobody makes up for it. Empty: somebody does.
     pub hindrances: Vec<Hindrance>,
     /// The VMs that should run and cannot since the node is dead; those of much memory first, as
     /// they are placed.
     pub fates: Vec<Fate>,
     /// The VMs that are assigned to the node and not to run.
     pub off: Vec<Uuid>,
-    /// What is recorded when everything is done. As before if nothing is.
+    /// Records when everything is done. As before if nothing is.
     pub after: Cluster,
 }
 
@@ -39,8 +39,8 @@ pub struct Outlook {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coordinators {
     pub all: usize,
-    /// Those whose daemons run. One that was stopped may or may not serve the store; it is not
-    /// counted on.
+    /// Number of those whose daemons run. One that was stopped may or may not serve the store; it
+    /// is not counted on.
     pub left: usize,
 }
 
@@ -62,7 +62,7 @@ pub fn lives(node: &NodeRecord) -> bool {
     matches!(node.daemon_state, DaemonState::Run | DaemonState::Init | DaemonState::Shutdown)
 }
 
-/// Why a death is not made up for.
+/// Reason why a death is not made up for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Hindrance {
     #[error("nobody else is there to notice")]
@@ -85,7 +85,7 @@ pub enum Hindrance {
     NotRecovered,
 }
 
-/// What becomes of one VM.
+/// Fate of one VM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fate {
     pub vm: Uuid,
@@ -99,9 +99,9 @@ pub struct Fate {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// It is started on this node.
+    /// Is started on this node.
     Starts(NodeName),
-    /// It runs on this node, on its way to or from the dead one.
+    /// Runs on this node, on its way to or from the dead one.
     Stays(NodeName),
     /// No node can take it: it is off until its own node is ready again.
     Waits(NoPlace),
@@ -111,7 +111,8 @@ pub enum End {
     Down,
 }
 
-/// What may keep a VM from running at its new place, and is not looked at when that is chosen.
+/// Something that may keep a VM from running at its new place, and is not looked at when that is
+/// chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Caution {
     #[error(
@@ -128,7 +129,7 @@ pub enum Caution {
     Unreadable(String),
 }
 
-/// Why there is nothing to foretell.
+/// Reason why there is nothing to predict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("there is no node `{node}`")]
@@ -199,8 +200,8 @@ impl Outlook {
         self.fates.iter().filter(|fate| matches!(fate.end, End::Waits(_) | End::Down))
     }
 
-    /// What happens if yet another node dies then, and this one has not come back; for each node
-    /// that is left.
+    /// Predictions for the death of yet another node then, while this one has not come back; one
+    /// for each node that is left.
     pub fn deaths_after(&self, rules: &Rules) -> Vec<Outlook> {
         let left = self.after.nodes.values().filter(|node| lives(node) && node.name != self.node);
         left.filter_map(|node| node_dies(&self.after, node.name.as_str(), rules).ok()).collect()

@@ -76,7 +76,7 @@ fn default_route(via: &str, on: &str, metric: u32) -> Route {
     }
 }
 
-/// What the machine has once the steps were taken. Panics where the kernel would refuse.
+/// State of the machine once the steps were taken. Panics where the kernel would refuse.
 fn after(mut seen: Seen, steps: &[NetworkStep]) -> Seen {
     for step in steps {
         match step {
@@ -214,7 +214,7 @@ fn upstream_and_storage_on_one_device_share_the_upstream_bridge() {
     );
 }
 
-/// What somebody did to the machine.
+/// Change that somebody made to the machine.
 type Change = fn(&mut Seen);
 
 #[test]

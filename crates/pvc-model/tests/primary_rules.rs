@@ -22,7 +22,7 @@ use CoordinatorState::{Client, Primary, Relinquish, Secondary, Takeover};
 
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long the store remembers a silent session.
+/// Time that the store remembers a silent session.
 const SESSION: Duration = Duration::from_secs(10);
 
 fn node(name: &str, state: CoordinatorState, daemon_state: DaemonState) -> NodeRecord {
@@ -172,7 +172,7 @@ fn of_ours(record: NodeRecord) -> NodeRecord {
     NodeRecord { daemon: Some(note), ..record }
 }
 
-/// Its hypervisor does not answer, say, and so it does not say `run`.
+/// The hypervisor does not answer, say, and so the daemon does not say `run`.
 #[test]
 fn a_starting_daemon_of_ours_that_has_the_role_by_now_is_asked_for_it() {
     let name = NodeName::new("hv2");
@@ -320,7 +320,7 @@ fn the_right_to_the_role_ends_with_the_session() {
 
 const BOTH: Facts = Facts { named: Named::Me, peer: Peer::Busy, peer_repairs: false };
 
-/// What a part does if everything it asks for succeeds at once.
+/// Course of a part for which everything it asks for succeeds at once.
 fn course(part: Part, facts: &Facts) -> Vec<String> {
     let mut machine = HandOver::new(part, SESSION);
     let mut course = Vec::new();
@@ -606,7 +606,7 @@ fn each_part_reads_in_the_records_what_the_other_does() {
     }
 }
 
-/// What hv1 has seen of hv2 after each of these states lasted for so many seconds.
+/// View that hv1 has of hv2 after each of these states lasted for so many seconds.
 fn seen(history: &[(CoordinatorState, DaemonState, Option<bool>, u64)]) -> (Peers, NodeRecord) {
     let mut peers = Peers::new(SESSION);
     let mut now = Duration::ZERO;
@@ -660,8 +660,8 @@ fn a_daemon_is_absent_when_its_silence_has_outlasted_what_the_kernel_was_told() 
     assert!(!peers.is_absent(&node), "who was cut off itself begins to listen anew");
 }
 
-/// How long after the end of its session hv2 is absent, if its last stamp was seen so many seconds
-/// before that.
+/// Time after the end of its session for which hv2 is absent, if its last stamp was seen so many
+/// seconds before that.
 fn absent_after(state: DaemonState, last_stamp: u64) -> u64 {
     let mut peers = Peers::new(SESSION);
     let mut record = node("hv2", Primary, state);

@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 use crate::node::DaemonState;
 use crate::vm::backoff::Backoff;
 
-/// How long the store may be away after a cut until the node is switched on without it: servers
+/// Time that the store may be away after a cut until the node is switched on without it: servers
 /// that are left have elected another leader by then.
 const WITHOUT_STORE: Duration = Duration::from_secs(30);
 
@@ -48,7 +48,7 @@ impl Cuts {
         });
     }
 
-    /// Those to be switched on at `now`, without a store that could be asked.
+    /// Nodes to be switched on at `now`, without a store that could be asked.
     pub fn due(&self, now: Duration) -> Vec<NodeName> {
         let is_due =
             |cut: &Cut| now >= cut.at + WITHOUT_STORE && cut.attempts.wait_until(now).is_none();

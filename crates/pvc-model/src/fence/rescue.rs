@@ -1,4 +1,4 @@
-//! Where the VMs of a dead node go.
+//! Choice of new nodes for the VMs of a dead node.
 
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
@@ -11,7 +11,7 @@ use crate::vm::moving::is_moving;
 use crate::vm::{VmRecord, VmState};
 use crate::{NodeName, Uuid};
 
-/// What is done about one VM of a dead node.
+/// Treatment of one VM of a dead node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rescue {
     pub vm: Uuid,
@@ -23,16 +23,16 @@ pub struct Rescue {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
-    /// It is started on this node.
+    /// Is started on this node.
     Start(NodeName),
-    /// It runs on this node, on its way to or from the dead one.
+    /// Runs on this node, on its way to or from the dead one.
     Stay(NodeName),
     /// No node can take it: it is off until its own node is ready again.
     Wait(NoPlace),
     /// No node can take it before others are placed that were on their way, or before the node that
     /// sent it has done with it.
     Later(NoPlace),
-    /// It was on its way down on the dead node, and is off now.
+    /// Was on its way down on the dead node, and is off now.
     Off,
     /// Another node, that node's fence or an operator says what becomes of it. Only the dead node's
     /// locks are in its way.
@@ -46,7 +46,7 @@ pub fn rescues(cluster: &Cluster, victim: &NodeName) -> Vec<Rescue> {
     rescues_while(cluster, victim, |_| true)
 }
 
-/// As [`rescues`], while the locks of some VMs are not free yet: only what `is_free` can be
+/// Same as [`rescues`], while the locks of some VMs are not free yet: only what `is_free` can be
 /// written. Of the others one that was on its way has what it was promised where it goes, by its
 /// record, and nobody else is given that.
 pub fn rescues_while(
@@ -57,7 +57,8 @@ pub fn rescues_while(
     plan(cluster, victim, is_free).into_iter().map(|(rescue, _)| rescue).collect()
 }
 
-/// As [`rescues`], each with how every node did as a place for the VM, if one had to be looked for.
+/// Same as [`rescues`], each with how every node did as a place for the VM, if one had to be looked
+/// for.
 pub fn weighed_rescues(cluster: &Cluster, victim: &NodeName) -> Vec<(Rescue, Option<Weighed>)> {
     plan(cluster, victim, |_| true)
 }
@@ -94,19 +95,19 @@ fn plan(
     vms.into_iter().filter(|vm| !is_expected(vm)).map(rescue).collect()
 }
 
-/// What a VM has to do with a dead node.
+/// Relation of a VM to a dead node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stake {
-    /// It should run and cannot, since that node is dead.
+    /// Should run and cannot, since that node is dead.
     Lost,
-    /// It was to be shut down there.
+    /// Was to be shut down there.
     Off,
-    /// It is no longer that node's, or not only, but the node may have left locks on its volumes.
+    /// Is no longer that node's, or not only, but the node may have left locks on its volumes.
     Locks,
 }
 
-/// What the VM has to do with `victim`, that should run it, sent or received it, or ran it before
-/// it was given to another.
+/// Relation of the VM to `victim`, that should run it, sent or received it, or ran it before it was
+/// given to another.
 fn stake(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> Option<Stake> {
     let assigned = vm.is_assigned_to(victim);
     let listed = cluster.nodes.get(victim).is_some_and(|node| lists(node, vm.uuid));
@@ -194,7 +195,7 @@ fn way(
     }
 }
 
-/// What becomes of a VM that `runner` says it runs, or is at starting or ending.
+/// Treatment of a VM that `runner` says it runs, or is at starting or ending.
 fn stay(vm: &VmRecord, runner: &NodeRecord, promises: &mut Promises) -> Way {
     if runner.running.contains(&vm.uuid) {
         return Way::Stay(runner.name.clone());

@@ -1,4 +1,4 @@
-//! What one observer has itself seen of the others' stamps.
+//! Stamps of the others, as one observer has itself seen them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::fence::Rules;
 use crate::node::{DaemonState, NodeRecord};
 
-/// How long each node has been silent, in the time that this observer listened.
+/// Time that each node has been silent, of the time that this observer listened.
 ///
 /// The observer may lose its connection and find its session again: then either nobody could write,
 /// because the store had no leader, or the observer alone was away, for less than a session lasts.
@@ -19,7 +19,7 @@ use crate::node::{DaemonState, NodeRecord};
 /// so that a node that lives has had the time to come back as well.
 #[derive(Debug, Clone, Default)]
 pub struct Sightings {
-    /// How much silence from before the present connection counts at most.
+    /// Most that silence from before the present connection counts.
     carried: Duration,
     /// Between stamps of whomever that are further apart, the store may have taken no writes.
     writes_within: Duration,
@@ -33,14 +33,14 @@ pub struct Sightings {
 #[derive(Debug, Clone)]
 struct Sighting {
     stamp: i32,
-    /// What its record said of its daemon.
+    /// State of the daemon in its record.
     state: DaemonState,
     /// The silence before the present connection, as long as this observer ran; `None` if there is
     /// none.
     before: Option<Duration>,
     /// The silence in the present connection.
     heard: Duration,
-    /// How much of that lies between stamps of others.
+    /// Part of that which lies between stamps of others.
     witnessed: Duration,
     /// Since the last of these.
     unwitnessed: Duration,
@@ -125,7 +125,7 @@ impl Sightings {
         }
     }
 
-    /// How long `node` has been silent. A node that was never seen has not.
+    /// Time that `node` has been silent. A node that was never seen has not.
     pub fn silent(&self, node: &NodeName) -> Duration {
         let Some(seen) = self.nodes.get(node) else { return Duration::ZERO };
         match seen.before {

@@ -42,7 +42,7 @@ fn cluster(nodes: impl IntoIterator<Item = NodeRecord>) -> Cluster {
     Cluster { nodes, ..Cluster::default() }
 }
 
-/// One fencer, `hv1`, that looks every second.
+/// Fencer `hv1`, which looks every second.
 struct Fencer {
     cluster: Cluster,
     sightings: Sightings,
@@ -78,7 +78,7 @@ impl Fencer {
         }
     }
 
-    /// As [`Self::after`], while this fencer's own keepalive is written every five seconds.
+    /// Same as [`Self::after`], while this fencer's own keepalive is written every five seconds.
     fn after_stamping(&mut self, seconds: u64) -> Vec<(NodeName, Step)> {
         for second in 1..=seconds {
             if second % 5 == 1 {

@@ -16,21 +16,21 @@ use std::fmt;
 
 use crate::refusal::Kind;
 
-/// Why a step, or the job, did not do what it was asked for.
+/// Reason why a step, or the job, did not do what it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub kind: Kind,
     /// The reason with its causes, in one line.
     pub why: String,
-    /// What to do about it, if more can be said.
+    /// Advice about what to do, if more can be said.
     pub hint: Option<String>,
 }
 
-/// Why a job is taken back.
+/// Reason why a job is taken back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
     Cancelled,
-    /// Its worker was lost, and jobs of its kind are not continued.
+    /// The worker was lost, and jobs of this kind are not continued.
     WorkerLost,
     Failed(Failure),
 }
@@ -45,14 +45,14 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What becomes of a job whose worker was lost.
+/// Treatment of a job whose worker was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterLoss {
     Continue,
     TakeBack,
 }
 
-/// Which way a job goes through its steps, and how far it is: what is recorded of it.
+/// Direction of a job through its steps, and how far it is: the part of it that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Course {
     /// The first `done` steps are in effect. The next one may have been begun, no other was.
@@ -62,25 +62,25 @@ pub enum Course {
     Back { left: u32, cause: Cause },
 }
 
-/// What is known of the step at which a job stands.
+/// Knowledge of the step at which a job stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     NotBegun,
     /// Another worker may have begun it, or this one was stopped in it.
     Begun,
-    /// It was begun here and failed; whether it has had an effect is not known.
+    /// The step was begun here and failed; whether it has had an effect is not known.
     Failed(Failure),
     Done,
-    /// It is not in effect as a whole; parts of it may be, if it was begun. With why it failed, if
-    /// it did.
+    /// The step is not in effect as a whole; parts of it may be, if it was begun. With why it
+    /// failed, if it did.
     NotDone(Option<Failure>),
 }
 
-/// What the decision about a job's next action is taken on.
+/// Basis of the decision about a job's next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Situation<'a> {
     pub course: &'a Course,
-    /// How many steps it has in all.
+    /// Number of all its steps.
     pub steps: u32,
     pub known: &'a Known,
     pub cancel_requested: bool,
@@ -90,7 +90,7 @@ pub struct Situation<'a> {
     pub may_act: bool,
 }
 
-/// What to do next with a job. Steps are counted from 0.
+/// Next action for a job. Steps are counted from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     /// Find out whether the step is in effect.
@@ -105,7 +105,7 @@ pub enum Next {
     End(Option<Cause>),
 }
 
-/// What to do next with a job.
+/// Decides what to do next with a job.
 pub fn next(situation: &Situation<'_>) -> Next {
     let act = |next| if situation.may_act { next } else { Next::Leave };
     let stop = || match situation {
@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// What a step has left in the world.
+    /// Effect that a step has left in the world.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum Effect {
         Nothing,
@@ -245,11 +245,12 @@ mod tests {
         Whole,
     }
 
-    /// What happens at one action of a job.
+    /// Event at one action of a job.
     #[derive(Debug, Clone, Copy)]
     enum Event {
         Works,
-        /// It fails before it has an effect, in the middle, or after it although it has one.
+        /// The action fails before it has an effect, in the middle, or after it although it has
+        /// one.
         Fails(Effect),
         /// The worker dies before it, in its middle, after its effect, or when that is recorded.
         Dies(Option<Effect>),
@@ -311,7 +312,7 @@ mod tests {
             self.may_act = true;
         }
 
-        /// One action. What it ends as, if it ends.
+        /// Plays one action. What it ends as, if it ends.
         fn play(&mut self, event: Event) -> Option<Option<Cause>> {
             match event {
                 Event::Cancel => self.cancel = true,

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::{CoreNet, CoreNetworks, NetworkFinding, NetworkStep};
 use crate::link::{IpNet, LinkKind, Links, Route};
 
-/// What the machine has, in one look.
+/// State of the machine's network, in one look.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
     pub links: Links,
@@ -15,7 +15,7 @@ pub struct Seen {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkPlan {
-    /// In this order; a later one may need an earlier one.
+    /// Steps in this order; a later one may need an earlier one.
     pub steps: Vec<NetworkStep>,
     pub findings: BTreeSet<NetworkFinding>,
 }
@@ -194,7 +194,7 @@ impl<'a> Planner<'a> {
         others.any(|link| link.addresses.iter().any(meets))
     }
 
-    /// This node's address on the bridge.
+    /// Plans the node's own address on the bridge.
     fn address(&mut self, net: CoreNet) {
         let bridge = self.networks.bridge_of(net);
         let Some(address) = self.networks.get(net).address.map(IpNet::V4) else { return };
@@ -210,8 +210,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What is left of this node's address on other links than the bridge, once the bridge can do
-    /// without.
+    /// Plans the removal of this node's address from other links than the bridge, once the bridge
+    /// can do without.
     fn leftovers(&mut self, net: CoreNet) {
         let bridge = self.networks.bridge_of(net);
         let Some(address) = self.networks.get(net).address.map(IpNet::V4) else { return };

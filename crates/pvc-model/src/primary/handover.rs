@@ -32,14 +32,14 @@ use crate::cluster::Cluster;
 use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 use crate::primary::{Peers, let_go_after};
 
-/// Which of the two a node is.
+/// Part of a node in the hand-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     Candidate,
     Holder,
 }
 
-/// What goes from one node to the other.
+/// Duty that goes from one node to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Duty {
     Upstream,
@@ -47,7 +47,7 @@ pub enum Duty {
     Inner,
     Metadata,
     Gateways,
-    /// What answers on those addresses, and the database's leader.
+    /// Services that answer on those addresses, and the database's leader.
     Services,
 }
 
@@ -57,7 +57,7 @@ pub enum Lock {
     Read,
 }
 
-/// What is to be done next. Whoever does it comes back with whether it succeeded.
+/// Next action of a node. Whoever does it comes back with whether it succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Wait until this moment for somebody else to queue for writing. May be cut short with a
@@ -65,7 +65,7 @@ pub enum Action {
     AwaitWriter {
         until: Duration,
     },
-    /// As [`AwaitWriter`](Action::AwaitWriter), for a reader behind the own lock.
+    /// Same as [`AwaitWriter`](Action::AwaitWriter), for a reader behind the own lock.
     AwaitReader {
         until: Duration,
     },
@@ -109,20 +109,20 @@ pub enum Named {
     Nobody,
 }
 
-/// What the other one does.
+/// State of the other node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// There is none, or it is not alive.
     Gone,
-    /// It has done its part: a holder is secondary, a candidate primary.
+    /// The other one has done its part: a holder is secondary, a candidate primary.
     Finished,
-    /// It lives and has not begun.
+    /// The other one lives and has not begun.
     Idle,
-    /// It says that it takes part.
+    /// The other one says that it takes part.
     Busy,
 }
 
-/// What the records say.
+/// Facts in the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
     pub named: Named,
@@ -156,7 +156,7 @@ enum Stage {
     Unlocked,
 }
 
-/// One node's part in one hand-over.
+/// Part of one node in one hand-over.
 #[derive(Debug, Clone)]
 pub struct HandOver {
     part: Part,
@@ -165,9 +165,9 @@ pub struct HandOver {
     locked: bool,
     /// The other one does not take part (any more).
     alone: bool,
-    /// How long the two wait for each other.
+    /// Time that the two wait for each other.
     meet: Duration,
-    /// How long a writer waits for a reader that has the lock.
+    /// Time that a writer waits for a reader that has the lock.
     write: Duration,
     /// Things have begun to move: there is no way back.
     begun: bool,
@@ -175,27 +175,27 @@ pub struct HandOver {
     until: Option<Duration>,
     waits: u32,
     insisted: u32,
-    /// What became of the action before the present [`Action::Insist`].
+    /// Result of the action before the present [`Action::Insist`].
     put_off: Option<bool>,
     ending: Option<Ending>,
 }
 
-/// How much longer a candidate waits for the holder to take part, and a holder for the candidate,
-/// than a silent one keeps what it has: who is dead is found out to be, and not given the role
-/// back. The holder serves on meanwhile, so nothing is lost but time.
+/// Time that a candidate waits for the holder to take part, and a holder for the candidate, beyond
+/// that for which a silent one keeps what it has: who is dead is found out to be, and not given the
+/// role back. The holder serves on meanwhile, so nothing is lost but time.
 const MEET_MARGIN: Duration = Duration::from_secs(4);
 
 /// A candidate that says it is coming is waited for so many times: another takeover may be before
 /// it.
 const MEETINGS: u32 = 4;
 
-/// How long a reader waits for the lock, and for there to be a writer at all.
+/// Time that a reader waits for the lock, and for there to be a writer at all.
 const READ: Duration = Duration::from_secs(5);
 
-/// How much longer than the session of one that died a writer waits for a reader that has the lock.
+/// Time beyond the session of one that died that a writer waits for a reader that has the lock.
 const WRITE_MARGIN: Duration = Duration::from_secs(5);
 
-/// How soon a candidate looks again at a holder that is slow in letting go.
+/// Interval at which a candidate looks again at a holder that is slow in letting go.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// The next lock of a writer must not stand in the queue before a reader has looked at it.
@@ -228,8 +228,8 @@ impl HandOver {
         self.phase
     }
 
-    /// What comes next, now that the last action has ended: `done` says whether it did what it was
-    /// to do.
+    /// Returns the next action, now that the last one has ended: `done` says whether it did what it
+    /// was to do.
     pub fn next(&mut self, facts: &Facts, done: bool, now: Duration) -> Action {
         let done = self.put_off.take().unwrap_or(done);
         // A candidate that has not begun when it should have is one that was started anew.
@@ -434,7 +434,7 @@ impl HandOver {
     }
 }
 
-/// What each part does in each phase.
+/// Duties of each part in each phase.
 fn duties(part: Part, phase: Phase) -> &'static [Duty] {
     match (part, phase) {
         (Part::Candidate, Phase::D) | (Part::Holder, Phase::C) => &[Duty::Upstream],
@@ -447,7 +447,7 @@ fn duties(part: Part, phase: Phase) -> &'static [Duty] {
     }
 }
 
-/// How long a writer waits for a reader to come. Once things move, not longer than a legacy peer
+/// Time that a writer waits for a reader to come. Once things move, not longer than a legacy peer
 /// sleeps in that phase, so that nothing stays unowned for long if the reader has run ahead.
 fn reader_time_limit(phase: Phase, meet: Duration) -> Option<Duration> {
     match phase {
@@ -472,7 +472,7 @@ fn following(part: Part, phase: Phase) -> Option<Phase> {
     }
 }
 
-/// What the records say to node `me` in this part of a hand-over. A candidate knows the holder,
+/// Facts in the records for node `me` in this part of a hand-over. A candidate knows the holder,
 /// `peer`; a holder finds out who the candidate is.
 pub fn facts(
     cluster: &Cluster,
@@ -500,7 +500,7 @@ pub fn facts(
     }
 }
 
-/// Who takes over, or is to.
+/// Node that takes over, or is to.
 fn candidate<'a>(cluster: &'a Cluster, me: &NodeName) -> Option<&'a NodeName> {
     let takes_over = |node: &&Arc<NodeRecord>| {
         node.name != *me && can_take(node) && node.coordinator_state == CoordinatorState::Takeover

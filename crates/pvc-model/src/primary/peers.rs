@@ -1,4 +1,4 @@
-//! What one coordinator has itself seen of the others: who lives, and who may have addresses that
+//! View that one coordinator has itself of the others: who lives, and who may have addresses that
 //! no record speaks of.
 //!
 //! All times are the observer's own, and only such in which it listened (I8).
@@ -11,11 +11,11 @@ use crate::attention::Attention;
 use crate::cluster::Cluster;
 use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 
-/// How much longer than a node's right to the addresses its kernel keeps them: the node itself lets
-/// go first, in order. While the store answers they are renewed long before.
+/// Time beyond a node's right to the addresses for which its kernel keeps them: the node itself
+/// lets go first, in order. While the store answers they are renewed long before.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(1);
 
-/// How often it is looked who lives.
+/// Interval at which it is looked who lives.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// After this time without a word from a daemon, the kernel of its node has taken the addresses
@@ -35,11 +35,11 @@ pub const fn let_go_after(session_timeout: Duration) -> Duration {
 /// A legacy daemon on its way out does not say whether it lives; its way takes no longer than this.
 const OLDER_WAY_OUT: Duration = Duration::from_secs(120);
 
-/// What an observer knows of the others.
+/// View that an observer has of the others.
 #[derive(Debug, Clone)]
 pub struct Peers {
     session_timeout: Duration,
-    /// How long a silent daemon's kernel may keep what it has of the role.
+    /// Time that a silent daemon's kernel may keep what it has of the role.
     let_go: Duration,
     attention: Attention,
     nodes: BTreeMap<NodeName, Seen>,
@@ -50,7 +50,7 @@ struct Seen {
     stamp: i32,
     /// Whether it is a daemon that announces itself while it lives.
     ours: bool,
-    /// What it was announced by when that was last asked.
+    /// Announcement that was found when it was last asked for.
     announced: Option<i64>,
     /// Since its last sign of life.
     silent: Duration,
@@ -58,7 +58,7 @@ struct Seen {
     unstamped: Duration,
     daemon_state: DaemonState,
     coordinator_state: CoordinatorState,
-    /// For how long it has been possible that it has what its record does not say.
+    /// Time for which it has been possible that it has what its record does not say.
     doubted: Option<Duration>,
 }
 
@@ -100,8 +100,8 @@ impl Peers {
         }
     }
 
-    /// What the daemon of `name` is announced by in the store, another number with each session;
-    /// `None` if it is not.
+    /// Notes what the daemon of `name` is announced by in the store, another number with each
+    /// session; `None` if it is not.
     pub fn heard(&mut self, name: &NodeName, announced: Option<i64>) {
         let Some(seen) = self.nodes.get_mut(name) else { return };
         seen.ours |= announced.is_some();
@@ -121,8 +121,8 @@ impl Peers {
         self.nodes.get(name).is_some_and(|seen| seen.announced.is_some())
     }
 
-    /// This node has the lock of those who take over: who had it before may still have what it
-    /// took.
+    /// Notes that this node has the lock of those who take over: who had it before may still have
+    /// what it took.
     pub fn claimed(&mut self) {
         self.nodes.values_mut().for_each(Seen::doubt_takeover);
     }
@@ -245,8 +245,8 @@ impl Seen {
         }
     }
 
-    /// One of ours whose session has ended while it let go of the role: how much of it is still
-    /// there no record says.
+    /// Doubts a daemon of ours whose session has ended while it let go of the role: how much of it
+    /// is still there no record says.
     fn doubt_what_it_lets_go(&mut self, is_news: bool) {
         let lets_go = self.serves() && self.coordinator_state == CoordinatorState::Relinquish;
         if !self.ours || !lets_go {

@@ -1,4 +1,4 @@
-//! How soon something that failed is tried again.
+//! Time until something that failed is tried again.
 
 use std::time::Duration;
 

@@ -63,10 +63,10 @@ pub fn ways(method: Option<&MigrationMethod>, state: &VmState) -> Ways {
     }
 }
 
-/// How often a live migration is tried.
+/// Number of times that a live migration is tried.
 pub const LIVE_ATTEMPTS: u32 = 3;
 
-/// What comes next for a guest that is still here.
+/// Next step for a guest that is still here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Copy it while it runs; this is attempt number `attempt`.
@@ -78,17 +78,17 @@ pub enum Next {
     GiveUp,
 }
 
-/// What is known of the node that a VM goes to.
+/// State of the node that a VM goes to, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// Its daemon runs, and its hypervisor answered when it was asked last, if it was.
+    /// The daemon runs, and its hypervisor answered when it was asked last, if it was.
     Well,
-    /// It may not be able to run anything.
+    /// The node may not be able to run anything.
     Silent,
 }
 
-/// What comes next after `tried` live attempts that did not work. A guest that runs is not shut
-/// down for a node that may not start it.
+/// Decides what comes next after `tried` live attempts that did not work. A guest that runs is not
+/// shut down for a node that may not start it.
 pub fn next(ways: Ways, tried: u32, target: Target) -> Next {
     match (ways, target) {
         (Ways { live: true, .. }, _) if tried < LIVE_ATTEMPTS => Next::Copy { attempt: tried + 1 },
@@ -97,9 +97,9 @@ pub fn next(ways: Ways, tried: u32, target: Target) -> Next {
     }
 }
 
-/// How often the memory of a guest may have been copied, and for how long at least, until its copy
-/// is taken for one without end. One that writes at nine tenths of the speed of the copy has come
-/// to its end by then, and whatever writes faster hardly ever does.
+/// Number of times that the memory of a guest may have been copied, and time that has to pass,
+/// until its copy is taken for one without end. One that writes at nine tenths of the speed of the
+/// copy has come to its end by then, and whatever writes faster hardly ever does.
 const ENDLESS_ROUNDS: u64 = 10;
 const ENDLESS_AFTER: Duration = Duration::from_secs(300);
 
@@ -108,7 +108,8 @@ pub fn is_sent(record: Option<&VmRecord>, here: &NodeName, to: &NodeName) -> boo
     record.is_some_and(|record| is_moving(&record.state) && record.is_assigned_to(to)) && here != to
 }
 
-/// What a sender writes when the guest has ended here without arriving: it is to be started there.
+/// State that a sender writes when the guest has ended here without arriving: it is to be started
+/// there.
 ///
 /// A receiver that acts on events alone sleeps through what is written while it waits for its turn:
 /// it takes `stop`, read when its turn comes, for "start it". Ours acts on what the record says.
@@ -116,8 +117,8 @@ pub fn ended_here(receiver_is_ours: bool) -> VmState {
     if receiver_is_ours { VmState::Start } else { VmState::Stop }
 }
 
-/// Where a VM returns to that stayed on `here` after all: what its record said before, if that is
-/// known.
+/// Node to which a VM returns that stayed on `here` after all: the one in its record before, if
+/// that is known.
 pub fn home_again(
     record: &VmRecord,
     here: &NodeName,
@@ -129,13 +130,13 @@ pub fn home_again(
     }
 }
 
-/// Who hands a VM over, as its receiver knows it.
+/// Node that hands a VM over, as its receiver knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     Ours,
-    /// It says `stop` when it has shut the guest down for the journey, as the first that anybody
-    /// writes after `asked`, the write of the state that asked for the move: it keeps other older
-    /// peers from writing meanwhile, and ours do not ([`keeps_orders`]).
+    /// A legacy peer says `stop` when it has shut the guest down for the journey, as the first that
+    /// anybody writes after `asked`, the write of the state that asked for the move: it keeps other
+    /// legacy peers from writing meanwhile, and ours do not ([`keeps_orders`]).
     Legacy {
         asked: i32,
     },
@@ -229,17 +230,17 @@ pub fn note_of_handover<'a>(record: &'a VmRecord, here: &NodeName) -> Option<&'a
     record.moving.as_ref().filter(is_handover)
 }
 
-/// What a receiver does when its turn has come.
+/// Next step of a receiver when its turn has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is whole here, and was handed over: write `start` and let it go on.
+    /// The guest is whole here, and was handed over: write `start` and let it go on.
     TakeOver,
-    /// It is here and never was handed over, and its sender has it no more: end it, and start it
-    /// afresh. What it would go on with may be older than what its volumes hold.
+    /// The guest is here and never was handed over, and its sender has it no more: end it, and
+    /// start it afresh. What it would go on with may be older than what its volumes hold.
     Discard,
-    /// It runs here, or is to be started here: write `start`.
+    /// The guest runs here, or is to be started here: write `start`.
     Start,
-    /// It is here and does not run yet: look again in a moment.
+    /// The guest is here and does not run yet: look again in a moment.
     NotYet,
     /// Nothing has come, and the record still asks for it: begin again.
     Again,
@@ -247,8 +248,8 @@ pub enum Arrival {
     Superseded,
 }
 
-/// What has become of a VM that `here` was to receive, with the sender out of its turn.
-/// `is_elsewhere`: another node may still have it.
+/// Decides about a VM that `here` was to receive, with the sender out of its turn. `is_elsewhere`:
+/// another node may still have it.
 pub fn arrival(
     record: Option<&VmRecord>,
     here: &NodeName,
@@ -280,19 +281,19 @@ pub fn arrival(
     }
 }
 
-/// Where a move is.
+/// Phase of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MovePhase {
-    /// For the other node to get ready.
+    /// Waits for the other node to get ready.
     Waiting,
     Copying,
     /// The guest shuts down here, to be started there.
     ShuttingDown,
     /// The guest is whole on the other node, held there, and from now on that node's.
     HandedOver,
-    /// It has left.
+    /// The guest has left.
     Done,
-    /// It stays where it was.
+    /// The guest stays where it was.
     Failed,
 }
 
@@ -326,7 +327,7 @@ impl MovePhase {
     }
 }
 
-/// What the sender says of a VM's latest move, for people and for whoever waits.
+/// Report of the sender about a VM's latest move, for people and for whoever waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MoveNote {
     pub from: NodeName,
@@ -337,14 +338,14 @@ pub struct MoveNote {
     /// Whether the guest is held on the other node until it is handed over; not by legacy peers.
     pub held: bool,
     pub phase: MovePhase,
-    /// Which live attempt it is; 0 before the first.
+    /// Number of the live attempt; 0 before the first.
     pub attempt: u32,
     /// Since the copying began.
     pub seconds: u64,
     pub total_bytes: u64,
     pub processed_bytes: u64,
     pub remaining_bytes: u64,
-    /// What went wrong last; empty if nothing did.
+    /// Reason of the last failure; empty if nothing went wrong.
     pub why: String,
 }
 

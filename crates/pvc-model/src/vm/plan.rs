@@ -1,4 +1,4 @@
-//! What a node does about its VMs: from what is recorded and what runs to steps.
+//! Plan of a node for its VMs: from what is recorded and what runs to steps.
 //!
 //! [`observe`] keeps what must be remembered from one look to the next; [`plan`] decides. Neither
 //! does anything, so each rule is a line in a table of tests.
@@ -63,18 +63,18 @@ pub struct Seen {
 /// Everything a plan is made from, at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// This node.
+    /// Name of this node.
     pub node: &'a NodeName,
     pub cluster: &'a Cluster,
     /// The guests here. Only ever a complete list: not knowing is not the same as nothing running.
     pub guests: &'a BTreeMap<Uuid, Seen>,
     /// Monotonic.
     pub now: Duration,
-    /// How long a guest may take to obey its power button.
+    /// Time that a guest may take to obey its power button.
     pub shutdown_timeout: Duration,
 }
 
-/// What a node remembers of one VM between two looks. Losing it (a daemon restart) is harmless: the
+/// Memory of a node about one VM between two looks. Losing it (a daemon restart) is harmless: the
 /// power button is pressed once more, and deaths are counted from one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
@@ -107,8 +107,8 @@ struct ShutdownRequested {
     last: Duration,
 }
 
-/// How often the power button is pressed again. A guest that has only begun to boot does not hear
-/// it, and one that is on its way down does not mind.
+/// Interval at which the power button is pressed again. A guest that has only begun to boot does
+/// not hear it, and one that is on its way down does not mind.
 const REQUEST_AGAIN: Duration = Duration::from_secs(15);
 
 impl History {
@@ -127,7 +127,7 @@ impl History {
         self.deaths.died(now, Duration::ZERO);
     }
 
-    /// What should have been done could not be tried, for a reason that may pass.
+    /// Notes that what should have been done could not be tried, for a reason that may pass.
     pub fn try_later(&mut self, now: Duration) {
         self.retry.unreachable(now);
     }
@@ -235,7 +235,7 @@ pub fn observe(view: &View<'_>, histories: &mut BTreeMap<Uuid, History>) {
     }
 }
 
-/// One thing to do for one VM.
+/// A thing to do for one VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Pull the plug.
@@ -249,7 +249,7 @@ pub enum Step {
     Write(VmState),
     /// Write `fail` with this reason, if the request is still the one that was looked at.
     Fail(String),
-    /// It runs: what once failed is forgotten.
+    /// Forget what once failed: it runs.
     ClearFailure,
     Start,
     /// Hand the guest over to this node.
@@ -264,15 +264,16 @@ pub enum Step {
 pub enum WhyDestroy {
     /// An operator asked for it.
     Stopped,
-    /// It did not obey its power button in time.
+    /// The guest did not obey its power button in time.
     IgnoredShutdown,
-    /// It belongs to another node.
+    /// The VM belongs to another node.
     AssignedElsewhere,
-    /// It was made and never let run: whoever made it has died, or has given up. What it was made
-    /// from may be of yesterday, and nobody has looked since whether it may run: if it should, it
-    /// is made anew.
+    /// The guest was made and never let run: whoever made it has died, or has given up. What it was
+    /// made from may be of yesterday, and nobody has looked since whether it may run: if it should,
+    /// it is made anew.
     NeverRan,
-    /// It came here by a move that did not come to its end, and may be older than its volumes.
+    /// The guest came here by a move that did not come to its end, and may be older than its
+    /// volumes.
     NeverHandedOver,
 }
 
@@ -290,24 +291,24 @@ pub struct Planned {
 /// Something an operator should know, about which nothing is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// It runs here and no record knows it.
+    /// The guest runs here and no record knows it.
     Stray,
-    /// It runs here, and its record does not say what should be.
+    /// The guest runs here, and its record does not say what should be.
     NoOrder(String),
-    /// It runs here although its state says that it does not.
+    /// The guest runs here although its state says that it does not.
     RunsDespite(VmState),
-    /// It should run and is held.
+    /// The VM should run and is held.
     Held,
-    /// It should run here, and another node says that it runs there.
+    /// The VM should run here, and another node says that it runs there.
     RunsOn(NodeName),
-    /// It dies again and again soon after its start.
+    /// The guest dies again and again soon after its start.
     CrashLoop { deaths: u32 },
-    /// It is in `fail`, for this reason, until an operator asks for something else.
+    /// The VM is in `fail`, for this reason, until an operator asks for something else.
     Failed(String),
 }
 
-/// What to do now, in this order: whatever ends guests stands before whatever starts them, so that
-/// what they free is there.
+/// Steps to take now, in this order: whatever ends guests stands before whatever starts them, so
+/// that what they free is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     pub steps: Vec<Planned>,
@@ -351,7 +352,7 @@ fn rank(step: &Step) -> u8 {
     }
 }
 
-/// What to do about one VM.
+/// Decision about one VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     pub step: Option<Step>,
@@ -564,7 +565,7 @@ fn start(view: &View<'_>, record: &VmRecord, history: &History) -> Decision {
     }
 }
 
-/// Why no guest can be made of the record, whoever tries.
+/// Reason why no guest can be made of the record, whoever tries.
 fn unusable(record: &VmRecord) -> Option<String> {
     match &record.domain {
         _ if record.xml.trim().is_empty() => {
@@ -584,9 +585,9 @@ fn crash_loop(history: &History) -> Option<Finding> {
     (deaths >= DEATHS_TO_REPORT).then_some(Finding::CrashLoop { deaths })
 }
 
-/// That another node says it runs the VM that should be done something about here, and has not been
-/// proven dead. Two running copies would be worse than one that starts late: that node ends its
-/// copy when it sees that the VM is not its own.
+/// Finding that another node says it runs the VM that should be done something about here, and has
+/// not been proven dead. Two running copies would be worse than one that starts late: that node
+/// ends its copy when it sees that the VM is not its own.
 fn blocked(view: &View<'_>, record: &VmRecord) -> Option<Finding> {
     let is_here = record.is_assigned_to(view.node) && !view.guests.contains_key(&record.uuid);
     let is_meant = matches!(record.state, VmState::Start | VmState::Restart | VmState::Shutdown);

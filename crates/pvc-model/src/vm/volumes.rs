@@ -43,7 +43,7 @@ pub fn node_at<'a>(cluster: &'a Cluster, address: &str) -> Option<&'a Arc<NodeRe
     cluster.nodes.values().find(is_at)
 }
 
-/// What a lock on a volume of a VM that is about to start means, on the node whose storage address
+/// Meaning of a lock on a volume of a VM that is about to start, on the node whose storage address
 /// it carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnLock {

@@ -1,4 +1,4 @@
-//! Who is suspected, after how much silence.
+//! Suspicion: who is suspected, after how much silence.
 
 use super::*;
 
