@@ -12,7 +12,7 @@ use ipnet::{IpNet, Ipv4Net};
 use crate::problem::Problem;
 use crate::secret::{RawSection, Secret};
 
-/// Which of the two formats a file is in.
+/// Format of a file: one of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// 1.0 and later.
@@ -56,7 +56,7 @@ pub struct Config {
     pub autobackup: Option<RawSection>,
     /// Left to the worker to read.
     pub automirror: Option<RawSection>,
-    /// What does not keep the daemon from starting, but should be looked at.
+    /// Things that do not keep the daemon from starting, but should be looked at.
     pub warnings: Vec<Problem>,
 }
 
@@ -75,7 +75,7 @@ impl Config {
     }
 }
 
-/// What standalone mode adds.
+/// Settings that standalone mode adds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standalone {
     pub state_directory: PathBuf,
@@ -84,12 +84,12 @@ pub struct Standalone {
     pub libvirt_uri: Option<String>,
 }
 
-/// Who this node is, told from its host name.
+/// Identity of this node, told from its host name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeIdentity {
     /// The short host name.
     pub name: String,
-    /// What follows the first dot of the host name; often empty.
+    /// Rest of the host name after its first dot; often empty.
     pub domain: String,
     pub id: NodeId,
 }
@@ -97,7 +97,7 @@ pub struct NodeIdentity {
 /// The number that ends a node's name: the last run of digits in it, 0 if there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeId {
-    /// As written in the name, `01` for `hv01`; goes into the IPMI host name.
+    /// Text as written in the name, `01` for `hv01`; goes into the IPMI host name.
     pub text: String,
     pub number: u32,
 }
@@ -170,7 +170,7 @@ pub struct Networks {
     pub storage: ClusterNetwork,
 }
 
-/// One of the three networks between the nodes.
+/// Network between the nodes, one of three.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterNetwork {
     pub domain: String,
@@ -182,11 +182,11 @@ pub struct ClusterNetwork {
     /// Always given for the upstream network when networking is on.
     pub gateway: Option<Ipv4Addr>,
     pub selection: AddressSelection,
-    /// This node's address and the network's mask; `None` if it has none.
+    /// Own address of this node, with the network's mask; `None` if it has none.
     pub address: Option<Ipv4Net>,
 }
 
-/// Who may reach the services that the nodes have for each other.
+/// Rules about who may reach the services that the nodes have for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Firewall {
     /// The nodes' addresses as far as this file knows them; else the networks they are in.
@@ -209,15 +209,15 @@ pub struct Database {
     pub zookeeper: Zookeeper,
     /// The original's task queue. Kept so that one file serves both; nothing here uses it.
     pub keydb: Option<Keydb>,
-    /// For the metadata service and the provisioner.
+    /// Database for the metadata service and the provisioner.
     pub metadata: Option<Postgres>,
-    /// For the DNS aggregator.
+    /// Database for the DNS aggregator.
     pub dns: Option<Postgres>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Zookeeper {
-    /// Where it speaks without TLS.
+    /// Port without TLS.
     pub port: u16,
     /// The password with which the cluster's records can be closed; ASCII.
     pub password: Option<Secret>,
@@ -228,7 +228,7 @@ pub struct Zookeeper {
 pub struct ZookeeperTls {
     pub port: u16,
     pub authority: PathBuf,
-    /// What this node shows, and the key of it.
+    /// Certificate that this node shows, and the key of it.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
@@ -268,7 +268,7 @@ pub struct Fencing {
     pub ipmi: Option<Ipmi>,
 }
 
-/// What happens to the VMs of a node after an attempt to fence it.
+/// Treatment of the VMs of a node after an attempt to fence it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FenceAction {
     Migrate,
@@ -277,7 +277,7 @@ pub enum FenceAction {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ipmi {
-    /// With `{node_id}` filled in.
+    /// Host name of the BMC, with `{node_id}` filled in.
     pub hostname: String,
     pub username: String,
     pub password: Secret,
@@ -371,14 +371,16 @@ pub struct Api {
     /// Whether a start is refused that would take more memory than the VM's node has.
     pub refuse_memory_overcommit: bool,
     pub authentication: Authentication,
-    /// Where the daemon of a machine by itself keeps the token that it makes when none is set.
+    /// File in which the daemon of a machine by itself keeps the token that it makes when none is
+    /// set.
     pub token_file: Option<PathBuf>,
     /// `None` serves plain HTTP.
     pub tls: Option<Tls>,
 }
 
 impl Api {
-    /// Where a client on the same machine reaches it: a wildcard address becomes loopback.
+    /// Address at which a client on the same machine reaches it: a wildcard address becomes
+    /// loopback.
     pub fn local_address(&self) -> SocketAddr {
         let ip = match self.listen.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -400,7 +402,7 @@ pub struct Authentication {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Who has it.
+    /// Name of its holder.
     pub description: String,
     pub token: Secret,
 }

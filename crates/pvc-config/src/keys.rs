@@ -12,27 +12,27 @@ pub(crate) const NETWORKS: [&str; 3] = ["upstream", "cluster", "storage"];
 pub(crate) enum Need {
     /// Wherever it belongs: an item of a list without it means nothing.
     Always,
-    /// In a cluster (not in standalone mode).
+    /// Needed in a cluster (not in standalone mode).
     Cluster,
-    /// In a cluster, if any of these flags is on.
+    /// Needed in a cluster, if any of these flags is on.
     ClusterWith(&'static [&'static str]),
-    /// If this flag is on, in either mode.
+    /// Needed if this flag is on, in either mode.
     With(&'static str),
     Optional,
 }
 
-/// Where the older format, `pvcnoded.yaml`, has the key.
+/// Place of the key in the older format, `pvcnoded.yaml`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OldPlace {
     /// Nowhere: there it is written at its 1.0 place, beside `pvc:`, and always has a default.
     Same,
     /// Below `pvc:`, at the first of these; the others are accepted too.
     At(&'static [&'static str]),
-    /// As [`OldPlace::At`], but it may be left out there.
+    /// Same as [`OldPlace::At`], but it may be left out there.
     Maybe(&'static [&'static str]),
-    /// As a part of this key's value.
+    /// Part of this key's value.
     Within(&'static str),
-    /// There and not in pvc.conf; the key's path is the old one.
+    /// Key that is there and not in pvc.conf; the key's path is the old one.
     Only,
 }
 
@@ -41,13 +41,13 @@ pub(crate) struct Key {
     pub path: &'static str,
     /// Other spellings in pvc.conf, accepted alike.
     pub aliases: &'static [&'static str],
-    /// Where earlier versions of this program wanted it in pvc.conf and PVC 1.0.3 does not look:
-    /// read, with a warning.
+    /// Path in pvc.conf where earlier versions of this program wanted it and PVC 1.0.3 does not
+    /// look: read, with a warning.
     pub former: &'static [&'static str],
     pub old: OldPlace,
     pub kind: Kind,
     pub need: Need,
-    /// As it would be written. `{node}` is this node's name.
+    /// Default, as it would be written. `{node}` is this node's name.
     pub default: Option<&'static str>,
     /// The default in standalone mode, where it differs. `{state}/` begins a path in the state
     /// directory.
@@ -131,7 +131,7 @@ const WITH_STORAGE: Need = Need::ClusterWith(&[STORAGE]);
 const WITH_DATABASE: Need = Need::ClusterWith(&[NETWORKING, API, WORKER]);
 const WITH_KEYDB: Need = Need::ClusterWith(&[API, WORKER]);
 
-/// What to do with the VMs of a fenced node.
+/// Choices for the VMs of a fenced node.
 pub(crate) const FENCE_ACTIONS: &[&str] = &["migrate", "none"];
 pub(crate) const SELECTORS: &[&str] = &["mem", "memprov", "vcpus", "load", "vms"];
 

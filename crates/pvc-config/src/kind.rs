@@ -1,4 +1,4 @@
-//! What a key's value may be: how it is read, and how that is told to people.
+//! Kinds of values: what a key may be, how it is read, and how that is told to people.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::config::AddressSelection;
 use crate::secret::{RawSection, Secret};
 use crate::yaml::{Data, Node, Scalar};
 
-/// How much of a wrong value is shown.
+/// Number of characters that are shown of a wrong value.
 const SHOWN_CHARS: usize = 60;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub(crate) enum Value {
     Ipv4(Ipv4Addr),
     Network(Ipv4Net),
     Prefix(u8),
-    /// With the mask it was written with, if any.
+    /// Selection with the mask it was written with, if any.
     Selection(AddressSelection, Option<u8>),
     Names(Vec<String>),
     Sources(Vec<IpNet>),
@@ -73,7 +73,7 @@ pub(crate) enum Value {
     Section(RawSection),
 }
 
-/// Why a value is not of its kind. `found` replaces the usual description of the value.
+/// Reason why a value is not of its kind. `found` replaces the usual description of the value.
 #[derive(Default)]
 pub(crate) struct Mismatch {
     pub found: Option<String>,
@@ -89,7 +89,7 @@ impl Mismatch {
 type Read<T> = Result<T, Mismatch>;
 
 impl Kind {
-    /// What is allowed, as a noun.
+    /// Allowed values, as a noun.
     pub fn expected(self) -> String {
         let text = match self {
             Kind::Flag => "`true` or `false`",
@@ -187,7 +187,7 @@ impl Kind {
 /// A year: longer is a slip, and far from overflowing anything.
 const MAX_SECONDS: u64 = 366 * 24 * 3600;
 
-/// What a value is, as a clause that follows its key.
+/// Description of a value, as a clause that follows its key.
 pub(crate) fn describe(node: &Node, secret: bool) -> String {
     match &node.data {
         _ if node.is_null() => "is empty".into(),

@@ -14,7 +14,7 @@ const DEVICE: &str = "cluster.networks.{net}.device";
 const MTU: &str = "cluster.networks.{net}.mtu";
 const GATEWAY: &str = "cluster.networks.{net}.ipv4.gateway_address";
 
-/// What helps a node to an address of its own that has none by its number.
+/// Advice for a node that has no number, and so no address of its own by it.
 const NUMBER_IT: &str = "let the node's name end with its number, as in `hostnamectl hostname \
                          NAME1`, or write its address in place of `by-id`";
 

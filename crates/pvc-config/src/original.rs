@@ -1,5 +1,5 @@
-//! One file for PVC 1.0.3 and for this one: what it wrote is read here, and what we ship is read
-//! there.
+//! Exchange of one file between PVC 1.0.3 and this program: what it wrote is read here, and what we
+//! ship is read there.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const MORE_KEYS: &str = include_str!("../tests/original/more-keys.txt");
 const SAMPLE: &str = include_str!("../../../packaging/config/pvc.conf");
 const LAB: &str = include_str!("../../../lab/node/files/etc/pvc/pvc.conf");
 
-/// What a file of ours says besides. PVC 1.0.3 looks up the keys that it knows and passes over
+/// Keys that only a file of ours has. PVC 1.0.3 looks up the keys that it knows and passes over
 /// others.
 const OURS: [&str; 1] = ["cluster.firewall.enabled"];
 

@@ -1,4 +1,4 @@
-//! What is said about a mistake.
+//! Messages about a mistake.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ pub enum Severity {
     Warning,
 }
 
-/// One mistake: where, which key, what was found, what is allowed, and what to do.
-/// Never holds the text of a secret.
+/// A mistake: where, which key, what was found, what is allowed, and what to do. Never holds the
+/// text of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     pub severity: Severity,
@@ -22,9 +22,9 @@ pub struct Problem {
     pub place: Option<Place>,
     /// The key as written in this file, from its top.
     pub key: Option<String>,
-    /// What was found, as a clause that follows the key: "is `five`".
+    /// Value that was found, as a clause that follows the key: "is `five`".
     pub found: String,
-    /// What would be right there, as a noun.
+    /// Value that would be right there, as a noun.
     pub allowed: Option<String>,
     pub hint: Option<String>,
 }
@@ -64,7 +64,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why a configuration cannot be used: every mistake, in the order of the file.
+/// Reason why a configuration cannot be used: every mistake, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors {
     /// At least one.

@@ -14,9 +14,9 @@ pub(crate) struct Reader<'d> {
     pub document: &'d Node,
     pub format: Format,
     pub standalone: bool,
-    /// Where standalone mode keeps its state; stands for `{state}` in defaults.
+    /// Directory in which standalone mode keeps its state; stands for `{state}` in defaults.
     pub state: PathBuf,
-    /// This node's name; stands for `{node}` in defaults.
+    /// Name of this node; stands for `{node}` in defaults.
     pub node: String,
     pub problems: Vec<Problem>,
     /// Keys that a misspelt one was probably meant to be: they are not reported as missing too.
@@ -28,7 +28,7 @@ pub(crate) struct Reader<'d> {
     pub asked: BTreeSet<&'static str>,
 }
 
-/// Where a key is in the document, or would be.
+/// Place of a key in the document, or where it would be.
 struct Spot<'d> {
     /// The key's path in this file.
     shown: String,
@@ -71,7 +71,7 @@ impl<'d> Reader<'d> {
         self.get_at(path, At::default())
     }
 
-    /// As [`Self::get`], for values where any placeholder does once a mistake is noted.
+    /// Same as [`Self::get`], for values where any placeholder does once a mistake is noted.
     pub fn want<T: Typed + Default>(&mut self, path: &str) -> T {
         self.get(path).unwrap_or_default()
     }
@@ -208,7 +208,7 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// What a flag says, without noting anything.
+    /// Reads a flag, without noting anything.
     pub fn is_on(&self, path: &str) -> bool {
         let key = keys::find(path);
         let given = self.spot(key, At::default()).node.and_then(|node| key.kind.read(node).ok());
@@ -239,7 +239,7 @@ impl<'d> Reader<'d> {
         self.spot(keys::find(path), at).shown
     }
 
-    /// How many items the list at `path` has; what is not a list is noted by [`Self::survey`].
+    /// Number of items of the list at `path`; what is not a list is noted by [`Self::survey`].
     pub fn items(&self, path: &str) -> usize {
         match walk(self.document, path).map(|found| &found.data) {
             Ok(Data::List(items)) => items.len(),
@@ -482,7 +482,7 @@ fn every_at(reader: &Reader<'_>, key: &Key) -> Vec<At> {
     }
 }
 
-/// Where the key may be written in a file of this format, the usual place first.
+/// Places where the key may be written in a file of this format, the usual one first.
 pub(crate) fn places(key: &Key, format: Format) -> Vec<String> {
     let under_pvc = |path: &str| format!("pvc.{path}");
     match (format, key.old) {
@@ -513,12 +513,12 @@ fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.into() } else { format!("{path}.{key}") }
 }
 
-/// How far into the document a path leads that does not lead to its end.
+/// Depth to which a path leads into the document that does not lead to its end.
 #[derive(Clone, Copy)]
 struct Near {
     place: Place,
     blocked: bool,
-    /// How many words of the path are there.
+    /// Number of words of the path that are there.
     depth: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Where a configuration comes from, and the ways to ask for one.
+//! Sources of a configuration, and the ways to ask for one.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -22,7 +22,7 @@ const DEFAULT_STATE: &str = "/var/lib/pvc";
 /// Real files have some kilobytes; what is larger is something else.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// What the file does not say.
+/// Facts that the file does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// The host name, short or with its domain.
@@ -34,7 +34,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine: its host name, and the state directory that `PVC_STATE` names.
+    /// Asks this machine for its host name, and for the state directory that `PVC_STATE` names.
     pub fn this() -> io::Result<Self> {
         let hostname = fs::read_to_string("/proc/sys/kernel/hostname")?;
         Ok(Self::named(hostname.trim(), |name| std::env::var_os(name)))
@@ -167,7 +167,7 @@ pub fn read_api(path: &Path) -> Result<Api, ConfigErrors> {
     Ok(api)
 }
 
-/// What `--check-config` prints, and whether the file can be used.
+/// Output of `--check-config`, and whether the file can be used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     file: String,

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 
-/// How many nodes aliases may add. A configuration has some hundred; a "billion laughs" has more.
+/// Number of nodes that aliases may add. A configuration has some hundred; a "billion laughs" has
+/// more.
 const MAX_ALIASED_NODES: usize = 20_000;
 
 /// A position in the file, both counted from 1.
@@ -277,7 +278,7 @@ impl<'t> Loader<'t> {
         Ok(entries)
     }
 
-    /// What `<<` brings, without overriding what the section says itself.
+    /// Adds what `<<` brings, without overriding what the section says itself.
     fn merge(&mut self, entries: &mut Vec<Entry>, value: Node) {
         match value.data {
             Data::Map(others) => {

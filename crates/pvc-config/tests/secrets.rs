@@ -74,7 +74,7 @@ fn written(style: usize, secret: &str) -> String {
     }
 }
 
-/// One slip of an editor.
+/// A slip of an editor.
 #[derive(Debug, Clone)]
 enum Slip {
     Drop(usize),

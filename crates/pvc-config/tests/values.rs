@@ -1,4 +1,4 @@
-//! What valid files come to.
+//! Values that valid files come to.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

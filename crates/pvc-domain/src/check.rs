@@ -1,4 +1,4 @@
-//! What an operator may define: every mistake at once, each with its place.
+//! Check of an XML that an operator wants to define: every mistake at once, each with its place.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub const VM_NAME_LIMIT: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     pub summary: DomainSummary,
-    /// What will work, though likely not as intended.
+    /// Things that will work, though likely not as intended.
     pub warnings: Vec<Problem>,
 }
 
@@ -66,9 +66,9 @@ const FINDINGS: usize = 20;
 struct Findings {
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
-    /// How many problems were found when so many had been told already.
+    /// Number of problems found after so many had been reported already.
     untold: usize,
-    /// Where the text has its line ends, in bytes.
+    /// Positions of the text's line ends, in bytes.
     line_ends: Vec<usize>,
 }
 

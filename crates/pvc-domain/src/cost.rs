@@ -1,4 +1,4 @@
-//! What an XML text would cost to parse, counted before it is parsed.
+//! Cost of parsing an XML text, counted before it is parsed.
 //!
 //! roxmltree takes time that grows with the square of one element's attributes, and with the cube
 //! of the namespaces: each element that declares one compares all that its parent knows with all of
@@ -26,7 +26,7 @@ pub(crate) const MAX_ATTRIBUTES: usize = 64;
 /// and what management tools write into `<metadata>` need five or six.
 pub(crate) const MAX_NAMESPACES: usize = 32;
 
-/// What has been counted so far.
+/// Counts so far.
 #[derive(Default)]
 struct Counted {
     elements: usize,
@@ -61,7 +61,7 @@ pub fn check_cost(xml: &str) -> Result<(), DomainError> {
     Ok(())
 }
 
-/// What follows `end` in `bytes`; nothing if it is not there.
+/// Returns what follows `end` in `bytes`; nothing if it is not there.
 fn after<'a>(bytes: &'a [u8], end: &[u8]) -> &'a [u8] {
     let at = bytes.windows(end.len()).position(|window| window == end);
     at.map_or(&[], |at| &bytes[at + end.len()..])

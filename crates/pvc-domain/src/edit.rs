@@ -36,7 +36,7 @@ pub struct NewDisk {
 /// A disk that was added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddedDisk {
-    /// Its element, as it can be attached to the running guest.
+    /// Element of the device, as it can be attached to the running guest.
     pub xml: String,
     pub target: String,
     /// The target of the disk of the same kind that it was modelled on: where the hosts and the
@@ -79,7 +79,7 @@ impl Domain {
         self.text
     }
 
-    /// What it says; see [`summary`](crate::summary).
+    /// Reads the document; see [`summary`](crate::summary).
     pub fn summary(&self) -> Result<DomainSummary, DomainError> {
         summary_of(self.document().root_element())
     }

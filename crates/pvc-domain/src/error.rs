@@ -1,8 +1,8 @@
-//! What can be wrong with a domain XML, and with an edit.
+//! Errors of a domain XML, and of an edit.
 
 use std::fmt;
 
-/// Why a text cannot be read as a domain XML.
+/// Reason why a text cannot be read as a domain XML.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DomainError {
     #[error("the XML has {bytes} bytes, at most {limit} are taken")]
@@ -28,7 +28,7 @@ pub enum DomainError {
 }
 
 impl DomainError {
-    /// What to do about it, if more can be said than the message does.
+    /// Advice about what to do, if more can be said than the message does.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             DomainError::TooLarge { .. } => {
@@ -55,7 +55,7 @@ impl DomainError {
     }
 }
 
-/// One thing that is wrong with a domain XML, and where.
+/// A mistake in a domain XML, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Counted from 1; 0 if it has no place (something is missing).
@@ -74,7 +74,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why an edit was not made. Nothing was changed.
+/// Reason why an edit was not made. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
     #[error("the VM has no `<devices>`")]
@@ -113,7 +113,7 @@ pub enum EditError {
 }
 
 impl EditError {
-    /// What to do about it, if more can be said than the message does.
+    /// Advice about what to do, if more can be said than the message does.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             EditError::NoDevices => Some("add `<devices>` with an emulator and a console"),

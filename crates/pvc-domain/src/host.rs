@@ -12,25 +12,25 @@ use crate::read::{child, child_text, disk, each, path};
 use crate::text::{Element, Splice, append, remove, remove_attribute, set_attribute, set_content};
 use crate::{Domain, EditError};
 
-/// What of one host matters to the XML of a guest that is to run there.
+/// Facts about a host that matter to the XML of a guest that is to run there.
 pub struct ForHost<'a> {
     /// `kvm`, or `qemu` if this host must emulate.
     pub domain_type: &'a str,
-    /// This host's own emulator.
+    /// Path of this host's own emulator.
     pub emulator: &'a str,
     /// Whether a program is there on this host.
     pub is_here: &'a dyn Fn(&str) -> bool,
     pub volumes: &'a Volumes,
-    /// Where the console is to be logged; `None` leaves that to the XML.
+    /// File that the console is to be logged to; `None` leaves that to the XML.
     pub console_log: Option<&'a Path>,
 }
 
 /// How one host reaches volumes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Volumes {
-    /// Those that are files on this host, with their paths.
+    /// Volumes that are files on this host, with their paths.
     pub files: BTreeMap<VolumeId, PathBuf>,
-    /// For the others: monitors and user of an RBD disk that names none itself.
+    /// Access to the others: monitors and user of an RBD disk that names none itself.
     pub rbd: Option<RbdAccess>,
 }
 
@@ -91,7 +91,7 @@ fn only_device<'a, 'input>(domain: Node<'a, 'input>) -> Option<Node<'a, 'input>>
     elements.next().filter(|_| elements.next().is_none())
 }
 
-/// What only KVM can do is left out: its paravirtual features and clocks, and the host's CPU, in
+/// Leaves out what only KVM can do: its paravirtual features and clocks, and the host's CPU, in
 /// place of which the guest gets all that the emulation has.
 fn without_kvm(text: &str, domain: Node<'_, '_>) -> Vec<Splice> {
     let features = child(domain, "features");
@@ -153,7 +153,7 @@ fn emulator(
     }
 }
 
-/// What is changed in a disk whose volume this host reaches in a way of its own.
+/// Changes in a disk whose volume this host reaches in a way of its own.
 fn disk_of_volume(text: &str, node: Node<'_, '_>, volumes: &Volumes) -> Vec<Splice> {
     let DiskSource::Volume(id) = disk(node).source else { return Vec::new() };
     match (volumes.files.get(&id), &volumes.rbd) {

@@ -10,7 +10,7 @@ use roxmltree::{Document, Node, ParsingOptions};
 use crate::DomainError;
 use crate::cost::check_cost;
 
-/// What the domain XML says. Strict about name, UUID, memory and vCPUs, without which a VM cannot
+/// Summary of the domain XML. Strict about name, UUID, memory and vCPUs, without which a VM cannot
 /// be handled; what is only shown is left empty if it is missing.
 pub fn summary(xml: &str) -> Result<DomainSummary, DomainError> {
     summary_of(domain_element(&parse(xml)?)?)
@@ -25,7 +25,7 @@ pub enum Device {
     Other(String),
 }
 
-/// What a single device element says.
+/// Summary of a single device element.
 ///
 /// # Errors
 /// As [`summary`], if the text is not one well-formed element.
@@ -39,7 +39,7 @@ pub fn device_summary(xml: &str) -> Result<Device, DomainError> {
     })
 }
 
-/// How many devices of a running guest, as its `live` XML has them, are the one that `device`
+/// Number of devices of a running guest, as its `live` XML has them, that are the one that `device`
 /// describes, as far as that can tell: disks by their target, network interfaces by their MAC
 /// address or else by what they are plugged into, any other device by its element.
 ///
@@ -192,7 +192,7 @@ fn topology(node: Node<'_, '_>) -> (u32, u32, u32) {
     (number("sockets"), number("cores"), number("threads"))
 }
 
-/// How many vCPUs the whole topology makes, dies and clusters included.
+/// Number of vCPUs that the whole topology makes, dies and clusters included.
 pub(crate) fn topology_product(node: Node<'_, '_>) -> u64 {
     ["sockets", "dies", "clusters", "cores", "threads"]
         .iter()

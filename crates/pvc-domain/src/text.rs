@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use roxmltree::Node;
 
-/// One replacement in a text. An empty range inserts.
+/// A replacement in a text. An empty range inserts.
 #[derive(Debug, Clone)]
 pub(crate) struct Splice {
     pub at: Range<usize>,
@@ -99,7 +99,7 @@ pub(crate) fn is_self_closing(text: &str, node: Node<'_, '_>) -> bool {
     text[start_tag(text, node)].ends_with("/>")
 }
 
-/// What is between the tags of an element; `None` if it is written `<a/>`.
+/// Range between the tags of an element; `None` if it is written `<a/>`.
 pub(crate) fn content(text: &str, node: Node<'_, '_>) -> Option<Range<usize>> {
     if is_self_closing(text, node) {
         return None;

@@ -1,4 +1,4 @@
-//! What edits change, and that they change nothing else.
+//! Edits: what they change, and that they change nothing else.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 

@@ -1,4 +1,4 @@
-//! What is read from a domain XML, and what is refused.
+//! Reading of a domain XML: what is found, and what is refused.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 

@@ -233,9 +233,9 @@ fn is_taken_over(cluster: &Cluster, peers: &Peers) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder<'a> {
     Nobody,
-    /// Held by this node, or not quite let go of yet.
+    /// Node that has it, or has not quite let go of it.
     One(&'a NodeName),
-    /// Perhaps held by this node, or by others.
+    /// Node that may have it, and is not the only one.
     Unclear(&'a NodeName),
 }
 

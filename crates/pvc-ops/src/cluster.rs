@@ -11,7 +11,7 @@ use pvc_store::{
 
 use crate::refusal::{Kind, Refusal};
 
-/// Why the cluster was not created, backed up, restored or closed.
+/// Reason why the cluster was not created, backed up, restored or closed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterRefusal {
     #[error("the store holds a cluster already, or remains of one")]
@@ -115,7 +115,7 @@ pub async fn recover(store: &Store, dump: &str) -> crate::Outcome<Restored, Clus
     store.recover(dump).await.map_err(|error| ChangeError::Refused(ClusterRefusal::Restore(error)))
 }
 
-/// What [`backup`] gave, as the JSON text that [`restore`] and [`recover`] read.
+/// Result of [`backup`], as the JSON text that [`restore`] and [`recover`] read.
 pub fn dump_text(dump: &BTreeMap<String, String>) -> String {
     serde_json::to_string(dump).expect("a map of texts is JSON")
 }
@@ -148,8 +148,8 @@ pub async fn set_maintenance(
         .await
 }
 
-/// Who may use the store's records, and which password of the store each node's daemon is known to
-/// know.
+/// Access rules of the store's records, and the password of the store that each node's daemon is
+/// known to know.
 pub async fn protection(
     store: &Store,
 ) -> Result<(Protection, BTreeMap<NodeName, KnownPassword>), StoreError> {

@@ -46,7 +46,7 @@ impl Refusal for DeviceRefusal {
 pub struct DeviceAsk {
     pub vm: String,
     pub change: DeviceChange,
-    /// One element of libvirt's domain XML.
+    /// Element of libvirt's domain XML.
     pub xml: String,
     /// Plugs it in also into a network between the nodes.
     pub force: bool,

@@ -7,7 +7,7 @@ use pvc_store::{Change, ChangeError, Changes, Store};
 
 use crate::refusal::{Kind, Refusal, shown};
 
-/// Which faults are meant.
+/// Selection of faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
     All,

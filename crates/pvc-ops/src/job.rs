@@ -13,9 +13,9 @@ use crate::refusal::{Kind, Refusal};
 pub struct JobRequest {
     pub work: JobWork,
     pub node: NodeName,
-    /// What listings show as the place: `primary`, or the node's name.
+    /// Place in the listings: `primary`, or the node's name.
     pub run_on: String,
-    /// Who asks: the description of the API token, or the program.
+    /// Author of the request: the description of the API token, or the program.
     pub submitter: String,
 }
 

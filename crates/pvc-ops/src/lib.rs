@@ -30,5 +30,5 @@ pub use refusal::{BeingRenamed, Kind, NoNode, NoVm, Refusal};
 #[cfg(doc)]
 use pvc_store::Store;
 
-/// What becomes of an ask: done, refused by its own rules, or failed because the store did.
+/// Outcome of an ask: done, refused by its own rules, or failed because the store did.
 pub type Outcome<T, R> = Result<T, ChangeError<R>>;

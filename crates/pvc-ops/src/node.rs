@@ -10,7 +10,7 @@ use pvc_store::{ChangeError, Changes, ConfigChange, Expect, NodeChange, Store};
 
 use crate::refusal::{Kind, NoNode, Refusal, find_node};
 
-/// Which part a node is to have in the coordination.
+/// Part that a node is to have in the coordination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CoordinatorRequest {
     Primary,
@@ -25,14 +25,14 @@ pub enum DomainRequest {
     Flush,
 }
 
-/// What became of a request to a node.
+/// Outcome of a request to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requested {
     /// The node will see to it.
     Yes,
-    /// It sees to it already.
+    /// The node sees to it already.
     UnderWay,
-    /// It is so already.
+    /// The node is in that state already.
     Already,
 }
 
@@ -143,8 +143,7 @@ fn somebody_else(cluster: &Cluster, node: &NodeName) -> bool {
     })
 }
 
-/// What a flush of `node` would come to on this view: what becomes of each VM that runs there, by
-/// its name.
+/// Predicts a flush of `node` on this view: what becomes of each VM that runs there, by its name.
 pub fn plan_flush(cluster: &Cluster, node: &str) -> Result<Vec<(String, Fate)>, NodeRefusal> {
     let record = find_node(cluster, node)?;
     if record.domain_state == DomainState::FenceFlush {

@@ -1,4 +1,4 @@
-//! What all refusals have in common.
+//! Traits that all refusals have in common.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use pvc_model::node::NodeRecord;
 pub use pvc_model::refusal::Kind;
 use pvc_model::vm::VmRecord;
 
-/// Why an ask was not carried out.
+/// Reason why an ask was not carried out.
 pub trait Refusal: std::error::Error + Send + Sync + 'static {
     fn kind(&self) -> Kind;
 
-    /// What to do about it, if more can be said than the message does.
+    /// Advice about what to do, if more can be said than the message does.
     fn hint(&self) -> Option<String> {
         None
     }
@@ -101,7 +101,7 @@ pub(crate) fn find_node<'a>(
     cluster.node(node).ok_or_else(|| NoNode { node: shown(node) })
 }
 
-/// What somebody gave as a name, for a message: short and printable.
+/// Shows what somebody gave as a name, for a message: short and printable.
 pub(crate) fn shown(text: &str) -> String {
     let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let mut shown: String = text.chars().take(60).map(printable).collect();

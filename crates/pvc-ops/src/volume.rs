@@ -7,7 +7,7 @@ use pvc_model::storage::VolumeId;
 use pvc_ports::{Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Store, StoreError};
 
-/// Why the records do not say what volumes there are.
+/// Reason why the records do not say what volumes there are.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error(transparent)]

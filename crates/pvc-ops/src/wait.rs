@@ -6,8 +6,8 @@ use pvc_model::cluster::Cluster;
 use pvc_ports::Clock;
 use pvc_store::Store;
 
-/// What `look` finds in the view, now or after one of the changes to come; `None` if it found
-/// nothing for as long as `patience`.
+/// Waits until `look` finds something in the view, now or after one of the changes to come; `None`
+/// if it found nothing within `time_limit`.
 pub(crate) async fn wait_for<T>(
     store: &Store,
     clock: &dyn Clock,

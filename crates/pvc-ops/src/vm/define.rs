@@ -85,7 +85,7 @@ pub struct Defined {
     pub uuid: Uuid,
     pub name: String,
     pub node: NodeName,
-    /// What will work, though likely not as intended.
+    /// Things that will work, though likely not as intended.
     pub warnings: Vec<String>,
 }
 
@@ -130,7 +130,8 @@ pub enum DefineRefusal {
     Nic(#[from] NicRefusal),
     #[error("the name of VM `{name}` cannot be changed while it is in state `{state}`")]
     NameInUse { name: String, state: VmState },
-    /// It would be ended, and not start again.
+    /// A restart was asked for, and the state forbids it: the VM would be ended, and not start
+    /// again.
     #[error(transparent)]
     Restart(#[from] StateRefusal),
 }
@@ -247,7 +248,7 @@ pub async fn modify(
     store.change(|cluster| hardware.replace(cluster, vm, ask)).await
 }
 
-/// What [`modify`] would say of this at present, whether it restarts or not. Nothing is changed.
+/// Predicts the answer of [`modify`] at present, whether it restarts or not. Nothing is changed.
 pub fn check_modify(cluster: &Cluster, vm: &str, ask: &Modify) -> Result<Modified, DefineRefusal> {
     let ask = Modify { restart: false, ..ask.clone() };
     let (_, modified) = Hardware::read(&ask.xml)?.replace(cluster, vm, &ask)?;
@@ -327,7 +328,7 @@ impl Hardware {
     }
 }
 
-/// What is kept of an operator's text: all of it but the XML declaration.
+/// Part of an operator's text that is stored: all of it but the XML declaration.
 fn stored_text(xml: &str) -> Result<String, DefineRefusal> {
     Domain::parse(xml).map(Domain::into_string).map_err(|error| {
         let hint = error.hint().map(str::to_owned);
@@ -335,7 +336,7 @@ fn stored_text(xml: &str) -> Result<String, DefineRefusal> {
     })
 }
 
-/// Why interfaces are not taken.
+/// Reason why interfaces are not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NicRefusal {
     #[error(

@@ -1,4 +1,4 @@
-//! What is recorded of a VM beside its hardware.
+//! Records of a VM beside its hardware.
 
 use pvc_model::vm::{MigrationMethod, Selector, Tag};
 use pvc_store::{ChangeError, Changes, Expect, Store, VmChange};

@@ -33,7 +33,7 @@ use pvc_model::storage::VolumeId;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
-/// How long a guest may take to be gone once its plug is to be pulled.
+/// Time that a guest may take to be gone once its plug is to be pulled.
 const STOP_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Whether a VM other than `own` has the name.
@@ -92,7 +92,7 @@ fn may_be_off(record: &VmRecord) -> bool {
     is_off(&record.state) || matches!(record.state, Fail | Provision | Import | Restore | Delete)
 }
 
-/// That a VM cannot be ended, because nobody hears of the node that may have it.
+/// Refusal to end a VM because the node that may have it is silent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("VM `{vm}` may run on node `{node}`, whose daemon is in state `{state}`")]
 pub struct NodeSilent {

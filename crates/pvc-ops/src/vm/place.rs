@@ -1,4 +1,4 @@
-//! Which node a VM belongs to. Here only the records change: a started VM gets the state in which
+//! Assignment of a VM to a node. Here only the records change: a started VM gets the state in which
 //! its nodes move it.
 
 use pvc_model::cluster::Cluster;
@@ -89,7 +89,7 @@ pub enum MoveRefusal {
     NeverLive { vm: String },
     #[error("VM `{vm}` cannot be moved: {why}")]
     State { vm: String, why: pvc_model::request::Refusal },
-    /// It waits to be started, and would be by its new node.
+    /// The VM waits to be started, and would be by its new node.
     #[error(transparent)]
     Start(#[from] StateRefusal),
 }
@@ -203,7 +203,7 @@ pub async fn move_vm(
         .await
 }
 
-/// What a move would come to: where the VM would go, and how every node does.
+/// Prediction of a move: where the VM would go, and how every node does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MovePlan {
     pub name: String,
@@ -217,15 +217,15 @@ pub struct MovePlan {
 /// How a VM would be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// It does not run: only its record changes.
+    /// The VM does not run: only its record changes.
     Record,
-    /// It waits for its node to take VMs again, and is started by the other one.
+    /// The VM waits for its node to take VMs again, and is started by the other one.
     Start,
     Live,
     /// Live, and if that does not work, by a shutdown.
     LiveOrShutdown,
     Shutdown,
-    /// It may only be moved by a shutdown, and live was asked for.
+    /// The VM may only be moved by a shutdown, and live was asked for.
     NotAtAll,
 }
 
@@ -242,7 +242,7 @@ impl How {
     }
 }
 
-/// What [`move_vm`] would do on this view. That no node can take the VM is an answer here.
+/// Predicts [`move_vm`] on this view. That no node can take the VM is an answer here.
 pub fn plan_move(cluster: &Cluster, vm: &str, ask: &Move) -> Result<MovePlan, MoveRefusal> {
     let record = find_vm(cluster, vm)?;
     let name = record.name.clone();
@@ -344,7 +344,7 @@ fn place_now(cluster: &Cluster, record: &VmRecord) -> Option<NodeName> {
     runner.map(|node| node.name.clone()).or_else(|| record.node.clone())
 }
 
-/// What others are promised; this VM is placed anew.
+/// Promises to the other VMs; this VM is placed anew.
 fn promises(cluster: &Cluster, record: &VmRecord) -> Promises {
     Promises::under_way_but(cluster, |vm| vm.uuid == record.uuid)
 }

@@ -38,14 +38,14 @@ pub enum RemoveRefusal {
     #[error("VM `{vm}` was started by somebody else meanwhile")]
     Started {
         vm: String,
-        /// Those that are gone already.
+        /// Volumes that are gone already.
         removed: Vec<VolumeId>,
     },
     #[error("volume `{volume}` of VM `{vm}` could not be removed")]
     Volume {
         vm: String,
         volume: VolumeId,
-        /// Those that are gone already.
+        /// Volumes that are gone already.
         removed: Vec<VolumeId>,
         #[source]
         source: Box<StorageError>,
@@ -117,7 +117,7 @@ pub async fn remove(
     Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes: gone.removed })
 }
 
-/// What [`remove`] would come to on this view: its refusal, or what would be gone.
+/// Predicts [`remove`] on this view: its refusal, or what would be gone.
 pub fn check_remove(
     cluster: &Cluster,
     vm: &str,
@@ -129,7 +129,7 @@ pub fn check_remove(
     Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes })
 }
 
-/// What is not there any more.
+/// Parts of a VM that are not there any more.
 #[derive(Default)]
 struct Gone {
     removed: Vec<VolumeId>,
@@ -220,7 +220,7 @@ struct Stopping {
 struct Notice {
     node: NodeName,
     last: i64,
-    /// How often the keepalive has changed since.
+    /// Number of times that the keepalive has changed since.
     seen: u32,
 }
 
@@ -255,7 +255,8 @@ impl Stopping {
     }
 }
 
-/// Why a guest that was told to stop is not gone: its node may have fallen silent in the middle.
+/// Reason why a guest that was told to stop is not gone: its node may have fallen silent in the
+/// middle.
 fn not_gone(cluster: &Cluster, stopping: Stopping) -> RemoveRefusal {
     let home = stopping
         .notice

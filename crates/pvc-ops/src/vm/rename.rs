@@ -19,22 +19,22 @@ use crate::job::{JobRequest, submit};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
 
-/// How long a VM whose stop was written may take to be gone.
+/// Time that a VM whose stop was written may take to be gone.
 const OFF_TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// How long a worker that cannot go on, or a store that cannot be reached, is waited for.
+/// Time that a worker that cannot go on, or a store that cannot be reached, is waited for.
 const TROUBLE_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether that is so.
+/// Interval at which it is looked whether that is so.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// What is asked for.
+/// Request to rename a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rename {
     /// Name or UUID.
     pub vm: String,
     pub to: String,
-    /// Who asks: the description of the API token, or the program.
+    /// Author of the request: the description of the API token, or the program.
     pub submitter: String,
 }
 
@@ -90,7 +90,7 @@ pub enum RenameRefusal {
     Changed { vm: String },
     #[error("no worker runs that can rename VMs")]
     NoWorker,
-    /// What its worker says.
+    /// The worker gave this reason.
     #[error("{}", .0.why)]
     Failed(Failure),
     #[error("the renaming of VM `{vm}` was cancelled")]
@@ -239,7 +239,7 @@ async fn wait_for_end(
     }
 }
 
-/// What keeps the job from going on, as far as is known here.
+/// Reason that keeps the job from going on, as far as is known here.
 fn trouble(store: &Store, job: &JobId) -> Option<String> {
     if store.outage().is_some() {
         return Some("the cluster's store cannot be reached".to_owned());
@@ -255,8 +255,8 @@ fn trouble(store: &Store, job: &JobId) -> Option<String> {
     })
 }
 
-/// What [`rename`] would come to on this view, as far as records and storage tell: whether a guest
-/// that was told to stop does so is seen only then.
+/// Predicts [`rename`] on this view, as far as records and storage tell: whether a guest that was
+/// told to stop does so is seen only then.
 pub async fn check_rename(
     cluster: &Cluster,
     storage: &dyn Storage,

@@ -17,17 +17,17 @@ use super::{NodeSilent, STOP_TIME_LIMIT};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateOutcome {
     pub uuid: Uuid,
     pub name: String,
     pub answer: Answer,
-    /// What the operator should know, as clauses.
+    /// Warnings for the operator, as clauses.
     pub warnings: Vec<String>,
 }
 
-/// What is asked of a VM.
+/// Request to a VM.
 #[derive(Debug, Clone, Copy)]
 pub struct StateAsk {
     pub request: StateRequest,
@@ -147,7 +147,7 @@ pub async fn set_state(
     store.change(|cluster| decide(cluster, vm, ask, ours.as_ref())).await
 }
 
-/// What [`set_state`] would do on the present view: its refusal, or what it would answer.
+/// Predicts [`set_state`] on the present view: its refusal, or its answer.
 pub async fn check_state(
     store: &Store,
     vm: &str,
@@ -248,7 +248,7 @@ fn wants_it_off(request: StateRequest) -> bool {
     matches!(request, StateRequest::Shutdown | StateRequest::Stop | StateRequest::Disable)
 }
 
-/// Which of the nodes that move the VM are ours; `None` if nobody moves it.
+/// Nodes of ours among those that move the VM; `None` if nobody moves it.
 pub(super) async fn our_movers(
     store: &Store,
     vm: &str,
@@ -303,7 +303,7 @@ fn is_up(record: &VmRecord) -> bool {
     matches!(record.state, Start | Restart | Shutdown | Migrate | MigrateLive)
 }
 
-/// Waits until the VM has stopped, at most for `patience` if it was asked to shut down, and
+/// Waits until the VM has stopped, at most for `time_limit` if it was asked to shut down, and
 /// disables it. A VM that somebody starts again meanwhile is left to them.
 pub async fn finish_disable(
     store: &Store,

@@ -111,7 +111,7 @@ impl World {
         self.store.report(vec![Report::Figures(name.into(), figures)]).await.unwrap();
     }
 
-    /// With the VM `web1` that has the volumes `web1_sda` and `web1_sdb`.
+    /// World with the VM `web1` that has the volumes `web1_sda` and `web1_sdb`.
     async fn with_two_volumes() -> World {
         let world = World::with_nodes(&["hv1"]).await;
         let disk = "<disk type='network'><source protocol='rbd' name='vms/web1_sdb'/><target \
@@ -197,7 +197,7 @@ impl World {
         self.store.view().vms[&UUID].clone()
     }
 
-    /// Its node ends the guest, and then the VM is disabled.
+    /// Plays the node: it ends the guest, and then the VM is disabled.
     async fn is_disabled_when_its_guest_is_gone(&self, outcome: &vm::StateOutcome) {
         let node = self.play_node();
         let time_limit = Duration::from_secs(200);

@@ -272,7 +272,7 @@ async fn of_a_removal_and_a_taking_at_the_same_moment_one_is_refused() {
     }
 }
 
-/// What a legacy peer writes while a VM is removed whose volumes take 10 s each.
+/// Makes a legacy peer write `change` while a VM is removed whose volumes take 10 s each.
 async fn meanwhile(world: &World, change: impl Fn(&mut Changes) + Send + Sync) -> RemoveRefusal {
     world.storage.set_removal_takes(Duration::from_secs(10));
     let remove = vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1");
