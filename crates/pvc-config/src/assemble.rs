@@ -391,7 +391,7 @@ fn fencing(reader: &mut Reader<'_>, id: &NodeId) -> Fencing {
     if fence == Some(0) {
         let found =
             "is 0: no node is ever taken for dead, and its VMs stay down until somebody acts";
-        let hint = "6 is usual; daemons of the original PVC do not know that 0 means never, and \
+        let hint = "6 is usual; daemons of PVC 1.0.3 do not know that 0 means never, and \
                     fence at once";
         reader.warn_at(FENCE, HERE, found, hint);
     }

@@ -41,7 +41,7 @@ pub struct Config {
     pub cluster: Cluster,
     /// Given whenever networking is on in a cluster.
     pub networks: Option<Networks>,
-    /// Given where the node is to keep strangers off the ports between the nodes.
+    /// Given where the node is to keep other machines off the ports between the nodes.
     pub firewall: Option<Firewall>,
     pub database: Database,
     pub timers: Timers,
@@ -207,7 +207,7 @@ pub enum AddressSelection {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Database {
     pub zookeeper: Zookeeper,
-    /// The original's task queue. Kept so that one file serves both; nothing here uses it.
+    /// Task queue of PVC 1.0.3. Kept so that one file serves both; nothing here uses it.
     pub keydb: Option<Keydb>,
     /// Database for the metadata service and the provisioner.
     pub metadata: Option<Postgres>,

@@ -326,7 +326,7 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "database.keydb.hostname",
         Kind::Host,
-        "Task queue of the original PVC; this one keeps jobs in ZooKeeper.",
+        "Task queue of PVC 1.0.3; this one keeps jobs in ZooKeeper.",
     )
     .need(WITH_KEYDB),
     key("database.keydb.port", Kind::Port, "Its port.").need(WITH_KEYDB).default("6379"),

@@ -134,7 +134,7 @@ impl Kind {
         matches!(self, Kind::Secret | Kind::Section)
     }
 
-    /// Python computes with these as they are, so a quoted number stops an original daemon.
+    /// Python computes with these as they are, so a quoted number stops a legacy peer.
     pub fn is_number_in_python(self) -> bool {
         matches!(self, Kind::Mtu | Kind::Seconds | Kind::Count { .. })
     }
@@ -235,7 +235,7 @@ fn flag(scalar: &Scalar) -> Read<bool> {
     let bare = Scalar { text: scalar.text.clone(), quoted: false };
     match bare.flag() {
         Some(flag) => Err(Mismatch::hint(format!(
-            "write {flag} without quotes: in quotes it is text, which the original PVC takes for \
+            "write {flag} without quotes: in quotes it is text, which PVC 1.0.3 takes for \
              true"
         ))),
         None => Err(Mismatch::default()),

@@ -214,7 +214,7 @@ fn warn_of_no_id(reader: &mut Reader<'_>, path: &str, at: At, id: &NodeId, addre
     }
 }
 
-/// The `id`-th host of the network; 0 stands for the last one, as the original has it.
+/// The `id`-th host of the network; 0 stands for the last one, as PVC 1.0.3 has it.
 fn host_by_id(network: Ipv4Net, id: u32) -> Option<Ipv4Addr> {
     let (first, last) = hosts(network);
     if id == 0 {
@@ -351,7 +351,7 @@ fn check_pairs(reader: &mut Reader<'_>, networks: &[Option<ClusterNetwork>; 3]) 
     {
         let found =
             format!("is `{}`, as for `upstream`, while `cluster` has another", storage.device);
-        let hint = "daemons of the original PVC cannot bridge one device twice: give each network \
+        let hint = "daemons of PVC 1.0.3 cannot bridge one device twice: give each network \
                     its own, or all one";
         reader.warn_at(DEVICE, At { net: "storage", item: 0 }, found, hint);
     }

@@ -187,7 +187,7 @@ impl<'d> Reader<'d> {
                 Some(spot.shown.clone()),
                 "is a number in quotes",
                 None,
-                Some("remove the quotes: daemons of the original PVC stop on it".into()),
+                Some("remove the quotes: daemons of PVC 1.0.3 stop on it".into()),
             );
         }
     }

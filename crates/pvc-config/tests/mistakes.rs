@@ -468,16 +468,20 @@ fn a_node_without_a_number_is_told_how_to_get_an_address() {
     let free = text.replace("gateway_address: 10.0.0.254", "gateway_address: 10.0.0.253");
     let config = Config::parse(&free, "pvc.conf", "backup").unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(config.networks.unwrap().upstream.address.unwrap().to_string(), "10.0.0.254/24");
-    let told =
+    let names_command =
         |hint: Option<&str>| hint.is_some_and(|hint| hint.contains("`hostnamectl hostname NAME1`"));
-    assert!(config.warnings.iter().all(|warning| told(warning.hint())), "{:?}", config.warnings);
+    assert!(
+        config.warnings.iter().all(|warning| names_command(warning.hint())),
+        "{:?}",
+        config.warnings
+    );
     // Where the last address has another use, on this node as on the others.
     for hostname in ["backup", "pvchv1"] {
         let errors =
             Config::parse(&text, "pvc.conf", hostname).expect_err("it is the gateway's").errors;
         let [error] = errors.as_slice() else { panic!("{errors:?}") };
         assert!(error.message().contains("gateway_address` is 10.0.0.254, which is"), "{error}");
-        assert!(told(error.hint()), "{error}");
+        assert!(names_command(error.hint()), "{error}");
     }
 }
 
@@ -576,7 +580,11 @@ proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { cases: 300, ..Default::default() })]
 
     #[test]
-    fn no_text_makes_the_reader_panic(line in 0usize..200, junk in "(\\PC|[\n\t:{}\\[\\]*&!|>'\"#,-]){0,40}", whole in "\\PC{0,80}") {
+    fn no_text_makes_the_reader_panic(
+        line in 0usize..200,
+        junk in "(\\PC|[\n\t:{}\\[\\]*&!|>'\"#,-]){0,40}",
+        whole in "\\PC{0,80}",
+    ) {
         let mut lines: Vec<_> = SAMPLE.lines().map(str::to_owned).collect();
         let at = line.min(lines.len() - 1);
         let key = lines[at].split(": ").next().unwrap_or_default().to_owned();

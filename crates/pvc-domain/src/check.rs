@@ -67,7 +67,7 @@ struct Findings {
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
     /// Number of problems found after so many had been reported already.
-    untold: usize,
+    omitted: usize,
     /// Positions of the text's line ends, in bytes.
     line_ends: Vec<usize>,
 }
@@ -93,11 +93,11 @@ impl Findings {
         if self.problems.len() < FINDINGS {
             self.problems.push(problem_at(at, what.into(), hint.into()));
         } else {
-            self.untold += 1;
+            self.omitted += 1;
         }
     }
 
-    fn doubtful(
+    fn warn(
         &mut self,
         at: Node<'_, '_>,
         what: impl Into<String>,
@@ -110,8 +110,8 @@ impl Findings {
 
     /// All problems, with a last one that says how many more there are.
     fn into_problems(mut self) -> Vec<Problem> {
-        if self.untold > 0 {
-            let what = format!("there are {} more mistakes", self.untold);
+        if self.omitted > 0 {
+            let what = format!("there are {} more mistakes", self.omitted);
             self.problems.push(Problem { line: 0, column: 0, what, hint: None });
         }
         self.problems
@@ -170,11 +170,7 @@ fn resources(domain: Node<'_, '_>, findings: &mut Findings) {
         if mib == 0 {
             findings.wrong(memory, "`<memory>` is less than 1 MiB", unit_hint);
         } else if memory.attribute("unit").is_none() {
-            findings.doubtful(
-                memory,
-                format!("`<memory>` has no unit and means {mib} MiB"),
-                unit_hint,
-            );
+            findings.warn(memory, format!("`<memory>` has no unit and means {mib} MiB"), unit_hint);
         }
     }
     let vcpus = findings.keep(domain, "vcpu", vcpus(domain));
@@ -201,7 +197,7 @@ fn platform(domain: Node<'_, '_>, findings: &mut Findings) {
         Some(node) => {
             for attribute in ["arch", "machine"] {
                 if node.attribute(attribute).is_none() {
-                    findings.doubtful(
+                    findings.warn(
                         node,
                         format!("`<type>` has no `{attribute}`"),
                         "PVC 1.0 cannot show such a VM",
@@ -216,14 +212,14 @@ fn platform(domain: Node<'_, '_>, findings: &mut Findings) {
     };
     boot_order(domain, devices, findings);
     if child_text(devices, "emulator").is_none() {
-        findings.doubtful(
+        findings.warn(
             devices,
             "`<emulator>` is missing",
             "PVC 1.0 cannot show such a VM; this PVC uses the host's own",
         );
     }
     if child(devices, "console").is_none() {
-        findings.doubtful(
+        findings.warn(
             devices,
             "`<console>` is missing",
             "add `<console type='pty'/>`; without one there is no console log, and PVC 1.0 cannot \
@@ -276,26 +272,37 @@ fn disks(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
             );
         }
         match &found.source {
-            DiskSource::Empty if !matches!(found.device.as_str(), "cdrom" | "floppy") => findings.wrong(
-                node,
-                format!("disk `{}` has no source", found.target),
-                "only drives with removable media (`device='cdrom'` or `'floppy'`) may be empty",
-            ),
+            DiskSource::Empty if !matches!(found.device.as_str(), "cdrom" | "floppy") => {
+                findings.wrong(
+                    node,
+                    format!("disk `{}` has no source", found.target),
+                    "only drives with removable media (`device='cdrom'` or `'floppy'`) may be \
+                     empty",
+                );
+            }
             DiskSource::Volume(id) => {
                 if let Err(bad) = VolumeId::parse(&id.to_string()) {
                     findings.wrong(node, bad.to_string(), None);
                 }
-                let shared = child(node, "shareable").is_some() || child(node, "readonly").is_some();
+                let shared =
+                    child(node, "shareable").is_some() || child(node, "readonly").is_some();
                 if let Some(other) = volumes.insert(id.clone(), found.target.clone())
                     && !shared
                 {
-                    findings.wrong(node, format!("volume `{id}` is attached already, as \
-                                                  `{other}`"), None);
+                    findings.wrong(
+                        node,
+                        format!(
+                            "volume `{id}` is attached already, as \
+                                                  `{other}`"
+                        ),
+                        None,
+                    );
                 }
             }
             DiskSource::Other(kind) if kind == "network" => {
-                let name =
-                    child(node, "source").and_then(|source| source.attribute("name")).unwrap_or_default();
+                let name = child(node, "source")
+                    .and_then(|source| source.attribute("name"))
+                    .unwrap_or_default();
                 if !name.contains('/') {
                     findings.wrong(
                         node,
@@ -317,7 +324,7 @@ fn nics(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
         }
         let mac = nic(node).mac.to_ascii_lowercase();
         if mac.is_empty() {
-            findings.doubtful(
+            findings.warn(
                 node,
                 "the network interface has no MAC address and gets another at each start",
                 "add `<mac address='52:54:00:…'/>`",
@@ -330,7 +337,7 @@ fn nics(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
             );
         } else if let Some(first) = macs.insert(mac.clone(), node) {
             let line = findings.line(first);
-            findings.doubtful(
+            findings.warn(
                 node,
                 format!("MAC address `{mac}` is used already, in line {line}"),
                 None,
@@ -343,7 +350,7 @@ fn displays(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
     for node in each(devices, "graphics") {
         let kind = node.attribute("type").unwrap_or_default();
         if let Some(address) = open_address(node).filter(|_| matches!(kind, "vnc" | "spice")) {
-            findings.doubtful(
+            findings.warn(
                 node,
                 format!(
                     "the {kind} display on `{address}` asks for no password: who reaches it has \

@@ -3,7 +3,7 @@
 //! roxmltree takes time that grows with the square of one element's attributes, and with the cube
 //! of the namespaces: each element that declares one compares all that its parent knows with all of
 //! its own. So a text of 70 KB can take half a minute. One pass over the bytes counts what makes a
-//! text dear, and what is over a limit is refused unparsed.
+//! text slow, and what is over a limit is refused unparsed.
 //!
 //! A text is split here as the parser splits it, up to the first place that is not well-formed;
 //! there the parser ends, and everything that it has read was counted.

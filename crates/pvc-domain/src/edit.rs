@@ -57,7 +57,7 @@ pub struct NewNic {
 
 impl Domain {
     /// Takes a domain XML as it is. An XML declaration and a byte order mark are dropped: they say
-    /// how bytes were encoded, and this is text. Older peers cannot read a record that has one.
+    /// how bytes were encoded, and this is text. Legacy peers cannot read a record that has one.
     pub fn parse(xml: &str) -> Result<Self, DomainError> {
         let document = parse(xml)?;
         domain_element(&document)?;

@@ -375,7 +375,10 @@ fn untouched(text: &str) -> Vec<String> {
 proptest! {
     #[test]
     fn any_edits_keep_the_rest_and_leave_a_domain(edits in edits(), flat in any::<bool>()) {
-        let text = if flat { pvc_domain::one_line_single_quotes(WEB1).unwrap() } else { WEB1.to_owned() };
+        let text = match flat {
+            true => pvc_domain::one_line_single_quotes(WEB1).unwrap(),
+            false => WEB1.to_owned(),
+        };
         let mut domain = Domain::parse(&text).unwrap();
         for edit in &edits {
             let before = domain.clone();
@@ -387,7 +390,8 @@ proptest! {
         if !flat {
             prop_assert_eq!(untouched(domain.as_str()), untouched(web1().as_str()));
         }
-        prop_assert!(validate(domain.as_str()).is_ok(), "{:?}\n{}", validate(domain.as_str()), domain.as_str());
+        let checked = validate(domain.as_str());
+        prop_assert!(checked.is_ok(), "{:?}\n{}", checked, domain.as_str());
     }
 
     #[test]
@@ -398,7 +402,11 @@ proptest! {
     }
 
     #[test]
-    fn no_mangled_domain_makes_it_panic(at in 0_usize..3000, cut in 0_usize..40, put in "[<>&'\"a/!\\[\\]-]{0,5}") {
+    fn no_mangled_domain_makes_it_panic(
+        at in 0_usize..3000,
+        cut in 0_usize..40,
+        put in "[<>&'\"a/!\\[\\]-]{0,5}",
+    ) {
         let start = at.min(WEB1.len());
         let end = (start + cut).min(WEB1.len());
         let text = format!("{}{put}{}", &WEB1[..start], &WEB1[end..]);

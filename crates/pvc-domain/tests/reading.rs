@@ -69,8 +69,8 @@ fn memory_is_read_in_libvirts_units() {
 
 #[test]
 fn what_is_only_shown_may_be_missing() {
-    let xml = "<domain><name>a \
-               b</name><uuid>2C2B8F4E0D3E4B6F9D6D0C9B6CF3F2A1</uuid><memory>1024</memory><vcpu>1</vcpu></domain>";
+    let xml = "<domain><name>a b</name><uuid>2C2B8F4E0D3E4B6F9D6D0C9B6CF3F2A1</uuid>\
+               <memory>1024</memory><vcpu>1</vcpu></domain>";
     let found = summary(xml).unwrap();
     assert_eq!((found.name.as_str(), found.os_type.as_str(), found.console), ("a b", "", None));
 }

@@ -18,7 +18,7 @@ pub struct Member {
     pub state: Option<String>,
     /// When the manager last heard of ZooKeeper, since the epoch by this machine's clock, if it
     /// says so.
-    pub heard: Option<Duration>,
+    pub last_contact: Option<Duration>,
 }
 
 /// Reason why a member is unhealthy.
@@ -30,7 +30,7 @@ pub struct Trouble {
 }
 
 /// Time that a manager may be without ZooKeeper while this node has it.
-const UNHEARD: Duration = Duration::from_secs(90);
+const LONGEST_SILENCE: Duration = Duration::from_secs(90);
 
 impl Member {
     /// Returns what is wrong with the member at `wall`, since the epoch. One that leads is never
@@ -39,7 +39,7 @@ impl Member {
     pub fn trouble(&self, wall: Duration) -> Option<Trouble> {
         let restart = !self.leads;
         if let Some(silence) =
-            self.heard.map(|heard| wall.saturating_sub(heard)).filter(|s| *s > UNHEARD)
+            self.last_contact.map(|at| wall.saturating_sub(at)).filter(|s| *s > LONGEST_SILENCE)
         {
             let why = format!("its Patroni has not heard of ZooKeeper for {} s", silence.as_secs());
             return Some(Trouble { why, restart });
@@ -53,7 +53,7 @@ impl Member {
             // One that has heard of ZooKeeper lately makes the database's cluster just now, or
             // waits until another has.
             None => {
-                let restart = restart && self.heard.is_none();
+                let restart = restart && self.last_contact.is_none();
                 Some(Trouble { why: "the database's cluster does not know it".to_owned(), restart })
             }
         }
@@ -76,7 +76,7 @@ const REFRESH: Duration = Duration::from_secs(300);
 pub enum Act {
     Nothing,
     /// Raise the fault, or keep it up.
-    Tell(String),
+    Raise(String),
     /// Raise it, and start the manager again.
     Restart(String),
 }
@@ -86,7 +86,7 @@ pub enum Act {
 pub struct Watch {
     unwell: Option<Duration>,
     well: Option<Duration>,
-    told: Option<Duration>,
+    raised_at: Option<Duration>,
     restarted: bool,
 }
 
@@ -98,7 +98,7 @@ impl Watch {
 
     pub fn look(&mut self, trouble: Option<Trouble>, now: Duration) -> Act {
         let Some(trouble) = trouble else {
-            (self.unwell, self.told) = (None, None);
+            (self.unwell, self.raised_at) = (None, None);
             let well = *self.well.get_or_insert(now);
             self.restarted &= now.saturating_sub(well) < WELL;
             return Act::Nothing;
@@ -106,15 +106,15 @@ impl Watch {
         self.well = None;
         let lasts = now.saturating_sub(*self.unwell.get_or_insert(now));
         if lasts >= RESTART_AFTER && trouble.restart && !self.restarted {
-            (self.restarted, self.told) = (true, Some(now));
+            (self.restarted, self.raised_at) = (true, Some(now));
             return Act::Restart(trouble.why);
         }
-        let is_due = self.told.is_none_or(|told| now.saturating_sub(told) >= REFRESH);
+        let is_due = self.raised_at.is_none_or(|at| now.saturating_sub(at) >= REFRESH);
         if lasts < TIME_LIMIT || !is_due {
             return Act::Nothing;
         }
-        self.told = Some(now);
-        Act::Tell(trouble.why)
+        self.raised_at = Some(now);
+        Act::Raise(trouble.why)
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
     }
 
     fn member(leads: bool, state: &str) -> Member {
-        Member { leads, state: Some(state.to_owned()), heard: Some(seconds(1000)) }
+        Member { leads, state: Some(state.to_owned()), last_contact: Some(seconds(1000)) }
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
             (member(false, "streaming"), 1010, None),
             (member(false, "running"), 1010, None),
             (member(true, "running"), 1010, None),
-            (Member { heard: None, ..member(false, "running") }, 9000, None),
+            (Member { last_contact: None, ..member(false, "running") }, 9000, None),
             (member(false, "running"), 900, None),
             // Its manager lost its session and loops; what it says of the cluster is what it last
             // knew.
@@ -152,7 +152,7 @@ mod tests {
             // machine.
             (Member { state: None, ..member(false, "") }, 1010, Some(false)),
             (Member { state: None, ..member(false, "") }, 1100, Some(true)),
-            (Member { state: None, heard: None, ..member(false, "") }, 1010, Some(true)),
+            (Member { state: None, last_contact: None, ..member(false, "") }, 1010, Some(true)),
         ] {
             assert_eq!(restart(&member, wall), expected, "{member:?} {wall}");
         }
@@ -164,7 +164,7 @@ mod tests {
             let trouble = (!is_well).then(|| Trouble { why: "odd".to_owned(), restart });
             match watch.look(trouble, seconds(at)) {
                 Act::Nothing => None,
-                Act::Tell(_) => Some((at, "tell")),
+                Act::Raise(_) => Some((at, "raise")),
                 Act::Restart(_) => Some((at, "restart")),
             }
         };
@@ -174,9 +174,9 @@ mod tests {
     #[test]
     fn trouble_that_lasts_is_told_and_ended_by_one_restart_and_no_second() {
         let long = (0..1000).step_by(10).map(|at| (at, false, true));
-        assert_eq!(acts(long), [(60, "tell"), (120, "restart"), (420, "tell"), (720, "tell")]);
+        assert_eq!(acts(long), [(60, "raise"), (120, "restart"), (420, "raise"), (720, "raise")]);
         let leads = (0..400).step_by(10).map(|at| (at, false, false));
-        assert_eq!(acts(leads), [(60, "tell"), (360, "tell")]);
+        assert_eq!(acts(leads), [(60, "raise"), (360, "raise")]);
         let short = (0..1000).step_by(10).map(|at| (at, at % 50 == 0, true));
         assert_eq!(acts(short), []);
     }

@@ -1,9 +1,9 @@
 //! Dead nodes: who is taken for dead, what is done to make sure, and in what order.
 //!
 //! ```text
-//!  init, run ──silent──▶ dead ──proof──▶ fenced, fence-flush ──VMs placed──▶ fenced, flushed ──▶ power on
-//!                         │                                                                        │
-//!                         └── a new stamp, or another state: it lives, nothing more is done ◀──────┘
+//!  init, run ─silent─▶ dead ─proof─▶ fenced, fence-flush ─VMs placed─▶ fenced, flushed ─▶ power on
+//!                       │                                                                    │
+//!                       └── a new stamp, or another state: it lives, nothing more is done ◀──┘
 //! ```
 //!
 //! The state that everybody sees is the node's record; what one fencer knows beside it is a
@@ -102,8 +102,8 @@ pub enum Step {
     CutPower { stamp: i32 },
     /// Record that it is dead, and how that is known.
     Prove { stamp: i32, proof: Proof, recover: bool },
-    /// Give its VMs to other nodes; with patience, those that only a node could take which starts,
-    /// takes back its own VMs or is suspected wait for it.
+    /// Give its VMs to other nodes; with `may_wait`, those that only a node could take which
+    /// starts, takes back its own VMs or is suspected wait for it.
     Recover { may_wait: bool },
     /// Switch the power on again, which has been off.
     PowerOn,
@@ -153,7 +153,7 @@ pub struct History {
 
 impl History {
     /// Notes the answer of the node's BMC. `None`: it did not say. `None`: it did not say.
-    pub fn heard_of_power(&mut self, is_on: Option<bool>, now: Duration, interval: Duration) {
+    pub fn note_power(&mut self, is_on: Option<bool>, now: Duration, interval: Duration) {
         self.found_off = if is_on == Some(false) { self.found_off + 1 } else { 0 };
         self.ask_at = now + if self.found_off > 0 { CONFIRM_AFTER.min(interval) } else { interval };
     }
@@ -288,7 +288,7 @@ fn is_concern(view: &View<'_>, node: &NodeRecord, history: Option<&History>) -> 
         DaemonState::Init if history.is_some_and(|history| history.may_be_off) => true,
         DaemonState::Init | DaemonState::Run => node.owes_stamps() && is_silent,
         DaemonState::Dead => is_silent,
-        DaemonState::Fenced => is_silent && (is_being_recovered(node) || wants_power(node)),
+        DaemonState::Fenced => is_silent && (is_being_recovered(node) || is_power_due(node)),
         _ => false,
     }
 }
@@ -298,7 +298,7 @@ fn is_being_recovered(node: &NodeRecord) -> bool {
 }
 
 /// Whether a fencer of ours cut the node's power and nobody has switched it on since.
-pub fn wants_power(node: &NodeRecord) -> bool {
+pub fn is_power_due(node: &NodeRecord) -> bool {
     node.present_fence()
         .is_some_and(|fence| fence.proven_at.is_some() && fence.power == PowerAfter::Due)
 }
@@ -307,7 +307,7 @@ pub fn wants_power(node: &NodeRecord) -> bool {
 /// said that it switched it on: somebody did, or its BMC never confirmed it, or it was never off.
 pub fn power_after(node: &NodeRecord) -> Option<PowerAfter> {
     let power = node.fence.as_ref()?.power;
-    (power != PowerAfter::Due || wants_power(node)).then_some(power)
+    (power != PowerAfter::Due || is_power_due(node)).then_some(power)
 }
 
 /// Whether locks of a dead node are being freed somewhere: a lock that is in the way may be gone in
@@ -327,7 +327,7 @@ fn decide(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step>
         // A recovery that does not work out may need what stands still in the dead machine: its
         // disks.
         DaemonState::Fenced
-            if wants_power(node)
+            if is_power_due(node)
                 && due(&history.switching_on)
                 && (!is_being_recovered(node) || history.recoveries.failures() > 0) =>
         {

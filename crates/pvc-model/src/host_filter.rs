@@ -2,9 +2,9 @@
 //! for each other.
 //!
 //! These services trust whoever reaches them. So a connection to one of their ports is begun by a
-//! node, by this machine itself, or by somebody whom the configuration names; a guest or a stranger
-//! is dropped. Nothing else is decided here: other ports, other protocols, what is forwarded, and
-//! the tables of others stay as they are.
+//! node, by this machine itself, or by somebody whom the configuration names; that of a guest or of
+//! another machine is dropped. Nothing else is decided here: other ports, other protocols, what is
+//! forwarded, and the tables of others stay as they are.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};

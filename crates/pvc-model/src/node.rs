@@ -7,7 +7,9 @@ use crate::{NodeName, Uuid};
 
 /// An enum that is stored as one lower-case word, and keeps a word it does not know.
 macro_rules! word {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident {
+        $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)?
+    }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
         pub enum $name {
@@ -126,7 +128,7 @@ pub struct HypervisorNote {
     pub qemu_version: String,
 }
 
-/// Note that a daemon of ours writes about itself when it starts. Older peers leave such a note as
+/// Note that a daemon of ours writes about itself when it starts. Legacy peers leave such a note as
 /// it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DaemonNote {
@@ -185,7 +187,7 @@ pub struct NodeRecord {
 
 impl NodeRecord {
     /// Whether a daemon of ours started last on this node. Our note stays where it is when a node
-    /// is moved back to a legacy daemon, which writes another version.
+    /// is moved back to PVC 1.0.3, which writes another version.
     pub fn runs_our_daemon(&self) -> bool {
         self.daemon.as_ref().is_some_and(|note| note.version == self.pvc_version)
     }

@@ -661,14 +661,15 @@ mod tests {
             runs: bool,
         ) {
             let cluster = cluster(nodes);
-            let limit: Vec<_> = limit.iter().map(|index| NodeName::new(format!("hv{index}"))).collect();
-            let leaving = NodeName::new(format!("hv{leaving}"));
-            let need = Need { memory_mib, vcpus: 1, node_limit: &limit, leaving: Some(&leaving), runs };
+            let name = |index: &usize| NodeName::new(format!("hv{index}"));
+            let node_limit: &[_] = &limit.iter().map(name).collect::<Vec<_>>();
+            let leaving = name(&leaving);
+            let need = Need { memory_mib, vcpus: 1, node_limit, leaving: Some(&leaving), runs };
             match place(&cluster, &selector, &need, &Promises::default()) {
                 Ok(name) => {
                     let node = &cluster.nodes[&name];
                     prop_assert!(node.takes_vms() && name != leaving);
-                    prop_assert!(limit.is_empty() || limit.contains(&name));
+                    prop_assert!(node_limit.is_empty() || node_limit.contains(&name));
                     prop_assert!(memory_mib < node.figures.memory_total_mib);
                     prop_assert!(!runs || memory_mib <= node.figures.memory_free_mib);
                 }
@@ -677,7 +678,10 @@ mod tests {
         }
 
         #[test]
-        fn no_memory_is_promised_twice(nodes in nodes(), vms in proptest::collection::vec(1..20_000_u64, 0..20)) {
+        fn no_memory_is_promised_twice(
+            nodes in nodes(),
+            vms in proptest::collection::vec(1..20_000_u64, 0..20),
+        ) {
             let cluster = cluster(nodes);
             let mut promises = Promises::default();
             let mut given: BTreeMap<NodeName, u64> = BTreeMap::new();

@@ -56,7 +56,7 @@ pub enum Vacancy {
     /// The key is empty, or says `none`: whoever can should contend.
     Asked,
     /// The key names no node of the cluster, or one that is no coordinator.
-    Stranger(NodeName),
+    NoCoordinator(NodeName),
     /// The key names a coordinator whose daemon has ended, or has not been heard of for long
     /// enough.
     Gone(NodeName),
@@ -70,10 +70,10 @@ pub enum Vacancy {
     Undecided(NodeName),
 }
 
-/// A starting daemon is given this many times the patience: a legacy peer takes half a minute.
+/// Factor of the time limit for a daemon that starts: a legacy peer takes half a minute.
 const STARTING: u32 = 6;
 
-/// And a legacy peer that runs so many times, to take what it was given.
+/// Factor of the time limit for a legacy peer that runs, to take what it was given.
 const IDLE: u32 = 3;
 
 /// Returns why the key names nobody who could have the role; `None` if it names a coordinator that
@@ -82,7 +82,7 @@ pub fn vacancy(cluster: &Cluster, peers: &Peers) -> Option<Vacancy> {
     let Some(name) = cluster.config.primary.as_ref() else { return Some(Vacancy::Asked) };
     let Some(node) = cluster.nodes.get(name).filter(|node| node.role == NodeRole::Coordinator)
     else {
-        return Some(Vacancy::Stranger(name.clone()));
+        return Some(Vacancy::NoCoordinator(name.clone()));
     };
     match node.daemon_state {
         _ if peers.is_absent(node) => Some(Vacancy::Gone(name.clone())),
@@ -96,7 +96,7 @@ pub fn vacancy(cluster: &Cluster, peers: &Peers) -> Option<Vacancy> {
     }
 }
 
-/// Whether `node` is of the older kind and leaves the role where it is, which is nowhere.
+/// Whether `node` is a legacy peer that leaves the role where it is, which is nowhere.
 fn is_idle(cluster: &Cluster, node: &NodeRecord, peers: &Peers) -> bool {
     !node.runs_our_daemon()
         && node.coordinator_state == CoordinatorState::Secondary
@@ -162,8 +162,8 @@ fn nobody_is_named(
 ) -> PrimaryStep {
     let runs = record.daemon_state == DaemonState::Run;
     if record.coordinator_state == CoordinatorState::Primary && !taken_for_dead(record) {
-        let in_vain = own.vacant_for >= own.time_limit && !is_taken_over(cluster, own.peers);
-        return if runs && in_vain { PrimaryStep::Reclaim } else { PrimaryStep::Nothing };
+        let is_unclaimed = own.vacant_for >= own.time_limit && !is_taken_over(cluster, own.peers);
+        return if runs && is_unclaimed { PrimaryStep::Reclaim } else { PrimaryStep::Nothing };
     }
     match settle(record, own, CoordinatorState::Secondary) {
         PrimaryStep::Nothing
@@ -181,10 +181,10 @@ fn wait_before_contending(cluster: &Cluster, own: &Own<'_>, why: &Vacancy) -> Du
         !cluster.nodes.values().any(|node| node.name != *own.name && lives(node, own.peers));
     match why {
         Vacancy::Asked => Duration::ZERO,
-        Vacancy::Stranger(_) if alone => Duration::ZERO,
+        Vacancy::NoCoordinator(_) if alone => Duration::ZERO,
         Vacancy::Gone(_) if !somebody_serves(cluster, own.peers) => Duration::ZERO,
         // A primary that serves on puts its own name back first.
-        Vacancy::Stranger(_) | Vacancy::Gone(_) => own.time_limit * 2,
+        Vacancy::NoCoordinator(_) | Vacancy::Gone(_) => own.time_limit * 2,
         Vacancy::Idle(_) => own.time_limit * IDLE,
         Vacancy::Starting(_) => own.time_limit * STARTING,
         Vacancy::Undecided(_) => Duration::MAX,
@@ -261,10 +261,10 @@ pub fn holder<'a>(cluster: &'a Cluster, me: &NodeName, peers: &Peers) -> Holder<
     }
 }
 
-/// Decides whether a primary that has had no word from the store for `unheard_for` must let go: the
+/// Decides whether a primary that has had no word from the store for `silent_for` must let go: the
 /// store may give its session up after that long, and the role to somebody else.
 ///
-/// `unheard_for` counts from the moment at which the last request that was answered was *sent*.
-pub fn must_let_go(unheard_for: Duration, session_timeout: Duration) -> bool {
-    unheard_for >= session_timeout
+/// `silent_for` counts from the moment at which the last request that was answered was *sent*.
+pub fn must_let_go(silent_for: Duration, session_timeout: Duration) -> bool {
+    silent_for >= session_timeout
 }

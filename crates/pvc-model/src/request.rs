@@ -2,7 +2,7 @@
 
 use crate::vm::VmState;
 
-/// An operator's wish for a VM.
+/// State that an operator asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateRequest {
     Start,
@@ -252,7 +252,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_request_that_was_granted_may_be_repeated(state in states(), request in requests(), force: bool) {
+        fn a_request_that_was_granted_may_be_repeated(
+            state in states(),
+            request in requests(),
+            force: bool,
+        ) {
             let next = match request_state(&state, request, force) {
                 Ok(Answer::Write(next) | Answer::ThenDisable(next)) => next,
                 Ok(Answer::UnderWay | Answer::AwaitStopThenDisable) | Err(_) => return Ok(()),
@@ -271,7 +275,14 @@ mod tests {
         #[test]
         fn what_may_run_is_never_disabled_at_once(state in states(), force: bool) {
             let answer = request_state(&state, StateRequest::Disable, force);
-            if matches!(state, VmState::Start | VmState::Restart | VmState::Shutdown | VmState::Migrate | VmState::MigrateLive) {
+            if matches!(
+                state,
+                VmState::Start
+                    | VmState::Restart
+                    | VmState::Shutdown
+                    | VmState::Migrate
+                    | VmState::MigrateLive
+            ) {
                 prop_assert_ne!(answer, Ok(Answer::Write(VmState::Disable)));
             }
         }

@@ -112,7 +112,7 @@ pub struct VmRecord {
     /// Contents of the XML, or why it cannot be read.
     pub domain: Result<Arc<DomainSummary>, String>,
     pub profile: Option<String>,
-    /// The volumes as recorded beside the XML; may be stale after an old peer renamed the VM.
+    /// The volumes as recorded beside the XML; may be stale after a legacy peer renamed the VM.
     pub recorded_volumes: Vec<VolumeId>,
     /// Statistics as JSON text, as the hosting node last wrote them; empty before.
     pub stats: Arc<str>,

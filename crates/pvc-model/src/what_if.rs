@@ -1,7 +1,7 @@
 //! Prediction of what becomes of a cluster whose node dies, made from the records.
 //!
 //! ```text
-//!  records ──proven dead──▶ records of a fence ──weighed_rescues──▶ fates ──carried out──▶ records after it
+//!  records ──proven dead──▶ a fence ──weighed_rescues──▶ fates ──carried out──▶ records after it
 //! ```
 //!
 //! Nothing is decided here: the VMs' new places are chosen by the very function that the fencer
@@ -69,13 +69,12 @@ pub enum Hindrance {
     Alone,
     #[error(
         "only {} of {} coordinators would be left, which is no quorum: nothing is decided until \
-         one is back, and what runs \
-         elsewhere runs on", .0.left, .0.all
+         one is back, and what runs elsewhere runs on", .0.left, .0.all
     )]
     NoQuorum(Coordinators),
     #[error("the cluster is in maintenance: no fence begins until that ends")]
     Maintenance,
-    #[error("its daemon is in state `{0}`: only the death of a node in `run` is foretold")]
+    #[error("its daemon is in state `{0}`: only the death of a node in `run` is predicted")]
     NotInRun(DaemonState),
     #[error("no BMC is recorded for it: its death cannot be proven")]
     NoBmc,
@@ -154,7 +153,7 @@ impl Refusal {
     }
 }
 
-/// Foretells what happens if `node` dies now.
+/// Predicts what happens if `node` dies now.
 ///
 /// # Errors
 /// If there is no such node, or it is dead already.
@@ -492,7 +491,7 @@ mod tests {
 
         let mut starting = three();
         edit(&mut starting, "hv3", |node| node.daemon_state = DaemonState::Init);
-        let words = "its daemon is in state `init`: only the death of a node in `run` is foretold";
+        let words = "its daemon is in state `init`: only the death of a node in `run` is predicted";
         assert_eq!(said(&starting, &rules()), [words]);
 
         let mut weak = three();

@@ -572,13 +572,16 @@ proptest! {
             let before = after(seen.clone(), &steps[..at]);
             match step {
                 NetworkStep::AddRoute(route) => {
-                    prop_assert!(has_port(&before, route.link.as_deref().unwrap()), "{}: {:?}", step, steps);
+                    let stands = has_port(&before, route.link.as_deref().unwrap());
+                    prop_assert!(stands, "{}: {:?}", step, steps);
                 }
                 NetworkStep::RemoveRoute(route) => {
                     // One of the same metric can only come right after, and those that go before it
                     // go with it.
-                    let mut rest = steps[at..].iter().skip_while(|step| matches!(step, NetworkStep::RemoveRoute(_)));
-                    let comes = matches!(rest.next(), Some(NetworkStep::AddRoute(new)) if new.to == route.to);
+                    let goes = |step: &&NetworkStep| matches!(step, NetworkStep::RemoveRoute(_));
+                    let next = steps[at..].iter().find(|step| !goes(step));
+                    let comes =
+                        matches!(next, Some(NetworkStep::AddRoute(new)) if new.to == route.to);
                     let is_there = before.routes.iter().any(|other| {
                         other.to == route.to && has_port(&before, other.link.as_deref().unwrap())
                     });
@@ -591,8 +594,9 @@ proptest! {
                 }
                 NetworkStep::RemoveAddress { link, address } => {
                     let mut others = before.links.values().filter(|other| other.name != *link);
-                    let stands = others
-                        .any(|other| other.addresses.contains(address) && has_port(&before, &other.name));
+                    let stands = others.any(|other| {
+                        other.addresses.contains(address) && has_port(&before, &other.name)
+                    });
                     prop_assert!(stands, "{}: {:?}", step, steps);
                 }
                 _ => {}
@@ -601,14 +605,18 @@ proptest! {
     }
 
     #[test]
-    fn every_machine_settles_and_what_is_not_ours_stays(networks in any_networks(), seen in any_machine()) {
+    fn every_machine_settles_and_what_is_not_ours_stays(
+        networks in any_networks(),
+        seen in any_machine(),
+    ) {
         let stands = settled(&networks, seen.clone());
         for name in ["br0", "eno9"] {
             prop_assert_eq!(stands.links.get(name), seen.links.get(name));
         }
         for (name, link) in &seen.links {
             for address in &link.addresses {
-                let own = CoreNet::ALL.iter().any(|net| networks.get(*net).address.map(IpNet::V4) == Some(*address));
+                let address_in = |net: &CoreNet| networks.get(*net).address.map(IpNet::V4);
+                let own = CoreNet::ALL.iter().any(|net| address_in(net) == Some(*address));
                 let kept = stands.links[name].addresses.contains(address);
                 prop_assert!(kept || own, "{} was taken off {}", address, name);
             }

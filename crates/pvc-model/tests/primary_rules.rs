@@ -108,11 +108,11 @@ fn a_running_coordinator_does_what_the_key_and_its_own_state_say() {
 #[test]
 fn a_legacy_daemon_that_does_not_take_what_it_was_given_is_replaced() {
     use DaemonState::Run;
-    let older = || node("hv2", Secondary, Run);
+    let legacy = || node("hv2", Secondary, Run);
     let ours = |name: &str, state| of_ours(node(name, state, Run));
     let found = |nodes| vacancy(&cluster(Some("hv2"), nodes), &Peers::new(SESSION));
     let idle = Some(Vacancy::Idle(NodeName::new("hv2")));
-    assert_eq!(found(vec![older(), ours("hv1", Secondary)]), idle);
+    assert_eq!(found(vec![legacy(), ours("hv1", Secondary)]), idle);
     assert_eq!(
         found(vec![ours("hv2", Secondary), ours("hv1", Secondary)]),
         None,
@@ -120,14 +120,14 @@ fn a_legacy_daemon_that_does_not_take_what_it_was_given_is_replaced() {
     );
     for state in [Primary, Relinquish, Takeover] {
         assert_eq!(
-            found(vec![older(), ours("hv1", state.clone())]),
+            found(vec![legacy(), ours("hv1", state.clone())]),
             None,
             "{state}: it is on its way"
         );
         assert_eq!(found(vec![node("hv2", state, Run), ours("hv1", Secondary)]), None);
     }
     for (seconds, expected) in [(29, PrimaryStep::Nothing), (30, PrimaryStep::Contend)] {
-        let nodes = vec![older(), ours("hv1", Secondary)];
+        let nodes = vec![legacy(), ours("hv1", Secondary)];
         assert_eq!(step(&cluster(Some("hv2"), nodes), false, seconds), expected);
     }
 }
@@ -154,14 +154,14 @@ fn a_name_that_stands_for_nobody_is_seen_for_what_it_is() {
         assert_eq!(found, expected, "{daemon}");
     }
     assert_eq!(vacancy(&cluster(None, Vec::new()), &Peers::new(SESSION)), Some(Vacancy::Asked));
-    let stranger = Vacancy::Stranger(NodeName::new("hv9"));
+    let unknown = Vacancy::NoCoordinator(NodeName::new("hv9"));
     assert_eq!(
         vacancy(&cluster(Some("hv9"), Vec::new()), &Peers::new(SESSION)),
-        Some(stranger.clone())
+        Some(unknown.clone())
     );
     assert_eq!(
         vacancy(&cluster(Some("hv9"), vec![hypervisor]), &Peers::new(SESSION)),
-        Some(stranger)
+        Some(unknown)
     );
 }
 
@@ -184,7 +184,7 @@ fn a_starting_daemon_of_ours_that_has_the_role_by_now_is_asked_for_it() {
         let mut peers = Peers::new(SESSION);
         for second in 0..3600 {
             peers.look(&cluster(None, vec![record.clone()]), true, Duration::from_secs(second));
-            peers.heard(&name, Some(1));
+            peers.note_announced(&name, Some(1));
         }
         let starting = Some(Vacancy::Starting(name.clone()));
         let named = |record: &NodeRecord| cluster(Some("hv2"), vec![record.clone()]);
@@ -196,7 +196,7 @@ fn a_starting_daemon_of_ours_that_has_the_role_by_now_is_asked_for_it() {
         assert_eq!(
             vacancy(&named(&stale), &peers),
             starting,
-            "of an older daemon that is what it was: {part}"
+            "of a legacy peer that is what it was: {part}"
         );
         let nodes = vec![node("hv1", Secondary, DaemonState::Run), record.clone()];
         let holds = matches!(part, Primary | Relinquish);
@@ -206,7 +206,7 @@ fn a_starting_daemon_of_ours_that_has_the_role_by_now_is_asked_for_it() {
             expected,
             "{part}"
         );
-        peers.heard(&name, None);
+        peers.note_announced(&name, None);
         for second in 3600..3612 {
             peers.look(&cluster(None, vec![record.clone()]), true, Duration::from_secs(second));
         }
@@ -297,14 +297,14 @@ fn of_several_that_say_they_have_the_role_it_is_waited_until_only_one_is_left() 
     let mut listen = |peers: &mut Peers, for_seconds| {
         for _ in 0..for_seconds {
             peers.look(&cluster, true, Duration::from_secs(seconds));
-            peers.heard(&living, Some(1));
-            peers.heard(&silent, None);
+            peers.note_announced(&living, Some(1));
+            peers.note_announced(&silent, None);
             seconds += 1;
         }
     };
     listen(&mut peers, 2);
     assert_eq!(holder(&cluster, &me, &peers), Holder::Unclear(&silent));
-    peers.heard(&silent, Some(1));
+    peers.note_announced(&silent, Some(1));
     assert_eq!(holder(&cluster, &me, &peers), Holder::Unclear(&silent), "both live");
     listen(&mut peers, 60);
     // Whose daemon announced itself once is known to have nothing left after a while.
@@ -491,13 +491,13 @@ fn a_holder_whose_candidate_dies_later_lets_go_of_everything_at_once() {
 
 #[test]
 fn a_legacy_reader_that_was_missed_once_is_not_waited_for_again() {
-    let older = Facts { peer_repairs: true, ..BOTH };
+    let legacy = Facts { peer_repairs: true, ..BOTH };
     let mut machine = HandOver::new(Part::Candidate, SESSION);
     let mut now = Duration::ZERO;
     let mut done = true;
     let mut waits = 0;
     loop {
-        let action = machine.next(&older, done, now);
+        let action = machine.next(&legacy, done, now);
         done = true;
         match action {
             Action::AwaitReader { until } if waits > 0 => {
@@ -512,7 +512,7 @@ fn a_legacy_reader_that_was_missed_once_is_not_waited_for_again() {
             _ => {}
         }
     }
-    assert_eq!(waits, 2, "in A, and in vain in C");
+    assert_eq!(waits, 2, "in A, and without an answer in C");
     assert!(now <= Duration::from_millis(500));
 }
 
@@ -618,7 +618,7 @@ fn seen(history: &[(CoordinatorState, DaemonState, Option<bool>, u64)]) -> (Peer
             now += Duration::from_secs(u64::from(second > 0));
             peers.look(&cluster, true, now);
             if let Some(announced) = announced {
-                peers.heard(&last.name, announced.then_some(1));
+                peers.note_announced(&last.name, announced.then_some(1));
             }
         }
     }
@@ -640,7 +640,7 @@ fn a_daemon_is_absent_when_its_silence_has_outlasted_what_the_kernel_was_told() 
         (DaemonState::from_record("odd"), true, 11, false),
         (DaemonState::from_record("odd"), true, 12, true),
         (DaemonState::from_record("odd"), false, 3600, false),
-        // Older ones are not announced: one that runs is for the fence.
+        // Legacy peers are not announced: one that runs is for the fence.
         (Run, false, 3600, false),
         (Shutdown, false, 119, false),
         (Shutdown, false, 120, true),
@@ -668,7 +668,7 @@ fn absent_after(state: DaemonState, last_stamp: u64) -> u64 {
     let mut look = |second: u64, announced: bool, stamps: bool| {
         record.keepalives += i32::from(stamps);
         peers.look(&cluster(None, vec![record.clone()]), true, Duration::from_secs(second));
-        peers.heard(&record.name, announced.then_some(1));
+        peers.note_announced(&record.name, announced.then_some(1));
         peers.is_absent(&record)
     };
     for second in 0..60 {
@@ -726,13 +726,13 @@ fn the_role_of_one_that_is_gone_is_taken_at_once_unless_somebody_serves() {
 #[test]
 fn a_legacy_daemon_in_the_place_of_ours_is_never_absent_by_its_silence() {
     let ours = of_ours(node("hv2", Primary, DaemonState::Run));
-    let older = NodeRecord { pvc_version: "1.0.3".to_owned(), ..ours.clone() };
-    for (then, absent) in [(ours.clone(), true), (older, false)] {
+    let legacy = NodeRecord { pvc_version: "1.0.3".to_owned(), ..ours.clone() };
+    for (then, absent) in [(ours.clone(), true), (legacy, false)] {
         let mut peers = Peers::new(SESSION);
         for second in 0..60 {
             let node = if second == 0 { &ours } else { &then };
             peers.look(&cluster(None, vec![node.clone()]), true, Duration::from_secs(second));
-            peers.heard(&node.name, (second == 0).then_some(1));
+            peers.note_announced(&node.name, (second == 0).then_some(1));
         }
         assert_eq!(peers.is_absent(&then), absent, "{}", then.pvc_version);
     }
@@ -812,9 +812,9 @@ fn who_waits_for_a_silent_node_waits_longer_the_longer_its_session_lasts() {
         let silent = node("hv2", Primary, DaemonState::Run);
         let others = cluster(None, vec![silent.clone()]);
         peers.look(&others, true, now);
-        peers.heard(&silent.name, Some(1));
+        peers.note_announced(&silent.name, Some(1));
         peers.look(&others, true, now);
-        peers.heard(&silent.name, None);
+        peers.note_announced(&silent.name, None);
         while !peers.is_absent(&silent) {
             now += Duration::from_secs(1);
             assert!(now <= gone, "{session:?}");

@@ -203,8 +203,7 @@ fn every_cell_of_the_table_of_states_has_its_step() {
 }
 
 #[test]
-fn a_node_that_was_proven_dead_and_lives_ends_its_guests_whatever_is_wanted_of_those_that_others_started()
- {
+fn a_node_that_was_proven_dead_and_lives_ends_its_guests_whatever_the_records_ask() {
     for (daemon, domain) in [
         (DaemonState::Fenced, DomainState::FenceFlush),
         (DaemonState::Run, DomainState::FenceFlush),
@@ -245,8 +244,7 @@ fn a_guest_that_is_held_is_told_from_one_that_arrives_by_what_its_node_said_befo
 }
 
 #[test]
-fn a_guest_that_was_never_let_run_is_ended_and_its_vm_started_anew_without_being_counted_as_a_death()
- {
+fn a_guest_that_was_never_let_run_is_ended_and_started_anew_and_counts_as_no_death() {
     for (on, state) in [
         ("hv1", VmState::Start),
         ("hv1", VmState::Stop),
@@ -335,20 +333,20 @@ fn whether_a_legacy_node_that_lives_really_runs_a_vm_is_asked_at_its_start_and_o
         other.running.push(Uuid::from_u128(1));
         other.daemon_state = state;
         other.pvc_version = if is_ours { "0.2.0" } else { "1.0.3" }.to_owned();
-        // Our note stays when a node is moved back to a legacy daemon.
+        // Our note stays when a node is moved back to PVC 1.0.3.
         other.daemon = Some(note());
         other
     };
-    let older = |state| other("hv2", false, state);
+    let legacy = |state| other("hv2", false, state);
     let ours = || other("hv3", true, DaemonState::Run);
     for (others, state, expected, who) in [
-        (vec![older(DaemonState::Run)], VmState::Start, vec![Step::Start], "hv2"),
-        (vec![older(DaemonState::Run)], VmState::Restart, vec![], "hv2"),
-        (vec![older(DaemonState::Run)], VmState::Shutdown, vec![], "hv2"),
-        (vec![older(DaemonState::Stop)], VmState::Start, vec![], "hv2"),
-        (vec![older(DaemonState::Dead)], VmState::Start, vec![], "hv2"),
+        (vec![legacy(DaemonState::Run)], VmState::Start, vec![Step::Start], "hv2"),
+        (vec![legacy(DaemonState::Run)], VmState::Restart, vec![], "hv2"),
+        (vec![legacy(DaemonState::Run)], VmState::Shutdown, vec![], "hv2"),
+        (vec![legacy(DaemonState::Stop)], VmState::Start, vec![], "hv2"),
+        (vec![legacy(DaemonState::Dead)], VmState::Start, vec![], "hv2"),
         (vec![ours()], VmState::Start, vec![], "hv3"),
-        (vec![older(DaemonState::Run), ours()], VmState::Start, vec![], "hv3"),
+        (vec![legacy(DaemonState::Run), ours()], VmState::Start, vec![], "hv3"),
     ] {
         let mut world = World::new(&["hv1", "hv2", "hv3"]);
         let uuid = world.put(vm(1, state.clone(), Some("hv1")));
@@ -842,7 +840,9 @@ proptest! {
             match record.state {
                 VmState::Start => prop_assert!(runs),
                 VmState::Stop => prop_assert!(!runs),
-                VmState::Restart | VmState::Shutdown => prop_assert!(false, "it hangs in {}", record.state),
+                VmState::Restart | VmState::Shutdown => {
+                    prop_assert!(false, "it hangs in {}", record.state);
+                }
                 _ => {}
             }
         }

@@ -43,7 +43,7 @@ async fn look(shared: &Arc<Shared>, database: &dyn Database, watch: &mut Watch) 
     let node = shared.name();
     let (why, restart) = match watch.look(trouble, shared.now()) {
         Act::Nothing => return,
-        Act::Tell(why) => (why, false),
+        Act::Raise(why) => (why, false),
         Act::Restart(why) => (why, true),
     };
     let done = if restart { ". Its Patroni is started again, once" } else { "" };

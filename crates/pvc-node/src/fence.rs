@@ -196,7 +196,7 @@ impl Fencer {
         history.busy = false;
         match ended {
             Ended::Done => {}
-            Ended::Heard(is_on) => history.heard_of_power(is_on, now, interval),
+            Ended::Heard(is_on) => history.note_power(is_on, now, interval),
             Ended::CutOff => history.was_cut_off(),
             Ended::MayBeCutOff => history.may_be_cut_off(),
             Ended::SwitchedOn => history.was_switched_on(),

@@ -126,7 +126,7 @@ impl Watcher {
             self.named = named.cloned();
         }
         if self.vacancy != found {
-            if let Some(Vacancy::Stranger(name)) = &found {
+            if let Some(Vacancy::NoCoordinator(name)) = &found {
                 tracing::warn!(%name, "the primary is to be a node that is no coordinator of this \
                                        cluster");
             }

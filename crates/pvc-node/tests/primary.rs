@@ -532,7 +532,8 @@ struct Stubborn {
 impl Stubborn {
     /// Led by hv1, with members that are well.
     fn new(refusals: u32) -> Arc<Self> {
-        let member = Member { leads: false, state: Some("streaming".to_owned()), heard: None };
+        let member =
+            Member { leads: false, state: Some("streaming".to_owned()), last_contact: None };
         let leader = std::sync::Mutex::new((NodeName::new("hv1"), refusals));
         Arc::new(Stubborn { leader, member: std::sync::Mutex::new(member) })
     }
@@ -590,7 +591,7 @@ async fn a_copy_that_does_not_follow_is_a_fault_and_its_patroni_restarted_once_u
         one.pass(300).await;
         assert!(one.view().faults.is_empty(), "it is well");
         // Its Patroni loops without a ZooKeeper session, while this node has one.
-        *database.member.lock().unwrap() = Member { leads, state: None, heard: None };
+        *database.member.lock().unwrap() = Member { leads, state: None, last_contact: None };
         let message = one.until_fault("DATABASE_MEMBER_HV1").await;
         assert!(message.contains("systemctl restart patroni"), "{message}");
         one.pass(1000).await;

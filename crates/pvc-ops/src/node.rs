@@ -109,7 +109,7 @@ pub async fn set_coordinator_state(
             }
             let is_primary = cluster.config.primary.as_ref() == Some(name);
             let mut changes = Changes::new();
-            let wish = match request {
+            let primary = match request {
                 CoordinatorRequest::Primary if is_primary => {
                     return Ok((changes, Requested::Already));
                 }
@@ -124,7 +124,7 @@ pub async fn set_coordinator_state(
                 }
                 CoordinatorRequest::Secondary => None,
             };
-            changes.config(ConfigChange::Primary(wish));
+            changes.config(ConfigChange::Primary(primary));
             changes.expect(Expect::NodeDaemon(name.clone()));
             Ok((changes, Requested::Yes))
         })
@@ -183,7 +183,7 @@ pub async fn set_domain_state(
             let name = &record.name;
             let mut changes = Changes::new();
             let is_legacy = !is_ours && record.daemon_state == DaemonState::Run;
-            let wish = match (request, &record.domain_state) {
+            let state = match (request, &record.domain_state) {
                 (_, DomainState::FenceFlush) => {
                     return Err(NodeRefusal::Fenced { node: name.clone() });
                 }
@@ -206,7 +206,7 @@ pub async fn set_domain_state(
                 (DomainRequest::Ready, _) => DomainState::Unflush,
                 (DomainRequest::Flush, _) => DomainState::Flush,
             };
-            changes.node(name, NodeChange::Domain(wish));
+            changes.node(name, NodeChange::Domain(state));
             Ok((changes, Requested::Yes))
         })
         .await

@@ -159,7 +159,7 @@ impl Database for Patroni {
         Ok(Member {
             leads: leads(&own),
             state: cluster.and_then(|cluster| state_of(&cluster, node.as_str())),
-            heard: own["dcs_last_seen"].as_u64().map(Duration::from_secs),
+            last_contact: own["dcs_last_seen"].as_u64().map(Duration::from_secs),
         })
     }
 

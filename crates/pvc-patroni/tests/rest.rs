@@ -61,9 +61,9 @@ async fn own(State(cluster): State<Cluster>) -> Json<Value> {
 async fn a_member_is_told_as_its_own_patroni_and_the_cluster_see_it() {
     for (leader, leads) in [("hv1", false), ("hv2", true)] {
         let patroni = serve(cluster(Some(leader), false)).await;
-        let heard = Some(std::time::Duration::from_secs(1_700_000_000));
+        let last_contact = Some(std::time::Duration::from_secs(1_700_000_000));
         let member = patroni.member(&NodeName::new("hv2")).await.unwrap();
-        assert_eq!(member, Member { leads, state: Some("running".to_owned()), heard });
+        assert_eq!(member, Member { leads, state: Some("running".to_owned()), last_contact });
         assert_eq!(patroni.member(&NodeName::new("hv9")).await.unwrap().state, None);
     }
 }

@@ -217,7 +217,7 @@ fn stay(vm: &VmRecord, runner: &NodeRecord, promises: &mut Promises) -> Way {
 
 /// Whether a node that does not take the VM now may do so in a moment: one that starts or takes
 /// back its own VMs, and one which is only suspected to be dead, for it may live. Any of them may
-/// stay as it is for ever, so without patience none is waited for.
+/// stay as it is for ever, so without `may_wait` none is waited for.
 pub fn is_awaited(why: &NoPlace, may_wait: bool) -> bool {
     let suspected = Unfit::Daemon(DaemonState::Dead);
     may_wait && (why.is_starting() || why.reasons.values().any(|unfit| *unfit == suspected))
@@ -226,21 +226,22 @@ pub fn is_awaited(why: &NoPlace, may_wait: bool) -> bool {
 /// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node
 /// that is dead for certain, as far as the nodes' storage addresses are known.
 ///
-/// Older daemons do not tell theirs. A lock from an address that no node has told is the victim's
-/// only if the victim is of that kind and nobody else of that kind may have the VM: a guest whose
+/// Legacy peers do not record theirs. A lock from an address that no node has recorded is the
+/// victim's only if it is of that kind and nobody else of that kind may have the VM: a guest whose
 /// lock is broken loses its disk.
 pub fn is_lock_of_the_dead(cluster: &Cluster, victim: &NodeName, vm: Uuid, address: &str) -> bool {
-    let told =
+    let address_of =
         |node: &NodeRecord| node.daemon.as_ref().and_then(|note| note.storage_address.clone());
     let nodes = || cluster.nodes.values().map(|node| &**node);
-    if let Some(owner) = nodes().find(|node| told(node).as_deref() == Some(address)) {
+    if let Some(owner) = nodes().find(|node| address_of(node).as_deref() == Some(address)) {
         return owner.name == *victim || owner.daemon_state == DaemonState::Fenced;
     }
     let Some(record) = cluster.vms.get(&vm) else { return false };
-    let mut silent =
-        nodes().filter(|node| told(node).is_none() && node.daemon_state != DaemonState::Fenced);
-    let victim_told = cluster.nodes.get(victim).is_none_or(|node| told(node).is_some());
-    !victim_told && !silent.any(|node| node.name != *victim && may_have(node, record))
+    let mut silent = nodes()
+        .filter(|node| address_of(node).is_none() && node.daemon_state != DaemonState::Fenced);
+    let victim_has_address =
+        cluster.nodes.get(victim).is_none_or(|node| address_of(node).is_some());
+    !victim_has_address && !silent.any(|node| node.name != *victim && may_have(node, record))
 }
 
 /// Whether the guest may be on `node`, by what that node says or by what the record asks of it.

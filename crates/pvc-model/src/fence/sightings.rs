@@ -117,7 +117,7 @@ impl Sightings {
             };
             seen.state = node.daemon_state.clone();
             seen.listen(listened, is_witnessed, self.writes_within);
-            // The client of a legacy daemon may rest for most of a minute before it looks for the
+            // The client of a legacy peer may rest for most of a minute before it looks for the
             // store again.
             if seen.before.is_some() && !node.runs_our_daemon() {
                 seen.before = Some(Duration::ZERO);

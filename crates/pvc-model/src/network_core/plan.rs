@@ -244,7 +244,10 @@ impl<'a> Planner<'a> {
     /// Whether `link` is, or becomes, a port of one of our bridges.
     fn is_port(&self, link: &str) -> bool {
         let is_ours = |master: &str| CoreNet::ALL.iter().any(|net| net.bridge() == master);
-        let becomes = |step: &NetworkStep| matches!(step, NetworkStep::SetMaster { link: port, .. } if port == link);
+        let becomes = |step: &NetworkStep| match step {
+            NetworkStep::SetMaster { link: port, .. } => port == link,
+            _ => false,
+        };
         let device = CoreNet::ALL.iter().any(|net| self.networks.get(*net).device == link);
         let now = self.seen.links.get(link).and_then(|link| link.master.as_deref());
         device && (now.is_some_and(is_ours) || self.plan.steps.iter().any(becomes))

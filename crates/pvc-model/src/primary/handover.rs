@@ -14,10 +14,10 @@
 //!  G    write   gateways, services come
 //! ```
 //!
-//! Older peers take each thing while they have the lock and let the holder let go after it. Here
+//! Legacy peers take each thing while they have the lock and let the holder let go after it. Here
 //! the candidate takes it one phase later, once the holder has given back the lock under which it
 //! let go: nobody ever has an address together with another (I12), for some milliseconds in which
-//! nobody has it. Towards an older candidate, which takes first, nothing can be done about that.
+//! nobody has it. Towards a legacy candidate, which takes first, nothing can be done about that.
 //!
 //! Nothing in here sleeps for luck. A writer keeps its lock until a reader stands behind it; a
 //! reader does not queue before there is a writer. Whoever finds itself alone goes on at full
@@ -338,7 +338,7 @@ impl HandOver {
             Peer::Busy if self.waits < MEETINGS => self.await_writer(self.meet, now),
             // It is taking over, with or without a lock that can be seen.
             Peer::Busy => self.lock(Lock::Read, READ),
-            // It went ahead alone, as older ones do after a while.
+            // It went ahead alone, as legacy peers do after a while.
             Peer::Finished => self.next_phase(facts, now),
             Peer::Idle | Peer::Gone => self.finish(Ending::Stayed { reclaim: true }),
         }

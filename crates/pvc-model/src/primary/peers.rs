@@ -32,8 +32,8 @@ pub const fn let_go_after(session_timeout: Duration) -> Duration {
     session_timeout.saturating_add(LEASE_MARGIN).saturating_add(LOOK)
 }
 
-/// A legacy daemon on its way out does not say whether it lives; its way takes no longer than this.
-const OLDER_WAY_OUT: Duration = Duration::from_secs(120);
+/// A legacy peer on its way out does not say whether it lives; its way takes no longer than this.
+const LEGACY_WAY_OUT: Duration = Duration::from_secs(120);
 
 /// View that an observer has of the others.
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ impl Peers {
     }
 
     /// Whether the daemon of `name` is announced could not be found out.
-    pub fn asked_in_vain(&mut self, name: &NodeName) {
+    pub fn note_no_answer(&mut self, name: &NodeName) {
         if let Some(seen) = self.nodes.get_mut(name) {
             seen.silent = Duration::ZERO;
         }
@@ -102,7 +102,7 @@ impl Peers {
 
     /// Notes what the daemon of `name` is announced by in the store, another number with each
     /// session; `None` if it is not.
-    pub fn heard(&mut self, name: &NodeName, announced: Option<i64>) {
+    pub fn note_announced(&mut self, name: &NodeName, announced: Option<i64>) {
         let Some(seen) = self.nodes.get_mut(name) else { return };
         seen.ours |= announced.is_some();
         let is_news = std::mem::replace(&mut seen.announced, announced) != announced;
@@ -130,7 +130,7 @@ impl Peers {
     /// Whether `node` has been silent for so long that it has nothing of the role, whatever its
     /// record says.
     ///
-    /// Of a legacy daemon that runs this is for who fences to say.
+    /// Of a legacy peer that runs this is for who fences to say.
     pub fn is_absent(&self, node: &NodeRecord) -> bool {
         let Some(seen) = self.nodes.get(&node.name) else { return false };
         match node.daemon_state {
@@ -143,7 +143,7 @@ impl Peers {
             {
                 seen.silent >= self.let_go
             }
-            DaemonState::Shutdown => seen.silent >= OLDER_WAY_OUT,
+            DaemonState::Shutdown => seen.silent >= LEGACY_WAY_OUT,
             _ => false,
         }
     }
@@ -184,7 +184,7 @@ impl Seen {
     }
 
     fn look(&mut self, node: &NodeRecord, heard: Duration) {
-        // A legacy daemon that was put in the place of ours does not let go by itself.
+        // A legacy peer that was put in the place of ours does not let go by itself.
         let is_legacy = node.daemon.as_ref().is_some_and(|note| note.version != node.pvc_version);
         self.ours = self.announced.is_some() || node.runs_our_daemon() || (self.ours && !is_legacy);
         let is_new = self.stamp != node.keepalives;

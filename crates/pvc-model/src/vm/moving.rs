@@ -25,9 +25,9 @@
 //! Until `handed-over` is written the guest is the sender's, whatever became of the last call of
 //! the migration: it goes on there, and what is held on the target is worth nothing.
 //!
-//! The locks are what legacy peers know of it (`spec/vm.md` §5). What is concluded is concluded from
-//! the records and the guests alone, so a side that loses its memory in the middle goes on from
-//! there, and a guest is never ended because of a lock.
+//! The locks are what legacy peers know of it (`spec/vm.md` §5). All conclusions are drawn from the
+//! records and the guests alone, so a side that loses its memory in the middle goes on from there,
+//! and a guest is never ended because of a lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,7 +156,7 @@ pub fn is_received(record: Option<&VmRecord>, here: &NodeName, sender: Peer) -> 
 }
 
 /// Whether an order that is given while the VM moves is obeyed by the nodes that move it; `is_ours`
-/// tells what kind a node is. A legacy sender overwrites it when it gives up, and older receivers
+/// tells what kind a node is. A legacy sender overwrites it when it gives up, and legacy receivers
 /// take `stop` for what a sender says. One that is not running says nothing.
 pub fn keeps_orders(
     cluster: &Cluster,
@@ -435,19 +435,19 @@ mod tests {
     fn what_a_receiver_finds_when_its_turn_has_come() {
         use Condition::{Paused, Running};
         let here = NodeName::new("hv1");
-        let (ours, older) = (Peer::Ours, Peer::Legacy { asked: 7 });
+        let (ours, legacy) = (Peer::Ours, Peer::Legacy { asked: 7 });
         for (state, version, guest, sender, expected) in [
             (VmState::Migrate, 7, Some(Running), ours, Arrival::Start),
             (VmState::MigrateLive, 7, Some(Paused), ours, Arrival::NotYet),
-            (VmState::Migrate, 7, None, older, Arrival::Again),
-            (VmState::Start, 8, None, older, Arrival::Superseded),
+            (VmState::Migrate, 7, None, legacy, Arrival::Again),
+            (VmState::Start, 8, None, legacy, Arrival::Superseded),
             // What a legacy sender says that has shut the guest down.
-            (VmState::Stop, 8, None, older, Arrival::Start),
+            (VmState::Stop, 8, None, legacy, Arrival::Start),
             (VmState::Stop, 8, None, ours, Arrival::Superseded),
-            (VmState::Stop, 8, Some(Running), older, Arrival::Superseded),
+            (VmState::Stop, 8, Some(Running), legacy, Arrival::Superseded),
             // What an operator says after it.
-            (VmState::Stop, 9, None, older, Arrival::Superseded),
-            (VmState::Disable, 8, None, older, Arrival::Superseded),
+            (VmState::Stop, 9, None, legacy, Arrival::Superseded),
+            (VmState::Disable, 8, None, legacy, Arrival::Superseded),
         ] {
             let record = to_hv1(state.clone(), version);
             let found = arrival(Some(&record), &here, guest, sender, true);
@@ -458,12 +458,12 @@ mod tests {
             arrival(Some(&elsewhere), &here, Some(Running), ours, true),
             Arrival::Superseded
         );
-        assert_eq!(arrival(None, &here, None, older, true), Arrival::Superseded);
+        assert_eq!(arrival(None, &here, None, legacy, true), Arrival::Superseded);
     }
 
     /// A VM for `hv1` whose state was written seven times, and what its sender says of the order
     /// number `request`.
-    fn told(phase: MovePhase, request: i32, held: bool) -> VmRecord {
+    fn noted(phase: MovePhase, request: i32, held: bool) -> VmRecord {
         let to = NodeName::new("hv1");
         let note =
             MoveNote { from: NodeName::new("hv2"), to, phase, request, held, ..note(0, 0, 0) };
@@ -497,7 +497,7 @@ mod tests {
             // perhaps.
             (Copying, 7, false, Some(Paused), false, Arrival::NotYet),
         ] {
-            let record = told(phase, request, held);
+            let record = noted(phase, request, held);
             let found = arrival(Some(&record), &here, guest, Peer::Ours, elsewhere);
             assert_eq!(
                 found, expected,
@@ -510,7 +510,7 @@ mod tests {
     fn who_has_taken_over_lets_the_guest_go_on_after_a_restart_and_nobody_else_does() {
         let here = NodeName::new("hv1");
         let taken = |state: VmState, version: i32| {
-            let record = told(MovePhase::HandedOver, 7, true);
+            let record = noted(MovePhase::HandedOver, 7, true);
             VmRecord { state, state_version: version, ..record }
         };
         assert!(is_taken_over(&taken(VmState::Start, 8), &here));
@@ -527,7 +527,7 @@ mod tests {
         let anew = VmRecord { incarnation: -1, ..taken(VmState::Start, 8) };
         assert!(!is_taken_over(&anew, &here), "it was removed and defined anew since");
         let done =
-            VmRecord { state: VmState::Start, state_version: 8, ..told(MovePhase::Done, 7, true) };
+            VmRecord { state: VmState::Start, state_version: 8, ..noted(MovePhase::Done, 7, true) };
         assert!(!is_taken_over(&done, &here), "who holds it now is an operator");
     }
 
@@ -542,16 +542,16 @@ mod tests {
             cluster.nodes.insert(node.name.clone(), Arc::new(node));
         }
         let moving = to_hv1(VmState::Migrate, 7);
-        for (older, expected) in [
+        for (without_order, expected) in [
             ("hv1", Err(NodeName::new("hv1"))),
             ("hv2", Err(NodeName::new("hv2"))),
             // It has no part in it.
             ("hv3", Ok(())),
         ] {
             assert_eq!(
-                keeps_orders(&cluster, &moving, |node| node.as_str() != older),
+                keeps_orders(&cluster, &moving, |node| node.as_str() != without_order),
                 expected,
-                "{older}"
+                "{without_order}"
             );
         }
         let still = to_hv1(VmState::Start, 7);

@@ -7,7 +7,7 @@
 //!   record         guest here      step
 //!   ──────────────────────────────────────────────────────────────────────────────
 //!   here, start    yes             (adopted; an old failure is forgotten)
-//!   here, start    no              Start, with back-off after deaths; not while another node has it
+//!   here, start    no              Start, with back-off after deaths; not while another has it
 //!   here, restart  yes / no        power button, then plug / write `start`
 //!   here, shutdown yes / no        power button, then plug / write `stop`
 //!   here, stop     yes / no        pull the plug / (nothing)
@@ -108,14 +108,14 @@ struct ShutdownRequested {
 }
 
 /// Interval at which the power button is pressed again. A guest that has only begun to boot does
-/// not hear it, and one that is on its way down does not mind.
+/// not see it, and one that is on its way down ignores it.
 const REQUEST_AGAIN: Duration = Duration::from_secs(15);
 
 impl History {
     /// The guest was started.
     pub fn started(&mut self, now: Duration) {
         self.retry.reset();
-        // The instance is learnt at the next look; until then any will do.
+        // The instance is seen at the next look; until then any will do.
         self.alive = Some(Alive { instance: i32::MIN, since: now, ending: false });
     }
 
@@ -620,8 +620,8 @@ pub fn runners<'a>(
 }
 
 /// Whether what the node says it runs may be of long ago, so that its hypervisor has to be asked: a
-/// daemon of the older kind keeps in its list what is gone. One that is silent may be cut off with
-/// its guests, and is not asked.
+/// legacy peer keeps in its list what is gone. One that is silent may be cut off with its guests,
+/// and is not asked.
 pub fn may_be_outdated(node: &NodeRecord) -> bool {
     !node.runs_our_daemon() && node.daemon_state == DaemonState::Run
 }

@@ -130,7 +130,7 @@ impl Actor {
             Step::Recover { may_wait } => self.recover(&now, record, *may_wait).await,
             // What was cut while it started has no note of a fence.
             Step::PowerOn
-                if fence::wants_power(record) || record.daemon_state == DaemonState::Init =>
+                if fence::is_power_due(record) || record.daemon_state == DaemonState::Init =>
             {
                 self.power_on(record).await
             }

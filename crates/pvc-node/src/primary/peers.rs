@@ -52,8 +52,8 @@ async fn ask_about(shared: &Shared, node: &NodeName) -> bool {
     let answer = shared.within(ASK, shared.store.announcement(node)).await.and_then(Result::ok);
     let mut peers = shared.role.peers();
     match answer {
-        Some(announced) => peers.heard(node, announced),
-        None => peers.asked_in_vain(node),
+        Some(announced) => peers.note_announced(node, announced),
+        None => peers.note_no_answer(node),
     }
     answer.is_some()
 }

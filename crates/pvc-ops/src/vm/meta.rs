@@ -72,7 +72,7 @@ pub async fn set_meta(
                 Some(names) => Some(VmChange::NodeLimit(known_nodes(cluster, names)?)),
                 None => None,
             };
-            let wishes = [
+            let asked = [
                 node_limit,
                 meta.selector.clone().map(VmChange::Selector),
                 meta.autostart.map(VmChange::Autostart),
@@ -81,8 +81,8 @@ pub async fn set_meta(
                 meta.max_downtime_ms.map(VmChange::MaxDowntime),
             ];
             let mut changes = Changes::new();
-            for wish in wishes.into_iter().flatten() {
-                changes.vm(uuid, wish);
+            for change in asked.into_iter().flatten() {
+                changes.vm(uuid, change);
             }
             Ok((changes, ()))
         })

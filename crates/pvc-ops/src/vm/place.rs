@@ -368,10 +368,10 @@ fn fits(
         (true, false) => Need { leaving: None, ..need },
         (false, _) => need,
     };
-    let waits_in_vain = waits_to_start(cluster, record) && node.domain_state == DomainState::Ready;
+    let keeps_waiting = waits_to_start(cluster, record) && node.domain_state == DomainState::Ready;
     let check = if insists { check_insisted } else { check_node };
     let unfit = match check(node, &need, &promises(cluster, record)) {
-        Err(unfit @ Unfit::Daemon(_)) if waits_in_vain => Err(unfit),
+        Err(unfit @ Unfit::Daemon(_)) if keeps_waiting => Err(unfit),
         Err(Unfit::Daemon(_) | Unfit::Domain(_)) if !is_up => {
             check_size(node, need.memory_mib, need.vcpus)
         }

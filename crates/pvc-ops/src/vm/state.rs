@@ -210,7 +210,7 @@ fn decide(
             changes.vm(record.uuid, VmChange::FailedReason(String::new()));
         }
     }
-    if record.autostart && wants_it_off(request) {
+    if record.autostart && ends_guest(request) {
         changes.vm(record.uuid, VmChange::Autostart(false));
     }
     let begins = request == StateRequest::Start && !is_up(record);
@@ -244,7 +244,7 @@ fn crowding(cluster: &Cluster, record: &VmRecord) -> Option<Crowding> {
 
 /// Whether the VM is to be off from then on: what a flush or a fence noted for later must not start
 /// it again.
-fn wants_it_off(request: StateRequest) -> bool {
+fn ends_guest(request: StateRequest) -> bool {
     matches!(request, StateRequest::Shutdown | StateRequest::Stop | StateRequest::Disable)
 }
 

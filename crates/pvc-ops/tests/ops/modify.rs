@@ -47,10 +47,10 @@ async fn a_function_of_a_card_is_given_to_no_vm_and_taken_from_none() {
         xml("web1", UUID).replace("<console", &format!("{nics}<console"))
     };
     let refusal = refused(vm::define(&world.store, &Define::new(with(&["ens1f0v3"]))).await);
-    assert!(
-        matches!(&refusal, DefineRefusal::Nic(NicRefusal::FunctionTaken { function }) if function == "ens1f0v3"),
-        "{refusal}"
-    );
+    let DefineRefusal::Nic(NicRefusal::FunctionTaken { function }) = &refusal else {
+        panic!("{refusal}")
+    };
+    assert_eq!(function, "ens1f0v3");
 
     world.define("web1", UUID).await;
     refused(modify(&world, "web1", &with(&["ens1f0v3"]), false).await);

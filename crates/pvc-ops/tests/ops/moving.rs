@@ -72,8 +72,8 @@ async fn a_vm_on_its_way_is_sent_elsewhere_or_called_back() {
     ask(moving(Movement::Migrate, Some("hv2"))).await.unwrap();
     assert_eq!(place(), says("migrate", "hv2", "hv1"));
 
-    let older = refused(ask(moving(Movement::Move, Some("hv3"))).await);
-    assert!(matches!(older, MoveRefusal::MovedByLegacyPeer { .. }), "{older}");
+    let by_legacy = refused(ask(moving(Movement::Move, Some("hv3"))).await);
+    assert!(matches!(by_legacy, MoveRefusal::MovedByLegacyPeer { .. }), "{by_legacy}");
     for node in ["hv1", "hv2", "hv3"] {
         world.store.announce_daemon(&node.into(), "test").await.unwrap();
     }

@@ -17,7 +17,7 @@ async fn a_node_is_flushed_and_made_ready_once() {
     assert_eq!(unknown.kind(), Kind::NotFound);
 }
 
-/// PVC 1.0.3 hears nothing any more after its flush was turned round in its last moment.
+/// A legacy peer acts on nothing any more after its flush was turned round in its last moment.
 #[tokio::test]
 async fn a_legacy_node_is_not_turned_round_in_the_middle() {
     let world = World::with_nodes(&["hv1"]).await;

@@ -255,8 +255,7 @@ async fn a_vm_that_is_being_stopped_is_disabled_when_its_guest_is_gone() {
 
 /// Found by a seed: a disabled VM was to be started with its node, which never does that.
 #[tokio::test(start_paused = true)]
-async fn a_vm_that_a_flush_shut_down_before_the_order_was_heard_waits_for_nothing_once_it_is_disabled()
- {
+async fn a_vm_that_a_flush_shut_down_first_waits_for_nothing_once_it_is_disabled() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     world.state(VmState::Start).await;
@@ -282,7 +281,7 @@ async fn a_vm_that_does_not_stop_or_is_started_again_is_not_disabled() {
         refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, time_limit).await);
     assert!(matches!(slow, StateRefusal::TooSlow { seconds: 200, .. }));
     world.state(VmState::Start).await;
-    let turned =
+    let refusal =
         refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, time_limit).await);
-    assert!(matches!(turned, StateRefusal::StateChanged { state: VmState::Start, .. }));
+    assert!(matches!(refusal, StateRefusal::StateChanged { state: VmState::Start, .. }));
 }

@@ -1,4 +1,4 @@
-//! The cluster as a whole: made, backed up, restored, closed to strangers.
+//! The cluster as a whole: made, backed up, restored, closed by a password.
 
 use super::*;
 

@@ -7,12 +7,12 @@ fn a_bmc_that_says_twice_that_the_power_is_off_ends_the_waiting() {
     let mut fencer = with_dead_node();
     assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
     let now = fencer.now;
-    fencer.history("hv2").heard_of_power(Some(false), now, INTERVAL);
+    fencer.history("hv2").note_power(Some(false), now, INTERVAL);
     assert_eq!(fencer.steps_for("hv2"), None, "asked again in a moment");
     fencer.now += CONFIRM_AFTER;
     assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
     let now = fencer.now;
-    fencer.history("hv2").heard_of_power(Some(false), now, INTERVAL);
+    fencer.history("hv2").note_power(Some(false), now, INTERVAL);
     assert_eq!(
         fencer.steps_for("hv2"),
         Some(Step::Prove { stamp: 7, proof: Proof::FoundOff, recover: true })
@@ -30,7 +30,7 @@ fn a_node_whose_power_is_on_gets_its_saving_throws_before_it_is_cut() {
             Some(Step::AskPower) => {
                 asked += 1;
                 let now = fencer.now;
-                fencer.history("hv2").heard_of_power(Some(true), now, INTERVAL);
+                fencer.history("hv2").note_power(Some(true), now, INTERVAL);
             }
             None => {}
             step => panic!("{second}: {step:?}"),

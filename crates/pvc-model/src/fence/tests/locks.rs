@@ -26,8 +26,7 @@ fn a_lock_is_known_by_the_storage_address_of_its_node() {
 }
 
 #[test]
-fn a_lock_from_an_unknown_address_is_not_the_dead_nodes_if_another_that_tells_nothing_may_have_the_vm()
- {
+fn a_lock_from_an_unknown_address_may_be_that_of_another_legacy_peer_that_may_have_the_vm() {
     use VmState::{Migrate, Start};
     // Neither `dead` nor hv2 has told its address; hv1 has.
     for (state, node, last, listed_by, expected) in [

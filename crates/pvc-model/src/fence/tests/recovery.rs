@@ -299,8 +299,7 @@ fn a_vm_whose_guest_has_ended_on_its_way_is_not_kept_where_it_may_no_longer_run(
 }
 
 #[test]
-fn a_node_that_may_take_vms_in_a_moment_is_waited_for_as_long_as_a_suspected_one_may_show_that_it_lives()
- {
+fn a_node_that_may_take_vms_in_a_moment_is_waited_for_as_long_as_a_suspected_one() {
     for (daemon, domain, awaited) in [
         (DaemonState::Dead, DomainState::Ready, true),
         (DaemonState::Init, DomainState::Ready, true),

@@ -37,14 +37,14 @@ fn one_of_ours_that_starts_is_suspected_once_it_has_been_silent_since_it_said_so
 
 #[test]
 fn of_a_daemon_that_does_not_stamp_while_it_starts_silence_says_nothing() {
-    let older: [fn(&mut NodeRecord); 3] = [
+    let silent_starters: [fn(&mut NodeRecord); 3] = [
         |node| node.daemon = None,
         |node| node.pvc_version = "1.0.3".to_owned(),
         |node| node.daemon.as_mut().expect("it is ours").stamps_while_starting = false,
     ];
-    for older in older {
+    for make_legacy in silent_starters {
         let mut starting = our_node("hv2", DaemonState::Init);
-        older(&mut starting);
+        make_legacy(&mut starting);
         let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), starting]);
         assert_eq!(fencer.after(600), []);
     }
@@ -79,8 +79,12 @@ proptest! {
     /// Whatever the clocks of the others say and do, a node that stamps at least every other
     /// interval is never suspected, and a silent one always is, in time.
     #[test]
-    fn clocks_that_step_neither_fence_nor_save(steps in prop::collection::vec(-7200_i64..7200, 40), dead_from in 10_usize..30) {
-        let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run), node("hv3", DaemonState::Run)]);
+    fn clocks_that_step_neither_fence_nor_save(
+        steps in prop::collection::vec(-7200_i64..7200, 40),
+        dead_from in 10_usize..30,
+    ) {
+        let mut fencer =
+            Fencer::watching(["hv1", "hv2", "hv3"].map(|name| node(name, DaemonState::Run)));
         let mut suspected_at = None;
         for (round, step) in steps.iter().enumerate() {
             fencer.edit("hv2", |node| {
@@ -98,7 +102,10 @@ proptest! {
             }
         }
         let expected = dead_from + 6;
-        prop_assert!(suspected_at.is_none_or(|round| round + 1 == expected || round == expected), "{suspected_at:?} {dead_from}");
+        prop_assert!(
+            suspected_at.is_none_or(|round| round + 1 == expected || round == expected),
+            "{suspected_at:?} {dead_from}"
+        );
         prop_assert_eq!(suspected_at.is_some(), expected < 40);
     }
 }
