@@ -13,22 +13,22 @@ wire! {
         pub message: String,
     }
 
-    /// Who is primary now: a name, or `none` during a hand-over.
+    /// Name of the primary node, or `none` during a hand-over.
     pub struct PrimaryNode {
         pub primary_node: String,
     }
 
-    /// Who may use the records in ZooKeeper.
+    /// Access rules of the records in ZooKeeper.
     pub struct StoreAccess {
-        /// For whom what is created is: `anybody` who reaches ZooKeeper, `members`, who know the
+        /// Users of what is created: `anybody` who reaches ZooKeeper, `members`, who know the
         /// password, or `other`, if somebody has set it by other means.
         pub access: String,
-        /// How many keys anybody may use.
+        /// Number of keys that anybody may use.
         pub open: usize,
-        /// How many keys are for members alone.
+        /// Number of keys that are for members alone.
         pub closed: usize,
-        /// How many keys are for others as well, or for others alone: for those who know an earlier
-        /// password.
+        /// Number of keys that are for others as well, or for others alone: for those who know an
+        /// earlier password.
         pub others: usize,
         /// The nodes that are not known to know a password.
         pub without_password: Vec<String>,
@@ -46,7 +46,7 @@ wire! {
         pub acknowledged_at: String,
         /// `new` or `ack`.
         pub status: String,
-        /// What it takes off the cluster's health, 0 to 100.
+        /// Points that it takes off the cluster's health, 0 to 100.
         pub health_delta: i64,
         pub message: String,
     }
@@ -60,7 +60,7 @@ wire! {
         pub maintenance: String,
         /// A name, or `none` during a hand-over.
         pub primary_node: String,
-        /// As reported by the primary; null while unknown.
+        /// Version that the primary reports; null while unknown.
         pub pvc_version: Option<String>,
         /// The floating address with its prefix length.
         pub upstream_ip: String,
@@ -83,7 +83,7 @@ wire! {
         pub messages: Vec<HealthMessage>,
     }
 
-    /// One unacknowledged fault, as monitoring shows it.
+    /// An unacknowledged fault, as monitoring shows it.
     pub struct HealthMessage {
         pub id: String,
         pub health_delta: i64,
@@ -96,7 +96,7 @@ wire! {
         pub messages: Vec<String>,
     }
 
-    /// What the cluster has, and how much of it is used.
+    /// Resources of the cluster, and how much of them is used.
     pub struct Resources {
         pub memory: MemoryUse,
         pub cpu: CpuUse,
@@ -157,7 +157,7 @@ wire! {
     }
 }
 
-/// How many there are, and how many in each state that occurs.
+/// Number of all, and number in each state that occurs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct StateCounts {
@@ -167,12 +167,12 @@ pub struct StateCounts {
     pub by_state: BTreeMap<String, u64>,
 }
 
-/// Why a request was refused. `message` is always one sentence; the other two are additions that
-/// old servers do not send.
+/// Reason why a request was refused. `message` is always one sentence; the other two are additions
+/// that old servers do not send.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BadRequest {
     pub message: String,
-    /// What to do about it.
+    /// Advice about what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// Parameter by parameter, what is wrong with it.

@@ -19,7 +19,7 @@ pub struct Event {
     pub change: Change,
 }
 
-/// What sort of object changed. A reader skips kinds it does not know.
+/// Kind of the object that changed. A reader skips kinds it does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
@@ -53,7 +53,7 @@ impl EventKind {
     }
 }
 
-/// What happened to the object.
+/// Change of the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {

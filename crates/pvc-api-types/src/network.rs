@@ -1,7 +1,7 @@
 //! Networks.
 
 wire! {
-    /// One network. Unset members hold the text `None`, which old clients compare with.
+    /// A network. Unset members hold the text `None`, which old clients compare with.
     pub struct Network {
         pub vni: i64,
         pub description: String,

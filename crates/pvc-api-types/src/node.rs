@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::wire::Health;
 
 wire! {
-    /// One node with everything known about it.
+    /// A node with everything known about it.
     pub struct Node {
         pub name: String,
         /// `run init shutdown stop dead fenced`
@@ -23,7 +23,7 @@ wire! {
         pub arch: String,
         pub health: Health,
         pub health_plugins: Vec<String>,
-        /// In the order of `health_plugins`.
+        /// Results in the order of `health_plugins`.
         pub health_details: Vec<HealthDetail>,
         pub load: f64,
         pub domains_count: i64,
@@ -32,23 +32,23 @@ wire! {
         pub vcpu: NodeVcpu,
         pub memory: NodeMemory,
         pub interfaces: BTreeMap<String, Interface>,
-        /// What guests run with here; legacy nodes do not say.
+        /// Hypervisor that guests run with here; legacy nodes do not say.
         pub hypervisor: Option<NodeHypervisor>,
         /// The last time that others took it for dead, if one of our own nodes did.
         pub fence: Option<NodeFence>,
-        /// What a flush or a return to `ready` under way waits for; empty if there is none.
+        /// VMs that a flush or a return to `ready` under way waits for; empty if there is none.
         pub waits_for: Vec<NodeWait>,
     }
 
-    /// One VM that a node being flushed or made ready waits for.
+    /// A VM that a node being flushed or made ready waits for.
     pub struct NodeWait {
         pub name: String,
         /// `move`, `shutdown`, `wait` or `blocked`; `stay` if it does not come back, which keeps
         /// nobody waiting.
         pub action: String,
-        /// For people; goes on after the name.
+        /// Reason for people; goes on after the name.
         pub reason: String,
-        /// How much of its memory has been copied, while it is.
+        /// Share of its memory that has been copied, while it is.
         pub percent: Option<i64>,
     }
 
@@ -74,17 +74,17 @@ wire! {
         pub power: String,
     }
 
-    /// What a node runs its guests with.
+    /// Hypervisor that a node runs its guests with.
     pub struct NodeHypervisor {
         /// `kvm`, or `qemu` where guests are emulated in software.
         pub accelerator: String,
-        /// Why not KVM, if so.
+        /// Reason why it is not KVM, if so.
         pub kvm_refused: Option<String>,
         pub libvirt_version: String,
         pub qemu_version: String,
     }
 
-    /// What one health plugin found when it last ran.
+    /// Result of a health plugin's last run.
     pub struct HealthDetail {
         pub name: String,
         /// Epoch seconds.
@@ -122,19 +122,19 @@ wire! {
         pub state: String,
     }
 
-    /// What a flush would come to.
+    /// Prediction of a flush.
     pub struct FlushPlan {
         pub message: String,
         pub name: String,
         pub vms: Vec<FlushStep>,
     }
 
-    /// What becomes of one VM.
+    /// Fate of one VM.
     pub struct FlushStep {
         pub name: String,
         /// `move`, `shutdown`, `wait` or `blocked`.
         pub action: String,
-        /// Where it is moved to; empty unless it is.
+        /// Node to which it is moved; empty unless it is.
         pub to: String,
         pub reason: String,
     }

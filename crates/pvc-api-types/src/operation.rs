@@ -1,4 +1,4 @@
-//! What the API can be asked: each operation is declared once, by [`operations!`].
+//! Operations of the API: each is declared once, by [`operations!`].
 //!
 //! The declaration is what the router serves (`pvc-api`), what the API document says and what a
 //! client calls (`pvc-client`): method, path, parameters, reply, who may call it, and whether it
@@ -7,8 +7,8 @@
 //! ```text
 //!  operations! { PutFaultsFaultId { PUT "/faults/{fault_id}", Operator, change } … }
 //!        │
-//!        ├─ router    table.add(put_faults_fault_id): the handler returns Answer<PutFaultsFaultId>,
-//!        │            or it does not compile
+//!        ├─ router    table.add(put_faults_fault_id): the handler returns
+//!        │            Answer<PutFaultsFaultId>, or it does not compile
 //!        ├─ document  path, parameters, replies, roles
 //!        └─ client    client.change::<PutFaultsFaultId>([id], Nothing)
 //! ```
@@ -42,7 +42,7 @@ impl Method {
     }
 }
 
-/// Who may call an operation; each may do what those before it may.
+/// Role of a caller; each may do what those before it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Whoever reaches the port: no key is asked for.
@@ -66,12 +66,12 @@ impl Role {
     }
 }
 
-/// What becomes of a call.
+/// Effect of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing changes.
     Read,
-    /// It is done when the reply comes.
+    /// The change is done when the reply comes.
     Change,
     /// The reply names the task that does it.
     Task,
@@ -82,14 +82,14 @@ pub type Component = (String, RefOr<Schema>);
 
 /// A reply that an operation documents.
 pub struct Documented {
-    /// As `200`.
+    /// Status code: `200` and the like.
     pub status: &'static str,
     pub description: &'static str,
-    /// Its media type and schema; `None` for a reply without a body.
+    /// Media type and schema; `None` for a reply without a body.
     pub content: Option<(&'static str, RefOr<Schema>)>,
 }
 
-/// One operation of the API.
+/// An operation of the API.
 pub trait Operation: Send + Sync + 'static {
     const METHOD: Method;
     /// Below [`ROOT`], with variable parts in braces: `/faults/{fault_id}`.
@@ -100,9 +100,9 @@ pub trait Operation: Send + Sync + 'static {
     const EFFECT: Effect;
     /// The name of the type: what is called `get_faults` in the API document is `GetFaults`.
     const NAME: &'static str;
-    /// What it does, for the API document: the first paragraph is its summary.
+    /// Description for the API document: the first paragraph is its summary.
     const DOC: &'static str;
-    /// What `dry_run` replies; `None` if there is no such parameter.
+    /// Description of the reply to `dry_run`; `None` if there is no such parameter.
     const DRY_RUN: Option<&'static str>;
 
     /// The variable parts of the path, in their order.
@@ -119,7 +119,7 @@ pub trait Operation: Send + Sync + 'static {
     fn components() -> Vec<Component>;
 }
 
-/// What an operation is called in the API document: `get_vm_vm_state`.
+/// Identifier of an operation in the API document: `get_vm_vm_state`.
 pub fn id<O: Operation>() -> String {
     let mut id = String::with_capacity(O::NAME.len() + 4);
     for (at, c) in O::NAME.char_indices() {
@@ -153,7 +153,7 @@ pub fn variables(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }
 
-/// How many variable parts a path has.
+/// Number of variable parts of a path.
 pub const fn variable_parts(path: &str) -> usize {
     let (bytes, mut at, mut count) = (path.as_bytes(), 0, 0);
     while at < bytes.len() {
@@ -165,7 +165,7 @@ pub const fn variable_parts(path: &str) -> usize {
     count
 }
 
-/// What a variable part of a path names.
+/// Meaning of a variable part of a path.
 pub fn meaning(variable: &str) -> &'static str {
     match variable {
         "vm" => "Name or UUID of the VM",
@@ -215,8 +215,8 @@ pub fn text() -> RefOr<Schema> {
 ///
 /// An effect is `read(PARAMETERS) -> REPLY`, `change(PARAMETERS)` or `task(PARAMETERS)`; the
 /// parameters are left out where there are none. A reply is a type, `[TYPE]` for a list of it, or
-/// `text "MEDIA TYPE"`. What changes something can be tried dry: `change(PARAMETERS), dry_run: TYPE,
-/// "what it replies"` where that is more than a sentence.
+/// `text "MEDIA TYPE"`. What changes something can be tried dry: `change(PARAMETERS),
+/// dry_run: TYPE, "what it replies"` where that is more than a sentence.
 macro_rules! operations {
     ($tag:literal: $(
         $(#[doc = $doc:literal])+

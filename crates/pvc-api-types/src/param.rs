@@ -24,7 +24,7 @@ impl Given {
         self.0.entry(name.into()).or_default().push(value.into());
     }
 
-    /// How many values there are, of all names together.
+    /// Number of values, of all names together.
     pub fn count(&self) -> usize {
         self.0.values().map(Vec::len).sum()
     }
@@ -34,19 +34,19 @@ impl Given {
     }
 }
 
-/// What is wrong with parameters: name and sentence, in the order of the declaration.
+/// Mistakes in parameters: name and sentence, in the order of the declaration.
 pub type Mistakes = Vec<(String, String)>;
 
-/// What a client sends: name and value, in the order of the declaration.
+/// Parameters that a client sends: name and value, in the order of the declaration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Written {
-    /// What stands in the address.
+    /// Part that stands in the address.
     pub query: Vec<(&'static str, String)>,
-    /// What stands in a form body; an operation that declares no such member has no body.
+    /// Part that stands in a form body; an operation that declares no such member has no body.
     pub form: Vec<(&'static str, String)>,
 }
 
-/// One value as text.
+/// A value as text.
 pub trait Scalar: Sized {
     /// The value, or what is wrong with the text.
     fn parse(text: &str) -> Result<Self, String>;
@@ -54,7 +54,7 @@ pub trait Scalar: Sized {
     fn schema() -> Schema;
 }
 
-/// One parameter.
+/// A parameter.
 pub trait Param: Sized {
     const REQUIRED: bool;
     /// The value made of all texts that came under its name, or what is wrong with them.
@@ -149,7 +149,7 @@ impl Param for Commas {
     }
 }
 
-/// As a list, and whether anything was said at all: an empty text means the empty list.
+/// List, and whether anything was said at all: an empty text means the empty list.
 impl Param for Option<Commas> {
     const REQUIRED: bool = false;
     fn read(values: &[String]) -> Result<Self, String> {
@@ -248,7 +248,7 @@ impl Scalar for bool {
             _ => Err(format!("`{}` is neither `true` nor `false`", shown(text))),
         }
     }
-    /// In the words that every server understands.
+    /// Text in the words that every server understands.
     fn text(&self) -> String {
         if *self { "True".to_owned() } else { "False".to_owned() }
     }
@@ -295,7 +295,7 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
-/// One of `words`, or what is allowed instead.
+/// Chooses one of `words`, or says what is allowed instead.
 pub fn choose<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(|| {
         let allowed: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
@@ -342,7 +342,7 @@ macro_rules! choice {
     };
 }
 
-/// What an operation takes; made by [`params!`].
+/// Parameters that an operation takes; made by [`params!`].
 pub trait Parameters: Sized + Send {
     /// Whether the large limit on bodies applies.
     const LARGE: bool = false;
@@ -360,7 +360,7 @@ pub trait Parameters: Sized + Send {
     }
 }
 
-/// What an operation takes that takes nothing.
+/// Parameters of an operation that takes none.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Nothing;
 
@@ -421,8 +421,8 @@ pub fn describe_form(members: Vec<(&str, Schema, &str, bool)>) -> RefOr<Schema> 
 
 /// Declares what an operation takes.
 ///
-/// Members behind `@form` are sent in a form body, because they are long or secret; the server finds
-/// them in the query as well. `= "name"` names a parameter that is no Rust identifier.
+/// Members behind `@form` are sent in a form body, because they are long or secret; the server
+/// finds them in the query as well. `= "name"` names a parameter that is no Rust identifier.
 macro_rules! params {
     (
         $(#[doc = $type_doc:literal])*
@@ -512,9 +512,9 @@ mod tests {
     }
 
     params! {
-        /// For the tests.
+        /// Parameters for the tests.
         pub struct Sample {
-            /// One of two.
+            /// Colour, one of two.
             colour: Colour,
             really = "yes-i-really-mean-it": Option<String>,
             flag: Flag,

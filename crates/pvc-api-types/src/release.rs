@@ -1,4 +1,4 @@
-//! Which release brings what this one lacks: one table for the API and the command line.
+//! Releases that bring what this one lacks: one table for the API and the command line.
 
 /// The release that brings a group of calls; `None` for what is here, or unknown.
 ///

@@ -23,7 +23,7 @@ wire! {
         pub reserved: BTreeMap<String, Vec<QueuedTask>>,
     }
 
-    /// One unfinished task.
+    /// An unfinished task.
     pub struct QueuedTask {
         pub id: String,
         pub name: String,
@@ -49,7 +49,7 @@ wire! {
     }
 }
 
-/// How far a task is. `PENDING` and `RUNNING` are the only states that are not an end.
+/// Progress of a task. `PENDING` and `RUNNING` are the only states that are not an end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskStatus {
     pub state: String,

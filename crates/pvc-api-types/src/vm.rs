@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 wire! {
-    /// One VM with everything known about it.
+    /// A VM with everything known about it.
     pub struct Vm {
         pub name: String,
         pub uuid: String,
         pub state: String,
         pub node: String,
-        /// Where it was migrated away from; empty unless `migrated`.
+        /// Node from which it was migrated away; empty unless `migrated`.
         pub last_node: String,
         /// `no`, or `from <node>`.
         pub migrated: String,
@@ -44,7 +44,7 @@ wire! {
         pub machine: String,
         pub console: String,
         pub vnc: VmVnc,
-        /// Its latest move; null if nothing is known of one.
+        /// Latest move; null if nothing is known of one.
         pub migration: Option<VmMigration>,
         pub emulator: String,
         pub features: Vec<String>,
@@ -73,7 +73,7 @@ wire! {
         pub rbd_snapshots: Vec<String>,
     }
 
-    /// One network card. Counters are 0 when unknown.
+    /// A network card. Counters are 0 when unknown.
     pub struct VmNetwork {
         /// `bridge`, `direct` or `hostdev`.
         pub r#type: String,
@@ -92,7 +92,7 @@ wire! {
         pub wr_drops: i64,
     }
 
-    /// One disk. Counters are 0 when unknown.
+    /// A disk. Counters are 0 when unknown.
     pub struct VmDisk {
         /// `rbd` or `file`.
         pub r#type: String,
@@ -123,7 +123,7 @@ wire! {
         pub to: String,
         /// `waiting copying shutting-down handed-over done failed`
         pub phase: String,
-        /// Which live attempt it is.
+        /// Number of the live attempt.
         pub attempt: i64,
         /// Since the copying began.
         pub seconds: i64,
@@ -131,11 +131,11 @@ wire! {
         pub total_bytes: i64,
         pub processed_bytes: i64,
         pub remaining_bytes: i64,
-        /// What went wrong last; empty if nothing did.
+        /// Reason of the last failure; empty if nothing went wrong.
         pub why: String,
     }
 
-    /// What a move would come to.
+    /// Prediction of a move.
     pub struct MovePlan {
         pub message: String,
         pub name: String,
@@ -154,7 +154,7 @@ wire! {
     pub struct MoveCandidate {
         pub name: String,
         pub suitable: bool,
-        /// What the selector sees in it, or why it does not do.
+        /// Figure that the selector sees in it, or why it does not do.
         pub reason: String,
     }
 

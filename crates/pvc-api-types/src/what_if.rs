@@ -1,4 +1,4 @@
-//! What `pvc-sim what-if` answers and `pvc cluster what-if --format json` prints.
+//! Answers of `pvc-sim what-if` that `pvc cluster what-if --format json` prints.
 //!
 //! It goes over no network, but from one program to another and to scripts, and is kept stable like
 //! the API.
@@ -6,13 +6,13 @@
 use crate::vm::MoveCandidate;
 
 wire! {
-    /// What the program says: an answer, or why there is none.
+    /// Reply of the program: an answer, or why there is none.
     pub struct WhatIfReply {
         pub answer: Option<WhatIf>,
         pub refused: Option<WhatIfRefusal>,
     }
 
-    /// Why nothing was foretold.
+    /// Reason why nothing was predicted.
     pub struct WhatIfRefusal {
         /// Whether what was asked about does not exist.
         pub not_found: bool,
@@ -21,7 +21,7 @@ wire! {
         pub hint: String,
     }
 
-    /// What happens if a node dies.
+    /// Prediction of what happens if a node dies.
     pub struct WhatIf {
         pub cluster: String,
         pub node: String,
@@ -33,17 +33,17 @@ wire! {
         pub recovered: bool,
         pub was_primary: bool,
         pub coordinators: WhatIfCoordinators,
-        /// Why nobody makes up for it; empty: somebody does.
+        /// Reasons why nobody makes up for it; empty: somebody does.
         pub hindrances: Vec<String>,
-        /// In the order in which they choose: those of much memory first.
+        /// VMs in the order in which they choose: those of much memory first.
         pub vms: Vec<WhatIfVm>,
         /// VMs that are assigned to the node and not to run.
         pub off: Vec<String>,
         /// The nodes that are left.
         pub nodes: Vec<WhatIfNode>,
-        /// What really happened in the simulated cluster; `null` if none could be made.
+        /// Events that really happened in the simulated cluster; `null` if none could be made.
         pub simulation: Option<WhatIfRun>,
-        /// Why there is no simulation; empty if there is one.
+        /// Reason why there is no simulation; empty if there is one.
         pub not_simulated: String,
         pub assumptions: Vec<String>,
         /// Records that could not be read.
@@ -57,7 +57,7 @@ wire! {
         pub quorum: bool,
     }
 
-    /// What becomes of one VM.
+    /// Fate of one VM.
     pub struct WhatIfVm {
         pub name: String,
         pub memory_mib: u64,
@@ -68,7 +68,7 @@ wire! {
         pub reason: String,
         /// How each node does as a place for it; empty if none is looked for.
         pub nodes: Vec<MoveCandidate>,
-        /// What may keep it from running there, and nobody looks at.
+        /// Things that may keep it from running there, and that nobody looks at.
         pub cautions: Vec<String>,
     }
 
@@ -84,42 +84,42 @@ wire! {
         pub vms_after: usize,
         /// Whether this one may die, too, before the first is back.
         pub may_die_next: bool,
-        /// What would not be made up for then; empty if it may.
+        /// Things that would not be made up for then; empty if it may.
         pub next: String,
     }
 
-    /// What happened in the simulated cluster. Times are seconds since the death; `null`: it did
-    /// not happen.
+    /// Events in the simulated cluster. Times are seconds since the death; `null`: it did not
+    /// happen.
     pub struct WhatIfRun {
-        /// How long it was watched.
+        /// Time for which it was watched.
         pub watched_s: f64,
         pub suspected_s: Option<f64>,
-        /// It was proven dead.
+        /// Time at which it was proven dead.
         pub fenced_s: Option<f64>,
-        /// Which node did that.
+        /// Node that did that.
         pub fenced_by: String,
         pub proof: String,
-        /// Why it could not be, if it was tried.
+        /// Reason why it could not be, if it was tried.
         pub fence_failure: String,
         /// Another node had the primary role and all floating addresses.
         pub primary_s: Option<f64>,
         pub primary: String,
-        /// Its VMs were dealt with.
+        /// Time at which its VMs were dealt with.
         pub recovered_s: Option<f64>,
         pub vms: Vec<WhatIfRan>,
-        /// Where the simulated cluster did something else than the plan says.
+        /// Differences between what the simulated cluster did and what the plan says.
         pub differences: Vec<String>,
     }
 
     /// A VM in the simulated cluster.
     pub struct WhatIfRan {
         pub name: String,
-        /// Where it ran; empty if nowhere.
+        /// Node on which it ran; empty if nowhere.
         pub node: String,
         pub seconds: Option<f64>,
-        /// What its record said in the end.
+        /// State in its record in the end.
         pub state: String,
-        /// Why it was in `fail`, if so.
+        /// Reason why it was in `fail`, if so.
         pub failed_reason: String,
     }
 }

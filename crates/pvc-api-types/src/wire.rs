@@ -16,7 +16,8 @@ macro_rules! wire {
         }
     )*) => {$(
         $(#[$type_meta])*
-        #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
+        #[derive(Debug, Clone, Default, PartialEq)]
+        #[derive(serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
         #[serde(default)]
         pub struct $name {
             $(

@@ -20,7 +20,7 @@ pub async fn log(State(api): State<ApiState>, request: Request, next: Next) -> R
     let path = route.as_ref().map(|_| request.uri().path().to_owned()).unwrap_or_default();
     let response = next.run(request).await;
     let caller = response.extensions().get::<Caller>();
-    let is_stranger = caller.is_none() || api.tokens().is_open();
+    let is_unauthenticated = caller.is_none() || api.tokens().is_open();
     let caller = caller.map_or("-", |caller| &caller.description);
     let taken = api.clock().monotonic().saturating_sub(begun);
     let route = route.as_ref().map_or("-", MatchedPath::as_str);
@@ -31,14 +31,15 @@ pub async fn log(State(api): State<ApiState>, request: Request, next: Next) -> R
         ($level:ident, $left_out:expr) => {
             tracing::$level!(
                 target: "pvc_api::access",
-                %method, route, path, status = status.as_u16(), milliseconds, caller, %remote, left_out = $left_out,
+                %method, route, path, status = status.as_u16(), milliseconds, caller, %remote,
+                left_out = $left_out,
                 "request"
             )
         };
     }
     if is_routine(&method, status) {
         line!(debug, 0);
-    } else if !(is_stranger && status.as_u16() >= 300) {
+    } else if !(is_unauthenticated && status.as_u16() >= 300) {
         line!(info, 0);
     } else if let Some(left_out) = api.throttle().tell(remote, api.clock().monotonic()) {
         line!(info, left_out);

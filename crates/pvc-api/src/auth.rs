@@ -1,4 +1,4 @@
-//! Who may come in: tokens, and sessions of browsers.
+//! Authentication: tokens, and sessions of browsers.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,8 +27,8 @@ fn digest(secret: &[u8]) -> Digest {
     Sha256::digest(secret).into()
 }
 
-/// Who asks. With every request that got past the door; its description goes into the log and is
-/// recorded with jobs.
+/// Caller of a request. With every request that got past the door; its description goes into the
+/// log and is recorded with jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     pub description: Arc<str>,
@@ -128,7 +128,7 @@ impl Sessions {
     }
 }
 
-/// Where the request comes from; unspecified outside of a server.
+/// Address that the request comes from; unspecified outside of a server.
 pub fn remote(request: &Request) -> IpAddr {
     let remote = request.extensions().get::<ConnectInfo<SocketAddr>>();
     remote.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ConnectInfo(remote)| remote.ip())

@@ -37,7 +37,7 @@ pub fn check_announced(request: Request, limit: usize) -> Result<Request> {
     Ok(request)
 }
 
-/// How much of a refused body is still taken, and for how long.
+/// Number of bytes of a refused body that are still taken, and for how long.
 const LINGER_BYTES: usize = 4 << 20;
 const LINGER_TIME: Duration = Duration::from_secs(2);
 

@@ -41,7 +41,7 @@ pub struct Fragment {
 /// The members of a VM's JSON that are texts made of its XML.
 #[derive(Debug)]
 struct Texts {
-    /// What they were made of.
+    /// Version that they were made of.
     source: u64,
     /// The list of snapshots, cut where their ages belong, which change by themselves: one part
     /// more than there are moments.
@@ -82,7 +82,7 @@ impl Fragment {
         self.pieces(now, |piece| out.extend_from_slice(piece));
     }
 
-    /// How many bytes [`write`](Fragment::write) adds at the same `now`.
+    /// Number of bytes that [`write`](Fragment::write) adds at the same `now`.
     pub fn size(&self, now: f64) -> usize {
         let mut size = 0;
         self.pieces(now, |piece| size += piece.len());
@@ -152,8 +152,8 @@ fn split(bytes: &[u8], gap: &[u8], kept: usize) -> Vec<Box<[u8]>> {
     parts
 }
 
-/// What a record is shown as, made once, by the first who needs it; whoever comes meanwhile waits
-/// for that.
+/// A record as it is shown, made once, by the first who needs it; whoever comes meanwhile waits for
+/// that.
 #[derive(Debug, Default)]
 struct Version {
     /// The record. It is not kept alive, but its address is not given to another as long as this is
@@ -187,7 +187,7 @@ impl Asked {
         self.version.made.get().is_some()
     }
 
-    /// Its JSON. Takes its time unless [it is made](Asked::is_made).
+    /// Returns its JSON. Takes its time unless [it is made](Asked::is_made).
     pub fn fragment(&self) -> &Fragment {
         self.version.made.get_or_init(|| Fragment::new(&self.record, self.version.before.as_ref()))
     }
@@ -203,7 +203,7 @@ pub struct VmCache {
     kept_since: Mutex<Option<Duration>>,
 }
 
-/// How long all VMs are kept ready after somebody has asked for them.
+/// Time for which all VMs are kept ready after somebody has asked for them.
 const KEPT: Duration = Duration::from_secs(15);
 
 impl VmCache {

@@ -21,7 +21,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::throttle::group;
 
-/// How long a client may refuse to take what it asked for.
+/// Time for which a client may refuse to take what it asked for.
 const STALL: Duration = Duration::from_secs(60);
 
 /// Lets in connections while there are places, and only so many of one address; those beyond are
@@ -33,7 +33,7 @@ pub struct Places {
     taken: Taken,
 }
 
-/// How many places each address has taken.
+/// Number of places that each address has taken.
 type Taken = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
 
 impl Places {

@@ -1,4 +1,4 @@
-//! Why a request was refused, as a reply.
+//! Refusals of a request, as replies.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

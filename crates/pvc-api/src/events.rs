@@ -1,4 +1,4 @@
-//! What changes, as it changes: server-sent events.
+//! Stream of what changes, as it changes: server-sent events.
 
 use std::convert::Infallible;
 use std::sync::Arc;

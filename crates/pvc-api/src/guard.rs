@@ -1,4 +1,4 @@
-//! What every reply passes on its way out.
+//! Layers that every reply passes on its way out.
 
 use std::panic::AssertUnwindSafe;
 

@@ -9,7 +9,7 @@ use crate::error::{ApiError, Result};
 const MAX_PATTERN: usize = 1024;
 const MAX_COMPILED_BYTES: usize = 1 << 20;
 
-/// Which names a list is limited to.
+/// Names that a list is limited to.
 #[derive(Debug, Clone)]
 pub struct Limit {
     pattern: Option<Regex>,

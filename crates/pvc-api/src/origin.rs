@@ -44,7 +44,7 @@ pub async fn check(State(api): State<ApiState>, request: Request, next: Next) ->
     next.run(request).await
 }
 
-/// Why a request is taken for that of a foreign page.
+/// Reason why a request is taken for that of a foreign page.
 #[derive(Debug, PartialEq, Eq)]
 enum Foreign {
     Page,
@@ -68,7 +68,7 @@ impl Foreign {
     }
 }
 
-/// What the browser says of the page that asks. Programs say nothing.
+/// Checks what the browser says of the page that asks. Programs say nothing.
 fn page(headers: &HeaderMap, method: &Method) -> Result<(), Foreign> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     if let Some(origin) = text("origin") {

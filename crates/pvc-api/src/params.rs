@@ -32,11 +32,11 @@ pub async fn given(request: Request, limits: &Limits, large: bool) -> Result<Giv
     Ok(given)
 }
 
-/// What came in the body alone, of somebody who has not shown who they are yet.
-pub async fn given_by_stranger(request: Request, limits: &Limits) -> Result<Given> {
+/// Reads what came in the body alone, of somebody who has not shown who they are yet.
+pub async fn given_unauthenticated(request: Request, limits: &Limits) -> Result<Given> {
     let mut given = Given::default();
     let limit = limits.body_bytes.min(STRANGERS_BYTES);
-    add_body(&mut given, request, limit, limits.stranger_time).await?;
+    add_body(&mut given, request, limit, limits.unauthenticated_time).await?;
     Ok(given)
 }
 

@@ -1,4 +1,4 @@
-//! Why the store or an operation said no, as a reply.
+//! Refusals of the store or an operation, as replies.
 
 use axum::http::StatusCode;
 use pvc_model::with_causes;

@@ -23,7 +23,7 @@ use crate::settings::{ApiSettings, Limits, TlsFiles};
 use crate::state::ApiState;
 use crate::tls::{self, TlsError};
 
-/// Why the API does not serve.
+/// Reason why the API does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("the API cannot listen on {address}: the address is in use")]
@@ -41,7 +41,7 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// What to do about it.
+    /// Advice about what to do.
     pub fn hint(&self) -> Option<String> {
         match self {
             ServeError::AddressInUse { address } => Some(format!(
@@ -127,7 +127,7 @@ fn listen_ahead(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// As [`serve`], on sockets that listen already.
+/// Same as [`serve`], on sockets that listen already.
 pub async fn serve_on(
     listeners: Vec<TcpListener>,
     state: ApiState,
@@ -167,7 +167,8 @@ pub async fn serve_on(
 }
 
 /// Half of the files that this process may have open: the node's daemon may be part of it, and must
-/// not lack one because clients have them all. Never less than 16, or nobody could say what is wrong.
+/// not lack one because clients have them all. Never less than 16, or nobody could say what is
+/// wrong.
 fn half_of_all_files() -> usize {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
     usize::try_from(limit / 2).unwrap_or(usize::MAX).max(16)

@@ -1,10 +1,10 @@
-//! What an operator can set about the API, as values.
+//! Settings of the API that an operator can change, as values.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// One way in: who it is for, and the word they must say. `Debug` keeps the word to itself.
+/// A way in: who it is for, and the word they must say. `Debug` keeps the word to itself.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// Shown in logs and recorded with jobs; never secret.
@@ -25,34 +25,35 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// How much of everything one client, or all of them, may take.
+/// Limits of what one client, or all of them, may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// The largest request body, in bytes.
     pub body_bytes: usize,
     /// The largest body of a restore, in bytes.
     pub restore_bytes: usize,
-    /// How long a client may take for the head of a request, and to stay silent between two.
+    /// Time that a client may take for the head of a request, and to stay silent between two.
     pub head_time: Duration,
-    /// How long a client may take to send a body, in all.
+    /// Time that a client may take to send a body, in all.
     pub body_time: Duration,
-    /// How long a change may take before its client is told that the outcome is open.
+    /// Time that a change may take before its client is told that the outcome is open.
     pub change_time: Duration,
-    /// How long a request that waits for a state waits at most.
+    /// Longest time that a request for a state waits.
     pub wait_time: Duration,
-    /// How many requests may wait for a state at once.
+    /// Number of requests that may wait for a state at once.
     pub waits: usize,
-    /// How many event streams may be open at once.
+    /// Number of event streams that may be open at once.
     pub streams: usize,
-    /// How many connections may be open at once; fewer if the process may not open so many files.
+    /// Number of connections that may be open at once; fewer if the process may not open so many
+    /// files.
     pub connections: usize,
-    /// How many of them one address may have.
+    /// Number of them that one address may have.
     pub connections_each: usize,
-    /// How long somebody who has not shown a key may take to send a body.
-    pub stranger_time: Duration,
-    /// How long requests in flight get to finish when the daemon stops.
+    /// Time that somebody who has not shown a key may take to send a body.
+    pub unauthenticated_time: Duration,
+    /// Time that requests in flight get to finish when the daemon stops.
     pub drain_time: Duration,
-    /// How long a session of the browser lasts without a request.
+    /// Time that a session of the browser lasts without a request.
     pub session_time: Duration,
 }
 
@@ -69,7 +70,7 @@ impl Default for Limits {
             streams: 256,
             connections: 4096,
             connections_each: 512,
-            stranger_time: Duration::from_secs(10),
+            unauthenticated_time: Duration::from_secs(10),
             drain_time: Duration::from_secs(10),
             session_time: Duration::from_secs(8 * 3600),
         }
@@ -79,16 +80,16 @@ impl Default for Limits {
 /// By which names the API may be reached without a key, beside IP addresses and `localhost`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
-    /// This machine's names, and what an operator has added.
+    /// Names of this machine, and what an operator has added.
     pub own: Vec<String>,
-    /// In which each node has a name.
+    /// Domains in which each node has a name.
     pub domains: Vec<String>,
 }
 
 /// Everything that is set about the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiSettings {
-    /// Where it listens, besides this port on the loopback.
+    /// Address at which it listens, besides this port on the loopback.
     pub listen: SocketAddr,
     /// Whether the address comes and goes, as a floating one does: it is listened on also while it
     /// is elsewhere.

@@ -1,4 +1,4 @@
-//! What all handlers share.
+//! State that all handlers share.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -166,7 +166,7 @@ impl ApiState {
         }
     }
 
-    /// What the store is asked beside the view, within the time of a change.
+    /// Asks the store something beside the view, within the time of a change.
     pub async fn ask<T>(&self, question: impl Future<Output = Result<T>>) -> Result<T> {
         self.check_reachable()?;
         let time = self.settings().limits.change_time;
@@ -188,7 +188,7 @@ impl ApiState {
         self.carry_out_within(self.settings().limits.change_time, operation).await
     }
 
-    /// As [`ApiState::carry_out`], with another time.
+    /// Same as [`ApiState::carry_out`], with another time.
     pub async fn carry_out_within<T: Send + 'static, R: Refusal, F>(
         &self,
         time: Duration,

@@ -25,9 +25,9 @@ use crate::state::ApiState;
 use crate::view::task;
 use crate::{json, openapi, params};
 
-/// What somebody asks of an operation.
+/// Call of an operation.
 pub struct Ask<O: Operation> {
-    /// In a dry run its store decides and writes nothing.
+    /// State of the API; in a dry run its store decides and writes nothing.
     pub api: ApiState,
     /// The variable parts of the path.
     pub at: O::At,
@@ -66,7 +66,7 @@ fn would_say(message: &str) -> String {
     format!("nothing was changed; without `dry_run` the answer is: {message}")
 }
 
-/// What an operation replies.
+/// Reply of an operation.
 pub struct Answer<O> {
     response: Response,
     of: PhantomData<fn() -> O>,
@@ -144,7 +144,7 @@ impl Table {
         })
     }
 
-    /// As [`add`](Table::add), for a handler that reads the request itself.
+    /// Same as [`add`](Table::add), for a handler that reads the request itself.
     pub fn add_raw<O, H, F>(mut self, handler: H) -> Self
     where
         O: Operation,

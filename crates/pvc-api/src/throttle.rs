@@ -1,4 +1,4 @@
-//! Patience with those who guess keys, and with those whom the log should not be full of.
+//! Limits for those who guess keys, and for those whom the log should not be full of.
 
 #![allow(clippy::disallowed_types, reason = "looked up by key, never walked")]
 
@@ -11,31 +11,31 @@ use axum::http::StatusCode;
 
 use crate::error::{ApiError, Result};
 
-/// What one address did that a client with a key does not.
+/// Refusals of one address that has not shown a key.
 #[derive(Default)]
-struct Stranger {
+struct Guesser {
     /// Wrong keys, and when the last one came.
     count: u32,
     last: Duration,
     /// Refusals that are being held back now.
     held: u32,
-    /// When the log last told of it, and what it has not told since.
-    told: Option<Duration>,
-    untold: u64,
+    /// When the log last reported it, and how many refusals it has left out since.
+    reported: Option<Duration>,
+    unreported: u64,
 }
 
-/// Slows down those who guess, and tells of them once a second. A refusal is held back longer the
+/// Slows down those who guess, and reports them once a second. A refusal is held back longer the
 /// more there were lately, and an address that lets many be held at once gets no more of them until
 /// they are through. Whoever shows the right key is not concerned by any of it, also at the same
 /// address.
 #[derive(Default)]
 pub struct Throttle {
-    strangers: Mutex<Strangers>,
+    guessers: Mutex<Guessers>,
 }
 
 #[derive(Default)]
-struct Strangers {
-    known: HashMap<IpAddr, Stranger>,
+struct Guessers {
+    known: HashMap<IpAddr, Guesser>,
     /// When those were last looked for who may be forgotten.
     tidied: Option<Duration>,
 }
@@ -48,18 +48,18 @@ const FIRST_DELAY: Duration = Duration::from_millis(250);
 const LONGEST_DELAY: Duration = Duration::from_secs(4);
 const MAX_HELD: u32 = 16;
 const MAX_ADDRESSES: usize = 10_000;
-/// How often the log tells of one address.
+/// Interval at which the log reports one address.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 impl Throttle {
-    fn strangers(&self) -> MutexGuard<'_, Strangers> {
-        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn guessers(&self) -> MutexGuard<'_, Guessers> {
+        self.guessers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses another refusal to an address that has too many of them outstanding.
     pub fn admit(&self, address: IpAddr) -> Result<()> {
-        match self.strangers().known.get(&group(address)) {
-            Some(stranger) if stranger.held >= MAX_HELD => {
+        match self.guessers().known.get(&group(address)) {
+            Some(guesser) if guesser.held >= MAX_HELD => {
                 let message = "too many requests with a wrong key came from this address";
                 Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
                     .retry_after(LONGEST_DELAY.as_secs()))
@@ -70,45 +70,45 @@ impl Throttle {
 
     /// Notes a wrong key at `now` and says for how long the refusal is to be held back.
     pub fn note(&self, address: IpAddr, now: Duration) -> Duration {
-        let mut strangers = self.strangers();
-        let Some(stranger) = strangers.find(address, now) else {
+        let mut guessers = self.guessers();
+        let Some(guesser) = guessers.find(address, now) else {
             // A flood from everywhere: remembering more helps nobody.
             return FIRST_DELAY;
         };
-        if stranger.last + MEMORY <= now {
-            stranger.count = 0;
+        if guesser.last + MEMORY <= now {
+            guesser.count = 0;
         }
-        stranger.count += 1;
-        stranger.last = now;
-        match stranger.count.checked_sub(FREE + 1) {
+        guesser.count += 1;
+        guesser.last = now;
+        match guesser.count.checked_sub(FREE + 1) {
             None => Duration::ZERO,
             Some(over) => FIRST_DELAY.saturating_mul(1 << over.min(8)).min(LONGEST_DELAY),
         }
     }
 
-    /// Whether the log tells of what a stranger at `address` did at `now`, and how much like it was
+    /// Whether the log tells of what a guesser at `address` did at `now`, and how much like it was
     /// left out before.
     pub fn tell(&self, address: IpAddr, now: Duration) -> Option<u64> {
-        let mut strangers = self.strangers();
-        let stranger = strangers.find(address, now)?;
-        if stranger.told.is_some_and(|told| told + REPORT_EVERY > now) {
-            stranger.untold += 1;
+        let mut guessers = self.guessers();
+        let guesser = guessers.find(address, now)?;
+        if guesser.reported.is_some_and(|reported| reported + REPORT_EVERY > now) {
+            guesser.unreported += 1;
             return None;
         }
-        stranger.told = Some(now);
-        Some(std::mem::take(&mut stranger.untold))
+        guesser.reported = Some(now);
+        Some(std::mem::take(&mut guesser.unreported))
     }
 
     fn hold(&self, address: IpAddr, change: i32) {
-        if let Some(stranger) = self.strangers().known.get_mut(&group(address)) {
-            stranger.held = stranger.held.saturating_add_signed(change);
+        if let Some(guesser) = self.guessers().known.get_mut(&group(address)) {
+            guesser.held = guesser.held.saturating_add_signed(change);
         }
     }
 }
 
-impl Strangers {
-    /// What is known of `address`; `None` if it is new and there are too many others.
-    fn find(&mut self, address: IpAddr, now: Duration) -> Option<&mut Stranger> {
+impl Guessers {
+    /// Finds what is known of `address`; `None` if it is new and there are too many others.
+    fn find(&mut self, address: IpAddr, now: Duration) -> Option<&mut Guesser> {
         let address = group(address);
         if self.known.len() >= MAX_ADDRESSES && !self.known.contains_key(&address) {
             self.tidy(now);
@@ -126,8 +126,8 @@ impl Strangers {
         }
         self.tidied = Some(now);
         let is_recent = |at: Duration| at + MEMORY > now;
-        self.known.retain(|_, stranger| {
-            stranger.held > 0 || is_recent(stranger.last) || stranger.told.is_some_and(is_recent)
+        self.known.retain(|_, guesser| {
+            guesser.held > 0 || is_recent(guesser.last) || guesser.reported.is_some_and(is_recent)
         });
     }
 }
@@ -211,6 +211,6 @@ mod tests {
         );
         assert_eq!(throttle.tell(address(30_000), now), None);
         assert_eq!(throttle.tell(address(30_000), now + MEMORY), Some(0));
-        assert!(throttle.strangers().known.len() < MAX_ADDRESSES);
+        assert!(throttle.guessers().known.len() < MAX_ADDRESSES);
     }
 }

@@ -31,7 +31,7 @@ pub enum TlsError {
     },
 }
 
-/// What the files describe, ready to serve.
+/// Reads what the files describe, ready to serve.
 pub fn read(files: &TlsFiles) -> Result<RustlsConfig, TlsError> {
     server_config(files).map(|config| RustlsConfig::from_config(Arc::new(config)))
 }

@@ -19,13 +19,13 @@ use crate::state::ApiState;
 use crate::view::fault::local_time;
 use crate::view::node::waits_for;
 
-/// What a look at the view says about a wait.
+/// Result of a look at the view about a wait.
 enum Look<T> {
     Done(T),
     NotYet,
 }
 
-/// Why something has not come yet, for people, and what to do about it.
+/// Reason why something has not come yet, for people, and what to do about it.
 struct Trouble {
     why: String,
     hint: String,
@@ -80,7 +80,7 @@ fn too_long(what: &str, limit: Duration, trouble: Trouble) -> ApiError {
     ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).hint(Some(trouble.hint))
 }
 
-/// What keeps a VM waiting that `node` has work with.
+/// Reason that keeps a VM waiting that `node` has work with.
 fn vm_trouble(api: &ApiState, cluster: &Cluster, vm: Uuid, node: Option<&NodeName>) -> Trouble {
     let silent = node.and_then(|node| cluster.nodes.get(node));
     if let Some(node) = silent.filter(|node| node.daemon_state != DaemonState::Run) {
@@ -116,7 +116,7 @@ fn vm_trouble(api: &ApiState, cluster: &Cluster, vm: Uuid, node: Option<&NodeNam
     Trouble { why, hint: hint.to_owned() }
 }
 
-/// What keeps a node from being flushed or ready.
+/// Reason that keeps a node from being flushed or ready.
 fn node_trouble(cluster: &Cluster, node: &str) -> Trouble {
     let hint = format!("`pvc node info {node}` shows what it waits for");
     let Some(record) = cluster.node(node) else { return Trouble { why: String::new(), hint } };
@@ -169,7 +169,7 @@ fn look_at_state(
     // A guest is listed while QEMU still brings it up, and may yet be given up.
     let is_settled = !alive().any(|node| node.working_on.contains(&vm));
     let once = |there: bool| Ok(if there && is_settled { Look::Done(()) } else { Look::NotYet });
-    let wants_up = matches!(request, StateRequest::Start | StateRequest::Restart);
+    let starts = matches!(request, StateRequest::Start | StateRequest::Restart);
     if let (Start, StateRequest::Restart, Some(why)) =
         (&record.state, request, record.not_restarted())
     {
@@ -177,10 +177,10 @@ fn look_at_state(
     }
     match &record.state {
         Fail => Err(failed(name, &record.failed_reason)),
-        Start if wants_up => once(runs_at_home),
-        Restart | Migrate | MigrateLive | Unmigrate if wants_up => Ok(Look::NotYet),
+        Start if starts => once(runs_at_home),
+        Restart | Migrate | MigrateLive | Unmigrate if starts => Ok(Look::NotYet),
         Shutdown if request == StateRequest::Shutdown => Ok(Look::NotYet),
-        Stop | Disable if !wants_up => match pvc_ops::vm::silent_runner(cluster, vm) {
+        Stop | Disable if !starts => match pvc_ops::vm::silent_runner(cluster, vm) {
             // It has just fallen silent, or begins anew.
             Some(node) if node.daemon_state != DaemonState::Dead => Ok(Look::NotYet),
             Some(node) => Err(may_run(name, node)),
@@ -227,7 +227,7 @@ fn is_ended_for(record: &VmRecord, moved: &Moved) -> bool {
     moved.state.is_some() && note.is_some_and(|note| matches!(note.phase, Done | ShuttingDown))
 }
 
-/// That the VM is not where it was to go, with what its node says about it.
+/// Error that the VM is not where it was to go, with what its node says about it.
 fn not_moved(record: &VmRecord, moved: &Moved) -> ApiError {
     let note = record.moving.as_ref().filter(|note| note.to == moved.to && !note.why.is_empty());
     let why = note.map_or_else(String::new, |note| format!(": {}", note.why));
@@ -259,7 +259,7 @@ pub async fn for_node(api: &ApiState, node: &str, request: DomainRequest) -> Res
     until(api, &what, |cluster| node_trouble(cluster, node), look).await
 }
 
-/// That nobody can say when the VM stops: its node is not heard of, and its guest may be well.
+/// Error that nobody can say when the VM stops: its node is silent, and its guest may be well.
 fn may_run(name: &str, node: &NodeRecord) -> ApiError {
     let (node, state) = (&node.name, &node.daemon_state);
     let message = format!(
@@ -272,8 +272,8 @@ fn may_run(name: &str, node: &NodeRecord) -> ApiError {
     ))
 }
 
-/// That the guest is the one that was to be restarted: its node would not have been able to start
-/// it again.
+/// Error that the guest is the one that was to be restarted: its node would not have been able to
+/// start it again.
 fn not_restarted(name: &str, why: &str) -> ApiError {
     ApiError::refused(format!(
         "VM `{name}` was not restarted and runs on, because it could not be started again: {why}"

@@ -11,7 +11,7 @@ use common::with_vms;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What the API of version 1.0.3 was found to take, operation by operation.
+/// API of version 1.0.3 as it was found, operation by operation.
 #[derive(Deserialize)]
 struct Recorded {
     id: String,
@@ -180,7 +180,7 @@ async fn the_document_is_served_and_complete_in_itself() {
     assert!(secured["GET /api/v1/"]["security"].is_null());
 }
 
-/// Where the document is kept for those who do not run PVC. Set `PVC_WRITE_DOCS` to write it.
+/// Checks the document that is kept for those who do not run PVC. Set `PVC_WRITE_DOCS` to write it.
 #[test]
 fn the_openapi_document_is_up_to_date() {
     let kept = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api/openapi.json");

@@ -1,4 +1,4 @@
-//! What can be read, and in which shape.
+//! Reads: what can be read, and in which shape.
 #![allow(clippy::unwrap_used, reason = "a failure here is the failure of a test")]
 
 mod common;
@@ -193,8 +193,8 @@ async fn q20_the_parts_of_a_vm_can_be_read() {
     assert!(state["state"].is_string());
     assert_eq!(
         api.get("/vm/vm00000/meta").await.ok(),
-        json!({"name": "vm00000", "node_limit": null, "node_selector": null, "node_autostart": "True",
-               "migration_method": null, "migration_max_downtime": 300})
+        json!({"name": "vm00000", "node_limit": null, "node_selector": null,
+               "node_autostart": "True", "migration_method": null, "migration_max_downtime": 300})
     );
     assert_eq!(api.get("/vm/vm00000/tags").await.ok()["tags"][0]["name"], "daily");
     assert_eq!(api.get("/vm/vm00000/node").await.ok()["last_node"], "");
@@ -246,10 +246,10 @@ async fn the_state_filters_of_nodes_are_alternatives() {
 async fn a_node_shows_its_guests_by_name_and_what_no_record_knows_by_uuid() {
     let api = with_vms(1).await;
     let known = api.uuid("vm00000");
-    let stranger = uuid::Uuid::from_u128(7);
-    api.write("/nodes/pvchv1/runningdomains", format!("{known} {stranger}")).await;
+    let unknown = uuid::Uuid::from_u128(7);
+    api.write("/nodes/pvchv1/runningdomains", format!("{known} {unknown}")).await;
     let node = &api.get("/node/pvchv1").await.ok()[0];
-    assert_eq!(node["running_domains"], json!(["vm00000", stranger.to_string()]));
+    assert_eq!(node["running_domains"], json!(["vm00000", unknown.to_string()]));
     assert_eq!((&node["load"], &node["memory"]["total"]), (&node["load"], &json!(1_048_576)));
     assert_eq!(node["interfaces"]["ens1f0"]["link_speed"], json!(10_000_000_000_u64));
 }
@@ -483,8 +483,10 @@ async fn leases_and_rules_of_a_network_are_read_as_they_are_recorded() {
     let api = start(&dump, common::settings()).await;
     let at = |rest: &str| format!("/network/{vni}/{rest}");
     let (reserved, given) = (
-        json!({"hostname": "None", "ip4_address": "10.100.1.50", "mac_address": "52:54:00:ff:00:01", "timestamp": "static"}),
-        json!({"hostname": "web1", "ip4_address": "10.100.1.101", "mac_address": "52:54:00:aa:bb:cc", "timestamp": "1731672000"}),
+        json!({"hostname": "None", "ip4_address": "10.100.1.50",
+               "mac_address": "52:54:00:ff:00:01", "timestamp": "static"}),
+        json!({"hostname": "web1", "ip4_address": "10.100.1.101",
+               "mac_address": "52:54:00:aa:bb:cc", "timestamp": "1731672000"}),
     );
     assert_eq!(api.get(&at("lease")).await.ok(), json!([reserved, given]));
     assert_eq!(api.get(&at("lease?static=true")).await.ok(), json!([reserved]));

@@ -1,4 +1,4 @@
-//! Who gets in, what is logged, how much one client may take.
+//! Security: who gets in, what is logged, how much one client may take.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a failure here is the failure of a test")]
@@ -347,7 +347,7 @@ async fn a_body_that_is_too_large_is_refused_announced_or_not() {
         .refused(413);
 }
 
-/// With the limits that the daemon has: the other tests have smaller ones, to be quick.
+/// Restores with the limits that the daemon has: the other tests have smaller ones, to be quick.
 #[tokio::test]
 async fn a_restore_may_have_64_mib_and_no_byte_more() {
     let limits = Limits::default();
@@ -436,7 +436,7 @@ impl Write for Log {
     }
 }
 
-/// What is logged until the second is dropped.
+/// Log of everything until the second is dropped.
 fn logged(level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
     let log = Log::default();
     let writer = log.clone();

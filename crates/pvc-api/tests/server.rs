@@ -195,7 +195,7 @@ async fn slow_strangers_of_one_address_leave_places_to_others_and_are_let_go() {
     let limits = Limits {
         connections: 100,
         connections_each: 3,
-        stranger_time: Duration::from_secs(1),
+        unauthenticated_time: Duration::from_secs(1),
         ..settings().limits
     };
     let server = start(ApiSettings { limits, ..settings() }).await;
@@ -304,8 +304,8 @@ fn make_certificate(dir: &Path) -> TlsFiles {
     files
 }
 
-/// One exchange over TLS, trusting the certificate in `files`; with the protocol that was agreed
-/// on.
+/// Makes one exchange over TLS, trusting the certificate in `files`; with the protocol that was
+/// agreed on.
 fn ask_over_tls(
     address: SocketAddr,
     files: &TlsFiles,

@@ -15,7 +15,7 @@ struct Events {
     text: String,
 }
 
-/// One event as a browser sees it.
+/// An event as a browser sees it.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Seen {
     id: Option<String>,

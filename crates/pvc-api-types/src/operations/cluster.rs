@@ -4,7 +4,7 @@ use crate::param::{Added, Flag, Nothing};
 use crate::{ClusterStatus, Message, PrimaryNode, StoreAccess};
 
 params! {
-    /// What a browser logs in with.
+    /// Credentials that a browser logs in with.
     pub struct Login {
         @form
         /// The token. Taken from the body alone, so that it never stands in an address.
@@ -36,7 +36,7 @@ params! {
 }
 
 params! {
-    /// What to back up.
+    /// Choice of what to back up.
     #[derive(Default)]
     pub struct Saving {
         /// The passwords of the nodes' BMCs as well: keep it like them.
@@ -45,7 +45,7 @@ params! {
 }
 
 params! {
-    /// What to restore.
+    /// Dump to restore.
     @large true
     pub struct Restoration {
         /// `yes`
@@ -57,12 +57,12 @@ params! {
 }
 
 choice! {
-    /// Who may use the records.
+    /// Users of the records.
     pub enum AccessWord { Anybody = "anybody", Members = "members" }
 }
 
 params! {
-    /// Who may use the records.
+    /// Choice of who may use the records.
     pub struct AccessRequest {
         /// `members` closes them to everybody who does not know the password, `anybody` opens them.
         access: AccessWord,
@@ -81,7 +81,7 @@ operations! { "cluster":
     /// Ends the session of a browser.
     PostLogout { POST "/logout", Anybody, session(Nothing) }
 
-    /// This document.
+    /// Returns this document.
     GetOpenapiJson { GET "/openapi.json", Anybody, read -> text "application/json" }
 
     /// The cluster at a glance.
@@ -90,7 +90,7 @@ operations! { "cluster":
     /// Begins or ends maintenance.
     PostStatus { POST "/status", Operator, change(MaintenanceRequest) }
 
-    /// Who is primary. 204 while nobody is.
+    /// Returns who is primary. 204 while nobody is.
     GetStatusPrimaryNode {
         GET "/status/primary_node", Anybody, read -> PrimaryNode, 204 "Nobody is primary now"
     }
@@ -105,8 +105,8 @@ operations! { "cluster":
     /// Writes the records of a backup over the present ones.
     PostRestore { POST "/restore", Administrator, change(Restoration) }
 
-    /// Who may use the records in ZooKeeper: whoever reaches it, or those alone who know their
-    /// password.
+    /// Returns who may use the records in ZooKeeper: whoever reaches it, or those alone who know
+    /// their password.
     GetStoreAccess { GET "/store/access", Reader, read -> StoreAccess }
 
     /// Closes the records in ZooKeeper to whoever does not know their password, or opens them. What

@@ -1,7 +1,7 @@
 //! The stream of events.
 
 params! {
-    /// Where to begin.
+    /// Place to begin at.
     #[derive(Default)]
     pub struct Cursor {
         /// The `id` of the last event that was seen; without it the stream begins now. The header
@@ -11,7 +11,7 @@ params! {
 }
 
 operations! { "events":
-    /// What changes, as it changes: server-sent events whose data are `Event` objects. The first
-    /// event is `reset` when the cursor cannot be continued.
+    /// Streams what changes, as it changes: server-sent events whose data are `Event` objects. The
+    /// first event is `reset` when the cursor cannot be continued.
     GetEvents { GET "/events", Reader, read(Cursor) -> text "text/event-stream" }
 }

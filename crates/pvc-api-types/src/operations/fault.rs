@@ -3,7 +3,7 @@
 use crate::Fault;
 
 choice! {
-    /// What faults are sorted by.
+    /// Key that faults are sorted by.
     pub enum SortKey {
         FirstReported = "first_reported",
         LastReported = "last_reported",
@@ -15,7 +15,7 @@ choice! {
 }
 
 params! {
-    /// In which order.
+    /// Order of the faults.
     #[derive(Default)]
     pub struct FaultOrder {
         /// Ascending, but the times of report descending. Without it: by the latest report.
@@ -33,7 +33,7 @@ operations! { "faults":
     /// Deletes all faults.
     DeleteFaults { DELETE "/faults", Operator, change }
 
-    /// One fault, or none.
+    /// A fault, or none.
     GetFaultsFaultId { GET "/faults/{fault_id}", Reader, read -> [Fault] }
 
     /// Acknowledges a fault.

@@ -7,7 +7,7 @@ operations! { "metrics":
     /// How the cluster is doing.
     GetMetricsHealth { GET "/metrics/health", Anybody, read -> text "text/plain; charset=utf-8" }
 
-    /// What the cluster has and how much of it is used.
+    /// Resources of the cluster and how much of them is used.
     GetMetricsResource {
         GET "/metrics/resource", Anybody, read -> text "text/plain; charset=utf-8"
     }

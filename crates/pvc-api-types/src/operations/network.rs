@@ -3,7 +3,7 @@
 use crate::{Acl, Lease, Network};
 
 params! {
-    /// Which networks to list.
+    /// Filter of the networks to list.
     #[derive(Default)]
     pub struct NetworkFilter {
         /// A regular expression on the VNI or the description.
@@ -12,7 +12,7 @@ params! {
 }
 
 params! {
-    /// Which leases to list.
+    /// Filter of the leases to list.
     #[derive(Default)]
     pub struct LeaseFilter {
         /// A regular expression on the MAC address.
@@ -23,12 +23,12 @@ params! {
 }
 
 choice! {
-    /// Which packets a rule is about.
+    /// Direction of the packets that a rule is about.
     pub enum Way { In = "in", Out = "out" }
 }
 
 params! {
-    /// Which rules to list.
+    /// Filter of the rules to list.
     #[derive(Default)]
     pub struct AclFilter {
         /// A regular expression on the description.
@@ -42,7 +42,7 @@ operations! { "network":
     /// The networks by VNI.
     GetNetwork { GET "/network", Reader, read(NetworkFilter) -> [Network] }
 
-    /// One network, by VNI or description.
+    /// A network, by VNI or description.
     GetNetworkVni { GET "/network/{vni}", Reader, read -> [Network] }
 
     /// The DHCP leases of a network: reservations, then what was given, each by MAC address.

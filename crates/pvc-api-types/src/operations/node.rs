@@ -4,7 +4,7 @@ use crate::param::{Flag, Or};
 use crate::{FlushPlan, Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog};
 
 params! {
-    /// Which nodes to list. The three states are alternatives to each other.
+    /// Filter of the nodes to list. The three states are alternatives to each other.
     #[derive(Default)]
     pub struct NodeFilter {
         /// A regular expression on the name.
@@ -19,16 +19,16 @@ params! {
 }
 
 params! {
-    /// How much of a log.
+    /// Length of the part of a log.
     #[derive(Default)]
     pub struct Lines {
-        /// How many of the last lines.
+        /// Number of the last lines.
         lines: Or<10>,
     }
 }
 
 choice! {
-    /// What part a node is to have.
+    /// Part that a node is to have.
     pub enum Part { Primary = "primary", Secondary = "secondary" }
 }
 
@@ -59,7 +59,7 @@ operations! { "node":
     /// The nodes by name.
     GetNode { GET "/node", Reader, read(NodeFilter) -> [Node] }
 
-    /// One node.
+    /// A node.
     GetNodeNode { GET "/node/{node}", Reader, read -> [Node] }
 
     /// The state of a node's daemon.

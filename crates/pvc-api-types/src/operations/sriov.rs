@@ -4,6 +4,6 @@
 use crate::SriovVf;
 
 operations! { "sriov":
-    /// One virtual function of a node.
+    /// A virtual function of a node.
     GetSriovVfNodeVf { GET "/sriov/vf/{node}/{vf}", Reader, read -> [SriovVf] }
 }

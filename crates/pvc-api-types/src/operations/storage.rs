@@ -3,7 +3,7 @@
 use crate::{Pool, Volume};
 
 params! {
-    /// Which pools to list.
+    /// Filter of the pools to list.
     #[derive(Default)]
     pub struct PoolFilter {
         /// A regular expression on the name.
@@ -15,12 +15,12 @@ operations! { "storage-pool":
     /// The pools by Ceph's number; those that have no statistics yet come first.
     GetStorageCephPool { GET "/storage/ceph/pool", Reader, read(PoolFilter) -> [Pool] }
 
-    /// One pool.
+    /// A pool.
     GetStorageCephPoolPool { GET "/storage/ceph/pool/{pool}", Reader, read -> [Pool] }
 }
 
 params! {
-    /// Which volumes to list.
+    /// Filter of the volumes to list.
     #[derive(Default)]
     pub struct VolumeFilter {
         /// A regular expression on the name.
@@ -34,7 +34,7 @@ operations! { "storage-volume":
     /// The volumes by name.
     GetStorageCephVolume { GET "/storage/ceph/volume", Reader, read(VolumeFilter) -> [Volume] }
 
-    /// One volume.
+    /// A volume.
     GetStorageCephVolumePoolVolume {
         GET "/storage/ceph/volume/{pool}/{volume}", Reader, read -> [Volume]
     }

@@ -6,7 +6,7 @@ operations! { "tasks":
     /// All tasks that have not ended, by worker.
     GetTasks { GET "/tasks", Reader, read -> TaskQueues }
 
-    /// How far a task is. A task that never was, or is forgotten, is not there.
+    /// Progress of a task. A task that never was, or is forgotten, is not there.
     GetTasksTaskId { GET "/tasks/{task_id}", Reader, read -> TaskStatus }
 
     /// Asks a task to stop. One that waits ends at once, one at work at its next step.

@@ -23,7 +23,7 @@ choice! {
 }
 
 params! {
-    /// Which VMs to list.
+    /// Filter of the VMs to list.
     #[derive(Default)]
     pub struct VmFilter {
         /// A regular expression on the name, or a UUID.
@@ -99,7 +99,7 @@ params! {
 params! {
     /// Other hardware, to be judged.
     pub struct Proposal {
-        /// As if the definition were changed with `force`.
+        /// Judge it as if the definition were changed with `force`.
         force: Added,
         @form
         /// The libvirt domain XML, of the same name and UUID.
@@ -108,7 +108,7 @@ params! {
 }
 
 params! {
-    /// What is to go.
+    /// Choice of what is to go.
     #[derive(Default)]
     pub struct Removal {
         /// Removes the VM's volumes with their snapshots as well.
@@ -136,14 +136,14 @@ params! {
 }
 
 choice! {
-    /// What to do with a tag.
+    /// Action on a tag.
     pub enum TagAction { Add = "add", Remove = "remove" }
 }
 
 params! {
     /// A change of tags.
     pub struct TagChange {
-        /// What to do.
+        /// Action to take.
         action: TagAction,
         /// The tag.
         tag: String,
@@ -161,7 +161,7 @@ params! {
 }
 
 choice! {
-    /// What a VM is to be.
+    /// State that a VM is to be in.
     pub enum StateWord {
         Start = "start",
         Shutdown = "shutdown",
@@ -185,7 +185,7 @@ params! {
 }
 
 choice! {
-    /// What to do with a VM's place.
+    /// Action on a VM's place.
     pub enum PlaceAction { Migrate = "migrate", Unmigrate = "unmigrate", Move = "move" }
 }
 
@@ -211,7 +211,7 @@ params! {
         /// Plugs it in also into a network between the nodes.
         force: Added,
         @form
-        /// One element of libvirt's domain XML, as below `<devices>`.
+        /// Element of libvirt's domain XML, as below `<devices>`.
         xml: String,
     }
 }
@@ -220,7 +220,7 @@ params! {
     /// A device.
     pub struct DeviceRequest {
         @form
-        /// One element of libvirt's domain XML, as below `<devices>`.
+        /// Element of libvirt's domain XML, as below `<devices>`.
         xml: String,
     }
 }
@@ -232,7 +232,7 @@ operations! { "vm":
     /// Defines a VM.
     PostVm { POST "/vm", Operator, change(Definition) }
 
-    /// One VM, by name or UUID.
+    /// A VM, by name or UUID.
     GetVmVm { GET "/vm/{vm}", Reader, read -> [Vm] }
 
     /// Defines a VM whose XML has this name or UUID.
@@ -244,7 +244,7 @@ operations! { "vm":
     /// Stops a VM and removes its record.
     DeleteVmVm { DELETE "/vm/{vm}", Operator, change(Removal) }
 
-    /// What the cluster does with a VM by itself.
+    /// Settings for what the cluster does with a VM by itself.
     GetVmVmMeta { GET "/vm/{vm}/meta", Reader, read -> VmMeta }
 
     /// Changes what the cluster does with a VM by itself.
@@ -262,7 +262,7 @@ operations! { "vm":
     /// Starts or stops a VM.
     PostVmVmState { POST "/vm/{vm}/state", Operator, change(StateChange) }
 
-    /// Where a VM is.
+    /// Node of a VM.
     GetVmVmNode { GET "/vm/{vm}/node", Reader, read -> VmNode }
 
     /// Moves a VM to another node.

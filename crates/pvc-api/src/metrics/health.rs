@@ -63,7 +63,7 @@ fn states(page: &mut Page, cluster: &Cluster, now: &ClusterStatus) {
     by_state(page, "pvc_ceph_osd_in_states", "PVC OSD in states", ["in", "out"].into_iter(), is_in);
 }
 
-/// How many are in each known state, also where that is none.
+/// Number of those in each known state, also where that is none.
 fn by_state<'a>(
     page: &mut Page,
     name: &str,

@@ -11,7 +11,7 @@ pub struct Page {
     is_bare: bool,
 }
 
-/// Where in the text a metric has what.
+/// Ends of a metric's parts in the text.
 struct Block {
     /// The end of its help and type.
     head: usize,
@@ -23,7 +23,7 @@ struct Block {
 /// page.
 pub struct Share {
     text: Box<str>,
-    /// Where the samples of each metric end.
+    /// Ends of the samples of each metric.
     ends: Box<[usize]>,
 }
 
@@ -58,7 +58,7 @@ impl Page {
         Page { is_bare: true, ..Page::default() }
     }
 
-    /// What is kept of a bare page.
+    /// Part of a bare page that is kept.
     pub fn into_share(self) -> Share {
         debug_assert!(self.is_bare, "help and types are those of the page it is gathered into");
         Share { ends: self.blocks.iter().map(|block| block.end).collect(), text: self.text.into() }

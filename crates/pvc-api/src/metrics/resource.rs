@@ -1,4 +1,4 @@
-//! What the cluster has and how much of it is used, in numbers.
+//! Resources of the cluster and how much of them is used, in numbers.
 
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;

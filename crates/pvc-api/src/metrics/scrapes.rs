@@ -1,4 +1,4 @@
-//! One page for all who ask at the same time.
+//! Shared page for all who ask at the same time.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
@@ -9,7 +9,7 @@ use pvc_ports::aside;
 
 use super::{VmShares, health, resource};
 
-/// What scrapers are told of one view of the cluster.
+/// Pages for scrapers of one view of the cluster.
 pub struct Scrape {
     pub health: String,
     pub resource: String,
@@ -31,8 +31,8 @@ pub struct Scrapes {
 
 struct UnderWay {
     page: WeakShared<BoxFuture<'static, Arc<Scrape>>>,
-    /// What it is made of, once it has begun. The view is not kept alive, but its address is not
-    /// given to another as long as this is here.
+    /// View that it is made of, once it has begun. The view is not kept alive, but its address is
+    /// not given to another as long as this is here.
     view: Arc<OnceLock<Weak<Cluster>>>,
 }
 

@@ -70,7 +70,7 @@ pub fn vms(page: &mut Page, cluster: &Cluster, known: &mut VmShares) {
     page.gather(&page_of(&[]), &shares);
 }
 
-/// What one VM adds to every page.
+/// Samples that one VM adds to every page.
 fn share_of(vm: &Vm) -> Share {
     let mut page = Page::bare();
     fill(&mut page, std::slice::from_ref(vm));
@@ -179,7 +179,7 @@ fn states(page: &mut Page, vms: &[Vm]) {
     });
 }
 
-/// What of a guest's memory the hypervisor counts.
+/// Figures of a guest's memory that the hypervisor counts.
 const MEMORY: [&str; 12] = [
     "actual",
     "rss",

@@ -1,4 +1,5 @@
-//! What the API will have and does not have yet: it says so, instead of not knowing the path.
+//! Operations that the API will have and does not have yet: it says so, instead of not knowing the
+//! path.
 
 use axum::Router;
 use axum::extract::Request;
@@ -9,8 +10,8 @@ use pvc_api_types::release::arrival;
 use crate::error::{ApiError, Result};
 use crate::state::ApiState;
 
-/// Where a VM's name stands in a path, the names of operations that come later. Only a `POST` means
-/// the operation; a VM that is called so is found by all other methods.
+/// Names of operations that come later and stand where a VM's name stands in a path. Only a `POST`
+/// means the operation; a VM that is called so is found by all other methods.
 const OPERATIONS: [&str; 2] = ["autobackup", "automirror"];
 
 /// Refuses a path whose last part names an operation that comes later.
@@ -65,14 +66,14 @@ fn coming(path: &str) -> ApiError {
     ApiError::new(StatusCode::NOT_IMPLEMENTED, message(path))
 }
 
-/// What is missing at a path that can only be read so far, if it is missing there.
+/// Method that is missing at a path that can only be read so far, if it is missing there.
 pub fn missing_method(method: &Method, path: &str) -> Option<String> {
     let changes = matches!(*method, Method::POST | Method::PUT | Method::DELETE);
     let group = path.trim_start_matches("/api/v1/").split('/').next();
     (changes && matches!(group, Some("network" | "storage"))).then(|| message(path))
 }
 
-/// What is said of what cannot be read yet.
+/// Sentence about what cannot be read yet.
 fn reading(path: &str) -> String {
     match path.trim_start_matches("/api/v1/").split('/').next() {
         Some(group @ ("storage" | "network" | "sriov")) => coming_with("reading this comes", group),

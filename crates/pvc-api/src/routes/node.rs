@@ -162,10 +162,10 @@ async fn post_node_node_domain_state(
     }))
 }
 
-/// How many VMs a message names.
+/// Number of VMs that a message names.
 const NAMED: usize = 5;
 
-/// What an operator may not expect of the flush of a node that has nobody to give its VMs to.
+/// Warning about the flush of a node that has nobody to give its VMs to.
 fn left_behind(cluster: &Cluster, name: &str) -> String {
     let vms = node::left_behind(cluster, name);
     let is_last = node::is_last_to_take_vms(cluster, name);

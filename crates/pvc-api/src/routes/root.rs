@@ -30,7 +30,7 @@ async fn post_login(api: ApiState, request: Request) -> Result<Answer<PostLogin>
         return Ok(Answer::encoded(home()));
     }
     let remote = auth::remote(&request);
-    let given = params::given_by_stranger(request, &api.settings().limits).await?;
+    let given = params::given_unauthenticated(request, &api.settings().limits).await?;
     let login = Login::read(&given).map_err(params::refusal)?;
     let description = check_secret(&api, login.token.as_bytes(), remote).await?;
     let id = api.sessions().open(description, api.clock().monotonic(), api.random().as_ref());

@@ -89,7 +89,8 @@ async fn get_vm(ask: Ask<GetVm>) -> Result<Answer<GetVm>> {
     Ok(Answer::encoded(list(&api, &cluster, &records).await))
 }
 
-/// How often what has changed is made ready, at most: thousands of VMs are looked through for it.
+/// Shortest interval at which what has changed is made ready: thousands of VMs are looked through
+/// for it.
 const EVERY: Duration = Duration::from_millis(200);
 
 /// Makes what changes of VMs at once, while lists of all VMs are asked for. Whoever asks every few

@@ -271,7 +271,9 @@ async fn disable(api: &ApiState, outcome: StateOutcome) -> Result<()> {
         tokio::select! {
             biased;
             () = stopping.cancelled() => Err(not_disabled(&outcome.name)),
-            done = vm::finish_disable(&store, clock.as_ref(), &outcome, limit) => done.map_err(refused),
+            done = vm::finish_disable(&store, clock.as_ref(), &outcome, limit) => {
+                done.map_err(refused)
+            }
         }
     };
     // The limit is kept inside; this one is for a store that hangs.

@@ -50,7 +50,7 @@ fn unset(text: &str) -> String {
     if text.is_empty() { "None".into() } else { text.to_owned() }
 }
 
-/// `True` or `False` however an old peer spelt it.
+/// `True` or `False` however a legacy peer spelt it.
 fn flag(text: &str) -> String {
     match text.to_ascii_lowercase().as_str() {
         "true" => "True".into(),

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::view::fault::local_time;
 
-/// What a flush would come to.
+/// Prediction of a flush.
 pub fn flush_plan(name: &str, fates: &[(String, Fate)]) -> api::FlushPlan {
     let step = |(vm, fate): &(String, Fate)| {
         let (action, to, reason) = match fate {
@@ -70,7 +70,7 @@ pub fn node(record: &NodeRecord, cluster: &Cluster) -> api::Node {
     }
 }
 
-/// What a flush or a return under way waits for.
+/// VMs that a flush or a return under way waits for.
 pub fn waits_for(record: &NodeRecord, cluster: &Cluster) -> Vec<api::NodeWait> {
     let wait = |wait: Wait| api::NodeWait {
         name: cluster.vms.get(&wait.vm).map_or_else(|| wait.vm.to_string(), |vm| vm.name.clone()),

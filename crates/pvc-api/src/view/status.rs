@@ -73,7 +73,7 @@ pub fn cluster_health(cluster: &Cluster) -> api::ClusterHealth {
     }
 }
 
-/// What is missing of a cluster, and what begins one.
+/// Parts that are missing of a cluster, and what begins one.
 fn nothing_yet(cluster: &Cluster) -> Option<&'static str> {
     if cluster.config.schema.is_none() {
         return Some("there is no cluster yet: `pvc cluster init` begins one");
@@ -121,7 +121,7 @@ fn vm_counts(cluster: &Cluster) -> api::StateCounts {
     api::StateCounts { total: length(cluster.vms.len()), by_state }
 }
 
-/// What clients are told about an OSD. Before its first statistics everything is 0.
+/// State of an OSD, as clients are told. Before its first statistics everything is 0.
 pub struct Osd {
     pub id: String,
     pub up: bool,
@@ -197,7 +197,7 @@ fn resources(cluster: &Cluster, osds: &[Osd]) -> api::Resources {
     }
 }
 
-/// What the OSDs hold; on one machine without OSDs, what the pools hold.
+/// Bytes that the OSDs hold; on one machine without OSDs, what the pools hold.
 pub fn disk_use(cluster: &Cluster, osds: &[Osd]) -> api::DiskUse {
     if osds.is_empty() {
         return pool_use(cluster);
@@ -211,7 +211,8 @@ pub fn disk_use(cluster: &Cluster, osds: &[Osd]) -> api::DiskUse {
     }
 }
 
-/// What the pools say of themselves. Pools of one disk have the same free space, counted once.
+/// Bytes that the pools hold, by their own figures. Pools of one disk have the same free space,
+/// counted once.
 fn pool_use(cluster: &Cluster) -> api::DiskUse {
     let stats: Vec<_> = cluster.pools.values().map(|pool| object(&pool.stats)).collect();
     let figure = |name: &'static str| {

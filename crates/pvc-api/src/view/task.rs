@@ -17,7 +17,7 @@ pub fn reference(spec: &JobSpec) -> api::TaskRef {
     api::TaskRef { task_id: spec.id.to_string(), task_name: spec.work.name().to_owned(), run_on }
 }
 
-/// How far a job is. Clients stop waiting at any state but `PENDING` and `RUNNING`.
+/// Progress of a job. Clients stop waiting at any state but `PENDING` and `RUNNING`.
 pub fn status(job: &Job) -> api::TaskStatus {
     let progress = &job.progress;
     let (current, total) = (i64::from(progress.current), i64::from(progress.total.max(1)));

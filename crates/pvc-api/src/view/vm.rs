@@ -48,13 +48,14 @@ pub fn vm_without_texts(record: &VmRecord) -> api::Vm {
     }
 }
 
-/// Its snapshots with how their definitions differ from the present one; their ages are left 0.
+/// Snapshots of the VM with how their definitions differ from the present one; their ages are left
+/// 0.
 pub fn snapshots(record: &VmRecord) -> Vec<api::VmSnapshot> {
     let time = DIFF_TIME / u32::try_from(record.snapshots.len()).unwrap_or(u32::MAX).max(1);
     record.snapshots.iter().map(|found| snapshot(found, &record.xml, time)).collect()
 }
 
-/// Its definition on one line, attributes in single quotes.
+/// Definition of the VM on one line, attributes in single quotes.
 pub fn xml(record: &VmRecord) -> String {
     pvc_domain::one_line_single_quotes(&record.xml).unwrap_or_else(|_| record.xml.replace('"', "'"))
 }
@@ -105,7 +106,7 @@ fn migration(note: &MoveNote) -> api::VmMigration {
     }
 }
 
-/// What a move would come to.
+/// Prediction of a move.
 pub fn move_plan(plan: &MovePlan) -> api::MovePlan {
     let text = |node: &Option<NodeName>| node.as_ref().map(ToString::to_string).unwrap_or_default();
     let candidate = |(name, weighed): (&NodeName, &Result<f64, Unfit>)| api::MoveCandidate {
@@ -151,7 +152,7 @@ pub fn meta(record: &VmRecord, name: &str) -> api::VmMeta {
     }
 }
 
-/// What failed, and what of the record cannot be read.
+/// Reason of a failure, and the parts of the record that cannot be read.
 pub fn failed_reason(record: &VmRecord) -> String {
     let mut reasons: Vec<String> = Vec::new();
     if !record.failed_reason.is_empty() {
@@ -293,7 +294,8 @@ fn snapshot(snapshot: &VmSnapshot, current_xml: &str, time: Duration) -> api::Vm
     }
 }
 
-/// How long the diffs of one VM may be looked for; after that a longer one than needed is given.
+/// Time for which the diffs of one VM may be looked for; after that a longer one than needed is
+/// given.
 const DIFF_TIME: Duration = Duration::from_millis(50);
 
 /// A unified diff from the present definition to the snapshot's, as lines; none if they are equal.

@@ -1,4 +1,4 @@
-//! What a change would come to is told without making it.
+//! Dry runs: the outcome of a change is told without making it.
 
 use axum::body::Body;
 
@@ -61,11 +61,11 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change
     api.play("web", "start", true).await;
     api.eventually("it runs", |view| view.vm("web").is_some_and(|vm| vm.state == VmState::Start))
         .await;
-    let told = |reply: Reply| async move { reply.ok()["message"].as_str().unwrap().to_owned() };
-    let stop = told(api.post("/vm/web/state?state=stop&dry_run=true&wait=true").await).await;
+    let message = |reply: Reply| async move { reply.ok()["message"].as_str().unwrap().to_owned() };
+    let stop = message(api.post("/vm/web/state?state=stop&dry_run=true&wait=true").await).await;
     assert_eq!(stop, "VM `web` would be stopped");
-    assert_eq!(told(api.get("/vm/web/removal").await).await, "VM `web` would be removed");
-    let rename = told(api.post("/vm/db/rename?new_name=shop&dry_run=true").await).await;
+    assert_eq!(message(api.get("/vm/web/removal").await).await, "VM `web` would be removed");
+    let rename = message(api.post("/vm/db/rename?new_name=shop&dry_run=true").await).await;
     assert_eq!(rename, "VM `db` would be called `shop`");
     for (path, status) in [
         ("/vm/db/state?state=restart&dry_run=true", 400),

@@ -1,4 +1,4 @@
-//! What can be changed: each kind of change once, its refusals, and waiting for it.
+//! Changes: each kind once, its refusals, and waiting for it.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a failure here is the failure of a test")]
@@ -30,13 +30,12 @@ const UUID: &str = "2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1";
 
 fn xml(name: &str, uuid: &str) -> String {
     format!(
-        "<domain type='kvm'>\n  <name>{name}</name>\n  <uuid>{uuid}</uuid>\n  <memory \
-         unit='MiB'>64</memory>\n  <vcpu>1</vcpu>\n  \
-         <os><type arch='x86_64' \
-         machine='pc-i440fx-2.7'>hvm</type></os>\n  <devices>\n    <emulator>/usr/bin/kvm</emulator>\n    \
-         <serial type='pty'><log file='/var/log/libvirt/{name}.log' \
-         append='on'/></serial>\n    <console type='pty'/>\n  \
-         </devices>\n</domain>\n"
+        "<domain type='kvm'>\n  <name>{name}</name>\n  <uuid>{uuid}</uuid>\n  \
+         <memory unit='MiB'>64</memory>\n  <vcpu>1</vcpu>\n  \
+         <os><type arch='x86_64' machine='pc-i440fx-2.7'>hvm</type></os>\n  \
+         <devices>\n    <emulator>/usr/bin/kvm</emulator>\n    \
+         <serial type='pty'><log file='/var/log/libvirt/{name}.log' append='on'/></serial>\n    \
+         <console type='pty'/>\n  </devices>\n</domain>\n"
     )
 }
 
@@ -58,7 +57,7 @@ impl Api {
     }
 }
 
-/// One VM `web` on node `pvchv1`, off, and nothing else.
+/// Cluster with one VM `web` on node `pvchv1`, off, and nothing else.
 async fn with_web() -> Arc<Api> {
     let api = with_vms(0).await;
     api.define("?node=pvchv1", &xml("web", UUID)).await.ok();

@@ -35,7 +35,7 @@ async fn nodes_are_flushed_and_made_ready_and_a_repetition_says_already() {
     api.post("/node/pvchv2/domain-state?state=flush").await.ok();
     let again = api.post("/node/pvchv2/domain-state?state=flush").await.ok();
     assert_eq!(again["message"], "node `pvchv2` is being flushed already");
-    // Older daemons are not turned round on their way.
+    // The flush of a legacy peer cannot be reversed.
     api.store.announce_daemon(&"pvchv2".into(), "test").await.unwrap();
     let waiter = waiting(&api, "/node/pvchv2/domain-state?state=ready&wait=yes");
     api.eventually("ready is asked for", |view| {

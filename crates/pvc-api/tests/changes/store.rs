@@ -1,4 +1,4 @@
-//! What becomes of changes when the store is away, closed or opened.
+//! Changes while the store is away, closed or opened.
 
 use super::*;
 
@@ -38,10 +38,10 @@ async fn a_store_that_is_known_to_be_gone_refuses_changes_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn the_store_is_closed_and_opened_by_those_who_know_its_password() {
-    let stranger = with_vms(1).await;
-    assert!(stranger.get("/store/access").await.refused(400).contains("knows no password"));
+    let unprotected = with_vms(1).await;
+    assert!(unprotected.get("/store/access").await.refused(400).contains("knows no password"));
     assert!(
-        stranger
+        unprotected
             .post("/store/access?access=members")
             .await
             .refused(400)
