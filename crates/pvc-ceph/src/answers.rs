@@ -1,4 +1,4 @@
-//! What `rbd` prints, in values.
+//! Output of `rbd`, in values.
 
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{SnapshotInfo, VolumeInfo, VolumeLock};
@@ -21,7 +21,7 @@ struct Snapshot {
     size: u64,
 }
 
-/// One line of `rbd ls --long`: an image, or a snapshot of one.
+/// Line of `rbd ls --long`: an image, or a snapshot of one.
 #[derive(Deserialize)]
 struct Listed {
     image: String,

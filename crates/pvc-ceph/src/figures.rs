@@ -295,7 +295,9 @@ mod tests {
     #[test]
     fn an_osd_of_which_something_is_unknown_is_left_out() {
         let status = "ID  HOST   USED  AVAIL  WR OPS  WR DATA  RD OPS  RD DATA  STATE      \n \
-                      0  hv1.example.com     290M  9949M      1     124k       3       55   exists,up  \n 1            0      0       0        0       0        0   exists     \n";
+                      0  hv1.example.com     290M  9949M      1     124k       3       55   \
+                      exists,up  \n 1            0      0       0        0       0        0   \
+                      exists     \n";
         let found = osd_figures(OSD_DUMP, OSD_DF, status).unwrap();
         assert_eq!(found.iter().map(|osd| osd.id).collect::<Vec<_>>(), [0, 1]);
         let first = &found[0];

@@ -27,7 +27,7 @@ use pvc_model::storage::RbdAccess;
 
 pub use storage::RbdStorage;
 
-/// Where Ceph is, and who we are to it.
+/// Address of Ceph, and who we are to it.
 #[derive(Debug, Clone)]
 pub struct CephOptions {
     /// Ceph's own configuration file.

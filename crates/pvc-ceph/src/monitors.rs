@@ -12,21 +12,20 @@ use tokio::sync::oneshot;
 use crate::CephOptions;
 use crate::rados::{Answer, Errno, Rados, RadosError};
 
-/// How long Ceph may take to let us in, and for each answer. librados gives up by itself after
-/// this.
+/// Time that Ceph may take to let us in, and for each answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How long a question may wait in all: for the connection, those before it, and its answer.
+/// Time that a question may wait in all: for the connection, those before it, and its answer.
 const DEADLINE: Duration = Duration::from_secs(12);
 
 /// A thread that is busy for so long with one question has met something that librados does not
 /// end.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// So many threads may be stuck before no more are begun.
+/// Number of threads that may be stuck before no more are begun.
 const MAX_STUCK: usize = 3;
 
-/// What we tell librados beside the configuration file.
+/// Settings of librados beside the configuration file.
 fn settings(options: &CephOptions) -> Vec<(&'static str, String)> {
     let seconds = ANSWER.as_secs().to_string();
     vec![
@@ -51,7 +50,8 @@ pub(crate) struct Monitors {
 #[derive(Default)]
 struct State {
     asker: Option<Asker>,
-    /// What the threads hold that were given up; gone when such a thread has come back after all.
+    /// Threads that were given up, by what they hold; gone when such a thread has come back after
+    /// all.
     given_up: Vec<Weak<Busy>>,
 }
 
@@ -69,7 +69,7 @@ struct Question {
     answer: oneshot::Sender<Result<Answer, RadosError>>,
 }
 
-/// Why a question has no good answer.
+/// Reason why a question has no good answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
     #[error("Ceph did not answer within {} s", DEADLINE.as_secs())]

@@ -91,7 +91,7 @@ impl std::fmt::Display for Errno {
     }
 }
 
-/// What a command left: its output, and what was said beside it.
+/// Output of a command, and what was said beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub output: Vec<u8>,

@@ -1,4 +1,4 @@
-//! One `rbd` command per act, with a deadline each.
+//! Acts on volumes: one `rbd` command each, with a deadline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,11 @@ use pvc_ports::{Command, Exec, ExecError, StorageError};
 
 use crate::CephOptions;
 
-/// For what Ceph does at once when it is well.
+/// Deadline of what Ceph does at once when it is well.
 pub(crate) const QUICK: Duration = Duration::from_secs(30);
 
-/// For what goes through a whole volume: this, and its size at the slowest pace that is no failure.
+/// Deadline of what goes through a whole volume: this, and its size at the slowest pace that is no
+/// failure.
 const LONG: Duration = Duration::from_secs(300);
 const SLOWEST_BYTES_PER_SECOND: u64 = 4 << 20;
 
@@ -20,7 +21,7 @@ pub(crate) fn long(bytes: u64) -> Duration {
     LONG + Duration::from_secs(bytes / SLOWEST_BYTES_PER_SECOND)
 }
 
-/// What every new image can do: clones of snapshots, and one writer at a time.
+/// Features of every new image: clones of snapshots, and one writer at a time.
 pub(crate) const FEATURES: [&str; 2] =
     ["--image-feature=layering", "--image-feature=exclusive-lock"];
 
@@ -60,7 +61,7 @@ impl Failure {
         }
     }
 
-    /// As [`of`](Failure::of), for an act on a snapshot of the volume.
+    /// Same as [`of`](Failure::of), for an act on a snapshot of the volume.
     pub fn of_snapshot(
         self,
         volume: &VolumeId,
@@ -79,8 +80,8 @@ pub(crate) fn io_error(doing: &str, said: String) -> StorageError {
     StorageError::Io { doing: doing.to_owned(), source: std::io::Error::other(said) }
 }
 
-/// What `--pool` and `--image` mean to `rbd`: a name with one of these in it would mean something
-/// else. Nothing in a cluster of PVC is called so.
+/// Whether `rbd` takes the name for itself in `--pool` and `--image`: with one of these characters
+/// in it, it would mean something else. Nothing in a cluster of PVC is called so.
 pub(crate) fn is_addressable(name: &str) -> bool {
     !name.is_empty() && !name.contains(['/', '@', '\0'])
 }
@@ -186,8 +187,8 @@ fn failure(program: &str, code: Option<i32>, stderr: &str) -> Failure {
     }
 }
 
-/// What a program said last of itself. Between its own lines stand progress bars and the library's
-/// log.
+/// Last words of a program about itself. Between its own lines stand progress bars and the
+/// library's log.
 fn said(program: &str, code: Option<i32>, stderr: &str) -> String {
     let own = format!("{program}: ");
     let mut lines = stderr.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty());
@@ -199,7 +200,7 @@ fn said(program: &str, code: Option<i32>, stderr: &str) -> String {
     }
 }
 
-/// In the names of QEMU's RBD driver these characters have a meaning.
+/// Escapes the characters that have a meaning in the names of QEMU's RBD driver.
 fn escaped(text: &str) -> String {
     text.chars().fold(String::new(), |mut all, c| {
         if matches!(c, ':' | '@' | '=' | '\\') {

@@ -27,11 +27,11 @@ use crate::rbd::{
 
 const LOOKING: &str = "looking at a volume";
 
-/// What a copy is called until it is whole. It takes its own name in one step then; what a crash
-/// leaves under this one is removed by the next copy to the same name.
+/// End of the name of a copy until it is whole. It takes its own name in one step then; what a
+/// crash leaves under this one is removed by the next copy to the same name.
 const PARTIAL: &str = ".partial";
 
-/// How long the managers may take to have figures of a new pool.
+/// Time that the managers may take to have figures of a new pool.
 const FIGURES: Duration = Duration::from_secs(15);
 const FIGURES_POLL: Duration = Duration::from_millis(200);
 
@@ -54,7 +54,7 @@ impl RbdStorage {
         RbdStorage { programs: Arc::new(Programs::new(exec, options)), monitors, access }
     }
 
-    /// What `rbd info` prints of the volume.
+    /// Output of `rbd info` for the volume.
     pub(crate) async fn image_text(&self, volume: &VolumeId) -> Result<Vec<u8>, StorageError> {
         require_addressable(volume)?;
         let args = with_json(image_args(volume));
@@ -90,7 +90,7 @@ impl RbdStorage {
         })
     }
 
-    /// Who has the volume open, if anybody has. Ceph notices within half a minute that a client
+    /// Client that has the volume open, if any has. Ceph notices within half a minute that a client
     /// died.
     async fn holder(&self, volume: &VolumeId) -> Result<Option<String>, StorageError> {
         require_addressable(volume)?;
@@ -147,7 +147,7 @@ impl RbdStorage {
         figures::pools(&detail).map_err(|why| io_error(doing, why))
     }
 
-    /// How full pools are. Figures follow what is there by seconds: a new pool has none yet, and
+    /// Fill level of pools. Figures follow what is there by seconds: a new pool has none yet, and
     /// one that is gone may still have some.
     async fn fullness(&self) -> Result<Vec<PoolInfo>, StorageError> {
         let doing = "looking how full pools are";
@@ -419,7 +419,7 @@ impl Storage for RbdStorage {
         tokio::time::timeout(FIGURES, known).await.unwrap_or(Err(late))
     }
 
-    /// With as many copies and placement groups as Ceph's own configuration says.
+    /// Creates a pool with as many copies and placement groups as Ceph's own configuration says.
     async fn create_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
         let pool = PoolName::parse(pool.as_str())?;
         // Ceph takes the creation of a pool that exists for done.

@@ -169,7 +169,7 @@ impl Machine {
 }
 
 impl Drop for Machine {
-    /// As libvirt ends a guest: politely first, so that it closes its volumes.
+    /// Ends the program as libvirt ends a guest: by SIGTERM first, so that it closes its volumes.
     fn drop(&mut self) {
         let ended = Command::new("kill").arg(self.0.id().to_string()).status().unwrap();
         assert!(ended.success());

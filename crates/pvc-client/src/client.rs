@@ -1,4 +1,4 @@
-//! One server, and how it is spoken to.
+//! Client of one server.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// No answer of the API comes near this; whatever does is not the API.
 const LARGEST_BODY: u64 = 1 << 30;
 
-/// Where the API is and how to speak to it.
+/// Address of the API and how to speak to it.
 #[derive(Clone)]
 pub struct Options {
     /// `scheme://host:port/api/v1`
@@ -38,9 +38,9 @@ pub struct Options {
     pub user_agent: String,
     /// Whether a certificate must be one that this machine trusts.
     pub verify: bool,
-    /// What to do if nobody answers, where more is known than the general.
+    /// Advice if nobody answers, where more is known than the general.
     pub advice: Option<String>,
-    /// How long the first byte of an answer may take. Without it 10 s for a read, and as long as
+    /// Time that the first byte of an answer may take. Without it 10 s for a read, and as long as
     /// the work takes for a change. A limit that a request has of its own wins.
     pub timeout: Option<Duration>,
     /// Whether changes are only tried: nothing is changed, and the answers say what would be.
@@ -49,7 +49,7 @@ pub struct Options {
     pub observer: Option<fn(&Exchange<'_>)>,
 }
 
-/// One request and what came back, for an observer.
+/// Request and what came back, for an observer.
 pub struct Exchange<'a> {
     pub method: &'a str,
     pub uri: &'a str,
@@ -58,22 +58,22 @@ pub struct Exchange<'a> {
     pub headers: Vec<(String, String)>,
 }
 
-/// How long a change may take before its answer is given up.
+/// Time that a change may take before its answer is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
-    /// As long as it takes.
+    /// Without a limit.
     Forever,
     AtMost(Duration),
 }
 
-/// How long one exchange may take.
+/// Limits of the time of one exchange.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     /// To the first byte of the answer.
     first: Duration,
     /// From there to its end.
     body: Duration,
-    /// What it means that the first byte has not come.
+    /// Meaning of a first byte that has not come.
     late: Late,
 }
 
@@ -91,7 +91,7 @@ enum Late {
 pub struct Client {
     agent: Agent,
     options: Options,
-    /// How often a reading request is tried.
+    /// Number of times that a reading request is tried.
     attempts: u32,
 }
 
@@ -193,7 +193,7 @@ impl Client {
         self.change_waiting(operation, at, params, None)
     }
 
-    /// As [`change`](Client::change), for a change whose answer comes when it is done: within
+    /// Same as [`change`](Client::change), for a change whose answer comes when it is done: within
     /// `waiting`, if it says so.
     pub fn change_waiting<O, const N: usize>(
         &self,
@@ -213,7 +213,8 @@ impl Client {
         Ok(Payload::<Message>::new(answer).read()?.message)
     }
 
-    /// Starts a task; in a client that is [dry](Options::dry_run), says whether it would be refused.
+    /// Starts a task; in a client that is [dry](Options::dry_run), says whether it would be
+    /// refused.
     pub fn submit<O, const N: usize>(
         &self,
         _: O,
@@ -232,7 +233,7 @@ impl Client {
         Payload::new(answer).read().map(Submitted::Task)
     }
 
-    /// What a change would come to; `None` if the server cannot tell.
+    /// Predicts a change; `None` if the server cannot tell.
     ///
     /// # Errors
     /// The refusal that the change would meet.
@@ -319,7 +320,7 @@ impl Client {
         Error::Lost { base: self.options.base.clone(), source: source.into(), changing: false }
     }
 
-    /// How long a read may take.
+    /// Time that a read may take.
     fn time_limit(&self) -> Duration {
         self.options.timeout.unwrap_or(READ)
     }
@@ -346,7 +347,7 @@ impl Client {
         self.exchange(request.method, &uri, request.form, Limits { first, body: WORK, late })
     }
 
-    /// One request, one answer.
+    /// Sends one request and reads one answer.
     fn exchange(
         &self,
         method: Method,
@@ -381,7 +382,7 @@ impl Client {
         })
     }
 
-    /// One request, and the beginning of its answer.
+    /// Sends one request and reads the beginning of its answer.
     fn ask(
         &self,
         method: Method,
@@ -516,11 +517,11 @@ fn knows_dry_run<O: Operation>(document: &Value) -> bool {
         .is_some_and(|all| all.iter().any(|parameter| parameter["name"] == "dry_run"))
 }
 
-/// What became of an ask for a task.
+/// Outcome of an ask for a task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Submitted {
     Task(TaskRef),
-    /// It was tried dry: the server's sentence.
+    /// Sentence of the server after a dry run.
     WouldBe(String),
 }
 
@@ -552,7 +553,7 @@ where
     Outgoing { method: O::METHOD, path, form }
 }
 
-/// What came back, read to its end.
+/// Answer, read to its end.
 struct Answer {
     status: StatusCode,
     headers: Vec<(String, String)>,
@@ -617,7 +618,7 @@ impl Answer {
     }
 }
 
-/// What the server complains about. Old servers put parameter errors into an object.
+/// Complaint of the server. Old servers put parameter errors into an object.
 fn complaint(body: &Value) -> Option<String> {
     match body.get("message")? {
         Value::String(message) => Some(message.clone()),

@@ -1,4 +1,4 @@
-//! What of the cluster has a shape of its own on the wire.
+//! Types of the cluster that have a shape of their own on the wire.
 
 use pvc_api_types::PrimaryNode;
 use pvc_api_types::operations::cluster::{GetBackup, GetStatusPrimaryNode, Saving};

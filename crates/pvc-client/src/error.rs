@@ -1,8 +1,8 @@
-//! Why a call did not succeed.
+//! Reasons why a call did not succeed.
 
 use std::time::Duration;
 
-/// What sort of failure an [`Error`] is; a command line turns it into an exit code.
+/// Kind of failure of an [`Error`]; a command line turns it into an exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Nobody answered.
@@ -22,13 +22,13 @@ pub enum Kind {
     TimedOut,
 }
 
-/// Why a call did not succeed. Displays as one sentence; the cause follows by itself.
+/// Reason why a call did not succeed. Displays as one sentence; the cause follows by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot connect to `{base}`")]
     Unreachable {
         base: String,
-        /// What to do about it, where more is known than the general.
+        /// Advice about what to do, where more is known than the general.
         advice: Option<String>,
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -99,7 +99,7 @@ impl Error {
         matches!(self, Error::Unreachable { .. } | Error::Lost { .. })
     }
 
-    /// What to do about it, if that can be said.
+    /// Advice about what to do, if that can be said.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Unreachable { advice, .. } => Some(advice.clone().unwrap_or_else(|| {
@@ -128,9 +128,9 @@ impl Error {
             Error::Unauthorised { hint, .. } => Some(hint.clone().unwrap_or_else(|| {
                 "give a key with `pvc connection add … --api-key`, or set `PVC_API_KEY`".to_owned()
             })),
-            Error::Refused { hint, .. } | Error::NotFound { hint, .. } | Error::NotYet { hint, .. } => {
-                hint.clone()
-            }
+            Error::Refused { hint, .. }
+            | Error::NotFound { hint, .. }
+            | Error::NotYet { hint, .. } => hint.clone(),
             Error::Server { hint, .. } => Some(hint.clone().unwrap_or_else(|| {
                 "the daemon's log says more: `pvc node log` or `journalctl -u pvcapid`".to_owned()
             })),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-/// Where distributions keep the roots they trust; the first that exists is used.
+/// Files in which distributions keep the roots they trust; the first that exists is used.
 const BUNDLES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -16,7 +16,7 @@ const BUNDLES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// How long a server may take to show that it speaks TLS; it has just answered something else.
+/// Time that a server may take to show that it speaks TLS; it has just answered something else.
 const GREETING: Duration = Duration::from_secs(1);
 
 /// Whether a TLS handshake failed because what came back is no TLS at all.

@@ -1,4 +1,4 @@
-//! What the client puts on the wire, and what it makes of the answers.
+//! Requests that the client puts on the wire, and what it makes of the answers.
 
 #![allow(
     clippy::unwrap_used,

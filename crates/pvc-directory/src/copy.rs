@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
 
-/// How much is read at once.
+/// Number of bytes that are read at once.
 const CHUNK: usize = 1 << 20;
 
 /// Runs of zeros of this length become holes.

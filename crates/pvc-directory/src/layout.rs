@@ -1,4 +1,4 @@
-//! Where things lie, and opening them without following anybody's links.
+//! Layout of the directory, and opening its files without following anybody's links.
 //!
 //! Every name is checked before it becomes part of a path, and every step down is an `openat` that
 //! refuses symbolic links.
@@ -103,7 +103,7 @@ impl Root {
         &self.path
     }
 
-    /// Where the image of a volume lies, as a hypervisor opens it.
+    /// Path of the image of a volume, as a hypervisor opens it.
     pub fn image_path(&self, id: &VolumeId) -> PathBuf {
         self.path.join(id.pool.as_str()).join(id.volume.as_str()).join(IMAGE)
     }
@@ -315,7 +315,7 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// What is not a folder with an image in it is no volume.
+    /// Opens a volume: what is not a folder with an image in it is none.
     fn open(pool: &OwnedFd, id: &VolumeId) -> Result<Self, StorageError> {
         let none = || StorageError::NoVolume { volume: id.clone() };
         VolumeName::parse(id.volume.as_str()).map_err(|_| none())?;
@@ -356,7 +356,7 @@ impl Volume {
         })
     }
 
-    /// What it takes up with its snapshots.
+    /// Bytes that it takes up with its snapshots.
     pub fn stored_bytes(&self) -> Result<u64, StorageError> {
         let snapshots: u64 = self.snapshots()?.iter().map(|(_, _, stored)| stored).sum();
         Ok(self.stat(IMAGE)?.1 + snapshots)

@@ -17,7 +17,7 @@ use crate::layout::failed;
 const QEMU_LOCKS: libc::off_t = 100;
 const QEMU_LOCKS_LENGTH: libc::off_t = 200;
 
-/// How long an operation waits for another one on the same volume.
+/// Time that an operation waits for another one on the same volume.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 

@@ -33,7 +33,7 @@ impl Received {
     }
 }
 
-/// What to answer.
+/// Reply to a request.
 pub struct Reply {
     pub status: u16,
     pub body: String,
