@@ -1,5 +1,5 @@
-//! What the daemons are told on the command line. One program, installed under several names: the
-//! name it is called by is the role.
+//! Arguments of the daemons. One program, installed under several names: the name it is called by
+//! is the role.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ pub struct StandaloneStart {
     #[command(flatten)]
     pub start: Start,
 
-    /// If the file of the records is damaged, go on from the newest dump of them that can be used
+    /// Go on from the newest dump of the records that can be used, if their file is damaged
     ///
     /// The damaged file is put aside. What was changed since the dump is lost. A start without this
     /// option says which dump that is, and changes nothing.

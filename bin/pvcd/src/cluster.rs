@@ -109,9 +109,9 @@ async fn with_store(
     Ok(ended.unwrap_or(Outcome::Stopped))
 }
 
-/// What comes of `work`, unless the store lets this process in no more. It has read its
-/// configuration before the records were closed; the service manager starts it again, with what the
-/// configuration says by then.
+/// Result of `work`, unless the store lets this process in no more. It has read its configuration
+/// before the records were closed; the service manager starts it again, with what the configuration
+/// says by then.
 async fn unless_refused<T>(
     tree: &ZookeeperTree,
     work: impl Future<Output = anyhow::Result<T>>,

@@ -15,7 +15,7 @@ use pvc_ports::{Clock, Tree};
 use pvc_store::Store;
 use tokio_util::sync::CancellationToken;
 
-/// How often a dump is taken, after that of the start.
+/// Interval at which a dump is taken, after that of the start.
 const EVERY: Duration = Duration::from_secs(3600);
 
 /// A dump that can be used, read and tried.
@@ -390,11 +390,11 @@ mod tests {
 
     #[test]
     fn an_age_is_told_in_one_unit() {
-        let told = |seconds: u64| {
+        let shown = |seconds: u64| {
             age(Duration::from_secs(1_000_000 - seconds), Duration::from_secs(1_000_000))
         };
         assert_eq!(
-            [told(5), told(300), told(9_000), told(200_000)].join(", "),
+            [shown(5), shown(300), shown(9_000), shown(200_000)].join(", "),
             "5 seconds old, 5 minutes old, 2 hours old, 2 days old"
         );
         let of_later = age(Duration::from_secs(2), Duration::from_secs(1));

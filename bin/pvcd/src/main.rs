@@ -29,11 +29,12 @@ use pvc_ports::Clock;
 /// and each has a stack and caches of its own; what computes is the guests.
 const MOST_THREADS: usize = 4;
 
-/// How long threads that wait for the system, the name of a server that nobody resolves for one,
+/// Time that threads that wait for the system, the name of a server that nobody resolves for one,
 /// may go on at the end.
 const LAST_THREADS: Duration = Duration::from_secs(1);
 
-/// How often memory that is free goes back to the system: some milliseconds of work each time.
+/// Interval at which memory that is free goes back to the system: some milliseconds of work each
+/// time.
 const TIDY_EVERY: Duration = Duration::from_secs(30);
 
 fn main() {
@@ -84,7 +85,8 @@ fn on_runtime(role: Role) -> anyhow::Result<u8> {
     ended
 }
 
-/// What a start or a large reply needed for a moment is not this daemon's for ever.
+/// Gives memory back: what a start or a large reply needed for a moment is not this daemon's for
+/// ever.
 async fn give_memory_back() {
     loop {
         SystemClock.sleep(TIDY_EVERY).await;

@@ -43,7 +43,7 @@ fn database(config: &Config) -> Option<Arc<dyn Database>> {
     Some(Arc::new(Patroni::new(address.addr().into(), pvc_patroni::PORT)))
 }
 
-/// Who hypervisors are to Ceph in every PVC cluster.
+/// Name that hypervisors have for Ceph in every PVC cluster.
 const HYPERVISORS: &str = "libvirt";
 
 /// The volumes of this machine's guests: the cluster's, or files of this machine alone.

@@ -1,4 +1,4 @@
-//! What a daemon says on the terminal: errors with their causes once, and hints apart.
+//! Messages of a daemon on the terminal: errors with their causes once, and hints apart.
 
 use std::io::Write;
 

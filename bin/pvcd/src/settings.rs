@@ -21,10 +21,10 @@ use pvc_store::Ipmi;
 
 use crate::token;
 
-/// What ZooKeeper grants a client that asks for 10 s, as every PVC client does.
+/// Time that ZooKeeper grants a client that asks for 10 s, as every PVC client does.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where guests find their metadata.
+/// Address at which guests find their metadata.
 const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 
 /// Reads the configuration of a cluster's daemon.
@@ -142,7 +142,8 @@ pub fn node(config: &Config) -> NodeSettings {
     }
 }
 
-/// In a cluster that is one machine nobody else could start the VMs.
+/// Time without the store after which this node resets itself; `None` in a cluster that is one
+/// machine: nobody else could start the VMs.
 fn reset_after(config: &Config) -> Option<Duration> {
     let intervals = config.fencing.suicide_intervals.filter(|_| config.standalone.is_none())?;
     Some(config.timers.keepalive_interval * intervals.get())
@@ -161,8 +162,8 @@ fn fencing(config: &Config) -> Rules {
     }
 }
 
-/// What goes with the primary role, and on which links of this node, where networks are PVC's to
-/// manage.
+/// Addresses that go with the primary role, and on which links of this node, where networks are
+/// PVC's to manage.
 fn floating(config: &Config) -> Vec<FloatingAddress> {
     let (Some(core), Some(networks)) = (core_networks(config), &config.networks) else {
         return Vec::new();
@@ -205,8 +206,8 @@ fn core_networks(config: &Config) -> Option<CoreNetworks> {
     })
 }
 
-/// Who may reach the ports that the nodes have for each other. Ports that the configuration does
-/// not name are known.
+/// Rules about who may reach the ports that the nodes have for each other. Ports that the
+/// configuration does not name are known.
 fn host_filter(config: &Config) -> Option<HostFilter> {
     let firewall = config.firewall.as_ref()?;
     let database = &config.database;
@@ -271,7 +272,7 @@ fn names(config: &Config) -> Names {
     Names { own: own.collect(), domains: domains.collect() }
 }
 
-/// Where the volumes are that belong to this machine alone.
+/// Directory of the volumes that belong to this machine alone.
 pub fn volume_directory(config: &Config) -> PathBuf {
     match &config.standalone {
         Some(standalone) => standalone.volume_directory.clone(),

@@ -1,5 +1,5 @@
-//! One machine: all roles and the store in one process. What each role does with what it is given is
-//! in `pvc-daemon`, as a cluster's daemons have it, too.
+//! Standalone mode: one machine, with all roles and the store in one process. What each role does
+//! with what it is given is in `pvc-daemon`, as a cluster's daemons have it, too.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::supervise::{frozen, keep_running};
 use crate::{dump, ports, report, settings, signals};
 
-/// How long the last log lines may take to reach the disk.
+/// Time that the last log lines may take to reach the disk.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
 
 pub async fn run(
@@ -128,8 +128,8 @@ async fn stop_when_over<T>(role: impl Future<Output = T>, others: &CancellationT
     ended
 }
 
-/// What comes of a daemon, which is dropped where it stands if it was asked to stop before it had
-/// begun and is not gone in time.
+/// Result of a daemon, which is dropped where it stands if it was asked to stop before it had begun
+/// and is not gone in time.
 pub async fn in_time(
     shutdown: &Shutdown,
     daemon: impl Future<Output = anyhow::Result<Outcome>>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pvc_ports::Clock;
 use tokio_util::sync::CancellationToken;
 
-/// How long a role that panicked rests before it is started again.
+/// Time that a role that panicked rests before it is started again.
 const AFTER_PANIC: Duration = Duration::from_secs(5);
 
 /// Runs a role to its end, and starts it again whenever it panics. `None` if `shutdown` came while
@@ -38,7 +38,7 @@ where
     }
 }
 
-/// That the view of the store is none any more.
+/// Error that the view of the store is none any more.
 pub fn frozen() -> anyhow::Error {
     anyhow::anyhow!("the view of the store is kept up to date no more, by a bug of this program")
 }

@@ -1,4 +1,4 @@
-//! What a command that changes something prints: the API's sentence, or JSON for scripts; and whether
+//! Output of a command that changes something: the API's sentence, or JSON for scripts; and whether
 //! it is only to be tried.
 //!
 //! The options are added to all of these commands in one place. A command with an option `--format`

@@ -5,7 +5,8 @@ use std::ffi::OsString;
 /// A command and its options of several letters behind a single dash, each with its long form.
 type Renamed = ([&'static str; 2], &'static [(&'static str, &'static str)]);
 
-/// Where such options are allowed. Everywhere else `-ds` stays what it looks like, two options.
+/// Commands whose options may be written so. Everywhere else `-ds` stays what it looks like, two
+/// options.
 const RENAMED: [Renamed; 3] = [
     (
         ["node", "list"],

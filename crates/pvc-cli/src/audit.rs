@@ -1,4 +1,5 @@
-//! One line in the system's authentication log for each call: who did what. Secrets are left out.
+//! Audit: a line in the system's authentication log for each call, with who did what. Secrets are
+//! left out.
 
 use std::ffi::OsString;
 use std::os::unix::net::UnixDatagram;

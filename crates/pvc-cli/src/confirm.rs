@@ -17,7 +17,7 @@ pub struct Yes {
 }
 
 /// Asks `sentence`. Fails, quietly and with exit code 0, if the answer is no; fails loudly if
-/// nobody is there to answer, because a script that went on would believe it had been done.
+/// nobody is there to answer, because a script that went on would take it for done.
 pub fn ask(pvc: &mut Pvc, yes: Yes, sentence: &str) -> Outcome {
     if pvc.unasked(yes.yes) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What every command shares: the global options, the connection, the place to print.
+//! Context of every command: the global options, the connection, the place to print.
 
 use std::io::Write;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub struct Global {
     #[arg(long = "colour", visible_alias = "color")]
     pub colour: bool,
 
-    /// How long the API may take to begin its answer, such as 30s or 5m: without it 10s to read,
+    /// Time that the API may take to begin its answer, such as 30s or 5m: without it 10s to read,
     /// and no limit to change something [env: PVC_TIMEOUT]
     #[arg(long, value_name = "TIME", value_parser = crate::time::parse_limit)]
     pub timeout: Option<Duration>,

@@ -9,7 +9,7 @@ use crate::interrupt;
 use crate::outcome::Outcome;
 use crate::output::Output;
 
-/// How long the API may be away: the primary node's address moves with it.
+/// Time that the API may be away: the primary node's address moves with it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -61,7 +61,7 @@ impl Sort {
 enum Format {
     /// Sort, change and name
     Pretty,
-    /// What the API sends, an object on each line
+    /// Objects as the API sends them, one on each line
     Json,
 }
 
@@ -69,18 +69,18 @@ impl Events {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let client = pvc.take_client()?;
         let mut cursor = None;
-        let mut heard = Instant::now();
+        let mut last_answer = Instant::now();
         loop {
             let ended = client.events(&mut cursor, |event, data| {
-                heard = Instant::now();
+                last_answer = Instant::now();
                 self.print(&mut pvc.out, event, data);
             });
             match ended {
-                Ok(()) => heard = Instant::now(),
+                Ok(()) => last_answer = Instant::now(),
                 Err(error)
                     if cursor.is_some()
                         && matches!(error.kind(), Kind::Unreachable | Kind::Server)
-                        && heard.elapsed() < TIME_LIMIT => {}
+                        && last_answer.elapsed() < TIME_LIMIT => {}
                 Err(error) => return Err(error.into()),
             }
             interrupt::pause(PAUSE);

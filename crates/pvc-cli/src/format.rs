@@ -9,14 +9,14 @@ use crate::context::Pvc;
 use crate::outcome::{Failure, Outcome};
 use crate::output::{self, Table, json};
 
-/// For lists.
+/// Formats of lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ListFormat {
     /// A table
     Pretty,
     /// The bare names
     Raw,
-    /// What the API answered, on one line
+    /// Answer of the API, on one line
     Json,
     /// The same, indented
     JsonPretty,
@@ -26,20 +26,20 @@ pub enum ListFormat {
     Yaml,
 }
 
-/// For one thing in detail.
+/// Formats of one thing in detail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum InfoFormat {
-    /// What matters from day to day
+    /// Fields that matter from day to day
     Pretty,
     /// Everything
     Long,
-    /// What the API answered, on one line
+    /// Answer of the API, on one line
     Json,
     /// The same, indented
     JsonPretty,
 }
 
-/// For overviews without a raw form.
+/// Formats of overviews without a raw form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PlainFormat {
     /// A table
@@ -96,8 +96,7 @@ pub enum Form {
     Yaml,
 }
 
-/// Which of a list's columns are printed and how its rows are sorted: the options that all lists
-/// have.
+/// Columns of a list that are printed and how its rows are sorted: the options that all lists have.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Shape {
     /// Only these columns, in this order; a wrong one is answered with those there are
@@ -190,8 +189,8 @@ impl Listing {
         self.format == ListFormat::Raw
     }
 
-    /// What is to be printed of an answer; `None` if it is wanted as it came, and has been printed
-    /// so. Fails if something was `wanted` and nothing fits: `command` shows all.
+    /// Reads what is to be printed of an answer; `None` if it is wanted as it came, and has been
+    /// printed so. Fails if something was `wanted` and nothing fits: `command` shows all.
     pub fn read<T: DeserializeOwned, U: DeserializeOwned>(
         &self,
         pvc: &mut Pvc,

@@ -20,14 +20,14 @@ struct Words {
     text: String,
 }
 
-/// Where [`last_words`] go.
+/// Stream that [`last_words`] go to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     Out = 1,
     Error = 2,
 }
 
-/// With `compat`, Ctrl-C says "Aborted!" and ends with 1, as the first client did.
+/// Prepares for Ctrl-C: with `compat` it says "Aborted!" and ends with 1, as the first client did.
 pub fn prepare(compat: bool) {
     COMPATIBLE.store(compat, Ordering::Relaxed);
     usual();
@@ -54,7 +54,7 @@ pub fn pause(duration: Duration) {
     }
 }
 
-/// What Ctrl-C does until this is dropped; then it ends the program as usual again.
+/// Action of Ctrl-C until this is dropped; then it ends the program as usual again.
 #[must_use]
 pub struct Meanwhile(());
 

@@ -10,11 +10,11 @@ use crate::context::Pvc;
 use crate::interrupt::{self, Stream};
 use crate::outcome::{Failure, Outcome};
 
-/// How many lines each look asks for while following. More new lines than this between two looks
-/// cannot be told from a rotated log.
+/// Number of lines that each look asks for while following. More new lines than this between two
+/// looks cannot be told from a rotated log.
 const WINDOW: usize = 500;
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long nobody may answer before the following ends.
+/// Time that nobody may answer before the following ends.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 pub const VIEWED: usize = 1000;
 pub const FOLLOWED: usize = 10;
@@ -47,12 +47,12 @@ pub fn follow(pvc: &mut Pvc, lines: usize, fetch: Fetch<'_>) -> Outcome {
     let mut seen = fetch(WINDOW.max(lines))?;
     let mut printer = Printer::default();
     printer.print(pvc, &tail(&seen, lines));
-    let mut heard = Instant::now();
+    let mut last_answer = Instant::now();
     loop {
         interrupt::pause(PAUSE);
         match fetch(WINDOW) {
             Ok(now) => {
-                heard = Instant::now();
+                last_answer = Instant::now();
                 let news = news(&seen, &now);
                 if news.gap {
                     printer.print(pvc, "\n");
@@ -67,7 +67,7 @@ pub fn follow(pvc: &mut Pvc, lines: usize, fetch: Fetch<'_>) -> Outcome {
             // The API moves with the primary node; following a log outlives that.
             Err(error)
                 if matches!(error.kind(), Kind::Unreachable | Kind::Server)
-                    && heard.elapsed() < LONGEST_SILENCE => {}
+                    && last_answer.elapsed() < LONGEST_SILENCE => {}
             Err(error) => return Err(Failure::from(error)),
         }
     }
@@ -119,7 +119,7 @@ impl Printer {
     }
 }
 
-/// What the second look at a log shows beyond the first.
+/// Lines that the second look at a log shows beyond the first.
 #[derive(Debug, PartialEq, Eq)]
 struct News<'a> {
     text: &'a str,

@@ -36,7 +36,7 @@ impl Man {
     }
 }
 
-/// One page. What the help says at its end is laid out by hand, so it is kept as it is.
+/// Writes a page. What the help says at its end is laid out by hand, so it is kept as it is.
 fn page(command: clap::Command) -> std::io::Result<Vec<u8>> {
     let epilogue = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let groups = command.has_subcommands();

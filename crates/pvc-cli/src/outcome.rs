@@ -35,7 +35,7 @@ impl Exit {
     }
 }
 
-/// Why a command did not succeed: a sentence, what to do about it, and the exit code.
+/// Reason why a command did not succeed: a sentence, what to do about it, and the exit code.
 #[derive(Debug)]
 pub struct Failure {
     pub exit: Exit,

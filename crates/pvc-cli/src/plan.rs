@@ -1,4 +1,4 @@
-//! What a change would come to, printed instead of making it.
+//! Predictions of a change, printed instead of making it.
 
 use pvc_api_types::operations::node::{DomainRequest, Duty, PostNodeNodeDomainState};
 use pvc_api_types::operations::vm::{Placement, PostVmVmNode};
@@ -9,12 +9,12 @@ use pvc_client::{Client, Error};
 use crate::context::Pvc;
 use crate::output::Table;
 
-/// Where a VM would go, and how every node does. Changes nothing.
+/// Asks where a VM would go, and how every node does. Changes nothing.
 pub fn of_move(client: &Client, vm: &str, placement: &Placement) -> Result<MovePlan, Error> {
     client.dry_run(PostVmVmNode, [vm], placement)?.ok_or_else(Error::too_old_to_tell)
 }
 
-/// What a flush of the node would do with each VM. Changes nothing.
+/// Asks what a flush of the node would do with each VM. Changes nothing.
 pub fn of_flush(client: &Client, node: &str) -> Result<FlushPlan, Error> {
     let request = DomainRequest { state: Duty::Flush, wait: Flag(false) };
     client.dry_run(PostNodeNodeDomainState, [node], &request)?.ok_or_else(Error::too_old_to_tell)

@@ -17,7 +17,7 @@ use crate::outcome::{Exit, Failure, Outcome};
 /// The pauses between looks: short at first, because most tasks are.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// How long nobody may answer before the waiting is given up. A change of the primary node takes
+/// Time that nobody may answer before the waiting is given up. A change of the primary node takes
 /// less.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 const BAR: i64 = 20;
@@ -96,15 +96,15 @@ fn watch(
     progress: &mut Progress,
 ) -> Result<Option<TaskStatus>, Failure> {
     let mut pause = FIRST_PAUSE;
-    let mut heard = Instant::now();
+    let mut last_answer = Instant::now();
     while !interrupt::happened() {
         match client.read(GetTasksTaskId, [id], &Nothing).and_then(|task| task.read()) {
             Ok(task) if task.is_finished() => return Ok(Some(task)),
             Ok(task) => {
-                heard = Instant::now();
+                last_answer = Instant::now();
                 progress.show(&task);
             }
-            Err(error) if may_pass(error.kind()) && heard.elapsed() < LONGEST_SILENCE => {}
+            Err(error) if may_pass(error.kind()) && last_answer.elapsed() < LONGEST_SILENCE => {}
             Err(error) => {
                 return Err(Failure::from(error).context(format!("cannot follow task `{id}`")));
             }

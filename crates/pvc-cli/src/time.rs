@@ -22,7 +22,7 @@ pub fn parse_limit(text: &str) -> Result<Duration, String> {
     parse(text)
 }
 
-/// How long a live migration may halt a guest, in milliseconds.
+/// Time that a live migration may halt a guest, in milliseconds.
 pub fn downtime(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "a whole number of milliseconds is needed, as in 300".to_owned())
 }

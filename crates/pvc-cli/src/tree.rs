@@ -73,7 +73,7 @@ Examples:
   pvc vm start web1 --wait
   pvc -q -c office vm list --state fail -f json";
 
-/// What stands behind the global options.
+/// Command that stands behind the global options.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     #[command(subcommand, arg_required_else_help = true)]
@@ -153,7 +153,7 @@ pub fn other_word(args: &[OsString]) -> Option<Failure> {
     None
 }
 
-/// What other programs call a command, and what it may be called here, the best first.
+/// Words of other programs for a command, with the names that it may have here, the best first.
 const WORDS: [(&str, &[&str]); 14] = [
     ("ls", &["list", "get"]),
     ("ps", &["list", "get"]),

@@ -1,4 +1,4 @@
-//! What is asked, refused or told before anything is changed.
+//! Confirmation: what is asked, refused or told before anything is changed.
 
 use super::*;
 
@@ -73,11 +73,11 @@ fn what_the_cluster_would_refuse_is_refused_before_anybody_is_asked() {
     assert_eq!(changes(&stub), [""; 0]);
 }
 
-/// What only the server knows is asked of it, with what it says of itself: one that does not know
+/// Asks the server what only it knows, with what it says of itself: one that does not know
 /// `dry_run` of an operation would carry it out.
 #[test]
 fn a_server_that_can_tell_is_asked_whether_it_would_refuse() {
-    let told = |document: &'static str| {
+    let documented = |document: &'static str| {
         Stub::start(move |request, _| {
             match (request.path(), request.line().contains("dry_run=True")) {
                 ("/api/v1/openapi.json", _) => ok(document),
@@ -104,7 +104,7 @@ fn a_server_that_can_tell_is_asked_whether_it_would_refuse() {
         &["vm", "restart", "web1"],
         &["vm", "disable", "web1", "--force"],
     ];
-    let stub = told(DOCUMENT);
+    let stub = documented(DOCUMENT);
     let user = User::of(&stub);
     for line in lines {
         for more in [&[][..], &["--dry-run"]] {
@@ -125,7 +125,7 @@ fn a_server_that_can_tell_is_asked_whether_it_would_refuse() {
     assert!(asked[8].starts_with("POST /vm/web1/state?state=disable&force=True"), "{asked:?}");
 
     // One that knows it of moves alone.
-    let stub = told(
+    let stub = documented(
         r#"{"paths": {"/api/v1/vm/{vm}/node": {"post": {"parameters": [{"name": "dry_run"}]}}}}"#,
     );
     let user = User::of(&stub);

@@ -34,7 +34,9 @@ fn a_definition_is_sent_with_everything_that_was_said() {
         ],
     );
     assert_eq!(code(&output), 0, "{output:?}");
-    let wanted = "POST /vm?node=hv2&limit=hv1%2Chv2&selector=none&autostart=True&migration_method=none&migration_max_downtime=300&user_tags=x&user_tags=y&protected_tags=z";
+    let wanted = "POST /vm?node=hv2&limit=hv1%2Chv2&selector=none&autostart=True\
+                  &migration_method=none&migration_max_downtime=300&user_tags=x&user_tags=y\
+                  &protected_tags=z";
     assert_eq!(changes(&stub), [wanted]);
 }
 

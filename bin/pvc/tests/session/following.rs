@@ -8,7 +8,8 @@ fn events_are_printed_as_they_come_and_gone_on_with_after_a_break() {
         let event = |id: &str| {
             format!(
                 "id: a-{before}\nevent: vm\ndata: \
-                 {{\"revision\":{before},\"kind\":\"vm\",\"id\":\"{id}\",\"change\":\"changed\"}}\n\n"
+                 {{\"revision\":{before},\"kind\":\"vm\",\"id\":\"{id}\",\
+                 \"change\":\"changed\"}}\n\n"
             )
         };
         match (before, request.target.as_str()) {

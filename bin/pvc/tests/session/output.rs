@@ -1,4 +1,4 @@
-//! What goes to standard output and standard error, and in what form.
+//! Output: what goes to standard output and standard error, and in what form.
 
 use super::*;
 
@@ -166,7 +166,9 @@ fn vcpus_are_texts_in_json() {
     let stub = Stub::start(cluster);
     let output = User::of(&stub).run(&["-q", "vm", "vcpu", "get", "web1", "-f", "json"]);
     let value: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
-    let expected = serde_json::json!({"name": "web1", "vcpus": "2", "sockets": "1", "cores": "2", "threads": "1"});
+    let expected = serde_json::json!({
+        "name": "web1", "vcpus": "2", "sockets": "1", "cores": "2", "threads": "1"
+    });
     assert_eq!(value, expected);
 }
 

@@ -152,7 +152,7 @@ fn a_flush_is_waited_for_until_the_node_says_flushed() {
     assert_eq!(stub.lines().len(), 4);
 }
 
-/// What a node says of a flush under way, look by look; the last one again and again.
+/// Server whose node reports a flush under way, look by look; the last one again and again.
 fn flushing(looks: Vec<&'static str>) -> Stub {
     let look = std::sync::atomic::AtomicUsize::new(0);
     Stub::start(move |request, _| {
@@ -177,9 +177,9 @@ fn what_a_flush_waits_for_is_said_when_it_changes() {
     let output = User::of(&stub).run(&["node", "flush", "hv1", "--wait"]);
     assert_eq!(code(&output), 0, "{output:?}");
     let said = err(&output);
-    let told: Vec<&str> = said.lines().skip_while(|line| *line != "Waiting...").collect();
+    let lines: Vec<&str> = said.lines().skip_while(|line| *line != "Waiting...").collect();
     assert_eq!(
-        told[..4],
+        lines[..4],
         [
             "Waiting...",
             "  VM `db1`: it could not be moved to node `hv2`: host CPU differs",
@@ -187,7 +187,7 @@ fn what_a_flush_waits_for_is_said_when_it_changes() {
             "  VM `db1`: it is done"
         ]
     );
-    assert!(told.len() == 5 && told[4].starts_with("done. ["), "{told:?}");
+    assert!(lines.len() == 5 && lines[4].starts_with("done. ["), "{lines:?}");
 }
 
 #[test]

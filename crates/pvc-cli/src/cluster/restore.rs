@@ -78,7 +78,7 @@ pub(super) fn read(file: &Path) -> std::io::Result<String> {
     std::io::stdin().read_to_string(&mut text).map(|_| text)
 }
 
-/// How many nodes, VMs and networks a set of paths describes.
+/// Numbers of nodes, VMs and networks that a set of paths describes.
 fn summary<'a>(paths: impl Iterator<Item = &'a String>) -> String {
     let (mut nodes, mut vms, mut networks) = (0, 0, 0);
     for path in paths {

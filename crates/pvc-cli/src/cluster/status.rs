@@ -30,7 +30,7 @@ enum Format {
     Pretty,
     /// A few lines, for a login message
     Short,
-    /// What the API answered, on one line
+    /// Answer of the API, on one line
     Json,
     /// The same, indented
     JsonPretty,
@@ -156,7 +156,7 @@ impl View<'_> {
     }
 }
 
-/// Where the values begin.
+/// Column in which the values begin.
 const WIDTH: usize = 16;
 
 fn cpu(use_of: &Resources) -> String {

@@ -17,7 +17,7 @@ use crate::output::{Colour, Paint, Table};
 /// itself.
 const PROGRAM: &str = "pvc-sim";
 
-/// How many VMs a line names.
+/// Number of VMs that a line names.
 const NAMED: usize = 8;
 
 /// Say what would happen to the cluster, and change nothing
@@ -57,15 +57,18 @@ pub struct Node {
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
 
-    #[arg(long, value_enum, value_name = "HOW", default_value_t = Death::Power, help = "How it dies")]
+    /// How it dies
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Death::Power)]
     death: Death,
 
     /// The nodes' `keepalive_interval`, which the cluster does not record
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     keepalive_interval: u32,
 
     /// The nodes' `fence_intervals`, which the cluster does not record
-    #[arg(long, value_name = "NUMBER", default_value_t = 6, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 6)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=10_000))]
     fence_intervals: u32,
 
     #[arg(short, long, value_enum, default_value_t = PlainFormat::Pretty, help = "How to print it")]
@@ -74,9 +77,9 @@ pub struct Node {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Death {
-    /// Its power is gone, and its BMC still answers
+    /// Power is gone, and the BMC still answers
     Power,
-    /// It stands still with its power on
+    /// Machine stands still with its power on
     Hang,
 }
 
@@ -91,11 +94,11 @@ impl Node {
         };
         let said = ask(&program, &self.arguments(), &backup)?;
         let reply: WhatIfReply =
-            serde_json::from_value(said.clone()).map_err(|_| strange(&program))?;
+            serde_json::from_value(said.clone()).map_err(|_| not_understood(&program))?;
         if let Some(refused) = reply.refused {
             return Err(self.about_the_file(failure(refused)));
         }
-        let answer = reply.answer.ok_or_else(|| strange(&program))?;
+        let answer = reply.answer.ok_or_else(|| not_understood(&program))?;
         for defect in &answer.defects {
             pvc.warn(defect);
         }
@@ -164,7 +167,7 @@ fn ask(program: &Path, arguments: &[String], backup: &str) -> Result<Value, Fail
     })
 }
 
-fn strange(program: &Path) -> Failure {
+fn not_understood(program: &Path) -> Failure {
     Failure::failed(format!("the answer of `{}` cannot be understood", program.display()))
         .hint("it must be of the same version as `pvc`")
 }
@@ -232,7 +235,7 @@ impl View<'_> {
         let _ = writeln!(text, "\n{}", table.render(self.paint));
         for vm in &self.answer.vms {
             for caution in &vm.cautions {
-                let _ = writeln!(text, "Mind `{}`: {caution}", vm.name);
+                let _ = writeln!(text, "Caution about `{}`: {caution}", vm.name);
             }
         }
     }
@@ -320,7 +323,7 @@ fn or_dash(text: &str) -> &str {
     if text.is_empty() { "-" } else { text }
 }
 
-/// What happened, in its order.
+/// Events in their order.
 fn timeline(answer: &Answer, run: &WhatIfRun) -> Vec<String> {
     let begins = if answer.death == "hang" { "stands still" } else { "has no power any more" };
     let mut events = vec![(0.0, format!("`{}` {begins}", answer.node))];

@@ -26,7 +26,7 @@ pub struct Add {
     #[arg(value_parser = name)]
     name: String,
 
-    /// What it is, for people
+    /// Description for people
     #[arg(short, long, value_name = "TEXT", default_value = "N/A", value_parser = description)]
     description: String,
 
@@ -63,7 +63,7 @@ pub struct Add {
 /// a path or a Prometheus label.
 const PUNCTUATION: &str = "._-@:+";
 const LONGEST_NAME: usize = 64;
-/// As the domain name system has it.
+/// Number of characters of a host name at most, as the domain name system has it.
 const LONGEST_HOST: usize = 253;
 
 fn name(text: &str) -> Result<String, String> {

@@ -65,7 +65,7 @@ fn ask_all(connections: &[Connection]) -> Vec<Result<ClusterStatus, String>> {
     })
 }
 
-/// Why a cluster's state is not known, in a few words: the address stands beside it.
+/// Reason why a cluster's state is not known, in a few words: the address stands beside it.
 fn reason(error: &pvc_client::Error) -> String {
     let text = outcome::chain(error);
     match error.kind() {

@@ -97,7 +97,7 @@ impl List {
 /// may be missing for good reasons.
 pub fn all(pvc: &Pvc) -> Vec<Connection> {
     let store = Store::open();
-    if let Some(why) = store.distrust() {
+    if let Some(why) = store.why_unused() {
         pvc.warn(&why.to_string());
     }
     let mut connections = Vec::new();

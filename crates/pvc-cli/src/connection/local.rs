@@ -58,7 +58,7 @@ pub fn standalone(name: &str) -> Result<Connection, Failure> {
     serves(name, "pvc-standalone", &config.api, STANDALONE)
 }
 
-/// Where a standalone daemon keeps what it knows.
+/// Directory in which a standalone daemon keeps what it knows.
 pub fn standalone_state() -> PathBuf {
     std::env::var_os("PVC_STATE")
         .filter(|path| !path.is_empty())

@@ -1,4 +1,4 @@
-//! Where connections are stored, and whether that place can be trusted: what is read there decides
+//! Place where connections are stored, and whether it can be trusted: what is read there decides
 //! which server gets which key.
 
 use std::fmt;
@@ -10,12 +10,12 @@ use crate::outcome::Failure;
 
 const FILE: &str = "pvc.json";
 
-/// Why there is no place to store connections in.
+/// Reason why there is no place to store connections in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoPlace {
     /// Neither the directory nor a home is known.
     Unnamed,
-    /// It belongs to somebody else.
+    /// Directory that belongs to somebody else.
     Foreign { path: PathBuf, owner: u32 },
     /// Everybody can write it.
     Open { path: PathBuf },

@@ -17,7 +17,7 @@ use super::place::{self, NoPlace};
 use crate::outcome::{Failure, plain_io};
 use crate::output::json;
 
-/// Where the daemon's configuration is unless something else is said.
+/// Path of the daemon's configuration unless something else is said.
 pub const DAEMON_CONFIG: &str = "/etc/pvc/pvc.conf";
 /// The connection that is used when none is named.
 pub const LOCAL: &str = "local";
@@ -33,7 +33,7 @@ pub struct Connection {
     pub api_key: Option<String>,
     /// Whether its certificate must be trusted.
     pub verify: bool,
-    /// What to do if nobody answers, where more is known than the general.
+    /// Advice if nobody answers, where more is known than the general.
     pub advice: Option<&'static str>,
     /// Whether it is this machine's own API, which listens on the loopback as well.
     pub is_own: bool,
@@ -53,8 +53,8 @@ impl Connection {
         format!("{}://{}/api/v1", self.scheme, self.authority())
     }
 
-    /// Where it is best reached from here: on the loopback if its API runs here, which also works
-    /// while a floating address is nowhere; else at its address.
+    /// Best way to reach it from here: on the loopback if its API runs here, which also works while
+    /// a floating address is nowhere; else at its address.
     pub fn nearest(self) -> Connection {
         let is_elsewhere = self.host.parse().is_ok_and(|ip: IpAddr| !ip.is_loopback());
         if self.is_own && is_elsewhere && own::listens_on_loopback(self.port) {
@@ -64,7 +64,7 @@ impl Connection {
     }
 }
 
-/// One entry as it is stored. What is not known here is kept.
+/// An entry as it is stored. What is not known here is kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -181,8 +181,8 @@ impl Store {
         Self { place, entries, unreadable }
     }
 
-    /// Why what is stored is not used, if somebody other than this user may have written it.
-    pub fn distrust(&self) -> Option<&NoPlace> {
+    /// Reason why what is stored is not used, if somebody other than this user may have written it.
+    pub fn why_unused(&self) -> Option<&NoPlace> {
         self.place.as_ref().err().filter(|why| **why != NoPlace::Unnamed)
     }
 
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn without_a_place_nothing_is_read_or_written() {
         let store = Store::open_at(Err(NoPlace::Unnamed));
-        assert!(store.entries.contains_key(LOCAL) && store.distrust().is_none());
+        assert!(store.entries.contains_key(LOCAL) && store.why_unused().is_none());
         let failure = store.save().unwrap_err();
         assert!(failure.hint.unwrap().contains("PVC_CLIENT_DIR"));
     }

@@ -17,7 +17,7 @@ use crate::outcome::{Exit, Failure};
 /// may be repeated. `Y`, `W` and `F(…)` stand for the options that many commands share.
 const TABLE: &str = include_str!("tree.txt");
 
-/// What the groups of the table are for.
+/// Purposes of the groups of the table.
 const ABOUTS: [(&str, &str); 22] = [
     ("network acl", "Manage the firewall rules of a network"),
     ("network dhcp", "Manage the static leases of a network"),
@@ -55,7 +55,7 @@ pub fn add_groups(command: Command) -> Command {
         .subcommand(group("provisioner", "provisioner").defer(|group| fill(group, "provisioner")))
 }
 
-/// What the table has of the path of a command line.
+/// Part of the table for the path of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Later {
     path: String,
@@ -100,7 +100,7 @@ pub fn not_yet(later: &Later) -> Failure {
     .hint(hint)
 }
 
-/// What does some of the work of a command until it arrives, in lines as help has them.
+/// Commands that do some of the work of a command until it arrives, in lines as help has them.
 fn instead(path: &str) -> Option<&'static str> {
     path.starts_with("storage").then_some(
         "on a node volumes are looked after by\n\
@@ -108,7 +108,7 @@ fn instead(path: &str) -> Option<&'static str> {
     )
 }
 
-/// What a group or a command of the table says at the end of its help.
+/// Note at the end of the help of a group or a command of the table.
 fn note(path: &str) -> String {
     let words: Vec<&str> = path.split(' ').collect();
     let release = release(&words).unwrap_or("a later release");
@@ -116,7 +116,7 @@ fn note(path: &str) -> String {
     format!("Not part of this release: it arrives with {release}{instead}.")
 }
 
-/// What a group or a command is for; where what is around it is here already, with the release that
+/// Purpose of a group or a command; where what is around it is here already, with the release that
 /// brings it.
 fn about(path: &str, text: &str) -> String {
     let words: Vec<&str> = path.split(' ').collect();

@@ -44,14 +44,14 @@ impl Info {
     }
 }
 
-/// What belongs to a network.
+/// Part of a network.
 #[derive(Clone, Copy)]
 enum Part {
     Leases,
     Rules,
 }
 
-/// What belongs to a network; nothing from an API that has none of it, or cannot tell yet.
+/// Reads a part of a network; nothing from an API that has none of it, or cannot tell yet.
 fn part(pvc: &mut Pvc, vni: &str, part: Part) -> Result<Vec<Value>, Failure> {
     let client = pvc.client()?;
     let list = match part {

@@ -81,7 +81,7 @@ fn view(node: &Node, long: bool, paint: Paint) -> String {
     lines.finish()
 }
 
-/// Which VMs a flush or a return waits for, and why.
+/// VMs that a flush or a return waits for, and why.
 fn waits(waits: &[NodeWait]) -> Vec<String> {
     let line = |wait: &NodeWait| {
         let percent = wait.percent.map_or_else(String::new, |percent| format!(", {percent} %"));
@@ -90,7 +90,8 @@ fn waits(waits: &[NodeWait]) -> Vec<String> {
     waits.iter().map(line).collect()
 }
 
-/// Who took the node for dead, when, how its death is known, and what became of its VMs.
+/// Lines about the last fence: who took the node for dead, when, how its death is known, and what
+/// became of its VMs.
 fn last_fence(fence: &NodeFence) -> Vec<String> {
     let mut lines = vec![format!("{} took it for dead at {}", fence.by, fence.suspected_at)];
     if fence.failed_attempts > 0 {
@@ -116,7 +117,7 @@ fn accelerator(hypervisor: &NodeHypervisor) -> String {
     }
 }
 
-/// What the health plugins found; from day to day only those that found something.
+/// Results of the health plugins; from day to day only of those that found something.
 fn plugins(details: &[HealthDetail], all: bool, paint: Paint) -> Vec<String> {
     let width = details.iter().map(|detail| detail.name.len()).max().unwrap_or(0);
     let line = |detail: &HealthDetail| {

@@ -17,7 +17,7 @@ pub struct Log {
     #[command(flatten)]
     node: Which,
 
-    /// How many lines [default: 1000, or 10 with --follow]
+    /// Number of lines [default: 1000, or 10 with --follow]
     #[arg(short, long)]
     lines: Option<usize>,
 

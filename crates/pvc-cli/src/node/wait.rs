@@ -15,26 +15,26 @@ use crate::outcome::{Failure, Outcome};
 const PAUSE: Duration = Duration::from_secs(1);
 /// A dot for this many looks.
 const LOOKS_PER_DOT: u32 = 5;
-/// How long a node may stay as it was before it is said not to have taken up the request, and how
-/// long the API may be away: the primary node's address moves with it.
+/// Time that a node may stay as it was before it is said not to have taken up the request, and that
+/// the API may be away: the primary node's address moves with it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A change of one of a node's states.
 pub struct Change {
     pub state: fn(&Node) -> &str,
-    /// What the node passes through, such as `flush`.
+    /// State that the node passes through, such as `flush`.
     pub passing: &'static str,
-    /// What it ends in, such as `flushed`.
+    /// State that it ends in, such as `flushed`.
     pub reached: &'static str,
 }
 
-/// What a look at the node means for the waiting.
+/// Meaning of a look at the node for the waiting.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Reached,
     /// Under way, or not yet begun.
     GoOn,
-    /// It has become something else, so somebody asked for something else meanwhile.
+    /// The node has become something else, so somebody asked for something else meanwhile.
     Diverted,
 }
 
@@ -65,7 +65,7 @@ pub fn finish(pvc: &mut Pvc, node: &str, reply: &str, wait: bool, change: &Chang
 
 fn watch(pvc: &mut Pvc, node: &str, change: &Change, story: &mut Story) -> Outcome {
     let mut begun = false;
-    let mut heard = Instant::now();
+    let mut last_answer = Instant::now();
     loop {
         interrupt::pause(PAUSE);
         if interrupt::happened() {
@@ -77,10 +77,12 @@ fn watch(pvc: &mut Pvc, node: &str, change: &Change, story: &mut Story) -> Outco
             match pvc.client()?.read_only(GetNodeNode, [node], "node").and_then(|node| node.read())
             {
                 Ok(found) => found,
-                Err(error) if may_pass(error.kind()) && heard.elapsed() < TIME_LIMIT => continue,
+                Err(error) if may_pass(error.kind()) && last_answer.elapsed() < TIME_LIMIT => {
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             };
-        heard = Instant::now();
+        last_answer = Instant::now();
         let state = (change.state)(&found);
         begun = begun || state == change.passing;
         match change.verdict(state, begun) {
@@ -102,7 +104,7 @@ fn watch(pvc: &mut Pvc, node: &str, change: &Change, story: &mut Story) -> Outco
     }
 }
 
-/// What the waiting says on standard error: a line for each thing that is waited for, whenever it
+/// Output of the waiting on standard error: a line for each thing that is waited for, whenever it
 /// changes; on a terminal below them a line that is drawn again and again, with the progress of
 /// copies.
 struct Story {
@@ -192,7 +194,7 @@ impl Story {
 
 const BEGINNING: &str = "Waiting...";
 
-/// What has changed since it was `said`, as lines.
+/// Lines about what has changed since it was `said`.
 fn news(said: &mut BTreeMap<String, String>, node: &Node) -> Vec<String> {
     let mut now = BTreeMap::new();
     if !matches!(node.daemon_state.as_str(), "" | "run") {

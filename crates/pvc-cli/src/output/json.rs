@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-/// One line.
+/// JSON on one line.
 pub fn compact(value: &impl Serialize) -> String {
     compact_text(&written(value))
 }

@@ -5,7 +5,7 @@ use super::paint::{Colour, Paint};
 /// Lines of a label and a value, the values below each other.
 pub struct Labels {
     paint: Paint,
-    /// Where the values begin.
+    /// Column in which the values begin.
     width: usize,
     text: String,
 }

@@ -1,4 +1,4 @@
-//! What a command prints: one locked writer, colours only where somebody can see them.
+//! Output of a command: one locked writer, colours only where somebody can see them.
 
 pub mod json;
 pub mod labels;

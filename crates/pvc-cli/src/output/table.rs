@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use super::paint::{Colour, Paint};
 
-/// One cell: pieces of text, each in its colour. Its width is that of the text, whatever colour.
+/// A cell: pieces of text, each in its colour. Its width is that of the text, whatever colour.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cell {
     pieces: Vec<(String, Option<Colour>)>,
@@ -24,12 +24,12 @@ impl Cell {
         self.pieces.push((text.to_owned(), colour));
     }
 
-    /// How many columns it takes.
+    /// Number of columns that it takes.
     fn width(&self) -> usize {
         self.pieces.iter().map(|(text, _)| columns(text)).sum()
     }
 
-    /// It without its colours.
+    /// Text without its colours.
     fn text(&self) -> String {
         self.pieces.iter().map(|(text, _)| text.as_str()).collect()
     }
@@ -64,7 +64,7 @@ struct Column {
 #[derive(Debug, Clone)]
 struct Row {
     cells: Vec<Cell>,
-    /// It says more of what the row before is about; what is blank is as there.
+    /// Whether it says more of what the row before is about; what is blank is as there.
     more: bool,
 }
 
@@ -136,8 +136,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// What the columns are called by options and programs: `ram`, `used_percent`; with the group's
-    /// name in front where two share a heading.
+    /// Names of the columns for options and programs: `ram`, `used_percent`; with the group's name
+    /// in front where two share a heading.
     fn names(&self) -> Vec<String> {
         let name = |column: &Column| match column.shared && !column.group.is_empty() {
             true => format!("{}_{}", name_of(column.group), name_of(column.heading)),
@@ -409,7 +409,7 @@ fn digits(text: &str) -> (&str, &str) {
     (text[..end].trim_start_matches('0'), &text[end..])
 }
 
-/// What a text such as `12`, `6.8%` or `108G` counts.
+/// Figure in a text such as `12`, `6.8%` or `108G`.
 fn figure(text: &str) -> Option<f64> {
     let end = text.find(|letter: char| !letter.is_ascii_digit() && !"-.".contains(letter));
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
@@ -447,7 +447,7 @@ fn quoted(cell: &str) -> String {
     }
 }
 
-/// What begins a formula, in spreadsheets of all languages.
+/// Characters that begin a formula, in spreadsheets of all languages.
 const FORMULA: [char; 11] = ['=', '+', '-', '@', '\t', '\n', '\r', '＝', '＋', '－', '＠'];
 
 /// A text of JSON is one of YAML, but for letters that YAML wants escaped and JSON does not.
@@ -494,7 +494,7 @@ fn line(cells: &[Cell], widths: &[usize], paint: Paint) -> String {
     line
 }
 
-/// How many columns a text takes.
+/// Number of columns that a text takes.
 fn columns(text: &str) -> usize {
     text.chars().count()
 }

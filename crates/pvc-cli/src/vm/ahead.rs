@@ -1,4 +1,4 @@
-//! What the cluster would refuse, said before somebody is asked.
+//! Refusals of the cluster, said before somebody is asked.
 //!
 //! The API says whether it would refuse. For one that is too old to tell, the VM is looked at and
 //! judged by the API's rule, as far as a look can tell. Only where a question follows: a request

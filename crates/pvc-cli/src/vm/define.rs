@@ -47,8 +47,9 @@ pub struct Define {
     #[arg(short, long, default_value = "none", value_parser = words::<MethodWord>())]
     method: MethodWord,
 
-    /// How long a live migration may halt the guest, in milliseconds
-    #[arg(short = 'd', long, value_name = "MS", default_value_t = 300, value_parser = crate::time::downtime)]
+    /// Time that a live migration may halt the guest, in milliseconds
+    #[arg(short = 'd', long, value_name = "MS", default_value_t = 300)]
+    #[arg(value_parser = crate::time::downtime)]
     max_downtime: u32,
 
     /// A tag; may be given again

@@ -40,7 +40,7 @@ impl Info {
     }
 }
 
-/// Where the values begin, and the tables.
+/// Column in which the values begin, and the tables.
 const WIDTH: usize = 20;
 
 /// A device's property that its definition does not have, as it has always been shown.
@@ -302,7 +302,7 @@ fn selector(selector: Option<&str>) -> &str {
     }
 }
 
-/// How many lines the definition has gained and lost since.
+/// Number of lines that the definition has gained and lost since.
 fn changes(snapshot: &VmSnapshot) -> String {
     let count = |sign: char, header: &str| {
         let lines = snapshot.xml_diff_lines.iter();

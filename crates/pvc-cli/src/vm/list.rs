@@ -43,7 +43,7 @@ pub struct List {
     #[arg(short = 'g', long, add = crate::completion::tags())]
     tag: Option<String>,
 
-    /// Those that are not on the node, not in the state, without the tag
+    /// Show the VMs that are not on the node, not in the state, without the tag
     #[arg(short, long)]
     negate: bool,
 
@@ -81,7 +81,8 @@ impl List {
     }
 }
 
-/// What the table shows of a VM. Definitions and statistics of a thousand VMs are not even read.
+/// Columns that the table shows of a VM. Definitions and statistics of a thousand VMs are not even
+/// read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Row {

@@ -205,13 +205,13 @@ impl Edit {
     }
 }
 
-/// What becomes of a guest whose definition changes.
+/// Decision about a guest whose definition changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     Restart,
     /// Somebody has decided that it runs on.
     Later,
-    /// It runs on though nobody has decided that: none was there to be asked, or it is on its way
-    /// to another node and cannot be restarted now.
+    /// Nobody has decided that it runs on: none was there to be asked, or it is on its way to
+    /// another node and cannot be restarted now.
     Undecided,
 }

@@ -39,7 +39,7 @@ pub struct Meta {
     #[arg(short, long, value_parser = words::<MethodWord>())]
     method: Option<MethodWord>,
 
-    /// How long a live migration may halt the guest, in milliseconds
+    /// Time that a live migration may halt the guest, in milliseconds
     #[arg(short = 'd', long, value_name = "MS", value_parser = crate::time::downtime)]
     max_downtime: Option<u32>,
 

@@ -102,7 +102,7 @@ impl Modify {
         edit.save(pvc, decision)
     }
 
-    /// Whether to restart. Asked only if that was wished for and the guest runs.
+    /// Whether to restart. Asked only if that was requested and the guest runs.
     fn decide(&self, pvc: &mut Pvc, edit: &Edit) -> Result<Decision, Failure> {
         if !self.restart || !edit.is_running() {
             return Ok(if self.restart { Decision::Undecided } else { Decision::Later });
@@ -178,7 +178,7 @@ fn kept(text: &str, failure: Failure) -> Failure {
     }
 }
 
-/// How long a diff may be looked for; after that a longer one than needed is shown.
+/// Time for which a diff may be looked for; after that a longer one than needed is shown.
 const DIFF_TIME: Duration = Duration::from_secs(1);
 
 /// A unified diff in colours; empty if nothing differs.

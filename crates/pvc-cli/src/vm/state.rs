@@ -33,12 +33,12 @@ pub struct How {
     dry_run: ahead::DryRun,
 }
 
-/// A wish for another state of a VM.
+/// Request for another state of a VM.
 pub struct StateCommand<'a> {
     pub vm: &'a str,
     pub state: StateRequest,
     pub force: bool,
-    /// What is asked before, if anything is.
+    /// Question that is asked before, if any is.
     pub question: Option<(Yes, String)>,
 }
 
@@ -101,7 +101,7 @@ pub fn place(pvc: &mut Pvc, vm: &str, placement: &Placement) -> Outcome {
     Ok(())
 }
 
-/// What Ctrl-C says while the API carries a request about a VM out. Whether it has received the
+/// Message of Ctrl-C while the API carries a request about a VM out. Whether it has received the
 /// request yet cannot be known here.
 fn no_longer_waiting(pvc: &Pvc, vm: &str) -> Meanwhile {
     let text = format!(

@@ -14,7 +14,7 @@ pub struct Delete {
     #[arg(required = true, value_name = "FAULT_ID", add = crate::completion::faults())]
     fault_ids: Vec<String>,
 
-    /// What PVC 1.0.3 wants, which asks; here it says nothing
+    /// Option of PVC 1.0.3, which asks; here it says nothing
     #[arg(short, long, hide = true)]
     yes: bool,
 }

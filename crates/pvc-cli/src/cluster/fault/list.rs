@@ -27,11 +27,11 @@ pub struct List {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// One line for each
+    /// A line for each
     Short,
-    /// With all times
+    /// Lines with all times
     Long,
-    /// What the API answered, on one line
+    /// Answer of the API, on one line
     Json,
     /// The same, indented
     JsonPretty,

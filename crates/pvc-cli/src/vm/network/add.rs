@@ -32,11 +32,11 @@ pub struct Add {
     #[arg(value_name = "NET")]
     net: String,
 
-    /// Its address; a random one if none is given
+    /// MAC address; a random one if none is given
     #[arg(short = 'a', long, value_name = "MAC")]
     macaddr: Option<String>,
 
-    /// What the guest sees
+    /// Model that the guest sees
     #[arg(short, long, default_value = "virtio")]
     model: String,
 

@@ -28,9 +28,7 @@ impl Get {
         let networks: Value = vm
             .networks
             .iter()
-            .map(
-                |network| json!({"network": network.vni, "mac_address": network.mac, "model": network.model}),
-            )
+            .map(|nic| json!({"network": nic.vni, "mac_address": nic.mac, "model": nic.model}))
             .collect();
         if self.format.print(pvc, &json!({"name": vm.name, "networks": networks})) {
             return Ok(());

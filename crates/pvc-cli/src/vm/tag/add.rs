@@ -15,7 +15,7 @@ pub struct Add {
     /// The tag
     tag: String,
 
-    /// It cannot be removed by `pvc vm tag remove`
+    /// Keep it from being removed by `pvc vm tag remove`
     #[arg(short, long)]
     protected: bool,
 }

@@ -28,7 +28,10 @@ impl Get {
         let mut topology = vm.vcpu_topology.split('/').filter(|count| count.parse::<u32>().is_ok());
         let (sockets, cores, threads) = (topology.next(), topology.next(), topology.next());
         // Texts, as the definition has them: scripts have always been given these.
-        let value = json!({"name": vm.name, "vcpus": vm.vcpu.to_string(), "sockets": sockets, "cores": cores, "threads": threads});
+        let vcpus = vm.vcpu.to_string();
+        let value = json!({
+            "name": vm.name, "vcpus": vcpus, "sockets": sockets, "cores": cores, "threads": threads
+        });
         if self.format.print(pvc, &value) {
             return Ok(());
         }

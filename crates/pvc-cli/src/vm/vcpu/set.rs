@@ -17,7 +17,7 @@ pub struct Set {
     #[command(flatten)]
     vm: Which,
 
-    /// How many
+    /// Number of vCPUs
     #[arg(value_parser = count)]
     vcpus: u32,
 

@@ -29,7 +29,7 @@ pub struct Add {
     #[arg(value_name = "VOLUME")]
     volume: String,
 
-    /// What the guest calls it, such as sdb; the next free name if none is given
+    /// Name of the disk in the guest, such as sdb; the next free one if none is given
     #[arg(short, long, value_name = "DEV")]
     disk_id: Option<String>,
 

@@ -28,7 +28,12 @@ impl Get {
         let volumes: Value = vm
             .disks
             .iter()
-            .map(|disk| json!({"volume": disk.name, "disk_id": disk.dev, "protocol": disk.r#type, "bus": disk.bus}))
+            .map(|disk| {
+                let (volume, protocol) = (&disk.name, &disk.r#type);
+                json!({
+                    "volume": volume, "disk_id": disk.dev, "protocol": protocol, "bus": disk.bus
+                })
+            })
             .collect();
         if self.format.print(pvc, &json!({"name": vm.name, "volumes": volumes})) {
             return Ok(());
