@@ -164,7 +164,7 @@ fn ports(hypervisor: ScriptedHypervisor, host: Arc<FakeHost>) -> Ports {
         services: Arc::new(ScriptedServices::new()),
         host,
         power: Arc::new(ScriptedPower::new()),
-        database: None,
+        database_cluster: None,
         exec: Arc::new(ScriptedExec::without_programs()),
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),

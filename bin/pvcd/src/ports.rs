@@ -12,7 +12,7 @@ use pvc_linux::{LinuxExec, LinuxHost, LinuxNetwork, OsRandom, SystemClock, Syste
 use pvc_model::storage::RbdAccess;
 use pvc_node::Ports;
 use pvc_patroni::Patroni;
-use pvc_ports::{Database, Storage, Tree};
+use pvc_ports::{DatabaseCluster, Storage, Tree};
 use pvc_power::Ipmitool;
 use pvc_store::Store;
 use pvc_zookeeper::{Tls, ZookeeperOptions, ZookeeperTree};
@@ -28,7 +28,7 @@ pub fn machine(config: &Config) -> anyhow::Result<Ports> {
         services: Arc::new(Systemctl::new(Arc::new(LinuxExec))),
         host: Arc::new(LinuxHost::new()),
         power: Arc::new(Ipmitool::new(Arc::new(LinuxExec), Arc::new(SystemClock))),
-        database: database(config),
+        database_cluster: database_cluster(config),
         exec: Arc::new(LinuxExec),
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),
@@ -36,7 +36,7 @@ pub fn machine(config: &Config) -> anyhow::Result<Ports> {
 }
 
 /// The database of a coordinator, where Patroni is among the services that PVC starts.
-fn database(config: &Config) -> Option<Arc<dyn Database>> {
+fn database_cluster(config: &Config) -> Option<Arc<dyn DatabaseCluster>> {
     let has_one =
         config.subsystems.networking && config.is_coordinator() && config.standalone.is_none();
     let address = config.networks.as_ref().filter(|_| has_one)?.cluster.address?;

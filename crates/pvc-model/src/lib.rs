@@ -15,7 +15,7 @@
 
 pub mod attention;
 pub mod cluster;
-pub mod database;
+pub mod database_cluster;
 pub mod domain;
 pub mod fault;
 pub mod fence;

@@ -254,7 +254,7 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     if on.hypervisor && shared.settings.console_log_lines > 0 {
         supervise(acting, shared, "console", &end, console::run);
     }
-    if let Some(database) = shared.ports.database.clone() {
+    if let Some(database) = shared.ports.database_cluster.clone() {
         let run = move |shared, end| database::run(shared, database.clone(), end);
         supervise(acting, shared, "database", &end, run);
     }

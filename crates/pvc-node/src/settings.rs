@@ -13,7 +13,8 @@ use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
 use pvc_model::vm::Selector;
 use pvc_ports::{
-    Clock, Database, Exec, Host, Hypervisor, Network, Power, Random, Services, Storage,
+    Clock, DatabaseCluster, Exec, Host, Hypervisor, Network, Power, Random, Services,
+    Storage,
 };
 use pvc_store::Ipmi;
 
@@ -138,7 +139,7 @@ pub struct Ports {
     pub host: Arc<dyn Host>,
     pub power: Arc<dyn Power>,
     /// Whose leader follows the primary role; `None` where there is no such database.
-    pub database: Option<Arc<dyn Database>>,
+    pub database_cluster: Option<Arc<dyn DatabaseCluster>>,
     pub exec: Arc<dyn Exec>,
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
@@ -149,8 +150,8 @@ pub(crate) mod tests {
     use super::*;
 
     use pvc_testkit::{
-        FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
-        ScriptedServices, SeededRandom, TokioClock,
+        FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor,
+        ScriptedPower, ScriptedServices, SeededRandom, TokioClock,
     };
 
     /// A machine on which nothing is installed.
@@ -161,7 +162,7 @@ pub(crate) mod tests {
             network: Arc::new(MemoryNetwork::new()),
             services: Arc::new(ScriptedServices::new()),
             host: Arc::new(FakeHost::new()),
-            database: None,
+            database_cluster: None,
             power: Arc::new(ScriptedPower::new()),
             exec: Arc::new(ScriptedExec::without_programs()),
             clock: Arc::new(TokioClock::new()),

@@ -11,7 +11,7 @@
 
 mod aside;
 mod clock;
-mod database;
+mod database_cluster;
 mod exec;
 mod host;
 mod hypervisor;
@@ -25,7 +25,7 @@ mod tree;
 
 pub use aside::aside;
 pub use clock::Clock;
-pub use database::{Database, DatabaseError};
+pub use database_cluster::{DatabaseCluster, DatabaseClusterError};
 pub use exec::{Command, Exec, ExecError, Output};
 pub use host::{Host, HostError, HostFacts, HostLoad, InterfaceCounters};
 pub use hypervisor::{

@@ -249,7 +249,7 @@ impl State {
             services: machine.clone(),
             host: machine.clone(),
             power: Arc::new(Bmcs { gate: gate.clone(), host }),
-            database: None,
+            database_cluster: None,
             exec: machine,
             clock: Arc::new(HostClock { gate, host: Some(host) }),
             random: random(self.nature.seed, pid),

@@ -9,6 +9,7 @@
 
 mod clock;
 mod contents;
+mod database_cluster;
 mod exec;
 mod host;
 mod hypervisor;
@@ -25,6 +26,7 @@ mod volumes;
 mod wait;
 
 pub use clock::TokioClock;
+pub use database_cluster::ScriptedDatabaseCluster;
 pub use exec::ScriptedExec;
 pub use host::FakeHost;
 pub use hypervisor::{Manner, ScriptedHypervisor};

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use pvc_contracts::database_cluster::{DatabaseClusterFixture, database_cluster_contract};
 use pvc_contracts::hypervisor::{
     HypervisorFixture, MigrationFixture, hypervisor_contract, migration_contract,
 };
@@ -20,8 +21,8 @@ use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_model::storage::VolumeId;
 use pvc_ports::{Bmc, Storage};
 use pvc_testkit::{
-    BmcManner, FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor,
-    ScriptedPower, ScriptedServices, SeededRandom, TokioClock, UnitManner,
+    BmcManner, FakeHost, MemoryNetwork, MemoryStorage, ScriptedDatabaseCluster, ScriptedExec,
+    ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock, UnitManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -102,6 +103,15 @@ async fn the_scripted_services_keep_the_contract() {
         failing: "failing.service".to_owned(),
     };
     services_contract(Arc::new(services), fixture).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scripted_database_cluster_keeps_the_contract() {
+    let [good, refusing, absent] =
+        [(); 3].map(|()| Arc::new(ScriptedDatabaseCluster::led_by("hv1")));
+    refusing.set_refusals(u32::MAX);
+    absent.set_dead(true);
+    database_cluster_contract(DatabaseClusterFixture { good, refusing, absent }).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,7 +16,7 @@ use pvc_model::{NodeName, Uuid};
 use pvc_node::{
     LogSwitches, MigrationSettings, Node, NodeError, NodeSettings, Outcome, Ports, Subsystems,
 };
-use pvc_ports::{Clock, Database, GuestRun};
+use pvc_ports::{Clock, DatabaseCluster, GuestRun};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
     FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor,
@@ -41,7 +41,7 @@ pub struct World {
     pub host: Arc<FakeHost>,
     /// The BMCs of all servers.
     pub power: Arc<ScriptedPower>,
-    pub database: Option<Arc<dyn Database>>,
+    pub database_cluster: Option<Arc<dyn DatabaseCluster>>,
     pub exec: Arc<ScriptedExec>,
     pub clock: Arc<TokioClock>,
     pub settings: NodeSettings,
@@ -140,7 +140,7 @@ pub async fn world() -> World {
         network: Arc::new(MemoryNetwork::new()),
         services: Arc::new(ScriptedServices::new()),
         host: Arc::new(FakeHost::new()),
-        database: None,
+        database_cluster: None,
         power: Arc::new(ScriptedPower::new()),
         exec: Arc::new(ScriptedExec::without_programs()),
         clock,
@@ -167,7 +167,7 @@ impl World {
             network: Arc::new(MemoryNetwork::new()),
             services: Arc::new(ScriptedServices::new()),
             host: Arc::new(FakeHost::new()),
-            database: None,
+            database_cluster: None,
             power: self.power.clone(),
             exec: Arc::new(ScriptedExec::without_programs()),
             clock: self.clock.clone(),
@@ -198,7 +198,7 @@ impl World {
             network: self.network.clone(),
             services: self.services.clone(),
             host: self.host.clone(),
-            database: self.database.clone(),
+            database_cluster: self.database_cluster.clone(),
             power: self.power.clone(),
             exec: self.exec.clone(),
             clock: self.clock.clone(),
