@@ -7,6 +7,7 @@
 
 pub mod ceph_cluster;
 pub mod database_cluster;
+pub mod files;
 pub mod hypervisor;
 pub mod machine;
 pub mod network;

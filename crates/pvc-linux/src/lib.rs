@@ -6,6 +6,7 @@
 mod clock;
 mod exec;
 mod exit;
+mod files;
 mod host;
 pub mod log;
 mod memory;
@@ -18,6 +19,7 @@ mod services;
 pub use clock::SystemClock;
 pub use exec::LinuxExec;
 pub use exit::leave;
+pub use files::LinuxFiles;
 pub use host::LinuxHost;
 pub use memory::{give_back_memory, one_heap};
 pub use network::LinuxNetwork;

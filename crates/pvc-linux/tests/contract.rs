@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -14,11 +15,12 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
 use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
 use pvc_contracts::network::{NetworkFixture, network_contract};
-use pvc_linux::{LinuxExec, LinuxHost, LinuxNetwork, OsRandom, SystemClock};
+use pvc_linux::{LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, OsRandom, SystemClock};
 use pvc_model::host_filter::HostFilter;
-use pvc_ports::Network;
+use pvc_ports::{FileOwner, Network};
 
 /// Runs `test` on a thread in a network namespace of its own, which ends with it: whatever it does,
 /// this machine's network is not touched.
@@ -64,6 +66,34 @@ fn this_machine_keeps_the_contracts() {
         clock_contract(&SystemClock).await;
         exec_contract(&LinuxExec).await;
     });
+}
+
+struct RealPaths;
+
+impl HostilePaths for RealPaths {
+    fn link(&self, path: &Path, to: &Path) {
+        std::os::unix::fs::symlink(to, path).unwrap();
+    }
+
+    fn fifo(&self, path: &Path) {
+        nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+
+    fn sparse(&self, path: &Path, length_bytes: u64) {
+        std::fs::File::create(path).unwrap().set_len(length_bytes).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_files_of_this_machine_keep_the_contract() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = FilesFixture {
+        files: Arc::new(LinuxFiles),
+        directory: directory.path().to_owned(),
+        hostile: Box::new(RealPaths),
+        owner: FileOwner { user: "nobody".to_owned(), group: "nogroup".to_owned() },
+    };
+    files_contract(fixture).await;
 }
 
 #[test]

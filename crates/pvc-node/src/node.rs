@@ -9,7 +9,7 @@ use std::time::Duration;
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord, NodeRole};
-use pvc_ports::HypervisorError;
+use pvc_ports::{FilesError, HypervisorError};
 use pvc_store::{ChangeError, Changes, Expect, NodeChange, Report, Store, StoreError};
 use tokio::sync::mpsc::Receiver;
 use tokio::task::{JoinError, JoinSet};
@@ -53,7 +53,7 @@ pub enum NodeError {
     Folder {
         path: PathBuf,
         #[source]
-        source: std::io::Error,
+        source: FilesError,
     },
     #[error("another daemon runs for node `{node}`: {holder}")]
     SecondDaemon { node: NodeName, holder: String },

@@ -13,7 +13,7 @@ use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
 use pvc_model::vm::Selector;
 use pvc_ports::{
-    Clock, DatabaseCluster, Exec, Host, Hypervisor, Network, Power, Random, Services,
+    Clock, DatabaseCluster, Exec, Files, Host, Hypervisor, Network, Power, Random, Services,
     Storage,
 };
 use pvc_store::Ipmi;
@@ -141,6 +141,7 @@ pub struct Ports {
     /// Whose leader follows the primary role; `None` where there is no such database.
     pub database_cluster: Option<Arc<dyn DatabaseCluster>>,
     pub exec: Arc<dyn Exec>,
+    pub files: Arc<dyn Files>,
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
 }
@@ -150,7 +151,7 @@ pub(crate) mod tests {
     use super::*;
 
     use pvc_testkit::{
-        FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor,
+        FakeHost, MemoryFiles, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor,
         ScriptedPower, ScriptedServices, SeededRandom, TokioClock,
     };
 
@@ -165,6 +166,7 @@ pub(crate) mod tests {
             database_cluster: None,
             power: Arc::new(ScriptedPower::new()),
             exec: Arc::new(ScriptedExec::without_programs()),
+            files: Arc::new(MemoryFiles::new()),
             clock: Arc::new(TokioClock::new()),
             random: Arc::new(SeededRandom::new(1)),
         }

@@ -5,6 +5,7 @@
 
 mod world;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,11 +17,14 @@ use pvc_model::storage::{RbdAccess, VolumeId};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_node::{NodeError, Outcome, Ports};
-use pvc_ports::{GuestRun, HostLoad, Services, ServicesError, Storage, UnitState};
+use pvc_ports::{
+    FileAccess, FileKind, Files as _, GuestRun, HostLoad, Services, ServicesError, Storage,
+    UnitState,
+};
 use pvc_store::{Announced, Change, Changes, ConfigChange, Ipmi, NodeChange, Store, VmChange};
 use pvc_testkit::{BmcManner, Manner, MemoryStorage, ScriptedCluster, SeededRandom};
 use tokio_util::sync::CancellationToken;
-use world::{INTERVAL, legacy_node, world};
+use world::{CONSOLES, DIRECTORY, INTERVAL, legacy_node, world};
 
 #[tokio::test(start_paused = true)]
 async fn a_new_node_registers_becomes_primary_and_stamps_regularly() {
@@ -1085,12 +1089,10 @@ async fn a_changed_layout_ends_the_run_for_a_new_execution() {
 async fn consoles_reach_the_store_with_junk_rotation_and_a_limited_rate() {
     let world = world().await;
     let uuid = world.define(1, VmState::Start).await;
-    let folder = world.folder.path().join("console");
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("vm1.log");
+    let path = Path::new(CONSOLES).join("vm1.log");
     let _daemon = world.running().await;
     world.until_runs(uuid).await;
-    std::fs::write(&path, b"Linux version 6.12\n\xff\x00login:").unwrap();
+    world.files.insert(&path, b"Linux version 6.12\n\xff\x00login:");
     let arrives = async |text: &str| {
         for _ in 0..2000 {
             if world.operator.console_log(uuid).await.unwrap().unwrap_or_default().ends_with(text) {
@@ -1101,10 +1103,9 @@ async fn consoles_reach_the_store_with_junk_rotation_and_a_limited_rate() {
         panic!("{text:?} never arrived: {:?}", world.operator.console_log(uuid).await);
     };
     arrives("6.12\n\u{fffd}\u{fffd}login:").await;
-    std::fs::rename(&path, folder.join("vm1.log.1")).unwrap();
-    std::fs::write(&path, "after the rotation\n").unwrap();
+    world.files.insert(&path, b"after the rotation\n");
     arrives("after the rotation\n").await;
-    std::fs::write(&path, "Kernel panic").unwrap();
+    world.files.insert(&path, b"Kernel panic");
     world.request(uuid, VmState::Stop).await;
     arrives("Kernel panic").await;
 }
@@ -1185,14 +1186,17 @@ async fn three_hundred_vms_are_started_in_good_order() {
 #[tokio::test(start_paused = true)]
 async fn the_first_steps_make_every_folder_also_below_one_that_is_there() {
     let world = world().await;
-    std::fs::create_dir_all(world.folder.path().join("run")).unwrap();
+    let run = Path::new(DIRECTORY).parent().unwrap();
+    world.files.create_directory(run, &FileAccess::PUBLIC_DIRECTORY).await.unwrap();
     pvc_node::before_store(&world.settings, &world.ports(), &CancellationToken::new())
         .await
         .unwrap();
-    for folder in ["run/dnsmasq", "console"] {
-        assert!(world.folder.path().join(folder).is_dir(), "{folder}");
+    for folder in [DIRECTORY, CONSOLES] {
+        let found = world.files.look(Path::new(folder)).await.unwrap();
+        assert!(found.is_some_and(|found| found.kind == FileKind::Directory), "{folder}");
     }
     assert!(world.exec.ran().is_empty(), "services are not for this daemon to start");
+    world.files.set_refusing(|path| path.starts_with("/proc"));
     let mut refused = world.settings.clone();
     refused.directories.push("/proc/nonexistent/folder".into());
     let error = pvc_node::before_store(&refused, &world.ports(), &CancellationToken::new())

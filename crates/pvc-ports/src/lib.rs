@@ -13,6 +13,7 @@ mod aside;
 mod clock;
 mod database_cluster;
 mod exec;
+mod files;
 mod host;
 mod hypervisor;
 mod network;
@@ -27,6 +28,10 @@ pub use aside::aside;
 pub use clock::Clock;
 pub use database_cluster::{DatabaseCluster, DatabaseClusterError};
 pub use exec::{Command, Exec, ExecError, Output};
+pub use files::{
+    DirectoryEntry, FileAccess, FileInfo, FileKind, FileOwner, FileSpace, Files, FilesError,
+    file_path,
+};
 pub use host::{Host, HostError, HostFacts, HostLoad, InterfaceCounters};
 pub use hypervisor::{
     ConsoleLog, DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,

@@ -17,6 +17,7 @@ use pvc_ports::{Clock, Random, Storage, Tree};
 use pvc_store::{Ipmi, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
+use crate::files::HostFiles;
 use crate::guests::SimHypervisor;
 use crate::host::{ApiDaemon, Daemon, Machine};
 use crate::legacy::run_legacy_daemon;
@@ -251,6 +252,7 @@ impl State {
             power: Arc::new(Bmcs { gate: gate.clone(), host }),
             database_cluster: None,
             exec: machine,
+            files: Arc::new(HostFiles { gate: gate.clone(), host }),
             clock: Arc::new(HostClock { gate, host: Some(host) }),
             random: random(self.nature.seed, pid),
         }

@@ -11,7 +11,7 @@ use pvc_ports::{
     InterfaceCounters, Output, Services, ServicesError, UnitState,
 };
 use pvc_testkit::legacy::LegacyApi;
-use pvc_testkit::{MemoryNetwork, ScriptedExec, ScriptedServices};
+use pvc_testkit::{MemoryFiles, MemoryNetwork, ScriptedExec, ScriptedServices};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -146,6 +146,7 @@ pub(crate) struct Host {
     pub had_guest: Option<Duration>,
     pub listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
     pub network: Arc<MemoryNetwork>,
+    pub files: Arc<MemoryFiles>,
     /// No service is installed but the daemons, which have no unit.
     pub services: Arc<ScriptedServices>,
     /// The floating addresses that are here.
@@ -190,6 +191,7 @@ impl Host {
             had_guest: None,
             listeners: Vec::new(),
             network: Arc::new(MemoryNetwork::new()),
+            files: Arc::new(MemoryFiles::new()),
             services: Arc::new(ScriptedServices::new()),
             addresses: BTreeSet::new(),
             daemon: None,

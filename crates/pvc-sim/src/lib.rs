@@ -25,6 +25,7 @@ mod actions;
 mod chance;
 mod cluster;
 mod daemons;
+mod files;
 mod guests;
 mod host;
 mod legacy;

@@ -1,6 +1,11 @@
 //! `pvc-sim`: runs clusters from seeds, plays stories, and foretells what the death of a node would
 //! do.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this program is in the real world, whatever runs in it"
+)]
+
 /// A line for whoever reads.
 macro_rules! say {
     ($($line:tt)*) => { pvc_sim::say(format_args!($($line)*)) };
@@ -289,7 +294,6 @@ fn run_child(options: &Options, seed: u64, history: Option<&[Event]>) -> Result<
 }
 
 /// Ends a run that takes too long. Whether it had to.
-#[allow(clippy::disallowed_methods, reason = "this is the real world")]
 fn watch_over(
     child: &Arc<Mutex<std::process::Child>>,
     over: &Arc<AtomicBool>,
@@ -309,7 +313,6 @@ fn watch_over(
     })
 }
 
-#[allow(clippy::disallowed_methods, reason = "this is the real world")]
 fn seeds(options: &Options) -> Result<ExitCode, String> {
     let begun = std::time::Instant::now();
     let next = AtomicU64::new(options.from);

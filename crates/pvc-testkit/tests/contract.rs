@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use pvc_contracts::database_cluster::{DatabaseClusterFixture, database_cluster_contract};
+use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
 use pvc_contracts::hypervisor::{
     HypervisorFixture, MigrationFixture, hypervisor_contract, migration_contract,
 };
@@ -19,10 +20,11 @@ use pvc_contracts::power::{PowerFixture, power_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_model::storage::VolumeId;
-use pvc_ports::{Bmc, Storage};
+use pvc_ports::{Bmc, FileAccess, FileOwner, Files as _, Storage};
 use pvc_testkit::{
-    BmcManner, FakeHost, MemoryNetwork, MemoryStorage, ScriptedDatabaseCluster, ScriptedExec,
-    ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock, UnitManner,
+    BmcManner, FakeHost, MemoryFiles, MemoryNetwork, MemoryStorage, ScriptedDatabaseCluster,
+    ScriptedExec, ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock,
+    UnitManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -112,6 +114,37 @@ async fn the_scripted_database_cluster_keeps_the_contract() {
     refusing.set_refusals(u32::MAX);
     absent.set_dead(true);
     database_cluster_contract(DatabaseClusterFixture { good, refusing, absent }).await;
+}
+
+struct Planted(Arc<MemoryFiles>);
+
+impl HostilePaths for Planted {
+    fn link(&self, path: &Path, to: &Path) {
+        self.0.insert_link(path, to);
+    }
+
+    fn fifo(&self, path: &Path) {
+        self.0.insert_fifo(path);
+    }
+
+    fn sparse(&self, path: &Path, length_bytes: u64) {
+        self.0.insert_sparse(path, length_bytes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_files_in_memory_keep_the_contract() {
+    let files = Arc::new(MemoryFiles::new());
+    files.insert_user("pvc");
+    let directory = Path::new("/var/lib/contract").to_owned();
+    files.create_directory(&directory, &FileAccess::PUBLIC_DIRECTORY).await.unwrap();
+    let fixture = FilesFixture {
+        directory,
+        hostile: Box::new(Planted(files.clone())),
+        owner: FileOwner { user: "pvc".to_owned(), group: "pvc".to_owned() },
+        files,
+    };
+    files_contract(fixture).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,8 +19,8 @@ use pvc_node::{
 use pvc_ports::{Clock, DatabaseCluster, GuestRun};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
-    FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor,
-    ScriptedPower, ScriptedServices, SeededRandom, TokioClock, eventually,
+    FakeHost, FlakyTree, MemoryFiles, MemoryNetwork, MemoryStorage, ScriptedExec,
+    ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock, eventually,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +29,12 @@ use tokio_util::sync::CancellationToken;
 static STARTS: AtomicU32 = AtomicU32::new(1);
 
 pub const INTERVAL: Duration = Duration::from_secs(5);
+
+/// A directory that the daemon has to make.
+pub const DIRECTORY: &str = "/run/pvc/dnsmasq";
+
+/// Where the guests' consoles are logged.
+pub const CONSOLES: &str = "/var/log/pvc/console";
 
 pub struct World {
     pub tree: EmbeddedTree,
@@ -45,7 +51,7 @@ pub struct World {
     pub exec: Arc<ScriptedExec>,
     pub clock: Arc<TokioClock>,
     pub settings: NodeSettings,
-    pub folder: tempfile::TempDir,
+    pub files: Arc<MemoryFiles>,
 }
 
 /// Adds a coordinator that runs PVC 1.0.3. Its daemon says nothing of itself that only ours say.
@@ -95,7 +101,6 @@ pub async fn world() -> World {
     let operator =
         Store::open(tree.connect(), clock.clone(), Arc::new(SeededRandom::new(1))).await.unwrap();
     operator.initialize(false).await.unwrap();
-    let folder = tempfile::tempdir().unwrap();
     let settings = NodeSettings {
         name: NodeName::new("hv1"),
         process: String::new(), // each start has its own
@@ -113,8 +118,8 @@ pub async fn world() -> World {
         keepalive_interval: INTERVAL,
         vm_shutdown_timeout: Duration::from_secs(180),
         session_timeout: Duration::from_secs(10),
-        directories: vec![folder.path().join("run/dnsmasq")],
-        console_log_directory: folder.path().join("console"),
+        directories: vec![DIRECTORY.into()],
+        console_log_directory: CONSOLES.into(),
         console_log_lines: 100,
         node_log_lines: 50,
         core_networks: None,
@@ -145,7 +150,7 @@ pub async fn world() -> World {
         exec: Arc::new(ScriptedExec::without_programs()),
         clock,
         settings,
-        folder,
+        files: Arc::new(MemoryFiles::new()),
     }
 }
 
@@ -172,7 +177,7 @@ impl World {
             exec: Arc::new(ScriptedExec::without_programs()),
             clock: self.clock.clone(),
             settings,
-            folder: tempfile::tempdir().unwrap(),
+            files: Arc::new(MemoryFiles::new()),
         }
     }
 
@@ -201,6 +206,7 @@ impl World {
             database_cluster: self.database_cluster.clone(),
             power: self.power.clone(),
             exec: self.exec.clone(),
+            files: self.files.clone(),
             clock: self.clock.clone(),
             random: Arc::new(SeededRandom::new(2)),
         }
