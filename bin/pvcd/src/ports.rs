@@ -8,7 +8,9 @@ use pvc_ceph::{CephOptions, RbdStorage};
 use pvc_config::{Ceph, Config, Zookeeper, ZookeeperTls};
 use pvc_directory::DirectoryStorage;
 use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
-use pvc_linux::{LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, OsRandom, SystemClock, Systemctl};
+use pvc_linux::{
+    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, NftFirewall, OsRandom, SystemClock, Systemctl,
+};
 use pvc_model::storage::RbdAccess;
 use pvc_node::Ports;
 use pvc_patroni::Patroni;
@@ -31,6 +33,7 @@ pub fn machine(config: &Config) -> anyhow::Result<Ports> {
         database_cluster: database_cluster(config),
         exec: Arc::new(LinuxExec),
         files: Arc::new(LinuxFiles),
+        firewall: Arc::new(NftFirewall::new(Arc::new(LinuxExec))),
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),
     })

@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_model::host_filter::HostFilter;
 use pvc_model::link::{IpNet, Link, LinkKind, Links, Route};
 use pvc_ports::{Network, NetworkError};
 
@@ -39,7 +38,6 @@ pub async fn network_contract(network: Arc<dyn Network>, fixture: NetworkFixture
     suite.routes_come_and_go().await;
     suite.a_vlan_is_made_where_the_kernel_can().await;
     suite.settings_are_read_and_written_by_path().await;
-    suite.the_filter_is_replaced_whole_and_taken_away().await;
     suite.a_removed_bridge_frees_its_ports_and_only_bridges_and_vlans_are_removed().await;
 }
 
@@ -49,33 +47,6 @@ struct Suite {
 }
 
 impl Suite {
-    async fn the_filter_is_replaced_whole_and_taken_away(&self) {
-        assert_eq!(self.filter().await, None, "nothing is filtered that nobody asked for");
-        self.set_filter(None).await;
-        let nodes = |nodes: &[[u8; 4]]| {
-            let nodes = nodes.iter().map(|node| IpNet::from(IpAddr::from(*node))).collect();
-            HostFilter::new(nodes, [].into(), [2181]).map(|filter| filter.ruleset())
-        };
-        self.set_filter(nodes(&[[10, 0, 1, 1]])).await;
-        let first = self.filter().await;
-        assert!(first.is_some());
-        assert_eq!(self.filter().await, first, "what is the same looks the same");
-        self.set_filter(nodes(&[[10, 0, 1, 1], [10, 0, 1, 2]])).await;
-        assert_ne!(self.filter().await, first);
-        self.set_filter(nodes(&[[10, 0, 1, 1]])).await;
-        assert_eq!(self.filter().await, first, "nothing of another one is left");
-        self.set_filter(None).await;
-        assert_eq!(self.filter().await, None);
-    }
-
-    async fn filter(&self) -> Option<String> {
-        self.network.filter().await.expect("the filter can be looked at")
-    }
-
-    async fn set_filter(&self, ruleset: Option<String>) {
-        self.network.set_filter(ruleset.as_deref()).await.expect("the filter is taken");
-    }
-
     async fn what_is_there_is_seen_in_one_look(&self) {
         let links = self.links().await;
         assert!(links.contains_key("lo"), "{links:?}");

@@ -16,11 +16,15 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
+use pvc_contracts::firewall::{FirewallFixture, firewall_contract};
 use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
 use pvc_contracts::network::{NetworkFixture, network_contract};
-use pvc_linux::{LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, OsRandom, SystemClock};
-use pvc_model::host_filter::HostFilter;
-use pvc_ports::{FileOwner, Network};
+use pvc_linux::{
+    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, NftFirewall, OsRandom,
+    SystemClock,
+};
+use pvc_model::host_filter::{HostFilter, table};
+use pvc_ports::{FileOwner, Firewall as _, Network};
 
 /// Runs `test` on a thread in a network namespace of its own, which ends with it: whatever it does,
 /// this machine's network is not touched.
@@ -112,6 +116,25 @@ fn the_network_of_this_machine_keeps_the_contract() {
         }
         let fixture = NetworkFixture { device: "ens4".to_owned(), vlans };
         wait(network_contract(Arc::new(LinuxNetwork::new()), fixture));
+    });
+    test.join().unwrap();
+}
+
+#[test]
+fn the_firewall_of_this_machine_keeps_the_contract() {
+    let test = alone(|| {
+        nft("add table inet theirs");
+        nft("add chain inet theirs input");
+        nft("add table bridge pvc-contrac");
+        let fixture = FirewallFixture {
+            firewall: Arc::new(NftFirewall::new(Arc::new(LinuxExec))),
+            tables: Box::new(|| {
+                let listed = Command::new("nft").args(["list", "ruleset"]).output().unwrap();
+                String::from_utf8(listed.stdout).unwrap()
+            }),
+            refused: "chain input {\n\tip saddr @nobody drop\n}".to_owned(),
+        };
+        wait(firewall_contract(fixture));
     });
     test.join().unwrap();
 }
@@ -296,14 +319,14 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
             .map(|port| std::net::TcpListener::bind(format!("[::]:{port}")).unwrap())
             .into();
         let udp = std::net::UdpSocket::bind("10.0.1.1:6801").unwrap();
-        let network = LinuxNetwork::new();
+        let firewall = NftFirewall::new(Arc::new(LinuxExec));
         // Somebody else's table, which has to stay.
         nft("add table inet theirs");
         let nodes = ["10.0.1.1/32", "10.0.1.2/32"].map(|net| net.parse().unwrap());
         let allowed = ["2001:db8::7/128"].map(|net| net.parse().unwrap());
         let filter =
             HostFilter::new(nodes.into(), allowed.into(), [2181]).unwrap().leaving_open(7370);
-        wait(network.set_filter(Some(&filter.ruleset()))).unwrap();
+        wait(firewall.apply(&table(), Some(&filter.rules()))).unwrap();
         assert!(connects("10.0.1.1", "10.0.1.1:2181") && connects("127.0.0.1", "127.0.0.1:2181"));
         hear.recv().unwrap();
         checked.send(()).unwrap();
@@ -315,8 +338,8 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
             "the answers to this node come in"
         );
         checked.send(()).unwrap();
-        wait(network.set_filter(None)).unwrap();
-        assert_eq!(wait(network.filter()).unwrap(), None);
+        wait(firewall.apply(&table(), None)).unwrap();
+        assert_eq!(wait(firewall.table(&table())).unwrap(), None);
         let tables = Command::new("nft").args(["list", "tables"]).output().unwrap();
         assert_eq!(String::from_utf8(tables.stdout).unwrap().trim(), "table inet theirs");
     });

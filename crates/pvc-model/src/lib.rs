@@ -19,6 +19,7 @@ pub mod database_cluster;
 pub mod domain;
 pub mod fault;
 pub mod fence;
+pub mod firewall;
 pub mod flush;
 pub mod host_filter;
 pub mod job;

@@ -13,8 +13,8 @@ use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
 use pvc_model::vm::Selector;
 use pvc_ports::{
-    Clock, DatabaseCluster, Exec, Files, Host, Hypervisor, Network, Power, Random, Services,
-    Storage,
+    Clock, DatabaseCluster, Exec, Files, Firewall, Host, Hypervisor, Network, Power, Random,
+    Services, Storage,
 };
 use pvc_store::Ipmi;
 
@@ -142,6 +142,7 @@ pub struct Ports {
     pub database_cluster: Option<Arc<dyn DatabaseCluster>>,
     pub exec: Arc<dyn Exec>,
     pub files: Arc<dyn Files>,
+    pub firewall: Arc<dyn Firewall>,
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
 }
@@ -151,8 +152,8 @@ pub(crate) mod tests {
     use super::*;
 
     use pvc_testkit::{
-        FakeHost, MemoryFiles, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor,
-        ScriptedPower, ScriptedServices, SeededRandom, TokioClock,
+        FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ScriptedExec,
+        ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock,
     };
 
     /// A machine on which nothing is installed.
@@ -167,6 +168,7 @@ pub(crate) mod tests {
             power: Arc::new(ScriptedPower::new()),
             exec: Arc::new(ScriptedExec::without_programs()),
             files: Arc::new(MemoryFiles::new()),
+            firewall: Arc::new(MemoryFirewall::new()),
             clock: Arc::new(TokioClock::new()),
             random: Arc::new(SeededRandom::new(1)),
         }

@@ -47,8 +47,9 @@ impl Patroni {
         limit: Duration,
     ) -> Result<Answer, DatabaseClusterError> {
         let work = tokio::task::spawn_blocking(move || request(&url, body, limit));
-        work.await
-            .unwrap_or_else(|failed| Err(DatabaseClusterError::Unreachable { why: failed.to_string() }))
+        work.await.unwrap_or_else(|failed| {
+            Err(DatabaseClusterError::Unreachable { why: failed.to_string() })
+        })
     }
 }
 
@@ -57,7 +58,11 @@ struct Answer {
     text: String,
 }
 
-fn request(url: &str, body: Option<Value>, limit: Duration) -> Result<Answer, DatabaseClusterError> {
+fn request(
+    url: &str,
+    body: Option<Value>,
+    limit: Duration,
+) -> Result<Answer, DatabaseClusterError> {
     let config = Agent::config_builder().timeout_global(Some(limit)).http_status_as_error(false);
     let agent: Agent = config.build().into();
     let answered = match body {
@@ -105,7 +110,11 @@ impl Patroni {
 
     /// The history that the member's database is in, as it says itself: what the cluster knows of
     /// it may be old.
-    async fn timeline(&self, cluster: &Value, member: &str) -> Result<Option<i64>, DatabaseClusterError> {
+    async fn timeline(
+        &self,
+        cluster: &Value,
+        member: &str,
+    ) -> Result<Option<i64>, DatabaseClusterError> {
         let Some(address) = address_of(cluster, member) else { return Ok(None) };
         Ok(told(self.ask(address.to_owned(), None, ASK).await?)?["timeline"].as_i64())
     }

@@ -14,6 +14,7 @@ mod clock;
 mod database_cluster;
 mod exec;
 mod files;
+mod firewall;
 mod host;
 mod hypervisor;
 mod network;
@@ -32,6 +33,7 @@ pub use files::{
     DirectoryEntry, FileAccess, FileInfo, FileKind, FileOwner, FileSpace, Files, FilesError,
     file_path,
 };
+pub use firewall::{Firewall, FirewallError};
 pub use host::{Host, HostError, HostFacts, HostLoad, InterfaceCounters};
 pub use hypervisor::{
     ConsoleLog, DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,

@@ -108,11 +108,4 @@ pub trait Network: Send + Sync {
     /// if this kernel has no such setting. Slashes, because names of links may hold dots.
     async fn setting(&self, key: &str) -> Result<Option<String>, NetworkError>;
     async fn set_setting(&self, key: &str, value: &str) -> Result<(), NetworkError>;
-
-    /// The packet filter that is PVC's own (the table [`TABLE`](pvc_model::host_filter::TABLE)), in
-    /// words that stay the same as long as its rules do; `None` if there is none.
-    async fn filter(&self) -> Result<Option<String>, NetworkError>;
-    /// Replaces PVC's own filter by `ruleset`, which `nft -f` understands, or takes it away: in one
-    /// step, and without touching any other table.
-    async fn set_filter(&self, ruleset: Option<&str>) -> Result<(), NetworkError>;
 }

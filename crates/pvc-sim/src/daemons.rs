@@ -18,6 +18,7 @@ use pvc_store::{Ipmi, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::files::HostFiles;
+use crate::firewall::HostFirewall;
 use crate::guests::SimHypervisor;
 use crate::host::{ApiDaemon, Daemon, Machine};
 use crate::legacy::run_legacy_daemon;
@@ -253,6 +254,10 @@ impl State {
             database_cluster: None,
             exec: machine,
             files: Arc::new(HostFiles { gate: gate.clone(), host }),
+            firewall: Arc::new(HostFirewall {
+                gate: gate.clone(),
+                inner: self.hosts[host].firewall.clone(),
+            }),
             clock: Arc::new(HostClock { gate, host: Some(host) }),
             random: random(self.nature.seed, pid),
         }

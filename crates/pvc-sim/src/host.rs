@@ -11,7 +11,7 @@ use pvc_ports::{
     InterfaceCounters, Output, Services, ServicesError, UnitState,
 };
 use pvc_testkit::legacy::LegacyApi;
-use pvc_testkit::{MemoryFiles, MemoryNetwork, ScriptedExec, ScriptedServices};
+use pvc_testkit::{MemoryFiles, MemoryFirewall, MemoryNetwork, ScriptedExec, ScriptedServices};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -147,6 +147,7 @@ pub(crate) struct Host {
     pub listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
     pub network: Arc<MemoryNetwork>,
     pub files: Arc<MemoryFiles>,
+    pub firewall: Arc<MemoryFirewall>,
     /// No service is installed but the daemons, which have no unit.
     pub services: Arc<ScriptedServices>,
     /// The floating addresses that are here.
@@ -192,6 +193,7 @@ impl Host {
             listeners: Vec::new(),
             network: Arc::new(MemoryNetwork::new()),
             files: Arc::new(MemoryFiles::new()),
+            firewall: Arc::new(MemoryFirewall::new()),
             services: Arc::new(ScriptedServices::new()),
             addresses: BTreeSet::new(),
             daemon: None,
@@ -293,6 +295,7 @@ impl State {
         self.note(format!("{}: booted", self.hosts[host].name));
         self.hosts[host].booted = true;
         self.hosts[host].network = self.new_network(host);
+        self.hosts[host].firewall = Arc::new(MemoryFirewall::new());
         self.rearranged();
         self.start_daemon(host);
         self.start_api(host);

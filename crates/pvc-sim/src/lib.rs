@@ -26,6 +26,7 @@ mod chance;
 mod cluster;
 mod daemons;
 mod files;
+mod firewall;
 mod guests;
 mod host;
 mod legacy;

@@ -156,16 +156,6 @@ impl Network for HostNetwork {
         self.gate.pass().await;
         self.inner.set_setting(key, value).await
     }
-
-    async fn filter(&self) -> Result<Option<String>, NetworkError> {
-        self.gate.pass().await;
-        self.inner.filter().await
-    }
-
-    async fn set_filter(&self, ruleset: Option<&str>) -> Result<(), NetworkError> {
-        self.gate.pass().await;
-        self.inner.set_filter(ruleset).await
-    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,6 @@ pub enum NetworkChange {
     RouteAdded(Route),
     RouteRemoved(Route),
     Setting { key: String, value: String },
-    Filter { ruleset: Option<String> },
 }
 
 #[derive(Clone, Default)]
@@ -30,7 +29,6 @@ struct Inner {
     links: Links,
     routes: BTreeSet<Route>,
     settings: BTreeMap<String, String>,
-    filter: Option<String>,
     changes: Vec<NetworkChange>,
     /// When addresses go by themselves.
     leases: BTreeMap<(String, IpNet), Instant>,
@@ -115,11 +113,6 @@ impl MemoryNetwork {
     /// Takes a link away, of whatever kind, as a driver does when its card is pulled out.
     pub fn pull_out(&self, link: &str) {
         self.inner().take(link);
-    }
-
-    /// Takes the filter away, as `nft flush ruleset` does.
-    pub fn flush_filter(&self) {
-        self.inner().filter = None;
     }
 
     /// While set, every call fails as if the kernel refused.
@@ -451,20 +444,6 @@ impl Network for MemoryNetwork {
             let before = std::mem::replace(found, value.to_owned());
             let (key, value) = (key.to_owned(), value.to_owned());
             Ok((before != value).then_some(NetworkChange::Setting { key, value }))
-        })
-    }
-
-    async fn filter(&self) -> Result<Option<String>, NetworkError> {
-        let inner = self.inner();
-        inner.answers()?;
-        Ok(inner.filter.clone())
-    }
-
-    async fn set_filter(&self, ruleset: Option<&str>) -> Result<(), NetworkError> {
-        let ruleset = ruleset.map(str::to_owned);
-        self.change(|inner| {
-            inner.filter.clone_from(&ruleset);
-            Ok(Some(NetworkChange::Filter { ruleset }))
         })
     }
 }

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 
 use pvc_contracts::database_cluster::{DatabaseClusterFixture, database_cluster_contract};
 use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
+use pvc_contracts::firewall::{FirewallFixture, firewall_contract};
 use pvc_contracts::hypervisor::{
     HypervisorFixture, MigrationFixture, hypervisor_contract, migration_contract,
 };
@@ -22,9 +23,9 @@ use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_model::storage::VolumeId;
 use pvc_ports::{Bmc, FileAccess, FileOwner, Files as _, Storage};
 use pvc_testkit::{
-    BmcManner, FakeHost, MemoryFiles, MemoryNetwork, MemoryStorage, ScriptedDatabaseCluster,
-    ScriptedExec, ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock,
-    UnitManner,
+    BmcManner, FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ProgramManner,
+    ScriptedDatabaseCluster, ScriptedExec, ScriptedHypervisor, ScriptedPower, ScriptedPrograms,
+    ScriptedServices, SeededRandom, TokioClock, UnitManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -145,6 +146,18 @@ async fn the_files_in_memory_keep_the_contract() {
         files,
     };
     files_contract(fixture).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_firewall_in_memory_keeps_the_contract() {
+    let firewall = Arc::new(MemoryFirewall::new());
+    firewall.set_refusing(|_, rules| rules.is_some_and(|rules| rules.contains("@nobody")));
+    let fixture = FirewallFixture {
+        firewall,
+        tables: Box::new(|| "a table that nothing here could touch".to_owned()),
+        refused: "chain input { ip saddr @nobody drop }".to_owned(),
+    };
+    firewall_contract(fixture).await;
 }
 
 #[tokio::test(start_paused = true)]

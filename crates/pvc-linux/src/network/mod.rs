@@ -1,7 +1,6 @@
 //! This machine's network, asked and changed over netlink.
 
 mod announce;
-mod filter;
 mod kernel;
 
 use std::io;
@@ -311,14 +310,6 @@ impl Network for LinuxNetwork {
             io::ErrorKind::NotFound => NetworkError::NoSetting { key: key.to_owned() },
             _ => NetworkError::Refused { what: format!("set `{key}` to {value}"), source },
         })
-    }
-
-    async fn filter(&self) -> Result<Option<String>, NetworkError> {
-        filter::look().await
-    }
-
-    async fn set_filter(&self, ruleset: Option<&str>) -> Result<(), NetworkError> {
-        filter::load(ruleset).await
     }
 }
 

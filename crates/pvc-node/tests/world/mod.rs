@@ -19,7 +19,7 @@ use pvc_node::{
 use pvc_ports::{Clock, DatabaseCluster, GuestRun};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
-    FakeHost, FlakyTree, MemoryFiles, MemoryNetwork, MemoryStorage, ScriptedExec,
+    FakeHost, FlakyTree, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ScriptedExec,
     ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock, eventually,
 };
 use tokio::task::JoinHandle;
@@ -207,6 +207,7 @@ impl World {
             power: self.power.clone(),
             exec: self.exec.clone(),
             files: self.files.clone(),
+            firewall: Arc::new(MemoryFirewall::new()),
             clock: self.clock.clone(),
             random: Arc::new(SeededRandom::new(2)),
         }
