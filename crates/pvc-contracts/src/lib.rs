@@ -13,6 +13,7 @@ pub mod hypervisor;
 pub mod machine;
 pub mod network;
 pub mod power;
+pub mod programs;
 pub mod proxy;
 pub mod services;
 pub mod storage;

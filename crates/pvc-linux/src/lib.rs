@@ -14,6 +14,7 @@ mod memory;
 mod network;
 mod notify;
 mod process;
+mod programs;
 mod random;
 mod services;
 
@@ -27,5 +28,6 @@ pub use memory::{give_back_memory, one_heap};
 pub use network::LinuxNetwork;
 pub use notify::Notifier;
 pub use process::this_process;
+pub use programs::LinuxPrograms;
 pub use random::OsRandom;
 pub use services::Systemctl;

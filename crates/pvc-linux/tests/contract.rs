@@ -19,12 +19,13 @@ use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
 use pvc_contracts::firewall::{FirewallFixture, firewall_contract};
 use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
 use pvc_contracts::network::{NetworkFixture, network_contract};
+use pvc_contracts::programs::{ProgramsFixture, programs_contract};
 use pvc_linux::{
-    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, NftFirewall, OsRandom,
+    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, LinuxPrograms, NftFirewall, OsRandom,
     SystemClock,
 };
 use pvc_model::host_filter::{HostFilter, table};
-use pvc_ports::{FileOwner, Firewall as _, Network};
+use pvc_ports::{FileOwner, Firewall as _, Network, Program, ProgramSignal, Programs as _};
 
 /// Runs `test` on a thread in a network namespace of its own, which ends with it: whatever it does,
 /// this machine's network is not touched.
@@ -118,6 +119,85 @@ fn the_network_of_this_machine_keeps_the_contract() {
         wait(network_contract(Arc::new(LinuxNetwork::new()), fixture));
     });
     test.join().unwrap();
+}
+
+/// A program of a shell's words, every process of which says `token` in its environment.
+fn shell(token: &str, name: &str, script: &str) -> Program {
+    Program {
+        name: name.to_owned(),
+        program: "/bin/sh".to_owned(),
+        args: vec!["-c".to_owned(), script.to_owned()],
+        env: vec![("TOKEN".to_owned(), token.to_owned())],
+    }
+}
+
+/// How many processes say `token` in their environment. A zombie says nothing.
+fn processes_of(token: &str) -> usize {
+    let entry = format!("TOKEN={token}").into_bytes();
+    let says_so = |process: &std::fs::DirEntry| {
+        let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|said| said == entry)
+    };
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes.filter(says_so).count()
+}
+
+fn token(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_programs_of_this_machine_keep_the_contract() {
+    let token = token("contract");
+    // The shell handles a signal only between two commands, and `wait` is none that it waits for.
+    let on = "while :; do sleep 600 & wait $!; done";
+    let program = |name: &str, script: &str| shell(&token, name, script);
+    let mut absent = program("absent", "");
+    absent.program = "/nonexistent/program".to_owned();
+    let fixture = ProgramsFixture {
+        programs: Arc::new(LinuxPrograms::new(&token)),
+        steady: program("steady", &format!("trap 'echo reloaded' HUP; echo ready; {on}")),
+        failing: program("failing", "echo one; echo two >&2; exit 3"),
+        stubborn: program("stubborn", &format!("trap '' TERM; echo ready; {on}")),
+        forking: program("forking", &format!("setsid sleep 600 & echo ready; {on}")),
+        leaving: program("leaving", "setsid sleep 600 & echo ready"),
+        chatty: program("chatty", "head -c 100000000 /dev/zero | tr '\\0' x | fold -w 10000"),
+        absent,
+        processes: {
+            let token = token.clone();
+            Box::new(move || processes_of(&token))
+        },
+    };
+    programs_contract(fixture).await;
+}
+
+/// This test is its own daemon: run with `PVC_DAEMON` set it starts programs, and dies.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_daemon_has_left_is_ended_by_the_next_one_of_its_kind_alone() {
+    let token = std::env::var("PVC_DAEMON").unwrap_or_else(|_| token("killed"));
+    let programs = LinuxPrograms::new(&token);
+    if std::env::var("PVC_DAEMON").is_ok() {
+        let script = "setsid sleep 600 & sleep 600 & echo ready; wait";
+        let running = programs.start(&shell(&token, "left", script)).await.unwrap();
+        assert_eq!(running.line().await.as_deref(), Some("ready"));
+        nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).unwrap();
+    }
+    let name = "what_a_killed_daemon_has_left_is_ended_by_the_next_one_of_its_kind_alone";
+    let daemon = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact"])
+        .env("PVC_DAEMON", &token)
+        .output()
+        .unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&daemon.status), Some(9));
+    assert_eq!(processes_of(&token), 3);
+    let own = programs.start(&shell(&token, "own", "exec sleep 600")).await.unwrap();
+    assert_eq!(LinuxPrograms::new("another").end_left_over().await.unwrap(), 0);
+    assert_eq!(processes_of(&token), 4);
+    assert_eq!(programs.end_left_over().await.unwrap(), 3);
+    assert_eq!(processes_of(&token), 1, "its own goes on");
+    own.signal(ProgramSignal::Terminate);
+    own.ended().await;
+    assert_eq!(processes_of(&token), 0);
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod host;
 mod hypervisor;
 mod network;
 mod power;
+mod programs;
 mod random;
 mod services;
 mod storage;
@@ -41,6 +42,9 @@ pub use hypervisor::{
 };
 pub use network::{Network, NetworkError};
 pub use power::{Bmc, Power, PowerError};
+pub use programs::{
+    MOST_LINE_BYTES, Program, ProgramEnd, ProgramSignal, Programs, ProgramsError, RunningProgram,
+};
 pub use random::Random;
 pub use services::{Services, ServicesError, UnitState};
 pub use storage::{

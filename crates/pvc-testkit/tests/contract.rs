@@ -18,10 +18,11 @@ use pvc_contracts::hypervisor::{
 use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
 use pvc_contracts::network::{NetworkFixture, network_contract};
 use pvc_contracts::power::{PowerFixture, power_contract};
+use pvc_contracts::programs::{ProgramsFixture, programs_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_model::storage::VolumeId;
-use pvc_ports::{Bmc, FileAccess, FileOwner, Files as _, Storage};
+use pvc_ports::{Bmc, FileAccess, FileOwner, Files as _, Program, ProgramEnd, Storage};
 use pvc_testkit::{
     BmcManner, FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ProgramManner,
     ScriptedDatabaseCluster, ScriptedExec, ScriptedHypervisor, ScriptedPower, ScriptedPrograms,
@@ -158,6 +159,41 @@ async fn the_firewall_in_memory_keeps_the_contract() {
         refused: "chain input { ip saddr @nobody drop }".to_owned(),
     };
     firewall_contract(fixture).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scripted_programs_keep_the_contract() {
+    let programs = ScriptedPrograms::new();
+    let program = |name: &str, manner: ProgramManner| {
+        programs.set_manner(name, manner);
+        let (name, program) = (name.to_owned(), name.to_owned());
+        Program { name, program, args: Vec::new(), env: Vec::new() }
+    };
+    let says = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect();
+    let ready = || ProgramManner { says: says(&["ready"]), ..ProgramManner::default() };
+    let exits = |status| Some(ProgramEnd::Exited(status));
+    let hung_up = Some("reloaded".to_owned());
+    let fixture = ProgramsFixture {
+        steady: program("/steady", ProgramManner { says_when_hung_up: hung_up, ..ready() }),
+        failing: program(
+            "/failing",
+            ProgramManner { says: says(&["one", "two"]), ends: exits(3), ..ready() },
+        ),
+        stubborn: program("/stubborn", ProgramManner { is_stubborn: true, ..ready() }),
+        forking: program("/forking", ProgramManner { children: 1, ..ready() }),
+        leaving: program("/leaving", ProgramManner { children: 1, ends: exits(0), ..ready() }),
+        chatty: program(
+            "/chatty",
+            ProgramManner { says: says(&["x"; 10_000]), ends: exits(0), ..ready() },
+        ),
+        absent: program("/absent", ProgramManner { is_missing: true, ..ready() }),
+        processes: {
+            let programs = programs.clone();
+            Box::new(move || programs.processes())
+        },
+        programs: Arc::new(programs.clone()),
+    };
+    programs_contract(fixture).await;
 }
 
 #[tokio::test(start_paused = true)]
