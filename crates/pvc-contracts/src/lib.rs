@@ -19,4 +19,5 @@ pub mod services;
 pub mod storage;
 pub mod tree;
 pub mod tree_agreement;
+pub mod volume_streams;
 pub mod zookeeper_server;

@@ -25,6 +25,7 @@ mod services;
 mod storage;
 mod storage_cluster;
 mod tree;
+mod volume_streams;
 
 pub use aside::aside;
 pub use clock::Clock;
@@ -55,3 +56,4 @@ pub use tree::{
     Access, AccessControl, AccessList, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat,
     Tree, TreeError, TreeEvent, TreeWatch, check_path, parent_path,
 };
+pub use volume_streams::{Download, MOST_PIECE_BYTES, Upload, VolumeStreams};

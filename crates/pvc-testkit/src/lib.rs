@@ -43,5 +43,5 @@ pub use services::{ScriptedServices, UnitCall, UnitManner};
 pub use storage::MemoryStorage;
 pub use storage_cluster::{Said, ScriptedCluster};
 pub use tree::{Closed, FlakyTree};
-pub use volumes::MemoryVolumes;
+pub use volumes::{MemoryDownload, MemoryUpload, MemoryVolumes};
 pub use wait::{eventually, eventually_some};

@@ -21,6 +21,7 @@ use pvc_contracts::power::{PowerFixture, power_contract};
 use pvc_contracts::programs::{ProgramsFixture, programs_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
+use pvc_contracts::volume_streams::volume_streams_contract;
 use pvc_model::storage::VolumeId;
 use pvc_ports::{Bmc, FileAccess, FileOwner, Files as _, Program, ProgramEnd, Storage};
 use pvc_testkit::{
@@ -246,4 +247,11 @@ impl StorageFixture for InMemory {
 async fn the_storage_in_memory_keeps_the_contract() {
     let scratch = tempfile::tempdir().unwrap();
     storage_contract(&InMemory { storage: Arc::new(MemoryStorage::new()), scratch }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_streams_of_volumes_in_memory_keep_the_contract() {
+    let scratch = tempfile::tempdir().unwrap();
+    let storage = Arc::new(MemoryStorage::new());
+    volume_streams_contract(&InMemory { storage, scratch }).await;
 }
