@@ -16,18 +16,22 @@ use pvc_contracts::hypervisor::{
     HypervisorFixture, MigrationFixture, hypervisor_contract, migration_contract,
 };
 use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
-use pvc_contracts::network::{NetworkFixture, network_contract};
+use pvc_contracts::network::{ABLE, NetworkFixture, network_contract};
 use pvc_contracts::power::{PowerFixture, power_contract};
 use pvc_contracts::programs::{ProgramsFixture, programs_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_contracts::volume_streams::volume_streams_contract;
+use pvc_model::link::LinkAbilities;
 use pvc_model::storage::VolumeId;
-use pvc_ports::{Bmc, FileAccess, FileOwner, Files as _, Program, ProgramEnd, Storage};
+use pvc_ports::{
+    Bmc, FileAccess, FileOwner, Files as _, Program, ProgramEnd,
+    Storage,
+};
 use pvc_testkit::{
-    BmcManner, FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ProgramManner,
-    ScriptedDatabaseCluster, ScriptedExec, ScriptedHypervisor, ScriptedPower, ScriptedPrograms,
-    ScriptedServices, SeededRandom, TokioClock, UnitManner,
+    BmcManner, FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage,
+    ProgramManner, ScriptedDatabaseCluster, ScriptedExec, ScriptedHypervisor, ScriptedPower,
+    ScriptedPrograms, ScriptedServices, SeededRandom, TokioClock, UnitManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -63,9 +67,13 @@ async fn guests_move_between_scripted_hypervisors_as_between_real_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn the_network_in_memory_keeps_the_contract() {
-    let network = MemoryNetwork::new().with_device("ens4");
-    let fixture = NetworkFixture { device: "ens4".to_owned(), vlans: true };
-    network_contract(Arc::new(network), fixture).await;
+    let unable = LinkAbilities { vlans: false, vxlans: false, vlan_filtering: false };
+    for able in [ABLE, unable] {
+        let network = MemoryNetwork::new().with_device("ens4");
+        network.set_abilities(able);
+        network_contract(Arc::new(network), NetworkFixture { device: "ens4".to_owned(), able })
+            .await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
