@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ceph_cluster;
+pub mod database;
 pub mod database_cluster;
 pub mod files;
 pub mod firewall;

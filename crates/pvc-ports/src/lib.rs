@@ -11,6 +11,7 @@
 
 mod aside;
 mod clock;
+mod database;
 mod database_cluster;
 mod exec;
 mod files;
@@ -29,6 +30,7 @@ mod volume_streams;
 
 pub use aside::aside;
 pub use clock::Clock;
+pub use database::{Database, DatabaseError, Rows, SqlDialect, SqlValue, Statement, Transaction};
 pub use database_cluster::{DatabaseCluster, DatabaseClusterError};
 pub use exec::{Command, Exec, ExecError, Output};
 pub use files::{

@@ -9,6 +9,7 @@
 
 mod clock;
 mod contents;
+mod database;
 mod database_cluster;
 mod exec;
 mod files;
@@ -29,6 +30,7 @@ mod volumes;
 mod wait;
 
 pub use clock::TokioClock;
+pub use database::FlakyDatabase;
 pub use database_cluster::ScriptedDatabaseCluster;
 pub use exec::ScriptedExec;
 pub use files::MemoryFiles;

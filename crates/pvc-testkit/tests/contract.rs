@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use pvc_contracts::database::{DatabaseFixture, database_contract};
 use pvc_contracts::database_cluster::{DatabaseClusterFixture, database_cluster_contract};
 use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
 use pvc_contracts::firewall::{FirewallFixture, firewall_contract};
@@ -22,14 +23,15 @@ use pvc_contracts::programs::{ProgramsFixture, programs_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_contracts::volume_streams::volume_streams_contract;
+use pvc_database::SqliteDatabase;
 use pvc_model::link::LinkAbilities;
 use pvc_model::storage::VolumeId;
 use pvc_ports::{
-    Bmc, FileAccess, FileOwner, Files as _, Program, ProgramEnd,
-    Storage,
+    Bmc, Database as _, DatabaseError, FileAccess, FileOwner, Files as _, Program, ProgramEnd,
+    Statement, Storage,
 };
 use pvc_testkit::{
-    BmcManner, FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage,
+    BmcManner, FakeHost, FlakyDatabase, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage,
     ProgramManner, ScriptedDatabaseCluster, ScriptedExec, ScriptedHypervisor, ScriptedPower,
     ScriptedPrograms, ScriptedServices, SeededRandom, TokioClock, UnitManner,
 };
@@ -262,4 +264,41 @@ async fn the_streams_of_volumes_in_memory_keep_the_contract() {
     let scratch = tempfile::tempdir().unwrap();
     let storage = Arc::new(MemoryStorage::new());
     volume_streams_contract(&InMemory { storage, scratch }).await;
+}
+
+#[tokio::test]
+async fn a_flaky_database_keeps_the_contract_while_it_works() {
+    let database = Arc::new(FlakyDatabase::new(Arc::new(SqliteDatabase::in_memory())));
+    let absent = Arc::new(FlakyDatabase::new(Arc::new(SqliteDatabase::in_memory())));
+    absent.set_dead(true);
+    database_contract(DatabaseFixture { database, absent }).await;
+}
+
+#[tokio::test]
+async fn a_flaky_database_loses_transactions_and_answers_as_a_real_one_can() {
+    let database = FlakyDatabase::new(Arc::new(SqliteDatabase::in_memory()));
+    let run = async |words| {
+        let mut transaction = database.begin().await?;
+        let rows = transaction.run(Statement::new(words)).await?;
+        transaction.commit().await.map(|()| rows)
+    };
+    run("CREATE TABLE thing (at INTEGER)").await.unwrap();
+    let count = async || run("SELECT at FROM thing").await.unwrap().rows.len();
+    database.set_conflicts(1);
+    let error = run("INSERT INTO thing VALUES (1)").await.unwrap_err();
+    assert!(matches!(error, DatabaseError::Conflict), "{error}");
+    assert_eq!(count().await, 0);
+    database.set_lost_answers(1);
+    let error = run("INSERT INTO thing VALUES (1)").await.unwrap_err();
+    assert!(matches!(error, DatabaseError::Unknown { .. }), "{error}");
+    assert_eq!(count().await, 1);
+    let mut transaction = database.begin().await.unwrap();
+    database.set_dead(true);
+    for expected in ["nobody answers", "an earlier statement"] {
+        let error = transaction.run(Statement::new("DELETE FROM thing")).await.unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    drop(transaction);
+    database.set_dead(false);
+    assert_eq!(count().await, 1);
 }
