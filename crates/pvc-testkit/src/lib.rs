@@ -39,7 +39,7 @@ pub use exec::ScriptedExec;
 pub use files::MemoryFiles;
 pub use firewall::MemoryFirewall;
 pub use gate::Gate;
-pub use guests::{MemoryGuest, MemoryHypervisor};
+pub use guests::{MemoryGuest, MemoryHypervisor, migration_progress};
 pub use host::FakeHost;
 pub use hypervisor::{Manner, ScriptedHypervisor};
 pub use network::{MemoryNetwork, NetworkChange};
