@@ -15,8 +15,8 @@ use pvc_ports::{Clock, HostLoad};
 use pvc_store::synthetic::Shape;
 use pvc_store::{Changes, Store, VmChange};
 use pvc_testkit::{
-    FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
-    ScriptedServices,
+    FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ScriptedExec,
+    ScriptedHypervisor, ScriptedPower, ScriptedServices,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -164,8 +164,10 @@ fn ports(hypervisor: ScriptedHypervisor, host: Arc<FakeHost>) -> Ports {
         services: Arc::new(ScriptedServices::new()),
         host,
         power: Arc::new(ScriptedPower::new()),
-        database: None,
+        database_cluster: None,
         exec: Arc::new(ScriptedExec::without_programs()),
+        files: Arc::new(MemoryFiles::new()),
+        firewall: Arc::new(MemoryFirewall::new()),
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),
     }

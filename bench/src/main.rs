@@ -3,6 +3,7 @@
 //! `docs/dev/benchmarks.md` says what each figure means.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "nothing is simulated here")]
 
 mod cache;
 mod child;

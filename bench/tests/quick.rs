@@ -1,6 +1,7 @@
 //! The whole benchmark, as small as it gets: every figure is made.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "nothing is simulated here")]
 
 use std::process::Command;
 

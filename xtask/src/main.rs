@@ -4,6 +4,7 @@
 //! asked of the programs that have it.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "nothing is simulated here")]
 
 mod advisories;
 mod bench;

@@ -2,6 +2,8 @@
 //! when the file of the records is damaged. They are what `pvc cluster backup` writes, and `pvc
 //! cluster restore` reads them.
 
+#![allow(clippy::disallowed_methods, reason = "its tests look at files of their own")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

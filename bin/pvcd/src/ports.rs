@@ -8,11 +8,13 @@ use pvc_ceph::{CephOptions, RbdStorage};
 use pvc_config::{Ceph, Config, Zookeeper, ZookeeperTls};
 use pvc_directory::DirectoryStorage;
 use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
-use pvc_linux::{LinuxExec, LinuxHost, LinuxNetwork, OsRandom, SystemClock, Systemctl};
+use pvc_linux::{
+    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, NftFirewall, OsRandom, SystemClock, Systemctl,
+};
 use pvc_model::storage::RbdAccess;
 use pvc_node::Ports;
 use pvc_patroni::Patroni;
-use pvc_ports::{Database, Storage, Tree};
+use pvc_ports::{DatabaseCluster, Storage, Tree};
 use pvc_power::Ipmitool;
 use pvc_store::Store;
 use pvc_zookeeper::{Tls, ZookeeperOptions, ZookeeperTree};
@@ -28,15 +30,17 @@ pub fn machine(config: &Config) -> anyhow::Result<Ports> {
         services: Arc::new(Systemctl::new(Arc::new(LinuxExec))),
         host: Arc::new(LinuxHost::new()),
         power: Arc::new(Ipmitool::new(Arc::new(LinuxExec), Arc::new(SystemClock))),
-        database: database(config),
+        database_cluster: database_cluster(config),
         exec: Arc::new(LinuxExec),
+        files: Arc::new(LinuxFiles),
+        firewall: Arc::new(NftFirewall::new(Arc::new(LinuxExec))),
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),
     })
 }
 
 /// The database of a coordinator, where Patroni is among the services that PVC starts.
-fn database(config: &Config) -> Option<Arc<dyn Database>> {
+fn database_cluster(config: &Config) -> Option<Arc<dyn DatabaseCluster>> {
     let has_one =
         config.subsystems.networking && config.is_coordinator() && config.standalone.is_none();
     let address = config.networks.as_ref().filter(|_| has_one)?.cluster.address?;

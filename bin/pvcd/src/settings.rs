@@ -1,5 +1,7 @@
 //! From the configuration to what each role wants to know.
 
+#![allow(clippy::disallowed_methods, reason = "its tests look at files of their own")]
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};

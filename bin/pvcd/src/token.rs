@@ -1,6 +1,11 @@
 //! The token that a standalone daemon makes where nobody has set one: its API commands this machine
 //! as root, and is within reach of every program on it.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the standalone daemon's own file, before any port is there"
+)]
+
 use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, fchown};

@@ -1,5 +1,7 @@
 //! Sources of a configuration, and the ways to ask for one.
 
+#![allow(clippy::disallowed_methods, reason = "the configuration is read before any port is there")]
+
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;

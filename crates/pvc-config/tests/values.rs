@@ -1,5 +1,7 @@
 //! Values that valid files come to.
 
+#![allow(clippy::disallowed_methods, reason = "a configuration is a file")]
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

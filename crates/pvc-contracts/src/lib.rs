@@ -6,13 +6,19 @@
 #![forbid(unsafe_code)]
 
 pub mod ceph_cluster;
+pub mod database;
+pub mod database_cluster;
+pub mod files;
+pub mod firewall;
 pub mod hypervisor;
 pub mod machine;
 pub mod network;
 pub mod power;
+pub mod programs;
 pub mod proxy;
 pub mod services;
 pub mod storage;
 pub mod tree;
 pub mod tree_agreement;
+pub mod volume_streams;
 pub mod zookeeper_server;

@@ -7,17 +7,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_model::host_filter::HostFilter;
-use pvc_model::link::{IpNet, Link, LinkKind, Links, Route};
+use pvc_model::link::{
+    IpNet, Link, LinkAbilities, LinkKind, Links, PortVlan, PortVlans, Route, Vxlan,
+};
 use pvc_ports::{Network, NetworkError};
 
 /// What the suite needs from whoever runs it.
 pub struct NetworkFixture {
     /// A link that may be a port of a bridge, switched off and without addresses.
     pub device: String,
-    /// Whether this kernel has VLANs.
-    pub vlans: bool,
+    /// What this kernel can do.
+    pub able: LinkAbilities,
 }
+
+/// Of a kernel that can do everything.
+pub const ABLE: LinkAbilities = LinkAbilities { vlans: true, vxlans: true, vlan_filtering: true };
 
 const BRIDGE: &str = "brcontract";
 
@@ -38,9 +42,11 @@ pub async fn network_contract(network: Arc<dyn Network>, fixture: NetworkFixture
     suite.an_address_is_announced_on_a_link_that_is_up().await;
     suite.routes_come_and_go().await;
     suite.a_vlan_is_made_where_the_kernel_can().await;
+    suite.a_vxlan_is_made_where_the_kernel_can().await;
+    suite.a_bridge_keeps_the_vlans_of_its_ports_apart_where_the_kernel_can().await;
+    suite.what_the_kernel_can_do_is_found_out_without_a_trace().await;
     suite.settings_are_read_and_written_by_path().await;
-    suite.the_filter_is_replaced_whole_and_taken_away().await;
-    suite.a_removed_bridge_frees_its_ports_and_only_bridges_and_vlans_are_removed().await;
+    suite.a_removed_bridge_frees_its_ports_and_a_card_is_not_removed().await;
 }
 
 struct Suite {
@@ -49,33 +55,6 @@ struct Suite {
 }
 
 impl Suite {
-    async fn the_filter_is_replaced_whole_and_taken_away(&self) {
-        assert_eq!(self.filter().await, None, "nothing is filtered that nobody asked for");
-        self.set_filter(None).await;
-        let nodes = |nodes: &[[u8; 4]]| {
-            let nodes = nodes.iter().map(|node| IpNet::from(IpAddr::from(*node))).collect();
-            HostFilter::new(nodes, [].into(), [2181]).map(|filter| filter.ruleset())
-        };
-        self.set_filter(nodes(&[[10, 0, 1, 1]])).await;
-        let first = self.filter().await;
-        assert!(first.is_some());
-        assert_eq!(self.filter().await, first, "what is the same looks the same");
-        self.set_filter(nodes(&[[10, 0, 1, 1], [10, 0, 1, 2]])).await;
-        assert_ne!(self.filter().await, first);
-        self.set_filter(nodes(&[[10, 0, 1, 1]])).await;
-        assert_eq!(self.filter().await, first, "nothing of another one is left");
-        self.set_filter(None).await;
-        assert_eq!(self.filter().await, None);
-    }
-
-    async fn filter(&self) -> Option<String> {
-        self.network.filter().await.expect("the filter can be looked at")
-    }
-
-    async fn set_filter(&self, ruleset: Option<String>) {
-        self.network.set_filter(ruleset.as_deref()).await.expect("the filter is taken");
-    }
-
     async fn what_is_there_is_seen_in_one_look(&self) {
         let links = self.links().await;
         assert!(links.contains_key("lo"), "{links:?}");
@@ -119,6 +98,10 @@ impl Suite {
         is_no_link(network.set_master("absent", Some(BRIDGE)).await);
         is_no_link(network.set_master(BRIDGE, Some("absent")).await);
         is_no_link(network.create_vlan("vl7", "absent", 7).await);
+        let vxlan = Vxlan { lower: Some("absent".to_owned()), ..vxlan(7) };
+        is_no_link(network.create_vxlan("vx7", &vxlan).await);
+        is_no_link(network.set_vlan_filtering("absent", true).await);
+        is_no_link(network.set_vlans("absent", &PortVlans::new()).await);
         is_no_link(network.add_address("absent", address).await);
         is_no_link(network.announce("absent", address.addr()).await);
         ok(network.remove_address("absent", address).await);
@@ -236,7 +219,7 @@ impl Suite {
     async fn a_vlan_is_made_where_the_kernel_can(&self) {
         let device = &self.fixture.device;
         let made = self.network.create_vlan("vlcontract", device, 7).await;
-        if !self.fixture.vlans {
+        if !self.fixture.able.vlans {
             let error = made.expect_err("this kernel has no VLANs");
             assert!(matches!(error, NetworkError::Unsupported { .. }), "{error}");
             return;
@@ -260,9 +243,99 @@ impl Suite {
         assert!(!self.links().await.contains_key("vlcontract"));
     }
 
+    async fn a_vxlan_is_made_where_the_kernel_can(&self) {
+        let (network, name) = (&self.network, "vxcontract");
+        let device = Some(self.fixture.device.clone());
+        let local: IpAddr = "192.0.2.1".parse().expect("an address");
+        let made = network.create_vxlan(name, &vxlan(7)).await;
+        if !self.fixture.able.vxlans {
+            let error = made.expect_err("this kernel has no VXLANs");
+            assert!(matches!(error, NetworkError::Unsupported { .. }), "{error}");
+            return;
+        }
+        ok(made);
+        let error = network.create_vxlan("vxother", &vxlan(7)).await.expect_err("it is taken");
+        assert!(matches!(error, NetworkError::Refused { .. }), "{error}");
+        ok(network.remove_link(name).await);
+        for wanted in [
+            Vxlan { learning: true, ..vxlan(7) },
+            Vxlan { local: Some(local), port: 8472, ..vxlan(16_777_215) },
+            Vxlan { lower: device, local: "2001:db8::7".parse().ok(), ..vxlan(7) },
+        ] {
+            for _ in 0..2 {
+                ok(network.create_vxlan(name, &wanted).await);
+            }
+            let link = self.link(name).await;
+            assert_eq!(link.kind, LinkKind::Vxlan(wanted.clone()));
+            assert!(!link.up, "{link:?}");
+            let other = Vxlan { id: 8, ..wanted };
+            let error = network.create_vxlan(name, &other).await.expect_err("it is another one");
+            assert!(matches!(error, NetworkError::OtherKind { .. }), "{error}");
+            ok(network.set_master(name, Some(BRIDGE)).await);
+            ok(network.set_mtu(name, 1400).await);
+            assert_eq!(self.link(name).await.mtu, 1400);
+            ok(network.remove_link(name).await);
+            assert!(!self.links().await.contains_key(name));
+        }
+        assert!(network.create_vxlan(name, &vxlan(1 << 24)).await.is_err(), "24 bits are all");
+        assert!(!self.links().await.contains_key(name));
+    }
+
+    async fn a_bridge_keeps_the_vlans_of_its_ports_apart_where_the_kernel_can(&self) {
+        let (network, device) = (&self.network, &self.fixture.device);
+        let is_other = |error| matches!(error, NetworkError::OtherKind { .. });
+        assert!(is_other(network.set_vlan_filtering(device, true).await.expect_err("no bridge")));
+        ok(network.set_master(device, Some(BRIDGE)).await);
+        assert!(self.device().await.vlans.is_empty(), "nothing is kept apart");
+        let set = network.set_vlan_filtering(BRIDGE, true).await;
+        if !self.fixture.able.vlan_filtering {
+            let error = set.expect_err("this kernel mixes them");
+            assert!(matches!(error, NetworkError::Unsupported { .. }), "{error}");
+            assert!(!self.link(BRIDGE).await.vlan_filtering);
+            return;
+        }
+        ok(set);
+        let access = |vid: u16| (vid, PortVlan::ACCESS);
+        let tagged = |vid: u16| (vid, PortVlan::TAGGED);
+        assert_eq!(self.device().await.vlans, [access(1)].into());
+        let trunk: PortVlans = [access(7), tagged(8), tagged(4094)].into();
+        for vlans in [[access(7)].into(), trunk.clone(), trunk, [tagged(1), access(8)].into()] {
+            ok(network.set_vlans(device, &vlans).await);
+            assert_eq!(self.device().await.vlans, vlans);
+            assert_eq!(self.link(BRIDGE).await.vlans, [access(1)].into(), "it is not touched");
+        }
+        let before = self.device().await.vlans;
+        for bad in [tagged(0), tagged(4095)] {
+            let error = network.set_vlans(device, &[bad].into()).await.expect_err("no such VLAN");
+            assert!(matches!(error, NetworkError::Refused { .. }), "{error}");
+            assert_eq!(self.device().await.vlans, before);
+        }
+        ok(network.set_vlans(BRIDGE, &[tagged(7)].into()).await);
+        assert_eq!(self.link(BRIDGE).await.vlans, [tagged(7)].into());
+        ok(network.set_vlans(BRIDGE, &PortVlans::new()).await);
+        assert!(self.link(BRIDGE).await.vlans.is_empty());
+        ok(network.set_vlan_filtering(BRIDGE, false).await);
+        assert!(!self.link(BRIDGE).await.vlan_filtering);
+        assert!(self.device().await.vlans.is_empty(), "nothing is kept apart any more");
+        ok(network.set_master(device, None).await);
+        let error = network.set_vlans(device, &[tagged(7)].into()).await.expect_err("no port");
+        assert!(matches!(error, NetworkError::Refused { .. }), "{error}");
+    }
+
+    async fn what_the_kernel_can_do_is_found_out_without_a_trace(&self) {
+        let before = self.links().await;
+        assert_eq!(ok(self.network.abilities().await), self.fixture.able);
+        assert_eq!(self.links().await, before);
+    }
+
     async fn settings_are_read_and_written_by_path(&self) {
         let key = format!("net/ipv4/conf/{BRIDGE}/rp_filter");
         for value in ["0", "0", "1"] {
+            ok(self.network.set_setting(&key, value).await);
+            assert_eq!(ok(self.network.setting(&key).await).as_deref(), Some(value));
+        }
+        let key = format!("net/ipv6/conf/{BRIDGE}/disable_ipv6");
+        for value in ["1", "0"] {
             ok(self.network.set_setting(&key, value).await);
             assert_eq!(ok(self.network.setting(&key).await).as_deref(), Some(value));
         }
@@ -273,7 +346,7 @@ impl Suite {
         assert!(matches!(&error, NetworkError::NoSetting { key } if key == absent), "{error}");
     }
 
-    async fn a_removed_bridge_frees_its_ports_and_only_bridges_and_vlans_are_removed(&self) {
+    async fn a_removed_bridge_frees_its_ports_and_a_card_is_not_removed(&self) {
         ok(self.network.set_master(&self.fixture.device, Some(BRIDGE)).await);
         for _ in 0..2 {
             ok(self.network.remove_link(BRIDGE).await);
@@ -302,6 +375,10 @@ impl Suite {
         let via = via.map(|via| via.parse().expect("an address"));
         Route { to: net(to), via, link: Some(BRIDGE.to_owned()), metric }
     }
+}
+
+fn vxlan(id: u32) -> Vxlan {
+    Vxlan { id, local: None, lower: None, port: 4789, learning: false }
 }
 
 fn net(text: &str) -> IpNet {

@@ -24,8 +24,8 @@ use pvc_node::{
 use pvc_ports::{Clock, Hypervisor, Network, Services, ServicesError, Storage, UnitState};
 use pvc_store::{Change, Changes, NewVm, Store};
 use pvc_testkit::{
-    FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, NetworkChange, ScriptedExec,
-    ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock,
+    FlakyTree, MemoryNetwork, MemoryStorage, NetworkChange, ScriptedHypervisor, ScriptedServices,
+    SeededRandom, TokioClock, ports,
 };
 
 /// What operators are promised.
@@ -79,12 +79,9 @@ impl Machine {
             storage: self.storage.clone(),
             network: self.network.clone(),
             services: self.services.clone(),
-            host: Arc::new(FakeHost::new()),
-            database: None,
-            power: Arc::new(ScriptedPower::new()),
-            exec: Arc::new(ScriptedExec::without_programs()),
             clock: self.clock.clone(),
             random: Arc::new(SeededRandom::new(2)),
+            ..ports()
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
 
 /// Number of bytes that are read at once.
@@ -65,7 +66,7 @@ pub(crate) fn copy_contents(from: &File, to: &File, copying: &Copying) -> io::Re
 }
 
 /// The next range that is not a hole, from `at` on.
-fn next_data(file: &File, at: u64, length: u64) -> io::Result<Option<(u64, u64)>> {
+pub(crate) fn next_data(file: &File, at: u64, length: u64) -> io::Result<Option<(u64, u64)>> {
     if at >= length {
         return Ok(None);
     }
@@ -104,4 +105,26 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64, copying: &Copying) -
         at += got as u64;
     }
     Ok(())
+}
+
+/// Writes `bytes` over what is at `at`. Long zeros become holes, where the file system can.
+pub(crate) fn write_without_holes(to: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut block_at = at;
+    for block in bytes.chunks(BLOCK) {
+        let is_zero = block.iter().all(|byte| *byte == 0);
+        if !is_zero || !punch(to, block_at, block.len()) {
+            to.write_all_at(block, block_at)?;
+        }
+        block_at += block.len() as u64;
+    }
+    Ok(())
+}
+
+/// Makes a range of the file zeros that take no room. `false` if the file system cannot do that.
+fn punch(file: &File, at: u64, length: usize) -> bool {
+    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    match (i64::try_from(at), i64::try_from(length)) {
+        (Ok(at), Ok(length)) => fallocate(file, flags, at, length).is_ok(),
+        _ => false,
+    }
 }

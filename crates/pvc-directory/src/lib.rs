@@ -23,6 +23,7 @@
 mod copy;
 mod layout;
 mod lock;
+mod streams;
 
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -35,7 +36,9 @@ use async_trait::async_trait;
 use pvc_model::qcow2;
 use pvc_model::space::{Lack, check_room};
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{Attachment, ImageFormat, PoolInfo, Storage, StorageError, VolumeInfo, VolumeLock};
+use pvc_ports::{
+    Attachment, ImageFormat, PoolInfo, Storage, StorageError, VolumeInfo, VolumeLock, VolumeStreams,
+};
 
 use crate::copy::{Copying, copy_contents};
 use crate::layout::{Root, Volume, failed};
@@ -331,6 +334,10 @@ impl Storage for DirectoryStorage {
             ImageFormat::Raw => self.import_raw(volume, source, force).await,
             ImageFormat::Qcow2 => self.import_qcow2(volume, source, force).await,
         }
+    }
+
+    fn streams(&self) -> Option<&dyn VolumeStreams> {
+        Some(self)
     }
 
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use pvc_contracts::storage::{StorageFixture, storage_contract};
+use pvc_contracts::volume_streams::volume_streams_contract;
 use pvc_directory::DirectoryStorage;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{Attachment, ImageFormat, Storage, StorageError};
@@ -119,6 +120,20 @@ async fn the_storage_contract_holds() {
     let directory = Directory::new();
     storage_contract(&directory).await;
     assert_eq!(directory.leftovers(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_streams_of_volumes_keep_the_contract() {
+    let directory = Directory::new();
+    volume_streams_contract(&directory).await;
+    // What was dropped is removed in its own time.
+    for _ in 0..600 {
+        if directory.leftovers() == 0 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    panic!("{} uploads are left over", directory.leftovers());
 }
 
 #[tokio::test]

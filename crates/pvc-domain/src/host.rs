@@ -18,7 +18,7 @@ pub struct ForHost<'a> {
     pub domain_type: &'a str,
     /// Path of this host's own emulator.
     pub emulator: &'a str,
-    /// Whether a program is there on this host.
+    /// Whether a program is there on this host; asked of the emulator that the XML names.
     pub is_here: &'a dyn Fn(&str) -> bool,
     pub volumes: &'a Volumes,
     /// File that the console is to be logged to; `None` leaves that to the XML.

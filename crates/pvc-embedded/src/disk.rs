@@ -3,6 +3,8 @@
 //! One [`Change`] is one transaction of the file, on disk when [`Disk::write`] returns. A failed
 //! write leaves redb unusable until the file is opened again, which is done before the next write.
 
+#![allow(clippy::disallowed_methods, reason = "an adapter: the tree's own file")]
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Bound;

@@ -1,5 +1,7 @@
 //! What the embedded tree keeps when the process dies, the disk fills up or the file is damaged.
 
+#![allow(clippy::disallowed_methods, reason = "the tests damage real files")]
+
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};

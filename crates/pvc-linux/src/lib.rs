@@ -6,22 +6,28 @@
 mod clock;
 mod exec;
 mod exit;
+mod files;
+mod firewall;
 mod host;
 pub mod log;
 mod memory;
 mod network;
 mod notify;
 mod process;
+mod programs;
 mod random;
 mod services;
 
 pub use clock::SystemClock;
 pub use exec::LinuxExec;
 pub use exit::leave;
+pub use files::LinuxFiles;
+pub use firewall::NftFirewall;
 pub use host::LinuxHost;
 pub use memory::{give_back_memory, one_heap};
 pub use network::LinuxNetwork;
 pub use notify::Notifier;
 pub use process::this_process;
+pub use programs::LinuxPrograms;
 pub use random::OsRandom;
 pub use services::Systemctl;

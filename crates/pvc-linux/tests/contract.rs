@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -14,11 +15,18 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
+use pvc_contracts::firewall::{FirewallFixture, firewall_contract};
 use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
 use pvc_contracts::network::{NetworkFixture, network_contract};
-use pvc_linux::{LinuxExec, LinuxHost, LinuxNetwork, OsRandom, SystemClock};
-use pvc_model::host_filter::HostFilter;
-use pvc_ports::Network;
+use pvc_contracts::programs::{ProgramsFixture, programs_contract};
+use pvc_linux::{
+    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, LinuxPrograms, NftFirewall, OsRandom,
+    SystemClock,
+};
+use pvc_model::host_filter::{HostFilter, table};
+use pvc_model::link::{LinkAbilities, LinkKind, PortVlan, Vxlan};
+use pvc_ports::{FileOwner, Firewall as _, Network, Program, ProgramSignal, Programs as _};
 
 /// Runs `test` on a thread in a network namespace of its own, which ends with it: whatever it does,
 /// this machine's network is not touched.
@@ -66,22 +74,155 @@ fn this_machine_keeps_the_contracts() {
     });
 }
 
+struct RealPaths;
+
+impl HostilePaths for RealPaths {
+    fn link(&self, path: &Path, to: &Path) {
+        std::os::unix::fs::symlink(to, path).unwrap();
+    }
+
+    fn fifo(&self, path: &Path) {
+        nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+
+    fn sparse(&self, path: &Path, length_bytes: u64) {
+        std::fs::File::create(path).unwrap().set_len(length_bytes).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_files_of_this_machine_keep_the_contract() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = FilesFixture {
+        files: Arc::new(LinuxFiles),
+        directory: directory.path().to_owned(),
+        hostile: Box::new(RealPaths),
+        owner: FileOwner { user: "nobody".to_owned(), group: "nogroup".to_owned() },
+    };
+    files_contract(fixture).await;
+}
+
 #[test]
 fn the_network_of_this_machine_keeps_the_contract() {
     let test = alone(|| {
         ip("link add ens4 type veth peer name far4");
         ip("link set far4 up");
-        let vlans = tries_ip("link add link ens4 name probe type vlan id 9");
-        if vlans {
-            ip("link del probe");
-        } else {
-            eprintln!(
-                "this kernel has no VLANs: that they are refused by name is all that is tested of \
-                 them"
-            );
-        }
-        let fixture = NetworkFixture { device: "ens4".to_owned(), vlans };
+        let can = |what: &str| {
+            let able = tries_ip(&format!("link add name probe {what}"));
+            match able {
+                true => ip("link del probe"),
+                false => eprintln!(
+                    "this kernel refuses `{what}`: that this is said is all that \
+                                    is tested of it"
+                ),
+            }
+            able
+        };
+        let able = LinkAbilities {
+            vlans: can("link ens4 type vlan id 9"),
+            vxlans: can("type vxlan id 9 dstport 4789"),
+            vlan_filtering: can("type bridge vlan_filtering 1"),
+        };
+        let fixture = NetworkFixture { device: "ens4".to_owned(), able };
         wait(network_contract(Arc::new(LinuxNetwork::new()), fixture));
+    });
+    test.join().unwrap();
+}
+
+/// A program of a shell's words, every process of which says `token` in its environment.
+fn shell(token: &str, name: &str, script: &str) -> Program {
+    Program {
+        name: name.to_owned(),
+        program: "/bin/sh".to_owned(),
+        args: vec!["-c".to_owned(), script.to_owned()],
+        env: vec![("TOKEN".to_owned(), token.to_owned())],
+    }
+}
+
+/// How many processes say `token` in their environment. A zombie says nothing.
+fn processes_of(token: &str) -> usize {
+    let entry = format!("TOKEN={token}").into_bytes();
+    let says_so = |process: &std::fs::DirEntry| {
+        let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|said| said == entry)
+    };
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes.filter(says_so).count()
+}
+
+fn token(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_programs_of_this_machine_keep_the_contract() {
+    let token = token("contract");
+    // The shell handles a signal only between two commands, and `wait` is none that it waits for.
+    let on = "while :; do sleep 600 & wait $!; done";
+    let program = |name: &str, script: &str| shell(&token, name, script);
+    let mut absent = program("absent", "");
+    absent.program = "/nonexistent/program".to_owned();
+    let fixture = ProgramsFixture {
+        programs: Arc::new(LinuxPrograms::new(&token)),
+        steady: program("steady", &format!("trap 'echo reloaded' HUP; echo ready; {on}")),
+        failing: program("failing", "echo one; echo two >&2; exit 3"),
+        stubborn: program("stubborn", &format!("trap '' TERM; echo ready; {on}")),
+        forking: program("forking", &format!("setsid sleep 600 & echo ready; {on}")),
+        leaving: program("leaving", "setsid sleep 600 & echo ready"),
+        chatty: program("chatty", "head -c 100000000 /dev/zero | tr '\\0' x | fold -w 10000"),
+        absent,
+        processes: {
+            let token = token.clone();
+            Box::new(move || processes_of(&token))
+        },
+    };
+    programs_contract(fixture).await;
+}
+
+/// This test is its own daemon: run with `PVC_DAEMON` set it starts programs, and dies.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_daemon_has_left_is_ended_by_the_next_one_of_its_kind_alone() {
+    let token = std::env::var("PVC_DAEMON").unwrap_or_else(|_| token("killed"));
+    let programs = LinuxPrograms::new(&token);
+    if std::env::var("PVC_DAEMON").is_ok() {
+        let script = "setsid sleep 600 & sleep 600 & echo ready; wait";
+        let running = programs.start(&shell(&token, "left", script)).await.unwrap();
+        assert_eq!(running.line().await.as_deref(), Some("ready"));
+        nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).unwrap();
+    }
+    let name = "what_a_killed_daemon_has_left_is_ended_by_the_next_one_of_its_kind_alone";
+    let daemon = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact"])
+        .env("PVC_DAEMON", &token)
+        .output()
+        .unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&daemon.status), Some(9));
+    assert_eq!(processes_of(&token), 3);
+    let own = programs.start(&shell(&token, "own", "exec sleep 600")).await.unwrap();
+    assert_eq!(LinuxPrograms::new("another").end_left_over().await.unwrap(), 0);
+    assert_eq!(processes_of(&token), 4);
+    assert_eq!(programs.end_left_over().await.unwrap(), 3);
+    assert_eq!(processes_of(&token), 1, "its own goes on");
+    own.signal(ProgramSignal::Terminate);
+    own.ended().await;
+    assert_eq!(processes_of(&token), 0);
+}
+
+#[test]
+fn the_firewall_of_this_machine_keeps_the_contract() {
+    let test = alone(|| {
+        nft("add table inet theirs");
+        nft("add chain inet theirs input");
+        nft("add table bridge pvc-contrac");
+        let fixture = FirewallFixture {
+            firewall: Arc::new(NftFirewall::new(Arc::new(LinuxExec))),
+            tables: Box::new(|| {
+                let listed = Command::new("nft").args(["list", "ruleset"]).output().unwrap();
+                String::from_utf8(listed.stdout).unwrap()
+            }),
+            refused: "chain input {\n\tip saddr @nobody drop\n}".to_owned(),
+        };
+        wait(firewall_contract(fixture));
     });
     test.join().unwrap();
 }
@@ -96,6 +237,11 @@ fn what_ip_makes_is_seen_as_it_is() {
         ip("addr add 10.0.0.250/32 dev br7");
         ip("addr add 2001:db8::7/64 dev br7 nodad");
         ip("link add vx9 type vxlan id 9 dstport 4789 dev br7");
+        let filters = tries_ip("link set br7 type bridge vlan_filtering 1");
+        if filters {
+            bridge("vlan add dev ens4 vid 7 pvid");
+            bridge("vlan add dev ens4 vid 9");
+        }
         ip("link set br7 up");
         ip("route add default via 10.0.0.254");
         ip("route add 10.9.0.0/16 via 10.0.0.253 metric 7 table 99");
@@ -111,7 +257,18 @@ fn what_ip_makes_is_seen_as_it_is() {
             (9000, Some("br7"), true, false)
         );
         assert_eq!(port.kind.to_string(), "veth");
-        assert_eq!(links["vx9"].kind.to_string(), "vxlan");
+        let lower = Some("br7".to_owned());
+        let vxlan = Vxlan { id: 9, local: None, lower, port: 4789, learning: true };
+        assert_eq!(links["vx9"].kind, LinkKind::Vxlan(vxlan));
+        assert_eq!(bridge.vlan_filtering, filters, "{bridge:?}");
+        let (pvid, untagged) = (PortVlan { pvid: true, untagged: false }, PortVlan::TAGGED);
+        let expected = [(1, PortVlan { untagged: true, ..untagged }), (7, pvid), (9, untagged)];
+        if filters {
+            assert_eq!(bridge.vlans, [(1, PortVlan::ACCESS)].into());
+            assert_eq!(port.vlans, expected.into());
+        } else {
+            assert!(bridge.vlans.is_empty() && port.vlans.is_empty(), "{links:?}");
+        }
         let addresses: Vec<String> = bridge.addresses.iter().map(ToString::to_string).collect();
         for wanted in ["10.0.0.1/24", "10.0.0.250/32", "2001:db8::7/64"] {
             assert!(addresses.iter().any(|address| address == wanted), "{addresses:?}");
@@ -266,14 +423,14 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
             .map(|port| std::net::TcpListener::bind(format!("[::]:{port}")).unwrap())
             .into();
         let udp = std::net::UdpSocket::bind("10.0.1.1:6801").unwrap();
-        let network = LinuxNetwork::new();
+        let firewall = NftFirewall::new(Arc::new(LinuxExec));
         // Somebody else's table, which has to stay.
         nft("add table inet theirs");
         let nodes = ["10.0.1.1/32", "10.0.1.2/32"].map(|net| net.parse().unwrap());
         let allowed = ["2001:db8::7/128"].map(|net| net.parse().unwrap());
         let filter =
             HostFilter::new(nodes.into(), allowed.into(), [2181]).unwrap().leaving_open(7370);
-        wait(network.set_filter(Some(&filter.ruleset()))).unwrap();
+        wait(firewall.apply(&table(), Some(&filter.rules()))).unwrap();
         assert!(connects("10.0.1.1", "10.0.1.1:2181") && connects("127.0.0.1", "127.0.0.1:2181"));
         hear.recv().unwrap();
         checked.send(()).unwrap();
@@ -285,13 +442,18 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
             "the answers to this node come in"
         );
         checked.send(()).unwrap();
-        wait(network.set_filter(None)).unwrap();
-        assert_eq!(wait(network.filter()).unwrap(), None);
+        wait(firewall.apply(&table(), None)).unwrap();
+        assert_eq!(wait(firewall.table(&table())).unwrap(), None);
         let tables = Command::new("nft").args(["list", "tables"]).output().unwrap();
         assert_eq!(String::from_utf8(tables.stdout).unwrap().trim(), "table inet theirs");
     });
     other.join().unwrap();
     node.join().unwrap();
+}
+
+fn bridge(args: &str) {
+    let status = Command::new("bridge").args(args.split_whitespace()).status();
+    assert!(status.expect("iproute2 is installed").success(), "`bridge {args}` fails");
 }
 
 fn nft(command: &str) {

@@ -7,13 +7,16 @@
 //! forwarded, and the tables of others stay as they are.
 
 use std::collections::BTreeSet;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::ops::RangeInclusive;
 
+use crate::firewall::{TableFamily, TableName};
 use crate::link::IpNet;
 
-/// The table of nftables that is ours, of the family `inet`.
-pub const TABLE: &str = "pvc-hosts";
+/// The table that is the filter.
+pub fn table() -> TableName {
+    TableName::new(TableFamily::Inet, "pvc-hosts").expect("the name is one of ours")
+}
 
 /// Rules about who may reach which ports of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,59 +90,47 @@ impl HostFilter {
         self
     }
 
-    /// Input for `nft -f` that makes this table of nothing, or of any table of this name, in one
-    /// step: no packet meets half of it.
+    /// Text between the braces of the [`table`].
     ///
     /// Connections are judged by the packet that begins them (SYN without ACK). Those that stand
     /// already go on, answers to what this node asks from a port of these ranges come in, and
     /// Ceph's traffic needs no connection tracking.
-    pub fn ruleset(&self) -> String {
+    pub fn rules(&self) -> String {
         let sources = || self.nodes.iter().chain(&self.allowed);
         let v4 = elements(sources().filter(|net| matches!(net, IpNet::V4(_))));
         let v6 = elements(sources().filter(|net| matches!(net, IpNet::V6(_))));
         let ports = join(&self.ports);
         let open = match self.open.is_empty() {
             true => String::new(),
-            false => format!("\t\ttcp dport {{ {} }} accept\n", join(&self.open)),
+            false => format!("\ttcp dport {{ {} }} accept\n", join(&self.open)),
         };
-        let mut text = removal();
-        write!(
-            text,
+        format!(
             "\
-table inet {TABLE} {{
-	set sources4 {{
-		type ipv4_addr
-		flags interval
-		auto-merge
-{v4}	}}
-	set sources6 {{
-		type ipv6_addr
-		flags interval
-		auto-merge
-{v6}	}}
-	chain input {{
-		type filter hook input priority filter - 10; policy accept;
-		iifname \"lo\" accept
-		ip saddr @sources4 accept
-		ip6 saddr @sources6 accept
-{open}		tcp flags & (syn | ack | rst) == syn tcp dport {{ {ports} }} counter drop
-	}}
+set sources4 {{
+	type ipv4_addr
+	flags interval
+	auto-merge
+{v4}}}
+set sources6 {{
+	type ipv6_addr
+	flags interval
+	auto-merge
+{v6}}}
+chain input {{
+	type filter hook input priority filter - 10; policy accept;
+	iifname \"lo\" accept
+	ip saddr @sources4 accept
+	ip6 saddr @sources6 accept
+{open}	tcp flags & (syn | ack | rst) == syn tcp dport {{ {ports} }} counter drop
 }}
 "
         )
-        .expect("a string takes all that is written to it");
-        text
     }
-}
-
-/// Input for `nft -f` that takes our table away, if there is one.
-pub fn removal() -> String {
-    format!("add table inet {TABLE}\ndelete table inet {TABLE}\n")
 }
 
 fn elements<'a>(nets: impl Iterator<Item = &'a IpNet>) -> String {
     let list = join(&nets.map(IpNet::trunc).collect());
-    if list.is_empty() { String::new() } else { format!("\t\telements = {{ {list} }}\n") }
+    if list.is_empty() { String::new() } else { format!("\telements = {{ {list} }}\n") }
 }
 
 fn join<T: fmt::Display>(items: &BTreeSet<T>) -> String {
@@ -149,6 +140,7 @@ fn join<T: fmt::Display>(items: &BTreeSet<T>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::firewall::check_rules;
 
     fn nets(texts: &[&str]) -> BTreeSet<IpNet> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -158,10 +150,8 @@ mod tests {
     fn the_rules_let_nodes_and_the_named_in_and_drop_the_beginnings_of_others() {
         let nodes = nets(&["10.0.1.1/32", "10.0.1.2/32"]);
         let allowed = nets(&["192.0.2.7/24", "2001:db8::/48"]);
-        let text = HostFilter::new(nodes, allowed, [2181, 5432]).unwrap().ruleset();
-        assert!(text.starts_with(
-            "add table inet pvc-hosts\ndelete table inet pvc-hosts\ntable inet pvc-hosts {\n"
-        ));
+        let text = HostFilter::new(nodes, allowed, [2181, 5432]).unwrap().rules();
+        assert_eq!(check_rules(&text), Ok(()));
         assert!(text.contains("elements = { 10.0.1.1/32, 10.0.1.2/32, 192.0.2.0/24 }"), "{text}");
         assert!(text.contains("elements = { 2001:db8::/48 }"), "{text}");
         for port in [
@@ -183,8 +173,8 @@ mod tests {
     #[test]
     fn a_port_in_the_midst_of_the_others_is_left_open() {
         let filter = HostFilter::new(nets(&["10.0.1.1/32"]), BTreeSet::new(), []).unwrap();
-        assert!(!filter.ruleset().contains("tcp dport { 7370 }"));
-        let text = filter.leaving_open(7370).ruleset();
+        assert!(!filter.rules().contains("tcp dport { 7370 }"));
+        let text = filter.leaving_open(7370).rules();
         let (accept, drop) = (text.find("tcp dport { 7370 } accept"), text.find("drop"));
         assert!(accept.is_some() && accept < drop, "{text}");
     }
@@ -196,7 +186,7 @@ mod tests {
 
     #[test]
     fn an_empty_family_has_no_list_of_elements() {
-        let text = HostFilter::new(nets(&["10.0.1.1/32"]), BTreeSet::new(), []).unwrap().ruleset();
+        let text = HostFilter::new(nets(&["10.0.1.1/32"]), BTreeSet::new(), []).unwrap().rules();
         assert_eq!(text.matches("elements").count(), 1, "{text}");
     }
 }

@@ -15,10 +15,11 @@
 
 pub mod attention;
 pub mod cluster;
-pub mod database;
+pub mod database_cluster;
 pub mod domain;
 pub mod fault;
 pub mod fence;
+pub mod firewall;
 pub mod flush;
 pub mod host_filter;
 pub mod job;

@@ -25,6 +25,55 @@ pub struct Link {
     pub mac: Option<Mac>,
     /// Each with the prefix length of the network that it stands in.
     pub addresses: BTreeSet<IpNet>,
+    /// Of a bridge: whether it keeps the VLANs of its ports apart.
+    pub vlan_filtering: bool,
+    /// The VLANs that it takes part in, as a bridge that keeps them apart or as a port of one; else
+    /// empty.
+    pub vlans: PortVlans,
+}
+
+/// VLANs of a port by their numbers, 1 to 4094.
+pub type PortVlans = BTreeMap<u16, PortVlan>;
+
+/// How a port takes part in a VLAN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortVlan {
+    /// What comes in without a tag belongs to it. At most one VLAN of a port can be that.
+    pub pvid: bool,
+    /// What goes out has no tag.
+    pub untagged: bool,
+}
+
+impl PortVlan {
+    /// In both directions with a tag.
+    pub const TAGGED: PortVlan = PortVlan { pvid: false, untagged: false };
+    /// In both directions without a tag.
+    pub const ACCESS: PortVlan = PortVlan { pvid: true, untagged: true };
+}
+
+/// A tunnel for the frames of one network, as this machine's end of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vxlan {
+    /// The VNI, 1 to 16,777,215.
+    pub id: u32,
+    /// The address that the other ends send to; `None` leaves it to the route.
+    pub local: Option<IpAddr>,
+    /// The link that it is bound to, if any; also `None` if that lies in another network namespace.
+    pub lower: Option<String>,
+    /// The UDP port, here and there.
+    pub port: u16,
+    /// Whether it learns from what comes in who is where. Not with EVPN, which tells it.
+    pub learning: bool,
+}
+
+/// What the kernel of a machine can do with links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkAbilities {
+    /// VLANs as links of their own.
+    pub vlans: bool,
+    pub vxlans: bool,
+    /// Bridges that keep the VLANs of their ports apart.
+    pub vlan_filtering: bool,
 }
 
 /// An Ethernet address.
@@ -40,7 +89,8 @@ pub enum LinkKind {
         lower: Option<String>,
         id: u16,
     },
-    /// Any other, by the kernel's word for it: `bond`, `veth`, `vxlan`.
+    Vxlan(Vxlan),
+    /// Any other, by the kernel's word for it: `bond`, `veth`.
     Other(String),
 }
 
@@ -50,6 +100,7 @@ impl fmt::Display for LinkKind {
             LinkKind::Device => f.write_str("device"),
             LinkKind::Bridge => f.write_str("bridge"),
             LinkKind::Vlan { id, .. } => write!(f, "VLAN {id}"),
+            LinkKind::Vxlan(vxlan) => write!(f, "VXLAN {}", vxlan.id),
             LinkKind::Other(kind) => f.write_str(kind),
         }
     }

@@ -5,14 +5,13 @@
 //! bounded write every two seconds.
 
 use std::collections::BTreeMap;
-use std::io::{self, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use pvc_model::Uuid;
+use pvc_model::{Uuid, with_causes};
+use pvc_ports::{FileInfo, Files, FilesError};
 use pvc_store::Report;
-use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
@@ -24,7 +23,7 @@ const POLL: Duration = Duration::from_millis(500);
 const LEAST: Duration = Duration::from_secs(2);
 
 /// The most that is kept of one console.
-const MOST_BYTES: usize = 256 * 1024;
+const MOST_BYTES: usize = 256 << 10;
 
 /// A file that has grown beyond this is cut to its end: not every machine has somebody who rotates
 /// it, and a guest that prints without end must not fill the disk.
@@ -33,17 +32,9 @@ const CUT_BEYOND: u64 = 8 << 20;
 /// How long the store may take for the consoles.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// What is known of a file: if none of it changed, neither did the text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Fingerprint {
-    inode: u64,
-    length: u64,
-    modified: Option<SystemTime>,
-}
-
 struct Watcher {
     path: PathBuf,
-    seen: Option<Fingerprint>,
+    seen: Option<FileInfo>,
     written: Option<String>,
     not_before: Duration,
     /// Whether a failure to read was said already.
@@ -116,13 +107,14 @@ impl Consoles {
     /// The console's text, if it has changed since it was last read.
     async fn text(&self, vm: Uuid, watcher: &mut Watcher) -> Option<Report> {
         let lines = self.shared.settings.console_log_lines;
-        match read_if_changed(&watcher.path, watcher.seen).await {
+        let files = self.shared.ports.files.as_ref();
+        match read_if_changed(files, &watcher.path, watcher.seen.as_ref()).await {
             Ok(None) => None,
-            Ok(Some((fingerprint, bytes))) => {
-                watcher.seen = Some(fingerprint);
-                if fingerprint.length > CUT_BEYOND {
-                    cut(vm, &watcher.path, &bytes).await;
+            Ok(Some((info, bytes))) => {
+                if info.length_bytes > CUT_BEYOND {
+                    cut(files, vm, &watcher.path).await;
                 }
+                watcher.seen = Some(info);
                 let text = last_lines(&bytes, lines);
                 let is_new = watcher.written.as_ref() != Some(&text);
                 watcher.written = Some(text.clone());
@@ -130,8 +122,8 @@ impl Consoles {
             }
             Err(error) => {
                 if !std::mem::replace(&mut watcher.complained, true) {
-                    let path = watcher.path.display();
-                    tracing::warn!(%error, %path, "the console log cannot be read");
+                    let error = with_causes(&error);
+                    tracing::warn!(error, "the console log cannot be read");
                 }
                 None
             }
@@ -151,45 +143,26 @@ impl Consoles {
 
 /// The end of the file if it is not the one `seen`. A file that is not there has nothing in it.
 async fn read_if_changed(
+    files: &dyn Files,
     path: &Path,
-    seen: Option<Fingerprint>,
-) -> io::Result<Option<(Fingerprint, Vec<u8>)>> {
-    use std::os::unix::fs::MetadataExt as _;
-    let opened = tokio::fs::metadata(path).await;
-    let metadata = match opened {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let fingerprint = Fingerprint {
-        inode: metadata.ino(),
-        length: metadata.len(),
-        modified: metadata.modified().ok(),
-    };
-    if seen == Some(fingerprint) {
+    seen: Option<&FileInfo>,
+) -> Result<Option<(FileInfo, Vec<u8>)>, FilesError> {
+    let found = files.look(path).await?;
+    if found.is_none() || found.as_ref() == seen {
         return Ok(None);
     }
-    let mut file = tokio::fs::File::open(path).await?;
-    let from = fingerprint.length.saturating_sub(MOST_BYTES as u64);
-    file.seek(SeekFrom::Start(from)).await?;
-    let mut bytes = Vec::new();
-    file.take(MOST_BYTES as u64).read_to_end(&mut bytes).await?;
-    Ok(Some((fingerprint, bytes)))
+    match files.read_end(path, MOST_BYTES as u64).await {
+        Err(FilesError::Missing { .. }) => Ok(None),
+        read => read.map(Some),
+    }
 }
 
-/// Leaves nothing in the file but `end`. Whoever writes it appends, and goes on behind that; what
-/// is written in the moment of the cut may come out of order.
-async fn cut(vm: Uuid, path: &Path, end: &[u8]) {
-    let rewrite = async {
-        let mut file = tokio::fs::OpenOptions::new().append(true).open(path).await?;
-        file.set_len(0).await?;
-        file.write_all(end).await?;
-        file.flush().await
-    };
-    match rewrite.await {
+/// Leaves nothing in the file but its end. Whoever writes it appends, and goes on behind that.
+async fn cut(files: &dyn Files, vm: Uuid, path: &Path) {
+    match files.keep_end(path, MOST_BYTES as u64).await {
         Ok(()) => tracing::debug!(%vm, path = %path.display(), "a console log was cut to its end"),
         Err(error) => {
-            tracing::warn!(%vm, %error, path = %path.display(), "a console log could not be cut")
+            tracing::warn!(%vm, error = with_causes(&error), "a console log could not be cut");
         }
     }
 }
@@ -225,6 +198,8 @@ fn is_junk(c: char) -> bool {
 mod tests {
     use super::*;
 
+    use pvc_testkit::MemoryFiles;
+
     #[test]
     fn the_last_lines_are_kept_whole() {
         assert_eq!(last_lines(b"a\nb\nc\n", 2), "b\nc\n");
@@ -247,39 +222,34 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_is_read_when_it_changes_is_cut_or_replaced_and_not_otherwise() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("web1.log");
-        assert_eq!(read_if_changed(&path, None).await.unwrap(), None);
-        std::fs::write(&path, "one\n").unwrap();
-        let (seen, bytes) = read_if_changed(&path, None).await.unwrap().unwrap();
+        let (files, path) = (MemoryFiles::new(), Path::new("/var/log/web1.log"));
+        let read = async |seen| read_if_changed(&files, path, seen).await.unwrap();
+        assert_eq!(read(None).await, None);
+        files.insert(path, b"one\n");
+        let (seen, bytes) = read(None).await.unwrap();
         assert_eq!(bytes, b"one\n");
-        assert_eq!(read_if_changed(&path, Some(seen)).await.unwrap(), None);
-        std::fs::write(&path, "").unwrap();
-        let (seen, bytes) = read_if_changed(&path, Some(seen)).await.unwrap().unwrap();
+        assert_eq!(read(Some(&seen)).await, None);
+        files.keep_end(path, 0).await.unwrap();
+        let (seen, bytes) = read(Some(&seen)).await.unwrap();
         assert_eq!(bytes, b"");
-        std::fs::rename(&path, folder.path().join("web1.log.1")).unwrap();
-        std::fs::write(&path, "").unwrap();
-        assert!(read_if_changed(&path, Some(seen)).await.unwrap().is_some(), "another file");
+        files.insert(path, b"");
+        assert!(read(Some(&seen)).await.is_some(), "another file");
     }
 
     #[tokio::test]
     async fn of_a_large_file_only_the_end_is_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("web1.log");
-        std::fs::write(&path, vec![b'x'; 5 * MOST_BYTES]).unwrap();
-        let (_, bytes) = read_if_changed(&path, None).await.unwrap().unwrap();
+        let (files, path) = (MemoryFiles::new(), Path::new("/var/log/web1.log"));
+        files.insert_sparse(path, 5 * MOST_BYTES as u64);
+        let (_, bytes) = read_if_changed(&files, path, None).await.unwrap().unwrap();
         assert_eq!(bytes.len(), MOST_BYTES);
     }
 
     #[tokio::test]
-    async fn a_file_that_is_cut_keeps_its_end_and_its_writer_goes_on_behind_it() {
-        use std::io::Write as _;
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("web1.log");
-        let mut guest = std::fs::OpenOptions::new().create(true).append(true).open(&path).unwrap();
-        guest.write_all(&vec![b'x'; 1 << 20]).unwrap();
-        cut(Uuid::nil(), &path, b"the end\n").await;
-        guest.write_all(b"more\n").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"the end\nmore\n");
+    async fn a_file_that_is_cut_keeps_its_end() {
+        let (files, path) = (MemoryFiles::new(), Path::new("/var/log/web1.log"));
+        files.insert(path, &[vec![b'x'; 1 << 20], b"the end\n".to_vec()].concat());
+        cut(&files, Uuid::nil(), path).await;
+        let kept = files.contents(path).unwrap();
+        assert!(kept.len() == MOST_BYTES && kept.ends_with(b"xthe end\n"), "{}", kept.len());
     }
 }

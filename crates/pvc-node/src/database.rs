@@ -1,12 +1,12 @@
 //! Watches this node's copy of the database: one that does not follow is a fault, and its Patroni
-//! is started again, once (`pvc_model::database`). A Patroni that has lost its ZooKeeper session
+//! is started again, once (`pvc_model::database_cluster`). A Patroni that has lost its ZooKeeper session
 //! may loop for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_model::database::{Act, Trouble, Watch};
-use pvc_ports::{Database, UnitState};
+use pvc_model::database_cluster::{Act, Trouble, Watch};
+use pvc_ports::{DatabaseCluster, UnitState};
 use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
@@ -19,14 +19,18 @@ const EVERY: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Works until `end`.
-pub(crate) async fn run(shared: Arc<Shared>, database: Arc<dyn Database>, end: CancellationToken) {
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    database: Arc<dyn DatabaseCluster>,
+    end: CancellationToken,
+) {
     let mut watch = Watch::default();
     while shared.rest(EVERY, &end).await {
         look(&shared, &*database, &mut watch).await;
     }
 }
 
-async fn look(shared: &Arc<Shared>, database: &dyn Database, watch: &mut Watch) {
+async fn look(shared: &Arc<Shared>, database: &dyn DatabaseCluster, watch: &mut Watch) {
     let services = &shared.ports.services;
     let runs = shared.within(DEADLINE, services.state(UNIT)).await;
     // Without ZooKeeper no copy follows, and whoever has stopped the unit knows why.

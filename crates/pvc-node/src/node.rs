@@ -9,7 +9,7 @@ use pvc_core_network::{among_nodes, filter, networks};
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord, NodeRole};
-use pvc_ports::{HypervisorError, Ports};
+use pvc_ports::{FilesError, HypervisorError, Ports};
 use pvc_role::Tasks;
 use pvc_storage::{ceph, inventory, secret};
 use pvc_store::{ChangeError, Changes, Expect, NodeChange, Report, Store, StoreError};
@@ -47,7 +47,7 @@ pub enum NodeError {
     Folder {
         path: PathBuf,
         #[source]
-        source: std::io::Error,
+        source: FilesError,
     },
     #[error("another daemon runs for node `{node}`: {holder}")]
     SecondDaemon { node: NodeName, holder: String },
@@ -269,7 +269,7 @@ fn start_others(acting: &mut Tasks, shared: &Arc<Shared>) {
     if on.hypervisor && settings.console_log_lines > 0 {
         acting.supervise("console", shared, console::run);
     }
-    if let Some(database) = shared.ports.database.clone() {
+    if let Some(database) = shared.ports.database_cluster.clone() {
         let run = move |shared, end| database::run(shared, database.clone(), end);
         acting.supervise("database", shared, run);
     }

@@ -13,7 +13,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRecord, NodeRole,
 };
-use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts, Ports};
+use pvc_ports::{FileAccess, HostFacts, HypervisorError, HypervisorFacts, Ports};
 use pvc_storage::secret;
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
 use pvc_store::{
@@ -80,7 +80,7 @@ pub async fn before_store(
     shutdown: &CancellationToken,
 ) -> Result<(), NodeError> {
     let on = settings.subsystems;
-    step("folders", When::Always, make_folders(settings)).await?;
+    step("folders", When::Always, make_folders(settings, ports)).await?;
     tracing::info!(node = %settings.name, version = settings.version, role = %settings.role, "starting");
     step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV"))
         .await?;
@@ -118,11 +118,11 @@ async fn not_yet(what: &str) -> Result<(), NodeError> {
     Ok(())
 }
 
-async fn make_folders(settings: &NodeSettings) -> Result<(), NodeError> {
+async fn make_folders(settings: &NodeSettings, ports: &Ports) -> Result<(), NodeError> {
     let console = settings.subsystems.hypervisor.then_some(&settings.console_log_directory);
     for path in settings.directories.iter().chain(console) {
-        std::fs::create_dir_all(path)
-            .map_err(|source| NodeError::Folder { path: path.clone(), source })?;
+        let made = ports.files.create_directory(path, &FileAccess::PUBLIC_DIRECTORY).await;
+        made.map_err(|source| NodeError::Folder { path: path.clone(), source })?;
     }
     Ok(())
 }

@@ -12,17 +12,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use legacy::Peer;
 use pvc_model::NodeName;
-use pvc_model::database::Member;
 use pvc_model::fence::Rules;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
-use pvc_ports::{Database, DatabaseError, Network, SessionState, UnitState};
+use pvc_ports::{Network, SessionState, UnitState};
 use pvc_store::lock::LockKind;
 use pvc_store::{Change, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Store};
 use pvc_testkit::legacy::LegacyPeer;
-use pvc_testkit::{NetworkChange, SeededRandom, UnitCall};
+use pvc_testkit::{NetworkChange, ScriptedDatabaseCluster, SeededRandom, UnitCall};
 use segment::{Segment, floating};
 use world::{Daemon, World, world};
 
@@ -523,50 +521,14 @@ async fn a_session_that_expired_is_noticed_before_anything_is_taken() {
     assert_eq!(state(&one, "hv1"), Secondary);
 }
 
-/// A database whose manager obeys after some refusals.
-struct Stubborn {
-    leader: std::sync::Mutex<(NodeName, u32)>,
-    member: std::sync::Mutex<Member>,
-}
-
-impl Stubborn {
-    /// Led by hv1, with members that are well.
-    fn new(refusals: u32) -> Arc<Self> {
-        let member =
-            Member { leads: false, state: Some("streaming".to_owned()), last_contact: None };
-        let leader = std::sync::Mutex::new((NodeName::new("hv1"), refusals));
-        Arc::new(Stubborn { leader, member: std::sync::Mutex::new(member) })
-    }
-}
-
-#[async_trait]
-impl Database for Stubborn {
-    async fn leader(&self) -> Result<Option<NodeName>, DatabaseError> {
-        Ok(Some(self.leader.lock().unwrap().0.clone()))
-    }
-
-    async fn member(&self, _node: &NodeName) -> Result<Member, DatabaseError> {
-        Ok(self.member.lock().unwrap().clone())
-    }
-
-    async fn switch_to(&self, node: &NodeName) -> Result<(), DatabaseError> {
-        let mut leader = self.leader.lock().unwrap();
-        if leader.1 > 0 {
-            leader.1 -= 1;
-            return Err(DatabaseError::Refused { why: "it lags behind".to_owned() });
-        }
-        leader.0 = node.clone();
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_database_follows_and_does_not_hold_up_the_role_when_it_refuses() {
     let (segment, mut one) = one().await;
-    let database = Stubborn::new(9);
-    one.database = Some(database.clone());
+    let database = Arc::new(ScriptedDatabaseCluster::led_by("hv1"));
+    database.set_refusals(9);
+    one.database_cluster = Some(database.clone());
     let mut two = one.another("hv2").await;
-    two.database = Some(database.clone());
+    two.database_cluster = Some(database.clone());
     segment.plug_in(&mut two).await;
     let _first = one.running().await;
     until_state(&one, "hv1", Primary).await;
@@ -575,23 +537,23 @@ async fn the_database_follows_and_does_not_hold_up_the_role_when_it_refuses() {
     ask(&one, Some("hv2")).await;
     until_state(&one, "hv2", Primary).await;
     assert!(one.now() - asked < Duration::from_secs(3), "{:?}", one.now() - asked);
-    let led_by = |name: &str| database.leader.lock().unwrap().0.as_str() == name;
-    one.until("the leader has followed", || led_by("hv2")).await;
+    one.until("the leader has followed", || database.is_led_by("hv2")).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_copy_that_does_not_follow_is_a_fault_and_its_patroni_restarted_once_unless_it_leads() {
     for leads in [false, true] {
         let (_segment, mut one) = one().await;
-        let database = Stubborn::new(0);
-        one.database = Some(database.clone());
+        let database = Arc::new(ScriptedDatabaseCluster::led_by("hv1"));
+        one.database_cluster = Some(database.clone());
         one.services.set_state("patroni.service", UnitState::Active);
         let _daemon = one.running().await;
         until_state(&one, "hv1", Primary).await;
         one.pass(300).await;
         assert!(one.view().faults.is_empty(), "it is well");
         // Its Patroni loops without a ZooKeeper session, while this node has one.
-        *database.member.lock().unwrap() = Member { leads, state: None, last_contact: None };
+        database.set_leader(leads.then_some("hv1"));
+        database.set_state(None);
         let message = one.until_fault("DATABASE_MEMBER_HV1").await;
         assert!(message.contains("systemctl restart patroni"), "{message}");
         one.pass(1000).await;

@@ -1,4 +1,4 @@
-//! [`Database`] on Patroni's REST API, as each coordinator has one on its address in the cluster
+//! [`DatabaseCluster`] on Patroni's REST API, as each coordinator has one on its address in the cluster
 //! network.
 //!
 //! The answers say who leads; what `patronictl` prints for people to read is not asked.
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::NodeName;
-use pvc_model::database::Member;
-use pvc_ports::{Database, DatabaseError};
+use pvc_model::database_cluster::Member;
+use pvc_ports::{DatabaseCluster, DatabaseClusterError};
 use serde_json::{Value, json};
 use ureq::Agent;
 
@@ -45,10 +45,11 @@ impl Patroni {
         url: String,
         body: Option<Value>,
         limit: Duration,
-    ) -> Result<Answer, DatabaseError> {
+    ) -> Result<Answer, DatabaseClusterError> {
         let work = tokio::task::spawn_blocking(move || request(&url, body, limit));
-        work.await
-            .unwrap_or_else(|failed| Err(DatabaseError::Unreachable { why: failed.to_string() }))
+        work.await.unwrap_or_else(|failed| {
+            Err(DatabaseClusterError::Unreachable { why: failed.to_string() })
+        })
     }
 }
 
@@ -57,7 +58,11 @@ struct Answer {
     text: String,
 }
 
-fn request(url: &str, body: Option<Value>, limit: Duration) -> Result<Answer, DatabaseError> {
+fn request(
+    url: &str,
+    body: Option<Value>,
+    limit: Duration,
+) -> Result<Answer, DatabaseClusterError> {
     let config = Agent::config_builder().timeout_global(Some(limit)).http_status_as_error(false);
     let agent: Agent = config.build().into();
     let answered = match body {
@@ -69,8 +74,8 @@ fn request(url: &str, body: Option<Value>, limit: Duration) -> Result<Answer, Da
         Ok(Answer { status, text: response.body_mut().read_to_string()? })
     });
     read.map_err(|error| match error {
-        ureq::Error::Timeout(_) => DatabaseError::TimedOut { seconds: limit.as_secs() },
-        other => DatabaseError::Unreachable { why: format!("{url}: {other}") },
+        ureq::Error::Timeout(_) => DatabaseClusterError::TimedOut { seconds: limit.as_secs() },
+        other => DatabaseClusterError::Unreachable { why: format!("{url}: {other}") },
     })
 }
 
@@ -99,13 +104,17 @@ fn address_of<'a>(cluster: &'a Value, member: &str) -> Option<&'a str> {
 
 impl Patroni {
     /// What Patroni says of its members.
-    async fn cluster(&self) -> Result<Value, DatabaseError> {
+    async fn cluster(&self) -> Result<Value, DatabaseClusterError> {
         told(self.ask(format!("{}/cluster", self.url), None, ASK).await?)
     }
 
     /// The history that the member's database is in, as it says itself: what the cluster knows of
     /// it may be old.
-    async fn timeline(&self, cluster: &Value, member: &str) -> Result<Option<i64>, DatabaseError> {
+    async fn timeline(
+        &self,
+        cluster: &Value,
+        member: &str,
+    ) -> Result<Option<i64>, DatabaseClusterError> {
         let Some(address) = address_of(cluster, member) else { return Ok(None) };
         Ok(told(self.ask(address.to_owned(), None, ASK).await?)?["timeline"].as_i64())
     }
@@ -119,7 +128,7 @@ impl Patroni {
         cluster: &Value,
         leader: &str,
         candidate: &str,
-    ) -> Result<(), DatabaseError> {
+    ) -> Result<(), DatabaseClusterError> {
         let wanted = self.timeline(cluster, leader).await?;
         let had = self.timeline(cluster, candidate).await?;
         match (had, wanted) {
@@ -129,7 +138,7 @@ impl Patroni {
                      into \
                      timeline {wanted} yet"
                 );
-                Err(DatabaseError::Refused { why })
+                Err(DatabaseClusterError::Refused { why })
             }
             _ => Ok(()),
         }
@@ -137,8 +146,8 @@ impl Patroni {
 }
 
 /// What an answer tells.
-fn told(answer: Answer) -> Result<Value, DatabaseError> {
-    let unreadable = |why: String| DatabaseError::Unreachable { why };
+fn told(answer: Answer) -> Result<Value, DatabaseClusterError> {
+    let unreadable = |why: String| DatabaseClusterError::Unreachable { why };
     if answer.status != 200 {
         return Err(unreadable(format!("Patroni answers with status {}", answer.status)));
     }
@@ -147,12 +156,12 @@ fn told(answer: Answer) -> Result<Value, DatabaseError> {
 }
 
 #[async_trait]
-impl Database for Patroni {
-    async fn leader(&self) -> Result<Option<NodeName>, DatabaseError> {
+impl DatabaseCluster for Patroni {
+    async fn leader(&self) -> Result<Option<NodeName>, DatabaseClusterError> {
         Ok(leader_of(&self.cluster().await?).map(NodeName::new))
     }
 
-    async fn member(&self, node: &NodeName) -> Result<Member, DatabaseError> {
+    async fn member(&self, node: &NodeName) -> Result<Member, DatabaseClusterError> {
         let own = told(self.ask(format!("{}/patroni", self.url), None, ASK).await?)?;
         // One that has lost ZooKeeper may still answer for itself, and for nobody else.
         let cluster = self.cluster().await.ok();
@@ -163,13 +172,13 @@ impl Database for Patroni {
         })
     }
 
-    async fn switch_to(&self, node: &NodeName) -> Result<(), DatabaseError> {
+    async fn switch_to(&self, node: &NodeName) -> Result<(), DatabaseClusterError> {
         let cluster = self.cluster().await?;
         let leader = match leader_of(&cluster) {
             Some(leader) if leader == node.as_str() => return Ok(()),
             Some(leader) => leader,
             None => {
-                return Err(DatabaseError::Refused {
+                return Err(DatabaseClusterError::Refused {
                     why: "it has no leader at the moment".to_owned(),
                 });
             }
@@ -181,7 +190,7 @@ impl Database for Patroni {
             200 | 202 => Ok(()),
             status => {
                 let said = answer.text.lines().next().unwrap_or_default().trim().to_owned();
-                Err(DatabaseError::Refused { why: format!("{said} (status {status})") })
+                Err(DatabaseClusterError::Refused { why: format!("{said} (status {status})") })
             }
         }
     }

@@ -9,10 +9,11 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use pvc_contracts::database_cluster::{DatabaseClusterFixture, database_cluster_contract};
 use pvc_model::NodeName;
-use pvc_model::database::Member;
+use pvc_model::database_cluster::Member;
 use pvc_patroni::Patroni;
-use pvc_ports::{Database, DatabaseError};
+use pvc_ports::{DatabaseCluster, DatabaseClusterError};
 use serde_json::{Value, json};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -126,12 +127,13 @@ async fn a_copy_whose_timeline_nobody_tells_is_left_to_patroni() {
 }
 
 #[tokio::test]
-async fn the_leader_is_switched_and_a_switch_to_the_leader_is_none() {
-    let patroni = serve(cluster(Some("hv1"), false)).await;
-    let two = NodeName::new("hv2");
-    patroni.switch_to(&two).await.unwrap();
-    assert_eq!(patroni.leader().await.unwrap(), Some(two.clone()));
-    patroni.switch_to(&two).await.unwrap();
+async fn patroni_keeps_the_contract() {
+    let fixture = DatabaseClusterFixture {
+        good: Arc::new(serve(cluster(Some("hv1"), false)).await),
+        refusing: Arc::new(serve(cluster(Some("hv1"), true)).await),
+        absent: Arc::new(nobody()),
+    };
+    database_cluster_contract(fixture).await;
 }
 
 #[tokio::test]
@@ -145,16 +147,20 @@ async fn a_refusal_says_why() {
     assert_eq!(patroni.leader().await.unwrap(), None);
     assert!(matches!(
         patroni.switch_to(&NodeName::new("hv2")).await,
-        Err(DatabaseError::Refused { .. })
+        Err(DatabaseClusterError::Refused { .. })
     ));
 }
 
 #[tokio::test]
-async fn a_patroni_that_does_not_run_is_unreachable() {
+async fn a_patroni_that_does_not_run_has_a_hint() {
+    let error = nobody().leader().await.unwrap_err();
+    assert!(error.hint().unwrap().contains("systemctl status patroni"));
+}
+
+/// Where nobody listens.
+fn nobody() -> Patroni {
     let listener = std::net::TcpListener::bind((LOOPBACK, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
-    let error = Patroni::new(LOOPBACK, port).leader().await.unwrap_err();
-    assert!(matches!(error, DatabaseError::Unreachable { .. }), "{error}");
-    assert!(error.hint().unwrap().contains("systemctl status patroni"));
+    Patroni::new(LOOPBACK, port)
 }

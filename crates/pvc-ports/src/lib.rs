@@ -12,22 +12,33 @@
 mod aside;
 mod clock;
 mod database;
+mod database_cluster;
 mod exec;
+mod files;
+mod firewall;
 mod host;
 mod hypervisor;
 mod network;
 mod ports;
 mod power;
+mod programs;
 mod random;
 mod services;
 mod storage;
 mod storage_cluster;
 mod tree;
+mod volume_streams;
 
 pub use aside::aside;
 pub use clock::Clock;
-pub use database::{Database, DatabaseError};
+pub use database::{Database, DatabaseError, Rows, SqlDialect, SqlValue, Statement, Transaction};
+pub use database_cluster::{DatabaseCluster, DatabaseClusterError};
 pub use exec::{Command, Exec, ExecError, Output};
+pub use files::{
+    DirectoryEntry, FileAccess, FileInfo, FileKind, FileOwner, FileSpace, Files, FilesError,
+    file_path,
+};
+pub use firewall::{Firewall, FirewallError};
 pub use host::{Host, HostError, HostFacts, HostLoad, InterfaceCounters};
 pub use hypervisor::{
     ConsoleLog, DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
@@ -36,6 +47,9 @@ pub use hypervisor::{
 pub use network::{Network, NetworkError};
 pub use ports::Ports;
 pub use power::{Bmc, Power, PowerError};
+pub use programs::{
+    MOST_LINE_BYTES, Program, ProgramEnd, ProgramSignal, Programs, ProgramsError, RunningProgram,
+};
 pub use random::Random;
 pub use services::{Services, ServicesError, UnitState};
 pub use storage::{
@@ -46,3 +60,4 @@ pub use tree::{
     Access, AccessControl, AccessList, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat,
     Tree, TreeError, TreeEvent, TreeWatch, check_path, parent_path,
 };
+pub use volume_streams::{Download, MOST_PIECE_BYTES, Upload, VolumeStreams};

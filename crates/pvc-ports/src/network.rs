@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pvc_model::link::{IpNet, Links, Route};
+use pvc_model::link::{IpNet, LinkAbilities, Links, PortVlans, Route, Vxlan};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
@@ -72,14 +72,28 @@ pub trait Network: Send + Sync {
     async fn create_bridge(&self, link: &str) -> Result<(), NetworkError>;
     /// What is tagged `id` on the link `lower`, as a link of its own, switched off.
     async fn create_vlan(&self, link: &str, lower: &str, id: u16) -> Result<(), NetworkError>;
-    /// Removes a bridge or a VLAN; any other kind is not ours to remove. Its ports are left without
-    /// a bridge.
+    /// A tunnel's end, switched off. One of another number, address, port or manner has to be
+    /// removed first.
+    async fn create_vxlan(&self, link: &str, vxlan: &Vxlan) -> Result<(), NetworkError>;
+    /// Removes a bridge, a VLAN or a VXLAN; any other kind is not ours to remove. Its ports are
+    /// left without a bridge.
     async fn remove_link(&self, link: &str) -> Result<(), NetworkError>;
 
     async fn set_mtu(&self, link: &str, mtu: u32) -> Result<(), NetworkError>;
     async fn set_up(&self, link: &str, up: bool) -> Result<(), NetworkError>;
     /// Makes it a port of `master`, or of none.
     async fn set_master(&self, link: &str, master: Option<&str>) -> Result<(), NetworkError>;
+
+    /// Has a bridge keep the VLANs of its ports apart, or not. Without anything else said, all are
+    /// in VLAN 1, without tags.
+    ///
+    /// # Errors
+    /// [`Unsupported`](NetworkError::Unsupported) if this kernel cannot; it mixes them then.
+    async fn set_vlan_filtering(&self, bridge: &str, on: bool) -> Result<(), NetworkError>;
+    /// Has a link take part in these VLANs and no others: as a port of a bridge, or, of a bridge,
+    /// with what this machine itself says and hears on it. What stays is not interrupted. If it
+    /// fails, some may have been changed.
+    async fn set_vlans(&self, link: &str, vlans: &PortVlans) -> Result<(), NetworkError>;
 
     /// Adds an address, usable at once: an IPv6 address is not probed for duplicates first.
     async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError>;
@@ -99,6 +113,10 @@ pub trait Network: Send + Sync {
     /// unsolicited neighbour advertisements for IPv6, twice within 20 ms. The link must be up.
     async fn announce(&self, link: &str, address: IpAddr) -> Result<(), NetworkError>;
 
+    /// What this kernel can do, found out by doing it where it hurts nobody. It does not change
+    /// while the kernel runs.
+    async fn abilities(&self) -> Result<LinkAbilities, NetworkError>;
+
     /// The unicast routes of the main table.
     async fn routes(&self) -> Result<Vec<Route>, NetworkError>;
     async fn add_route(&self, route: &Route) -> Result<(), NetworkError>;
@@ -108,11 +126,4 @@ pub trait Network: Send + Sync {
     /// if this kernel has no such setting. Slashes, because names of links may hold dots.
     async fn setting(&self, key: &str) -> Result<Option<String>, NetworkError>;
     async fn set_setting(&self, key: &str, value: &str) -> Result<(), NetworkError>;
-
-    /// The packet filter that is PVC's own (the table [`TABLE`](pvc_model::host_filter::TABLE)), in
-    /// words that stay the same as long as its rules do; `None` if there is none.
-    async fn filter(&self) -> Result<Option<String>, NetworkError>;
-    /// Replaces PVC's own filter by `ruleset`, which `nft -f` understands, or takes it away: in one
-    /// step, and without touching any other table.
-    async fn set_filter(&self, ruleset: Option<&str>) -> Result<(), NetworkError>;
 }

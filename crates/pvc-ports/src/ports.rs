@@ -1,6 +1,9 @@
 use std::sync::Arc;
 
-use crate::{Clock, Database, Exec, Host, Hypervisor, Network, Power, Random, Services, Storage};
+use crate::{
+    Clock, DatabaseCluster, Exec, Files, Firewall, Host, Hypervisor, Network, Power, Random,
+    Services, Storage,
+};
 
 /// The world of one node.
 #[derive(Clone)]
@@ -12,8 +15,10 @@ pub struct Ports {
     pub host: Arc<dyn Host>,
     pub power: Arc<dyn Power>,
     /// Whose leader follows the primary role; `None` where there is no such database.
-    pub database: Option<Arc<dyn Database>>,
+    pub database_cluster: Option<Arc<dyn DatabaseCluster>>,
     pub exec: Arc<dyn Exec>,
+    pub files: Arc<dyn Files>,
+    pub firewall: Arc<dyn Firewall>,
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use async_trait::async_trait;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 
+use crate::VolumeStreams;
 use crate::storage_cluster::StorageCluster;
 
 /// A pool and how full it is, in exact bytes.
@@ -91,6 +92,10 @@ pub enum StorageError {
          beyond"
     )]
     WouldShrink { volume: VolumeId, from_bytes: u64, to_bytes: u64 },
+    #[error(
+        "volume `{volume}` has {size_bytes} bytes, and nothing can be written at {offset_bytes}"
+    )]
+    BeyondEnd { volume: VolumeId, offset_bytes: u64, size_bytes: u64 },
     #[error("`{source_path}` is not a valid {format:?} image: {why}")]
     BadImage { source_path: String, format: ImageFormat, why: String },
     #[error(transparent)]
@@ -181,6 +186,11 @@ pub trait Storage: Send + Sync {
     async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError>;
     /// Takes the lock from its holder; whatever the holder still writes is refused from then on.
     async fn break_lock(&self, volume: &VolumeId, lock: &VolumeLock) -> Result<(), StorageError>;
+
+    /// The contents of volumes as streams, if this storage has them.
+    fn streams(&self) -> Option<&dyn VolumeStreams> {
+        None
+    }
 
     /// The machines behind the volumes, if they are a cluster of their own.
     fn cluster(&self) -> Option<&dyn StorageCluster> {

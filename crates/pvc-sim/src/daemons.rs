@@ -17,6 +17,8 @@ use pvc_ports::{Clock, Random, Storage, Tree};
 use pvc_store::{Ipmi, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
+use crate::files::HostFiles;
+use crate::firewall::HostFirewall;
 use crate::guests::SimHypervisor;
 use crate::host::{ApiDaemon, Daemon, Machine};
 use crate::legacy::{legacy_settings, run_legacy_daemon, start_legacy_api, take_what_is_installed};
@@ -248,8 +250,13 @@ pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
         services: machine.clone(),
         host: machine.clone(),
         power: Arc::new(HostPower { gate: gate.clone(), host }),
-        database: None,
+        database_cluster: None,
         exec: machine,
+        files: Arc::new(HostFiles { gate: gate.clone(), host }),
+        firewall: Arc::new(HostFirewall {
+            gate: gate.clone(),
+            inner: state.hosts[host].firewall.clone(),
+        }),
         clock: Arc::new(HostClock { gate, host: Some(host) }),
         random: random(state.run.nature.seed, pid),
     }

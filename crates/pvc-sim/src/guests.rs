@@ -18,7 +18,7 @@ use pvc_ports::{
     DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
     HypervisorFacts, Migration, MigrationJob, MigrationProgress, VncAddress,
 };
-use pvc_testkit::{MemoryGuest, MemoryHypervisor};
+use pvc_testkit::{MemoryGuest, MemoryHypervisor, migration_progress};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
@@ -40,8 +40,6 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// So long before its end a migration gets through, whoever asked for it.
 const NEARLY_THERE: Duration = Duration::from_secs(1);
-
-const COPY_BYTES: u64 = 1 << 28;
 
 pub(crate) struct SimGuest {
     kept: MemoryGuest,
@@ -1025,15 +1023,7 @@ impl MigrationJob for SimJob {
                 let until = job.apart.unwrap_or(state.run.now);
                 let elapsed = state.run.now.saturating_sub(job.begun);
                 let copying = until.saturating_sub(job.begun);
-                let share = copying.as_secs_f64() / job.takes.as_secs_f64().max(1e-3);
-                let (processed, remaining) = match job.never_converges {
-                    true => (copying.as_millis() as u64 * (COPY_BYTES >> 10), COPY_BYTES / 2),
-                    false => {
-                        let once = (COPY_BYTES as f64 * share.min(1.0)) as u64;
-                        (once, COPY_BYTES - once)
-                    }
-                };
-                Ok(Some(MigrationProgress { elapsed, total: COPY_BYTES, processed, remaining }))
+                Ok(Some(migration_progress(elapsed, copying, job.takes, job.never_converges)))
             })
             .await
     }

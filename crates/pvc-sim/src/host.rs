@@ -12,7 +12,7 @@ use pvc_ports::{
     Output, Services, ServicesError, UnitState,
 };
 use pvc_testkit::legacy::LegacyApi;
-use pvc_testkit::{MemoryNetwork, ScriptedExec, ScriptedServices};
+use pvc_testkit::{MemoryFiles, MemoryFirewall, MemoryNetwork, ScriptedExec, ScriptedServices};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -135,6 +135,8 @@ pub(crate) struct Host {
     /// file for its log.
     pub disk_full: bool,
     pub network: Arc<MemoryNetwork>,
+    pub files: Arc<MemoryFiles>,
+    pub firewall: Arc<MemoryFirewall>,
     /// No service is installed but the daemons, which have no unit.
     pub services: Arc<ScriptedServices>,
     /// The floating addresses that are here.
@@ -172,6 +174,8 @@ impl Host {
             server_up: true,
             disk_full: false,
             network: Arc::new(MemoryNetwork::new()),
+            files: Arc::new(MemoryFiles::new()),
+            firewall: Arc::new(MemoryFirewall::new()),
             services: Arc::new(ScriptedServices::new()),
             addresses: BTreeSet::new(),
             daemon: None,

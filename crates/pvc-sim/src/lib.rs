@@ -26,6 +26,8 @@ mod actions;
 mod chance;
 mod cluster;
 mod daemons;
+mod files;
+mod firewall;
 mod guests;
 mod host;
 mod legacy;

@@ -3,6 +3,10 @@
 
 // All of it but one function, which says why: see `same_dice`.
 #![deny(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this program is in the real world, whatever runs in it"
+)]
 
 /// A line for whoever reads.
 macro_rules! say {
@@ -292,7 +296,6 @@ fn run_child(options: &Options, seed: u64, history: Option<&[Event]>) -> Result<
 }
 
 /// Ends a run that takes too long. Whether it had to.
-#[allow(clippy::disallowed_methods, reason = "this is the real world")]
 fn watch_over(
     child: &Arc<Mutex<std::process::Child>>,
     over: &Arc<AtomicBool>,
@@ -312,7 +315,6 @@ fn watch_over(
     })
 }
 
-#[allow(clippy::disallowed_methods, reason = "this is the real world")]
 fn seeds(options: &Options) -> Result<ExitCode, String> {
     let begun = std::time::Instant::now();
     let next = AtomicU64::new(options.from);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pvc_model::link::{IpNet, Links, Route};
+use pvc_model::link::{IpNet, LinkAbilities, Links, PortVlans, Route, Vxlan};
 use pvc_model::primary::handover::Duty;
 use pvc_node::FloatingAddress;
 use pvc_ports::{Network, NetworkError};
@@ -86,6 +86,11 @@ impl Network for HostNetwork {
         self.inner.create_vlan(link, lower, id).await
     }
 
+    async fn create_vxlan(&self, link: &str, vxlan: &Vxlan) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.create_vxlan(link, vxlan).await
+    }
+
     async fn remove_link(&self, link: &str) -> Result<(), NetworkError> {
         self.gate.pass().await;
         self.inner.remove_link(link).await
@@ -104,6 +109,16 @@ impl Network for HostNetwork {
     async fn set_master(&self, link: &str, master: Option<&str>) -> Result<(), NetworkError> {
         self.gate.pass().await;
         self.inner.set_master(link, master).await
+    }
+
+    async fn set_vlan_filtering(&self, bridge: &str, on: bool) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.set_vlan_filtering(bridge, on).await
+    }
+
+    async fn set_vlans(&self, link: &str, vlans: &PortVlans) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.set_vlans(link, vlans).await
     }
 
     async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
@@ -131,6 +146,11 @@ impl Network for HostNetwork {
         self.inner.announce(link, address).await
     }
 
+    async fn abilities(&self) -> Result<LinkAbilities, NetworkError> {
+        self.gate.pass().await;
+        self.inner.abilities().await
+    }
+
     async fn routes(&self) -> Result<Vec<Route>, NetworkError> {
         self.gate.pass().await;
         self.inner.routes().await
@@ -155,21 +175,11 @@ impl Network for HostNetwork {
         self.gate.pass().await;
         self.inner.set_setting(key, value).await
     }
-
-    async fn filter(&self) -> Result<Option<String>, NetworkError> {
-        self.gate.pass().await;
-        self.inner.filter().await
-    }
-
-    async fn set_filter(&self, ruleset: Option<&str>) -> Result<(), NetworkError> {
-        self.gate.pass().await;
-        self.inner.set_filter(ruleset).await
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use pvc_contracts::network::{NetworkFixture, network_contract};
+    use pvc_contracts::network::{ABLE, NetworkFixture, network_contract};
 
     use super::*;
 
@@ -181,7 +191,7 @@ mod tests {
         let network = HostNetwork { gate: gates[0].clone(), inner };
         network_contract(
             Arc::new(network),
-            NetworkFixture { device: "ens4".to_owned(), vlans: true },
+            NetworkFixture { device: "ens4".to_owned(), able: ABLE },
         )
         .await;
     }

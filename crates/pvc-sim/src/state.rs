@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use pvc_testkit::MemoryFirewall;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -262,6 +263,7 @@ impl State {
         self.run.note(format!("{}: booted", known.name));
         known.booted = true;
         known.network = new_network(&world, host, known.life);
+        known.firewall = Arc::new(MemoryFirewall::new());
         self.rearranged();
         start_daemon(self, host);
         start_api(self, host);

@@ -5,9 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{Attachment, ImageFormat, PoolInfo, Storage, StorageError, VolumeInfo, VolumeLock};
-use pvc_testkit::MemoryVolumes;
+use pvc_ports::{
+    Attachment, Download, ImageFormat, PoolInfo, Storage, StorageError, Upload, VolumeInfo,
+    VolumeLock, VolumeStreams,
+};
+use pvc_testkit::{MemoryDownload, MemoryUpload, MemoryVolumes};
 use uuid::Uuid;
 
 use crate::host::Host;
@@ -151,6 +155,7 @@ impl Ceph {
 }
 
 /// Ceph as the daemon of one host reaches it.
+#[derive(Clone)]
 pub(crate) struct Volumes {
     pub gate: Gate,
     pub host: usize,
@@ -321,6 +326,74 @@ impl Storage for Volumes {
         })
         .await
     }
+
+    fn streams(&self) -> Option<&dyn VolumeStreams> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl VolumeStreams for Volumes {
+    async fn upload(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<Box<dyn Upload>, StorageError> {
+        let upload = self.kept(|kept| kept.upload(volume, size_bytes, force)).await?;
+        Ok(Box::new(CephUpload { ceph: self.clone(), upload }))
+    }
+
+    async fn download(
+        &self,
+        volume: &VolumeId,
+        snapshot: Option<&SnapshotName>,
+    ) -> Result<Box<dyn Download>, StorageError> {
+        let download = self.kept(|kept| kept.download(volume, snapshot)).await?;
+        Ok(Box::new(CephDownload { ceph: self.clone(), download }))
+    }
+}
+
+/// A volume in the making, by the daemon of one host.
+struct CephUpload {
+    ceph: Volumes,
+    upload: MemoryUpload,
+}
+
+#[async_trait]
+impl Upload for CephUpload {
+    async fn write(&mut self, offset_bytes: u64, bytes: Bytes) -> Result<(), StorageError> {
+        let CephUpload { ceph, upload } = self;
+        ceph.kept(|_| upload.write(offset_bytes, &bytes)).await
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), StorageError> {
+        let CephUpload { ceph, upload } = *self;
+        ceph.kept(|kept| kept.commit(upload)).await
+    }
+}
+
+struct CephDownload {
+    ceph: Volumes,
+    download: MemoryDownload,
+}
+
+#[async_trait]
+impl Download for CephDownload {
+    fn size_bytes(&self) -> u64 {
+        self.download.size_bytes()
+    }
+
+    async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError> {
+        let CephDownload { ceph, download } = self;
+        ceph.kept(|_| Ok(download.next_piece())).await
+    }
+}
+
+impl Drop for CephDownload {
+    fn drop(&mut self) {
+        self.ceph.gate.world.with(|state| state.ceph.volumes.close(&self.download));
+    }
 }
 
 #[cfg(test)]
@@ -329,6 +402,7 @@ mod tests {
     use std::sync::Arc;
 
     use pvc_contracts::storage::{StorageFixture, storage_contract};
+    use pvc_contracts::volume_streams::volume_streams_contract;
 
     use super::*;
     use crate::state::World;
@@ -400,6 +474,11 @@ mod tests {
         let (world, gates) = World::of_hosts(2);
         let storage = Arc::new(Volumes { gate: gates[1].clone(), host: 1 });
         Simulated { world, storage, scratch: tempfile::tempdir().expect("a folder can be made") }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_streams_of_the_simulated_ceph_keep_the_contract() {
+        volume_streams_contract(&simulated()).await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -150,7 +150,6 @@ struct Counts {
     known: usize,
 }
 
-#[allow(clippy::disallowed_methods, reason = "this is the real world")]
 fn run(all: &[(PathBuf, Story)], jobs: usize) -> Counts {
     let next = AtomicUsize::new(0);
     let counts: Mutex<Counts> = Mutex::default();

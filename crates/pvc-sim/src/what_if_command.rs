@@ -118,7 +118,6 @@ fn read(file: &str) -> std::io::Result<String> {
 }
 
 /// Ends this process with a word if the simulation hangs.
-#[allow(clippy::disallowed_methods, reason = "this is the real world")]
 fn give_up_in_time() {
     std::thread::spawn(|| {
         std::thread::sleep(TIME_LIMIT);

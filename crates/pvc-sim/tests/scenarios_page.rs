@@ -1,6 +1,7 @@
 //! `docs/dev/scenarios.md` says what is so.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+#![allow(clippy::disallowed_methods, reason = "the page is a file of the real world")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -29,6 +29,23 @@ impl Contents {
         }
     }
 
+    /// As [`write`](Contents::write), but blocks of zeros take no room.
+    pub fn put(&mut self, offset: u64, bytes: &[u8]) {
+        for (number, at, piece) in pieces(offset, bytes.len()) {
+            let is_whole = (at, piece.len()) == (0, BLOCK);
+            match is_whole && bytes[piece.clone()].iter().all(|byte| *byte == 0) {
+                true => drop(self.blocks.remove(&number)),
+                false => self.write(number * BLOCK as u64 + at as u64, &bytes[piece]),
+            }
+        }
+    }
+
+    /// Where the next block begins that was written, from `at` on.
+    pub fn next_written(&self, at: u64) -> Option<u64> {
+        let (number, _) = self.blocks.range(at / BLOCK as u64..).next()?;
+        Some(at.max(number * BLOCK as u64))
+    }
+
     pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         for (number, at, piece) in pieces(offset, length) {

@@ -11,7 +11,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use uuid::Uuid;
 
 use crate::Gate;
-use crate::guests::MemoryHypervisor;
+use crate::guests::{MemoryHypervisor, migration_progress};
 
 /// How guests with a certain UUID behave when the hypervisor is asked to do something with them.
 #[derive(Debug, Clone, Default)]
@@ -566,15 +566,12 @@ struct Handover {
 
 impl Handover {
     fn prepare(&self) -> Result<(), HypervisorError> {
-        let (name, xml) = {
-            let mut from = locked(&self.from);
-            let guest = from.host.guest(self.uuid)?;
-            (guest.name.clone(), guest.xml.clone())
-        };
+        let leaving = locked(&self.from).host.guest(self.uuid)?.clone();
         let mut to = locked(&self.to);
         to.host.reached()?;
         to.host.can_receive(self.uuid)?;
-        to.insert(self.uuid, &name, &xml, GuestRun::Arriving);
+        to.insert(self.uuid, &leaving.name, &leaving.xml, GuestRun::Arriving);
+        to.host.guest(self.uuid)?.plugged = leaving.plugged;
         Ok(())
     }
 
@@ -668,9 +665,6 @@ impl ScriptedJob {
     }
 }
 
-/// How much there is to copy of any guest.
-const COPY_BYTES: u64 = 1 << 28;
-
 #[async_trait]
 impl MigrationJob for ScriptedJob {
     async fn progress(&self) -> Result<Option<MigrationProgress>, HypervisorError> {
@@ -678,15 +672,10 @@ impl MigrationJob for ScriptedJob {
             return Ok(None);
         }
         let elapsed = self.begun.elapsed();
-        let share = elapsed.as_secs_f64() / self.manner.migration_takes.as_secs_f64().max(1e-3);
-        let once = (COPY_BYTES as f64 * share.min(1.0)) as u64;
-        let again = elapsed.as_millis() as u64 * (COPY_BYTES >> 10);
-        let (processed, remaining) = match &self.manner {
-            manner if manner.migration_stalls => (COPY_BYTES / 4, COPY_BYTES - COPY_BYTES / 4),
-            manner if manner.never_converges => (again, COPY_BYTES / 2),
-            _ => (once, COPY_BYTES - once),
-        };
-        Ok(Some(MigrationProgress { elapsed, total: COPY_BYTES, processed, remaining }))
+        let takes = self.manner.migration_takes.max(Duration::from_millis(1));
+        let copying = if self.manner.migration_stalls { takes / 4 } else { elapsed };
+        let never_converges = self.manner.never_converges && !self.manner.migration_stalls;
+        Ok(Some(migration_progress(elapsed, copying, takes, never_converges)))
     }
 
     async fn abort(&self) -> Result<(), HypervisorError> {

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pvc_model::link::{IpNet, Link, LinkKind, Links, Route, is_link_name};
+use pvc_model::link::{
+    IpNet, Link, LinkAbilities, LinkKind, Links, PortVlan, PortVlans, Route, Vxlan, is_link_name,
+};
 use pvc_ports::{Network, NetworkError};
 use tokio::time::Instant;
 
@@ -16,13 +18,14 @@ pub enum NetworkChange {
     Mtu { link: String, mtu: u32 },
     Up { link: String, up: bool },
     Master { link: String, master: Option<String> },
+    VlanFiltering { link: String, on: bool },
+    Vlans { link: String, vlans: PortVlans },
     AddressAdded { link: String, address: IpNet },
     AddressRemoved { link: String, address: IpNet },
     Announced { link: String, address: IpAddr },
     RouteAdded(Route),
     RouteRemoved(Route),
     Setting { key: String, value: String },
-    Filter { ruleset: Option<String> },
 }
 
 #[derive(Clone, Default)]
@@ -30,12 +33,22 @@ struct Inner {
     links: Links,
     routes: BTreeSet<Route>,
     settings: BTreeMap<String, String>,
-    filter: Option<String>,
     changes: Vec<NetworkChange>,
     /// When addresses go by themselves.
     leases: BTreeMap<(String, IpNet), Instant>,
     failing: bool,
     refuses: Option<Refuses>,
+    /// Those of bridges and their ports, also where no bridge keeps them apart.
+    vlans: BTreeMap<String, PortVlans>,
+    lacks: Lacks,
+}
+
+/// What the kernel cannot do.
+#[derive(Clone, Copy, Default)]
+struct Lacks {
+    vlans: bool,
+    vxlans: bool,
+    vlan_filtering: bool,
 }
 
 type Refuses = Arc<dyn Fn(&NetworkChange) -> bool + Send + Sync>;
@@ -54,7 +67,9 @@ struct Board {
 type Watcher = Box<dyn Fn(&NetworkChange) + Send + Sync>;
 
 /// The settings that the kernel keeps for every link.
-const PER_LINK: [(&str, &str); 4] = [
+const PER_LINK: [(&str, &str); 6] = [
+    ("net/ipv6/conf/{}/accept_dad", "1"),
+    ("net/ipv6/conf/{}/disable_ipv6", "0"),
     ("net/ipv4/conf/{}/rp_filter", "1"),
     ("net/ipv4/conf/{}/promote_secondaries", "0"),
     ("net/ipv6/conf/{}/accept_ra", "1"),
@@ -117,9 +132,13 @@ impl MemoryNetwork {
         self.inner().take(link);
     }
 
-    /// Takes the filter away, as `nft flush ruleset` does.
-    pub fn flush_filter(&self) {
-        self.inner().filter = None;
+    /// What the kernel can do from now on. It can do everything at first.
+    pub fn set_abilities(&self, able: LinkAbilities) {
+        self.inner().lacks = Lacks {
+            vlans: !able.vlans,
+            vxlans: !able.vxlans,
+            vlan_filtering: !able.vlan_filtering,
+        };
     }
 
     /// While set, every call fails as if the kernel refused.
@@ -233,7 +252,12 @@ impl Inner {
             master: None,
             mac,
             addresses: BTreeSet::new(),
+            vlan_filtering: false,
+            vlans: PortVlans::new(),
         };
+        if link.kind == LinkKind::Bridge {
+            self.vlans.insert(name.to_owned(), first_vlan());
+        }
         self.links.insert(name.to_owned(), link);
         for (key, value) in PER_LINK {
             self.settings.insert(key.replace("{}", name), value.to_owned());
@@ -259,10 +283,16 @@ impl Inner {
     /// Removes a link and what cannot be without it.
     fn take(&mut self, name: &str) {
         self.links.remove(name);
-        let on_it = |kind: &LinkKind| matches!(kind, LinkKind::Vlan { lower: Some(lower), .. } if lower == name);
+        self.vlans.remove(name);
+        let on_it = |kind: &LinkKind| match kind {
+            LinkKind::Vlan { lower, .. } => lower.as_deref() == Some(name),
+            LinkKind::Vxlan(vxlan) => vxlan.lower.as_deref() == Some(name),
+            _ => false,
+        };
         self.links.retain(|_, link| !on_it(&link.kind));
         for link in self.links.values_mut().filter(|link| link.master.as_deref() == Some(name)) {
             link.master = None;
+            self.vlans.remove(&link.name);
         }
         self.routes.retain(|route| route.link.as_deref() != Some(name));
         for (key, _) in PER_LINK {
@@ -285,6 +315,11 @@ impl Inner {
     }
 }
 
+/// What a bridge and its ports take part in when nothing else was said.
+fn first_vlan() -> PortVlans {
+    [(1, PortVlan::ACCESS)].into()
+}
+
 fn refused(what: &str, why: &str) -> NetworkError {
     NetworkError::Refused { what: what.to_owned(), source: std::io::Error::other(why.to_owned()) }
 }
@@ -294,7 +329,14 @@ impl Network for MemoryNetwork {
     async fn links(&self) -> Result<Links, NetworkError> {
         let inner = self.inner();
         inner.answers()?;
-        Ok(inner.links.clone())
+        let mut links = inner.links.clone();
+        for link in links.values_mut() {
+            let bridge = link.master.as_ref().unwrap_or(&link.name);
+            if inner.links.get(bridge).is_some_and(|bridge| bridge.vlan_filtering) {
+                link.vlans = inner.vlans.get(&link.name).cloned().unwrap_or_default();
+            }
+        }
+        Ok(links)
     }
 
     async fn create_bridge(&self, link: &str) -> Result<(), NetworkError> {
@@ -314,6 +356,10 @@ impl Network for MemoryNetwork {
             if !(1..=4094).contains(&id) {
                 return Err(refused("make a VLAN", "its number is out of range"));
             }
+            if inner.lacks.vlans {
+                let what = "VLANs (module 8021q)".to_owned();
+                return Err(NetworkError::Unsupported { what });
+            }
             if !inner.is_free(link, &kind)? {
                 return Ok(None);
             }
@@ -322,16 +368,44 @@ impl Network for MemoryNetwork {
         })
     }
 
+    async fn create_vxlan(&self, link: &str, vxlan: &Vxlan) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            let kind = LinkKind::Vxlan(vxlan.clone());
+            if let Some(lower) = &vxlan.lower {
+                inner.link(lower)?;
+            }
+            if !(1..1 << 24).contains(&vxlan.id) {
+                return Err(refused("make a VXLAN", "its number is out of range"));
+            }
+            if inner.lacks.vxlans {
+                let what = "VXLANs (module vxlan)".to_owned();
+                return Err(NetworkError::Unsupported { what });
+            }
+            if !inner.is_free(link, &kind)? {
+                return Ok(None);
+            }
+            let is_taken = |other: &Link| match &other.kind {
+                LinkKind::Vxlan(other) => (other.id, other.port) == (vxlan.id, vxlan.port),
+                _ => false,
+            };
+            if inner.links.values().any(is_taken) {
+                return Err(refused("make a VXLAN", "another one has its number"));
+            }
+            inner.insert(link, kind.clone(), 1450);
+            Ok(Some(NetworkChange::Created { link: link.to_owned(), kind }))
+        })
+    }
+
     async fn remove_link(&self, link: &str) -> Result<(), NetworkError> {
         self.change(|inner| match inner.links.get(link).map(|link| &link.kind) {
             None => Ok(None),
-            Some(LinkKind::Bridge | LinkKind::Vlan { .. }) => {
+            Some(LinkKind::Bridge | LinkKind::Vlan { .. } | LinkKind::Vxlan(_)) => {
                 inner.take(link);
                 Ok(Some(NetworkChange::Removed { link: link.to_owned() }))
             }
             Some(_) => Err(NetworkError::OtherKind {
                 link: link.to_owned(),
-                wanted: "bridge or VLAN".to_owned(),
+                wanted: "bridge, VLAN or VXLAN".to_owned(),
             }),
         })
     }
@@ -370,7 +444,47 @@ impl Network for MemoryNetwork {
             }
             let master = master.map(str::to_owned);
             let before = std::mem::replace(&mut inner.link(link)?.master, master.clone());
+            match (&master, before == master) {
+                (_, true) => {}
+                (Some(_), false) => _ = inner.vlans.insert(link.to_owned(), first_vlan()),
+                (None, false) => _ = inner.vlans.remove(link),
+            }
             Ok((before != master).then(|| NetworkChange::Master { link: link.to_owned(), master }))
+        })
+    }
+
+    async fn set_vlan_filtering(&self, bridge: &str, on: bool) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            let lacks = inner.lacks.vlan_filtering;
+            let link = inner.link(bridge)?;
+            if link.kind != LinkKind::Bridge {
+                let wanted = "bridge".to_owned();
+                return Err(NetworkError::OtherKind { link: bridge.to_owned(), wanted });
+            }
+            if lacks {
+                let what = "bridges that keep VLANs apart".to_owned();
+                return Err(NetworkError::Unsupported { what });
+            }
+            let before = std::mem::replace(&mut link.vlan_filtering, on);
+            let link = bridge.to_owned();
+            Ok((before != on).then_some(NetworkChange::VlanFiltering { link, on }))
+        })
+    }
+
+    async fn set_vlans(&self, link: &str, vlans: &PortVlans) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            inner.link(link)?;
+            let is_good = |vid: &u16| (1..=4094).contains(vid);
+            let pvids = vlans.values().filter(|vlan| vlan.pvid).count();
+            let Some(had) = inner.vlans.get_mut(link) else {
+                return Err(refused("set its VLANs", "it is no port of a bridge"));
+            };
+            if !vlans.keys().all(is_good) || pvids > 1 {
+                return Err(refused("set its VLANs", "they are out of range"));
+            }
+            let before = std::mem::replace(had, vlans.clone());
+            let (link, vlans) = (link.to_owned(), vlans.clone());
+            Ok((before != vlans).then_some(NetworkChange::Vlans { link, vlans }))
         })
     }
 
@@ -407,6 +521,13 @@ impl Network for MemoryNetwork {
             true => Ok(Some(NetworkChange::Announced { link: link.to_owned(), address })),
             false => Err(refused("announce an address", "the link is down")),
         })
+    }
+
+    async fn abilities(&self) -> Result<LinkAbilities, NetworkError> {
+        let inner = self.inner();
+        inner.answers()?;
+        let Lacks { vlans, vxlans, vlan_filtering } = inner.lacks;
+        Ok(LinkAbilities { vlans: !vlans, vxlans: !vxlans, vlan_filtering: !vlan_filtering })
     }
 
     async fn routes(&self) -> Result<Vec<Route>, NetworkError> {
@@ -451,20 +572,6 @@ impl Network for MemoryNetwork {
             let before = std::mem::replace(found, value.to_owned());
             let (key, value) = (key.to_owned(), value.to_owned());
             Ok((before != value).then_some(NetworkChange::Setting { key, value }))
-        })
-    }
-
-    async fn filter(&self) -> Result<Option<String>, NetworkError> {
-        let inner = self.inner();
-        inner.answers()?;
-        Ok(inner.filter.clone())
-    }
-
-    async fn set_filter(&self, ruleset: Option<&str>) -> Result<(), NetworkError> {
-        let ruleset = ruleset.map(str::to_owned);
-        self.change(|inner| {
-            inner.filter.clone_from(&ruleset);
-            Ok(Some(NetworkChange::Filter { ruleset }))
         })
     }
 }

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use pvc_ports::Ports;
 
 use crate::{
-    FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
-    ScriptedServices, SeededRandom, TokioClock,
+    FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ScriptedExec,
+    ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock,
 };
 
 /// A machine on which nothing is installed.
@@ -15,9 +15,11 @@ pub fn ports() -> Ports {
         network: Arc::new(MemoryNetwork::new()),
         services: Arc::new(ScriptedServices::new()),
         host: Arc::new(FakeHost::new()),
-        database: None,
+        database_cluster: None,
         power: Arc::new(ScriptedPower::new()),
         exec: Arc::new(ScriptedExec::without_programs()),
+        files: Arc::new(MemoryFiles::new()),
+        firewall: Arc::new(MemoryFirewall::new()),
         clock: Arc::new(TokioClock::new()),
         random: Arc::new(SeededRandom::new(1)),
     }

@@ -3,13 +3,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, ImageFormat, PoolInfo, Storage, StorageCluster, StorageError, VolumeInfo,
-    VolumeLock,
+    Attachment, Download, ImageFormat, PoolInfo, Storage, StorageCluster, StorageError, Upload,
+    VolumeInfo, VolumeLock, VolumeStreams,
 };
 
-use crate::{Gate, MemoryVolumes, ScriptedCluster};
+use crate::{Gate, MemoryDownload, MemoryUpload, MemoryVolumes, ScriptedCluster};
 
 #[derive(Default)]
 struct Inner {
@@ -23,7 +24,7 @@ struct Inner {
 /// Volumes in memory, as the [`Storage`] contract says, that can be told to be slow or silent.
 #[derive(Default)]
 pub struct MemoryStorage {
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
     cluster: Option<Arc<ScriptedCluster>>,
 }
 
@@ -85,27 +86,39 @@ impl MemoryStorage {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
-        act(&mut self.inner.lock().expect("no test panics while holding it"))
+        with(&self.inner, act)
     }
 
     async fn reached<T>(
         &self,
         act: impl FnOnce(&mut MemoryVolumes) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        self.pass().await;
-        let answer = self.with(|inner| match inner.failing {
-            true => Err(StorageError::TimedOut { seconds: 10 }),
-            false => act(&mut inner.volumes),
-        });
-        self.pass().await;
-        answer
+        reached(&self.inner, act).await
     }
+}
 
-    async fn pass(&self) {
-        let gate = self.with(|inner| inner.gate.clone());
-        if let Some(gate) = gate {
-            gate.pass().await;
-        }
+fn with<T>(inner: &Mutex<Inner>, act: impl FnOnce(&mut Inner) -> T) -> T {
+    act(&mut inner.lock().expect("no test panics while holding it"))
+}
+
+/// What the storage answers, if the gate lets the call through: before its effect, and after it.
+async fn reached<T>(
+    inner: &Mutex<Inner>,
+    act: impl FnOnce(&mut MemoryVolumes) -> Result<T, StorageError>,
+) -> Result<T, StorageError> {
+    pass(inner).await;
+    let answer = with(inner, |inner| match inner.failing {
+        true => Err(StorageError::TimedOut { seconds: 10 }),
+        false => act(&mut inner.volumes),
+    });
+    pass(inner).await;
+    answer
+}
+
+async fn pass(inner: &Mutex<Inner>) {
+    let gate = with(inner, |inner| inner.gate.clone());
+    if let Some(gate) = gate {
+        gate.pass().await;
     }
 }
 
@@ -241,7 +254,74 @@ impl Storage for MemoryStorage {
         self.reached(|volumes| volumes.break_lock(volume, lock)).await
     }
 
+    fn streams(&self) -> Option<&dyn VolumeStreams> {
+        Some(self)
+    }
+
     fn cluster(&self) -> Option<&dyn StorageCluster> {
         self.cluster.as_deref().map(|cluster| cluster as &dyn StorageCluster)
+    }
+}
+
+#[async_trait]
+impl VolumeStreams for MemoryStorage {
+    async fn upload(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<Box<dyn Upload>, StorageError> {
+        let upload = self.reached(|volumes| volumes.upload(volume, size_bytes, force)).await?;
+        Ok(Box::new(HeldUpload { inner: self.inner.clone(), upload }))
+    }
+
+    async fn download(
+        &self,
+        volume: &VolumeId,
+        snapshot: Option<&SnapshotName>,
+    ) -> Result<Box<dyn Download>, StorageError> {
+        let download = self.reached(|volumes| volumes.download(volume, snapshot)).await?;
+        Ok(Box::new(HeldDownload { inner: self.inner.clone(), download }))
+    }
+}
+
+struct HeldUpload {
+    inner: Arc<Mutex<Inner>>,
+    upload: MemoryUpload,
+}
+
+#[async_trait]
+impl Upload for HeldUpload {
+    async fn write(&mut self, offset_bytes: u64, bytes: Bytes) -> Result<(), StorageError> {
+        let HeldUpload { inner, upload } = self;
+        reached(inner, |_| upload.write(offset_bytes, &bytes)).await
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), StorageError> {
+        let HeldUpload { inner, upload } = *self;
+        reached(&inner, |volumes| volumes.commit(upload)).await
+    }
+}
+
+struct HeldDownload {
+    inner: Arc<Mutex<Inner>>,
+    download: MemoryDownload,
+}
+
+#[async_trait]
+impl Download for HeldDownload {
+    fn size_bytes(&self) -> u64 {
+        self.download.size_bytes()
+    }
+
+    async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError> {
+        let HeldDownload { inner, download } = self;
+        reached(inner, |_| Ok(download.next_piece())).await
+    }
+}
+
+impl Drop for HeldDownload {
+    fn drop(&mut self) {
+        with(&self.inner, |inner| inner.volumes.close(&self.download));
     }
 }

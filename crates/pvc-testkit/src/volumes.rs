@@ -1,9 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use bytes::Bytes;
 use pvc_model::space::{Lack, check_room};
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{ImageFormat, PoolInfo, SnapshotInfo, StorageError, VolumeInfo, VolumeLock};
+use pvc_ports::{
+    ImageFormat, MOST_PIECE_BYTES, PoolInfo, SnapshotInfo, StorageError, VolumeInfo, VolumeLock,
+};
 
 use crate::contents::Contents;
 use crate::image;
@@ -33,6 +36,8 @@ struct Volume {
 #[derive(Debug, Clone, Default)]
 pub struct MemoryVolumes {
     pools: BTreeMap<PoolName, BTreeMap<VolumeName, Volume>>,
+    /// How many downloads there were.
+    downloads: u64,
 }
 
 type Result<T> = std::result::Result<T, StorageError>;
@@ -188,6 +193,95 @@ impl MemoryVolumes {
         let found = self.find_mut(volume)?;
         found.locks.retain(|held| held != lock);
         Ok(())
+    }
+}
+
+/// A volume in the making.
+#[derive(Debug, Clone)]
+pub struct MemoryUpload {
+    id: VolumeId,
+    size_bytes: u64,
+    contents: Contents,
+}
+
+impl MemoryUpload {
+    pub fn write(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<()> {
+        let end = offset_bytes.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.size_bytes) {
+            let (volume, size_bytes) = (self.id.clone(), self.size_bytes);
+            return Err(StorageError::BeyondEnd { volume, offset_bytes, size_bytes });
+        }
+        self.contents.put(offset_bytes, bytes);
+        Ok(())
+    }
+}
+
+/// The contents of a volume at a moment, and how far they were read.
+#[derive(Debug, Clone)]
+pub struct MemoryDownload {
+    id: VolumeId,
+    /// By which the volume is in use; none for a snapshot.
+    user: Option<String>,
+    size_bytes: u64,
+    contents: Contents,
+    at: u64,
+}
+
+impl MemoryDownload {
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    pub fn next_piece(&mut self) -> Option<(u64, Bytes)> {
+        let start = self.contents.next_written(self.at)?;
+        let end = self.size_bytes.min(start + MOST_PIECE_BYTES as u64);
+        let bytes = self.contents.read(start, (end - start) as usize);
+        self.at = end;
+        Some((start, bytes.into()))
+    }
+}
+
+/// The contents of volumes as streams.
+impl MemoryVolumes {
+    pub fn upload(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<MemoryUpload> {
+        self.require_place(volume)?;
+        self.require_room(&volume.pool, size_bytes, force)?;
+        Ok(MemoryUpload { id: volume.clone(), size_bytes, contents: Contents::default() })
+    }
+
+    pub fn commit(&mut self, upload: MemoryUpload) -> Result<()> {
+        let MemoryUpload { id, size_bytes, contents } = upload;
+        self.require_place(&id)?;
+        self.put(&id, Volume { size_bytes, contents, ..Volume::default() });
+        Ok(())
+    }
+
+    pub fn download(
+        &mut self,
+        volume: &VolumeId,
+        snapshot: Option<&SnapshotName>,
+    ) -> Result<MemoryDownload> {
+        let (id, at) = (volume.clone(), 0);
+        if let Some(name) = snapshot {
+            let found = self.find(volume)?;
+            let Snapshot { size_bytes, contents, .. } =
+                found.snapshots[found.snapshot(volume, name)?].clone();
+            return Ok(MemoryDownload { id, user: None, size_bytes, contents, at });
+        }
+        self.require_unused(volume)?;
+        self.downloads += 1;
+        let user = format!("download {}", self.downloads);
+        self.open(volume, &user);
+        let found = self.find(volume)?;
+        let (size_bytes, contents) = (found.size_bytes, found.contents.clone());
+        Ok(MemoryDownload { id, user: Some(user), size_bytes, contents, at })
+    }
+
+    /// The download is over: others may open the volume again.
+    pub fn close(&mut self, download: &MemoryDownload) {
+        if let (Some(user), Ok(volume)) = (&download.user, self.find_mut(&download.id)) {
+            volume.users.remove(user);
+        }
     }
 }
 

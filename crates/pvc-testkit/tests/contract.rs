@@ -9,19 +9,31 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use pvc_contracts::database::{DatabaseFixture, database_contract};
+use pvc_contracts::database_cluster::{DatabaseClusterFixture, database_cluster_contract};
+use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
+use pvc_contracts::firewall::{FirewallFixture, firewall_contract};
 use pvc_contracts::hypervisor::{
     HypervisorFixture, MigrationFixture, hypervisor_contract, migration_contract,
 };
 use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
-use pvc_contracts::network::{NetworkFixture, network_contract};
+use pvc_contracts::network::{ABLE, NetworkFixture, network_contract};
 use pvc_contracts::power::{PowerFixture, power_contract};
+use pvc_contracts::programs::{ProgramsFixture, programs_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
+use pvc_contracts::volume_streams::volume_streams_contract;
+use pvc_database::SqliteDatabase;
+use pvc_model::link::LinkAbilities;
 use pvc_model::storage::VolumeId;
-use pvc_ports::{Bmc, Storage};
+use pvc_ports::{
+    Bmc, Database as _, DatabaseError, FileAccess, FileOwner, Files as _, Program, ProgramEnd,
+    Statement, Storage,
+};
 use pvc_testkit::{
-    BmcManner, FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor,
-    ScriptedPower, ScriptedServices, SeededRandom, TokioClock, UnitManner,
+    BmcManner, FakeHost, FlakyDatabase, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage,
+    ProgramManner, ScriptedDatabaseCluster, ScriptedExec, ScriptedHypervisor, ScriptedPower,
+    ScriptedPrograms, ScriptedServices, SeededRandom, TokioClock, UnitManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -57,9 +69,13 @@ async fn guests_move_between_scripted_hypervisors_as_between_real_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn the_network_in_memory_keeps_the_contract() {
-    let network = MemoryNetwork::new().with_device("ens4");
-    let fixture = NetworkFixture { device: "ens4".to_owned(), vlans: true };
-    network_contract(Arc::new(network), fixture).await;
+    let unable = LinkAbilities { vlans: false, vxlans: false, vlan_filtering: false };
+    for able in [ABLE, unable] {
+        let network = MemoryNetwork::new().with_device("ens4");
+        network.set_abilities(able);
+        network_contract(Arc::new(network), NetworkFixture { device: "ens4".to_owned(), able })
+            .await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,6 +118,93 @@ async fn the_scripted_services_keep_the_contract() {
         failing: "failing.service".to_owned(),
     };
     services_contract(Arc::new(services), fixture).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scripted_database_cluster_keeps_the_contract() {
+    let [good, refusing, absent] =
+        [(); 3].map(|()| Arc::new(ScriptedDatabaseCluster::led_by("hv1")));
+    refusing.set_refusals(u32::MAX);
+    absent.set_dead(true);
+    database_cluster_contract(DatabaseClusterFixture { good, refusing, absent }).await;
+}
+
+struct Planted(Arc<MemoryFiles>);
+
+impl HostilePaths for Planted {
+    fn link(&self, path: &Path, to: &Path) {
+        self.0.insert_link(path, to);
+    }
+
+    fn fifo(&self, path: &Path) {
+        self.0.insert_fifo(path);
+    }
+
+    fn sparse(&self, path: &Path, length_bytes: u64) {
+        self.0.insert_sparse(path, length_bytes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_files_in_memory_keep_the_contract() {
+    let files = Arc::new(MemoryFiles::new());
+    files.insert_user("pvc");
+    let directory = Path::new("/var/lib/contract").to_owned();
+    files.create_directory(&directory, &FileAccess::PUBLIC_DIRECTORY).await.unwrap();
+    let fixture = FilesFixture {
+        directory,
+        hostile: Box::new(Planted(files.clone())),
+        owner: FileOwner { user: "pvc".to_owned(), group: "pvc".to_owned() },
+        files,
+    };
+    files_contract(fixture).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_firewall_in_memory_keeps_the_contract() {
+    let firewall = Arc::new(MemoryFirewall::new());
+    firewall.set_refusing(|_, rules| rules.is_some_and(|rules| rules.contains("@nobody")));
+    let fixture = FirewallFixture {
+        firewall,
+        tables: Box::new(|| "a table that nothing here could touch".to_owned()),
+        refused: "chain input { ip saddr @nobody drop }".to_owned(),
+    };
+    firewall_contract(fixture).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scripted_programs_keep_the_contract() {
+    let programs = ScriptedPrograms::new();
+    let program = |name: &str, manner: ProgramManner| {
+        programs.set_manner(name, manner);
+        let (name, program) = (name.to_owned(), name.to_owned());
+        Program { name, program, args: Vec::new(), env: Vec::new() }
+    };
+    let says = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect();
+    let ready = || ProgramManner { says: says(&["ready"]), ..ProgramManner::default() };
+    let exits = |status| Some(ProgramEnd::Exited(status));
+    let hung_up = Some("reloaded".to_owned());
+    let fixture = ProgramsFixture {
+        steady: program("/steady", ProgramManner { says_when_hung_up: hung_up, ..ready() }),
+        failing: program(
+            "/failing",
+            ProgramManner { says: says(&["one", "two"]), ends: exits(3), ..ready() },
+        ),
+        stubborn: program("/stubborn", ProgramManner { is_stubborn: true, ..ready() }),
+        forking: program("/forking", ProgramManner { children: 1, ..ready() }),
+        leaving: program("/leaving", ProgramManner { children: 1, ends: exits(0), ..ready() }),
+        chatty: program(
+            "/chatty",
+            ProgramManner { says: says(&["x"; 10_000]), ends: exits(0), ..ready() },
+        ),
+        absent: program("/absent", ProgramManner { is_missing: true, ..ready() }),
+        processes: {
+            let programs = programs.clone();
+            Box::new(move || programs.processes())
+        },
+        programs: Arc::new(programs.clone()),
+    };
+    programs_contract(fixture).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,4 +257,48 @@ impl StorageFixture for InMemory {
 async fn the_storage_in_memory_keeps_the_contract() {
     let scratch = tempfile::tempdir().unwrap();
     storage_contract(&InMemory { storage: Arc::new(MemoryStorage::new()), scratch }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_streams_of_volumes_in_memory_keep_the_contract() {
+    let scratch = tempfile::tempdir().unwrap();
+    let storage = Arc::new(MemoryStorage::new());
+    volume_streams_contract(&InMemory { storage, scratch }).await;
+}
+
+#[tokio::test]
+async fn a_flaky_database_keeps_the_contract_while_it_works() {
+    let database = Arc::new(FlakyDatabase::new(Arc::new(SqliteDatabase::in_memory())));
+    let absent = Arc::new(FlakyDatabase::new(Arc::new(SqliteDatabase::in_memory())));
+    absent.set_dead(true);
+    database_contract(DatabaseFixture { database, absent }).await;
+}
+
+#[tokio::test]
+async fn a_flaky_database_loses_transactions_and_answers_as_a_real_one_can() {
+    let database = FlakyDatabase::new(Arc::new(SqliteDatabase::in_memory()));
+    let run = async |words| {
+        let mut transaction = database.begin().await?;
+        let rows = transaction.run(Statement::new(words)).await?;
+        transaction.commit().await.map(|()| rows)
+    };
+    run("CREATE TABLE thing (at INTEGER)").await.unwrap();
+    let count = async || run("SELECT at FROM thing").await.unwrap().rows.len();
+    database.set_conflicts(1);
+    let error = run("INSERT INTO thing VALUES (1)").await.unwrap_err();
+    assert!(matches!(error, DatabaseError::Conflict), "{error}");
+    assert_eq!(count().await, 0);
+    database.set_lost_answers(1);
+    let error = run("INSERT INTO thing VALUES (1)").await.unwrap_err();
+    assert!(matches!(error, DatabaseError::Unknown { .. }), "{error}");
+    assert_eq!(count().await, 1);
+    let mut transaction = database.begin().await.unwrap();
+    database.set_dead(true);
+    for expected in ["nobody answers", "an earlier statement"] {
+        let error = transaction.run(Statement::new("DELETE FROM thing")).await.unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    drop(transaction);
+    database.set_dead(false);
+    assert_eq!(count().await, 1);
 }

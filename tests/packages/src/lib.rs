@@ -5,6 +5,7 @@
 //! The packages are those that `./test packages` made: the same twice, with two revisions.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "nothing is simulated here")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,7 @@
 //! What the packages do to a machine, and what they leave alone.
 
+#![allow(clippy::disallowed_methods, reason = "nothing is simulated here")]
+
 use pvc_packages_tests::Machine;
 
 const DAEMONS: [&str; 3] = ["pvcnoded.service", "pvcworkerd.service", "pvcapid.service"];

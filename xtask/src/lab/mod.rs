@@ -1,7 +1,5 @@
 //! `cargo xtask lab`: three real nodes on one machine. docs/dev/lab.md tells how to use it.
 
-#![allow(clippy::disallowed_methods, reason = "the lab works in real time")]
-
 mod ask;
 mod base;
 mod bench;

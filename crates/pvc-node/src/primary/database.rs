@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_ports::{Database, DatabaseError};
+use pvc_ports::{DatabaseCluster, DatabaseClusterError};
 use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
@@ -36,19 +36,19 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 
 /// Serves one term, and never returns: the next term ends it.
 async fn serve(shared: &Shared, term: u64) {
-    if let Some(database) = shared.ports.database.as_ref().filter(|_| term > 0) {
+    if let Some(database) = shared.ports.database_cluster.as_ref().filter(|_| term > 0) {
         settle(shared, database.as_ref()).await;
     }
     shared.role.database_settled.send_replace(term);
     std::future::pending().await
 }
 
-async fn settle(shared: &Shared, database: &dyn Database) {
+async fn settle(shared: &Shared, database: &dyn DatabaseCluster) {
     for attempt in 1_u32.. {
         let error = match shared.within(DEADLINE, lead(shared, database)).await {
             Some(Ok(())) => return,
             Some(Err(error)) => error,
-            None => DatabaseError::TimedOut { seconds: DEADLINE.as_secs() },
+            None => DatabaseClusterError::TimedOut { seconds: DEADLINE.as_secs() },
         };
         let hint = error.hint().unwrap_or_default();
         tracing::warn!(%error, attempt, hint, "the database's leader is not on the primary node");
@@ -64,7 +64,7 @@ async fn settle(shared: &Shared, database: &dyn Database) {
     }
 }
 
-async fn lead(shared: &Shared, database: &dyn Database) -> Result<(), DatabaseError> {
+async fn lead(shared: &Shared, database: &dyn DatabaseCluster) -> Result<(), DatabaseClusterError> {
     if database.leader().await?.as_ref() == Some(shared.name()) {
         return Ok(());
     }

@@ -186,10 +186,17 @@ impl Actor {
         }
         let console_log =
             console_log_path(&self.shared.settings.console_log_directory, &record.name);
+        let named = record.domain.as_ref().ok().and_then(|domain| domain.emulator.as_deref());
+        let named_is_here = match named {
+            Some(named) => {
+                matches!(self.shared.ports.files.look(Path::new(named)).await, Ok(Some(_)))
+            }
+            None => false,
+        };
         let host = ForHost {
             domain_type: &facts.domain_type,
             emulator: &facts.emulator,
-            is_here: &|program| Path::new(program).exists(),
+            is_here: &|_| named_is_here,
             volumes: &volumes,
             console_log: Some(&console_log),
         };

@@ -229,14 +229,17 @@ async fn a_changed_layout_ends_the_run_for_a_new_execution() {
 #[tokio::test(start_paused = true)]
 async fn the_first_steps_make_every_folder_also_below_one_that_is_there() {
     let world = world().await;
-    std::fs::create_dir_all(world.folder.path().join("run")).unwrap();
+    let run = Path::new(DIRECTORY).parent().unwrap();
+    world.files.create_directory(run, &FileAccess::PUBLIC_DIRECTORY).await.unwrap();
     pvc_node::before_store(&world.settings, &world.ports(), &CancellationToken::new())
         .await
         .unwrap();
-    for folder in ["run/dnsmasq", "console"] {
-        assert!(world.folder.path().join(folder).is_dir(), "{folder}");
+    for folder in [DIRECTORY, CONSOLES] {
+        let found = world.files.look(Path::new(folder)).await.unwrap();
+        assert!(found.is_some_and(|found| found.kind == FileKind::Directory), "{folder}");
     }
     assert!(world.exec.ran().is_empty(), "services are not for this daemon to start");
+    world.files.set_refusing(|path| path.starts_with("/proc"));
     let mut refused = world.settings.clone();
     refused.directories.push("/proc/nonexistent/folder".into());
     let error = pvc_node::before_store(&refused, &world.ports(), &CancellationToken::new())

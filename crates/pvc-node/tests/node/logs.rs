@@ -6,12 +6,10 @@ use super::*;
 async fn consoles_reach_the_store_with_junk_rotation_and_a_limited_rate() {
     let world = world().await;
     let uuid = world.define(1, VmState::Start).await;
-    let folder = world.folder.path().join("console");
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("vm1.log");
+    let path = Path::new(CONSOLES).join("vm1.log");
     let _daemon = world.running().await;
     world.until_runs(uuid).await;
-    std::fs::write(&path, b"Linux version 6.12\n\xff\x00login:").unwrap();
+    world.files.insert(&path, b"Linux version 6.12\n\xff\x00login:");
     let arrives = async |text: &str| {
         for _ in 0..2000 {
             if world.operator.console_log(uuid).await.unwrap().unwrap_or_default().ends_with(text) {
@@ -22,10 +20,9 @@ async fn consoles_reach_the_store_with_junk_rotation_and_a_limited_rate() {
         panic!("{text:?} never arrived: {:?}", world.operator.console_log(uuid).await);
     };
     arrives("6.12\n\u{fffd}\u{fffd}login:").await;
-    std::fs::rename(&path, folder.join("vm1.log.1")).unwrap();
-    std::fs::write(&path, "after the rotation\n").unwrap();
+    world.files.insert(&path, b"after the rotation\n");
     arrives("after the rotation\n").await;
-    std::fs::write(&path, "Kernel panic").unwrap();
+    world.files.insert(&path, b"Kernel panic");
     world.request(uuid, VmState::Stop).await;
     arrives("Kernel panic").await;
 }

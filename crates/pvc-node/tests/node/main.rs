@@ -15,6 +15,7 @@ mod starts;
 #[path = "../world/mod.rs"]
 mod world;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,8 +27,11 @@ use pvc_model::storage::{RbdAccess, VolumeId};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_node::{NodeError, Outcome, Ports};
-use pvc_ports::{GuestRun, HostLoad, Services, ServicesError, Storage, UnitState};
+use pvc_ports::{
+    FileAccess, FileKind, Files as _, GuestRun, HostLoad, Services, ServicesError, Storage,
+    UnitState,
+};
 use pvc_store::{Announced, Change, Changes, ConfigChange, Ipmi, NodeChange, Store, VmChange};
 use pvc_testkit::{BmcManner, Manner, MemoryStorage, ScriptedCluster, SeededRandom};
 use tokio_util::sync::CancellationToken;
-use world::{INTERVAL, legacy_node, world};
+use world::{CONSOLES, DIRECTORY, INTERVAL, legacy_node, world};

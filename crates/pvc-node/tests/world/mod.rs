@@ -16,11 +16,11 @@ use pvc_model::{NodeName, Uuid};
 use pvc_node::{
     LogSwitches, MigrationSettings, Node, NodeError, NodeSettings, Outcome, Ports, Subsystems,
 };
-use pvc_ports::{Clock, Database, GuestRun};
+use pvc_ports::{Clock, DatabaseCluster, GuestRun};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
-    FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor,
-    ScriptedPower, ScriptedServices, SeededRandom, TokioClock, eventually,
+    FakeHost, FlakyTree, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ScriptedExec,
+    ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock, eventually,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +29,12 @@ use tokio_util::sync::CancellationToken;
 static STARTS: AtomicU32 = AtomicU32::new(1);
 
 pub const INTERVAL: Duration = Duration::from_secs(5);
+
+/// A directory that the daemon has to make.
+pub const DIRECTORY: &str = "/run/pvc/dnsmasq";
+
+/// Where the guests' consoles are logged.
+pub const CONSOLES: &str = "/var/log/pvc/console";
 
 pub struct World {
     pub tree: EmbeddedTree,
@@ -41,11 +47,11 @@ pub struct World {
     pub host: Arc<FakeHost>,
     /// The BMCs of all servers.
     pub power: Arc<ScriptedPower>,
-    pub database: Option<Arc<dyn Database>>,
+    pub database_cluster: Option<Arc<dyn DatabaseCluster>>,
     pub exec: Arc<ScriptedExec>,
     pub clock: Arc<TokioClock>,
     pub settings: NodeSettings,
-    pub folder: tempfile::TempDir,
+    pub files: Arc<MemoryFiles>,
 }
 
 /// Adds a coordinator that runs PVC 1.0.3. Its daemon says nothing of itself that only ours say.
@@ -95,7 +101,6 @@ pub async fn world() -> World {
     let operator =
         Store::open(tree.connect(), clock.clone(), Arc::new(SeededRandom::new(1))).await.unwrap();
     operator.initialize(false).await.unwrap();
-    let folder = tempfile::tempdir().unwrap();
     let settings = NodeSettings {
         name: NodeName::new("hv1"),
         process: String::new(), // each start has its own
@@ -113,8 +118,8 @@ pub async fn world() -> World {
         keepalive_interval: INTERVAL,
         vm_shutdown_timeout: Duration::from_secs(180),
         session_timeout: Duration::from_secs(10),
-        directories: vec![folder.path().join("run/dnsmasq")],
-        console_log_directory: folder.path().join("console"),
+        directories: vec![DIRECTORY.into()],
+        console_log_directory: CONSOLES.into(),
         console_log_lines: 100,
         node_log_lines: 50,
         core_networks: None,
@@ -140,12 +145,12 @@ pub async fn world() -> World {
         network: Arc::new(MemoryNetwork::new()),
         services: Arc::new(ScriptedServices::new()),
         host: Arc::new(FakeHost::new()),
-        database: None,
+        database_cluster: None,
         power: Arc::new(ScriptedPower::new()),
         exec: Arc::new(ScriptedExec::without_programs()),
         clock,
         settings,
-        folder,
+        files: Arc::new(MemoryFiles::new()),
     }
 }
 
@@ -167,12 +172,12 @@ impl World {
             network: Arc::new(MemoryNetwork::new()),
             services: Arc::new(ScriptedServices::new()),
             host: Arc::new(FakeHost::new()),
-            database: None,
+            database_cluster: None,
             power: self.power.clone(),
             exec: Arc::new(ScriptedExec::without_programs()),
             clock: self.clock.clone(),
             settings,
-            folder: tempfile::tempdir().unwrap(),
+            files: Arc::new(MemoryFiles::new()),
         }
     }
 
@@ -198,9 +203,11 @@ impl World {
             network: self.network.clone(),
             services: self.services.clone(),
             host: self.host.clone(),
-            database: self.database.clone(),
+            database_cluster: self.database_cluster.clone(),
             power: self.power.clone(),
             exec: self.exec.clone(),
+            files: self.files.clone(),
+            firewall: Arc::new(MemoryFirewall::new()),
             clock: self.clock.clone(),
             random: Arc::new(SeededRandom::new(2)),
         }

@@ -1,5 +1,7 @@
 //! `scenario.toml`: what stands there, and what it means.
 
+#![allow(clippy::disallowed_methods, reason = "a story is a file of the real world")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;

@@ -1,0 +1,166 @@
+//! The contents of volumes, in and out.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use pvc_model::storage::{SnapshotName, VolumeId};
+use pvc_ports::{Download, MOST_PIECE_BYTES, StorageError, Upload, VolumeStreams};
+
+use crate::copy::{next_data, write_without_holes};
+use crate::layout::{NewVolume, Root, failed};
+use crate::lock::ImageGuard;
+use crate::{DirectoryStorage, no_room, require_room};
+
+#[async_trait]
+impl VolumeStreams for DirectoryStorage {
+    async fn upload(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<Box<dyn Upload>, StorageError> {
+        let id = volume.clone();
+        let (id, new) = self
+            .work(move |root, _| {
+                root.require_absent(&id)?;
+                require_room(root, &id.pool, size_bytes, force)?;
+                let new = root.new_volume()?;
+                new.image().set_len(size_bytes).map_err(failed("making a volume"))?;
+                Ok((id, new))
+            })
+            .await?;
+        let new = Some(Arc::new(new));
+        Ok(Box::new(DirectoryUpload { root: self.root.clone(), id, size_bytes, new }))
+    }
+
+    async fn download(
+        &self,
+        volume: &VolumeId,
+        snapshot: Option<&SnapshotName>,
+    ) -> Result<Box<dyn Download>, StorageError> {
+        let (id, snapshot) = (volume.clone(), snapshot.cloned());
+        self.work(move |root, _| {
+            let volume = root.volume(&id)?;
+            let (image, guard) = match snapshot {
+                // Nobody writes it, and its file stays when its name goes.
+                Some(snapshot) => (volume.snapshot_file(&snapshot)?, None),
+                None => (volume.image()?, Some(volume.require_unused()?)),
+            };
+            let size_bytes = image.metadata().map_err(failed("reading a volume"))?.len();
+            let (image, at) = (Arc::new(image), 0);
+            let download: Box<dyn Download> =
+                Box::new(DirectoryDownload { image, size_bytes, at, _guard: guard });
+            Ok(download)
+        })
+        .await
+    }
+}
+
+struct DirectoryUpload {
+    root: Arc<Root>,
+    id: VolumeId,
+    size_bytes: u64,
+    /// Nothing any more once it is being published. Its folder goes when it is dropped.
+    new: Option<Arc<NewVolume>>,
+}
+
+impl Drop for DirectoryUpload {
+    fn drop(&mut self) {
+        // Freeing the room of a large file takes its time.
+        if let (Some(new), Ok(runtime)) = (self.new.take(), tokio::runtime::Handle::try_current())
+            && runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread
+        {
+            runtime.spawn_blocking(move || drop(new));
+        }
+    }
+}
+
+/// Does file work aside. It goes on if nobody waits for it any more.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StorageError> + Send + 'static,
+) -> Result<T, StorageError> {
+    pvc_ports::aside(work).await
+}
+
+fn gone() -> StorageError {
+    failed("writing a volume")(std::io::Error::other("the upload has ended"))
+}
+
+#[async_trait]
+impl Upload for DirectoryUpload {
+    async fn write(&mut self, offset_bytes: u64, bytes: Bytes) -> Result<(), StorageError> {
+        let end = offset_bytes.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.size_bytes) {
+            let (volume, size_bytes) = (self.id.clone(), self.size_bytes);
+            return Err(StorageError::BeyondEnd { volume, offset_bytes, size_bytes });
+        }
+        let new = self.new.clone().ok_or_else(gone)?;
+        let (root, pool) = (self.root.clone(), self.id.pool.clone());
+        aside(move || {
+            write_without_holes(new.image(), offset_bytes, &bytes).map_err(no_room(
+                &root,
+                &pool,
+                bytes.len() as u64,
+            ))
+        })
+        .await
+    }
+
+    async fn commit(mut self: Box<Self>) -> Result<(), StorageError> {
+        let id = self.id.clone();
+        // A write whose future was dropped may still be at work, and ends soon.
+        let mut new = self.new.take().ok_or_else(gone)?;
+        aside(move || {
+            loop {
+                match Arc::try_unwrap(new) {
+                    Ok(new) => return new.publish(&id),
+                    Err(busy) => new = busy,
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        })
+        .await
+    }
+}
+
+struct DirectoryDownload {
+    image: Arc<File>,
+    size_bytes: u64,
+    /// Up to where it was read.
+    at: u64,
+    /// Keeps whoever could write the image from opening it.
+    _guard: Option<ImageGuard>,
+}
+
+#[async_trait]
+impl Download for DirectoryDownload {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError> {
+        let (image, at, size_bytes) = (self.image.clone(), self.at, self.size_bytes);
+        let piece =
+            aside(move || next_piece(&image, at, size_bytes).map_err(failed("reading a volume")));
+        let piece = piece.await?;
+        self.at = piece.as_ref().map_or(size_bytes, |(at, bytes)| at + bytes.len() as u64);
+        Ok(piece)
+    }
+}
+
+/// The next piece from `at` on that is neither a hole nor all zeros.
+fn next_piece(image: &File, mut at: u64, size: u64) -> std::io::Result<Option<(u64, Bytes)>> {
+    while let Some((start, end)) = next_data(image, at, size)? {
+        let length = usize::try_from(end - start).unwrap_or(MOST_PIECE_BYTES);
+        let mut bytes = vec![0; length.min(MOST_PIECE_BYTES)];
+        image.read_exact_at(&mut bytes, start)?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(Some((start, bytes.into())));
+        }
+        at = start + bytes.len() as u64;
+    }
+    Ok(None)
+}

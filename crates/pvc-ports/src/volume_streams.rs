@@ -1,0 +1,74 @@
+//! The contents of volumes, in and out.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use pvc_model::storage::{SnapshotName, VolumeId};
+
+use crate::StorageError;
+
+/// The most bytes of one piece.
+pub const MOST_PIECE_BYTES: usize = 1 << 20;
+
+/// The contents of volumes as streams of bounded pieces, of which one is in memory at a time. What
+/// is in no piece is zeros, and takes no room.
+#[async_trait]
+pub trait VolumeStreams: Send + Sync {
+    /// Begins a volume of this size, in exact bytes, which nobody sees before it is
+    /// [committed](Upload::commit).
+    ///
+    /// # Errors
+    /// Those of [`create`](crate::Storage::create): the name may be taken, and there may be no room.
+    async fn upload(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<Box<dyn Upload>, StorageError>;
+
+    /// The contents of the volume, or of one of its snapshots, as they are now.
+    ///
+    /// # Errors
+    /// [`InUse`](StorageError::InUse) if somebody has the volume open, who could change it: a
+    /// snapshot can be downloaded at any time.
+    async fn download(
+        &self,
+        volume: &VolumeId,
+        snapshot: Option<&SnapshotName>,
+    ) -> Result<Box<dyn Download>, StorageError>;
+}
+
+/// A volume in the making. Dropping it discards what was written, as the end of the process does.
+#[async_trait]
+pub trait Upload: Send {
+    /// Writes at an offset, in bytes. Pieces may come in any order, and the last one counts. When it
+    /// returns, the storage has them, though perhaps not for good.
+    ///
+    /// # Errors
+    /// [`BeyondEnd`](StorageError::BeyondEnd) if it would not fit in the volume, and
+    /// [`NoRoom`](StorageError::NoRoom) if it does not fit in the pool. The upload may go on after
+    /// the first, and is to be dropped after any other.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves the piece written in part. It may be written again.
+    async fn write(&mut self, offset_bytes: u64, bytes: Bytes) -> Result<(), StorageError>;
+
+    /// Makes it the volume, on disk when this returns.
+    ///
+    /// # Errors
+    /// [`VolumeExists`](StorageError::VolumeExists) if somebody was faster. On any error there is
+    /// nothing of it.
+    async fn commit(self: Box<Self>) -> Result<(), StorageError>;
+}
+
+/// The contents of a volume or a snapshot. As long as it is not dropped, nobody can open the volume.
+#[async_trait]
+pub trait Download: Send {
+    fn size_bytes(&self) -> u64;
+
+    /// The next piece that is not all zeros, as its offset in bytes and at most [`MOST_PIECE_BYTES`]
+    /// bytes; `None` when there is no other. Pieces come in order and do not overlap.
+    ///
+    /// # Cancellation
+    /// Dropping the future loses nothing: the piece comes again.
+    async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError>;
+}

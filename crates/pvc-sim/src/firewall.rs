@@ -1,0 +1,34 @@
+//! The packet filter of a host. It filters nothing here: who reaches whom is said by the cables.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pvc_model::firewall::TableName;
+use pvc_ports::{Firewall, FirewallError};
+use pvc_testkit::MemoryFirewall;
+
+use crate::process::Gate;
+
+/// The packet filter of a host, as its programs have it.
+pub(crate) struct HostFirewall {
+    pub gate: Gate,
+    pub inner: Arc<MemoryFirewall>,
+}
+
+#[async_trait]
+impl Firewall for HostFirewall {
+    async fn table(&self, table: &TableName) -> Result<Option<String>, FirewallError> {
+        self.gate.pass().await;
+        self.inner.table(table).await
+    }
+
+    async fn check(&self, table: &TableName, rules: &str) -> Result<(), FirewallError> {
+        self.gate.pass().await;
+        self.inner.check(table, rules).await
+    }
+
+    async fn apply(&self, table: &TableName, rules: Option<&str>) -> Result<(), FirewallError> {
+        self.gate.pass().await;
+        self.inner.apply(table, rules).await
+    }
+}

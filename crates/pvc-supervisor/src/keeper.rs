@@ -1,0 +1,286 @@
+//! One program, from when it is wanted until it is wanted no more.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::vm::backoff::Backoff;
+use pvc_model::with_causes;
+use pvc_ports::{Command, FileAccess, Output, Program, RunningProgram};
+use tokio::sync::watch;
+
+use crate::plan::{Step, step};
+use crate::spec::{ProgramSpec, ProgramState, Ready, Reload};
+use crate::talk::Talk;
+use crate::{States, SupervisorPorts};
+
+/// How often a program is asked whether it is ready.
+const PROBE: Duration = Duration::from_millis(500);
+
+/// How long the last lines of a program that has ended are read: what it has left behind may hold
+/// its outputs open.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+pub struct Keeper {
+    name: String,
+    ports: SupervisorPorts,
+    states: watch::Sender<States>,
+}
+
+/// Why a life of a program is over.
+enum Over {
+    /// It was ended, because something else or nothing is wanted now.
+    Superseded,
+    Failed(String),
+}
+
+impl Keeper {
+    pub fn new(name: &str, ports: SupervisorPorts, states: watch::Sender<States>) -> Self {
+        Keeper { name: name.to_owned(), ports, states }
+    }
+
+    /// Keeps the program running as it is wanted, until it is wanted no more.
+    pub async fn run(self, mut wanted: watch::Receiver<Option<ProgramSpec>>) {
+        let (mut had, mut backoff) = (None::<ProgramSpec>, Backoff::default());
+        loop {
+            let spec = wanted.borrow_and_update().clone();
+            if let Some(had) = had.take() {
+                self.remove_files(&had, spec.as_ref()).await;
+            }
+            let Some(mut spec) = spec else { break };
+            let begun = self.ports.clock.monotonic();
+            let over = self.live(&mut spec, &mut wanted).await;
+            had = Some(spec);
+            match over {
+                Over::Superseded => backoff.reset(),
+                Over::Failed(why) => self.rest(&mut backoff, &mut wanted, begun, why).await,
+            }
+        }
+        self.states.send_modify(|states| _ = states.remove(&self.name));
+    }
+
+    fn is(&self, state: ProgramState) {
+        self.states.send_modify(|states| _ = states.insert(self.name.clone(), state));
+    }
+
+    /// Waits until the program is due again, or something else is wanted of it.
+    async fn rest(
+        &self,
+        backoff: &mut Backoff,
+        wanted: &mut watch::Receiver<Option<ProgramSpec>>,
+        begun: Duration,
+        why: String,
+    ) {
+        let now = self.ports.clock.monotonic();
+        backoff.died(now, now.saturating_sub(begun));
+        let times = backoff.failures();
+        let wait = backoff.wait_until(now).unwrap_or(now).saturating_sub(now);
+        let again = wait.as_secs();
+        tracing::warn!(program = self.name, times, again_in_seconds = again, "{why}");
+        self.is(ProgramState::Failed { why, times });
+        tokio::select! {
+            biased;
+            _ = wanted.changed() => backoff.reset(),
+            () = self.ports.clock.sleep(wait) => {}
+        }
+    }
+
+    /// One life of the program, from its files to its end. `spec` is how it was last.
+    async fn live(
+        &self,
+        spec: &mut ProgramSpec,
+        wanted: &mut watch::Receiver<Option<ProgramSpec>>,
+    ) -> Over {
+        self.is(ProgramState::Starting);
+        if let Err(why) = self.write_files(spec).await {
+            return Over::Failed(why);
+        }
+        let program = Program {
+            name: self.name.clone(),
+            program: spec.program.clone(),
+            args: spec.args.clone(),
+            env: spec.env.clone(),
+        };
+        let running = match self.ports.programs.start(&program).await {
+            Ok(running) => running,
+            Err(error) => return Over::Failed(with_causes(&error)),
+        };
+        tracing::info!(program = self.name, pid = running.pid(), "started");
+        let mut talk = Talk::new(&self.name, self.ports.clock.monotonic());
+        let probe = until_ready(&self.ports, spec.ready.clone());
+        tokio::pin!(probe);
+        let (mut is_ready, mut writes) = (false, true);
+        loop {
+            // The lines come last: there may be no end of them.
+            tokio::select! {
+                biased;
+                changed = wanted.changed() => {
+                    let next = changed.ok().and_then(|()| wanted.borrow_and_update().clone());
+                    match (step(spec, next.as_ref()), next) {
+                        (Step::Keep, Some(next)) => *spec = next,
+                        (Step::Reload, Some(next)) => {
+                            if let Err(why) = self.reload(&running, spec, next).await {
+                                self.stop(&running, spec, &mut talk).await;
+                                return Over::Failed(why);
+                            }
+                        }
+                        _ => {
+                            self.stop(&running, spec, &mut talk).await;
+                            return Over::Superseded;
+                        }
+                    }
+                }
+                end = running.ended() => {
+                    self.last_lines(&running, &mut talk).await;
+                    self.end_all(&running).await;
+                    return Over::Failed(end.to_string());
+                }
+                ready = &mut probe, if !is_ready => match ready {
+                    Ok(()) => {
+                        is_ready = true;
+                        self.is(ProgramState::Ready { pid: running.pid() });
+                    }
+                    Err(why) => {
+                        self.stop(&running, spec, &mut talk).await;
+                        return Over::Failed(why);
+                    }
+                },
+                line = running.line(), if writes => match line {
+                    Some(line) => talk.line(&line, self.ports.clock.monotonic()),
+                    None => writes = false,
+                },
+            }
+        }
+    }
+
+    async fn write_files(&self, spec: &ProgramSpec) -> Result<(), String> {
+        let files = &self.ports.files;
+        for (path, file) in &spec.files {
+            let write = async {
+                let directory = path.parent().unwrap_or(Path::new("/"));
+                if directory.file_name().is_some() {
+                    files.create_directory(directory, &FileAccess::PUBLIC_DIRECTORY).await?;
+                }
+                files.replace(path, &file.contents, &file.access).await
+            };
+            write.await.map_err(|error| with_causes(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the files that are wanted no more.
+    async fn remove_files(&self, had: &ProgramSpec, wanted: Option<&ProgramSpec>) {
+        let is_wanted = |path: &Path| wanted.is_some_and(|wanted| wanted.files.contains_key(path));
+        for path in had.files.keys().filter(|path| !is_wanted(path)) {
+            if let Err(error) = self.ports.files.remove(path).await {
+                tracing::warn!(program = self.name, error = with_causes(&error), "a file stays");
+            }
+        }
+    }
+
+    /// Has the program take over the files of `next`, which `spec` is from now on.
+    async fn reload(
+        &self,
+        running: &Arc<dyn RunningProgram>,
+        spec: &mut ProgramSpec,
+        next: ProgramSpec,
+    ) -> Result<(), String> {
+        let had = std::mem::replace(spec, next);
+        self.write_files(spec).await?;
+        self.remove_files(&had, Some(spec)).await;
+        tracing::info!(program = self.name, "its files have changed; it reads them again");
+        match &spec.reload {
+            Reload::Signal(signal) => {
+                running.signal(*signal);
+                Ok(())
+            }
+            Reload::Command(command) => succeed(&self.ports, command.clone())
+                .await
+                .map_err(|why| format!("it could not be told to read its files again: {why}")),
+            Reload::Restart => Ok(()),
+        }
+    }
+
+    /// Asks the program to end, and kills what is still there when its time is over.
+    async fn stop(&self, running: &Arc<dyn RunningProgram>, spec: &ProgramSpec, talk: &mut Talk) {
+        self.is(ProgramState::Stopping);
+        running.signal(spec.stop.signal);
+        let clock = &self.ports.clock;
+        let over = clock.sleep(spec.stop.within);
+        tokio::pin!(over);
+        let mut writes = true;
+        loop {
+            tokio::select! {
+                biased;
+                end = running.ended() => {
+                    tracing::info!(program = self.name, "stopped: {end}");
+                    break;
+                }
+                () = &mut over => {
+                    let seconds = spec.stop.within.as_secs();
+                    tracing::warn!(program = self.name, seconds, "it does not end, and is killed");
+                    break;
+                }
+                line = running.line(), if writes => match line {
+                    Some(line) => talk.line(&line, clock.monotonic()),
+                    None => writes = false,
+                },
+            }
+        }
+        self.end_all(running).await;
+        self.last_lines(running, talk).await;
+    }
+
+    async fn end_all(&self, running: &Arc<dyn RunningProgram>) {
+        if let Err(error) = running.kill().await {
+            tracing::error!(program = self.name, error = with_causes(&error), "it is left behind");
+        }
+    }
+
+    async fn last_lines(&self, running: &Arc<dyn RunningProgram>, talk: &mut Talk) {
+        let clock = &self.ports.clock;
+        let over = clock.sleep(LAST_LINES);
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut over => return,
+                line = running.line() => match line {
+                    Some(line) => talk.line(&line, clock.monotonic()),
+                    None => return,
+                },
+            }
+        }
+    }
+}
+
+/// Returns when the program is ready, or why it is not in time.
+async fn until_ready(ports: &SupervisorPorts, ready: Ready) -> Result<(), String> {
+    let Ready::When { command, within } = ready else { return Ok(()) };
+    let until = ports.clock.monotonic() + within;
+    loop {
+        let why = match succeed(ports, command.clone()).await {
+            Ok(()) => return Ok(()),
+            Err(why) => why,
+        };
+        if ports.clock.monotonic() >= until {
+            return Err(format!("it was not ready within {} s: {why}", within.as_secs()));
+        }
+        ports.clock.sleep(PROBE).await;
+    }
+}
+
+/// Runs a command that is to exit with status 0.
+async fn succeed(ports: &SupervisorPorts, command: Command) -> Result<(), String> {
+    let program = command.program.clone();
+    match ports.exec.run(command).await {
+        Ok(Output { code: Some(0), .. }) => Ok(()),
+        Ok(Output { stderr, .. }) => {
+            let said = String::from_utf8_lossy(&stderr);
+            let line =
+                said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
+            Err(format!("`{program}`: {}", line.trim()))
+        }
+        Err(error) => Err(with_causes(&error)),
+    }
+}

@@ -1,0 +1,153 @@
+//! A set of programs that run on and on, kept as it is wanted: dnsmasq, PowerDNS and their like.
+//!
+//! ```text
+//!  Supervisor   the wanted set: one keeper for each program in it, as long as it is in it
+//!    keeper     one program: its files, its start, its readiness, its end, its next start
+//!      plan     what a change of what is wanted needs: nothing, a reload, a restart, a stop
+//!      talk     what the program writes, into the log, within bounds
+//! ```
+//!
+//! Whoever wants programs says which, whole, as often as they like ([`Supervisor::want`]); what
+//! changed is found here. A program is started when its files are written, is
+//! [ready](ProgramState::Ready) when its probe says so, and is started again when it ends, at once
+//! and then after longer and longer. If only its files change it is told to read them again.
+//!
+//! Programs end with the daemon: none is adopted (ADR 0034).
+
+#![forbid(unsafe_code)]
+
+mod keeper;
+mod plan;
+mod spec;
+mod talk;
+
+use std::collections::{BTreeMap, btree_map};
+use std::sync::Arc;
+
+use pvc_model::with_causes;
+use pvc_ports::{Clock, Exec, Files, Programs};
+use tokio::sync::watch;
+use tokio::task::{Id, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+pub use spec::{ConfigFile, ProgramSpec, ProgramState, Ready, Reload, Stop};
+
+use keeper::Keeper;
+
+/// The programs that are wanted, by name. The name is the program's in the log.
+pub type Wanted = BTreeMap<String, ProgramSpec>;
+
+/// What became of each program that is wanted or not gone yet, by name.
+pub type States = BTreeMap<String, ProgramState>;
+
+/// The world of a supervisor.
+#[derive(Clone)]
+pub struct SupervisorPorts {
+    pub programs: Arc<dyn Programs>,
+    pub files: Arc<dyn Files>,
+    pub exec: Arc<dyn Exec>,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Keeps a set of programs running. It does nothing until it [runs](Supervisor::run).
+pub struct Supervisor {
+    ports: SupervisorPorts,
+    wanted: watch::Sender<Wanted>,
+    states: watch::Sender<States>,
+}
+
+impl Supervisor {
+    /// Wants nothing.
+    pub fn new(ports: SupervisorPorts) -> Self {
+        let (wanted, states) = (watch::channel(Wanted::new()).0, watch::channel(States::new()).0);
+        Supervisor { ports, wanted, states }
+    }
+
+    /// From now on these programs are to run, and no others.
+    pub fn want(&self, wanted: Wanted) {
+        self.wanted.send_if_modified(|before| {
+            let is_new = *before != wanted;
+            *before = wanted;
+            is_new
+        });
+    }
+
+    /// What became of the programs, now and whenever it changes.
+    pub fn states(&self) -> watch::Receiver<States> {
+        self.states.subscribe()
+    }
+
+    /// Works until `shutdown`, and returns when every program has ended. Dropping the future kills
+    /// the programs.
+    pub async fn run(&self, shutdown: CancellationToken) {
+        match self.ports.programs.end_left_over().await {
+            Ok(0) => {}
+            Ok(count) => tracing::warn!(count, "processes of an earlier daemon were ended"),
+            Err(error) => {
+                let error = with_causes(&error);
+                tracing::error!(error, "what an earlier daemon has left may still run");
+            }
+        }
+        let mut keepers = Keepers::default();
+        let mut wanted = self.wanted.subscribe();
+        loop {
+            keepers.follow(self, &wanted.borrow_and_update().clone());
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                Ok(()) = wanted.changed() => {}
+                () = keepers.one_is_through() => {}
+            }
+        }
+        keepers.follow(self, &Wanted::new());
+        while !keepers.tasks.is_empty() {
+            keepers.one_is_through().await;
+        }
+    }
+}
+
+/// The keepers that work, and what each of them is told.
+#[derive(Default)]
+struct Keepers {
+    told: BTreeMap<String, watch::Sender<Option<ProgramSpec>>>,
+    names: BTreeMap<Id, String>,
+    tasks: JoinSet<()>,
+}
+
+impl Keepers {
+    /// Tells every keeper what is wanted of it, and has a new one begin for each program without.
+    fn follow(&mut self, supervisor: &Supervisor, wanted: &Wanted) {
+        for (name, told) in &self.told {
+            let spec = wanted.get(name);
+            told.send_if_modified(|before| {
+                let is_new = before.as_ref() != spec;
+                *before = spec.cloned();
+                is_new
+            });
+        }
+        for (name, spec) in wanted {
+            let btree_map::Entry::Vacant(place) = self.told.entry(name.clone()) else { continue };
+            let (told, wanted) = watch::channel(Some(spec.clone()));
+            place.insert(told);
+            let keeper = Keeper::new(name, supervisor.ports.clone(), supervisor.states.clone());
+            self.names.insert(self.tasks.spawn(keeper.run(wanted)).id(), name.clone());
+        }
+    }
+
+    /// Returns when a keeper has ended: because its program is wanted no more, or by a bug of ours.
+    /// Waits for ever if there is none.
+    async fn one_is_through(&mut self) {
+        let id = match self.tasks.join_next_with_id().await {
+            Some(Ok((id, ()))) => id,
+            Some(Err(error)) => {
+                let name = self.names.get(&error.id()).map_or("", String::as_str);
+                tracing::error!(program = name, %error, "a bug has ended what keeps a program");
+                error.id()
+            }
+            None => return std::future::pending().await,
+        };
+        if let Some(name) = self.names.remove(&id) {
+            self.told.remove(&name);
+        }
+    }
+}

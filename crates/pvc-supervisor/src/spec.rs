@@ -1,0 +1,84 @@
+//! What is wanted of a program, and what became of it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pvc_ports::{Command, FileAccess, ProgramSignal};
+
+/// A program as it is to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgramSpec {
+    /// The path of its executable file.
+    pub program: String,
+    /// It must stay in the foreground.
+    pub args: Vec<String>,
+    /// Its whole environment, but for `PATH`.
+    pub env: Vec<(String, String)>,
+    /// What it reads: written before it starts, and removed when it is wanted no more. The
+    /// directories are made.
+    pub files: BTreeMap<PathBuf, ConfigFile>,
+    pub reload: Reload,
+    pub ready: Ready,
+    pub stop: Stop,
+}
+
+/// A file that a program reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigFile {
+    pub contents: Vec<u8>,
+    pub access: FileAccess,
+}
+
+/// How a program takes over files that changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reload {
+    /// It cannot, and is started anew.
+    Restart,
+    Signal(ProgramSignal),
+    /// Exits with status 0 when it is done; on any other end the program is started anew.
+    Command(Command),
+}
+
+/// When a program that was started does its work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ready {
+    AtOnce,
+    /// When the command exits with status 0, which is tried every half second. A program that is
+    /// not ready `within` that time is ended, and has failed.
+    When {
+        command: Command,
+        within: Duration,
+    },
+}
+
+/// How a program is asked to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stop {
+    pub signal: ProgramSignal,
+    /// After this long it is killed.
+    pub within: Duration,
+}
+
+impl Default for Stop {
+    /// By SIGTERM, within 5 s.
+    fn default() -> Self {
+        Stop { signal: ProgramSignal::Terminate, within: Duration::from_secs(5) }
+    }
+}
+
+/// What became of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProgramState {
+    /// It is being started, or was and is not ready yet.
+    Starting,
+    Ready {
+        pid: u32,
+    },
+    /// It ended, or was never ready, so many times in a row, and is started again.
+    Failed {
+        why: String,
+        times: u32,
+    },
+    Stopping,
+}

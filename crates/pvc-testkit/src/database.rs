@@ -1,0 +1,103 @@
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use pvc_ports::{Database, DatabaseError, Rows, SqlDialect, Statement, Transaction};
+
+#[derive(Default)]
+struct Faults {
+    dead: bool,
+    conflicts: u32,
+    lost_answers: u32,
+}
+
+/// A database with faults in front of it: of SQLite in memory, what PostgreSQL on another machine
+/// can do to who asks it.
+#[derive(Clone)]
+pub struct FlakyDatabase {
+    inner: Arc<dyn Database>,
+    faults: Arc<Mutex<Faults>>,
+}
+
+impl FlakyDatabase {
+    pub fn new(inner: Arc<dyn Database>) -> Self {
+        FlakyDatabase { inner, faults: Arc::default() }
+    }
+
+    /// While set, nobody answers, also in the middle of a transaction.
+    pub fn set_dead(&self, dead: bool) {
+        self.with(|faults| faults.dead = dead);
+    }
+
+    /// In the next `count` commits somebody else is faster.
+    pub fn set_conflicts(&self, count: u32) {
+        self.with(|faults| faults.conflicts = count);
+    }
+
+    /// The next `count` commits are done, and their answers are lost.
+    pub fn set_lost_answers(&self, count: u32) {
+        self.with(|faults| faults.lost_answers = count);
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Faults) -> T) -> T {
+        act(&mut self.faults.lock().expect("no test panics while holding it"))
+    }
+
+    fn answers(&self) -> Result<(), DatabaseError> {
+        match self.with(|faults| faults.dead) {
+            true => Err(DatabaseError::Unreachable { why: "nobody answers".to_owned() }),
+            false => Ok(()),
+        }
+    }
+}
+
+fn takes_one(count: &mut u32) -> bool {
+    let is_due = *count > 0;
+    *count = count.saturating_sub(1);
+    is_due
+}
+
+#[async_trait]
+impl Database for FlakyDatabase {
+    fn dialect(&self) -> SqlDialect {
+        self.inner.dialect()
+    }
+
+    async fn begin(&self) -> Result<Box<dyn Transaction>, DatabaseError> {
+        self.answers()?;
+        let inner = self.inner.begin().await?;
+        Ok(Box::new(FlakyTransaction { database: self.clone(), inner, failed: false }))
+    }
+}
+
+struct FlakyTransaction {
+    database: FlakyDatabase,
+    inner: Box<dyn Transaction>,
+    /// By a fault; what fails by itself knows it.
+    failed: bool,
+}
+
+#[async_trait]
+impl Transaction for FlakyTransaction {
+    async fn run(&mut self, statement: Statement) -> Result<Rows, DatabaseError> {
+        if self.failed {
+            return Err(DatabaseError::Failed);
+        }
+        self.database.answers().inspect_err(|_| self.failed = true)?;
+        self.inner.run(statement).await
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), DatabaseError> {
+        if self.failed {
+            return Err(DatabaseError::Failed);
+        }
+        self.database.answers()?;
+        if self.database.with(|faults| takes_one(&mut faults.conflicts)) {
+            return Err(DatabaseError::Conflict);
+        }
+        self.inner.commit().await?;
+        match self.database.with(|faults| takes_one(&mut faults.lost_answers)) {
+            true => Err(DatabaseError::Unknown { why: "the connection was lost".to_owned() }),
+            false => Ok(()),
+        }
+    }
+}
