@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
 
-/// How often the files are looked at.
+/// Time between two looks at the files.
 const POLL: Duration = Duration::from_millis(500);
 
 /// The least time between two writes for one guest.
@@ -30,10 +30,10 @@ const MOST_BYTES: usize = 256 * 1024;
 /// it, and a guest that prints without end must not fill the disk.
 const CUT_BEYOND: u64 = 8 << 20;
 
-/// How long the store may take for the consoles.
+/// Time that the store may take for the consoles.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// What is known of a file: if none of it changed, neither did the text.
+/// Identity and state of a file: if none of it changed, neither did the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fingerprint {
     inode: u64,
@@ -67,8 +67,8 @@ struct Consoles {
 }
 
 impl Consoles {
-    /// One watcher for each guest whose console is known. One that went is read a last time: the
-    /// last lines of a guest that died are the interesting ones.
+    /// Keeps one watcher for each guest whose console is known. The console of a guest that went is
+    /// read a last time: the last lines of a guest that died are the interesting ones.
     async fn follow_guests(&mut self) {
         let known = self.shared.guests.borrow().known.clone();
         let gone: Vec<Uuid> =

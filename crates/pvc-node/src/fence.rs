@@ -27,13 +27,13 @@ use tokio_util::sync::CancellationToken;
 use crate::shared::{Shared, id_of};
 use act::{Actor, Ended};
 
-/// How often everybody's stamp is looked at.
+/// Time between two looks at everybody's stamp.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long the lock is waited for at a time.
+/// Time of one attempt at the lock.
 const LOCK_TIME_LIMIT: Duration = Duration::from_secs(4);
 
-/// How long steps under way are waited for when the daemon stops.
+/// Time given to steps under way when the daemon stops.
 const FINISH: Duration = Duration::from_secs(15);
 
 struct Fencer {

@@ -19,10 +19,10 @@ use crate::shared::Shared;
 use crate::startup;
 use crate::vms::is_foreign;
 
-/// How soon a stamp that could not be written is tried again.
+/// Time until a stamp that could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the last stamp may hold up the way out.
+/// Time for which the last stamp may hold up the way out.
 const LAST_STAMP: Duration = Duration::from_secs(2);
 
 /// After so many intervals without a stamp, written or tried, the keepalive is stuck. Each try ends
@@ -206,7 +206,7 @@ impl Reporter {
         }
     }
 
-    /// What there is to say beside the figures.
+    /// Reports to be written beside the figures.
     fn reports(&mut self, view: &Cluster) -> Vec<Report> {
         let shared = self.shared.clone();
         let (name, guests) = (shared.name(), shared.guests.borrow().clone());

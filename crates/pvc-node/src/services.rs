@@ -8,11 +8,11 @@ use pvc_ports::{Ports, Services, ServicesError, UnitState};
 
 use crate::settings::NodeSettings;
 
-/// How long the services may take to run. Then the start goes on without them: what needs one says
+/// Time that the services may take to run. Then the start goes on without them: what needs one says
 /// so.
 const CEILING: Duration = Duration::from_secs(10);
 
-/// How often a service is asked whether it runs.
+/// Time between two questions whether a service runs.
 const POLL: Duration = Duration::from_millis(250);
 
 /// Units that only the original's packages bring. Older daemons in the cluster may need them;

@@ -46,33 +46,33 @@ const REST: Duration = Duration::from_secs(5);
 /// The shortest time between two looks.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-/// How long until the next look if the hypervisor or the store could not be reached.
+/// Time until the next look if the hypervisor or the store could not be reached.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the hypervisor may be away before it is called a fault: a restart of it is none.
+/// Time that the hypervisor may be away before it is called a fault: a restart of it is none.
 const BLIND_TIME_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long the hypervisor may take to list its guests, and the store to take a report.
+/// Time that the hypervisor may take to list its guests, and the store to take a report.
 const LOOK_DEADLINE: Duration = Duration::from_secs(15);
 
-/// How many guests may be started at once.
+/// Number of guests that may be started at once.
 const STARTS_AT_ONCE: usize = 8;
 
-/// How many other effects may be under way at once: apart from the starts, so that stopping never
-/// waits behind starts that hang.
+/// Number of other effects that may be under way at once: apart from the starts, so that stopping
+/// never waits behind starts that hang.
 const OTHERS_AT_ONCE: usize = 32;
 
-/// How many guests may be on their way from here at once.
+/// Number of guests that may be on their way from here at once.
 const SENDS_AT_ONCE: usize = 16;
 
-/// How long effects under way are waited for when the daemon stops.
+/// Time given to effects under way when the daemon stops.
 const FINISH: Duration = Duration::from_secs(15);
 
-/// How long another node may be at starting a VM before it is looked whether something here is in
-/// its way.
+/// Time for which another node may be at starting a VM before it is looked whether something here
+/// is in its way.
 const AWAITED: Duration = Duration::from_secs(5);
 
-/// How often what is known of a running guest is read again.
+/// Time between two readings of what is known of a running guest.
 const REREAD: Duration = Duration::from_secs(60);
 
 pub(crate) struct VmReconciler {
@@ -514,16 +514,16 @@ impl VmReconciler {
     }
 }
 
-/// What is said of the guests that were sent to this node held, once they run: whoever holds one
-/// from then on means it.
+/// Reports for the guests that were sent to this node held, once they run: whoever holds one from
+/// then on means it.
 fn taken_over(cluster: &Cluster, here: &NodeName, guests: &BTreeMap<Uuid, Guest>) -> Vec<Report> {
     let running = guests.values().filter(|guest| guest.run == GuestRun::Running);
     let records = running.filter_map(|guest| cluster.vms.get(&guest.uuid));
     records.filter_map(|record| is_here_for_good(record, here)).collect()
 }
 
-/// That the last move of the VM has left nothing held on this node, if there is a note that does
-/// not say so yet.
+/// Reports that the last move of the VM has left nothing held on this node, if there is a note that
+/// does not say so yet.
 fn is_here_for_good(record: &VmRecord, here: &NodeName) -> Option<Report> {
     let note = record.moving.as_ref().filter(|note| note.held && note.to == *here)?;
     let is_settled = record.is_assigned_to(here) && !is_moving(&record.state);

@@ -217,8 +217,8 @@ async fn a_vm_given_to_another_node_while_its_own_was_silent_starts_there_once_t
     assert_eq!(eyes.state(vm), "start");
 }
 
-/// Its locks stayed, and its next start on any other node failed because of them; one that was on
-/// its way down stayed so, and could be given to nobody.
+/// The VM's locks stayed, and its next start on any other node failed because of them; one that was
+/// on its way down stayed so, and could be given to nobody.
 #[tokio::test(start_paused = true)]
 async fn a_vm_that_was_to_be_off_when_its_node_died_is_off_and_can_start_elsewhere() {
     let mut three = Three::start(|_| {}).await;
@@ -557,7 +557,7 @@ async fn without_a_proof_nothing_is_started_and_it_is_tried_until_there_is_one()
     }
 }
 
-/// One that has lost its upstream network would keep the fence lock, and try for ever.
+/// A fencer that has lost its upstream network would keep the fence lock, and try for ever.
 #[tokio::test(start_paused = true)]
 async fn a_fencer_that_does_not_reach_the_bmc_lets_another_one_try() {
     for unlucky in [1, 2] {

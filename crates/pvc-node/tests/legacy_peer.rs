@@ -51,7 +51,7 @@ impl LegacyPeer {
         self.peer.tree.multi(values.iter().map(op).collect()).await.unwrap();
     }
 
-    /// As its API orders a move: under the lock on the state, held for half a second.
+    /// Orders a move as its API does: under the lock on the state, held for half a second.
     async fn order(&self, world: &World, to: &str) {
         let ask = LegacyAsk::Move {
             vm: self.vm,
@@ -62,7 +62,7 @@ impl LegacyPeer {
         self.peer.api(world).ask(&ask).await.unwrap();
     }
 
-    /// As its flush does: without any lock.
+    /// Writes the order as its flush does: without any lock.
     async fn write_order(&self, to: &str, last: &str) {
         let values =
             [(self.key("state"), "migrate"), (self.key("node"), to), (self.key("lastnode"), last)];
@@ -81,7 +81,7 @@ impl LegacyPeer {
         self.hypervisor.guests().await.unwrap().contains_key(&self.vm)
     }
 
-    /// Its daemon starts anew: whatever its last one held on to is gone.
+    /// Starts its daemon anew: whatever its last one held on to is gone.
     async fn restarts(&mut self, world: &World) -> Arc<Daemon103> {
         self.peer.tree.close().await;
         self.peer.tree = world.tree.connect();

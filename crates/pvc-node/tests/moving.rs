@@ -39,7 +39,7 @@ async fn two() -> Two {
 }
 
 impl Two {
-    /// As `pvc vm migrate` does it.
+    /// Migrates the VM as `pvc vm migrate` does.
     async fn migrate(&self, to: &str) {
         self.order(VmState::Migrate, to).await;
     }
@@ -454,7 +454,7 @@ async fn a_guest_stands_still_until_it_was_handed_over_and_goes_on_once_its_node
     assert_eq!(world.two.hypervisor.run(world.vm), Some(GuestRun::Paused));
 }
 
-/// Its sender's daemon dies between the last two steps: the guest may have gone on at the sender
+/// The sender's daemon dies between the last two steps: the guest may have gone on at the sender
 /// for all that its receiver knows, and what it has itself may be older than the volumes.
 #[tokio::test(start_paused = true)]
 async fn a_guest_that_was_never_handed_over_is_started_afresh_when_nobody_has_it_any_more() {

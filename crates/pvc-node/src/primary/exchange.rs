@@ -1,5 +1,5 @@
-//! One hand-over, carried out: what [`pvc_model::primary::handover`] says, with real locks and
-//! addresses.
+//! Hand-over of the primary role, carried out: what [`pvc_model::primary::handover`] says, with
+//! real locks and addresses.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use pvc_store::{ChangeError, Changes, ConfigChange, RoleLocks, StoreError};
 use super::{peers, role};
 use crate::shared::Shared;
 
-/// How long giving back a lock may take before it goes on in the background.
+/// Time that giving back a lock may take before it goes on in the background.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// How long a new primary waits for the database before it says that it is there.
+/// Time for which a new primary waits for the database before it says that it is there.
 const DATABASE: Duration = Duration::from_secs(10);
 
 /// Between two attempts to make an address go.
@@ -29,7 +29,7 @@ fn is_of_addresses(duty: Duty) -> bool {
     matches!(duty, Duty::Upstream | Duty::Inner)
 }
 
-/// One node's part in a hand-over.
+/// The part of one node in a hand-over.
 pub(crate) struct Exchange<'a> {
     shared: &'a Shared,
     locks: RoleLocks,
@@ -199,8 +199,8 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// What the kernel refuses to give up it takes away by itself when its lease is over, and the
-    /// other node is kept waiting until then.
+    /// Gives up a duty. An address that the kernel refuses to give up it takes away by itself when
+    /// its lease is over, and the other node is kept waiting until then.
     async fn leave(&self, duty: Duty) -> bool {
         let over = self.shared.now() + role::longest_lease(self.shared);
         while !role::leave(self.shared, duty).await {

@@ -11,11 +11,11 @@ use tokio_util::sync::CancellationToken;
 use super::role;
 use crate::shared::Shared;
 
-/// How often it is looked whether this node still has the right to be primary.
+/// Time between two looks at whether this node still has the right to be primary.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How often the kernel is told that the addresses may stay, and is asked again to let go of what
-/// is to go.
+/// Time between two renewals of the addresses' leases, and between two requests to the kernel to
+/// let go of what is to go.
 const RENEW: Duration = Duration::from_secs(1);
 
 /// After how long without a sign of life the store is asked for one. What the kernel is told is
@@ -23,7 +23,7 @@ const RENEW: Duration = Duration::from_secs(1);
 /// up.
 const ASK_AFTER: Duration = Duration::from_secs(3);
 
-/// How long the store may take to give a sign of life.
+/// Time that the store may take to give a sign of life.
 const PROBE: Duration = Duration::from_secs(2);
 
 /// Watches until `shutdown`.

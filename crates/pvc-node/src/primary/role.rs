@@ -1,4 +1,4 @@
-//! What a node has of the primary role: the floating addresses, and the right to them.
+//! The primary role on a node: the floating addresses, and the right to them.
 //!
 //! The right ends when the store may have given the role to somebody else, which this node cannot
 //! see while it is cut off. So everything here asks how long ago the store was last heard, and the
@@ -23,13 +23,13 @@ use crate::shared::Shared;
 const DUTIES: [Duty; 5] =
     [Duty::Upstream, Duty::Inner, Duty::Metadata, Duty::Gateways, Duty::Services];
 
-/// How long the kernel may take for one address.
+/// Time that the kernel may take for one address.
 const KERNEL: Duration = Duration::from_secs(3);
 
-/// What takes the kernel longer than this is done again: see [`lease`].
+/// Time after which a lease that the kernel was slow to grant is done again: see [`lease`].
 const PROMPT: Duration = Duration::from_millis(500);
 
-/// How often an address that stays is asked to go.
+/// Number of times that an address that stays is asked to go.
 const TRIES: u32 = 3;
 
 #[derive(Debug, Default)]
@@ -37,27 +37,28 @@ struct State {
     taken: BTreeSet<Duty>,
     /// The addresses of these duties that the kernel refuses, with what it says.
     refused: BTreeMap<IpNet, String>,
-    /// What of it is to go: it may still be here, and is not to be kept.
+    /// Duties that are to go: their addresses may still be here, and is not to be kept.
     leaving: BTreeSet<Duty>,
     /// Whether it is known what a former life left here.
     has_looked: bool,
     /// Whether this daemon is on its way out: it takes nothing any more.
     is_closed: bool,
-    /// When the last request was sent that the store has answered, if any has been; monotonic.
+    /// Time at which the last request was sent that the store has answered, if any has been;
+    /// monotonic.
     heard: Option<Duration>,
 }
 
-/// This node's part in the primary role.
+/// The part of this node in the primary role.
 #[derive(Debug)]
 pub(crate) struct Role {
     state: Mutex<State>,
     session_timeout: Duration,
-    /// What this node has seen of the other coordinators.
+    /// State of the other coordinators, as this node has seen it.
     peers: Mutex<Peers>,
     /// Whoever changes addresses does so alone: one who lets go must not be overtaken by one who
     /// takes.
     turn: tokio::sync::Mutex<()>,
-    /// Which term of serving this is; 0 while there is none.
+    /// Number of the current term as primary; 0 while there is none.
     pub term: watch::Sender<u64>,
     /// The last term for which the database's leader is here, or was asked for in vain.
     pub database_settled: watch::Sender<u64>,
@@ -104,7 +105,7 @@ impl Role {
         DUTIES.iter().all(|duty| state.taken.contains(duty) && !state.leaving.contains(duty))
     }
 
-    /// What of the role should be here and is not, in words.
+    /// Names the duties that should be here and are not, in words.
     pub fn lacks(&self) -> Option<String> {
         let state = self.state();
         let all: Vec<String> =
@@ -134,14 +135,14 @@ impl Role {
         state.heard = state.heard.max(Some(sent));
     }
 
-    /// What this node has of the role and may keep.
+    /// Duties of the role that this node has and may keep.
     fn kept(&self) -> BTreeSet<Duty> {
         let state = self.state();
         state.taken.difference(&state.leaving).copied().collect()
     }
 }
 
-/// For how long this node has had no word from the store.
+/// Time for which this node has had no word from the store.
 pub(crate) fn unheard_for(shared: &Shared) -> Duration {
     shared.role.state().heard.map_or(Duration::MAX, |heard| shared.now().saturating_sub(heard))
 }
@@ -174,7 +175,7 @@ pub(crate) async fn adopt(shared: &Shared) {
     shared.role.state().taken.extend(found.iter().map(|floating| floating.duty));
 }
 
-/// How long the kernel keeps an address at most that it is not asked to keep any more.
+/// Longest time for which the kernel keeps an address that it is not asked to keep any more.
 pub(crate) fn longest_lease(shared: &Shared) -> Duration {
     shared.settings.session_timeout + LEASE_MARGIN
 }
@@ -220,7 +221,7 @@ pub(crate) async fn leave_what_stays(shared: &Shared) {
     }
 }
 
-/// For whoever has the turn.
+/// Gives up a duty; for whoever has the turn.
 async fn leave_in_turn(shared: &Shared, duty: Duty) -> bool {
     shared.role.state().leaving.insert(duty);
     let gone = leave_now(shared, duty).await;

@@ -29,13 +29,13 @@ use crate::shared::{GuestFacts, Shared};
 /// forget.
 pub(super) const DEADLINE: Duration = Duration::from_secs(120);
 
-/// How long reading about a guest may take.
+/// Time that reading about a guest may take.
 const LEARN_DEADLINE: Duration = Duration::from_secs(15);
 
-/// How soon locks that could not be freed are tried again.
+/// Time until locks that could not be freed are tried again.
 const FREE_AGAIN: Duration = Duration::from_secs(5);
 
-/// What became of something begun.
+/// Result of a task that was begun.
 pub(super) enum Ended {
     Started,
     /// The guest was killed while it was being started.
@@ -48,45 +48,46 @@ pub(super) enum Ended {
     Done,
     /// The order changed meanwhile; nothing was done.
     Superseded,
-    /// It could not be tried, for a reason that may pass.
+    /// The step could not be tried, for a reason that may pass.
     Later,
-    /// It was handed over to this node, and is looked after until that has taken notice. `written`
-    /// is the write that says so, if there was one.
+    /// The guest was handed over to this node, and is looked after until that has taken notice.
+    /// `written` is the write that says so, if there was one.
     Left {
         to: NodeName,
         written: Option<i32>,
     },
-    /// What was done aside of the VM's own work is over.
+    /// A task that is not the VM's own work is over.
     Aside,
-    /// What could be read about a guest. `vnc` is where its display listens, if it could be asked.
+    /// Facts that could be read about a guest. `vnc` is where its display listens, if it could be
+    /// asked.
     Observed {
         facts: Option<GuestFacts>,
         vnc: Option<String>,
     },
 }
 
-/// Why a step was not done.
+/// Reason for which a step was not done.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
-    /// It will not work however often it is tried: the VM fails with this reason.
+    /// The step will not work however often it is tried: the VM fails with this reason.
     #[error("{0}")]
     Hopeless(String),
-    /// It may be the lock of a dead node, of which those who fence it free the VM.
+    /// The lock may be that of a dead node, of which those who fence it free the VM.
     #[error(
         "RBD lock {lock} on volume {volume} may be freed in a moment: a dead node's VMs are being \
          recovered"
     )]
     BeingFreed { lock: String, volume: VolumeId },
-    /// Its node is asked to free it, by being seen to need it.
+    /// The lock's node is asked to free it, by being seen to need it.
     #[error(
         "RBD lock {lock} ({address}) on volume {volume} is one of node `{node}`, which is to free \
          it"
     )]
     HeldBy { lock: String, address: String, volume: VolumeId, node: NodeName },
-    /// It may be running: never started a second time.
+    /// The VM may be running: never started a second time.
     #[error("node `{node}` says that it runs the VM, {why}")]
     Elsewhere { node: NodeName, why: String },
-    /// It may work the next time.
+    /// The step may work the next time.
     #[error("it took longer than {seconds} s")]
     TooSlow { seconds: u64 },
     #[error(transparent)]
@@ -129,7 +130,7 @@ pub(super) struct Actor {
     pub shared: Arc<Shared>,
     pub starts: Arc<Semaphore>,
     pub others: Arc<Semaphore>,
-    /// For guests on their way from here.
+    /// Slots for guests on their way from here.
     pub sends: Arc<Semaphore>,
     /// Ends what would take longer than the daemon has left.
     pub ending: CancellationToken,
@@ -296,8 +297,8 @@ impl Actor {
         }
     }
 
-    /// Why the VM would not start again, if it is to be restarted: asked as long as its guest is
-    /// well.
+    /// Reason for which the VM would not start again, if it is to be restarted: asked as long as
+    /// its guest is well.
     async fn cannot_restart(&self, record: &VmRecord) -> Result<Option<String>, Trouble> {
         if record.state != VmState::Restart {
             return Ok(None);
@@ -425,14 +426,14 @@ pub(super) fn still_ordered(cluster: &Cluster, planned_on: &VmRecord) -> bool {
     })
 }
 
-/// Where the serial console of a VM is logged. The name is a record's and may be older than our
-/// rules for names: it must not lead out of the folder.
+/// Path of the file to which the serial console of a VM is logged. The name is a record's and may
+/// be older than our rules for names: it must not lead out of the folder.
 pub(super) fn console_log_path(folder: &Path, name: &str) -> PathBuf {
     let safe: String = name.chars().map(|c| if c == '/' || c == '\0' { '_' } else { c }).collect();
     folder.join(format!("{safe}.log"))
 }
 
-/// What the hypervisor said, and what to do about it where it is known. `networks` are those
+/// Joins what the hypervisor said, and what to do about it where it is known. `networks` are those
 /// between the nodes, where this daemon makes them.
 fn with_advice(why: &str, networks: Option<&CoreNetworks>, node: &NodeName) -> String {
     let bridge = why
@@ -497,7 +498,7 @@ mod tests {
         );
     }
 
-    /// What is said of a missing bridge, without the words of libvirt.
+    /// Advice about a missing bridge, without the words of libvirt.
     fn advice(bridge: &str, networks: Option<&CoreNetworks>) -> String {
         let why = format!("Cannot get interface MTU on '{bridge}': No such device");
         let said = with_advice(&why, networks, &NodeName::new("hv1"));

@@ -1,4 +1,4 @@
-//! What other nodes say they run, and whether it is so.
+//! Guests that other nodes say they run, and whether it is so.
 //!
 //! A node of ours takes a guest that is gone from its list within a pass. A daemon of the older
 //! kind may keep it there until it is restarted, so its hypervisor is asked, as for a move: not
@@ -14,11 +14,11 @@ use pvc_model::vm::plan::{may_be_outdated, runners};
 use super::act::Trouble;
 use crate::shared::Shared;
 
-/// How long after the first answer a hypervisor is asked again: a legacy daemon that restarts a
-/// guest is without it for a moment.
+/// Time after the first answer at which a hypervisor is asked again: a legacy daemon that restarts
+/// a guest is without it for a moment.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// How long a hypervisor may take to answer.
+/// Time that a hypervisor may take to answer.
 const ANSWER: Duration = Duration::from_secs(15);
 
 /// Refuses a start as long as another node may have the guest, running or held.

@@ -1,4 +1,4 @@
-//! What is found and not acted on: told once in the log, and kept up as a fault.
+//! Findings that are not acted on: reported once in the log, and kept up as a fault.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use pvc_role::Alarm;
 
 use crate::shared::Shared;
 
-/// How long something must be so before it is called a fault: records and guests change one after
-/// the other.
+/// Time for which something must be so before it is called a fault: records and guests change one
+/// after the other.
 const TIME_LIMIT: Duration = Duration::from_secs(15);
 
 #[derive(Default)]
@@ -83,7 +83,7 @@ fn fault_kind(finding: &Finding) -> Option<&'static str> {
     }
 }
 
-/// What it is and what to do about it.
+/// Describes the finding and what to do about it.
 fn message(shared: &Shared, uuid: Uuid, name: &str, finding: &Finding) -> String {
     let node = shared.name();
     match finding {

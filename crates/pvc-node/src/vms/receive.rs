@@ -20,24 +20,24 @@ use super::condition;
 use super::elsewhere::check_elsewhere;
 use crate::shared::Shared;
 
-/// How long the turn may be somebody else's.
+/// Time for which the turn may be somebody else's.
 const TURN_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long the sender may take to queue up.
+/// Time that the sender may take to queue up.
 const SENDER_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a guest may be here without running when its sender has left.
+/// Time for which a guest may be here without running when its sender has left.
 const HELD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How long the store may take for a word about it.
+/// Time that the store may take for a report of the move.
 const SAY: Duration = Duration::from_secs(5);
 
 /// The record asks for something else by now, or this daemon ends.
 struct OrderChanged;
 
-/// Why nothing is known.
+/// Reason for which nothing is known.
 #[derive(Debug, thiserror::Error)]
 enum Blind {
     #[error(transparent)]
@@ -46,7 +46,7 @@ enum Blind {
     Hypervisor(#[from] HypervisorError),
 }
 
-/// One VM on its way here.
+/// Receiver of one VM on its way here.
 pub(super) struct Receiver {
     shared: Arc<Shared>,
     ending: CancellationToken,
@@ -82,7 +82,8 @@ impl Receiver {
         ended
     }
 
-    /// Where nobody runs the VM there is no sender that could be old.
+    /// Finds what kind of peer sends. Where nobody runs the VM there is no sender that could be a
+    /// legacy peer.
     async fn who_sends(&self) -> Result<Peer, StoreError> {
         match runs_elsewhere(&self.shared.store.view(), self.vm, self.shared.name()) {
             Some(sender) if !self.shared.store.has_our_daemon(&sender).await? => {

@@ -27,69 +27,69 @@ use super::act::{Ended, one_line};
 use super::locks::free_own_locks;
 use crate::shared::Shared;
 
-/// How long each lock on the record may be somebody else's: a legacy API holds it for half a
+/// Time for which each lock on the record may be somebody else's: a legacy API holds it for half a
 /// second.
 const RECORD_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a guest that is to be moved may be held.
+/// Time for which a guest that is to be moved may be held.
 const HELD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long the other node may take to get ready, and then to let us have the turn.
+/// Time that the other node may take to get ready, and then to let us have the turn.
 const READY_TIME_LIMIT: Duration = Duration::from_secs(30);
 const TURN_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Between two live attempts.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
 
-/// How long the hypervisor may take to begin.
+/// Time that the hypervisor may take to begin.
 const BEGIN: Duration = Duration::from_secs(30);
 
-/// How long the end of a migration may take after it was asked for.
+/// Time that the end of a migration may take after it was asked for.
 const ABORT_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often that is asked for.
+/// Time between two requests for that end.
 const ABORT_AGAIN: Duration = Duration::from_secs(2);
 
-/// How long a migration may stand still: the other hypervisor may be frozen, or the other host
-/// without power.
+/// Time for which a migration may stand still: the other hypervisor may be frozen, or the other
+/// host without power.
 const STALLED: Duration = Duration::from_secs(60);
 
-/// How long it may while the guest is held here for the last of it, and the other side answers:
+/// The same time while the guest is held here for the last of it, and the other side answers:
 /// nobody is served meanwhile.
 const HELD_STALLED: Duration = STALLED.saturating_mul(5);
 
-/// How often the progress is told.
+/// Time between two reports of the progress.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// How often a guest that shuts down is looked at, and how often its power button is pressed.
+/// Time between two looks at a guest that shuts down, and between two presses of its power button.
 const LOOK: Duration = Duration::from_millis(500);
 const PRESS_EVERY: Duration = Duration::from_secs(15);
 
-/// How long the store may take for a word about it.
+/// Time that the store may take for a report of the move.
 const SAY: Duration = Duration::from_secs(5);
 
-/// How long the store may take no word of a move, and the other node's daemon be away, until the
-/// copying is given up: a guest that arrives would wait for them. A daemon that is restarted is
+/// Time for which the store may take no word of a move, and the other node's daemon be away, until
+/// the copying is given up: a guest that arrives would wait for them. A daemon that is restarted is
 /// back by then.
 const UNHEARD: Duration = Duration::from_secs(8);
 const AWAY: Duration = Duration::from_secs(15);
 
-/// How long the storage may take to free what a guest left behind that ended on its way.
+/// Time that the storage may take to free what a guest left behind that ended on its way.
 const FREE: Duration = Duration::from_secs(30);
 
-/// How long the record stays locked after the guest has left, until its new node says so.
+/// Time for which the record stays locked after the guest has left, until its new node says so.
 const NOTICE: Duration = Duration::from_secs(5);
 
-/// How long nobody may take notice of a guest that has arrived until its sender says so.
+/// Time for which nobody may take notice of a guest that has arrived until its sender says so.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// How long a sender looks after what it has sent.
+/// Time for which a sender looks after what it has sent.
 const CARE: Duration = Duration::from_secs(600);
 
 /// The record asks for something else by now, or this daemon ends.
 struct OrderChanged;
 
-/// One VM on its way from here.
+/// Sender of one VM on its way from here.
 pub(super) struct Sender {
     shared: Arc<Shared>,
     ending: CancellationToken,
@@ -97,7 +97,7 @@ pub(super) struct Sender {
     vm: Uuid,
     name: String,
     to: NodeName,
-    /// Where the VM returns to if it stays; `None`: not known.
+    /// Node that the VM returns to if it stays; `None`: not known.
     home: Option<Option<NodeName>>,
     note: MoveNote,
     /// Since when the store takes no word of the move, and when the other node's daemon was last
@@ -106,7 +106,7 @@ pub(super) struct Sender {
     seen_there: Duration,
 }
 
-/// How an attempt to copy the guest ended.
+/// End of an attempt to copy the guest.
 enum Copied {
     Arrived,
     Failed(Failure),
@@ -185,9 +185,10 @@ impl Sender {
         ended
     }
 
-    /// Who waits for the record's lock, as a legacy API does with what an operator asked for
-    /// meanwhile, would write at the moment at which the other node says that the guest is there:
-    /// the one or the other would be lost.
+    /// Waits until the other node has taken notice of the guest. Whoever waits for the record's
+    /// lock, as a legacy API does with what an operator asked for meanwhile, would write at the
+    /// moment at which the other node says that the guest is there: the one or the other would be
+    /// lost.
     async fn until_noticed(&self, written: Option<i32>) {
         let noticed = self.shared.until(|view| !is_unnoticed(view, self.vm, &self.to, written));
         if self.shared.within(NOTICE, noticed).await.is_none() {
@@ -387,7 +388,7 @@ impl Sender {
         if runs_daemon(view, &self.to) && answers { Target::Well } else { Target::Silent }
     }
 
-    /// One live attempt.
+    /// Makes one live attempt.
     async fn copy(&mut self, record: &VmRecord, record_lock: &RecordLock) -> Copied {
         let settings = &self.shared.settings.migration;
         let migration = Migration {
@@ -458,8 +459,8 @@ impl Sender {
         }
     }
 
-    /// Why the guest, if it arrived now, would stand still there for longer than a moment: nobody
-    /// takes the word that hands it over.
+    /// Reason for which the guest, if it arrived now, would stand still there for longer than a
+    /// moment: nobody takes the word that hands it over.
     fn would_be_held_long(&mut self) -> Option<String> {
         let now = self.shared.now();
         if self.unheard.is_some_and(|since| now.saturating_sub(since) >= UNHEARD) {
@@ -590,8 +591,8 @@ impl Sender {
         }
     }
 
-    /// As long as the VM is to be moved at all: who is to have it by now can be sent it by the
-    /// other node.
+    /// Reports the hand-over, as long as the VM is to be moved at all: the node that is to have it
+    /// by now can be sent it by the other node.
     async fn say_handed_over(&mut self) -> Result<(), ChangeError<Superseded>> {
         self.note.why.clear();
         self.note.phase = MovePhase::HandedOver;
@@ -776,7 +777,8 @@ impl Sender {
         }
     }
 
-    /// How many bytes were copied and are left, if it copies already.
+    /// Reports the progress. Returns the numbers of bytes that were copied and that are left, if
+    /// the job copies already.
     async fn tell_progress(&mut self, job: &dyn MigrationJob) -> Option<(u64, u64)> {
         if let Some(Ok(Some(progress))) = self.shared.within(SAY, job.progress()).await {
             self.note.seconds = progress.elapsed.as_secs();
@@ -790,8 +792,8 @@ impl Sender {
     }
 }
 
-/// What the last sender from `here` to `to` has noted of the VM's move, if that may have left a
-/// held guest there.
+/// The note that the last sender from `here` to `to` has noted of the VM's move, if that may have
+/// left a held guest there.
 fn left_by(cluster: &Cluster, vm: Uuid, here: &NodeName, to: &NodeName) -> Option<MoveNote> {
     let record = cluster.vms.get(&vm)?;
     let note = record.moving.as_ref()?;

@@ -22,19 +22,20 @@ use super::elsewhere::check_elsewhere;
 use super::is_here_for_good;
 use super::locks::{check_rivals, free_own_locks};
 
-/// How long a start waits for a node to free what a guest that is gone has left there. That node
-/// sees that this one has worked on the VM for a while.
+/// Time for which a start waits for a node to free what a guest that is gone has left there. That
+/// node sees that this one has worked on the VM for a while.
 pub(super) const ASKED: Duration = Duration::from_secs(60);
 
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// How long the hypervisor may take to make a guest and to let it run; then it is ended.
+/// Time that the hypervisor may take to make a guest and to let it run; then it is ended.
 const MAKE: Duration = Duration::from_secs(120);
 
-/// How long the store may take for a word about the guest, and to say whether it may run.
+/// Time that the store may take for a report about the guest, and to say whether it may run.
 const LOOK: Duration = Duration::from_secs(15);
 
-/// How often a guest is ended that is still being made although it is not wanted any more.
+/// Time between two attempts to end a guest that is still being made although it is not wanted any
+/// more.
 const END_AGAIN: Duration = Duration::from_secs(30);
 
 impl Actor {

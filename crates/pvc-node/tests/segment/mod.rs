@@ -22,7 +22,7 @@ const FLOATING: [(&str, &str, Duty); 4] = [
     ("169.254.169.254/32", "lo", Duty::Metadata),
 ];
 
-/// As [`FLOATING`]; what is on `lo` may be on several nodes, but should not.
+/// The addresses of [`FLOATING`]; what is on `lo` may be on several nodes, but should not.
 pub fn floating() -> Vec<FloatingAddress> {
     FLOATING
         .map(|(address, link, duty)| FloatingAddress {
@@ -44,7 +44,7 @@ struct Seen {
     longest_overlap: Duration,
     announced: BTreeSet<IpAddr>,
     two_allowed: bool,
-    /// Of I12.
+    /// Violations of I12.
     violations: Vec<String>,
 }
 
@@ -68,7 +68,8 @@ impl Segment {
         world.settings.floating = floating();
     }
 
-    /// As [`plug_in`](Segment::plug_in): the links of a node of this name.
+    /// Plugs in as [`plug_in`](Segment::plug_in) does, and returns the links of a node of this
+    /// name.
     pub async fn links_of(self: &Arc<Self>, name: &str) -> Arc<MemoryNetwork> {
         let (segment, name) = (self.clone(), name.to_owned());
         let network = MemoryNetwork::with_watcher(move |change| segment.note(&name, change));
