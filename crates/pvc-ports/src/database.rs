@@ -9,7 +9,7 @@ pub enum DatabaseError {
     /// Nobody answers; trying again may help.
     #[error("the database's manager cannot be reached: {why}")]
     Unreachable { why: String },
-    /// It answered, and said no. It may say yes later, when the node's copy has caught up.
+    /// The manager answered, and said no. It may say yes later, when the node's copy has caught up.
     #[error("the database's leader was not changed: {why}")]
     Refused { why: String },
     #[error("the database's manager did not answer within {seconds} s")]
@@ -17,7 +17,7 @@ pub enum DatabaseError {
 }
 
 impl DatabaseError {
-    /// What to do about it.
+    /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             DatabaseError::Unreachable { .. } => Some(
@@ -37,7 +37,7 @@ pub trait Database: Send + Sync {
     /// The node whose copy takes writes, or `None` if there is none at the moment.
     async fn leader(&self) -> Result<Option<NodeName>, DatabaseError>;
 
-    /// What the manager on this machine says of the member `node`, which is its own.
+    /// Asks the manager on this machine about the member `node`, which is its own.
     async fn member(&self, node: &NodeName) -> Result<Member, DatabaseError>;
 
     /// Has `node` become the leader. Nothing happens if it is. Returns when it is done.

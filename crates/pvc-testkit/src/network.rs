@@ -32,7 +32,7 @@ struct Inner {
     settings: BTreeMap<String, String>,
     filter: Option<String>,
     changes: Vec<NetworkChange>,
-    /// When addresses go by themselves.
+    /// Times at which addresses go by themselves.
     leases: BTreeMap<(String, IpNet), Instant>,
     failing: bool,
     refuses: Option<Refuses>,
@@ -76,7 +76,7 @@ const GLOBAL: [(&str, &str); 10] = [
 ];
 
 impl MemoryNetwork {
-    /// With the link `lo` and nothing else.
+    /// Makes a network with the link `lo` and nothing else.
     pub fn new() -> Self {
         Self::with_watcher(|_| {})
     }
@@ -94,7 +94,7 @@ impl MemoryNetwork {
         network
     }
 
-    /// With a network card of this name, switched off.
+    /// Adds a network card of this name, switched off.
     pub fn with_device(self, link: &str) -> Self {
         self.insert_device(link);
         self
@@ -132,7 +132,7 @@ impl MemoryNetwork {
         self.inner().refuses = Some(Arc::new(refuses));
     }
 
-    /// What was changed so far, in order.
+    /// Changes so far, in order.
     pub fn changes(&self) -> Vec<NetworkChange> {
         self.inner().changes.clone()
     }

@@ -4,15 +4,15 @@ use std::sync::{Mutex, MutexGuard};
 use async_trait::async_trait;
 use pvc_ports::{Services, ServicesError, UnitState};
 
-/// What a unit does when it is started.
+/// Behaviour of a unit when it is started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum UnitManner {
-    /// It runs at once.
+    /// The unit runs at once.
     #[default]
     Runs,
-    /// It runs once its state has been asked for this often.
+    /// The unit runs once its state has been asked for this often.
     RunsAfter(u32),
-    /// It stays on its way.
+    /// The unit stays on its way.
     Hangs,
     Fails,
 }

@@ -28,7 +28,7 @@ pub struct MemoryStorage {
 }
 
 impl MemoryStorage {
-    /// With one pool, `vms`.
+    /// Makes a storage with one pool, `vms`.
     pub fn new() -> Self {
         let storage = MemoryStorage::default();
         let made = storage.with_volumes(|volumes| volumes.create_pool(&PoolName::new("vms")));
@@ -36,7 +36,7 @@ impl MemoryStorage {
         storage
     }
 
-    /// With a cluster behind the volumes, which are reached as it says.
+    /// Makes a storage with a cluster behind the volumes, which are reached as it says.
     pub fn of_cluster(cluster: Arc<ScriptedCluster>) -> Self {
         MemoryStorage { cluster: Some(cluster), ..MemoryStorage::new() }
     }
@@ -59,7 +59,8 @@ impl MemoryStorage {
         pushed.expect("it was just inserted");
     }
 
-    /// What guests do with volumes, and everything else that does not go through the port.
+    /// Gives `act` the volumes, for what guests do with them and everything else that does not go
+    /// through the port.
     pub fn with_volumes<T>(&self, act: impl FnOnce(&mut MemoryVolumes) -> T) -> T {
         self.with(|inner| act(&mut inner.volumes))
     }

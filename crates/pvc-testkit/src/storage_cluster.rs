@@ -10,7 +10,7 @@ pub struct ScriptedCluster {
     said: Mutex<Said>,
 }
 
-/// What a [`ScriptedCluster`] answers.
+/// Answers of a [`ScriptedCluster`].
 #[derive(Debug, Clone, Default)]
 pub struct Said {
     /// Nothing is ever answered.

@@ -19,7 +19,7 @@ pub struct FlakyTree {
     inner: Arc<dyn Tree>,
     cut: Arc<AtomicBool>,
     requests: AtomicU64,
-    /// How many calls are answered before none is any more.
+    /// Number of calls that are answered before none is any more.
     answers: AtomicU64,
     loses_answer: AtomicBool,
     loses_multi: AtomicBool,
@@ -35,10 +35,10 @@ pub struct FlakyTree {
     member: Option<Member>,
 }
 
-/// What is for those alone who know a password of the tree, and which that is.
+/// Paths that are for those alone who know a password of the tree, with that password.
 pub type Closed = Arc<Mutex<BTreeMap<String, String>>>;
 
-/// One who knows a password of the tree.
+/// Client that knows a password of the tree.
 struct Member {
     password: String,
     closed: Closed,
@@ -58,13 +58,13 @@ impl Member {
         };
     }
 
-    /// What is new is for those who may use the root.
+    /// Notes that a new node is for those who may use the root.
     fn made(&self, path: &str) {
         self.set(path, self.of("/"));
     }
 }
 
-/// What happens before a call is carried out, once.
+/// Something that happens before a call is carried out, once.
 #[derive(Default)]
 struct Interlude(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
 
@@ -86,8 +86,8 @@ impl FlakyTree {
         FlakyTree::begin(inner, None)
     }
 
-    /// As [`new`](FlakyTree::new), for one who knows a password of the tree. What is closed by one
-    /// is so for all who share `closed`.
+    /// Makes a tree as [`new`](FlakyTree::new) does, for a client that knows a password of the
+    /// tree. What is closed by one is so for all who share `closed`.
     pub fn with_password(inner: Arc<dyn Tree>, password: &str, closed: &Closed) -> Arc<Self> {
         FlakyTree::begin(
             inner,
@@ -157,7 +157,8 @@ impl FlakyTree {
         self.loses_multi.store(true, Ordering::SeqCst);
     }
 
-    /// As [`lose_next_answer`](FlakyTree::lose_next_answer), and the connection breaks with it.
+    /// Loses the answer to the next write, as [`lose_next_answer`](FlakyTree::lose_next_answer)
+    /// does, and the connection with it.
     pub fn cut_after_next_write(&self) {
         self.breaks_at_write.store(true, Ordering::SeqCst);
         self.lose_next_answer();
@@ -219,7 +220,7 @@ impl FlakyTree {
         self.requests() > self.answers.load(Ordering::SeqCst)
     }
 
-    /// How many calls were made so far.
+    /// Number of calls so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::SeqCst)
     }
@@ -234,7 +235,7 @@ impl FlakyTree {
         }
     }
 
-    /// Who may use `path`, if we may.
+    /// Returns who may use `path`, if we may.
     fn allowed(&self, path: &str) -> Result<AccessList, TreeError> {
         let Some(member) = &self.member else { return Ok(AccessList::Anybody) };
         match member.of(path) {

@@ -10,10 +10,10 @@ use pvc_ports::{GuestRun, Migration};
 use super::LegacyPeer;
 use super::records::{Held, Kind};
 
-/// What became of a guest that was to be sent.
+/// Result of sending a guest.
 enum Sent {
     Gone,
-    /// It stays. `in_turn`: phase B had begun, and the lock of it is not given back.
+    /// The guest stays. `in_turn`: phase B had begun, and the lock of it is not given back.
     Stays {
         in_turn: Option<Held>,
     },
