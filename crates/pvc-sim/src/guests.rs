@@ -32,13 +32,13 @@ use crate::storage::{Ceph, ClientId, Lock};
 use crate::truth::{Sight, Truth};
 use crate::zookeeper::Ensemble;
 
-/// How long two hypervisors are out of touch until each gives the other up.
+/// Time for which two hypervisors are out of touch until each gives the other up.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// How long a program waits for a hypervisor on another host that does not answer.
+/// Time for which a program waits for a hypervisor on another host that does not answer.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// So long before its end a migration gets through, whoever asked for it.
+/// Time before its end in which a migration gets through, whoever asked for it.
 const NEARLY_THERE: Duration = Duration::from_secs(1);
 
 const COPY_BYTES: u64 = 1 << 28;
@@ -49,15 +49,15 @@ pub(crate) struct SimGuest {
     pub vcpus: u32,
     /// Since when it is on this host.
     pub since: Duration,
-    /// Who it is to Ceph.
+    /// Client that the guest is to Ceph.
     pub client: ClientId,
-    /// It has come from another host, or is coming, and has not run here.
+    /// Whether the guest has come from another host, or is coming, and has not run here.
     pub is_incoming: bool,
     /// Nothing of it is missing here any more.
     pub is_whole: bool,
-    /// It has gone on elsewhere since it was copied to here.
+    /// Whether the guest has gone on elsewhere since it was copied to here.
     pub is_stale: bool,
-    /// It should have ended when it arrived elsewhere, and nobody knows.
+    /// Whether the guest should have ended when it arrived elsewhere, and nobody knows.
     pub is_leftover: bool,
 }
 
@@ -83,7 +83,7 @@ impl DerefMut for SimGuest {
     }
 }
 
-/// How a guest behaves, for the whole run.
+/// Behaviour of a guest for the whole run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manner {
     pub ignores_shutdown: bool,
@@ -91,7 +91,7 @@ pub(crate) struct Manner {
     pub start_ms: u64,
     pub migration_ms: u64,
     pub never_converges: bool,
-    /// In a thousand: how often it dies while it is being started.
+    /// Probability, in a thousand, that the guest dies while it is being started.
     pub dies_at_start: u64,
 }
 
@@ -112,7 +112,7 @@ impl Default for Manner {
 #[derive(Default)]
 pub(crate) struct HostHypervisor {
     inner: MemoryHypervisor<SimGuest>,
-    /// When its last guest ended.
+    /// Time at which the last guest of the host ended.
     pub had_guest: Option<Duration>,
 }
 
@@ -140,7 +140,7 @@ impl HostHypervisor {
         self.guests.get(&vm).is_some_and(SimGuest::is_alive)
     }
 
-    /// Its host has lost power, and its guests have ended.
+    /// Ends the guests: the host has lost power.
     pub fn loses_power(&mut self) {
         self.hang_up();
         self.is_up = true;
@@ -186,7 +186,7 @@ struct Job {
     from_instance: i32,
     to_instance: i32,
     by: Pid,
-    /// It is to be held where it arrives.
+    /// Whether the guest is to be held where it arrives.
     held: bool,
     begun: Duration,
     takes: Duration,
@@ -211,7 +211,7 @@ impl IndexMut<usize> for Hypervisors {
     }
 }
 
-/// What hypervisors have to do with, beside themselves.
+/// Parts of the world that hypervisors use.
 pub(crate) struct Around<'a> {
     pub run: &'a mut Run,
     pub hosts: &'a Hosts,
@@ -320,7 +320,7 @@ impl Hypervisors {
         instance
     }
 
-    /// What is being made is there, or comes to nothing.
+    /// Completes the making of a guest, or fails it.
     fn comes_up(&mut self, around: &mut Around<'_>, coming: Coming) {
         let known = &around.hosts[coming.host];
         if known.life != coming.life {
@@ -377,7 +377,8 @@ impl Hypervisors {
         Ok(())
     }
 
-    /// What a guest writes to it locks, as soon as it runs. Those that guests share are not locked.
+    /// Locks the volumes that a guest writes to, as soon as it runs. Those that guests share are
+    /// not locked.
     fn take_volumes(
         &mut self,
         around: &mut Around<'_>,
@@ -441,7 +442,7 @@ impl Hypervisors {
         Ok(())
     }
 
-    /// It runs, and what other hosts hold of it is worth nothing any more.
+    /// Lets the guest run: what other hosts hold of it is worth nothing any more.
     fn goes_on(&mut self, host: usize, vm: Uuid) {
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
             if let Some(copy) =
@@ -700,7 +701,7 @@ impl Hypervisors {
         self.give_up_incoming(around, to, vm, instance);
     }
 
-    /// What is held on the target ends when its hypervisor hears, or hears nothing any more.
+    /// Ends what is held on the target when its hypervisor hears, or hears nothing any more.
     fn give_up_incoming(&mut self, around: &mut Around<'_>, to: usize, vm: Uuid, instance: i32) {
         let is_held = self.hosts[to].is_there(vm, instance)
             && self.hosts[to]

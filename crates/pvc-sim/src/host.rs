@@ -53,7 +53,7 @@ impl Cables {
     }
 }
 
-/// What of its memory a host needs for itself.
+/// Memory that a host needs for itself, in MiB.
 pub(crate) const OWN_MEMORY_MIB: u64 = 2048;
 
 /// A daemon that runs.
@@ -68,7 +68,7 @@ pub(crate) struct ApiDaemon {
     pub desk: Option<Desk>,
 }
 
-/// What a host is made of, and how it was used before anything happened.
+/// Hardware of a host, and how it was used before anything happened.
 #[derive(Debug, Clone)]
 pub(crate) struct Build {
     pub cpus: u32,
@@ -77,7 +77,7 @@ pub(crate) struct Build {
     pub runs_guests: bool,
     /// Broken for good: nobody can switch it on.
     pub is_broken: bool,
-    /// What was measured of a host of another cluster that this one stands for.
+    /// Measurements of the host of another cluster that this one stands for.
     pub measured: Option<Measured>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Host {
     pub build: Build,
     pub memory_mib: u64,
     pub drift_ppm: i64,
-    /// How many seconds the wall clock is ahead.
+    /// Seconds that the wall clock is ahead.
     pub wall_offset: i64,
     pub on: bool,
     pub booted: bool,
@@ -127,7 +127,7 @@ pub(crate) struct Host {
     /// Counts the times that it was switched on or off: what belongs to an earlier life is void.
     pub life: u64,
     pub last_off: Option<Duration>,
-    /// When it was last switched on again.
+    /// Time at which the host was last switched on again.
     pub last_on: Option<Duration>,
     pub cables: Cables,
     pub server_up: bool,
@@ -188,7 +188,7 @@ impl Host {
 }
 
 impl Host {
-    /// How much memory guests can have here in all.
+    /// Memory that guests can have here in all, in MiB.
     pub fn room_mib(&self) -> u64 {
         match &self.build.measured {
             Some(measured) => measured.free_mib + measured.guests_mib,
@@ -219,7 +219,7 @@ impl Host {
         self.on && self.booted
     }
 
-    /// Its power is gone, and with it what ran there. Guests are for their hypervisor to end.
+    /// Takes the host's power, and with it what ran there. Guests are for their hypervisor to end.
     pub fn loses_power(&mut self, now: Duration) {
         self.on = false;
         self.booted = false;
@@ -234,7 +234,7 @@ impl Host {
         self.addresses.clear();
     }
 
-    /// It has power, and begins to boot. Whatever was stopped starts with it.
+    /// Gives the host power: it begins to boot. Whatever was stopped starts with it.
     pub fn gets_power(&mut self, now: Duration) {
         self.on = true;
         self.last_on = self.last_off.map(|_| now);
@@ -339,7 +339,7 @@ impl HostPort for Machine {
     }
 }
 
-/// Of all programs, the one that resets the machine is there.
+/// Runs the one program that there is: the one that resets the machine.
 #[async_trait]
 impl Exec for Machine {
     async fn run(&self, command: Command) -> Result<Output, ExecError> {

@@ -48,7 +48,7 @@ pub(crate) fn install(state: &mut State, host: usize, older: bool) {
     state.hosts[host].ask_daemon_to_stop();
 }
 
-/// What was installed is what runs from now on, the API as well.
+/// Runs from now on what was installed, the API as well.
 pub(crate) fn take_what_is_installed(state: &mut State, host: usize) {
     if state.hosts[host].is_legacy == state.hosts[host].wants_legacy {
         return;
@@ -76,7 +76,8 @@ pub(crate) fn start_legacy_api(state: &mut State, host: usize) {
     state.processes[pid].task = Some(task.abort_handle());
 }
 
-/// It serves where the floating addresses are, and nowhere else (`spec/coordination.md` §3).
+/// Opens the legacy API, which serves where the floating addresses are, and nowhere else
+/// (`spec/coordination.md` §3).
 pub(crate) fn open_legacy_api(state: &State, host: usize) -> Option<Arc<LegacyApi>> {
     let known = &state.hosts[host];
     let serves = !known.addresses.is_empty();

@@ -1,4 +1,4 @@
-//! What happened, as lines of text with virtual time: the same bytes for the same seed.
+//! Log of a run, as lines of text with virtual time: the same bytes for the same seed.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// How many lines are kept to be shown when something goes wrong.
+/// Number of lines that are kept to be shown when something goes wrong.
 const TAIL: usize = 4_000;
 
 /// The log of one run. Clones share it.
@@ -62,7 +62,7 @@ impl Log {
         inner.tail.push_back(line);
     }
 
-    /// How many lines there are.
+    /// Number of lines.
     pub fn lines(&self) -> u64 {
         self.inner().lines
     }
@@ -87,7 +87,7 @@ impl Log {
         inner.tail.iter().skip(inner.tail.len().saturating_sub(lines)).cloned().collect()
     }
 
-    /// How many lines there are, and a number that two logs share only if they are the same.
+    /// Returns the number of lines, and a number that two logs share only if they are the same.
     pub fn digest(&self) -> (u64, u64) {
         let inner = self.inner();
         (inner.lines, inner.digest)

@@ -43,13 +43,13 @@ Usage: pvc-sim seeds [OPTION]…   run clusters from many seeds
   --debug            one: with the daemons' debug messages
 ";
 
-/// How long a run may take in real time until it is taken for one that hangs.
+/// Real time that a run may take until it is taken for one that hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// How many runs a history may take to be shrunk.
+/// Number of runs that shrinking a history may take.
 const SHRINKING: usize = 150;
 
-/// How many lines of the log are shown of a run that failed.
+/// Number of lines of the log that are shown of a run that failed.
 const TAIL: usize = 80;
 
 /// After how many runs somebody who waits is told how far it is.
@@ -79,7 +79,7 @@ impl Options {
         }
     }
 
-    /// What a run has to be told beside its seed, to be the same.
+    /// Options that a run needs beside its seed, to be the same.
     fn kind(&self) -> Vec<String> {
         let mut words = vec!["--minutes".to_owned(), self.minutes.to_string()];
         if self.elections {
@@ -247,7 +247,7 @@ fn read_history(file: &str) -> Result<Vec<Event>, String> {
 
 // --- Many runs, each in a process of its own -----------------------------------------------------
 
-/// What a run said, and what came of it.
+/// Log and result of a run.
 struct Outcome {
     lines: Vec<String>,
     report: Report,

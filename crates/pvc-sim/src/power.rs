@@ -17,7 +17,7 @@ use crate::nature::Mutation;
 use crate::process::Gate;
 use crate::state::State;
 
-/// How long a program waits for a BMC that does not answer.
+/// Time for which a program waits for a BMC that does not answer.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,11 +26,11 @@ pub enum BmcManner {
     /// Every call takes so many seconds, with all that is asked in it.
     Slow(u64),
     Dead,
-    /// It says that the power is off, whatever is so, and does nothing.
+    /// The BMC says that the power is off, whatever is so, and does nothing.
     LiesOff,
-    /// It takes every command and does nothing.
+    /// The BMC takes every command and does nothing.
     Ignores,
-    /// It says that the power is off for so many seconds after it was told to switch it on.
+    /// The BMC says that the power is off for so many seconds after it was told to switch it on.
     WakesLate(u64),
 }
 

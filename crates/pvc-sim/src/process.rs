@@ -36,9 +36,9 @@ enum Knock {
     Never,
 }
 
-/// What every port call and every sleep of a process goes through: open while it runs, closed while
-/// it is frozen, and shut for ever once it has ended. So nothing that a killed process left behind
-/// touches the world.
+/// Gate that every port call and every sleep of a process goes through: open while it runs, closed
+/// while it is frozen, and shut for ever once it has ended. So nothing that a killed process left
+/// behind touches the world.
 #[derive(Clone)]
 pub(crate) struct Gate {
     pub world: World,
@@ -99,7 +99,7 @@ impl Process {
         }
     }
 
-    /// What was held is to happen now: it can go on.
+    /// Lets the process go on. Returns what was held, which is to happen now.
     pub fn thaw(&mut self, now: Duration) -> Vec<StoryAction> {
         self.thawed = Some(now);
         std::mem::take(&mut self.held)
@@ -117,7 +117,8 @@ impl Process {
         }
     }
 
-    /// As `kill -9`: it does nothing more. Whether it lived until now.
+    /// Ends the process as `kill -9` does: it does nothing more. Returns whether it lived until
+    /// now.
     pub fn end(&mut self) -> bool {
         if std::mem::replace(&mut self.ended, true) {
             return false;

@@ -203,7 +203,7 @@ impl State {
         }
     }
 
-    /// As `kill -9`: it does nothing more.
+    /// Ends the process as `kill -9` does: it does nothing more.
     pub fn end_process(&mut self, pid: Pid) {
         if !self.processes[pid].end() {
             return;

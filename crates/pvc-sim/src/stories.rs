@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use pvc_sim::{Failure, Log, Story};
 
-/// Where stories are if nobody says.
+/// Folder of the stories if none is named.
 const FOLDER: &str = "scenarios";
 
-/// How many lines of the log are shown of a story that failed.
+/// Number of lines of the log that are shown of a story that failed.
 const TAIL: usize = 60;
 
 pub const USAGE: &str = "\
@@ -65,7 +65,7 @@ pub fn story(arguments: &[String]) -> Result<ExitCode, String> {
     std::process::exit(judge(chosen, failed));
 }
 
-/// How the story went wrong, if it did, and the end of its log.
+/// Plays the story. Returns how it went wrong, if it did, and the end of its log.
 fn play(story: &Story, echo: bool, debug: bool) -> Result<Option<(Failure, Vec<String>)>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -175,7 +175,7 @@ fn run(all: &[(PathBuf, Story)], jobs: usize) -> Counts {
     counts.into_inner().expect("nobody panicked while holding it")
 }
 
-/// How the story ended, and what was said.
+/// Runs the story in a process of its own. Returns its exit code and its output.
 fn run_child(folder: &Path, story: &Story) -> (Option<i32>, String) {
     match begin(folder, story) {
         Ok(child) => hear(child),

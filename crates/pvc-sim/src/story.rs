@@ -28,19 +28,19 @@ use crate::truth::Violation;
 use facts::{Beginning, Fact, Look};
 use story_actions::StoryAction;
 
-/// How often is looked at everything. What lasts shorter may go unseen.
+/// Time between two looks at everything. What lasts shorter may go unseen.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long a cluster may take to be as the story wants it at its beginning.
+/// Time that a cluster may take to be as the story wants it at its beginning.
 const SETTLED: Duration = Duration::from_secs(300);
 
 /// A story.
 #[derive(Clone)]
 pub struct Story {
-    /// Its folder's name.
+    /// Name of the story's folder.
     pub name: String,
     pub variant: Option<String>,
-    /// Why it fails, if it is known to.
+    /// Reason for which the story fails, if it is known to.
     pub known: Option<String>,
     shape: Shape,
     primary: usize,
@@ -74,7 +74,7 @@ struct Step {
     through: Option<usize>,
 }
 
-/// What is to become of what an operator asks for.
+/// Expected answer to a request of an operator.
 #[derive(Clone)]
 enum Expected {
     Done,
@@ -84,7 +84,7 @@ enum Expected {
     Anything,
 }
 
-/// How a story went wrong.
+/// Failure of a story.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub expected: String,
@@ -202,7 +202,7 @@ struct Play<'a> {
     cluster: &'a Cluster,
     beginning: Beginning,
     answers: Vec<Asked>,
-    /// Who was fenced so far.
+    /// Nodes that were fenced so far.
     fenced: Vec<usize>,
 }
 
@@ -324,7 +324,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// What is not so of `facts`.
+    /// Finds which of `facts` does not hold.
     fn wrong(&self, facts: &[Said<Fact>]) -> Option<(String, String)> {
         facts
             .iter()
@@ -375,7 +375,7 @@ impl Play<'_> {
     }
 }
 
-/// What happens to a node that is only known when it happens.
+/// Resolves an event of a node that is only known when it happens.
 fn to_one(
     story_action: &Said<StoryAction>,
     node: Option<usize>,

@@ -16,7 +16,7 @@ pub const USAGE: &str = "\
                                               `pvc cluster backup` wrote, `-` standard input
 ";
 
-/// How long a simulation may take in real time until it is taken for one that hangs.
+/// Real time that a simulation may take until it is taken for one that hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(180);
 
 struct Asked {

@@ -97,7 +97,7 @@ fn check_size(ops: &[Op]) -> Result<(), TreeError> {
     if size > limit { Err(TreeError::TooLarge { size, limit }) } else { Ok(()) }
 }
 
-/// What the real adapter finds before anything is sent.
+/// Checks what the real adapter checks before anything is sent.
 fn check_ops(ops: &[Op]) -> Result<(), MultiError> {
     for (index, op) in ops.iter().enumerate() {
         let sequential = matches!(op, Op::Create { mode: CreateMode::EphemeralSequential, .. });

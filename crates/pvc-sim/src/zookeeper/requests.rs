@@ -1,4 +1,4 @@
-//! What a server does with what it is asked for.
+//! Requests, as a server carries them out.
 
 use pvc_embedded::state::{Outcome, Work};
 use pvc_ports::{MultiError, Op};

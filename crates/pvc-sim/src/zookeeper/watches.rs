@@ -1,4 +1,4 @@
-//! What goes down to the clients: answers, and events of what they watch.
+//! Messages to the clients: answers, and events of what they watch.
 
 use std::sync::Arc;
 use std::time::Duration;
