@@ -1,4 +1,4 @@
-//! What every Tree must do, whoever keeps it.
+//! Contract of every Tree, whoever keeps it.
 //!
 //! [`tree_contract!`](crate::tree_contract) makes a test of each rule; [`all`] runs them one after
 //! the other, for trees that are slow to start. The rules share a tree: each works below a root of
@@ -18,7 +18,7 @@ use pvc_ports::{
 };
 use tokio::time::timeout;
 
-/// How long something may take that should happen soon.
+/// Time that something may take that should happen soon.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A tree to try the rules on.

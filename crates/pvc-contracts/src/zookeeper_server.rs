@@ -26,7 +26,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const KEEPER: &str =
     r#"log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!; read -r _; kill -9 $!; wait"#;
 
-/// One server. Ends with the value.
+/// A running ZooKeeper server. Ends with the value.
 #[derive(Debug)]
 pub struct ZookeeperServer {
     dir: PathBuf,
@@ -35,7 +35,7 @@ pub struct ZookeeperServer {
     running: Option<Running>,
 }
 
-/// Where it speaks TLS, too.
+/// Port and files of the server's TLS.
 #[derive(Debug)]
 struct Secure {
     port: u16,
@@ -58,9 +58,9 @@ impl ZookeeperServer {
         ZookeeperServer::start_with(dir, None)
     }
 
-    /// As [`start`](ZookeeperServer::start); it also speaks TLS on a port of its own, shows
-    /// `server.pem` of `certificates`, a certificate with its key, and asks clients for one that
-    /// `ca.pem` has signed.
+    /// Starts as [`start`](ZookeeperServer::start) does; the server also speaks TLS on a port of
+    /// its own, shows `server.pem` of `certificates`, a certificate with its key, and asks clients
+    /// for one that `ca.pem` has signed.
     ///
     /// # Errors
     /// As [`start`](ZookeeperServer::start).

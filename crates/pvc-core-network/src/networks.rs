@@ -12,33 +12,33 @@ use pvc_ports::{Network, NetworkError, Ports, UnitState};
 use pvc_role::{Alarm, Context};
 use tokio_util::sync::CancellationToken;
 
-/// How long the networks may take to stand. Then the start goes on without what is missing: a node
+/// Time that the networks may take to stand. Then the start goes on without what is missing: a node
 /// with a broken cable is better off with a daemon.
 const CEILING: Duration = Duration::from_secs(10);
 
-/// How long a pass waits for the one before to take effect, or for a device to appear.
+/// Time for which a pass waits for the one before to take effect, or for a device to appear.
 const POLL: Duration = Duration::from_millis(500);
 
-/// How often the networks are looked at while the node runs.
+/// Time between two looks at the networks while the node runs.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a step that had to be taken back is not tried again, and at most: each time takes a
-/// card out of service for a moment.
+/// Shortest and longest time for which a step that had to be taken back is not tried again: each
+/// time takes a card out of service for a moment.
 const FIRST_REST: Duration = Duration::from_secs(10);
 const LONGEST_REST: Duration = Duration::from_secs(300);
 
-/// How long a network may be down before that is a fault.
+/// Time for which a network may be down before that is a fault.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// The distribution's DNS and DHCP server. It takes the ports that the networks of VMs need.
 const FOREIGN_DNSMASQ: &str = "dnsmasq.service";
 
-/// What a pass found, did, and could not do.
+/// Result of a pass: what it found, did, and could not do.
 #[derive(Debug, Default)]
 struct Pass {
     done: Vec<NetworkStep>,
     findings: BTreeSet<NetworkFinding>,
-    /// What failed, in words.
+    /// Steps that failed, in words.
     failed: Vec<String>,
     /// The steps that were taken back because what they are for failed, with that in words.
     taken_back: Vec<(NetworkStep, String)>,
@@ -50,7 +50,7 @@ impl Pass {
         self.done.is_empty() && self.failed.is_empty()
     }
 
-    /// Why a network does not stand, if one does not.
+    /// Reason for which a network does not stand, if one does not.
     fn trouble(&self) -> Option<String> {
         let cut_off =
             self.findings.iter().filter(|finding| finding.cuts_off()).map(ToString::to_string);
@@ -73,14 +73,14 @@ struct Rests(Vec<Rest>);
 #[derive(Debug)]
 struct Rest {
     step: NetworkStep,
-    /// What failed, in words.
+    /// Failure, in words.
     why: String,
     pause: Duration,
     until: Duration,
 }
 
 impl Rests {
-    /// Why `step` is not tried now, if it is not.
+    /// Reason for which `step` is not tried now, if it is not.
     fn why_not(&self, step: &NetworkStep, now: Duration) -> Option<&str> {
         let rest = self.0.iter().find(|rest| rest.step == *step && now < rest.until)?;
         Some(&rest.why)
@@ -154,7 +154,7 @@ pub async fn run(context: Context, networks: CoreNetworks, end: CancellationToke
     }
 }
 
-/// What was said already while the node runs.
+/// State of the keeper: what was said already while the node runs.
 struct Keeper {
     rests: Rests,
     complaints: Complaints,
@@ -188,7 +188,7 @@ impl Keeper {
     }
 }
 
-/// What was said already is not said again while it lasts.
+/// Complaints that were made already and are not made again while they last.
 #[derive(Default)]
 struct Complaints {
     said: BTreeSet<String>,

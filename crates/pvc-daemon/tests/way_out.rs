@@ -28,7 +28,7 @@ use pvc_testkit::{
     ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock,
 };
 
-/// What operators are promised.
+/// Time that operators are promised.
 const PROMISED: Duration = Duration::from_secs(5);
 
 const VOLUME: &str = "vms/vm1_sda";
@@ -128,8 +128,8 @@ impl Machine {
         ended.saturating_sub(asked)
     }
 
-    /// What the daemon has left behind, in words. The session of a store that hung is over for its
-    /// server by then, which nobody had to tell it.
+    /// Lists what the daemon has left behind, in words. The session of a store that hung is over
+    /// for its server by then, which nobody had to tell it.
     async fn left_behind(&self) -> Vec<String> {
         if self.connection.has_fallen_silent() {
             self.session.expire().await;
@@ -240,7 +240,7 @@ fn settings() -> NodeSettings {
     }
 }
 
-/// As long as systemd and the operator wait: at once, in the middle, and late.
+/// Times until the daemon is asked to stop: at once, in the middle, and late.
 const MOMENTS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(100), Duration::from_secs(3), Duration::from_secs(8)];
 

@@ -34,7 +34,7 @@ const FORMAT: i64 = 1;
 /// with more.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// Why the file could not be opened.
+/// Reason for which the file could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DiskError {
     #[error(transparent)]
@@ -45,14 +45,14 @@ pub(crate) enum DiskError {
     Format { found: i64 },
 }
 
-/// What became of a write that did not simply succeed.
+/// Result of a write that did not simply succeed.
 #[derive(Debug)]
 pub(crate) enum WriteError {
     /// There is no room; nothing was written.
     Full,
     /// Nothing was written.
     Failed(io::Error),
-    /// It may be on disk or not, and the file cannot be opened to find out.
+    /// The write may be on disk or not, and the file cannot be opened to find out.
     Unknown,
 }
 

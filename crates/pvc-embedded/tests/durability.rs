@@ -1,4 +1,5 @@
-//! What the embedded tree keeps when the process dies, the disk fills up or the file is damaged.
+//! Tests of what the embedded tree keeps when the process dies, the disk fills up or the file is
+//! damaged.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -16,9 +17,9 @@ use tempfile::TempDir;
 
 /// Set in a process that this program starts of itself: the directory of the tree to write to.
 const WRITER_DIR: &str = "PVC_EMBEDDED_TEST_WRITER";
-/// As many clients write at once, so that several changes share one sync.
+/// Number of clients that write at once, so that several changes share one sync.
 const CLIENTS: usize = 4;
-/// As many nodes does each change touch: it is half done if they differ.
+/// Number of nodes that each change touches: it is half done if they differ.
 const NODES: usize = 5;
 
 fn open(dir: &Path) -> EmbeddedTree {
@@ -79,7 +80,7 @@ async fn what_was_written_is_there_after_a_restart_and_ephemeral_nodes_are_not()
     assert!(new.mzxid > before.values().map(|entry| entry.stat.mzxid).max().expect("not empty"));
 }
 
-/// Not a test of its own: the process that the next test kills.
+/// Writes until killed. Not a test of its own: the process that the next test kills.
 #[test]
 fn writer_that_is_killed() {
     let Some(dir) = std::env::var_os(WRITER_DIR) else { return };
@@ -284,7 +285,7 @@ async fn a_flipped_byte_never_goes_unnoticed() {
     }
 }
 
-/// As above, with whole pages: zeros, as from a sector that was never written, and garbage.
+/// The same with whole pages: zeros, as from a sector that was never written, and garbage.
 #[tokio::test]
 async fn a_lost_page_never_goes_unnoticed() {
     const PAGE: usize = 4096;

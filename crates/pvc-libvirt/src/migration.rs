@@ -18,10 +18,10 @@ use crate::link::Link;
 use crate::virt::{Connection, Kind, VirtError};
 use crate::{CHANGE, READ, STATE_ONLY, refused, stats, with_guest};
 
-/// How long the target may take to accept a connection. libvirt itself would wait for minutes.
+/// Time that the target may take to accept a connection. libvirt itself would wait for minutes.
 const REACH: Duration = Duration::from_secs(5);
 
-/// Where libvirt listens if its URI does not say.
+/// Port at which libvirt listens if its URI names none.
 const PORT: u16 = 16509;
 const TLS_PORT: u16 = 16514;
 
@@ -36,12 +36,12 @@ pub(crate) struct Job {
     given_up: Arc<AtomicBool>,
 }
 
-/// What is to be moved, and where.
+/// Guest that is to be moved, and its destination.
 pub(crate) struct Trip {
     pub uuid: Uuid,
     /// The libvirt of this host.
     pub from: String,
-    /// That of the other one.
+    /// URI of the other libvirt.
     pub to: String,
     pub migration: Migration,
 }
@@ -123,8 +123,8 @@ impl Trip {
     }
 }
 
-/// How the guest is doing at the libvirt of another host, if it is there. libvirt's own calls
-/// cannot be interrupted, so a thread asks, which may be left behind.
+/// Asks for the state of the guest at the libvirt of another host, if it is there. libvirt's own
+/// calls cannot be interrupted, so a thread asks, which may be left behind.
 pub(crate) async fn state_at(uri: String, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
     reach(&uri).await?;
     let (said, answer) = oneshot::channel();

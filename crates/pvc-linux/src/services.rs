@@ -4,7 +4,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_ports::{Command, Exec, ExecError, Output, Services, ServicesError, UnitState};
 
-/// How long `systemctl` may take. It is never told to wait for a unit.
+/// Time that `systemctl` may take. It is never told to wait for a unit.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// systemd, asked through `systemctl`: it is there wherever systemd is, and says what a person
@@ -20,7 +20,7 @@ impl Systemctl {
         Systemctl { exec, options: Vec::new() }
     }
 
-    /// With options before each command.
+    /// Adds options before each command.
     pub fn with_options(mut self, options: &[&str]) -> Self {
         self.options = options.iter().map(|option| (*option).to_owned()).collect();
         self
@@ -76,7 +76,7 @@ fn reason(error: &ExecError) -> String {
     }
 }
 
-/// What `systemctl` complained of, on one line.
+/// Returns what `systemctl` complained of, on one line.
 fn said(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

@@ -1,4 +1,5 @@
-//! This machine keeps the contracts; its network does in network namespaces of the test's own.
+//! Adapters of this machine keep the contracts; its network does in network namespaces of the
+//! test's own.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]

@@ -15,13 +15,13 @@ use pvc_ports::{Database, DatabaseError};
 use serde_json::{Value, json};
 use ureq::Agent;
 
-/// Where Patroni listens in every PVC cluster.
+/// Port at which Patroni listens in every PVC cluster.
 pub const PORT: u16 = 8008;
 
-/// How long a question may take.
+/// Time that a question may take.
 const ASK: Duration = Duration::from_secs(4);
 
-/// How long a switch may take: Patroni answers when the new leader leads.
+/// Time that a switch may take: Patroni answers when the new leader leads.
 const SWITCH: Duration = Duration::from_secs(25);
 
 /// The Patroni of one node, which speaks for all of them.
@@ -83,7 +83,7 @@ fn leads(member: &Value) -> bool {
     matches!(member["role"].as_str(), Some("leader" | "master" | "primary" | "standby_leader"))
 }
 
-/// What Patroni calls the member's state, in what it says of the cluster.
+/// State of the member as Patroni calls it, in what it says of the cluster.
 fn state_of(cluster: &Value, member: &str) -> Option<String> {
     let named = |known: &&Value| known["name"].as_str() == Some(member);
     // It may be any text: a line of a fault is made of it.
@@ -91,14 +91,14 @@ fn state_of(cluster: &Value, member: &str) -> Option<String> {
     Some(state.chars().filter(|c| !c.is_control()).take(60).collect())
 }
 
-/// Where the member's own Patroni tells of it.
+/// Address of the member's own Patroni.
 fn address_of<'a>(cluster: &'a Value, member: &str) -> Option<&'a str> {
     let named = |known: &&Value| known["name"].as_str() == Some(member);
     cluster["members"].as_array()?.iter().find(named)?["api_url"].as_str()
 }
 
 impl Patroni {
-    /// What Patroni says of its members.
+    /// Asks Patroni about its members.
     async fn cluster(&self) -> Result<Value, DatabaseError> {
         told(self.ask(format!("{}/cluster", self.url), None, ASK).await?)
     }
@@ -136,7 +136,7 @@ impl Patroni {
     }
 }
 
-/// What an answer tells.
+/// Reads an answer.
 fn told(answer: Answer) -> Result<Value, DatabaseError> {
     let unreadable = |why: String| DatabaseError::Unreachable { why };
     if answer.status != 200 {

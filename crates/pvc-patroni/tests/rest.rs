@@ -50,7 +50,7 @@ async fn members(State(cluster): State<Cluster>, port: u16) -> Json<Value> {
     Json(json!({ "members": members, "scope": "pvc" }))
 }
 
-/// As the Patroni of `hv2` says of itself.
+/// Answers as the Patroni of `hv2` does about itself.
 async fn own(State(cluster): State<Cluster>) -> Json<Value> {
     let role =
         if cluster.lock().unwrap().leader.as_deref() == Some("hv2") { "master" } else { "replica" };

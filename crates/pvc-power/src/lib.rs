@@ -20,10 +20,10 @@ use pvc_ports::{Bmc, Clock, Command, Exec, Power, PowerError};
 /// The longest that one call of `ipmitool` may take.
 const CALL: Duration = Duration::from_secs(8);
 
-/// How long a BMC may take until its power is as it was told.
+/// Time that a BMC may take until its power is as it was told.
 const SWITCHING: Duration = Duration::from_secs(10);
 
-/// How often it is asked meanwhile.
+/// Time between two questions meanwhile.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// HMAC-SHA256 with AES-128, what current BMCs speak; and HMAC-SHA1 with AES-128, which every IPMI
@@ -114,11 +114,11 @@ impl Ipmitool {
     }
 }
 
-/// Why a call of `ipmitool` failed.
+/// Reason for which a call of `ipmitool` failed.
 enum Trouble {
     /// Nobody answered, or not in time; a wrong password looks the same.
     Silent(String),
-    /// It does not speak this cipher suite.
+    /// The BMC does not speak this cipher suite.
     OtherSuite(String),
     Refused(String),
 }
@@ -154,8 +154,8 @@ fn unusable(bmc: &Bmc, why: String) -> PowerError {
     PowerError::Unusable { host: bmc.host.clone(), why }
 }
 
-/// What `ipmitool` complained about, in one line. It never prints the password; if a version does,
-/// nobody sees it here.
+/// Returns what `ipmitool` complained about, in one line. It never prints the password; if a
+/// version does, nobody sees it here.
 fn complaint(text: &str, password: &str) -> String {
     let line =
         text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it does not say why");

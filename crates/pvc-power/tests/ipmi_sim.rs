@@ -84,7 +84,7 @@ fn ipmitool() -> Ipmitool {
     Ipmitool::new(Arc::new(LinuxExec), Arc::new(TokioClock::new()))
 }
 
-/// What switches as it is told.
+/// Script of a BMC that switches as it is told.
 const OBEDIENT: &str = r#"case "$1 $2" in "get power") echo "power:$(cat power)";; "set power") echo "$3" >power;; esac"#;
 
 /// Waits until the simulator answers.
@@ -99,7 +99,7 @@ async fn started(program: &str) -> Simulator {
     simulator
 }
 
-/// What says the same whatever it is told.
+/// Script of a BMC that says the same whatever it is told.
 fn stubborn(on: u8) -> String {
     format!(r#"case "$1" in get) echo power:{on};; esac"#)
 }

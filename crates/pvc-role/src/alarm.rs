@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::REFRESH;
 
-/// When operators are told of something that should not be: once it has been so for a while, and
-/// again now and then for as long as it lasts. Times are monotonic.
+/// Timer that decides when operators are told of something that should not be: once it has been so
+/// for a while, and again now and then for as long as it lasts. Times are monotonic.
 #[derive(Debug, Clone)]
 pub struct Alarm {
     after: Duration,
@@ -30,14 +30,14 @@ impl Alarm {
         Alarm { after, every, since: None, told: None }
     }
 
-    /// It is so since `at`, if that was not known. Whether it is news.
+    /// Begins the alarm: it is so since `at`, if that was not known. Returns whether it is news.
     pub fn begin(&mut self, at: Duration) -> bool {
         let is_news = self.since.is_none();
         self.since.get_or_insert(at);
         is_news
     }
 
-    /// It is over. Whether it was so.
+    /// Ends the alarm. Returns whether it was on.
     pub fn end(&mut self) -> bool {
         self.told = None;
         self.since.take().is_some()

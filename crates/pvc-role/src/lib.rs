@@ -1,4 +1,4 @@
-//! What a role stands on. A role is a piece of a node's work that goes on for as long as its daemon
+//! Ground of a role. A role is a piece of a node's work that goes on for as long as its daemon
 //! runs: it keeps something of the machine, or of the cluster, as the records want it, and knows
 //! the outside world by its ports alone.
 //!
@@ -65,7 +65,7 @@ mod tests {
 
     use crate::Context;
 
-    /// That of node `hv1` of a new cluster, on a machine on which nothing is installed.
+    /// Context of node `hv1` of a new cluster, on a machine on which nothing is installed.
     pub async fn context() -> Context {
         let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
         let tree = EmbeddedTree::in_memory().connect();

@@ -26,7 +26,7 @@ const DISK: &str = "<disk type='network' device='disk'><source protocol='rbd' na
 /// Longer than everything that a worker waits for.
 const LONG: Duration = Duration::from_secs(300);
 
-/// How long something is away. Less than the store is given up after.
+/// Time for which something is away. Less than the time after which the store is given up.
 const AWAY: Duration = Duration::from_secs(40);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,7 +214,7 @@ impl World {
         (record.name.clone(), there)
     }
 
-    /// What is there of the job: all of it, or nothing. Locks are freed one by one.
+    /// Finds how much of the job is there: all of it, or nothing. Locks are freed one by one.
     async fn is_done(&self) -> Option<bool> {
         match self.case {
             Case::FlushLocks => match self.locks().await {
@@ -242,7 +242,7 @@ impl World {
         self.storage.set_gate(free);
     }
 
-    /// That the job is done or undone, as its record says.
+    /// Asserts that the job is done or undone, as its record says.
     async fn assert_whole(&self, at: &str) {
         self.look_freely();
         let (state, done) = (self.progress().state, self.is_done().await);

@@ -1,4 +1,4 @@
-//! Where the servers are, and how a session begins on one of them.
+//! Addresses of the servers, and how a session begins on one of them.
 
 use std::fmt;
 use std::io;
@@ -69,7 +69,7 @@ fn parse_one(entry: &str) -> Result<String, String> {
 pub(crate) type Frames = FramedRead<Box<dyn AsyncRead + Send + Unpin>, LengthDelimitedCodec>;
 pub(crate) type Out = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// How we make ourselves known to a server, before anything else.
+/// Means to make ourselves known to a server, before anything else.
 #[derive(Clone, Default)]
 pub(crate) struct Identity {
     /// Certificates; without them, connections are not encrypted.
@@ -78,11 +78,11 @@ pub(crate) struct Identity {
     pub(crate) member: Option<Member>,
 }
 
-/// One who knows the tree's password.
+/// Client that knows the tree's password.
 #[derive(Clone)]
 pub(crate) struct Member {
     pub(crate) password: Arc<str>,
-    /// As whom the server knows him.
+    /// Name by which the server knows the client.
     pub(crate) id: Arc<str>,
 }
 
@@ -93,17 +93,17 @@ impl Member {
     }
 }
 
-/// What is known of the tree's root, which says who may use what is created.
+/// Knowledge of the tree's root, which says who may use what is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Root {
     For(Access),
-    /// It is for others than us.
+    /// The root is for others than us.
     Refuses,
 }
 
 impl Root {
-    /// What the answer to a question for the root's access list says to `member`, or to one who
-    /// knows no password.
+    /// Reads what the answer to a question for the root's access list says to `member`, or to one
+    /// who knows no password.
     pub(crate) fn heard(
         code: i32,
         rest: &mut Reader,
@@ -130,14 +130,14 @@ pub(crate) struct Connection {
     pub(crate) root: Root,
 }
 
-/// Why there is no connection.
+/// Reason for which there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("no answer within {0:?}")]
     Silent(Duration),
-    /// It does so when it has no quorum, and when it knows less than we have seen.
+    /// A server hangs up when it has no quorum, and when it knows less than we have seen.
     #[error("the server hung up")]
     HungUp,
     #[error("the session has expired")]
@@ -148,14 +148,14 @@ pub(crate) enum ConnectError {
     Garbled(#[from] Garbled),
 }
 
-/// What a session wants to go on with.
+/// Request of a session that is to go on.
 #[derive(Clone)]
 pub(crate) struct Wish {
     pub(crate) identity: Identity,
     pub(crate) credentials: Credentials,
     pub(crate) last_zxid: i64,
     pub(crate) session_timeout: Duration,
-    /// How long one server may take.
+    /// Time that one server may take.
     pub(crate) time_limit: Duration,
 }
 

@@ -32,10 +32,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_GOODBYE: Duration = Duration::from_secs(2);
 
-/// How often it is looked who may use the root: nothing tells of a change.
+/// Time between two looks at who may use the root: nothing tells of a change.
 pub(crate) const ROOT: Duration = Duration::from_secs(3);
 
-/// What the clients of a session want of it.
+/// Request of a session's clients.
 #[derive(Debug)]
 pub(crate) enum Wanted {
     Call(Call),
@@ -48,11 +48,11 @@ pub(crate) enum Wanted {
     Close(oneshot::Sender<()>),
 }
 
-/// What a session shows of itself.
+/// State that a session shows of itself.
 #[derive(Debug)]
 pub(crate) struct Faces {
     pub(crate) state: watch::Sender<SessionState>,
-    /// Why there is no connection, for people.
+    /// Reason for which there is no connection, for people.
     pub(crate) trouble: watch::Sender<String>,
     pub(crate) root: watch::Sender<Root>,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Faces {
 pub(crate) struct Session {
     servers: Servers,
     identity: Identity,
-    /// What we ask for; the server may grant another.
+    /// Session timeout that we ask for; the server may grant another.
     asked_timeout: Duration,
     granted_timeout: Duration,
     credentials: Credentials,
@@ -86,7 +86,7 @@ impl Watched {
     }
 }
 
-/// Why a connection is no longer served.
+/// Reason for which a connection is no longer served.
 enum End {
     Lost(String),
     Expired,
@@ -252,7 +252,7 @@ impl Session {
         end
     }
 
-    /// What goes out first: the watches, then what waited.
+    /// Sends what goes out first: the watches, then what waited.
     fn greet(&mut self, line: &mut Line, fresh: bool) {
         if fresh {
             // The server may lag behind the others; nothing is read before it has caught up.
@@ -431,7 +431,7 @@ impl Session {
     }
 }
 
-/// Why one server would not have us.
+/// Reason for which a server refused us.
 enum Refused {
     Expired,
     HistoryGone { server: String },
@@ -457,9 +457,9 @@ async fn try_server(server: String, wish: Wish) -> Result<Connection, Refused> {
     }
 }
 
-/// To whom an answer goes.
+/// Recipient of an answer.
 enum Sent {
-    /// With the frame, if it may be sent again.
+    /// A call, with the frame if it may be sent again.
     Call(Call, Option<BytesMut>),
     /// A watch of an earlier connection, set again.
     Rewatch(String),
@@ -468,7 +468,7 @@ enum Sent {
     Nobody,
 }
 
-/// One connection's way out, and what still has to be answered on it, in order.
+/// Sending side of a connection, and what still has to be answered on it, in order.
 struct Line {
     frames: mpsc::UnboundedSender<Bytes>,
     writer: JoinHandle<std::io::Result<()>>,
@@ -511,7 +511,7 @@ impl Line {
         }
     }
 
-    /// Who waits for the answer `xid`. Answers come in the order of the requests.
+    /// Returns who waits for the answer `xid`. Answers come in the order of the requests.
     fn answered(&mut self, xid: i32) -> Result<Sent, End> {
         match self.sent.pop_front() {
             Some((expected, sent)) if expected == xid => Ok(sent),

@@ -110,7 +110,8 @@ pub struct FrameSocket {
 }
 
 impl FrameSocket {
-    /// On the link with this index, of the network namespace that the calling thread is in.
+    /// Opens a socket on the link with this index, of the network namespace that the calling thread
+    /// is in.
     pub fn open(index: u32) -> io::Result<Self> {
         // Protocol 0: it only sends, and no frame of others is ever queued for it.
         let socket = socket(

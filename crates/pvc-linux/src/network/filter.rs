@@ -9,7 +9,7 @@ use pvc_ports::{Command, Exec as _, ExecError, NetworkError, Output};
 
 use crate::LinuxExec;
 
-/// How long `nft` may take. It waits for nobody but other changes of the ruleset.
+/// Time that `nft` may take. It waits for nobody but other changes of the ruleset.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) async fn look() -> Result<Option<String>, NetworkError> {

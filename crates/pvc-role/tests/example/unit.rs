@@ -6,10 +6,10 @@ use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(10);
 
-/// How long the service manager may take to answer.
+/// Time that the service manager may take to answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long a unit may be down before that is a fault: a restart of it is none.
+/// Time for which a unit may be down before that is a fault: a restart of it is none.
 const AFTER: Duration = Duration::from_secs(60);
 
 const FAULT: &str = "UNIT_DOWN";
