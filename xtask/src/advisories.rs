@@ -33,7 +33,7 @@ const HEADER: &str = "\
 # holds, and the advisory is adapted from GitHub's, https://github.com/advisories.
 ";
 
-/// What RustSec's database said on one day of the crates that we used then.
+/// State of RustSec's database on one day, for the crates that we used then.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Advisories {
@@ -55,12 +55,12 @@ struct Advisory {
     patched: Vec<VersionReq>,
     #[serde(default)]
     unaffected: Vec<VersionReq>,
-    /// If not the database's own.
+    /// License of the advisory, if not the database's own.
     license: Option<String>,
     source: String,
 }
 
-/// What an advisory is that is no vulnerability.
+/// Kind of an advisory that is no vulnerability.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Informational {
@@ -77,7 +77,7 @@ pub struct Ignored {
     reason: String,
 }
 
-/// What the advisories say of the versions that we use, in words.
+/// Findings of the advisories about the versions that we use, in words.
 #[derive(Debug, Default, PartialEq)]
 pub struct Findings {
     pub failures: Vec<String>,
@@ -148,7 +148,7 @@ impl Advisories {
         findings
     }
 
-    /// How many advisories there are, on how many crates, and as of when.
+    /// Returns how many advisories there are, on how many crates, and as of when.
     pub fn extent(&self) -> String {
         let crates: BTreeSet<_> = self.advisories.iter().map(|it| &it.package).collect();
         let (advisories, crates) = (self.advisories.len(), crates.len());
@@ -163,7 +163,7 @@ impl Advisories {
         }))
     }
 
-    /// What [`Advisories::read`] reads.
+    /// Returns the text that [`Advisories::read`] reads.
     fn written(&self) -> String {
         let list = |requirements: &[VersionReq]| {
             requirements.iter().map(quoted).collect::<Vec<_>>().join(", ")
@@ -281,7 +281,7 @@ fn clone() -> Result<PathBuf> {
     Ok(place)
 }
 
-/// What git says of the commit that is checked out, in its `format`.
+/// Asks git about the commit that is checked out, in its `format`.
 fn head(checkout: &Path, format: &str) -> Result<String> {
     let mut git = run::command("git");
     git.arg("-C").arg(checkout).args(["log", "-1", &format!("--format={format}")]);
@@ -308,7 +308,7 @@ fn published(checkout: &Path, crates: &BTreeSet<String>, commit: &str) -> Result
     Ok(advisories)
 }
 
-/// One file of the database: TOML in a fence, and a title after it.
+/// Reads one file of the database: TOML in a fence, and a title after it.
 ///
 /// `None` if the advisory was withdrawn.
 fn one(text: &str, source: String) -> Result<Option<Advisory>> {

@@ -1,4 +1,4 @@
-//! What `pvc cluster what-if` says of a node's death, held against that death.
+//! Prediction of a node's death by `pvc cluster what-if`, held against that death.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{Lab, plain};
 
-/// What was prediction of the death of a node.
+/// Prediction of the death of a node.
 pub struct Prediction {
     node: String,
     answer: Value,
@@ -94,7 +94,7 @@ impl Prediction {
         }
     }
 
-    /// Where the answer says when `vm` runs.
+    /// Place in the answer of the time at which `vm` runs.
     fn time_of(&self, vm: &str) -> String {
         let vms = self.answer.pointer("/simulation/vms").and_then(Value::as_array);
         let index = vms.and_then(|vms| vms.iter().position(|ran| ran["name"] == vm));

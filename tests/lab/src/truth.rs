@@ -1,5 +1,5 @@
-//! What is true, whatever anybody recorded: read from this machine's `/proc`, which shows every
-//! process of every node, frozen ones too.
+//! Facts, whatever anybody recorded: read from this machine's `/proc`, which shows every process of
+//! every node, frozen ones too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,23 +19,23 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// No move lasts so long: a copy that stands still is given up before.
 const LONGEST_MOVE: Duration = Duration::from_secs(100);
 
-/// How long an address that a node of PVC 1.0.3 has taken may still be where it was: it takes each
-/// before the holder may let go.
+/// Time for which an address that a node of PVC 1.0.3 has taken may still be where it was: it takes
+/// each before the holder may let go.
 const LETS_GO: Duration = Duration::from_secs(8);
 
 /// Part of the BMCs' password, which no process may be told in its arguments.
 const PASSWORD: &str = "o'Neil";
 
-/// One QEMU process that carries a guest.
+/// A QEMU process that carries a guest.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Qemu {
     pub guest: String,
-    /// When it was started, in the kernel's ticks since this machine booted.
+    /// Time at which it was started, in the kernel's ticks since this machine booted.
     started: u64,
     pub node: String,
     /// Whether it was started to take over a running guest.
     incoming: bool,
-    /// Its number on this machine.
+    /// Process id on this machine.
     pub id: u32,
 }
 
@@ -84,8 +84,8 @@ pub fn holders(lab: &str, nodes: &[String], address: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a process of `/proc` is that runs QEMU, if it is a guest of this lab. One that ends
-/// meanwhile is none.
+/// Reads a process of `/proc` that runs QEMU, if it is a guest of this lab. One that ends meanwhile
+/// is none.
 fn qemu(lab: &str, process: &Path, words: &[String]) -> Option<Qemu> {
     let name = words.iter().find_map(|word| word.strip_prefix("guest="))?;
     let stat = fs::read_to_string(process.join("stat")).ok()?;
@@ -259,7 +259,7 @@ impl Seen {
     }
 }
 
-/// Who has had an address.
+/// Nodes that have had an address.
 #[derive(Default)]
 struct Held {
     by: Option<String>,

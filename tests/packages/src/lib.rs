@@ -26,8 +26,8 @@ case " $* " in
 esac
 "#;
 
-/// What a PVC of this machine has outside of packages: all that `./run` makes, and what its daemons
-/// make.
+/// Paths that a PVC of this machine has outside of packages: all that `./run` makes, and what its
+/// daemons make.
 const OF_THIS_MACHINES_PVC: [&str; 8] = [
     "/etc/pvc",
     "/run/pvc",
@@ -84,7 +84,7 @@ impl Machine {
         machine
     }
 
-    /// As [`Machine::new`], if this machine had a file at each of the paths.
+    /// Makes a machine as [`Machine::new`] does, if this machine had a file at each of the paths.
     pub fn copy_of_one_with(paths: &[&str]) -> Machine {
         let machine = Machine::new();
         for path in paths {
@@ -150,14 +150,14 @@ impl Machine {
         }
     }
 
-    /// What Debian's `policy-rc.d` answers: 0, or 101 for an administrator who wants nothing
+    /// Sets what Debian's `policy-rc.d` answers: 0, or 101 for an administrator who wants nothing
     /// started.
     pub fn policy(&self, answer: u8) {
         self.write("/usr/sbin/policy-rc.d", &format!("#!/bin/sh\nexit {answer}\n"), 0o755);
     }
 
-    /// What systemctl was told to do since the last question, one call a line. Never, in no test:
-    /// anything with units that guests live in.
+    /// Returns what systemctl was told to do since the last question, one call a line. Never, in no
+    /// test: anything with units that guests live in.
     #[track_caller]
     pub fn told(&self) -> Vec<String> {
         let log = self.upper("/run/systemctl.log");
@@ -220,7 +220,7 @@ fn said(output: &Output) -> String {
     )
 }
 
-/// Where `./test packages` puts what it makes: a directory for each revision.
+/// Directory in which `./test packages` puts what it makes: a directory for each revision.
 fn packages() -> PathBuf {
     let packages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/test-packages");
     for revision in ["1", "2"] {

@@ -1,10 +1,10 @@
-//! What the packages do to a machine, and what they leave alone.
+//! Tests of what the packages do to a machine, and what they leave alone.
 
 use pvc_packages_tests::Machine;
 
 const DAEMONS: [&str; 3] = ["pvcnoded.service", "pvcworkerd.service", "pvcapid.service"];
 
-/// What a boot starts.
+/// Units that a boot starts.
 const OF_A_BOOT: [&str; 4] =
     ["pvcnoded.service", "pvcworkerd.service", "pvcautoready.service", "pvc.target"];
 
@@ -190,8 +190,8 @@ make pvc-client-cli '' usr/bin/pvc
 dpkg --no-triggers --force-downgrade --auto-deconfigure --install /tmp/original/*.deb
 "#;
 
-/// What apt does on its own when ours comes: its common package breaks the original's health
-/// daemon.
+/// Command for what apt does on its own when ours comes: its common package breaks the original's
+/// health daemon.
 const WITHOUT_HEALTH: &str = "dpkg --no-triggers --force-depends --remove pvc-daemon-health";
 
 #[test]

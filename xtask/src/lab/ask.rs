@@ -24,7 +24,7 @@ const LIMIT_SECONDS: &str = "300";
 /// The address that follows the primary role, upstream.
 pub const FLOATING: &str = "10.99.0.250";
 
-/// What `pvc WORDS` prints on `node`, without its progress.
+/// Runs `pvc WORDS` on `node` and returns what it prints, without its progress.
 ///
 /// # Errors
 /// If it fails: what it said.
@@ -37,7 +37,7 @@ pub fn pvc(lab: &Lab, node: &NodeName, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().into())
 }
 
-/// What `pvc WORDS --format json` prints on `node`.
+/// Runs `pvc WORDS --format json` on `node` and returns what it prints.
 pub fn json(lab: &Lab, node: &NodeName, words: &[&str]) -> Result<Value> {
     let text = pvc(lab, node, &[words, &["--format", "json"]].concat())?;
     serde_json::from_str(&text).with_context(|| format!("`pvc {}` prints no JSON", words.join(" ")))
@@ -135,7 +135,7 @@ pub fn api_answers(lab: &Lab) -> bool {
     curl.output().is_ok_and(|output| output.status.success())
 }
 
-/// How a guest of `examples/hello` counts.
+/// Beat that a guest of `examples/hello` counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beat {
     pub count: u64,
@@ -277,7 +277,7 @@ pub struct Ping {
     process: std::process::Child,
 }
 
-/// What became of pings.
+/// Result of pings.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pinged {
     pub sent: u32,

@@ -57,7 +57,7 @@ pub fn pack(lab: &Lab, release: bool) -> Result<()> {
     Ok(fs::write(lab.directory.join("build"), build)?)
 }
 
-/// What the packages were made from: a `release` build, a `debug` build, or a `foreign` one.
+/// Build that the packages were made from: a `release` build, a `debug` build, or a `foreign` one.
 pub fn build(lab: &Lab) -> Option<String> {
     fs::read_to_string(lab.directory.join("build")).ok()
 }
@@ -120,7 +120,7 @@ pub fn start(lab: &Lab) -> Result<()> {
     })
 }
 
-/// How often systemd starts the node daemon in vain until we take it for hopeless.
+/// Number of vain starts of the node daemon by systemd until we take it for hopeless.
 const VAIN_STARTS: u32 = 10;
 
 /// Whether the node daemon runs, or may still come to it.
@@ -181,7 +181,7 @@ pub fn define_guests(lab: &Lab, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What systemd says of the node daemon where it is installed and can be asked.
+/// State of the node daemon as systemd says it, where it is installed and can be asked.
 pub fn state(lab: &Lab, node: &NodeName) -> Option<String> {
     if !lab.part(&node.text).join("installed").exists() || !node::answers(lab, node) {
         return None;

@@ -1,4 +1,4 @@
-//! What goes into a package: the files of `packaging/debian`, read.
+//! Contents of a package: the files of `packaging/debian`, read.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// One package's files, as `packaging/debian/README.md` describes them.
+/// Files of one package, as `packaging/debian/README.md` describes them.
 #[derive(Debug, Default)]
 pub struct Recipe {
     pub name: String,
-    /// Where a file is found, and the directory it goes to.
+    /// Pattern by which a file is found, and the directory it goes to.
     pub install: Vec<(String, PathBuf)>,
-    /// What a link points to, and the link.
+    /// Target of a link, and the link.
     pub links: Vec<(String, PathBuf)>,
     pub directories: Vec<PathBuf>,
     pub units: Vec<Unit>,

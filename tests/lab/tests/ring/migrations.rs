@@ -3,7 +3,8 @@
 use pvc_lab_tests::{GUESTS, LIBVIRT, Lab};
 use pvc_standalone_tests::eventually;
 
-/// So slow that a move of the small guest takes a minute, and something can happen in the middle.
+/// Command that makes migrations so slow that a move of the small guest takes a minute, and
+/// something can happen in the middle.
 const SLOWLY: &str = "virsh --quiet migrate-setspeed web1 1";
 
 #[test]

@@ -138,7 +138,8 @@ fn has_the_role(lab: &Lab, node: &str) {
     });
 }
 
-/// It was not booted again: the same boot goes on beating, on the console of `node`.
+/// Asserts that the guest was moved and not booted again: the same boot goes on beating, on the
+/// console of `node`.
 fn has_moved(lab: &Lab, guest: &str, node: &str, boot: &str) {
     assert_eq!(lab.running_on(guest), [node]);
     lab.vm_is(guest, "/state", "start");

@@ -1,5 +1,5 @@
-//! What cannot be is refused in words that say why and what to do, and what others write into the
-//! tree breaks nothing.
+//! Requests that cannot be met are refused in words that say why and what to do, and what others
+//! write into the tree breaks nothing.
 
 use pvc_lab_tests::{Lab, NODES};
 use pvc_standalone_tests::{eventually, never_within};

@@ -1,4 +1,4 @@
-//! What nobody should send: each gets a message and an error, and nothing changes.
+//! Requests that nobody should send: each gets a message and an error, and nothing changes.
 
 use std::fs;
 use std::io::{self, Read};
@@ -228,7 +228,7 @@ fn bad_parameters(machine: &Machine) {
     .refused(&[400]);
 }
 
-/// One request as it is written here.
+/// Sends one request as it is written here.
 fn raw(api: &Api, method: &str, path: &str, headers: &str, body: impl Read) -> Answer {
     let head = format!(
         "{method} /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Api-Key: \

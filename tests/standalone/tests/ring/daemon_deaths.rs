@@ -112,7 +112,7 @@ fn a_guest_without_a_record_is_left_alone_and_reported() {
 
 const STRAY: &str = "VM_STRAY_STRAY";
 
-/// How often the node's log tells of the stray guest.
+/// Number of times that the node's log tells of the stray guest.
 fn times_told(machine: &Machine) -> usize {
     let log = machine.pvc(&["node", "log", &host_name(), "--lines", "2000"]);
     log.ok()
@@ -134,7 +134,7 @@ fn it_is_reported_anew(machine: &Machine, told: usize) {
     });
 }
 
-/// So many that the daemon is killed while some of them have their new names.
+/// Number of volumes, so many that the daemon is killed while some of them have their new names.
 const VOLUMES: usize = 40;
 
 #[test]

@@ -100,7 +100,7 @@ fn shell(bench: &Bench, node: &NodeName, script: &str) -> Result<()> {
     run::output(&mut node::inside(&bench.lab, node, &words)?).map(drop)
 }
 
-/// How long a move took.
+/// Times that a move took.
 struct Taken {
     /// Until whoever ordered it had the prompt back.
     command: Duration,

@@ -220,7 +220,7 @@ impl<'a> Failure<'a> {
             .collect()
     }
 
-    /// When one of the others logged `words` about the victim.
+    /// Time at which one of the others logged `words` about the victim.
     fn logged(&self, words: &str) -> Option<SystemTime> {
         let nodes = self.stage.lab.nodes();
         let others = nodes.iter().filter(|node| **node != self.victim);
@@ -232,7 +232,7 @@ impl<'a> Failure<'a> {
         lines.min()
     }
 
-    /// When what happened, by the journals, the processes and the devices.
+    /// Prints when what happened, by the journals, the processes and the devices.
     fn tell_times(&self, guests: &[&str], floating: &std::collections::BTreeMap<String, Instant>) {
         let early = self.since - Duration::from_secs(10);
         let stamp = ask::journalled(&self.stage.lab, &self.victim, "pvcnoded", early, "keepalive");
