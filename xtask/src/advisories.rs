@@ -17,12 +17,12 @@ use toml::value::Datetime;
 
 use crate::run;
 
-/// Our copy, from the top of the checkout.
+/// Path of our copy, from the top of the checkout.
 pub const COPY: &str = "docs/dev/advisories.toml";
 
 const DATABASE: &str = "https://github.com/rustsec/advisory-db";
 
-/// From how many days on the copy counts as old.
+/// Number of days from which on the copy counts as old.
 const OLD: i64 = 90;
 
 const HEADER: &str = "\

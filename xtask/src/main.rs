@@ -43,7 +43,8 @@ Usage: cargo xtask COMMAND
   completions [DIRECTORY]           write the shell completions of `pvc` to target/completions
 ";
 
-/// Whoever stops reading has what he wants: `cargo xtask lab status | head` is no bug of ours.
+/// Ends the process when nobody reads: whoever stops reading has what he wants:
+/// `cargo xtask lab status | head` is no bug of ours.
 fn end_when_nobody_reads() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -45,7 +45,7 @@ impl Shutdown {
         self.asked.cancel();
     }
 
-    /// Is cancelled once the daemon is asked to end.
+    /// Returns the token that is cancelled once the daemon is asked to end.
     pub fn asked(&self) -> &CancellationToken {
         &self.asked
     }

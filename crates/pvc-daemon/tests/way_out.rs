@@ -328,7 +328,7 @@ async fn a_start_whose_service_manager_hangs_is_gone_at_once() {
     }
 }
 
-/// Or else the other tests would show nothing.
+/// The other tests would show nothing without this one.
 #[tokio::test(start_paused = true)]
 async fn a_start_that_nothing_holds_up_has_all_that_one_that_is_given_up_must_not_leave() {
     let machine = Machine::new().await;

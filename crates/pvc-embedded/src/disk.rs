@@ -115,7 +115,7 @@ impl Disk {
         self.settle(change.zxid(), plain(error.into()))
     }
 
-    /// After a commit that failed half way: whether the file has it.
+    /// Finds out, after a commit that failed half way, whether the file has it.
     fn settle(&mut self, zxid: i64, error: io::Error) -> Result<(), WriteError> {
         if self.reopen().is_err() {
             return Err(WriteError::Unknown);

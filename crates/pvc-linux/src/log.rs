@@ -35,7 +35,7 @@ const ACCESS: &str = "pvc_api::access";
 /// The switches of the configuration's `logging` section.
 #[derive(Debug, Clone, Default)]
 pub struct LogSettings {
-    /// Also what only a developer wants to know.
+    /// Whether to log also what only a developer wants to know.
     pub debug: bool,
     /// ANSI colours by level.
     pub colours: bool,

@@ -92,7 +92,7 @@ fn is_absent(why: &str) -> bool {
     why.contains("has not been booted with systemd") || why.contains("Failed to connect to bus")
 }
 
-/// From what `systemctl show` prints for `LoadState` and `ActiveState`.
+/// Reads the state from what `systemctl show` prints for `LoadState` and `ActiveState`.
 fn state(shown: &str) -> Option<UnitState> {
     let value =
         |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));

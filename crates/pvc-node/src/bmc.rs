@@ -26,7 +26,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// Time between two questions to the BMC. A fault that goes on is written again as often.
 const EVERY: Duration = REFRESH;
 
-/// After an "off" it is asked once more: one that restarts may say anything for a moment.
+/// Time after an "off" at which the BMC is asked once more: one that restarts may say anything for
+/// a moment.
 const CONFIRM_AFTER: Duration = Duration::from_secs(5);
 
 /// Time that the store may take, and time until the next attempt.

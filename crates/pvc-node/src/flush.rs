@@ -43,8 +43,8 @@ struct Memory {
     alarm: Alarm,
     /// Destinations of VMs that were sent lately: their new node's figures do not show them yet.
     sent: BTreeMap<Uuid, Sent>,
-    /// Until when figures may count what was promised as well: VMs move somewhere, or did a moment
-    /// ago. Monotonic.
+    /// Time until which figures may count what was promised as well: VMs move somewhere, or did a
+    /// moment ago. Monotonic.
     unsettled: Option<Duration>,
     /// VMs that were moved back since the node was asked to be ready.
     tried: BTreeSet<Uuid>,

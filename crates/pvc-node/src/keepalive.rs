@@ -25,8 +25,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Time for which the last stamp may hold up the way out.
 const LAST_STAMP: Duration = Duration::from_secs(2);
 
-/// After so many intervals without a stamp, written or tried, the keepalive is stuck. Each try ends
-/// within one, and the next begins within another.
+/// Number of intervals without a stamp, written or tried, after which the keepalive is stuck. Each
+/// try ends within one, and the next begins within another.
 const STUCK_AFTER: u32 = 3;
 
 /// Stamps until `shutdown`; then once more.

@@ -111,7 +111,7 @@ pub struct Node {
     waiting: Box<Waiting>,
 }
 
-/// Is told what the start-up waits for.
+/// Callback that is told what the start-up waits for.
 pub(crate) type Waiting = dyn Fn(&str) + Send + Sync;
 
 /// The roles of a running node, in the groups that end one after the other.

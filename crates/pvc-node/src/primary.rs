@@ -101,7 +101,7 @@ async fn tell_what_lacks(shared: &Shared, alarm: &mut Alarm) {
 /// Remembers what changes too slowly to be seen in one view.
 struct Watcher {
     vacancy: Option<Vacancy>,
-    /// Whom the key named when it became vacant.
+    /// Node that the key named when it became vacant.
     named: Option<NodeName>,
     since: Duration,
     maintenance: bool,
@@ -521,7 +521,7 @@ async fn until_idle(shared: &Shared) {
     }
 }
 
-/// Whom the key is to name instead of whom the hand-over found there.
+/// Node that the key is to name, instead of the one that the hand-over found there.
 struct Rename {
     from: NodeName,
     to: NodeName,

@@ -91,7 +91,7 @@ pub(crate) struct VmReconciler {
     /// was left here. Monotonic.
     awaited: BTreeMap<Uuid, Duration>,
     passes: u64,
-    /// While no look works: said in the log once, not every second.
+    /// Alarm while no look works: said in the log once, not every second.
     blind: Alarm,
 }
 

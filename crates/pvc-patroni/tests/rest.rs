@@ -1,4 +1,4 @@
-//! Against a server that answers as Patroni does.
+//! Tests against a server that answers as Patroni does.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 

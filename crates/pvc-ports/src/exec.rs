@@ -13,7 +13,7 @@ pub struct Command {
     /// Variables added to the environment: the place for secrets, which arguments are not.
     pub env: Vec<(String, String)>,
     pub stdin: Option<Vec<u8>>,
-    /// After this long the whole process group is killed and [`ExecError::TimedOut`] is returned.
+    /// Time after which the whole process group is killed and [`ExecError::TimedOut`] is returned.
     pub deadline: Duration,
 }
 

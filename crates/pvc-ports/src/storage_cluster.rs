@@ -78,8 +78,8 @@ pub trait StorageCluster: Send + Sync {
     /// Returns the usage of the cluster, as text for people.
     async fn usage(&self) -> Result<String, StorageError>;
     async fn pool_figures(&self) -> Result<Vec<PoolFigures>, StorageError>;
-    /// Only OSDs of which everything is known. Not to be asked of a cluster without any OSD: it may
-    /// never answer.
+    /// Returns the figures of the OSDs of which everything is known. Not to be asked of a cluster
+    /// without any OSD: it may never answer.
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError>;
     /// Returns the record of a volume: JSON, as the cluster says it itself.
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError>;

@@ -1,4 +1,4 @@
-//! Against what speaks the protocol of a real BMC: `ipmi_sim`, as the lab uses it.
+//! Tests against what speaks the protocol of a real BMC: `ipmi_sim`, as the lab uses it.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits in real time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]

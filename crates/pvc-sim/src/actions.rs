@@ -86,7 +86,7 @@ pub enum Action {
     DeafenGuest(usize),
     /// The guest no longer writes faster than it can be copied.
     CalmGuest(usize),
-    /// Held by its hypervisor, as when its disk failed.
+    /// Pauses the guest: it is held by its hypervisor, as when its disk failed.
     PauseGuest(usize),
     ResumeGuest(usize),
     /// The VM's volume is gone.

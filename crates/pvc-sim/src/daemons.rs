@@ -133,7 +133,7 @@ fn has_more_than_nodes(state: &State) -> bool {
     state.run.nature.elections.is_none()
 }
 
-/// From now on operators are heard there; or nobody is any more.
+/// Sets where operators' requests are received on the host from now on; `None`: nowhere any more.
 fn set_desk(state: &mut State, host: usize, desk: Option<Desk>) {
     if let Some(api) = &mut state.hosts[host].api {
         api.desk = desk;

@@ -47,13 +47,13 @@ pub(crate) struct SimGuest {
     kept: MemoryGuest,
     pub memory_mib: u64,
     pub vcpus: u32,
-    /// Since when it is on this host.
+    /// Time since which the guest is on this host.
     pub since: Duration,
     /// Client that the guest is to Ceph.
     pub client: ClientId,
     /// Whether the guest has come from another host, or is coming, and has not run here.
     pub is_incoming: bool,
-    /// Nothing of it is missing here any more.
+    /// Whether nothing of the guest is missing here any more.
     pub is_whole: bool,
     /// Whether the guest has gone on elsewhere since it was copied to here.
     pub is_stale: bool,
@@ -191,7 +191,7 @@ struct Job {
     begun: Duration,
     takes: Duration,
     never_converges: bool,
-    /// Since when the two hosts are out of touch.
+    /// Time since which the two hosts are out of touch.
     apart: Option<Duration>,
     ended: Option<Result<(), String>>,
     waiting: Vec<oneshot::Sender<()>>,

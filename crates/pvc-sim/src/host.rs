@@ -131,8 +131,8 @@ pub(crate) struct Host {
     pub last_on: Option<Duration>,
     pub cables: Cables,
     pub server_up: bool,
-    /// Nothing more can be written to its disk: ZooKeeper stops, and a guest that begins has no
-    /// file for its log.
+    /// Whether nothing more can be written to its disk: ZooKeeper stops, and a guest that begins
+    /// has no file for its log.
     pub disk_full: bool,
     pub network: Arc<MemoryNetwork>,
     /// No service is installed but the daemons, which have no unit.

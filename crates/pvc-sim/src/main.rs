@@ -52,7 +52,7 @@ const SHRINKING: usize = 150;
 /// Number of lines of the log that are shown of a run that failed.
 const TAIL: usize = 80;
 
-/// After how many runs somebody who waits is told how far it is.
+/// Number of runs after which somebody who waits is told the progress.
 const PROGRESS: usize = 1000;
 
 #[derive(Debug, Clone)]

@@ -37,7 +37,7 @@ pub(crate) type Answer = Option<Result<(), Refusal>>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub why: String,
-    /// Nothing has been changed, and nothing will be.
+    /// Whether nothing has been changed, and nothing will be.
     pub is_final: bool,
 }
 

@@ -30,7 +30,7 @@ const RESET: Duration = Duration::from_secs(2);
 pub(crate) struct Orders {
     view: Arc<View>,
     vms: BTreeMap<Uuid, Order>,
-    /// Since when each node takes VMs.
+    /// Times since which each node takes VMs.
     takes_vms: BTreeMap<NodeName, Duration>,
     /// Times at which something last left a node, or was called off.
     freed: BTreeMap<NodeName, Duration>,
@@ -48,7 +48,7 @@ struct Order {
     /// Time at which the VM was last to be anything but running.
     off: Option<Duration>,
     method: Option<MigrationMethod>,
-    /// Since when it may be moved in this way.
+    /// Time since which the VM may be moved in this way.
     method_since: Duration,
     claim: Option<Claim>,
 }
@@ -350,8 +350,8 @@ impl Truth {
 
     // --- I4 ------------------------------------------------------------------------------------
 
-    /// Whoever recovers the VMs of a dead node found no place for this one, and lets it wait for
-    /// its node.
+    /// Judges that whoever recovers the VMs of a dead node found no place for this one, and lets it
+    /// wait for its node.
     fn of_given_up(&mut self, sight: &mut Sight<'_>, vm: &VmRecord) {
         let own = vm.node.as_ref().and_then(|node| self.orders.view.nodes.get(node));
         let is_recovered = own.is_some_and(|own| own.domain_state == DomainState::FenceFlush);

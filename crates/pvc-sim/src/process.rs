@@ -22,7 +22,7 @@ pub(crate) struct Process {
     pub host: Option<usize>,
     pub ended: bool,
     pub frozen: bool,
-    /// Until when it had been frozen last.
+    /// Time until which the process had been frozen last.
     pub thawed: Option<Duration>,
     pub client: Option<usize>,
     pub task: Option<AbortHandle>,
@@ -110,7 +110,7 @@ impl Process {
         !self.knocking.is_empty() || !self.held.is_empty()
     }
 
-    /// Whoever knocked goes on.
+    /// Opens the gate: whoever waited there goes on.
     pub fn open(&mut self) {
         for opened in std::mem::take(&mut self.knocking) {
             let _ = opened.send(()); // who knocked may have gone

@@ -20,7 +20,7 @@ use crate::power::BmcManner;
 use crate::promises::Goal;
 use crate::truth::Violation;
 
-/// After everything is well again, all that should run has to run by then.
+/// Time in which, after everything is well again, all that should run has to run.
 const PROGRESS: Duration = Duration::from_secs(15 * 60);
 
 /// The others are given so long to have a quorum without the machine that is to die.
@@ -548,8 +548,8 @@ fn fault(chance: &mut Chance, shape: &Shape, kind: u64, host: usize) -> Fault {
     }
 }
 
-/// Some kinds of faults, each as often as this cluster's luck has it: a run in which everything
-/// happens shows less than runs that each have their own plague.
+/// Draws some kinds of faults, each as often as this cluster's luck has it: a run in which
+/// everything happens shows less than runs that each have their own plague.
 fn faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
     let weights: Vec<u64> =
         (0..KINDS).map(|_| if chance.happens(450) { 0 } else { 1 + chance.below(10) }).collect();

@@ -256,7 +256,8 @@ impl Truth {
         }
     }
 
-    /// Since when nothing has kept the node's daemon from being heard; `None` if something does.
+    /// Time since which nothing has kept the node's daemon from being heard; `None` if something
+    /// does.
     pub fn well_since(&self, sight: &Sight<'_>, host: usize) -> Option<Duration> {
         let pid = sight.hosts[host].daemon.as_ref()?.pid;
         // Whoever has not said yet that it starts is not heard.
@@ -266,7 +267,7 @@ impl Truth {
         Some(heard.max(announced).max(sight.thawed(host).unwrap_or_default()))
     }
 
-    /// Without quorum nobody decides anything.
+    /// Judges a decision: without quorum nobody decides anything.
     pub fn of_decision(&mut self, sight: &mut Sight<'_>, what: &str, by: usize) {
         let zookeeper = sight.zookeeper;
         let since = zookeeper.lost_quorum_at.filter(|_| !zookeeper.has_quorum());

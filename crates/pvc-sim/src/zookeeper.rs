@@ -122,7 +122,7 @@ struct Client {
     server: Option<usize>,
     /// Whether packets go through now; only asked while it is connected.
     is_good: bool,
-    /// Since when they do.
+    /// Time since which they do.
     good_since: Duration,
     /// Counts interruptions.
     interruption: u64,
@@ -279,7 +279,7 @@ impl Ensemble {
         self.has_quorum
     }
 
-    /// Since when nothing has been in the way between the process and a server of the quorum;
+    /// Time since which nothing has been in the way between the process and a server of the quorum;
     /// `None` if something is.
     pub fn heard_since(&self, processes: &Processes, pid: Pid) -> Option<Duration> {
         let known = &self.clients[processes[pid].client?];

@@ -23,7 +23,7 @@ pub struct MemoryGuest {
 
 /// A hypervisor, and its guests with whatever else their owner keeps of each.
 pub struct MemoryHypervisor<G = Box<MemoryGuest>> {
-    /// While it is not, every call fails; guests run on.
+    /// Whether the hypervisor is up. While it is not, every call fails; guests run on.
     pub is_up: bool,
     pub guests: BTreeMap<Uuid, G>,
     instances: i32,

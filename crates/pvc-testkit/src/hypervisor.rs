@@ -105,34 +105,36 @@ impl ScriptedHypervisor {
         self.with(|inner| inner.manners.insert(uuid, manner));
     }
 
-    /// From now on whoever asks for guests or their XML, or plugs devices, passes there before the
-    /// call has an effect, and before it returns.
+    /// Sets the gate. From now on whoever asks for guests or their XML, or plugs devices, passes
+    /// there before the call has an effect, and before it returns.
     pub fn set_gate(&self, gate: Arc<Gate>) {
         self.with(|inner| inner.gate = Some(gate));
     }
 
-    /// While set, every call fails with [`HypervisorError::Unreachable`]; guests run on.
+    /// Sets whether the hypervisor is unreachable. While set, every call fails with
+    /// [`HypervisorError::Unreachable`]; guests run on.
     pub fn set_unreachable(&self, unreachable: bool) {
         self.with(|inner| inner.host.set_up(!unreachable));
     }
 
-    /// While set, [`Hypervisor::ping`] and [`Hypervisor::facts`] never return, as of a libvirt that
-    /// hangs: whoever asks for more has asked one of them before.
+    /// Sets whether the hypervisor is silent. While set, [`Hypervisor::ping`] and
+    /// [`Hypervisor::facts`] never return, as of a libvirt that hangs: whoever asks for more has
+    /// asked one of them before.
     pub fn set_silent(&self, silent: bool) {
         self.with(|inner| inner.is_silent = silent);
     }
 
-    /// While set, [`Hypervisor::stats`] never returns.
+    /// Sets whether statistics hang. While set, [`Hypervisor::stats`] never returns.
     pub fn set_stats_hang(&self, hang: bool) {
         self.with(|inner| inner.stats_hang = hang);
     }
 
-    /// From now on guests take CPU time: their statistics differ from one call to the next.
+    /// Has guests take CPU time from now on: their statistics differ from one call to the next.
     pub fn set_busy(&self) {
         self.with(|inner| inner.busy = Some(0));
     }
 
-    /// From now on guests can be moved to `peer` under the name `host`.
+    /// Adds a peer: from now on guests can be moved to `peer` under the name `host`.
     pub fn add_peer(&self, host: &str, peer: &ScriptedHypervisor) {
         self.with(|inner| inner.peers.insert(host.to_owned(), Arc::downgrade(&peer.inner)));
     }

@@ -118,8 +118,8 @@ struct Vm {
     busy: BTreeSet<&'static str>,
 }
 
-/// From the start of its unit until it asks for the store: a pause before it, the core networks,
-/// the services (`spec/startup.md` §2, steps 0 to 8).
+/// Time from the start of its unit until it asks for the store: a pause before it, the core
+/// networks, the services (`spec/startup.md` §2, steps 0 to 8).
 pub const BEFORE_THE_STORE: Duration = Duration::from_secs(15);
 
 /// Time that systemd gives it to leave (`spec/startup.md` §1).

@@ -122,12 +122,12 @@ impl MemoryNetwork {
         self.inner().filter = None;
     }
 
-    /// While set, every call fails as if the kernel refused.
+    /// Sets whether changes fail. While set, every call fails as if the kernel refused.
     pub fn set_failing(&self, failing: bool) {
         self.inner().failing = failing;
     }
 
-    /// From now on every change that `refuses` says so of fails, and changes nothing.
+    /// Has every change fail, from now on, that `refuses` says so of; it changes nothing.
     pub fn set_refusing(&self, refuses: impl Fn(&NetworkChange) -> bool + Send + Sync + 'static) {
         self.inner().refuses = Some(Arc::new(refuses));
     }

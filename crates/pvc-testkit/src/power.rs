@@ -20,7 +20,7 @@ pub struct BmcManner {
     pub ignores: bool,
     /// Time until the BMC, told to switch the power on, does so.
     pub wakes_after: Duration,
-    /// Whoever talks to it falls over a bug of the adapter.
+    /// Whether whoever talks to it falls over a bug of the adapter.
     pub panics: bool,
 }
 

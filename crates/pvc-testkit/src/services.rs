@@ -50,7 +50,7 @@ pub struct ScriptedServices {
 }
 
 impl ScriptedServices {
-    /// Without any unit.
+    /// Makes a service manager without any unit.
     pub fn new() -> Self {
         Self::default()
     }
@@ -66,7 +66,7 @@ impl ScriptedServices {
         self.inner().units.entry(unit.to_owned()).or_default().state = Some(state);
     }
 
-    /// While set, nobody answers.
+    /// Sets whether the service manager is unreachable: while set, nobody answers.
     pub fn set_unreachable(&self, unreachable: bool) {
         self.inner().unreachable = unreachable;
     }

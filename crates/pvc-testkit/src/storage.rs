@@ -65,22 +65,24 @@ impl MemoryStorage {
         self.with(|inner| act(&mut inner.volumes))
     }
 
-    /// While set, every call fails as if the storage did not answer.
+    /// Sets whether the storage fails. While set, every call fails as if the storage did not
+    /// answer.
     pub fn set_failing(&self, failing: bool) {
         self.with(|inner| inner.failing = failing);
     }
 
-    /// From now on every call passes there before it has an effect, and before it returns.
+    /// Sets the gate that every call passes from now on, before it has an effect, and before it
+    /// returns.
     pub fn set_gate(&self, gate: Arc<Gate>) {
         self.with(|inner| inner.gate = Some(gate));
     }
 
-    /// From now on removing a volume takes so long.
+    /// Sets the time that removing a volume takes from now on.
     pub fn set_removal_takes(&self, time: Duration) {
         self.with(|inner| inner.removal_takes = time);
     }
 
-    /// From now on asking for the locks of a volume takes so long.
+    /// Sets the time that asking for the locks of a volume takes from now on.
     pub fn set_locks_take(&self, time: Duration) {
         self.with(|inner| inner.locks_take = time);
     }

@@ -134,7 +134,7 @@ impl FlakyTree {
         self.session.send_replace(SessionState::Disconnected);
     }
 
-    /// While the connection is cut: has the client conclude that its session is over.
+    /// Has the client, while the connection is cut, conclude that its session is over.
     pub fn expire(&self) {
         self.session.send_replace(SessionState::Expired);
     }
@@ -186,7 +186,8 @@ impl FlakyTree {
         self.before_sync.set(interlude);
     }
 
-    /// From now on every write passes there before it is carried out, and before it returns.
+    /// Sets the gate that every write passes from now on, before it is carried out, and before it
+    /// returns.
     pub fn set_gate(&self, gate: Arc<Gate>) {
         *self.gate.lock().expect("no test panics while holding it") = Some(gate);
     }
@@ -198,8 +199,8 @@ impl FlakyTree {
         }
     }
 
-    /// From now on this is a connection to a server that leads nobody any more and has not noticed:
-    /// it answers whoever reads, and `sync`, and what is to be written waits for ever.
+    /// Makes this, from now on, a connection to a server that leads nobody any more and has not
+    /// noticed: it answers whoever reads, and `sync`, and what is to be written waits for ever.
     pub fn lose_majority(&self) {
         self.has_majority.store(false, Ordering::SeqCst);
     }
@@ -210,7 +211,8 @@ impl FlakyTree {
         }
     }
 
-    /// From now on this is a connection to a server that hangs, once it has answered `calls` more.
+    /// Makes this, from now on, a connection to a server that hangs, once it has answered `calls`
+    /// more.
     pub fn fall_silent_after(&self, calls: u64) {
         self.answers.store(self.requests() + calls, Ordering::SeqCst);
     }

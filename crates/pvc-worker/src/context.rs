@@ -13,8 +13,8 @@ use pvc_store::{Change, ChangeError, Changes, Expect, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Between two records of what a step says of itself. What the job's course depends on is recorded
-/// at once.
+/// Time between two records of what a step says of itself. What the job's course depends on is
+/// recorded at once.
 pub(crate) const RECORD_EVERY: Duration = Duration::from_secs(1);
 
 /// The latest lines of a job's log that are kept, and how long each may be, in characters.

@@ -56,7 +56,7 @@ struct Process {
 }
 
 impl Process {
-    /// Nothing of it has an effect any more, and the store notices.
+    /// Ends the worker: nothing of it has an effect any more, and the store notices.
     async fn die(self) {
         self.task.abort();
         assert!(self.task.await.is_err_and(|error| error.is_cancelled()), "it was at work");
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// Nothing stops the calls of whoever looks.
+    /// Lets the calls of whoever looks pass: nothing stops them.
     fn look_freely(&self) {
         let free = Gate::closing_at(u64::MAX);
         self.hypervisor.set_gate(free.clone());

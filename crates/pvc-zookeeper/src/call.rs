@@ -69,7 +69,7 @@ impl Call {
         self.state.compare_exchange(WAITING, SENT, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// After a lost connection: back to waiting, if the caller still is.
+    /// Puts the call, after a lost connection, back to waiting, if the caller still is.
     pub(crate) fn unclaim(&self) -> bool {
         self.state.compare_exchange(SENT, WAITING, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

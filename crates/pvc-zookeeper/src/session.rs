@@ -411,7 +411,8 @@ impl Session {
         }
     }
 
-    /// After a connection: what may be sent again waits for the next one, the rest is lost.
+    /// Sorts out what is left after a connection: what may be sent again waits for the next one,
+    /// the rest is lost.
     fn sort_out(&mut self, mut line: Line, end: &End) {
         let expired = matches!(end, End::Expired);
         let mut again = VecDeque::new();

@@ -38,9 +38,9 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// Believes servers whose certificates, for the names by which they are reached, are signed by
-    /// one of those in `authorities`; shows `own` to them, a certificate with its key. All are
-    /// files in PEM.
+    /// Loads the files: trusts servers whose certificates, for the names by which they are reached,
+    /// are signed by one of those in `authorities`; shows `own` to them, a certificate with its
+    /// key. All are files in PEM.
     ///
     /// # Errors
     /// If a file cannot be read, holds nothing, or the key is of another certificate.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The floating address of each network. I12 speaks of them all.
 const FLOATING: [&str; 3] = ["10.99.0.250", "10.99.1.250", "10.99.2.250"];
 
-/// Between two looks.
+/// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// No move lasts so long: a copy that stands still is given up before.
@@ -263,7 +263,7 @@ impl Seen {
 #[derive(Default)]
 struct Held {
     by: Option<String>,
-    /// Since when a node of PVC 1.0.3 has it as well.
+    /// Time since which a node of PVC 1.0.3 has it as well.
     shared: Option<Instant>,
 }
 

@@ -18,7 +18,7 @@ use super::layout::{Lab, NodeName};
 use super::{node, process, switch};
 use crate::run;
 
-/// Nothing that `pvc` is asked here takes longer when all is well.
+/// Seconds that nothing that `pvc` is asked here exceeds when all is well.
 const LIMIT_SECONDS: &str = "300";
 
 /// The address that follows the primary role, upstream.

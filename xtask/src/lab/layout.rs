@@ -36,7 +36,7 @@ pub const NETWORKS: [Network; 3] = [
     Network { name: "storage", device: "ens6", number: 2, mtu: 9000 },
 ];
 
-/// Their names, addresses and BMCs have one digit for the number.
+/// Largest number of nodes: their names, addresses and BMCs have one digit for the number.
 const MOST_NODES: u8 = 9;
 
 /// A node's name and its number, from which its addresses follow.

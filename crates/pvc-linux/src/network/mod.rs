@@ -109,7 +109,8 @@ struct Lifetime(u32);
 impl Lifetime {
     const FOREVER: Lifetime = Lifetime(u32::MAX);
 
-    /// Never longer than `lifetime`; the kernel knows no shorter one than a second.
+    /// Rounds a time to a lifetime: never longer than `lifetime`; the kernel knows no shorter one
+    /// than a second.
     fn of(lifetime: Duration) -> Lifetime {
         Lifetime(u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX).max(1))
     }

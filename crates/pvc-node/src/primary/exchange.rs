@@ -19,7 +19,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 /// Time for which a new primary waits for the database before it says that it is there.
 const DATABASE: Duration = Duration::from_secs(10);
 
-/// Between two attempts to make an address go.
+/// Time between two attempts to make an address go.
 const LEAVE_AGAIN: Duration = Duration::from_secs(2);
 
 const API: &str = "pvcapid.service";
@@ -37,7 +37,7 @@ pub(crate) struct Exchange<'a> {
     /// The holder, for a candidate. A holder finds its candidate in the records.
     peer: Option<NodeName>,
     peer_repairs: bool,
-    /// Under which a candidate does all this.
+    /// Lock under which a candidate does all this.
     claim: Option<&'a LockGuard>,
     lock: Option<LockGuard>,
 }

@@ -18,7 +18,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// let go of what is to go.
 const RENEW: Duration = Duration::from_secs(1);
 
-/// After how long without a sign of life the store is asked for one. What the kernel is told is
+/// Time without a sign of life after which the store is asked for one. What the kernel is told is
 /// counted from the last, so this leaves it most of a session's time, should this program be held
 /// up.
 const ASK_AFTER: Duration = Duration::from_secs(3);

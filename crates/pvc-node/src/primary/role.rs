@@ -55,7 +55,7 @@ pub(crate) struct Role {
     session_timeout: Duration,
     /// State of the other coordinators, as this node has seen it.
     peers: Mutex<Peers>,
-    /// Whoever changes addresses does so alone: one who lets go must not be overtaken by one who
+    /// Turn of whoever changes addresses, alone: one who lets go must not be overtaken by one who
     /// takes.
     turn: tokio::sync::Mutex<()>,
     /// Number of the current term as primary; 0 while there is none.
@@ -81,7 +81,7 @@ impl Role {
         self.state().has_looked
     }
 
-    /// From now on nothing of it is taken here. A takeover that is under way comes to nothing.
+    /// Ends taking anything of the role here. A takeover that is under way comes to nothing.
     pub fn close(&self) {
         self.state().is_closed = true;
     }

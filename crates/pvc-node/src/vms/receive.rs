@@ -1,4 +1,4 @@
-//! Being handed a guest by another node: the effects behind [`pvc_model::vm::moving`], receiver's
+//! Receiving of a guest from another node: the effects behind [`pvc_model::vm::moving`], receiver's
 //! side.
 
 use std::sync::Arc;

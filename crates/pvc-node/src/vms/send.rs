@@ -38,7 +38,7 @@ const HELD_TIME_LIMIT: Duration = Duration::from_secs(10);
 const READY_TIME_LIMIT: Duration = Duration::from_secs(30);
 const TURN_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Between two live attempts.
+/// Time between two live attempts.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
 
 /// Time that the hypervisor may take to begin.
@@ -100,8 +100,8 @@ pub(super) struct Sender {
     /// Node that the VM returns to if it stays; `None`: not known.
     home: Option<Option<NodeName>>,
     note: MoveNote,
-    /// Since when the store takes no word of the move, and when the other node's daemon was last
-    /// seen to run.
+    /// Time since which the store takes no report of the move, and time at which the other node's
+    /// daemon was last seen to run.
     unheard: Option<Duration>,
     seen_there: Duration,
 }

@@ -36,7 +36,7 @@ pub fn floating() -> Vec<FloatingAddress> {
 #[derive(Default)]
 struct Seen {
     holders: BTreeMap<IpAddr, BTreeSet<String>>,
-    /// Since when nobody, or more than one, has it.
+    /// Times since which nobody, or more than one, has it.
     unowned_since: BTreeMap<IpAddr, Duration>,
     shared_since: BTreeMap<IpAddr, Duration>,
     longest_gap: Duration,
@@ -170,7 +170,7 @@ impl Segment {
         seen.were_nowhere.clear();
     }
 
-    /// From now on two nodes may have one address.
+    /// Allows two nodes to have one address from now on.
     pub fn allow_two_holders(&self) {
         self.seen().two_allowed = true;
     }

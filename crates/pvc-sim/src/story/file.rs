@@ -74,7 +74,7 @@ struct WorldTable {
     seed: Option<u64>,
     /// Whether a node that lost the store gives its guests up, and after how long.
     reset_after: Option<Text>,
-    /// After how many missed keepalives a node is taken for dead; 0: never.
+    /// Number of missed keepalives after which a node is taken for dead; 0: never.
     fence_intervals: Option<u32>,
     /// Action for the VMs of a node that is proven dead: `migrate` or `none`.
     successful_fence: Option<Text>,

@@ -13,7 +13,7 @@ use crate::run::Run;
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
 impl Ensemble {
-    /// From now on the server on `host` is told of what is written so many milliseconds late. One
+    /// Has the server on `host` told of what is written so many milliseconds late from now on. One
     /// that is alone has nobody to be behind.
     pub fn set_lag(&mut self, around: &mut Around<'_>, host: usize, lag_ms: (u64, u64)) {
         if !around.hosts[host].is_coordinator || around.hosts.coordinators() < 2 {

@@ -88,7 +88,7 @@ impl LegacyPeer {
         Sent::Stays { in_turn: Some(turn) }
     }
 
-    /// Up to three attempts.
+    /// Makes up to three attempts to send the guest live.
     async fn send_live(&self, vm: Uuid, to: &str) -> bool {
         let max_downtime = self.records.text(&Self::key(vm, "migration_max_downtime")).await;
         // A missing one is the text `None`, which virsh refuses.

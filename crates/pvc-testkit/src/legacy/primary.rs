@@ -48,7 +48,8 @@ impl LegacyPeer {
         }
     }
 
-    /// Whoever is late, or finds that the key has changed since, keeps quiet.
+    /// Contends for the role. Whoever is late, or finds that the key has changed since, keeps
+    /// quiet.
     async fn contend(&self, version: i32) {
         let time_limit = Some(Duration::from_millis(400));
         let Some(lock) = self.records.lock(KEY, Kind::Exclusive, time_limit).await else { return };

@@ -10,7 +10,7 @@ use pvc_ports::{
 
 use super::LegacyPorts;
 
-/// Between two attempts of what the client library tries until it is answered.
+/// Time between two attempts of what the client library tries until it is answered.
 const AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]

@@ -221,8 +221,8 @@ impl LegacyPeer {
         self.ends(vm, "stop");
     }
 
-    /// Also the way of a migration that shuts the guest down: `stop` is what its receiver waits
-    /// for.
+    /// Shuts the guest down. This is also the way of a migration that shuts the guest down: `stop`
+    /// is what its receiver waits for.
     pub(super) async fn shut_down(self: &Arc<Self>, vm: Uuid, restarts: bool) {
         self.begins(vm, "shutdown");
         drop(self.ports.hypervisor.shutdown(vm).await);

@@ -102,9 +102,9 @@ fn shell(bench: &Bench, node: &NodeName, script: &str) -> Result<()> {
 
 /// Times that a move took.
 struct Taken {
-    /// Until whoever ordered it had the prompt back.
+    /// Time until whoever ordered it had the prompt back.
     command: Duration,
-    /// Until the QEMU that it left had ended.
+    /// Time until the QEMU that it left had ended.
     process: Duration,
 }
 
