@@ -47,7 +47,7 @@ struct Watcher {
     written: Option<String>,
     not_before: Duration,
     /// Whether a failure to read was said already.
-    complained: bool,
+    logged: bool,
 }
 
 /// Watches until `shutdown`; then every console is brought up to date once more.
@@ -84,7 +84,7 @@ impl Consoles {
             if self.watchers.get(&vm).is_none_or(|watcher| watcher.path != path) {
                 let not_before = Duration::ZERO;
                 let watcher =
-                    Watcher { path, seen: None, written: None, not_before, complained: false };
+                    Watcher { path, seen: None, written: None, not_before, logged: false };
                 self.watchers.insert(vm, watcher);
             }
         }
@@ -129,7 +129,7 @@ impl Consoles {
                 is_new.then_some(Report::ConsoleLog(vm, text))
             }
             Err(error) => {
-                if !std::mem::replace(&mut watcher.complained, true) {
+                if !std::mem::replace(&mut watcher.logged, true) {
                     let path = watcher.path.display();
                     tracing::warn!(%error, %path, "the console log cannot be read");
                 }

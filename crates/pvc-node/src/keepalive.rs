@@ -68,7 +68,7 @@ async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
         match error {
             None => {
                 shared.stamped.send_modify(|count| *count += 1);
-                shared.role.heard(sent);
+                shared.role.store_answered(sent);
                 if let Some(since) = failing_since.take() {
                     let seconds = now.saturating_sub(since).as_secs();
                     tracing::warn!(seconds, "the keepalive is written again after it could not be");

@@ -328,7 +328,9 @@ async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
         tokio::select! {
             biased;
             () = shared.unannounced.notified() => announced = None,
-            changed = session.changed() => if changed.is_err() { std::future::pending::<()>().await },
+            changed = session.changed() => if changed.is_err() {
+                std::future::pending::<()>().await
+            },
         }
         let now = *session.borrow_and_update();
         let Some(id) = id_of(now).filter(|id| announced != Some(*id)) else { continue };
@@ -494,7 +496,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_daemon_on_its_way_out_takes_nothing_of_the_primary_role() {
         let shared = shared().await;
-        shared.role.heard(shared.now());
+        shared.role.store_answered(shared.now());
         assert!(primary::role::take(&shared, Duty::Upstream).await);
         primary::step_down(&shared).await;
         assert!(!shared.role.holds());

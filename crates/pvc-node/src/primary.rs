@@ -292,7 +292,7 @@ async fn take_over(shared: &Shared, vacant_for: Duration) -> bool {
     if !matches!(shared.within(DEADLINE, shared.store.fresh()).await, Some(Ok(_))) {
         return false;
     }
-    shared.role.heard(sent);
+    shared.role.store_answered(sent);
     if !begin(shared, &PrimaryStep::TakeOver, CoordinatorState::Takeover, vacant_for).await {
         return false;
     }
@@ -371,8 +371,8 @@ async fn who_has_it(shared: &Shared, claim: &LockGuard) -> Option<Option<NodeNam
     }
 }
 
-/// Whether a holder is one of the older kind, which takes every change of the key for a mistake for
-/// as long as its keepalive finds it primary.
+/// Whether a holder is a legacy peer, which takes every change of the key for a mistake for as long
+/// as its keepalive finds it primary.
 async fn puts_its_name_back(shared: &Shared, peer: &NodeName) -> bool {
     matches!(shared.within(DEADLINE, shared.store.has_our_daemon(peer)).await, Some(Ok(false)))
 }
@@ -453,7 +453,7 @@ async fn drop_unless(shared: &Shared, is_own: impl FnOnce(&Cluster) -> bool) {
     let sent = shared.now();
     let keeps = match shared.within(DEADLINE, shared.store.fresh()).await {
         Some(Ok(view)) => {
-            shared.role.heard(sent);
+            shared.role.store_answered(sent);
             is_own(&view)
         }
         _ => false,

@@ -81,7 +81,8 @@ pub async fn before_store(
 ) -> Result<(), NodeError> {
     let on = settings.subsystems;
     step("folders", When::Always, make_folders(settings)).await?;
-    tracing::info!(node = %settings.name, version = settings.version, role = %settings.role, "starting");
+    let NodeSettings { name: node, version, role, .. } = settings;
+    tracing::info!(%node, version, %role, "starting");
     step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV"))
         .await?;
     step("core networks", When::only_if(on.networking, "networking is off"), async {

@@ -837,8 +837,7 @@ async fn what_keeps_a_node_from_being_flushed_is_named_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_guest_is_named_as_what_keeps_a_flush_from_its_end_and_does_not_keep_the_node_from_ready()
- {
+async fn a_paused_guest_is_named_as_what_holds_up_a_flush_and_does_not_hold_up_a_ready() {
     let (one, two, vms, _daemons) = full(2).await;
     one.hypervisor.set_run(vms[0], pvc_ports::GuestRun::Paused);
     one.request_node(DomainState::Flush).await;

@@ -21,9 +21,9 @@
 //!    without.
 //! 2. A pass for each of its [`Turns`]: it looks, has a pure function of `pvc-model` decide, and
 //!    acts. It is not told what changed: start-up, normal change and recovery are one path.
-//! 3. Every call of a port has a deadline ([`Context::in_time`]). What may take long, or is done for
-//!    many things, is [begun](UnderWay::begin) and [found under way](UnderWay::is_for) by the next
-//!    pass.
+//! 3. Every call of a port has a deadline ([`Context::in_time`]). What may take long, or is done
+//!    for many things, is [begun](UnderWay::begin) and [found under way](UnderWay::is_for) by the
+//!    next pass.
 //! 4. What operators should know goes through an [`Alarm`] into a fault: not at the first look, and
 //!    not each time.
 //! 5. Whoever runs the daemon adds it to its list: `tasks.supervise("unit", &context, …)`.

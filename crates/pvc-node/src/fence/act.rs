@@ -46,7 +46,7 @@ pub(super) enum Ended {
     /// Done, or no longer called for: the next look shows which.
     Done,
     /// Answer of the BMC about the power, if there was any.
-    Heard(Option<bool>),
+    Power(Option<bool>),
     CutOff,
     MayBeCutOff,
     NotCutOff,
@@ -165,14 +165,14 @@ impl Actor {
     async fn ask_power(&self, node: &NodeName) -> Ended {
         let is_on = match self.bmc(node) {
             Some(bmc) => self.shared.ports.power.is_on(&bmc).await,
-            None => return Ended::Heard(None),
+            None => return Ended::Power(None),
         };
         match is_on {
-            Ok(is_on) => Ended::Heard(Some(is_on)),
+            Ok(is_on) => Ended::Power(Some(is_on)),
             Err(error) => {
                 tracing::warn!(%node, %error, "the silent node's BMC does not say whether its \
                                                power is on");
-                Ended::Heard(None)
+                Ended::Power(None)
             }
         }
     }
@@ -625,7 +625,7 @@ fn called_back(record: &VmRecord, victim: &NodeName) -> Vec<VmChange> {
 /// A step that did not come to an end, in the words of its kind.
 pub(super) fn late(step: &Step) -> Ended {
     match step {
-        Step::AskPower => Ended::Heard(None),
+        Step::AskPower => Ended::Power(None),
         Step::CutPower { .. } => Ended::NotCutOff,
         Step::Recover { .. } => Ended::NotRecovered,
         Step::PowerOn => Ended::NotSwitchedOn,

@@ -1,5 +1,19 @@
 //! Hand-over of the primary role, carried out: what [`pvc_model::primary::handover`] says, with
 //! real locks and addresses.
+//!
+//! Two nodes exchange addresses over a store that either of them may lose, and no address may be on
+//! both (I12). The machine of the model gives one action after the other and is told whether it
+//! succeeded: wait for the writer, or for a reader behind the own lock; lock; take or leave a duty;
+//! unlock. A wait ends early when the facts change (the other one has ended, fallen silent, or
+//! begun anew), so the machine decides on facts that hold now.
+//!
+//! Why a cut is safe, by the place where it falls. A lock that comes free says only that its
+//! session ended, not that its holder has let go: before it takes addresses a candidate asks
+//! whether the holder is clear of them (`has_let_go`), and if that cannot be found out, it takes
+//! nothing. A holder that dies, stands still or loses the store is no danger for longer than the
+//! lease that its kernel has on each address. A candidate that loses its claim in the middle takes
+//! nothing more and breaks off; what it has taken is let go of as by anybody who is not named by
+//! the key. What neither of them has is vacant, and vacancies are for [`super`] to fill.
 
 use std::time::Duration;
 
@@ -14,7 +28,7 @@ use super::{peers, role};
 use crate::shared::Shared;
 
 /// Time that giving back a lock may take before it goes on in the background.
-const GOODBYE: Duration = Duration::from_secs(2);
+const RELEASE: Duration = Duration::from_secs(2);
 
 /// Time for which a new primary waits for the database before it says that it is there.
 const DATABASE: Duration = Duration::from_secs(10);
@@ -194,7 +208,7 @@ impl<'a> Exchange<'a> {
         // A task of its own, so that a lock that takes long to be given back is given back all the
         // same.
         let released = tokio::spawn(lock.release());
-        if self.shared.within(GOODBYE, released).await.is_none() {
+        if self.shared.within(RELEASE, released).await.is_none() {
             tracing::debug!("a lock of the hand-over is given back later");
         }
     }

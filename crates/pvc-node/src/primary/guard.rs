@@ -53,10 +53,10 @@ async fn watch(shared: &Shared, renewed: &mut Duration) {
         return;
     }
     // The keepalive's stamps are signs of life; this is for when they are late, or rare.
-    if role::unheard_for(shared) > ASK_AFTER.min(shared.settings.session_timeout / 3) {
+    if role::silent_for(shared) > ASK_AFTER.min(shared.settings.session_timeout / 3) {
         let sent = shared.now();
         if shared.within(PROBE, answers(shared)).await == Some(true) {
-            shared.role.heard(sent);
+            shared.role.store_answered(sent);
         }
     }
     if shared.now().saturating_sub(*renewed) >= RENEW {

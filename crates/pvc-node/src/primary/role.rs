@@ -45,7 +45,7 @@ struct State {
     is_closed: bool,
     /// Time at which the last request was sent that the store has answered, if any has been;
     /// monotonic.
-    heard: Option<Duration>,
+    answered: Option<Duration>,
 }
 
 /// The part of this node in the primary role.
@@ -125,14 +125,14 @@ impl Role {
     /// The store has answered a request that was sent then. After too long a silence that gives
     /// nothing back: what was here may be somebody else's, and is to go until the role is taken
     /// again.
-    pub fn heard(&self, sent: Duration) {
+    pub fn store_answered(&self, sent: Duration) {
         let mut state = self.state();
-        let silence = state.heard.map_or(Duration::ZERO, |heard| sent.saturating_sub(heard));
+        let silence = state.answered.map_or(Duration::ZERO, |last| sent.saturating_sub(last));
         if must_let_go(silence, self.session_timeout) {
             let taken = state.taken.clone();
             state.leaving.extend(taken);
         }
-        state.heard = state.heard.max(Some(sent));
+        state.answered = state.answered.max(Some(sent));
     }
 
     /// Duties of the role that this node has and may keep.
@@ -143,13 +143,13 @@ impl Role {
 }
 
 /// Time for which this node has had no word from the store.
-pub(crate) fn unheard_for(shared: &Shared) -> Duration {
-    shared.role.state().heard.map_or(Duration::MAX, |heard| shared.now().saturating_sub(heard))
+pub(crate) fn silent_for(shared: &Shared) -> Duration {
+    shared.role.state().answered.map_or(Duration::MAX, |sent| shared.now().saturating_sub(sent))
 }
 
 /// Whether this node has lost the right to the role by not hearing from the store.
 pub(crate) fn is_cut_off(shared: &Shared) -> bool {
-    must_let_go(unheard_for(shared), shared.settings.session_timeout)
+    must_let_go(silent_for(shared), shared.settings.session_timeout)
 }
 
 /// Takes what is here already for taken: addresses of a former life. If the kernel does not say
@@ -199,7 +199,7 @@ pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
     for floating in addresses(shared, duty) {
         let brought = bring(shared, floating).await;
         shared.role.note(floating.address, &brought);
-        all &= told(floating, "taken", brought);
+        all &= log_result(floating, "taken", brought);
     }
     all
 }
@@ -249,7 +249,7 @@ async fn leave_now(shared: &Shared, duty: Duty) -> bool {
     let mut all = true;
     for floating in addresses(shared, duty) {
         shared.role.state().refused.remove(&floating.address);
-        all &= told(floating, "removed", remove(shared, floating).await);
+        all &= log_result(floating, "removed", remove(shared, floating).await);
     }
     all
 }
@@ -271,14 +271,15 @@ pub(crate) async fn renew(shared: &Shared) {
         if here {
             let renewed = lease(shared, floating).await;
             if renewed.is_err() {
-                told(floating, "renewed", renewed);
+                log_result(floating, "renewed", renewed);
             }
         } else {
             let brought = bring(shared, floating).await;
             // What the kernel keeps refusing is tried each time, and told once: see `Role::lacks`.
             if shared.role.note(floating.address, &brought) || brought.is_ok() {
-                tracing::warn!(address = %floating.address, link = floating.link, "a floating address was gone");
-                told(floating, "put back", brought);
+                let FloatingAddress { address, link, .. } = floating;
+                tracing::warn!(%address, link, "a floating address was gone");
+                log_result(floating, "put back", brought);
             }
         }
     }
@@ -322,7 +323,7 @@ async fn lease(shared: &Shared, floating: &FloatingAddress) -> Result<(), Networ
 }
 
 async fn tell_kernel(shared: &Shared, floating: &FloatingAddress) -> Result<(), NetworkError> {
-    let right = shared.settings.session_timeout.saturating_sub(unheard_for(shared));
+    let right = shared.settings.session_timeout.saturating_sub(silent_for(shared));
     let work =
         shared.ports.network.lease_address(&floating.link, floating.address, right + LEASE_MARGIN);
     bounded(shared, "add an address", work).await
@@ -349,7 +350,7 @@ async fn bounded(
     shared.within(KERNEL, work).await.unwrap_or_else(|| Err(late()))
 }
 
-fn told(floating: &FloatingAddress, done: &str, result: Result<(), NetworkError>) -> bool {
+fn log_result(floating: &FloatingAddress, done: &str, result: Result<(), NetworkError>) -> bool {
     let FloatingAddress { address, link, .. } = floating;
     match result {
         Ok(()) => {
@@ -380,9 +381,9 @@ mod tests {
     fn what_was_held_through_too_long_a_silence_is_not_kept_when_the_store_is_heard_again() {
         for (silence, is_kept) in [(9, true), (10, false), (34, false)] {
             let role = Role::new(SESSION);
-            role.heard(at(100));
+            role.store_answered(at(100));
             role.state().taken.extend(DUTIES);
-            role.heard(at(100 + silence));
+            role.store_answered(at(100 + silence));
             assert_eq!(!role.kept().is_empty(), is_kept, "after {silence} s");
             assert_eq!(role.holds_all(), is_kept, "after {silence} s");
             assert!(role.holds(), "it is still to go");
@@ -393,7 +394,7 @@ mod tests {
     fn what_a_former_life_left_is_kept_when_the_store_is_heard_for_the_first_time() {
         let role = Role::new(SESSION);
         role.state().taken.extend(DUTIES);
-        role.heard(at(100));
+        role.store_answered(at(100));
         assert!(role.holds_all());
     }
 }

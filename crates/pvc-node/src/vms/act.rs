@@ -30,7 +30,7 @@ use crate::shared::{GuestFacts, Shared};
 pub(super) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Time that reading about a guest may take.
-const LEARN_DEADLINE: Duration = Duration::from_secs(15);
+const OBSERVE_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Time until locks that could not be freed are tried again.
 const FREE_AGAIN: Duration = Duration::from_secs(5);
@@ -68,10 +68,10 @@ pub(super) enum Ended {
 
 /// Reason for which a step was not done.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum StepError {
     /// The step will not work however often it is tried: the VM fails with this reason.
     #[error("{0}")]
-    Hopeless(String),
+    Permanent(String),
     /// The lock may be that of a dead node, of which those who fence it free the VM.
     #[error(
         "RBD lock {lock} on volume {volume} may be freed in a moment: a dead node's VMs are being \
@@ -98,26 +98,26 @@ pub(super) enum Trouble {
     Store(#[from] pvc_store::StoreError),
 }
 
-impl Trouble {
+impl StepError {
     /// The reason to write to the record, if trying again is useless.
     fn reason(&self, shared: &Shared) -> Option<String> {
         match self {
-            Trouble::Hopeless(reason) => Some(reason.clone()),
-            Trouble::HeldBy { lock, address, volume, node } => Some(format!(
+            StepError::Permanent(reason) => Some(reason.clone()),
+            StepError::HeldBy { lock, address, volume, node } => Some(format!(
                 "Could not safely free RBD lock {lock} ({address}) on volume {volume}: node \
                  {node}, whose it is, has not freed \
                  it within {} s. Something else on {node} may use the volume; if not, flush the \
                  VM's locks by hand",
                 ASKED.as_secs()
             )),
-            Trouble::Hypervisor(HypervisorError::Refused { why }) => {
+            StepError::Hypervisor(HypervisorError::Refused { why }) => {
                 Some(with_advice(why, shared.settings.core_networks.as_ref(), shared.name()))
             }
-            Trouble::Storage(StorageError::NoVolume { volume }) => Some(format!(
+            StepError::Storage(StorageError::NoVolume { volume }) => Some(format!(
                 "volume `{volume}` does not exist; create it, or take the disk out with `pvc vm \
                  volume remove`"
             )),
-            Trouble::Storage(StorageError::NoPool { pool }) => {
+            StepError::Storage(StorageError::NoPool { pool }) => {
                 Some(format!("pool `{pool}` does not exist; create it with `pvc storage pool add`"))
             }
             _ => None,
@@ -164,8 +164,8 @@ impl Actor {
     }
 
     /// Looks after a VM that was sent from here.
-    pub async fn care(self, vm: Uuid, to: NodeName, written: Option<i32>) -> Ended {
-        send::care(self.shared, self.ending, vm, to, written).await;
+    pub async fn watch_sent(self, vm: Uuid, to: NodeName, written: Option<i32>) -> Ended {
+        send::watch_sent(self.shared, self.ending, vm, to, written).await;
         Ended::Aside
     }
 
@@ -177,7 +177,11 @@ impl Actor {
                 // A lock of somebody else is that node's own affair.
                 Some(
                     Ok(())
-                    | Err(Trouble::Hopeless(_) | Trouble::BeingFreed { .. } | Trouble::HeldBy { .. }),
+                    | Err(
+                        StepError::Permanent(_)
+                        | StepError::BeingFreed { .. }
+                        | StepError::HeldBy { .. },
+                    ),
                 ) => return Ended::Done,
                 Some(Err(error)) => {
                     tracing::warn!(vm = record.name, %error, "what the guest may have left locked \
@@ -200,12 +204,12 @@ impl Actor {
             _ => {
                 let _slot = self.others.acquire().await.expect("the semaphore is never closed");
                 let done = self.shared.within(DEADLINE, self.try_step(planned, record)).await;
-                done.unwrap_or(Err(Trouble::TooSlow { seconds: DEADLINE.as_secs() }))
+                done.unwrap_or(Err(StepError::TooSlow { seconds: DEADLINE.as_secs() }))
             }
         };
         match done {
             Ok(ended) => ended,
-            Err(Trouble::Hypervisor(error @ HypervisorError::Died { .. })) => {
+            Err(StepError::Hypervisor(error @ HypervisorError::Died { .. })) => {
                 tracing::warn!(vm = planned.name, %error, "the guest is started again");
                 Ended::Died
             }
@@ -225,7 +229,11 @@ impl Actor {
         }
     }
 
-    async fn try_step(&self, planned: &Planned, record: &Arc<VmRecord>) -> Result<Ended, Trouble> {
+    async fn try_step(
+        &self,
+        planned: &Planned,
+        record: &Arc<VmRecord>,
+    ) -> Result<Ended, StepError> {
         if !still_ordered(&*self.shared.store.fresh().await?, record) {
             return Ok(Ended::Superseded);
         }
@@ -299,7 +307,7 @@ impl Actor {
 
     /// Reason for which the VM would not start again, if it is to be restarted: asked as long as
     /// its guest is well.
-    async fn cannot_restart(&self, record: &VmRecord) -> Result<Option<String>, Trouble> {
+    async fn cannot_restart(&self, record: &VmRecord) -> Result<Option<String>, StepError> {
         if record.state != VmState::Restart {
             return Ok(None);
         }
@@ -371,10 +379,10 @@ impl Actor {
     }
 
     /// Reads what a running guest really has.
-    pub async fn learn(self, guest: Guest) -> Ended {
+    pub async fn observe(self, guest: Guest) -> Ended {
         let vm = guest.uuid;
         let nothing = Ended::Observed { facts: None, vnc: None };
-        match caught(self.shared.within(LEARN_DEADLINE, self.read(guest))).await {
+        match caught(self.shared.within(OBSERVE_DEADLINE, self.read(guest))).await {
             Ok(read) => read.unwrap_or(nothing),
             Err(_) => {
                 tracing::error!(%vm, "a guest could not be looked at by a bug of this program");

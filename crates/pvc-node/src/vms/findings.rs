@@ -46,7 +46,7 @@ impl Findings {
                 *known = Known::new(name, finding);
             }
             known.finding = finding.clone();
-            let is_news = !known.alarm.was_told();
+            let is_news = !known.alarm.was_reported();
             let Some(finding) = known.alarm.due(Some(finding), now) else { continue };
             let message = message(shared, *uuid, name, finding);
             if is_news {
@@ -62,7 +62,7 @@ impl Findings {
     fn forget_the_gone(&mut self, found: &BTreeMap<Uuid, (String, Finding)>) {
         self.known.retain(|uuid, known| {
             let stays = found.contains_key(uuid);
-            if !stays && known.alarm.was_told() {
+            if !stays && known.alarm.was_reported() {
                 tracing::info!(vm = known.name, "what was wrong with the VM is over");
             }
             stays

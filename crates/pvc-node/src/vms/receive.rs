@@ -39,7 +39,7 @@ struct OrderChanged;
 
 /// Reason for which nothing is known.
 #[derive(Debug, thiserror::Error)]
-enum Blind {
+enum Unknown {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -171,7 +171,7 @@ impl Receiver {
         }
     }
 
-    async fn look(&self) -> Result<Arrival, Blind> {
+    async fn look(&self) -> Result<Arrival, Unknown> {
         let view = self.shared.store.fresh().await?;
         let guests = self.shared.ports.hypervisor.guests().await?;
         let guest = guests.get(&self.vm).map(|guest| condition(guest.run));
@@ -194,8 +194,8 @@ impl Receiver {
     }
 
     /// Nobody has queued to send it. If no node has it any more, whatever a legacy peer lists, it
-    /// is started here: it was on its way here. A sender of the older kind may have been busy when
-    /// it heard of it, and is told again.
+    /// is started here: it was on its way here. A legacy sender may have been busy when the order
+    /// reached it, and is asked again.
     async fn nobody_sends(&self) -> Ended {
         let view = match self.shared.store.fresh().await {
             Ok(view) => view,
@@ -222,7 +222,7 @@ impl Receiver {
             Ok(self.change(state, ""))
         };
         let said = match is_elsewhere {
-            true => "the older node that has the VM does not send it; it is asked once more",
+            true => "the legacy peer that has the VM does not send it; it is asked once more",
             false => "no node has the VM any more; it is started here",
         };
         self.write(write, said).await

@@ -1,8 +1,26 @@
 //! Handing a guest over to another node: the effects behind [`pvc_model::vm::moving`], sender's
 //! side.
 //!
-//! Whatever happens in between, the order in the record is what counts: a change of it ends the
-//! copying, and what is to be done then is for the next pass to decide.
+//! The guest must run on one node at most (I1), and go on somewhere, although either daemon,
+//! hypervisor or host may fail at any moment, and libvirt may not know how its last call ended. The
+//! order of the steps:
+//!
+//! 1. The lock on the record, so that nobody writes another order unseen; then the turn, once the
+//!    receiver has had it: it is ready.
+//! 2. `transport`, from a fresh view each time round: copy live, a few times at most; or power off,
+//!    where that is allowed; or give up, and the record says again that the VM stays here. The copy
+//!    is told to be held on its target before it begins, if the receiver is one of ours.
+//! 3. After a copy that has come through: `handed-over` is written, on the condition that the VM is
+//!    still to be moved. After one that has failed: both hypervisors are asked what there is.
+//! 4. The locks are released when the receiver has said that it has the VM.
+//!
+//! Why a cut is safe, by the place where it falls. Before the copy nothing has left. During it the
+//! order in the record counts: a change of it ends the copying, and the next pass, of this daemon
+//! or of its successor, finds in the guest's own state whether it runs here or is held. Between the
+//! copy and `handed-over` what is held on the target runs only if this node says so, and what is
+//! held here goes on only if the target was asked, or can only hold. After `handed-over` the guest
+//! is the receiver's alone. Nothing is ever ended because a lock was lost, and towards a legacy
+//! peer, whose copy runs at once, a hypervisor that does not answer means that nothing is done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +89,7 @@ const SAY: Duration = Duration::from_secs(5);
 /// Time for which the store may take no word of a move, and the other node's daemon be away, until
 /// the copying is given up: a guest that arrives would wait for them. A daemon that is restarted is
 /// back by then.
-const UNHEARD: Duration = Duration::from_secs(8);
+const UNREPORTED: Duration = Duration::from_secs(8);
 const AWAY: Duration = Duration::from_secs(15);
 
 /// Time that the storage may take to free what a guest left behind that ended on its way.
@@ -84,7 +102,7 @@ const NOTICE: Duration = Duration::from_secs(5);
 const QUIET: Duration = Duration::from_secs(10);
 
 /// Time for which a sender looks after what it has sent.
-const CARE: Duration = Duration::from_secs(600);
+const WATCH_SENT: Duration = Duration::from_secs(600);
 
 /// The record asks for something else by now, or this daemon ends.
 struct OrderChanged;
@@ -102,7 +120,7 @@ pub(super) struct Sender {
     note: MoveNote,
     /// Time since which the store takes no report of the move, and time at which the other node's
     /// daemon was last seen to run.
-    unheard: Option<Duration>,
+    unreported: Option<Duration>,
     seen_there: Duration,
 }
 
@@ -165,7 +183,18 @@ impl Sender {
         };
         let locks = shared.store.move_locks(planned.vm);
         let (vm, name, now) = (planned.vm, planned.name.clone(), shared.now());
-        Sender { shared, ending, locks, vm, name, to, home, note, unheard: None, seen_there: now }
+        Sender {
+            shared,
+            ending,
+            locks,
+            vm,
+            name,
+            to,
+            home,
+            note,
+            unreported: None,
+            seen_there: now,
+        }
     }
 
     /// Moves the guest, or leaves it as it is and says so.
@@ -201,7 +230,7 @@ impl Sender {
         if let Err(ended) = self.until_runs().await {
             return ended;
         }
-        // An older receiver that finds the turn taken before it had it stops listening.
+        // A legacy receiver that finds the turn taken before it had it stops listening.
         let ready = self.shared.within(READY_TIME_LIMIT, self.locks.until_others(None));
         match self.while_sent(ready).await {
             Err(OrderChanged) => return Ended::Superseded,
@@ -421,7 +450,10 @@ impl Sender {
         loop {
             let stop = tokio::select! {
                 biased;
-                outcome = job.outcome() => return outcome.map_or_else(|error| Copied::failed(said(&error)), |()| Copied::Arrived),
+                outcome = job.outcome() => return match outcome {
+                    Ok(()) => Copied::Arrived,
+                    Err(error) => Copied::failed(said(&error)),
+                },
                 () = self.order_changed() => Copied::OrderChanged,
                 () = record_lock.until_lost() => Copied::Lost,
                 () = self.shared.sleep(TELL_EVERY) => {
@@ -463,7 +495,7 @@ impl Sender {
     /// moment: nobody takes the word that hands it over.
     fn would_be_held_long(&mut self) -> Option<String> {
         let now = self.shared.now();
-        if self.unheard.is_some_and(|since| now.saturating_sub(since) >= UNHEARD) {
+        if self.unreported.is_some_and(|since| now.saturating_sub(since) >= UNREPORTED) {
             return Some("the store takes no word of the move".to_owned());
         }
         if runs_daemon(&self.shared.store.view(), &self.to) {
@@ -765,9 +797,9 @@ impl Sender {
         let begun = self.shared.now();
         let report = vec![Report::Move(self.vm, self.note.clone())];
         match self.shared.within(SAY, self.shared.store.report(report)).await {
-            Some(Ok(())) => self.unheard = None,
+            Some(Ok(())) => self.unreported = None,
             _ => {
-                self.unheard.get_or_insert(begun);
+                self.unreported.get_or_insert(begun);
                 tracing::debug!(
                     vm = self.name,
                     phase = phase.as_str(),
@@ -813,9 +845,9 @@ fn said(error: &HypervisorError) -> String {
 }
 
 /// Looks after a VM that was sent from here until its new node has taken notice: a legacy peer may
-/// have missed its turn, or died in it. `written` is the write of `stop` that says "start it" to an
-/// older one.
-pub(super) async fn care(
+/// have missed its turn, or died in it. `written` is the write of `stop` that says "start it" to
+/// that peer.
+pub(super) async fn watch_sent(
     shared: Arc<Shared>,
     ending: CancellationToken,
     vm: Uuid,
@@ -823,7 +855,7 @@ pub(super) async fn care(
     written: Option<i32>,
 ) {
     let locks = shared.store.move_locks(vm);
-    let end = shared.now() + CARE;
+    let end = shared.now() + WATCH_SENT;
     let mut quiet_since = shared.now();
     while shared.now() < end {
         if !shared.rest(LOOK, &ending).await {

@@ -1,4 +1,4 @@
-//! Nodes of PVC 1.0.3 beside ours: `pvc_testkit::older` on a tree in memory.
+//! Nodes of PVC 1.0.3 beside ours: `pvc_testkit::legacy` on a tree in memory.
 
 #![allow(dead_code, reason = "each file of tests uses what it needs")]
 

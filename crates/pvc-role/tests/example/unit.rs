@@ -20,7 +20,7 @@ pub async fn run(context: Context, unit: String, end: CancellationToken) {
     let mut turns = context.turns(&end);
     while turns.next(EVERY).await {
         let trouble = trouble(&context, &unit).await;
-        if trouble.is_none() && alarm.was_told() {
+        if trouble.is_none() && alarm.was_reported() {
             context.clear_own(FAULT).await;
         }
         if let Some(why) = alarm.due(trouble, context.now()) {
