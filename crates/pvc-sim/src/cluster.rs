@@ -180,7 +180,7 @@ impl Cluster {
                 shape.memory_mib,
                 shape.drift_ppm,
             );
-            Host { is_legacy: shape.is_legacy, wants_legacy: shape.is_legacy, ..host }
+            Host { is_legacy: shape.is_legacy, installs_legacy: shape.is_legacy, ..host }
         };
         let hosts = shape.hosts.iter().map(host);
         let world = World::new(shape.nature, log.clone(), hosts.collect());
@@ -440,13 +440,13 @@ impl Cluster {
     /// Has an operator ask for something, on some coordinator that can hear it.
     pub fn ask(&self, ask: Ask) {
         if !self.may_harm(&ask) {
-            drop(self.ask_and_hear(ask, None));
+            drop(self.ask_for_answer(ask, None));
         }
     }
 
     /// Asks as [`ask`](Cluster::ask) does, through the coordinator `through` if one is named.
     /// Returns the answer to come, or `None` if nobody receives the request.
-    pub(crate) fn ask_and_hear(
+    pub(crate) fn ask_for_answer(
         &self,
         ask: Ask,
         through: Option<usize>,
@@ -470,7 +470,7 @@ impl Cluster {
         let (world, promises, names) =
             (self.world.clone(), self.promises.clone(), self.names(&ask));
         let shape = self.shape.clone();
-        let (hears, heard) = oneshot::channel();
+        let (answered, answer) = oneshot::channel();
         tokio::spawn(async move {
             let answer = match api {
                 Api::Ours(counter) => counter.ask(&ask, &names).await,
@@ -488,9 +488,9 @@ impl Cluster {
                 state.run.count(kind_of(&answer).to_owned());
             });
             promises.lock().expect("nothing panics while it holds them").answered(&ask, &answer);
-            let _ = hears.send(answer); // who asked may not wait for it
+            let _ = answered.send(answer); // who asked may not wait for it
         });
-        Some(heard)
+        Some(answer)
     }
 
     /// The API of some coordinator that can be reached, or of the one that is named.

@@ -967,7 +967,7 @@ impl Hypervisor for SimHypervisor {
                 begun
             })
             .await?;
-        Ok(Box::new(SimJob { gate: self.gate.clone(), id, uuid, told: false }))
+        Ok(Box::new(SimJob { gate: self.gate.clone(), id, uuid, reported: false }))
     }
 
     async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
@@ -1009,7 +1009,7 @@ struct SimJob {
     gate: Gate,
     id: u64,
     uuid: Uuid,
-    told: bool,
+    reported: bool,
 }
 
 #[async_trait]
@@ -1054,7 +1054,7 @@ impl MigrationJob for SimJob {
 
     async fn outcome(&mut self) -> Result<(), HypervisorError> {
         let (id, uuid) = (self.id, self.uuid);
-        if std::mem::replace(&mut self.told, false) {
+        if std::mem::replace(&mut self.reported, false) {
             return Err(HypervisorError::NoGuest { uuid });
         }
         loop {
@@ -1078,7 +1078,7 @@ impl MigrationJob for SimJob {
                 .await?;
             match looked {
                 Ok(ended) => {
-                    self.told = true;
+                    self.reported = true;
                     return ended.map_err(|why| HypervisorError::Refused { why });
                 }
                 Err(ended) => self.gate.answer(ended).await,

@@ -148,7 +148,7 @@ pub(crate) struct Host {
     pub worker_stopped: bool,
     /// Whether what runs here is PVC 1.0.3, and whether that is what is installed.
     pub is_legacy: bool,
-    pub wants_legacy: bool,
+    pub installs_legacy: bool,
     /// The API of PVC 1.0.3, and itself once it can be asked.
     pub legacy_api: Option<(Pid, Option<Arc<LegacyApi>>)>,
 }
@@ -181,7 +181,7 @@ impl Host {
             api_stopped: false,
             worker_stopped: false,
             is_legacy: false,
-            wants_legacy: false,
+            installs_legacy: false,
             legacy_api: None,
         }
     }

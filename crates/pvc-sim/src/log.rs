@@ -24,7 +24,7 @@ struct Inner {
     lines: u64,
     digest: u64,
     /// The process that last did anything: who speaks in the daemons' own logs.
-    speaker: String,
+    source: String,
     echo: bool,
 }
 
@@ -35,7 +35,7 @@ impl Log {
             tail: VecDeque::new(),
             lines: 0,
             digest: 0xcbf2_9ce4_8422_2325,
-            speaker: String::new(),
+            source: String::new(),
             echo,
         };
         Log { inner: Arc::new(Mutex::new(inner)), begun: Instant::now() }
@@ -75,10 +75,10 @@ impl Log {
         inner.tail.iter().skip(skipped as usize).any(|line| line.contains(text))
     }
 
-    pub fn set_speaker(&self, speaker: &str) {
+    pub fn set_source(&self, source: &str) {
         let mut inner = self.inner();
-        if inner.speaker != speaker {
-            speaker.clone_into(&mut inner.speaker);
+        if inner.source != source {
+            source.clone_into(&mut inner.source);
         }
     }
 
@@ -94,7 +94,7 @@ impl Log {
     }
 
     /// Takes in what the daemons log themselves, from `level` on.
-    pub fn hear_daemons(&self, level: Level) {
+    pub fn capture_daemons(&self, level: Level) {
         // Only one log can hear them; in a process with several runs it is the first.
         let _ = tracing::subscriber::set_global_default(Ear { log: self.clone(), level });
     }
@@ -104,7 +104,7 @@ impl Log {
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
 /// Takes every panic for a violation, also those that the daemons survive.
-pub fn hear_panics(log: &Log) {
+pub fn capture_panics(log: &Log) {
     let log = log.clone();
     std::panic::set_hook(Box::new(move |panic| {
         let said = panic.payload_as_str().unwrap_or("no message");
@@ -163,9 +163,9 @@ impl Subscriber for Ear {
     fn event(&self, event: &Event<'_>) {
         let mut text = Text::default();
         event.record(&mut text);
-        let speaker = self.log.inner().speaker.clone();
+        let source = self.log.inner().source.clone();
         let level = event.metadata().level();
-        self.log.note(&format!("    {speaker} {level}: {}{}", text.message, text.fields));
+        self.log.note(&format!("    {source} {level}: {}{}", text.message, text.fields));
     }
 
     fn enter(&self, _: &Id) {}

@@ -43,6 +43,9 @@ Usage: pvc-sim seeds [OPTION]…   run clusters from many seeds
   --debug            one: with the daemons' debug messages
 ";
 
+/// Exit code if nothing could be run: the command line makes no sense, or a file is no good.
+const NOT_RUN: u8 = 2;
+
 /// Real time that a run may take until it is taken for one that hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
@@ -183,7 +186,7 @@ fn ended(done: Result<ExitCode, String>) -> ExitCode {
         Ok(code) => code,
         Err(why) => {
             aside(format_args!("error: {why}"));
-            ExitCode::from(2)
+            ExitCode::from(NOT_RUN)
         }
     }
 }
@@ -217,8 +220,12 @@ fn one(options: &Options) -> Result<ExitCode, String> {
         .map_err(|error| error.to_string())?;
     let report = runtime.block_on(async {
         let log = Log::new(options.log);
-        log.hear_daemons(if options.debug { tracing::Level::DEBUG } else { tracing::Level::INFO });
-        pvc_sim::hear_panics(&log);
+        log.capture_daemons(if options.debug {
+            tracing::Level::DEBUG
+        } else {
+            tracing::Level::INFO
+        });
+        pvc_sim::capture_panics(&log);
         let report = case.run(log.clone()).await;
         if report.violation.is_some() && !options.log {
             log.tail(TAIL).iter().for_each(|line| say!("{line}"));
@@ -327,14 +334,14 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
                     if seed >= end {
                         return;
                     }
-                    let told = run_child(options, seed, None).unwrap_or_else(|why| Outcome {
+                    let outcome = run_child(options, seed, None).unwrap_or_else(|why| Outcome {
                         lines: Vec::new(),
                         report: Report {
                             violation: Some(("crash".to_owned(), why)),
                             ..Report::default()
                         },
                     });
-                    if let Some((rule, what)) = &told.report.violation {
+                    if let Some((rule, what)) = &outcome.report.violation {
                         say!("seed {seed}: {rule}: {what}");
                         say!("  again: cargo xtask sim {} --seed {seed}", options.kind().join(" "));
                         enough.fetch_or(
@@ -343,7 +350,7 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
                         );
                     }
                     let mut done = done.lock().expect("nobody panics while holding it");
-                    done.push((seed, told));
+                    done.push((seed, outcome));
                     if done.len().is_multiple_of(PROGRESS) {
                         let (so_far, minutes) = (done.len(), begun.elapsed().as_secs() / 60);
                         aside(format_args!(
@@ -358,12 +365,12 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
     let mut done = done.into_inner().expect("nobody panicked while holding it");
     done.sort_by_key(|(seed, _)| *seed);
     let failed: Vec<&(u64, Outcome)> =
-        done.iter().filter(|(_, told)| told.report.violation.is_some()).collect();
+        done.iter().filter(|(_, outcome)| outcome.report.violation.is_some()).collect();
     if options.until_found {
         return Ok(found(options, &failed, done.len()));
     }
-    if let Some((seed, told)) = failed.first().filter(|_| options.shrink) {
-        show(options, *seed, told)?;
+    if let Some((seed, outcome)) = failed.first().filter(|_| options.shrink) {
+        show(options, *seed, outcome)?;
     }
     summary(&done, begun.elapsed());
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -372,15 +379,15 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
 /// Whether the seed runs well without the mutation.
 fn is_by_mutation(options: &Options, seed: u64) -> bool {
     let sound = Options { mutation: None, ..options.clone() };
-    run_child(&sound, seed, None).is_ok_and(|told| told.report.violation.is_none())
+    run_child(&sound, seed, None).is_ok_and(|outcome| outcome.report.violation.is_none())
 }
 
 /// Whether a seed has failed that does not fail without the mutation.
 fn found(options: &Options, failed: &[&(u64, Outcome)], runs: usize) -> ExitCode {
     let name = options.mutation.as_deref().unwrap_or("nothing");
     match failed.iter().find(|(seed, _)| is_by_mutation(options, *seed)) {
-        Some((seed, told)) => {
-            let (rule, _) = told.report.violation.clone().unwrap_or_default();
+        Some((seed, outcome)) => {
+            let (rule, _) = outcome.report.violation.clone().unwrap_or_default();
             say!("{name}: found by seed {seed} ({rule}), after {runs} runs");
             ExitCode::SUCCESS
         }
@@ -392,11 +399,11 @@ fn found(options: &Options, failed: &[&(u64, Outcome)], runs: usize) -> ExitCode
 }
 
 /// Shows a failure: what happened last, and the shortest history that still fails so.
-fn show(options: &Options, seed: u64, told: &Outcome) -> Result<(), String> {
+fn show(options: &Options, seed: u64, outcome: &Outcome) -> Result<(), String> {
     let case = options.case(seed, None);
-    let (rule, _) = told.report.violation.clone().unwrap_or_default();
+    let (rule, _) = outcome.report.violation.clone().unwrap_or_default();
     let mut history = case.history;
-    let mut lines = told.lines.clone();
+    let mut lines = outcome.lines.clone();
     if rule != "crash" {
         say!("\nshrinking the history of seed {seed}, {} events …", history.len());
         let shrunk = shrink(options, seed, &rule, history)?;
@@ -438,9 +445,9 @@ fn shrink(
             let mut candidate = history.clone();
             candidate.drain(from..(from + chunk).min(history.len()));
             runs += 1;
-            let told = run_child(options, seed, Some(&candidate))?;
-            if told.report.violation.as_ref().is_some_and(|(other, _)| other == rule) {
-                (history, lines, shorter) = (candidate, Some(told.lines), true);
+            let outcome = run_child(options, seed, Some(&candidate))?;
+            if outcome.report.violation.as_ref().is_some_and(|(other, _)| other == rule) {
+                (history, lines, shorter) = (candidate, Some(outcome.lines), true);
             } else {
                 from += chunk;
             }
@@ -453,12 +460,12 @@ fn shrink(
 }
 
 fn summary(done: &[(u64, Outcome)], took: Duration) {
-    let seconds: u64 = done.iter().map(|(_, told)| told.report.seconds).sum();
+    let seconds: u64 = done.iter().map(|(_, outcome)| outcome.report.seconds).sum();
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    for (kind, count) in done.iter().flat_map(|(_, told)| &told.report.counts) {
+    for (kind, count) in done.iter().flat_map(|(_, outcome)| &outcome.report.counts) {
         *counts.entry(kind).or_default() += count;
     }
-    let failed = done.iter().filter(|(_, told)| told.report.violation.is_some()).count();
+    let failed = done.iter().filter(|(_, outcome)| outcome.report.violation.is_some()).count();
     say!("\n{} seeds, {failed} failed", done.len());
     for (kind, count) in counts {
         say!("{count:>9}  {}", kind.trim_start_matches("= "));

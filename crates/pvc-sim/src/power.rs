@@ -111,11 +111,11 @@ fn ask_bmc(
     ask: BmcAsk,
     caller: Weak<()>,
 ) -> oneshot::Receiver<Said> {
-    let (told, answered) = oneshot::channel();
+    let (answer_sender, answered) = oneshot::channel();
     let Some(target) = state.bmcs.reached(&state.hosts, from, bmc) else {
         let (host, why) = (bmc.host.clone(), "no answer".to_owned());
         let unusable = PowerError::Unusable { host, why };
-        state.run.later(TIME_LIMIT, move |_| drop(told.send(Err(unusable))));
+        state.run.later(TIME_LIMIT, move |_| drop(answer_sender.send(Err(unusable))));
         return answered;
     };
     let takes = match state.bmcs[target].manner {
@@ -142,7 +142,7 @@ fn ask_bmc(
             if ask == BmcAsk::Switch(false) {
                 state.truth.cut_over(target);
             }
-            let _ = told.send(answer.said); // whoever asked may have gone
+            let _ = answer_sender.send(answer.said); // whoever asked may have gone
         });
     });
     answered

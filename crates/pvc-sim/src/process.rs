@@ -26,11 +26,11 @@ pub(crate) struct Process {
     pub thawed: Option<Duration>,
     pub client: Option<usize>,
     pub task: Option<AbortHandle>,
-    knocking: Vec<oneshot::Sender<()>>,
+    waiting: Vec<oneshot::Sender<()>>,
     held: Vec<StoryAction>,
 }
 
-enum Knock {
+enum Attempt {
     Open,
     Later(oneshot::Receiver<()>),
     Never,
@@ -49,12 +49,12 @@ impl Gate {
     /// Returns when the process can go on.
     pub async fn pass(&self) {
         loop {
-            let knock =
-                |state: &mut State| state.processes.knock(self.pid, &state.hosts, &state.run);
-            match self.world.with(knock) {
-                Knock::Open => return,
-                Knock::Later(opened) => drop(opened.await),
-                Knock::Never => std::future::pending().await,
+            let try_pass =
+                |state: &mut State| state.processes.try_pass(self.pid, &state.hosts, &state.run);
+            match self.world.with(try_pass) {
+                Attempt::Open => return,
+                Attempt::Later(opened) => drop(opened.await),
+                Attempt::Never => std::future::pending().await,
             }
         }
     }
@@ -107,12 +107,12 @@ impl Process {
 
     /// Whether anything waits until it can go on.
     pub fn is_waited_for(&self) -> bool {
-        !self.knocking.is_empty() || !self.held.is_empty()
+        !self.waiting.is_empty() || !self.held.is_empty()
     }
 
     /// Opens the gate: whoever waited there goes on.
     pub fn open(&mut self) {
-        for opened in std::mem::take(&mut self.knocking) {
+        for opened in std::mem::take(&mut self.waiting) {
             let _ = opened.send(()); // who knocked may have gone
         }
     }
@@ -123,7 +123,7 @@ impl Process {
         if std::mem::replace(&mut self.ended, true) {
             return false;
         }
-        self.knocking.clear();
+        self.waiting.clear();
         self.held.clear();
         if let Some(task) = self.task.take() {
             task.abort();
@@ -146,7 +146,7 @@ impl Processes {
             thawed: None,
             client: None,
             task: None,
-            knocking: Vec::new(),
+            waiting: Vec::new(),
             held: Vec::new(),
         });
         self.0.len() - 1
@@ -160,18 +160,18 @@ impl Processes {
         (0..self.0.len()).filter(|pid| self.0[*pid].host == Some(host)).collect()
     }
 
-    fn knock(&mut self, pid: Pid, hosts: &Hosts, run: &Run) -> Knock {
+    fn try_pass(&mut self, pid: Pid, hosts: &Hosts, run: &Run) -> Attempt {
         let process = &mut self.0[pid];
         if process.runs(hosts) {
-            run.set_speaker(&process.name);
-            return Knock::Open;
+            run.set_source(&process.name);
+            return Attempt::Open;
         }
         if process.ended {
-            return Knock::Never;
+            return Attempt::Never;
         }
         let (opened, later) = oneshot::channel();
-        process.knocking.push(opened);
-        Knock::Later(later)
+        process.waiting.push(opened);
+        Attempt::Later(later)
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Run {
     pub chance: Chance,
     log: Log,
     agenda: BTreeMap<(Duration, u64), StoryAction>,
-    next_deed: u64,
+    next_number: u64,
     /// Number of events of each kind so far.
     happened: BTreeMap<String, u64>,
 }
@@ -38,7 +38,7 @@ impl Run {
             chance: Chance::for_purpose(nature.seed, "world"),
             log,
             agenda: BTreeMap::new(),
-            next_deed: 0,
+            next_number: 0,
             happened: BTreeMap::new(),
         }
     }
@@ -48,8 +48,8 @@ impl Run {
     }
 
     /// Sets who speaks in the daemons' own logs from now on.
-    pub fn set_speaker(&self, speaker: &str) {
-        self.log.set_speaker(speaker);
+    pub fn set_source(&self, source: &str) {
+        self.log.set_source(source);
     }
 
     /// Something of this kind has happened.
@@ -71,8 +71,8 @@ impl Run {
     }
 
     pub fn at(&mut self, when: Duration, story_action: impl FnOnce(&mut State) + Send + 'static) {
-        self.next_deed += 1;
-        self.agenda.insert((when, self.next_deed), Box::new(story_action));
+        self.next_number += 1;
+        self.agenda.insert((when, self.next_number), Box::new(story_action));
     }
 
     /// Time of the next event.

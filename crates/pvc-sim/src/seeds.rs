@@ -34,7 +34,7 @@ const STAYS: Duration = Duration::from_secs(60);
 const AFTER_ELECTIONS: Duration = Duration::from_secs(75);
 
 /// Time between two looks at what only an operator can set right.
-const CARE: Duration = Duration::from_secs(20);
+const REPAIR_EVERY: Duration = Duration::from_secs(20);
 
 /// A run to be made.
 #[derive(Debug, Clone)]
@@ -93,7 +93,7 @@ impl Case {
             mutation,
             ..shape.nature
         };
-        let history = troubles(&mut chance, &shape, minutes);
+        let history = zookeeper_faults(&mut chance, &shape, minutes);
         Case { shape, history }
     }
 
@@ -125,16 +125,16 @@ impl Case {
             return cluster.pass(AFTER_ELECTIONS).await;
         }
         cluster.pass(Duration::from_secs(30)).await?;
-        self.bereave(cluster).await?;
+        self.lose_one_for_good(cluster).await?;
         cluster.heal();
-        settles(cluster, "progress", Cluster::unsettled, Cluster::care).await?;
+        settles(cluster, "progress", Cluster::unsettled, Cluster::repair).await?;
         cluster.kept_promises(|_| true)
     }
 
     /// Has one machine die for good in every second run while the others are still busy with all
     /// that was before: those that are left make up for it. Nobody helps, but for the end of
     /// maintenance.
-    async fn bereave(&self, cluster: &Cluster) -> Result<(), Violation> {
+    async fn lose_one_for_good(&self, cluster: &Cluster) -> Result<(), Violation> {
         let mut chance = Chance::for_purpose(self.shape.nature.seed, "bereavement");
         let dispensable: Vec<usize> =
             (0..self.shape.hosts.len()).filter(|host| self.is_dispensable(*host)).collect();
@@ -173,7 +173,7 @@ async fn settles(
     cluster: &Cluster,
     rule: &str,
     unsettled: impl Fn(&Cluster) -> Vec<String>,
-    care: impl Fn(&Cluster),
+    repair: impl Fn(&Cluster),
 ) -> Result<(), Violation> {
     let end = cluster.now() + PROGRESS;
     loop {
@@ -197,8 +197,8 @@ async fn settles(
             let what = left.into_iter().take(12).collect::<Vec<_>>().join("; ");
             return Err(Violation { rule: rule.to_owned(), what });
         }
-        care(cluster);
-        cluster.pass(CARE).await?;
+        repair(cluster);
+        cluster.pass(REPAIR_EVERY).await?;
     }
 }
 
@@ -350,7 +350,7 @@ impl Cluster {
     }
 
     /// Does, as an operator, what only operators can set right.
-    pub fn care(&self) {
+    pub fn repair(&self) {
         let view = self.view();
         for host in 0..self.shape.hosts.len() {
             let Some(node) = view.nodes.get(self.shape.host_name(host).as_str()) else { continue };
@@ -587,7 +587,7 @@ fn faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
 }
 
 /// Faults of the servers and connections of ZooKeeper: see [`Case::of_elections`].
-fn troubles(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
+fn zookeeper_faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
     let between = *chance.pick(&[4_000, 12_000, 30_000]).expect("not empty");
     // Servers flap; or machines die, and take the leader with them.
     let deadly = *chance.pick(&[0, 0, 100, 300]).expect("not empty");

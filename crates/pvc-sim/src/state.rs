@@ -113,11 +113,12 @@ impl World {
     async fn turn(self) {
         loop {
             let next = self.with(State::run_due);
-            let until = next.map(|next| self.0.begun + next);
+            let is_due = next.is_some();
+            let until = next.map_or_else(Instant::now, |next| self.0.begun + next);
             tokio::select! {
                 biased;
                 () = self.0.sooner.notified() => {}
-                () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
+                () = tokio::time::sleep_until(until), if is_due => {}
             }
         }
     }

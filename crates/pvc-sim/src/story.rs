@@ -193,7 +193,7 @@ async fn set_the_scene(cluster: &Cluster, primary: usize) -> Result<(), Violatio
 struct Asked {
     words: String,
     expected: Expected,
-    heard: oneshot::Receiver<Answer>,
+    answer: oneshot::Receiver<Answer>,
 }
 
 /// A story that is being played.
@@ -235,8 +235,8 @@ impl Play<'_> {
                 continue;
             };
             let (words, expected) = (story_action.words.clone(), step.answer.clone());
-            match self.cluster.ask_and_hear(ask, step.through) {
-                Some(heard) => self.answers.push(Asked { words, expected, heard }),
+            match self.cluster.ask_for_answer(ask, step.through) {
+                Some(answer) => self.answers.push(Asked { words, expected, answer }),
                 None => judge(&words, &expected, &None, "nobody hears it")?,
             }
         }
@@ -281,7 +281,7 @@ impl Play<'_> {
             }
         }
         self.look_for_fences()?;
-        self.hear_answers()
+        self.collect_answers()
     }
 
     fn look_for_fences(&mut self) -> Result<(), Failure> {
@@ -312,10 +312,10 @@ impl Play<'_> {
         &self.story.shape.hosts[node].name
     }
 
-    fn hear_answers(&mut self) -> Result<(), Failure> {
+    fn collect_answers(&mut self) -> Result<(), Failure> {
         let mut waiting = Vec::new();
         for mut asked in std::mem::take(&mut self.answers) {
-            match asked.heard.try_recv() {
+            match asked.answer.try_recv() {
                 Ok(answer) => judge(&asked.words, &asked.expected, &answer, &said(&answer))?,
                 Err(_) => waiting.push(asked),
             }

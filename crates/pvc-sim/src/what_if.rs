@@ -355,15 +355,15 @@ fn assumptions(question: &Question, cluster: &Cluster, outlook: &Outlook) -> Vec
         let such = cluster.nodes.values().filter(|node| node.name != outlook.node && is_such(node));
         such.map(|node| node.name.as_str()).collect::<Vec<_>>()
     };
-    let older: Vec<&str> = cluster
+    let legacy: Vec<&str> = cluster
         .nodes
         .values()
         .filter(|node| lives(node) && !node.runs_our_daemon())
         .map(|node| node.name.as_str())
         .collect();
-    if !older.is_empty() {
-        let older = listed(&older);
-        said.push(format!("{older}: of another PVC, and taken to do what this one does"));
+    if !legacy.is_empty() {
+        let legacy = listed(&legacy);
+        said.push(format!("{legacy}: of another PVC, and taken to do what this one does"));
     }
     let stopped = named(&|node| {
         !lives(node) && !matches!(node.daemon_state, DaemonState::Dead | DaemonState::Fenced)

@@ -156,7 +156,7 @@ struct Watched {
 struct Call {
     id: u64,
     ask: Ask,
-    answer: oneshot::Sender<Result<Answer, Trouble>>,
+    answer: oneshot::Sender<Result<Answer, CallError>>,
 }
 
 #[derive(Clone)]
@@ -184,7 +184,7 @@ enum Answer {
     Nothing,
 }
 
-enum Trouble {
+enum CallError {
     /// The request was not sent in time.
     NotSent,
     /// The request was sent, and the connection was lost.
@@ -198,7 +198,7 @@ enum Trouble {
 enum Word {
     Answer {
         id: u64,
-        answer: Result<Answer, Trouble>,
+        answer: Result<Answer, CallError>,
         /// The last change that the server knew then.
         zxid: i64,
     },

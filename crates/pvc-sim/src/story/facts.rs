@@ -329,7 +329,8 @@ impl Look<'_> {
                 so(found == Some(*version), || format!("it is {found:?}"))
             }
             Fact::UnknownKeysAreUntouched => {
-                let spoilt = self.cluster.world.with(|state| state.zookeeper.spoilt_keys());
+                let spoilt =
+                    self.cluster.world.with(|state| state.zookeeper.changed_unknown_keys());
                 so(spoilt.is_empty(), || format!("no longer as they were: {}", spoilt.join(", ")))
             }
             Fact::NobodyConnectedAnew => {

@@ -1,8 +1,9 @@
 //! The words of a story: sentences of a fixed form, and what they mean.
 //!
 //! A form is a line like `cut NET network of NODE`. Words in capitals are filled in, "the" is left
-//! out anywhere, and everything else stands as it is. The forms are tables, in [`super::story_actions`] and
-//! [`super::facts`]: they are what is known, what an error lists, and what the manual shows.
+//! out anywhere, and everything else stands as it is. The forms are tables, in
+//! [`super::story_actions`] and [`super::facts`]: they are what is known, what an error lists, and
+//! what the manual shows.
 
 use std::time::Duration;
 

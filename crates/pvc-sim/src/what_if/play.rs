@@ -164,7 +164,7 @@ impl<'a> Stage<'a> {
                 break;
             }
         }
-        Ok(self.told(seen, &ran, self.world.now().saturating_sub(begun)))
+        Ok(self.report(seen, &ran, self.world.now().saturating_sub(begun)))
     }
 
     fn look(&self, seen: &mut Seen, ran: &BTreeSet<Uuid>, elapsed: Duration) {
@@ -210,14 +210,14 @@ impl<'a> Stage<'a> {
             && self.scene.concerned.iter().all(runs)
     }
 
-    fn told(&self, seen: Seen, ran: &BTreeSet<Uuid>, watched: Duration) -> WhatIfRun {
+    fn report(&self, seen: Seen, ran: &BTreeSet<Uuid>, watched: Duration) -> WhatIfRun {
         let view = self.eyes.view();
         let seconds = |time: Duration| (time.as_secs_f64() * 10.0).round() / 10.0;
         let note = view.nodes.get(self.scene.victim).and_then(|dead| dead.present_fence()).cloned();
         let note = note.unwrap_or_default();
         let was_primary = self.scene.cluster.config.primary.as_ref() == Some(self.scene.victim);
         let primary = seen.primary.filter(|_| was_primary);
-        let told = |vm: &Uuid| {
+        let vm_run = |vm: &Uuid| {
             let record = view.vms.get(vm)?;
             let runs = seen.runs.get(vm).filter(|_| self.runs_on(*vm).is_some());
             Some(WhatIfRan {
@@ -241,7 +241,7 @@ impl<'a> Stage<'a> {
             primary_s: primary.as_ref().map(|(_, at)| seconds(*at)),
             primary: primary.map(|(name, _)| name.to_string()).unwrap_or_default(),
             recovered_s: seen.recovered.map(seconds),
-            vms: ran.union(&self.scene.concerned).filter_map(told).collect(),
+            vms: ran.union(&self.scene.concerned).filter_map(vm_run).collect(),
             differences: Vec::new(),
         }
     }

@@ -46,7 +46,7 @@ impl Ensemble {
 
     /// Lists the unknown keys of which something is no longer as it was; those of a record that is
     /// gone have gone with it. Adds the root if it holds something.
-    pub fn spoilt_keys(&self) -> Vec<String> {
+    pub fn changed_unknown_keys(&self) -> Vec<String> {
         let tree = &self.tree;
         let holds = |path: &str, wanted: &str| {
             tree.entry(path).is_some_and(|entry| entry.data == wanted && entry.stat.version == 0)
