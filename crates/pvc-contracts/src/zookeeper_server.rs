@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const CLASS_PATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:/usr/share/java/netty-codec.jar";
+const CLASS_PATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:\
+                          /usr/share/java/netty-codec.jar";
 /// Five copies of the largest request fit. With less a server that takes one dies of it.
 const HEAP: &str = "-Xmx1536m";
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -173,8 +174,9 @@ impl ZookeeperServer {
         let data = self.dir.join("data");
         fs::create_dir_all(&data)?;
         let text = format!(
-            "tickTime=1000\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n\
-             admin.enableServer=false\n4lw.commands.whitelist=srvr,ruok,mntr,wchs,cons,dump\n",
+            "tickTime=1000\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\n\
+             maxClientCnxns=0\nadmin.enableServer=false\n\
+             4lw.commands.whitelist=srvr,ruok,mntr,wchs,cons,dump\n",
             data.display(),
             self.port
         );

@@ -23,7 +23,7 @@ const FOR_THE_PROCESS: Duration = Duration::from_millis(500);
 /// Time that the server of a store may take for the last of its answers.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// The wish that a daemon ends, and by when it has to be gone if it has not begun.
+/// The request that a daemon ends, and by when it has to be gone if it has not begun.
 #[derive(Clone)]
 pub struct Shutdown {
     clock: Arc<dyn Clock>,

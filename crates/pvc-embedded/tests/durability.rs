@@ -213,9 +213,8 @@ fn the_same_process_cannot_open_it_twice_either() {
     let dir = TempDir::new().expect("a directory");
     let tree = open(dir.path());
     let refused = EmbeddedTree::open(dir.path()).err();
-    assert!(
-        matches!(refused, Some(OpenError::InUse { pid: Some(pid), .. }) if pid == std::process::id())
-    );
+    let Some(OpenError::InUse { pid, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!(pid, Some(std::process::id()));
     let other = tree.connect();
     drop(tree);
     assert!(EmbeddedTree::open(dir.path()).is_err(), "a client is left");

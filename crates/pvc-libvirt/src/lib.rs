@@ -39,7 +39,7 @@ use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
 
 use link::{CallError, Link};
-use migration::{Job, Trip};
+use migration::{Job, Transfer};
 use probe::{Memory, PROBE, Verdict};
 use virt::{Connection, Domain, Kind, Record, Then, VirtError};
 
@@ -350,9 +350,10 @@ impl Hypervisor for LibvirtHypervisor {
             return Err(HypervisorError::NoGuest { uuid });
         }
         let to = self.options.target_uri.replace("{host}", &migration.host);
-        let trip = Trip { uuid, from: self.options.uri.clone(), to, migration: migration.clone() };
+        let transfer =
+            Transfer { uuid, from: self.options.uri.clone(), to, migration: migration.clone() };
         Ok(Box::new(
-            Job::begin(trip, self.links().asking.clone(), self.links().ending.clone()).await?,
+            Job::begin(transfer, self.links().asking.clone(), self.links().ending.clone()).await?,
         ))
     }
 

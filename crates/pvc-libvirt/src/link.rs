@@ -128,8 +128,10 @@ impl Link {
         let session = tokio::select! {
             biased;
             session = self.session() => session?,
-            () = &mut late => return Err(CallError::Unreachable(format!("libvirt at `{}` does not \
-                                                                         answer", self.shared.uri))),
+            () = &mut late => {
+                let why = format!("libvirt at `{}` does not answer", self.shared.uri);
+                return Err(CallError::Unreachable(why));
+            }
         };
         let (answer, mut answered) = oneshot::channel();
         let taken = Arc::new(AtomicBool::new(false));
@@ -324,7 +326,8 @@ impl Supervisor {
             match self.connect() {
                 Ok((connection, session)) => {
                     retry = FIRST_RETRY;
-                    tracing::info!(uri = %self.shared.uri, purpose = self.shared.purpose, "connected to libvirt");
+                    let Shared { uri, purpose, .. } = &*self.shared;
+                    tracing::info!(%uri, purpose, "connected to libvirt");
                     self.watch(&connection, session);
                     self.retire(connection);
                 }

@@ -37,7 +37,7 @@ pub(crate) struct Job {
 }
 
 /// Guest that is to be moved, and its destination.
-pub(crate) struct Trip {
+pub(crate) struct Transfer {
     pub uuid: Uuid,
     /// The libvirt of this host.
     pub from: String,
@@ -49,18 +49,18 @@ pub(crate) struct Trip {
 impl Job {
     /// Begins the migration, if the target can be reached at all.
     pub(crate) async fn begin(
-        trip: Trip,
+        transfer: Transfer,
         asking: Arc<Link>,
         ending: Arc<Link>,
     ) -> Result<Self, HypervisorError> {
-        reach(&trip.to).await?;
+        reach(&transfer.to).await?;
         let (done, outcome) = oneshot::channel();
-        let (uuid, given_up) = (trip.uuid, Arc::new(AtomicBool::new(false)));
+        let (uuid, given_up) = (transfer.uuid, Arc::new(AtomicBool::new(false)));
         let stop = given_up.clone();
         let started = thread::Builder::new()
             .name("libvirt-migrate".to_owned())
             // Nobody may wait for the outcome any more: the guest is moved all the same.
-            .spawn(move || drop(done.send(trip.travel(&stop))));
+            .spawn(move || drop(done.send(transfer.run(&stop))));
         match started {
             Ok(_) => Ok(Self { uuid, asking, ending, outcome, given_up }),
             Err(error) => Err(HypervisorError::Unreachable {
@@ -99,8 +99,8 @@ impl MigrationJob for Job {
     }
 }
 
-impl Trip {
-    fn travel(&self, given_up: &AtomicBool) -> Outcome {
+impl Transfer {
+    fn run(&self, given_up: &AtomicBool) -> Outcome {
         let from = connect(&self.from)?;
         let to = connect(&self.to)?;
         let unreachable = |error: VirtError| HypervisorError::Unreachable {

@@ -500,14 +500,19 @@ fn make_certificates(directory: &Path) {
     let script = r#"
         set -eu
         cd "$1"
-        new() { openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$1" -keyout "$2-key.pem" "${@:3}"; }
+        new() {
+            openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$1" \
+                -keyout "$2-key.pem" "${@:3}"
+        }
         new authority ca -x509 -days 2 -out ca-cert.pem
         new 127.0.0.1 server -out server.csr
-        openssl x509 -req -in server.csr -CA ca-cert.pem -CAkey ca-key.pem -days 2 -out server-cert.pem \
-            -extfile <(echo "subjectAltName=IP:127.0.0.1")
+        openssl x509 -req -in server.csr -CA ca-cert.pem -CAkey ca-key.pem -days 2 \
+            -out server-cert.pem -extfile <(echo "subjectAltName=IP:127.0.0.1")
         cp server-key.pem client-key.pem
         cp server-cert.pem client-cert.pem
-        for name in ca-cert server-cert server-key client-cert client-key; do cp $name.pem "${name/-/}.pem"; done
+        for name in ca-cert server-cert server-key client-cert client-key; do
+            cp $name.pem "${name/-/}.pem"
+        done
         chmod 755 . && chmod 644 ./*
     "#;
     let made = Command::new("bash")

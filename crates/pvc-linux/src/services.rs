@@ -4,6 +4,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_ports::{Command, Exec, ExecError, Output, Services, ServicesError, UnitState};
 
+/// Exit code of `systemctl` for a unit that is not installed (systemctl(1), EXIT STATUS).
+const NO_SUCH_UNIT: i32 = 5;
+
 /// Time that `systemctl` may take. It is never told to wait for a unit.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -56,10 +59,10 @@ impl Systemctl {
             return Ok(());
         }
         let why = said(&output);
-        // 5: no such unit (systemctl(1), EXIT STATUS). Units that are not installed are named in
-        // words, too.
-        let is_missing =
-            output.code == Some(5) || why.contains("not found") || why.contains("does not exist");
+        // Units that are not installed are named in words, too.
+        let is_missing = output.code == Some(NO_SUCH_UNIT)
+            || why.contains("not found")
+            || why.contains("does not exist");
         Err(match (is_missing, is_absent(&why)) {
             (_, true) => ServicesError::Unreachable { why },
             (true, _) => ServicesError::Missing { unit: unit.to_owned() },

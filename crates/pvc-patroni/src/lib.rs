@@ -100,14 +100,14 @@ fn address_of<'a>(cluster: &'a Value, member: &str) -> Option<&'a str> {
 impl Patroni {
     /// Asks Patroni about its members.
     async fn cluster(&self) -> Result<Value, DatabaseError> {
-        told(self.ask(format!("{}/cluster", self.url), None, ASK).await?)
+        read_answer(self.ask(format!("{}/cluster", self.url), None, ASK).await?)
     }
 
     /// The history that the member's database is in, as it says itself: what the cluster knows of
     /// it may be old.
     async fn timeline(&self, cluster: &Value, member: &str) -> Result<Option<i64>, DatabaseError> {
         let Some(address) = address_of(cluster, member) else { return Ok(None) };
-        Ok(told(self.ask(address.to_owned(), None, ASK).await?)?["timeline"].as_i64())
+        Ok(read_answer(self.ask(address.to_owned(), None, ASK).await?)?["timeline"].as_i64())
     }
 
     /// Refuses a candidate that has not followed the leader's own promotion yet. Patroni would
@@ -137,7 +137,7 @@ impl Patroni {
 }
 
 /// Reads an answer.
-fn told(answer: Answer) -> Result<Value, DatabaseError> {
+fn read_answer(answer: Answer) -> Result<Value, DatabaseError> {
     let unreadable = |why: String| DatabaseError::Unreachable { why };
     if answer.status != 200 {
         return Err(unreadable(format!("Patroni answers with status {}", answer.status)));
@@ -153,7 +153,7 @@ impl Database for Patroni {
     }
 
     async fn member(&self, node: &NodeName) -> Result<Member, DatabaseError> {
-        let own = told(self.ask(format!("{}/patroni", self.url), None, ASK).await?)?;
+        let own = read_answer(self.ask(format!("{}/patroni", self.url), None, ASK).await?)?;
         // One that has lost ZooKeeper may still answer for itself, and for nobody else.
         let cluster = self.cluster().await.ok();
         Ok(Member {
@@ -175,8 +175,8 @@ impl Database for Patroni {
             }
         };
         self.must_follow(&cluster, leader, node.as_str()).await?;
-        let wish = json!({ "leader": leader, "candidate": node.as_str() });
-        let answer = self.ask(format!("{}/switchover", self.url), Some(wish), SWITCH).await?;
+        let request = json!({ "leader": leader, "candidate": node.as_str() });
+        let answer = self.ask(format!("{}/switchover", self.url), Some(request), SWITCH).await?;
         match answer.status {
             200 | 202 => Ok(()),
             status => {
@@ -194,7 +194,9 @@ mod tests {
     #[test]
     fn the_leader_is_found_whatever_the_version_calls_it() {
         for role in ["leader", "master", "primary"] {
-            let cluster = json!({"members": [{"name": "hv1", "role": "replica"}, {"name": "hv2", "role": role}]});
+            let members =
+                json!([{"name": "hv1", "role": "replica"}, {"name": "hv2", "role": role}]);
+            let cluster = json!({ "members": members });
             assert_eq!(leader_of(&cluster), Some("hv2"), "{role}");
         }
         assert_eq!(leader_of(&json!({"members": [{"name": "hv1", "role": "sync_standby"}]})), None);

@@ -85,7 +85,10 @@ fn ipmitool() -> Ipmitool {
 }
 
 /// Script of a BMC that switches as it is told.
-const OBEDIENT: &str = r#"case "$1 $2" in "get power") echo "power:$(cat power)";; "set power") echo "$3" >power;; esac"#;
+const OBEDIENT: &str = r#"case "$1 $2" in
+"get power") echo "power:$(cat power)";;
+"set power") echo "$3" >power;;
+esac"#;
 
 /// Waits until the simulator answers.
 async fn started(program: &str) -> Simulator {

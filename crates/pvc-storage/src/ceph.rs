@@ -300,12 +300,8 @@ mod tests {
     #[test]
     fn figures_have_the_members_that_readers_look_for() {
         let text = pool_stats(&pool("vms"));
-        assert!(
-            text.starts_with(
-                r#"{"id":2,"stored_bytes":35,"free_bytes":1000,"used_bytes":105,"used_percent":0.25,"#
-            ),
-            "{text}"
-        );
+        let members = r#""stored_bytes":35,"free_bytes":1000,"used_bytes":105,"used_percent":0.25"#;
+        assert!(text.starts_with(&format!("{{\"id\":2,{members},")), "{text}");
         let osd =
             OsdFigures { is_in: true, write_data: "124k".to_owned(), ..OsdFigures::default() };
         let text = osd_stats(&osd);

@@ -402,7 +402,7 @@ mod tests {
 
     /// A node of PVC 1.0.3, and what a test does to its world.
     struct Stage {
-        older: Arc<LegacyPeer>,
+        legacy: Arc<LegacyPeer>,
         tree: Arc<dyn Tree>,
         ports: LegacyPorts,
         hypervisor: Arc<ScriptedHypervisor>,
@@ -446,7 +446,7 @@ mod tests {
                 kazoo_28,
             };
             let stage = Stage {
-                older: LegacyPeer::new(settings, ports.clone()),
+                legacy: LegacyPeer::new(settings, ports.clone()),
                 tree: tree.connect(),
                 ports,
                 hypervisor,
@@ -477,7 +477,7 @@ mod tests {
         }
 
         async fn text(&self, path: &str) -> String {
-            self.older.records.text(path).await
+            self.legacy.records.text(path).await
         }
     }
 
@@ -487,7 +487,7 @@ mod tests {
         // [T2]: a parent that is missing takes the rest down with it.
         let values = [("/config", "a"), ("/nowhere/at/all", "b")]
             .map(|(path, value)| (path.into(), value.into()));
-        stage.older.records.write(&values).await;
+        stage.legacy.records.write(&values).await;
         assert_eq!(stage.text("/config").await, "");
         // [T11]: and so does whoever writes one of the keys meanwhile.
         let keys =
@@ -498,7 +498,7 @@ mod tests {
             let set = pvc_ports::Op::Set { path: "/config".to_owned(), data, version: None };
             stage.tree.multi(vec![set]).await.unwrap();
         };
-        tokio::join!(stage.older.records.write(&keys), other);
+        tokio::join!(stage.legacy.records.write(&keys), other);
         assert_eq!(
             (stage.text("/config").await, stage.text("/nodes").await),
             ("theirs".into(), String::new())
@@ -509,7 +509,7 @@ mod tests {
     async fn a_reader_of_kazoo_28_waits_for_the_writer_behind_it() {
         for (kazoo_28, waits) in [(true, 5), (false, 0)] {
             let stage = Stage::new(kazoo_28).await;
-            let records = &stage.older.records;
+            let records = &stage.legacy.records;
             let path = "/config/primary_node/sync_lock";
             let first = records.lock(path, Kind::Write, None).await;
             let reads = async {
@@ -552,7 +552,7 @@ mod tests {
             }
             stage.power.set_on("bmc-py2", on);
             stage.power.set_manner("bmc-py2", manner.clone());
-            assert_eq!(stage.older.power_cycle("py2").await, succeeds, "[T10] {manner:?} {on}");
+            assert_eq!(stage.legacy.power_cycle("py2").await, succeeds, "[T10] {manner:?} {on}");
         }
     }
 
@@ -583,9 +583,9 @@ mod tests {
         ] {
             stage.make(&format!("/domains/{VM}/{key}"), value).await;
         }
-        tokio::spawn(stage.older.clone().listen_only());
+        tokio::spawn(stage.legacy.clone().listen_only());
         eventually("the VM is listed", Duration::from_secs(60), || {
-            stage.older.list() == VM.to_string()
+            stage.legacy.list() == VM.to_string()
         })
         .await;
         let api = LegacyApi::new(&stage.ports);

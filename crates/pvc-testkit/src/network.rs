@@ -259,8 +259,10 @@ impl Inner {
     /// Removes a link and what cannot be without it.
     fn take(&mut self, name: &str) {
         self.links.remove(name);
-        let on_it = |kind: &LinkKind| matches!(kind, LinkKind::Vlan { lower: Some(lower), .. } if lower == name);
-        self.links.retain(|_, link| !on_it(&link.kind));
+        self.links.retain(|_, link| match &link.kind {
+            LinkKind::Vlan { lower, .. } => lower.as_deref() != Some(name),
+            _ => true,
+        });
         for link in self.links.values_mut().filter(|link| link.master.as_deref() == Some(name)) {
             link.master = None;
         }

@@ -1,4 +1,4 @@
-//! A request between the caller, who may lose patience, and the session, which may lose the
+//! A request between the caller, who may give up, and the session, which may lose the
 //! connection. Both always know whether it was sent.
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ pub(crate) const XID_PING: i32 = -2;
 pub(crate) const XID_AUTH: i32 = -4;
 
 const CREATE_IN_MULTI: i32 = 1;
-const CREATE: i32 = 15; // the variant that answers with the stat, which it does only outside a multi
+const CREATE: i32 = 15; // the variant that answers with the stat, but not in a multi
 const DELETE: i32 = 2;
 const GET_DATA: i32 = 4;
 const SET_DATA: i32 = 5;

@@ -104,7 +104,7 @@ pub(crate) enum Root {
 impl Root {
     /// Reads what the answer to a question for the root's access list says to `member`, or to one
     /// who knows no password.
-    pub(crate) fn heard(
+    pub(crate) fn read(
         code: i32,
         rest: &mut Reader,
         member: Option<&Member>,
@@ -150,7 +150,7 @@ pub(crate) enum ConnectError {
 
 /// Request of a session that is to go on.
 #[derive(Clone)]
-pub(crate) struct Wish {
+pub(crate) struct SessionRequest {
     pub(crate) identity: Identity,
     pub(crate) credentials: Credentials,
     pub(crate) last_zxid: i64,
@@ -160,10 +160,13 @@ pub(crate) struct Wish {
 }
 
 /// Goes on with a session on `server`, or begins one.
-pub(crate) async fn connect(server: &str, wish: &Wish) -> Result<Connection, ConnectError> {
-    match timeout(wish.time_limit, shake_hands(server, wish)).await {
+pub(crate) async fn connect(
+    server: &str,
+    request: &SessionRequest,
+) -> Result<Connection, ConnectError> {
+    match timeout(request.time_limit, shake_hands(server, request)).await {
         Ok(connected) => connected,
-        Err(_) => Err(ConnectError::Silent(wish.time_limit)),
+        Err(_) => Err(ConnectError::Silent(request.time_limit)),
     }
 }
 
@@ -180,12 +183,12 @@ async fn dial(server: &str, tls: Option<&Tls>) -> io::Result<Stream> {
     Ok((Box::new(reader), Box::new(writer)))
 }
 
-async fn shake_hands(server: &str, wish: &Wish) -> Result<Connection, ConnectError> {
-    let (reader, mut writer) = dial(server, wish.identity.tls.as_ref()).await?;
+async fn shake_hands(server: &str, request: &SessionRequest) -> Result<Connection, ConnectError> {
+    let (reader, mut writer) = dial(server, request.identity.tls.as_ref()).await?;
     let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec();
     let mut frames = FramedRead::new(reader, codec);
-    let timeout_ms = i32::try_from(wish.session_timeout.as_millis()).unwrap_or(i32::MAX);
-    let begin = proto::connect(&wish.credentials, wish.last_zxid, timeout_ms);
+    let timeout_ms = i32::try_from(request.session_timeout.as_millis()).unwrap_or(i32::MAX);
+    let begin = proto::connect(&request.credentials, request.last_zxid, timeout_ms);
     let answer = exchange(&mut frames, &mut writer, &begin).await?;
     let (credentials, timeout_ms) = proto::connected(answer)?.ok_or(ConnectError::Expired)?;
     let session_timeout = Duration::from_millis(timeout_ms.unsigned_abs().into());
@@ -194,14 +197,14 @@ async fn shake_hands(server: &str, wish: &Wish) -> Result<Connection, ConnectErr
         let code = proto::header(&mut answer)?.code;
         Ok((code, answer))
     };
-    let member = wish.identity.member.as_ref();
+    let member = request.identity.member.as_ref();
     if let Some(member) = member
         && ask(&proto::auth(&member.password)).await?.0 != code::OK
     {
         return Err(ConnectError::Password);
     }
     let (code, mut rest) = ask(&proto::get_acl("/")).await?;
-    let root = Root::heard(code, &mut rest, member)?;
+    let root = Root::read(code, &mut rest, member)?;
     Ok(Connection { frames, writer, credentials, session_timeout, root })
 }
 

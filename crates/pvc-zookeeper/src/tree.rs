@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::call::{Answer, Call, CallError, Pending, call};
 use crate::proto::{self, Users, code};
 use crate::servers::{Identity, Member, Root, Servers};
-use crate::session::{Faces, Session, Wanted, watch_call};
+use crate::session::{Published, Session, Wanted, watch_call};
 use crate::tls::Tls;
 use crate::wire::{Garbled, Reader};
 
@@ -62,7 +62,7 @@ impl Default for ZookeeperOptions {
 pub struct ZookeeperTree {
     wanted: mpsc::UnboundedSender<Wanted>,
     state: watch::Receiver<SessionState>,
-    trouble: watch::Receiver<String>,
+    last_error: watch::Receiver<String>,
     root: watch::Receiver<Root>,
     servers: String,
     member: Option<Member>,
@@ -81,20 +81,22 @@ impl ZookeeperTree {
     ) -> Result<ZookeeperTree, TreeError> {
         let servers = Servers::parse(servers).map_err(|why| TreeError::Unreachable { why })?;
         let (wanted, requests) = mpsc::unbounded_channel();
-        let (state_face, mut state) = watch::channel(SessionState::Disconnected);
-        let (trouble_face, trouble) = watch::channel("no server has answered yet".to_owned());
-        let (root_face, root) = watch::channel(Root::For(Access::Anybody));
-        let faces = Faces { state: state_face, trouble: trouble_face, root: root_face };
+        let (state_sender, mut state) = watch::channel(SessionState::Disconnected);
+        let (last_error_sender, last_error) =
+            watch::channel("no server has answered yet".to_owned());
+        let (root_sender, root) = watch::channel(Root::For(Access::Anybody));
+        let published =
+            Published { state: state_sender, last_error: last_error_sender, root: root_sender };
         let names = servers.to_string();
         let member = options.password.clone().map(Member::new);
         let identity = Identity { tls: options.tls.clone(), member: member.clone() };
         tokio::spawn(
-            Session::new(servers, identity, options.session_timeout, requests, faces).run(),
+            Session::new(servers, identity, options.session_timeout, requests, published).run(),
         );
         let tree = ZookeeperTree {
             wanted,
             state: state.clone(),
-            trouble,
+            last_error,
             root,
             servers: names,
             member,
@@ -141,7 +143,7 @@ impl ZookeeperTree {
         let why = format!(
             "no ZooKeeper server of `{}` answers; {}",
             self.servers,
-            *self.trouble.borrow()
+            *self.last_error.borrow()
         );
         TreeError::Unreachable { why }
     }

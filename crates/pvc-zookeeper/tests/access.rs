@@ -208,8 +208,8 @@ fn make_certificates(directory: &Path, host: &str) {
         ec -x509 -days 2 -subj /CN=authority -keyout ca.key -out ca.pem
         for name in server client; do
             ec -subj "/CN=$1" -keyout $name.key -out $name.csr
-            openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -out $name.crt \
-                -extfile <(printf 'subjectAltName=DNS:%s\n' "$1")
+            openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \
+                -out $name.crt -extfile <(printf 'subjectAltName=DNS:%s\n' "$1")
         done
         cat server.key server.crt >server.pem
     "#;

@@ -53,7 +53,8 @@ fn gratuitous_arp(mac: Mac, address: Ipv4Addr, operation: u16) -> Vec<u8> {
 /// A neighbour advertisement that nobody asked for (RFC 4861 §4.4, §7.2.6).
 fn unsolicited_advertisement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
     let mut advertisement = vec![136, 0, 0, 0]; // type, code, and room for the checksum
-    advertisement.extend([0x20, 0, 0, 0]); // override what was known; from no router, to nobody's question
+    // Flags: override what was known; from no router, to nobody's question.
+    advertisement.extend([0x20, 0, 0, 0]);
     advertisement.extend(address.octets());
     advertisement.extend([2, 1]); // option: target's link-layer address, one unit of 8 bytes
     advertisement.extend(mac);
