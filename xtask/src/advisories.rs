@@ -121,7 +121,7 @@ impl Advisories {
                     continue;
                 }
                 met.insert(id);
-                let what = format!("`{name}` {version}: {}", advisory.told());
+                let what = format!("`{name}` {version}: {}", advisory.summary());
                 match (ignored.iter().find(|it| it.id == *id), advisory.informational) {
                     (Some(Ignored { reason, .. }), _) => {
                         findings.warnings.push(format!("{what}; ignored: {reason}"));
@@ -205,7 +205,7 @@ impl Advisory {
     }
 
     /// The advisory in one line: id, title, what is patched, where more is said.
-    fn told(&self) -> String {
+    fn summary(&self) -> String {
         let Self { id, title, .. } = self;
         let patched = match self.patched.as_slice() {
             [] => "in no version".to_owned(),

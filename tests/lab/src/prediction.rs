@@ -19,7 +19,7 @@ impl Lab {
     pub fn predict(&self, node: &str) -> Prediction {
         let asked = ["cluster", "what-if", "node", node];
         let before = (self.guests(), self.records());
-        let answer = self.json(&asked).expect("it can be foretold");
+        let answer = self.json(&asked).expect("it can be predicted");
         let shown = self.pvc(&asked);
         let after = (self.guests(), self.records());
         assert_eq!(before.0, after.0, "guests came, went or moved");
@@ -76,7 +76,7 @@ impl Prediction {
     /// prediction.
     pub fn has_come_true(&self, lab: &Lab, told: &Output) {
         let node = &self.node;
-        println!("After the death of {node}, foretold and measured:");
+        println!("After the death of {node}, predicted and measured:");
         self.shows_times("/simulation/suspected_s", told, &format!("{node}: taken for dead by "));
         self.shows_times("/simulation/fenced_s", told, &format!("{node}: proven dead: "));
         for (vm, place) in self.places() {

@@ -159,7 +159,7 @@ impl Machine {
     /// Returns what systemctl was told to do since the last question, one call a line. Never, in no
     /// test: anything with units that guests live in.
     #[track_caller]
-    pub fn told(&self) -> Vec<String> {
+    pub fn systemctl_calls(&self) -> Vec<String> {
         let log = self.upper("/run/systemctl.log");
         let text = fs::read_to_string(&log).unwrap_or_default();
         let _ = fs::remove_file(&log);
@@ -169,15 +169,15 @@ impl Machine {
                 ["is-active", "is-enabled", "enable", "disable", "--root=/", "daemon-reload"];
             words.iter().any(|word| line.contains(word)) && !line.contains("--now")
         };
-        let told: Vec<String> =
+        let calls: Vec<String> =
             text.lines().filter(|line| !harmless(line)).map(str::to_owned).collect();
-        for line in &told {
+        for line in &calls {
             assert!(
                 !OF_GUESTS.iter().any(|word| line.contains(word)),
-                "guests are in danger: {told:#?}"
+                "guests are in danger: {calls:#?}"
             );
         }
-        told
+        calls
     }
 
     pub fn write(&self, path: &str, content: &str, mode: u32) {

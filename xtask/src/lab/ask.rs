@@ -155,7 +155,7 @@ pub fn console(lab: &Lab, guest: &str, node: &str) -> String {
 }
 
 /// Removes what `guest` has shown, so that what it shows from now on is new.
-pub fn forget_console(lab: &Lab, guest: &str) {
+pub fn clear_console(lab: &Lab, guest: &str) {
     for node in lab.nodes() {
         // Most nodes have never run it.
         fs::remove_file(lab.logs(&node.text).join(format!("libvirt/{guest}.log"))).ok();

@@ -35,7 +35,10 @@ impl Services {
 /// somebody pulled the plug. Arguments: base, directory, cgroups, then a program.
 const ENTER: &str = r#"
 base=$1; node=$2; cgroups=$3; shift 3
-for hierarchy in $cgroups; do [ -d "${hierarchy%/*}" ] || continue; mkdir -p "$hierarchy"; echo 0 >"$hierarchy/cgroup.procs"; done
+for hierarchy in $cgroups; do
+    [ -d "${hierarchy%/*}" ] || continue
+    mkdir -p "$hierarchy"; echo 0 >"$hierarchy/cgroup.procs"
+done
 mkdir -p /run/systemd/nspawn; mount -t tmpfs tmpfs /run/systemd/nspawn
 mount -t overlay overlay -o "lowerdir=$base,upperdir=$node/upper,workdir=$node/work" "$node/root"
 status=0; "$@" || status=$?

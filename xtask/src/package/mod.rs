@@ -14,8 +14,8 @@ use crate::run::{cargo, command, output, run, target, top};
 use recipe::Recipe;
 use tree::Tree;
 
-/// Above every version that the original PVC will ever have: its packages carry the same names, and
-/// `apt upgrade` must not take a node back unasked.
+/// Epoch above every version that the project of PVC 1.0.3 will ever have: its packages carry the
+/// same names, and `apt upgrade` must not take a node back unasked.
 const EPOCH: &str = "1";
 
 #[derive(Debug, PartialEq)]

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn every_daemon_of_the_original_has_a_package_of_its_name() {
+    fn every_daemon_of_pvc_1_0_3_has_a_package_of_its_name() {
         let control = fs::read_to_string(top().join("packaging/debian/control")).unwrap();
         let names = packages(&control);
         for name in ["common", "node", "api", "worker"] {

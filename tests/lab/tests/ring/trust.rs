@@ -24,12 +24,14 @@ tree.stop()
 const CERTIFICATES: &str = r#"
 set -e
 cd "$1"; shift
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -subj '/CN=PVC authority' \
-    -keyout ca-key.pem -out ca.pem
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 \
+    -subj '/CN=PVC authority' -keyout ca-key.pem -out ca.pem
 for node in "$@"; do
-    openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$node" -keyout "$node-key.pem" -out "$node.csr"
-    openssl x509 -req -in "$node.csr" -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 825 -out "$node.pem" \
-        -extfile <(echo "subjectAltName=DNS:$node,DNS:$node.cluster.lab,IP:10.99.1.${node#pvchv}")
+    openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$node" \
+        -keyout "$node-key.pem" -out "$node.csr"
+    openssl x509 -req -in "$node.csr" -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 825 \
+        -out "$node.pem" -extfile \
+        <(echo "subjectAltName=DNS:$node,DNS:$node.cluster.lab,IP:10.99.1.${node#pvchv}")
 done
 "#;
 

@@ -29,7 +29,8 @@ mkdir -p "$0/over"
 mount -t tmpfs pvc-test "$0/over"
 for dir in "$@"; do
     mkdir -p "$0/over$dir".{upper,work}
-    mount -t overlay overlay -o "lowerdir=$dir,upperdir=$0/over$dir.upper,workdir=$0/over$dir.work" "$dir"
+    mount -t overlay overlay "$dir" \
+        -o "lowerdir=$dir,upperdir=$0/over$dir.upper,workdir=$0/over$dir.work"
 done
 rm -rf /etc/pvc /var/lib/pvc /var/lib/pvc-install /var/log/pvc /usr/local/bin/pvc{,d,-sim}
 echo ready

@@ -63,7 +63,10 @@ fn recovery(bench: &Bench) -> Result<Recovery> {
     let failed = SystemTime::now();
     node::power_off(lab, victim)?;
     wait_until("the VMs run elsewhere", LIMIT, || {
-        let is_elsewhere = |guest: &&str| matches!(ask::running_on(lab, guest).as_slice(), [one] if *one != victim.text);
+        let is_elsewhere = |guest: &&str| match ask::running_on(lab, guest).as_slice() {
+            [one] => *one != victim.text,
+            _ => false,
+        };
         Ok(guests.iter().all(is_elsewhere))
     })?;
     let started =

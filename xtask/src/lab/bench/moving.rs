@@ -70,7 +70,7 @@ impl<'a> Twin<'a> {
             's#<uuid>.*</uuid>##' >/tmp/twin.xml
             virsh create /tmp/twin.xml"
         );
-        ask::forget_console(&bench.lab, TWIN);
+        ask::clear_console(&bench.lab, TWIN);
         shell(bench, at, &script)?;
         wait_until("the twin counts", LIMIT, || {
             Ok(ask::last_beat(&bench.lab, TWIN, &at.text).is_some())

@@ -140,7 +140,7 @@ impl Stage {
         for guest in guests {
             match ask::running_on(&self.lab, guest).as_slice() {
                 [] => {
-                    ask::forget_console(&self.lab, guest);
+                    ask::clear_console(&self.lab, guest);
                     self.define(guest, &awake, node)?;
                     self.pvc(&awake, &format!("vm start {guest} --wait"))?;
                 }
