@@ -38,7 +38,8 @@ impl Holder {
         memory_of(self.child.id())
     }
 
-    /// Its resident memory without what it maps from files: copies of one program share that.
+    /// Resident memory of the process without what it maps from files: copies of one program share
+    /// that.
     pub fn private_memory(&self) -> Result<u64> {
         status_of(self.child.id(), "RssAnon:")
     }

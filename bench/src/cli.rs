@@ -78,7 +78,11 @@ pub fn figures(place: &Place, pvc: &Path, scale: &Scale) -> Result<Vec<Figure>> 
 fn write_connection(home: &Path, port: u16) -> Result<()> {
     let store = json!({
         "bench": {
-            "api_key": KEY, "description": "benchmark", "host": "127.0.0.1", "port": port, "scheme": "http",
+            "api_key": KEY,
+            "description": "benchmark",
+            "host": "127.0.0.1",
+            "port": port,
+            "scheme": "http",
         }
     });
     Ok(std::fs::write(home.join("pvc.json"), format!("{store:#}\n"))?)

@@ -10,7 +10,7 @@ use pvc_ports::{
 };
 use tokio::sync::watch;
 
-/// How many requests of each kind were made. A request for many paths is one.
+/// Numbers of requests of each kind. A request for many paths is one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Requests {
     pub reads: u64,
@@ -22,7 +22,7 @@ impl Requests {
         self.reads + self.writes
     }
 
-    /// What was asked since `before`.
+    /// Requests since `before`.
     pub fn since(self, before: Requests) -> Requests {
         Requests { reads: self.reads - before.reads, writes: self.writes - before.writes }
     }

@@ -23,19 +23,19 @@ use process::{Daemon, Memory};
 /// The daemon makes this folder; it is removed again if it is empty.
 const RUN: &str = "/run/pvc";
 
-/// What the daemons of a node may take in all, in a cluster of the usual size.
+/// Memory that the daemons of a node may take in all, in a cluster of the usual size.
 const BUDGET: Budget = Budget::Bytes(60_000_000);
 
 /// A node's daemons in a cluster, by their roles.
 const ROLES: [&str; 3] = ["node", "api", "worker"];
 
-/// How long the API may take until it answers.
+/// Time that the API may take until it answers.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// How often all VMs get new statistics before the memory counts.
+/// Number of times that all VMs get new statistics before the memory counts.
 const ROUNDS_OF_STATISTICS: usize = 5;
 
-/// What it takes to begin, and what it takes after work.
+/// Memory that a daemon takes to begin, and after work.
 struct Taken {
     fresh: Memory,
     used: Memory,
@@ -144,7 +144,7 @@ fn when_it_answers(port: u16) -> Result<Client> {
     }
 }
 
-/// What the nodes of a cluster write all the time.
+/// Writes what the nodes of a cluster write all the time.
 fn work(source: &Source) -> Result<()> {
     runtime()?.block_on(async {
         let tree = source.open().await?;
@@ -157,7 +157,7 @@ fn work(source: &Source) -> Result<()> {
     })
 }
 
-/// What somebody who looks at everything asks the API.
+/// Asks the API what somebody asks who looks at everything.
 fn ask(client: &mut Client, scale: &Scale) -> Result<()> {
     for path in ["/api/v1/vm", "/api/v1/status", "/api/v1/metrics", "/api/v1/node"] {
         for _ in 0..scale.requests.div_ceil(5) {

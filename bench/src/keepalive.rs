@@ -1,4 +1,4 @@
-//! What a node asks of its tree to say that it is alive: the real node role, over a played machine.
+//! Cost of a keepalive in requests to the tree: the real node role, over a played machine.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::report::{Budget, Figure, Quantity};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the node may take to be up and at rest.
+/// Time that the node may take to be up and at rest.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The keepalive of a node with many running VMs against that of one with few.

@@ -55,7 +55,7 @@ struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// What copies of this program do for it.
+/// Tasks of the copies of this program.
 #[derive(Debug, clap::Subcommand)]
 enum Role {
     /// Opens a tree, or a store on it, and keeps it open.
@@ -123,7 +123,7 @@ fn machine() -> String {
     format!("{profile} on {cpus} CPUs")
 }
 
-/// How busy the machine is: when others work, too, the slowest hundredths are not ours.
+/// Load of the machine: when others work, too, the slowest hundredths are not ours.
 fn load() -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split(' ').next().unwrap_or("unknown").to_owned()

@@ -8,19 +8,19 @@ use pvc_ports::Clock;
 
 use crate::report::Spread;
 
-/// How large and how often: the real thing, or just enough to see that every figure is made.
+/// Sizes and repetitions: the real thing, or just enough to see that every figure is made.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
     /// The sizes of the clusters, ascending.
     pub vms: [usize; 4],
-    /// How often each HTTP request is made.
+    /// Number of times that each HTTP request is made.
     pub requests: usize,
-    /// How often each program is started.
+    /// Number of times that each program is started.
     pub starts: usize,
-    /// How often the whole tree is read.
+    /// Number of times that the whole tree is read.
     pub sweeps: usize,
-    /// How many readings of a cache make one sample; a single one is shorter than the clock can
-    /// tell.
+    /// Number of readings of a cache that make one sample; a single one is shorter than the clock
+    /// can tell.
     pub batch: usize,
     pub keepalives: usize,
 }

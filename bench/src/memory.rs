@@ -1,4 +1,4 @@
-//! What the cache costs in memory.
+//! Memory of the cache.
 
 use anyhow::Result;
 
@@ -6,12 +6,12 @@ use crate::child::{self, Holder};
 use crate::place::{Place, Source, open_store, runtime};
 use crate::report::{Figure, Quantity, grouped};
 
-/// How much of a daemon a holder is.
+/// Part of a daemon that a holder is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Held {
     /// The connection to the tree; an embedded tree is all in memory.
     Tree,
-    /// That and the cache.
+    /// The connection and the cache.
     Store,
 }
 

@@ -1,4 +1,4 @@
-//! Where a tree is, and made-up clusters to fill it with.
+//! Place of a tree, and made-up clusters to fill it with.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ impl Kind {
     }
 }
 
-/// How a process reaches a tree. Its text is what child processes are given.
+/// Way in which a process reaches a tree. Its text is what child processes are given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     Embedded(PathBuf),
@@ -97,7 +97,7 @@ impl Place {
         Ok(Place { shape, source, _server: server, directory })
     }
 
-    /// Where everything of it is; an embedded tree is in the folder `tree`.
+    /// Directory of everything of it; an embedded tree is in the folder `tree`.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }

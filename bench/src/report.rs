@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 pub enum Quantity {
     Time(Spread),
     Bytes(u64),
-    /// How many, of what the figure's name says.
+    /// Number of what the figure's name says.
     Count(f64),
 }
 
@@ -38,7 +38,7 @@ impl Spread {
         Spread { p50: part(self.p50), p99: part(self.p99), samples: self.samples }
     }
 
-    /// What is left when `other` was part of every measurement.
+    /// Returns what is left when `other` was part of every measurement.
     pub fn without(self, other: Spread) -> Self {
         let p50 = self.p50.saturating_sub(other.p50);
         // The slow ones of both rarely fall together: only what is usual may be taken off.
@@ -81,12 +81,12 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// What a figure may be at most.
+/// Largest value that a figure may have.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {
-    /// Of the slowest hundredth.
+    /// Time of the slowest hundredth.
     P99(Duration),
-    /// Of the median.
+    /// Time of the median.
     P50(Duration),
     Bytes(u64),
     Count(f64),
@@ -115,7 +115,7 @@ impl fmt::Display for Budget {
     }
 }
 
-/// One line of the report.
+/// A line of the report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
     pub name: String,
@@ -127,7 +127,7 @@ pub struct Figure {
 #[derive(Debug, Clone, PartialEq)]
 enum Outcome {
     Measured(Quantity),
-    /// Why it could not be.
+    /// Reason for which it could not be measured.
     Missing(String),
 }
 
@@ -150,7 +150,7 @@ impl Figure {
         Figure { name: name.into(), outcome, reference: None, budget: None }
     }
 
-    /// What the measured quantity is set against.
+    /// Sets the measured quantity against a reference.
     pub fn against(mut self, what: impl Into<String>, reference: Quantity) -> Self {
         self.reference = Some((what.into(), reference));
         self
@@ -161,7 +161,7 @@ impl Figure {
         self
     }
 
-    /// How many times the reference it is.
+    /// Ratio of the figure to its reference.
     pub fn ratio(&self) -> Option<f64> {
         let (Outcome::Measured(measured), Some((_, reference))) = (&self.outcome, &self.reference)
         else {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pvc_model::vm::VmRecord;
 use pvc_store::{Report, Store, StoreError};
 
-/// What makes statistics differ from those before.
+/// Mark by which statistics differ from those before.
 const MARK: &str = ", \"round\": 1";
 
 /// Gives `vms` of the running VMs other statistics than those of another `round`, other VMs in each

@@ -17,12 +17,12 @@ use toml::value::Datetime;
 
 use crate::run;
 
-/// Our copy, from the top of the checkout.
+/// Path of our copy, from the top of the checkout.
 pub const COPY: &str = "docs/dev/advisories.toml";
 
 const DATABASE: &str = "https://github.com/rustsec/advisory-db";
 
-/// From how many days on the copy counts as old.
+/// Number of days from which on the copy counts as old.
 const OLD: i64 = 90;
 
 const HEADER: &str = "\
@@ -33,7 +33,7 @@ const HEADER: &str = "\
 # holds, and the advisory is adapted from GitHub's, https://github.com/advisories.
 ";
 
-/// What RustSec's database said on one day of the crates that we used then.
+/// State of RustSec's database on one day, for the crates that we used then.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Advisories {
@@ -55,12 +55,12 @@ struct Advisory {
     patched: Vec<VersionReq>,
     #[serde(default)]
     unaffected: Vec<VersionReq>,
-    /// If not the database's own.
+    /// License of the advisory, if not the database's own.
     license: Option<String>,
     source: String,
 }
 
-/// What an advisory is that is no vulnerability.
+/// Kind of an advisory that is no vulnerability.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Informational {
@@ -77,7 +77,7 @@ pub struct Ignored {
     reason: String,
 }
 
-/// What the advisories say of the versions that we use, in words.
+/// Findings of the advisories about the versions that we use, in words.
 #[derive(Debug, Default, PartialEq)]
 pub struct Findings {
     pub failures: Vec<String>,
@@ -121,7 +121,7 @@ impl Advisories {
                     continue;
                 }
                 met.insert(id);
-                let what = format!("`{name}` {version}: {}", advisory.told());
+                let what = format!("`{name}` {version}: {}", advisory.summary());
                 match (ignored.iter().find(|it| it.id == *id), advisory.informational) {
                     (Some(Ignored { reason, .. }), _) => {
                         findings.warnings.push(format!("{what}; ignored: {reason}"));
@@ -148,7 +148,7 @@ impl Advisories {
         findings
     }
 
-    /// How many advisories there are, on how many crates, and as of when.
+    /// Returns how many advisories there are, on how many crates, and as of when.
     pub fn extent(&self) -> String {
         let crates: BTreeSet<_> = self.advisories.iter().map(|it| &it.package).collect();
         let (advisories, crates) = (self.advisories.len(), crates.len());
@@ -163,7 +163,7 @@ impl Advisories {
         }))
     }
 
-    /// What [`Advisories::read`] reads.
+    /// Returns the text that [`Advisories::read`] reads.
     fn written(&self) -> String {
         let list = |requirements: &[VersionReq]| {
             requirements.iter().map(quoted).collect::<Vec<_>>().join(", ")
@@ -205,7 +205,7 @@ impl Advisory {
     }
 
     /// The advisory in one line: id, title, what is patched, where more is said.
-    fn told(&self) -> String {
+    fn summary(&self) -> String {
         let Self { id, title, .. } = self;
         let patched = match self.patched.as_slice() {
             [] => "in no version".to_owned(),
@@ -281,7 +281,7 @@ fn clone() -> Result<PathBuf> {
     Ok(place)
 }
 
-/// What git says of the commit that is checked out, in its `format`.
+/// Asks git about the commit that is checked out, in its `format`.
 fn head(checkout: &Path, format: &str) -> Result<String> {
     let mut git = run::command("git");
     git.arg("-C").arg(checkout).args(["log", "-1", &format!("--format={format}")]);
@@ -308,7 +308,7 @@ fn published(checkout: &Path, crates: &BTreeSet<String>, commit: &str) -> Result
     Ok(advisories)
 }
 
-/// One file of the database: TOML in a fence, and a title after it.
+/// Reads one file of the database: TOML in a fence, and a title after it.
 ///
 /// `None` if the advisory was withdrawn.
 fn one(text: &str, source: String) -> Result<Option<Advisory>> {

@@ -1,4 +1,4 @@
-//! What must hold before a change is handed in.
+//! Checks that must pass before a change is handed in.
 
 use std::process::Command;
 

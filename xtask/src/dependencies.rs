@@ -1,5 +1,5 @@
-//! What we depend on, against the rules of `deny.toml`: licences, banned crates, where crates come
-//! from, and advisories.
+//! Check of what we depend on against the rules of `deny.toml`: licences, banned crates, where
+//! crates come from, and advisories.
 //!
 //! The rules are written for `cargo deny check`, whose own build takes minutes and whose advisories
 //! come from a repository that a machine for tests may not reach. So its four checks are made here
@@ -17,7 +17,7 @@ use spdx::{Expression, ParseMode};
 use crate::advisories::{self, Advisories, Ignored};
 use crate::run;
 
-/// Where crates may come from unless `deny.toml` says otherwise, as cargo writes it.
+/// Registry that crates may come from unless `deny.toml` says otherwise, as cargo writes it.
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 #[derive(Debug, Deserialize)]
@@ -97,7 +97,7 @@ enum Deny {
     Deny,
 }
 
-/// What cargo says of the crates in `Cargo.lock`.
+/// Metadata of cargo about the crates in `Cargo.lock`.
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -205,7 +205,7 @@ fn broken(rules: &Rules, package: &Package) -> Vec<String> {
         .collect()
 }
 
-/// Why we may not use `package`, if we may not.
+/// Reason for which we may not use `package`, if we may not.
 fn unlicensed(rules: &Rules, package: &Package) -> Option<String> {
     let Some(text) = &package.license else { return Some("names no licence".to_owned()) };
     // What crates have: names that SPDX has given up since, and `/` for a choice.

@@ -44,13 +44,20 @@ Usage: cargo xtask COMMAND
   completions [DIRECTORY]           write the shell completions of `pvc` to target/completions
 ";
 
-/// Whoever stops reading has what he wants: `cargo xtask lab status | head` is no bug of ours.
+/// Exit code of a program that SIGPIPE has ended, as a shell gives it: 128 and the signal.
+const BROKEN_PIPE: i32 = 128 + 13;
+
+/// Exit code if the command line makes no sense.
+const USAGE_ERROR: u8 = 2;
+
+/// Ends the process when nobody reads: whoever stops reading has what he wants:
+/// `cargo xtask lab status | head` is no bug of ours.
 fn end_when_nobody_reads() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if panic.payload_as_str().is_some_and(|text| text.starts_with("failed printing to stdout"))
         {
-            std::process::exit(141); // as if SIGPIPE had ended us
+            std::process::exit(BROKEN_PIPE);
         }
         usual(panic);
     }));
@@ -86,7 +93,7 @@ fn main() -> ExitCode {
         }
         _ => {
             eprintln!("error: `{}` is not something xtask does\n\n{USAGE}", arguments.join(" "));
-            return ExitCode::from(2);
+            return ExitCode::from(USAGE_ERROR);
         }
     };
     match done {

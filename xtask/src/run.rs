@@ -11,7 +11,7 @@ pub fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies one level below the top")
 }
 
-/// Where cargo puts what it builds.
+/// Directory in which cargo puts what it builds.
 pub fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(directory) => top().join(directory),
@@ -43,7 +43,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// As [`run`], and returns what it wrote to its standard output.
+/// Runs as [`run`] does, and returns what it wrote to its standard output.
 pub fn output(command: &mut Command) -> Result<Vec<u8>> {
     let name = name(command);
     let output = command.stderr(std::process::Stdio::inherit()).output();

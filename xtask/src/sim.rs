@@ -10,7 +10,8 @@ pub fn seeds(arguments: &[String]) -> Result<()> {
     simulation("seeds", arguments)
 }
 
-/// As [`seeds`]: has it play the stories in these folders, or all below `scenarios`.
+/// Runs the simulator as [`seeds`] does: has it play the stories in these folders, or all below
+/// `scenarios`.
 pub fn stories(arguments: &[String]) -> Result<()> {
     simulation("stories", arguments)
 }

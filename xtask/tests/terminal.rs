@@ -1,4 +1,4 @@
-//! How xtask behaves where one types it.
+//! Behaviour of xtask where one types it.
 
 use std::process::{Command, Stdio};
 

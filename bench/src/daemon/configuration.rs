@@ -12,8 +12,8 @@ pub fn standalone(directory: &Path, api_port: u16, key: &str) -> String {
     )
 }
 
-/// One of a cluster's nodes, on the ZooKeeper at `zookeeper_port` of this machine. It is no
-/// coordinator: one would start ZooKeeper's service and others.
+/// Writes the configuration of a cluster's node, on the ZooKeeper at `zookeeper_port` of this
+/// machine. It is no coordinator: one would start ZooKeeper's service and others.
 pub fn cluster(
     directory: &Path,
     host: &str,

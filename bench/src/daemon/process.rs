@@ -14,18 +14,18 @@ use nix::unistd::Pid;
 
 use crate::measure::now;
 
-/// How long a daemon may take until it says that it is ready.
+/// Time that a daemon may take until it says that it is ready.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long to listen to a daemon before looking whether it still runs.
+/// Time to listen to a daemon before looking whether it still runs.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The resident memory of a process, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
     pub all: u64,
-    /// As `all`, but what several processes share is divided among them: the only number that may
-    /// be added up over copies of one program.
+    /// Memory as `all`, but what several processes share is divided among them: the only number
+    /// that may be added up over copies of one program.
     pub share: u64,
 }
 
@@ -54,7 +54,7 @@ impl Sum for Memory {
 pub struct Daemon {
     child: Child,
     role: String,
-    /// What it tells its service manager, which is us.
+    /// Socket for what the daemon tells its service manager, which is us.
     told: UnixDatagram,
     log: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! What the API's replies cost, beside plain replies of the same size.
+//! Cost of the API's replies, beside plain replies of the same size.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const METRICS: &str = "/api/v1/metrics";
 /// Requests that are made before those that count: the first ones find caches empty.
 const WARM_UP: usize = 3;
 
-/// How long a client rests between two requests while records change.
+/// Time for which a client rests between two requests while records change.
 const PACE: Duration = Duration::from_millis(20);
 
 /// A reply and a plain one of the same size, requested in turn.
@@ -195,7 +195,7 @@ fn listed(client: &mut Client, plain: &mut PlainServer, rounds: usize) -> Result
     Ok((size, pair))
 }
 
-/// How often the API asks the tree when it is asked for what is recorded.
+/// Measures how often the API asks the tree when it is asked for what is recorded.
 fn tree_requests(server: &mut ApiServer, scale: &Scale) -> Result<Figure> {
     let one = format!("{LIST}/{}", Shape::vm_name(0));
     let paths = [LIST, &one, STATUS, METRICS, "/api/v1/node", "/api/v1/tasks"];

@@ -25,10 +25,10 @@ use crate::counting::{CountingTree, Requests};
 use crate::place::{Source, open_store, runtime};
 use crate::statistics;
 
-/// What opens the API.
+/// Key of the API.
 pub const KEY: &str = "b6c4a3f2-bench";
 
-/// How often VMs have new statistics that have them all the time.
+/// Time between two changes of the statistics of VMs that have new ones all the time.
 const EACH: Duration = Duration::from_secs(1);
 
 /// The served API, seen from the one who measures.
@@ -59,7 +59,7 @@ impl ApiServer {
         self.holder.memory()
     }
 
-    /// What the process has asked of its tree.
+    /// Requests of the process to its tree.
     pub fn tree_requests(&mut self) -> Result<Requests> {
         let counted: Value = serde_json::from_slice(self.side.get("/requests")?)?;
         let count = |name: &str| {
@@ -186,7 +186,7 @@ async fn plain(State(made): State<Made>, Path(bytes): Path<usize>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], made.slice(..bytes)).into_response()
 }
 
-/// What the API's process tells about itself.
+/// State that the API's process tells about itself.
 #[derive(Clone)]
 struct Side {
     tree: Arc<CountingTree>,

@@ -20,7 +20,7 @@ use crate::zookeeper_server::KEEPER;
 
 const START_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long a command of Ceph's own may take.
+/// Seconds that a command of Ceph's own may take.
 const COMMAND_LIMIT: &str = "10";
 
 /// The OSD's disk, in a file without contents.
@@ -34,7 +34,7 @@ pub enum Daemon {
     Osd,
 }
 
-/// One cluster. Ends with the value.
+/// A running Ceph. Ends with the value.
 #[derive(Debug)]
 pub struct CephCluster {
     dir: PathBuf,
@@ -99,7 +99,7 @@ impl CephCluster {
         self.signal(daemon, Signal::SIGCONT)
     }
 
-    /// What `ceph` prints for `args`.
+    /// Runs `ceph` with `args` and returns what it prints.
     pub fn ceph(&self, args: &[&str]) -> io::Result<String> {
         let args = [&["--connect-timeout", COMMAND_LIMIT][..], args].concat();
         self.run("ceph", &args)

@@ -1,5 +1,4 @@
-//! What every [`Hypervisor`] keeps to, with a guest that really runs (or is simulated as if it
-//! did).
+//! Contract of every [`Hypervisor`], with a guest that really runs (or is simulated as if it did).
 
 #![allow(clippy::disallowed_methods, reason = "real adapters work in real time")]
 
@@ -21,14 +20,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Makes the XML of a guest with this UUID and name.
 pub type GuestXml = Box<dyn Fn(Uuid, &str) -> String + Send + Sync>;
 
-/// What the suite needs from whoever runs it.
+/// Things that the suite needs from whoever runs it.
 pub struct HypervisorFixture {
     /// The guest has a VNC display, obeys its power button once it has booted, and answers `pong`
     /// to a line `ping` on its serial console.
     pub guest: GuestXml,
     /// The XML of a disk of [`SPARE_BYTES`] bytes that can be plugged into it, with target `sdb`.
     pub spare_disk: String,
-    /// How long the guest may take to boot, and to go down.
+    /// Time that the guest may take to boot, and to go down.
     pub time_limit: Duration,
 }
 
@@ -283,11 +282,11 @@ impl Suite {
     }
 }
 
-/// What the suite for two hypervisors needs from whoever runs it.
+/// Things that the suite for two hypervisors needs from whoever runs it.
 pub struct MigrationFixture {
     /// A guest without disks, or with disks that both sides reach.
     pub guest: GuestXml,
-    /// Where the first hypervisor reaches the second, and the second the first.
+    /// Names by which the first hypervisor reaches the second, and the second the first.
     pub hosts: (String, String),
     /// A host where nobody listens.
     pub nobody: String,

@@ -1,4 +1,4 @@
-//! One suite per port, run against every adapter.
+//! Contract suites, one per port, run against every adapter.
 //!
 //! Beside the suites stand the things that their tests share: a real ZooKeeper server, a real Ceph,
 //! and a proxy that cuts connections.

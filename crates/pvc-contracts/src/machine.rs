@@ -1,4 +1,4 @@
-//! What every [`Clock`], [`Host`], [`Random`] and [`Exec`] keeps to: the ports of one machine.
+//! Contract of every [`Clock`], [`Host`], [`Random`] and [`Exec`]: the ports of one machine.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use pvc_ports::{Clock, Command, Exec, ExecError, Host, Random};
 /// Long enough to be measured, short enough to be slept in a test.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// What a clock that is given in parts of a nanosecond may be off by.
+/// Error that a clock may have that is given in parts of a nanosecond.
 const ROUNDING: Duration = Duration::from_micros(1);
 
 /// 2023-11-14: no machine's wall clock is behind that.

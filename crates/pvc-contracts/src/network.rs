@@ -1,4 +1,4 @@
-//! What every [`Network`] keeps to, on a machine (or a network namespace) with nothing to lose.
+//! Contract of every [`Network`], on a machine (or a network namespace) with nothing to lose.
 
 #![allow(clippy::disallowed_methods, reason = "real adapters work in real time")]
 
@@ -12,7 +12,7 @@ use pvc_model::link::{
 };
 use pvc_ports::{Network, NetworkError};
 
-/// What the suite needs from whoever runs it.
+/// Things that the suite needs from whoever runs it.
 pub struct NetworkFixture {
     /// A link that may be a port of a bridge, switched off and without addresses.
     pub device: String,

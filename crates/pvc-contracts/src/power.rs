@@ -1,14 +1,14 @@
-//! What every [`Power`] keeps to, with a machine that may be switched off.
+//! Contract of every [`Power`], with a machine that may be switched off.
 
 use std::sync::Arc;
 
 use pvc_ports::{Bmc, Power, PowerError};
 
-/// What the suite needs from whoever runs it.
+/// Things that the suite needs from whoever runs it.
 pub struct PowerFixture {
-    /// Of a machine that is on, and may be switched off and on.
+    /// BMC of a machine that is on, and may be switched off and on.
     pub bmc: Bmc,
-    /// What that machine itself says: whether it is on.
+    /// Asks the machine itself whether it is on.
     pub is_really_on: Box<dyn Fn() -> bool + Send + Sync>,
     /// Takes every command and does nothing. Its machine is on.
     pub ignoring: Bmc,

@@ -10,11 +10,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What the proxy does with connections.
+/// Treatment of connections by the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
     Pass,
-    /// What the client says reaches the server; what the server says is thrown away.
+    /// Messages of the client reach the server; what the server says is thrown away.
     SwallowAnswers,
     /// Open connections are cut, new ones are refused.
     Cut,

@@ -1,4 +1,4 @@
-//! What every [`Services`] keeps to, with units that do nothing.
+//! Contract of every [`Services`], with units that do nothing.
 
 #![allow(clippy::disallowed_methods, reason = "real adapters work in real time")]
 
@@ -18,7 +18,7 @@ pub struct ServicesFixture {
     pub failing: String,
 }
 
-/// How long a call may take, and a state that is waited for.
+/// Time that a call may take, and a state that is waited for.
 const SECONDS: Duration = Duration::from_secs(15);
 
 /// Runs the whole suite.

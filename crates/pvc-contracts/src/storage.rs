@@ -1,4 +1,4 @@
-//! What every Storage must do.
+//! Contract of every Storage.
 //!
 //! A test of an adapter implements [`StorageFixture`] and calls [`storage_contract`]. Each rule is
 //! a function of its own and works in pools of its own, so that one can be run alone.

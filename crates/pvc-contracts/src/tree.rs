@@ -1,4 +1,4 @@
-//! What every Tree must do, whoever keeps it.
+//! Contract of every Tree, whoever keeps it.
 //!
 //! [`tree_contract!`](crate::tree_contract) makes a test of each rule; [`all`] runs them one after
 //! the other, for trees that are slow to start. The rules share a tree: each works below a root of
@@ -18,7 +18,7 @@ use pvc_ports::{
 };
 use tokio::time::timeout;
 
-/// How long something may take that should happen soon.
+/// Time that something may take that should happen soon.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A tree to try the rules on.
@@ -634,7 +634,10 @@ pub async fn an_invalid_path_is_refused_everywhere(fixture: &dyn TreeFixture) {
         "/\u{e000}",
     ];
     for path in bad {
-        let bad_path = |error: &TreeError| matches!(error, TreeError::BadPath { path: named } if named == path);
+        let bad_path = |error: &TreeError| match error {
+            TreeError::BadPath { path: named } => named == path,
+            _ => false,
+        };
         let many = [root.clone(), path.to_owned()];
         assert!(tree.get(path).await.as_ref().is_err_and(bad_path), "get of {path:?}");
         assert!(tree.get_many(&many).await.as_ref().is_err_and(bad_path), "get_many of {path:?}");

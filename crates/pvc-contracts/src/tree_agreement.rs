@@ -57,7 +57,7 @@ impl Dice {
         self.next() % limit
     }
 
-    /// One of a few paths, so that operations meet each other.
+    /// Chooses one of a few paths, so that operations meet each other.
     fn path(&mut self, root: &str) -> String {
         let mut path = root.to_owned();
         for _ in 0..=self.below(3) {
@@ -86,7 +86,7 @@ impl Dice {
     }
 }
 
-/// What can be compared: everything but the numbers of changes and sessions.
+/// Returns what can be compared: everything but the numbers of changes and sessions.
 fn outcome(result: Result<Vec<Done>, MultiError>) -> Result<Vec<String>, (usize, String)> {
     match result {
         Ok(done) => Ok(done.iter().map(shown).collect()),

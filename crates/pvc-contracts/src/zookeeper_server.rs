@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const CLASS_PATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:/usr/share/java/netty-codec.jar";
+const CLASS_PATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:\
+                          /usr/share/java/netty-codec.jar";
 /// Five copies of the largest request fit. With less a server that takes one dies of it.
 const HEAP: &str = "-Xmx1536m";
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -26,7 +27,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const KEEPER: &str =
     r#"log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!; read -r _; kill -9 $!; wait"#;
 
-/// One server. Ends with the value.
+/// A running ZooKeeper server. Ends with the value.
 #[derive(Debug)]
 pub struct ZookeeperServer {
     dir: PathBuf,
@@ -35,7 +36,7 @@ pub struct ZookeeperServer {
     running: Option<Running>,
 }
 
-/// Where it speaks TLS, too.
+/// Port and files of the server's TLS.
 #[derive(Debug)]
 struct Secure {
     port: u16,
@@ -58,9 +59,9 @@ impl ZookeeperServer {
         ZookeeperServer::start_with(dir, None)
     }
 
-    /// As [`start`](ZookeeperServer::start); it also speaks TLS on a port of its own, shows
-    /// `server.pem` of `certificates`, a certificate with its key, and asks clients for one that
-    /// `ca.pem` has signed.
+    /// Starts as [`start`](ZookeeperServer::start) does; the server also speaks TLS on a port of
+    /// its own, shows `server.pem` of `certificates`, a certificate with its key, and asks clients
+    /// for one that `ca.pem` has signed.
     ///
     /// # Errors
     /// As [`start`](ZookeeperServer::start).
@@ -173,8 +174,9 @@ impl ZookeeperServer {
         let data = self.dir.join("data");
         fs::create_dir_all(&data)?;
         let text = format!(
-            "tickTime=1000\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n\
-             admin.enableServer=false\n4lw.commands.whitelist=srvr,ruok,mntr,wchs,cons,dump\n",
+            "tickTime=1000\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\n\
+             maxClientCnxns=0\nadmin.enableServer=false\n\
+             4lw.commands.whitelist=srvr,ruok,mntr,wchs,cons,dump\n",
             data.display(),
             self.port
         );

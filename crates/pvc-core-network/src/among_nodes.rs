@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 const FAULT: &str = "VMS_ON_CORE_NETWORKS";
 
-/// How many of them are named.
+/// Number of VMs that are named.
 const NAMED: usize = 10;
 
 /// Works until `end`.
@@ -22,7 +22,7 @@ pub async fn run(context: Context, end: CancellationToken) {
     }
 }
 
-/// What there is to say of them; `None` if there is none.
+/// Describes the VMs; `None` if there are none.
 fn message(cluster: &Cluster) -> Option<String> {
     let found: Vec<String> = cluster
         .vms

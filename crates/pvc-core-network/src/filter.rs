@@ -9,7 +9,7 @@ use pvc_ports::{Firewall, FirewallError, Ports};
 use pvc_role::{Alarm, Context};
 use tokio_util::sync::CancellationToken;
 
-/// How often the filter is looked at.
+/// Time between two looks at the filter.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Loads the filter once, before the services that it is for. What fails is logged, and tried again
@@ -49,8 +49,8 @@ fn in_words(error: &FirewallError) -> String {
     format!("packet filter: {}", with_causes(error))
 }
 
-/// What the kernel showed after it was loaded: the words are the kernel's, not those that were
-/// loaded.
+/// Ruleset that the kernel showed after it was loaded: the words are the kernel's, not those that
+/// were loaded.
 #[derive(Default)]
 struct Keeper {
     loaded: Option<String>,

@@ -12,33 +12,33 @@ use pvc_ports::{Network, NetworkError, Ports, UnitState};
 use pvc_role::{Alarm, Context};
 use tokio_util::sync::CancellationToken;
 
-/// How long the networks may take to stand. Then the start goes on without what is missing: a node
+/// Time that the networks may take to stand. Then the start goes on without what is missing: a node
 /// with a broken cable is better off with a daemon.
 const CEILING: Duration = Duration::from_secs(10);
 
-/// How long a pass waits for the one before to take effect, or for a device to appear.
+/// Time for which a pass waits for the one before to take effect, or for a device to appear.
 const POLL: Duration = Duration::from_millis(500);
 
-/// How often the networks are looked at while the node runs.
+/// Time between two looks at the networks while the node runs.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a step that had to be taken back is not tried again, and at most: each time takes a
-/// card out of service for a moment.
+/// Shortest and longest time for which a step that had to be taken back is not tried again: each
+/// time takes a card out of service for a moment.
 const FIRST_REST: Duration = Duration::from_secs(10);
 const LONGEST_REST: Duration = Duration::from_secs(300);
 
-/// How long a network may be down before that is a fault.
+/// Time for which a network may be down before that is a fault.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// The distribution's DNS and DHCP server. It takes the ports that the networks of VMs need.
 const FOREIGN_DNSMASQ: &str = "dnsmasq.service";
 
-/// What a pass found, did, and could not do.
+/// Result of a pass: what it found, did, and could not do.
 #[derive(Debug, Default)]
 struct Pass {
     done: Vec<NetworkStep>,
     findings: BTreeSet<NetworkFinding>,
-    /// What failed, in words.
+    /// Steps that failed, in words.
     failed: Vec<String>,
     /// The steps that were taken back because what they are for failed, with that in words.
     taken_back: Vec<(NetworkStep, String)>,
@@ -50,8 +50,8 @@ impl Pass {
         self.done.is_empty() && self.failed.is_empty()
     }
 
-    /// Why a network does not stand, if one does not.
-    fn trouble(&self) -> Option<String> {
+    /// Reason for which a network does not stand, if one does not.
+    fn down_reason(&self) -> Option<String> {
         let cut_off =
             self.findings.iter().filter(|finding| finding.cuts_off()).map(ToString::to_string);
         let all: Vec<String> = cut_off.chain(self.failed.iter().cloned()).collect();
@@ -73,21 +73,21 @@ struct Rests(Vec<Rest>);
 #[derive(Debug)]
 struct Rest {
     step: NetworkStep,
-    /// What failed, in words.
+    /// Failure, in words.
     why: String,
     pause: Duration,
     until: Duration,
 }
 
 impl Rests {
-    /// Why `step` is not tried now, if it is not.
+    /// Reason for which `step` is not tried now, if it is not.
     fn why_not(&self, step: &NetworkStep, now: Duration) -> Option<&str> {
         let rest = self.0.iter().find(|rest| rest.step == *step && now < rest.until)?;
         Some(&rest.why)
     }
 
     /// Remembers what a pass took back, ever longer, and forgets what it did.
-    fn learn(&mut self, pass: &Pass, now: Duration) {
+    fn record(&mut self, pass: &Pass, now: Duration) {
         self.0.retain(|rest| !pass.done.contains(&rest.step));
         for (step, why) in &pass.taken_back {
             let known =
@@ -111,7 +111,7 @@ pub async fn bring_up(networks: &CoreNetworks, ports: &Ports, shutdown: &Cancell
         }
         let in_time = ports.clock.monotonic() < until && !shutdown.is_cancelled();
         if (pass.is_idle() && !pass.waits()) || !in_time {
-            Complaints::default().hear(&pass);
+            Failures::default().log_new(&pass);
             break;
         }
         // A first pass shows what the second has to set on the links that it made. One that failed
@@ -147,24 +147,24 @@ pub async fn run(context: Context, networks: CoreNetworks, end: CancellationToke
     let mut keeper = Keeper::default();
     let mut turns = context.turns(&end);
     while turns.next(INTERVAL).await {
-        if let Some(trouble) = keeper.round(&networks, &context.ports).await {
-            let message = format!("node {}: {trouble}", context.name());
+        if let Some(reason) = keeper.round(&networks, &context.ports).await {
+            let message = format!("node {}: {reason}", context.name());
             context.raise_own("NETWORK", &message).await;
         }
     }
 }
 
-/// What was said already while the node runs.
+/// State of the keeper: what was said already while the node runs.
 struct Keeper {
     rests: Rests,
-    complaints: Complaints,
+    failures: Failures,
     alarm: Alarm,
 }
 
 impl Default for Keeper {
     fn default() -> Self {
-        let (rests, complaints) = (Rests::default(), Complaints::default());
-        Keeper { rests, complaints, alarm: Alarm::after(GRACE) }
+        let (rests, failures) = (Rests::default(), Failures::default());
+        Keeper { rests, failures, alarm: Alarm::after(GRACE) }
     }
 }
 
@@ -183,19 +183,19 @@ impl Keeper {
                  restarted or moved"
             );
         }
-        self.complaints.hear(&pass);
-        self.alarm.due(pass.trouble(), ports.clock.monotonic())
+        self.failures.log_new(&pass);
+        self.alarm.due(pass.down_reason(), ports.clock.monotonic())
     }
 }
 
-/// What was said already is not said again while it lasts.
+/// Failures that were logged already and are not logged again while they last.
 #[derive(Default)]
-struct Complaints {
+struct Failures {
     said: BTreeSet<String>,
 }
 
-impl Complaints {
-    fn hear(&mut self, pass: &Pass) {
+impl Failures {
+    fn log_new(&mut self, pass: &Pass) {
         let mut now: BTreeSet<String> = pass.failed.iter().cloned().collect();
         for finding in &pass.findings {
             let text = finding.to_string();
@@ -251,7 +251,7 @@ async fn pass(networks: &CoreNetworks, ports: &Ports, rests: &mut Rests) -> Pass
             }
         }
     }
-    rests.learn(&pass, now);
+    rests.record(&pass, now);
     pass
 }
 
@@ -468,13 +468,21 @@ mod tests {
             }
     }
 
+    fn becomes_a_port(change: &NetworkChange) -> bool {
+        matches!(change, NetworkChange::Master { link, master: Some(_) } if link == "ens4")
+    }
+
+    fn is_address_of(change: &NetworkChange, link: &str) -> bool {
+        matches!(change, NetworkChange::AddressAdded { link: of, .. } if of == link)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn without_a_bridge_for_it_a_machine_keeps_the_address_and_the_way_out_that_it_has() {
         let of_bridge: [fn(&NetworkChange) -> bool; 4] = [
             |change| matches!(change, NetworkChange::Created { link, .. } if link == "brupstream"),
             |change| matches!(change, NetworkChange::Up { link, .. } if link == "brupstream"),
-            |change| matches!(change, NetworkChange::Master { link, master: Some(_) } if link == "ens4"),
-            |change| matches!(change, NetworkChange::AddressAdded { link, .. } if link == "brupstream"),
+            becomes_a_port,
+            |change| is_address_of(change, "brupstream"),
         ];
         for (case, refuses) in of_bridge.into_iter().enumerate() {
             for metric in [0, 100] {
@@ -546,17 +554,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_that_is_refused_for_ever_does_not_take_the_card_out_of_service_every_few_seconds()
-     {
+    async fn an_address_that_is_refused_for_ever_takes_the_card_out_of_service_ever_less_often() {
         let network = reached_by_its_card(0).await;
-        network.set_refusing(
-            |change| matches!(change, NetworkChange::AddressAdded { link, .. } if link == "brupstream"),
-        );
+        network.set_refusing(|change| is_address_of(change, "brupstream"));
         let ports = on(&network);
-        let enslaved = || {
-            let is_port = |change: &&NetworkChange| matches!(change, NetworkChange::Master { link, master: Some(_) } if link == "ens4");
-            network.changes().iter().filter(is_port).count()
-        };
+        let enslaved = || network.changes().iter().filter(|change| becomes_a_port(change)).count();
         bring_up(&networks(), &ports, &CancellationToken::new()).await;
         assert_eq!(network.holder("10.0.2.1".parse().unwrap()).as_deref(), Some("brstorage"));
         let (mut keeper, at_start, mut told) = (Keeper::default(), enslaved(), Vec::new());
@@ -619,28 +621,28 @@ mod tests {
         let net = pvc_model::network_core::CoreNet::Storage;
         let missing = NetworkFinding::NoDevice { net, device: "ens6".to_owned() };
         let down = Pass { findings: [missing].into(), ..Pass::default() };
-        assert_eq!(alarm.due(down.trouble(), seconds(100)), None);
+        assert_eq!(alarm.due(down.down_reason(), seconds(100)), None);
         assert_eq!(
-            alarm.due(Pass::default().trouble(), seconds(110)),
+            alarm.due(Pass::default().down_reason(), seconds(110)),
             None,
             "it was mended in between"
         );
-        assert_eq!(alarm.due(down.trouble(), seconds(120)), None);
-        let said = alarm.due(down.trouble(), seconds(135));
+        assert_eq!(alarm.due(down.down_reason(), seconds(120)), None);
+        let said = alarm.due(down.down_reason(), seconds(135));
         assert_eq!(said.as_deref(), Some("the device `ens6` of the storage network is not there"));
-        assert_eq!(alarm.due(down.trouble(), seconds(140)), None);
-        assert!(alarm.due(down.trouble(), seconds(135) + pvc_role::REFRESH).is_some());
+        assert_eq!(alarm.due(down.down_reason(), seconds(140)), None);
+        assert!(alarm.due(down.down_reason(), seconds(135) + pvc_role::REFRESH).is_some());
     }
 
     #[test]
     fn a_complaint_is_made_once_and_taken_back() {
-        let mut complaints = Complaints::default();
+        let mut failures = Failures::default();
         let failing = Pass { failed: vec!["it failed".to_owned()], ..Pass::default() };
-        complaints.hear(&failing);
-        assert_eq!(complaints.said.len(), 1);
-        complaints.hear(&failing);
-        assert_eq!(complaints.said.len(), 1);
-        complaints.hear(&Pass::default());
-        assert!(complaints.said.is_empty());
+        failures.log_new(&failing);
+        assert_eq!(failures.said.len(), 1);
+        failures.log_new(&failing);
+        assert_eq!(failures.said.len(), 1);
+        failures.log_new(&Pass::default());
+        assert!(failures.said.is_empty());
     }
 }

@@ -34,7 +34,7 @@ pub async fn node(
     store.while_alive(node.run(shutdown)).await
 }
 
-/// What the API is made of besides the store.
+/// Ports that the API is made of besides the store.
 pub struct ApiPorts {
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,

@@ -12,18 +12,18 @@ use std::time::Duration;
 use pvc_ports::{Clock, Tree};
 use tokio_util::sync::CancellationToken;
 
-/// How long after the signal a daemon that had not begun is gone: less than the 5 s that operators
-/// are promised.
+/// Time after the signal in which a daemon that had not begun is gone: less than the 5 s that
+/// operators are promised.
 pub const GONE_WITHIN: Duration = Duration::from_millis(4_500);
 
-/// How much of it is left for the process itself: the last lines of its log, and threads that wait
-/// for the system.
+/// Part of that time that is left for the process itself: the last lines of its log, and threads
+/// that wait for the system.
 const FOR_THE_PROCESS: Duration = Duration::from_millis(500);
 
-/// How long the server of a store may take for the last of its answers.
+/// Time that the server of a store may take for the last of its answers.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// The wish that a daemon ends, and by when it has to be gone if it has not begun.
+/// The request that a daemon ends, and by when it has to be gone if it has not begun.
 #[derive(Clone)]
 pub struct Shutdown {
     clock: Arc<dyn Clock>,
@@ -45,7 +45,7 @@ impl Shutdown {
         self.asked.cancel();
     }
 
-    /// Is cancelled once the daemon is asked to end.
+    /// Returns the token that is cancelled once the daemon is asked to end.
     pub fn asked(&self) -> &CancellationToken {
         &self.asked
     }
@@ -55,7 +55,7 @@ impl Shutdown {
         self.has_begun.store(true, Ordering::SeqCst);
     }
 
-    /// How much time is left until the process has to be gone; `None` while it need not.
+    /// Time left until the process has to be gone; `None` while it need not.
     pub fn left(&self) -> Option<Duration> {
         let asked_at = self.asked_at.get().filter(|_| !self.has_begun.load(Ordering::SeqCst))?;
         Some((*asked_at + GONE_WITHIN).saturating_sub(self.clock.monotonic()))
@@ -66,7 +66,8 @@ impl Shutdown {
         self.left().map_or(usual, |left| left.min(usual))
     }
 
-    /// What comes of `work`, or `None` if the time was over: then it is dropped where it stands.
+    /// Runs `work`. Returns what comes of it, or `None` if the time was over: then it is dropped
+    /// where it stands.
     pub async fn in_time<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;

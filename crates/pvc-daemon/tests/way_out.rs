@@ -28,7 +28,7 @@ use pvc_testkit::{
     SeededRandom, TokioClock, ports,
 };
 
-/// What operators are promised.
+/// Time that operators are promised.
 const PROMISED: Duration = Duration::from_secs(5);
 
 const VOLUME: &str = "vms/vm1_sda";
@@ -125,8 +125,8 @@ impl Machine {
         ended.saturating_sub(asked)
     }
 
-    /// What the daemon has left behind, in words. The session of a store that hung is over for its
-    /// server by then, which nobody had to tell it.
+    /// Lists what the daemon has left behind, in words. The session of a store that hung is over
+    /// for its server by then, which nobody had to tell it.
     async fn left_behind(&self) -> Vec<String> {
         if self.connection.has_fallen_silent() {
             self.session.expire().await;
@@ -237,7 +237,7 @@ fn settings() -> NodeSettings {
     }
 }
 
-/// As long as systemd and the operator wait: at once, in the middle, and late.
+/// Times until the daemon is asked to stop: at once, in the middle, and late.
 const MOMENTS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(100), Duration::from_secs(3), Duration::from_secs(8)];
 
@@ -325,7 +325,7 @@ async fn a_start_whose_service_manager_hangs_is_gone_at_once() {
     }
 }
 
-/// Or else the other tests would show nothing.
+/// The other tests would show nothing without this one.
 #[tokio::test(start_paused = true)]
 async fn a_start_that_nothing_holds_up_has_all_that_one_that_is_given_up_must_not_leave() {
     let machine = Machine::new().await;

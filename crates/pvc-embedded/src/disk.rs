@@ -36,7 +36,7 @@ const FORMAT: i64 = 1;
 /// with more.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// Why the file could not be opened.
+/// Reason for which the file could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DiskError {
     #[error(transparent)]
@@ -47,14 +47,14 @@ pub(crate) enum DiskError {
     Format { found: i64 },
 }
 
-/// What became of a write that did not simply succeed.
+/// Result of a write that did not simply succeed.
 #[derive(Debug)]
 pub(crate) enum WriteError {
     /// There is no room; nothing was written.
     Full,
     /// Nothing was written.
     Failed(io::Error),
-    /// It may be on disk or not, and the file cannot be opened to find out.
+    /// The write may be on disk or not, and the file cannot be opened to find out.
     Unknown,
 }
 
@@ -117,7 +117,7 @@ impl Disk {
         self.settle(change.zxid(), plain(error.into()))
     }
 
-    /// After a commit that failed half way: whether the file has it.
+    /// Finds out, after a commit that failed half way, whether the file has it.
     fn settle(&mut self, zxid: i64, error: io::Error) -> Result<(), WriteError> {
         if self.reopen().is_err() {
             return Err(WriteError::Unknown);

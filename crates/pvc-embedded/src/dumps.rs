@@ -17,25 +17,26 @@ use std::time::Duration;
 const DIRECTORY: &str = "dumps";
 const PART: &str = "dump.part";
 
-/// How long a dump is kept.
+/// Time for which a dump is kept.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The newest are kept whatever their age and size: a machine that was off for a month has not lost
 /// them.
 const ALWAYS: usize = 2;
 
-/// Of so many of the newest each is kept; of older ones the last of each hour. A daemon that is
-/// started over and over writes many, and they must not drive out those from before its trouble.
+/// Number of the newest dumps of which each is kept; of older ones the last of each hour. A daemon
+/// that is started over and over writes many, and they must not drive out those from before its
+/// trouble.
 const EACH: usize = 8;
 
-/// As many are kept at most, and as many bytes.
+/// Largest number of dumps that are kept, and largest number of bytes.
 const MOST: usize = 200;
 const MOST_BYTES: u64 = 512 << 20;
 
 /// The largest dump, so that those always kept fit into what all may take.
 const LARGEST: u64 = 256 << 20;
 
-/// What a dump leaves free on the disk: the tree itself needs room more than its copy.
+/// Bytes that a dump leaves free on the disk: the tree itself needs room more than its copy.
 const LEFT_FREE: u64 = 64 << 20;
 
 /// The dumps of one tree. One process at a time writes them: the one that has the tree.
@@ -48,14 +49,14 @@ pub struct Dumps {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dump {
     pub path: PathBuf,
-    /// When it was taken, since 1970 by the clock of that time.
+    /// Time at which the dump was taken, since 1970 by the clock of that time.
     pub taken: Duration,
     sequence: u64,
     checksum: u64,
     bytes: u64,
 }
 
-/// Why a dump is of no use.
+/// Reason for which a dump is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum DumpError {
     #[error("it cannot be read")]
@@ -72,7 +73,7 @@ impl Dumps {
         Dumps { dir: dir.join(DIRECTORY) }
     }
 
-    /// Those that are there, the newest first.
+    /// Lists the dumps that are there, the newest first.
     pub fn list(&self) -> io::Result<Vec<Dump>> {
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -169,7 +170,7 @@ impl Dump {
     }
 }
 
-/// Those of `dumps`, the newest first, that go when one of `bytes` more comes.
+/// Returns those of `dumps`, the newest first, that go when one of `bytes` more comes.
 fn superfluous(dumps: &[Dump], now: Duration, bytes: u64) -> Vec<&Dump> {
     let mut hours = BTreeSet::new();
     let mut total = bytes;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  EmbeddedTree ── one per session          state   the tree as a value, and drafts on top of it
-//!       │                                   writer  a thread: drafts, makes durable, publishes, answers
+//!       │                                   writer  a thread: drafts, stores, publishes, answers
 //!       ▼                                   disk    the redb file
 //!     Store ──── state (readers)            lock    one process per directory
 //!       └─────── writer (changes)           dumps   copies as text, for a file that is damaged

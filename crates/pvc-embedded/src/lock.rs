@@ -1,4 +1,4 @@
-//! One process per directory.
+//! Lock that lets one process use a directory.
 
 #![allow(clippy::disallowed_methods, reason = "an adapter: the tree's own file")]
 
@@ -11,7 +11,7 @@ use crate::disk::DiskError;
 
 const FILE: &str = "tree.lock";
 
-/// Why a tree could not be opened.
+/// Reason for which a tree could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("the tree in `{}` is in use by {}", dir.display(), holder(*pid))]
@@ -29,7 +29,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// What the operator can do.
+    /// Advice for the operator.
     pub fn hint(&self) -> String {
         match self {
             OpenError::InUse { pid: Some(pid), .. } => {

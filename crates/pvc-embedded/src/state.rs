@@ -50,7 +50,7 @@ impl PartialOrd for Place {
 pub struct Node {
     pub data: Bytes,
     pub version: i32,
-    /// How many children were ever created here: the number of the next sequential one.
+    /// Number of children that were ever created here: the number of the next sequential one.
     pub created: i32,
     pub czxid: i64,
     pub mzxid: i64,
@@ -61,7 +61,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// What a client sees. ZooKeeper counts creations and derives the number of changes from it.
+    /// Returns the metadata that a client sees. ZooKeeper counts creations and derives the number
+    /// of changes from it.
     pub fn stat(&self) -> Stat {
         Stat {
             version: self.version,
@@ -94,7 +95,7 @@ pub enum Work {
     },
 }
 
-/// What became of a [`Work`].
+/// Result of a [`Work`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Created(String, Stat),
@@ -125,8 +126,8 @@ impl Change {
         self.zxid
     }
 
-    /// What must be on disk before anybody may see this change: each path with its new node, or
-    /// with `None` if it is no longer there, or only for as long as a session.
+    /// Lists what must be on disk before anybody may see this change: each path with its new node,
+    /// or with `None` if it is no longer there, or only for as long as a session.
     pub fn durable(&self) -> impl Iterator<Item = (&str, Option<&Node>)> {
         let durable = self.nodes.iter().filter(|(_, touched)| touched.durable);
         durable.map(|(place, touched)| {
@@ -252,7 +253,7 @@ impl TreeState {
 pub struct Draft<'a> {
     base: &'a TreeState,
     change: Change,
-    /// What the present piece of work replaced, oldest first.
+    /// Places that the present piece of work replaced, oldest first.
     undo: Vec<(Place, Option<Touched>)>,
 }
 

@@ -1,4 +1,4 @@
-//! What the sessions of one tree share.
+//! Store that the sessions of one tree share.
 
 #[cfg(feature = "disk")]
 use std::collections::BTreeMap;
@@ -176,7 +176,7 @@ impl Store {
         self.apply(&work)
     }
 
-    /// As [`submit`](Store::submit), for callers that cannot wait.
+    /// Submits as [`submit`](Store::submit) does, for callers that cannot wait.
     pub(crate) fn submit_and_forget(&self, work: Work) {
         #[cfg(feature = "disk")]
         if let Some(writer) = &self.writer {

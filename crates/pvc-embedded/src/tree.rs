@@ -1,4 +1,4 @@
-//! One session with an embedded tree.
+//! A session with an embedded tree.
 
 #[cfg(feature = "disk")]
 use std::path::Path;
@@ -67,7 +67,8 @@ impl EmbeddedTree {
         Arc::new(self.connect_concrete())
     }
 
-    /// As [`connect`](EmbeddedTree::connect), for who needs more than the port.
+    /// Connects as [`connect`](EmbeddedTree::connect) does, for callers that need more than the
+    /// port.
     pub fn connect_concrete(&self) -> EmbeddedTree {
         EmbeddedTree::first(self.store.clone())
     }

@@ -12,8 +12,8 @@ use crate::disk::{Disk, WriteError};
 use crate::state::{Change, Outcome, Work};
 use crate::store::Shared;
 
-/// As many pieces of work as one sync of the disk may answer. More would only make a failure
-/// larger.
+/// Largest number of pieces of work that one sync of the disk may answer. More would only make a
+/// failure larger.
 const BATCH: usize = 256;
 
 struct Request {

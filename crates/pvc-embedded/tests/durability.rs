@@ -1,4 +1,5 @@
-//! What the embedded tree keeps when the process dies, the disk fills up or the file is damaged.
+//! Tests of what the embedded tree keeps when the process dies, the disk fills up or the file is
+//! damaged.
 
 #![allow(clippy::disallowed_methods, reason = "the tests damage real files")]
 
@@ -18,9 +19,9 @@ use tempfile::TempDir;
 
 /// Set in a process that this program starts of itself: the directory of the tree to write to.
 const WRITER_DIR: &str = "PVC_EMBEDDED_TEST_WRITER";
-/// As many clients write at once, so that several changes share one sync.
+/// Number of clients that write at once, so that several changes share one sync.
 const CLIENTS: usize = 4;
-/// As many nodes does each change touch: it is half done if they differ.
+/// Number of nodes that each change touches: it is half done if they differ.
 const NODES: usize = 5;
 
 fn open(dir: &Path) -> EmbeddedTree {
@@ -81,7 +82,7 @@ async fn what_was_written_is_there_after_a_restart_and_ephemeral_nodes_are_not()
     assert!(new.mzxid > before.values().map(|entry| entry.stat.mzxid).max().expect("not empty"));
 }
 
-/// Not a test of its own: the process that the next test kills.
+/// Writes until killed. Not a test of its own: the process that the next test kills.
 #[test]
 fn writer_that_is_killed() {
     let Some(dir) = std::env::var_os(WRITER_DIR) else { return };
@@ -214,9 +215,8 @@ fn the_same_process_cannot_open_it_twice_either() {
     let dir = TempDir::new().expect("a directory");
     let tree = open(dir.path());
     let refused = EmbeddedTree::open(dir.path()).err();
-    assert!(
-        matches!(refused, Some(OpenError::InUse { pid: Some(pid), .. }) if pid == std::process::id())
-    );
+    let Some(OpenError::InUse { pid, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!(pid, Some(std::process::id()));
     let other = tree.connect();
     drop(tree);
     assert!(EmbeddedTree::open(dir.path()).is_err(), "a client is left");
@@ -286,7 +286,7 @@ async fn a_flipped_byte_never_goes_unnoticed() {
     }
 }
 
-/// As above, with whole pages: zeros, as from a sector that was never written, and garbage.
+/// The same with whole pages: zeros, as from a sector that was never written, and garbage.
 #[tokio::test]
 async fn a_lost_page_never_goes_unnoticed() {
     const PAGE: usize = 4096;

@@ -39,7 +39,7 @@ use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
 
 use link::{CallError, Link};
-use migration::{Job, Trip};
+use migration::{Job, Transfer};
 use probe::{Memory, PROBE, Verdict};
 use virt::{Connection, Domain, Kind, Record, Then, VirtError};
 
@@ -57,7 +57,7 @@ const PING: Duration = Duration::from_secs(3);
 const CONSOLE_LIMIT: usize = 1 << 20;
 const STATE_ONLY: u32 = virt_sys::VIR_DOMAIN_STATS_STATE;
 
-/// How a domain's vCPUs are run: the `type` of its XML.
+/// Way in which a domain's vCPUs are run: the `type` of its XML.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DomainType {
     Kvm,
@@ -74,10 +74,11 @@ impl DomainType {
     }
 }
 
-/// What the adapter must be told.
+/// Settings of the adapter.
 #[derive(Debug, Clone)]
 pub struct LibvirtOptions {
-    /// Such as `qemu:///system` or `qemu+unix:///system?socket=/run/pvc/libvirt-sock`.
+    /// URI of this host's libvirt, such as `qemu:///system` or
+    /// `qemu+unix:///system?socket=/run/pvc/libvirt-sock`.
     pub uri: String,
     /// A directory in which QEMU, whoever it runs as, may open the probe's disk of 512 bytes.
     pub scratch: PathBuf,
@@ -85,18 +86,18 @@ pub struct LibvirtOptions {
     pub verdict: Option<PathBuf>,
     /// Instead of probing: the administrator's word.
     pub domain_type: Option<DomainType>,
-    /// Where another host's libvirt is reached, with `{host}` for its name.
+    /// URI of another host's libvirt, with `{host}` for its name.
     pub target_uri: String,
 }
 
 impl LibvirtOptions {
-    /// Where the nodes of a cluster listen.
+    /// URI at which the nodes of a cluster listen.
     pub const TARGET_URI: &str = "qemu+tcp://{host}/system";
 
-    /// Where they listen with certificates, those of libvirt's own places (`/etc/pki`).
+    /// URI at which they listen with certificates, those of libvirt's own places (`/etc/pki`).
     pub const TARGET_URI_TLS: &str = "qemu+tls://{host}/system";
 
-    /// Where they are spoken to, encrypted or not.
+    /// URI at which they are reached, encrypted or not.
     pub fn target_uri(encrypted: bool) -> &'static str {
         if encrypted { LibvirtOptions::TARGET_URI_TLS } else { LibvirtOptions::TARGET_URI }
     }
@@ -349,9 +350,10 @@ impl Hypervisor for LibvirtHypervisor {
             return Err(HypervisorError::NoGuest { uuid });
         }
         let to = self.options.target_uri.replace("{host}", &migration.host);
-        let trip = Trip { uuid, from: self.options.uri.clone(), to, migration: migration.clone() };
+        let transfer =
+            Transfer { uuid, from: self.options.uri.clone(), to, migration: migration.clone() };
         Ok(Box::new(
-            Job::begin(trip, self.links().asking.clone(), self.links().ending.clone()).await?,
+            Job::begin(transfer, self.links().asking.clone(), self.links().ending.clone()).await?,
         ))
     }
 

@@ -20,7 +20,7 @@ use crate::virt::{Connection, DomainEvent, VirtError};
 /// Threads, and therefore calls under way, per connection. libvirtd serves five calls of one client
 /// at a time by default and stops reading from it, keepalive included, when there are more.
 const THREADS: usize = 4;
-/// So many late calls are not bad luck any more.
+/// Number of late calls at which the connection is given up.
 const MAX_LATE: usize = 3;
 /// Connections given up whose threads still hang. More are not opened on top of them: each costs
 /// [`THREADS`] threads, and a libvirt that swallowed this many calls will swallow the next.
@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(2);
 
-/// Why a call brought nothing.
+/// Reason for which a call has no result.
 #[derive(Debug)]
 pub(crate) enum CallError {
     /// There is no connection, or it broke under the call.
@@ -38,7 +38,7 @@ pub(crate) enum CallError {
     Libvirt(VirtError),
 }
 
-/// What a caller does when its call has begun and is late.
+/// Behaviour of a caller whose call has begun and is late.
 #[derive(Clone, Copy)]
 enum WaitFor {
     UntilDeadline,
@@ -59,9 +59,9 @@ enum State {
     Up(Arc<Session>),
 }
 
-/// What the supervisor shares with everybody who may wake it.
+/// State that the supervisor shares with everybody who may wake it.
 struct Shared {
-    /// What this connection is for, in the log and in the threads' names.
+    /// Purpose of this connection, in the log and in the threads' names.
     purpose: &'static str,
     uri: String,
     hub: Hub,
@@ -107,7 +107,8 @@ impl Link {
         self.wait_for(deadline, WaitFor::UntilDeadline, work).await
     }
 
-    /// As [`call`](Link::call), but once `work` has begun its end is waited for, however late.
+    /// Calls as [`call`](Link::call) does, but once `work` has begun its end is waited for, however
+    /// late.
     pub(crate) async fn call_to_its_end<T: Send + 'static>(
         &self,
         deadline: Duration,
@@ -127,8 +128,10 @@ impl Link {
         let session = tokio::select! {
             biased;
             session = self.session() => session?,
-            () = &mut late => return Err(CallError::Unreachable(format!("libvirt at `{}` does not \
-                                                                         answer", self.shared.uri))),
+            () = &mut late => {
+                let why = format!("libvirt at `{}` does not answer", self.shared.uri);
+                return Err(CallError::Unreachable(why));
+            }
         };
         let (answer, mut answered) = oneshot::channel();
         let taken = Arc::new(AtomicBool::new(false));
@@ -160,8 +163,8 @@ impl Link {
         }
     }
 
-    /// As [`call`](Self::call) on the connection that is there now, waiting with this thread: for
-    /// what has to be done while a value is dropped.
+    /// Calls as [`call`](Self::call) does, on the connection that is there now, waiting with this
+    /// thread: for what has to be done while a value is dropped.
     pub(crate) fn call_while_dropped(
         &self,
         deadline: Duration,
@@ -280,7 +283,7 @@ impl Session {
         Ok(ticket)
     }
 
-    /// How many calls are late now, with this one.
+    /// Number of calls that are late now, with this one.
     fn count_late(&self, ticket: &Ticket) -> usize {
         if ticket.0.swap(true, Ordering::SeqCst) {
             return self.late.load(Ordering::SeqCst); // it ended at the last moment
@@ -323,7 +326,8 @@ impl Supervisor {
             match self.connect() {
                 Ok((connection, session)) => {
                     retry = FIRST_RETRY;
-                    tracing::info!(uri = %self.shared.uri, purpose = self.shared.purpose, "connected to libvirt");
+                    let Shared { uri, purpose, .. } = &*self.shared;
+                    tracing::info!(%uri, purpose, "connected to libvirt");
                     self.watch(&connection, session);
                     self.retire(connection);
                 }

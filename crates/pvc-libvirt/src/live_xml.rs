@@ -1,10 +1,10 @@
-//! What is read from XML that libvirt writes or is about to be given.
+//! Reading of the XML that libvirt writes or is about to be given.
 
 use pvc_ports::VncAddress;
 use roxmltree::{Document, Node};
 use uuid::Uuid;
 
-/// Where the first graphics element listens, if it is VNC and has got its port.
+/// Address at which the first graphics element listens, if it is VNC and has got its port.
 pub(crate) fn vnc(xml: &str) -> Option<VncAddress> {
     pvc_domain::check_cost(xml).ok()?;
     let document = Document::parse(xml).ok()?;

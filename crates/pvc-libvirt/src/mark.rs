@@ -1,4 +1,4 @@
-//! What tells a guest that was made and never let run from one that somebody paused.
+//! Mark that tells a guest that was made and never let run from one that somebody paused.
 //!
 //! libvirt gives the same reason for both. So a guest is made with an element of our own among its
 //! metadata, which is taken off as soon as it runs: it outlives this program and libvirtd, and

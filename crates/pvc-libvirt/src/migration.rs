@@ -18,10 +18,10 @@ use crate::link::Link;
 use crate::virt::{Connection, Kind, VirtError};
 use crate::{CHANGE, READ, STATE_ONLY, refused, stats, with_guest};
 
-/// How long the target may take to accept a connection. libvirt itself would wait for minutes.
+/// Time that the target may take to accept a connection. libvirt itself would wait for minutes.
 const REACH: Duration = Duration::from_secs(5);
 
-/// Where libvirt listens if its URI does not say.
+/// Port at which libvirt listens if its URI names none.
 const PORT: u16 = 16509;
 const TLS_PORT: u16 = 16514;
 
@@ -36,12 +36,12 @@ pub(crate) struct Job {
     given_up: Arc<AtomicBool>,
 }
 
-/// What is to be moved, and where.
-pub(crate) struct Trip {
+/// Guest that is to be moved, and its destination.
+pub(crate) struct Transfer {
     pub uuid: Uuid,
     /// The libvirt of this host.
     pub from: String,
-    /// That of the other one.
+    /// URI of the other libvirt.
     pub to: String,
     pub migration: Migration,
 }
@@ -49,18 +49,18 @@ pub(crate) struct Trip {
 impl Job {
     /// Begins the migration, if the target can be reached at all.
     pub(crate) async fn begin(
-        trip: Trip,
+        transfer: Transfer,
         asking: Arc<Link>,
         ending: Arc<Link>,
     ) -> Result<Self, HypervisorError> {
-        reach(&trip.to).await?;
+        reach(&transfer.to).await?;
         let (done, outcome) = oneshot::channel();
-        let (uuid, given_up) = (trip.uuid, Arc::new(AtomicBool::new(false)));
+        let (uuid, given_up) = (transfer.uuid, Arc::new(AtomicBool::new(false)));
         let stop = given_up.clone();
         let started = thread::Builder::new()
             .name("libvirt-migrate".to_owned())
             // Nobody may wait for the outcome any more: the guest is moved all the same.
-            .spawn(move || drop(done.send(trip.travel(&stop))));
+            .spawn(move || drop(done.send(transfer.run(&stop))));
         match started {
             Ok(_) => Ok(Self { uuid, asking, ending, outcome, given_up }),
             Err(error) => Err(HypervisorError::Unreachable {
@@ -99,8 +99,8 @@ impl MigrationJob for Job {
     }
 }
 
-impl Trip {
-    fn travel(&self, given_up: &AtomicBool) -> Outcome {
+impl Transfer {
+    fn run(&self, given_up: &AtomicBool) -> Outcome {
         let from = connect(&self.from)?;
         let to = connect(&self.to)?;
         let unreachable = |error: VirtError| HypervisorError::Unreachable {
@@ -123,8 +123,8 @@ impl Trip {
     }
 }
 
-/// How the guest is doing at the libvirt of another host, if it is there. libvirt's own calls
-/// cannot be interrupted, so a thread asks, which may be left behind.
+/// Asks for the state of the guest at the libvirt of another host, if it is there. libvirt's own
+/// calls cannot be interrupted, so a thread asks, which may be left behind.
 pub(crate) async fn state_at(uri: String, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
     reach(&uri).await?;
     let (said, answer) = oneshot::channel();

@@ -23,11 +23,12 @@ use crate::{DomainType, STATE_ONLY};
 /// The probe's own identity; it is not a guest that anybody else is told about.
 pub(crate) const PROBE: Uuid = Uuid::from_u128(0x7076_6300_6b76_4d70_8072_6f62_6500_0001);
 const CPU_LIMIT: Duration = Duration::from_secs(5);
-/// For a host so busy that the probe hardly gets a turn. A verdict of this kind is not remembered.
+/// Time limit for a host so busy that the probe hardly gets a turn. A verdict of this kind is not
+/// remembered.
 const WALL_LIMIT: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const CALL: Duration = Duration::from_secs(20);
-/// How long a probe that nobody waits for any more may take to end. A daemon that is asked to stop
+/// Time that a probe that nobody waits for any more may take to end. A daemon that is asked to stop
 /// while it starts has 4.5 s for everything. A libvirt that hangs ends the guest when it finds the
 /// connection closed.
 const DROPPED: Duration = Duration::from_secs(2);
@@ -46,7 +47,7 @@ const CODE: &[u8] = &[
     0xb0, 0xfe, 0xe6, 0x64, 0xeb,
     0xfc, //               reset through the keyboard controller, for ever
 ];
-/// At 0x7c28: a null segment, a flat 32-bit code segment, and at 0x7c38 where both are.
+/// Contents at 0x7c28: a null segment, a flat 32-bit code segment, and at 0x7c38 where both are.
 const SEGMENTS: (usize, &[u8]) = (
     0x28,
     &[
@@ -65,11 +66,11 @@ fn boot_sector() -> [u8; SECTOR] {
     sector
 }
 
-/// What the probe found out.
+/// Result of the probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) domain_type: DomainType,
-    /// Why not KVM, for people.
+    /// Reason for which KVM is not used, for people.
     pub(crate) refused: Option<String>,
     /// Whether asking again would bring the same.
     pub(crate) lasting: bool,
@@ -257,8 +258,8 @@ fn escape(text: &str) -> String {
 
 // --- Remembering --------------------------------------------------------------------------------
 
-/// Where a verdict is kept, so that a daemon that starts again need not probe again. It holds for
-/// one boot of the host and one QEMU, which are written beside it.
+/// File in which a verdict is kept, so that a daemon that starts again need not probe again. It
+/// holds for one boot of the host and one QEMU, which are written beside it.
 pub(crate) struct Memory {
     file: Option<PathBuf>,
     key: String,

@@ -1,4 +1,4 @@
-//! From libvirt's figures, one flat list of names per guest, to the port's.
+//! Conversion from libvirt's figures, one flat list of names per guest, to the port's.
 
 use std::collections::BTreeMap;
 

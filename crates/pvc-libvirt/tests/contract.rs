@@ -217,8 +217,8 @@ async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
     hypervisor.destroy(UUID).await.expect("it is destroyed");
 }
 
-/// What a sender to a legacy peer has to reckon with: libvirt lets the guest go on here, although
-/// it runs there.
+/// This is what a sender to a legacy peer has to reckon with: libvirt lets the guest go on here,
+/// although it runs there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_whose_arrival_was_not_heard_of_runs_on_both_sides_and_the_other_one_says_so() {
     let (mut one, two) = Libvirt::pair();
@@ -500,14 +500,19 @@ fn make_certificates(directory: &Path) {
     let script = r#"
         set -eu
         cd "$1"
-        new() { openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$1" -keyout "$2-key.pem" "${@:3}"; }
+        new() {
+            openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$1" \
+                -keyout "$2-key.pem" "${@:3}"
+        }
         new authority ca -x509 -days 2 -out ca-cert.pem
         new 127.0.0.1 server -out server.csr
-        openssl x509 -req -in server.csr -CA ca-cert.pem -CAkey ca-key.pem -days 2 -out server-cert.pem \
-            -extfile <(echo "subjectAltName=IP:127.0.0.1")
+        openssl x509 -req -in server.csr -CA ca-cert.pem -CAkey ca-key.pem -days 2 \
+            -out server-cert.pem -extfile <(echo "subjectAltName=IP:127.0.0.1")
         cp server-key.pem client-key.pem
         cp server-cert.pem client-cert.pem
-        for name in ca-cert server-cert server-key client-cert client-key; do cp $name.pem "${name/-/}.pem"; done
+        for name in ca-cert server-cert server-key client-cert client-key; do
+            cp $name.pem "${name/-/}.pem"
+        done
         chmod 755 . && chmod 644 ./*
     "#;
     let made = Command::new("bash")
@@ -653,11 +658,11 @@ async fn the_probe_decides_between_kvm_and_emulation_and_is_remembered() {
 /// Ends libvirtd and all its guests when dropped.
 struct Libvirt {
     directory: TempDir,
-    /// Where it listens for others, if it does, and where those are.
+    /// Port at which it listens for others, if it does, and port of those.
     port: Option<u16>,
     target_uri: String,
     certificates: Option<PathBuf>,
-    /// Those with which it speaks TLS to others, if it does.
+    /// Certificates with which it speaks TLS to others, if it does.
     control: Option<PathBuf>,
 }
 
@@ -675,7 +680,8 @@ impl Libvirt {
         Self::pair_with(None, None)
     }
 
-    /// With certificates for the guests on their way, and for the orders that they give each other.
+    /// Starts a pair with certificates for the guests on their way, and for the orders that they
+    /// give each other.
     fn pair_with(certificates: Option<&Path>, control: Option<&Path>) -> (Self, Self) {
         let (mut one, mut two) = (Self::prepare(), Self::prepare());
         let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
@@ -695,8 +701,8 @@ impl Libvirt {
         (one, two)
     }
 
-    /// What libvirt finds out about QEMU takes it seconds, so the tests pass it on to each other;
-    /// it checks by itself whether it still holds.
+    /// Starts a libvirt. What it finds out about QEMU takes it seconds, so the tests pass it on to
+    /// each other; it checks by itself whether it still holds.
     fn start() -> Self {
         let libvirt = Self::prepare();
         libvirt.start_with_what_is_known();
@@ -737,7 +743,7 @@ impl Libvirt {
         })
     }
 
-    /// How long the guest may stand still for a migration, in milliseconds, as its QEMU knows it.
+    /// Milliseconds for which the guest may stand still for a migration, as its QEMU knows it.
     fn max_downtime(&self, guest: &str) -> String {
         let uri = self.script("uri");
         let asked =

@@ -8,11 +8,11 @@ use pvc_ports::{Command, Exec, ExecError, Output};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Child;
 
-/// How much of a program's output is kept, per stream. The rest is read and thrown away, so that
+/// Bytes of a program's output that are kept, per stream. The rest is read and thrown away, so that
 /// the program is not stopped by a full pipe.
 const KEPT_BYTES: u64 = 1 << 20;
 
-/// How long after a program's end its pipes are read to the end: something that it left in the
+/// Time after a program's end in which its pipes are read to the end: something that it left in the
 /// background may hold them open for ever.
 const DRAIN: Duration = Duration::from_secs(1);
 

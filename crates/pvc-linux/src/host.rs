@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::utsname::uname;
 use pvc_ports::{Host, HostError, HostFacts, HostLoad, InterfaceCounters};
 
-/// This machine, as the kernel shows it below `/proc` and `/sys`.
+/// The machine as the kernel shows it below `/proc` and `/sys`.
 #[derive(Debug, Clone)]
 pub struct LinuxHost {
     proc: PathBuf,
@@ -17,7 +17,7 @@ impl LinuxHost {
         Self::at("/proc", "/sys")
     }
 
-    /// With other folders in the places of `/proc` and `/sys`.
+    /// Makes a host with other folders in the places of `/proc` and `/sys`.
     pub fn at(proc: impl Into<PathBuf>, sys: impl Into<PathBuf>) -> Self {
         LinuxHost { proc: proc.into(), sys: sys.into() }
     }
@@ -135,8 +135,8 @@ impl Memory {
         })
     }
 
-    /// What is neither free nor a cache, as `free` counts. In some containers the caches are those
-    /// of the host and larger than the rest: then only what is free is subtracted.
+    /// Memory that is neither free nor a cache, as `free` counts. In some containers the caches are
+    /// those of the host and larger than the rest: then only what is free is subtracted.
     fn used(&self) -> u64 {
         let idle = self.free + self.buffers + self.cached;
         self.total.checked_sub(idle).unwrap_or_else(|| self.total.saturating_sub(self.free))

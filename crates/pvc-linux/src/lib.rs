@@ -1,5 +1,5 @@
-//! This machine: its clocks, its chance, its figures, its network, its programs, its service
-//! manager and its logs.
+//! Adapters of a Linux machine: its clocks, its chance, its figures, its network, its programs, its
+//! service manager and its logs.
 
 #![allow(clippy::disallowed_methods, reason = "an adapter works in real time")]
 

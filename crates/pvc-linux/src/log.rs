@@ -1,4 +1,4 @@
-//! Where the daemon's own log lines go: a file, the standard output, the store.
+//! Destinations of the daemon's own log lines: a file, the standard output, the store.
 //!
 //! Formatting happens where the line is logged; everything that may block happens elsewhere. One
 //! thread writes to the file and the standard output, one task of the node daemon to the store.
@@ -21,11 +21,11 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How many lines may wait for a slow disk or a slow store.
+/// Number of lines that may wait for a slow disk or a slow store.
 const QUEUED_LINES: usize = 4096;
 
-/// How large the log file may become, in bytes. logrotate comes once a day; a day may have more
-/// than a disk.
+/// Largest size of the log file, in bytes. logrotate comes once a day; a day may have more than a
+/// disk.
 const LARGEST: u64 = 64 << 20;
 
 /// The API's access log. Whoever reads the log in the store asks the API for it: each look would be
@@ -35,7 +35,7 @@ const ACCESS: &str = "pvc_api::access";
 /// The switches of the configuration's `logging` section.
 #[derive(Debug, Clone, Default)]
 pub struct LogSettings {
-    /// Also what only a developer wants to know.
+    /// Whether to log also what only a developer wants to know.
     pub debug: bool,
     /// ANSI colours by level.
     pub colours: bool,
@@ -205,8 +205,8 @@ struct Text {
 }
 
 impl Text {
-    /// One line: line breaks and other controls are shown escaped, so that a line stays a line and
-    /// nobody's name can move the reader's cursor.
+    /// Finishes one line: line breaks and other controls are shown escaped, so that a line stays a
+    /// line and nobody's name can move the reader's cursor.
     fn finish(self) -> String {
         let mut line = String::with_capacity(self.message.len() + self.fields.len());
         for character in self.message.chars().chain(self.fields.chars()) {
@@ -252,7 +252,7 @@ impl Visit for Text {
 // ---- the thread: lines become bytes
 // --------------------------------------------------------------
 
-/// What reads our standard output.
+/// Reader of our standard output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stdout {
     Plain,
@@ -271,7 +271,7 @@ fn stdout_kind(has_journal_stream: bool) -> Stdout {
 struct LogFile {
     path: PathBuf,
     file: File,
-    /// In bytes; what others append is not counted.
+    /// Size in bytes; what others append is not counted.
     size: u64,
 }
 

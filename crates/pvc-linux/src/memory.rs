@@ -1,12 +1,12 @@
-//! How this process takes memory of the system, and gives it back.
+//! Memory of this process: how it is taken from the system, and given back.
 
 /// A block of so many bytes, or so much that is free at the heap's end, goes back to the system at
 /// once.
 #[cfg(target_env = "gnu")]
 const KEPT_AT_MOST: nix::libc::c_int = 1 << 20;
 
-/// One heap for all threads of this process, which keeps little that is not used. To be called
-/// before the process has more than one thread.
+/// Sets up one heap for all threads of this process, which keeps little that is not used. To be
+/// called before the process has more than one thread.
 ///
 /// The C library makes a heap for each thread, up to eight for each CPU, and each keeps what it
 /// once took: a daemon that answers requests of megabytes on whatever thread is free then holds

@@ -2,12 +2,11 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// How long the service manager is to wait for the next word of a start that waits, in
+/// Time for which the service manager is to wait for the next word of a start that waits, in
 /// microseconds: a minute.
 const EXTENSION: u32 = 60_000_000;
 
-/// What the daemon tells the service manager that started it. Without one, nothing is told to
-/// nobody.
+/// Messages of the daemon to the service manager that started it. Without one, nothing is sent.
 ///
 /// A message that cannot be delivered is dropped: the daemon's work does not depend on being heard.
 #[derive(Debug, Clone, Copy, Default)]
@@ -38,8 +37,8 @@ impl Notifier {
         self.send(&[NotifyState::Watchdog]);
     }
 
-    /// How often [`alive`](Notifier::alive) should be called, if the service manager watches: twice
-    /// in the time after which it would kill the daemon.
+    /// Time between two calls of [`alive`](Notifier::alive), if the service manager watches: two
+    /// calls in the time after which it would kill the daemon.
     pub fn watchdog_interval(self) -> Option<Duration> {
         sd_notify::watchdog_enabled().map(|time| time / 2)
     }
@@ -57,7 +56,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
     use std::process::Command;
 
-    /// What a daemon does, in a process of its own: the socket is named by the environment.
+    /// Does what a daemon does, in a process of its own: the socket is named by the environment.
     #[test]
     #[ignore = "run by the test below, with a socket"]
     fn daemon() {

@@ -1,7 +1,7 @@
 use std::fs;
 
-/// Which process of which machine this is, in words that no other process says: the ids are those
-/// that `hostnamectl` shows. Of servers that were cloned, at least the boots differ.
+/// Names this process of this machine, in words that no other process says: the ids are those that
+/// `hostnamectl` shows. Of servers that were cloned, at least the boots differ.
 pub fn this_process() -> String {
     let pid = std::process::id();
     let host = read("/proc/sys/kernel/hostname").unwrap_or_else(|| "this machine".to_owned());

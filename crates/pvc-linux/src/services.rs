@@ -4,7 +4,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_ports::{Command, Exec, ExecError, Output, Services, ServicesError, UnitState};
 
-/// How long `systemctl` may take. It is never told to wait for a unit.
+/// Exit code of `systemctl` for a unit that is not installed (systemctl(1), EXIT STATUS).
+const NO_SUCH_UNIT: i32 = 5;
+
+/// Time that `systemctl` may take. It is never told to wait for a unit.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// systemd, asked through `systemctl`: it is there wherever systemd is, and says what a person
@@ -20,7 +23,7 @@ impl Systemctl {
         Systemctl { exec, options: Vec::new() }
     }
 
-    /// With options before each command.
+    /// Adds options before each command.
     pub fn with_options(mut self, options: &[&str]) -> Self {
         self.options = options.iter().map(|option| (*option).to_owned()).collect();
         self
@@ -56,10 +59,10 @@ impl Systemctl {
             return Ok(());
         }
         let why = said(&output);
-        // 5: no such unit (systemctl(1), EXIT STATUS). Units that are not installed are named in
-        // words, too.
-        let is_missing =
-            output.code == Some(5) || why.contains("not found") || why.contains("does not exist");
+        // Units that are not installed are named in words, too.
+        let is_missing = output.code == Some(NO_SUCH_UNIT)
+            || why.contains("not found")
+            || why.contains("does not exist");
         Err(match (is_missing, is_absent(&why)) {
             (_, true) => ServicesError::Unreachable { why },
             (true, _) => ServicesError::Missing { unit: unit.to_owned() },
@@ -76,7 +79,7 @@ fn reason(error: &ExecError) -> String {
     }
 }
 
-/// What `systemctl` complained of, on one line.
+/// Returns what `systemctl` complained of, on one line.
 fn said(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -92,7 +95,7 @@ fn is_absent(why: &str) -> bool {
     why.contains("has not been booted with systemd") || why.contains("Failed to connect to bus")
 }
 
-/// From what `systemctl show` prints for `LoadState` and `ActiveState`.
+/// Reads the state from what `systemctl show` prints for `LoadState` and `ActiveState`.
 fn state(shown: &str) -> Option<UnitState> {
     let value =
         |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));

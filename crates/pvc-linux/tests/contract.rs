@@ -1,4 +1,5 @@
-//! This machine keeps the contracts; its network does in network namespaces of the test's own.
+//! Adapters of this machine keep the contracts; its network does in network namespaces of the
+//! test's own.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
@@ -298,8 +299,9 @@ fn a_neighbour_learns_where_an_address_went() {
         }
         tell.send(nix::unistd::gettid()).unwrap();
         for address in ["192.0.2.250", "2001:db8::fa"] {
-            let learnt = || ip_says(&format!("neigh show {address}")).contains("02:00:00:00:00:42");
-            eventually(&format!("{address} is known at its new place"), learnt);
+            let knows_neighbour =
+                || ip_says(&format!("neigh show {address}")).contains("02:00:00:00:00:42");
+            eventually(&format!("{address} is known at its new place"), knows_neighbour);
         }
         let _ = checked.send(());
     });

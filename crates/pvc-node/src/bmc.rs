@@ -17,22 +17,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
 
-/// How long it may take to say that the power is on, while the daemon starts.
+/// Time that the BMC may take to say that the power is on, while the daemon starts.
 const AT_THE_START: Duration = Duration::from_secs(2);
 
-/// How long later: as long as a fencer waits for it.
+/// The same time later: as long as a fencer waits for the BMC.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often it is asked. A fault that goes on is written again as often.
+/// Time between two questions to the BMC. A fault that goes on is written again as often.
 const EVERY: Duration = REFRESH;
 
-/// After an "off" it is asked once more: one that restarts may say anything for a moment.
+/// Time after an "off" at which the BMC is asked once more: one that restarts may say anything for
+/// a moment.
 const CONFIRM_AFTER: Duration = Duration::from_secs(5);
 
-/// How long the store may take, and how soon it is tried again.
+/// Time that the store may take, and time until the next attempt.
 const STORE: Duration = Duration::from_secs(10);
 
-/// What the BMC says.
+/// Answer of the BMC.
 enum Found {
     Usable,
     Silent(String),

@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::shared::{Guests, Shared};
 
-/// How long the hypervisor may take before its answer is given up.
+/// Time that the hypervisor may take before its answer is given up.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long guests that start together are waited for: one question for all of them.
+/// Time in which guests that start together are gathered: one question for all of them.
 const GATHER: Duration = Duration::from_secs(1);
 
 /// Works until `shutdown`.

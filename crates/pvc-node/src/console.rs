@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
 
-/// How often the files are looked at.
+/// Time between two looks at the files.
 const POLL: Duration = Duration::from_millis(500);
 
 /// The least time between two writes for one guest.
@@ -29,7 +29,7 @@ const MOST_BYTES: usize = 256 << 10;
 /// it, and a guest that prints without end must not fill the disk.
 const CUT_BEYOND: u64 = 8 << 20;
 
-/// How long the store may take for the consoles.
+/// Time that the store may take for the consoles.
 const DEADLINE: Duration = Duration::from_secs(15);
 
 struct Watcher {
@@ -38,7 +38,7 @@ struct Watcher {
     written: Option<String>,
     not_before: Duration,
     /// Whether a failure to read was said already.
-    complained: bool,
+    logged: bool,
 }
 
 /// Watches until `shutdown`; then every console is brought up to date once more.
@@ -58,8 +58,8 @@ struct Consoles {
 }
 
 impl Consoles {
-    /// One watcher for each guest whose console is known. One that went is read a last time: the
-    /// last lines of a guest that died are the interesting ones.
+    /// Keeps one watcher for each guest whose console is known. The console of a guest that went is
+    /// read a last time: the last lines of a guest that died are the interesting ones.
     async fn follow_guests(&mut self) {
         let known = self.shared.guests.borrow().known.clone();
         let gone: Vec<Uuid> =
@@ -75,7 +75,7 @@ impl Consoles {
             if self.watchers.get(&vm).is_none_or(|watcher| watcher.path != path) {
                 let not_before = Duration::ZERO;
                 let watcher =
-                    Watcher { path, seen: None, written: None, not_before, complained: false };
+                    Watcher { path, seen: None, written: None, not_before, logged: false };
                 self.watchers.insert(vm, watcher);
             }
         }
@@ -121,7 +121,7 @@ impl Consoles {
                 is_new.then_some(Report::ConsoleLog(vm, text))
             }
             Err(error) => {
-                if !std::mem::replace(&mut watcher.complained, true) {
+                if !std::mem::replace(&mut watcher.logged, true) {
                     let error = with_causes(&error);
                     tracing::warn!(error, "the console log cannot be read");
                 }

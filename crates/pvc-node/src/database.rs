@@ -15,7 +15,7 @@ const UNIT: &str = "patroni.service";
 
 const EVERY: Duration = Duration::from_secs(10);
 
-/// How long Patroni or systemd may take to answer.
+/// Time that Patroni or systemd may take to answer.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Works until `end`.

@@ -4,6 +4,20 @@
 //! has seen itself. Here the steps are done: each in a task of its own, so that a BMC that hangs,
 //! or a storage that does, holds up neither the looking nor another node's recovery.
 //!
+//! A node that is silent may be dead, cut off or slow, and its guests may still write. So the steps
+//! have one order: the suspicion is recorded (`Suspect`); a few keepalive intervals are left to the
+//! node to show that it lives; its BMC is asked, or told to cut the power (`AskPower`, `CutPower`);
+//! that it is dead is recorded with the proof (`Prove`); the RBD locks of its VMs are broken, and
+//! each VM gets a new node (`Recover`); the power is switched on again (`PowerOn`).
+//!
+//! Why a cut is safe, by the place where it falls. Nothing but the record of the node says how far
+//! a fence has come, so whoever gets the lock next goes on from there. A fencer that dies before
+//! `Prove` has changed nothing that a stamp of the node does not undo; the next one asks the BMC
+//! anew. After `Prove` the node is known to be dead, and freeing locks and placing VMs can be
+//! repeated: a VM that was given away is no longer one of the dead node's. A node that lives after
+//! all stamps, which stops the fence before the power is cut; if it stamps at that very moment, the
+//! history remembers that its power may be off, and it is switched on again.
+//!
 //! Invariants:
 //! - Only the holder of the fence lock acts (I6). It holds the lock as long as any node concerns
 //!   it, as legacy peers do, and asks whether it still has it before each step.
@@ -27,13 +41,13 @@ use tokio_util::sync::CancellationToken;
 use crate::shared::{Shared, id_of};
 use act::{Actor, Ended};
 
-/// How often everybody's stamp is looked at.
+/// Time between two looks at everybody's stamp.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long the lock is waited for at a time.
+/// Time of one attempt at the lock.
 const LOCK_TIME_LIMIT: Duration = Duration::from_secs(4);
 
-/// How long steps under way are waited for when the daemon stops.
+/// Time given to steps under way when the daemon stops.
 const FINISH: Duration = Duration::from_secs(15);
 
 struct Fencer {
@@ -196,7 +210,7 @@ impl Fencer {
         history.busy = false;
         match ended {
             Ended::Done => {}
-            Ended::Heard(is_on) => history.note_power(is_on, now, interval),
+            Ended::Power(is_on) => history.note_power(is_on, now, interval),
             Ended::CutOff => history.was_cut_off(),
             Ended::MayBeCutOff => history.may_be_cut_off(),
             Ended::SwitchedOn => history.was_switched_on(),

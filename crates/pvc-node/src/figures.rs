@@ -76,8 +76,10 @@ pub(crate) fn vm_stats_json(
         .into_iter()
         .flatten()
         .collect();
-    let cpu = ["cpu_time", "user_time", "system_time"]
-        .map(|name| (name, stats.cpu.get(name).copied().unwrap_or(0)));
+    let cpu: Map<_, _> = ["cpu_time", "user_time", "system_time"]
+        .map(|name| (name.to_owned(), json!(stats.cpu.get(name).copied().unwrap_or(0))))
+        .into_iter()
+        .collect();
     json!({
         "state": "RUNNING",
         "maxmem": stats.max_memory_kib,
@@ -85,7 +87,7 @@ pub(crate) fn vm_stats_json(
         "cpus": stats.vcpus,
         "cputime": stats.cpu_time_ns,
         "mem_stats": stats.memory,
-        "cpu_stats": cpu.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>(),
+        "cpu_stats": cpu,
         "disk_stats": disks,
         "net_stats": nets,
     })
@@ -205,8 +207,8 @@ mod tests {
             ],
         };
         let stats: Value = serde_json::from_str(&network_stats_json(&before, &after)).unwrap();
-        let expected = json!({"rx_bps": 8000, "rx_pps": 10, "tx_bps": 4000, "tx_pps": 5, "total_bps": 12000,
-            "total_pps": 15, "link_speed": 10_000_000_000_u64, "state": "up"});
+        let expected = json!({"rx_bps": 8000, "rx_pps": 10, "tx_bps": 4000, "tx_pps": 5,
+            "total_bps": 12000, "total_pps": 15, "link_speed": 10_000_000_000_u64, "state": "up"});
         assert_eq!(stats["eth0"], expected);
         for quiet in ["eth1", "eth2"] {
             assert_eq!(
@@ -259,11 +261,13 @@ mod tests {
             "mem_stats": {"rss": 7},
             "cpu_stats": {"cpu_time": 9, "user_time": 4, "system_time": 0},
             "disk_stats": [
-                {"name": "vms/a_sda", "rd_req": 0, "rd_bytes": 0, "wr_req": 0, "wr_bytes": 4096, "err": 0},
+                {"name": "vms/a_sda", "rd_req": 0, "rd_bytes": 0, "wr_req": 0, "wr_bytes": 4096,
+                    "err": 0},
                 {"name": "sdb", "rd_req": 1, "rd_bytes": 0, "wr_req": 0, "wr_bytes": 0, "err": 0},
             ],
-            "net_stats": [{"name": "vnet3", "bridge": "vmbr100", "rd_bytes": 0, "rd_packets": 0, "rd_errors": 0,
-                "rd_drops": 2, "wr_bytes": 0, "wr_packets": 0, "wr_errors": 0, "wr_drops": 0}],
+            "net_stats": [{"name": "vnet3", "bridge": "vmbr100", "rd_bytes": 0, "rd_packets": 0,
+                "rd_errors": 0, "rd_drops": 2, "wr_bytes": 0, "wr_packets": 0, "wr_errors": 0,
+                "wr_drops": 0}],
         });
         assert_eq!(json, expected);
     }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
 
-/// How long the store may take for a change.
+/// Time that the store may take for a change.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Works until `shutdown`.
@@ -34,24 +34,24 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-/// What is remembered from pass to pass. Losing it is harmless.
+/// Facts kept from pass to pass. Losing them is harmless.
 #[derive(Default)]
 struct Memory {
     request: Option<DomainState>,
     /// The blockers that were logged.
     blockers: Vec<(Uuid, String)>,
     alarm: Alarm,
-    /// Where VMs were sent lately: their new node's figures do not show them yet.
+    /// Destinations of VMs that were sent lately: their new node's figures do not show them yet.
     sent: BTreeMap<Uuid, Sent>,
-    /// Until when figures may count what was promised as well: VMs move somewhere, or did a moment
-    /// ago. Monotonic.
+    /// Time until which figures may count what was promised as well: VMs move somewhere, or did a
+    /// moment ago. Monotonic.
     unsettled: Option<Duration>,
-    /// What was moved back since the node was asked to be ready.
+    /// VMs that were moved back since the node was asked to be ready.
     tried: BTreeSet<Uuid>,
     stay: BTreeSet<Uuid>,
 }
 
-/// What the figures of nodes do not show, or show twice.
+/// Facts that the figures of nodes do not show, or show twice.
 #[derive(Default)]
 struct News {
     /// The VMs that were sent lately, and where to.
@@ -113,7 +113,7 @@ impl Memory {
     }
 }
 
-/// What VMs were promised that are on their way, and those that have only just arrived.
+/// Promises to VMs that are on their way, and to those that have only just arrived.
 fn promises(cluster: &Cluster, news: &News) -> Promises {
     let mut promises = Promises::under_way(cluster);
     for (uuid, to) in &news.sent {
@@ -164,9 +164,9 @@ fn plan(shared: &Shared, cluster: &Cluster, news: &News) -> Flush {
     }
 }
 
-/// What is on its way, or has only just arrived, may be counted twice: by its node's figures and by
-/// what was promised to it. Reason enough to move nothing more there, but none to shut down a VM
-/// that has a place `by_figures`.
+/// Puts off what has no room for the moment. A VM that is on its way, or has only just arrived, may
+/// be counted twice: by its node's figures and by what was promised to it. Reason enough to move
+/// nothing more there, but none to shut down a VM that has a place `by_figures`.
 fn wait_for_room(mut left: Flush, by_figures: &Flush) -> Flush {
     let (now, later) = left.shut_down.into_iter().partition(|vm| by_figures.shut_down.contains(vm));
     left.shut_down = now;

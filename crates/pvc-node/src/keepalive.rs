@@ -19,14 +19,14 @@ use crate::shared::Shared;
 use crate::startup;
 use crate::vms::is_foreign;
 
-/// How soon a stamp that could not be written is tried again.
+/// Time until a stamp that could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the last stamp may hold up the way out.
+/// Time for which the last stamp may hold up the way out.
 const LAST_STAMP: Duration = Duration::from_secs(2);
 
-/// After so many intervals without a stamp, written or tried, the keepalive is stuck. Each try ends
-/// within one, and the next begins within another.
+/// Number of intervals without a stamp, written or tried, after which the keepalive is stuck. Each
+/// try ends within one, and the next begins within another.
 const STUCK_AFTER: u32 = 3;
 
 /// Stamps until `shutdown`; then once more.
@@ -68,7 +68,7 @@ async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
         match error {
             None => {
                 shared.stamped.send_modify(|count| *count += 1);
-                shared.role.heard(sent);
+                shared.role.store_answered(sent);
                 if let Some(since) = failing_since.take() {
                     let seconds = now.saturating_sub(since).as_secs();
                     tracing::warn!(seconds, "the keepalive is written again after it could not be");
@@ -206,7 +206,7 @@ impl Reporter {
         }
     }
 
-    /// What there is to say beside the figures.
+    /// Reports to be written beside the figures.
     fn reports(&mut self, view: &Cluster) -> Vec<Report> {
         let shared = self.shared.clone();
         let (name, guests) = (shared.name(), shared.guests.borrow().clone());

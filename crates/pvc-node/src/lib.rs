@@ -11,7 +11,7 @@
 //!    flush       empties the node and takes its VMs back
 //!    primary     who is the primary coordinator, and what goes with that
 //!    fence       dead nodes: proof, recovery of their VMs (`pvc_model::fence`)
-//!    reset       ends the guests and the machine when the store was lost for too long, if configured
+//!    reset       ends guests and machine when the store was lost for too long, if configured
 //!    sweep       removes from the store what nobody needs any more
 //!    nodelog     the daemon's own log → the store
 //! ```

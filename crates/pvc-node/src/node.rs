@@ -24,23 +24,24 @@ use crate::{
     bmc, collect, console, database, fence, flush, keepalive, nodelog, primary, reset, sweep,
 };
 
-/// How long the store may take for each of the last words.
+/// Time that the store may take for each of the last words.
 const LAST_WORD: Duration = Duration::from_secs(5);
 
-/// How long the store may take for the word that the start was given up. It is one step of a way out
-/// that has a deadline in all, whose owner drops what is late: its session is still to be closed.
+/// Time that the store may take for the word that the start was given up. It is one step of a way
+/// out that has a deadline in all, whose owner drops what is late: its session is still to be
+/// closed.
 const UNSTARTED_WORD: Duration = Duration::from_secs(2);
 
-/// How a node's run ended.
+/// End of a node's run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was asked to stop, and has said so in the store if the node was its own by then.
+    /// The node was asked to stop, and has said so in the store if the name was its own by then.
     Stopped,
     /// The store's layout changed: close the tree and execute the program anew, in place.
     Reexec,
 }
 
-/// Why a node could not run.
+/// Reason for which a node could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     #[error("the folder `{}` could not be made", path.display())]
@@ -69,7 +70,7 @@ impl NodeError {
         matches!(self, NodeError::SecondDaemon { .. })
     }
 
-    /// What to do about it.
+    /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             NodeError::Folder { .. } => {
@@ -110,7 +111,7 @@ pub struct Node {
     waiting: Box<Waiting>,
 }
 
-/// Is told what the start-up waits for.
+/// Callback that is told what the start-up waits for.
 pub(crate) type Waiting = dyn Fn(&str) + Send + Sync;
 
 /// The roles of a running node, in the groups that end one after the other.
@@ -327,7 +328,9 @@ async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
         tokio::select! {
             biased;
             () = shared.unannounced.notified() => announced = None,
-            changed = session.changed() => if changed.is_err() { std::future::pending::<()>().await },
+            changed = session.changed() => if changed.is_err() {
+                std::future::pending::<()>().await
+            },
         }
         let now = *session.borrow_and_update();
         let Some(id) = id_of(now).filter(|id| announced != Some(*id)) else { continue };
@@ -493,7 +496,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_daemon_on_its_way_out_takes_nothing_of_the_primary_role() {
         let shared = shared().await;
-        shared.role.heard(shared.now());
+        shared.role.store_answered(shared.now());
         assert!(primary::role::take(&shared, Duty::Upstream).await);
         primary::step_down(&shared).await;
         assert!(!shared.role.holds());

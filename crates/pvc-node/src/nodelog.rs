@@ -6,16 +6,16 @@ use pvc_role::Context;
 use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 
-/// How long lines are gathered before they are written: one write for a burst.
+/// Time in which lines are gathered before they are written: one write for a burst.
 const GATHER: Duration = Duration::from_millis(500);
 
-/// How long a write may take.
+/// Time that a write may take.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// How soon a failed write is tried again.
+/// Time until a failed write is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How long the last lines may hold up the way out.
+/// Time for which the last lines may hold up the way out.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// The most lines of one write, and the most that are kept while the store is away.

@@ -31,26 +31,26 @@ use tokio_util::sync::CancellationToken;
 use crate::shared::Shared;
 use exchange::Exchange;
 
-/// How long the store may take for a change.
+/// Time that the store may take for a change.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long a contender waits for the lock of those who contend, at first: as long as older ones
-/// do, so that a takeover, which holds the same lock, ends the contention.
+/// Time for which a contender waits for the lock of those who contend, at first: as long as a
+/// legacy peer does, so that a takeover, which holds the same lock, ends the contention.
 const CONTEND: Duration = Duration::from_millis(400);
 
-/// How long a candidate waits for that lock before it looks again whether it is still wanted.
+/// Time for which a candidate waits for that lock before it looks again whether it is still wanted.
 const CANDIDATE: Duration = Duration::from_secs(20);
 
-/// How long a daemon on its way out waits for somebody to take the role: less than systemd waits
-/// for it.
+/// Time for which a daemon on its way out waits for somebody to take the role: less than systemd
+/// waits for it.
 const STEP_DOWN: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// How often it is looked whether the role of a silent node is free: nothing tells of that.
+/// Time between two looks at whether the role of a silent node is free: nothing tells of that.
 const WATCHFUL: Duration = Duration::from_millis(250);
 
-/// How long a step that came to nothing is not tried again.
+/// Time for which a step that came to nothing is not tried again.
 const REST: Duration = Duration::from_secs(1);
 
 /// Works until `shutdown`.
@@ -101,7 +101,7 @@ async fn tell_what_lacks(shared: &Shared, alarm: &mut Alarm) {
 /// Remembers what changes too slowly to be seen in one view.
 struct Watcher {
     vacancy: Option<Vacancy>,
-    /// Whom the key named when it became vacant.
+    /// Node that the key named when it became vacant.
     named: Option<NodeName>,
     since: Duration,
     maintenance: bool,
@@ -167,7 +167,7 @@ fn decide(shared: &Shared, view: &Cluster, vacant_for: Duration) -> PrimaryStep 
     primary_step(view, &own)
 }
 
-/// One step. `false` if it came to nothing and would again at once.
+/// Takes one step. Returns `false` if it came to nothing and would again at once.
 async fn pass(shared: &Shared, view: &Cluster, vacant_for: Duration) -> bool {
     if !shared.is_connected() {
         return true;
@@ -197,7 +197,7 @@ async fn pass(shared: &Shared, view: &Cluster, vacant_for: Duration) -> bool {
     }
 }
 
-/// At start-up a coordinator takes the role if nobody has it.
+/// Takes, at start-up of a coordinator, the role if nobody has it.
 pub(crate) async fn claim_if_vacant(shared: &Shared) {
     if shared.settings.role != NodeRole::Coordinator {
         return;
@@ -215,7 +215,7 @@ pub(crate) async fn claim_if_vacant(shared: &Shared) {
     }
 }
 
-/// How long to try for the lock of those who contend. Where ZooKeeper is slow nobody gets it in the
+/// Time to try for the lock of those who contend. Where ZooKeeper is slow nobody gets it in the
 /// usual time, however often all of them try: the longer nobody is primary, the longer they wait.
 fn contend_for(vacant_for: Duration) -> Duration {
     (vacant_for / 8).clamp(CONTEND, CANDIDATE / 2)
@@ -292,7 +292,7 @@ async fn take_over(shared: &Shared, vacant_for: Duration) -> bool {
     if !matches!(shared.within(DEADLINE, shared.store.fresh()).await, Some(Ok(_))) {
         return false;
     }
-    shared.role.heard(sent);
+    shared.role.store_answered(sent);
     if !begin(shared, &PrimaryStep::TakeOver, CoordinatorState::Takeover, vacant_for).await {
         return false;
     }
@@ -342,8 +342,8 @@ async fn claim_to_take_over(shared: &Shared) -> Option<LockGuard> {
     }
 }
 
-/// Who has the role, if anybody: waits until that is known for sure. `None` if this node is not to
-/// have it any more, or lost its claim.
+/// Finds who has the role, if anybody: waits until that is known for sure. `None` if this node is
+/// not to have it any more, or lost its claim.
 async fn who_has_it(shared: &Shared, claim: &LockGuard) -> Option<Option<NodeName>> {
     let mut said = false;
     loop {
@@ -371,8 +371,8 @@ async fn who_has_it(shared: &Shared, claim: &LockGuard) -> Option<Option<NodeNam
     }
 }
 
-/// Whether a holder is one of the older kind, which takes every change of the key for a mistake for
-/// as long as its keepalive finds it primary.
+/// Whether a holder is a legacy peer, which takes every change of the key for a mistake for as long
+/// as its keepalive finds it primary.
 async fn puts_its_name_back(shared: &Shared, peer: &NodeName) -> bool {
     matches!(shared.within(DEADLINE, shared.store.has_our_daemon(peer)).await, Some(Ok(false)))
 }
@@ -429,10 +429,10 @@ async fn hand_over(shared: &Shared, vacant_for: Duration) -> bool {
     }
 }
 
-/// At the start: what a former life of this daemon left here goes, unless this node is still the
-/// one that is to have it. What that life was taking or giving away goes in any case: the other one
-/// of the two waits for it only as long as the kernel keeps it by itself. Before the record says
-/// anything, because others believe the record.
+/// Removes, at the start, what a former life of this daemon left here, unless this node is still
+/// the one that is to have it. What that life was taking or giving away goes in any case: the other
+/// one of the two waits for it only as long as the kernel keeps it by itself. Before the record
+/// says anything, because others believe the record.
 pub(crate) async fn find_what_is_left(shared: &Shared) {
     role::adopt(shared).await;
     drop_unless(shared, |view| {
@@ -453,7 +453,7 @@ async fn drop_unless(shared: &Shared, is_own: impl FnOnce(&Cluster) -> bool) {
     let sent = shared.now();
     let keeps = match shared.within(DEADLINE, shared.store.fresh()).await {
         Some(Ok(view)) => {
-            shared.role.heard(sent);
+            shared.role.store_answered(sent);
             is_own(&view)
         }
         _ => false,
@@ -464,17 +464,17 @@ async fn drop_unless(shared: &Shared, is_own: impl FnOnce(&Cluster) -> bool) {
     }
 }
 
-/// When the start failed: the record will say that this daemon has ended, and nobody renews
-/// anything.
+/// Gives the role up when the start failed: the record will say that this daemon has ended, and
+/// nobody renews anything.
 pub(crate) async fn let_go(shared: &Shared) {
     if shared.role.holds() {
         role::leave_all(shared).await;
     }
 }
 
-/// On the way out: gives the role to whoever contends for it, if anybody can, and waits until it is
-/// gone. Without an heir it is let go of all the same, and the record says so: whoever comes later
-/// takes it at once.
+/// Gives, on the way out, the role to whoever contends for it, if anybody can, and waits until it
+/// is gone. Without an heir it is let go of all the same, and the record says so: whoever comes
+/// later takes it at once.
 pub(crate) async fn step_down(shared: &Shared) {
     // A takeover may be waiting for what another node has left: nobody would let go of what it
     // took.
@@ -521,7 +521,7 @@ async fn until_idle(shared: &Shared) {
     }
 }
 
-/// Whom the key is to name instead of whom the hand-over found there.
+/// Node that the key is to name, instead of the one that the hand-over found there.
 struct Rename {
     from: NodeName,
     to: NodeName,
@@ -549,7 +549,7 @@ async fn settle(shared: &Shared, state: CoordinatorState, primary: Option<Rename
     written
 }
 
-/// What the primary publishes for the whole cluster.
+/// Publishes what the primary publishes for the whole cluster.
 async fn publish(shared: &Shared) {
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();

@@ -15,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
 
-/// How often is looked.
+/// Time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long asking for the guests may take, and ending them: the reset ends those that are left.
+/// Time that asking for the guests may take, and ending them: the reset ends those that are left.
 const END_GUESTS: Duration = Duration::from_secs(10);
 
-/// How long the reset itself may take until it is tried again.
+/// Time that the reset itself may take until it is tried again.
 const RESET: Duration = Duration::from_secs(30);
 
 /// Watches the own keepalive until `shutdown`; after `limit` without one that could be written,

@@ -8,16 +8,16 @@ use pvc_ports::{Ports, Services, ServicesError, UnitState};
 
 use crate::settings::NodeSettings;
 
-/// How long the services may take to run. Then the start goes on without them: what needs one says
+/// Time that the services may take to run. Then the start goes on without them: what needs one says
 /// so.
 const CEILING: Duration = Duration::from_secs(10);
 
-/// How often a service is asked whether it runs.
+/// Time between two questions whether a service runs.
 const POLL: Duration = Duration::from_millis(250);
 
-/// Units that only the original's packages bring. Older daemons in the cluster may need them;
-/// nothing of this one does, so their absence is no mistake.
-const OF_THE_ORIGINAL: [&str; 2] = ["keydb-server.service", HEALTH];
+/// Units that only the packages of PVC 1.0.3 bring. Legacy peers in the cluster may need them;
+/// nothing of this daemon does, so their absence is no mistake.
+const OF_PVC_1_0_3: [&str; 2] = ["keydb-server.service", HEALTH];
 
 const HEALTH: &str = "pvchealthd.service";
 
@@ -80,12 +80,12 @@ pub(crate) async fn start_all(ports: &Ports, services: &[Service]) {
 async fn start(services: &dyn Services, service: &Service) -> bool {
     let begun = services.start(&service.0).await;
     if let Err(error) = &begun {
-        complain(service, error);
+        log_failure(service, error);
     }
     begun.is_ok()
 }
 
-fn complain(service: &Service, error: &ServicesError) {
+fn log_failure(service: &Service, error: &ServicesError) {
     let Service(unit) = service;
     if may_lack(service, error) && unit == HEALTH {
         tracing::info!(
@@ -102,7 +102,7 @@ fn complain(service: &Service, error: &ServicesError) {
 
 /// Whether the service cannot be started only because it is one that a node may do without.
 fn may_lack(Service(unit): &Service, error: &ServicesError) -> bool {
-    matches!(error, ServicesError::Missing { .. }) && OF_THE_ORIGINAL.contains(&unit.as_str())
+    matches!(error, ServicesError::Missing { .. }) && OF_PVC_1_0_3.contains(&unit.as_str())
 }
 
 async fn runs(services: &dyn Services, service: &Service) -> bool {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_what_the_original_brings_may_be_absent_without_a_complaint() {
+    async fn only_what_pvc_1_0_3_brings_may_be_absent_without_a_warning() {
         let services = ScriptedServices::new();
         let may_lack = async |unit: &str| {
             let error = services.start(unit).await.expect_err("there is no unit at all");

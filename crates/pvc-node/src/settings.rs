@@ -1,4 +1,4 @@
-//! What a node is told.
+//! Settings of a node.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use pvc_store::Ipmi;
 #[derive(Debug, Clone)]
 pub struct NodeSettings {
     pub name: NodeName,
-    /// Which process of which machine this is, in words: for another daemon that finds its name
+    /// Identity of this process and its machine, in words: for another daemon that finds its name
     /// taken. No two processes say the same.
     pub process: String,
     pub role: NodeRole,
@@ -27,9 +27,9 @@ pub struct NodeSettings {
     pub version: String,
     pub subsystems: Subsystems,
     pub keepalive_interval: Duration,
-    /// How long a guest may take to obey its power button.
+    /// Time that a guest may take to obey its power button.
     pub vm_shutdown_timeout: Duration,
-    /// How long the tree remembers a session that fell silent.
+    /// Time for which the tree remembers a session that fell silent.
     pub session_timeout: Duration,
     /// Folders that must be there.
     pub directories: Vec<PathBuf>,
@@ -41,24 +41,24 @@ pub struct NodeSettings {
     /// The networks between the nodes, as this node is to have them; `None` leaves them to the
     /// system.
     pub core_networks: Option<CoreNetworks>,
-    /// Who may reach the ports between the nodes; `None` takes away a filter that stands.
+    /// Peers that may reach the ports between the nodes; `None` takes away a filter that stands.
     pub host_filter: Option<HostFilter>,
-    /// This node's address on the storage network: locks that it left behind itself carry it.
+    /// Address of this node on the storage network: locks that it left behind itself carry it.
     pub storage_address: Option<String>,
     pub migration: MigrationSettings,
     /// Published by the primary.
     pub selector: Option<Selector>,
     /// Published by the primary: the upstream floating address with its prefix length.
     pub upstream_ip: Option<String>,
-    /// What a primary has and others have not.
+    /// Addresses that a primary has and others have not.
     pub floating: Vec<FloatingAddress>,
-    /// This node's BMC: recorded for the others, and asked at the start and now and then.
+    /// BMC of this node: recorded for the others, and asked at the start and now and then.
     pub ipmi: Option<Ipmi>,
-    /// When others are taken for dead, and what is done then.
+    /// Rules for when others are taken for dead, and what is done then.
     pub fencing: Rules,
     /// Whether a node whose own BMC did not answer at the start fences nobody.
     pub fence_only_with_own_bmc: bool,
-    /// How long this node may be without a written keepalive until it ends its guests and resets
+    /// Time that this node may be without a written keepalive until it ends its guests and resets
     /// itself.
     pub reset_after: Option<Duration>,
     /// Whether the services that PVC needs are started here (`systemctl start`). Off where one
@@ -70,7 +70,7 @@ pub struct NodeSettings {
     pub log: LogSwitches,
 }
 
-/// How guests are moved to other nodes.
+/// Settings for moving guests to other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigrationSettings {
     /// The domain of the cluster's network: `hv2.DOMAIN` is where another node's hypervisor
@@ -78,7 +78,7 @@ pub struct MigrationSettings {
     pub domain: String,
     /// Whether guests are encrypted on their way.
     pub encrypted: bool,
-    /// How many VMs a flush moves at once.
+    /// Number of VMs that a flush moves at once.
     pub at_once: usize,
 }
 
@@ -98,7 +98,7 @@ impl Default for MigrationSettings {
 /// An address that goes with the primary role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FloatingAddress {
-    /// With what it goes over.
+    /// Duty that it goes over with.
     pub duty: Duty,
     /// The link that carries its network on this node.
     pub link: String,
@@ -116,7 +116,7 @@ pub struct Subsystems {
     pub api: bool,
 }
 
-/// What of the regular work is worth a line in the log.
+/// Switches for the lines of regular work in the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LogSwitches {
     pub keepalives: bool,

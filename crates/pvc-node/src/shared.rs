@@ -1,4 +1,4 @@
-//! What the tasks of one node have in common.
+//! State that the tasks of one node share.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -21,7 +21,8 @@ use crate::figures::node_figures;
 use crate::primary::role::Role;
 use crate::settings::NodeSettings;
 
-/// What every role is given, the settings, and the few facts that one task finds and another tells.
+/// State of the node: what every role is given, the settings, and the few facts that one task finds
+/// and another reports.
 pub(crate) struct Shared {
     pub context: Context,
     pub settings: NodeSettings,
@@ -30,29 +31,31 @@ pub(crate) struct Shared {
     /// Tells of each stamp of the keepalive: when it was begun, on the monotonic clock; `None` if
     /// it could not be written.
     pub stamps: watch::Sender<Option<Duration>>,
-    /// How often a stamp was written.
+    /// Number of stamps that were written.
     pub stamped: watch::Sender<u64>,
-    /// What announces this daemon in the store may be gone, though its session lasts.
+    /// Wakes when the announcement of this daemon in the store may be gone, though its session
+    /// lasts.
     pub unannounced: Notify,
     /// The session in which this daemon was last announced as the node's only one; 0 before. In any
     /// other session the node's record may be another daemon's.
     pub announced_in: AtomicI64,
-    /// This node's part in the primary role.
+    /// The part of this node in the primary role.
     pub role: Role,
     /// Whether this node's own BMC answered at the start.
     pub bmc_answers: AtomicBool,
     /// Whether it has said that this machine is off.
     pub bmc_is_foreign: AtomicBool,
-    /// What guests run with here, once that is known.
+    /// Versions that guests run with here, once they are known.
     pub runs_with: OnceLock<HypervisorNote>,
     heartbeat: Mutex<Heartbeat>,
     collected: Mutex<Collected>,
     failed_moves: Mutex<BTreeMap<Uuid, Backoff>>,
 }
 
-/// How the daemon says that it lives.
+/// Signs of life of the daemon.
 pub(crate) struct Heartbeat {
-    /// How often it should, if anybody wants to hear it more often than keepalives are written.
+    /// Time between two signs of life, if anybody asked for them more often than keepalives are
+    /// written.
     pub wanted: Option<Duration>,
     pub hook: Box<dyn Fn() + Send + Sync>,
 }
@@ -60,7 +63,7 @@ pub(crate) struct Heartbeat {
 /// The guests here that have a record, at the end of a pass.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Guests {
-    /// How many passes have looked at every guest since the daemon started.
+    /// Number of passes that have looked at every guest since the daemon started.
     pub passes: u64,
     pub known: BTreeMap<Uuid, GuestFacts>,
     /// All guests that the hypervisor runs, ours or not.
@@ -71,12 +74,12 @@ pub(crate) struct Guests {
     pub outdated: bool,
 }
 
-/// What is learnt once about each instance of a guest.
+/// Facts that are read once about each instance of a guest.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GuestFacts {
     pub instance: i32,
     pub name: String,
-    /// What the XML says that it runs with, once it has been read.
+    /// Configuration of the running guest from its XML, once it has been read.
     pub live: Option<Arc<DomainSummary>>,
     pub console: Option<PathBuf>,
 }
@@ -131,7 +134,7 @@ impl Shared {
         session == Some(self.announced_in.load(Ordering::Relaxed))
     }
 
-    /// What this daemon says of itself, to be written.
+    /// Report of this daemon about itself, to be written.
     pub fn note(&self) -> Report {
         let settings = &self.settings;
         let note = DaemonNote {
@@ -167,8 +170,8 @@ impl Shared {
         self.collected.lock().expect("nothing panics while it holds the figures")
     }
 
-    /// How this node is doing with these guests, as far as its machine can say. Before it has
-    /// looked at its guests nothing is said, so that nobody takes it for empty.
+    /// Figures of this node with these guests, as far as its machine can say. Before it has looked
+    /// at its guests nothing is said, so that nobody takes it for empty.
     pub fn figures(&self, view: &Cluster, guests: &Guests) -> Option<NodeFigures> {
         if self.settings.subsystems.hypervisor && guests.passes == 0 {
             return None;

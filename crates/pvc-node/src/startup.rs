@@ -29,13 +29,13 @@ use crate::services;
 use crate::settings::NodeSettings;
 use crate::shared::{Shared, id_of};
 
-/// How often something that is waited for is looked at again.
+/// Time between two looks at something that is waited for.
 const POLL: Duration = Duration::from_millis(500);
 
-/// How often it is said what is waited for.
+/// Time between two messages about what is waited for.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// How long the hypervisor may take to come up.
+/// Time that the hypervisor may take to come up.
 const HYPERVISOR_CEILING: Duration = Duration::from_secs(30);
 
 /// Whether a step is to be taken, or why not.
@@ -81,7 +81,8 @@ pub async fn before_store(
 ) -> Result<(), NodeError> {
     let on = settings.subsystems;
     step("folders", When::Always, make_folders(settings, ports)).await?;
-    tracing::info!(node = %settings.name, version = settings.version, role = %settings.role, "starting");
+    let NodeSettings { name: node, version, role, .. } = settings;
+    tracing::info!(%node, version, %role, "starting");
     step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV"))
         .await?;
     step("core networks", When::only_if(on.networking, "networking is off"), async {
@@ -304,7 +305,7 @@ pub(crate) async fn set_up_node(shared: &Shared) -> Result<(), ChangeError<NoFac
     Ok(())
 }
 
-/// This machine does not say what it is.
+/// Error for a machine that does not say what it is.
 #[derive(Debug, thiserror::Error)]
 #[error("this machine's facts cannot be read: {0}")]
 pub struct NoFacts(String);

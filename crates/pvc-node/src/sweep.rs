@@ -1,6 +1,6 @@
-//! What is put in order in the store now and then: notes about moves of VMs that are gone are
-//! removed; and keys that are open in a store that was closed, because somebody created them just
-//! then, are closed, by the primary.
+//! Regular cleaning of the store: notes about moves of VMs that are gone are removed; and keys that
+//! are open in a store that was closed, because somebody created them just then, are closed, by the
+//! primary.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -46,33 +46,33 @@ const REST: Duration = Duration::from_secs(5);
 /// The shortest time between two looks.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-/// How long until the next look if the hypervisor or the store could not be reached.
+/// Time until the next look if the hypervisor or the store could not be reached.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the hypervisor may be away before it is called a fault: a restart of it is none.
-const BLIND_TIME_LIMIT: Duration = Duration::from_secs(15);
+/// Time that the hypervisor may be away before it is called a fault: a restart of it is none.
+const UNREACHABLE_TIME_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long the hypervisor may take to list its guests, and the store to take a report.
+/// Time that the hypervisor may take to list its guests, and the store to take a report.
 const LOOK_DEADLINE: Duration = Duration::from_secs(15);
 
-/// How many guests may be started at once.
+/// Number of guests that may be started at once.
 const STARTS_AT_ONCE: usize = 8;
 
-/// How many other effects may be under way at once: apart from the starts, so that stopping never
-/// waits behind starts that hang.
+/// Number of other effects that may be under way at once: apart from the starts, so that stopping
+/// never waits behind starts that hang.
 const OTHERS_AT_ONCE: usize = 32;
 
-/// How many guests may be on their way from here at once.
+/// Number of guests that may be on their way from here at once.
 const SENDS_AT_ONCE: usize = 16;
 
-/// How long effects under way are waited for when the daemon stops.
+/// Time given to effects under way when the daemon stops.
 const FINISH: Duration = Duration::from_secs(15);
 
-/// How long another node may be at starting a VM before it is looked whether something here is in
-/// its way.
+/// Time for which another node may be at starting a VM before it is looked whether something here
+/// is in its way.
 const AWAITED: Duration = Duration::from_secs(5);
 
-/// How often what is known of a running guest is read again.
+/// Time between two readings of what is known of a running guest.
 const REREAD: Duration = Duration::from_secs(60);
 
 pub(crate) struct VmReconciler {
@@ -91,8 +91,8 @@ pub(crate) struct VmReconciler {
     /// was left here. Monotonic.
     awaited: BTreeMap<Uuid, Duration>,
     passes: u64,
-    /// While no look works: said in the log once, not every second.
-    blind: Alarm,
+    /// Alarm while no look works: said in the log once, not every second.
+    unreachable: Alarm,
 }
 
 /// A guest's facts, and when they are to be read again.
@@ -122,7 +122,7 @@ impl VmReconciler {
             had: BTreeSet::new(),
             awaited: BTreeMap::new(),
             passes: 0,
-            blind: Alarm::new(BLIND_TIME_LIMIT, fault::HYPERVISOR_REFRESH),
+            unreachable: Alarm::new(UNREACHABLE_TIME_LIMIT, fault::HYPERVISOR_REFRESH),
         }
     }
 
@@ -141,7 +141,7 @@ impl VmReconciler {
                 Some(done) = self.under_way.ended() => self.take_in(done).await,
                 Ok(()) = changes.changed() => {}
                 Ok(()) = session.changed() => {}
-                Some(event) = events.recv() => self.hear(event, &mut events),
+                Some(event) = events.recv() => self.on_event(event, &mut events),
                 () = shared.sleep(rest) => {}
             }
             // A burst of changes is one pass, and whatever wakes without end does not take the
@@ -166,7 +166,7 @@ impl VmReconciler {
     }
 
     /// Events only wake; of those that wait, what they say about is read again.
-    fn hear(&mut self, first: GuestEvent, events: &mut mpsc::UnboundedReceiver<GuestEvent>) {
+    fn on_event(&mut self, first: GuestEvent, events: &mut mpsc::UnboundedReceiver<GuestEvent>) {
         let mut next = Some(first);
         while let Some(event) = next {
             match event {
@@ -212,7 +212,7 @@ impl VmReconciler {
         let plan = plan::plan(&view, &self.histories);
         let moving = plan.steps.iter().filter(|planned| starts_or_ends(&planned.step));
         self.working_on.extend(moving.map(|planned| planned.vm));
-        self.learn(&guests, &cluster, now);
+        self.observe(&guests, &cluster, now);
         // Before anything begins: who then sees that a VM is not worked on sees what became of the
         // work.
         let is_reported = self.publish(&guests, &cluster).await;
@@ -240,13 +240,13 @@ impl VmReconciler {
         let late = || Err(HypervisorError::TimedOut { seconds: LOOK_DEADLINE.as_secs() });
         match looked.unwrap_or_else(late) {
             Ok(guests) => {
-                if self.blind.end() {
+                if self.unreachable.end() {
                     tracing::info!(guests = guests.len(), "the hypervisor answers again");
                 }
                 Some(guests)
             }
             Err(error) => {
-                if self.blind.begin(begun) {
+                if self.unreachable.begin(begun) {
                     tracing::error!(
                         %error,
                         "the guests cannot be listed; nothing is started or stopped until they can \
@@ -256,15 +256,15 @@ impl VmReconciler {
                 self.shared
                     .guests
                     .send_if_modified(|guests| !std::mem::replace(&mut guests.outdated, true));
-                self.tell_blind(&error);
+                self.report_unreachable(&error);
                 None
             }
         }
     }
 
     /// Raises a fault about a hypervisor that has not answered for a while, and keeps it fresh.
-    fn tell_blind(&mut self, error: &HypervisorError) {
-        let Some(error) = self.blind.due(Some(error), self.shared.now()) else { return };
+    fn report_unreachable(&mut self, error: &HypervisorError) {
+        let Some(error) = self.unreachable.due(Some(error), self.shared.now()) else { return };
         let node = self.shared.name();
         let message = format!(
             "node {node} does not know its guests: {error}. They run on, but nothing is started, \
@@ -393,7 +393,7 @@ impl VmReconciler {
     fn note_end(&mut self, vm: Uuid, ended: &Ended) {
         let now = self.shared.now();
         if let Ended::Left { to, written } = ended {
-            self.under_way.begin(vm, self.actor.clone().care(vm, to.clone(), *written));
+            self.under_way.begin(vm, self.actor.clone().watch_sent(vm, to.clone(), *written));
         }
         let history = self.histories.entry(vm).or_default();
         history.busy = false;
@@ -414,7 +414,7 @@ impl VmReconciler {
     }
 
     /// Begins reading what is not known of the guests that are here.
-    fn learn(&mut self, guests: &BTreeMap<Uuid, Guest>, cluster: &Cluster, now: Duration) {
+    fn observe(&mut self, guests: &BTreeMap<Uuid, Guest>, cluster: &Cluster, now: Duration) {
         self.facts.retain(|uuid, known| {
             guests.get(uuid).is_some_and(|guest| guest.instance == known.facts.instance)
                 && cluster.vms.contains_key(uuid)
@@ -440,7 +440,7 @@ impl VmReconciler {
             if known.due <= now && !known.reading {
                 known.reading = true;
                 known.due = now + REREAD;
-                self.under_way.begin(*uuid, self.actor.clone().learn(guest.clone()));
+                self.under_way.begin(*uuid, self.actor.clone().observe(guest.clone()));
             }
         }
     }
@@ -514,16 +514,16 @@ impl VmReconciler {
     }
 }
 
-/// What is said of the guests that were sent to this node held, once they run: whoever holds one
-/// from then on means it.
+/// Reports for the guests that were sent to this node held, once they run: whoever holds one from
+/// then on means it.
 fn taken_over(cluster: &Cluster, here: &NodeName, guests: &BTreeMap<Uuid, Guest>) -> Vec<Report> {
     let running = guests.values().filter(|guest| guest.run == GuestRun::Running);
     let records = running.filter_map(|guest| cluster.vms.get(&guest.uuid));
     records.filter_map(|record| is_here_for_good(record, here)).collect()
 }
 
-/// That the last move of the VM has left nothing held on this node, if there is a note that does
-/// not say so yet.
+/// Reports that the last move of the VM has left nothing held on this node, if there is a note that
+/// does not say so yet.
 fn is_here_for_good(record: &VmRecord, here: &NodeName) -> Option<Report> {
     let note = record.moving.as_ref().filter(|note| note.held && note.to == *here)?;
     let is_settled = record.is_assigned_to(here) && !is_moving(&record.state);

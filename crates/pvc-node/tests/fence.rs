@@ -111,10 +111,10 @@ impl Three {
     }
 }
 
-/// Adds `older`, a node of PVC 1.0.3 that falls silent as soon as it has been seen.
+/// Adds `legacy`, a node of PVC 1.0.3 that falls silent as soon as it has been seen.
 async fn add_legacy(world: &World) {
-    let name = NodeName::new("older");
-    let ipmi = Ipmi { hostname: "bmc-older".to_owned(), ..Ipmi::default() };
+    let name = NodeName::new("legacy");
+    let ipmi = Ipmi { hostname: "bmc-legacy".to_owned(), ..Ipmi::default() };
     let mut changes = legacy_node(&name, ipmi);
     changes.node(&name, NodeChange::Domain(DomainState::Ready));
     world.change(changes).await;
@@ -125,17 +125,17 @@ async fn a_legacy_primary_keeps_its_role_until_its_power_is_off_and_its_vms_run_
     for operator_knows in [false, true] {
         let first = world().await;
         add_legacy(&first).await;
-        let older = NodeName::new("older");
+        let legacy = NodeName::new("legacy");
         let mut changes = Changes::new();
-        changes.node(&older, NodeChange::Coordinator(CoordinatorState::Primary));
-        changes.config(ConfigChange::Primary(Some(older.clone())));
+        changes.node(&legacy, NodeChange::Coordinator(CoordinatorState::Primary));
+        changes.config(ConfigChange::Primary(Some(legacy.clone())));
         first.change(changes).await;
         let vm = first.define(1, VmState::Stop).await;
         first.storage.lock("vms/vm1_sda", "10.0.1.9");
-        first.operator.report(vec![Report::Running(older.clone(), vec![vm])]).await.unwrap();
-        first.power.set_manner("bmc-older", BmcManner { dead: true, ..BmcManner::default() });
+        first.operator.report(vec![Report::Running(legacy.clone(), vec![vm])]).await.unwrap();
+        first.power.set_manner("bmc-legacy", BmcManner { dead: true, ..BmcManner::default() });
         let three = Three::start_in(first, |_| {}).await;
-        three.write(vm, [VmChange::Node(older.clone()), VmChange::State(VmState::Start)]).await;
+        three.write(vm, [VmChange::Node(legacy.clone()), VmChange::State(VmState::Start)]).await;
         let eyes = three.eyes();
         let fault = eyes.until_fault("FENCE_FAILED_OLDER").await;
         assert!(
@@ -143,18 +143,18 @@ async fn a_legacy_primary_keeps_its_role_until_its_power_is_off_and_its_vms_run_
             "{fault}"
         );
         eyes.pass(300).await;
-        assert_eq!(eyes.view().config.primary, Some(older.clone()));
+        assert_eq!(eyes.view().config.primary, Some(legacy.clone()));
         assert_eq!(three.runs_on(vm), Vec::<usize>::new());
         if operator_knows {
             let mut changes = Changes::new();
             changes.config(ConfigChange::Primary(Some(NodeName::new("hv2"))));
             eyes.change(changes).await;
         } else {
-            eyes.power.set_manner("bmc-older", BmcManner::default());
+            eyes.power.set_manner("bmc-legacy", BmcManner::default());
             eyes.until("its VM runs elsewhere", || three.runs_on(vm).len() == 1).await;
         }
         let serves = |node: &Arc<NodeRecord>| {
-            node.name.as_str() != "older" && node.coordinator_state == CoordinatorState::Primary
+            node.name.as_str() != "legacy" && node.coordinator_state == CoordinatorState::Primary
         };
         eyes.until("one of ours is primary", || eyes.view().nodes.values().any(serves)).await;
     }
@@ -217,8 +217,8 @@ async fn a_vm_given_to_another_node_while_its_own_was_silent_starts_there_once_t
     assert_eq!(eyes.state(vm), "start");
 }
 
-/// Its locks stayed, and its next start on any other node failed because of them; one that was on
-/// its way down stayed so, and could be given to nobody.
+/// The VM's locks stayed, and its next start on any other node failed because of them; one that was
+/// on its way down stayed so, and could be given to nobody.
 #[tokio::test(start_paused = true)]
 async fn a_vm_that_was_to_be_off_when_its_node_died_is_off_and_can_start_elsewhere() {
     let mut three = Three::start(|_| {}).await;
@@ -557,12 +557,12 @@ async fn without_a_proof_nothing_is_started_and_it_is_tried_until_there_is_one()
     }
 }
 
-/// One that has lost its upstream network would keep the fence lock, and try for ever.
+/// A fencer that has lost its upstream network would keep the fence lock, and try for ever.
 #[tokio::test(start_paused = true)]
 async fn a_fencer_that_does_not_reach_the_bmc_lets_another_one_try() {
-    for unlucky in [1, 2] {
+    for failing in [1, 2] {
         let mut three = Three::start(|world| {
-            if world.settings.name.as_str() == format!("hv{unlucky}") {
+            if world.settings.name.as_str() == format!("hv{failing}") {
                 world.power = Arc::new(ScriptedPower::new());
                 world.power.set_manner("bmc-hv3", BmcManner { dead: true, ..BmcManner::default() });
             }
@@ -573,7 +573,7 @@ async fn a_fencer_that_does_not_reach_the_bmc_lets_another_one_try() {
         three.eyes().until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
         assert_eq!(
             three.eyes().view().nodes["hv3"].fence.as_ref().unwrap().by,
-            format!("hv{}", 3 - unlucky)
+            format!("hv{}", 3 - failing)
         );
     }
 }
@@ -740,8 +740,7 @@ async fn a_vm_on_its_way_home_stays_where_it_runs_when_its_home_dies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_takes_its_vms_back_and_the_recovery_of_their_sender_do_not_wait_for_each_other()
- {
+async fn taking_vms_back_and_the_recovery_of_their_sender_do_not_wait_for_each_other() {
     let mut three = Three::start(|_| {}).await;
     let (on_its_way, other) = (three.run_vm(1, 3).await, three.run_vm(2, 3).await);
     let limit = || VmChange::NodeLimit(vec![NodeName::new("hv1"), NodeName::new("hv3")]);

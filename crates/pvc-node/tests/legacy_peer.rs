@@ -1,6 +1,5 @@
-//! A VM moves between a node of ours and one of PVC 1.0.3 (`spec/vm.md` §5), step by step and with
-//! the older one's timing: it acts on events once, holds its turn for a second, and queues again at
-//! once.
+//! A VM moves between a node of ours and a legacy peer (`spec/vm.md` §5), step by step and with the
+//! peer's timing: it acts on events once, holds its turn for a second, and queues again at once.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
@@ -51,7 +50,7 @@ impl LegacyPeer {
         self.peer.tree.multi(values.iter().map(op).collect()).await.unwrap();
     }
 
-    /// As its API orders a move: under the lock on the state, held for half a second.
+    /// Orders a move as its API does: under the lock on the state, held for half a second.
     async fn order(&self, world: &World, to: &str) {
         let ask = LegacyAsk::Move {
             vm: self.vm,
@@ -62,7 +61,7 @@ impl LegacyPeer {
         self.peer.api(world).ask(&ask).await.unwrap();
     }
 
-    /// As its flush does: without any lock.
+    /// Writes the order as its flush does: without any lock.
     async fn write_order(&self, to: &str, last: &str) {
         let values =
             [(self.key("state"), "migrate"), (self.key("node"), to), (self.key("lastnode"), last)];
@@ -81,7 +80,7 @@ impl LegacyPeer {
         self.hypervisor.guests().await.unwrap().contains_key(&self.vm)
     }
 
-    /// Its daemon starts anew: whatever its last one held on to is gone.
+    /// Starts its daemon anew: whatever its last one held on to is gone.
     async fn restarts(&mut self, world: &World) -> Arc<Daemon103> {
         self.peer.tree.close().await;
         self.peer.tree = world.tree.connect();
@@ -93,70 +92,70 @@ impl LegacyPeer {
 async fn beside() -> (World, LegacyPeer, Daemon) {
     let world = world().await;
     let vm = world.define(1, VmState::Start).await;
-    let older = LegacyPeer::join(&world, vm).await;
+    let legacy = LegacyPeer::join(&world, vm).await;
     let daemon = world.running().await;
     world.until_runs(vm).await;
     world.until("it is listed", || world.node().unwrap().running == [vm]).await;
-    (world, older, daemon)
+    (world, legacy, daemon)
 }
 
 /// Has hv1 send the VM to hv2, whose daemon listens.
-async fn hand_over(world: &World, older: &LegacyPeer, daemon: &Daemon103) {
-    older.order(world, "hv2").await;
-    until_record(world, older, "start", "hv2").await;
-    world.until("it listens on", || daemon.hears_of(older.vm)).await;
+async fn hand_over(world: &World, legacy: &LegacyPeer, daemon: &Daemon103) {
+    legacy.order(world, "hv2").await;
+    until_record(world, legacy, "start", "hv2").await;
+    world.until("it listens on", || daemon.hears_of(legacy.vm)).await;
 }
 
 /// hv1, which is ours and is to start the VM, beside hv2, whose list names it.
 async fn listed_there(runs_there: bool) -> (World, LegacyPeer) {
     let world = world().await;
     let vm = world.define(1, VmState::Start).await;
-    let older = LegacyPeer::join(&world, vm).await;
+    let legacy = LegacyPeer::join(&world, vm).await;
     if runs_there {
         // Held is not gone.
-        older.hypervisor.insert(vm, "vm1");
-        older.hypervisor.set_run(vm, GuestRun::Paused);
+        legacy.hypervisor.insert(vm, "vm1");
+        legacy.hypervisor.set_run(vm, GuestRun::Paused);
     }
-    older.lists(&vm.to_string()).await;
-    (world, older)
+    legacy.lists(&vm.to_string()).await;
+    (world, legacy)
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_legacy_list_names_and_its_hypervisor_does_not_have_is_started_here() {
-    let (world, older) = listed_there(false).await;
+    let (world, legacy) = listed_there(false).await;
     let _daemon = world.running().await;
-    world.until_runs(older.vm).await;
-    world.until("it is listed", || world.node().unwrap().running == [older.vm]).await;
-    assert_eq!(world.hypervisor.count("start", older.vm), 1);
+    world.until_runs(legacy.vm).await;
+    world.until("it is listed", || world.node().unwrap().running == [legacy.vm]).await;
+    assert_eq!(world.hypervisor.count("start", legacy.vm), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_legacy_hypervisor_may_have_is_not_started_here() {
     for is_deaf in [false, true] {
-        let (world, older) = listed_there(!is_deaf).await;
-        older.hypervisor.set_unreachable(is_deaf);
+        let (world, legacy) = listed_there(!is_deaf).await;
+        legacy.hypervisor.set_unreachable(is_deaf);
         let _daemon = world.running().await;
         world.until_fault("VM_BLOCKED_VM1").await;
-        assert_eq!(world.hypervisor.count("start", older.vm), 0, "{is_deaf}");
-        older.hypervisor.set_unreachable(false);
-        older.hypervisor.destroy(older.vm).await.unwrap();
-        world.until_runs(older.vm).await;
+        assert_eq!(world.hypervisor.count("start", legacy.vm), 0, "{is_deaf}");
+        legacy.hypervisor.set_unreachable(false);
+        legacy.hypervisor.destroy(legacy.vm).await.unwrap();
+        world.until_runs(legacy.vm).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_vm_on_its_way_from_a_legacy_node_that_does_not_have_it_any_more_is_started_here() {
-    let (world, older) = listed_there(false).await;
-    older.write_order("hv1", "").await;
+    let (world, legacy) = listed_there(false).await;
+    legacy.write_order("hv1", "").await;
     let _daemon = world.running().await;
-    until_record(&world, &older, "start", "hv1").await;
-    world.until_runs(older.vm).await;
+    until_record(&world, &legacy, "start", "hv1").await;
+    world.until_runs(legacy.vm).await;
 }
 
-async fn until_record(world: &World, older: &LegacyPeer, state: &str, node: &str) {
+async fn until_record(world: &World, legacy: &LegacyPeer, state: &str, node: &str) {
     world
         .until(&format!("the record says {state} on {node}"), || {
-            let record = world.vm(older.vm);
+            let record = world.vm(legacy.vm);
             record.state.as_str() == state && record.node == Some(NodeName::new(node))
         })
         .await;
@@ -172,75 +171,75 @@ fn fails() -> Manner {
 
 #[tokio::test(start_paused = true)]
 async fn vms_go_to_a_legacy_node_and_come_back_and_none_stays_on_its_way() {
-    let (world, older, _daemon) = beside().await;
-    let there = older.peer.listens(&world);
+    let (world, legacy, _daemon) = beside().await;
+    let there = legacy.peer.listens(&world);
     for round in 0_u64..30 {
-        // From an instant to longer than any of its patience.
+        // From an instant to longer than any of its time limits.
         let manner = copies_for([0, 100, 900, 5_000, 45_000][round as usize % 5]);
-        world.hypervisor.set_manner(older.vm, manner.clone());
-        older.hypervisor.set_manner(older.vm, manner);
+        world.hypervisor.set_manner(legacy.vm, manner.clone());
+        legacy.hypervisor.set_manner(legacy.vm, manner);
         match round % 2 {
-            0 => older.order(&world, "hv2").await,
-            _ => older.write_order("hv2", "hv1").await,
+            0 => legacy.order(&world, "hv2").await,
+            _ => legacy.write_order("hv2", "hv1").await,
         }
-        until_record(&world, &older, "start", "hv2").await;
-        world.until("it listens on", || there.hears_of(older.vm)).await;
-        assert!(older.is_here().await && !world.hypervisor.is_there(older.vm), "round {round}");
+        until_record(&world, &legacy, "start", "hv2").await;
+        world.until("it listens on", || there.hears_of(legacy.vm)).await;
+        assert!(legacy.is_here().await && !world.hypervisor.is_there(legacy.vm), "round {round}");
         match round % 3 {
-            0 => older.order(&world, "hv1").await,
-            _ => older.write_order("hv1", "").await,
+            0 => legacy.order(&world, "hv1").await,
+            _ => legacy.write_order("hv1", "").await,
         }
-        until_record(&world, &older, "start", "hv1").await;
-        world.until("it listens on", || there.hears_of(older.vm)).await;
-        assert!(world.hypervisor.is_there(older.vm) && !older.is_here().await, "round {round}");
-        world.until("it is listed", || world.node().unwrap().running == [older.vm]).await;
+        until_record(&world, &legacy, "start", "hv1").await;
+        world.until("it listens on", || there.hears_of(legacy.vm)).await;
+        assert!(world.hypervisor.is_there(legacy.vm) && !legacy.is_here().await, "round {round}");
+        world.until("it is listed", || world.node().unwrap().running == [legacy.vm]).await;
     }
-    assert_eq!(world.hypervisor.count("start", older.vm), 1, "it was never started again");
-    assert_eq!(world.hypervisor.count("destroy", older.vm), 0);
+    assert_eq!(world.hypervisor.count("start", legacy.vm), 1, "it was never started again");
+    assert_eq!(world.hypervisor.count("destroy", legacy.vm), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_on_the_way_to_a_legacy_node_ends_with_a_start_there() {
-    let (world, older, _daemon) = beside().await;
-    let there = older.peer.listens(&world);
-    world.hypervisor.set_manner(older.vm, fails());
-    hand_over(&world, &older, &there).await;
-    world.until("it runs there", || older.hypervisor.is_there(older.vm)).await;
-    assert!(!world.hypervisor.is_there(older.vm));
+    let (world, legacy, _daemon) = beside().await;
+    let there = legacy.peer.listens(&world);
+    world.hypervisor.set_manner(legacy.vm, fails());
+    hand_over(&world, &legacy, &there).await;
+    world.until("it runs there", || legacy.hypervisor.is_there(legacy.vm)).await;
+    assert!(!world.hypervisor.is_there(legacy.vm));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_on_the_way_from_a_legacy_node_ends_with_a_start_here() {
-    let (world, older, _daemon) = beside().await;
-    let there = older.peer.listens(&world);
-    hand_over(&world, &older, &there).await;
-    older.set_method("shutdown").await;
-    older.order(&world, "hv1").await;
-    until_record(&world, &older, "start", "hv1").await;
-    world.until_runs(older.vm).await;
+    let (world, legacy, _daemon) = beside().await;
+    let there = legacy.peer.listens(&world);
+    hand_over(&world, &legacy, &there).await;
+    legacy.set_method("shutdown").await;
+    legacy.order(&world, "hv1").await;
+    until_record(&world, &legacy, "start", "hv1").await;
+    world.until_runs(legacy.vm).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_operators_stop_is_not_taken_for_that_of_a_legacy_sender() {
-    let (world, older, _daemon) = beside().await;
-    let there = older.peer.listens(&world);
-    hand_over(&world, &older, &there).await;
-    older.set_method("shutdown").await;
-    older.order(&world, "hv1").await;
-    world.until("its sender has shut it down", || world.state(older.vm) == "stop").await;
-    world.request(older.vm, VmState::Stop).await;
+    let (world, legacy, _daemon) = beside().await;
+    let there = legacy.peer.listens(&world);
+    hand_over(&world, &legacy, &there).await;
+    legacy.set_method("shutdown").await;
+    legacy.order(&world, "hv1").await;
+    world.until("its sender has shut it down", || world.state(legacy.vm) == "stop").await;
+    world.request(legacy.vm, VmState::Stop).await;
     world.pass(60).await;
-    assert_eq!(world.state(older.vm), "stop");
-    assert!(!world.hypervisor.is_there(older.vm) && !older.is_here().await);
+    assert_eq!(world.state(legacy.vm), "stop");
+    assert!(!world.hypervisor.is_there(legacy.vm) && !legacy.is_here().await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_legacy_node_that_missed_its_turn_is_told_what_became_of_the_vm() {
-    let (world, older, _daemon) = beside().await;
+    let (world, legacy, _daemon) = beside().await;
     // It holds its first turn, and dies before the second; its hypervisor lives on.
-    let turn = older.key("migrate_sync_lock");
+    let turn = legacy.key("migrate_sync_lock");
     let locks = LockRecipe::new(
-        older.peer.tree.clone(),
+        legacy.peer.tree.clone(),
         world.clock.clone(),
         Arc::new(SeededRandom::new(78)),
     );
@@ -249,88 +248,88 @@ async fn a_legacy_node_that_missed_its_turn_is_told_what_became_of_the_vm() {
         sleep(Duration::from_secs(1)).await;
         first.release().await;
     });
-    older.write_order("hv2", "hv1").await;
+    legacy.write_order("hv2", "hv1").await;
     first.await.unwrap();
-    world.until("it has left", || !world.hypervisor.is_there(older.vm)).await;
-    assert_eq!(world.state(older.vm), "migrate");
-    let uuid = older.vm.to_string();
-    older.lists(&uuid).await;
-    until_record(&world, &older, "start", "hv2").await;
+    world.until("it has left", || !world.hypervisor.is_there(legacy.vm)).await;
+    assert_eq!(world.state(legacy.vm), "migrate");
+    let uuid = legacy.vm.to_string();
+    legacy.lists(&uuid).await;
+    until_record(&world, &legacy, "start", "hv2").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_legacy_node_that_never_listens_costs_nothing_but_time() {
-    let (world, older, _daemon) = beside().await;
-    older.write_order("hv2", "hv1").await;
-    until_record(&world, &older, "migrate", "hv2").await;
-    until_record(&world, &older, "start", "hv1").await;
-    assert_eq!(world.vm(older.vm).last_node, None);
-    assert!(world.hypervisor.is_there(older.vm));
+    let (world, legacy, _daemon) = beside().await;
+    legacy.write_order("hv2", "hv1").await;
+    until_record(&world, &legacy, "migrate", "hv2").await;
+    until_record(&world, &legacy, "start", "hv1").await;
+    assert_eq!(world.vm(legacy.vm).last_node, None);
+    assert!(world.hypervisor.is_there(legacy.vm));
     assert_eq!(
-        world.hypervisor.count("migrate", older.vm),
+        world.hypervisor.count("migrate", legacy.vm),
         0,
         "nothing was begun before it had its turn"
     );
     // It listens, and the next one works.
-    let there = older.peer.listens(&world);
-    hand_over(&world, &older, &there).await;
+    let there = legacy.peer.listens(&world);
+    hand_over(&world, &legacy, &there).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_legacy_node_that_gives_up_leaves_us_ready_for_the_next() {
-    let (world, mut older, _daemon) = beside().await;
-    let there = older.peer.listens(&world);
-    hand_over(&world, &older, &there).await;
-    older.set_method("live").await;
-    older.hypervisor.set_manner(older.vm, fails());
-    older.order(&world, "hv1").await;
-    until_record(&world, &older, "start", "hv2").await;
-    older.hypervisor.set_manner(older.vm, Manner::default());
+    let (world, mut legacy, _daemon) = beside().await;
+    let there = legacy.peer.listens(&world);
+    hand_over(&world, &legacy, &there).await;
+    legacy.set_method("live").await;
+    legacy.hypervisor.set_manner(legacy.vm, fails());
+    legacy.order(&world, "hv1").await;
+    until_record(&world, &legacy, "start", "hv2").await;
+    legacy.hypervisor.set_manner(legacy.vm, Manner::default());
     // It still has the turn, so the next attempt comes to nothing, too: only its restart helps.
-    older.order(&world, "hv1").await;
-    until_record(&world, &older, "migrate", "hv1").await;
-    until_record(&world, &older, "start", "hv2").await;
-    let _there = older.restarts(&world).await;
+    legacy.order(&world, "hv1").await;
+    until_record(&world, &legacy, "migrate", "hv1").await;
+    until_record(&world, &legacy, "start", "hv2").await;
+    let _there = legacy.restarts(&world).await;
     // Only of a guest that it finds at its start it knows that it runs.
     world.pass(1).await;
-    older.order(&world, "hv1").await;
-    until_record(&world, &older, "start", "hv1").await;
-    assert!(world.hypervisor.is_there(older.vm));
+    legacy.order(&world, "hv1").await;
+    until_record(&world, &legacy, "start", "hv1").await;
+    assert!(world.hypervisor.is_there(legacy.vm));
     assert_eq!(
-        older.hypervisor.count("start", older.vm) + world.hypervisor.count("start", older.vm),
+        legacy.hypervisor.count("start", legacy.vm) + world.hypervisor.count("start", legacy.vm),
         1
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_legacy_api_is_asked_for_during_a_move_counts_when_it_is_over() {
-    let (world, older, _daemon) = beside().await;
-    let there = older.peer.listens(&world);
-    world.hypervisor.set_manner(older.vm, copies_for(8_000));
-    older.order(&world, "hv2").await;
+    let (world, legacy, _daemon) = beside().await;
+    let there = legacy.peer.listens(&world);
+    world.hypervisor.set_manner(legacy.vm, copies_for(8_000));
+    legacy.order(&world, "hv2").await;
     world.pass(4).await;
     // It waits for the lock on the state, which the sender has.
-    let stop = LegacyAsk::State(older.vm, "stop");
-    older.peer.api(&world).ask(&stop).await.unwrap();
-    world.until("it listens on", || there.hears_of(older.vm)).await;
+    let stop = LegacyAsk::State(legacy.vm, "stop");
+    legacy.peer.api(&world).ask(&stop).await.unwrap();
+    world.until("it listens on", || there.hears_of(legacy.vm)).await;
     world.pass(10).await;
     assert_eq!(
-        (world.state(older.vm), world.vm(older.vm).node.clone()),
+        (world.state(legacy.vm), world.vm(legacy.vm).node.clone()),
         ("stop".into(), Some(NodeName::new("hv2")))
     );
-    assert!(!world.hypervisor.is_there(older.vm) && !older.is_here().await);
+    assert!(!world.hypervisor.is_there(legacy.vm) && !legacy.is_here().await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_legacy_sender_that_missed_the_order_is_told_again() {
-    let (world, older, _daemon) = beside().await;
-    let there = older.peer.listens(&world);
-    hand_over(&world, &older, &there).await;
-    older.hypervisor.set_unreachable(true);
-    older.order(&world, "hv1").await;
-    older.hypervisor.set_unreachable(false);
+    let (world, legacy, _daemon) = beside().await;
+    let there = legacy.peer.listens(&world);
+    hand_over(&world, &legacy, &there).await;
+    legacy.hypervisor.set_unreachable(true);
+    legacy.order(&world, "hv1").await;
+    legacy.hypervisor.set_unreachable(false);
     world.pass(20).await;
-    assert!(older.is_here().await, "it does not know of a guest that it could have sent");
-    until_record(&world, &older, "start", "hv1").await;
-    assert!(world.hypervisor.is_there(older.vm) && !older.is_here().await);
+    assert!(legacy.is_here().await, "it does not know of a guest that it could have sent");
+    until_record(&world, &legacy, "start", "hv1").await;
+    assert!(world.hypervisor.is_there(legacy.vm) && !legacy.is_here().await);
 }

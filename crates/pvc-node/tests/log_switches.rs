@@ -1,4 +1,4 @@
-//! What of the regular work is written to the log, by the switches of the configuration.
+//! Lines of regular work in the log, by the switches of the configuration.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
@@ -28,7 +28,8 @@ impl Write for Log {
     }
 }
 
-/// How many lines of each kind a node logs in ten keepalives: keepalives, figures, looks at guests.
+/// Numbers of lines of each kind a node logs in ten keepalives: keepalives, figures, looks at
+/// guests.
 async fn lines_with(switches: LogSwitches) -> [usize; 3] {
     let log = Log::default();
     let writer = log.clone();

@@ -39,7 +39,7 @@ async fn two() -> Two {
 }
 
 impl Two {
-    /// As `pvc vm migrate` does it.
+    /// Migrates the VM as `pvc vm migrate` does.
     async fn migrate(&self, to: &str) {
         self.order(VmState::Migrate, to).await;
     }
@@ -454,7 +454,7 @@ async fn a_guest_stands_still_until_it_was_handed_over_and_goes_on_once_its_node
     assert_eq!(world.two.hypervisor.run(world.vm), Some(GuestRun::Paused));
 }
 
-/// Its sender's daemon dies between the last two steps: the guest may have gone on at the sender
+/// The sender's daemon dies between the last two steps: the guest may have gone on at the sender
 /// for all that its receiver knows, and what it has itself may be older than the volumes.
 #[tokio::test(start_paused = true)]
 async fn a_guest_that_was_never_handed_over_is_started_afresh_when_nobody_has_it_any_more() {
@@ -837,8 +837,7 @@ async fn what_keeps_a_node_from_being_flushed_is_named_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_guest_is_named_as_what_keeps_a_flush_from_its_end_and_does_not_keep_the_node_from_ready()
- {
+async fn a_paused_guest_is_named_as_what_holds_up_a_flush_and_does_not_hold_up_a_ready() {
     let (one, two, vms, _daemons) = full(2).await;
     one.hypervisor.set_run(vms[0], pvc_ports::GuestRun::Paused);
     one.request_node(DomainState::Flush).await;

@@ -164,9 +164,10 @@ async fn a_primary_cut_off_from_the_store_gives_everything_up_and_takes_it_again
 #[tokio::test(start_paused = true)]
 async fn a_primary_that_could_not_let_go_of_one_address_takes_everything_again() {
     let Pair { segment, one, first, .. } = pair().await;
-    one.network.set_refusing(
-        |change| matches!(change, NetworkChange::AddressRemoved { link, .. } if link == "brupstream"),
-    );
+    one.network.set_refusing(|change| match change {
+        NetworkChange::AddressRemoved { link, .. } => link == "brupstream",
+        _ => false,
+    });
     first.connection.cut();
     one.until("the rest is gone", || segment.holders("10.0.1.250").is_empty()).await;
     assert!(!segment.holders("10.0.0.250").is_empty(), "the kernel did not let it go");
@@ -564,7 +565,7 @@ async fn a_copy_that_does_not_follow_is_a_fault_and_its_patroni_restarted_once_u
 }
 
 /// A coordinator of PVC 1.0.3 on the same networks.
-async fn older(
+async fn legacy_peer(
     world: &World,
     segment: &Arc<Segment>,
     name: &str,
@@ -580,8 +581,8 @@ async fn older(
 async fn a_legacy_primary_hands_over_to_this_one() {
     for kazoo_28 in [false, true] {
         let (segment, one) = one().await;
-        let older = older(&one, &segment, "py1", kazoo_28).await;
-        older.become_primary_at_once().await;
+        let legacy = legacy_peer(&one, &segment, "py1", kazoo_28).await;
+        legacy.become_primary_at_once().await;
         let _daemon = one.running().await;
         until_state(&one, "hv1", Secondary).await;
         segment.forget_gaps();
@@ -599,8 +600,8 @@ async fn a_legacy_primary_hands_over_to_this_one() {
 #[tokio::test(start_paused = true)]
 async fn a_legacy_primary_that_puts_its_name_back_is_asked_again() {
     let (segment, one) = one().await;
-    let older = older(&one, &segment, "py1", true).await;
-    older.become_primary_at_once().await;
+    let legacy = legacy_peer(&one, &segment, "py1", true).await;
+    legacy.become_primary_at_once().await;
     let _daemon = one.running().await;
     until_state(&one, "hv1", Secondary).await;
     ask(&one, Some("hv1")).await;
@@ -617,7 +618,7 @@ async fn this_primary_hands_over_to_a_legacy_peer_that_adds_before_it_removes() 
         let (segment, one) = one().await;
         let _daemon = one.running().await;
         until_state(&one, "hv1", Primary).await;
-        let _older = older(&one, &segment, "py1", kazoo_28).await;
+        let _legacy = legacy_peer(&one, &segment, "py1", kazoo_28).await;
         segment.allow_two_holders();
         segment.forget_gaps();
         let asked = one.now();
@@ -640,9 +641,10 @@ async fn this_primary_hands_over_to_a_legacy_peer_that_adds_before_it_removes() 
 async fn an_address_that_the_kernel_refuses_is_a_fault_and_the_rest_of_the_role_is_served() {
     let Pair { segment, one, first: _first, second: _second, .. } = pair().await;
     let upstream = "10.0.0.250/24".parse().unwrap();
-    one.network.set_refusing(
-        move |change| matches!(change, NetworkChange::AddressAdded { address, .. } if *address == upstream),
-    );
+    one.network.set_refusing(move |change| match change {
+        NetworkChange::AddressAdded { address, .. } => *address == upstream,
+        _ => false,
+    });
     one.network.remove_address("brupstream", upstream).await.unwrap();
     let fault = one.until_fault("FLOATING_ADDRESS_HV1").await;
     assert!(fault.contains("10.0.0.250/24"), "{fault}");

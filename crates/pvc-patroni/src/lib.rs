@@ -15,13 +15,13 @@ use pvc_ports::{DatabaseCluster, DatabaseClusterError};
 use serde_json::{Value, json};
 use ureq::Agent;
 
-/// Where Patroni listens in every PVC cluster.
+/// Port at which Patroni listens in every PVC cluster.
 pub const PORT: u16 = 8008;
 
-/// How long a question may take.
+/// Time that a question may take.
 const ASK: Duration = Duration::from_secs(4);
 
-/// How long a switch may take: Patroni answers when the new leader leads.
+/// Time that a switch may take: Patroni answers when the new leader leads.
 const SWITCH: Duration = Duration::from_secs(25);
 
 /// The Patroni of one node, which speaks for all of them.
@@ -88,7 +88,7 @@ fn leads(member: &Value) -> bool {
     matches!(member["role"].as_str(), Some("leader" | "master" | "primary" | "standby_leader"))
 }
 
-/// What Patroni calls the member's state, in what it says of the cluster.
+/// State of the member as Patroni calls it, in what it says of the cluster.
 fn state_of(cluster: &Value, member: &str) -> Option<String> {
     let named = |known: &&Value| known["name"].as_str() == Some(member);
     // It may be any text: a line of a fault is made of it.
@@ -96,16 +96,16 @@ fn state_of(cluster: &Value, member: &str) -> Option<String> {
     Some(state.chars().filter(|c| !c.is_control()).take(60).collect())
 }
 
-/// Where the member's own Patroni tells of it.
+/// Address of the member's own Patroni.
 fn address_of<'a>(cluster: &'a Value, member: &str) -> Option<&'a str> {
     let named = |known: &&Value| known["name"].as_str() == Some(member);
     cluster["members"].as_array()?.iter().find(named)?["api_url"].as_str()
 }
 
 impl Patroni {
-    /// What Patroni says of its members.
+    /// Asks Patroni about its members.
     async fn cluster(&self) -> Result<Value, DatabaseClusterError> {
-        told(self.ask(format!("{}/cluster", self.url), None, ASK).await?)
+        read_answer(self.ask(format!("{}/cluster", self.url), None, ASK).await?)
     }
 
     /// The history that the member's database is in, as it says itself: what the cluster knows of
@@ -116,7 +116,7 @@ impl Patroni {
         member: &str,
     ) -> Result<Option<i64>, DatabaseClusterError> {
         let Some(address) = address_of(cluster, member) else { return Ok(None) };
-        Ok(told(self.ask(address.to_owned(), None, ASK).await?)?["timeline"].as_i64())
+        Ok(read_answer(self.ask(address.to_owned(), None, ASK).await?)?["timeline"].as_i64())
     }
 
     /// Refuses a candidate that has not followed the leader's own promotion yet. Patroni would
@@ -145,8 +145,8 @@ impl Patroni {
     }
 }
 
-/// What an answer tells.
-fn told(answer: Answer) -> Result<Value, DatabaseClusterError> {
+/// Reads an answer.
+fn read_answer(answer: Answer) -> Result<Value, DatabaseClusterError> {
     let unreadable = |why: String| DatabaseClusterError::Unreachable { why };
     if answer.status != 200 {
         return Err(unreadable(format!("Patroni answers with status {}", answer.status)));
@@ -162,7 +162,7 @@ impl DatabaseCluster for Patroni {
     }
 
     async fn member(&self, node: &NodeName) -> Result<Member, DatabaseClusterError> {
-        let own = told(self.ask(format!("{}/patroni", self.url), None, ASK).await?)?;
+        let own = read_answer(self.ask(format!("{}/patroni", self.url), None, ASK).await?)?;
         // One that has lost ZooKeeper may still answer for itself, and for nobody else.
         let cluster = self.cluster().await.ok();
         Ok(Member {
@@ -184,8 +184,8 @@ impl DatabaseCluster for Patroni {
             }
         };
         self.must_follow(&cluster, leader, node.as_str()).await?;
-        let wish = json!({ "leader": leader, "candidate": node.as_str() });
-        let answer = self.ask(format!("{}/switchover", self.url), Some(wish), SWITCH).await?;
+        let request = json!({ "leader": leader, "candidate": node.as_str() });
+        let answer = self.ask(format!("{}/switchover", self.url), Some(request), SWITCH).await?;
         match answer.status {
             200 | 202 => Ok(()),
             status => {
@@ -203,7 +203,9 @@ mod tests {
     #[test]
     fn the_leader_is_found_whatever_the_version_calls_it() {
         for role in ["leader", "master", "primary"] {
-            let cluster = json!({"members": [{"name": "hv1", "role": "replica"}, {"name": "hv2", "role": role}]});
+            let members =
+                json!([{"name": "hv1", "role": "replica"}, {"name": "hv2", "role": role}]);
+            let cluster = json!({ "members": members });
             assert_eq!(leader_of(&cluster), Some("hv2"), "{role}");
         }
         assert_eq!(leader_of(&json!({"members": [{"name": "hv1", "role": "sync_standby"}]})), None);

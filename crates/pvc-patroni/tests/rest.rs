@@ -1,4 +1,4 @@
-//! Against a server that answers as Patroni does.
+//! Tests against a server that answers as Patroni does.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -46,12 +46,13 @@ async fn members(State(cluster): State<Cluster>, port: u16) -> Json<Value> {
     // What Patroni says here of the timelines is as old as its last round.
     let members = ["hv1", "hv2"].map(|name| {
         let address = format!("http://{LOOPBACK}:{port}/{name}/patroni");
-        json!({"name": name, "role": role(name), "state": "running", "api_url": address, "timeline": 6})
+        let role = role(name);
+        json!({"name": name, "role": role, "state": "running", "api_url": address, "timeline": 6})
     });
     Json(json!({ "members": members, "scope": "pvc" }))
 }
 
-/// As the Patroni of `hv2` says of itself.
+/// Answers as the Patroni of `hv2` does about itself.
 async fn own(State(cluster): State<Cluster>) -> Json<Value> {
     let role =
         if cluster.lock().unwrap().leader.as_deref() == Some("hv2") { "master" } else { "replica" };
@@ -76,10 +77,10 @@ async fn member(State(cluster): State<Cluster>, Path(name): Path<String>) -> Jso
 
 async fn switchover(
     State(cluster): State<Cluster>,
-    Json(wish): Json<Value>,
+    Json(request): Json<Value>,
 ) -> (StatusCode, String) {
     let mut cluster = cluster.lock().unwrap();
-    if wish["leader"].as_str() != cluster.leader.as_deref() {
+    if request["leader"].as_str() != cluster.leader.as_deref() {
         return (StatusCode::PRECONDITION_FAILED, "leader name does not match".to_owned());
     }
     if cluster.lags {
@@ -88,7 +89,7 @@ async fn switchover(
             "candidate does not match with sync_standby".to_owned(),
         );
     }
-    cluster.leader = wish["candidate"].as_str().map(str::to_owned);
+    cluster.leader = request["candidate"].as_str().map(str::to_owned);
     (StatusCode::OK, "Successfully switched over to \"hv2\"".to_owned())
 }
 

@@ -106,7 +106,7 @@ pub enum DatabaseError {
 }
 
 impl DatabaseError {
-    /// What to do about it.
+    /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             DatabaseError::Unreachable { .. } | DatabaseError::TimedOut { .. } => {

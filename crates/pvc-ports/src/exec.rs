@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-/// What to run. Arguments are a vector: nothing is ever parsed by a shell.
+/// A program to run. Arguments are a vector: nothing is ever parsed by a shell.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Command {
     pub program: String,
@@ -13,13 +13,13 @@ pub struct Command {
     /// Variables added to the environment: the place for secrets, which arguments are not.
     pub env: Vec<(String, String)>,
     pub stdin: Option<Vec<u8>>,
-    /// After this long the whole process group is killed and [`ExecError::TimedOut`] is returned.
+    /// Time after which the whole process group is killed and [`ExecError::TimedOut`] is returned.
     pub deadline: Duration,
 }
 
-/// What may be seen of a command by everybody on the machine. Variables are named without their
-/// values, and of the input its length is told: both may be secret, and what is printed with `{:?}`
-/// ends in logs.
+/// Shows what may be seen of a command by everybody on the machine. Variables are named without
+/// their values, and of the input its length is told: both may be secret, and what is printed with
+/// `{:?}` ends in logs.
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Command { program, args, env, stdin, deadline } = self;
@@ -35,7 +35,7 @@ impl fmt::Debug for Command {
     }
 }
 
-/// What a program said, cut at 1 MiB each.
+/// Output of a program, cut at 1 MiB each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     /// The exit status; `None` if a signal ended the program.

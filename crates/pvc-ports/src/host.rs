@@ -1,18 +1,18 @@
-//! What this machine is and how busy it is.
+//! Facts about this machine, and its load.
 
-/// What does not change while the daemon runs.
+/// Facts that do not change while the daemon runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFacts {
     pub cpus: u32,
-    /// As `uname -r` prints it.
+    /// Release of the kernel as `uname -r` prints it.
     pub kernel: String,
-    /// As `uname -o` prints it: `GNU/Linux`.
+    /// Operating system as `uname -o` prints it: `GNU/Linux`.
     pub os: String,
-    /// As `uname -m` prints it: `x86_64`.
+    /// Architecture as `uname -m` prints it: `x86_64`.
     pub arch: String,
 }
 
-/// What changes all the time.
+/// Figures that change all the time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostLoad {
     pub memory_total_mib: u64,
@@ -44,7 +44,8 @@ pub struct HostError {
     pub source: std::io::Error,
 }
 
-/// This machine. Calls read from memory-backed files of the kernel and do not block.
+/// The machine that the daemon runs on. Calls read from memory-backed files of the kernel and do
+/// not block.
 pub trait Host: Send + Sync {
     fn facts(&self) -> Result<HostFacts, HostError>;
     fn load(&self) -> Result<HostLoad, HostError>;

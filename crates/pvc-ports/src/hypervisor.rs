@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-/// How a guest that the hypervisor knows is doing.
+/// State of a guest that the hypervisor knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuestRun {
-    /// Its CPUs run, or are blocked waiting for something.
+    /// The guest's CPUs run, or are blocked waiting for something.
     Running,
     /// There, but held: by somebody, by an I/O error, or since it came from another host by a
     /// migration that was to leave it [`held`](Migration::held).
@@ -49,13 +49,13 @@ pub enum GuestEvent {
     Resync,
 }
 
-/// What the hypervisor of this host is and can.
+/// Version and abilities of the hypervisor of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HypervisorFacts {
     /// `kvm` if a probe guest ran under it, else `qemu` (software emulation): the `type` of a
     /// domain.
     pub domain_type: String,
-    /// Why not KVM, if so; for people.
+    /// Reason for which KVM is not used, if so; for people.
     pub kvm_refused: Option<String>,
     /// Version texts of libvirt and QEMU.
     pub libvirt_version: String,
@@ -75,13 +75,15 @@ pub struct GuestStats {
     pub memory: BTreeMap<String, u64>,
     /// `cpu_time`, `user_time`, `system_time` in nanoseconds.
     pub cpu: BTreeMap<String, u64>,
-    /// By target device (`sda`): `rd_req`, `rd_bytes`, `wr_req`, `wr_bytes`, `err`.
+    /// Counters of the disks by target device (`sda`): `rd_req`, `rd_bytes`, `wr_req`, `wr_bytes`,
+    /// `err`.
     pub disks: BTreeMap<String, BTreeMap<String, i64>>,
-    /// By host-side device (`vnet0`): `rd_bytes`, `rd_packets`, …, `wr_drops`.
+    /// Counters of the interfaces by host-side device (`vnet0`): `rd_bytes`, `rd_packets`, …,
+    /// `wr_drops`.
     pub interfaces: BTreeMap<String, BTreeMap<String, i64>>,
 }
 
-/// Where a guest's display listens.
+/// Address at which a guest's display listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VncAddress {
     pub listen: String,
@@ -100,12 +102,12 @@ pub enum DeviceChange {
     Detach,
 }
 
-/// How a running guest is to be moved to the hypervisor of another node.
+/// Settings of the move of a running guest to the hypervisor of another node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migration {
     /// The target's name or address on the cluster's network.
     pub host: String,
-    /// How long the guest may stand still for the last copy.
+    /// Time for which the guest may stand still for the last copy.
     pub max_downtime: Duration,
     /// Whether the guest stays held on the target until it is told to [resume](Hypervisor::resume)
     /// there.
@@ -114,7 +116,7 @@ pub struct Migration {
     pub encrypted: bool,
 }
 
-/// How far a migration is, in bytes and in all copied so far: memory that a guest writes to is
+/// Progress of a migration, in bytes and in all copied so far: memory that a guest writes to is
 /// copied again, so `remaining` also grows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MigrationProgress {
@@ -127,7 +129,7 @@ pub struct MigrationProgress {
 /// A migration under way. Dropping it does not end it.
 #[async_trait]
 pub trait MigrationJob: Send + Sync {
-    /// How far it is; `None` before it has begun to copy, and once it has ended.
+    /// Returns the progress; `None` before it has begun to copy, and once it has ended.
     async fn progress(&self) -> Result<Option<MigrationProgress>, HypervisorError>;
 
     /// Asks for the end of it; may have to be asked again for one that was just about to begin.
@@ -147,10 +149,10 @@ pub trait MigrationJob: Send + Sync {
 
 #[derive(Debug, thiserror::Error)]
 pub enum HypervisorError {
-    /// It answered, and said no; trying again will not help.
+    /// The hypervisor answered, and said no; trying again will not help.
     #[error("the hypervisor refused: {why}")]
     Refused { why: String },
-    /// It did not answer; trying again may help.
+    /// The hypervisor did not answer; trying again may help.
     #[error("the hypervisor cannot be reached: {why}")]
     Unreachable { why: String },
     #[error("the hypervisor did not answer within {seconds} s")]
@@ -204,7 +206,7 @@ pub trait Hypervisor: Send + Sync {
     /// or has only the figures that the hypervisor knows without it.
     async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError>;
 
-    /// Where the guest's display listens, or `None` if it has none.
+    /// Returns the address at which the guest's display listens, or `None` if it has none.
     async fn vnc(&self, uuid: Uuid) -> Result<Option<VncAddress>, HypervisorError>;
 
     /// Plugs the device described by the XML element `device` into the running guest, or pulls it
@@ -232,8 +234,8 @@ pub trait Hypervisor: Send + Sync {
         migration: &Migration,
     ) -> Result<Box<dyn MigrationJob>, HypervisorError>;
 
-    /// How the guest is doing on another node's hypervisor, `host` as in [`Migration`]; `None`: it
-    /// is not there.
+    /// State of the guest on another node's hypervisor, `host` as in [`Migration`]; `None`: it is
+    /// not there.
     async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError>;
 
     /// Types `input` on the guest's serial console and returns what it prints within `wait`.

@@ -20,7 +20,7 @@ pub enum NetworkError {
     NoSetting { key: String },
     #[error("the kernel did not {what}")]
     Refused {
-        /// What was asked for: `set the MTU of `ens4` to 9000`.
+        /// The request: `set the MTU of `ens4` to 9000`.
         what: String,
         #[source]
         source: std::io::Error,
@@ -32,7 +32,7 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
-    /// What to do about it.
+    /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             NetworkError::NoLink { .. } => "`ip link` shows the links of this machine",
@@ -70,7 +70,7 @@ pub trait Network: Send + Sync {
 
     /// A bridge without ports, switched off.
     async fn create_bridge(&self, link: &str) -> Result<(), NetworkError>;
-    /// What is tagged `id` on the link `lower`, as a link of its own, switched off.
+    /// Creates a link for what is tagged `id` on the link `lower`: a link of its own, switched off.
     async fn create_vlan(&self, link: &str, lower: &str, id: u16) -> Result<(), NetworkError>;
     /// A tunnel's end, switched off. One of another number, address, port or manner has to be
     /// removed first.
@@ -97,10 +97,10 @@ pub trait Network: Send + Sync {
 
     /// Adds an address, usable at once: an IPv6 address is not probed for duplicates first.
     async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError>;
-    /// As [`add_address`](Network::add_address), but the kernel itself takes the address away again
-    /// once `lifetime` has passed, within a second or two, unless it was leased anew by then: also
-    /// when this program can do nothing any more. An address that stands for ever is leased from
-    /// now on.
+    /// Adds an address as [`add_address`](Network::add_address) does, but the kernel itself takes
+    /// the address away again once `lifetime` has passed, within a second or two, unless it was
+    /// leased anew by then: also when this program can do nothing any more. An address that stands
+    /// for ever is leased from now on.
     async fn lease_address(
         &self,
         link: &str,

@@ -14,7 +14,7 @@ pub struct Ports {
     pub services: Arc<dyn Services>,
     pub host: Arc<dyn Host>,
     pub power: Arc<dyn Power>,
-    /// Whose leader follows the primary role; `None` where there is no such database.
+    /// Database whose leader follows the primary role; `None` where there is no such database.
     pub database_cluster: Option<Arc<dyn DatabaseCluster>>,
     pub exec: Arc<dyn Exec>,
     pub files: Arc<dyn Files>,

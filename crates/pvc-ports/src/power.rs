@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-/// How to reach a BMC. `Debug` keeps the password to itself.
+/// Address and login of a BMC. `Debug` keeps the password to itself.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bmc {
     /// Host name or address.
@@ -20,13 +20,13 @@ impl std::fmt::Debug for Bmc {
     }
 }
 
-/// Why a BMC did not do what it was asked.
+/// Reason for which a BMC did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum PowerError {
-    /// It did not answer, refused the login, or answered what cannot be understood.
+    /// The BMC did not answer, refused the login, or answered what cannot be understood.
     #[error("the BMC at `{host}` cannot be used: {why}")]
     Unusable { host: String, why: String },
-    /// It accepted the command, and nothing came of it.
+    /// The BMC accepted the command, and nothing came of it.
     #[error("the BMC at `{host}` was told to switch the power {}, but says that it is \
              {}", on_off(*wanted), on_off(!*wanted))]
     Ignored { host: String, wanted: bool },

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-/// What the service manager says of a unit.
+/// State of a unit as the service manager says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnitState {
-    /// It runs; a unit of several programs may still be bringing them up.
+    /// The unit runs; a unit of several programs may still be bringing them up.
     Active,
-    /// On its way to run, or to start again.
+    /// The unit is on its way to run, or to start again.
     Starting,
     Stopping,
     Inactive,
@@ -37,7 +37,7 @@ pub enum ServicesError {
 }
 
 impl ServicesError {
-    /// What to do about it.
+    /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             ServicesError::Missing { .. } => Some("is its package installed?".to_owned()),

@@ -12,9 +12,9 @@ use crate::storage_cluster::StorageCluster;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolInfo {
     pub name: PoolName,
-    /// What is stored in it, as its users count (without copies).
+    /// Bytes stored in the pool, as its users count (without copies).
     pub stored_bytes: u64,
-    /// What can still be stored.
+    /// Bytes that can still be stored.
     pub free_bytes: u64,
 }
 
@@ -23,8 +23,8 @@ pub struct PoolInfo {
 pub struct VolumeInfo {
     pub id: VolumeId,
     pub size_bytes: u64,
-    /// What it occupies now; less than its size if parts were never written. `None` if the storage
-    /// would have to look at every part of the volume to tell.
+    /// Bytes that the volume occupies now; less than its size if parts were never written. `None`
+    /// if the storage would have to look at every part of the volume to tell.
     pub used_bytes: Option<u64>,
     pub snapshots: Vec<SnapshotInfo>,
 }
@@ -35,7 +35,7 @@ pub struct SnapshotInfo {
     pub size_bytes: u64,
 }
 
-/// Who holds a volume for writing.
+/// Lock of a client that holds a volume for writing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeLock {
     /// The lock's own names, needed to remove it.
@@ -45,7 +45,7 @@ pub struct VolumeLock {
     pub address: String,
 }
 
-/// How a hypervisor reaches a volume.
+/// Way in which a hypervisor reaches a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attachment {
     /// A raw image in a file of this host.
@@ -179,10 +179,10 @@ pub trait Storage: Send + Sync {
         force: bool,
     ) -> Result<(), StorageError>;
 
-    /// How this node's hypervisor reaches the volume, which must exist.
+    /// Returns how this node's hypervisor reaches the volume, which must exist.
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError>;
 
-    /// Who holds the volume for writing.
+    /// Lists the locks of those who hold the volume for writing.
     async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError>;
     /// Takes the lock from its holder; whatever the holder still writes is refused from then on.
     async fn break_lock(&self, volume: &VolumeId, lock: &VolumeLock) -> Result<(), StorageError>;

@@ -1,4 +1,4 @@
-//! What a storage that is a cluster of its own says of itself: Ceph.
+//! State of a storage that is a cluster of its own: Ceph.
 
 use async_trait::async_trait;
 use pvc_model::storage::{PoolName, RbdAccess, VolumeId};
@@ -10,11 +10,11 @@ use crate::StorageError;
 pub struct PoolFigures {
     pub name: PoolName,
     pub id: u64,
-    /// What is stored in it, as its users count (without copies).
+    /// Bytes stored in the pool, as its users count (without copies).
     pub stored_bytes: u64,
-    /// What can still be stored.
+    /// Bytes that can still be stored.
     pub free_bytes: u64,
-    /// What it takes on the disks, with copies.
+    /// Bytes that the pool takes on the disks, with copies.
     pub used_bytes: u64,
     /// A fraction of 1.
     pub used_fraction: f64,
@@ -38,9 +38,9 @@ pub struct OsdFigures {
     pub is_up: bool,
     pub is_in: bool,
     pub primary_affinity: f64,
-    /// In percent.
+    /// Utilization in percent.
     pub utilization: f64,
-    /// How far its utilization is from the average, as a factor.
+    /// Ratio of its utilization to the average.
     pub variance: f64,
     pub placement_groups: u64,
     pub kib: u64,
@@ -51,11 +51,11 @@ pub struct OsdFigures {
     pub kib_available: u64,
     pub crush_weight: f64,
     pub reweight: f64,
-    /// Its device class, `ssd` for one; empty if it has none.
+    /// Device class of the OSD, `ssd` for one; empty if it has none.
     pub class: String,
     /// The short name of its host.
     pub node: String,
-    /// For people: `290M`.
+    /// Bytes used, for people: `290M`.
     pub used: String,
     pub available: String,
     /// Per second, for people: `1`, `124k`.
@@ -71,19 +71,19 @@ pub struct OsdFigures {
 /// its own, so that one part of the cluster that hangs keeps nothing else from being asked.
 #[async_trait]
 pub trait StorageCluster: Send + Sync {
-    /// How it is doing, as text for people.
+    /// Returns the state of the cluster, as text for people.
     async fn status(&self) -> Result<String, StorageError>;
-    /// Its health, as the JSON it says itself: `status`, and `checks` by name.
+    /// Returns the health of the cluster, as its own JSON: `status`, and `checks` by name.
     async fn health(&self) -> Result<String, StorageError>;
-    /// How full it is, as text for people.
+    /// Returns the usage of the cluster, as text for people.
     async fn usage(&self) -> Result<String, StorageError>;
     async fn pool_figures(&self) -> Result<Vec<PoolFigures>, StorageError>;
-    /// Only OSDs of which everything is known. Not to be asked of a cluster without any OSD: it may
-    /// never answer.
+    /// Returns the figures of the OSDs of which everything is known. Not to be asked of a cluster
+    /// without any OSD: it may never answer.
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError>;
-    /// What is recorded of a volume: JSON, as the cluster says it itself.
+    /// Returns the record of a volume: JSON, as the cluster says it itself.
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError>;
-    /// How hypervisors reach its volumes. Asks nobody.
+    /// Returns how hypervisors reach the cluster's volumes. Asks nobody.
     fn access(&self) -> &RbdAccess;
     /// The key with which hypervisors open volumes; `None` if their user does not exist.
     async fn hypervisor_key(&self) -> Result<Option<String>, StorageError>;

@@ -8,12 +8,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
-/// What the tree knows about a node beside its data.
+/// Metadata that the tree keeps about a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stat {
-    /// How often the data was written since the node was created; 0 after creation.
+    /// Number of writes of the data since the node was created; 0 after creation.
     pub version: i32,
-    /// How often the set of children changed.
+    /// Number of changes of the set of children.
     pub cversion: i32,
     /// The zxid of the creation, of the last change of the data, of the last change of the
     /// children.
@@ -37,12 +37,12 @@ pub enum CreateMode {
     Persistent,
     /// Gone with the session that made it.
     Ephemeral,
-    /// As `Ephemeral`, with ten digits appended to the name: the number that this creation has
+    /// An ephemeral node with ten digits appended to the name: the number that this creation has
     /// among the parent's changes of children. Not allowed in a [`Tree::multi`].
     EphemeralSequential,
 }
 
-/// One operation of a [`Tree::multi`]. `version: None` means "whatever the version".
+/// An operation of a [`Tree::multi`]. `version: None` means "whatever the version".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     Create { path: String, data: Bytes, mode: CreateMode },
@@ -105,7 +105,7 @@ pub fn parent_path(path: &str) -> Option<&str> {
     }
 }
 
-/// What became of one operation of a multi that was carried out.
+/// Result of one operation of a multi that was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
     Created(Stat),
@@ -144,14 +144,14 @@ pub enum TreeError {
     Disk(#[source] std::io::Error),
     #[error("the tree on disk is full; nothing was changed")]
     DiskFull,
-    /// What is kept there is for those alone who know a password, and we do not, or not that one.
+    /// The node is for those alone who know a password, and we do not, or not that one.
     #[error("the tree does not allow the use of `{path}`")]
     NotAllowed { path: String },
     #[error("the tree was closed")]
     Closed,
 }
 
-/// Why a multi was not carried out. Nothing of it was.
+/// Reason for which a multi was not carried out. Nothing of it was.
 #[derive(Debug, thiserror::Error)]
 pub enum MultiError {
     /// Operation `index` (from 0) could not be done: the one that decided.
@@ -207,15 +207,16 @@ pub trait Tree: Send + Sync {
     /// The node at `path`, or `None` if there is none.
     async fn get(&self, path: &str) -> Result<Option<Entry>, TreeError>;
 
-    /// As [`get`](Tree::get) for each path, in order, in as few requests as possible. Not one
-    /// moment: other clients' changes may fall between two entries.
+    /// Reads each path as [`get`](Tree::get) does, in order, in as few requests as possible. Not
+    /// one moment: other clients' changes may fall between two entries.
     async fn get_many(&self, paths: &[String]) -> Result<Vec<Option<Entry>>, TreeError>;
 
     /// The names (not paths) of the children of `path` in no order, or `None` if `path` does not
     /// exist.
     async fn children(&self, path: &str) -> Result<Option<Vec<String>>, TreeError>;
 
-    /// As [`children`](Tree::children) for each path, in as few requests as possible.
+    /// Lists the children of each path as [`children`](Tree::children) does, in as few requests as
+    /// possible.
     async fn children_many(&self, paths: &[String]) -> Result<Vec<Option<Vec<String>>>, TreeError>;
 
     /// Creates `path`, whose parent must exist. Returns the path made, with its number if
@@ -251,14 +252,14 @@ pub trait Tree: Send + Sync {
     /// The largest request this tree takes, in bytes.
     fn max_request_bytes(&self) -> usize;
 
-    /// Who may use what the tree keeps; `None` where nobody else reaches it, or this client knows
-    /// no password.
+    /// Access control of the tree; `None` where nobody else reaches it, or this client knows no
+    /// password.
     fn access_control(&self) -> Option<&dyn AccessControl> {
         None
     }
 }
 
-/// Who may read and write what the tree keeps at a path.
+/// Rights to read and write what the tree keeps at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Whoever reaches the tree.
@@ -267,7 +268,7 @@ pub enum Access {
     Members,
 }
 
-/// Who may use a node, as it is recorded there.
+/// Rights to use a node, as they are recorded there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessList {
     /// Whoever reaches the tree, with whatever else.
@@ -290,7 +291,7 @@ impl From<Access> for AccessList {
 /// The side of a tree on which it keeps out who does not know its password.
 #[async_trait]
 pub trait AccessControl: Send + Sync {
-    /// Who may use the node at `path`, or `None` if there is none.
+    /// Returns who may use the node at `path`, or `None` if there is none.
     ///
     /// # Errors
     /// [`TreeError::NotAllowed`] if we may not: it is for those who know another password.

@@ -20,10 +20,10 @@ use pvc_ports::{Bmc, Clock, Command, Exec, Power, PowerError};
 /// The longest that one call of `ipmitool` may take.
 const CALL: Duration = Duration::from_secs(8);
 
-/// How long a BMC may take until its power is as it was told.
+/// Time that a BMC may take until its power is as it was told.
 const SWITCHING: Duration = Duration::from_secs(10);
 
-/// How often it is asked meanwhile.
+/// Time between two questions meanwhile.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// HMAC-SHA256 with AES-128, what current BMCs speak; and HMAC-SHA1 with AES-128, which every IPMI
@@ -44,15 +44,15 @@ impl Ipmitool {
     }
 
     /// Runs `chassis power WORD` and returns what it printed.
-    async fn power(&self, bmc: &Bmc, word: &str) -> Result<String, Trouble> {
+    async fn power(&self, bmc: &Bmc, word: &str) -> Result<String, CallError> {
         let known = self.suites().get(&bmc.host).copied();
         let first = known.unwrap_or(CIPHER_SUITES[0]);
         let mut other = CIPHER_SUITES.into_iter().find(|suite| *suite != first);
         let mut suite = first;
         loop {
             match self.call(bmc, suite, word).await {
-                Err(Trouble::OtherSuite(why)) => {
-                    suite = other.take().ok_or(Trouble::Refused(why))?
+                Err(CallError::OtherSuite(why)) => {
+                    suite = other.take().ok_or(CallError::Refused(why))?
                 }
                 Ok(said) => {
                     self.suites().insert(bmc.host.clone(), suite);
@@ -63,7 +63,7 @@ impl Ipmitool {
         }
     }
 
-    async fn call(&self, bmc: &Bmc, suite: &str, word: &str) -> Result<String, Trouble> {
+    async fn call(&self, bmc: &Bmc, suite: &str, word: &str) -> Result<String, CallError> {
         let args = [
             "-I", "lanplus", "-C", suite, "-N", "1", "-R", "2", "-H", &bmc.host, "-U", &bmc.user,
             "-E",
@@ -76,16 +76,16 @@ impl Ipmitool {
             deadline: CALL,
         };
         let output =
-            self.exec.run(command).await.map_err(|error| Trouble::Silent(error.to_string()))?;
+            self.exec.run(command).await.map_err(|error| CallError::Silent(error.to_string()))?;
         if output.code == Some(0) {
             return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
         }
         let said = String::from_utf8_lossy(&output.stderr);
-        let why = complaint(&said, &bmc.password);
+        let why = error_line(&said, &bmc.password);
         Err(match () {
-            () if said.contains("open session response") => Trouble::OtherSuite(why),
-            () if said.contains("Unable to establish") => Trouble::Silent(why),
-            () => Trouble::Refused(why),
+            () if said.contains("open session response") => CallError::OtherSuite(why),
+            () if said.contains("Unable to establish") => CallError::Silent(why),
+            () => CallError::Refused(why),
         })
     }
 
@@ -95,17 +95,17 @@ impl Ipmitool {
 
     /// Tells the BMC to switch, and asks until it has.
     async fn switch(&self, bmc: &Bmc, on: bool) -> Result<(), PowerError> {
-        let told = match self.power(bmc, if on { "on" } else { "off" }).await {
+        let result = match self.power(bmc, if on { "on" } else { "off" }).await {
             // Each question would be waited for as long again, and the next attempt is sure to
             // come.
-            Err(Trouble::Silent(why)) => return Err(unusable(bmc, why)),
+            Err(CallError::Silent(why)) => return Err(unusable(bmc, why)),
             // Some BMCs refuse to switch off what is off: what counts is what they say afterwards.
-            told => told,
+            result => result,
         };
         let deadline = self.clock.monotonic() + SWITCHING;
         while self.is_on(bmc).await? != on {
             if self.clock.monotonic() >= deadline {
-                told.map_err(|trouble| trouble.about(bmc))?;
+                result.map_err(|error| error.about(bmc))?;
                 return Err(PowerError::Ignored { host: bmc.host.clone(), wanted: on });
             }
             self.clock.sleep(ASK_EVERY).await;
@@ -114,18 +114,18 @@ impl Ipmitool {
     }
 }
 
-/// Why a call of `ipmitool` failed.
-enum Trouble {
+/// Reason for which a call of `ipmitool` failed.
+enum CallError {
     /// Nobody answered, or not in time; a wrong password looks the same.
     Silent(String),
-    /// It does not speak this cipher suite.
+    /// The BMC does not speak this cipher suite.
     OtherSuite(String),
     Refused(String),
 }
 
-impl Trouble {
+impl CallError {
     fn about(self, bmc: &Bmc) -> PowerError {
-        let (Trouble::Silent(why) | Trouble::OtherSuite(why) | Trouble::Refused(why)) = self;
+        let (CallError::Silent(why) | CallError::OtherSuite(why) | CallError::Refused(why)) = self;
         unusable(bmc, why)
     }
 }
@@ -154,9 +154,9 @@ fn unusable(bmc: &Bmc, why: String) -> PowerError {
     PowerError::Unusable { host: bmc.host.clone(), why }
 }
 
-/// What `ipmitool` complained about, in one line. It never prints the password; if a version does,
-/// nobody sees it here.
-fn complaint(text: &str, password: &str) -> String {
+/// Returns what `ipmitool` complained about, in one line. It never prints the password; if a
+/// version does, nobody sees it here.
+fn error_line(text: &str, password: &str) -> String {
     let line =
         text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it does not say why");
     let line = if password.is_empty() { line.to_owned() } else { line.replace(password, "…") };

@@ -1,4 +1,4 @@
-//! Against what speaks the protocol of a real BMC: `ipmi_sim`, as the lab uses it.
+//! Tests against what speaks the protocol of a real BMC: `ipmi_sim`, as the lab uses it.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits in real time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
@@ -84,8 +84,11 @@ fn ipmitool() -> Ipmitool {
     Ipmitool::new(Arc::new(LinuxExec), Arc::new(TokioClock::new()))
 }
 
-/// What switches as it is told.
-const OBEDIENT: &str = r#"case "$1 $2" in "get power") echo "power:$(cat power)";; "set power") echo "$3" >power;; esac"#;
+/// Script of a BMC that switches as it is told.
+const OBEDIENT: &str = r#"case "$1 $2" in
+"get power") echo "power:$(cat power)";;
+"set power") echo "$3" >power;;
+esac"#;
 
 /// Waits until the simulator answers.
 async fn started(program: &str) -> Simulator {
@@ -99,7 +102,7 @@ async fn started(program: &str) -> Simulator {
     simulator
 }
 
-/// What says the same whatever it is told.
+/// Script of a BMC that says the same whatever it is told.
 fn stubborn(on: u8) -> String {
     format!(r#"case "$1" in get) echo power:{on};; esac"#)
 }

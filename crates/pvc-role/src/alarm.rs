@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use crate::REFRESH;
 
-/// When operators are told of something that should not be: once it has been so for a while, and
-/// again now and then for as long as it lasts. Times are monotonic.
+/// Timer that decides when operators are told of something that should not be: once it has been so
+/// for a while, and again now and then for as long as it lasts. Times are monotonic.
 #[derive(Debug, Clone)]
 pub struct Alarm {
     after: Duration,
     every: Duration,
     since: Option<Duration>,
-    told: Option<Duration>,
+    reported: Option<Duration>,
 }
 
 /// Goes off at once, and again as often as faults are renewed.
@@ -27,25 +27,25 @@ impl Alarm {
 
     /// Goes off when it has been so for `after`, and again each `every`.
     pub const fn new(after: Duration, every: Duration) -> Self {
-        Alarm { after, every, since: None, told: None }
+        Alarm { after, every, since: None, reported: None }
     }
 
-    /// It is so since `at`, if that was not known. Whether it is news.
+    /// Begins the alarm: it is so since `at`, if that was not known. Returns whether it is news.
     pub fn begin(&mut self, at: Duration) -> bool {
         let is_news = self.since.is_none();
         self.since.get_or_insert(at);
         is_news
     }
 
-    /// It is over. Whether it was so.
+    /// Ends the alarm. Returns whether it was on.
     pub fn end(&mut self) -> bool {
-        self.told = None;
+        self.reported = None;
         self.since.take().is_some()
     }
 
     /// Whether it goes on, and operators were told.
-    pub fn was_told(&self) -> bool {
-        self.told.is_some()
+    pub fn was_reported(&self) -> bool {
+        self.reported.is_some()
     }
 
     /// Takes in whether it is so `now`. Returns what is to be told of it, if it is time for that.
@@ -57,10 +57,10 @@ impl Alarm {
         self.begin(now);
         let is_over =
             |from: Option<Duration>, long| from.is_none_or(|from| now.saturating_sub(from) >= long);
-        if !is_over(self.since, self.after) || !is_over(self.told, self.every) {
+        if !is_over(self.since, self.after) || !is_over(self.reported, self.every) {
             return None;
         }
-        self.told = Some(now);
+        self.reported = Some(now);
         Some(found)
     }
 }
@@ -88,9 +88,9 @@ mod tests {
     fn what_is_to_be_told_at_once_is() {
         let mut alarm = Alarm::new(Duration::ZERO, at(300));
         assert_eq!(alarm.due(Some(()), at(100)), Some(()));
-        assert!(alarm.was_told());
+        assert!(alarm.was_reported());
         assert_eq!(alarm.due(Some(()), at(399)), None);
-        assert!(alarm.end() && !alarm.was_told() && !alarm.end());
+        assert!(alarm.end() && !alarm.was_reported() && !alarm.end());
         assert_eq!(alarm.due(Some(()), at(399)), Some(()), "it began anew");
     }
 

@@ -5,7 +5,8 @@ use pvc_store::{ChangeError, Changes};
 
 use crate::Context;
 
-/// What was decided on has changed: nothing is written, and the next pass decides anew.
+/// Refusal because what was decided on has changed: nothing is written, and the next pass decides
+/// anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it changed meanwhile")]
 pub struct Superseded;

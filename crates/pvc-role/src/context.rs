@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Turns;
 
-/// What every role of a node is given. Clones are cheap, and are one and the same.
+/// Things that every role of a node is given. Clones are cheap, and are one and the same.
 #[derive(Clone)]
 pub struct Context {
     name: NodeName,
@@ -18,7 +18,7 @@ pub struct Context {
     pub store: Store,
 }
 
-/// Why work with a deadline came to nothing.
+/// Reason for which work with a deadline came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum DeadlineError<E> {
     #[error(transparent)]
@@ -69,8 +69,8 @@ impl Context {
         }
     }
 
-    /// As [`within`](Context::within), for those who say the same of work that failed and of work
-    /// that took too long.
+    /// Runs work as [`within`](Context::within) does, for those who say the same of work that
+    /// failed and of work that took too long.
     ///
     /// # Errors
     /// Those of `work`, and [`DeadlineError::Exceeded`].
@@ -90,7 +90,7 @@ impl Context {
         matches!(*self.store.session().borrow(), SessionState::Connected { .. })
     }
 
-    /// This node's record, if there is one.
+    /// Record of this node, if there is one.
     pub fn record(&self) -> Option<Arc<NodeRecord>> {
         self.store.view().nodes.get(&self.name).cloned()
     }

@@ -9,14 +9,14 @@ use pvc_store::{Change, Changes};
 
 use crate::Context;
 
-/// What a fault takes from the cluster's 100 points.
+/// Points that a fault takes from the cluster's 100.
 const DELTA: i64 = 10;
 
-/// How often a fault that goes on is written again, so that its time of last report means
+/// Time after which a fault that goes on is written again, so that its time of last report means
 /// something.
 pub const REFRESH: Duration = Duration::from_secs(300);
 
-/// How long the store may take for it.
+/// Time that the store may take for a fault.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Whatever fails here is logged and not more: the work goes on.

@@ -1,4 +1,4 @@
-//! What a role stands on. A role is a piece of a node's work that goes on for as long as its daemon
+//! Ground of a role. A role is a piece of a node's work that goes on for as long as its daemon
 //! runs: it keeps something of the machine, or of the cluster, as the records want it, and knows
 //! the outside world by its ports alone.
 //!
@@ -21,9 +21,9 @@
 //!    without.
 //! 2. A pass for each of its [`Turns`]: it looks, has a pure function of `pvc-model` decide, and
 //!    acts. It is not told what changed: start-up, normal change and recovery are one path.
-//! 3. Every call of a port has a deadline ([`Context::in_time`]). What may take long, or is done for
-//!    many things, is [begun](UnderWay::begin) and [found under way](UnderWay::is_for) by the next
-//!    pass.
+//! 3. Every call of a port has a deadline ([`Context::in_time`]). What may take long, or is done
+//!    for many things, is [begun](UnderWay::begin) and [found under way](UnderWay::is_for) by the
+//!    next pass.
 //! 4. What operators should know goes through an [`Alarm`] into a fault: not at the first look, and
 //!    not each time.
 //! 5. Whoever runs the daemon adds it to its list: `tasks.supervise("unit", &context, …)`.
@@ -65,7 +65,7 @@ mod tests {
 
     use crate::Context;
 
-    /// That of node `hv1` of a new cluster, on a machine on which nothing is installed.
+    /// Context of node `hv1` of a new cluster, on a machine on which nothing is installed.
     pub async fn context() -> Context {
         let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
         let tree = EmbeddedTree::in_memory().connect();

@@ -8,10 +8,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Context;
 
-/// How long a task that panicked rests before it is started again.
+/// Time for which a task that panicked rests before it is started again.
 const AFTER_PANIC: Duration = Duration::from_secs(5);
 
-/// How long all of them may take to end.
+/// Time that all of them may take to end.
 const END: Duration = Duration::from_secs(20);
 
 /// Tasks that run for as long as the daemon does, and end together.

@@ -29,8 +29,8 @@ impl Turns {
         goes_on
     }
 
-    /// As [`next`](Turns::next), and no longer than until the store changes. What has changed since
-    /// the last turn began counts.
+    /// Waits as [`next`](Turns::next) does, and no longer than until the store changes. What has
+    /// changed since the last turn began counts.
     pub async fn next_change(&mut self, pause: Duration) -> bool {
         if !self.is_first {
             tokio::select! {
@@ -59,8 +59,8 @@ impl Context {
         }
     }
 
-    /// As [`until`](Context::until), for those who give up: false if `end` was cancelled before, or
-    /// the view has stopped for good.
+    /// Waits as [`until`](Context::until) does, for those who give up: false if `end` was cancelled
+    /// before, or the view has stopped for good.
     pub async fn becomes(
         &self,
         mut is_so: impl FnMut(&Cluster) -> bool + Send,

@@ -4,14 +4,14 @@ use tokio::task::{self, JoinError, JoinSet};
 
 use crate::Context;
 
-/// What passes have begun and not waited for: each piece of work in a task of its own, so that one
-/// that hangs holds up neither the looking nor another. The key says what it is for.
+/// Work that passes have begun and not waited for: each piece of it in a task of its own, so that
+/// one that hangs holds up neither the looking nor another. The key says what it is for.
 pub struct UnderWay<Key, Ended> {
     tasks: JoinSet<Ended>,
     keys: Vec<(task::Id, Key)>,
 }
 
-/// What became of a piece of work.
+/// Result of a piece of work.
 #[derive(Debug)]
 pub struct Done<Key, Ended> {
     pub key: Key,
@@ -49,7 +49,7 @@ impl<Key, Ended: Send + 'static> UnderWay<Key, Ended> {
         Some(self.done(ended))
     }
 
-    /// What has ended already.
+    /// Returns a piece of work that has ended already.
     pub fn try_ended(&mut self) -> Option<Done<Key, Ended>> {
         let ended = self.tasks.try_join_next_with_id()?;
         Some(self.done(ended))

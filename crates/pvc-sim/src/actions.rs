@@ -1,5 +1,5 @@
-//! What happens to a cluster: faults, and what operators ask for. A history is a list of them, each
-//! with its time.
+//! Events of a cluster: faults, and requests of operators. A history is a list of them, each with
+//! its time.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::process::Process;
 use crate::state::State;
 use crate::zookeeper::Ensemble;
 
-/// One thing that happens. Hosts and VMs are numbers, from 0.
+/// An event of a history. Hosts and VMs are numbers, from 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     PowerLoss(usize),
@@ -30,18 +30,18 @@ pub enum Action {
     FreezeHost(usize),
     ThawHost(usize),
     KillDaemon(usize),
-    /// As `systemctl restart`.
+    /// Restarts the daemon as `systemctl restart` does.
     RestartDaemon(usize),
     /// Stays down until it is started.
     StopDaemon(usize),
     StartDaemon(usize),
-    /// From PVC 1.0.3 to ours: the daemon is restarted with it.
+    /// Goes from PVC 1.0.3 to ours: the daemon is restarted with it.
     Upgrade(usize),
-    /// And back.
+    /// Goes back to the version before.
     Downgrade(usize),
-    /// As `kill -9`; systemd starts it again.
+    /// Kills the API as `kill -9` does; systemd starts it again.
     KillApi(usize),
-    /// As `systemctl restart`: what is asked at the moment is answered.
+    /// Restarts the API as `systemctl restart` does: what is asked at the moment is answered.
     RestartApi(usize),
     /// Stays down until it is started.
     StopApi(usize),
@@ -55,7 +55,7 @@ pub enum Action {
     ServerUp(usize),
     /// The ZooKeeper server shows what is written so many milliseconds later.
     ServerLags(usize, u64),
-    /// It lags no more than it usually does.
+    /// The server lags no more than it usually does.
     ServerKeepsUp(usize),
     /// ZooKeeper's servers answer what is read of them and agree on nothing that is to be written.
     StoreTakesNoWrites,
@@ -86,7 +86,7 @@ pub enum Action {
     DeafenGuest(usize),
     /// The guest no longer writes faster than it can be copied.
     CalmGuest(usize),
-    /// Held by its hypervisor, as when its disk failed.
+    /// Pauses the guest: it is held by its hypervisor, as when its disk failed.
     PauseGuest(usize),
     ResumeGuest(usize),
     /// The VM's volume is gone.
@@ -98,7 +98,7 @@ pub enum Action {
     Ask(Ask),
 }
 
-/// How a start comes to nothing.
+/// Failure of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StartFailure {
     /// The hypervisor refuses it.
@@ -123,7 +123,7 @@ impl OnlyWay {
     }
 }
 
-/// What an operator asks for.
+/// Request of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
     Start(usize),
@@ -132,7 +132,7 @@ pub enum Ask {
     Restart(usize),
     /// Shut it down, and mark it when it is off.
     Disable(usize),
-    /// With what the cluster's shape says of it.
+    /// Defines the VM as the cluster's shape has it.
     Define(usize),
     /// Forget the VM; its volumes stay.
     Undefine(usize),
@@ -154,7 +154,7 @@ pub enum Ask {
         to: Option<usize>,
     },
     Unmigrate(usize),
-    /// By which way the VM may be moved; `None`: the usual one.
+    /// Sets the way in which the VM may be moved; `None`: the usual one.
     Method {
         vm: usize,
         only: Option<OnlyWay>,
@@ -171,7 +171,7 @@ pub enum Ask {
     Detach(usize),
     Flush(usize),
     Ready(usize),
-    /// As [`Flush`](Ask::Flush), and until it is done.
+    /// Flushes as [`Flush`](Ask::Flush) does, and waits until it is done.
     FlushAndWait(usize),
     ReadyAndWait(usize),
     Primary(usize),
@@ -288,7 +288,7 @@ impl Action {
         of_hosts.iter().all(|host| *host < hosts) && of_vms.iter().all(|vm| *vm < vms)
     }
 
-    /// Its kind, for counting: the first word, and of a BMC how it is.
+    /// Returns the kind of the event, for counting: the first word, and of a BMC its state.
     pub fn kind(&self) -> String {
         if let Action::Bmc(_, manner) = self {
             let manner = format!("{manner:?}");

@@ -33,7 +33,7 @@ impl Chance {
         self.draw().checked_rem(limit).unwrap_or(0)
     }
 
-    /// Between `least` and `most` milliseconds, both possible.
+    /// Draws a time between `least` and `most` milliseconds, both possible.
     pub fn millis(&mut self, least: u64, most: u64) -> Duration {
         Duration::from_millis(least + self.below(most.saturating_sub(least) + 1))
     }

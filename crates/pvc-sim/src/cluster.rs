@@ -30,11 +30,11 @@ use crate::state::World;
 use crate::truth::Violation;
 use crate::zookeeper::Ensemble;
 
-/// What a cluster is made of.
+/// Hosts, VMs and settings of a cluster.
 #[derive(Debug, Clone)]
 pub struct Shape {
     pub nature: Nature,
-    /// How patient fencers are, and what they may do.
+    /// Time limits of fencers, and what they may do.
     pub fencing: pvc_model::fence::Rules,
     pub hosts: Vec<HostShape>,
     pub vms: Vec<VmShape>,
@@ -61,12 +61,12 @@ pub struct VmShape {
     pub(crate) rules: Rules,
 }
 
-/// What an operator said about a VM, beside what it is.
+/// Settings of an operator for a VM, beside what it is.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rules {
-    /// Where it is to be; `None`: spread.
+    /// Host that the VM is to be on; `None`: spread.
     pub host: Option<usize>,
-    /// Not only off: nobody wonders.
+    /// Whether the VM is disabled, not only off: nobody wonders.
     pub is_disabled: bool,
     /// The only hosts it may be placed on; empty: any.
     pub limit: Vec<usize>,
@@ -75,8 +75,8 @@ pub(crate) struct Rules {
 }
 
 impl Shape {
-    /// So many coordinators with 64 GiB each and so many VMs that run, in a world where everything
-    /// takes a moment and nothing fails by itself.
+    /// Makes a shape of so many coordinators with 64 GiB each and so many VMs that run, in a world
+    /// where everything takes a moment and nothing fails by itself.
     pub fn plain(hosts: usize, vms: usize) -> Shape {
         let nature = Nature {
             seed: 1,
@@ -132,7 +132,7 @@ pub struct Cluster {
     pub(crate) shape: Shape,
     promises: Arc<Mutex<Promises>>,
     asks: Arc<Mutex<u64>>,
-    /// Whose locks somebody had flushed before trying again.
+    /// VMs whose locks somebody had flushed before trying again.
     flushed: Mutex<BTreeSet<usize>>,
     log: Log,
 }
@@ -164,7 +164,7 @@ fn xml(vm: usize, name: &str, memory_mib: u64, volume: &VolumeId) -> String {
     )
 }
 
-/// How long a guest may be held until it goes on where it has come.
+/// Time for which a guest may be held until it goes on at its destination.
 const HANDED_OVER: Duration = Duration::from_millis(500);
 
 impl Cluster {
@@ -180,7 +180,7 @@ impl Cluster {
                 shape.memory_mib,
                 shape.drift_ppm,
             );
-            Host { is_legacy: shape.is_legacy, wants_legacy: shape.is_legacy, ..host }
+            Host { is_legacy: shape.is_legacy, installs_legacy: shape.is_legacy, ..host }
         };
         let hosts = shape.hosts.iter().map(host);
         let world = World::new(shape.nature, log.clone(), hosts.collect());
@@ -360,7 +360,8 @@ impl Cluster {
         })
     }
 
-    /// How much memory the guests of a host have and are promised, and how much there is for them.
+    /// Memory that the guests of a host have and are promised, and memory that there is for them,
+    /// in MiB.
     pub(crate) fn memory_of(&self, host: usize) -> (u64, u64) {
         self.world
             .with(|state| (state.hypervisors[host].guests_mib(), state.hosts[host].room_mib()))
@@ -439,13 +440,13 @@ impl Cluster {
     /// Has an operator ask for something, on some coordinator that can hear it.
     pub fn ask(&self, ask: Ask) {
         if !self.may_harm(&ask) {
-            drop(self.ask_and_hear(ask, None));
+            drop(self.ask_for_answer(ask, None));
         }
     }
 
-    /// As [`ask`](Cluster::ask), of the coordinator `through` if one is named. What comes of it, or
-    /// `None` if nobody hears it.
-    pub(crate) fn ask_and_hear(
+    /// Asks as [`ask`](Cluster::ask) does, through the coordinator `through` if one is named.
+    /// Returns the answer to come, or `None` if nobody receives the request.
+    pub(crate) fn ask_for_answer(
         &self,
         ask: Ask,
         through: Option<usize>,
@@ -469,7 +470,7 @@ impl Cluster {
         let (world, promises, names) =
             (self.world.clone(), self.promises.clone(), self.names(&ask));
         let shape = self.shape.clone();
-        let (hears, heard) = oneshot::channel();
+        let (answered, answer) = oneshot::channel();
         tokio::spawn(async move {
             let answer = match api {
                 Api::Ours(counter) => counter.ask(&ask, &names).await,
@@ -487,9 +488,9 @@ impl Cluster {
                 state.run.count(kind_of(&answer).to_owned());
             });
             promises.lock().expect("nothing panics while it holds them").answered(&ask, &answer);
-            let _ = hears.send(answer); // who asked may not wait for it
+            let _ = answered.send(answer); // who asked may not wait for it
         });
-        Some(heard)
+        Some(answer)
     }
 
     /// The API of some coordinator that can be reached, or of the one that is named.
@@ -516,7 +517,7 @@ impl Cluster {
         })
     }
 
-    /// What everything is called now, and the XML that the ask brings along.
+    /// Present names of everything, and the XML that the request brings along.
     fn names(&self, ask: &Ask) -> Names {
         let (view, shape) = (self.view(), &self.shape);
         let name =
@@ -579,7 +580,7 @@ impl Cluster {
     }
 }
 
-/// What hears an operator.
+/// API that receives an operator's request.
 #[derive(Clone)]
 enum Api {
     Ours(Counter),

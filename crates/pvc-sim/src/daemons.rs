@@ -32,19 +32,19 @@ use crate::zookeeper::{Connection, SESSION_TIMEOUT};
 
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// As the sample configuration has it.
+/// Rules of the sample configuration.
 pub(crate) fn usual_rules() -> Rules {
     Rules { keepalive_interval: INTERVAL, fence_intervals: 6, recover_after_success: true }
 }
 
-/// How long systemd waits until it starts a daemon again that ended.
+/// Time until systemd starts a daemon again that ended.
 pub(crate) const RESTART: Duration = Duration::from_secs(5);
 
 pub(crate) fn gate(state: &State, pid: Pid) -> Gate {
     Gate { world: state.world(), pid }
 }
 
-/// As systemd does when the host has booted.
+/// Starts the daemon as systemd does when the host has booted.
 pub(crate) fn start_daemon(state: &mut State, host: usize) {
     let known = &state.hosts[host];
     if !known.is_up() || known.daemon.is_some() || known.daemon_stopped {
@@ -135,7 +135,7 @@ fn has_more_than_nodes(state: &State) -> bool {
     state.run.nature.elections.is_none()
 }
 
-/// From now on operators are heard there; or nobody is any more.
+/// Sets where operators' requests are received on the host from now on; `None`: nowhere any more.
 fn set_desk(state: &mut State, host: usize, desk: Option<Desk>) {
     if let Some(api) = &mut state.hosts[host].api {
         api.desk = desk;
@@ -183,7 +183,8 @@ fn look_after(
     });
 }
 
-/// As systemd starts again what has ended, unless the host has gone down meanwhile.
+/// Runs `story_action` when systemd starts again what has ended, unless the host has gone down
+/// meanwhile.
 fn later_in_this_life(
     state: &mut State,
     host: usize,
@@ -262,7 +263,7 @@ pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
     }
 }
 
-/// How the BMC of a host is reached.
+/// Address and login of a host's BMC.
 pub(crate) fn ipmi(host: &str) -> Ipmi {
     Ipmi { hostname: bmc_name(host), username: "admin".to_owned(), password: "secret".to_owned() }
 }

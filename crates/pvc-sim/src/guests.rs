@@ -32,30 +32,30 @@ use crate::storage::{Ceph, ClientId, Lock};
 use crate::truth::{Sight, Truth};
 use crate::zookeeper::Ensemble;
 
-/// How long two hypervisors are out of touch until each gives the other up.
+/// Time for which two hypervisors are out of touch until each gives the other up.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// How long a program waits for a hypervisor on another host that does not answer.
+/// Time for which a program waits for a hypervisor on another host that does not answer.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// So long before its end a migration gets through, whoever asked for it.
+/// Time before its end in which a migration gets through, whoever asked for it.
 const NEARLY_THERE: Duration = Duration::from_secs(1);
 
 pub(crate) struct SimGuest {
     kept: MemoryGuest,
     pub memory_mib: u64,
     pub vcpus: u32,
-    /// Since when it is on this host.
+    /// Time since which the guest is on this host.
     pub since: Duration,
-    /// Who it is to Ceph.
+    /// Client that the guest is to Ceph.
     pub client: ClientId,
-    /// It has come from another host, or is coming, and has not run here.
+    /// Whether the guest has come from another host, or is coming, and has not run here.
     pub is_incoming: bool,
-    /// Nothing of it is missing here any more.
+    /// Whether nothing of the guest is missing here any more.
     pub is_whole: bool,
-    /// It has gone on elsewhere since it was copied to here.
+    /// Whether the guest has gone on elsewhere since it was copied to here.
     pub is_stale: bool,
-    /// It should have ended when it arrived elsewhere, and nobody knows.
+    /// Whether the guest should have ended when it arrived elsewhere, and nobody knows.
     pub is_leftover: bool,
 }
 
@@ -81,7 +81,7 @@ impl DerefMut for SimGuest {
     }
 }
 
-/// How a guest behaves, for the whole run.
+/// Behaviour of a guest for the whole run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manner {
     pub ignores_shutdown: bool,
@@ -89,7 +89,7 @@ pub(crate) struct Manner {
     pub start_ms: u64,
     pub migration_ms: u64,
     pub never_converges: bool,
-    /// In a thousand: how often it dies while it is being started.
+    /// Probability, in a thousand, that the guest dies while it is being started.
     pub dies_at_start: u64,
 }
 
@@ -110,7 +110,7 @@ impl Default for Manner {
 #[derive(Default)]
 pub(crate) struct HostHypervisor {
     inner: MemoryHypervisor<SimGuest>,
-    /// When its last guest ended.
+    /// Time at which the last guest of the host ended.
     pub had_guest: Option<Duration>,
 }
 
@@ -138,7 +138,7 @@ impl HostHypervisor {
         self.guests.get(&vm).is_some_and(SimGuest::is_alive)
     }
 
-    /// Its host has lost power, and its guests have ended.
+    /// Ends the guests: the host has lost power.
     pub fn loses_power(&mut self) {
         self.hang_up();
         self.is_up = true;
@@ -184,12 +184,12 @@ struct Job {
     from_instance: i32,
     to_instance: i32,
     by: Pid,
-    /// It is to be held where it arrives.
+    /// Whether the guest is to be held where it arrives.
     held: bool,
     begun: Duration,
     takes: Duration,
     never_converges: bool,
-    /// Since when the two hosts are out of touch.
+    /// Time since which the two hosts are out of touch.
     apart: Option<Duration>,
     ended: Option<Result<(), String>>,
     waiting: Vec<oneshot::Sender<()>>,
@@ -209,7 +209,7 @@ impl IndexMut<usize> for Hypervisors {
     }
 }
 
-/// What hypervisors have to do with, beside themselves.
+/// Parts of the world that hypervisors use.
 pub(crate) struct Around<'a> {
     pub run: &'a mut Run,
     pub hosts: &'a Hosts,
@@ -318,7 +318,7 @@ impl Hypervisors {
         instance
     }
 
-    /// What is being made is there, or comes to nothing.
+    /// Completes the making of a guest, or fails it.
     fn comes_up(&mut self, around: &mut Around<'_>, coming: Coming) {
         let known = &around.hosts[coming.host];
         if known.life != coming.life {
@@ -375,7 +375,8 @@ impl Hypervisors {
         Ok(())
     }
 
-    /// What a guest writes to it locks, as soon as it runs. Those that guests share are not locked.
+    /// Locks the volumes that a guest writes to, as soon as it runs. Those that guests share are
+    /// not locked.
     fn take_volumes(
         &mut self,
         around: &mut Around<'_>,
@@ -439,7 +440,7 @@ impl Hypervisors {
         Ok(())
     }
 
-    /// It runs, and what other hosts hold of it is worth nothing any more.
+    /// Lets the guest run: what other hosts hold of it is worth nothing any more.
     fn goes_on(&mut self, host: usize, vm: Uuid) {
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
             if let Some(copy) =
@@ -698,7 +699,7 @@ impl Hypervisors {
         self.give_up_incoming(around, to, vm, instance);
     }
 
-    /// What is held on the target ends when its hypervisor hears, or hears nothing any more.
+    /// Ends what is held on the target when its hypervisor hears, or hears nothing any more.
     fn give_up_incoming(&mut self, around: &mut Around<'_>, to: usize, vm: Uuid, instance: i32) {
         let is_held = self.hosts[to].is_there(vm, instance)
             && self.hosts[to]
@@ -964,7 +965,7 @@ impl Hypervisor for SimHypervisor {
                 begun
             })
             .await?;
-        Ok(Box::new(SimJob { gate: self.gate.clone(), id, uuid, told: false }))
+        Ok(Box::new(SimJob { gate: self.gate.clone(), id, uuid, reported: false }))
     }
 
     async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
@@ -1006,7 +1007,7 @@ struct SimJob {
     gate: Gate,
     id: u64,
     uuid: Uuid,
-    told: bool,
+    reported: bool,
 }
 
 #[async_trait]
@@ -1043,7 +1044,7 @@ impl MigrationJob for SimJob {
 
     async fn outcome(&mut self) -> Result<(), HypervisorError> {
         let (id, uuid) = (self.id, self.uuid);
-        if std::mem::replace(&mut self.told, false) {
+        if std::mem::replace(&mut self.reported, false) {
             return Err(HypervisorError::NoGuest { uuid });
         }
         loop {
@@ -1067,7 +1068,7 @@ impl MigrationJob for SimJob {
                 .await?;
             match looked {
                 Ok(ended) => {
-                    self.told = true;
+                    self.reported = true;
                     return ended.map_err(|why| HypervisorError::Refused { why });
                 }
                 Err(ended) => self.gate.answer(ended).await,

@@ -53,7 +53,7 @@ impl Cables {
     }
 }
 
-/// What of its memory a host needs for itself.
+/// Memory that a host needs for itself, in MiB.
 pub(crate) const OWN_MEMORY_MIB: u64 = 2048;
 
 /// A daemon that runs.
@@ -68,7 +68,7 @@ pub(crate) struct ApiDaemon {
     pub desk: Option<Desk>,
 }
 
-/// What a host is made of, and how it was used before anything happened.
+/// Hardware of a host, and how it was used before anything happened.
 #[derive(Debug, Clone)]
 pub(crate) struct Build {
     pub cpus: u32,
@@ -77,7 +77,7 @@ pub(crate) struct Build {
     pub runs_guests: bool,
     /// Broken for good: nobody can switch it on.
     pub is_broken: bool,
-    /// What was measured of a host of another cluster that this one stands for.
+    /// Measurements of the host of another cluster that this one stands for.
     pub measured: Option<Measured>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Host {
     pub build: Build,
     pub memory_mib: u64,
     pub drift_ppm: i64,
-    /// How many seconds the wall clock is ahead.
+    /// Seconds that the wall clock is ahead.
     pub wall_offset: i64,
     pub on: bool,
     pub booted: bool,
@@ -127,12 +127,12 @@ pub(crate) struct Host {
     /// Counts the times that it was switched on or off: what belongs to an earlier life is void.
     pub life: u64,
     pub last_off: Option<Duration>,
-    /// When it was last switched on again.
+    /// Time at which the host was last switched on again.
     pub last_on: Option<Duration>,
     pub cables: Cables,
     pub server_up: bool,
-    /// Nothing more can be written to its disk: ZooKeeper stops, and a guest that begins has no
-    /// file for its log.
+    /// Whether nothing more can be written to its disk: ZooKeeper stops, and a guest that begins
+    /// has no file for its log.
     pub disk_full: bool,
     pub network: Arc<MemoryNetwork>,
     pub files: Arc<MemoryFiles>,
@@ -150,7 +150,7 @@ pub(crate) struct Host {
     pub worker_stopped: bool,
     /// Whether what runs here is PVC 1.0.3, and whether that is what is installed.
     pub is_legacy: bool,
-    pub wants_legacy: bool,
+    pub installs_legacy: bool,
     /// The API of PVC 1.0.3, and itself once it can be asked.
     pub legacy_api: Option<(Pid, Option<Arc<LegacyApi>>)>,
 }
@@ -185,14 +185,14 @@ impl Host {
             api_stopped: false,
             worker_stopped: false,
             is_legacy: false,
-            wants_legacy: false,
+            installs_legacy: false,
             legacy_api: None,
         }
     }
 }
 
 impl Host {
-    /// How much memory guests can have here in all.
+    /// Memory that guests can have here in all, in MiB.
     pub fn room_mib(&self) -> u64 {
         match &self.build.measured {
             Some(measured) => measured.free_mib + measured.guests_mib,
@@ -223,7 +223,7 @@ impl Host {
         self.on && self.booted
     }
 
-    /// Its power is gone, and with it what ran there. Guests are for their hypervisor to end.
+    /// Takes the host's power, and with it what ran there. Guests are for their hypervisor to end.
     pub fn loses_power(&mut self, now: Duration) {
         self.on = false;
         self.booted = false;
@@ -238,7 +238,7 @@ impl Host {
         self.addresses.clear();
     }
 
-    /// It has power, and begins to boot. Whatever was stopped starts with it.
+    /// Gives the host power: it begins to boot. Whatever was stopped starts with it.
     pub fn gets_power(&mut self, now: Duration) {
         self.on = true;
         self.last_on = self.last_off.map(|_| now);
@@ -343,7 +343,7 @@ impl HostPort for Machine {
     }
 }
 
-/// Of all programs, the one that resets the machine is there.
+/// Runs the one program that there is: the one that resets the machine.
 #[async_trait]
 impl Exec for Machine {
     async fn run(&self, command: Command) -> Result<Output, ExecError> {

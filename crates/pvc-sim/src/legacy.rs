@@ -43,17 +43,17 @@ pub(crate) fn legacy_settings(state: &State, host: usize) -> LegacySettings {
 
 /// The next start of the daemon is one of PVC 1.0.3, or one of ours: somebody has changed the
 /// package.
-pub(crate) fn install(state: &mut State, host: usize, older: bool) {
-    state.hosts[host].wants_legacy = older;
+pub(crate) fn install(state: &mut State, host: usize, legacy: bool) {
+    state.hosts[host].installs_legacy = legacy;
     state.hosts[host].ask_daemon_to_stop();
 }
 
-/// What was installed is what runs from now on, the API as well.
+/// Runs from now on what was installed, the API as well.
 pub(crate) fn take_what_is_installed(state: &mut State, host: usize) {
-    if state.hosts[host].is_legacy == state.hosts[host].wants_legacy {
+    if state.hosts[host].is_legacy == state.hosts[host].installs_legacy {
         return;
     }
-    state.hosts[host].is_legacy = state.hosts[host].wants_legacy;
+    state.hosts[host].is_legacy = state.hosts[host].installs_legacy;
     let ours = state.hosts[host].api.take().map(|api| api.daemon.pid);
     let theirs = state.hosts[host].legacy_api.take().map(|(pid, _)| pid);
     let worker = state.hosts[host].worker.take().map(|worker| worker.pid);
@@ -76,7 +76,8 @@ pub(crate) fn start_legacy_api(state: &mut State, host: usize) {
     state.processes[pid].task = Some(task.abort_handle());
 }
 
-/// It serves where the floating addresses are, and nowhere else (`spec/coordination.md` §3).
+/// Opens the legacy API, which serves where the floating addresses are, and nowhere else
+/// (`spec/coordination.md` §3).
 pub(crate) fn open_legacy_api(state: &State, host: usize) -> Option<Arc<LegacyApi>> {
     let known = &state.hosts[host];
     let serves = !known.addresses.is_empty();

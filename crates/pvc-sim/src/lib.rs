@@ -52,7 +52,7 @@ pub use actions::{Action, Ask, Event};
 pub use chance::Chance;
 pub use cluster::{Cluster, HostShape, Shape, VmShape};
 pub use host::Net;
-pub use log::{Log, hear_panics};
+pub use log::{Log, capture_panics};
 pub use nature::{Mutation, Nature};
 pub use power::BmcManner;
 pub use seeds::{Case, Report};
@@ -61,10 +61,13 @@ pub use story::{Failure, Story, folders, sentences};
 pub use truth::Violation;
 pub use what_if::{Death, Question, what_if};
 
+/// Exit code of a program that SIGPIPE has ended, as a shell gives it: 128 and the signal.
+const BROKEN_PIPE: i32 = 128 + 13;
+
 /// Writes a line for whoever reads. One who has read enough ends the program.
 pub fn say(line: std::fmt::Arguments<'_>) {
     use std::io::Write;
     if writeln!(std::io::stdout(), "{line}").is_err() {
-        std::process::exit(141); // as a shell names the end by a broken pipe
+        std::process::exit(BROKEN_PIPE);
     }
 }

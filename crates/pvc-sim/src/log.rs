@@ -1,4 +1,4 @@
-//! What happened, as lines of text with virtual time: the same bytes for the same seed.
+//! Log of a run, as lines of text with virtual time: the same bytes for the same seed.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// How many lines are kept to be shown when something goes wrong.
+/// Number of lines that are kept to be shown when something goes wrong.
 const TAIL: usize = 4_000;
 
 /// The log of one run. Clones share it.
@@ -24,7 +24,7 @@ struct Inner {
     lines: u64,
     digest: u64,
     /// The process that last did anything: who speaks in the daemons' own logs.
-    speaker: String,
+    source: String,
     echo: bool,
 }
 
@@ -35,7 +35,7 @@ impl Log {
             tail: VecDeque::new(),
             lines: 0,
             digest: 0xcbf2_9ce4_8422_2325,
-            speaker: String::new(),
+            source: String::new(),
             echo,
         };
         Log { inner: Arc::new(Mutex::new(inner)), begun: Instant::now() }
@@ -62,7 +62,7 @@ impl Log {
         inner.tail.push_back(line);
     }
 
-    /// How many lines there are.
+    /// Number of lines.
     pub fn lines(&self) -> u64 {
         self.inner().lines
     }
@@ -75,10 +75,10 @@ impl Log {
         inner.tail.iter().skip(skipped as usize).any(|line| line.contains(text))
     }
 
-    pub fn set_speaker(&self, speaker: &str) {
+    pub fn set_source(&self, source: &str) {
         let mut inner = self.inner();
-        if inner.speaker != speaker {
-            speaker.clone_into(&mut inner.speaker);
+        if inner.source != source {
+            source.clone_into(&mut inner.source);
         }
     }
 
@@ -87,14 +87,14 @@ impl Log {
         inner.tail.iter().skip(inner.tail.len().saturating_sub(lines)).cloned().collect()
     }
 
-    /// How many lines there are, and a number that two logs share only if they are the same.
+    /// Returns the number of lines, and a number that two logs share only if they are the same.
     pub fn digest(&self) -> (u64, u64) {
         let inner = self.inner();
         (inner.lines, inner.digest)
     }
 
     /// Takes in what the daemons log themselves, from `level` on.
-    pub fn hear_daemons(&self, level: Level) {
+    pub fn capture_daemons(&self, level: Level) {
         // Only one log can hear them; in a process with several runs it is the first.
         let _ = tracing::subscriber::set_global_default(Ear { log: self.clone(), level });
     }
@@ -104,7 +104,7 @@ impl Log {
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
 /// Takes every panic for a violation, also those that the daemons survive.
-pub fn hear_panics(log: &Log) {
+pub fn capture_panics(log: &Log) {
     let log = log.clone();
     std::panic::set_hook(Box::new(move |panic| {
         let said = panic.payload_as_str().unwrap_or("no message");
@@ -163,9 +163,9 @@ impl Subscriber for Ear {
     fn event(&self, event: &Event<'_>) {
         let mut text = Text::default();
         event.record(&mut text);
-        let speaker = self.log.inner().speaker.clone();
+        let source = self.log.inner().source.clone();
         let level = event.metadata().level();
-        self.log.note(&format!("    {speaker} {level}: {}{}", text.message, text.fields));
+        self.log.note(&format!("    {source} {level}: {}{}", text.message, text.fields));
     }
 
     fn enter(&self, _: &Id) {}

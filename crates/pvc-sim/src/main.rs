@@ -47,16 +47,19 @@ Usage: pvc-sim seeds [OPTION]…   run clusters from many seeds
   --debug            one: with the daemons' debug messages
 ";
 
-/// How long a run may take in real time until it is taken for one that hangs.
+/// Exit code if nothing could be run: the command line makes no sense, or a file is no good.
+const NOT_RUN: u8 = 2;
+
+/// Real time that a run may take until it is taken for one that hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// How many runs a history may take to be shrunk.
+/// Number of runs that shrinking a history may take.
 const SHRINKING: usize = 150;
 
-/// How many lines of the log are shown of a run that failed.
+/// Number of lines of the log that are shown of a run that failed.
 const TAIL: usize = 80;
 
-/// After how many runs somebody who waits is told how far it is.
+/// Number of runs after which somebody who waits is told the progress.
 const PROGRESS: usize = 1000;
 
 #[derive(Debug, Clone)]
@@ -83,7 +86,7 @@ impl Options {
         }
     }
 
-    /// What a run has to be told beside its seed, to be the same.
+    /// Options that a run needs beside its seed, to be the same.
     fn kind(&self) -> Vec<String> {
         let mut words = vec!["--minutes".to_owned(), self.minutes.to_string()];
         if self.elections {
@@ -187,7 +190,7 @@ fn ended(done: Result<ExitCode, String>) -> ExitCode {
         Ok(code) => code,
         Err(why) => {
             aside(format_args!("error: {why}"));
-            ExitCode::from(2)
+            ExitCode::from(NOT_RUN)
         }
     }
 }
@@ -221,8 +224,12 @@ fn one(options: &Options) -> Result<ExitCode, String> {
         .map_err(|error| error.to_string())?;
     let report = runtime.block_on(async {
         let log = Log::new(options.log);
-        log.hear_daemons(if options.debug { tracing::Level::DEBUG } else { tracing::Level::INFO });
-        pvc_sim::hear_panics(&log);
+        log.capture_daemons(if options.debug {
+            tracing::Level::DEBUG
+        } else {
+            tracing::Level::INFO
+        });
+        pvc_sim::capture_panics(&log);
         let report = case.run(log.clone()).await;
         if report.violation.is_some() && !options.log {
             log.tail(TAIL).iter().for_each(|line| say!("{line}"));
@@ -251,7 +258,7 @@ fn read_history(file: &str) -> Result<Vec<Event>, String> {
 
 // --- Many runs, each in a process of its own -----------------------------------------------------
 
-/// What a run said, and what came of it.
+/// Log and result of a run.
 struct Outcome {
     lines: Vec<String>,
     report: Report,
@@ -329,14 +336,14 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
                     if seed >= end {
                         return;
                     }
-                    let told = run_child(options, seed, None).unwrap_or_else(|why| Outcome {
+                    let outcome = run_child(options, seed, None).unwrap_or_else(|why| Outcome {
                         lines: Vec::new(),
                         report: Report {
                             violation: Some(("crash".to_owned(), why)),
                             ..Report::default()
                         },
                     });
-                    if let Some((rule, what)) = &told.report.violation {
+                    if let Some((rule, what)) = &outcome.report.violation {
                         say!("seed {seed}: {rule}: {what}");
                         say!("  again: cargo xtask sim {} --seed {seed}", options.kind().join(" "));
                         enough.fetch_or(
@@ -345,7 +352,7 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
                         );
                     }
                     let mut done = done.lock().expect("nobody panics while holding it");
-                    done.push((seed, told));
+                    done.push((seed, outcome));
                     if done.len().is_multiple_of(PROGRESS) {
                         let (so_far, minutes) = (done.len(), begun.elapsed().as_secs() / 60);
                         aside(format_args!(
@@ -360,12 +367,12 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
     let mut done = done.into_inner().expect("nobody panicked while holding it");
     done.sort_by_key(|(seed, _)| *seed);
     let failed: Vec<&(u64, Outcome)> =
-        done.iter().filter(|(_, told)| told.report.violation.is_some()).collect();
+        done.iter().filter(|(_, outcome)| outcome.report.violation.is_some()).collect();
     if options.until_found {
         return Ok(found(options, &failed, done.len()));
     }
-    if let Some((seed, told)) = failed.first().filter(|_| options.shrink) {
-        show(options, *seed, told)?;
+    if let Some((seed, outcome)) = failed.first().filter(|_| options.shrink) {
+        show(options, *seed, outcome)?;
     }
     summary(&done, begun.elapsed());
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -374,15 +381,15 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
 /// Whether the seed runs well without the mutation.
 fn is_by_mutation(options: &Options, seed: u64) -> bool {
     let sound = Options { mutation: None, ..options.clone() };
-    run_child(&sound, seed, None).is_ok_and(|told| told.report.violation.is_none())
+    run_child(&sound, seed, None).is_ok_and(|outcome| outcome.report.violation.is_none())
 }
 
 /// Whether a seed has failed that does not fail without the mutation.
 fn found(options: &Options, failed: &[&(u64, Outcome)], runs: usize) -> ExitCode {
     let name = options.mutation.as_deref().unwrap_or("nothing");
     match failed.iter().find(|(seed, _)| is_by_mutation(options, *seed)) {
-        Some((seed, told)) => {
-            let (rule, _) = told.report.violation.clone().unwrap_or_default();
+        Some((seed, outcome)) => {
+            let (rule, _) = outcome.report.violation.clone().unwrap_or_default();
             say!("{name}: found by seed {seed} ({rule}), after {runs} runs");
             ExitCode::SUCCESS
         }
@@ -394,11 +401,11 @@ fn found(options: &Options, failed: &[&(u64, Outcome)], runs: usize) -> ExitCode
 }
 
 /// Shows a failure: what happened last, and the shortest history that still fails so.
-fn show(options: &Options, seed: u64, told: &Outcome) -> Result<(), String> {
+fn show(options: &Options, seed: u64, outcome: &Outcome) -> Result<(), String> {
     let case = options.case(seed, None);
-    let (rule, _) = told.report.violation.clone().unwrap_or_default();
+    let (rule, _) = outcome.report.violation.clone().unwrap_or_default();
     let mut history = case.history;
-    let mut lines = told.lines.clone();
+    let mut lines = outcome.lines.clone();
     if rule != "crash" {
         say!("\nshrinking the history of seed {seed}, {} events …", history.len());
         let shrunk = shrink(options, seed, &rule, history)?;
@@ -440,9 +447,9 @@ fn shrink(
             let mut candidate = history.clone();
             candidate.drain(from..(from + chunk).min(history.len()));
             runs += 1;
-            let told = run_child(options, seed, Some(&candidate))?;
-            if told.report.violation.as_ref().is_some_and(|(other, _)| other == rule) {
-                (history, lines, shorter) = (candidate, Some(told.lines), true);
+            let outcome = run_child(options, seed, Some(&candidate))?;
+            if outcome.report.violation.as_ref().is_some_and(|(other, _)| other == rule) {
+                (history, lines, shorter) = (candidate, Some(outcome.lines), true);
             } else {
                 from += chunk;
             }
@@ -455,12 +462,12 @@ fn shrink(
 }
 
 fn summary(done: &[(u64, Outcome)], took: Duration) {
-    let seconds: u64 = done.iter().map(|(_, told)| told.report.seconds).sum();
+    let seconds: u64 = done.iter().map(|(_, outcome)| outcome.report.seconds).sum();
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    for (kind, count) in done.iter().flat_map(|(_, told)| &told.report.counts) {
+    for (kind, count) in done.iter().flat_map(|(_, outcome)| &outcome.report.counts) {
         *counts.entry(kind).or_default() += count;
     }
-    let failed = done.iter().filter(|(_, told)| told.report.violation.is_some()).count();
+    let failed = done.iter().filter(|(_, outcome)| outcome.report.violation.is_some()).count();
     say!("\n{} seeds, {failed} failed", done.len());
     for (kind, count) in counts {
         say!("{count:>9}  {}", kind.trim_start_matches("= "));

@@ -1,23 +1,23 @@
-//! How a world is, apart from what happens to it.
+//! Constant behaviour of a world, apart from its events.
 
 use std::time::Duration;
 
 use crate::chance::Chance;
 
-/// How the world is, apart from what happens to it.
+/// Constant behaviour of the world, apart from its events.
 #[derive(Debug, Clone, Copy)]
 pub struct Nature {
     pub seed: u64,
-    /// How long a message between two hosts takes, in milliseconds.
+    /// Time that a message between two hosts takes, in milliseconds.
     pub latency_ms: (u64, u64),
-    /// How often, in a thousand, one takes ten times as long.
+    /// Probability, in a thousand, that a message takes ten times as long.
     pub hiccups: u64,
-    /// How late ZooKeeper's servers but one are told of what was written, in milliseconds.
+    /// Time until all of ZooKeeper's servers but one are told of what was written, in milliseconds.
     pub lag_ms: (u64, u64),
-    /// How often, in a thousand, the word of a migration's end gets lost.
+    /// Probability, in a thousand, that the message of a migration's end gets lost.
     pub lost_words: u64,
-    /// How often, in a thousand, a connection to ZooKeeper breaks right after a write was carried
-    /// out.
+    /// Probability, in a thousand, that a connection to ZooKeeper breaks right after a write was
+    /// carried out.
     pub broken_writes: u64,
     /// Whether a node that lost the store gives its guests up, and after how many seconds.
     pub reset_after: Option<u64>,
@@ -29,7 +29,7 @@ pub struct Nature {
 }
 
 impl Nature {
-    /// How long a message takes from one host to another.
+    /// Time that a message takes from one host to another.
     pub(crate) fn latency(&self, chance: &mut Chance) -> Duration {
         let (least, most) = self.latency_ms;
         let usual = chance.millis(least, most);
@@ -37,13 +37,13 @@ impl Nature {
     }
 }
 
-/// How ZooKeeper's servers come by a leader.
+/// Times of the elections of ZooKeeper's servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Elections {
     /// The host of the one that leads at first.
     pub first: usize,
-    /// How long they elect once they have noticed that there is no leader, in milliseconds: between
-    /// these.
+    /// Time that an election takes once the servers have noticed that there is no leader, in
+    /// milliseconds: between these.
     pub takes_ms: (u64, u64),
 }
 

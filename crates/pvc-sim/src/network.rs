@@ -16,7 +16,7 @@ use crate::state::{State, World};
 
 const LINKS: [&str; 3] = ["brupstream", "brcluster", "brstorage"];
 
-/// What goes with the primary role.
+/// Addresses that go with the primary role.
 pub(crate) fn floating() -> Vec<FloatingAddress> {
     let address = |duty, link: &str, text: &str| FloatingAddress {
         duty,

@@ -14,30 +14,30 @@ use tower::ServiceExt as _;
 use crate::actions::{Ask, OnlyWay};
 use crate::process::Gate;
 
-/// How long an operator waits for an answer.
+/// Time for which an operator waits for an answer.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long for something that is asked for with `--wait`.
+/// The same time for something that is asked for with `--wait`.
 const LONG_TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// How often a task is looked at until it has ended.
+/// Time between two looks at a task until it has ended.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// More than any reply has.
 const REPLY_BYTES: usize = 16 << 20;
 
-/// What operators plug in and out.
+/// Device that operators plug in and out.
 const DEVICE: &str = "<interface type='bridge'><mac address='52:54:00:00:00:01'/>\
                       <source bridge='vmbr1000'/></interface>";
 
-/// What became of an ask: why it was refused, or `None` if there was no answer in time.
+/// Result of a request: why it was refused, or `None` if there was no answer in time.
 pub(crate) type Answer = Option<Result<(), Refusal>>;
 
-/// Why something is not done.
+/// Reason for which something is not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub why: String,
-    /// Nothing has been changed, and nothing will be.
+    /// Whether nothing has been changed, and nothing will be.
     pub is_final: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn said(answer: &Answer) -> String {
     }
 }
 
-/// Its kind, for counting.
+/// Kind of the answer, for counting.
 pub(crate) fn kind_of(answer: &Answer) -> &'static str {
     match answer {
         Some(Ok(())) => "answered: done",
@@ -95,11 +95,11 @@ impl Drop for InFlight {
     }
 }
 
-/// What things are called.
+/// Names of things.
 pub(crate) struct Names {
     pub hosts: Vec<String>,
     pub vms: Vec<String>,
-    /// What the ask brings along.
+    /// XML that the request brings along.
     pub xml: String,
 }
 
@@ -238,7 +238,7 @@ impl Counter {
         .await
     }
 
-    /// What the API replies, or why it refuses.
+    /// Sends a request. Returns what the API replies, or why it refuses.
     async fn send(&self, asked: &Asked) -> Result<Value, Refusal> {
         // A process that stands still takes nothing, and gives nothing.
         self.gate.pass().await;

@@ -1,5 +1,5 @@
-//! What is done with the VMs against what their records ask for: no memory is promised twice (I11),
-//! and nothing is stopped that nobody wants stopped or that could have moved (I9).
+//! Judgement of what is done with the VMs against what their records ask for: no memory is promised
+//! twice (I11), and nothing is stopped that nobody wants stopped or that could have moved (I9).
 //!
 //! Whoever decides knows the others by their last keepalive, on a view that may be some seconds
 //! old. So what has only just begun or ended counts neither way: [`NEWS`] is how long a daemon may
@@ -22,33 +22,33 @@ use crate::truth::{Sight, Truth};
 /// Two keepalives, on a server of ZooKeeper that lags as far as one may, and time to act.
 const NEWS: Duration = Duration::from_secs(45);
 
-/// How long a node that resets itself may take from the end of its guests to its own.
+/// Time that a node that resets itself may take from the end of its guests to its own.
 const RESET: Duration = Duration::from_secs(2);
 
-/// What the records ask for, and since when.
+/// Orders of the records, and since when they stand.
 #[derive(Default)]
 pub(crate) struct Orders {
     view: Arc<View>,
     vms: BTreeMap<Uuid, Order>,
-    /// Since when each node takes VMs.
+    /// Times since which each node takes VMs.
     takes_vms: BTreeMap<NodeName, Duration>,
-    /// When something last left a node, or was called off.
+    /// Times at which something last left a node, or was called off.
     freed: BTreeMap<NodeName, Duration>,
-    /// Which daemon of a host last said that it starts, and when.
+    /// Daemons of hosts that last said that they start, and when.
     announced: BTreeMap<usize, (Pid, Duration)>,
-    /// When a move of the VM last failed.
+    /// Times at which a move of the VM last failed.
     failed_moves: BTreeMap<Uuid, Duration>,
 }
 
-/// What is asked of one VM.
+/// Order for one VM.
 struct Order {
     state: VmState,
     node: Option<NodeName>,
     since: Duration,
-    /// When it was last to be anything but running.
+    /// Time at which the VM was last to be anything but running.
     off: Option<Duration>,
     method: Option<MigrationMethod>,
-    /// Since when it may be moved in this way.
+    /// Time since which the VM may be moved in this way.
     method_since: Duration,
     claim: Option<Claim>,
 }
@@ -80,7 +80,7 @@ fn may_end(state: &VmState) -> bool {
 }
 
 impl Orders {
-    /// When the daemon `pid` of the host said that it starts.
+    /// Time at which the daemon `pid` of the host said that it starts.
     pub fn announced(&self, host: usize, pid: Pid) -> Option<Duration> {
         self.announced.get(&host).filter(|(known, _)| *known == pid).map(|(_, when)| *when)
     }
@@ -295,8 +295,8 @@ impl Truth {
         }
     }
 
-    /// How much memory of a host is in use, as `memory` says of each guest, or promised, of what
-    /// `counts` by its age and whether it was placed.
+    /// Memory of a host, in MiB, that is in use, as `memory` says of each guest, or promised, of
+    /// what `counts` by its age and whether it was placed.
     fn claimed_mib(
         &self,
         sight: &Sight<'_>,
@@ -350,8 +350,8 @@ impl Truth {
 
     // --- I4 ------------------------------------------------------------------------------------
 
-    /// Whoever recovers the VMs of a dead node found no place for this one, and lets it wait for
-    /// its node.
+    /// Judges that whoever recovers the VMs of a dead node found no place for this one, and lets it
+    /// wait for its node.
     fn of_given_up(&mut self, sight: &mut Sight<'_>, vm: &VmRecord) {
         let own = vm.node.as_ref().and_then(|node| self.orders.view.nodes.get(node));
         let is_recovered = own.is_some_and(|own| own.domain_state == DomainState::FenceFlush);
@@ -509,7 +509,7 @@ mod tests {
         Arc::new(view)
     }
 
-    /// What is found wrong when the records become `views`, one after the other.
+    /// Finds what is wrong when the records become `views`, one after the other.
     fn judged(cluster: &Cluster, views: &[Arc<View>]) -> Option<String> {
         cluster.world.with(|state| {
             for view in views {

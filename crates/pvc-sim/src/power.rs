@@ -17,7 +17,7 @@ use crate::nature::Mutation;
 use crate::process::Gate;
 use crate::state::State;
 
-/// How long a program waits for a BMC that does not answer.
+/// Time for which a program waits for a BMC that does not answer.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,11 +26,11 @@ pub enum BmcManner {
     /// Every call takes so many seconds, with all that is asked in it.
     Slow(u64),
     Dead,
-    /// It says that the power is off, whatever is so, and does nothing.
+    /// The BMC says that the power is off, whatever is so, and does nothing.
     LiesOff,
-    /// It takes every command and does nothing.
+    /// The BMC takes every command and does nothing.
     Ignores,
-    /// It says that the power is off for so many seconds after it was told to switch it on.
+    /// The BMC says that the power is off for so many seconds after it was told to switch it on.
     WakesLate(u64),
 }
 
@@ -111,11 +111,11 @@ fn ask_bmc(
     ask: BmcAsk,
     caller: Weak<()>,
 ) -> oneshot::Receiver<Said> {
-    let (told, answered) = oneshot::channel();
+    let (answer_sender, answered) = oneshot::channel();
     let Some(target) = state.bmcs.reached(&state.hosts, from, bmc) else {
         let (host, why) = (bmc.host.clone(), "no answer".to_owned());
         let unusable = PowerError::Unusable { host, why };
-        state.run.later(TIME_LIMIT, move |_| drop(told.send(Err(unusable))));
+        state.run.later(TIME_LIMIT, move |_| drop(answer_sender.send(Err(unusable))));
         return answered;
     };
     let takes = match state.bmcs[target].manner {
@@ -142,7 +142,7 @@ fn ask_bmc(
             if ask == BmcAsk::Switch(false) {
                 state.truth.cut_over(target);
             }
-            let _ = told.send(answer.said); // whoever asked may have gone
+            let _ = answer_sender.send(answer.said); // whoever asked may have gone
         });
     });
     answered

@@ -22,23 +22,23 @@ pub(crate) struct Process {
     pub host: Option<usize>,
     pub ended: bool,
     pub frozen: bool,
-    /// Until when it had been frozen last.
+    /// Time until which the process had been frozen last.
     pub thawed: Option<Duration>,
     pub client: Option<usize>,
     pub task: Option<AbortHandle>,
-    knocking: Vec<oneshot::Sender<()>>,
+    waiting: Vec<oneshot::Sender<()>>,
     held: Vec<StoryAction>,
 }
 
-enum Knock {
+enum Attempt {
     Open,
     Later(oneshot::Receiver<()>),
     Never,
 }
 
-/// What every port call and every sleep of a process goes through: open while it runs, closed while
-/// it is frozen, and shut for ever once it has ended. So nothing that a killed process left behind
-/// touches the world.
+/// Gate that every port call and every sleep of a process goes through: open while it runs, closed
+/// while it is frozen, and shut for ever once it has ended. So nothing that a killed process left
+/// behind touches the world.
 #[derive(Clone)]
 pub(crate) struct Gate {
     pub world: World,
@@ -49,12 +49,12 @@ impl Gate {
     /// Returns when the process can go on.
     pub async fn pass(&self) {
         loop {
-            let knock =
-                |state: &mut State| state.processes.knock(self.pid, &state.hosts, &state.run);
-            match self.world.with(knock) {
-                Knock::Open => return,
-                Knock::Later(opened) => drop(opened.await),
-                Knock::Never => std::future::pending().await,
+            let try_pass =
+                |state: &mut State| state.processes.try_pass(self.pid, &state.hosts, &state.run);
+            match self.world.with(try_pass) {
+                Attempt::Open => return,
+                Attempt::Later(opened) => drop(opened.await),
+                Attempt::Never => std::future::pending().await,
             }
         }
     }
@@ -99,7 +99,7 @@ impl Process {
         }
     }
 
-    /// What was held is to happen now: it can go on.
+    /// Lets the process go on. Returns what was held, which is to happen now.
     pub fn thaw(&mut self, now: Duration) -> Vec<StoryAction> {
         self.thawed = Some(now);
         std::mem::take(&mut self.held)
@@ -107,22 +107,23 @@ impl Process {
 
     /// Whether anything waits until it can go on.
     pub fn is_waited_for(&self) -> bool {
-        !self.knocking.is_empty() || !self.held.is_empty()
+        !self.waiting.is_empty() || !self.held.is_empty()
     }
 
-    /// Whoever knocked goes on.
+    /// Opens the gate: whoever waited there goes on.
     pub fn open(&mut self) {
-        for opened in std::mem::take(&mut self.knocking) {
+        for opened in std::mem::take(&mut self.waiting) {
             let _ = opened.send(()); // who knocked may have gone
         }
     }
 
-    /// As `kill -9`: it does nothing more. Whether it lived until now.
+    /// Ends the process as `kill -9` does: it does nothing more. Returns whether it lived until
+    /// now.
     pub fn end(&mut self) -> bool {
         if std::mem::replace(&mut self.ended, true) {
             return false;
         }
-        self.knocking.clear();
+        self.waiting.clear();
         self.held.clear();
         if let Some(task) = self.task.take() {
             task.abort();
@@ -145,7 +146,7 @@ impl Processes {
             thawed: None,
             client: None,
             task: None,
-            knocking: Vec::new(),
+            waiting: Vec::new(),
             held: Vec::new(),
         });
         self.0.len() - 1
@@ -159,18 +160,18 @@ impl Processes {
         (0..self.0.len()).filter(|pid| self.0[*pid].host == Some(host)).collect()
     }
 
-    fn knock(&mut self, pid: Pid, hosts: &Hosts, run: &Run) -> Knock {
+    fn try_pass(&mut self, pid: Pid, hosts: &Hosts, run: &Run) -> Attempt {
         let process = &mut self.0[pid];
         if process.runs(hosts) {
-            run.set_speaker(&process.name);
-            return Knock::Open;
+            run.set_source(&process.name);
+            return Attempt::Open;
         }
         if process.ended {
-            return Knock::Never;
+            return Attempt::Never;
         }
         let (opened, later) = oneshot::channel();
-        process.knocking.push(opened);
-        Knock::Later(later)
+        process.waiting.push(opened);
+        Attempt::Later(later)
     }
 }
 

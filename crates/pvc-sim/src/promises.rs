@@ -1,4 +1,4 @@
-//! What operators were promised, to be held against the records in the end (I10).
+//! Promises to operators, to be held against the records in the end (I10).
 //!
 //! An ask that was answered "done" is a promise until the next one about the same thing. Of two
 //! that were under way at once nobody knows which one came last; and one that was never answered
@@ -36,7 +36,7 @@ impl Aspect {
     ];
 }
 
-/// How it is to be.
+/// State that a VM is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Goal {
     IsThere,
@@ -44,7 +44,7 @@ pub(crate) enum Goal {
     Runs,
     IsOff,
     IsCalled(String),
-    /// So much memory, in MiB.
+    /// Memory of the VM, in MiB.
     Has(u64),
     /// Hosts; none: to any.
     IsLimitedTo(Vec<usize>),
@@ -69,7 +69,7 @@ impl Goal {
     }
 }
 
-/// What the ask is about, and what is promised once it is done.
+/// Subject of a request, and what is promised once it is done.
 struct Stake {
     vm: usize,
     aspects: Vec<Aspect>,
@@ -101,10 +101,10 @@ struct Promise {
     under_way: u32,
     /// Several were, since it was last quiet.
     is_mixed: bool,
-    /// One was never answered.
+    /// Whether a request was never answered.
     is_open: bool,
     goal: Option<Goal>,
-    /// What it was before the one that is under way: so it stays if that is refused.
+    /// Goal before the request that is under way: it stays if that is refused.
     before: Option<Goal>,
 }
 
@@ -112,7 +112,7 @@ struct Promise {
 pub(crate) struct Promises(BTreeMap<(usize, Aspect), Promise>);
 
 impl Promises {
-    /// So it is, without anybody having asked.
+    /// Begins with these goals, without anybody having asked.
     pub fn begin_with(&mut self, vm: usize, goals: impl IntoIterator<Item = Goal>) {
         for goal in goals {
             let promise = self.0.entry((vm, goal.aspect())).or_default();

@@ -1,4 +1,5 @@
-//! What every part of the world needs of its run: time and what waits for it, chance, and the log.
+//! State of a run that every part of the world needs: time and what waits for it, chance, and the
+//! log.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,13 +19,13 @@ pub(crate) type StoryAction = Box<dyn FnOnce(&mut State) + Send>;
 pub(crate) struct Run {
     pub now: Duration,
     pub nature: Nature,
-    /// How patient fencers are.
+    /// Time limits of fencers.
     pub rules: Rules,
     pub chance: Chance,
     log: Log,
     agenda: BTreeMap<(Duration, u64), StoryAction>,
-    next_deed: u64,
-    /// How often each kind of thing has happened.
+    next_number: u64,
+    /// Number of events of each kind so far.
     happened: BTreeMap<String, u64>,
 }
 
@@ -37,7 +38,7 @@ impl Run {
             chance: Chance::for_purpose(nature.seed, "world"),
             log,
             agenda: BTreeMap::new(),
-            next_deed: 0,
+            next_number: 0,
             happened: BTreeMap::new(),
         }
     }
@@ -46,9 +47,9 @@ impl Run {
         self.log.note(line.as_ref());
     }
 
-    /// Who speaks in the daemons' own logs from now on.
-    pub fn set_speaker(&self, speaker: &str) {
-        self.log.set_speaker(speaker);
+    /// Sets who speaks in the daemons' own logs from now on.
+    pub fn set_source(&self, source: &str) {
+        self.log.set_source(source);
     }
 
     /// Something of this kind has happened.
@@ -70,11 +71,11 @@ impl Run {
     }
 
     pub fn at(&mut self, when: Duration, story_action: impl FnOnce(&mut State) + Send + 'static) {
-        self.next_deed += 1;
-        self.agenda.insert((when, self.next_deed), Box::new(story_action));
+        self.next_number += 1;
+        self.agenda.insert((when, self.next_number), Box::new(story_action));
     }
 
-    /// When the next thing happens.
+    /// Time of the next event.
     pub fn first(&self) -> Option<Duration> {
         self.agenda.first_key_value().map(|((when, _), _)| *when)
     }
@@ -85,12 +86,12 @@ impl Run {
         (entry.key().0 <= self.now).then(|| entry.remove())
     }
 
-    /// How long a message takes from one host to another.
+    /// Time that a message takes from one host to another.
     pub fn latency(&mut self) -> Duration {
         self.nature.latency(&mut self.chance)
     }
 
-    /// What a wall clock shows that is so many seconds ahead.
+    /// Time that a wall clock shows that is `ahead` seconds ahead.
     pub fn wall(&self, ahead: i64) -> Duration {
         let now = TokioClock::WALL_START + self.now;
         let step = Duration::from_secs(ahead.unsigned_abs());

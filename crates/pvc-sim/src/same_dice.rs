@@ -6,7 +6,8 @@
 //! gives one run. It is part of the programs that run simulations, each run in a process of its
 //! own, and not of the library: nothing that links the library loses its randomness.
 
-/// What the standard library calls for random bytes. It gets the same ones each time.
+/// Replaces the function that the standard library calls for random bytes. It gets the same ones
+/// each time.
 ///
 /// # Safety
 /// As the C library's: `buffer` has room for `length` bytes.

@@ -20,21 +20,21 @@ use crate::power::BmcManner;
 use crate::promises::Goal;
 use crate::truth::Violation;
 
-/// After everything is well again, all that should run has to run by then.
+/// Time in which, after everything is well again, all that should run has to run.
 const PROGRESS: Duration = Duration::from_secs(15 * 60);
 
 /// The others are given so long to have a quorum without the machine that is to die.
 const RECOVERS: Duration = Duration::from_secs(5 * 60);
 
-/// How long it has to stay so.
+/// Time for which it has to stay so.
 const STAYS: Duration = Duration::from_secs(60);
 
-/// How long elections are looked after once all is well: long enough for a fence of somebody who
+/// Time for which elections are watched once all is well: long enough for a fence of somebody who
 /// was accused meanwhile.
 const AFTER_ELECTIONS: Duration = Duration::from_secs(75);
 
-/// How often somebody looks after what only an operator can set right.
-const CARE: Duration = Duration::from_secs(20);
+/// Time between two looks at what only an operator can set right.
+const REPAIR_EVERY: Duration = Duration::from_secs(20);
 
 /// A run to be made.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ pub struct Case {
     pub history: Vec<Event>,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
     pub violation: Option<(String, String)>,
@@ -93,7 +93,7 @@ impl Case {
             mutation,
             ..shape.nature
         };
-        let history = troubles(&mut chance, &shape, minutes);
+        let history = zookeeper_faults(&mut chance, &shape, minutes);
         Case { shape, history }
     }
 
@@ -125,16 +125,16 @@ impl Case {
             return cluster.pass(AFTER_ELECTIONS).await;
         }
         cluster.pass(Duration::from_secs(30)).await?;
-        self.bereave(cluster).await?;
+        self.lose_one_for_good(cluster).await?;
         cluster.heal();
-        settles(cluster, "progress", Cluster::unsettled, Cluster::care).await?;
+        settles(cluster, "progress", Cluster::unsettled, Cluster::repair).await?;
         cluster.kept_promises(|_| true)
     }
 
-    /// In every second run one machine dies for good while the others are still busy with all that
-    /// was before: those that are left make up for it. Nobody helps, but for the end of
+    /// Has one machine die for good in every second run while the others are still busy with all
+    /// that was before: those that are left make up for it. Nobody helps, but for the end of
     /// maintenance.
-    async fn bereave(&self, cluster: &Cluster) -> Result<(), Violation> {
+    async fn lose_one_for_good(&self, cluster: &Cluster) -> Result<(), Violation> {
         let mut chance = Chance::for_purpose(self.shape.nature.seed, "bereavement");
         let dispensable: Vec<usize> =
             (0..self.shape.hosts.len()).filter(|host| self.is_dispensable(*host)).collect();
@@ -173,7 +173,7 @@ async fn settles(
     cluster: &Cluster,
     rule: &str,
     unsettled: impl Fn(&Cluster) -> Vec<String>,
-    care: impl Fn(&Cluster),
+    repair: impl Fn(&Cluster),
 ) -> Result<(), Violation> {
     let end = cluster.now() + PROGRESS;
     loop {
@@ -197,13 +197,13 @@ async fn settles(
             let what = left.into_iter().take(12).collect::<Vec<_>>().join("; ");
             return Err(Violation { rule: rule.to_owned(), what });
         }
-        care(cluster);
-        cluster.pass(CARE).await?;
+        repair(cluster);
+        cluster.pass(REPAIR_EVERY).await?;
     }
 }
 
 impl Cluster {
-    /// What is not as it should be once everything is well.
+    /// Lists what is not as it should be once everything is well.
     pub fn unsettled(&self) -> Vec<String> {
         let view = self.view();
         let mut unsettled = Vec::new();
@@ -261,7 +261,7 @@ impl Cluster {
         self.view().nodes.values().any(|node| gives_away(node))
     }
 
-    /// What is wrong about a node whose machine is well, apart from its VMs.
+    /// Lists what is wrong about a node whose machine is well, apart from its VMs.
     fn unwell(&self, host: usize) -> Vec<String> {
         let (view, name) = (self.view(), self.shape.host_name(host));
         let Some(node) = view.nodes.get(name.as_str()) else {
@@ -287,8 +287,8 @@ impl Cluster {
         unwell
     }
 
-    /// What nobody has done yet about the death of one host, of all that is done without being
-    /// asked for.
+    /// Lists what nobody has done yet about the death of one host, of all that is done without
+    /// being asked for.
     fn not_made_up_for(&self, dead: usize) -> Vec<String> {
         let view = self.view();
         let dead_name = self.shape.host_name(dead);
@@ -349,8 +349,8 @@ impl Cluster {
         }
     }
 
-    /// What an operator does about what only operators can set right.
-    pub fn care(&self) {
+    /// Does, as an operator, what only operators can set right.
+    pub fn repair(&self) {
         let view = self.view();
         for host in 0..self.shape.hosts.len() {
             let Some(node) = view.nodes.get(self.shape.host_name(host).as_str()) else { continue };
@@ -487,7 +487,7 @@ fn some_hosts(chance: &mut Chance, hosts: usize) -> Vec<usize> {
     if wanted.is_empty() { vec![chance.below(hosts as u64) as usize] } else { wanted }
 }
 
-/// How long a fault lasts, in milliseconds.
+/// Time that a fault lasts, in milliseconds.
 fn lasts(chance: &mut Chance) -> u64 {
     match chance.below(3) {
         0 => 500 + chance.below(15_000),
@@ -548,8 +548,8 @@ fn fault(chance: &mut Chance, shape: &Shape, kind: u64, host: usize) -> Fault {
     }
 }
 
-/// Some kinds of faults, each as often as this cluster's luck has it: a run in which everything
-/// happens shows less than runs that each have their own plague.
+/// Draws some kinds of faults, each as often as this cluster's luck has it: a run in which
+/// everything happens shows less than runs that each have their own plague.
 fn faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
     let weights: Vec<u64> =
         (0..KINDS).map(|_| if chance.happens(450) { 0 } else { 1 + chance.below(10) }).collect();
@@ -586,8 +586,8 @@ fn faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
     }
 }
 
-/// What befalls servers and connections of ZooKeeper: see [`Case::of_elections`].
-fn troubles(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
+/// Faults of the servers and connections of ZooKeeper: see [`Case::of_elections`].
+fn zookeeper_faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
     let between = *chance.pick(&[4_000, 12_000, 30_000]).expect("not empty");
     // Servers flap; or machines die, and take the leader with them.
     let deadly = *chance.pick(&[0, 0, 100, 300]).expect("not empty");

@@ -114,11 +114,12 @@ impl World {
     async fn turn(self) {
         loop {
             let next = self.with(State::run_due);
-            let until = next.map(|next| self.0.begun + next);
+            let is_due = next.is_some();
+            let until = next.map_or_else(Instant::now, |next| self.0.begun + next);
             tokio::select! {
                 biased;
                 () = self.0.sooner.notified() => {}
-                () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
+                () = tokio::time::sleep_until(until), if is_due => {}
             }
         }
     }
@@ -204,7 +205,7 @@ impl State {
         }
     }
 
-    /// As `kill -9`: it does nothing more.
+    /// Ends the process as `kill -9` does: it does nothing more.
     pub fn end_process(&mut self, pid: Pid) {
         if !self.processes[pid].end() {
             return;

@@ -19,10 +19,10 @@ use crate::process::Gate;
 use crate::run::Run;
 use crate::state::State;
 
-/// How long a program waits for a Ceph that is silent.
+/// Time for which a program waits for a Ceph that is silent.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long Ceph takes whoever died for a user of its volumes.
+/// Time for which Ceph takes whoever died for a user of its volumes.
 const MISSED: Duration = Duration::from_secs(30);
 
 /// A client of Ceph: one life of one guest on one host.
@@ -56,7 +56,7 @@ pub(crate) struct Ceph {
     pub volumes: MemoryVolumes,
     /// The disk of each VM.
     pub disks: BTreeMap<Uuid, VolumeId>,
-    /// What these clients write is refused.
+    /// Clients whose writes are refused.
     pub blocked: BTreeSet<ClientId>,
     pub silent: bool,
     next_client: ClientId,
@@ -68,7 +68,7 @@ pub(crate) fn storage_address(host: usize) -> String {
 }
 
 impl Ceph {
-    /// With one pool, `vms`.
+    /// Makes a storage with one pool, `vms`.
     pub fn new() -> Self {
         let mut volumes = MemoryVolumes::default();
         volumes.create_pool(&PoolName::new("vms")).expect("there is no pool yet");

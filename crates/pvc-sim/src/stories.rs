@@ -8,10 +8,16 @@ use std::sync::{Arc, Mutex};
 
 use pvc_sim::{Failure, Log, Story};
 
-/// Where stories are if nobody says.
+/// Folder of the stories if none is named.
 const FOLDER: &str = "scenarios";
 
-/// How many lines of the log are shown of a story that failed.
+/// Exit code of a story that fails.
+const FAILED: i32 = 1;
+
+/// Exit code of a story that fails, and is known to.
+const KNOWN: i32 = 3;
+
+/// Number of lines of the log that are shown of a story that failed.
 const TAIL: usize = 60;
 
 pub const USAGE: &str = "\
@@ -65,7 +71,7 @@ pub fn story(arguments: &[String]) -> Result<ExitCode, String> {
     std::process::exit(judge(chosen, failed));
 }
 
-/// How the story went wrong, if it did, and the end of its log.
+/// Plays the story. Returns how it went wrong, if it did, and the end of its log.
 fn play(story: &Story, echo: bool, debug: bool) -> Result<Option<(Failure, Vec<String>)>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -74,14 +80,14 @@ fn play(story: &Story, echo: bool, debug: bool) -> Result<Option<(Failure, Vec<S
         .map_err(|error| error.to_string())?;
     Ok(runtime.block_on(async {
         let log = Log::new(echo);
-        log.hear_daemons(if debug { tracing::Level::DEBUG } else { tracing::Level::INFO });
-        pvc_sim::hear_panics(&log);
+        log.capture_daemons(if debug { tracing::Level::DEBUG } else { tracing::Level::INFO });
+        pvc_sim::capture_panics(&log);
         let lines = if echo { 0 } else { TAIL };
         story.play(log.clone()).await.err().map(|failure| (failure, log.tail(lines)))
     }))
 }
 
-/// Says how it went. The exit code: 0 if as it should, 1 if not, 3 if not and known.
+/// Says how it went. Returns the exit code: 0 if as it should, [`FAILED`] or [`KNOWN`].
 fn judge(story: &Story, failed: Option<(Failure, Vec<String>)>) -> i32 {
     match (failed, &story.known) {
         (None, None) => 0,
@@ -89,7 +95,7 @@ fn judge(story: &Story, failed: Option<(Failure, Vec<String>)>) -> i32 {
             say!(
                 "expected: it fails, as is known: {known}\nis so:    it does not; take `known` away"
             );
-            1
+            FAILED
         }
         (Some((failure, lines)), known) => {
             say!("expected: {}\nis so:    {}", failure.expected, failure.so);
@@ -97,7 +103,7 @@ fn judge(story: &Story, failed: Option<(Failure, Vec<String>)>) -> i32 {
                 Some(known) => say!("known:    {known}"),
                 None => lines.iter().for_each(|line| say!("  {line}")),
             }
-            if known.is_some() { 3 } else { 1 }
+            if known.is_some() { KNOWN } else { FAILED }
         }
     }
 }
@@ -160,7 +166,7 @@ fn run(all: &[(PathBuf, Story)], jobs: usize) -> Counts {
             let took = begun.elapsed().as_secs_f64();
             let word = match code {
                 Some(0) => "ok",
-                Some(3) => "KNOWN",
+                Some(KNOWN) => "KNOWN",
                 _ => "FAILED",
             };
             let mut counts = counts.lock().expect("nobody panics while holding it");
@@ -174,10 +180,10 @@ fn run(all: &[(PathBuf, Story)], jobs: usize) -> Counts {
     counts.into_inner().expect("nobody panicked while holding it")
 }
 
-/// How the story ended, and what was said.
+/// Runs the story in a process of its own. Returns its exit code and its output.
 fn run_child(folder: &Path, story: &Story) -> (Option<i32>, String) {
     match begin(folder, story) {
-        Ok(child) => hear(child),
+        Ok(child) => collect(child),
         Err(error) => (None, format!("it could not be begun: {error}\n")),
     }
 }
@@ -191,7 +197,7 @@ fn begin(folder: &Path, story: &Story) -> std::io::Result<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()
 }
 
-fn hear(mut child: Child) -> (Option<i32>, String) {
+fn collect(mut child: Child) -> (Option<i32>, String) {
     let output = child.stdout.take();
     let child = Arc::new(Mutex::new(child));
     let over = Arc::new(AtomicBool::new(false));

@@ -30,19 +30,19 @@ use crate::truth::Violation;
 use facts::{Beginning, Fact, Look};
 use story_actions::StoryAction;
 
-/// How often is looked at everything. What lasts shorter may go unseen.
+/// Time between two looks at everything. What lasts shorter may go unseen.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long a cluster may take to be as the story wants it at its beginning.
+/// Time that a cluster may take to be as the story wants it at its beginning.
 const SETTLED: Duration = Duration::from_secs(300);
 
 /// A story.
 #[derive(Clone)]
 pub struct Story {
-    /// Its folder's name.
+    /// Name of the story's folder.
     pub name: String,
     pub variant: Option<String>,
-    /// Why it fails, if it is known to.
+    /// Reason for which the story fails, if it is known to.
     pub known: Option<String>,
     shape: Shape,
     primary: usize,
@@ -76,7 +76,7 @@ struct Step {
     through: Option<usize>,
 }
 
-/// What is to become of what an operator asks for.
+/// Expected answer to a request of an operator.
 #[derive(Clone)]
 enum Expected {
     Done,
@@ -86,7 +86,7 @@ enum Expected {
     Anything,
 }
 
-/// How a story went wrong.
+/// Failure of a story.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub expected: String,
@@ -195,7 +195,7 @@ async fn set_the_scene(cluster: &Cluster, primary: usize) -> Result<(), Violatio
 struct Asked {
     words: String,
     expected: Expected,
-    heard: oneshot::Receiver<Answer>,
+    answer: oneshot::Receiver<Answer>,
 }
 
 /// A story that is being played.
@@ -204,7 +204,7 @@ struct Play<'a> {
     cluster: &'a Cluster,
     beginning: Beginning,
     answers: Vec<Asked>,
-    /// Who was fenced so far.
+    /// Nodes that were fenced so far.
     fenced: Vec<usize>,
 }
 
@@ -237,8 +237,8 @@ impl Play<'_> {
                 continue;
             };
             let (words, expected) = (story_action.words.clone(), step.answer.clone());
-            match self.cluster.ask_and_hear(ask, step.through) {
-                Some(heard) => self.answers.push(Asked { words, expected, heard }),
+            match self.cluster.ask_for_answer(ask, step.through) {
+                Some(answer) => self.answers.push(Asked { words, expected, answer }),
                 None => judge(&words, &expected, &None, "nobody hears it")?,
             }
         }
@@ -283,7 +283,7 @@ impl Play<'_> {
             }
         }
         self.look_for_fences()?;
-        self.hear_answers()
+        self.collect_answers()
     }
 
     fn look_for_fences(&mut self) -> Result<(), Failure> {
@@ -314,10 +314,10 @@ impl Play<'_> {
         &self.story.shape.hosts[node].name
     }
 
-    fn hear_answers(&mut self) -> Result<(), Failure> {
+    fn collect_answers(&mut self) -> Result<(), Failure> {
         let mut waiting = Vec::new();
         for mut asked in std::mem::take(&mut self.answers) {
-            match asked.heard.try_recv() {
+            match asked.answer.try_recv() {
                 Ok(answer) => judge(&asked.words, &asked.expected, &answer, &said(&answer))?,
                 Err(_) => waiting.push(asked),
             }
@@ -326,7 +326,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// What is not so of `facts`.
+    /// Finds which of `facts` does not hold.
     fn wrong(&self, facts: &[Said<Fact>]) -> Option<(String, String)> {
         facts
             .iter()
@@ -377,7 +377,7 @@ impl Play<'_> {
     }
 }
 
-/// What happens to a node that is only known when it happens.
+/// Resolves an event of a node that is only known when it happens.
 fn to_one(
     story_action: &Said<StoryAction>,
     node: Option<usize>,

@@ -1,4 +1,4 @@
-//! What must never be true, judged by the hosts themselves and not by anybody's records.
+//! Rules that must never be broken, judged by the hosts themselves and not by anybody's records.
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -16,14 +16,15 @@ use crate::run::Run;
 use crate::storage::{Ceph, ClientId};
 use crate::zookeeper::Ensemble;
 
-/// How long a host may have been without guests until a reset of it is one without need: ending the
-/// last ones is part of it.
+/// Time for which a host may have been without guests until a reset of it is one without need:
+/// ending the last ones is part of it.
 const RESET_AFTER_GUESTS: Duration = Duration::from_secs(60);
 
-/// How long after the loss of the quorum something may still happen that was decided before.
+/// Time after the loss of the quorum in which something may still happen that was decided before.
 const STILL_DECIDED: Duration = Duration::from_secs(30);
 
-/// For how long a node must have been well until nobody has a reason any more to take it for dead.
+/// Time for which a node must have been well until nobody has a reason any more to take it for
+/// dead.
 const WELL: Duration = Duration::from_secs(60);
 
 /// The same where nothing happens but elections and the like: a stamp each 5 s, the time that its
@@ -34,8 +35,8 @@ const WELL_IN_ELECTIONS: Duration = Duration::from_secs(15);
 /// last one.
 const ABOUT_TO: Duration = Duration::from_secs(5);
 
-/// How long after a legacy peer has taken an address a holder of ours may still have it: a phase of
-/// the hand-over, and the stall that the older one's locks are known for ([T3]).
+/// Time after a legacy peer has taken an address for which a holder of ours may still have it: a
+/// phase of the hand-over, and the stall that the legacy peer's locks are known for ([T3]).
 const LETS_GO: Duration = Duration::from_secs(8);
 
 /// Something that must never happen has happened.
@@ -46,7 +47,7 @@ pub struct Violation {
     pub what: String,
 }
 
-/// What is judged: all parts of the world as they are.
+/// View of the judge: all parts of the world as they are.
 pub(crate) struct Sight<'a> {
     pub run: &'a mut Run,
     pub hosts: &'a Hosts,
@@ -58,7 +59,7 @@ pub(crate) struct Sight<'a> {
 }
 
 impl Sight<'_> {
-    /// When the daemon of the host was last thawed.
+    /// Time at which the daemon of the host was last thawed.
     fn thawed(&self, host: usize) -> Option<Duration> {
         let daemon = self.hosts[host].daemon.as_ref()?;
         self.processes[daemon.pid].thawed
@@ -86,23 +87,23 @@ impl Sight<'_> {
 
 pub(crate) struct Truth {
     pub violation: Option<Violation>,
-    /// Who cuts the power of each host at the moment; it is over when its caller is gone.
+    /// Host that cuts the power of each host at the moment; it is over when its caller is gone.
     cuts: Vec<Option<(usize, Weak<()>)>>,
     pub cuts_begun: u64,
-    /// How often a record said that a node is dead for certain.
+    /// Number of times that a record said that a node is dead for certain.
     pub fenced: u64,
     pub starts: u64,
-    /// How often each VM was started: one that is moved is not.
+    /// Number of starts of each VM: one that is moved is not started.
     pub boots: BTreeMap<Uuid, u64>,
-    /// Where each VM was started last.
+    /// Host on which each VM was started last.
     last_host: BTreeMap<Uuid, usize>,
-    /// How often one was started on another host than before, without having been moved there.
+    /// Number of starts of a VM on another host than before, without having been moved there.
     pub relocations: u64,
-    /// How often a VM of a node that was proven dead was given to another.
+    /// Number of times that a VM of a node that was proven dead was given to another.
     pub recoveries: u64,
-    /// Who said last what state a node's daemon is in.
+    /// Host that said last what state a node's daemon is in.
     said_of: BTreeMap<String, usize>,
-    /// How often a peer of PVC 1.0.3 broke a rule as it is known to.
+    /// Number of times that a legacy peer broke a rule as it is known to.
     pub by_legacy: BTreeMap<&'static str, u64>,
     pub orders: Orders,
 }
@@ -255,7 +256,8 @@ impl Truth {
         }
     }
 
-    /// Since when nothing has kept the node's daemon from being heard; `None` if something does.
+    /// Time since which nothing has kept the node's daemon from being heard; `None` if something
+    /// does.
     pub fn well_since(&self, sight: &Sight<'_>, host: usize) -> Option<Duration> {
         let pid = sight.hosts[host].daemon.as_ref()?.pid;
         // Whoever has not said yet that it starts is not heard.
@@ -265,7 +267,7 @@ impl Truth {
         Some(heard.max(announced).max(sight.thawed(host).unwrap_or_default()))
     }
 
-    /// Without quorum nobody decides anything.
+    /// Judges a decision: without quorum nobody decides anything.
     pub fn of_decision(&mut self, sight: &mut Sight<'_>, what: &str, by: usize) {
         let zookeeper = sight.zookeeper;
         let since = zookeeper.lost_quorum_at.filter(|_| !zookeeper.has_quorum());
@@ -413,7 +415,7 @@ mod tests {
 
     // --- Guests and their locks ----------------------------------------------------------------
 
-    /// As somebody on the host of the gate, the second, does.
+    /// Breaks the locks as somebody on the host of the gate, the second, does.
     async fn break_locks(gate: &Gate, number: u128) {
         let (storage, volume) = (Volumes { gate: gate.clone(), host: 1 }, volume(number));
         let locks = storage.locks(&volume).await.expect("it is there");

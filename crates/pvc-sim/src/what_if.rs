@@ -1,5 +1,5 @@
-//! What happens if a node of a recorded cluster dies: foretold by the rules, and played in the
-//! world.
+//! Answer to what happens if a node of a recorded cluster dies: predicted by the rules, and played
+//! in the world.
 //!
 //! ```text
 //!  backup ──▶ records ──pvc_model::what_if──▶ plan ──┐
@@ -26,21 +26,22 @@ use crate::log::Log;
 use backup::Backup;
 use play::{Scene, play};
 
-/// How long is looked on, after the node can be suspected, where something is expected to happen.
+/// Time for which the world is watched, after the node can be suspected, where something is
+/// expected to happen.
 const HORIZON: Duration = Duration::from_secs(15 * 60);
 
-/// How long is looked on where nothing is.
+/// The same time where nothing is.
 const IN_VAIN: Duration = Duration::from_secs(5 * 60);
 
-/// How many VMs a sentence names.
+/// Number of VMs that a sentence names.
 const NAMED: usize = 5;
 
-/// How a node dies.
+/// Cause of a node's death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Death {
-    /// Its power is gone; its BMC still answers.
+    /// Power of the node is gone; its BMC still answers.
     Power,
-    /// It stands still with its power on.
+    /// The node stands still with its power on.
     Hang,
 }
 
@@ -55,7 +56,7 @@ impl Death {
     }
 }
 
-/// What is asked.
+/// Question that is asked.
 #[derive(Debug, Clone)]
 pub struct Question {
     /// The text that `pvc cluster backup` wrote.
@@ -199,7 +200,7 @@ fn vm(outlook: &Outlook, fate: &Fate) -> WhatIfVm {
     }
 }
 
-/// Why it is this node.
+/// Reason for which this node was chosen.
 fn chosen(weighed: Option<&Weighed>, to: &NodeName) -> String {
     let Some(weighed) = weighed else { return "it was on its way there".to_owned() };
     match weighed.nodes.get(to) {
@@ -220,7 +221,7 @@ fn candidates(weighed: &Weighed) -> Vec<MoveCandidate> {
     weighed.nodes.iter().map(candidate).collect()
 }
 
-/// What is left, and whether more may die.
+/// Lists the nodes that are left, and whether more may die.
 fn nodes(cluster: &Cluster, outlook: &Outlook, rules: &Rules) -> Vec<WhatIfNode> {
     let is_made_up_for = outlook.hindrances.is_empty();
     let next: BTreeMap<_, _> = match is_made_up_for {
@@ -253,7 +254,7 @@ fn nodes(cluster: &Cluster, outlook: &Outlook, rules: &Rules) -> Vec<WhatIfNode>
     .collect()
 }
 
-/// What would not be made up for; empty if everything is.
+/// Names what would not be made up for; empty if everything is.
 fn loss(next: &Outlook) -> String {
     match next.hindrances.first() {
         Some(Hindrance::NoQuorum(Coordinators { all, left })) => {
@@ -279,9 +280,9 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Where the simulated cluster did something else than the plan says. That VMs are started on other
-/// nodes is one line: they are placed as their volumes' locks are freed, in no fixed order, and
-/// each choice changes the next.
+/// Lists where the simulated cluster did something else than the plan says. That VMs are started on
+/// other nodes is one line: they are placed as their volumes' locks are freed, in no fixed order,
+/// and each choice changes the next.
 fn differences(outlook: &Outlook, run: &WhatIfRun) -> Vec<String> {
     let (mut said, mut swapped) = (Vec::new(), Vec::new());
     for fate in &outlook.fates {
@@ -311,14 +312,14 @@ fn differences(outlook: &Outlook, run: &WhatIfRun) -> Vec<String> {
     said
 }
 
-/// How many VMs are down in the end: as it was played, or as it was planned if it was not.
+/// Number of VMs that are down in the end: as it was played, or as it was planned if it was not.
 fn down(outlook: &Outlook, run: Option<&WhatIfRun>) -> usize {
     let Some(run) = run else { return outlook.stranded().count() };
     let runs = |vm: &str| run.vms.iter().any(|ran| ran.name == vm && !ran.node.is_empty());
     outlook.fates.iter().filter(|fate| fate.end != End::Elsewhere && !runs(&fate.name)).count()
 }
 
-/// What the answer rests on and nobody has recorded.
+/// Assumptions of the answer that nobody has recorded.
 fn assumptions(question: &Question, cluster: &Cluster, outlook: &Outlook) -> Vec<String> {
     let Rules { keepalive_interval, fence_intervals, .. } = &question.rules;
     let seconds = keepalive_interval.as_secs();
@@ -354,15 +355,15 @@ fn assumptions(question: &Question, cluster: &Cluster, outlook: &Outlook) -> Vec
         let such = cluster.nodes.values().filter(|node| node.name != outlook.node && is_such(node));
         such.map(|node| node.name.as_str()).collect::<Vec<_>>()
     };
-    let older: Vec<&str> = cluster
+    let legacy: Vec<&str> = cluster
         .nodes
         .values()
         .filter(|node| lives(node) && !node.runs_our_daemon())
         .map(|node| node.name.as_str())
         .collect();
-    if !older.is_empty() {
-        let older = listed(&older);
-        said.push(format!("{older}: of another PVC, and taken to do what this one does"));
+    if !legacy.is_empty() {
+        let legacy = listed(&legacy);
+        said.push(format!("{legacy}: of another PVC, and taken to do what this one does"));
     }
     let stopped = named(&|node| {
         !lives(node) && !matches!(node.daemon_state, DaemonState::Dead | DaemonState::Fenced)

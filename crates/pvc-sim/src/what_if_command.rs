@@ -16,7 +16,7 @@ pub const USAGE: &str = "\
                                               `pvc cluster backup` wrote, `-` standard input
 ";
 
-/// How long a simulation may take in real time until it is taken for one that hangs.
+/// Real time that a simulation may take until it is taken for one that hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(180);
 
 struct Asked {
@@ -92,8 +92,8 @@ pub fn what_if(arguments: &[String]) -> Result<ExitCode, String> {
     give_up_in_time();
     let answer = runtime.block_on(async {
         let log = Log::new(asked.log);
-        log.hear_daemons(if asked.debug { tracing::Level::DEBUG } else { tracing::Level::INFO });
-        pvc_sim::hear_panics(&log);
+        log.capture_daemons(if asked.debug { tracing::Level::DEBUG } else { tracing::Level::INFO });
+        pvc_sim::capture_panics(&log);
         pvc_sim::what_if(&question, &log).await
     });
     let failed = answer.is_err();

@@ -56,11 +56,11 @@ pub(crate) use self::connection::Connection;
 
 pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a call may wait for a connection.
+/// Time for which a call may wait for a connection.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(crate) struct Ensemble {
-    /// What the quorum has agreed on.
+    /// Tree that the quorum has agreed on.
     tree: TreeState,
     /// The servers that are behind, or once were, by their hosts. All others show the tree as it
     /// is.
@@ -76,13 +76,13 @@ pub(crate) struct Ensemble {
     was_led: bool,
     /// Whether an election is under way.
     elects: bool,
-    /// When the servers have noticed that their leader is silent: until then they keep their
-    /// clients.
+    /// Time at which the servers have noticed that their leader is silent: until then they keep
+    /// their clients.
     followed_until: Duration,
     pub expiries: u64,
-    /// How often a program got a connection.
+    /// Number of connections that programs got.
     pub connections: u64,
-    /// What waits, in its order, while the servers take no writes; `None` if they do.
+    /// Requests that wait, in their order, while the servers take no writes; `None` if they do.
     held: Option<Vec<Arrived>>,
     /// Keys that nobody knows.
     unknown: Vec<String>,
@@ -99,12 +99,12 @@ struct Arrived {
 
 /// A server that is told late of what was written.
 struct Follower {
-    /// What it shows.
+    /// Tree that the server shows.
     tree: TreeState,
-    /// How late, in milliseconds: between these.
+    /// Delay of the server in milliseconds: between these.
     lag_ms: (u64, u64),
-    /// When it will have been told of everything that was written until now: nothing overtakes
-    /// anything.
+    /// Time at which the server will have been told of everything that was written until now:
+    /// nothing overtakes anything.
     told: Duration,
     /// Counts the times that it was given the whole tree: what was to be told before is void.
     copies: u64,
@@ -122,7 +122,7 @@ struct Client {
     server: Option<usize>,
     /// Whether packets go through now; only asked while it is connected.
     is_good: bool,
-    /// Since when they do.
+    /// Time since which they do.
     good_since: Duration,
     /// Counts interruptions.
     interruption: u64,
@@ -130,21 +130,21 @@ struct Client {
     waiting: VecDeque<Call>,
     /// Requests that were sent and not answered.
     sent: BTreeMap<u64, Call>,
-    /// What is on the way and stands still.
+    /// Messages that are on the way and stand still.
     stalled: Vec<Act>,
     /// No packet overtakes another one.
     last_up: Duration,
     last_down: Duration,
-    /// When its server will have answered everything that it was asked: a read waits for the write
-    /// before it.
+    /// Time at which the client's server will have answered everything that it was asked: a read
+    /// waits for the write before it.
     answered: Duration,
     /// The last change that it has seen the tree with.
     seen: i64,
     watches: Vec<Watched>,
     breaks_after_write: bool,
     next_call: u64,
-    /// With the deliberate flaw of comparing wall clocks: the last stamp of each node that was
-    /// taken for a sign of life.
+    /// The last stamp of each node that was taken for a sign of life, with the deliberate flaw of
+    /// comparing wall clocks.
     believed: BTreeMap<String, Entry>,
 }
 
@@ -156,7 +156,7 @@ struct Watched {
 struct Call {
     id: u64,
     ask: Ask,
-    answer: oneshot::Sender<Result<Answer, Trouble>>,
+    answer: oneshot::Sender<Result<Answer, CallError>>,
 }
 
 #[derive(Clone)]
@@ -184,32 +184,32 @@ enum Answer {
     Nothing,
 }
 
-enum Trouble {
-    /// It was not sent in time.
+enum CallError {
+    /// The request was not sent in time.
     NotSent,
-    /// It was sent, and the connection was lost.
+    /// The request was sent, and the connection was lost.
     Lost,
     Expired,
     Closed,
     Refused(MultiError),
 }
 
-/// What goes down to a client.
+/// Message to a client.
 enum Word {
     Answer {
         id: u64,
-        answer: Result<Answer, Trouble>,
+        answer: Result<Answer, CallError>,
         /// The last change that the server knew then.
         zxid: i64,
     },
-    /// What one change did.
+    /// Events of one change.
     Events(Arc<[TreeEvent]>),
 }
 
 /// Something that happens to the servers, or to one of their clients.
 type Act = Box<dyn FnOnce(&mut Ensemble, &mut Around<'_>) + Send>;
 
-/// What ZooKeeper has to do with, beside itself.
+/// Parts of the world that ZooKeeper uses.
 pub(crate) struct Around<'a> {
     pub run: &'a mut Run,
     pub hosts: &'a Hosts,
@@ -279,7 +279,7 @@ impl Ensemble {
         self.has_quorum
     }
 
-    /// Since when nothing has been in the way between the process and a server of the quorum;
+    /// Time since which nothing has been in the way between the process and a server of the quorum;
     /// `None` if something is.
     pub fn heard_since(&self, processes: &Processes, pid: Pid) -> Option<Duration> {
         let known = &self.clients[processes[pid].client?];

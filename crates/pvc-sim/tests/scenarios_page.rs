@@ -64,7 +64,7 @@ fn lessons(page: &str) -> BTreeMap<String, String> {
     rows.collect()
 }
 
-/// What is in backticks.
+/// Lists what is in backticks.
 fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

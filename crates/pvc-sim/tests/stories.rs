@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// One for each story of the folder; one that fails if they cannot be read.
+/// Makes one trial for each story of the folder; one that fails if they cannot be read.
 fn trials(folder: PathBuf) -> Vec<Trial> {
     match Story::read(&folder) {
         Ok(stories) => {

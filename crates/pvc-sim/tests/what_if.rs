@@ -69,7 +69,7 @@ impl Records {
         Records { primary: nodes[0].name, nodes, vms, maintenance: false }
     }
 
-    /// What `pvc cluster backup` writes of it.
+    /// Returns what `pvc cluster backup` writes of the cluster.
     fn backup(&self) -> String {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(self.written())
@@ -205,7 +205,7 @@ fn run_as_planned(answer: &WhatIf) -> &WhatIfRun {
     run
 }
 
-/// What happened in vain, after which time.
+/// Checks that the run waited in vain, and for how long, and returns it.
 fn nothing_recovered(answer: &WhatIf) -> &WhatIfRun {
     assert!(!answer.recovered);
     assert!(planned(answer).iter().all(|line| line.ends_with(": down")), "{:?}", planned(answer));

@@ -1,5 +1,5 @@
-//! How Ceph is doing, published by the primary: status, health and usage as Ceph says them, and
-//! pools and OSDs in numbers.
+//! State of Ceph, published by the primary: status, health and usage as Ceph says them, and pools
+//! and OSDs in numbers.
 //!
 //! Ceph that is unwell hangs. So this is a task of its own: nothing waits for it, each question is
 //! asked beside the others, and what gets no answer keeps its last good one in the store.
@@ -14,11 +14,11 @@ use pvc_store::Report;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-/// How long the answer to one question is waited for. Adapters have deadlines of their own; this is
-/// for those that forget.
+/// Time for which the answer to one question is waited for. Adapters have deadlines of their own;
+/// this is for those that forget.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long Ceph may be silent before operators are told.
+/// Time for which Ceph may be silent before operators are told.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// The fault of a cluster whose Ceph says nothing to its primary.
@@ -46,7 +46,7 @@ async fn watch(context: &Context, interval: Duration, end: &CancellationToken) {
 
 type Asked<T> = Result<T, StorageError>;
 
-/// What Ceph said in one pass.
+/// Answers of Ceph in one pass.
 struct Answers {
     status: Asked<String>,
     health: Asked<String>,
@@ -80,7 +80,7 @@ async fn timely<T>(context: &Context, question: impl Future<Output = Asked<T>>) 
 }
 
 impl Answers {
-    /// What was not answered, with the reason.
+    /// Questions that were not answered, with the reason.
     fn failures(&self) -> Vec<(&'static str, &StorageError)> {
         let all = [
             ("status", self.status.as_ref().err()),
@@ -92,7 +92,7 @@ impl Answers {
         all.into_iter().filter_map(|(what, error)| Some((what, error?))).collect()
     }
 
-    /// What goes into the store: only of pools and OSDs that the cluster knows.
+    /// Reports that go into the store: only of pools and OSDs that the cluster knows.
     fn reports(self, view: &Cluster) -> Vec<Report> {
         let texts = [
             self.status.ok().map(Report::StorageStatus),
@@ -121,7 +121,7 @@ async fn publish(context: &Context, answers: Answers) {
     }
 }
 
-/// What Ceph does not say, and for how long it has said nothing at all.
+/// Questions that Ceph does not answer, and for how long it has said nothing at all.
 struct Silence {
     missing: BTreeSet<&'static str>,
     alarm: Alarm,
@@ -300,12 +300,8 @@ mod tests {
     #[test]
     fn figures_have_the_members_that_readers_look_for() {
         let text = pool_stats(&pool("vms"));
-        assert!(
-            text.starts_with(
-                r#"{"id":2,"stored_bytes":35,"free_bytes":1000,"used_bytes":105,"used_percent":0.25,"#
-            ),
-            "{text}"
-        );
+        let members = r#""stored_bytes":35,"free_bytes":1000,"used_bytes":105,"used_percent":0.25"#;
+        assert!(text.starts_with(&format!("{{\"id\":2,{members},")), "{text}");
         let osd =
             OsdFigures { is_in: true, write_data: "124k".to_owned(), ..OsdFigures::default() };
         let text = osd_stats(&osd);

@@ -14,13 +14,13 @@ use pvc_store::{Change, Changes, Report};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-/// How often the directory is looked at: volumes are also made beside the daemon.
+/// Time between two looks at the directory: volumes are also made beside the daemon.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// How long a look may take.
+/// Time that a look may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What there is, as it is to be recorded: the text of the statistics by volume.
+/// Volumes that there are, as they are to be recorded: the text of the statistics by volume.
 struct Found {
     pools: Vec<PoolInfo>,
     volumes: BTreeMap<VolumeId, String>,

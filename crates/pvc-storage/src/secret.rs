@@ -10,16 +10,17 @@ use pvc_ports::{Command, ExecError, StorageCluster};
 use pvc_role::Context;
 use tokio_util::sync::CancellationToken;
 
-/// How long libvirt may take for each command.
+/// Time that libvirt may take for each command.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long the start-up waits for the secret: on a cold start Ceph's monitors wait for each other.
+/// Time for which the start-up waits for the secret: on a cold start Ceph's monitors wait for each
+/// other.
 const AT_START: Duration = Duration::from_secs(15);
 
-/// How soon it is tried again.
+/// Time until the next attempt.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Why libvirt's secret is not as it should be.
+/// Reason for which libvirt's secret is not as it should be.
 #[derive(Debug, thiserror::Error)]
 enum SecretError {
     #[error(
@@ -35,7 +36,7 @@ enum SecretError {
     Refused(String),
 }
 
-/// At the start: makes sure that libvirt has some key, so that the first VM can be started. An
+/// Makes sure, at the start, that libvirt has some key, so that the first VM can be started. An
 /// outdated one is replaced by [`run`].
 pub async fn require(context: &Context) {
     let Some((cluster, access, uuid)) = wanted(context) else { return };

@@ -3,15 +3,15 @@ use std::sync::Arc;
 
 const BLOCK: usize = 4096;
 
-/// What is written on a volume: blocks, shared with its copies until one of them writes. The rest
-/// is zeros.
+/// Contents of a volume: blocks, shared with its copies until one of them writes. The rest is
+/// zeros.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Contents {
     blocks: BTreeMap<u64, Arc<[u8; BLOCK]>>,
 }
 
 impl Contents {
-    /// Of an image; its holes take no room.
+    /// Makes the contents of an image; its holes take no room.
     pub fn of(image: &[u8]) -> Self {
         let mut contents = Contents::default();
         for (number, block) in image.chunks(BLOCK).enumerate() {

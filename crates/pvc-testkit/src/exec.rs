@@ -23,7 +23,7 @@ impl ScriptedExec {
         Self::new(|command| Err(ExecError::Missing { program: command.program.clone() }))
     }
 
-    /// What a program that succeeds and prints `stdout` leaves.
+    /// Output of a program that succeeds and prints `stdout`.
     pub fn success(stdout: &str) -> Output {
         Output { code: Some(0), stdout: stdout.as_bytes().to_vec(), stderr: Vec::new() }
     }

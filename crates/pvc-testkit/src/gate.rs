@@ -3,8 +3,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
-/// Where the calls of one process pass, so that a test can have them stop at one of them: as the
-/// calls of a process that stands still there, or has died, if the gate is never opened again.
+/// Gate that the calls of one process pass, so that a test can have them stop at one of them: as
+/// the calls of a process that stands still there, or has died, if the gate is never opened again.
 pub struct Gate {
     passed: AtomicU64,
     closes_at: u64,
@@ -19,7 +19,7 @@ enum State {
 }
 
 impl Gate {
-    /// One that closes before its call number `call`, counted from 0.
+    /// Makes a gate that closes before its call number `call`, counted from 0.
     pub fn closing_at(call: u64) -> Arc<Self> {
         let state = watch::Sender::new(State::Untouched);
         Arc::new(Gate { passed: AtomicU64::new(0), closes_at: call, state })

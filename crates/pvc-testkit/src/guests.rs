@@ -18,13 +18,13 @@ pub struct MemoryGuest {
     pub run: GuestRun,
     /// The number of its start.
     pub instance: i32,
-    /// What was plugged in while it runs, by target.
+    /// Devices that were plugged in while the guest runs, by target.
     pub plugged: BTreeMap<String, String>,
 }
 
 /// A hypervisor, and its guests with whatever else their owner keeps of each.
 pub struct MemoryHypervisor<G = Box<MemoryGuest>> {
-    /// While it is not, every call fails; guests run on.
+    /// Whether the hypervisor is up. While it is not, every call fails; guests run on.
     pub is_up: bool,
     pub guests: BTreeMap<Uuid, G>,
     instances: i32,
@@ -82,7 +82,7 @@ impl<G> MemoryHypervisor<G> {
 }
 
 impl<G: DerefMut<Target = MemoryGuest>> MemoryHypervisor<G> {
-    /// What is kept of a guest that is new here; it is not here yet.
+    /// Makes the record of a guest that is new here; the guest is not here yet.
     pub fn new_guest(&mut self, name: String, xml: String, run: GuestRun) -> MemoryGuest {
         self.instances += 1;
         MemoryGuest { name, xml, run, instance: self.instances, plugged: BTreeMap::new() }
@@ -105,7 +105,7 @@ impl<G: DerefMut<Target = MemoryGuest>> MemoryHypervisor<G> {
         self.guests.get(&uuid).is_some_and(|guest| guest.instance == instance)
     }
 
-    /// How a guest that is to be let run is now; `None` if it runs already.
+    /// State of a guest that is to be let run; `None` if it runs already.
     ///
     /// # Errors
     /// [`HypervisorError::NoGuest`]; [`HypervisorError::Refused`] while it is on its way here.
@@ -161,7 +161,7 @@ impl<G: DerefMut<Target = MemoryGuest>> MemoryHypervisor<G> {
         Ok(())
     }
 
-    /// It echoes what is typed, and answers `pong` to `ping`.
+    /// Plays the console: echoes what is typed, and answers `pong` to `ping`.
     ///
     /// # Errors
     /// [`HypervisorError::NoGuest`].

@@ -13,16 +13,17 @@ use uuid::Uuid;
 use crate::Gate;
 use crate::guests::{MemoryHypervisor, migration_progress};
 
-/// How guests with a certain UUID behave when the hypervisor is asked to do something with them.
+/// Behaviour of the guests with a certain UUID when the hypervisor is asked to do something with
+/// them.
 #[derive(Debug, Clone, Default)]
 pub struct Manner {
     /// The power button is not listened to.
     pub ignores_shutdown: bool,
     /// The guest's monitor hangs: pressing its power button is answered by nobody.
     pub monitor_hangs: bool,
-    /// How long the guest takes to power off after the button was pressed.
+    /// Time that the guest takes to power off after the button was pressed.
     pub shutdown_takes: Duration,
-    /// How long the guest is brought up: it is listed already, and goes on coming up if nobody
+    /// Time that bringing up the guest takes: it is listed already, and goes on coming up if nobody
     /// waits for it.
     pub start_takes: Duration,
     /// A start that is under way cannot be ended: the guest is not listed before it is there.
@@ -35,7 +36,7 @@ pub struct Manner {
     pub start_hangs: bool,
     /// The guest dies this long after its start.
     pub dies_after: Option<Duration>,
-    /// How long the guest is copied to another host before it runs there.
+    /// Time for which the guest is copied to another host before it runs there.
     pub migration_takes: Duration,
     /// A migration is begun and then fails with this reason.
     pub fails_migration: Option<String>,
@@ -45,8 +46,8 @@ pub struct Manner {
     /// The connection breaks in the last moment of a migration: the guest runs there, or is held if
     /// that was asked for, its sender is told that this failed, and it runs on here as well.
     pub loses_finish: bool,
-    /// As `loses_finish`, and this hypervisor breaks down at the same moment: the guest here stays
-    /// held.
+    /// Whether the finish is lost as with `loses_finish`, and this hypervisor breaks down at the
+    /// same moment: the guest here stays held.
     pub breaks_at_finish: bool,
     /// A migration begins and then stands still, as when the other host has lost power.
     pub migration_stalls: bool,
@@ -59,7 +60,7 @@ struct Inner {
     leaving: Vec<(tokio::time::Instant, Uuid, i32)>,
     stats_hang: bool,
     is_silent: bool,
-    /// How much CPU time each guest has taken since it was made busy; `None` while it is idle.
+    /// CPU time that each guest has taken since it was made busy; `None` while it is idle.
     busy: Option<u64>,
     calls: Vec<String>,
     migrations: BTreeMap<Uuid, Migration>,
@@ -104,49 +105,52 @@ impl ScriptedHypervisor {
         self.with(|inner| inner.manners.insert(uuid, manner));
     }
 
-    /// From now on whoever asks for guests or their XML, or plugs devices, passes there before the
-    /// call has an effect, and before it returns.
+    /// Sets the gate. From now on whoever asks for guests or their XML, or plugs devices, passes
+    /// there before the call has an effect, and before it returns.
     pub fn set_gate(&self, gate: Arc<Gate>) {
         self.with(|inner| inner.gate = Some(gate));
     }
 
-    /// While set, every call fails with [`HypervisorError::Unreachable`]; guests run on.
+    /// Sets whether the hypervisor is unreachable. While set, every call fails with
+    /// [`HypervisorError::Unreachable`]; guests run on.
     pub fn set_unreachable(&self, unreachable: bool) {
         self.with(|inner| inner.host.set_up(!unreachable));
     }
 
-    /// While set, [`Hypervisor::ping`] and [`Hypervisor::facts`] never return, as of a libvirt that
-    /// hangs: whoever asks for more has asked one of them before.
+    /// Sets whether the hypervisor is silent. While set, [`Hypervisor::ping`] and
+    /// [`Hypervisor::facts`] never return, as of a libvirt that hangs: whoever asks for more has
+    /// asked one of them before.
     pub fn set_silent(&self, silent: bool) {
         self.with(|inner| inner.is_silent = silent);
     }
 
-    /// While set, [`Hypervisor::stats`] never returns.
+    /// Sets whether statistics hang. While set, [`Hypervisor::stats`] never returns.
     pub fn set_stats_hang(&self, hang: bool) {
         self.with(|inner| inner.stats_hang = hang);
     }
 
-    /// From now on guests take CPU time: their statistics differ from one call to the next.
+    /// Has guests take CPU time from now on: their statistics differ from one call to the next.
     pub fn set_busy(&self) {
         self.with(|inner| inner.busy = Some(0));
     }
 
-    /// From now on guests can be moved to `peer` under the name `host`.
+    /// Adds a peer: from now on guests can be moved to `peer` under the name `host`.
     pub fn add_peer(&self, host: &str, peer: &ScriptedHypervisor) {
         self.with(|inner| inner.peers.insert(host.to_owned(), Arc::downgrade(&peer.inner)));
     }
 
-    /// As if somebody killed the QEMU process: the guest is gone, and an event says so.
+    /// Ends the guest as if somebody killed its QEMU process: the guest is gone, and an event says
+    /// so.
     pub fn kill(&self, uuid: Uuid) {
         self.with(|inner| inner.remove(uuid));
     }
 
-    /// As if a daemon had made a guest and died before it let it run.
+    /// Leaves a guest as if a daemon had made a guest and died before it let it run.
     pub fn leave_created(&self, uuid: Uuid, name: &str) {
         self.with(|inner| inner.make(uuid, name, "<domain/>"));
     }
 
-    /// As if somebody started a guest behind our back.
+    /// Adds a guest as if somebody started it behind our back.
     pub fn insert(&self, uuid: Uuid, name: &str) {
         let xml = "<domain><devices></devices></domain>";
         self.with(|inner| inner.insert(uuid, name, xml, GuestRun::Running));
@@ -165,7 +169,7 @@ impl ScriptedHypervisor {
         self.with(|inner| inner.host.guests.contains_key(&uuid))
     }
 
-    /// How the guest is doing, if it is there.
+    /// State of the guest, if it is there.
     pub fn run(&self, uuid: Uuid) -> Option<GuestRun> {
         self.with(|inner| inner.host.run(uuid))
     }
@@ -185,12 +189,12 @@ impl ScriptedHypervisor {
         self.with(|inner| inner.calls.clone())
     }
 
-    /// How the guest was last to be moved from here.
+    /// The last migration of the guest from here.
     pub fn last_migration(&self, uuid: Uuid) -> Option<Migration> {
         self.with(|inner| inner.migrations.get(&uuid).cloned())
     }
 
-    /// How often `call` (`start`, …) was made for `uuid`.
+    /// Number of times that `call` (`start`, …) was made for `uuid`.
     pub fn count(&self, call: &str, uuid: Uuid) -> usize {
         let wanted = format!("{call} {uuid}");
         self.calls().iter().filter(|made| **made == wanted).count()
@@ -218,7 +222,7 @@ impl ScriptedHypervisor {
         });
     }
 
-    /// As `reached`, through the gate.
+    /// Does as `reached`, through the gate.
     async fn passed<T>(
         &self,
         act: impl FnOnce(&mut Inner) -> Result<T, HypervisorError>,
@@ -582,7 +586,7 @@ impl Handover {
         }
     }
 
-    /// What is held on the target is gone.
+    /// Removes what is held on the target.
     fn undo(&self) {
         let mut to = locked(&self.to);
         if to.host.run(self.uuid) == Some(GuestRun::Arriving) {
@@ -590,7 +594,7 @@ impl Handover {
         }
     }
 
-    /// It stops here and runs there, or is held there.
+    /// Ends the migration: the guest stops here and runs there, or is held there.
     fn finish(&self, manner: &Manner) -> Result<(), HypervisorError> {
         let is_here = locked(&self.from).host.guests.contains_key(&self.uuid);
         if !is_here {

@@ -26,8 +26,8 @@ pub(crate) fn size_of(source: &Path, format: ImageFormat) -> Result<u64, Storage
     qcow2::virtual_size(&header).map_err(|why| bad(source, format, why))
 }
 
-/// What is in it. `qemu-img` knows the other formats; it writes files alone, so there is one for a
-/// moment.
+/// Reads the contents of an image. `qemu-img` knows the other formats; it writes files alone, so
+/// there is one for a moment.
 pub(crate) fn contents_of(source: &Path, format: ImageFormat) -> Result<Contents, StorageError> {
     if format == ImageFormat::Raw {
         return std::fs::read(source).map(|image| Contents::of(&image)).map_err(unread(source));

@@ -40,7 +40,7 @@ pub use api::{LegacyApi, LegacyAsk};
 use flush::Job;
 use records::{Kind, Records};
 
-/// What its configuration says.
+/// Configuration of a daemon of PVC 1.0.3.
 #[derive(Debug, Clone)]
 pub struct LegacySettings {
     pub name: String,
@@ -48,9 +48,10 @@ pub struct LegacySettings {
     pub cluster_name: String,
     /// `py2.DOMAIN` is where another node's hypervisor listens. Empty where bare names do.
     pub cluster_domain: String,
-    /// Its own address on the storage network: whose locks it frees when it starts a VM.
+    /// Its own address on the storage network: the daemon frees the locks of this address when it
+    /// starts a VM.
     pub storage_address: String,
-    /// What goes with the primary role: with which phase, on which link.
+    /// Addresses that go with the primary role: with which phase, on which link.
     pub floating: Vec<(Duty, String, IpNet)>,
     pub bmc: Bmc,
     pub keepalive_interval: Duration,
@@ -60,13 +61,13 @@ pub struct LegacySettings {
     pub recovers_after_success: bool,
     pub recovers_after_failure: bool,
     pub selector: String,
-    /// What each request takes beside the time that the tree takes for it, which may be none.
+    /// Time that each request takes beside the time that the tree takes for it, which may be none.
     pub round_trip: Duration,
     /// Whether its readers wait for the last writer in the queue, as those of kazoo 2.8 do ([T3]).
     pub kazoo_28: bool,
 }
 
-/// Its host and its store.
+/// Ports of its host, and its store.
 #[derive(Clone)]
 pub struct LegacyPorts {
     pub tree: Arc<dyn Tree>,
@@ -89,7 +90,7 @@ pub struct LegacyPeer {
     is_over: tokio::sync::Mutex<bool>,
 }
 
-/// What it keeps of the cluster, which is what it last heard of it.
+/// State that the daemon keeps of the cluster, which is what it last heard of it.
 #[derive(Default)]
 struct Memory {
     /// The VMs that run here, in the order in which they were started.
@@ -102,32 +103,33 @@ struct Memory {
     seen: BTreeMap<String, i64>,
 }
 
-/// One VM of the cluster, as it was at its last event.
+/// A VM of the cluster, as it was at its last event.
 #[derive(Default, Clone)]
 struct Vm {
     state: String,
     node: String,
     last_node: String,
     method: String,
-    /// What `last_node` was before the event that is being acted on.
+    /// Value of `last_node` before the event that is being acted on.
     last_node_before: String,
     /// Whether there is a handle: only then it is known whether the guest runs.
     has_handle: bool,
-    /// What is being done. Events that arrive meanwhile are dropped for good (`spec/vm.md` §1).
+    /// Work under way. Events that arrive meanwhile are dropped for good (`spec/vm.md` §1).
     busy: BTreeSet<&'static str>,
 }
 
-/// From the start of its unit until it asks for the store: a pause before it, the core networks,
-/// the services (`spec/startup.md` §2, steps 0 to 8).
+/// Time from the start of its unit until it asks for the store: a pause before it, the core
+/// networks, the services (`spec/startup.md` §2, steps 0 to 8).
 pub const BEFORE_THE_STORE: Duration = Duration::from_secs(15);
 
-/// How long systemd lets it leave (`spec/startup.md` §1).
+/// Time that systemd gives it to leave (`spec/startup.md` §1).
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The layout of the tree that it reads and writes.
 const SCHEMA: &str = "15";
 
-/// What a node's entry has that its first start leaves out (`spec/zookeeper.md` §5, quirks).
+/// Keys of a node's entry that its first start leaves out (`spec/zookeeper.md` §5,
+/// quirks).
 const NODE_KEYS: [&str; 8] = [
     "activeschema",
     "latestschema",
@@ -357,8 +359,8 @@ impl LegacyPeer {
         self.see(&format!("/domains/{vm}/state")).await;
     }
 
-    /// One watch: reads what is there now and acts, unless it has acted on that change already. A
-    /// write of the same value is a change.
+    /// Handles one watch: reads what is there now and acts, unless it has acted on that change
+    /// already. A write of the same value is a change.
     async fn see(self: &Arc<Self>, path: &str) {
         let Some(entry) = self.records.entry(path).await else { return };
         if self.memory().seen.insert(path.to_owned(), entry.stat.mzxid) == Some(entry.stat.mzxid) {
@@ -379,7 +381,7 @@ impl LegacyPeer {
 
 #[cfg(test)]
 mod tests {
-    //! That the experiments of `spec/legend.md` come out here as they did with the original.
+    //! Tests that the experiments of `spec/legend.md` come out here as they did with the original.
 
     use std::sync::Arc;
     use std::time::Duration;
@@ -400,7 +402,7 @@ mod tests {
 
     /// A node of PVC 1.0.3, and what a test does to its world.
     struct Stage {
-        older: Arc<LegacyPeer>,
+        legacy: Arc<LegacyPeer>,
         tree: Arc<dyn Tree>,
         ports: LegacyPorts,
         hypervisor: Arc<ScriptedHypervisor>,
@@ -444,7 +446,7 @@ mod tests {
                 kazoo_28,
             };
             let stage = Stage {
-                older: LegacyPeer::new(settings, ports.clone()),
+                legacy: LegacyPeer::new(settings, ports.clone()),
                 tree: tree.connect(),
                 ports,
                 hypervisor,
@@ -475,7 +477,7 @@ mod tests {
         }
 
         async fn text(&self, path: &str) -> String {
-            self.older.records.text(path).await
+            self.legacy.records.text(path).await
         }
     }
 
@@ -485,7 +487,7 @@ mod tests {
         // [T2]: a parent that is missing takes the rest down with it.
         let values = [("/config", "a"), ("/nowhere/at/all", "b")]
             .map(|(path, value)| (path.into(), value.into()));
-        stage.older.records.write(&values).await;
+        stage.legacy.records.write(&values).await;
         assert_eq!(stage.text("/config").await, "");
         // [T11]: and so does whoever writes one of the keys meanwhile.
         let keys =
@@ -496,7 +498,7 @@ mod tests {
             let set = pvc_ports::Op::Set { path: "/config".to_owned(), data, version: None };
             stage.tree.multi(vec![set]).await.unwrap();
         };
-        tokio::join!(stage.older.records.write(&keys), other);
+        tokio::join!(stage.legacy.records.write(&keys), other);
         assert_eq!(
             (stage.text("/config").await, stage.text("/nodes").await),
             ("theirs".into(), String::new())
@@ -507,7 +509,7 @@ mod tests {
     async fn a_reader_of_kazoo_28_waits_for_the_writer_behind_it() {
         for (kazoo_28, waits) in [(true, 5), (false, 0)] {
             let stage = Stage::new(kazoo_28).await;
-            let records = &stage.older.records;
+            let records = &stage.legacy.records;
             let path = "/config/primary_node/sync_lock";
             let first = records.lock(path, Kind::Write, None).await;
             let reads = async {
@@ -550,7 +552,7 @@ mod tests {
             }
             stage.power.set_on("bmc-py2", on);
             stage.power.set_manner("bmc-py2", manner.clone());
-            assert_eq!(stage.older.power_cycle("py2").await, succeeds, "[T10] {manner:?} {on}");
+            assert_eq!(stage.legacy.power_cycle("py2").await, succeeds, "[T10] {manner:?} {on}");
         }
     }
 
@@ -581,9 +583,9 @@ mod tests {
         ] {
             stage.make(&format!("/domains/{VM}/{key}"), value).await;
         }
-        tokio::spawn(stage.older.clone().listen_only());
+        tokio::spawn(stage.legacy.clone().listen_only());
         eventually("the VM is listed", Duration::from_secs(60), || {
-            stage.older.list() == VM.to_string()
+            stage.legacy.list() == VM.to_string()
         })
         .await;
         let api = LegacyApi::new(&stage.ports);

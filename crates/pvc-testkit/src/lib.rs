@@ -1,4 +1,4 @@
-//! What several crates' tests share: the outside world, played.
+//! Doubles of the outside world that the tests of several crates share.
 //!
 //! The doubles keep the contracts of their ports (`pvc-ports`) and can be told to misbehave the way
 //! the real world does. None of them sleeps for real: a test that wants hours to pass pauses

@@ -34,7 +34,7 @@ struct Inner {
     routes: BTreeSet<Route>,
     settings: BTreeMap<String, String>,
     changes: Vec<NetworkChange>,
-    /// When addresses go by themselves.
+    /// Times at which addresses go by themselves.
     leases: BTreeMap<(String, IpNet), Instant>,
     failing: bool,
     refuses: Option<Refuses>,
@@ -91,7 +91,7 @@ const GLOBAL: [(&str, &str); 10] = [
 ];
 
 impl MemoryNetwork {
-    /// With the link `lo` and nothing else.
+    /// Makes a network with the link `lo` and nothing else.
     pub fn new() -> Self {
         Self::with_watcher(|_| {})
     }
@@ -109,7 +109,7 @@ impl MemoryNetwork {
         network
     }
 
-    /// With a network card of this name, switched off.
+    /// Adds a network card of this name, switched off.
     pub fn with_device(self, link: &str) -> Self {
         self.insert_device(link);
         self
@@ -141,17 +141,17 @@ impl MemoryNetwork {
         };
     }
 
-    /// While set, every call fails as if the kernel refused.
+    /// Sets whether changes fail. While set, every call fails as if the kernel refused.
     pub fn set_failing(&self, failing: bool) {
         self.inner().failing = failing;
     }
 
-    /// From now on every change that `refuses` says so of fails, and changes nothing.
+    /// Has every change fail, from now on, that `refuses` says so of; it changes nothing.
     pub fn set_refusing(&self, refuses: impl Fn(&NetworkChange) -> bool + Send + Sync + 'static) {
         self.inner().refuses = Some(Arc::new(refuses));
     }
 
-    /// What was changed so far, in order.
+    /// Changes so far, in order.
     pub fn changes(&self) -> Vec<NetworkChange> {
         self.inner().changes.clone()
     }

@@ -5,44 +5,44 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_ports::{Bmc, Power, PowerError};
 
-/// How a BMC behaves.
+/// Behaviour of a BMC.
 #[derive(Debug, Clone, Default)]
 pub struct BmcManner {
-    /// It cannot be reached.
+    /// Whether the BMC cannot be reached.
     pub dead: bool,
-    /// It takes so long for every answer.
+    /// Time that the BMC takes for every answer.
     pub takes: Duration,
-    /// It lets nobody in who has another password than this.
+    /// The only password that the BMC accepts.
     pub password: Option<String>,
-    /// It says that the power is off, whatever is so, and does nothing.
+    /// Whether the BMC says that the power is off, whatever is so, and does nothing.
     pub lies: bool,
-    /// It accepts every command and does nothing.
+    /// Whether the BMC accepts every command and does nothing.
     pub ignores: bool,
-    /// How long after it was told to switch the power on it does so.
+    /// Time until the BMC, told to switch the power on, does so.
     pub wakes_after: Duration,
-    /// Whoever talks to it falls over a bug of the adapter.
+    /// Whether whoever talks to it falls over a bug of the adapter.
     pub panics: bool,
 }
 
-/// What is asked of a BMC.
+/// Request to a BMC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BmcAsk {
     IsOn,
     Switch(bool),
 }
 
-/// What comes of that, for whoever has time and the power itself to carry it out.
+/// Consequence of a request, for whoever has time and the power itself to carry it out.
 #[derive(Debug)]
 pub struct BmcAnswer {
     /// Whether the power is on, or as it was told to be.
     pub said: Result<bool, PowerError>,
     /// The power becomes so, after this long.
     pub switches: Option<(bool, Duration)>,
-    /// How long the caller asks on until `said` is clear.
+    /// Time for which the caller asks on until `said` is clear.
     pub asks_on: Duration,
 }
 
-/// How long a program asks a BMC that took a command until the power is as it was told.
+/// Time for which a program that has commanded a BMC asks on until the power is as it was told.
 const SWITCHING: Duration = Duration::from_secs(10);
 
 impl BmcManner {
@@ -60,7 +60,7 @@ impl BmcManner {
         }
     }
 
-    /// What the BMC `host` says and does, of a server that `is_on` or not.
+    /// Answer of the BMC `host`, and what it does, for a server that `is_on` or not.
     pub fn answer(&self, host: &str, is_on: bool, ask: BmcAsk) -> BmcAnswer {
         let says = |on| BmcAnswer { said: Ok(on), switches: None, asks_on: Duration::ZERO };
         let shown = is_on && !self.lies;
@@ -104,7 +104,7 @@ impl ScriptedPower {
         self.with(|inner| inner.manners.insert(host.to_owned(), manner));
     }
 
-    /// As if somebody pulled the plug, or put it back.
+    /// Switches the power as if somebody pulled the plug, or put it back.
     pub fn set_on(&self, host: &str, on: bool) {
         self.with(|inner| inner.off.insert(host.to_owned(), !on));
     }

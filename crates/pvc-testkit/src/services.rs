@@ -4,15 +4,15 @@ use std::sync::{Mutex, MutexGuard};
 use async_trait::async_trait;
 use pvc_ports::{Services, ServicesError, UnitState};
 
-/// What a unit does when it is started.
+/// Behaviour of a unit when it is started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum UnitManner {
-    /// It runs at once.
+    /// The unit runs at once.
     #[default]
     Runs,
-    /// It runs once its state has been asked for this often.
+    /// The unit runs once its state has been asked for this often.
     RunsAfter(u32),
-    /// It stays on its way.
+    /// The unit stays on its way.
     Hangs,
     Fails,
 }
@@ -50,7 +50,7 @@ pub struct ScriptedServices {
 }
 
 impl ScriptedServices {
-    /// Without any unit.
+    /// Makes a service manager without any unit.
     pub fn new() -> Self {
         Self::default()
     }
@@ -66,7 +66,7 @@ impl ScriptedServices {
         self.inner().units.entry(unit.to_owned()).or_default().state = Some(state);
     }
 
-    /// While set, nobody answers.
+    /// Sets whether the service manager is unreachable: while set, nobody answers.
     pub fn set_unreachable(&self, unreachable: bool) {
         self.inner().unreachable = unreachable;
     }

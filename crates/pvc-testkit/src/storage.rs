@@ -29,7 +29,7 @@ pub struct MemoryStorage {
 }
 
 impl MemoryStorage {
-    /// With one pool, `vms`.
+    /// Makes a storage with one pool, `vms`.
     pub fn new() -> Self {
         let storage = MemoryStorage::default();
         let made = storage.with_volumes(|volumes| volumes.create_pool(&PoolName::new("vms")));
@@ -37,7 +37,7 @@ impl MemoryStorage {
         storage
     }
 
-    /// With a cluster behind the volumes, which are reached as it says.
+    /// Makes a storage with a cluster behind the volumes, which are reached as it says.
     pub fn of_cluster(cluster: Arc<ScriptedCluster>) -> Self {
         MemoryStorage { cluster: Some(cluster), ..MemoryStorage::new() }
     }
@@ -60,27 +60,30 @@ impl MemoryStorage {
         pushed.expect("it was just inserted");
     }
 
-    /// What guests do with volumes, and everything else that does not go through the port.
+    /// Gives `act` the volumes, for what guests do with them and everything else that does not go
+    /// through the port.
     pub fn with_volumes<T>(&self, act: impl FnOnce(&mut MemoryVolumes) -> T) -> T {
         self.with(|inner| act(&mut inner.volumes))
     }
 
-    /// While set, every call fails as if the storage did not answer.
+    /// Sets whether the storage fails. While set, every call fails as if the storage did not
+    /// answer.
     pub fn set_failing(&self, failing: bool) {
         self.with(|inner| inner.failing = failing);
     }
 
-    /// From now on every call passes there before it has an effect, and before it returns.
+    /// Sets the gate that every call passes from now on, before it has an effect, and before it
+    /// returns.
     pub fn set_gate(&self, gate: Arc<Gate>) {
         self.with(|inner| inner.gate = Some(gate));
     }
 
-    /// From now on removing a volume takes so long.
+    /// Sets the time that removing a volume takes from now on.
     pub fn set_removal_takes(&self, time: Duration) {
         self.with(|inner| inner.removal_takes = time);
     }
 
-    /// From now on asking for the locks of a volume takes so long.
+    /// Sets the time that asking for the locks of a volume takes from now on.
     pub fn set_locks_take(&self, time: Duration) {
         self.with(|inner| inner.locks_take = time);
     }

@@ -10,10 +10,10 @@ pub struct ScriptedCluster {
     said: Mutex<Said>,
 }
 
-/// What a [`ScriptedCluster`] answers.
+/// Answers of a [`ScriptedCluster`].
 #[derive(Debug, Clone, Default)]
 pub struct Said {
-    /// Nothing is ever answered.
+    /// Whether nothing is ever answered.
     pub hangs: bool,
     /// The text of status, health, usage and of every volume; there is none while it is empty.
     pub text: String,

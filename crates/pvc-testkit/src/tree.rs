@@ -19,7 +19,7 @@ pub struct FlakyTree {
     inner: Arc<dyn Tree>,
     cut: Arc<AtomicBool>,
     requests: AtomicU64,
-    /// How many calls are answered before none is any more.
+    /// Number of calls that are answered before none is any more.
     answers: AtomicU64,
     loses_answer: AtomicBool,
     loses_multi: AtomicBool,
@@ -35,10 +35,10 @@ pub struct FlakyTree {
     member: Option<Member>,
 }
 
-/// What is for those alone who know a password of the tree, and which that is.
+/// Paths that are for those alone who know a password of the tree, with that password.
 pub type Closed = Arc<Mutex<BTreeMap<String, String>>>;
 
-/// One who knows a password of the tree.
+/// Client that knows a password of the tree.
 struct Member {
     password: String,
     closed: Closed,
@@ -58,13 +58,13 @@ impl Member {
         };
     }
 
-    /// What is new is for those who may use the root.
+    /// Notes that a new node is for those who may use the root.
     fn made(&self, path: &str) {
         self.set(path, self.of("/"));
     }
 }
 
-/// What happens before a call is carried out, once.
+/// Something that happens before a call is carried out, once.
 #[derive(Default)]
 struct Interlude(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
 
@@ -86,8 +86,8 @@ impl FlakyTree {
         FlakyTree::begin(inner, None)
     }
 
-    /// As [`new`](FlakyTree::new), for one who knows a password of the tree. What is closed by one
-    /// is so for all who share `closed`.
+    /// Makes a tree as [`new`](FlakyTree::new) does, for a client that knows a password of the
+    /// tree. What is closed by one is so for all who share `closed`.
     pub fn with_password(inner: Arc<dyn Tree>, password: &str, closed: &Closed) -> Arc<Self> {
         FlakyTree::begin(
             inner,
@@ -134,7 +134,7 @@ impl FlakyTree {
         self.session.send_replace(SessionState::Disconnected);
     }
 
-    /// While the connection is cut: has the client conclude that its session is over.
+    /// Has the client, while the connection is cut, conclude that its session is over.
     pub fn expire(&self) {
         self.session.send_replace(SessionState::Expired);
     }
@@ -157,7 +157,8 @@ impl FlakyTree {
         self.loses_multi.store(true, Ordering::SeqCst);
     }
 
-    /// As [`lose_next_answer`](FlakyTree::lose_next_answer), and the connection breaks with it.
+    /// Loses the answer to the next write, as [`lose_next_answer`](FlakyTree::lose_next_answer)
+    /// does, and the connection with it.
     pub fn cut_after_next_write(&self) {
         self.breaks_at_write.store(true, Ordering::SeqCst);
         self.lose_next_answer();
@@ -185,7 +186,8 @@ impl FlakyTree {
         self.before_sync.set(interlude);
     }
 
-    /// From now on every write passes there before it is carried out, and before it returns.
+    /// Sets the gate that every write passes from now on, before it is carried out, and before it
+    /// returns.
     pub fn set_gate(&self, gate: Arc<Gate>) {
         *self.gate.lock().expect("no test panics while holding it") = Some(gate);
     }
@@ -197,8 +199,8 @@ impl FlakyTree {
         }
     }
 
-    /// From now on this is a connection to a server that leads nobody any more and has not noticed:
-    /// it answers whoever reads, and `sync`, and what is to be written waits for ever.
+    /// Makes this, from now on, a connection to a server that leads nobody any more and has not
+    /// noticed: it answers whoever reads, and `sync`, and what is to be written waits for ever.
     pub fn lose_majority(&self) {
         self.has_majority.store(false, Ordering::SeqCst);
     }
@@ -209,7 +211,8 @@ impl FlakyTree {
         }
     }
 
-    /// From now on this is a connection to a server that hangs, once it has answered `calls` more.
+    /// Makes this, from now on, a connection to a server that hangs, once it has answered `calls`
+    /// more.
     pub fn fall_silent_after(&self, calls: u64) {
         self.answers.store(self.requests() + calls, Ordering::SeqCst);
     }
@@ -219,7 +222,7 @@ impl FlakyTree {
         self.requests() > self.answers.load(Ordering::SeqCst)
     }
 
-    /// How many calls were made so far.
+    /// Number of calls so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::SeqCst)
     }
@@ -234,7 +237,7 @@ impl FlakyTree {
         }
     }
 
-    /// Who may use `path`, if we may.
+    /// Returns who may use `path`, if we may.
     fn allowed(&self, path: &str) -> Result<AccessList, TreeError> {
         let Some(member) = &self.member else { return Ok(AccessList::Anybody) };
         match member.of(path) {

@@ -11,7 +11,7 @@ use pvc_ports::{
 use crate::contents::Contents;
 use crate::image;
 
-/// How much fits into each pool.
+/// Bytes that fit into each pool.
 const POOL_BYTES: u64 = 1 << 40;
 
 #[derive(Debug, Clone)]
@@ -27,7 +27,8 @@ struct Volume {
     contents: Contents,
     snapshots: Vec<Snapshot>,
     locks: Vec<VolumeLock>,
-    /// Who has it open. Whoever dies leaves a lock behind, and is missed here soon after.
+    /// Clients that have the volume open. Whoever dies leaves a lock behind, and is missed here
+    /// soon after.
     users: BTreeSet<String>,
 }
 
@@ -42,7 +43,7 @@ pub struct MemoryVolumes {
 
 type Result<T> = std::result::Result<T, StorageError>;
 
-/// What the port offers.
+/// Operations of the port.
 impl MemoryVolumes {
     pub fn pools(&self) -> Vec<PoolInfo> {
         self.pools.iter().map(|(name, volumes)| pool_info(name, volumes)).collect()
@@ -327,7 +328,7 @@ impl MemoryVolumes {
         }
     }
 
-    /// What one has open, another has from now on.
+    /// Hands what one client has open over to another.
     pub fn hand_over(&mut self, from: &str, to: &str) {
         for volume in self.each() {
             if volume.users.remove(from) {
@@ -419,7 +420,7 @@ impl MemoryVolumes {
 }
 
 impl Volume {
-    /// Where among its snapshots this one is.
+    /// Index of this snapshot among those of the volume.
     fn snapshot(&self, id: &VolumeId, name: &SnapshotName) -> Result<usize> {
         let found = self.snapshots.iter().position(|known| known.name == *name);
         found.ok_or_else(|| StorageError::NoSnapshot { volume: id.clone(), snapshot: name.clone() })

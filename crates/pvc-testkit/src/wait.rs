@@ -8,7 +8,7 @@ pub async fn eventually(what: &str, deadline: Duration, mut ready: impl FnMut() 
     eventually_some(what, deadline, || ready().then_some(())).await;
 }
 
-/// As [`eventually`], for something that is there at the end.
+/// Waits as [`eventually`] does, for something that is there at the end.
 pub async fn eventually_some<T>(
     what: &str,
     deadline: Duration,

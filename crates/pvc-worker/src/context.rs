@@ -1,4 +1,4 @@
-//! What a job works with, and how its progress is recorded.
+//! Context of a job: what it works with, and how its progress is recorded.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -13,8 +13,8 @@ use pvc_store::{Change, ChangeError, Changes, Expect, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Between two records of what a step says of itself. What the job's course depends on is recorded
-/// at once.
+/// Time between two records of what a step says of itself. What the job's course depends on is
+/// recorded at once.
 pub(crate) const RECORD_EVERY: Duration = Duration::from_secs(1);
 
 /// The latest lines of a job's log that are kept, and how long each may be, in characters.
@@ -31,7 +31,7 @@ pub(crate) struct Tools {
     pub clock: Arc<dyn Clock>,
 }
 
-/// Why something was not written for a job.
+/// Reason for which something was not written for a job.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unwritten<E: Refusal> {
     #[error(transparent)]
@@ -60,7 +60,7 @@ impl<E: Refusal> Refusal for Unwritten<E> {
     }
 }
 
-/// What one job works with while this worker holds it.
+/// Things that one job works with while this worker holds it.
 pub(crate) struct Context {
     pub tools: Tools,
     pub job: JobId,
@@ -72,7 +72,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// For `job` as it was when it was claimed.
+    /// Makes the context of `job` as it was when it was claimed.
     pub fn new(tools: Tools, job: &Job, claim: ClaimId) -> Self {
         Context {
             tools,
@@ -89,7 +89,7 @@ impl Context {
         self.edit(|progress| push_line(progress, line.into()));
     }
 
-    /// What is to be recorded of the job.
+    /// Progress of the job, to be recorded.
     pub fn progress(&self) -> JobProgress {
         self.progress.lock().expect("nothing panics while it holds the progress").clone()
     }

@@ -16,7 +16,7 @@ use pvc_ports::DeviceChange;
 
 use crate::kind::Steps;
 
-/// What a job of this kind does: the only place that lists the kinds.
+/// Steps of a job of this kind: the only place that lists the kinds.
 ///
 /// # Errors
 /// Jobs that another version of PVC has recorded.
@@ -35,7 +35,7 @@ pub(crate) fn steps(work: &JobWork) -> Result<Arc<dyn Steps>, NotUnderstood> {
     })
 }
 
-/// That the VM that a job is about has been removed.
+/// Refusal because the VM that a job is about has been removed.
 #[derive(Debug, thiserror::Error)]
 #[error("VM `{vm}` does not exist")]
 pub(crate) struct Removed {
@@ -47,7 +47,7 @@ fn find<'a>(vm: &JobVm, view: &'a Cluster) -> Result<&'a Arc<VmRecord>, Removed>
     vm.record(view).ok_or_else(|| Removed { vm: vm.name.clone() })
 }
 
-/// What the VM is called now; if it is gone, what it was called.
+/// Name of the VM now; if it is gone, what it was called.
 fn name(vm: &JobVm, view: &Cluster) -> String {
     vm.record(view).map_or_else(|| vm.name.clone(), |record| record.name.clone())
 }

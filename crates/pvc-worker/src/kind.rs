@@ -1,4 +1,4 @@
-//! What a kind of jobs is made of.
+//! Parts of a kind of jobs.
 
 use async_trait::async_trait;
 use pvc_model::job::course::{AfterLoss, Failure};
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::context::Context;
 
-/// One kind of jobs: which steps a job of it has, and what each of them does.
+/// A kind of jobs: which steps a job of it has, and what each of them does.
 ///
 /// A worker may die at any moment, also in the middle of a step; so may a step's future be dropped.
 /// What is recorded before the first step is begun are the steps themselves, and then after each
@@ -21,22 +21,22 @@ pub(crate) trait Kind: Send + Sync + 'static {
     /// A step with all that it has to know. Recorded as JSON: a later version reads what an earlier
     /// one has written.
     type Step: Serialize + DeserializeOwned + Send + Sync;
-    /// What a step has come to, for the job's result. Recorded as well.
+    /// Result of a step, for the job's result. Recorded as well.
     type Fact: Serialize + DeserializeOwned + Send + Sync;
-    /// One whose kind is not [`Unavailable`](RefusalKind::Unavailable) says that the step is not in
-    /// effect; after one that is, that is looked at.
+    /// Error of a step. One whose kind is not [`Unavailable`](RefusalKind::Unavailable) says that
+    /// the step is not in effect; after one that is, that is looked at.
     type Error: Refusal;
 
-    /// What becomes of a job whose worker was lost.
+    /// Treatment of a job whose worker was lost.
     const AFTER_LOSS: AfterLoss = AfterLoss::Continue;
 
     /// The steps of the job. Has no effect: if it fails, so has the job.
     async fn plan(&self, context: &Context) -> Result<Vec<Self::Step>, Self::Error>;
 
-    /// What the step does, for people.
+    /// Describes what the step does, for people.
     fn doing(&self, step: &Self::Step) -> String;
 
-    /// What the step has come to, if it is in effect already. Asked when that is not known.
+    /// Returns what the step has come to, if it is in effect already. Asked when that is not known.
     async fn look(
         &self,
         context: &Context,
@@ -49,7 +49,7 @@ pub(crate) trait Kind: Send + Sync + 'static {
     /// Takes back what there is of the step: all, a part, or nothing. One that fails is repeated.
     async fn undo(&self, context: &Context, step: &Self::Step) -> Result<(), Self::Error>;
 
-    /// What the job says at its end, when all its steps are done.
+    /// Describes what the job has done, at its end, when all its steps are done.
     fn result(&self, context: &Context, facts: &[Self::Fact]) -> String;
 }
 

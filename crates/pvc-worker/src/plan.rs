@@ -1,4 +1,4 @@
-//! Which jobs to begin or continue, to fail, to cancel, to forget.
+//! Choice of the jobs to begin or continue, to fail, to cancel, to forget.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{Job, JobId, JobState, JobVm, may_take};
 
-/// How many jobs one node does at once. Those that wait for something outside do not count.
+/// Number of jobs that one node does at once. Those that wait for something outside do not count.
 pub(crate) const AT_ONCE: usize = 3;
 
-/// How long the record of an ended job is kept, and how many of them.
+/// Time for which the record of an ended job is kept, and number of records.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 const ENDED_JOBS: usize = 1000;
 
@@ -20,22 +20,23 @@ pub(crate) enum Step {
     Begin(JobId),
     /// A worker of an earlier version has begun it and is gone: nobody knows how far it is.
     Abandoned(JobId),
-    /// It was cancelled before anybody began it.
+    /// The job was cancelled before anybody began it.
     Cancelled(JobId),
     Forget(JobId),
 }
 
-/// What this process does at the moment.
+/// Work of this process at the moment.
 #[derive(Debug, Default)]
 pub(crate) struct Doing {
     pub jobs: BTreeSet<JobId>,
-    /// How many of them do not wait for something outside.
+    /// Number of jobs that do not wait for something outside.
     pub working: usize,
-    /// What they hold for themselves: two jobs about one VM are done one after the other.
+    /// Subjects that the jobs hold for themselves: two jobs about one VM are done one after the
+    /// other.
     pub subjects: BTreeSet<String>,
 }
 
-/// What a job is about and must have for itself, if anything.
+/// Subject that a job must have for itself, if any.
 pub(crate) fn subject(job: &Job) -> Option<String> {
     job.spec.work.vm().map(JobVm::key)
 }

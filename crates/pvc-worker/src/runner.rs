@@ -13,10 +13,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::context::{Context, RECORD_EVERY, push_line};
 use crate::kind::Steps;
 
-/// When something that keeps a job from going on is tried again.
+/// Time until something that keeps a job from going on is tried again.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
 
-/// What is left of a job for a worker that has done with it.
+/// State of a job for a worker that has done with it.
 pub(crate) struct Parted {
     pub job: JobId,
     /// The step that was done here after the job had been lost, perhaps.
@@ -79,7 +79,7 @@ async fn run(
     Walk { runner, steps, after_loss, known, fact: None }.finish().await
 }
 
-/// What is done to the job's record.
+/// Writes to the job's record.
 struct Runner<'a> {
     context: &'a Arc<Context>,
     leave: &'a CancellationToken,
@@ -219,7 +219,7 @@ struct Walk<'a> {
     steps: Arc<dyn Steps>,
     after_loss: Option<AfterLoss>,
     known: Known,
-    /// What the step that the job stands at has come to.
+    /// Result of the step that the job stands at.
     fact: Option<String>,
 }
 
@@ -397,7 +397,7 @@ mod tests {
     use super::*;
     use crate::context::Tools;
 
-    /// What was called, in its order.
+    /// Calls, in their order.
     type Calls = Arc<Mutex<Vec<String>>>;
 
     /// Two steps. The second takes for ever, and looks whether it is cancelled.

@@ -20,7 +20,7 @@ use crate::runner::{Parted, perform};
 /// The jobs are looked at at least this often, for what time alone changes.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// How long the steps under way get when the daemon stops. The next worker goes on from there.
+/// Time that the steps under way get when the daemon stops. The next worker goes on from there.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
 /// Does the jobs of one node.
@@ -32,11 +32,11 @@ pub struct Worker {
 #[derive(Default)]
 struct Active {
     tasks: JoinSet<Parted>,
-    /// With what each holds for itself.
+    /// Jobs under way, with what each holds for itself.
     jobs: BTreeMap<JobId, (Option<String>, Arc<Context>)>,
     /// Cancelled when this worker stops.
     leave: CancellationToken,
-    /// What came too late and may have to be taken back.
+    /// Steps that were done too late and may have to be taken back.
     late: JoinSet<()>,
 }
 

@@ -26,7 +26,7 @@ const DISK: &str = "<disk type='network' device='disk'><source protocol='rbd' na
 /// Longer than everything that a worker waits for.
 const LONG: Duration = Duration::from_secs(300);
 
-/// How long something is away. Less than the store is given up after.
+/// Time for which something is away. Less than the time after which the store is given up.
 const AWAY: Duration = Duration::from_secs(40);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ struct Process {
 }
 
 impl Process {
-    /// Nothing of it has an effect any more, and the store notices.
+    /// Ends the worker: nothing of it has an effect any more, and the store notices.
     async fn die(self) {
         self.task.abort();
         assert!(self.task.await.is_err_and(|error| error.is_cancelled()), "it was at work");
@@ -214,7 +214,7 @@ impl World {
         (record.name.clone(), there)
     }
 
-    /// What is there of the job: all of it, or nothing. Locks are freed one by one.
+    /// Finds how much of the job is there: all of it, or nothing. Locks are freed one by one.
     async fn is_done(&self) -> Option<bool> {
         match self.case {
             Case::FlushLocks => match self.locks().await {
@@ -235,14 +235,14 @@ impl World {
         }
     }
 
-    /// Nothing stops the calls of whoever looks.
+    /// Lets the calls of whoever looks pass: nothing stops them.
     fn look_freely(&self) {
         let free = Gate::closing_at(u64::MAX);
         self.hypervisor.set_gate(free.clone());
         self.storage.set_gate(free);
     }
 
-    /// That the job is done or undone, as its record says.
+    /// Asserts that the job is done or undone, as its record says.
     async fn assert_whole(&self, at: &str) {
         self.look_freely();
         let (state, done) = (self.progress().state, self.is_done().await);

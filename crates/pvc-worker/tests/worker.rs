@@ -230,7 +230,7 @@ async fn a_job_of_an_unknown_kind_or_without_its_arguments_fails_and_says_so() {
     assert_eq!(world.end_of(&id).await.status, "VM `nobody` does not exist");
 }
 
-/// As a version of PVC before jobs had steps notes a renaming.
+/// Notes a renaming as a version of PVC did before jobs had steps.
 async fn note_former_renaming(store: &Store) {
     let text = r#"{"from":"web1","to":"shop","node":"hv1",
         "volumes":[["vms/web1_sda","vms/shop_sda"]],"taken_back":false}"#;

@@ -1,4 +1,4 @@
-//! One request between the caller, who may lose patience, and the session, which may lose the
+//! A request between the caller, who may give up, and the session, which may lose the
 //! connection. Both always know whether it was sent.
 
 use std::sync::Arc;
@@ -14,20 +14,20 @@ const WAITING: u8 = 0;
 const SENT: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
-/// Why a request has no answer.
+/// Reason for which a request has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallError {
     /// The server refused with this code.
     Code(i32),
-    /// It was never sent, and will not be.
+    /// The request was never sent, and will not be.
     NotSent,
-    /// It was sent; nobody knows what became of it.
+    /// The request was sent; nobody knows what became of it.
     Lost,
     Expired,
     Closed,
 }
 
-/// What a server said to a request.
+/// Answer of a server to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     /// The change that the request made, or the newest one that the server knew.
@@ -43,7 +43,7 @@ pub(crate) struct Call {
     pub(crate) frame: BytesMut,
     /// Whether it may be sent again after a connection was lost: it changes nothing.
     pub(crate) repeatable: bool,
-    /// For whom what it creates is, if it creates something.
+    /// Access to what the request creates, if it creates something.
     pub(crate) creates_for: Option<Access>,
     state: Arc<AtomicU8>,
     answer: oneshot::Sender<Result<Answer, CallError>>,
@@ -69,7 +69,7 @@ impl Call {
         self.state.compare_exchange(WAITING, SENT, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// After a lost connection: back to waiting, if the caller still is.
+    /// Puts the call, after a lost connection, back to waiting, if the caller still is.
     pub(crate) fn unclaim(&self) -> bool {
         self.state.compare_exchange(SENT, WAITING, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -88,7 +88,7 @@ impl Pending {
         }
     }
 
-    /// What the caller may conclude: `unsent`, or that nobody knows.
+    /// Gives the request up. Returns what the caller may conclude: `unsent`, or that nobody knows.
     fn give_up(&self, unsent: CallError) -> CallError {
         match self.state.swap(GIVEN_UP, Ordering::AcqRel) {
             SENT => CallError::Lost,

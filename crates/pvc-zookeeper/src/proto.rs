@@ -14,7 +14,7 @@ pub(crate) const XID_PING: i32 = -2;
 pub(crate) const XID_AUTH: i32 = -4;
 
 const CREATE_IN_MULTI: i32 = 1;
-const CREATE: i32 = 15; // the variant that answers with the stat, which it does only outside a multi
+const CREATE: i32 = 15; // the variant that answers with the stat, but not in a multi
 const DELETE: i32 = 2;
 const GET_DATA: i32 = 4;
 const SET_DATA: i32 = 5;
@@ -42,7 +42,7 @@ const WORLD: &str = "world";
 /// The scheme in which somebody is known by a password.
 const DIGEST: &str = "digest";
 
-/// As whom all of PVC's clients know the password.
+/// Name under which all of PVC's clients know the password.
 const MEMBER: &str = "pvc";
 
 /// The error codes that mean something to us.
@@ -63,7 +63,7 @@ pub(crate) mod code {
     pub(crate) const THROTTLED: i32 = -127;
 }
 
-/// What a server needs to know of a session to let us go on with it.
+/// Facts that a server needs to know of a session to let us go on with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Credentials {
     /// 0 asks for a new session.
@@ -131,17 +131,17 @@ pub(crate) fn set_acl(path: &str, users: Users<'_>) -> BytesMut {
     })
 }
 
-/// Who alone may use a node.
+/// Clients that alone may use a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Users<'a> {
     Anybody,
-    /// As the server [knows](member) who knows the password. Not the scheme `auth`: in its place
-    /// the server puts all as whom it knows the client, and over TLS that is its certificate as
-    /// well.
+    /// Those who know the password, by the name that the server [knows](member). Not the scheme
+    /// `auth`: in its place the server puts all as whom it knows the client, and over TLS that is
+    /// its certificate as well.
     Member(&'a str),
 }
 
-/// As whom the server knows a client that has said this password.
+/// Name by which the server knows a client that has said this password.
 pub(crate) fn member(password: &str) -> String {
     format!("{MEMBER}:{}", STANDARD.encode(Sha1::digest(format!("{MEMBER}:{password}"))))
 }
@@ -154,7 +154,7 @@ fn write_acl(writer: &mut Writer, users: Users<'_>) {
     writer.int(1).int(ALL_PERMISSIONS).text(scheme).text(id);
 }
 
-/// Who may use a node, as the answer to [`get_acl`] says to one who is `member`, or knows no
+/// Reads who may use a node, as the answer to [`get_acl`] says to one who is `member`, or knows no
 /// password.
 pub(crate) fn acl(reader: &mut Reader, member: Option<&str>) -> Result<AccessList, Garbled> {
     let (mut others, mut anybody) = (false, false);
@@ -336,7 +336,7 @@ pub(crate) fn many<T>(
     }
 }
 
-/// What a node is right after it was created in the change `zxid`.
+/// Metadata of a node right after it was created in the change `zxid`.
 fn newborn(zxid: i64) -> Stat {
     Stat { czxid: zxid, mzxid: zxid, pzxid: zxid, ..Stat::default() }
 }
@@ -376,7 +376,8 @@ pub(crate) fn multi_done(
     Ok(refused.map_or(Ok(done), Err))
 }
 
-/// What an error code says about the operation on `path`. `creating`: a missing node is the parent.
+/// Meaning of an error code about the operation on `path`. `creating`: a missing node is the
+/// parent.
 pub(crate) fn refusal(found: i32, path: &str, creating: bool) -> TreeError {
     let path = path.to_owned();
     match found {

@@ -1,4 +1,4 @@
-//! Where the servers are, and how a session begins on one of them.
+//! Addresses of the servers, and how a session begins on one of them.
 
 use std::fmt;
 use std::io;
@@ -69,7 +69,7 @@ fn parse_one(entry: &str) -> Result<String, String> {
 pub(crate) type Frames = FramedRead<Box<dyn AsyncRead + Send + Unpin>, LengthDelimitedCodec>;
 pub(crate) type Out = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// How we make ourselves known to a server, before anything else.
+/// Means to make ourselves known to a server, before anything else.
 #[derive(Clone, Default)]
 pub(crate) struct Identity {
     /// Certificates; without them, connections are not encrypted.
@@ -78,11 +78,11 @@ pub(crate) struct Identity {
     pub(crate) member: Option<Member>,
 }
 
-/// One who knows the tree's password.
+/// Client that knows the tree's password.
 #[derive(Clone)]
 pub(crate) struct Member {
     pub(crate) password: Arc<str>,
-    /// As whom the server knows him.
+    /// Name by which the server knows the client.
     pub(crate) id: Arc<str>,
 }
 
@@ -93,18 +93,18 @@ impl Member {
     }
 }
 
-/// What is known of the tree's root, which says who may use what is created.
+/// Knowledge of the tree's root, which says who may use what is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Root {
     For(Access),
-    /// It is for others than us.
+    /// The root is for others than us.
     Refuses,
 }
 
 impl Root {
-    /// What the answer to a question for the root's access list says to `member`, or to one who
-    /// knows no password.
-    pub(crate) fn heard(
+    /// Reads what the answer to a question for the root's access list says to `member`, or to one
+    /// who knows no password.
+    pub(crate) fn read(
         code: i32,
         rest: &mut Reader,
         member: Option<&Member>,
@@ -130,14 +130,14 @@ pub(crate) struct Connection {
     pub(crate) root: Root,
 }
 
-/// Why there is no connection.
+/// Reason for which there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("no answer within {0:?}")]
     Silent(Duration),
-    /// It does so when it has no quorum, and when it knows less than we have seen.
+    /// A server hangs up when it has no quorum, and when it knows less than we have seen.
     #[error("the server hung up")]
     HungUp,
     #[error("the session has expired")]
@@ -148,22 +148,25 @@ pub(crate) enum ConnectError {
     Garbled(#[from] Garbled),
 }
 
-/// What a session wants to go on with.
+/// Request of a session that is to go on.
 #[derive(Clone)]
-pub(crate) struct Wish {
+pub(crate) struct SessionRequest {
     pub(crate) identity: Identity,
     pub(crate) credentials: Credentials,
     pub(crate) last_zxid: i64,
     pub(crate) session_timeout: Duration,
-    /// How long one server may take.
+    /// Time that one server may take.
     pub(crate) time_limit: Duration,
 }
 
 /// Goes on with a session on `server`, or begins one.
-pub(crate) async fn connect(server: &str, wish: &Wish) -> Result<Connection, ConnectError> {
-    match timeout(wish.time_limit, shake_hands(server, wish)).await {
+pub(crate) async fn connect(
+    server: &str,
+    request: &SessionRequest,
+) -> Result<Connection, ConnectError> {
+    match timeout(request.time_limit, shake_hands(server, request)).await {
         Ok(connected) => connected,
-        Err(_) => Err(ConnectError::Silent(wish.time_limit)),
+        Err(_) => Err(ConnectError::Silent(request.time_limit)),
     }
 }
 
@@ -180,12 +183,12 @@ async fn dial(server: &str, tls: Option<&Tls>) -> io::Result<Stream> {
     Ok((Box::new(reader), Box::new(writer)))
 }
 
-async fn shake_hands(server: &str, wish: &Wish) -> Result<Connection, ConnectError> {
-    let (reader, mut writer) = dial(server, wish.identity.tls.as_ref()).await?;
+async fn shake_hands(server: &str, request: &SessionRequest) -> Result<Connection, ConnectError> {
+    let (reader, mut writer) = dial(server, request.identity.tls.as_ref()).await?;
     let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec();
     let mut frames = FramedRead::new(reader, codec);
-    let timeout_ms = i32::try_from(wish.session_timeout.as_millis()).unwrap_or(i32::MAX);
-    let begin = proto::connect(&wish.credentials, wish.last_zxid, timeout_ms);
+    let timeout_ms = i32::try_from(request.session_timeout.as_millis()).unwrap_or(i32::MAX);
+    let begin = proto::connect(&request.credentials, request.last_zxid, timeout_ms);
     let answer = exchange(&mut frames, &mut writer, &begin).await?;
     let (credentials, timeout_ms) = proto::connected(answer)?.ok_or(ConnectError::Expired)?;
     let session_timeout = Duration::from_millis(timeout_ms.unsigned_abs().into());
@@ -194,14 +197,14 @@ async fn shake_hands(server: &str, wish: &Wish) -> Result<Connection, ConnectErr
         let code = proto::header(&mut answer)?.code;
         Ok((code, answer))
     };
-    let member = wish.identity.member.as_ref();
+    let member = request.identity.member.as_ref();
     if let Some(member) = member
         && ask(&proto::auth(&member.password)).await?.0 != code::OK
     {
         return Err(ConnectError::Password);
     }
     let (code, mut rest) = ask(&proto::get_acl("/")).await?;
-    let root = Root::heard(code, &mut rest, member)?;
+    let root = Root::read(code, &mut rest, member)?;
     Ok(Connection { frames, writer, credentials, session_timeout, root })
 }
 

@@ -24,18 +24,19 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use crate::call::{Answer, Call, CallError, call};
 use crate::proto::{self, Credentials, Header, code};
 use crate::servers::{
-    ConnectError, Connection, Frames, Identity, Out, Root, Servers, Wish, connect, history_is_gone,
+    ConnectError, Connection, Frames, Identity, Out, Root, Servers, SessionRequest, connect,
+    history_is_gone,
 };
 use crate::wire::{Garbled, Reader};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_GOODBYE: Duration = Duration::from_secs(2);
+const CLOSE_TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// How often it is looked who may use the root: nothing tells of a change.
+/// Time between two looks at who may use the root: nothing tells of a change.
 pub(crate) const ROOT: Duration = Duration::from_secs(3);
 
-/// What the clients of a session want of it.
+/// Request of a session's clients.
 #[derive(Debug)]
 pub(crate) enum Wanted {
     Call(Call),
@@ -48,19 +49,19 @@ pub(crate) enum Wanted {
     Close(oneshot::Sender<()>),
 }
 
-/// What a session shows of itself.
+/// State that a session shows of itself.
 #[derive(Debug)]
-pub(crate) struct Faces {
+pub(crate) struct Published {
     pub(crate) state: watch::Sender<SessionState>,
-    /// Why there is no connection, for people.
-    pub(crate) trouble: watch::Sender<String>,
+    /// Reason for which there is no connection, for people.
+    pub(crate) last_error: watch::Sender<String>,
     pub(crate) root: watch::Sender<Root>,
 }
 
 pub(crate) struct Session {
     servers: Servers,
     identity: Identity,
-    /// What we ask for; the server may grant another.
+    /// Session timeout that we ask for; the server may grant another.
     asked_timeout: Duration,
     granted_timeout: Duration,
     credentials: Credentials,
@@ -70,7 +71,7 @@ pub(crate) struct Session {
     wanted: mpsc::UnboundedReceiver<Wanted>,
     waiting: VecDeque<Call>,
     watches: Vec<Watched>,
-    faces: Faces,
+    published: Published,
 }
 
 #[derive(Debug)]
@@ -86,7 +87,7 @@ impl Watched {
     }
 }
 
-/// Why a connection is no longer served.
+/// Reason for which a connection is no longer served.
 enum End {
     Lost(String),
     Expired,
@@ -100,7 +101,7 @@ impl Session {
         identity: Identity,
         timeout: Duration,
         wanted: mpsc::UnboundedReceiver<Wanted>,
-        faces: Faces,
+        published: Published,
     ) -> Session {
         Session {
             servers,
@@ -114,7 +115,7 @@ impl Session {
             wanted,
             waiting: VecDeque::new(),
             watches: Vec::new(),
-            faces,
+            published,
         }
     }
 
@@ -129,8 +130,8 @@ impl Session {
                 End::Lost(why) => {
                     tracing::warn!(servers = %self.servers, why, "lost the connection to \
                                                                   ZooKeeper");
-                    self.faces.trouble.send_replace(why);
-                    self.faces.state.send_replace(SessionState::Disconnected);
+                    self.published.last_error.send_replace(why);
+                    self.published.state.send_replace(SessionState::Disconnected);
                 }
                 End::Expired => self.expire(),
                 End::Closed(done) => return self.finish(done),
@@ -144,14 +145,14 @@ impl Session {
                 session = format!("{:#x}", self.credentials.id),
                 "the ZooKeeper session has expired"
             );
-            self.faces.state.send_replace(SessionState::Expired);
+            self.published.state.send_replace(SessionState::Expired);
         }
         self.credentials = Credentials::none();
         self.granted_timeout = self.asked_timeout;
     }
 
     fn finish(mut self, done: Option<oneshot::Sender<()>>) {
-        self.faces.state.send_replace(SessionState::Closed);
+        self.published.state.send_replace(SessionState::Closed);
         self.wanted.close();
         self.watches.clear();
         self.waiting.drain(..).for_each(|call| call.answer(Err(CallError::Closed)));
@@ -167,7 +168,7 @@ impl Session {
         for round in 1_usize.. {
             let server = self.servers.at(self.attempt).to_owned();
             self.attempt = self.attempt.wrapping_add(1);
-            match self.meanwhile(try_server(server, self.wish())).await? {
+            match self.meanwhile(try_server(server, self.session_request())).await? {
                 Ok(connection) => return Ok(connection),
                 Err(Refused::Expired) => {
                     self.expire();
@@ -184,7 +185,7 @@ impl Session {
                     continue;
                 }
                 Err(Refused::Other(why)) => {
-                    self.faces.trouble.send_replace(why);
+                    self.published.last_error.send_replace(why);
                 }
             }
             if round % self.servers.len() == 0 {
@@ -195,8 +196,8 @@ impl Session {
         unreachable!("the rounds never end")
     }
 
-    fn wish(&self) -> Wish {
-        Wish {
+    fn session_request(&self) -> SessionRequest {
+        SessionRequest {
             identity: self.identity.clone(),
             credentials: self.credentials.clone(),
             last_zxid: self.last_zxid,
@@ -230,7 +231,7 @@ impl Session {
 
     async fn serve(&mut self, connection: Connection) -> End {
         let Connection { mut frames, writer, credentials, session_timeout, root } = connection;
-        self.learn(root);
+        self.set_root(root);
         self.credentials = credentials;
         self.granted_timeout = session_timeout;
         let session = format!("{:#x}", self.credentials.id);
@@ -238,12 +239,12 @@ impl Session {
                                                                                       ZooKeeper");
         let mut line = Line::new(writer);
         let fresh = self.last_zxid == 0;
-        self.greet(&mut line, fresh);
-        self.faces.state.send_replace(SessionState::Connected { id: self.credentials.id });
+        self.send_first(&mut line, fresh);
+        self.published.state.send_replace(SessionState::Connected { id: self.credentials.id });
         let end = self.converse(&mut frames, &mut line).await;
         let end = match end {
             End::Closed(done) => {
-                line.say_goodbye(&mut frames).await;
+                line.close(&mut frames).await;
                 End::Closed(done)
             }
             other => other,
@@ -252,8 +253,8 @@ impl Session {
         end
     }
 
-    /// What goes out first: the watches, then what waited.
-    fn greet(&mut self, line: &mut Line, fresh: bool) {
+    /// Sends what goes out first: the watches, then what waited.
+    fn send_first(&mut self, line: &mut Line, fresh: bool) {
         if fresh {
             // The server may lag behind the others; nothing is read before it has caught up.
             line.send(Sent::Nobody, proto::sync());
@@ -272,7 +273,7 @@ impl Session {
     /// Sends what a client asks for, unless it is to create something for those who could use the
     /// root then: it waited for a connection, and the root is for others now.
     fn send(&self, line: &mut Line, call: Call) {
-        let root = *self.faces.root.borrow();
+        let root = *self.published.root.borrow();
         match (call.creates_for, root) {
             (Some(users), Root::For(access)) if users != access => {
                 call.answer(Err(CallError::NotSent))
@@ -281,8 +282,8 @@ impl Session {
         }
     }
 
-    fn learn(&self, root: Root) {
-        self.faces.root.send_if_modified(|known| std::mem::replace(known, root) != root);
+    fn set_root(&self, root: Root) {
+        self.published.root.send_if_modified(|known| std::mem::replace(known, root) != root);
     }
 
     async fn converse(&mut self, frames: &mut Frames, line: &mut Line) -> End {
@@ -297,7 +298,7 @@ impl Session {
                 frame = frames.next() => {
                     last_heard = Instant::now();
                     let handled = match frame {
-                        Some(Ok(frame)) => self.hear(line, frame.freeze()),
+                        Some(Ok(frame)) => self.receive(line, frame.freeze()),
                         Some(Err(error)) => Err(End::Lost(error.to_string())),
                         None => Err(End::Lost("the server hung up".to_owned())),
                     };
@@ -324,13 +325,13 @@ impl Session {
                         looked = Instant::now();
                         line.send(Sent::Root, proto::get_acl("/"));
                     }
-                    self.drop_unheard_watches(line);
+                    self.drop_lost_watches(line);
                 }
             }
         }
     }
 
-    fn hear(&mut self, line: &mut Line, frame: Bytes) -> Result<(), End> {
+    fn receive(&mut self, line: &mut Line, frame: Bytes) -> Result<(), End> {
         let garbled = |error: Garbled| End::Lost(error.to_string());
         let mut reader = Reader::new(frame);
         let header = proto::header(&mut reader).map_err(garbled)?;
@@ -341,7 +342,7 @@ impl Session {
                     self.announce(&event);
                 }
             }
-            _ => self.hear_answer(line, &header, reader)?,
+            _ => self.receive_answer(line, &header, reader)?,
         }
         if header.zxid > 0 {
             self.last_zxid = self.last_zxid.max(header.zxid);
@@ -349,12 +350,17 @@ impl Session {
         Ok(())
     }
 
-    fn hear_answer(&mut self, line: &mut Line, header: &Header, rest: Reader) -> Result<(), End> {
+    fn receive_answer(
+        &mut self,
+        line: &mut Line,
+        header: &Header,
+        rest: Reader,
+    ) -> Result<(), End> {
         let sent = line.answered(header.xid)?;
         if let Sent::Root = sent {
             let member = self.identity.member.as_ref();
-            match Root::heard(header.code, &mut Reader::new(rest.rest()), member) {
-                Ok(root) => self.learn(root),
+            match Root::read(header.code, &mut Reader::new(rest.rest()), member) {
+                Ok(root) => self.set_root(root),
                 Err(error) => {
                     tracing::debug!(%error, code = header.code, "who may use the root is not known")
                 }
@@ -397,7 +403,7 @@ impl Session {
     }
 
     /// Takes back the watches of which nobody hears any more.
-    fn drop_unheard_watches(&mut self, line: &mut Line) {
+    fn drop_lost_watches(&mut self, line: &mut Line) {
         let roots = |watches: &[Watched]| -> BTreeSet<String> {
             watches.iter().map(|watched| watched.root.clone()).collect()
         };
@@ -411,7 +417,8 @@ impl Session {
         }
     }
 
-    /// After a connection: what may be sent again waits for the next one, the rest is lost.
+    /// Sorts out what is left after a connection: what may be sent again waits for the next one,
+    /// the rest is lost.
     fn sort_out(&mut self, mut line: Line, end: &End) {
         let expired = matches!(end, End::Expired);
         let mut again = VecDeque::new();
@@ -431,23 +438,23 @@ impl Session {
     }
 }
 
-/// Why one server would not have us.
+/// Reason for which a server refused us.
 enum Refused {
     Expired,
     HistoryGone { server: String },
     Other(String),
 }
 
-async fn try_server(server: String, wish: Wish) -> Result<Connection, Refused> {
-    match connect(&server, &wish).await {
+async fn try_server(server: String, request: SessionRequest) -> Result<Connection, Refused> {
+    match connect(&server, &request).await {
         Ok(connection) => Ok(connection),
         Err(ConnectError::Expired) => Err(Refused::Expired),
         Err(ConnectError::HungUp)
             if history_is_gone(
                 &server,
-                wish.last_zxid,
-                wish.identity.tls.as_ref(),
-                wish.time_limit,
+                request.last_zxid,
+                request.identity.tls.as_ref(),
+                request.time_limit,
             )
             .await =>
         {
@@ -457,9 +464,9 @@ async fn try_server(server: String, wish: Wish) -> Result<Connection, Refused> {
     }
 }
 
-/// To whom an answer goes.
+/// Recipient of an answer.
 enum Sent {
-    /// With the frame, if it may be sent again.
+    /// A call, with the frame if it may be sent again.
     Call(Call, Option<BytesMut>),
     /// A watch of an earlier connection, set again.
     Rewatch(String),
@@ -468,7 +475,7 @@ enum Sent {
     Nobody,
 }
 
-/// One connection's way out, and what still has to be answered on it, in order.
+/// Sending side of a connection, and what still has to be answered on it, in order.
 struct Line {
     frames: mpsc::UnboundedSender<Bytes>,
     writer: JoinHandle<std::io::Result<()>>,
@@ -511,7 +518,7 @@ impl Line {
         }
     }
 
-    /// Who waits for the answer `xid`. Answers come in the order of the requests.
+    /// Returns who waits for the answer `xid`. Answers come in the order of the requests.
     fn answered(&mut self, xid: i32) -> Result<Sent, End> {
         match self.sent.pop_front() {
             Some((expected, sent)) if expected == xid => Ok(sent),
@@ -532,10 +539,10 @@ impl Line {
     }
 
     /// Ends the session on the server, so that what is ephemeral goes at once.
-    async fn say_goodbye(&mut self, frames: &mut Frames) {
+    async fn close(&mut self, frames: &mut Frames) {
         self.send(Sent::Nobody, proto::close_session());
         let hung_up = async { while let Some(Ok(_)) = frames.next().await {} };
-        let _ = timeout(LONGEST_GOODBYE, hung_up).await; // else the session times out by itself
+        let _ = timeout(CLOSE_TIME_LIMIT, hung_up).await; // else the session times out by itself
     }
 }
 

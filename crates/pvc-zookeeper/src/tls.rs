@@ -11,8 +11,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How the servers are known, and we to them. The files are read anew for each connection, so that
-/// renewed ones count without a restart; while they cannot be used, the last good ones do.
+/// Certificates by which the servers are known, and we to them. The files are read anew for each
+/// connection, so that renewed ones count without a restart; while they cannot be used, the last
+/// good ones do.
 #[derive(Clone)]
 pub struct Tls {
     files: Arc<Files>,
@@ -25,7 +26,7 @@ struct Files {
     own: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why the files are of no use.
+/// Reason for which the files are of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("cannot read `{path}`: {why}")]
@@ -37,9 +38,9 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// Believes servers whose certificates, for the names by which they are reached, are signed by
-    /// one of those in `authorities`; shows `own` to them, a certificate with its key. All are
-    /// files in PEM.
+    /// Loads the files: trusts servers whose certificates, for the names by which they are reached,
+    /// are signed by one of those in `authorities`; shows `own` to them, a certificate with its
+    /// key. All are files in PEM.
     ///
     /// # Errors
     /// If a file cannot be read, holds nothing, or the key is of another certificate.

@@ -14,11 +14,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::call::{Answer, Call, CallError, Pending, call};
 use crate::proto::{self, Users, code};
 use crate::servers::{Identity, Member, Root, Servers};
-use crate::session::{Faces, Session, Wanted, watch_call};
+use crate::session::{Published, Session, Wanted, watch_call};
 use crate::tls::Tls;
 use crate::wire::{Garbled, Reader};
 
-/// How a session behaves. The defaults are those of PVC's other clients.
+/// Settings of a session. The defaults are those of PVC's other clients.
 #[derive(Clone)]
 pub struct ZookeeperOptions {
     /// The tree's password, with which it is kept from everybody else: that of ZooKeeper's user
@@ -28,12 +28,12 @@ pub struct ZookeeperOptions {
     /// Certificates. Without them what is said is not encrypted, and anybody who is reached is
     /// believed.
     pub tls: Option<Tls>,
-    /// How long the servers keep the session of a client of which they hear nothing. They may grant
-    /// another time than asked for.
+    /// Time for which the servers keep the session of a client of which they hear nothing. They may
+    /// grant another time than asked for.
     pub session_timeout: Duration,
-    /// How long [`ZookeeperTree::connect`] tries.
+    /// Time for which [`ZookeeperTree::connect`] tries.
     pub connect_timeout: Duration,
-    /// How long any call may take, waiting for a connection included.
+    /// Time that any call may take, waiting for a connection included.
     pub operation_timeout: Duration,
     /// The largest request the servers take: their `jute.maxbuffer`, less what their own
     /// bookkeeping adds when they hand a change on to each other.
@@ -62,7 +62,7 @@ impl Default for ZookeeperOptions {
 pub struct ZookeeperTree {
     wanted: mpsc::UnboundedSender<Wanted>,
     state: watch::Receiver<SessionState>,
-    trouble: watch::Receiver<String>,
+    last_error: watch::Receiver<String>,
     root: watch::Receiver<Root>,
     servers: String,
     member: Option<Member>,
@@ -81,20 +81,22 @@ impl ZookeeperTree {
     ) -> Result<ZookeeperTree, TreeError> {
         let servers = Servers::parse(servers).map_err(|why| TreeError::Unreachable { why })?;
         let (wanted, requests) = mpsc::unbounded_channel();
-        let (state_face, mut state) = watch::channel(SessionState::Disconnected);
-        let (trouble_face, trouble) = watch::channel("no server has answered yet".to_owned());
-        let (root_face, root) = watch::channel(Root::For(Access::Anybody));
-        let faces = Faces { state: state_face, trouble: trouble_face, root: root_face };
+        let (state_sender, mut state) = watch::channel(SessionState::Disconnected);
+        let (last_error_sender, last_error) =
+            watch::channel("no server has answered yet".to_owned());
+        let (root_sender, root) = watch::channel(Root::For(Access::Anybody));
+        let published =
+            Published { state: state_sender, last_error: last_error_sender, root: root_sender };
         let names = servers.to_string();
         let member = options.password.clone().map(Member::new);
         let identity = Identity { tls: options.tls.clone(), member: member.clone() };
         tokio::spawn(
-            Session::new(servers, identity, options.session_timeout, requests, faces).run(),
+            Session::new(servers, identity, options.session_timeout, requests, published).run(),
         );
         let tree = ZookeeperTree {
             wanted,
             state: state.clone(),
-            trouble,
+            last_error,
             root,
             servers: names,
             member,
@@ -119,7 +121,7 @@ impl ZookeeperTree {
         }
     }
 
-    /// For whom what we create is: for those who may use the root.
+    /// Access to what we create: for those who may use the root.
     fn access_of_new(&self) -> Access {
         match *self.root.borrow() {
             Root::For(access) => access,
@@ -128,7 +130,8 @@ impl ZookeeperTree {
         }
     }
 
-    /// Those as the server knows them. Who knows no password lets everybody use what is his.
+    /// Returns those with this access, as the server knows them. A client that knows no password
+    /// lets everybody use what it creates.
     fn users(&self, access: Access) -> Users<'_> {
         match (access, &self.member) {
             (Access::Members, Some(member)) => Users::Member(&member.id),
@@ -140,7 +143,7 @@ impl ZookeeperTree {
         let why = format!(
             "no ZooKeeper server of `{}` answers; {}",
             self.servers,
-            *self.trouble.borrow()
+            *self.last_error.borrow()
         );
         TreeError::Unreachable { why }
     }
@@ -244,7 +247,7 @@ fn garbled(error: Garbled) -> TreeError {
     TreeError::Unreachable { why: error.to_string() }
 }
 
-/// How many paths to read at once. Begins small, because the values may be large and the server
+/// Number of paths to read at once. Begins small, because the values may be large and the server
 /// builds the whole answer in its memory; then goes by what the values turned out to be.
 #[derive(Debug)]
 struct Batches {
@@ -391,7 +394,7 @@ impl AccessControl for ZookeeperTree {
     }
 }
 
-/// What the server would only find after the operations before it.
+/// Checks what the server would only find after the operations before it.
 fn check_ops(ops: &[Op]) -> Result<(), MultiError> {
     for (index, op) in ops.iter().enumerate() {
         let sequential = matches!(op, Op::Create { mode: CreateMode::EphemeralSequential, .. });

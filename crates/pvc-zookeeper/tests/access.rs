@@ -1,4 +1,4 @@
-//! Who may use what a real ZooKeeper server keeps, and TLS to it.
+//! Access to what a real ZooKeeper server keeps, and TLS to it.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 #![expect(clippy::disallowed_methods, reason = "a real server takes real time")]
@@ -28,7 +28,7 @@ fn is_kept_from(found: Result<impl Sized, TreeError>) -> bool {
     matches!(found, Err(TreeError::NotAllowed { .. }))
 }
 
-/// Who may use `path`, as one sees it who knows the password.
+/// Returns who may use `path`, as a client sees it that knows the password.
 async fn access(tree: &ZookeeperTree, path: &str) -> Option<AccessList> {
     tree.access_control().unwrap().access(path).await.unwrap()
 }
@@ -208,8 +208,8 @@ fn make_certificates(directory: &Path, host: &str) {
         ec -x509 -days 2 -subj /CN=authority -keyout ca.key -out ca.pem
         for name in server client; do
             ec -subj "/CN=$1" -keyout $name.key -out $name.csr
-            openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -out $name.crt \
-                -extfile <(printf 'subjectAltName=DNS:%s\n' "$1")
+            openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \
+                -out $name.crt -extfile <(printf 'subjectAltName=DNS:%s\n' "$1")
         done
         cat server.key server.crt >server.pem
     "#;

@@ -1,5 +1,5 @@
-//! What a client of ZooKeeper goes through: servers that stop, restart, lose their data or lose
-//! heart, and connections that are cut at the worst moment.
+//! Faults that a client of ZooKeeper goes through: servers that stop, restart, lose their data or
+//! lose their leader, and connections that are cut at the worst moment.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 

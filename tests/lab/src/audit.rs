@@ -1,4 +1,5 @@
-//! What must be true when a story has ended and everything is mended, by its number in the design.
+//! Rules that must hold when a story has ended and everything is mended, by its number in the
+//! design.
 
 use pvc_standalone_tests::eventually;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! How nodes die: what PVC says of it, and what the storage knows.
+//! Deaths of nodes: what PVC says of it, and what the storage knows.
 
 use std::collections::BTreeMap;
 
@@ -26,14 +26,14 @@ impl Lab {
         shown.ok().trim().to_owned()
     }
 
-    /// What is said of the last fence of each node.
+    /// Returns what is said of the last fence of each node.
     pub(crate) fn fences(&self) -> BTreeMap<String, Value> {
         let nodes = self.json(&["node", "list"]).unwrap_or_default();
         let all = nodes.as_array().into_iter().flatten();
         all.map(|node| (plain(&node["name"]), node["fence"].clone())).collect()
     }
 
-    /// What `pvc` says of the last time that others took `node` for dead.
+    /// Returns what `pvc` says of the last time that others took `node` for dead.
     ///
     /// # Errors
     /// If that was before this story, or never.
@@ -125,7 +125,7 @@ impl Lab {
         });
     }
 
-    /// What a program on the first node says that reaches the storage.
+    /// Runs a program on the first node that reaches the storage, and returns what it prints.
     fn ask_ceph(&self, script: &str) -> Result<String, String> {
         let asked =
             self.nodes().into_iter().map(|node| self.on(&node, &format!("timeout 20 {script}")));

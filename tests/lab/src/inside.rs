@@ -5,7 +5,8 @@ use pvc_standalone_tests::eventually;
 
 use crate::{Lab, NODES, truth};
 
-/// Where libvirt hears of a guest that is to come, and where the guest itself then comes in.
+/// Port at which libvirt hears of a guest that is to come, and where the guest itself then comes
+/// in.
 pub const LIBVIRT: &str = "16509";
 pub const GUESTS: &str = "49152-49215";
 
@@ -27,7 +28,7 @@ tree.stop()
 ";
 
 impl Lab {
-    /// What a key of the tree says.
+    /// Value of a key of the tree.
     pub fn key(&self, path: &str) -> String {
         self.tree(&["read", path, ""])
     }
@@ -120,7 +121,7 @@ impl Lab {
         self.on(node, &script).ok();
     }
 
-    /// What a field of `pvc vm info` says.
+    /// Value of a field of `pvc vm info`.
     pub fn vm(&self, guest: &str, field: &str) -> String {
         eventually(&format!("`pvc vm info {guest}` answers"), 60, || {
             self.json(&["vm", "info", guest])

@@ -9,15 +9,15 @@ use crate::Lab;
 
 const PROGRAM: &str = "pvc-legacy-daemon";
 
-/// Makes `pvcnoded` the older one until it is said otherwise. It makes no network and starts no
-/// service by itself, which are there unless the node was switched off meanwhile. Of PVC, the older
-/// daemon is all that runs.
-const MAKES_IT_OLDER: &str = "
+/// Makes `pvcnoded` the legacy daemon until it is said otherwise. It makes no network and starts no
+/// service by itself, which are there unless the node was switched off meanwhile. Of PVC, the
+/// legacy daemon is all that runs.
+const MAKES_IT_LEGACY: &str = "
     set -e
     systemctl stop pvcnoded
     systemctl --quiet mask --now pvcapid pvcworkerd
     mkdir -p /etc/systemd/system/pvcnoded.service.d
-    cat >/etc/systemd/system/pvcnoded.service.d/older.conf <<'UNIT'
+    cat >/etc/systemd/system/pvcnoded.service.d/legacy.conf <<'UNIT'
 [Service]
 Type=simple
 WatchdogSec=0
@@ -33,21 +33,21 @@ UNIT
 
 /// Undoes it.
 pub(crate) const ALL_IS_OURS: &str = "
-    rm /etc/systemd/system/pvcnoded.service.d/older.conf 2>/dev/null || exit 0
+    rm /etc/systemd/system/pvcnoded.service.d/legacy.conf 2>/dev/null || exit 0
     systemctl --quiet unmask pvcapid pvcworkerd
     systemctl daemon-reload
     systemctl restart pvcnoded pvcworkerd pvcapid
 ";
 
 impl Lab {
-    /// Stops what PVC is on `node`, whose guests run on. Its node daemon is the older one when it
-    /// begins again.
+    /// Stops what PVC is on `node`, whose guests run on. Its node daemon is the legacy one when
+    /// it begins again.
     pub fn downgrade(&self, node: &str) {
         let shared = self.directory().join("shared").join(PROGRAM);
         // A node may still run the one that is there.
         let _ = fs::remove_file(&shared);
         fs::copy(program(PROGRAM), &shared).expect("the lab's folder can be written");
-        self.on(node, MAKES_IT_OLDER).ok();
+        self.on(node, MAKES_IT_LEGACY).ok();
         self.is_legacy(Some(node));
     }
 
@@ -57,7 +57,7 @@ impl Lab {
         self.node_is(node, "run", "ready");
     }
 
-    /// Puts our daemons into the place of the older one, while guests run.
+    /// Puts our daemons into the place of the legacy ones, while guests run.
     pub fn upgrade(&self, node: &str) {
         self.on(node, ALL_IS_OURS).ok();
         self.is_legacy(None);

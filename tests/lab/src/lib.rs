@@ -44,7 +44,7 @@ pub struct Lab {
     wrong_clocks: RefCell<BTreeSet<String>>,
     /// The VMs that the story was told are defined.
     defined: RefCell<BTreeSet<String>>,
-    /// What was said of each node's last fence before this story.
+    /// Reports of each node's last fence before this story.
     fences_before: BTreeMap<String, Value>,
     goes: Goes,
     _turn: File,
@@ -100,7 +100,7 @@ impl Lab {
         repository().join("target/lab").join(self.name)
     }
 
-    /// What the names of its namespaces and cgroups begin with.
+    /// Prefix of the names of the lab's namespaces and cgroups.
     fn prefix(&self) -> String {
         std::fs::read_to_string(self.directory().join("prefix")).expect("`lab up` has written it")
     }
@@ -152,8 +152,8 @@ impl Lab {
         self.watch.as_ref().is_some_and(Watch::has_seen_ipmitool)
     }
 
-    /// In this story a BMC lies, and is believed: two instances may run, as long as the storage
-    /// refuses what one of them writes.
+    /// Allows two instances of a guest to run, because in this story a BMC lies and is believed, as
+    /// long as the storage refuses what one of them writes.
     pub fn allow_two_instances(&self) {
         if let Some(watch) = &self.watch {
             watch.allow_two_instances();
@@ -178,7 +178,7 @@ impl Lab {
         self.pvc_on(NODES[0], arguments)
     }
 
-    /// What `pvc … --format json` shows on the first node that has an answer.
+    /// Returns what `pvc … --format json` shows on the first node that has an answer.
     ///
     /// # Errors
     /// If none has, what the last one said.
@@ -193,7 +193,7 @@ impl Lab {
         said
     }
 
-    /// What `pvc … --format json` on `node` shows.
+    /// Returns what `pvc … --format json` on `node` shows.
     ///
     /// # Errors
     /// If it fails, what it said.
@@ -221,7 +221,7 @@ impl Lab {
         guests
     }
 
-    /// When this story has ended, the lab is removed with all that was done to it. The next one
+    /// Has the lab removed, when this story has ended, with all that was done to it. The next story
     /// finds a new one.
     pub fn goes_with_this_story(&self) {
         self.goes.decided.set(true);

@@ -1,4 +1,4 @@
-//! What `pvc cluster what-if` says of a node's death, held against that death.
+//! Prediction of a node's death by `pvc cluster what-if`, held against that death.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{Lab, plain};
 
-/// What was prediction of the death of a node.
+/// Prediction of the death of a node.
 pub struct Prediction {
     node: String,
     answer: Value,
@@ -19,7 +19,7 @@ impl Lab {
     pub fn predict(&self, node: &str) -> Prediction {
         let asked = ["cluster", "what-if", "node", node];
         let before = (self.guests(), self.records());
-        let answer = self.json(&asked).expect("it can be foretold");
+        let answer = self.json(&asked).expect("it can be predicted");
         let shown = self.pvc(&asked);
         let after = (self.guests(), self.records());
         assert_eq!(before.0, after.0, "guests came, went or moved");
@@ -76,7 +76,7 @@ impl Prediction {
     /// prediction.
     pub fn has_come_true(&self, lab: &Lab, told: &Output) {
         let node = &self.node;
-        println!("After the death of {node}, foretold and measured:");
+        println!("After the death of {node}, predicted and measured:");
         self.shows_times("/simulation/suspected_s", told, &format!("{node}: taken for dead by "));
         self.shows_times("/simulation/fenced_s", told, &format!("{node}: proven dead: "));
         for (vm, place) in self.places() {
@@ -94,7 +94,7 @@ impl Prediction {
         }
     }
 
-    /// Where the answer says when `vm` runs.
+    /// Place in the answer of the time at which `vm` runs.
     fn time_of(&self, vm: &str) -> String {
         let vms = self.answer.pointer("/simulation/vms").and_then(Value::as_array);
         let index = vms.and_then(|vms| vms.iter().position(|ran| ran["name"] == vm));

@@ -1,5 +1,5 @@
-//! What is true, whatever anybody recorded: read from this machine's `/proc`, which shows every
-//! process of every node, frozen ones too.
+//! Facts, whatever anybody recorded: read from this machine's `/proc`, which shows every process of
+//! every node, frozen ones too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,29 +13,29 @@ use std::time::{Duration, Instant};
 /// The floating address of each network. I12 speaks of them all.
 const FLOATING: [&str; 3] = ["10.99.0.250", "10.99.1.250", "10.99.2.250"];
 
-/// Between two looks.
+/// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// No move lasts so long: a copy that stands still is given up before.
 const LONGEST_MOVE: Duration = Duration::from_secs(100);
 
-/// How long an address that a node of PVC 1.0.3 has taken may still be where it was: it takes each
-/// before the holder may let go.
+/// Time for which an address that a node of PVC 1.0.3 has taken may still be where it was: it takes
+/// each before the holder may let go.
 const LETS_GO: Duration = Duration::from_secs(8);
 
 /// Part of the BMCs' password, which no process may be told in its arguments.
 const PASSWORD: &str = "o'Neil";
 
-/// One QEMU process that carries a guest.
+/// A QEMU process that carries a guest.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Qemu {
     pub guest: String,
-    /// When it was started, in the kernel's ticks since this machine booted.
+    /// Time at which it was started, in the kernel's ticks since this machine booted.
     started: u64,
     pub node: String,
     /// Whether it was started to take over a running guest.
     incoming: bool,
-    /// Its number on this machine.
+    /// Process id on this machine.
     pub id: u32,
 }
 
@@ -84,8 +84,8 @@ pub fn holders(lab: &str, nodes: &[String], address: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a process of `/proc` is that runs QEMU, if it is a guest of this lab. One that ends
-/// meanwhile is none.
+/// Reads a process of `/proc` that runs QEMU, if it is a guest of this lab. One that ends meanwhile
+/// is none.
 fn qemu(lab: &str, process: &Path, words: &[String]) -> Option<Qemu> {
     let name = words.iter().find_map(|word| word.strip_prefix("guest="))?;
     let stat = fs::read_to_string(process.join("stat")).ok()?;
@@ -147,7 +147,7 @@ struct Seen {
     /// decides.
     may_run_twice: AtomicBool,
     /// The node that runs PVC 1.0.3, if one does.
-    older: Mutex<Option<String>>,
+    legacy: Mutex<Option<String>>,
     /// Whether somebody spoke to a BMC.
     ipmitool: AtomicBool,
     wrong: Mutex<Vec<String>>,
@@ -170,7 +170,7 @@ impl Watch {
 
     /// Says which node runs PVC 1.0.3.
     pub fn is_legacy(&self, node: Option<&str>) {
-        *self.seen.older.lock().expect("no watcher panics") = node.map(str::to_owned);
+        *self.seen.legacy.lock().expect("no watcher panics") = node.map(str::to_owned);
     }
 
     /// Whether a node was seen to speak to a BMC.
@@ -249,8 +249,8 @@ impl Seen {
                 }
                 // One look is not one instant here either.
                 let again = if has.len() > 1 { holders(lab, nodes, address) } else { has };
-                let older = self.older.lock().expect("no watcher panics").clone();
-                if !held.may_be_by(&again, older.as_deref(), Instant::now()) {
+                let legacy = self.legacy.lock().expect("no watcher panics").clone();
+                if !held.may_be_by(&again, legacy.as_deref(), Instant::now()) {
                     note(&self.wrong, format!("I12: {} hold {address}", again.join(" and ")));
                 }
             }
@@ -259,27 +259,27 @@ impl Seen {
     }
 }
 
-/// Who has had an address.
+/// Nodes that have had an address.
 #[derive(Default)]
 struct Held {
     by: Option<String>,
-    /// Since when a node of PVC 1.0.3 has it as well.
+    /// Time since which a node of PVC 1.0.3 has it as well.
     shared: Option<Instant>,
 }
 
 impl Held {
     /// Whether these may have it now. A candidate of PVC 1.0.3 may take it beside the holder, who
     /// then lets go.
-    fn may_be_by(&mut self, holders: &[String], older: Option<&str>, now: Instant) -> bool {
+    fn may_be_by(&mut self, holders: &[String], legacy: Option<&str>, now: Instant) -> bool {
         if let [] | [_] = holders {
             *self = Held { by: holders.first().cloned().or(self.by.take()), shared: None };
             return true;
         }
-        let has_come = |older: &str| {
-            holders.iter().any(|holder| holder == older) && self.by.as_deref() != Some(older)
+        let has_come = |legacy: &str| {
+            holders.iter().any(|holder| holder == legacy) && self.by.as_deref() != Some(legacy)
         };
         let since = *self.shared.get_or_insert(now);
-        holders.len() == 2 && older.is_some_and(has_come) && now - since < LETS_GO
+        holders.len() == 2 && legacy.is_some_and(has_come) && now - since < LETS_GO
     }
 }
 
@@ -289,7 +289,7 @@ fn twice(guests: &[Qemu]) -> Vec<String> {
     pairs(guests).filter(|pair| !pair[1].incoming).map(|pair| pair[1].guest.clone()).collect()
 }
 
-/// Processes of one guest, the older first.
+/// Processes of one guest, the first started first.
 fn pairs(guests: &[Qemu]) -> impl Iterator<Item = &[Qemu]> {
     guests.windows(2).filter(|pair| pair[0].guest == pair[1].guest)
 }
@@ -330,14 +330,14 @@ mod tests {
     fn an_address_is_on_two_nodes_only_where_a_legacy_peer_has_come_a_moment_ago() {
         let (ours, both) = (["n1".to_owned()], ["n1".to_owned(), "n3".to_owned()]);
         let now = Instant::now();
-        for (older, first, later) in
+        for (legacy, first, later) in
             [(None, false, false), (Some("n1"), false, false), (Some("n3"), true, false)]
         {
             let mut held = Held::default();
-            assert!(held.may_be_by(&ours, older, now));
-            assert_eq!(held.may_be_by(&both, older, now), first, "{older:?}");
-            assert_eq!(held.may_be_by(&both, older, now + LETS_GO), later, "{older:?}");
-            assert!(held.may_be_by(&both[1..], older, now + LETS_GO));
+            assert!(held.may_be_by(&ours, legacy, now));
+            assert_eq!(held.may_be_by(&both, legacy, now), first, "{legacy:?}");
+            assert_eq!(held.may_be_by(&both, legacy, now + LETS_GO), later, "{legacy:?}");
+            assert!(held.may_be_by(&both[1..], legacy, now + LETS_GO));
         }
     }
 

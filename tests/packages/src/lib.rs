@@ -27,8 +27,8 @@ case " $* " in
 esac
 "#;
 
-/// What a PVC of this machine has outside of packages: all that `./run` makes, and what its daemons
-/// make.
+/// Paths that a PVC of this machine has outside of packages: all that `./run` makes, and what its
+/// daemons make.
 const OF_THIS_MACHINES_PVC: [&str; 8] = [
     "/etc/pvc",
     "/run/pvc",
@@ -85,7 +85,7 @@ impl Machine {
         machine
     }
 
-    /// As [`Machine::new`], if this machine had a file at each of the paths.
+    /// Makes a machine as [`Machine::new`] does, if this machine had a file at each of the paths.
     pub fn copy_of_one_with(paths: &[&str]) -> Machine {
         let machine = Machine::new();
         for path in paths {
@@ -151,16 +151,16 @@ impl Machine {
         }
     }
 
-    /// What Debian's `policy-rc.d` answers: 0, or 101 for an administrator who wants nothing
+    /// Sets what Debian's `policy-rc.d` answers: 0, or 101 for an administrator who wants nothing
     /// started.
     pub fn policy(&self, answer: u8) {
         self.write("/usr/sbin/policy-rc.d", &format!("#!/bin/sh\nexit {answer}\n"), 0o755);
     }
 
-    /// What systemctl was told to do since the last question, one call a line. Never, in no test:
-    /// anything with units that guests live in.
+    /// Returns what systemctl was told to do since the last question, one call a line. Never, in no
+    /// test: anything with units that guests live in.
     #[track_caller]
-    pub fn told(&self) -> Vec<String> {
+    pub fn systemctl_calls(&self) -> Vec<String> {
         let log = self.upper("/run/systemctl.log");
         let text = fs::read_to_string(&log).unwrap_or_default();
         let _ = fs::remove_file(&log);
@@ -170,15 +170,15 @@ impl Machine {
                 ["is-active", "is-enabled", "enable", "disable", "--root=/", "daemon-reload"];
             words.iter().any(|word| line.contains(word)) && !line.contains("--now")
         };
-        let told: Vec<String> =
+        let calls: Vec<String> =
             text.lines().filter(|line| !harmless(line)).map(str::to_owned).collect();
-        for line in &told {
+        for line in &calls {
             assert!(
                 !OF_GUESTS.iter().any(|word| line.contains(word)),
-                "guests are in danger: {told:#?}"
+                "guests are in danger: {calls:#?}"
             );
         }
-        told
+        calls
     }
 
     pub fn write(&self, path: &str, content: &str, mode: u32) {
@@ -221,7 +221,7 @@ fn said(output: &Output) -> String {
     )
 }
 
-/// Where `./test packages` puts what it makes: a directory for each revision.
+/// Directory in which `./test packages` puts what it makes: a directory for each revision.
 fn packages() -> PathBuf {
     let packages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/test-packages");
     for revision in ["1", "2"] {

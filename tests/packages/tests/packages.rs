@@ -1,4 +1,4 @@
-//! What the packages do to a machine, and what they leave alone.
+//! Tests of what the packages do to a machine, and what they leave alone.
 
 #![allow(clippy::disallowed_methods, reason = "nothing is simulated here")]
 
@@ -6,7 +6,7 @@ use pvc_packages_tests::Machine;
 
 const DAEMONS: [&str; 3] = ["pvcnoded.service", "pvcworkerd.service", "pvcapid.service"];
 
-/// What a boot starts.
+/// Units that a boot starts.
 const OF_A_BOOT: [&str; 4] =
     ["pvcnoded.service", "pvcworkerd.service", "pvcautoready.service", "pvc.target"];
 
@@ -23,7 +23,7 @@ fn not_among<'u>(enabled: &str, units: &[&'u str]) -> Vec<&'u str> {
 fn the_first_installation_enables_what_a_boot_starts_and_starts_nothing() {
     let machine = Machine::new();
     machine.install(1);
-    assert_eq!(machine.told(), [""; 0]);
+    assert_eq!(machine.systemctl_calls(), [""; 0]);
     let enabled = started_at_boot(&machine);
     assert_eq!(not_among(&enabled, &OF_A_BOOT), [""; 0], "{enabled}");
     // The node daemon does that, on the primary.
@@ -88,12 +88,12 @@ fn an_upgrade_restarts_the_daemons_that_run_and_no_others() {
     machine.install(1);
     machine.configure();
     machine.running(&["pvcnoded.service", "pvcapid.service"]);
-    machine.told();
+    machine.systemctl_calls();
     machine.install(2);
-    let mut told = machine.told();
-    told.sort();
+    let mut calls = machine.systemctl_calls();
+    calls.sort();
     assert_eq!(
-        told,
+        calls,
         ["--quiet --system restart pvcapid.service", "--quiet --system restart pvcnoded.service"]
     );
 }
@@ -104,9 +104,9 @@ fn a_version_that_cannot_use_the_configuration_does_not_take_over() {
     machine.install(1);
     machine.write("/etc/pvc/pvc.conf", "cluster:\n  name: [unfinished\n", 0o640);
     machine.running(&DAEMONS);
-    machine.told();
+    machine.systemctl_calls();
     let said = machine.install(2);
-    assert_eq!(machine.told(), [""; 0]);
+    assert_eq!(machine.systemctl_calls(), [""; 0]);
     assert!(said.contains("/etc/pvc/pvc.conf:"), "the mistake is named: {said}");
     assert!(said.contains("pvcnoded.service was not restarted"), "{said}");
 }
@@ -118,9 +118,9 @@ fn an_administrator_who_wants_nothing_started_is_heard() {
     machine.configure();
     machine.running(&DAEMONS);
     machine.policy(101);
-    machine.told();
+    machine.systemctl_calls();
     machine.install(2);
-    assert_eq!(machine.told(), [""; 0]);
+    assert_eq!(machine.systemctl_calls(), [""; 0]);
 }
 
 #[test]
@@ -141,32 +141,33 @@ fn a_removal_stops_our_daemons_and_a_purge_keeps_configuration_and_volumes() {
     machine.configure();
     machine.write("/var/log/pvc/pvcnoded.log", "", 0o640);
     machine.write("/var/lib/pvc/volumes/vms/web1_disk0.raw", "", 0o600);
-    machine.told();
+    machine.systemctl_calls();
     let all = "pvc-daemon-node pvc-daemon-api pvc-daemon-worker pvc-client-cli pvc-daemon-common";
     machine.dpkg(&format!("--remove {all}"));
-    let mut told = machine.told();
-    told.sort();
-    assert_eq!(told, ["stop pvcapid.service", "stop pvcnoded.service", "stop pvcworkerd.service"]);
+    let mut calls = machine.systemctl_calls();
+    calls.sort();
+    assert_eq!(calls, ["stop pvcapid.service", "stop pvcnoded.service", "stop pvcworkerd.service"]);
     assert!(machine.has("/var/log/pvc/pvcnoded.log"));
 
     machine.dpkg(&format!("--purge {all}"));
-    assert_eq!(machine.told(), [""; 0]);
+    assert_eq!(machine.systemctl_calls(), [""; 0]);
     assert!(!machine.has("/var/log/pvc"));
     assert!(machine.has("/etc/pvc/pvc.conf"));
     assert!(machine.has("/var/lib/pvc/volumes/vms/web1_disk0.raw"));
     assert!(!machine.has("/etc/systemd/system/pvc.target.wants/pvcnoded.service"));
 }
 
-/// Packages of the original's names, with files where it has them, and with what its scripts do to
-/// units: they enable them when they are set up, and disable them, without stopping a daemon,
-/// before they are replaced or removed.
-const ORIGINAL: &str = r#"
+/// Packages with the names of those of PVC 1.0.3, with files where it has them, and with what its
+/// scripts do to units: they enable them when they are set up, and disable them, without stopping a
+/// daemon, before they are replaced or removed.
+const PVC_1_0_3: &str = r#"
 set -e
 make() { # name "unit…" file…
     name=$1 units=$2; shift 2
     control=/tmp/original/$name/DEBIAN
     mkdir -p $control
-    printf 'Package: %s\nVersion: 1.0.3-0\nArchitecture: all\nMaintainer: x <x@y.z>\nDescription: x\n' "$name" >$control/control
+    printf 'Package: %s\nVersion: 1.0.3-0\nArchitecture: all\n' "$name" >$control/control
+    printf 'Maintainer: x <x@y.z>\nDescription: x\n' >>$control/control
     for file; do
         mkdir -p /tmp/original/$name/$(dirname $file)
         echo old >/tmp/original/$name/$file
@@ -176,7 +177,8 @@ make() { # name "unit…" file…
         esac
     done
     if [ -n "$units" ]; then
-        printf '#!/bin/sh\nset -e\nsystemctl daemon-reload\nsystemctl enable %s\n' "$units" >$control/postinst
+        printf '#!/bin/sh\nset -e\nsystemctl daemon-reload\nsystemctl enable %s\n' "$units" \
+            >$control/postinst
         printf '#!/bin/sh\nset -e\nsystemctl disable %s\n' "$units" >$control/prerm
         chmod 755 $control/postinst $control/prerm
     fi
@@ -184,7 +186,8 @@ make() { # name "unit…" file…
 }
 etc=lib/systemd/system
 make pvc-daemon-common '' usr/share/pvc/daemon_lib/common.py
-make pvc-daemon-node 'pvcnoded.service pvc.target' usr/share/pvc/pvcnoded.py $etc/pvcnoded.service $etc/pvc.target
+make pvc-daemon-node 'pvcnoded.service pvc.target' usr/share/pvc/pvcnoded.py \
+    $etc/pvcnoded.service $etc/pvc.target
 make pvc-daemon-worker pvcworkerd.service usr/share/pvc/pvcworkerd.py $etc/pvcworkerd.service
 make pvc-daemon-health pvchealthd.service usr/share/pvc/pvchealthd.py $etc/pvchealthd.service
 make pvc-daemon-api '' usr/share/pvc/pvcapid.py $etc/pvcapid.service
@@ -192,23 +195,23 @@ make pvc-client-cli '' usr/bin/pvc
 dpkg --no-triggers --force-downgrade --auto-deconfigure --install /tmp/original/*.deb
 "#;
 
-/// What apt does on its own when ours comes: its common package breaks the original's health
-/// daemon.
+/// Command for what apt does on its own when ours comes: its common package breaks the health
+/// daemon of PVC 1.0.3.
 const WITHOUT_HEALTH: &str = "dpkg --no-triggers --force-depends --remove pvc-daemon-health";
 
 #[test]
 fn the_original_is_replaced_in_place_and_its_configuration_stays() {
     let machine = Machine::new();
-    machine.run(ORIGINAL);
+    machine.run(PVC_1_0_3);
     machine.configure();
     machine.running(&["pvcnoded.service", "pvcworkerd.service"]);
-    machine.told();
+    machine.systemctl_calls();
     machine.run(WITHOUT_HEALTH);
     machine.install(1);
-    let mut told = machine.told();
-    told.sort();
+    let mut calls = machine.systemctl_calls();
+    calls.sort();
     assert_eq!(
-        told,
+        calls,
         [
             "--quiet --system restart pvcnoded.service",
             "--quiet --system restart pvcworkerd.service"
@@ -230,10 +233,10 @@ fn the_original_is_replaced_in_place_and_its_configuration_stays() {
 fn ours_the_original_and_ours_again_are_started_at_a_boot_each() {
     let machine = Machine::new();
     machine.install(1);
-    machine.run(ORIGINAL);
-    let of_the_original = started_at_boot(&machine);
+    machine.run(PVC_1_0_3);
+    let of_pvc_1_0_3 = started_at_boot(&machine);
     let its_own = ["pvcnoded.service", "pvcworkerd.service", "pvchealthd.service", "pvc.target"];
-    assert_eq!(not_among(&of_the_original, &its_own), [""; 0], "{of_the_original}");
+    assert_eq!(not_among(&of_pvc_1_0_3, &its_own), [""; 0], "{of_pvc_1_0_3}");
     machine.run(WITHOUT_HEALTH);
     machine.install(2);
     let enabled = started_at_boot(&machine);
@@ -246,10 +249,10 @@ fn what_an_administrator_disabled_stays_so_although_the_original_was_there() {
     let machine = Machine::new();
     machine.install(1);
     machine.run("rm /etc/systemd/system/pvc.target.wants/pvcautoready.service");
-    machine.run(ORIGINAL);
+    machine.run(PVC_1_0_3);
     machine.run(WITHOUT_HEALTH);
     machine.install(2);
-    // The original disables other units than this one.
+    // PVC 1.0.3 disables other units than this one.
     assert!(!machine.has("/etc/systemd/system/pvc.target.wants/pvcautoready.service"));
 }
 
@@ -259,7 +262,7 @@ fn what_an_administrator_disabled_stays_so_although_the_original_was_there() {
 fn the_target_is_enabled_although_the_original_disables_it_last() {
     let machine = Machine::new();
     machine.install(1);
-    machine.run(ORIGINAL);
+    machine.run(PVC_1_0_3);
     machine.run(WITHOUT_HEALTH);
     for package in ["pvc-daemon-common", "pvc-daemon-worker", "pvc-daemon-api", "pvc-daemon-node"] {
         machine.dpkg(&format!("--force-depends --force-breaks --install /mnt/2/{package}_*.deb"));
@@ -269,19 +272,19 @@ fn the_target_is_enabled_although_the_original_disables_it_last() {
 }
 
 #[test]
-fn the_health_daemon_of_the_original_ends_when_its_package_has_gone() {
+fn the_health_daemon_of_pvc_1_0_3_ends_when_its_package_has_gone() {
     let machine = Machine::new();
-    machine.run(ORIGINAL);
+    machine.run(PVC_1_0_3);
     machine.configure();
     machine.running(&["pvchealthd.service"]);
     machine.run(WITHOUT_HEALTH);
-    assert_eq!(machine.told(), [""; 0], "its own package leaves it running");
+    assert_eq!(machine.systemctl_calls(), [""; 0], "its own package leaves it running");
     machine.install(1);
-    assert_eq!(machine.told(), ["stop pvchealthd.service"]);
+    assert_eq!(machine.systemctl_calls(), ["stop pvchealthd.service"]);
 }
 
 #[test]
-fn the_packages_are_newer_than_any_of_the_original() {
+fn the_packages_are_newer_than_any_of_pvc_1_0_3() {
     let machine = Machine::new();
     let version = machine.run("dpkg-deb --field /mnt/1/pvc-daemon-node_*.deb Version");
     machine.run(&format!("dpkg --compare-versions '{}' gt 99.0-0", version.trim()));

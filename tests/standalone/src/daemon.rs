@@ -21,7 +21,7 @@ pub struct Daemon {
     out: PathBuf,
 }
 
-/// How a daemon ended, with all it said.
+/// End of a daemon, with all it said.
 #[derive(Debug)]
 pub struct Ended {
     pub line: String,
@@ -63,12 +63,12 @@ impl Daemon {
         self.child.id()
     }
 
-    /// What it said so far.
+    /// Returns what the daemon said so far.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.out).unwrap_or_default()
     }
 
-    /// How it ended, if it did.
+    /// Returns how the daemon ended, if it did.
     pub fn ended(&mut self) -> Option<Ended> {
         let status = self.child.try_wait().expect("it is our child")?;
         Some(Ended { line: self.line.clone(), code: exit_code(status), said: self.said() })

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use ureq::http::{Method, Request};
 
-/// What came back.
+/// Answer to a call.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,
@@ -64,14 +64,14 @@ impl Api {
         self.call("POST", path, query, &[])
     }
 
-    /// One call below `/api/v1`, with parameters in the query and a form as the body. A client that
-    /// waits longer than two minutes fails the test.
+    /// Makes one call below `/api/v1`, with parameters in the query and a form as the body. A
+    /// client that waits longer than two minutes fails the test.
     pub fn call(&self, method: &str, path: &str, query: Fields<'_>, form: Fields<'_>) -> Answer {
         self.try_call(method, path, query, form)
             .unwrap_or_else(|error| panic!("{method} {path} was not answered: {error}"))
     }
 
-    /// As [`call`](Api::call), where there may be no answer at all.
+    /// Calls as [`call`](Api::call) does, where there may be no answer at all.
     pub fn try_call(
         &self,
         method: &str,

@@ -17,6 +17,7 @@
 )]
 
 mod daemon;
+pub mod exit;
 mod hello;
 mod http;
 mod keeper;

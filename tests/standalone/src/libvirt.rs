@@ -50,7 +50,7 @@ impl Libvirt {
         self.script("uri").ok().trim().to_owned()
     }
 
-    /// What stands at `/run/libvirt` for this libvirtd.
+    /// Directory that stands at `/run/libvirt` for this libvirtd.
     pub fn run_directory(&self) -> PathBuf {
         self.dir.join("run")
     }
@@ -88,7 +88,7 @@ fn pid_in(file: &Path) -> Option<u32> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// What program a living process runs; `None` also for a dead one that nobody has asked about yet.
+/// Program that a living process runs; `None` also for a dead one that nobody has asked about yet.
 fn exe(pid: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }

@@ -20,9 +20,9 @@ use crate::libvirt::Libvirt;
 use crate::program::{Output, built, host_name, program, run};
 use crate::wait::eventually;
 
-/// In a cluster the node takes this machine's own libvirt and directories, so ours are put in their
-/// place, for the daemon's eyes only. The host's name becomes one that resolves to where ZooKeeper
-/// listens on every machine.
+/// Script that gives a node of a cluster its own machine. The node takes this machine's own libvirt
+/// and directories, so ours are put in their place, for the daemon's eyes only. The host's name
+/// becomes one that resolves to where ZooKeeper listens on every machine.
 const IN_PLACE_OF_THE_MACHINES_OWN: &str = r#"
 mkdir -p /run/libvirt "$0/lv/run" "$0/var"
 mount --bind "$0/lv/run" /run/libvirt
@@ -31,14 +31,14 @@ hostname localhost
 exec "$@"
 "#;
 
-/// What a test wants otherwise than usual.
+/// Settings of a test that are not the usual ones.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Seconds; `None` leaves the default of 5.
     pub keepalive_interval: Option<u32>,
     /// Seconds a guest has to obey its power button.
     pub shutdown_timeout: u32,
-    /// Where the store is, below the machine's directory.
+    /// Directory of the store, below the machine's directory.
     pub state: &'static str,
     /// A real ZooKeeper, and each role a process of its own.
     pub cluster: bool,
@@ -55,7 +55,7 @@ impl Default for Settings {
     }
 }
 
-/// Where it all is and how it is called. Fields end in this order.
+/// A machine of a test: its directories and names. Fields end in this order.
 #[derive(Debug)]
 pub struct Machine {
     daemons: BTreeMap<&'static str, Daemon>,
@@ -73,7 +73,7 @@ impl Machine {
         Machine::with(Settings::default())
     }
 
-    /// As [`start`](Machine::start), with `settings`.
+    /// Starts as [`start`](Machine::start) does, with `settings`.
     pub fn with(settings: Settings) -> Machine {
         let mut machine = Machine::prepared(settings);
         machine.libvirt.start();
@@ -144,7 +144,7 @@ impl Machine {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("it is ours");
     }
 
-    /// What `./run` writes, or what a node of a cluster without networks and Ceph has.
+    /// Returns what `./run` writes, or what a node of a cluster without networks and Ceph has.
     pub fn configuration(&self) -> String {
         let mut text = match &self.zookeeper {
             None => format!(
@@ -309,7 +309,7 @@ impl Machine {
         self.daemons.remove(role).unwrap_or_else(|| panic!("no daemon of the role {role} runs"))
     }
 
-    /// What the daemons said, the end of it.
+    /// Returns the end of what the daemons said.
     pub fn said(&self) -> String {
         let mut all = String::new();
         for (role, daemon) in &self.daemons {
@@ -339,7 +339,8 @@ impl Machine {
         self.pvc_with(args, "", |_| {})
     }
 
-    /// As [`pvc`](Machine::pvc), with an input and whatever else is done to the command.
+    /// Runs the client as [`pvc`](Machine::pvc) does, with an input and whatever else is done to
+    /// the command.
     pub fn pvc_with(
         &self,
         args: &[&str],
@@ -395,7 +396,8 @@ impl Machine {
         file
     }
 
-    /// In a cluster there is no Ceph here, and the disk is a file.
+    /// Returns the XML of a guest of `examples/hello`. In a cluster there is no Ceph here, and the
+    /// disk is a file.
     pub fn hello_xml(&self, name: &str) -> String {
         let text = hello_xml(name);
         if !self.settings.cluster {
@@ -448,8 +450,8 @@ impl Machine {
         });
     }
 
-    /// How often the guest has booted, as it counts on its disk. A boot counts when the guest is
-    /// ready: before, it hears neither its power button nor its serial line.
+    /// Number of times that the guest has booted, as it counts on its disk. A boot counts when the
+    /// guest is ready: before, it hears neither its power button nor its serial line.
     pub fn boots(&self, name: &str) -> u32 {
         let text = self.console_text(name);
         let ready = text.rsplit_once("hello: ready").map_or("", |(before, _)| before);
@@ -507,8 +509,8 @@ impl Machine {
 
     // --- Records --------------------------------------------------------------------------------
 
-    /// What operators have entrusted to the store: every key of the tree but the figures, stamps,
-    /// logs and faults that the daemons keep writing.
+    /// Keys that operators have entrusted to the store: every key of the tree but the figures,
+    /// stamps, logs and faults that the daemons keep writing.
     pub fn entrusted(&self) -> BTreeMap<String, String> {
         let is_theirs = |path: &str| {
             let last = path.rsplit('/').next().unwrap_or_default();
@@ -596,7 +598,7 @@ fn cluster_sections(zookeeper: &str) -> String {
     )
 }
 
-/// This machine, and where its ZooKeeper listens: a coordinator by that name alone.
+/// Returns this machine, and where its ZooKeeper listens: a coordinator by that name alone.
 fn nodes_of_the_ring() -> String {
     let hostname =
         std::fs::read_to_string("/proc/sys/kernel/hostname").expect("the kernel knows its name");

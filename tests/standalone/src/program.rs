@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-/// What a program left behind.
+/// Result of a program.
 #[derive(Debug, Clone)]
 pub struct Output {
-    /// What was run, for messages.
+    /// Command that was run, for messages.
     pub command: String,
     /// 128 + signal if a signal ended it, as shells count.
     pub code: i32,
@@ -26,7 +26,8 @@ impl Output {
         &self.stdout
     }
 
-    /// What a program said that must fail with this exit code: both outputs, and never a panic.
+    /// Asserts that the program failed with this exit code, and returns what it said: both outputs,
+    /// and never a panic.
     #[track_caller]
     pub fn fails(&self, code: i32) -> String {
         assert_eq!(self.code, code, "{self}");
@@ -36,7 +37,8 @@ impl Output {
         said
     }
 
-    /// As [`fails`](Output::fails), whatever the code, and with a hint that says what to do.
+    /// Asserts a failure as [`fails`](Output::fails) does, whatever the code, and with a hint that
+    /// says what to do.
     #[track_caller]
     pub fn fails_with_hint(&self) -> String {
         assert_ne!(self.code, 0, "{self}");
@@ -128,7 +130,7 @@ pub fn repository() -> PathBuf {
     here.ancestors().nth(2).expect("this crate is two levels below the top").to_owned()
 }
 
-/// Where cargo put the programs of this build: these tests run from `deps` below it.
+/// Directory in which cargo put the programs of this build: these tests run from `deps` below it.
 pub(crate) fn built() -> PathBuf {
     let test = std::env::current_exe().expect("/proc is there");
     test.ancestors().nth(2).expect("cargo puts tests into `deps`").to_owned()

@@ -18,13 +18,13 @@ use super::layout::{Lab, NodeName};
 use super::{node, process, switch};
 use crate::run;
 
-/// Nothing that `pvc` is asked here takes longer when all is well.
+/// Seconds that nothing that `pvc` is asked here exceeds when all is well.
 const LIMIT_SECONDS: &str = "300";
 
 /// The address that follows the primary role, upstream.
 pub const FLOATING: &str = "10.99.0.250";
 
-/// What `pvc WORDS` prints on `node`, without its progress.
+/// Runs `pvc WORDS` on `node` and returns what it prints, without its progress.
 ///
 /// # Errors
 /// If it fails: what it said.
@@ -37,7 +37,7 @@ pub fn pvc(lab: &Lab, node: &NodeName, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().into())
 }
 
-/// What `pvc WORDS --format json` prints on `node`.
+/// Runs `pvc WORDS --format json` on `node` and returns what it prints.
 pub fn json(lab: &Lab, node: &NodeName, words: &[&str]) -> Result<Value> {
     let text = pvc(lab, node, &[words, &["--format", "json"]].concat())?;
     serde_json::from_str(&text).with_context(|| format!("`pvc {}` prints no JSON", words.join(" ")))
@@ -135,7 +135,7 @@ pub fn api_answers(lab: &Lab) -> bool {
     curl.output().is_ok_and(|output| output.status.success())
 }
 
-/// How a guest of `examples/hello` counts.
+/// Beat that a guest of `examples/hello` counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beat {
     pub count: u64,
@@ -155,7 +155,7 @@ pub fn console(lab: &Lab, guest: &str, node: &str) -> String {
 }
 
 /// Removes what `guest` has shown, so that what it shows from now on is new.
-pub fn forget_console(lab: &Lab, guest: &str) {
+pub fn clear_console(lab: &Lab, guest: &str) {
     for node in lab.nodes() {
         // Most nodes have never run it.
         fs::remove_file(lab.logs(&node.text).join(format!("libvirt/{guest}.log"))).ok();
@@ -277,7 +277,7 @@ pub struct Ping {
     process: std::process::Child,
 }
 
-/// What became of pings.
+/// Result of pings.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pinged {
     pub sent: u32,

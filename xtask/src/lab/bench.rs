@@ -159,7 +159,7 @@ impl Bench {
         for guest in guests {
             let place = ask::running_on(&self.lab, guest);
             if place.is_empty() {
-                ask::forget_console(&self.lab, guest);
+                ask::clear_console(&self.lab, guest);
                 pvc::define_guests(&self.lab, &[guest])?;
                 // It may be there already.
                 self.pvc(asked, &format!("vm move {guest} --target {node}")).ok();

@@ -12,7 +12,7 @@ use super::layout::{Lab, NodeName};
 use super::process::{Process, wait_until};
 use super::{node, switch};
 
-/// What a new BMC lets one in with.
+/// Password of a new BMC.
 const FACTORY_PASSWORD: &str = "factory";
 
 pub const USER: &str = "admin";
@@ -24,19 +24,19 @@ pub const PASSWORD: &str = r#"o'Neil "$1" \o/"#;
 
 const SLOWNESS: Duration = Duration::from_secs(30);
 
-/// What may be wrong with a BMC.
+/// Fault of a BMC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     None,
-    /// It does not answer at all.
+    /// The BMC does not answer at all.
     Dead,
-    /// It answers about the power after [`SLOWNESS`].
+    /// The BMC answers about the power after [`SLOWNESS`].
     Slow,
-    /// It says that the power is off while it is on.
+    /// The BMC says that the power is off while it is on.
     Lies,
-    /// It does not do what it is told, nor say how the power is.
+    /// The BMC does not do what it is told, nor say how the power is.
     Refuses,
-    /// It switches off, but not on again.
+    /// The BMC switches off, but not on again.
     RefusesOn,
 }
 
@@ -117,7 +117,7 @@ pub fn stop(lab: &Lab, node: &NodeName) -> Result<()> {
     Ok(())
 }
 
-/// What `ipmitool` in the switch room hears about the power.
+/// Asks `ipmitool` in the switch room about the power.
 pub fn power_status(lab: &Lab, node: &NodeName) -> Result<String> {
     let output = ipmitool(lab, node, PASSWORD).args(["chassis", "power", "status"]).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());

@@ -11,12 +11,12 @@ use super::{bmc, node, pvc};
 /// A busy machine may take long; a lab that never comes up should still say so.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// One thing a cluster needs: what to say when it is there, on which nodes, and the question.
+/// A thing that a cluster needs: what to say when it is there, on which nodes, and the question.
 struct Part {
     name: &'static str,
     on: On,
     question: &'static str,
-    /// What the answer holds when all is well.
+    /// Text that the answer holds when all is well.
     wanted: &'static str,
 }
 
@@ -24,7 +24,7 @@ struct Part {
 enum On {
     Every,
     Coordinators,
-    /// One coordinator.
+    /// Only the first coordinator.
     First,
 }
 
@@ -148,7 +148,7 @@ fn register_osds(lab: &Lab) -> Result<()> {
     })
 }
 
-/// One line per node and one per part, as they are now.
+/// Prints one line per node and one per part, as they are now.
 pub fn status(lab: &Lab) -> Result<()> {
     ensure!(lab.is_up(), "the lab `{}` is down; `cargo xtask lab up` brings it up", lab.name);
     for each in lab.nodes() {

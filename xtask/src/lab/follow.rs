@@ -1,4 +1,4 @@
-//! What a cluster does about a node that has lost its power, told while it happens.
+//! Report of what a cluster does about a node that has lost its power, while it happens.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ pub fn without_power(lab: &Lab, node: &NodeName, pull: impl FnOnce() -> Result<(
     Ok(())
 }
 
-/// What is so now, a line each.
+/// Facts of now, a line each.
 fn facts(lab: &Lab, witness: &NodeName, node: &NodeName) -> Result<BTreeSet<String>> {
     let record = ask::json(lab, witness, &["node", "info", &node.text])?;
     let mut facts = BTreeSet::from([is(node, text(&record, "daemon_state"))]);

@@ -1,4 +1,4 @@
-//! What a lab is called and where its parts lie.
+//! Names of a lab and the places of its parts.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::run;
 
-/// One lab: a name, a directory, and nodes. Everything it makes outside of its directory (network
+/// A lab: a name, a directory, and nodes. Everything it makes outside of its directory (network
 /// namespaces, cgroups, hosts' names) carries its name, so that labs do not meet.
 #[derive(Clone)]
 pub struct Lab {
@@ -19,7 +19,7 @@ pub struct Lab {
     pub directory: PathBuf,
 }
 
-/// One of the three cables of a node, named by what hangs on its other end.
+/// Cable of a node, one of three, named by what hangs on its other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Network {
     pub name: &'static str,
@@ -36,7 +36,7 @@ pub const NETWORKS: [Network; 3] = [
     Network { name: "storage", device: "ens6", number: 2, mtu: 9000 },
 ];
 
-/// Their names, addresses and BMCs have one digit for the number.
+/// Largest number of nodes: their names, addresses and BMCs have one digit for the number.
 const MOST_NODES: u8 = 9;
 
 /// A node's name and its number, from which its addresses follow.
@@ -56,7 +56,7 @@ impl NodeName {
         Self { text: format!("pvchv{number}"), number }
     }
 
-    /// Where the node's BMC listens, in the upstream network.
+    /// Address at which the node's BMC listens, in the upstream network.
     pub fn bmc_address(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, 99, 0, 200 + self.number)
     }
@@ -119,13 +119,12 @@ impl Lab {
         }
     }
 
-    /// What a namespace or a cgroup of this lab is called. Two checkouts may each have a lab of one
-    /// name.
+    /// Name of a namespace or a cgroup of this lab. Two checkouts may each have a lab of one name.
     pub fn named(&self, part: &str) -> String {
         format!("{}{part}", self.prefix())
     }
 
-    /// What the names of all namespaces and cgroups of this lab begin with.
+    /// Prefix of the names of all namespaces and cgroups of this lab.
     pub fn prefix(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.directory.hash(&mut hasher);

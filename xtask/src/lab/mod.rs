@@ -126,7 +126,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     }
 }
 
-/// What is asked of `up`.
+/// Options of `up`.
 struct Up {
     services: Services,
     with_pvc: bool,
@@ -262,8 +262,8 @@ fn install(lab: &Lab, options: &[&str]) -> Result<()> {
     each_node(&nodes, |node| pvc::install(lab, node))
 }
 
-/// What a lab keeps beside its nodes: who it is, what all nodes share, and a copy of ourselves that
-/// the BMCs call, whatever is built meanwhile.
+/// Prepares what a lab keeps beside its nodes: who it is, what all nodes share, and a copy of
+/// ourselves that the BMCs call, whatever is built meanwhile.
 fn prepare(lab: &Lab, services: Services) -> Result<()> {
     let made = fs::read_to_string(lab.directory.join("services"));
     if made.is_ok_and(|made| made != services.name()) {

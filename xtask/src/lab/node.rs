@@ -12,7 +12,7 @@ use super::process::{Process, wait_until};
 use super::{bmc, cgroup, switch};
 use crate::run::{self, top};
 
-/// Who starts ZooKeeper, libvirt, Ceph and the others when a node boots.
+/// Starter of ZooKeeper, libvirt, Ceph and the others when a node boots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Services {
     /// The lab itself: every service is there, and no PVC.
@@ -35,7 +35,10 @@ impl Services {
 /// somebody pulled the plug. Arguments: base, directory, cgroups, then a program.
 const ENTER: &str = r#"
 base=$1; node=$2; cgroups=$3; shift 3
-for hierarchy in $cgroups; do [ -d "${hierarchy%/*}" ] || continue; mkdir -p "$hierarchy"; echo 0 >"$hierarchy/cgroup.procs"; done
+for hierarchy in $cgroups; do
+    [ -d "${hierarchy%/*}" ] || continue
+    mkdir -p "$hierarchy"; echo 0 >"$hierarchy/cgroup.procs"
+done
 mkdir -p /run/systemd/nspawn; mount -t tmpfs tmpfs /run/systemd/nspawn
 mount -t overlay overlay -o "lowerdir=$base,upperdir=$node/upper,workdir=$node/work" "$node/root"
 status=0; "$@" || status=$?
@@ -162,7 +165,7 @@ pub fn power_on(lab: &Lab, node: &NodeName) -> Result<()> {
     watch(lab, node)
 }
 
-/// What nspawn ends with when the node was told to boot again.
+/// Exit code of nspawn when the node was told to boot again.
 const REBOOT: &str = "133";
 
 /// Has a process of its own see to the node when it ends by itself.
@@ -282,8 +285,8 @@ pub fn inside(lab: &Lab, node: &NodeName, program: &[String]) -> Result<Command>
     Ok(command)
 }
 
-/// What `script` writes to its standard output on the node, or nothing if the node is off or the
-/// script fails or takes more than thirty seconds.
+/// Runs `script` on the node. Returns what it writes to its standard output, or nothing if the node
+/// is off or the script fails or takes more than thirty seconds.
 pub fn ask(lab: &Lab, node: &NodeName, script: &str) -> Option<String> {
     let words = ["timeout", "--signal=KILL", "30", "bash", "-c", script].map(String::from);
     let output = inside(lab, node, &words).ok()?.output().ok()?;
@@ -295,7 +298,7 @@ pub fn answers(lab: &Lab, node: &NodeName) -> bool {
     is_on(lab, node) && !cgroup::is_frozen(lab, node)
 }
 
-/// How far the node has come: `off`, `frozen`, or systemd's own word for it.
+/// State of the node: `off`, `frozen`, or systemd's own word for it.
 pub fn state(lab: &Lab, node: &NodeName) -> String {
     if !is_on(lab, node) {
         return "off".into();

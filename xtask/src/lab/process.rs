@@ -100,10 +100,10 @@ fn state_and_start(pid: u32) -> Option<(char, u64)> {
     Some((state, rest.nth(18)?.parse().ok()?))
 }
 
-/// How many parts of a second the kernel counts in for programs, on every machine that we run on.
+/// Parts of a second in which the kernel counts time for programs, on every machine that we run on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// When the process `pid` began.
+/// Time at which the process `pid` began.
 pub fn started(pid: u32) -> Option<SystemTime> {
     let (state, began) = state_and_start(pid)?;
     let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split(' ').next()?.parse().ok()?;

@@ -57,7 +57,7 @@ pub fn pack(lab: &Lab, release: bool) -> Result<()> {
     Ok(fs::write(lab.directory.join("build"), build)?)
 }
 
-/// What the packages were made from: a `release` build, a `debug` build, or a `foreign` one.
+/// Build that the packages were made from: a `release` build, a `debug` build, or a `foreign` one.
 pub fn build(lab: &Lab) -> Option<String> {
     fs::read_to_string(lab.directory.join("build")).ok()
 }
@@ -91,11 +91,15 @@ const INTRODUCE: &str = r#"
     set -e
     new=$1 number=$2 peer="neighbor 10.99.1.$2 peer-group nodes"
     grep -qw "$new.cluster.lab" /etc/hosts ||
-        printf '10.99.%d.%d %s\n' 1 "$number" "$new.cluster.lab $new" 0 "$number" "$new.upstream.lab" 2 "$number" "$new.storage.lab" >>/etc/hosts
-    grep -q "^  all_nodes: .*$new" /etc/pvc/pvc.conf || sed -i "s/^\(  all_nodes: \[.*\)\]/\1, $new]/" /etc/pvc/pvc.conf
+        printf '10.99.%d.%d %s\n' 1 "$number" "$new.cluster.lab $new" 0 "$number" \
+            "$new.upstream.lab" 2 "$number" "$new.storage.lab" >>/etc/hosts
+    grep -q "^  all_nodes: .*$new" /etc/pvc/pvc.conf ||
+        sed -i "s/^\(  all_nodes: \[.*\)\]/\1, $new]/" /etc/pvc/pvc.conf
     pvcnoded --check-config /etc/pvc/pvc.conf >/dev/null
-    grep -q "$peer" /etc/frr/frr.conf || sed -i "s/^ neighbor nodes timers connect 3/&\n $peer/" /etc/frr/frr.conf
-    ! systemctl is-active --quiet frr || vtysh -c 'configure terminal' -c 'router bgp 65500' -c "$peer"
+    grep -q "$peer" /etc/frr/frr.conf ||
+        sed -i "s/^ neighbor nodes timers connect 3/&\n $peer/" /etc/frr/frr.conf
+    ! systemctl is-active --quiet frr ||
+        vtysh -c 'configure terminal' -c 'router bgp 65500' -c "$peer"
     # Its packet filter is to let the new node in.
     systemctl restart pvcnoded
 "#;
@@ -120,7 +124,7 @@ pub fn start(lab: &Lab) -> Result<()> {
     })
 }
 
-/// How often systemd starts the node daemon in vain until we take it for hopeless.
+/// Number of vain starts of the node daemon by systemd until we take it for hopeless.
 const VAIN_STARTS: u32 = 10;
 
 /// Whether the node daemon runs, or may still come to it.
@@ -181,7 +185,7 @@ pub fn define_guests(lab: &Lab, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What systemd says of the node daemon where it is installed and can be asked.
+/// State of the node daemon as systemd says it, where it is installed and can be asked.
 pub fn state(lab: &Lab, node: &NodeName) -> Option<String> {
     if !lab.part(&node.text).join("installed").exists() || !node::answers(lab, node) {
         return None;

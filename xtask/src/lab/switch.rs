@@ -175,7 +175,7 @@ pub fn network(name: &str) -> Result<Network> {
 }
 
 struct Cable {
-    /// Whose cut it shares: VLANs run through the upstream cable.
+    /// Network whose cut the cable shares: VLANs run through the upstream cable.
     network: &'static str,
     bridge: String,
     device: String,

@@ -14,8 +14,8 @@ use crate::run::{cargo, command, output, run, target, top};
 use recipe::Recipe;
 use tree::Tree;
 
-/// Above every version that the original PVC will ever have: its packages carry the same names, and
-/// `apt upgrade` must not take a node back unasked.
+/// Epoch above every version that the project of PVC 1.0.3 will ever have: its packages carry the
+/// same names, and `apt upgrade` must not take a node back unasked.
 const EPOCH: &str = "1";
 
 #[derive(Debug, PartialEq)]
@@ -98,7 +98,7 @@ fn build(debug: bool) -> Result<()> {
     run(&mut cargo)
 }
 
-/// Where packages are put together.
+/// Directory in which packages are put together.
 struct Work(PathBuf);
 
 impl Drop for Work {
@@ -108,8 +108,8 @@ impl Drop for Work {
 }
 
 impl Work {
-    /// What is made before it is packed: `bin/`, `man/`, `completions/`, `doc/`; and what dpkg's
-    /// tools want to find below `debian/`.
+    /// Gathers what is made before it is packed: `bin/`, `man/`, `completions/`, `doc/`; and what
+    /// dpkg's tools want to find below `debian/`.
     fn gather(&self, programs: &Path, version: &str) -> Result<()> {
         let made = self.0.join("made");
         for directory in ["bin", "doc"] {
@@ -212,8 +212,8 @@ fn remove_others(directory: &Path, name: &str, but: &str) -> Result<()> {
     Ok(())
 }
 
-/// When the last commit was made, in seconds since 1970: what is packed from the same commit gets
-/// the same times. Without git, the time of now.
+/// Time of the last commit, in seconds since 1970: what is packed from the same commit gets the
+/// same times. Without git, the time of now.
 fn commit_time() -> String {
     let git = command("git").args(["log", "-1", "--format=%ct"]).output();
     let told = git

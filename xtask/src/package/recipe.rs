@@ -1,4 +1,4 @@
-//! What goes into a package: the files of `packaging/debian`, read.
+//! Contents of a package: the files of `packaging/debian`, read.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// One package's files, as `packaging/debian/README.md` describes them.
+/// Files of one package, as `packaging/debian/README.md` describes them.
 #[derive(Debug, Default)]
 pub struct Recipe {
     pub name: String,
-    /// Where a file is found, and the directory it goes to.
+    /// Pattern by which a file is found, and the directory it goes to.
     pub install: Vec<(String, PathBuf)>,
-    /// What a link points to, and the link.
+    /// Target of a link, and the link.
     pub links: Vec<(String, PathBuf)>,
     pub directories: Vec<PathBuf>,
     pub units: Vec<Unit>,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn every_daemon_of_the_original_has_a_package_of_its_name() {
+    fn every_daemon_of_pvc_1_0_3_has_a_package_of_its_name() {
         let control = fs::read_to_string(top().join("packaging/debian/control")).unwrap();
         let names = packages(&control);
         for name in ["common", "node", "api", "worker"] {

@@ -11,7 +11,7 @@ use super::recipe::Recipe;
 use crate::run::{command, output, run, top};
 
 pub struct Tree<'a> {
-    /// Where everything is made; see `Work`.
+    /// Directory in which everything is made; see `Work`.
     work: &'a Path,
     recipe: &'a Recipe,
     root: PathBuf,
@@ -67,7 +67,7 @@ impl<'a> Tree<'a> {
         self.write(&directory.join(name), &read(file)?, if program { 0o755 } else { 0o644 })
     }
 
-    /// What Debian's policy wants to find in every package.
+    /// Writes what Debian's policy wants to find in every package.
     fn documents(&self, version: &str) -> Result<()> {
         let doc = Path::new("usr/share/doc").join(&self.recipe.name);
         self.write(
@@ -109,7 +109,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Which files are the administrator's to change, and the checksums of all the others.
+    /// Writes the list of the files that are the administrator's to change, and the checksums of
+    /// all the others.
     fn lists(&self) -> Result<()> {
         let of_tree: Vec<PathBuf> = files_below(&self.root)?
             .into_iter()

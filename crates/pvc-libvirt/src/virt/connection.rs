@@ -5,11 +5,12 @@ use uuid::Uuid;
 
 use super::{Domain, VirtError, c_text, domain, event_loop, library, owned_text};
 
-/// How often a silent peer is asked for a sign of life, and how many answers may be missing.
+/// Seconds between two questions to a silent peer for a sign of life, and number of answers that
+/// may be missing.
 const KEEPALIVE_SECONDS: c_int = 5;
 const KEEPALIVE_MISSES: c_uint = 3;
 
-/// What the event loop's thread says while a connection lives.
+/// Message of the event loop's thread while a connection lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DomainEvent {
     Changed(Uuid),
@@ -19,7 +20,7 @@ pub(crate) enum DomainEvent {
 
 type Listener = Box<dyn Fn(DomainEvent) + Send + Sync>;
 
-/// One connection to a libvirt daemon.
+/// A connection to a libvirt daemon.
 pub(crate) struct Connection {
     pointer: virt_sys::virConnectPtr,
     callbacks: Vec<c_int>,
@@ -31,12 +32,12 @@ unsafe impl Send for Connection {}
 // SAFETY: as above.
 unsafe impl Sync for Connection {}
 
-/// What becomes of a guest when it is there.
+/// Treatment of a guest when it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// It runs, and libvirt ends it when the connection is closed, by whatever that happens.
+    /// The guest runs, and libvirt ends it when the connection is closed, by whatever that happens.
     RunWhileConnected,
-    /// Its CPUs wait.
+    /// The guest's CPUs wait.
     Hold,
 }
 
@@ -157,7 +158,7 @@ impl Connection {
         if done < 0 { Err(VirtError::last()) } else { Ok(version) }
     }
 
-    /// What guests of this host's own architecture may look like, as XML.
+    /// Returns what guests of this host's own architecture may have, as XML.
     pub(crate) fn domain_capabilities(&self, domain_type: &str) -> Result<String, VirtError> {
         let domain_type = c_text(domain_type)?;
         // SAFETY: null stands for the host's defaults; the result is ours.

@@ -142,7 +142,7 @@ impl Domain {
         })
     }
 
-    /// How long the guest may stand still for the last copy of a migration.
+    /// Sets how long the guest may stand still for the last copy of a migration.
     pub(crate) fn set_max_downtime(&self, most: Duration) -> Result<(), VirtError> {
         let milliseconds = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
         // SAFETY: the reference to the guest is ours until `self` is dropped.
@@ -186,7 +186,7 @@ impl Domain {
         }
     }
 
-    /// How far the job is that runs on the guest, if one does.
+    /// Returns the progress of the job that runs on the guest, if one does.
     pub(crate) fn job_progress(&self) -> Result<Option<MigrationProgress>, VirtError> {
         // SAFETY: a record of numbers; libvirt fills it.
         let mut info: virt_sys::virDomainJobInfo = unsafe { std::mem::zeroed() };
@@ -248,7 +248,7 @@ pub(super) unsafe fn uuid_of(domain: virt_sys::virDomainPtr) -> Result<Uuid, Vir
     Ok(Uuid::from_bytes(bytes))
 }
 
-/// One figure about a guest.
+/// A figure about a guest.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Param {
     Signed(i64),

@@ -3,7 +3,7 @@ use std::fmt;
 
 use super::library;
 
-/// What libvirt said about the last call that failed on this thread.
+/// Error of libvirt about the last call that failed on this thread.
 #[derive(Debug, Clone)]
 pub(crate) struct VirtError {
     code: u32,
@@ -11,7 +11,7 @@ pub(crate) struct VirtError {
     message: String,
 }
 
-/// As much as a caller distinguishes.
+/// Kinds of errors, as far as callers distinguish them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The connection is gone or was never there.
@@ -86,7 +86,7 @@ impl VirtError {
     }
 }
 
-/// What libvirt says when QEMU ends while it is started; what QEMU printed, if anything, follows.
+/// Messages of libvirt when QEMU ends while it is started; what QEMU printed, if anything, follows.
 const ENDINGS: [&str; 5] = [
     "unexpectedly closed the monitor",
     "process exited while connecting to monitor",

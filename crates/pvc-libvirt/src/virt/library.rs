@@ -73,40 +73,71 @@ fn functions() -> &'static Functions {
 functions! {
     fn virConnectClose(conn: virConnectPtr) -> c_int;
     fn virConnectDomainEventDeregisterAny(conn: virConnectPtr, callback_id: c_int) -> c_int;
-    fn virConnectDomainEventRegisterAny(conn: virConnectPtr, dom: virDomainPtr, event_id: c_int, cb: virConnectDomainEventGenericCallback, opaque: *mut c_void, freecb: virFreeCallback) -> c_int;
-    fn virConnectGetAllDomainStats(conn: virConnectPtr, stats: c_uint, ret_stats: *mut *mut virDomainStatsRecordPtr, flags: c_uint) -> c_int;
-    fn virConnectGetDomainCapabilities(conn: virConnectPtr, emulatorbin: *const c_char, arch: *const c_char, machine: *const c_char, virttype: *const c_char, flags: c_uint) -> *mut c_char;
+    fn virConnectDomainEventRegisterAny(
+        conn: virConnectPtr, dom: virDomainPtr, event_id: c_int,
+        cb: virConnectDomainEventGenericCallback, opaque: *mut c_void, freecb: virFreeCallback
+    ) -> c_int;
+    fn virConnectGetAllDomainStats(
+        conn: virConnectPtr, stats: c_uint, ret_stats: *mut *mut virDomainStatsRecordPtr,
+        flags: c_uint
+    ) -> c_int;
+    fn virConnectGetDomainCapabilities(
+        conn: virConnectPtr, emulatorbin: *const c_char, arch: *const c_char,
+        machine: *const c_char, virttype: *const c_char, flags: c_uint
+    ) -> *mut c_char;
     fn virConnectGetLibVersion(conn: virConnectPtr, lib_ver: *mut c_ulong) -> c_int;
     fn virConnectGetVersion(conn: virConnectPtr, hv_ver: *mut c_ulong) -> c_int;
     fn virConnectIsAlive(conn: virConnectPtr) -> c_int;
     fn virConnectOpen(name: *const c_char) -> virConnectPtr;
-    fn virConnectRegisterCloseCallback(conn: virConnectPtr, cb: virConnectCloseFunc, opaque: *mut c_void, freecb: virFreeCallback) -> c_int;
+    fn virConnectRegisterCloseCallback(
+        conn: virConnectPtr, cb: virConnectCloseFunc, opaque: *mut c_void, freecb: virFreeCallback
+    ) -> c_int;
     fn virConnectSetKeepAlive(conn: virConnectPtr, interval: c_int, count: c_uint) -> c_int;
     fn virConnectUnregisterCloseCallback(conn: virConnectPtr, cb: virConnectCloseFunc) -> c_int;
     fn virDomainAbortJob(dom: virDomainPtr) -> c_int;
     fn virDomainAttachDeviceFlags(domain: virDomainPtr, xml: *const c_char, flags: c_uint) -> c_int;
-    fn virDomainBlockResize(dom: virDomainPtr, disk: *const c_char, size: c_ulonglong, flags: c_uint) -> c_int;
-    fn virDomainCreateXML(conn: virConnectPtr, xml_desc: *const c_char, flags: c_uint) -> virDomainPtr;
+    fn virDomainBlockResize(
+        dom: virDomainPtr, disk: *const c_char, size: c_ulonglong, flags: c_uint
+    ) -> c_int;
+    fn virDomainCreateXML(
+        conn: virConnectPtr, xml_desc: *const c_char, flags: c_uint
+    ) -> virDomainPtr;
     fn virDomainDestroyFlags(domain: virDomainPtr, flags: c_uint) -> c_int;
     fn virDomainDetachDeviceFlags(domain: virDomainPtr, xml: *const c_char, flags: c_uint) -> c_int;
     fn virDomainFree(domain: virDomainPtr) -> c_int;
     fn virDomainGetID(domain: virDomainPtr) -> c_uint;
     fn virDomainGetJobInfo(dom: virDomainPtr, info: virDomainJobInfoPtr) -> c_int;
-    fn virDomainGetMetadata(domain: virDomainPtr, type_: c_int, uri: *const c_char, flags: c_uint) -> *mut c_char;
+    fn virDomainGetMetadata(
+        domain: virDomainPtr, type_: c_int, uri: *const c_char, flags: c_uint
+    ) -> *mut c_char;
     fn virDomainGetName(domain: virDomainPtr) -> *const c_char;
-    fn virDomainGetState(domain: virDomainPtr, state: *mut c_int, reason: *mut c_int, flags: c_uint) -> c_int;
+    fn virDomainGetState(
+        domain: virDomainPtr, state: *mut c_int, reason: *mut c_int, flags: c_uint
+    ) -> c_int;
     fn virDomainGetUUID(domain: virDomainPtr, uuid: *mut c_uchar) -> c_int;
     fn virDomainGetXMLDesc(domain: virDomainPtr, flags: c_uint) -> *mut c_char;
     fn virDomainIsActive(dom: virDomainPtr) -> c_int;
     fn virDomainLookupByUUIDString(conn: virConnectPtr, uuid: *const c_char) -> virDomainPtr;
-    fn virDomainMigrate3(domain: virDomainPtr, dconn: virConnectPtr, params: virTypedParameterPtr, nparams: c_uint, flags: c_uint) -> virDomainPtr;
-    fn virDomainMigrateSetMaxDowntime(domain: virDomainPtr, downtime: c_ulonglong, flags: c_uint) -> c_int;
-    fn virDomainOpenConsole(dom: virDomainPtr, dev_name: *const c_char, st: virStreamPtr, flags: c_uint) -> c_int;
+    fn virDomainMigrate3(
+        domain: virDomainPtr, dconn: virConnectPtr, params: virTypedParameterPtr, nparams: c_uint,
+        flags: c_uint
+    ) -> virDomainPtr;
+    fn virDomainMigrateSetMaxDowntime(
+        domain: virDomainPtr, downtime: c_ulonglong, flags: c_uint
+    ) -> c_int;
+    fn virDomainOpenConsole(
+        dom: virDomainPtr, dev_name: *const c_char, st: virStreamPtr, flags: c_uint
+    ) -> c_int;
     fn virDomainResume(domain: virDomainPtr) -> c_int;
-    fn virDomainSetMetadata(domain: virDomainPtr, type_: c_int, metadata: *const c_char, key: *const c_char, uri: *const c_char, flags: c_uint) -> c_int;
+    fn virDomainSetMetadata(
+        domain: virDomainPtr, type_: c_int, metadata: *const c_char, key: *const c_char,
+        uri: *const c_char, flags: c_uint
+    ) -> c_int;
     fn virDomainShutdownFlags(domain: virDomainPtr, flags: c_uint) -> c_int;
     fn virDomainStatsRecordListFree(stats: *mut virDomainStatsRecordPtr);
-    fn virEventAddTimeout(frequency: c_int, cb: virEventTimeoutCallback, opaque: *mut c_void, ff: virFreeCallback) -> c_int;
+    fn virEventAddTimeout(
+        frequency: c_int, cb: virEventTimeoutCallback, opaque: *mut c_void, ff: virFreeCallback
+    ) -> c_int;
     fn virEventRegisterDefaultImpl() -> c_int;
     fn virEventRunDefaultImpl() -> c_int;
     fn virGetLastError() -> virErrorPtr;
@@ -117,6 +148,9 @@ functions! {
     fn virStreamNew(conn: virConnectPtr, flags: c_uint) -> virStreamPtr;
     fn virStreamRecv(st: virStreamPtr, data: *mut c_char, nbytes: usize) -> c_int;
     fn virStreamSend(st: virStreamPtr, data: *const c_char, nbytes: usize) -> c_int;
-    fn virTypedParamsAddString(params: *mut virTypedParameterPtr, nparams: *mut c_int, maxparams: *mut c_int, name: *const c_char, value: *const c_char) -> c_int;
+    fn virTypedParamsAddString(
+        params: *mut virTypedParameterPtr, nparams: *mut c_int, maxparams: *mut c_int,
+        name: *const c_char, value: *const c_char
+    ) -> c_int;
     fn virTypedParamsFree(params: virTypedParameterPtr, nparams: c_int);
 }

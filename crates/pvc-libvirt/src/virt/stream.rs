@@ -49,7 +49,7 @@ impl Stream {
         Ok(heard)
     }
 
-    /// How many of `bytes` were taken.
+    /// Sends some of `bytes`. Returns how many were taken.
     fn send(&self, bytes: &[u8]) -> Result<usize, VirtError> {
         if bytes.is_empty() {
             return Ok(0);

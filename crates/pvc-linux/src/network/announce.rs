@@ -53,7 +53,8 @@ fn gratuitous_arp(mac: Mac, address: Ipv4Addr, operation: u16) -> Vec<u8> {
 /// A neighbour advertisement that nobody asked for (RFC 4861 §4.4, §7.2.6).
 fn unsolicited_advertisement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
     let mut advertisement = vec![136, 0, 0, 0]; // type, code, and room for the checksum
-    advertisement.extend([0x20, 0, 0, 0]); // override what was known; from no router, to nobody's question
+    // Flags: override what was known; from no router, to nobody's question.
+    advertisement.extend([0x20, 0, 0, 0]);
     advertisement.extend(address.octets());
     advertisement.extend([2, 1]); // option: target's link-layer address, one unit of 8 bytes
     advertisement.extend(mac);
@@ -110,7 +111,8 @@ pub struct FrameSocket {
 }
 
 impl FrameSocket {
-    /// On the link with this index, of the network namespace that the calling thread is in.
+    /// Opens a socket on the link with this index, of the network namespace that the calling thread
+    /// is in.
     pub fn open(index: u32) -> io::Result<Self> {
         // Protocol 0: it only sends, and no frame of others is ever queued for it.
         let socket = socket(

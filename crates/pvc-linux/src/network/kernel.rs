@@ -1,4 +1,4 @@
-//! One question to the kernel at a time, over a netlink socket of its own.
+//! Questions to the kernel, one to the kernel at a time, over a netlink socket of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -22,7 +22,7 @@ use rtnetlink::packet_route::route::{
 use rtnetlink::{Error, Handle, RouteMessageBuilder};
 use tokio::task::JoinSet;
 
-/// How long the kernel may take. It answers at once, unless something holds its lock on all links.
+/// Time that the kernel may take. It answers at once, unless something holds its lock on all links.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Asks the kernel on a fresh connection. `what` says what is asked for: `set the MTU of `ens4``.

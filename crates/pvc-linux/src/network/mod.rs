@@ -1,4 +1,4 @@
-//! This machine's network, asked and changed over netlink.
+//! Network of this machine, asked and changed over netlink.
 
 mod abilities;
 mod announce;
@@ -28,12 +28,12 @@ use rtnetlink::{
 use announce::FrameSocket;
 use kernel::{ask, errno, index_of, refused_with, unless};
 
-/// How often an address is announced, and the pause between: short, because somebody waits for it,
-/// and more than once, because a frame may get lost.
+/// Number of times that an address is announced, and the pause between: short, because somebody
+/// waits for it, and more than once, because a frame may get lost.
 const ANNOUNCEMENTS: u32 = 2;
 const ANNOUNCEMENT_PAUSE: Duration = Duration::from_millis(15);
 
-/// This machine's network: that of the network namespace that the calling thread is in.
+/// Network of this machine: that of the network namespace that the calling thread is in.
 #[derive(Debug, Clone)]
 pub struct LinuxNetwork {
     settings: PathBuf,
@@ -44,7 +44,7 @@ impl LinuxNetwork {
         Self::at("/proc/sys")
     }
 
-    /// With another folder in the place of `/proc/sys`.
+    /// Makes a network with another folder in the place of `/proc/sys`.
     pub fn at(settings: impl Into<PathBuf>) -> Self {
         LinuxNetwork { settings: settings.into() }
     }
@@ -133,13 +133,14 @@ async fn change(
     ask(what, async |handle| handle.link().set(message).execute().await.map_err(errno)).await
 }
 
-/// How long the kernel keeps an address, in whole seconds.
+/// Time for which the kernel keeps an address, in whole seconds.
 struct Lifetime(u32);
 
 impl Lifetime {
     const FOREVER: Lifetime = Lifetime(u32::MAX);
 
-    /// Never longer than `lifetime`; the kernel knows no shorter one than a second.
+    /// Rounds a time to a lifetime: never longer than `lifetime`; the kernel knows no shorter one
+    /// than a second.
     fn of(lifetime: Duration) -> Lifetime {
         Lifetime(u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX).max(1))
     }

@@ -29,24 +29,24 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// The longest that a BMC may take for a step.
 const BMC_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long the store may take for a note.
+/// Time that the store may take for a note.
 const NOTE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How many VMs are recovered at once.
+/// Number of VMs that are recovered at once.
 const RESCUES_AT_ONCE: usize = 16;
 
-/// How long the storage may take for the locks of one VM.
+/// Time that the storage may take for the locks of one VM.
 const FREE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long a recovery may take in all before it is begun anew with what is left.
+/// Time that a recovery may take in all before it is begun anew with what is left.
 const RECOVER_DEADLINE: Duration = Duration::from_secs(600);
 
-/// What became of a step.
+/// Result of a step.
 pub(super) enum Ended {
     /// Done, or no longer called for: the next look shows which.
     Done,
-    /// What the BMC said of the power, if anything.
-    Heard(Option<bool>),
+    /// Answer of the BMC about the power, if there was any.
+    Power(Option<bool>),
     CutOff,
     MayBeCutOff,
     NotCutOff,
@@ -165,14 +165,14 @@ impl Actor {
     async fn ask_power(&self, node: &NodeName) -> Ended {
         let is_on = match self.bmc(node) {
             Some(bmc) => self.shared.ports.power.is_on(&bmc).await,
-            None => return Ended::Heard(None),
+            None => return Ended::Power(None),
         };
         match is_on {
-            Ok(is_on) => Ended::Heard(Some(is_on)),
+            Ok(is_on) => Ended::Power(Some(is_on)),
             Err(error) => {
                 tracing::warn!(%node, %error, "the silent node's BMC does not say whether its \
                                                power is on");
-                Ended::Heard(None)
+                Ended::Power(None)
             }
         }
     }
@@ -509,8 +509,8 @@ impl Actor {
         }
     }
 
-    /// What is recorded of this fence, to be added to. Nothing is, if it was a legacy peer that
-    /// suspected the node.
+    /// The record of this fence, to be added to. It is empty if it was a legacy peer that suspected
+    /// the node.
     fn note_of(&self, record: &NodeRecord) -> FenceNote {
         let view = self.shared.store.view();
         let begun = view.nodes.get(&record.name).and_then(|now| now.present_fence()).cloned();
@@ -539,7 +539,7 @@ impl Actor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
     Yes,
-    /// It is no longer called for.
+    /// The step is no longer called for.
     Superseded,
     No,
 }
@@ -551,11 +551,11 @@ struct Freed {
     outcome: Result<(), Locked>,
 }
 
-/// Why a volume's locks could not be freed.
+/// Reason for which the locks of a volume could not be freed.
 enum Locked {
     /// Somebody has it who is not known to be dead.
     Foreign(String),
-    /// For a reason that may pass.
+    /// A reason that may pass.
     NotYet(String),
     /// The node is no longer dead.
     Superseded,
@@ -582,7 +582,8 @@ fn at_stamp<'a>(
     (record.daemon_state == state && record.keepalives == stamp).then_some(record)
 }
 
-/// What is written of a VM whose locks are free, or of one that `foreign` says why they are not.
+/// Changes to the record of a VM whose locks are free, or of one that `foreign` says why they are
+/// not.
 fn outcome(
     record: &VmRecord,
     victim: &NodeName,
@@ -611,8 +612,8 @@ fn outcome(
     }
 }
 
-/// One that was on its way, and is to be placed anew later, keeps nothing where it went: others may
-/// be given that now.
+/// Calls back a VM that was on its way and is to be placed anew later: it keeps nothing where it
+/// went: others may be given that now.
 fn called_back(record: &VmRecord, victim: &NodeName) -> Vec<VmChange> {
     if record.is_assigned_to(victim) {
         return Vec::new();
@@ -624,7 +625,7 @@ fn called_back(record: &VmRecord, victim: &NodeName) -> Vec<VmChange> {
 /// A step that did not come to an end, in the words of its kind.
 pub(super) fn late(step: &Step) -> Ended {
     match step {
-        Step::AskPower => Ended::Heard(None),
+        Step::AskPower => Ended::Power(None),
         Step::CutPower { .. } => Ended::NotCutOff,
         Step::Recover { .. } => Ended::NotRecovered,
         Step::PowerOn => Ended::NotSwitchedOn,
@@ -645,7 +646,7 @@ fn take_role(cluster: &Cluster, record: &NodeRecord, changes: &mut Changes) {
     }
 }
 
-/// It is to run on node `to`, and to come home later.
+/// Has the VM run on node `to`, and to come home later.
 fn runs_on(record: &VmRecord, victim: &NodeName, to: &NodeName) -> Vec<VmChange> {
     let home = record.last_node.as_ref().unwrap_or(victim);
     let last_node = (home != to).then(|| home.clone());

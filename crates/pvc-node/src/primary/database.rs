@@ -8,16 +8,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
 
-/// How often a database that does not obey is asked in quick succession.
+/// Number of quick attempts at a database that does not obey.
 const TRIES: u32 = 5;
 
-/// How long it is left alone in between.
+/// Time for which it is left alone in between.
 const REST: Duration = Duration::from_secs(5);
 
-/// As [`REST`], once it has been asked so often: what hinders it may be gone in an hour.
+/// Time as [`REST`], once it has been asked so often: what hinders it may be gone in an hour.
 const LONG_REST: Duration = Duration::from_secs(60);
 
-/// How long one attempt may take.
+/// Time that one attempt may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Moves the leader here at the beginning of each term as primary, until `shutdown`.

@@ -1,5 +1,19 @@
-//! One hand-over, carried out: what [`pvc_model::primary::handover`] says, with real locks and
-//! addresses.
+//! Hand-over of the primary role, carried out: what [`pvc_model::primary::handover`] says, with
+//! real locks and addresses.
+//!
+//! Two nodes exchange addresses over a store that either of them may lose, and no address may be on
+//! both (I12). The machine of the model gives one action after the other and is told whether it
+//! succeeded: wait for the writer, or for a reader behind the own lock; lock; take or leave a duty;
+//! unlock. A wait ends early when the facts change (the other one has ended, fallen silent, or
+//! begun anew), so the machine decides on facts that hold now.
+//!
+//! Why a cut is safe, by the place where it falls. A lock that comes free says only that its
+//! session ended, not that its holder has let go: before it takes addresses a candidate asks
+//! whether the holder is clear of them (`has_let_go`), and if that cannot be found out, it takes
+//! nothing. A holder that dies, stands still or loses the store is no danger for longer than the
+//! lease that its kernel has on each address. A candidate that loses its claim in the middle takes
+//! nothing more and breaks off; what it has taken is let go of as by anybody who is not named by
+//! the key. What neither of them has is vacant, and vacancies are for [`super`] to fill.
 
 use std::time::Duration;
 
@@ -13,13 +27,13 @@ use pvc_store::{ChangeError, Changes, ConfigChange, RoleLocks, StoreError};
 use super::{peers, role};
 use crate::shared::Shared;
 
-/// How long giving back a lock may take before it goes on in the background.
-const GOODBYE: Duration = Duration::from_secs(2);
+/// Time that giving back a lock may take before it goes on in the background.
+const RELEASE: Duration = Duration::from_secs(2);
 
-/// How long a new primary waits for the database before it says that it is there.
+/// Time for which a new primary waits for the database before it says that it is there.
 const DATABASE: Duration = Duration::from_secs(10);
 
-/// Between two attempts to make an address go.
+/// Time between two attempts to make an address go.
 const LEAVE_AGAIN: Duration = Duration::from_secs(2);
 
 const API: &str = "pvcapid.service";
@@ -29,7 +43,7 @@ fn is_of_addresses(duty: Duty) -> bool {
     matches!(duty, Duty::Upstream | Duty::Inner)
 }
 
-/// One node's part in a hand-over.
+/// The part of one node in a hand-over.
 pub(crate) struct Exchange<'a> {
     shared: &'a Shared,
     locks: RoleLocks,
@@ -37,7 +51,7 @@ pub(crate) struct Exchange<'a> {
     /// The holder, for a candidate. A holder finds its candidate in the records.
     peer: Option<NodeName>,
     peer_repairs: bool,
-    /// Under which a candidate does all this.
+    /// Lock under which a candidate does all this.
     claim: Option<&'a LockGuard>,
     lock: Option<LockGuard>,
 }
@@ -194,13 +208,13 @@ impl<'a> Exchange<'a> {
         // A task of its own, so that a lock that takes long to be given back is given back all the
         // same.
         let released = tokio::spawn(lock.release());
-        if self.shared.within(GOODBYE, released).await.is_none() {
+        if self.shared.within(RELEASE, released).await.is_none() {
             tracing::debug!("a lock of the hand-over is given back later");
         }
     }
 
-    /// What the kernel refuses to give up it takes away by itself when its lease is over, and the
-    /// other node is kept waiting until then.
+    /// Gives up a duty. An address that the kernel refuses to give up it takes away by itself when
+    /// its lease is over, and the other node is kept waiting until then.
     async fn leave(&self, duty: Duty) -> bool {
         let over = self.shared.now() + role::longest_lease(self.shared);
         while !role::leave(self.shared, duty).await {

@@ -11,19 +11,19 @@ use tokio_util::sync::CancellationToken;
 use super::role;
 use crate::shared::Shared;
 
-/// How often it is looked whether this node still has the right to be primary.
+/// Time between two looks at whether this node still has the right to be primary.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How often the kernel is told that the addresses may stay, and is asked again to let go of what
-/// is to go.
+/// Time between two renewals of the addresses' leases, and between two requests to the kernel to
+/// let go of what is to go.
 const RENEW: Duration = Duration::from_secs(1);
 
-/// After how long without a sign of life the store is asked for one. What the kernel is told is
+/// Time without a sign of life after which the store is asked for one. What the kernel is told is
 /// counted from the last, so this leaves it most of a session's time, should this program be held
 /// up.
 const ASK_AFTER: Duration = Duration::from_secs(3);
 
-/// How long the store may take to give a sign of life.
+/// Time that the store may take to give a sign of life.
 const PROBE: Duration = Duration::from_secs(2);
 
 /// Watches until `shutdown`.
@@ -53,10 +53,10 @@ async fn watch(shared: &Shared, renewed: &mut Duration) {
         return;
     }
     // The keepalive's stamps are signs of life; this is for when they are late, or rare.
-    if role::unheard_for(shared) > ASK_AFTER.min(shared.settings.session_timeout / 3) {
+    if role::silent_for(shared) > ASK_AFTER.min(shared.settings.session_timeout / 3) {
         let sent = shared.now();
         if shared.within(PROBE, answers(shared)).await == Some(true) {
-            shared.role.heard(sent);
+            shared.role.store_answered(sent);
         }
     }
     if shared.now().saturating_sub(*renewed) >= RENEW {

@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
 
-/// How often they are listened to, also when nothing changes.
+/// Time between two looks at the peers, also when nothing changes.
 pub(super) const EVERY: Duration = Duration::from_millis(500);
 
-/// How long the store may take to say whether a daemon is announced.
+/// Time that the store may take to say whether a daemon is announced.
 const ASK: Duration = Duration::from_secs(2);
 
 /// Listens until `shutdown`.
@@ -31,7 +31,7 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-/// What is known of the others, with what `cluster` says of them.
+/// Returns what is known of the others, with what `cluster` says of them.
 pub(super) fn seen<'a>(shared: &'a Shared, cluster: &Cluster) -> MutexGuard<'a, Peers> {
     let mut peers = shared.role.peers();
     peers.look(cluster, shared.is_connected(), shared.now());

@@ -1,4 +1,4 @@
-//! What a node has of the primary role: the floating addresses, and the right to them.
+//! The primary role on a node: the floating addresses, and the right to them.
 //!
 //! The right ends when the store may have given the role to somebody else, which this node cannot
 //! see while it is cut off. So everything here asks how long ago the store was last heard, and the
@@ -23,13 +23,13 @@ use crate::shared::Shared;
 const DUTIES: [Duty; 5] =
     [Duty::Upstream, Duty::Inner, Duty::Metadata, Duty::Gateways, Duty::Services];
 
-/// How long the kernel may take for one address.
+/// Time that the kernel may take for one address.
 const KERNEL: Duration = Duration::from_secs(3);
 
-/// What takes the kernel longer than this is done again: see [`lease`].
+/// Time after which a lease that the kernel was slow to grant is done again: see [`lease`].
 const PROMPT: Duration = Duration::from_millis(500);
 
-/// How often an address that stays is asked to go.
+/// Number of times that an address that stays is asked to go.
 const TRIES: u32 = 3;
 
 #[derive(Debug, Default)]
@@ -37,27 +37,28 @@ struct State {
     taken: BTreeSet<Duty>,
     /// The addresses of these duties that the kernel refuses, with what it says.
     refused: BTreeMap<IpNet, String>,
-    /// What of it is to go: it may still be here, and is not to be kept.
+    /// Duties that are to go: their addresses may still be here, and is not to be kept.
     leaving: BTreeSet<Duty>,
     /// Whether it is known what a former life left here.
     has_looked: bool,
     /// Whether this daemon is on its way out: it takes nothing any more.
     is_closed: bool,
-    /// When the last request was sent that the store has answered, if any has been; monotonic.
-    heard: Option<Duration>,
+    /// Time at which the last request was sent that the store has answered, if any has been;
+    /// monotonic.
+    answered: Option<Duration>,
 }
 
-/// This node's part in the primary role.
+/// The part of this node in the primary role.
 #[derive(Debug)]
 pub(crate) struct Role {
     state: Mutex<State>,
     session_timeout: Duration,
-    /// What this node has seen of the other coordinators.
+    /// State of the other coordinators, as this node has seen it.
     peers: Mutex<Peers>,
-    /// Whoever changes addresses does so alone: one who lets go must not be overtaken by one who
+    /// Turn of whoever changes addresses, alone: one who lets go must not be overtaken by one who
     /// takes.
     turn: tokio::sync::Mutex<()>,
-    /// Which term of serving this is; 0 while there is none.
+    /// Number of the current term as primary; 0 while there is none.
     pub term: watch::Sender<u64>,
     /// The last term for which the database's leader is here, or was asked for in vain.
     pub database_settled: watch::Sender<u64>,
@@ -80,7 +81,7 @@ impl Role {
         self.state().has_looked
     }
 
-    /// From now on nothing of it is taken here. A takeover that is under way comes to nothing.
+    /// Ends taking anything of the role here. A takeover that is under way comes to nothing.
     pub fn close(&self) {
         self.state().is_closed = true;
     }
@@ -104,7 +105,7 @@ impl Role {
         DUTIES.iter().all(|duty| state.taken.contains(duty) && !state.leaving.contains(duty))
     }
 
-    /// What of the role should be here and is not, in words.
+    /// Names the duties that should be here and are not, in words.
     pub fn lacks(&self) -> Option<String> {
         let state = self.state();
         let all: Vec<String> =
@@ -124,31 +125,31 @@ impl Role {
     /// The store has answered a request that was sent then. After too long a silence that gives
     /// nothing back: what was here may be somebody else's, and is to go until the role is taken
     /// again.
-    pub fn heard(&self, sent: Duration) {
+    pub fn store_answered(&self, sent: Duration) {
         let mut state = self.state();
-        let silence = state.heard.map_or(Duration::ZERO, |heard| sent.saturating_sub(heard));
+        let silence = state.answered.map_or(Duration::ZERO, |last| sent.saturating_sub(last));
         if must_let_go(silence, self.session_timeout) {
             let taken = state.taken.clone();
             state.leaving.extend(taken);
         }
-        state.heard = state.heard.max(Some(sent));
+        state.answered = state.answered.max(Some(sent));
     }
 
-    /// What this node has of the role and may keep.
+    /// Duties of the role that this node has and may keep.
     fn kept(&self) -> BTreeSet<Duty> {
         let state = self.state();
         state.taken.difference(&state.leaving).copied().collect()
     }
 }
 
-/// For how long this node has had no word from the store.
-pub(crate) fn unheard_for(shared: &Shared) -> Duration {
-    shared.role.state().heard.map_or(Duration::MAX, |heard| shared.now().saturating_sub(heard))
+/// Time for which this node has had no word from the store.
+pub(crate) fn silent_for(shared: &Shared) -> Duration {
+    shared.role.state().answered.map_or(Duration::MAX, |sent| shared.now().saturating_sub(sent))
 }
 
 /// Whether this node has lost the right to the role by not hearing from the store.
 pub(crate) fn is_cut_off(shared: &Shared) -> bool {
-    must_let_go(unheard_for(shared), shared.settings.session_timeout)
+    must_let_go(silent_for(shared), shared.settings.session_timeout)
 }
 
 /// Takes what is here already for taken: addresses of a former life. If the kernel does not say
@@ -174,7 +175,7 @@ pub(crate) async fn adopt(shared: &Shared) {
     shared.role.state().taken.extend(found.iter().map(|floating| floating.duty));
 }
 
-/// How long the kernel keeps an address at most that it is not asked to keep any more.
+/// Longest time for which the kernel keeps an address that it is not asked to keep any more.
 pub(crate) fn longest_lease(shared: &Shared) -> Duration {
     shared.settings.session_timeout + LEASE_MARGIN
 }
@@ -198,7 +199,7 @@ pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
     for floating in addresses(shared, duty) {
         let brought = bring(shared, floating).await;
         shared.role.note(floating.address, &brought);
-        all &= told(floating, "taken", brought);
+        all &= log_result(floating, "taken", brought);
     }
     all
 }
@@ -220,7 +221,7 @@ pub(crate) async fn leave_what_stays(shared: &Shared) {
     }
 }
 
-/// For whoever has the turn.
+/// Gives up a duty; for whoever has the turn.
 async fn leave_in_turn(shared: &Shared, duty: Duty) -> bool {
     shared.role.state().leaving.insert(duty);
     let gone = leave_now(shared, duty).await;
@@ -248,7 +249,7 @@ async fn leave_now(shared: &Shared, duty: Duty) -> bool {
     let mut all = true;
     for floating in addresses(shared, duty) {
         shared.role.state().refused.remove(&floating.address);
-        all &= told(floating, "removed", remove(shared, floating).await);
+        all &= log_result(floating, "removed", remove(shared, floating).await);
     }
     all
 }
@@ -270,14 +271,15 @@ pub(crate) async fn renew(shared: &Shared) {
         if here {
             let renewed = lease(shared, floating).await;
             if renewed.is_err() {
-                told(floating, "renewed", renewed);
+                log_result(floating, "renewed", renewed);
             }
         } else {
             let brought = bring(shared, floating).await;
             // What the kernel keeps refusing is tried each time, and told once: see `Role::lacks`.
             if shared.role.note(floating.address, &brought) || brought.is_ok() {
-                tracing::warn!(address = %floating.address, link = floating.link, "a floating address was gone");
-                told(floating, "put back", brought);
+                let FloatingAddress { address, link, .. } = floating;
+                tracing::warn!(%address, link, "a floating address was gone");
+                log_result(floating, "put back", brought);
             }
         }
     }
@@ -321,7 +323,7 @@ async fn lease(shared: &Shared, floating: &FloatingAddress) -> Result<(), Networ
 }
 
 async fn tell_kernel(shared: &Shared, floating: &FloatingAddress) -> Result<(), NetworkError> {
-    let right = shared.settings.session_timeout.saturating_sub(unheard_for(shared));
+    let right = shared.settings.session_timeout.saturating_sub(silent_for(shared));
     let work =
         shared.ports.network.lease_address(&floating.link, floating.address, right + LEASE_MARGIN);
     bounded(shared, "add an address", work).await
@@ -348,7 +350,7 @@ async fn bounded(
     shared.within(KERNEL, work).await.unwrap_or_else(|| Err(late()))
 }
 
-fn told(floating: &FloatingAddress, done: &str, result: Result<(), NetworkError>) -> bool {
+fn log_result(floating: &FloatingAddress, done: &str, result: Result<(), NetworkError>) -> bool {
     let FloatingAddress { address, link, .. } = floating;
     match result {
         Ok(()) => {
@@ -379,9 +381,9 @@ mod tests {
     fn what_was_held_through_too_long_a_silence_is_not_kept_when_the_store_is_heard_again() {
         for (silence, is_kept) in [(9, true), (10, false), (34, false)] {
             let role = Role::new(SESSION);
-            role.heard(at(100));
+            role.store_answered(at(100));
             role.state().taken.extend(DUTIES);
-            role.heard(at(100 + silence));
+            role.store_answered(at(100 + silence));
             assert_eq!(!role.kept().is_empty(), is_kept, "after {silence} s");
             assert_eq!(role.holds_all(), is_kept, "after {silence} s");
             assert!(role.holds(), "it is still to go");
@@ -392,7 +394,7 @@ mod tests {
     fn what_a_former_life_left_is_kept_when_the_store_is_heard_for_the_first_time() {
         let role = Role::new(SESSION);
         role.state().taken.extend(DUTIES);
-        role.heard(at(100));
+        role.store_answered(at(100));
         assert!(role.holds_all());
     }
 }

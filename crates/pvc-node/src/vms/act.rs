@@ -29,13 +29,13 @@ use crate::shared::{GuestFacts, Shared};
 /// forget.
 pub(super) const DEADLINE: Duration = Duration::from_secs(120);
 
-/// How long reading about a guest may take.
-const LEARN_DEADLINE: Duration = Duration::from_secs(15);
+/// Time that reading about a guest may take.
+const OBSERVE_DEADLINE: Duration = Duration::from_secs(15);
 
-/// How soon locks that could not be freed are tried again.
+/// Time until locks that could not be freed are tried again.
 const FREE_AGAIN: Duration = Duration::from_secs(5);
 
-/// What became of something begun.
+/// Result of a task that was begun.
 pub(super) enum Ended {
     Started,
     /// The guest was killed while it was being started.
@@ -48,45 +48,46 @@ pub(super) enum Ended {
     Done,
     /// The order changed meanwhile; nothing was done.
     Superseded,
-    /// It could not be tried, for a reason that may pass.
+    /// The step could not be tried, for a reason that may pass.
     Later,
-    /// It was handed over to this node, and is looked after until that has taken notice. `written`
-    /// is the write that says so, if there was one.
+    /// The guest was handed over to this node, and is looked after until that has taken notice.
+    /// `written` is the write that says so, if there was one.
     Left {
         to: NodeName,
         written: Option<i32>,
     },
-    /// What was done aside of the VM's own work is over.
+    /// A task that is not the VM's own work is over.
     Aside,
-    /// What could be read about a guest. `vnc` is where its display listens, if it could be asked.
+    /// Facts that could be read about a guest. `vnc` is where its display listens, if it could be
+    /// asked.
     Observed {
         facts: Option<GuestFacts>,
         vnc: Option<String>,
     },
 }
 
-/// Why a step was not done.
+/// Reason for which a step was not done.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
-    /// It will not work however often it is tried: the VM fails with this reason.
+pub(super) enum StepError {
+    /// The step will not work however often it is tried: the VM fails with this reason.
     #[error("{0}")]
-    Hopeless(String),
-    /// It may be the lock of a dead node, of which those who fence it free the VM.
+    Permanent(String),
+    /// The lock may be that of a dead node, of which those who fence it free the VM.
     #[error(
         "RBD lock {lock} on volume {volume} may be freed in a moment: a dead node's VMs are being \
          recovered"
     )]
     BeingFreed { lock: String, volume: VolumeId },
-    /// Its node is asked to free it, by being seen to need it.
+    /// The lock's node is asked to free it, by being seen to need it.
     #[error(
         "RBD lock {lock} ({address}) on volume {volume} is one of node `{node}`, which is to free \
          it"
     )]
     HeldBy { lock: String, address: String, volume: VolumeId, node: NodeName },
-    /// It may be running: never started a second time.
+    /// The VM may be running: never started a second time.
     #[error("node `{node}` says that it runs the VM, {why}")]
     Elsewhere { node: NodeName, why: String },
-    /// It may work the next time.
+    /// The step may work the next time.
     #[error("it took longer than {seconds} s")]
     TooSlow { seconds: u64 },
     #[error(transparent)]
@@ -97,26 +98,26 @@ pub(super) enum Trouble {
     Store(#[from] pvc_store::StoreError),
 }
 
-impl Trouble {
+impl StepError {
     /// The reason to write to the record, if trying again is useless.
     fn reason(&self, shared: &Shared) -> Option<String> {
         match self {
-            Trouble::Hopeless(reason) => Some(reason.clone()),
-            Trouble::HeldBy { lock, address, volume, node } => Some(format!(
+            StepError::Permanent(reason) => Some(reason.clone()),
+            StepError::HeldBy { lock, address, volume, node } => Some(format!(
                 "Could not safely free RBD lock {lock} ({address}) on volume {volume}: node \
                  {node}, whose it is, has not freed \
                  it within {} s. Something else on {node} may use the volume; if not, flush the \
                  VM's locks by hand",
                 ASKED.as_secs()
             )),
-            Trouble::Hypervisor(HypervisorError::Refused { why }) => {
+            StepError::Hypervisor(HypervisorError::Refused { why }) => {
                 Some(with_advice(why, shared.settings.core_networks.as_ref(), shared.name()))
             }
-            Trouble::Storage(StorageError::NoVolume { volume }) => Some(format!(
+            StepError::Storage(StorageError::NoVolume { volume }) => Some(format!(
                 "volume `{volume}` does not exist; create it, or take the disk out with `pvc vm \
                  volume remove`"
             )),
-            Trouble::Storage(StorageError::NoPool { pool }) => {
+            StepError::Storage(StorageError::NoPool { pool }) => {
                 Some(format!("pool `{pool}` does not exist; create it with `pvc storage pool add`"))
             }
             _ => None,
@@ -129,7 +130,7 @@ pub(super) struct Actor {
     pub shared: Arc<Shared>,
     pub starts: Arc<Semaphore>,
     pub others: Arc<Semaphore>,
-    /// For guests on their way from here.
+    /// Slots for guests on their way from here.
     pub sends: Arc<Semaphore>,
     /// Ends what would take longer than the daemon has left.
     pub ending: CancellationToken,
@@ -163,8 +164,8 @@ impl Actor {
     }
 
     /// Looks after a VM that was sent from here.
-    pub async fn care(self, vm: Uuid, to: NodeName, written: Option<i32>) -> Ended {
-        send::care(self.shared, self.ending, vm, to, written).await;
+    pub async fn watch_sent(self, vm: Uuid, to: NodeName, written: Option<i32>) -> Ended {
+        send::watch_sent(self.shared, self.ending, vm, to, written).await;
         Ended::Aside
     }
 
@@ -176,7 +177,11 @@ impl Actor {
                 // A lock of somebody else is that node's own affair.
                 Some(
                     Ok(())
-                    | Err(Trouble::Hopeless(_) | Trouble::BeingFreed { .. } | Trouble::HeldBy { .. }),
+                    | Err(
+                        StepError::Permanent(_)
+                        | StepError::BeingFreed { .. }
+                        | StepError::HeldBy { .. },
+                    ),
                 ) => return Ended::Done,
                 Some(Err(error)) => {
                     tracing::warn!(vm = record.name, %error, "what the guest may have left locked \
@@ -199,12 +204,12 @@ impl Actor {
             _ => {
                 let _slot = self.others.acquire().await.expect("the semaphore is never closed");
                 let done = self.shared.within(DEADLINE, self.try_step(planned, record)).await;
-                done.unwrap_or(Err(Trouble::TooSlow { seconds: DEADLINE.as_secs() }))
+                done.unwrap_or(Err(StepError::TooSlow { seconds: DEADLINE.as_secs() }))
             }
         };
         match done {
             Ok(ended) => ended,
-            Err(Trouble::Hypervisor(error @ HypervisorError::Died { .. })) => {
+            Err(StepError::Hypervisor(error @ HypervisorError::Died { .. })) => {
                 tracing::warn!(vm = planned.name, %error, "the guest is started again");
                 Ended::Died
             }
@@ -224,7 +229,11 @@ impl Actor {
         }
     }
 
-    async fn try_step(&self, planned: &Planned, record: &Arc<VmRecord>) -> Result<Ended, Trouble> {
+    async fn try_step(
+        &self,
+        planned: &Planned,
+        record: &Arc<VmRecord>,
+    ) -> Result<Ended, StepError> {
         if !still_ordered(&*self.shared.store.fresh().await?, record) {
             return Ok(Ended::Superseded);
         }
@@ -296,9 +305,9 @@ impl Actor {
         }
     }
 
-    /// Why the VM would not start again, if it is to be restarted: asked as long as its guest is
-    /// well.
-    async fn cannot_restart(&self, record: &VmRecord) -> Result<Option<String>, Trouble> {
+    /// Reason for which the VM would not start again, if it is to be restarted: asked as long as
+    /// its guest is well.
+    async fn cannot_restart(&self, record: &VmRecord) -> Result<Option<String>, StepError> {
         if record.state != VmState::Restart {
             return Ok(None);
         }
@@ -370,10 +379,10 @@ impl Actor {
     }
 
     /// Reads what a running guest really has.
-    pub async fn learn(self, guest: Guest) -> Ended {
+    pub async fn observe(self, guest: Guest) -> Ended {
         let vm = guest.uuid;
         let nothing = Ended::Observed { facts: None, vnc: None };
-        match caught(self.shared.within(LEARN_DEADLINE, self.read(guest))).await {
+        match caught(self.shared.within(OBSERVE_DEADLINE, self.read(guest))).await {
             Ok(read) => read.unwrap_or(nothing),
             Err(_) => {
                 tracing::error!(%vm, "a guest could not be looked at by a bug of this program");
@@ -425,14 +434,14 @@ pub(super) fn still_ordered(cluster: &Cluster, planned_on: &VmRecord) -> bool {
     })
 }
 
-/// Where the serial console of a VM is logged. The name is a record's and may be older than our
-/// rules for names: it must not lead out of the folder.
+/// Path of the file to which the serial console of a VM is logged. The name is a record's and may
+/// be older than our rules for names: it must not lead out of the folder.
 pub(super) fn console_log_path(folder: &Path, name: &str) -> PathBuf {
     let safe: String = name.chars().map(|c| if c == '/' || c == '\0' { '_' } else { c }).collect();
     folder.join(format!("{safe}.log"))
 }
 
-/// What the hypervisor said, and what to do about it where it is known. `networks` are those
+/// Joins what the hypervisor said, and what to do about it where it is known. `networks` are those
 /// between the nodes, where this daemon makes them.
 fn with_advice(why: &str, networks: Option<&CoreNetworks>, node: &NodeName) -> String {
     let bridge = why
@@ -497,7 +506,7 @@ mod tests {
         );
     }
 
-    /// What is said of a missing bridge, without the words of libvirt.
+    /// Advice about a missing bridge, without the words of libvirt.
     fn advice(bridge: &str, networks: Option<&CoreNetworks>) -> String {
         let why = format!("Cannot get interface MTU on '{bridge}': No such device");
         let said = with_advice(&why, networks, &NodeName::new("hv1"));

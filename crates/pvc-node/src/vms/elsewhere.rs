@@ -1,8 +1,8 @@
-//! What other nodes say they run, and whether it is so.
+//! Guests that other nodes say they run, and whether it is so.
 //!
-//! A node of ours takes a guest that is gone from its list within a pass. A daemon of the older
-//! kind may keep it there until it is restarted, so its hypervisor is asked, as for a move: not
-//! knowing is not the same as nothing running.
+//! A node of ours takes a guest that is gone from its list within a pass. A legacy peer may keep it
+//! there until it is restarted, so its hypervisor is asked, as for a move: not knowing is not the
+//! same as nothing running.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
 use pvc_model::vm::plan::{may_be_outdated, runners};
 
-use super::act::Trouble;
+use super::act::StepError;
 use crate::shared::Shared;
 
-/// How long after the first answer a hypervisor is asked again: a legacy daemon that restarts a
-/// guest is without it for a moment.
+/// Time after the first answer at which a hypervisor is asked again: a legacy daemon that restarts
+/// a guest is without it for a moment.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// How long a hypervisor may take to answer.
+/// Time that a hypervisor may take to answer.
 const ANSWER: Duration = Duration::from_secs(15);
 
 /// Refuses a start as long as another node may have the guest, running or held.
@@ -26,7 +26,7 @@ pub(super) async fn check_elsewhere(
     shared: &Shared,
     view: &Cluster,
     vm: Uuid,
-) -> Result<(), Trouble> {
+) -> Result<(), StepError> {
     let all: Vec<&NodeRecord> = runners(view, vm, shared.name()).collect();
     if all.is_empty() {
         return Ok(());
@@ -46,8 +46,8 @@ pub(super) async fn check_elsewhere(
     Ok(())
 }
 
-async fn check_one(shared: &Shared, other: &NodeRecord, vm: Uuid) -> Result<(), Trouble> {
-    let is_there = |why: String| Err(Trouble::Elsewhere { node: other.name.clone(), why });
+async fn check_one(shared: &Shared, other: &NodeRecord, vm: Uuid) -> Result<(), StepError> {
+    let is_there = |why: String| Err(StepError::Elsewhere { node: other.name.clone(), why });
     if !may_be_outdated(other) {
         return is_there("which is to end it first".to_owned());
     }

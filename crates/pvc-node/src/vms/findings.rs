@@ -1,4 +1,4 @@
-//! What is found and not acted on: told once in the log, and kept up as a fault.
+//! Findings that are not acted on: reported once in the log, and kept up as a fault.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use pvc_role::Alarm;
 
 use crate::shared::Shared;
 
-/// How long something must be so before it is called a fault: records and guests change one after
-/// the other.
+/// Time for which something must be so before it is called a fault: records and guests change one
+/// after the other.
 const TIME_LIMIT: Duration = Duration::from_secs(15);
 
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Findings {
                 *known = Known::new(name, finding);
             }
             known.finding = finding.clone();
-            let is_news = !known.alarm.was_told();
+            let is_news = !known.alarm.was_reported();
             let Some(finding) = known.alarm.due(Some(finding), now) else { continue };
             let message = message(shared, *uuid, name, finding);
             if is_news {
@@ -62,7 +62,7 @@ impl Findings {
     fn forget_the_gone(&mut self, found: &BTreeMap<Uuid, (String, Finding)>) {
         self.known.retain(|uuid, known| {
             let stays = found.contains_key(uuid);
-            if !stays && known.alarm.was_told() {
+            if !stays && known.alarm.was_reported() {
                 tracing::info!(vm = known.name, "what was wrong with the VM is over");
             }
             stays
@@ -83,7 +83,7 @@ fn fault_kind(finding: &Finding) -> Option<&'static str> {
     }
 }
 
-/// What it is and what to do about it.
+/// Describes the finding and what to do about it.
 fn message(shared: &Shared, uuid: Uuid, name: &str, finding: &Finding) -> String {
     let node = shared.name();
     match finding {

@@ -14,13 +14,13 @@ use pvc_model::vm::VmRecord;
 use pvc_model::vm::volumes::{OwnLock, node_at, own_lock, rivals, runs_on};
 use pvc_ports::{Guest, GuestRun, HypervisorError, StorageError, VolumeLock};
 
-use super::act::Trouble;
+use super::act::StepError;
 use crate::shared::Shared;
 
 /// Frees the locks that guests which are gone left on the VM's volumes: an earlier life of this
 /// node, or one that ended on its way to another. A lock of somebody else means that the VM may run
 /// there: never freed here.
-pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result<(), Trouble> {
+pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result<(), StepError> {
     let storage = &shared.ports.storage;
     // Known before the locks are asked for: what is freed meanwhile is not taken for somebody's.
     let view = shared.store.view();
@@ -47,7 +47,7 @@ pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result
                 OwnLock::Shared => {}
                 OwnLock::InUse(other) => {
                     let node = shared.name();
-                    return Err(Trouble::Hopeless(format!(
+                    return Err(StepError::Permanent(format!(
                         "its volume `{volume}` is in use by VM `{other}`, which runs on node \
                          `{node}`"
                     )));
@@ -64,14 +64,14 @@ pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result
     Ok(())
 }
 
-fn held_elsewhere(view: &Cluster, volume: VolumeId, lock: VolumeLock) -> Trouble {
+fn held_elsewhere(view: &Cluster, volume: VolumeId, lock: VolumeLock) -> StepError {
     let VolumeLock { id: lock, address, .. } = lock;
     if fence::is_recovering(view) {
-        return Trouble::BeingFreed { lock, volume };
+        return StepError::BeingFreed { lock, volume };
     }
     match node_at(view, &address) {
-        Some(node) => Trouble::HeldBy { lock, address, volume, node: node.name.clone() },
-        None => Trouble::Hopeless(format!(
+        Some(node) => StepError::HeldBy { lock, address, volume, node: node.name.clone() },
+        None => StepError::Permanent(format!(
             "Could not safely free RBD lock {lock} ({address}) on volume {volume}; stop VM and \
              flush locks manually: no node of \
              this version has that address, and one of an older version cannot be asked to free it"
@@ -85,7 +85,7 @@ pub(super) async fn check_rivals(
     shared: &Shared,
     view: &Cluster,
     record: &VmRecord,
-) -> Result<(), Trouble> {
+) -> Result<(), StepError> {
     let mut here = None;
     for (other, volume) in rivals(view, record) {
         let here: &BTreeMap<Uuid, Guest> = match &here {
@@ -95,7 +95,7 @@ pub(super) async fn check_rivals(
         let runs_here = here.get(&other.uuid).is_some_and(|guest| guest.run != GuestRun::Created);
         let there = runs_on(view, other.uuid).filter(|node| *node != shared.name());
         if let Some(node) = runs_here.then_some(shared.name()).or(there) {
-            return Err(Trouble::Hopeless(format!(
+            return Err(StepError::Permanent(format!(
                 "its volume `{volume}` is in use by VM `{}`, which runs on node `{node}`",
                 other.name
             )));

@@ -1,4 +1,4 @@
-//! Being handed a guest by another node: the effects behind [`pvc_model::vm::moving`], receiver's
+//! Receiving of a guest from another node: the effects behind [`pvc_model::vm::moving`], receiver's
 //! side.
 
 use std::sync::Arc;
@@ -20,33 +20,33 @@ use super::condition;
 use super::elsewhere::check_elsewhere;
 use crate::shared::Shared;
 
-/// How long the turn may be somebody else's.
+/// Time for which the turn may be somebody else's.
 const TURN_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long the sender may take to queue up.
+/// Time that the sender may take to queue up.
 const SENDER_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a guest may be here without running when its sender has left.
+/// Time for which a guest may be here without running when its sender has left.
 const HELD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How long the store may take for a word about it.
+/// Time that the store may take for a report of the move.
 const SAY: Duration = Duration::from_secs(5);
 
 /// The record asks for something else by now, or this daemon ends.
 struct OrderChanged;
 
-/// Why nothing is known.
+/// Reason for which nothing is known.
 #[derive(Debug, thiserror::Error)]
-enum Blind {
+enum Unknown {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
     Hypervisor(#[from] HypervisorError),
 }
 
-/// One VM on its way here.
+/// Receiver of one VM on its way here.
 pub(super) struct Receiver {
     shared: Arc<Shared>,
     ending: CancellationToken,
@@ -82,7 +82,8 @@ impl Receiver {
         ended
     }
 
-    /// Where nobody runs the VM there is no sender that could be old.
+    /// Finds what kind of peer sends. Where nobody runs the VM there is no sender that could be a
+    /// legacy peer.
     async fn who_sends(&self) -> Result<Peer, StoreError> {
         match runs_elsewhere(&self.shared.store.view(), self.vm, self.shared.name()) {
             Some(sender) if !self.shared.store.has_our_daemon(&sender).await? => {
@@ -170,7 +171,7 @@ impl Receiver {
         }
     }
 
-    async fn look(&self) -> Result<Arrival, Blind> {
+    async fn look(&self) -> Result<Arrival, Unknown> {
         let view = self.shared.store.fresh().await?;
         let guests = self.shared.ports.hypervisor.guests().await?;
         let guest = guests.get(&self.vm).map(|guest| condition(guest.run));
@@ -193,8 +194,8 @@ impl Receiver {
     }
 
     /// Nobody has queued to send it. If no node has it any more, whatever a legacy peer lists, it
-    /// is started here: it was on its way here. A sender of the older kind may have been busy when
-    /// it heard of it, and is told again.
+    /// is started here: it was on its way here. A legacy sender may have been busy when the order
+    /// reached it, and is asked again.
     async fn nobody_sends(&self) -> Ended {
         let view = match self.shared.store.fresh().await {
             Ok(view) => view,
@@ -221,7 +222,7 @@ impl Receiver {
             Ok(self.change(state, ""))
         };
         let said = match is_elsewhere {
-            true => "the older node that has the VM does not send it; it is asked once more",
+            true => "the legacy peer that has the VM does not send it; it is asked once more",
             false => "no node has the VM any more; it is started here",
         };
         self.write(write, said).await

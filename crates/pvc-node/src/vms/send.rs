@@ -1,8 +1,26 @@
 //! Handing a guest over to another node: the effects behind [`pvc_model::vm::moving`], sender's
 //! side.
 //!
-//! Whatever happens in between, the order in the record is what counts: a change of it ends the
-//! copying, and what is to be done then is for the next pass to decide.
+//! The guest must run on one node at most (I1), and go on somewhere, although either daemon,
+//! hypervisor or host may fail at any moment, and libvirt may not know how its last call ended. The
+//! order of the steps:
+//!
+//! 1. The lock on the record, so that nobody writes another order unseen; then the turn, once the
+//!    receiver has had it: it is ready.
+//! 2. `transport`, from a fresh view each time round: copy live, a few times at most; or power off,
+//!    where that is allowed; or give up, and the record says again that the VM stays here. The copy
+//!    is told to be held on its target before it begins, if the receiver is one of ours.
+//! 3. After a copy that has come through: `handed-over` is written, on the condition that the VM is
+//!    still to be moved. After one that has failed: both hypervisors are asked what there is.
+//! 4. The locks are released when the receiver has said that it has the VM.
+//!
+//! Why a cut is safe, by the place where it falls. Before the copy nothing has left. During it the
+//! order in the record counts: a change of it ends the copying, and the next pass, of this daemon
+//! or of its successor, finds in the guest's own state whether it runs here or is held. Between the
+//! copy and `handed-over` what is held on the target runs only if this node says so, and what is
+//! held here goes on only if the target was asked, or can only hold. After `handed-over` the guest
+//! is the receiver's alone. Nothing is ever ended because a lock was lost, and towards a legacy
+//! peer, whose copy runs at once, a hypervisor that does not answer means that nothing is done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,69 +45,69 @@ use super::act::{Ended, one_line};
 use super::locks::free_own_locks;
 use crate::shared::Shared;
 
-/// How long each lock on the record may be somebody else's: a legacy API holds it for half a
+/// Time for which each lock on the record may be somebody else's: a legacy API holds it for half a
 /// second.
 const RECORD_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a guest that is to be moved may be held.
+/// Time for which a guest that is to be moved may be held.
 const HELD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long the other node may take to get ready, and then to let us have the turn.
+/// Time that the other node may take to get ready, and then to let us have the turn.
 const READY_TIME_LIMIT: Duration = Duration::from_secs(30);
 const TURN_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Between two live attempts.
+/// Time between two live attempts.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
 
-/// How long the hypervisor may take to begin.
+/// Time that the hypervisor may take to begin.
 const BEGIN: Duration = Duration::from_secs(30);
 
-/// How long the end of a migration may take after it was asked for.
+/// Time that the end of a migration may take after it was asked for.
 const ABORT_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often that is asked for.
+/// Time between two requests for that end.
 const ABORT_AGAIN: Duration = Duration::from_secs(2);
 
-/// How long a migration may stand still: the other hypervisor may be frozen, or the other host
-/// without power.
+/// Time for which a migration may stand still: the other hypervisor may be frozen, or the other
+/// host without power.
 const STALLED: Duration = Duration::from_secs(60);
 
-/// How long it may while the guest is held here for the last of it, and the other side answers:
+/// The same time while the guest is held here for the last of it, and the other side answers:
 /// nobody is served meanwhile.
 const HELD_STALLED: Duration = STALLED.saturating_mul(5);
 
-/// How often the progress is told.
+/// Time between two reports of the progress.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// How often a guest that shuts down is looked at, and how often its power button is pressed.
+/// Time between two looks at a guest that shuts down, and between two presses of its power button.
 const LOOK: Duration = Duration::from_millis(500);
 const PRESS_EVERY: Duration = Duration::from_secs(15);
 
-/// How long the store may take for a word about it.
+/// Time that the store may take for a report of the move.
 const SAY: Duration = Duration::from_secs(5);
 
-/// How long the store may take no word of a move, and the other node's daemon be away, until the
-/// copying is given up: a guest that arrives would wait for them. A daemon that is restarted is
+/// Time for which the store may take no word of a move, and the other node's daemon be away, until
+/// the copying is given up: a guest that arrives would wait for them. A daemon that is restarted is
 /// back by then.
-const UNHEARD: Duration = Duration::from_secs(8);
+const UNREPORTED: Duration = Duration::from_secs(8);
 const AWAY: Duration = Duration::from_secs(15);
 
-/// How long the storage may take to free what a guest left behind that ended on its way.
+/// Time that the storage may take to free what a guest left behind that ended on its way.
 const FREE: Duration = Duration::from_secs(30);
 
-/// How long the record stays locked after the guest has left, until its new node says so.
+/// Time for which the record stays locked after the guest has left, until its new node says so.
 const NOTICE: Duration = Duration::from_secs(5);
 
-/// How long nobody may take notice of a guest that has arrived until its sender says so.
+/// Time for which nobody may take notice of a guest that has arrived until its sender says so.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// How long a sender looks after what it has sent.
-const CARE: Duration = Duration::from_secs(600);
+/// Time for which a sender looks after what it has sent.
+const WATCH_SENT: Duration = Duration::from_secs(600);
 
 /// The record asks for something else by now, or this daemon ends.
 struct OrderChanged;
 
-/// One VM on its way from here.
+/// Sender of one VM on its way from here.
 pub(super) struct Sender {
     shared: Arc<Shared>,
     ending: CancellationToken,
@@ -97,16 +115,16 @@ pub(super) struct Sender {
     vm: Uuid,
     name: String,
     to: NodeName,
-    /// Where the VM returns to if it stays; `None`: not known.
+    /// Node that the VM returns to if it stays; `None`: not known.
     home: Option<Option<NodeName>>,
     note: MoveNote,
-    /// Since when the store takes no word of the move, and when the other node's daemon was last
-    /// seen to run.
-    unheard: Option<Duration>,
+    /// Time since which the store takes no report of the move, and time at which the other node's
+    /// daemon was last seen to run.
+    unreported: Option<Duration>,
     seen_there: Duration,
 }
 
-/// How an attempt to copy the guest ended.
+/// End of an attempt to copy the guest.
 enum Copied {
     Arrived,
     Failed(Failure),
@@ -165,7 +183,18 @@ impl Sender {
         };
         let locks = shared.store.move_locks(planned.vm);
         let (vm, name, now) = (planned.vm, planned.name.clone(), shared.now());
-        Sender { shared, ending, locks, vm, name, to, home, note, unheard: None, seen_there: now }
+        Sender {
+            shared,
+            ending,
+            locks,
+            vm,
+            name,
+            to,
+            home,
+            note,
+            unreported: None,
+            seen_there: now,
+        }
     }
 
     /// Moves the guest, or leaves it as it is and says so.
@@ -185,9 +214,10 @@ impl Sender {
         ended
     }
 
-    /// Who waits for the record's lock, as a legacy API does with what an operator asked for
-    /// meanwhile, would write at the moment at which the other node says that the guest is there:
-    /// the one or the other would be lost.
+    /// Waits until the other node has taken notice of the guest. Whoever waits for the record's
+    /// lock, as a legacy API does with what an operator asked for meanwhile, would write at the
+    /// moment at which the other node says that the guest is there: the one or the other would be
+    /// lost.
     async fn until_noticed(&self, written: Option<i32>) {
         let noticed = self.shared.until(|view| !is_unnoticed(view, self.vm, &self.to, written));
         if self.shared.within(NOTICE, noticed).await.is_none() {
@@ -200,7 +230,7 @@ impl Sender {
         if let Err(ended) = self.until_runs().await {
             return ended;
         }
-        // An older receiver that finds the turn taken before it had it stops listening.
+        // A legacy receiver that finds the turn taken before it had it stops listening.
         let ready = self.shared.within(READY_TIME_LIMIT, self.locks.until_others(None));
         match self.while_sent(ready).await {
             Err(OrderChanged) => return Ended::Superseded,
@@ -387,7 +417,7 @@ impl Sender {
         if runs_daemon(view, &self.to) && answers { Target::Well } else { Target::Silent }
     }
 
-    /// One live attempt.
+    /// Makes one live attempt.
     async fn copy(&mut self, record: &VmRecord, record_lock: &RecordLock) -> Copied {
         let settings = &self.shared.settings.migration;
         let migration = Migration {
@@ -420,7 +450,10 @@ impl Sender {
         loop {
             let stop = tokio::select! {
                 biased;
-                outcome = job.outcome() => return outcome.map_or_else(|error| Copied::failed(said(&error)), |()| Copied::Arrived),
+                outcome = job.outcome() => return match outcome {
+                    Ok(()) => Copied::Arrived,
+                    Err(error) => Copied::failed(said(&error)),
+                },
                 () = self.order_changed() => Copied::OrderChanged,
                 () = record_lock.until_lost() => Copied::Lost,
                 () = self.shared.sleep(TELL_EVERY) => {
@@ -458,11 +491,11 @@ impl Sender {
         }
     }
 
-    /// Why the guest, if it arrived now, would stand still there for longer than a moment: nobody
-    /// takes the word that hands it over.
+    /// Reason for which the guest, if it arrived now, would stand still there for longer than a
+    /// moment: nobody takes the word that hands it over.
     fn would_be_held_long(&mut self) -> Option<String> {
         let now = self.shared.now();
-        if self.unheard.is_some_and(|since| now.saturating_sub(since) >= UNHEARD) {
+        if self.unreported.is_some_and(|since| now.saturating_sub(since) >= UNREPORTED) {
             return Some("the store takes no word of the move".to_owned());
         }
         if runs_daemon(&self.shared.store.view(), &self.to) {
@@ -590,8 +623,8 @@ impl Sender {
         }
     }
 
-    /// As long as the VM is to be moved at all: who is to have it by now can be sent it by the
-    /// other node.
+    /// Reports the hand-over, as long as the VM is to be moved at all: the node that is to have it
+    /// by now can be sent it by the other node.
     async fn say_handed_over(&mut self) -> Result<(), ChangeError<Superseded>> {
         self.note.why.clear();
         self.note.phase = MovePhase::HandedOver;
@@ -764,9 +797,9 @@ impl Sender {
         let begun = self.shared.now();
         let report = vec![Report::Move(self.vm, self.note.clone())];
         match self.shared.within(SAY, self.shared.store.report(report)).await {
-            Some(Ok(())) => self.unheard = None,
+            Some(Ok(())) => self.unreported = None,
             _ => {
-                self.unheard.get_or_insert(begun);
+                self.unreported.get_or_insert(begun);
                 tracing::debug!(
                     vm = self.name,
                     phase = phase.as_str(),
@@ -776,7 +809,8 @@ impl Sender {
         }
     }
 
-    /// How many bytes were copied and are left, if it copies already.
+    /// Reports the progress. Returns the numbers of bytes that were copied and that are left, if
+    /// the job copies already.
     async fn tell_progress(&mut self, job: &dyn MigrationJob) -> Option<(u64, u64)> {
         if let Some(Ok(Some(progress))) = self.shared.within(SAY, job.progress()).await {
             self.note.seconds = progress.elapsed.as_secs();
@@ -790,8 +824,8 @@ impl Sender {
     }
 }
 
-/// What the last sender from `here` to `to` has noted of the VM's move, if that may have left a
-/// held guest there.
+/// The note that the last sender from `here` to `to` has noted of the VM's move, if that may have
+/// left a held guest there.
 fn left_by(cluster: &Cluster, vm: Uuid, here: &NodeName, to: &NodeName) -> Option<MoveNote> {
     let record = cluster.vms.get(&vm)?;
     let note = record.moving.as_ref()?;
@@ -811,9 +845,9 @@ fn said(error: &HypervisorError) -> String {
 }
 
 /// Looks after a VM that was sent from here until its new node has taken notice: a legacy peer may
-/// have missed its turn, or died in it. `written` is the write of `stop` that says "start it" to an
-/// older one.
-pub(super) async fn care(
+/// have missed its turn, or died in it. `written` is the write of `stop` that says "start it" to
+/// that peer.
+pub(super) async fn watch_sent(
     shared: Arc<Shared>,
     ending: CancellationToken,
     vm: Uuid,
@@ -821,7 +855,7 @@ pub(super) async fn care(
     written: Option<i32>,
 ) {
     let locks = shared.store.move_locks(vm);
-    let end = shared.now() + CARE;
+    let end = shared.now() + WATCH_SENT;
     let mut quiet_since = shared.now();
     while shared.now() < end {
         if !shared.rest(LOOK, &ending).await {

@@ -17,24 +17,25 @@ use pvc_model::vm::plan::Planned;
 use pvc_ports::{Attachment, HypervisorError};
 use pvc_store::VmChange;
 
-use super::act::{Actor, DEADLINE, Ended, Trouble, console_log_path, still_ordered};
+use super::act::{Actor, DEADLINE, Ended, StepError, console_log_path, still_ordered};
 use super::elsewhere::check_elsewhere;
 use super::is_here_for_good;
 use super::locks::{check_rivals, free_own_locks};
 
-/// How long a start waits for a node to free what a guest that is gone has left there. That node
-/// sees that this one has worked on the VM for a while.
+/// Time for which a start waits for a node to free what a guest that is gone has left there. That
+/// node sees that this one has worked on the VM for a while.
 pub(super) const ASKED: Duration = Duration::from_secs(60);
 
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// How long the hypervisor may take to make a guest and to let it run; then it is ended.
+/// Time that the hypervisor may take to make a guest and to let it run; then it is ended.
 const MAKE: Duration = Duration::from_secs(120);
 
-/// How long the store may take for a word about the guest, and to say whether it may run.
+/// Time that the store may take for a report about the guest, and to say whether it may run.
 const LOOK: Duration = Duration::from_secs(15);
 
-/// How often a guest is ended that is still being made although it is not wanted any more.
+/// Time between two attempts to end a guest that is still being made although it is not wanted any
+/// more.
 const END_AGAIN: Duration = Duration::from_secs(30);
 
 impl Actor {
@@ -44,15 +45,15 @@ impl Actor {
         &self,
         planned: &Planned,
         record: &Arc<VmRecord>,
-    ) -> Result<Ended, Trouble> {
+    ) -> Result<Ended, StepError> {
         // Asking others takes its time, and no other start's turn.
         check_elsewhere(&self.shared, &self.shared.store.view(), record.uuid).await?;
         let asked_until = self.shared.now() + ASKED;
         let (slot, prepared) = loop {
             let slot = self.starts.acquire().await.expect("the semaphore is never closed");
             let prepared = self.shared.within(DEADLINE, self.prepare(record)).await;
-            match prepared.unwrap_or(Err(Trouble::TooSlow { seconds: DEADLINE.as_secs() })) {
-                Err(held @ Trouble::HeldBy { .. }) if self.shared.now() < asked_until => {
+            match prepared.unwrap_or(Err(StepError::TooSlow { seconds: DEADLINE.as_secs() })) {
+                Err(held @ StepError::HeldBy { .. }) if self.shared.now() < asked_until => {
                     tracing::info!(vm = record.name, why = %held, "the start waits");
                 }
                 prepared => break (slot, prepared?),
@@ -67,7 +68,7 @@ impl Actor {
         let late = move || drop(slot);
         self.to_its_end(&record, late, hypervisor.start(record.uuid, &xml)).await?;
         let view = self.shared.within(LOOK, self.shared.store.fresh()).await;
-        let view = view.ok_or(Trouble::TooSlow { seconds: LOOK.as_secs() })??;
+        let view = view.ok_or(StepError::TooSlow { seconds: LOOK.as_secs() })??;
         if !says_the_same(&view, &record) {
             tracing::info!(
                 vm = record.name,
@@ -77,7 +78,7 @@ impl Actor {
             return Ok(Ended::Superseded);
         }
         match self.to_its_end(&record, || (), hypervisor.resume(record.uuid)).await {
-            Err(Trouble::Hypervisor(HypervisorError::NoGuest { .. })) => {
+            Err(StepError::Hypervisor(HypervisorError::NoGuest { .. })) => {
                 let why = "it ended before it was let run".to_owned();
                 return Err(HypervisorError::Died { why }.into());
             }
@@ -108,7 +109,7 @@ impl Actor {
     async fn prepare(
         &self,
         planned_on: &VmRecord,
-    ) -> Result<Option<(Arc<VmRecord>, String)>, Trouble> {
+    ) -> Result<Option<(Arc<VmRecord>, String)>, StepError> {
         let Some(mut record) = self.still_ordered(planned_on).await? else { return Ok(None) };
         loop {
             check_rivals(&self.shared, &self.shared.store.view(), &record).await?;
@@ -124,7 +125,10 @@ impl Actor {
         }
     }
 
-    async fn still_ordered(&self, planned_on: &VmRecord) -> Result<Option<Arc<VmRecord>>, Trouble> {
+    async fn still_ordered(
+        &self,
+        planned_on: &VmRecord,
+    ) -> Result<Option<Arc<VmRecord>>, StepError> {
         let view = self.shared.store.fresh().await?;
         Ok(view.vms.get(&planned_on.uuid).filter(|_| still_ordered(&view, planned_on)).cloned())
     }
@@ -136,7 +140,7 @@ impl Actor {
         record: &VmRecord,
         late: impl FnOnce(),
         work: impl Future<Output = Result<(), HypervisorError>>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), StepError> {
         let mut work = pin!(work);
         let mut late = Some(late);
         let mut time_limit = MAKE;
@@ -145,7 +149,7 @@ impl Actor {
                 biased;
                 done = &mut work => return match done {
                     // It was ended by us.
-                    Err(_) if late.is_none() => Err(Trouble::TooSlow { seconds: MAKE.as_secs() }),
+                    Err(_) if late.is_none() => Err(StepError::TooSlow { seconds: MAKE.as_secs() }),
                     done => Ok(done?),
                 },
                 () = self.until_changed(record), if late.is_some() => "its order changed",
@@ -175,7 +179,7 @@ impl Actor {
 
     /// The record's XML with what only this host knows: its emulator, its volumes' places, its
     /// console log.
-    pub(super) async fn xml_for_here(&self, record: &VmRecord) -> Result<String, Trouble> {
+    pub(super) async fn xml_for_here(&self, record: &VmRecord) -> Result<String, StepError> {
         let facts = self.shared.ports.hypervisor.facts().await?;
         let mut volumes = Volumes::default();
         for volume in record.domain.as_ref().map(|domain| domain.volumes()).unwrap_or_default() {
@@ -201,7 +205,7 @@ impl Actor {
             console_log: Some(&console_log),
         };
         let unusable = |error: &dyn std::fmt::Display| {
-            Trouble::Hopeless(format!("the domain XML cannot be used: {error}"))
+            StepError::Permanent(format!("the domain XML cannot be used: {error}"))
         };
         let domain = Domain::parse(&record.xml).map_err(|error| unusable(&error))?;
         domain.for_host(&host).map_err(|error| unusable(&error))

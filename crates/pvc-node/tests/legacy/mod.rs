@@ -1,4 +1,4 @@
-//! Nodes of PVC 1.0.3 beside ours: `pvc_testkit::older` on a tree in memory.
+//! Nodes of PVC 1.0.3 beside ours: `pvc_testkit::legacy` on a tree in memory.
 
 #![allow(dead_code, reason = "each file of tests uses what it needs")]
 
@@ -15,7 +15,7 @@ use pvc_testkit::{FakeHost, MemoryNetwork, ScriptedHypervisor, SeededRandom};
 
 use crate::world::{INTERVAL, World, legacy_node};
 
-/// What a node of PVC 1.0.3 stands on.
+/// Host of a node of PVC 1.0.3.
 pub struct Peer {
     pub name: String,
     pub tree: Arc<dyn Tree>,
@@ -26,8 +26,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// One without a network of its own, whose guests can go to the world's node and come from
-    /// there.
+    /// Makes a peer without a network of its own, whose guests can go to the world's node and come
+    /// from there.
     pub fn new(world: &World, name: &str) -> Peer {
         let hypervisor = Arc::new(ScriptedHypervisor::new());
         hypervisor.add_peer(world.settings.name.as_str(), &world.hypervisor);
@@ -68,7 +68,7 @@ impl Peer {
         LegacyApi::new(&self.ports(world))
     }
 
-    /// Its daemon, which listens from now on; somebody else sends its keepalives.
+    /// Starts its daemon, which listens from now on; somebody else sends its keepalives.
     pub fn listens(&self, world: &World) -> Arc<LegacyPeer> {
         let floating = self.floating.iter().cloned();
         let settings = LegacySettings {

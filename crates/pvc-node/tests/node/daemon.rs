@@ -172,8 +172,7 @@ async fn a_tree_that_was_made_anew_gets_the_node_again_and_guests_run_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tree_that_was_made_anew_gets_the_announcement_again_or_ends_the_daemon_that_lost_its_name()
- {
+async fn a_tree_made_anew_gets_the_announcement_again_or_ends_the_daemon_that_lost_its_name() {
     for is_taken in [false, true] {
         let world = world().await;
         let name = NodeName::new("hv1");

@@ -1,4 +1,4 @@
-//! What is odd harms only itself, and is reported.
+//! Odd input harms only itself, and is reported.
 
 use super::*;
 
@@ -46,7 +46,7 @@ async fn a_guest_without_record_is_left_alone_reported_and_forgotten_when_it_goe
     assert_eq!(world.node().unwrap().figures.domains, 1);
 }
 
-/// As an older cluster may have it: what is asked of our API is refused.
+/// An older cluster may have one: our API refuses it.
 #[tokio::test(start_paused = true)]
 async fn a_vm_on_a_network_between_the_nodes_is_a_fault_that_names_it() {
     let mut world = world().await;

@@ -183,7 +183,7 @@ async fn a_start_that_outlives_its_order_never_lets_the_guest_run() {
 async fn a_node_works_on_a_vm_until_the_hypervisor_is_through_with_its_start() {
     let world = world().await;
     let uuid = world.define(1, VmState::Start).await;
-    // Longer than any patience, and deaf to being ended: until then somebody has to own it.
+    // Longer than any time limit, and deaf to being ended: until then somebody has to own it.
     let endless = Manner {
         start_takes: Duration::from_secs(400),
         is_deaf_at_start: true,

@@ -22,7 +22,7 @@ const FLOATING: [(&str, &str, Duty); 4] = [
     ("169.254.169.254/32", "lo", Duty::Metadata),
 ];
 
-/// As [`FLOATING`]; what is on `lo` may be on several nodes, but should not.
+/// The addresses of [`FLOATING`]; what is on `lo` may be on several nodes, but should not.
 pub fn floating() -> Vec<FloatingAddress> {
     FLOATING
         .map(|(address, link, duty)| FloatingAddress {
@@ -36,7 +36,7 @@ pub fn floating() -> Vec<FloatingAddress> {
 #[derive(Default)]
 struct Seen {
     holders: BTreeMap<IpAddr, BTreeSet<String>>,
-    /// Since when nobody, or more than one, has it.
+    /// Times since which nobody, or more than one, has it.
     unowned_since: BTreeMap<IpAddr, Duration>,
     shared_since: BTreeMap<IpAddr, Duration>,
     longest_gap: Duration,
@@ -44,7 +44,7 @@ struct Seen {
     longest_overlap: Duration,
     announced: BTreeSet<IpAddr>,
     two_allowed: bool,
-    /// Of I12.
+    /// Violations of I12.
     violations: Vec<String>,
 }
 
@@ -68,7 +68,8 @@ impl Segment {
         world.settings.floating = floating();
     }
 
-    /// As [`plug_in`](Segment::plug_in): the links of a node of this name.
+    /// Plugs in as [`plug_in`](Segment::plug_in) does, and returns the links of a node of this
+    /// name.
     pub async fn links_of(self: &Arc<Self>, name: &str) -> Arc<MemoryNetwork> {
         let (segment, name) = (self.clone(), name.to_owned());
         let network = MemoryNetwork::with_watcher(move |change| segment.note(&name, change));
@@ -169,7 +170,7 @@ impl Segment {
         seen.were_nowhere.clear();
     }
 
-    /// From now on two nodes may have one address.
+    /// Allows two nodes to have one address from now on.
     pub fn allow_two_holders(&self) {
         self.seen().two_allowed = true;
     }

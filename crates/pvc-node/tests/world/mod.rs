@@ -1,4 +1,4 @@
-//! One node in a world of its own, on a clock that waits for nobody.
+//! Simulated world of one node, on a clock that waits for nobody.
 
 #![allow(dead_code, reason = "each file of tests uses what it needs")]
 
@@ -25,7 +25,7 @@ use pvc_testkit::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How many daemons were started.
+/// Number of daemons that were started.
 static STARTS: AtomicU32 = AtomicU32::new(1);
 
 pub const INTERVAL: Duration = Duration::from_secs(5);
@@ -87,7 +87,8 @@ impl Daemon {
         outcome
     }
 
-    /// As `kill -9` does it: nothing is said to anybody. The session ends some time later.
+    /// Ends the daemon as `kill -9` does: nothing is said to anybody. The session ends some time
+    /// later.
     pub async fn kill(self) {
         self.task.abort();
         let _ = self.task.await;
@@ -233,7 +234,7 @@ impl World {
         Daemon { connection, session, shutdown, task }
     }
 
-    /// As [`start`](World::start), and waits until the node runs.
+    /// Starts as [`start`](World::start) does, and waits until the node runs.
     pub async fn running(&self) -> Daemon {
         let daemon = self.start().await;
         self.until("the node runs", || {

@@ -6,10 +6,10 @@ use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(10);
 
-/// How long the service manager may take to answer.
+/// Time that the service manager may take to answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long a unit may be down before that is a fault: a restart of it is none.
+/// Time for which a unit may be down before that is a fault: a restart of it is none.
 const AFTER: Duration = Duration::from_secs(60);
 
 const FAULT: &str = "UNIT_DOWN";
@@ -20,7 +20,7 @@ pub async fn run(context: Context, unit: String, end: CancellationToken) {
     let mut turns = context.turns(&end);
     while turns.next(EVERY).await {
         let trouble = trouble(&context, &unit).await;
-        if trouble.is_none() && alarm.was_told() {
+        if trouble.is_none() && alarm.was_reported() {
             context.clear_own(FAULT).await;
         }
         if let Some(why) = alarm.due(trouble, context.now()) {

@@ -1,4 +1,4 @@
-//! What can be true in a story, and whether it is.
+//! Facts that can be true in a story, and whether they are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) enum Fact {
     /// Exactly once, on one of these if there are any.
     Runs(usize, Vec<usize>),
     RunsNowhere(usize),
-    /// It is held there until it has been copied.
+    /// The VM is held there until it has been copied.
     ArrivesOn(usize, usize),
     VmIs(usize, Vec<VmState>),
     FailedBecause(usize, String),
@@ -32,9 +32,9 @@ pub(super) enum Fact {
     /// A machine outside of the cluster has its volume.
     StrangerHasVolume(usize),
     IsUndefined(usize),
-    /// By its record, and if it runs so does its guest.
+    /// The VM has so much memory, by its record, and by its guest if it runs.
     HasMemory(usize, u64),
-    /// So many VMs run there.
+    /// The number of VMs that run there.
     NodeRuns(usize, Number, usize),
     MemoryIsEnough,
     NodeIs(usize, Vec<NodeWord>),
@@ -43,11 +43,11 @@ pub(super) enum Fact {
     WasNeverOff(usize),
     ApiTakesRequests(usize, bool),
     WorkerRuns(usize, bool),
-    /// What its record says of its resources.
+    /// The node has figures of its resources in its record, or has none.
     HasFigures(usize, bool),
-    /// By one of these, as the record of the present fence says.
+    /// The node was fenced by one of these, as the record of the present fence says.
     FencedBy(usize, Vec<usize>),
-    /// One of these, alone.
+    /// One of these nodes, alone, has the addresses.
     HasAddresses(Vec<usize>),
     IsPrimary(Vec<usize>),
     NobodyHasAddresses,
@@ -63,7 +63,7 @@ pub(super) enum Fact {
     LogSays(String, bool),
 }
 
-/// How exactly a number is meant.
+/// Exactness of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Number {
     Exactly,
@@ -163,7 +163,7 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "log does not say TEXT", means: |f| Fact::LogSays(f.text.clone(), false) },
 ];
 
-/// How things stood when the story began.
+/// State of things when the story began.
 pub(super) struct Beginning {
     pub at: Duration,
     pub log_lines: u64,
@@ -179,7 +179,7 @@ impl Beginning {
     }
 }
 
-/// One look at the cluster.
+/// A look at the cluster.
 pub(super) struct Look<'a> {
     pub cluster: &'a Cluster,
     pub beginning: &'a Beginning,
@@ -329,7 +329,8 @@ impl Look<'_> {
                 so(found == Some(*version), || format!("it is {found:?}"))
             }
             Fact::UnknownKeysAreUntouched => {
-                let spoilt = self.cluster.world.with(|state| state.zookeeper.spoilt_keys());
+                let spoilt =
+                    self.cluster.world.with(|state| state.zookeeper.changed_unknown_keys());
                 so(spoilt.is_empty(), || format!("no longer as they were: {}", spoilt.join(", ")))
             }
             Fact::NobodyConnectedAnew => {
@@ -508,7 +509,7 @@ impl Look<'_> {
         })
     }
 
-    /// Who fences the node at present, or did so last, as its record says.
+    /// Node that fences this one at present, or did so last, as its record says.
     pub fn fencer_of(&self, node: usize) -> Option<usize> {
         let by =
             self.with_node(node, |record| record.present_fence().map(|fence| fence.by.clone()));

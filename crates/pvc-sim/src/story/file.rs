@@ -19,13 +19,13 @@ use crate::cluster::{HostShape, Rules, Shape, VmShape};
 use crate::guests::Manner;
 use crate::nature::{Elections, Mutation};
 
-/// How long something is waited for if the story does not say.
+/// Time for which something is waited for if the story does not say.
 const WITHIN: Duration = Duration::from_secs(300);
 
-/// How long ZooKeeper's servers elect a leader if the story does not say.
+/// Time that ZooKeeper's servers take to elect a leader if the story does not say.
 const ELECTION_MS: u64 = 1_000;
 
-/// How long what is true in the end has to stay so.
+/// Time for which what is true in the end has to stay so.
 const STAYS: Duration = Duration::from_secs(30);
 
 /// More memory than any machine has: 64 TiB.
@@ -42,19 +42,19 @@ type Text = Spanned<String>;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// Who is primary when the story begins; the first coordinator.
+    /// Primary node when the story begins; by default the first coordinator.
     primary: Option<Text>,
     /// Exactly these nodes are fenced.
     #[serde(default)]
     fenced: Vec<Text>,
-    /// These may be fenced or not.
+    /// Nodes that may be fenced or not.
     #[serde(default)]
     may_be_fenced: Vec<Text>,
     #[serde(default)]
     never: Vec<Text>,
     #[serde(default)]
     always: Vec<Text>,
-    /// Why it fails, if it is known to.
+    /// Reason for which the story fails, if it is known to.
     known: Option<String>,
     #[serde(default)]
     world: WorldTable,
@@ -76,9 +76,9 @@ struct WorldTable {
     seed: Option<u64>,
     /// Whether a node that lost the store gives its guests up, and after how long.
     reset_after: Option<Text>,
-    /// After how many missed keepalives a node is taken for dead; 0: never.
+    /// Number of missed keepalives after which a node is taken for dead; 0: never.
     fence_intervals: Option<u32>,
-    /// What becomes of the VMs of a node that is proven dead: `migrate` or `none`.
+    /// Action for the VMs of a node that is proven dead: `migrate` or `none`.
     successful_fence: Option<Text>,
     /// Whether the word of a migration's end gets lost, each time.
     #[serde(default)]
@@ -86,7 +86,7 @@ struct WorldTable {
     /// The node whose ZooKeeper server leads at first: the others need one, and elect another if it
     /// goes.
     leader: Option<Text>,
-    /// How long they elect, once they have noticed.
+    /// Time that the servers take to elect, once they have noticed.
     elections_take: Option<Text>,
     /// A deliberate flaw, to see that a story finds it.
     mutation: Option<Text>,
@@ -99,7 +99,7 @@ struct NodeTable {
     #[serde(default)]
     role: Role,
     memory: Option<Text>,
-    /// What runs on it when the story begins: ours, or `1.0.3`.
+    /// Version that runs on the node when the story begins: ours, or `1.0.3`.
     version: Option<Text>,
 }
 
@@ -118,7 +118,7 @@ enum BeginsIn {
     Start,
     Stop,
     Disable,
-    /// It is not there yet.
+    /// The VM is not there yet.
     Undefined,
 }
 
@@ -126,7 +126,7 @@ enum BeginsIn {
 #[serde(deny_unknown_fields)]
 struct VmTable {
     name: Text,
-    /// So many of its kind: `web` and 3 are web1, web2 and web3.
+    /// Number of its kind: `web` and 3 are web1, web2 and web3.
     count: Option<Spanned<usize>>,
     on: Option<Text>,
     memory: Option<Text>,
@@ -148,17 +148,17 @@ struct VmTable {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HappensTable {
-    /// When: counted from the story's beginning.
+    /// Time of the step, counted from the story's beginning.
     at: Option<Text>,
-    /// When: as soon as this is so.
+    /// Fact that the step follows, as soon as it is true.
     after: Option<Text>,
-    /// How long `after` may take.
+    /// Time that `after` may take.
     within: Option<Text>,
-    /// How much later.
+    /// Time between that and the step.
     wait: Option<Text>,
     #[serde(rename = "do")]
     story_action: Text,
-    /// What becomes of what an operator asks for here.
+    /// Expected answer to what an operator asks for here.
     answer: Option<Text>,
     /// The coordinator that is asked; any.
     through: Option<Text>,
@@ -303,8 +303,7 @@ impl Place {
         known.ok_or_else(|| self.wrong(name, &why()))
     }
 
-    /// What a sentence says. Variants fill in what is in braces: what is left of them was
-    /// forgotten.
+    /// Reads a sentence. Variants fill in what is in braces: what is left of them was forgotten.
     fn said<T>(
         &self,
         text: &Text,
@@ -394,7 +393,7 @@ fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, 
     })
 }
 
-/// As `fencing.actions.successful_fence` in the configuration.
+/// Reads the action as `fencing.actions.successful_fence` in the configuration.
 fn recovers(place: &Place, action: &Text) -> Result<bool, String> {
     match action.get_ref().as_str() {
         "migrate" => Ok(true),
@@ -541,8 +540,8 @@ fn check_names(place: &Place, names: &Names) -> Result<(), String> {
     }
 }
 
-/// What happens. Whatever is said to happen before the step that it follows would happen late, and
-/// nobody would know.
+/// Reads the steps. Whatever is said to happen before the step that it follows would happen late,
+/// and nobody would know.
 fn steps(place: &Place, tables: &[HappensTable], names: &Names) -> Result<Vec<Step>, String> {
     let mut steps: Vec<Step> = Vec::new();
     let mut earliest = Duration::ZERO;
@@ -573,7 +572,7 @@ fn step(place: &Place, table: &HappensTable, names: &Names) -> Result<Step, Stri
     }
     let story_actions = place.sentences(&table.story_action);
     let story_actions =
-        story_actions.iter().map(|text| place.said(text, "deed", story_actions::FORMS, names));
+        story_actions.iter().map(|text| place.said(text, "action", story_actions::FORMS, names));
     let answer = match table.answer.as_ref().map(|text| (text, text.get_ref().as_str())) {
         None | Some((_, "done")) => Expected::Done,
         Some((_, "anything")) => Expected::Anything,

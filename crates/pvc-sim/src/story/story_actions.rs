@@ -1,4 +1,4 @@
-//! What can happen in a story.
+//! Events that can happen in a story.
 
 use super::words::{Filled, Form};
 use crate::actions::{Action, Ask, OnlyWay, StartFailure};
@@ -11,9 +11,9 @@ pub(super) enum StoryAction {
     /// Nothing at all is one, too: a variant may want to say so.
     Does(Vec<Action>),
     ToEachNode(fn(usize) -> Action),
-    /// To whoever fences this node by then.
+    /// Happens to whoever fences this node by then.
     ToFencerOf(usize, fn(usize) -> Action),
-    /// To the node on which this VM runs by then.
+    /// Happens to the node on which this VM runs by then.
     ToNodeOf(usize, fn(usize) -> Action),
 }
 

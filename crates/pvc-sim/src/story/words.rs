@@ -1,8 +1,9 @@
 //! The words of a story: sentences of a fixed form, and what they mean.
 //!
 //! A form is a line like `cut NET network of NODE`. Words in capitals are filled in, "the" is left
-//! out anywhere, and everything else stands as it is. The forms are tables, in [`super::story_actions`] and
-//! [`super::facts`]: they are what is known, what an error lists, and what the manual shows.
+//! out anywhere, and everything else stands as it is. The forms are tables, in
+//! [`super::story_actions`] and [`super::facts`]: they are what is known, what an error lists, and
+//! what the manual shows.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use pvc_model::vm::VmState;
 
 use crate::host::Net;
 
-/// How many forms are shown to who said something else.
+/// Number of forms that are shown to whoever said something else.
 const CLOSEST: usize = 5;
 
-/// One form of a sentence.
+/// A form of a sentence.
 pub(super) struct Form<T: 'static> {
     pub form: &'static str,
     pub means: fn(&Filled) -> T,
@@ -26,7 +27,7 @@ pub(super) struct Names {
     pub vms: Vec<String>,
 }
 
-/// What a node can be: what its record says, or whether it has power.
+/// State of a node: what its record says, or whether it has power.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NodeWord {
     On,
@@ -47,7 +48,7 @@ impl NodeWord {
     }
 }
 
-/// What the capitals of a form stand for in one sentence.
+/// Values of the capitals of a form in one sentence.
 #[derive(Default)]
 pub(super) struct Filled {
     pub nodes: Vec<usize>,
@@ -88,7 +89,7 @@ fn split(sentence: &str) -> Vec<Word<'_>> {
         .collect()
 }
 
-/// What `sentence` says.
+/// Reads `sentence`.
 ///
 /// # Errors
 /// In words: what is not known, and what is.
@@ -123,7 +124,7 @@ pub(super) fn read<T>(
     ))
 }
 
-/// How many words of the form stand in the sentence, more or less: half of a word will do.
+/// Number of words of the form that stand in the sentence, more or less: half of a word will do.
 fn likeness(sentence: &str, form: &str) -> usize {
     let words: Vec<&str> = sentence.split_whitespace().collect();
     let is_like = |wanted: &&str| {
@@ -161,7 +162,7 @@ fn fill(sentence: &str, form: &str, names: &Names) -> Result<Filled, (usize, Opt
     }
 }
 
-/// How many words `wanted` takes.
+/// Number of words that `wanted` takes.
 fn take(
     sentence: &str,
     rest: &[Word<'_>],
@@ -266,7 +267,7 @@ fn enumerated<'a>(words: &[Word<'a>]) -> Vec<&'a str> {
     list
 }
 
-/// How many words an enumeration takes, with its "or"s.
+/// Number of words that an enumeration takes, with its "or"s.
 fn length(words: &[Word<'_>], list: &[&str]) -> usize {
     let mut left = list.len();
     let counts = |word: &&Word<'_>| {

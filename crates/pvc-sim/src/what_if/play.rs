@@ -28,16 +28,16 @@ use crate::power::BmcManner;
 use crate::state::{State, World};
 use crate::zookeeper::Ensemble;
 
-/// How often everything is looked at.
+/// Time between two looks at everything.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long the daemons may take until they run.
+/// Time that the daemons may take until they run.
 const STARTED: Duration = Duration::from_secs(180);
 
-/// How long is looked on after the last thing has happened.
+/// Time for which the world is watched after the last event.
 const STAYS: Duration = Duration::from_secs(10);
 
-/// What is to be played.
+/// Scene to be played.
 pub(super) struct Scene<'a> {
     pub keys: &'a BTreeMap<String, String>,
     pub cluster: &'a View,
@@ -46,7 +46,7 @@ pub(super) struct Scene<'a> {
     pub rules: &'a Rules,
     /// The VMs whose fate is of interest, beside those that run on the victim.
     pub concerned: BTreeSet<Uuid>,
-    /// When to give up looking.
+    /// Time at which to give up looking.
     pub horizon: Duration,
 }
 
@@ -164,7 +164,7 @@ impl<'a> Stage<'a> {
                 break;
             }
         }
-        Ok(self.told(seen, &ran, self.world.now().saturating_sub(begun)))
+        Ok(self.report(seen, &ran, self.world.now().saturating_sub(begun)))
     }
 
     fn look(&self, seen: &mut Seen, ran: &BTreeSet<Uuid>, elapsed: Duration) {
@@ -210,14 +210,14 @@ impl<'a> Stage<'a> {
             && self.scene.concerned.iter().all(runs)
     }
 
-    fn told(&self, seen: Seen, ran: &BTreeSet<Uuid>, watched: Duration) -> WhatIfRun {
+    fn report(&self, seen: Seen, ran: &BTreeSet<Uuid>, watched: Duration) -> WhatIfRun {
         let view = self.eyes.view();
         let seconds = |time: Duration| (time.as_secs_f64() * 10.0).round() / 10.0;
         let note = view.nodes.get(self.scene.victim).and_then(|dead| dead.present_fence()).cloned();
         let note = note.unwrap_or_default();
         let was_primary = self.scene.cluster.config.primary.as_ref() == Some(self.scene.victim);
         let primary = seen.primary.filter(|_| was_primary);
-        let told = |vm: &Uuid| {
+        let vm_run = |vm: &Uuid| {
             let record = view.vms.get(vm)?;
             let runs = seen.runs.get(vm).filter(|_| self.runs_on(*vm).is_some());
             Some(WhatIfRan {
@@ -241,12 +241,12 @@ impl<'a> Stage<'a> {
             primary_s: primary.as_ref().map(|(_, at)| seconds(*at)),
             primary: primary.map(|(name, _)| name.to_string()).unwrap_or_default(),
             recovered_s: seen.recovered.map(seconds),
-            vms: ran.union(&self.scene.concerned).filter_map(told).collect(),
+            vms: ran.union(&self.scene.concerned).filter_map(vm_run).collect(),
             differences: Vec::new(),
         }
     }
 
-    /// Who is primary, by its record and because it has every floating address.
+    /// Primary node, by its record and because it has every floating address.
     fn primary(&self) -> Option<NodeName> {
         let view = self.eyes.view();
         let primary = view.config.primary.as_ref().and_then(|name| view.nodes.get(name))?;
@@ -304,7 +304,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// What was seen, and when.
+/// Events that were seen, and when.
 #[derive(Default)]
 struct Seen {
     suspected: Option<Duration>,
@@ -335,7 +335,7 @@ fn host(node: &NodeRecord) -> Host {
     host
 }
 
-/// What has to be another way in the world: BMCs are where it has them, with passwords that are
+/// Changes that the world makes necessary: BMCs are where it has them, with passwords that are
 /// nobody's, and nobody takes up the jobs that were waiting.
 fn adaptations(cluster: &View) -> Changes {
     let mut changes = Changes::new();

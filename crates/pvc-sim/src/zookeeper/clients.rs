@@ -7,7 +7,7 @@ use std::time::Duration;
 use pvc_ports::{SessionState, TreeEvent};
 use tokio::sync::{oneshot, watch};
 
-use super::{Answer, Around, Ask, Call, Client, Ensemble, OPERATION_TIMEOUT, Trouble, Word};
+use super::{Answer, Around, Ask, Call, CallError, Client, Ensemble, OPERATION_TIMEOUT, Word};
 use crate::process::Pid;
 
 impl Ensemble {
@@ -216,7 +216,7 @@ impl Ensemble {
         for (_, call) in std::mem::take(&mut known.sent) {
             match call.ask.is_read() {
                 true => again.push(call),
-                false => drop(call.answer.send(Err(Trouble::Lost))),
+                false => drop(call.answer.send(Err(CallError::Lost))),
             }
         }
         for call in again.into_iter().rev() {
@@ -234,7 +234,7 @@ impl Ensemble {
             if let Some(place) = waiting.iter().position(|call| call.id == id)
                 && let Some(call) = waiting.remove(place)
             {
-                let _ = call.answer.send(Err(Trouble::NotSent)); // whoever asked may have gone
+                let _ = call.answer.send(Err(CallError::NotSent)); // whoever asked may have gone
             }
         });
     }
@@ -244,13 +244,13 @@ impl Ensemble {
         around: &mut Around<'_>,
         client: usize,
         ask: Ask,
-    ) -> oneshot::Receiver<Result<Answer, Trouble>> {
+    ) -> oneshot::Receiver<Result<Answer, CallError>> {
         let (answer, answered) = oneshot::channel();
         let known = &mut self.clients[client];
         known.next_call += 1;
         let call = Call { id: known.next_call, ask, answer };
         if known.is_closed {
-            let _ = call.answer.send(Err(Trouble::Closed)); // its receiver is in our hands
+            let _ = call.answer.send(Err(CallError::Closed)); // its receiver is in our hands
         } else if known.is_connected {
             self.send(around, client, call);
         } else {
@@ -291,7 +291,7 @@ impl Ensemble {
         let calls =
             std::mem::take(&mut known.sent).into_values().chain(std::mem::take(&mut known.waiting));
         for call in calls.collect::<Vec<_>>() {
-            let _ = call.answer.send(Err(Trouble::Closed)); // whoever asked may have gone
+            let _ = call.answer.send(Err(CallError::Closed)); // whoever asked may have gone
         }
     }
 

@@ -10,7 +10,7 @@ use pvc_ports::{
 };
 use tokio::sync::{oneshot, watch};
 
-use super::{Answer, Ask, OPERATION_TIMEOUT, Trouble};
+use super::{Answer, Ask, CallError, OPERATION_TIMEOUT};
 use crate::process::Gate;
 
 const MAX_REQUEST_BYTES: usize = 63 << 20;
@@ -54,12 +54,12 @@ impl Connection {
         Err(unreachable())
     }
 
-    async fn ask(&self, ask: Ask) -> Result<Answer, Trouble> {
+    async fn ask(&self, ask: Ask) -> Result<Answer, CallError> {
         let answered = self.submit(ask).await;
         self.gate.answer(answered).await
     }
 
-    async fn submit(&self, ask: Ask) -> oneshot::Receiver<Result<Answer, Trouble>> {
+    async fn submit(&self, ask: Ask) -> oneshot::Receiver<Result<Answer, CallError>> {
         self.gate
             .call(|state| {
                 state.with_zookeeper(|zookeeper, around| zookeeper.submit(around, self.client, ask))
@@ -69,20 +69,20 @@ impl Connection {
 
     async fn read(&self, ask: Ask) -> Result<Answer, TreeError> {
         self.ask(ask).await.map_err(|trouble| match trouble {
-            Trouble::NotSent | Trouble::Lost => unreachable(),
-            Trouble::Expired => TreeError::SessionExpired,
-            Trouble::Closed => TreeError::Closed,
-            Trouble::Refused(MultiError::Refused { why, .. } | MultiError::Tree(why)) => why,
+            CallError::NotSent | CallError::Lost => unreachable(),
+            CallError::Expired => TreeError::SessionExpired,
+            CallError::Closed => TreeError::Closed,
+            CallError::Refused(MultiError::Refused { why, .. } | MultiError::Tree(why)) => why,
         })
     }
 
     async fn write(&self, ask: Ask) -> Result<Answer, MultiError> {
         self.ask(ask).await.map_err(|trouble| match trouble {
-            Trouble::NotSent => unreachable().into(),
-            Trouble::Lost => TreeError::OutcomeUnknown.into(),
-            Trouble::Expired => TreeError::SessionExpired.into(),
-            Trouble::Closed => TreeError::Closed.into(),
-            Trouble::Refused(error) => error,
+            CallError::NotSent => unreachable().into(),
+            CallError::Lost => TreeError::OutcomeUnknown.into(),
+            CallError::Expired => TreeError::SessionExpired.into(),
+            CallError::Closed => TreeError::Closed.into(),
+            CallError::Refused(error) => error,
         })
     }
 }
@@ -97,7 +97,7 @@ fn check_size(ops: &[Op]) -> Result<(), TreeError> {
     if size > limit { Err(TreeError::TooLarge { size, limit }) } else { Ok(()) }
 }
 
-/// What the real adapter finds before anything is sent.
+/// Checks what the real adapter checks before anything is sent.
 fn check_ops(ops: &[Op]) -> Result<(), MultiError> {
     for (index, op) in ops.iter().enumerate() {
         let sequential = matches!(op, Op::Create { mode: CreateMode::EphemeralSequential, .. });

@@ -2,8 +2,8 @@
 
 use super::{Around, Ensemble};
 
-/// How long servers wait for a leader that has fallen silent, in milliseconds: between half of
-/// `syncLimit` and all of it.
+/// Time for which servers wait for a leader that has fallen silent, in milliseconds: between half
+/// of `syncLimit` and all of it.
 const LEADER_SILENT_MS: (u64, u64) = (5_000, 10_000);
 
 impl Ensemble {

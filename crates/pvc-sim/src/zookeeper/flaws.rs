@@ -7,11 +7,11 @@ use pvc_ports::{Entry, Op};
 use super::{Around, Ask, Ensemble};
 use crate::nature::Mutation;
 
-/// How old a stamp may be until it is disbelieved by who compares wall clocks.
+/// Age at which a stamp is disbelieved by who compares wall clocks.
 const BELIEVED: Duration = Duration::from_secs(30);
 
 impl Ensemble {
-    /// What arrives of a change, with one of the deliberate flaws.
+    /// Returns what arrives of a change with one of the deliberate flaws.
     pub(super) fn mutated(&self, around: &Around<'_>, client: usize, ask: Ask) -> Ask {
         let Ask::Multi(ops) = ask else { return ask };
         let current = |path: &str| self.tree.node(path).map_or(0, |node| node.version);
@@ -34,8 +34,8 @@ impl Ensemble {
         Ask::Multi(ops.into_iter().map(flawed).collect())
     }
 
-    /// With the deliberate flaw of comparing wall clocks: a stamp that is old by the reader's clock
-    /// is no sign of life, as if it had not been written.
+    /// Filters what a reader sees with the deliberate flaw of comparing wall clocks: a stamp that
+    /// is old by the reader's clock is no sign of life, as if it had not been written.
     pub(super) fn disbelieved(
         &mut self,
         around: &mut Around<'_>,

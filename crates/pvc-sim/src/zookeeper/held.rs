@@ -7,7 +7,7 @@ impl Ensemble {
         self.held.get_or_insert_default();
     }
 
-    /// What was held is carried out, in its order.
+    /// Carries out what was held, in its order.
     pub fn let_writes_go(&mut self, around: &mut Around<'_>) {
         let Some(held) = self.held.take() else { return };
         let now = around.run.now;

@@ -1,9 +1,9 @@
-//! What a server does with what it is asked for.
+//! Requests, as a server carries them out.
 
 use pvc_embedded::state::{Outcome, Work};
 use pvc_ports::{MultiError, Op};
 
-use super::{Answer, Around, Arrived, Ask, Ensemble, Trouble, Word};
+use super::{Answer, Around, Arrived, Ask, CallError, Ensemble, Word};
 use crate::nature::Mutation;
 
 impl Ensemble {
@@ -27,7 +27,7 @@ impl Ensemble {
         let Some(call) = known.sent.get(&id) else { return };
         let (ask, session) = (call.ask.clone(), known.session);
         if !self.sessions.contains_key(&session) {
-            return self.answer(around, client, id, Err(Trouble::Expired));
+            return self.answer(around, client, id, Err(CallError::Expired));
         }
         let arrived = Arrived { client, connection, id, session, ask };
         if self.waits(around, &arrived) {
@@ -80,7 +80,7 @@ impl Ensemble {
         client: usize,
         connection: u64,
         id: u64,
-        answer: Result<Answer, Trouble>,
+        answer: Result<Answer, CallError>,
     ) {
         let server = self.clients[client].server;
         let Some(when) = server.and_then(|server| self.when_told(around.run, server)) else {
@@ -135,7 +135,7 @@ impl Ensemble {
         around: &mut Around<'_>,
         client: usize,
         id: u64,
-        answer: Result<Answer, Trouble>,
+        answer: Result<Answer, CallError>,
     ) {
         let zxid = self.tree_of(client).zxid();
         self.tell(around, client, Word::Answer { id, answer, zxid });
@@ -147,7 +147,7 @@ impl Ensemble {
         around: &mut Around<'_>,
         session: i64,
         ask: Ask,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<Answer, CallError> {
         match ask {
             Ask::Get(_) | Ask::Children(_) => unreachable!("a read is for one server"),
             Ask::Sync => Ok(Answer::Nothing),
@@ -159,13 +159,13 @@ impl Ensemble {
                 match self.change_tree(around, &Work::Create { session, path, data, mode }) {
                     Ok(Outcome::Created(path, stat)) => Ok(Answer::Created(path, stat)),
                     Ok(other) => unreachable!("a creation was answered with {other:?}"),
-                    Err(error) => Err(Trouble::Refused(error)),
+                    Err(error) => Err(CallError::Refused(error)),
                 }
             }
             Ask::Multi(ops) => match self.change_tree(around, &Work::Multi { session, ops }) {
                 Ok(Outcome::Multi(done)) => Ok(Answer::Multi(done)),
                 Ok(other) => unreachable!("a multi was answered with {other:?}"),
-                Err(error) => Err(Trouble::Refused(error)),
+                Err(error) => Err(CallError::Refused(error)),
             },
         }
     }

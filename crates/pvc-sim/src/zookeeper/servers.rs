@@ -1,4 +1,4 @@
-//! Which servers there are for whom: those that live, are heard, and keep up.
+//! Servers that there are for each client: those that live, are heard, and keep up.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::host::{Host, Hosts};
 use crate::process::Pid;
 use crate::run::Run;
 
-/// How far behind a server may be until the others go on without it.
+/// Time that a server may be behind until the others go on without it.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
 impl Ensemble {
-    /// From now on the server on `host` is told of what is written so many milliseconds late. One
+    /// Has the server on `host` told of what is written so many milliseconds late from now on. One
     /// that is alone has nobody to be behind.
     pub fn set_lag(&mut self, around: &mut Around<'_>, host: usize, lag_ms: (u64, u64)) {
         if !around.hosts[host].is_coordinator || around.hosts.coordinators() < 2 {
@@ -52,7 +52,7 @@ impl Ensemble {
         self.followers.get(&host).is_none_or(|follower| keeps_up(follower.lag_ms))
     }
 
-    /// When the server on `host` is told of what is written now; `None` if it is at once.
+    /// Time at which the server on `host` is told of what is written now; `None` if it is at once.
     pub(super) fn when_told(&mut self, run: &mut Run, host: usize) -> Option<Duration> {
         let (least, most) = self.followers.get(&host)?.lag_ms;
         let late = if most == 0 { Duration::ZERO } else { run.chance.millis(least, most) };
@@ -113,7 +113,7 @@ impl Ensemble {
         from.on && !from.frozen && wired && serves && self.has_quorum
     }
 
-    /// To be called whenever hosts, cables, servers or processes changed.
+    /// Reviews the servers. To be called whenever hosts, cables, servers or processes changed.
     pub fn review(&mut self, around: &mut Around<'_>) {
         let majority = self.counts_quorum(around.hosts);
         let quorum = self.is_led(around, majority) && majority;

@@ -6,7 +6,7 @@ use pvc_embedded::state::Work;
 
 use super::{Around, Ensemble, SESSION_TIMEOUT};
 
-/// How often the servers look for sessions that have fallen silent.
+/// Time between two looks of the servers for sessions that have fallen silent.
 const TICK: Duration = Duration::from_secs(1);
 
 impl Ensemble {

@@ -1,4 +1,4 @@
-//! What is written by nobody in the world: another layout, keys of a version to come.
+//! Writes of nobody in the world: another layout, keys of a version to come.
 
 use bytes::Bytes;
 use pvc_embedded::state::Work;
@@ -6,7 +6,7 @@ use pvc_ports::{CreateMode, Op};
 
 use super::{Around, Ensemble};
 
-/// What unknown keys say.
+/// Value of unknown keys.
 const UNKNOWN: &str = "of a version to come";
 
 impl Ensemble {
@@ -24,7 +24,7 @@ impl Ensemble {
         self.write_from_outside(around, vec![Op::Set { path, data, version: None }]);
     }
 
-    /// In the root, in the configuration, and in every node's and VM's record.
+    /// Adds keys in the root, in the configuration, and in every node's and VM's record.
     pub fn add_unknown_keys(&mut self, around: &mut Around<'_>) {
         let mut places = vec![String::new(), "/config".to_owned()];
         for parent in ["/nodes", "/domains"] {
@@ -44,9 +44,9 @@ impl Ensemble {
         self.unknown.extend(keys);
     }
 
-    /// What of the unknown keys is no longer as it was; those of a record that is gone have gone
-    /// with it. And the root, which holds nothing.
-    pub fn spoilt_keys(&self) -> Vec<String> {
+    /// Lists the unknown keys of which something is no longer as it was; those of a record that is
+    /// gone have gone with it. Adds the root if it holds something.
+    pub fn changed_unknown_keys(&self) -> Vec<String> {
         let tree = &self.tree;
         let holds = |path: &str, wanted: &str| {
             tree.entry(path).is_some_and(|entry| entry.data == wanted && entry.stat.version == 0)

@@ -172,11 +172,11 @@ async fn who_touches_a_key_that_nobody_knows_is_found() {
     let cluster = Cluster::start(Shape::plain(1, 1), Log::new(false)).await.expect("all is well");
     let spoilt = cluster.world.with(|state| {
         state.with_zookeeper(Ensemble::add_unknown_keys);
-        assert_eq!(state.zookeeper.spoilt_keys(), [""; 0]);
+        assert_eq!(state.zookeeper.changed_unknown_keys(), [""; 0]);
         let path = "/nodes/hv1/future".to_owned();
         let spoil = vec![Op::Set { path, data: Bytes::new(), version: None }];
         state.with_zookeeper(|zookeeper, around| zookeeper.write_from_outside(around, spoil));
-        state.zookeeper.spoilt_keys()
+        state.zookeeper.changed_unknown_keys()
     });
     assert_eq!(spoilt, ["/nodes/hv1/future"]);
 }

@@ -1,4 +1,4 @@
-//! What goes down to the clients: answers, and events of what they watch.
+//! Messages to the clients: answers, and events of what they watch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use pvc_ports::{TreeEvent, TreeWatch};
 use tokio::sync::mpsc;
 
-use super::{Around, Ensemble, Trouble, Watched, Word};
+use super::{Around, CallError, Ensemble, Watched, Word};
 
 impl Ensemble {
     /// Tells of changes to the clients of some servers.
@@ -39,22 +39,22 @@ impl Ensemble {
         known.last_down = arrives;
         let connection = known.connection;
         if takes.is_zero() {
-            self.hear(around, client, connection, word);
+            self.receive(around, client, connection, word);
         } else {
             around.at(arrives, move |zookeeper, around| {
-                zookeeper.hear(around, client, connection, word)
+                zookeeper.receive(around, client, connection, word)
             });
         }
     }
 
-    fn hear(&mut self, around: &mut Around<'_>, client: usize, connection: u64, word: Word) {
+    fn receive(&mut self, around: &mut Around<'_>, client: usize, connection: u64, word: Word) {
         let known = &mut self.clients[client];
         if known.connection != connection {
             return;
         }
         if !known.is_good {
             known.stalled.push(Box::new(move |zookeeper, around| {
-                zookeeper.hear(around, client, connection, word)
+                zookeeper.receive(around, client, connection, word)
             }));
             return;
         }
@@ -72,7 +72,7 @@ impl Ensemble {
         match word {
             Word::Answer { id, answer, zxid } => {
                 known.seen = known.seen.max(zxid);
-                let expired = matches!(answer, Err(Trouble::Expired));
+                let expired = matches!(answer, Err(CallError::Expired));
                 if let Some(call) = known.sent.remove(&id) {
                     let _ = call.answer.send(answer); // whoever asked may have gone
                 }

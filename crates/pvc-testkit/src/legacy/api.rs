@@ -1,4 +1,4 @@
-//! What its API and command line write: `spec/vm.md` §2, `spec/coordination.md` §2 and §7.
+//! Writes of its API and command line: `spec/vm.md` §2, `spec/coordination.md` §2 and §7.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,15 @@ use super::LegacyPorts;
 use super::placing::find_target;
 use super::records::{Kind, Records};
 
-/// What an operator asks it for.
+/// Requests of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LegacyAsk {
     /// The VM, and the state that is written.
     State(Uuid, &'static str),
-    /// As the command line does it: first `shutdown`, then this when it is off.
+    /// Disables the VM as the command line does: first `shutdown`, then this when it is off.
     Disable(Uuid),
-    /// Where to; `None`: it chooses. `returns`: as `vm migrate`, else as `vm move`.
+    /// Moves the VM `to` a node; `None`: the API chooses. `returns`: as `vm migrate`, else as
+    /// `vm move`.
     Move {
         vm: Uuid,
         to: Option<String>,
@@ -76,7 +77,7 @@ impl LegacyApi {
         self.records.text(&format!("/domains/{vm}/{key}")).await
     }
 
-    /// One write under the lock on the state, which is held for half a second more.
+    /// Makes one write under the lock on the state, which is held for half a second more.
     async fn change<const N: usize>(&self, vm: Uuid, values: [(&str, &str); N]) {
         let lock = self.records.lock(&format!("/domains/{vm}/state"), Kind::Exclusive, None).await;
         let values = values.map(|(key, value)| (format!("/domains/{vm}/{key}"), value.to_owned()));

@@ -8,7 +8,7 @@ use pvc_ports::Bmc;
 use super::LegacyPeer;
 use super::records::Kind;
 
-/// What a fence writes over the figures of its victim.
+/// Figures of its victim that a fence overwrites.
 const FIGURES: [&str; 9] = [
     "runningdomains",
     "domainscount",
@@ -43,7 +43,7 @@ impl LegacyPeer {
         self.records.release(Some(lock)).await;
     }
 
-    /// By its own wall clock and that of the other host: lesson A23.
+    /// Whether the node is suspicious by its own wall clock and that of the other host: lesson A23.
     async fn is_suspicious(&self, node: &str) -> bool {
         let stamp: Option<u64> = self.records.text(&Self::of(node, "keepalive")).await.parse().ok();
         let limit = self.settings.keepalive_interval * self.settings.fence_intervals;

@@ -16,13 +16,13 @@ pub(super) struct Job {
     stopped: Notify,
 }
 
-/// How long it waits for one VM.
+/// Time for which it waits for one VM.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 impl LegacyPeer {
-    /// In the callback thread: a job that runs is waited for until it says that it has heard. That
-    /// it only does when it comes to its next VM, so one that is at its last never does, and no
-    /// event is delivered any more ([T9]).
+    /// Handles a change of its own domain state, in the callback thread: a job that runs is waited
+    /// for until it says that it has heard. That it only does when it comes to its next VM, so one
+    /// that is at its last never does, and no event is delivered any more ([T9]).
     pub(super) async fn own_domain_state_is(self: &Arc<Self>, state: &str) {
         let running = self.memory().job.clone();
         if let Some(job) = running {

@@ -7,8 +7,8 @@ use pvc_model::primary::handover::Duty;
 use super::LegacyPeer;
 
 impl LegacyPeer {
-    /// One after the other, each at its time; one that takes longer than the interval costs the
-    /// next its turn.
+    /// Writes keepalives one after the other, each at its time; one that takes longer than the
+    /// interval costs the next its turn.
     pub(super) async fn keepalives(self: Arc<Self>) {
         loop {
             self.ports.clock.sleep(self.settings.keepalive_interval).await;

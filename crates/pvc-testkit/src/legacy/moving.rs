@@ -10,10 +10,10 @@ use pvc_ports::{GuestRun, Migration};
 use super::LegacyPeer;
 use super::records::{Held, Kind};
 
-/// What became of a guest that was to be sent.
+/// Result of sending a guest.
 enum Sent {
     Gone,
-    /// It stays. `in_turn`: phase B had begun, and the lock of it is not given back.
+    /// The guest stays. `in_turn`: phase B had begun, and the lock of it is not given back.
     Stays {
         in_turn: Option<Held>,
     },
@@ -88,7 +88,7 @@ impl LegacyPeer {
         Sent::Stays { in_turn: Some(turn) }
     }
 
-    /// Up to three attempts.
+    /// Makes up to three attempts to send the guest live.
     async fn send_live(&self, vm: Uuid, to: &str) -> bool {
         let max_downtime = self.records.text(&Self::key(vm, "migration_max_downtime")).await;
         // A missing one is the text `None`, which virsh refuses.

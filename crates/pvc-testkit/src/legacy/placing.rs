@@ -1,4 +1,4 @@
-//! Where it would put a VM: `spec/coordination.md` §8.
+//! Choice of a node for a VM: `spec/coordination.md` §8.
 
 use pvc_model::Uuid;
 

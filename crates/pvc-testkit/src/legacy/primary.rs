@@ -48,7 +48,8 @@ impl LegacyPeer {
         }
     }
 
-    /// Whoever is late, or finds that the key has changed since, keeps quiet.
+    /// Contends for the role. Whoever is late, or finds that the key has changed since, keeps
+    /// quiet.
     async fn contend(&self, version: i32) {
         let time_limit = Some(Duration::from_millis(400));
         let Some(lock) = self.records.lock(KEY, Kind::Exclusive, time_limit).await else { return };
@@ -59,7 +60,7 @@ impl LegacyPeer {
         self.records.release(Some(lock)).await;
     }
 
-    /// Its own `routerstate`: two of its values begin a thread.
+    /// Handles a change of its own `routerstate`: two of its values begin a thread.
     pub(super) async fn own_role_is(self: &Arc<Self>, role: &str) {
         if !self.settings.is_coordinator {
             return;
@@ -129,7 +130,7 @@ impl LegacyPeer {
         self.records.write(&[(SYNC.to_owned(), String::new())]).await;
     }
 
-    /// What goes wrong with an address is not looked at.
+    /// Adds the addresses of a duty. Failures are not looked at.
     async fn add_addresses(&self, duty: Duty) {
         for (_, link, address) in self.settings.floating.iter().filter(|(of, ..)| *of == duty) {
             drop(self.ports.network.add_address(link, *address).await);

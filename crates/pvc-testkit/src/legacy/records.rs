@@ -1,4 +1,4 @@
-//! How it reads, writes and locks: `spec/zookeeper.md` §3 and §6.
+//! Reading, writing and locking in the tree: `spec/zookeeper.md` §3 and §6.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use pvc_ports::{
 
 use super::LegacyPorts;
 
-/// Between two attempts of what the client library tries until it is answered.
+/// Time between two attempts of what the client library tries until it is answered.
 const AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
@@ -107,8 +107,8 @@ impl Records {
         }
     }
 
-    /// One multi, decided on the versions that each key had a moment earlier. What becomes of it is
-    /// not looked at: it counts as done also when all of it was refused ([T2], [T11]).
+    /// Makes one multi, decided on the versions that each key had a moment earlier. What becomes of
+    /// it is not looked at: it counts as done also when all of it was refused ([T2], [T11]).
     pub async fn write(&self, values: &[(String, String)]) {
         let mut ops = Vec::new();
         for (path, value) in values {

@@ -18,7 +18,7 @@ impl LegacyPeer {
         self.records.write(&[(Self::key(vm, "state"), state.to_owned())]).await;
     }
 
-    /// What it remembers of the VM.
+    /// State of the VM as the daemon remembers it.
     pub(super) fn known(&self, vm: Uuid) -> Vm {
         self.memory().vms.get(&vm).cloned().unwrap_or_default()
     }
@@ -35,7 +35,7 @@ impl LegacyPeer {
         self.remember(vm, |vm| vm.busy.remove(action));
     }
 
-    /// How the guest is doing; `None` if it is not here, or the hypervisor does not say.
+    /// State of the guest; `None` if it is not here, or the hypervisor does not say.
     pub(super) async fn condition(&self, vm: Uuid) -> Option<GuestRun> {
         let guests = self.ports.hypervisor.guests().await.ok()?;
         guests.get(&vm).map(|guest| guest.run)
@@ -76,12 +76,12 @@ impl LegacyPeer {
 
     // --- The dispatcher: §3 ----------------------------------------------------------------------
 
-    /// What one event of a VM's state leads to, in a thread of its own.
+    /// Acts on one event of a VM's state, in a thread of its own.
     pub(super) async fn dispatch(self: Arc<Self>, vm: Uuid) {
         self.dispatch_once(vm).await;
     }
 
-    /// As if there had been an event.
+    /// Acts as if there had been an event.
     pub(super) fn dispatch_again(self: &Arc<Self>, vm: Uuid) {
         tokio::spawn(self.clone().dispatch(vm));
     }
@@ -173,7 +173,7 @@ impl LegacyPeer {
         started.await.map_err(|error| error.to_string())
     }
 
-    /// Its own, of an earlier life. Those of another host are left alone: seed:003.
+    /// Frees the locks of its own earlier life. Those of another host are left alone: seed:003.
     async fn free_own_locks(&self, vm: Uuid) -> Result<(), String> {
         for volume in self.volumes(vm).await {
             let Ok(locks) = self.ports.storage.locks(&volume).await else { continue };
@@ -221,8 +221,8 @@ impl LegacyPeer {
         self.ends(vm, "stop");
     }
 
-    /// Also the way of a migration that shuts the guest down: `stop` is what its receiver waits
-    /// for.
+    /// Shuts the guest down. This is also the way of a migration that shuts the guest down: `stop`
+    /// is what its receiver waits for.
     pub(super) async fn shut_down(self: &Arc<Self>, vm: Uuid, restarts: bool) {
         self.begins(vm, "shutdown");
         drop(self.ports.hypervisor.shutdown(vm).await);
@@ -263,7 +263,7 @@ impl LegacyPeer {
         self.ends(vm, "restart");
     }
 
-    /// Of each VM that should run here and does not, the state is written once more:
+    /// Writes once more the state of each VM that should run here and does not:
     /// `spec/coordination.md` §4.
     pub(super) async fn revive_dead_vms(&self) {
         let listed: Vec<Uuid> = self.memory().running.clone();
@@ -276,7 +276,7 @@ impl LegacyPeer {
         }
     }
 
-    /// What the statistics find running is listed from then on.
+    /// Lists from now on what the statistics find running.
     pub(super) async fn list_what_runs(&self) {
         let Ok(guests) = self.ports.hypervisor.guests().await else { return };
         let running =
@@ -289,7 +289,7 @@ impl LegacyPeer {
         }
     }
 
-    /// How long it waits for its turn in a migration (`spec/vm.md` §5).
+    /// Time for which it waits for its turn in a migration (`spec/vm.md` §5).
     pub(super) const TURN_TIME_LIMIT: Duration = Duration::from_secs(30);
 }
 

@@ -15,7 +15,7 @@ use crate::kind::Kind;
 
 pub(crate) struct ChangeDevice {
     pub vm: JobVm,
-    /// One element of libvirt's domain XML.
+    /// An element of libvirt's domain XML.
     pub xml: String,
     pub change: DeviceChange,
 }
@@ -122,7 +122,7 @@ impl ChangeDevice {
         DeviceError::NotHere { vm, node: context.tools.node.clone() }
     }
 
-    /// How many such devices the guest has; `None` if it does not run here.
+    /// Number of such devices that the guest has; `None` if it does not run here.
     async fn count(&self, context: &Context, vm: Uuid) -> Result<Option<usize>, DeviceError> {
         let hypervisor = &context.tools.hypervisor;
         if !hypervisor.guests().await?.contains_key(&vm) {
@@ -150,7 +150,7 @@ impl ChangeDevice {
     }
 }
 
-/// How this host reaches the volume that the device uses, if it uses one.
+/// Finds how this host reaches the volume that the device uses, if it uses one.
 async fn volumes(context: &Context, device: &str) -> Result<Volumes, DeviceError> {
     let mut volumes = Volumes::default();
     if let pvc_domain::Device::Disk(disk) = device_summary(device)?

@@ -64,7 +64,7 @@ impl Refusal for FlushError {
 #[async_trait]
 impl Kind for FlushLocks {
     type Step = Flush;
-    /// How many locks were freed.
+    /// Number of locks that were freed.
     type Fact = usize;
     type Error = FlushError;
 
@@ -90,7 +90,7 @@ impl Kind for FlushLocks {
         free(context, &step.volume, &locks).await
     }
 
-    /// What was freed stays so: its holder was dead.
+    /// Undoes nothing: what was freed stays so, its holder was dead.
     async fn undo(&self, _: &Context, _: &Flush) -> Result<(), FlushError> {
         Ok(())
     }

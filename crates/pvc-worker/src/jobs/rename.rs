@@ -119,7 +119,7 @@ fn steps(vm: Uuid, from: &str, volumes: Vec<Volume>) -> Vec<Step> {
     steps
 }
 
-/// What an earlier version left half way, as the steps of a job that is to be taken back.
+/// Renaming that an earlier version left half way, as the steps of a job that is to be taken back.
 pub(crate) fn left_half_way(former: &FormerRenaming) -> Steps {
     let names = |(old, new): &(VolumeId, VolumeId)| Volume { old: old.clone(), new: new.clone() };
     let steps = steps(former.vm, &former.from, former.volumes.iter().map(names).collect());

@@ -1,4 +1,4 @@
-//! How what steps are made of is written.
+//! Text forms of what steps are made of.
 
 /// `pool/volume`
 pub(super) mod volume {

@@ -1,6 +1,6 @@
-//! The node daemon of PVC 1.0.3 as [`pvc_testkit::older`] plays it, on the adapters of a real node,
-//! from the `pvc.conf` that ours reads. A story of the lab has it started in our daemon's place:
-//! see `Lab::begins_as_legacy`.
+//! The node daemon of PVC 1.0.3 as [`pvc_testkit::legacy`] plays it, on the adapters of a real
+//! node, from the `pvc.conf` that ours reads. A story of the lab has it started in our daemon's
+//! place: see `Lab::begins_as_legacy`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "nothing is simulated here: real time passes")]

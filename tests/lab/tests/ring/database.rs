@@ -3,7 +3,7 @@
 use pvc_lab_tests::{Lab, NODES};
 use pvc_standalone_tests::{eventually, never_within};
 
-/// What Patroni of a node says of itself: whether it leads, and how many seconds ago it heard of
+/// Question to the Patroni of a node: whether it leads, and how many seconds ago it heard of
 /// ZooKeeper.
 const SAYS: &str = "curl -s 10.99.1.${HOSTNAME#pvchv}:8008/patroni |
     jq -r '.role, .state, (now - .dcs_last_seen | floor)' | tr '\\n' ' '";

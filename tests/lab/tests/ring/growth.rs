@@ -1,10 +1,10 @@
 //! A cluster grows by a node that is no coordinator.
 
 use pvc_lab_tests::Lab;
+use pvc_standalone_tests::exit;
 
 #[test]
-fn a_hypervisor_joins_takes_guests_does_not_become_primary_and_is_fenced_though_its_fencer_dies_too()
- {
+fn a_hypervisor_joins_takes_guests_is_never_primary_and_is_fenced_though_its_fencer_dies_too() {
     let lab = Lab::whole();
     // A node that was added goes with the whole lab alone.
     lab.goes_with_this_story();
@@ -14,7 +14,7 @@ fn a_hypervisor_joins_takes_guests_does_not_become_primary_and_is_fenced_though_
     let client = lab.writer("web1");
 
     let primary = lab.primary();
-    let said = lab.pvc(&["node", "primary", "pvchv4", "--wait"]).fails(1);
+    let said = lab.pvc(&["node", "primary", "pvchv4", "--wait"]).fails(exit::FAILED);
     assert!(said.contains("node `pvchv4` is no coordinator"), "{said}");
     assert_eq!(lab.primary(), primary);
 

@@ -1,9 +1,10 @@
 //! Guests on their way from node to node, what may go wrong there, and nodes that are drained.
 
 use pvc_lab_tests::{GUESTS, LIBVIRT, Lab};
-use pvc_standalone_tests::eventually;
+use pvc_standalone_tests::{eventually, exit};
 
-/// So slow that a move of the small guest takes a minute, and something can happen in the middle.
+/// Command that makes migrations so slow that a move of the small guest takes a minute, and
+/// something can happen in the middle.
 const SLOWLY: &str = "virsh --quiet migrate-setspeed web1 1";
 
 #[test]
@@ -39,7 +40,9 @@ fn a_guest_that_may_only_move_by_a_shutdown_boots_on_the_other_node() {
     lab.start("web1", "pvchv1");
     // By the number of VMs: how much memory is free changes with every breath of this machine.
     lab.pvc(&["vm", "meta", "web1", "--method", "shutdown", "--node-selector", "vms"]).ok();
-    let said = lab.pvc(&["vm", "migrate", "web1", "--target", "pvchv2", "--force-live"]).fails(1);
+    let said = lab
+        .pvc(&["vm", "migrate", "web1", "--target", "pvchv2", "--force-live"])
+        .fails(exit::FAILED);
     assert!(
         said.contains("VM `web1` may only be moved by a shutdown, and live was asked for"),
         "{said}"
@@ -62,7 +65,7 @@ fn a_move_that_does_not_work_live_leaves_the_guest_or_shuts_it_down_as_was_asked
     lab.shut("pvchv3", LIBVIRT);
     let said = lab
         .pvc(&["vm", "migrate", "web1", "--target", "pvchv3", "--force-live", "--wait"])
-        .fails(1);
+        .fails(exit::FAILED);
     assert!(said.contains("VM `web1` was not moved to node `pvchv3`: "), "{said}");
     assert_eq!(lab.processes_of("web1"), process);
     assert_eq!(

@@ -1,5 +1,5 @@
-//! What the nodes have in common fails: cables, a majority of ZooKeeper, Ceph's monitors. Guests
-//! run on.
+//! Failures of what the nodes have in common: cables, a majority of ZooKeeper, Ceph's monitors.
+//! Guests run on.
 
 use std::time::Instant;
 

@@ -1,8 +1,8 @@
-//! What cannot be is refused in words that say why and what to do, and what others write into the
-//! tree breaks nothing.
+//! Requests that cannot be met are refused in words that say why and what to do, and what others
+//! write into the tree breaks nothing.
 
 use pvc_lab_tests::{Lab, NODES};
-use pvc_standalone_tests::{eventually, never_within};
+use pvc_standalone_tests::{eventually, exit, never_within};
 
 #[test]
 fn a_move_that_cannot_be_is_refused_and_the_guest_runs_on() {
@@ -34,7 +34,7 @@ fn a_move_that_cannot_be_is_refused_and_the_guest_runs_on() {
     lab.pvc(&["vm", "memory", "set", "web1", &most, "--no-restart"]).ok();
     refused("pvchv3", &format!("and the VM needs {most} MiB"));
     let more = (total + 1).to_string();
-    let said = lab.pvc(&["vm", "memory", "set", "web1", &more, "--no-restart"]).fails(1);
+    let said = lab.pvc(&["vm", "memory", "set", "web1", &more, "--no-restart"]).fails(exit::FAILED);
     assert!(said.contains(&format!("{total} MiB of memory in all")), "{said}");
 
     assert_eq!(lab.vm("web1", "/state"), "start");
@@ -98,7 +98,7 @@ fn a_word_that_nobody_knows_in_a_record_harms_nobody() {
     lab.define("web2");
     lab.pvc(&["vm", "move", "web2", "--target", "pvchv3"]); // It may be there already.
     lab.pvc(&["vm", "start", "web2", "--wait"]).ok();
-    let said = lab.pvc(&["vm", "migrate", "web2", "--target", "pvchv2"]).fails(1);
+    let said = lab.pvc(&["vm", "migrate", "web2", "--target", "pvchv2"]).fails(exit::FAILED);
     assert!(said.contains("node `pvchv2` is in domain state `dozing`, not `ready`"), "{said}");
     never_within("web1 is ended, or its node falls silent", 15, || {
         let daemon = lab.json(&["node", "info", "pvchv2"])?["daemon_state"].clone();

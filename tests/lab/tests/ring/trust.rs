@@ -9,7 +9,7 @@ use pvc_standalone_tests::eventually;
 
 const CONFIGURATION: &str = "/etc/pvc/pvc.conf";
 
-/// What a program does that knows no password.
+/// Script of a program that knows no password.
 const STRANGER: &str = "
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
@@ -24,16 +24,18 @@ tree.stop()
 const CERTIFICATES: &str = r#"
 set -e
 cd "$1"; shift
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -subj '/CN=PVC authority' \
-    -keyout ca-key.pem -out ca.pem
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 \
+    -subj '/CN=PVC authority' -keyout ca-key.pem -out ca.pem
 for node in "$@"; do
-    openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$node" -keyout "$node-key.pem" -out "$node.csr"
-    openssl x509 -req -in "$node.csr" -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 825 -out "$node.pem" \
-        -extfile <(echo "subjectAltName=DNS:$node,DNS:$node.cluster.lab,IP:10.99.1.${node#pvchv}")
+    openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$node" \
+        -keyout "$node-key.pem" -out "$node.csr"
+    openssl x509 -req -in "$node.csr" -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 825 \
+        -out "$node.pem" -extfile \
+        <(echo "subjectAltName=DNS:$node,DNS:$node.cluster.lab,IP:10.99.1.${node#pvchv}")
 done
 "#;
 
-/// What nodes have for each other, as network and port: ZooKeeper, libvirt, Patroni; Ceph's
+/// Ports that nodes have for each other, as network and port: ZooKeeper, libvirt, Patroni; Ceph's
 /// monitors and OSDs.
 const BETWEEN_NODES: &str = "1:2181 1:3888 1:16509 1:8008 2:3300 2:6789 2:6800";
 
@@ -44,8 +46,8 @@ const STRANGE_MACHINE: &str =
 const NO_STRANGE_MACHINE: &str =
     "ip address del 10.99.1.77/24 dev cluster; ip address del 10.99.2.77/24 dev storage; true";
 
-/// As a guest is attached to the bridges of these networks: another machine's stack behind a port
-/// of each.
+/// Script of a stranger that is attached as a guest is to the bridges of these networks: another
+/// machine's stack behind a port of each.
 const STRANGE_GUEST: &str = "set -e
 ip netns add guest
 for network in 1:brcluster 2:brstorage; do

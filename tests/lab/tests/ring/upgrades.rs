@@ -48,7 +48,7 @@ fn a_cluster_is_upgraded_node_by_node_while_its_guests_run_on() {
     }
 }
 
-/// What must not change when a daemon begins again.
+/// State that must not change when a daemon begins again.
 struct Before {
     guests: Vec<(&'static str, Vec<u32>)>,
     fences: Vec<serde_json::Value>,

@@ -1,9 +1,9 @@
-//! What nobody should send: each gets a message and an error, and nothing changes.
+//! Requests that nobody should send: each gets a message and an error, and nothing changes.
 
 use std::fs;
 use std::io::{self, Read};
 
-use pvc_standalone_tests::{Answer, Api, Machine, hello_uuid};
+use pvc_standalone_tests::{Answer, Api, Machine, exit, hello_uuid};
 
 #[test]
 fn bad_input_is_refused_with_a_message_and_changes_nothing() {
@@ -87,11 +87,12 @@ fn bad_xml(machine: &Machine) {
 
         let file = machine.dir().join("bad.xml");
         fs::write(&file, &xml).expect("the test's directory can be written");
-        let said = machine.pvc(&["vm", "define", &file.to_string_lossy()]).fails(1);
+        let said = machine.pvc(&["vm", "define", &file.to_string_lossy()]).fails(exit::FAILED);
         assert!(said.contains("error:"), "{what}: {said}");
         if word != "hello" {
-            let said =
-                machine.pvc(&["vm", "modify", "hello", &file.to_string_lossy(), "-y"]).fails(1);
+            let said = machine
+                .pvc(&["vm", "modify", "hello", &file.to_string_lossy(), "-y"])
+                .fails(exit::FAILED);
             assert!(said.contains("error:"), "{what}: {said}");
         }
     }
@@ -149,9 +150,9 @@ fn bad_names(machine: &Machine) {
             )
             .refused(&[400]);
     }
-    machine.pvc(&["vm", "rename", "hello", "two words", "-y"]).fails(1);
-    machine.pvc(&["vm", "info", "no such VM"]).fails(3);
-    machine.pvc(&["vm", "info", "%2e%2e/%2e%2e"]).fails(3);
+    machine.pvc(&["vm", "rename", "hello", "two words", "-y"]).fails(exit::FAILED);
+    machine.pvc(&["vm", "info", "no such VM"]).fails(exit::NOT_FOUND);
+    machine.pvc(&["vm", "info", "%2e%2e/%2e%2e"]).fails(exit::NOT_FOUND);
     assert_eq!(machine.api().get("/vm/..%2f..%2fetc%2fpasswd").status, 404);
     assert_eq!(machine.api().get("/vm/%00").status, 404);
 }
@@ -228,7 +229,7 @@ fn bad_parameters(machine: &Machine) {
     .refused(&[400]);
 }
 
-/// One request as it is written here.
+/// Sends one request as it is written here.
 fn raw(api: &Api, method: &str, path: &str, headers: &str, body: impl Read) -> Answer {
     let head = format!(
         "{method} /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Api-Key: \
@@ -341,10 +342,10 @@ fn bad_command_lines(machine: &Machine) {
         &["no-such-group"],
         &["vm", "log", "hello", "-l", "many"],
     ] {
-        machine.pvc(args).fails(2);
+        machine.pvc(args).fails(exit::USAGE);
     }
-    machine.pvc(&["vm", "start", "nobody"]).fails(3);
-    machine.pvc(&["vm", "tag", "add", "nobody", "tag"]).fails(3);
+    machine.pvc(&["vm", "start", "nobody"]).fails(exit::NOT_FOUND);
+    machine.pvc(&["vm", "tag", "add", "nobody", "tag"]).fails(exit::NOT_FOUND);
     // What another release brings says so.
     let later = machine.pvc(&["provisioner", "template", "system", "list"]);
     assert_eq!(later.code, 6, "{later}");

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use pvc_standalone_tests::{Keeper, Machine, Output, Settings, eventually, program, run};
+use pvc_standalone_tests::{Keeper, Machine, Output, Settings, eventually, exit, program, run};
 
 fn pvcnoded(keeper: &Keeper, args: &[&str]) -> Output {
     let link = keeper.dir().join("pvcnoded");
@@ -67,7 +67,7 @@ fn ten_mistakes_in_a_configuration_are_told_at_once_without_any_service() {
     fs::write(&file, TEN_MISTAKES).expect("the test's directory can be written");
     let path = file.to_string_lossy().into_owned();
     let checked = pvcnoded(&keeper, &["--check-config", &path]);
-    let said = checked.fails(1);
+    let said = checked.fails(exit::FAILED);
     for key in [
         "dynamic_directory",
         "enable_hypervisor",
@@ -91,16 +91,16 @@ fn ten_mistakes_in_a_configuration_are_told_at_once_without_any_service() {
     // The daemon says the same, and does not start.
     let link = keeper.dir().join("pvcnoded");
     let started = run(Command::new(link).env_clear().env("PVC_CONFIG_FILE", &file), "");
-    let also = started.fails(1);
+    let also = started.fails(exit::FAILED);
     assert!(also.contains("fence_intervals") && also.contains("keepalive_interval"), "{also}");
 
-    let missing = pvcnoded(&keeper, &["--check-config", "/no/such.conf"]).fails(1);
+    let missing = pvcnoded(&keeper, &["--check-config", "/no/such.conf"]).fails(exit::FAILED);
     assert!(missing.contains("/no/such.conf"), "{missing}");
     fs::write(&file, "a: [1, 2\nb: }\n").expect("the test's directory can be written");
-    let no_yaml = pvcnoded(&keeper, &["--check-config", &path]).fails(1);
+    let no_yaml = pvcnoded(&keeper, &["--check-config", &path]).fails(exit::FAILED);
     assert!(no_yaml.contains("ten.conf:"), "{no_yaml}");
     fs::write(&file, [0xff, 0xfe, 0x00, 0x80]).expect("the test's directory can be written");
-    pvcnoded(&keeper, &["--check-config", &path]).fails(1);
+    pvcnoded(&keeper, &["--check-config", &path]).fails(exit::FAILED);
 
     let good = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/config/standalone.conf");
     pvcnoded(&keeper, &["--check-config", good]).ok();

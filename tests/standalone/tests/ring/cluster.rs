@@ -140,11 +140,11 @@ fn guests_keep_running_whatever_zookeeper_does() {
 fn its_records_make_a_simulated_cluster(machine: &Machine) {
     let asked =
         machine.pvc(&["-q", "cluster", "what-if", "node", machine.node(), "--format", "json"]);
-    let foretold: serde_json::Value = serde_json::from_str(asked.ok()).expect("it is JSON");
-    assert_eq!(foretold["hindrances"][0], "nobody else is there to notice", "{foretold}");
-    assert_eq!(foretold["not_simulated"], "", "{foretold}");
-    assert_eq!(foretold["defects"], serde_json::json!([]), "{foretold}");
-    assert_eq!(foretold["simulation"]["vms"][0]["name"], "hello", "{foretold}");
+    let predicted: serde_json::Value = serde_json::from_str(asked.ok()).expect("it is JSON");
+    assert_eq!(predicted["hindrances"][0], "nobody else is there to notice", "{predicted}");
+    assert_eq!(predicted["not_simulated"], "", "{predicted}");
+    assert_eq!(predicted["defects"], serde_json::json!([]), "{predicted}");
+    assert_eq!(predicted["simulation"]["vms"][0]["name"], "hello", "{predicted}");
 }
 
 fn it_freezes(machine: &mut Machine, qemu: u32) {

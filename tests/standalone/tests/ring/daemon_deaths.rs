@@ -98,7 +98,7 @@ fn a_guest_without_a_record_is_left_alone_and_reported() {
 
     it_is_reported_anew(&machine, 0);
     machine.api().call("DELETE", &format!("/faults/{STRAY}"), &[], &[]).ok();
-    let told = times_told(&machine);
+    let told = times_logged(&machine);
     machine.kill("standalone");
     machine.start_daemons();
     it_is_reported_anew(&machine, told);
@@ -112,8 +112,8 @@ fn a_guest_without_a_record_is_left_alone_and_reported() {
 
 const STRAY: &str = "VM_STRAY_STRAY";
 
-/// How often the node's log tells of the stray guest.
-fn times_told(machine: &Machine) -> usize {
+/// Number of times that the node's log tells of the stray guest.
+fn times_logged(machine: &Machine) -> usize {
     let log = machine.pvc(&["node", "log", &host_name(), "--lines", "2000"]);
     log.ok()
         .lines()
@@ -125,7 +125,7 @@ fn times_told(machine: &Machine) -> usize {
 fn it_is_reported_anew(machine: &Machine, told: usize) {
     eventually("reported is the stray guest", 60, || {
         let fault = machine.api().get(&format!("/faults/{STRAY}"));
-        let now = times_told(machine);
+        let now = times_logged(machine);
         if fault.status == 200 && fault.text.contains("virsh destroy") && now > told {
             Ok(())
         } else {
@@ -134,7 +134,7 @@ fn it_is_reported_anew(machine: &Machine, told: usize) {
     });
 }
 
-/// So many that the daemon is killed while some of them have their new names.
+/// Number of volumes, so many that the daemon is killed while some of them have their new names.
 const VOLUMES: usize = 40;
 
 #[test]

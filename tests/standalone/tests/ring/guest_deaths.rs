@@ -4,7 +4,7 @@ use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use pvc_standalone_tests::{Machine, Settings, eventually, never_within};
+use pvc_standalone_tests::{Machine, Settings, eventually, exit, never_within};
 
 fn kill_qemu(pid: u32) {
     match kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL) {
@@ -101,7 +101,7 @@ fn a_guest_whose_volume_is_in_use_is_never_said_to_run() {
         Command::new("qemu-io").args(hold).arg(&volume).spawn().expect("`qemu-io` is installed");
     for _ in 0..3 {
         let started = machine.pvc(&["vm", "start", "hello", "--wait"]);
-        started.fails(1);
+        started.fails(exit::FAILED);
         assert!(started.stderr.contains("lock"), "{started}");
         assert_eq!(machine.vm("hello")["state"], "fail");
     }
@@ -119,7 +119,7 @@ fn a_guest_whose_volume_another_vm_uses_is_refused_by_its_name() {
     let file = machine.dir().join("second.xml");
     std::fs::write(&file, xml).expect("the test's directory can be written");
     machine.pvc(&["vm", "define", &file.to_string_lossy()]).ok();
-    let said = machine.pvc(&["vm", "start", "second", "--wait"]).fails(1);
+    let said = machine.pvc(&["vm", "start", "second", "--wait"]).fails(exit::FAILED);
     assert!(said.contains("its volume `vms/first_sda` is in use by VM `first`"), "{said}");
     machine.pvc(&["vm", "stop", "first", "--wait", "-y"]).ok();
     machine.pvc(&["vm", "start", "second", "--wait"]).ok();
@@ -144,7 +144,7 @@ fn a_guest_that_cannot_start_says_why_and_harms_nobody() {
         if faults.iter().any(is_reported) { Ok(()) } else { Err(format!("{faults:?}")) }
     });
     let waited = machine.pvc(&["vm", "start", "diskless", "--wait"]);
-    waited.fails(1);
+    waited.fails(exit::FAILED);
     assert!(waited.stderr.contains("diskless_sda"), "{waited}");
 
     machine.boot("well");

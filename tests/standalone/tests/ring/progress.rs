@@ -1,4 +1,4 @@
-//! How far `./run` says that it is, while others work for it.
+//! Progress of `./run`, while others work for it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use pvc_standalone_tests::{Keeper, Output, repository, run};
 
-/// What cargo writes while it builds: `\r` before and after what it overwrites.
+/// Script that writes what cargo writes while it builds: `\r` before and after what it overwrites.
 const CARGO: &str = r#"#!/bin/bash
 printf '   Compiling libc v0.2\n' >&2
 printf '\r\e[K    Building [=>       ] 2/345: serde, libc(build)\r' >&2

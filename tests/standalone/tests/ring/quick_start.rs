@@ -1,4 +1,4 @@
-//! What a new user types first, command by command.
+//! Commands that a new user types first, command by command.
 
 use std::process::Command;
 

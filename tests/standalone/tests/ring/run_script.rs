@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use pvc_standalone_tests::{Keeper, Output, eventually, host_name, program, repository, run};
 
-/// What `./run --help` says that `--purge` removes, but for the state directory.
+/// Paths that `./run --help` says that `--purge` removes, but for the state directory.
 const MADE: [&str; 5] = [
     "/etc/pvc",
     "/var/log/pvc",
@@ -19,7 +19,7 @@ const MADE: [&str; 5] = [
     "/usr/local/bin/pvc-sim",
 ];
 
-/// Where `./run` writes outside its state directory, or would by mistake.
+/// Directories to which `./run` writes outside its state directory, or would by mistake.
 const WRITTEN_TO: [&str; 4] = ["/etc", "/usr/local/bin", "/var/lib", "/var/log"];
 
 /// Puts a layer over each of the directories and takes away what a PVC of this machine has there,
@@ -29,14 +29,15 @@ mkdir -p "$0/over"
 mount -t tmpfs pvc-test "$0/over"
 for dir in "$@"; do
     mkdir -p "$0/over$dir".{upper,work}
-    mount -t overlay overlay -o "lowerdir=$dir,upperdir=$0/over$dir.upper,workdir=$0/over$dir.work" "$dir"
+    mount -t overlay overlay "$dir" \
+        -o "lowerdir=$dir,upperdir=$0/over$dir.upper,workdir=$0/over$dir.work"
 done
 rm -rf /etc/pvc /var/lib/pvc /var/lib/pvc-install /var/log/pvc /usr/local/bin/pvc{,d,-sim}
 echo ready
 read -r _
 "#;
 
-/// This machine as it would be without a PVC, for those only who enter. What they write to the
+/// A machine as this one would be without a PVC, for those only who enter. What they write to the
 /// directories of [`WRITTEN_TO`] does not reach the machine.
 struct FreshMachine {
     holder: Child,
@@ -75,7 +76,7 @@ impl FreshMachine {
         command
     }
 
-    /// Where a file of theirs is for us.
+    /// Path of a file of theirs for us.
     fn outside(&self, path: &Path) -> PathBuf {
         let inner = path.strip_prefix("/").expect("the path is absolute");
         Path::new(&format!("/proc/{}/root", self.holder.id())).join(inner)
@@ -138,7 +139,7 @@ impl Newcomer {
         self.keeper.dir().join("s")
     }
 
-    /// Where `packages.sh` writes down what it changed.
+    /// File in which `packages.sh` writes down what it changed.
     fn install_state(&self) -> PathBuf {
         self.keeper.dir().join("i")
     }
@@ -170,7 +171,7 @@ impl Newcomer {
         run(&mut self.command("./run", args), "")
     }
 
-    /// By the link that `./run` made, as the newcomer finds it on the path.
+    /// Runs `pvc` by the link that `./run` made, as the newcomer finds it on the path.
     fn pvc(&self, args: &[&str]) -> Output {
         run(&mut self.command("/usr/local/bin/pvc", args), "")
     }

@@ -1,4 +1,4 @@
-//! What signals do to a daemon.
+//! Effects of signals to a daemon.
 
 use std::fs;
 use std::net::TcpListener;
@@ -61,7 +61,7 @@ fn a_hangup_opens_the_log_file_again_after_it_was_moved_away() {
     machine.all_daemons_run();
 }
 
-/// How long a daemon may take to end that was asked to while it starts.
+/// Time that a daemon may take to end that was asked to while it starts.
 const SOON: Duration = Duration::from_secs(5);
 
 #[test]

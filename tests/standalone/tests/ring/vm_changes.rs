@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use pvc_standalone_tests::{Machine, eventually, hello_uuid};
+use pvc_standalone_tests::{Machine, eventually, exit, hello_uuid};
 use serde_json::Value;
 
 #[test]
@@ -38,7 +38,7 @@ fn its_definition_is_modified(machine: &Machine) {
         "<name>hello</name>\n  <description>says <hello></description>",
     );
     fs::write(&file, &changed).expect("it can be written");
-    machine.pvc(&["vm", "modify", "hello", &path, "-y"]).fails(1);
+    machine.pvc(&["vm", "modify", "hello", &path, "-y"]).fails(exit::FAILED);
     assert_eq!(machine.entrusted(), before, "bad XML changes nothing");
 
     let changed = text.replace(
@@ -65,15 +65,16 @@ fn its_definition_is_modified(machine: &Machine) {
 
 fn its_figures_are_set(machine: &Machine) {
     assert_eq!(machine.pvc(&["vm", "vcpu", "get", "hello", "-f", "raw"]).ok().trim(), "1");
-    machine.pvc(&["vm", "vcpu", "set", "hello", "2", "-R", "-y"]).fails(1); // two cores, two are kept free
+    // Of two cores two are kept free.
+    machine.pvc(&["vm", "vcpu", "set", "hello", "2", "-R", "-y"]).fails(exit::FAILED);
     assert_eq!(machine.pvc(&["vm", "vcpu", "get", "hello", "-f", "raw"]).ok().trim(), "1");
     machine.pvc(&["vm", "vcpu", "get", "hello"]).says(&["vCPUs", "Sockets"]);
     assert_eq!(machine.pvc(&["vm", "memory", "get", "hello", "-f", "raw"]).ok().trim(), "192");
     machine.pvc(&["vm", "memory", "set", "hello", "224", "-R", "-y"]).ok();
     assert_eq!(machine.pvc(&["vm", "memory", "get", "hello", "-f", "raw"]).ok().trim(), "224");
     assert_eq!(machine.vm("hello")["memory"], 224);
-    machine.pvc(&["vm", "memory", "set", "hello", "99999999", "-R", "-y"]).fails(1);
-    machine.pvc(&["vm", "memory", "set", "hello", "much", "-R", "-y"]).fails(2);
+    machine.pvc(&["vm", "memory", "set", "hello", "99999999", "-R", "-y"]).fails(exit::FAILED);
+    machine.pvc(&["vm", "memory", "set", "hello", "much", "-R", "-y"]).fails(exit::USAGE);
     assert_eq!(machine.vm("hello")["memory"], 224);
 }
 
@@ -85,7 +86,7 @@ fn it_is_tagged(machine: &Machine) {
     assert_eq!(raw.ok().split_whitespace().collect::<Vec<_>>(), ["daily", "vital"]);
     machine.pvc(&["vm", "tag", "get", "hello"]).says(&["daily", "vital", "True"]);
     machine.pvc(&["vm", "list", "-g", "vital"]).says(&["hello", "daily"]);
-    machine.pvc(&["vm", "tag", "remove", "hello", "vital"]).fails(1);
+    machine.pvc(&["vm", "tag", "remove", "hello", "vital"]).fails(exit::FAILED);
     machine.pvc(&["vm", "tag", "remove", "hello", "daily"]).ok();
     machine.pvc(&["vm", "tag", "remove", "hello", "daily"]).fails_with_hint_or_word("daily");
     assert_eq!(machine.pvc(&["vm", "tag", "get", "hello", "-f", "raw"]).ok().trim(), "vital");
@@ -130,7 +131,7 @@ fn its_metadata_is_set(machine: &Machine) {
     let vm = machine.vm("hello");
     assert_eq!(vm["node_autostart"], false);
     assert_eq!(vm["migration_method"], "live", "only what was given is set");
-    machine.pvc(&["vm", "meta", "hello", "-m", "teleport"]).fails(2);
+    machine.pvc(&["vm", "meta", "hello", "-m", "teleport"]).fails(exit::USAGE);
     machine.pvc(&["vm", "info", "hello"]).says(&["tiny"]);
 }
 
@@ -188,7 +189,7 @@ fn it_boots_with_all_that(machine: &Machine) {
 
 fn it_is_renamed_with_its_volume(machine: &Machine) {
     machine.pvc(&["vm", "rename", "hello", "hallo", "-y"]).ok();
-    machine.pvc(&["vm", "info", "hello"]).fails(3);
+    machine.pvc(&["vm", "info", "hello"]).fails(exit::NOT_FOUND);
     let vm = machine.vm("hallo");
     assert_eq!(vm["uuid"], hello_uuid("hello"));
     assert_eq!(vm["disks"][0]["name"], "vms/hallo_sda");

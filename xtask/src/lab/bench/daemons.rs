@@ -1,4 +1,4 @@
-//! What PVC's daemons need while nothing happens.
+//! Resources that PVC's daemons need while nothing happens.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use super::{Bench, run_on};
 
 const DAEMONS: [&str; 4] = ["pvcnoded", "pvcapid", "pvcworkerd", "pvchealthd"];
 
-/// How long the processor's time is counted.
+/// Time for which the processor's time is counted.
 const WHILE: Duration = Duration::from_secs(30);
 
 const MEMORY: Budget = Budget::Bytes(60_000_000);
@@ -143,8 +143,8 @@ fn kilobytes(text: &str, field: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// How long the keepalives take, by the nodes' journals: from the stamp until the figures of the
-/// same are in the store, and on its way the node's guests and figures are looked up.
+/// Measures how long the keepalives take, by the nodes' journals: from the stamp until the figures
+/// of the same are in the store, and on its way the node's guests and figures are looked up.
 pub fn keepalives(bench: &Bench) -> Result<Vec<Figure>> {
     std::thread::sleep(WHILE);
     let mut took = Vec::new();
@@ -164,7 +164,7 @@ pub fn keepalives(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(vec![one])
 }
 
-/// What a line of the log says that a keepalive took.
+/// Time that a keepalive took as a line of the log says it.
 fn duration(line: &str) -> Option<Duration> {
     let word = line.split_whitespace().find_map(|word| word.strip_prefix("took_ms="))?;
     Some(Duration::from_millis(word.parse().ok()?))

@@ -11,10 +11,10 @@ use super::super::process::wait_until;
 use super::report::{Budget, Figure, Spread};
 use super::{Bench, GUESTS, LIMIT};
 
-/// How many VMs the node has.
+/// Number of VMs that the node has.
 const VMS: usize = 3;
 
-/// When what happened.
+/// Times of a recovery.
 struct Recovery {
     failed: SystemTime,
     suspected: SystemTime,
@@ -63,7 +63,10 @@ fn recovery(bench: &Bench) -> Result<Recovery> {
     let failed = SystemTime::now();
     node::power_off(lab, victim)?;
     wait_until("the VMs run elsewhere", LIMIT, || {
-        let is_elsewhere = |guest: &&str| matches!(ask::running_on(lab, guest).as_slice(), [one] if *one != victim.text);
+        let is_elsewhere = |guest: &&str| match ask::running_on(lab, guest).as_slice() {
+            [one] => *one != victim.text,
+            _ => false,
+        };
         Ok(guests.iter().all(is_elsewhere))
     })?;
     let started =
@@ -79,7 +82,7 @@ fn recovery(bench: &Bench) -> Result<Recovery> {
     Ok(Recovery { failed, suspected, proven, started })
 }
 
-/// When another node logged `words` about `victim`.
+/// Time at which another node logged `words` about `victim`.
 fn logged(bench: &Bench, victim: &NodeName, since: SystemTime, words: &str) -> Result<SystemTime> {
     let nodes = bench.lab.nodes();
     let others = nodes.iter().filter(|node| *node != victim);

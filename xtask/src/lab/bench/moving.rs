@@ -70,7 +70,7 @@ impl<'a> Twin<'a> {
             's#<uuid>.*</uuid>##' >/tmp/twin.xml
             virsh create /tmp/twin.xml"
         );
-        ask::forget_console(&bench.lab, TWIN);
+        ask::clear_console(&bench.lab, TWIN);
         shell(bench, at, &script)?;
         wait_until("the twin counts", LIMIT, || {
             Ok(ask::last_beat(&bench.lab, TWIN, &at.text).is_some())
@@ -100,11 +100,11 @@ fn shell(bench: &Bench, node: &NodeName, script: &str) -> Result<()> {
     run::output(&mut node::inside(&bench.lab, node, &words)?).map(drop)
 }
 
-/// How long a move took.
+/// Times that a move took.
 struct Taken {
-    /// Until whoever ordered it had the prompt back.
+    /// Time until whoever ordered it had the prompt back.
     command: Duration,
-    /// Until the QEMU that it left had ended.
+    /// Time until the QEMU that it left had ended.
     process: Duration,
 }
 

@@ -28,7 +28,7 @@ pub fn power(stage: &Stage) -> Result<()> {
     stage.says("What will happen can be asked beforehand.\n");
     let question = format!("cluster what-if node {victim}");
     stage.pvc(&witness, &question)?;
-    let foretold = ask::json(&stage.lab, &witness, &question.split(' ').collect::<Vec<_>>())?;
+    let predicted = ask::json(&stage.lab, &witness, &question.split(' ').collect::<Vec<_>>())?;
     stage.says("");
     let before = stage.beat(first, &victim.text)?;
     let guests = ask::watch_guests(&stage.lab);
@@ -39,7 +39,7 @@ pub fn power(stage: &Stage) -> Result<()> {
     failure.is_proven(60)?;
     failure.recovers(&[first, second])?;
     failure.tell_times(&[first, second], &floating.end());
-    failure.was_foretold(&foretold, &[first, second])?;
+    failure.was_predicted(&predicted, &[first, second])?;
     failure.comes_back()?;
     let twice = guests.end();
     stage.so("no VM ran on two nodes at any moment", twice.is_empty(), format!("{twice:?}"))?;
@@ -220,7 +220,7 @@ impl<'a> Failure<'a> {
             .collect()
     }
 
-    /// When one of the others logged `words` about the victim.
+    /// Time at which one of the others logged `words` about the victim.
     fn logged(&self, words: &str) -> Option<SystemTime> {
         let nodes = self.stage.lab.nodes();
         let others = nodes.iter().filter(|node| **node != self.victim);
@@ -232,7 +232,7 @@ impl<'a> Failure<'a> {
         lines.min()
     }
 
-    /// When what happened, by the journals, the processes and the devices.
+    /// Prints when what happened, by the journals, the processes and the devices.
     fn tell_times(&self, guests: &[&str], floating: &std::collections::BTreeMap<String, Instant>) {
         let early = self.since - Duration::from_secs(10);
         let stamp = ask::journalled(&self.stage.lab, &self.victim, "pvcnoded", early, "keepalive");
@@ -268,16 +268,16 @@ impl<'a> Failure<'a> {
     /// Claims that what happened to `guests` is what `pvc cluster what-if` had said. On which node
     /// each of them runs is no part of it: all nodes here are one machine, and have the same memory
     /// free.
-    fn was_foretold(&self, foretold: &Value, guests: &[&str]) -> Result<()> {
-        let ran = foretold["simulation"]["vms"].as_array().into_iter().flatten();
+    fn was_predicted(&self, predicted: &Value, guests: &[&str]) -> Result<()> {
+        let ran = predicted["simulation"]["vms"].as_array().into_iter().flatten();
         let ours = ran.filter(|vm| guests.contains(&text(vm, "name")));
         let times: Vec<f64> = ours.filter_map(|vm| vm["seconds"].as_f64()).collect();
-        let claim = "it was foretold that all of them would run elsewhere";
-        self.stage.so(claim, times.len() == guests.len(), foretold)?;
+        let claim = "it was predicted that all of them would run elsewhere";
+        self.stage.so(claim, times.len() == guests.len(), predicted)?;
         let last = self.started(guests).into_iter().max().context("none of them runs any more")?;
         let (soon, late) = (times.into_iter().fold(0.0, f64::max), seconds_after(self.since, last));
         let claim = format!(
-            "the last of them started after {late:.1} s; foretold were {soon:.1} s, and 10 s more \
+            "the last of them started after {late:.1} s; predicted were {soon:.1} s, and 10 s more \
              or less"
         );
         self.stage.so(claim, (late - soon).abs() <= 10.0, "it was not so")

@@ -129,7 +129,7 @@ impl Stage {
         nodes.into_iter().find(|each| node::answers(&self.lab, each)).context("no node is awake")
     }
 
-    /// What the cluster records of `node`, asked on `witness`.
+    /// Record of `node` in the cluster, asked for on `witness`.
     pub fn record(&self, witness: &NodeName, node: &NodeName) -> Result<Value> {
         ask::json(&self.lab, witness, &["node", "info", &node.text])
     }
@@ -140,7 +140,7 @@ impl Stage {
         for guest in guests {
             match ask::running_on(&self.lab, guest).as_slice() {
                 [] => {
-                    ask::forget_console(&self.lab, guest);
+                    ask::clear_console(&self.lab, guest);
                     self.define(guest, &awake, node)?;
                     self.pvc(&awake, &format!("vm start {guest} --wait"))?;
                 }
@@ -179,7 +179,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Where `guest` runs.
+    /// Node that `guest` runs on.
     pub fn place_of(&self, guest: &str) -> Result<String> {
         let mut running = ask::running_on(&self.lab, guest);
         ensure!(running.len() == 1, "{guest} runs on {running:?}");
