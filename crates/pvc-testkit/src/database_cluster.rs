@@ -76,7 +76,7 @@ impl DatabaseCluster for ScriptedDatabaseCluster {
     async fn member(&self, node: &NodeName) -> Result<Member, DatabaseClusterError> {
         self.asked(|inner| {
             let leads = inner.leader.as_ref() == Some(node);
-            Ok(Member { leads, state: inner.state.clone(), heard: None })
+            Ok(Member { leads, state: inner.state.clone(), last_contact: None })
         })
     }
 
