@@ -23,8 +23,12 @@ fn run_all(checks: Vec<(&'static str, Command)>) -> Result<()> {
 }
 
 pub fn run() -> Result<()> {
-    let mut checks =
-        vec![("formatting", fmt()), ("clippy", clippy()), ("dependency policy", own_deny())];
+    let mut checks = vec![
+        ("formatting", fmt()),
+        ("clippy", clippy()),
+        ("words", own("words")),
+        ("dependency policy", own("deny")),
+    ];
     if is_installed("deny") {
         checks.push(("dependency policy, with the advisories of today", deny()));
     } else {
@@ -50,10 +54,10 @@ fn clippy() -> Command {
     clippy
 }
 
-fn own_deny() -> Command {
-    let mut deny = cargo();
-    deny.args(["xtask", "deny"]);
-    deny
+fn own(check: &str) -> Command {
+    let mut own = cargo();
+    own.args(["xtask", check]);
+    own
 }
 
 fn deny() -> Command {

@@ -15,6 +15,7 @@ mod lab;
 mod package;
 mod run;
 mod sim;
+mod words;
 
 use std::process::ExitCode;
 
@@ -25,8 +26,8 @@ Usage: cargo xtask COMMAND
   which is fetched unless CHECKOUT has it; see docs/dev/dependencies.md
   bench [--quick] [--json FILE] …   build the release programs and measure them; see \
   docs/dev/benchmarks.md
-  check                             formatting, clippy, dependency policy, generated files, the \
-  rules
+  check                             formatting, clippy, words, dependency policy, generated files, \
+  the rules
   deny                              licences, bans, sources and advisories of what we depend on; \
   see docs/dev/dependencies.md
   generate                          write every generated file again: the two below
@@ -40,6 +41,8 @@ Usage: cargo xtask COMMAND
                                     clusters in a simulated world, from seeds; see \
                                     docs/dev/simulation.md
   stories [FOLDER]… [--jobs N]      stories of a cluster in that world; see docs/dev/scenarios.md
+  words                             how doc comments begin and how long lines are; see \
+                                    docs/dev/words.md
   man [DIRECTORY]                   write the man pages of `pvc` to target/man
   completions [DIRECTORY]           write the shell completions of `pvc` to target/completions
 ";
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         ("package", rest) => package::run_with(rest),
         ("sim", rest) => sim::seeds(rest),
         ("stories", rest) => sim::stories(rest),
+        ("words", []) => words::run(),
         ("man", []) => generated::man("target/man"),
         ("man", [directory]) => generated::man(directory),
         ("completions", []) => generated::completions("target/completions"),
