@@ -1,10 +1,10 @@
-//! What every [`Database`] keeps to, in a database with no tables.
+//! Contract of every [`Database`], in a database with no tables.
 
 use std::sync::Arc;
 
 use pvc_ports::{Database, DatabaseError, Rows, SqlDialect, SqlValue, Statement, Transaction};
 
-/// What the suite needs from whoever runs it.
+/// Environment that the suite needs from whoever runs it.
 pub struct DatabaseFixture {
     pub database: Arc<dyn Database>,
     /// Nobody answers there.
@@ -66,8 +66,8 @@ impl Suite {
     async fn make_tables(&self) {
         let things = match self.database.dialect() {
             SqlDialect::PostgreSql => {
-                "CREATE TABLE thing (at BIGINT PRIMARY KEY, number BIGINT, small INTEGER, text TEXT, \
-                 bytes BYTEA, yes BOOLEAN)"
+                "CREATE TABLE thing (at BIGINT PRIMARY KEY, number BIGINT, small INTEGER, \
+                 text TEXT, bytes BYTEA, yes BOOLEAN)"
             }
             SqlDialect::Sqlite => {
                 "CREATE TABLE thing (at INTEGER PRIMARY KEY, number INTEGER, small INTEGER, \
@@ -78,7 +78,8 @@ impl Suite {
         for words in [
             things,
             "CREATE TABLE profile (name TEXT PRIMARY KEY, size INTEGER NOT NULL)",
-            "CREATE TABLE vm (name TEXT PRIMARY KEY, profile TEXT NOT NULL REFERENCES profile (name))",
+            "CREATE TABLE vm (name TEXT PRIMARY KEY, \
+             profile TEXT NOT NULL REFERENCES profile (name))",
         ] {
             transaction.run(Statement::new(words)).await.expect("a table can be made");
         }
@@ -92,7 +93,8 @@ impl Suite {
         let bytes: [&[u8]; 5] = [b"", b"\0", b"\xff\xfe", b"'", &[0; 100_000]];
         for (at, ((text, number), bytes)) in (0..).zip(texts.iter().zip(numbers).zip(bytes)) {
             let values = Statement::new(
-                "INSERT INTO thing (at, number, small, text, bytes, yes) VALUES ($1, $2, $3, $4, $5, $6)",
+                "INSERT INTO thing (at, number, small, text, bytes, yes) \
+                 VALUES ($1, $2, $3, $4, $5, $6)",
             );
             let values = values.with(at).with(number).with(at).with(*text);
             let values = values.with(SqlValue::Bytes(bytes.to_vec())).with(SqlValue::Boolean(true));

@@ -1,11 +1,11 @@
-//! What every [`DatabaseCluster`] keeps to, with a leader that may be moved.
+//! Contract of every [`DatabaseCluster`], with a leader that may be moved.
 
 use std::sync::Arc;
 
 use pvc_model::NodeName;
 use pvc_ports::{DatabaseCluster, DatabaseClusterError};
 
-/// What the suite needs from whoever runs it.
+/// Environment that the suite needs from whoever runs it.
 pub struct DatabaseClusterFixture {
     /// Its members are `hv1`, which leads, and `hv2`, which follows.
     pub good: Arc<dyn DatabaseCluster>,

@@ -1,4 +1,4 @@
-//! What every [`Files`] keeps to, in a directory with nothing to lose.
+//! Contract of every [`Files`], in a directory with nothing to lose.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pvc_ports::{FileAccess, FileInfo, FileKind, FileOwner, Files, FilesError};
 
-/// What the suite needs from whoever runs it.
+/// Environment that the suite needs from whoever runs it.
 pub struct FilesFixture {
     pub files: Arc<dyn Files>,
     /// An empty directory.
@@ -16,7 +16,7 @@ pub struct FilesFixture {
     pub owner: FileOwner,
 }
 
-/// What other programs can leave at a path. None of it is there before.
+/// Files that other programs can leave at a path. None of them is there before.
 pub trait HostilePaths: Send + Sync {
     /// Makes a symbolic link at `path` that leads to `to`.
     fn link(&self, path: &Path, to: &Path);
@@ -144,7 +144,12 @@ impl FilesFixture {
         // Whoever read it whole would need that much memory.
         self.hostile.sparse(&path, 1 << 40);
         let error = self.files.read(&path, PLENTY).await.expect_err("it is too large");
-        let named = |error: &FilesError| matches!(error, FilesError::TooLarge { path: named, most_bytes: PLENTY } if *named == path);
+        let named = |error: &FilesError| match error {
+            FilesError::TooLarge { path: named, most_bytes } => {
+                (named, *most_bytes) == (&path, PLENTY)
+            }
+            _ => false,
+        };
         assert!(named(&error), "{error}");
         assert_eq!(ok(self.files.read_end(&path, 3).await).1, [0; 3]);
         ok(self.files.remove(&path).await);

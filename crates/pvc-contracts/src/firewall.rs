@@ -1,4 +1,4 @@
-//! What every [`Firewall`] keeps to, on a machine (or a network namespace) with nothing to lose.
+//! Contract of every [`Firewall`], on a machine (or a network namespace) with nothing to lose.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use pvc_model::host_filter::HostFilter;
 use pvc_model::link::IpNet;
 use pvc_ports::{Firewall, FirewallError};
 
-/// What the suite needs from whoever runs it.
+/// Environment that the suite needs from whoever runs it.
 pub struct FirewallFixture {
     pub firewall: Arc<dyn Firewall>,
     /// Shows every table of this machine. There is at least one, and none of them is PVC's.

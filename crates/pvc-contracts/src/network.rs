@@ -16,7 +16,7 @@ use pvc_ports::{Network, NetworkError};
 pub struct NetworkFixture {
     /// A link that may be a port of a bridge, switched off and without addresses.
     pub device: String,
-    /// What this kernel can do.
+    /// Abilities of this kernel.
     pub able: LinkAbilities,
 }
 

@@ -1,4 +1,4 @@
-//! What every [`Programs`] keeps to, with programs that do nothing.
+//! Contract of every [`Programs`], with programs that do nothing.
 
 #![allow(clippy::disallowed_methods, reason = "real adapters work in real time")]
 
@@ -10,7 +10,7 @@ use pvc_ports::{
 };
 use tokio::time::{sleep, timeout};
 
-/// What the suite needs from whoever runs it.
+/// Environment that the suite needs from whoever runs it.
 pub struct ProgramsFixture {
     pub programs: Arc<dyn Programs>,
     /// Writes `ready`, runs until it is ended, and writes `reloaded` each time it is hung up.
@@ -21,7 +21,7 @@ pub struct ProgramsFixture {
     pub stubborn: Program,
     /// Starts a process that leaves its process group, writes `ready`, and goes on.
     pub forking: Program,
-    /// As `forking`, but exits with status 0 and leaves that process behind.
+    /// Starts a process as `forking` does, but exits with status 0 and leaves it behind.
     pub leaving: Program,
     /// Writes 10,000 lines of 10,000 bytes and exits with status 0.
     pub chatty: Program,
@@ -34,7 +34,7 @@ pub struct ProgramsFixture {
 /// How long anything may take.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What is given time to happen though it must not.
+/// Time that an event which must not happen is given to happen.
 const SHORT: Duration = Duration::from_millis(300);
 
 /// Runs the whole suite.

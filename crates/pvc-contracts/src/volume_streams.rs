@@ -1,4 +1,4 @@
-//! What every [`VolumeStreams`] keeps to.
+//! Contract of every [`VolumeStreams`].
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use sqlx::error::ErrorKind;
 
 use crate::DEADLINE;
 
-/// What an error of sqlx means to whoever uses the port.
+/// Translates an error of sqlx into that of the port.
 pub fn meaning(error: sqlx::Error) -> DatabaseError {
     let why = error.to_string();
     match &error {
@@ -48,7 +48,7 @@ fn is_absent(code: &str) -> bool {
     code.starts_with("57P") || matches!(of_sqlite(code), Some(10 | 13 | 14))
 }
 
-/// What `work` brings, if it does so in time.
+/// Returns the result of `work`, or [`TimedOut`](DatabaseError::TimedOut) after `DEADLINE`.
 pub async fn in_time<T>(
     work: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, DatabaseError> {
@@ -58,7 +58,7 @@ pub async fn in_time<T>(
     }
 }
 
-/// What a commit that failed means: if the database has answered, it was not done.
+/// Returns the error of a commit that failed: if the database has answered, it was not done.
 pub fn uncommitted(error: DatabaseError) -> DatabaseError {
     match error {
         DatabaseError::Unreachable { why } => DatabaseError::Unknown { why },

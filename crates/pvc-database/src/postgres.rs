@@ -8,7 +8,7 @@ use crate::errors::{in_time, uncommitted};
 use crate::values::{bind_postgres, rows_of_postgres};
 use crate::{CONNECTIONS, REACH};
 
-/// Where a PostgreSQL is, and who asks it.
+/// Address of a PostgreSQL, and the user there.
 #[derive(Clone)]
 pub struct PostgresOptions {
     /// A name, an address, or the directory of a socket.

@@ -217,8 +217,8 @@ async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
     hypervisor.destroy(UUID).await.expect("it is destroyed");
 }
 
-/// This is what a sender to a legacy peer has to reckon with: libvirt lets the guest go on here,
-/// although it runs there.
+/// Shows the risk of a sender to a legacy peer: libvirt lets the guest go on here, although it runs
+/// there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_whose_arrival_was_not_heard_of_runs_on_both_sides_and_the_other_one_says_so() {
     let (mut one, two) = Libvirt::pair();

@@ -20,7 +20,7 @@ use pvc_ports::{
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LinuxFiles;
 
-/// What the name of a file ends in until it is whole. It begins with a dot: programs that read
+/// Ending of the name of a file until it is whole. Its first character is a dot: programs that read
 /// whole directories of configuration leave such names out.
 const UNFINISHED: &str = ".pvc-new";
 

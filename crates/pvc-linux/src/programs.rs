@@ -25,7 +25,7 @@ use tokio::time::Instant;
 /// that stays with a process which changes its group, its session and its user.
 const MARK: &str = "PVC_PROGRAM";
 
-/// Where programs look for others.
+/// Directories in which programs look for others.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// How many lines wait for whoever takes them.
@@ -54,7 +54,7 @@ impl LinuxPrograms {
     }
 }
 
-/// Which program of which daemon a process comes from.
+/// Daemon, and program of it, that a process comes from.
 struct Mark<'a> {
     owner: &'a str,
     daemon: u32,

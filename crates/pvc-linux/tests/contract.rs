@@ -180,7 +180,7 @@ async fn the_programs_of_this_machine_keep_the_contract() {
     programs_contract(fixture).await;
 }
 
-/// This test is its own daemon: run with `PVC_DAEMON` set it starts programs, and dies.
+/// Runs itself as a daemon: with `PVC_DAEMON` set it starts programs, and dies by SIGKILL.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_killed_daemon_has_left_is_ended_by_the_next_one_of_its_kind_alone() {
     let token = std::env::var("PVC_DAEMON").unwrap_or_else(|_| token("killed"));

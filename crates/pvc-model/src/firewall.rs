@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a table looks at.
+/// Packets that a table looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TableFamily {
     /// IPv4 and IPv6.
@@ -39,14 +39,14 @@ impl TableName {
     }
 }
 
-/// As nft has it: `inet pvc-hosts`.
+/// Name as `nft` has it: `inet pvc-hosts`.
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.family, self.name)
     }
 }
 
-/// Why a text is not taken for the rules of a table.
+/// Reason why a text is refused as the rules of a table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadRules {
     #[error("line {line} closes a brace that was not opened")]
@@ -99,7 +99,7 @@ pub fn check_rules(rules: &str) -> Result<(), BadRules> {
     if depth > 0 { Err(BadRules::Open) } else { Ok(()) }
 }
 
-/// What matters of a line: quoted texts and the comment at its end are left out.
+/// Words and braces of a line: quoted texts and the comment at its end are left out.
 struct Parts<'a>(&'a str);
 
 enum Part<'a> {
@@ -139,8 +139,8 @@ impl<'a> Iterator for Parts<'a> {
     }
 }
 
-/// What `nft -f` makes the table of, of nothing or of one that is there, or takes it away with, all
-/// in one step: no packet meets half of it.
+/// Returns the commands with which `nft -f` makes the table, or replaces one that is there, or
+/// (`rules` is `None`) removes it, all in one step: no packet meets half of it.
 pub fn commands(table: &TableName, rules: Option<&str>) -> String {
     // The kernel cannot replace a table, and refuses to delete one that is not there.
     let anew = format!("add table {table}\ndelete table {table}\n");

@@ -38,9 +38,9 @@ pub type PortVlans = BTreeMap<u16, PortVlan>;
 /// How a port takes part in a VLAN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortVlan {
-    /// What comes in without a tag belongs to it. At most one VLAN of a port can be that.
+    /// Whether frames that come in without a tag belong to it. At most one VLAN of a port has this.
     pub pvid: bool,
-    /// What goes out has no tag.
+    /// Whether its frames go out without a tag.
     pub untagged: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct Vxlan {
     pub learning: bool,
 }
 
-/// What the kernel of a machine can do with links.
+/// Abilities of a machine's kernel with links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkAbilities {
     /// VLANs as links of their own.

@@ -1,6 +1,6 @@
 //! Watches this node's copy of the database: one that does not follow is a fault, and its Patroni
-//! is started again, once (`pvc_model::database_cluster`). A Patroni that has lost its ZooKeeper session
-//! may loop for ever.
+//! is started again, once (`pvc_model::database_cluster`). A Patroni that has lost its ZooKeeper
+//! session may loop for ever.
 
 use std::sync::Arc;
 use std::time::Duration;

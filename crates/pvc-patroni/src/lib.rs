@@ -1,5 +1,5 @@
-//! [`DatabaseCluster`] on Patroni's REST API, as each coordinator has one on its address in the cluster
-//! network.
+//! [`DatabaseCluster`] on Patroni's REST API, as each coordinator has one on its address in the
+//! cluster network.
 //!
 //! The answers say who leads; what `patronictl` prints for people to read is not asked.
 

@@ -158,7 +158,7 @@ async fn a_patroni_that_does_not_run_has_a_hint() {
     assert!(error.hint().unwrap().contains("systemctl status patroni"));
 }
 
-/// Where nobody listens.
+/// Returns a client for a port at which nobody listens.
 fn nobody() -> Patroni {
     let listener = std::net::TcpListener::bind((LOOPBACK, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-/// Which words of SQL a database takes where two differ.
+/// Dialect of SQL that a database takes, where two differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SqlDialect {
     PostgreSql,
@@ -42,7 +42,7 @@ impl<T: Into<SqlValue>> From<Option<T>> for SqlValue {
 /// of users is a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
-    /// One statement.
+    /// Text of exactly one statement.
     pub words: &'static str,
     pub values: Vec<SqlValue>,
 }
@@ -60,7 +60,7 @@ impl Statement {
     }
 }
 
-/// What a statement brought.
+/// Rows that a statement returned.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rows {
     /// The names of the columns, in order; none where there is no row.

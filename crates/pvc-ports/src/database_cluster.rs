@@ -10,7 +10,7 @@ pub enum DatabaseClusterError {
     /// Nobody answers; trying again may help.
     #[error("the database's manager cannot be reached: {why}")]
     Unreachable { why: String },
-    /// It answered, and said no. It may say yes later, when the node's copy has caught up.
+    /// Answered with a refusal. A later try may succeed, when the node's copy has caught up.
     #[error("the database's leader was not changed: {why}")]
     Refused { why: String },
     #[error("the database's manager did not answer within {seconds} s")]
@@ -18,7 +18,7 @@ pub enum DatabaseClusterError {
 }
 
 impl DatabaseClusterError {
-    /// What to do about it.
+    /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             DatabaseClusterError::Unreachable { .. } => Some(
@@ -32,14 +32,15 @@ impl DatabaseClusterError {
     }
 }
 
-/// The members of a database that is kept in copies, one on each coordinator. They have the names of
+/// Members of a database that is kept in copies, one on each coordinator. They have the names of
 /// their nodes. Every call ends within seconds.
 #[async_trait]
 pub trait DatabaseCluster: Send + Sync {
     /// The node whose copy takes writes, or `None` if there is none at the moment.
     async fn leader(&self) -> Result<Option<NodeName>, DatabaseClusterError>;
 
-    /// What the manager on this machine says of the member `node`, which is its own.
+    /// Returns the state of the member `node`, which is this machine's own, as its manager reports
+    /// it.
     async fn member(&self, node: &NodeName) -> Result<Member, DatabaseClusterError>;
 
     /// Has `node` become the leader. Nothing happens if it is. Returns when it is done.

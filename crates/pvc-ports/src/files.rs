@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-/// What a name in a directory stands for.
+/// Kind of file that a name in a directory stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     File,
@@ -27,7 +27,7 @@ impl FileKind {
     }
 }
 
-/// What the file system says of a file. If all of it is as before, so are its contents.
+/// Attributes of a file in its file system. If all of them are as before, so are its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileInfo {
     pub kind: FileKind,
@@ -47,7 +47,7 @@ pub struct DirectoryEntry {
     pub kind: FileKind,
 }
 
-/// Who may do what with a file that is made.
+/// Permissions and owner of a file that is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileAccess {
     /// The permission bits: `0o600`. The umask takes none of them away.
@@ -76,7 +76,7 @@ impl FileAccess {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileSpace {
     pub total_bytes: u64,
-    /// What an ordinary user can still write.
+    /// Space that an ordinary user can still write.
     pub available_bytes: u64,
 }
 
@@ -134,7 +134,7 @@ pub fn file_path(path: &Path) -> Result<PathBuf, FilesError> {
 /// What has begun is finished, also when the future is dropped.
 #[async_trait]
 pub trait Files: Send + Sync {
-    /// What is there; `None` if nothing is.
+    /// Returns the attributes of the file at `path`; `None` if nothing is there.
     async fn look(&self, path: &Path) -> Result<Option<FileInfo>, FilesError>;
 
     /// The whole file. Its bytes are those of one file, also while somebody
@@ -182,7 +182,7 @@ pub trait Files: Send + Sync {
     /// goes on behind them; what is written in the moment of the cut may come out of order.
     async fn keep_end(&self, path: &Path, most_bytes: u64) -> Result<(), FilesError>;
 
-    /// What is in the directory, by name, without `.` and `..`.
+    /// Returns the entries of the directory, by name, without `.` and `..`.
     ///
     /// # Errors
     /// [`TooMany`](FilesError::TooMany) if there are more than `most` entries.

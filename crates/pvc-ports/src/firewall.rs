@@ -19,7 +19,7 @@ pub enum FirewallError {
         /// `show`, `check`, `load`, `drop`.
         what: &'static str,
         table: TableName,
-        /// What `nft` said, in a line.
+        /// Message of `nft`, in a line.
         why: String,
     },
     #[error("`{program}` is not installed")]
@@ -35,7 +35,7 @@ pub enum FirewallError {
 }
 
 impl FirewallError {
-    /// What to do about it.
+    /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             FirewallError::NoProgram { package, .. } => {

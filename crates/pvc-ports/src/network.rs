@@ -113,8 +113,8 @@ pub trait Network: Send + Sync {
     /// unsolicited neighbour advertisements for IPv6, twice within 20 ms. The link must be up.
     async fn announce(&self, link: &str, address: IpAddr) -> Result<(), NetworkError>;
 
-    /// What this kernel can do, found out by doing it where it hurts nobody. It does not change
-    /// while the kernel runs.
+    /// Returns the abilities of this kernel, found out by trying them where it hurts nobody. They
+    /// do not change while the kernel runs.
     async fn abilities(&self) -> Result<LinkAbilities, NetworkError>;
 
     /// The unicast routes of the main table.

@@ -9,16 +9,18 @@ use async_trait::async_trait;
 /// A program to be started. Arguments are a vector: nothing is ever parsed by a shell.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Program {
-    /// What it is called in logs: `dnsmasq-1001`.
+    /// Name in logs: `dnsmasq-1001`.
     pub name: String,
     /// The path of its executable file.
     pub program: String,
     pub args: Vec<String>,
-    /// Its environment, to which the port adds `PATH` and its own mark, and nothing of the daemon's.
+    /// Its environment, to which the port adds `PATH` and its own mark, and nothing of the
+    /// daemon's.
     pub env: Vec<(String, String)>,
 }
 
-/// As [`Command`](crate::Command): variables are named without their values, which may be secret.
+/// Variables are named without their values, which may be secret, as in
+/// [`Command`](crate::Command).
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Program { name, program, args, env } = self;
@@ -49,7 +51,7 @@ impl fmt::Display for ProgramEnd {
     }
 }
 
-/// What programs are told by a signal.
+/// Signal to a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgramSignal {
     Hangup,

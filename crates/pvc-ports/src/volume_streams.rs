@@ -17,7 +17,8 @@ pub trait VolumeStreams: Send + Sync {
     /// [committed](Upload::commit).
     ///
     /// # Errors
-    /// Those of [`create`](crate::Storage::create): the name may be taken, and there may be no room.
+    /// Errors of [`create`](crate::Storage::create): the name may be taken, and there may be no
+    /// room.
     async fn upload(
         &self,
         volume: &VolumeId,
@@ -40,8 +41,8 @@ pub trait VolumeStreams: Send + Sync {
 /// A volume in the making. Dropping it discards what was written, as the end of the process does.
 #[async_trait]
 pub trait Upload: Send {
-    /// Writes at an offset, in bytes. Pieces may come in any order, and the last one counts. When it
-    /// returns, the storage has them, though perhaps not for good.
+    /// Writes at an offset, in bytes. Pieces may come in any order, and the last one counts. When
+    /// it returns, the storage has them, though perhaps not for good.
     ///
     /// # Errors
     /// [`BeyondEnd`](StorageError::BeyondEnd) if it would not fit in the volume, and
@@ -60,13 +61,14 @@ pub trait Upload: Send {
     async fn commit(self: Box<Self>) -> Result<(), StorageError>;
 }
 
-/// The contents of a volume or a snapshot. As long as it is not dropped, nobody can open the volume.
+/// Contents of a volume or a snapshot. Until it is dropped, nobody can open the volume.
 #[async_trait]
 pub trait Download: Send {
     fn size_bytes(&self) -> u64;
 
-    /// The next piece that is not all zeros, as its offset in bytes and at most [`MOST_PIECE_BYTES`]
-    /// bytes; `None` when there is no other. Pieces come in order and do not overlap.
+    /// Returns the next piece that is not all zeros, as its offset in bytes and at most
+    /// [`MOST_PIECE_BYTES`] bytes; `None` when there is no other. Pieces come in order and do not
+    /// overlap.
     ///
     /// # Cancellation
     /// Dropping the future loses nothing: the piece comes again.

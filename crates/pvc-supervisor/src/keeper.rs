@@ -1,4 +1,4 @@
-//! One program, from when it is wanted until it is wanted no more.
+//! Keeper of one program, from when it is wanted until it is wanted no more.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub struct Keeper {
     states: watch::Sender<States>,
 }
 
-/// Why a life of a program is over.
+/// Reason why a life of a program is over.
 enum Over {
-    /// It was ended, because something else or nothing is wanted now.
+    /// Ended by the keeper, because another specification or none is wanted now.
     Superseded,
     Failed(String),
 }
@@ -85,7 +85,8 @@ impl Keeper {
         }
     }
 
-    /// One life of the program, from its files to its end. `spec` is how it was last.
+    /// Runs one life of the program, from its files to its end. `spec` is its specification at the
+    /// end of that.
     async fn live(
         &self,
         spec: &mut ProgramSpec,

@@ -37,7 +37,7 @@ use keeper::Keeper;
 /// The programs that are wanted, by name. The name is the program's in the log.
 pub type Wanted = BTreeMap<String, ProgramSpec>;
 
-/// What became of each program that is wanted or not gone yet, by name.
+/// States of the programs that are wanted or not gone yet, by name.
 pub type States = BTreeMap<String, ProgramState>;
 
 /// The world of a supervisor.
@@ -72,7 +72,7 @@ impl Supervisor {
         });
     }
 
-    /// What became of the programs, now and whenever it changes.
+    /// Returns the states of the programs, now and whenever they change.
     pub fn states(&self) -> watch::Receiver<States> {
         self.states.subscribe()
     }

@@ -1,8 +1,8 @@
-//! What a change of what is wanted needs.
+//! Step that a change of a program's specification needs.
 
 use crate::spec::{ProgramSpec, Reload};
 
-/// What is to be done with a program that runs.
+/// Action on a program that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Only what matters later has changed.

@@ -1,4 +1,4 @@
-//! What is wanted of a program, and what became of it.
+//! Specification of a program, and its state.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use pvc_ports::{Command, FileAccess, ProgramSignal};
 pub struct ProgramSpec {
     /// The path of its executable file.
     pub program: String,
-    /// It must stay in the foreground.
+    /// Arguments with which it stays in the foreground.
     pub args: Vec<String>,
     /// Its whole environment, but for `PATH`.
     pub env: Vec<(String, String)>,
-    /// What it reads: written before it starts, and removed when it is wanted no more. The
+    /// Files that it reads: written before it starts, and removed when it is wanted no more. The
     /// directories are made.
     pub files: BTreeMap<PathBuf, ConfigFile>,
     pub reload: Reload,
@@ -33,7 +33,7 @@ pub struct ConfigFile {
 /// How a program takes over files that changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reload {
-    /// It cannot, and is started anew.
+    /// Started anew, because it cannot read them while it runs.
     Restart,
     Signal(ProgramSignal),
     /// Exits with status 0 when it is done; on any other end the program is started anew.
@@ -67,15 +67,15 @@ impl Default for Stop {
     }
 }
 
-/// What became of a program.
+/// State of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgramState {
-    /// It is being started, or was and is not ready yet.
+    /// Being started, or started and not ready yet.
     Starting,
     Ready {
         pid: u32,
     },
-    /// It ended, or was never ready, so many times in a row, and is started again.
+    /// Ended, or never ready, so many times in a row; it is started again.
     Failed {
         why: String,
         times: u32,

@@ -1,4 +1,4 @@
-//! What a program writes, into the log, within bounds.
+//! Lines that a program writes, into the log, within bounds.
 
 use std::time::Duration;
 

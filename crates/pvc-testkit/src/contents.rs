@@ -29,7 +29,7 @@ impl Contents {
         }
     }
 
-    /// As [`write`](Contents::write), but blocks of zeros take no room.
+    /// Writes as [`write`](Contents::write) does, but blocks of zeros take no room.
     pub fn put(&mut self, offset: u64, bytes: &[u8]) {
         for (number, at, piece) in pieces(offset, bytes.len()) {
             let is_whole = (at, piece.len()) == (0, BLOCK);
@@ -40,7 +40,7 @@ impl Contents {
         }
     }
 
-    /// Where the next block begins that was written, from `at` on.
+    /// Returns the offset of the first byte from `at` on that lies in a block which was written.
     pub fn next_written(&self, at: u64) -> Option<u64> {
         let (number, _) = self.blocks.range(at / BLOCK as u64..).next()?;
         Some(at.max(number * BLOCK as u64))

@@ -43,7 +43,8 @@ impl ScriptedDatabaseCluster {
         self.with(|inner| inner.leader = leader.map(NodeName::new));
     }
 
-    /// What the manager calls the state of every member; `None`: it does not know its cluster.
+    /// Sets the state of every member, as its manager calls it; `None`: it does not know its
+    /// cluster.
     pub fn set_state(&self, state: Option<&str>) {
         self.with(|inner| inner.state = state.map(str::to_owned));
     }

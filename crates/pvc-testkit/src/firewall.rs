@@ -30,8 +30,8 @@ impl MemoryFirewall {
         self.inner().tables.clear();
     }
 
-    /// From now on the rules of a table that `refuses` says so of are refused, and so is its removal
-    /// (`None`).
+    /// Refuses from now on the rules of each table for which `refuses` is true, and its removal
+    /// (`None`) likewise.
     pub fn set_refusing(
         &self,
         refuses: impl Fn(&TableName, Option<&str>) -> bool + Send + Sync + 'static,

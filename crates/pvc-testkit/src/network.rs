@@ -38,12 +38,12 @@ struct Inner {
     leases: BTreeMap<(String, IpNet), Instant>,
     failing: bool,
     refuses: Option<Refuses>,
-    /// Those of bridges and their ports, also where no bridge keeps them apart.
+    /// VLANs of bridges and their ports, also where no bridge keeps them apart.
     vlans: BTreeMap<String, PortVlans>,
     lacks: Lacks,
 }
 
-/// What the kernel cannot do.
+/// Abilities that the kernel lacks.
 #[derive(Clone, Copy, Default)]
 struct Lacks {
     vlans: bool,
@@ -132,7 +132,7 @@ impl MemoryNetwork {
         self.inner().take(link);
     }
 
-    /// What the kernel can do from now on. It can do everything at first.
+    /// Sets the abilities of the kernel from now on. It has all of them at first.
     pub fn set_abilities(&self, able: LinkAbilities) {
         self.inner().lacks = Lacks {
             vlans: !able.vlans,
@@ -315,7 +315,7 @@ impl Inner {
     }
 }
 
-/// What a bridge and its ports take part in when nothing else was said.
+/// Returns the VLANs of a bridge and its ports for which no others were set.
 fn first_vlan() -> PortVlans {
     [(1, PortVlan::ACCESS)].into()
 }

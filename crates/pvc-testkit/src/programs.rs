@@ -11,13 +11,13 @@ const WAITING_LINES: usize = 1000;
 /// How a program behaves that is started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProgramManner {
-    /// What it writes at once.
+    /// Lines that it writes at once.
     pub says: Vec<String>,
-    /// What it writes each time it is hung up.
+    /// Line that it writes each time it receives SIGHUP.
     pub says_when_hung_up: Option<String>,
     /// How it ends at once; `None`: it goes on.
     pub ends: Option<ProgramEnd>,
-    /// It goes on when it is terminated.
+    /// Whether it goes on after SIGTERM.
     pub is_stubborn: bool,
     /// How many processes it starts that leave its group.
     pub children: usize,
@@ -27,13 +27,13 @@ pub struct ProgramManner {
     pub is_immortal: bool,
 }
 
-/// What somebody did with a program, by its name.
+/// Call that somebody made, with the name of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgramCall {
     Started(String),
     Signalled(String, ProgramSignal),
     Killed(String),
-    /// So many processes.
+    /// Number of processes that were ended.
     LeftOverEnded(usize),
 }
 
@@ -70,12 +70,12 @@ impl ScriptedPrograms {
         }
     }
 
-    /// What an earlier daemon has left behind: so many processes.
+    /// Sets the number of processes that an earlier daemon has left behind.
     pub fn set_left_over(&self, count: usize) {
         self.inner().left_over = count;
     }
 
-    /// What was done, in order.
+    /// Returns the calls that were made, in order.
     pub fn calls(&self) -> Vec<ProgramCall> {
         self.inner().calls.clone()
     }
@@ -154,7 +154,7 @@ impl Played {
     }
 }
 
-/// What whoever started a program has of it.
+/// Handle of a program, for whoever started it.
 struct Held {
     played: Arc<Played>,
     inner: Arc<Mutex<Inner>>,

@@ -104,7 +104,8 @@ fn with<T>(inner: &Mutex<Inner>, act: impl FnOnce(&mut Inner) -> T) -> T {
     act(&mut inner.lock().expect("no test panics while holding it"))
 }
 
-/// What the storage answers, if the gate lets the call through: before its effect, and after it.
+/// Returns the answer of the storage once the gate lets the call through: before its effect, and
+/// after it.
 async fn reached<T>(
     inner: &Mutex<Inner>,
     act: impl FnOnce(&mut MemoryVolumes) -> Result<T, StorageError>,

@@ -286,7 +286,7 @@ impl MemoryVolumes {
     }
 }
 
-/// What guests do with volumes, and whoever else does not go through the port.
+/// Actions of guests on volumes, and of whoever else does not go through the port.
 impl MemoryVolumes {
     /// A volume of 1 GiB that somebody made earlier, with its pool. One that is there stays as it
     /// is.

@@ -135,9 +135,9 @@ pub(crate) fn set_acl(path: &str, users: Users<'_>) -> BytesMut {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Users<'a> {
     Anybody,
-    /// Those who know the password, by the name that the server [knows](member). Not the scheme
-    /// `auth`: in its place the server puts all as whom it knows the client, and over TLS that is
-    /// its certificate as well.
+    /// Clients that know the password, by the name that the server [knows](member). Not the scheme
+    /// `auth`: in its place the server puts every identity that it knows the client by, and over
+    /// TLS that is its certificate as well.
     Member(&'a str),
 }
 

@@ -1,4 +1,4 @@
-//! What this kernel can do with links, found out in a network namespace that is thrown away.
+//! Abilities of this kernel with links, found out in a network namespace that is thrown away.
 
 use std::io;
 

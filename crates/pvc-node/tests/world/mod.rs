@@ -33,7 +33,7 @@ pub const INTERVAL: Duration = Duration::from_secs(5);
 /// A directory that the daemon has to make.
 pub const DIRECTORY: &str = "/run/pvc/dnsmasq";
 
-/// Where the guests' consoles are logged.
+/// Directory of the logs of the guests' consoles.
 pub const CONSOLES: &str = "/var/log/pvc/console";
 
 pub struct World {

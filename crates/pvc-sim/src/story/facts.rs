@@ -47,7 +47,7 @@ pub(super) enum Fact {
     HasFigures(usize, bool),
     /// The node was fenced by one of these, as the record of the present fence says.
     FencedBy(usize, Vec<usize>),
-    /// One of these nodes, alone, has the addresses.
+    /// Exactly one of these nodes has the addresses, and no other node has them.
     HasAddresses(Vec<usize>),
     IsPrimary(Vec<usize>),
     NobodyHasAddresses,
