@@ -30,7 +30,8 @@ use crate::vm::backoff::Backoff;
 
 pub use cuts::Cuts;
 pub use rescue::{
-    Rescue, Way, is_awaited, is_lock_of_the_dead, rescues, rescues_while, weighed_rescues,
+    Rescue, Way, is_awaited, is_lock_of_the_dead, is_recovered, rescues, rescues_while,
+    weighed_rescues,
 };
 pub use sightings::Sightings;
 
@@ -102,8 +103,8 @@ pub enum Step {
     CutPower { stamp: i32 },
     /// Record that it is dead, and how that is known.
     Prove { stamp: i32, proof: Proof, recover: bool },
-    /// Give its VMs to other nodes; with `may_wait`, those that only a node could take which
-    /// starts, takes back its own VMs or is suspected wait for it.
+    /// Give its VMs to other nodes; with patience, those that only a node could take which starts,
+    /// takes back its own VMs, is suspected or has promised its memory to others wait for it.
     Recover { may_wait: bool },
     /// Switch the power on again, which has been off.
     PowerOn,

@@ -140,7 +140,7 @@ pub fn flush(
             _ if slots == 0 => left.waiting.push(uuid),
             // What the others are promised may be more than they take: looked at again when they
             // are there.
-            Fate::ShutDown(no) if others_move && is_only_crowded(cluster, &no) => {
+            Fate::ShutDown(no) if others_move && no.is_only_crowded(cluster) => {
                 left.waiting.push(uuid)
             }
             Fate::ShutDown(_) => {
@@ -158,17 +158,7 @@ pub fn flush(
     left
 }
 
-/// Whether a node would do but for what is promised to others.
-fn is_only_crowded(cluster: &Cluster, no: &NoPlace) -> bool {
-    no.reasons.iter().any(|(name, unfit)| match unfit {
-        Unfit::NotEnoughFree { needed_mib, .. } => {
-            cluster.nodes.get(name).is_some_and(|node| node.figures.memory_free_mib >= *needed_mib)
-        }
-        _ => false,
-    })
-}
-
-/// A VM that a node takes back.
+/// VM that a node takes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TakeBack {
     /// Start it: it was shut down when the node was emptied, or is marked to be started.

@@ -210,6 +210,25 @@ impl NoPlace {
         self.reasons.values().any(starts)
     }
 
+    /// Whether a node would do but for what is promised to others.
+    pub fn is_only_crowded(&self, cluster: &Cluster) -> bool {
+        self.crowded(cluster).next().is_some()
+    }
+
+    /// Nodes that would do but for what is promised to others.
+    pub(crate) fn crowded<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+    ) -> impl Iterator<Item = &'a NodeRecord> {
+        self.reasons.iter().filter_map(|(name, unfit)| match unfit {
+            Unfit::NotEnoughFree { needed_mib, .. } => {
+                let node = cluster.nodes.get(name).map(|node| &**node);
+                node.filter(|node| node.figures.memory_free_mib >= *needed_mib)
+            }
+            _ => None,
+        })
+    }
+
     /// Advice about a VM that is too large for every node; `None` if another node would do.
     pub fn size_hint(&self) -> Option<String> {
         let hints: Option<Vec<String>> = self.reasons.values().map(Unfit::size_hint).collect();

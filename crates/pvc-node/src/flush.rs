@@ -318,10 +318,9 @@ fn finished(shared: &Shared, done: bool, state: DomainState) -> Result<(Changes,
         return Err(Superseded);
     }
     let mut changes = Changes::new();
-    if state == DomainState::Ready {
-        // A VM that waits for this node since would be started by nobody.
-        changes.expect(Expect::Placements);
-    }
+    // A VM that waits for this node since would be started by nobody; and one that comes to it,
+    // moved away by nobody.
+    changes.expect(Expect::Placements);
     changes.node(shared.name(), NodeChange::Domain(state));
     Ok((changes, ()))
 }

@@ -298,7 +298,6 @@ pub(crate) async fn set_up_node(shared: &Shared) -> Result<(), ChangeError<NoFac
         .await?;
     if is_new {
         tracing::info!("this node is new to the cluster");
-        make_ready(shared).await?;
     }
     shared.store.advertise_schema(shared.name()).await?;
     shared.store.report(vec![shared.note()]).await?;
@@ -309,16 +308,6 @@ pub(crate) async fn set_up_node(shared: &Shared) -> Result<(), ChangeError<NoFac
 #[derive(Debug, thiserror::Error)]
 #[error("this machine's facts cannot be read: {0}")]
 pub struct NoFacts(String);
-
-/// A new node takes no VMs until somebody says so; where there is no other, that would be a riddle.
-async fn make_ready(shared: &Shared) -> Result<(), ChangeError<NoFacts>> {
-    if !shared.settings.standalone {
-        return Ok(());
-    }
-    let mut changes = Changes::new();
-    changes.node(shared.name(), NodeChange::Domain(DomainState::Ready));
-    shared.store.change(|_| Ok((changes.clone(), ()))).await
-}
 
 fn idle(role: &NodeRole) -> CoordinatorState {
     match role {
@@ -363,6 +352,10 @@ fn new(shared: &Shared, facts: &HostFacts) -> Changes {
         ipmi: settings.ipmi.clone().unwrap_or_default(),
         keepalive: shared.ports.clock.wall().as_secs(),
     })));
+    // It takes no VMs until somebody says so; where there is no other node, that would be a riddle.
+    if settings.standalone {
+        changes.node(&settings.name, NodeChange::Domain(DomainState::Ready));
+    }
     changes
 }
 
@@ -424,4 +417,34 @@ async fn require_hypervisor(shared: &Shared) -> Result<(), NodeError> {
         note_hypervisor(shared, facts).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use pvc_embedded::EmbeddedTree;
+    use pvc_ports::{Clock as _, Tree};
+    use pvc_store::Store;
+    use pvc_testkit::{FlakyTree, Gate, SeededRandom, TokioClock, eventually, ports};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_alone_is_ready_even_if_its_first_start_ends_as_soon_as_it_has_a_record() {
+        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+        let tree = EmbeddedTree::in_memory();
+        let open = async |tree: Arc<dyn Tree>| {
+            Store::open(tree, clock.clone(), random.clone()).await.unwrap()
+        };
+        let other = open(tree.connect()).await;
+        other.initialize(false).await.unwrap();
+        let connection = FlakyTree::new(tree.connect());
+        let store = open(connection.clone()).await;
+        let shared = Shared::new(crate::settings::tests::settings("hv1"), ports(), store);
+        let gate = Gate::closing_at(1);
+        connection.set_gate(gate.clone());
+        tokio::spawn(async move { set_up_node(&shared).await });
+        eventually("its first write is done", Duration::from_secs(60), || gate.is_closed()).await;
+        clock.sleep(Duration::from_secs(1)).await;
+        assert_eq!(other.view().nodes["hv1"].domain_state, DomainState::Ready);
+    }
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::fault;
-use pvc_model::vm::moving::{MovePhase, is_moving};
+use pvc_model::vm::moving::{MoveNote, MovePhase, is_moving, note_of_handover};
 use pvc_model::vm::plan::{self, Condition, History, Planned, Seen, Step, View, WhyDestroy};
 use pvc_model::vm::volumes::started_elsewhere;
 use pvc_model::vm::{VmRecord, VmState};
@@ -90,6 +90,9 @@ pub(crate) struct VmReconciler {
     /// The VMs that other nodes are at starting, and when that was last a reason to look for what
     /// was left here. Monotonic.
     awaited: BTreeMap<Uuid, Duration>,
+    /// The VMs that were handed over to this node, are not to run here, and had no guest here at
+    /// the last look.
+    left_nothing: BTreeSet<Uuid>,
     passes: u64,
     /// Alarm while no look works: said in the log once, not every second.
     unreachable: Alarm,
@@ -121,6 +124,7 @@ impl VmReconciler {
             working_on: BTreeSet::new(),
             had: BTreeSet::new(),
             awaited: BTreeMap::new(),
+            left_nothing: BTreeSet::new(),
             passes: 0,
             unreachable: Alarm::new(UNREACHABLE_TIME_LIMIT, fault::HYPERVISOR_REFRESH),
         }
@@ -495,10 +499,29 @@ impl VmReconciler {
         reports
             .extend(off.iter().filter(has_stale_display).map(|vm| Report::Vnc(*vm, String::new())));
         reports.extend(taken_over(cluster, &name, guests));
+        reports.extend(self.left_nothing(cluster, guests));
         let is_reported = self.report(reports).await;
         self.passes += 1;
         self.shared.guests.send_replace(now);
         is_reported
+    }
+
+    /// What is said of the VMs that were handed over to this node and stopped before anybody saw
+    /// them run: that nothing of them is here. Who removes one waits for it. Looked at twice, for a
+    /// guest may have come between the look at the guests and the view.
+    fn left_nothing(&mut self, cluster: &Cluster, guests: &BTreeMap<Uuid, Guest>) -> Vec<Report> {
+        let here = self.shared.name();
+        let note = |record: &VmRecord| note_of_handover(record, here).map(MoveNote::closed);
+        let is_off = |record: &&Arc<VmRecord>| {
+            let is_started = record.is_assigned_to(here) && is_to_start(record);
+            !guests.contains_key(&record.uuid) && !is_moving(&record.state) && !is_started
+        };
+        let records = cluster.vms.values().filter(is_off);
+        let notes: BTreeMap<Uuid, MoveNote> =
+            records.filter_map(|record| Some((record.uuid, note(record)?))).collect();
+        let before = std::mem::replace(&mut self.left_nothing, notes.keys().copied().collect());
+        let seen_twice = notes.into_iter().filter(|(vm, _)| before.contains(vm));
+        seen_twice.map(|(vm, note)| Report::Move(vm, note)).collect()
     }
 
     /// Whether the store has it.

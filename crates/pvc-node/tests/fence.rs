@@ -5,9 +5,11 @@
 
 mod world;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pvc_model::cluster::Cluster;
 use pvc_model::fence::{FenceNote, PowerAfter, Rules};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord};
 use pvc_model::storage::VolumeId;
@@ -889,4 +891,28 @@ async fn a_step_that_falls_over_a_bug_is_a_failed_one_and_is_tried_again() {
     assert!(three.runs_on(vm).is_empty());
     eyes.power.set_manner("bmc-hv3", BmcManner::default());
     eyes.until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_is_started_on_a_dead_node_before_its_recovery_is_over_is_recovered_as_well() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.worlds[2].define(1, VmState::Stop).await;
+    let path = "/nodes/hv3/domainstate";
+    for daemon in three.daemons[..2].iter().flatten() {
+        let (operator, connection) = (three.eyes().operator.clone(), daemon.connection.clone());
+        // Once when the node is proven dead, and once when its recovery is over.
+        daemon.connection.before_next_set(path, async move {
+            connection.before_next_set(path, async move {
+                let mut changes = Changes::new();
+                changes.vm(vm, VmChange::State(VmState::Start));
+                let start = |_: &Cluster| Ok::<_, Infallible>((changes.clone(), ()));
+                operator.change(start).await.unwrap();
+            });
+        });
+    }
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("its recovery is over", || three.state("hv3").1 == DomainState::Flushed).await;
+    assert_ne!(eyes.vm(vm).node, Some(NodeName::new("hv3")));
+    eyes.until("the VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
 }

@@ -8,11 +8,11 @@ mod world;
 use std::time::Duration;
 
 use pvc_model::node::{DaemonState, DomainState};
-use pvc_model::vm::moving::MovePhase;
+use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::vm::{MigrationMethod, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{GuestRun, HostLoad};
-use pvc_store::{Changes, NodeChange, VmChange};
+use pvc_store::{Changes, NodeChange, Report, VmChange};
 use pvc_testkit::{Manner, ScriptedHypervisor};
 use world::{Daemon, World, world};
 
@@ -883,4 +883,30 @@ async fn a_vm_that_fits_nowhere_is_shut_down_and_returns() {
     one.until("it is ready", || domain_state(&one) == DomainState::Ready).await;
     one.until("both run here", || vms.iter().all(|vm| runs(&one, *vm))).await;
     assert!(!one.vm(vms[0]).autostart);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_says_of_a_vm_that_was_stopped_when_it_was_handed_over_that_nothing_of_it_is_left() {
+    let two = two().await;
+    two.order(VmState::Stop, "hv1").await;
+    two.one.until("its guest is gone", || two.runs_on() == (false, false)).await;
+    let record = two.one.vm(two.vm);
+    let note = MoveNote {
+        from: NodeName::new("hv1"),
+        to: NodeName::new("hv2"),
+        incarnation: record.incarnation,
+        request: record.state_version - 1,
+        held: true,
+        phase: MovePhase::HandedOver,
+        attempt: 1,
+        seconds: 1,
+        total_bytes: 1,
+        processed_bytes: 1,
+        remaining_bytes: 0,
+        why: String::new(),
+    };
+    two.one.operator.report(vec![Report::Move(two.vm, note)]).await.unwrap();
+    two.set(VmChange::Node(NodeName::new("hv2"))).await;
+    let phase = || two.one.vm(two.vm).moving.as_ref().map(|note| (note.phase, note.held));
+    two.one.until("hv2 has said so", || phase() == Some((MovePhase::Done, false))).await;
 }

@@ -46,6 +46,10 @@ const TIME_LIMIT: Duration = Duration::from_millis(200);
 /// longer.
 const ROUNDS: u32 = 20;
 
+/// How long it does so. Where each answer takes seconds, as from a ZooKeeper server that lags, the
+/// view would be minutes old.
+const SETTLES_WITHIN: Duration = Duration::from_secs(10);
+
 /// So many bytes are decoded where they were read; more is decoded aside, where it keeps no other
 /// task of this process from its turn. Decoding takes a few milliseconds for each 64 KiB of XML.
 const ASIDE: usize = 128 << 10;
@@ -355,7 +359,11 @@ impl Cache {
     async fn read_whole(&mut self, asked: &[String]) -> Result<Batch, TreeError> {
         let mut read = BTreeMap::new();
         let mut later = BTreeSet::new();
+        let until = self.clock.monotonic() + SETTLES_WITHIN;
         for round in 0..ROUNDS {
+            if round > 0 && self.clock.monotonic() >= until {
+                break;
+            }
             later.extend(self.put_off(asked));
             if self.dirty.is_empty()
                 || (round > 0 && self.dirty.iter().all(|path| keys::is_stamp(path)))

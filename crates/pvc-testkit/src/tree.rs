@@ -27,6 +27,8 @@ pub struct FlakyTree {
     has_majority: AtomicBool,
     before_create: Interlude,
     before_multi: Interlude,
+    /// Of the next multi that sets this node.
+    before_set: Mutex<Option<(String, Happening)>>,
     before_read: Interlude,
     before_sync: Interlude,
     gate: Mutex<Option<Arc<Gate>>>,
@@ -64,9 +66,11 @@ impl Member {
     }
 }
 
+type Happening = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Something that happens before a call is carried out, once.
 #[derive(Default)]
-struct Interlude(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+struct Interlude(Mutex<Option<Happening>>);
 
 impl Interlude {
     fn set(&self, interlude: impl Future<Output = ()> + Send + 'static) {
@@ -109,6 +113,7 @@ impl FlakyTree {
             has_majority: AtomicBool::new(true),
             before_create: Interlude::default(),
             before_multi: Interlude::default(),
+            before_set: Mutex::default(),
             before_read: Interlude::default(),
             before_sync: Interlude::default(),
             gate: Mutex::default(),
@@ -172,6 +177,30 @@ impl FlakyTree {
     /// Has something happen when the next multi is on its way, before it is carried out.
     pub fn before_next_multi(&self, interlude: impl Future<Output = ()> + Send + 'static) {
         self.before_multi.set(interlude);
+    }
+
+    /// As [`before_next_multi`](FlakyTree::before_next_multi), for the next one that sets `path`.
+    pub fn before_next_set(
+        &self,
+        path: &str,
+        interlude: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let interlude: Happening = Box::pin(interlude);
+        *self.before_set.lock().expect("no test panics while holding it") =
+            Some((path.to_owned(), interlude));
+    }
+
+    async fn happen_before_set(&self, ops: &[Op]) {
+        let is_set = |wanted: &str| {
+            ops.iter().any(|op| matches!(op, Op::Set { path, .. } if path == wanted))
+        };
+        let interlude = {
+            let mut waiting = self.before_set.lock().expect("no test panics while holding it");
+            waiting.take_if(|(path, _)| is_set(path))
+        };
+        if let Some((_, interlude)) = interlude {
+            interlude.await;
+        }
     }
 
     /// Has something happen when the next reading of several nodes is on its way, before it is
@@ -302,6 +331,7 @@ impl Tree for FlakyTree {
 
     async fn multi(&self, ops: Vec<Op>) -> Result<Vec<Done>, MultiError> {
         self.before_multi.happen().await;
+        self.happen_before_set(&ops).await;
         self.majority().await;
         self.pass().await;
         if self.loses_multi.swap(false, Ordering::SeqCst) {

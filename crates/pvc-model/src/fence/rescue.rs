@@ -29,8 +29,8 @@ pub enum Way {
     Stay(NodeName),
     /// No node can take it: it is off until its own node is ready again.
     Wait(NoPlace),
-    /// No node can take it before others are placed that were on their way, or before the node that
-    /// sent it has done with it.
+    /// No node can take it before others are placed that were on their way, have arrived or are
+    /// started, or before the node that sent it has done with it.
     Later(NoPlace),
     /// Was on its way down on the dead node, and is off now.
     Off,
@@ -63,6 +63,15 @@ pub fn weighed_rescues(cluster: &Cluster, victim: &NodeName) -> Vec<(Rescue, Opt
     plan(cluster, victim, |_| true)
 }
 
+/// Whether nothing is left to be decided about the VMs that `victim` had.
+pub fn is_recovered(cluster: &Cluster, victim: &NodeName) -> bool {
+    rescues(cluster, victim).iter().all(|rescue| match &rescue.way {
+        Way::Leave => true,
+        Way::Stay(node) => cluster.vms[&rescue.vm].is_assigned_to(node),
+        Way::Start(_) | Way::Wait(_) | Way::Later(_) | Way::Off => false,
+    })
+}
+
 fn plan(
     cluster: &Cluster,
     victim: &NodeName,
@@ -84,7 +93,11 @@ fn plan(
     let rescue = |vm: &VmRecord| {
         let (way, weighed) = match stake(cluster, vm, victim) {
             Some(Stake::Lost) => match way(cluster, vm, victim, &mut promises) {
-                (Way::Wait(why), weighed) if some_are_expected => (Way::Later(why), weighed),
+                (Way::Wait(why), weighed)
+                    if some_are_expected || waits_for_others(cluster, victim, &why) =>
+                {
+                    (Way::Later(why), weighed)
+                }
                 way => way,
             },
             Some(Stake::Off) => (Way::Off, None),
@@ -195,6 +208,28 @@ fn way(
     }
 }
 
+/// Whether a node would do but for what is promised to a VM that is being started there, or that a
+/// living node sends there or from there. Until that has ended the VM's memory may be in the node's
+/// figures as well as promised, and may be free in the end.
+fn waits_for_others(cluster: &Cluster, victim: &NodeName, why: &NoPlace) -> bool {
+    let is_sent = |vm: &VmRecord, node: &NodeRecord| {
+        let sends = |other: &&NodeRecord| {
+            other.daemon_state == DaemonState::Run && !vm.is_assigned_to(&other.name)
+        };
+        let mut senders = runners(cluster, vm, victim).filter(sends);
+        is_moving(&vm.state)
+            && senders.any(|sender| sender.name == node.name || vm.is_assigned_to(&node.name))
+    };
+    let is_started = |vm: &VmRecord, node: &NodeRecord| {
+        vm.is_assigned_to(&node.name) && node.working_on.contains(&vm.uuid)
+    };
+    let is_lost = |vm: &VmRecord| stake(cluster, vm, victim) == Some(Stake::Lost);
+    why.crowded(cluster).any(|node| {
+        let holds = |vm: &VmRecord| is_sent(vm, node) || is_started(vm, node);
+        cluster.vms.values().any(|vm| holds(vm) && !is_lost(vm))
+    })
+}
+
 /// Treatment of a VM that `runner` says it runs, or is at starting or ending.
 fn stay(vm: &VmRecord, runner: &NodeRecord, promises: &mut Promises) -> Way {
     if runner.running.contains(&vm.uuid) {
@@ -216,11 +251,13 @@ fn stay(vm: &VmRecord, runner: &NodeRecord, promises: &mut Promises) -> Way {
 }
 
 /// Whether a node that does not take the VM now may do so in a moment: one that starts or takes
-/// back its own VMs, and one which is only suspected to be dead, for it may live. Any of them may
-/// stay as it is for ever, so without `may_wait` none is waited for.
-pub fn is_awaited(why: &NoPlace, may_wait: bool) -> bool {
+/// back its own VMs, one which is only suspected to be dead, for it may live, and one whose memory
+/// is promised to others, for what has just arrived may be counted twice. Any of them may stay as
+/// it is for ever, so without `may_wait` none is waited for.
+pub fn is_awaited(cluster: &Cluster, why: &NoPlace, may_wait: bool) -> bool {
     let suspected = Unfit::Daemon(DaemonState::Dead);
-    may_wait && (why.is_starting() || why.reasons.values().any(|unfit| *unfit == suspected))
+    let is_suspected = || why.reasons.values().any(|unfit| *unfit == suspected);
+    may_wait && (why.is_starting() || is_suspected() || why.is_only_crowded(cluster))
 }
 
 /// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node

@@ -154,7 +154,7 @@ impl Actor {
             }
             Ok((changes, ()))
         };
-        if self.write(node, decide).await != Written::Yes {
+        if self.write(node, decide).await != Written::Yes(()) {
             return Ended::Done; // decided anew at the next look
         }
         tracing::error!(%node, "the node is silent and is taken for dead");
@@ -258,7 +258,7 @@ impl Actor {
         };
         self.note(node, note).await;
         match self.write(node, decide).await {
-            Written::Yes => tracing::error!(%node, %proof, "the node is dead"),
+            Written::Yes(()) => tracing::error!(%node, %proof, "the node is dead"),
             Written::Superseded => self.note(node, before).await,
             Written::No => {}
         }
@@ -369,14 +369,19 @@ impl Actor {
             cluster.nodes.get(victim).filter(is_fenced).ok_or(Superseded)?;
             let mut changes = Changes::new();
             changes.expect(Expect::NodeDaemon(victim.clone())).expect(Expect::Placements);
-            let planned =
-                fence::rescues_while(cluster, victim, |vm| ready.contains_key(&vm)).into_iter();
-            let ours: Vec<Rescue> =
-                planned.filter(|rescue| ready.contains_key(&rescue.vm)).collect();
+            let mut ours = fence::rescues_while(cluster, victim, |vm| ready.contains_key(&vm));
+            ours.retain(|rescue| ready.contains_key(&rescue.vm));
+            for Rescue { way, .. } in &mut ours {
+                // There may be room for it in a moment.
+                if let Way::Wait(why) = way
+                    && fence::is_awaited(cluster, why, may_wait)
+                {
+                    *way = Way::Later(why.clone());
+                }
+            }
             for rescue in &ours {
                 let Some(record) = cluster.vms.get(&rescue.vm) else { continue };
-                let written =
-                    outcome(record, victim, &rescue.way, ready[&rescue.vm].as_deref(), may_wait);
+                let written = outcome(record, victim, &rescue.way, ready[&rescue.vm].as_deref());
                 if !written.is_empty() {
                     changes.expect(Expect::VmState(rescue.vm)).expect(Expect::VmNode(rescue.vm));
                     changes.expect(Expect::VmNodeLimit(rescue.vm));
@@ -404,7 +409,6 @@ impl Actor {
                 (Way::Start(to) | Way::Stay(to), _) => {
                     note.recovered.push(format!("{name} on {to}"))
                 }
-                (Way::Wait(why), _) if fence::is_awaited(why, may_wait) => is_complete = false,
                 (Way::Wait(why), _) => note.stranded.push(format!("{name}: {why}")),
                 (Way::Later(_), _) => is_complete = false,
                 (Way::Off | Way::Leave, _) => {}
@@ -413,7 +417,8 @@ impl Actor {
         is_complete
     }
 
-    /// Says that the node has no VMs any more, and forgets its figures.
+    /// Says that the node has no VMs any more, and forgets its figures; not if one was started on it
+    /// meanwhile, which is recovered as well.
     async fn conclude(&self, node: &NodeName) -> bool {
         let decide = |cluster: &Cluster| {
             let still = |record: &&Arc<NodeRecord>| {
@@ -422,11 +427,16 @@ impl Actor {
             };
             cluster.nodes.get(node).filter(still).ok_or(Superseded)?;
             let mut changes = Changes::new();
-            changes
-                .expect(Expect::NodeDaemon(node.clone()))
-                .expect(Expect::NodeDomain(node.clone()));
+            if !fence::is_recovered(cluster, node) {
+                return Ok((changes, false));
+            }
+            changes.expect(Expect::NodeDaemon(node.clone())).expect(Expect::Placements);
+            // One that is started from now on would wait for its node, and nobody would look again.
+            for vm in cluster.vms.values().filter(|vm| vm.is_assigned_to(node)) {
+                changes.expect(Expect::VmState(vm.uuid));
+            }
             changes.node(node, NodeChange::Domain(DomainState::Flushed));
-            Ok((changes, ()))
+            Ok((changes, true))
         };
         let nothing = vec![
             Report::Running(node.clone(), Vec::new()),
@@ -437,7 +447,7 @@ impl Actor {
         match self.write(node, decide).await {
             // Only what is written by nobody else: a node that is back says for itself what it
             // runs.
-            Written::Yes => {
+            Written::Yes(true) => {
                 if let Err(error) = self.shared.store.report(nothing).await {
                     tracing::warn!(%node, %error, "the figures of the dead node could not be \
                                                    cleared");
@@ -445,7 +455,7 @@ impl Actor {
                 true
             }
             Written::Superseded => true,
-            Written::No => false,
+            Written::Yes(false) | Written::No => false,
         }
     }
 
@@ -484,13 +494,13 @@ impl Actor {
         self.shared.raise(&fault_id("NODE_FENCED", node.as_str()), &message).await;
     }
 
-    async fn write(
+    async fn write<T>(
         &self,
         node: &NodeName,
-        decide: impl Fn(&Cluster) -> Result<(Changes, ()), Superseded> + Send + Sync,
-    ) -> Written {
+        decide: impl Fn(&Cluster) -> Result<(Changes, T), Superseded> + Send + Sync,
+    ) -> Written<T> {
         match self.shared.store.change(decide).await {
-            Ok(()) => Written::Yes,
+            Ok(outcome) => Written::Yes(outcome),
             Err(ChangeError::Refused(Superseded)) => Written::Superseded,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
@@ -537,8 +547,9 @@ impl Actor {
 
 /// Whether something was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Written {
-    Yes,
+enum Written<T> {
+    /// Holds what was decided.
+    Yes(T),
     /// The step is no longer called for.
     Superseded,
     No,
@@ -589,7 +600,6 @@ fn outcome(
     victim: &NodeName,
     way: &Way,
     foreign: Option<&str>,
-    may_wait: bool,
 ) -> Vec<VmChange> {
     match (way, foreign) {
         (Way::Start(_), Some(why)) => {
@@ -600,9 +610,7 @@ fn outcome(
         (Way::Leave, _) => Vec::new(),
         (Way::Off, _) => vec![VmChange::State(VmState::Stop)],
         (Way::Start(to) | Way::Stay(to), _) => runs_on(record, victim, to),
-        // There may be room for it in a moment.
         (Way::Later(_), _) => called_back(record, victim),
-        (Way::Wait(why), _) if fence::is_awaited(why, may_wait) => called_back(record, victim),
         (Way::Wait(_), _) => vec![
             VmChange::State(VmState::Stop),
             VmChange::Node(victim.clone()),

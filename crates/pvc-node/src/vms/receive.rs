@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
-use pvc_model::vm::moving::{Arrival, Peer, arrival, is_handed_over, is_moving, is_received};
+use pvc_model::vm::moving::{
+    Arrival, Peer, arrival, is_handed_over, is_moving, is_received, is_taken_over,
+};
 use pvc_model::vm::plan::{Planned, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -114,6 +116,11 @@ impl Receiver {
         let ended = self.write(write, "the VM was handed over to this node").await;
         if !matches!(ended, Ended::Done) {
             return ended;
+        }
+        // The store may have taken its time to say so, and something else may be asked by now.
+        let view = self.shared.store.view();
+        if !self.record(&view).is_some_and(|record| is_taken_over(record, self.shared.name())) {
+            return Ended::Superseded;
         }
         match self.shared.ports.hypervisor.resume(self.vm).await {
             Ok(()) | Err(HypervisorError::NoGuest { .. }) => Ended::Done,

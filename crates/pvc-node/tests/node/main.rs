@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_embedded::EmbeddedTree;
+use pvc_model::cluster::Cluster;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
 use pvc_model::storage::{RbdAccess, VolumeId};
 use pvc_model::vm::VmState;
@@ -31,7 +32,9 @@ use pvc_ports::{
     FileAccess, FileKind, Files as _, GuestRun, HostLoad, Services, ServicesError, Storage,
     UnitState,
 };
-use pvc_store::{Announced, Change, Changes, ConfigChange, Ipmi, NodeChange, Store, VmChange};
+use pvc_store::{
+    Announced, Change, Changes, ConfigChange, Expect, Ipmi, NodeChange, Store, VmChange,
+};
 use pvc_testkit::{BmcManner, Manner, MemoryStorage, ScriptedCluster, SeededRandom};
 use tokio_util::sync::CancellationToken;
 use world::{CONSOLES, DIRECTORY, INTERVAL, legacy_node, world};

@@ -56,6 +56,35 @@ async fn a_flush_can_be_turned_round_while_its_last_vm_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_is_given_a_vm_in_the_last_moment_sees_to_it_before_it_is_ready_or_flushed() {
+    for (request, given, done, wanted) in [
+        (DomainState::Unflush, VmState::Stop, DomainState::Ready, ("start", false)),
+        (DomainState::Flush, VmState::Start, DomainState::Flushed, ("stop", true)),
+    ] {
+        let world = world().await;
+        let uuid = world.define(1, VmState::Stop).await;
+        let mut changes = Changes::new();
+        changes.vm(uuid, VmChange::Node(NodeName::new("hv2")));
+        changes.vm(uuid, VmChange::Autostart(given == VmState::Stop));
+        world.change(changes).await;
+        let daemon = world.running().await;
+        let operator = world.operator.clone();
+        daemon.connection.before_next_set("/nodes/hv1/domainstate", async move {
+            let mut changes = Changes::new();
+            changes.vm(uuid, VmChange::Node(NodeName::new("hv1")));
+            changes.vm(uuid, VmChange::State(given)).expect(Expect::Placements);
+            let decide = |_: &Cluster| Ok::<_, std::convert::Infallible>((changes.clone(), ()));
+            operator.change(decide).await.unwrap();
+        });
+        world.request_node(request).await;
+        world.until("it says that it is done", || world.node().unwrap().domain_state == done).await;
+        let vm = world.vm(uuid);
+        assert_eq!(vm.node, Some(NodeName::new("hv1")));
+        assert_eq!((vm.state.as_str(), vm.autostart), wanted, "{done}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_that_was_taken_for_dead_ends_the_copies_of_others_before_it_says_that_it_runs() {
     for daemon_dies in [false, true] {
         let world = world().await;

@@ -1,5 +1,7 @@
 //! VMs are undefined and removed, with their volumes or without.
 
+use pvc_model::vm::moving::{MoveNote, MovePhase};
+
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -170,6 +172,47 @@ async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {
     vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
     fenced.await.unwrap();
     assert!(world.store.view().vms.is_empty(), "what is proven dead is gone");
+}
+
+/// Found by the simulation: its new node lagged behind, and had its guest after the record was gone.
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_was_handed_over_is_not_removed_before_its_new_node_has_taken_notice() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.define("web1", UUID).await;
+    world.write(|changes| _ = changes.vm(UUID, VmChange::Node("hv2".into()))).await;
+    world.state(VmState::Start).await;
+    let note = MoveNote {
+        from: "hv1".into(),
+        to: "hv2".into(),
+        incarnation: world.vm().incarnation,
+        request: world.vm().state_version - 1,
+        held: true,
+        phase: MovePhase::HandedOver,
+        attempt: 1,
+        seconds: 1,
+        total_bytes: 1,
+        processed_bytes: 1,
+        remaining_bytes: 0,
+        why: String::new(),
+    };
+    let report = async |note: MoveNote| {
+        world.store.report(vec![Report::Move(UUID, note)]).await.unwrap();
+        world.store.fresh().await.unwrap();
+    };
+    report(note.clone()).await;
+    let store = world.store.clone();
+    let stamps = tokio::spawn(async move {
+        for stamp in 100.. {
+            store.stamp(&"hv2".into(), stamp).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+    });
+    let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
+    assert!(matches!(refusal, RemoveRefusal::DoesNotStop { .. }), "{refusal}");
+    assert_eq!(world.vm().state, VmState::Stop);
+    report(note.closed()).await;
+    vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
+    stamps.abort();
 }
 
 #[tokio::test]

@@ -51,6 +51,35 @@ async fn an_outage_counts_from_its_begin_until_the_connection_is_back() {
     eventually("the connection is back", Duration::from_secs(1), || store.outage().is_none()).await;
 }
 
+/// Has each reading take `time`, and something change in it.
+fn slow(connection: Arc<FlakyTree>, writer: Store, time: Duration) {
+    let again = connection.clone();
+    connection.before_next_read(async move {
+        tokio::time::sleep(time).await;
+        let decide = |cluster: &Cluster| {
+            let mut changes = Changes::new();
+            changes.config(ConfigChange::Maintenance(!cluster.config.maintenance));
+            Ok::<_, std::convert::Infallible>((changes, ()))
+        };
+        writer.change(decide).await.expect("it is reached");
+        slow(again, writer, time);
+    });
+}
+
+/// Found by the simulation: a node saw nothing for minutes, and seemed to be well.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_answers_late_in_a_busy_cluster_shows_what_there_was_in_half_a_minute() {
+    let world = cluster().await;
+    let connection = FlakyTree::new(world.tree.connect());
+    let random = Arc::new(SeededRandom::new(9));
+    let clock = Arc::new(TokioClock::new());
+    let late = Store::open(connection.clone(), clock, random).await.expect("reachable");
+    slow(connection, world.other.clone(), Duration::from_secs(5));
+    define(&world.store, new_vm("web1", UUID)).await;
+    let is_shown = || late.view().vms.contains_key(&UUID);
+    eventually("the view shows the VM", Duration::from_secs(30), is_shown).await;
+}
+
 /// Found by a story: of two keys that were changed at once the one was read and the other was not,
 /// and who decided on the new version of the first promised the same memory twice.
 #[tokio::test]

@@ -225,7 +225,7 @@ fn a_vm_that_was_given_to_another_node_is_freed_of_the_dead_nodes_locks_and_stay
     let hv1 = Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap());
     hv1.running.clear();
     hv1.working_on.push(Uuid::from_u128(1));
-    let expected = pairs(&[("vm1", "leave"), ("vm2", "wait")]);
+    let expected = pairs(&[("vm1", "leave"), ("vm2", "later")]);
     assert_eq!(ways(&cluster), expected, "its start has begun, and meets the dead node's locks");
     for state in [VmState::Stop, VmState::Shutdown, VmState::Fail] {
         let mut cluster = with_vms([given(state)]);
@@ -312,8 +312,14 @@ fn a_node_that_may_take_vms_in_a_moment_is_waited_for_as_long_as_a_suspected_one
         (hv1.daemon_state, hv1.domain_state) = (daemon, domain);
         let way = rescues(&cluster, &NodeName::new("dead")).remove(0).way;
         let Way::Wait(why) = way else { panic!("no place") };
-        assert_eq!((is_awaited(&why, true), is_awaited(&why, false)), (awaited, false), "{why}");
+        let is_awaited = |may_wait| is_awaited(&cluster, &why, may_wait);
+        assert_eq!((is_awaited(true), is_awaited(false)), (awaited, false), "{why}");
     }
+    let cluster =
+        with_vms([vm(1, VmState::Start, "dead", 3000), vm(2, VmState::Start, "hv1", 3000)]);
+    let way = rescues(&cluster, &NodeName::new("dead")).remove(0).way;
+    let Way::Wait(why) = way else { panic!("hv1 is promised to vm2") };
+    assert!(is_awaited(&cluster, &why, true) && !is_awaited(&cluster, &why, false));
 
     let fenced =
         NodeRecord { domain_state: DomainState::FenceFlush, ..node("hv2", DaemonState::Fenced) };
@@ -333,4 +339,58 @@ fn a_node_that_may_take_vms_in_a_moment_is_waited_for_as_long_as_a_suspected_one
         fencer.after(1);
     }
     assert!((30..=40).contains(&waited), "{waited} s");
+}
+
+#[test]
+fn a_vm_is_not_given_up_while_memory_is_promised_to_others_that_are_sent_or_started() {
+    let lost = || vm(1, VmState::Start, "dead", 3000);
+    let cluster = with_vms([lost(), vm(2, VmState::Migrate, "hv1", 2000)]);
+    let edited = |cluster: &Cluster, edits: &[(&str, &dyn Fn(&mut NodeRecord))]| {
+        let mut cluster = cluster.clone();
+        for (name, edit) in edits {
+            edit(Arc::make_mut(cluster.nodes.get_mut(*name).unwrap()));
+        }
+        ways(&cluster)
+    };
+    let has = |node: &mut NodeRecord| node.running.push(Uuid::from_u128(2));
+    let works = |node: &mut NodeRecord| node.working_on.push(Uuid::from_u128(2));
+    let free = |free_mib| move |node: &mut NodeRecord| node.figures.memory_free_mib = free_mib;
+    let silent = |node: &mut NodeRecord| node.daemon_state = DaemonState::Dead;
+    assert_eq!(edited(&cluster, &[]), pairs(&[("vm1", "wait")]), "nobody sends it");
+    assert_eq!(edited(&cluster, &[("hv2", &has)]), pairs(&[("vm1", "later")]));
+    let silent = edited(&cluster, &[("hv2", &has), ("hv2", &silent)]);
+    assert_eq!(silent, pairs(&[("vm1", "wait")]), "it may take for ever");
+    let full = edited(&cluster, &[("hv2", &has), ("hv1", &free(2900))]);
+    assert_eq!(full, pairs(&[("vm1", "wait")]), "there would be no room without it either");
+    let arrived = edited(&cluster, &[("hv1", &has), ("hv1", &free(3000))]);
+    assert_eq!(arrived, pairs(&[("vm1", "start hv1")]), "its memory was counted twice");
+    let arrived = edited(&cluster, &[("hv1", &has), ("hv1", &free(2100))]);
+    assert_eq!(arrived, pairs(&[("vm1", "wait")]));
+
+    let returns = with_vms([lost(), sent(2, "hv1", "hv2", 2000)]);
+    let returns = edited(&returns, &[("hv1", &works)]);
+    assert_eq!(returns, pairs(&[("vm1", "later")]), "it may come back, or leave room");
+
+    let starts = with_vms([lost(), vm(2, VmState::Start, "hv1", 2000)]);
+    assert_eq!(edited(&starts, &[("hv1", &works)]), pairs(&[("vm1", "later")]));
+    assert_eq!(edited(&starts, &[]), pairs(&[("vm1", "wait")]), "it may fail time and again");
+}
+
+#[test]
+fn a_recovery_is_over_when_nothing_is_to_run_on_the_dead_node_or_to_be_ended_there() {
+    let over = |vms: &[VmRecord], listed: &[u128]| {
+        let mut cluster = with_vms(vms.iter().cloned());
+        let dead = Arc::make_mut(cluster.nodes.get_mut("dead").unwrap());
+        dead.running.extend(listed.iter().copied().map(Uuid::from_u128));
+        is_recovered(&cluster, &NodeName::new("dead"))
+    };
+    let waits = VmRecord { autostart: true, ..vm(1, VmState::Stop, "dead", 100) };
+    let fails = vm(2, VmState::Fail, "dead", 100);
+    let recovered = vm(3, VmState::Start, "hv1", 100);
+    assert!(over(&[], &[]) && over(&[waits.clone(), fails, recovered], &[1, 2, 3]));
+    for state in [VmState::Start, VmState::Restart, VmState::Migrate, VmState::Shutdown] {
+        assert!(!over(&[waits.clone(), vm(4, state.clone(), "dead", 100)], &[]), "{state}");
+    }
+    let too_large = vm(5, VmState::Start, "dead", 8000);
+    assert!(!over(&[too_large], &[]), "it is not said yet that it waits");
 }
