@@ -103,8 +103,9 @@ pub enum Step {
     CutPower { stamp: i32 },
     /// Record that it is dead, and how that is known.
     Prove { stamp: i32, proof: Proof, recover: bool },
-    /// Give its VMs to other nodes; with patience, those that only a node could take which starts,
-    /// takes back its own VMs, is suspected or has promised its memory to others wait for it.
+    /// Give its VMs to other nodes; with `may_wait`, those that only a node could take which
+    /// starts, takes back its own VMs, is suspected or has promised its memory to others wait for
+    /// it.
     Recover { may_wait: bool },
     /// Switch the power on again, which has been off.
     PowerOn,
