@@ -506,9 +506,9 @@ impl VmReconciler {
         is_reported
     }
 
-    /// What is said of the VMs that were handed over to this node and stopped before anybody saw
-    /// them run: that nothing of them is here. Who removes one waits for it. Looked at twice, for a
-    /// guest may have come between the look at the guests and the view.
+    /// Reports of the VMs that were handed over to this node and stopped before anybody saw them
+    /// run: nothing of them is here. Who removes one waits for it. The guests are looked at twice,
+    /// for one may have come between the look at them and the view.
     fn left_nothing(&mut self, cluster: &Cluster, guests: &BTreeMap<Uuid, Guest>) -> Vec<Report> {
         let here = self.shared.name();
         let note = |record: &VmRecord| note_of_handover(record, here).map(MoveNote::closed);

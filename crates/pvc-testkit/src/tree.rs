@@ -179,7 +179,7 @@ impl FlakyTree {
         self.before_multi.set(interlude);
     }
 
-    /// As [`before_next_multi`](FlakyTree::before_next_multi), for the next one that sets `path`.
+    /// Has `interlude` happen before the next multi that sets `path`.
     pub fn before_next_set(
         &self,
         path: &str,

@@ -417,8 +417,8 @@ impl Actor {
         is_complete
     }
 
-    /// Says that the node has no VMs any more, and forgets its figures; not if one was started on it
-    /// meanwhile, which is recovered as well.
+    /// Says that the node has no VMs any more, and forgets its figures; not if one was started on
+    /// it meanwhile, which is recovered as well.
     async fn conclude(&self, node: &NodeName) -> bool {
         let decide = |cluster: &Cluster| {
             let still = |record: &&Arc<NodeRecord>| {

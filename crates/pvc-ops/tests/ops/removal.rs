@@ -174,7 +174,8 @@ async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {
     assert!(world.store.view().vms.is_empty(), "what is proven dead is gone");
 }
 
-/// Found by the simulation: its new node lagged behind, and had its guest after the record was gone.
+/// Found by the simulation: its new node lagged behind, and had its guest after the record was
+/// gone.
 #[tokio::test(start_paused = true)]
 async fn a_vm_that_was_handed_over_is_not_removed_before_its_new_node_has_taken_notice() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
