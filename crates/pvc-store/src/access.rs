@@ -19,6 +19,7 @@ use pvc_ports::{Access, AccessControl, AccessList, CreateMode, Op, TreeError};
 
 use crate::error::StoreError;
 use crate::keys;
+use crate::records;
 use crate::store::{Store, flat};
 
 /// After this time every client that reaches the tree creates by what the root says now.
@@ -192,7 +193,7 @@ impl Store {
                 let parent = parent.trim_end_matches('/');
                 names.unwrap_or_default().into_iter().map(move |name| format!("{parent}/{name}"))
             });
-            level = below.filter(|path| !keys::is_foreign(path)).collect();
+            level = below.filter(|path| !records::is_foreign(path)).collect();
         }
         Ok(accesses)
     }

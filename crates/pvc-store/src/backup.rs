@@ -8,6 +8,7 @@ use pvc_ports::{CreateMode, Op};
 
 use crate::error::{RestoreError, StoreError};
 use crate::keys;
+use crate::records;
 use crate::schema::SCHEMA_VERSION;
 use crate::store::{Store, chunks, flat, paths_of};
 
@@ -32,7 +33,9 @@ impl Store {
     pub async fn backup(&self, with_secrets: bool) -> Result<BTreeMap<String, String>, StoreError> {
         self.fresh().await?;
         let mut paths = self.with_raw(|raw| raw.subtree("/"));
-        paths.retain(|path| !keys::is_foreign(path) && (with_secrets || !keys::is_secret(path)));
+        paths.retain(|path| {
+            !records::is_foreign(path) && (with_secrets || !records::is_secret(path))
+        });
         let entries = self.tree.get_many(&paths).await?;
         let lasting = |(path, entry): (String, Option<pvc_ports::Entry>)| {
             let entry = entry.filter(|entry| entry.stat.ephemeral_owner == 0)?;
@@ -72,7 +75,7 @@ impl Store {
         &self,
         mut dump: BTreeMap<String, String>,
     ) -> Result<Restored, RestoreError> {
-        dump.retain(|key, _| !keys::is_observed(key));
+        dump.retain(|key, _| !records::is_observed(key));
         let restored = self.restore(&dump).await?;
         let total = dump.len();
         self.repair().await.map_err(|source| RestoreError::Stopped {
@@ -102,7 +105,7 @@ impl Store {
         }
         let limit = self.tree.max_request_bytes();
         for (key, value) in dump {
-            if !is_path(key) || keys::is_foreign(key) || keys::is_too_deep(key) {
+            if !is_path(key) || records::is_foreign(key) || keys::is_too_deep(key) {
                 return Err(RestoreError::BadKey { key: key.clone() });
             }
             let size = set(key, value).request_bytes();
@@ -122,7 +125,7 @@ impl Store {
             .collect();
         let mut wanted: BTreeMap<&str, &str> = passwords
             .iter()
-            .filter(|key| keys::is_secret(key))
+            .filter(|key| records::is_secret(key))
             .map(|key| (key.as_str(), ""))
             .collect();
         for (key, value) in dump.iter().filter(|(key, _)| *key != "/") {
@@ -137,7 +140,7 @@ impl Store {
         self.with_raw(|raw| {
             // In the order of the paths a parent comes before its children.
             let op = |(path, value): (&str, &str)| match raw.get(path) {
-                Some(_) if dump.contains_key(path) && !keys::is_observed(path) => {
+                Some(_) if dump.contains_key(path) && !records::is_observed(path) => {
                     Some(set(path, value))
                 }
                 Some(_) => None,

@@ -8,7 +8,7 @@
 //! No record holds up another. What is decoded at once is shown at once; a record that costs more
 //! is decoded aside when its turn has come, while events go on being read and shown, and with it is
 //! shown [what may have been changed together with it](crate::groups), and nothing else. How much
-//! there is to decode of one record is bounded (see `decode.rs` and the limits of `pvc-domain`).
+//! there is to decode of one record is bounded (see `reader.rs` and the limits of `pvc-domain`).
 //!
 //! ```text
 //!  events, asks ──▶ dirty ──read──▶ groups ──light──▶ decoded here ─────────▶ shown
@@ -29,7 +29,7 @@ use crate::groups::{Group, Queue, groups, hold};
 use crate::keys;
 use crate::once;
 use crate::raw::{Batch, Raw, RawNode};
-use crate::records::{PLACE, Record, Subject, show_hidden};
+use crate::records::{self, PLACE, Show, Subject};
 
 /// How long the cache waits before it tries again to read a tree that cannot be reached.
 const RETRY: Duration = Duration::from_millis(500);
@@ -50,7 +50,7 @@ const ROUNDS: u32 = 20;
 /// task of this process from its turn. Decoding takes a few milliseconds for each 64 KiB of XML.
 const ASIDE: usize = 128 << 10;
 
-/// Of what has changed in [lists](keys::is_of_list), so many keys are read at one time, beside all
+/// Of what has changed in [lists](records::is_of_list), so many keys are read at one time, beside all
 /// else that has changed.
 const LISTED: usize = 2_000;
 
@@ -103,7 +103,7 @@ struct Waiting {
 }
 
 /// Records that are decoded aside. `None` for those that keep their last good reading.
-type Decoded = Vec<(Subject, Option<Record>)>;
+type Decoded = Vec<Option<Show>>;
 
 /// What is done before records are decoded aside, with them: nothing, but in tests.
 pub(crate) type BeforeAside = Arc<dyn Fn(&[Subject]) + Send + Sync>;
@@ -218,7 +218,7 @@ impl Cache {
         match self.read_dirty(&paths).await {
             Ok(()) => {
                 // Who asks for everything wants to see also what is read in pieces.
-                let unread = self.dirty.iter().filter(|path| keys::is_of_list(path));
+                let unread = self.dirty.iter().filter(|path| records::is_of_list(path));
                 let unread = unread.filter(|_| paths.is_empty()).cloned().collect();
                 self.waiting.push(Waiting { paths, reading: self.readings, unread, done });
                 self.answer();
@@ -243,7 +243,7 @@ impl Cache {
 
     /// Sees to it that what is dirty is read when its time has come.
     fn read_soon(&mut self) {
-        if self.all_dirty || self.dirty.iter().any(|path| !keys::is_stamp(path)) {
+        if self.all_dirty || self.dirty.iter().any(|path| !records::is_stamp(path)) {
             self.read_within(GATHER);
         } else if !self.dirty.is_empty() {
             self.read_within(TIME_LIMIT);
@@ -262,9 +262,9 @@ impl Cache {
             TreeEvent::Changed { path } | TreeEvent::Deleted { path } => {
                 // What is left out of the cache changes often and is large: that it is there is
                 // known already.
-                let known = keys::is_left_out(&path) && self.shown.contains(&path);
+                let known = records::is_left_out(&path) && self.shown.contains(&path);
                 let lock = known && path.contains("lock__");
-                if keys::is_foreign(&path) || (known && !lock) {
+                if records::is_foreign(&path) || (known && !lock) {
                     return;
                 }
                 if keys::is_too_deep(&path) {
@@ -334,7 +334,7 @@ impl Cache {
             self.all_dirty = false;
             self.dirty.clear();
             self.take_waiting_events();
-            self.dirty.retain(|path| !(keys::is_left_out(path) && raw.contains(path)));
+            self.dirty.retain(|path| !(records::is_left_out(path) && raw.contains(path)));
             let read = self.read_whole(&[]).await.inspect_err(|_| self.all_dirty = true)?;
             if !self.all_dirty {
                 raw.take_over(&read);
@@ -350,7 +350,7 @@ impl Cache {
     /// that shows a part of it, so when nothing more is announced no change is shown by half:
     /// whoever decides on the new version of one key has seen what the change did to the others.
     ///
-    /// Stamps stand for themselves, and so do [lists](keys::is_of_list) of which more has changed
+    /// Stamps stand for themselves, and so do [lists](records::is_of_list) of which more has changed
     /// than is [read at one time](LISTED): no reading is as long as somebody's list.
     async fn read_whole(&mut self, asked: &[String]) -> Result<Batch, TreeError> {
         let mut read = BTreeMap::new();
@@ -358,7 +358,7 @@ impl Cache {
         for round in 0..ROUNDS {
             later.extend(self.put_off(asked));
             if self.dirty.is_empty()
-                || (round > 0 && self.dirty.iter().all(|path| keys::is_stamp(path)))
+                || (round > 0 && self.dirty.iter().all(|path| records::is_stamp(path)))
             {
                 break;
             }
@@ -391,7 +391,7 @@ impl Cache {
             return Vec::new();
         }
         let asked: BTreeSet<&String> = asked.iter().collect();
-        let is_put_off = |path: &&String| keys::is_of_list(path) && !asked.contains(path);
+        let is_put_off = |path: &&String| records::is_of_list(path) && !asked.contains(path);
         let put_off: Vec<String> =
             self.dirty.iter().filter(is_put_off).skip(LISTED).cloned().collect();
         put_off.iter().for_each(|path| _ = self.dirty.remove(path));
@@ -531,12 +531,8 @@ async fn decoded(decoding: &mut Option<(Arc<Vec<Group>>, JoinHandle<Decoded>)>) 
 fn decode(state: &State, groups: &[Group]) -> Decoded {
     let mut raw = state.raw.clone();
     groups.iter().for_each(|group| raw.take_over(&group.read));
-    let subjects = groups.iter().flat_map(Group::subjects).cloned();
-    let decode = |subject: Subject| {
-        let record = subject.decode(&raw, &state.cluster);
-        (subject, record)
-    };
-    subjects.map(decode).collect()
+    let subjects = groups.iter().flat_map(Group::subjects);
+    subjects.map(|subject| subject.read(&raw, &state.cluster)).collect()
 }
 
 /// `state` with what was read, and what that changed. The view keeps its revision if it shows
@@ -548,10 +544,10 @@ fn shown_with(groups: &[Group], decoded: Decoded, state: State) -> (State, Vec<E
     let mut view = Cluster { revision, ..(*cluster).clone() };
     let events: Vec<Event> = decoded
         .into_iter()
-        .filter_map(|(subject, record)| subject.show(record?, &mut view))
+        .filter_map(|show| show?(&mut view))
         .map(|(what, gone)| Event { revision, what, gone })
         .collect();
-    show_hidden(&mut view);
+    records::settle(&mut view);
     let cluster = if events.is_empty() { cluster } else { Arc::new(view) };
     (State { raw, cluster }, events)
 }
@@ -605,7 +601,7 @@ async fn read_piece(
     raw: &mut Raw,
 ) -> Result<Vec<String>, TreeError> {
     let (mut parents, wanted): (Vec<_>, Vec<_>) =
-        paths.iter().cloned().partition(|path| keys::is_left_out(path));
+        paths.iter().cloned().partition(|path| records::is_left_out(path));
     parents.iter().for_each(|path| raw.put_unread(path));
     let entries = tree.get_many(&wanted).await?;
     for (path, entry) in wanted.into_iter().zip(entries) {
@@ -631,7 +627,7 @@ async fn read_piece(
         let prefix = parent.trim_end_matches('/');
         found.extend(names.iter().map(|name| format!("{prefix}/{name}")));
     }
-    found.retain(|path| !keys::is_foreign(path));
+    found.retain(|path| !records::is_foreign(path));
     Ok(found)
 }
 
@@ -641,11 +637,11 @@ fn decode_all(raw: Raw) -> State {
     let mut subjects = BTreeSet::new();
     raw.each(|path, _| subjects.extend(Subject::of(path)));
     for subject in subjects {
-        if let Some(record) = subject.decode(&raw, &view) {
-            subject.show(record, &mut view);
+        if let Some(show) = subject.read(&raw, &view) {
+            show(&mut view);
         }
     }
-    show_hidden(&mut view);
+    records::settle(&mut view);
     State { raw, cluster: Arc::new(view) }
 }
 
@@ -660,7 +656,7 @@ mod tests {
     use pvc_testkit::{FlakyTree, SeededRandom, TokioClock, eventually, eventually_some};
 
     use super::*;
-    use crate::decode::MOST_ENTRIES;
+    use crate::reader::MOST_ENTRIES;
     use crate::{Change, Changes, Store, VmChange};
 
     const SOON: Duration = Duration::from_secs(60);
@@ -773,6 +769,10 @@ mod tests {
         xml
     }
 
+    fn vm(uuid: Uuid) -> Subject {
+        Subject::of(&keys::vm_root(uuid)).unwrap()
+    }
+
     fn nics(store: &Store, uuid: Uuid) -> usize {
         store.view().vms[&uuid].domain.as_ref().map_or(0, |domain| domain.nics.len())
     }
@@ -807,7 +807,7 @@ mod tests {
     async fn beside_an_xml_near_the_limits_others_are_shown() {
         let world = world(async |_| {}).await;
         write(&world.tree, &keys::vm(DEAR, "xml"), dear_xml(DEAR)).await;
-        assert_eq!(world.gate.is_reached().await, [Subject::Vm(DEAR)]);
+        assert_eq!(world.gate.is_reached().await, [vm(DEAR)]);
         others_are_shown(&world).await;
         assert_eq!(nics(&world.store, DEAR), 0, "it is shown as it was");
         world.gate.set(false);
@@ -819,7 +819,7 @@ mod tests {
         let tag = |number: u32| (keys::vm(DEAR, &format!("tags/{number}")), String::new());
         let world = world(async |tree| create(tree, (0..100_000).map(tag)).await).await;
         write(&world.tree, &keys::vm(DEAR, "profile"), "dear").await;
-        assert_eq!(world.gate.is_reached().await, [Subject::Vm(DEAR)]);
+        assert_eq!(world.gate.is_reached().await, [vm(DEAR)]);
         others_are_shown(&world).await;
         assert_eq!(profile(&world.store, DEAR), None);
         world.gate.set(false);
@@ -839,7 +839,7 @@ mod tests {
         })
         .await;
         write(&world.tree, "/networks/7/mtu", "9000").await;
-        assert_eq!(world.gate.is_reached().await, [Subject::Network("7".to_owned())]);
+        assert_eq!(world.gate.is_reached().await, [Subject::of("/networks/7").unwrap()]);
         others_are_shown(&world).await;
         world.gate.set(false);
         let network = || world.store.view().networks["7"].clone();
@@ -903,7 +903,7 @@ mod tests {
         let usual = keys::vm(USUAL, "profile");
         let both = vec![set(&usual, "with"), set(&keys::vm(DEAR, "xml"), dear_xml(DEAR))];
         tree.multi(both).await.unwrap();
-        assert_eq!(gate.is_reached().await, [Subject::Vm(USUAL), Subject::Vm(DEAR)]);
+        assert_eq!(gate.is_reached().await, [vm(USUAL), vm(DEAR)]);
         // Also when there is more of it meanwhile.
         write(tree, &usual, "after").await;
         change(store, OTHER, VmChange::Profile("alone".to_owned())).await;

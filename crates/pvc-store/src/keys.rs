@@ -17,7 +17,6 @@ pub(crate) const UPSTREAM_IP: &str = "/config/upstream_ip";
 pub(crate) const SELECTOR: &str = "/config/migration_target_selector";
 pub(crate) const NODES: &str = "/nodes";
 pub(crate) const DOMAINS: &str = "/domains";
-pub(crate) const FAULTS: &str = "/faults";
 pub(crate) const PRIVATE: &str = "/pvcrs";
 
 /// Subtrees of other programs: never read, written, backed up or wiped.
@@ -35,7 +34,6 @@ pub(crate) const BASE: &[(&str, &str)] = &[
     ("/config/upstream_ip", ""),
     ("/config/migration_target_selector", ""),
     ("/logs", ""),
-    ("/faults", ""),
     ("/nodes", ""),
     ("/domains", ""),
     ("/networks", ""),
@@ -297,7 +295,7 @@ pub(crate) fn is_secret(path: &str) -> bool {
 pub(crate) fn is_observed(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     match parts[..] {
-        ["pvcrs" | "tasks" | "logs" | "faults", _, ..] => true,
+        ["pvcrs" | "tasks" | "logs", _, ..] => true,
         ["nodes", _, "sriov", ..] => false,
         ["nodes", _, key, ..] => !NODE_INTENT.contains(&key),
         ["domains", _, key] => VM_OBSERVED.contains(&key),
@@ -371,7 +369,6 @@ mod tests {
             ("/ceph/snapshots/vms/web1_sda".to_owned(), false),
             ("/ceph/snapshots/vms/web1_sda/s1".to_owned(), true),
             ("/ceph/volumes/vms/web1_sda/stats".to_owned(), false),
-            ("/faults/x/status".to_owned(), false),
         ] {
             assert_eq!(is_of_list(&path), is_of_one, "{path}");
         }

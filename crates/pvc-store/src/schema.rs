@@ -15,6 +15,7 @@ use crate::error::StoreError;
 use crate::keys;
 use crate::lock::{LockKind, LockRecipe};
 use crate::raw::Raw;
+use crate::records;
 use crate::store::{Store, chunks, flat, is_conflict};
 
 /// The version of the layout that this code reads and writes.
@@ -101,7 +102,7 @@ impl Store {
             return Ok(());
         }
         let mut ops: Vec<Op> = self.with_raw(|raw| {
-            let missing = keys::BASE.iter().filter(|(path, _)| !raw.contains(path));
+            let missing = records::base().filter(|(path, _)| !raw.contains(path));
             missing.map(|(path, value)| create(path, value)).collect()
         });
         // Last in the one multi: whoever sees the version sees all of it.
@@ -122,7 +123,7 @@ impl Store {
             raw.children("/")
                 .iter()
                 .map(|name| format!("/{name}"))
-                .filter(|path| !keys::is_foreign(path))
+                .filter(|path| !records::is_foreign(path))
                 .flat_map(|path| raw.subtree(&path).into_iter().rev())
                 .map(|path| Op::Delete { path, version: None })
                 .collect::<Vec<_>>()
@@ -245,8 +246,11 @@ fn missing_keys(raw: &Raw) -> Vec<Op> {
             ops.push(create(path, value));
         }
     };
-    for (path, value) in keys::BASE {
+    for (path, value) in records::base() {
         need(path, value);
+    }
+    for (path, value) in records::keys_of_records(raw) {
+        need(&path, value);
     }
     let kinds = [
         ("/nodes", keys::NODE_KEYS),

@@ -15,13 +15,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cache::{Ask, BeforeAside, Cache, Shared, Shown};
 use crate::change::{Changes, Report};
-use crate::encode::{self, Draft};
+use crate::draft::{self, Draft};
 use crate::error::{ChangeError, StoreError};
 use crate::feed::{EventFeed, Feed};
 use crate::job_codec;
 use crate::keys;
 use crate::lock::{LockKind, LockRecipe};
 use crate::outage;
+use crate::records;
 
 /// How often a change is decided anew when somebody else was faster.
 const TRIES: u32 = 10;
@@ -251,7 +252,7 @@ impl Store {
             let state = self.shown.get();
             // What is said of a VM's move goes with its record.
             let is_gone = |report: &&Report| matches!(report, Report::Move(vm, _) if !state.raw.contains(&keys::vm_root(*vm)));
-            reports.iter().filter(|report| !is_gone(report)).flat_map(encode::report).collect()
+            reports.iter().filter(|report| !is_gone(report)).flat_map(draft::report).collect()
         };
         while let Some(ops) = self.report_ops(&values) {
             match self.tree.multi(ops.clone()).await {
@@ -272,7 +273,7 @@ impl Store {
         let op = |(path, value): (&String, &String)| {
             let data = Bytes::from(value.clone());
             match state.raw.get(path) {
-                Some(node) if node.data == data && !keys::is_left_out(path) => None,
+                Some(node) if node.data == data && !records::is_left_out(path) => None,
                 Some(_) => Some(Op::Set { path: path.clone(), data, version: None }),
                 None if state.raw.contains(keys::parent(path)) => {
                     Some(Op::Create { path: path.clone(), data, mode: CreateMode::Persistent })

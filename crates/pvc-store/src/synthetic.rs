@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use pvc_model::Uuid;
 
 use crate::keys;
+use crate::records;
 use crate::schema::SCHEMA_VERSION;
 
 /// What a made-up cluster has.
@@ -27,10 +28,8 @@ impl Shape {
 
     /// Every key with its value, as [`Store::restore`](crate::Store::restore) takes it.
     pub fn dump(&self) -> BTreeMap<String, String> {
-        let mut tree: BTreeMap<String, String> = keys::BASE
-            .iter()
-            .map(|(path, value)| ((*path).to_owned(), (*value).to_owned()))
-            .collect();
+        let mut tree: BTreeMap<String, String> =
+            records::base().map(|(path, value)| (path.to_owned(), value.to_owned())).collect();
         tree.insert(keys::SCHEMA_VERSION.to_owned(), SCHEMA_VERSION.to_string());
         tree.insert(keys::CONFIG.to_owned(), "synthetic".to_owned());
         tree.insert(keys::PRIMARY.to_owned(), node_name(0));

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use pvc_model::cluster::ClusterRecord;
-use pvc_model::fault::FaultRecord;
 use pvc_model::job::{ClaimId, Job, JobId, WorkerRecord};
 use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkRecord};
 use pvc_model::node::{
@@ -40,7 +39,7 @@ pub(crate) const MOST_JSON: usize = 4 << 20;
 const MOST_DEFECTS: usize = 20;
 
 /// Reads the keys below one root and collects what was wrong with them.
-struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     place: Place<'a>,
     /// The way to it from the root of the record, with a `/` behind it.
     way: String,
@@ -52,7 +51,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(raw: &'a Raw, root: &str) -> Self {
+    pub fn new(raw: &'a Raw, root: &str) -> Self {
         let (way, defects) = (String::new(), Vec::new());
         Reader { place: raw.place(root), way, left: MOST_TEXT, defects, unnamed: 0 }
     }
@@ -64,7 +63,7 @@ impl<'a> Reader<'a> {
         self.way = way;
     }
 
-    fn defect(&mut self, what: impl FnOnce() -> String) {
+    pub fn defect(&mut self, what: impl FnOnce() -> String) {
         if self.defects.len() < MOST_DEFECTS {
             self.defects.push(what());
         } else {
@@ -72,7 +71,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn into_defects(mut self) -> Vec<String> {
+    pub fn into_defects(mut self) -> Vec<String> {
         if self.unnamed > 0 {
             self.defects.push(format!("and {} more", self.unnamed));
         }
@@ -81,7 +80,7 @@ impl<'a> Reader<'a> {
 
     /// Says in the log that the record `what` is shown in part, if it is: it has no place for its
     /// defects.
-    fn log_what_is_cut(&self, what: &str) {
+    pub fn log_what_is_cut(&self, what: &str) {
         let is_cut = |defect: &&String| defect.ends_with(CUT);
         for defect in self.defects.iter().filter(is_cut) {
             if once::is_new(&format!("{what}: {defect}")) {
@@ -90,7 +89,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn text(&mut self, key: &str) -> String {
+    pub fn text(&mut self, key: &str) -> String {
         let text = self.shared(key);
         let read = &text[..text.floor_char_boundary(self.left)];
         if !self.way.is_empty() {
@@ -104,7 +103,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The text itself, not a copy of it.
-    fn shared(&mut self, key: &str) -> Arc<str> {
+    pub fn shared(&mut self, key: &str) -> Arc<str> {
         match self.place.get(key).map(|node| &node.data) {
             None => Arc::default(),
             Some(Value::Text(text)) => text.clone(),
@@ -116,7 +115,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A number; 0 where there is nothing, 0 and a defect where there is something else.
-    fn number<T: std::str::FromStr + Default>(&mut self, key: &str) -> T {
+    pub fn number<T: std::str::FromStr + Default>(&mut self, key: &str) -> T {
         let text = self.shared(key);
         if text.is_empty() || *text == *"None" {
             return T::default();
@@ -129,7 +128,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Python's `True`/`False`; anything else is false, and a defect unless it means "not set".
-    fn flag(&mut self, key: &str) -> bool {
+    pub fn flag(&mut self, key: &str) -> bool {
         let text = self.shared(key);
         match &*text {
             "True" | "true" => true,
@@ -142,13 +141,13 @@ impl<'a> Reader<'a> {
     }
 
     /// The names below `key`, as many as are read.
-    fn children(&mut self, key: &str) -> Vec<&'a str> {
+    pub fn children(&mut self, key: &str) -> Vec<&'a str> {
         let names = self.place.children(key);
         self.most(key, names)
     }
 
     /// As many of the entries of `key` as are read.
-    fn most<T>(&mut self, key: &str, entries: impl Iterator<Item = T>) -> Vec<T> {
+    pub fn most<T>(&mut self, key: &str, entries: impl Iterator<Item = T>) -> Vec<T> {
         let mut entries = entries.fuse();
         let read = entries.by_ref().take(MOST_ENTRIES).collect();
         if entries.next().is_some() {
@@ -158,13 +157,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads each entry of the list `key` from its own place.
-    fn list<T>(&mut self, key: &str, entry: impl Fn(&mut Reader<'a>, &str) -> T) -> Vec<T> {
+    pub fn list<T>(&mut self, key: &str, entry: impl Fn(&mut Reader<'a>, &str) -> T) -> Vec<T> {
         let names = self.children(key);
         self.entries(key, &names, entry)
     }
 
     /// Reads the entries `names` of the list `key`, each from its own place.
-    fn entries<T>(
+    pub fn entries<T>(
         &mut self,
         key: &str,
         names: &[&str],
@@ -191,12 +190,12 @@ const CUT: &str = "are shown";
 const LONGEST_NUMBER: usize = 64;
 
 /// As much of a text that stands alone as is read.
-fn beginning(text: &str) -> &str {
+pub(crate) fn beginning(text: &str) -> &str {
     &text[..text.floor_char_boundary(MOST_TEXT)]
 }
 
 /// What is read as JSON at `path`; `None` if nothing is there, or too much.
-fn json<'a>(raw: &'a Raw, path: &str) -> Option<Cow<'a, str>> {
+pub(crate) fn json<'a>(raw: &'a Raw, path: &str) -> Option<Cow<'a, str>> {
     raw.text(path).filter(|text| text.len() <= MOST_JSON)
 }
 
@@ -206,11 +205,11 @@ fn shown(text: &str) -> String {
 }
 
 /// A text that means nothing when empty or the word `None`.
-fn set(text: &str) -> Option<&str> {
+pub(crate) fn set(text: &str) -> Option<&str> {
     (!text.is_empty() && text != "None").then_some(text)
 }
 
-fn comma_list(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn comma_list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty())
 }
 
@@ -497,23 +496,6 @@ pub(crate) fn volume(raw: &Raw, id: &VolumeId) -> Option<VolumeRecord> {
     r.log_what_is_cut(&snapshots);
     let stats = Reader::new(raw, &root).shared("stats");
     Some(VolumeRecord { id: id.clone(), stats, snapshots: of_volume })
-}
-
-pub(crate) fn fault(raw: &Raw, id: &str) -> Option<FaultRecord> {
-    let root = format!("/faults/{id}");
-    if !raw.contains(&root) {
-        return None;
-    }
-    let mut r = Reader::new(raw, &root);
-    Some(FaultRecord {
-        id: id.to_owned(),
-        first_reported: r.text("first_time"),
-        last_reported: r.text("last_time"),
-        acknowledged_at: r.text("ack_time"),
-        acknowledged: r.text("status") == "ack",
-        delta: r.number("delta"),
-        message: r.text("message"),
-    })
 }
 
 pub(crate) fn worker(raw: &Raw, node: &NodeName) -> Option<WorkerRecord> {

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use pvc_model::fault::FaultRecord;
 use pvc_model::job::JobProgress;
 use pvc_model::node::NodeFigures;
 use pvc_model::storage::{PoolName, VolumeId};
@@ -20,6 +19,7 @@ use crate::keys;
 use crate::move_codec;
 use crate::note_codec;
 use crate::raw::Raw;
+use crate::records::fault;
 use crate::schema::SCHEMA_VERSION;
 
 /// A multi under construction over the tree as it was last seen.
@@ -42,7 +42,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Writes `path`; creates it if it was not there. Its parent must exist or be created before.
-    fn put(&mut self, path: String, data: impl Into<Bytes>) {
+    pub fn put(&mut self, path: String, data: impl Into<Bytes>) {
         let data = data.into();
         if let Some(at) = self.written.get(&path) {
             match &mut self.ops[*at] {
@@ -62,7 +62,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Creates `path` with nothing in it, and its parents, where they are missing.
-    fn ensure(&mut self, path: &str) {
+    pub fn ensure(&mut self, path: &str) {
         if path == "/" || self.raw.contains(path) || self.written.contains_key(path) {
             return;
         }
@@ -71,18 +71,18 @@ impl<'a> Draft<'a> {
     }
 
     /// As `put`, with missing parents.
-    fn put_deep(&mut self, path: String, data: impl Into<Bytes>) {
+    pub fn put_deep(&mut self, path: String, data: impl Into<Bytes>) {
         self.ensure(keys::parent(&path));
         self.put(path, data);
     }
 
     /// Deletes `path` and everything below it, children first. The version of its root is checked.
-    fn delete(&mut self, path: &str) {
+    pub fn delete(&mut self, path: &str) {
         self.delete_as_seen(path, &[]);
     }
 
     /// As [`delete`](Self::delete); the versions of these below it are checked, too.
-    fn delete_as_seen(&mut self, path: &str, checked: &[&str]) {
+    pub fn delete_as_seen(&mut self, path: &str, checked: &[&str]) {
         for below in self.raw.subtree(path).into_iter().rev() {
             let is_checked = below == path || checked.contains(&below.as_str());
             let version = self.raw.get(&below).filter(|_| is_checked).map(|node| node.version);
@@ -94,7 +94,7 @@ impl<'a> Draft<'a> {
     ///
     /// # Errors
     /// It was not there: what is not checked would be no demand at all.
-    fn check(&mut self, path: String) -> Result<(), StoreError> {
+    pub fn check(&mut self, path: String) -> Result<(), StoreError> {
         // A path that this multi writes is checked by its write.
         if self.written.contains_key(&path) || self.checked.contains(&path) {
             return Ok(());
@@ -110,7 +110,7 @@ impl<'a> Draft<'a> {
     /// Demands that a key that every such record has is as it was seen. A record of an older layout
     /// may lack it: then it gets it here, as it would from [`repair`](crate::Store::repair), if
     /// nobody gave it one since.
-    fn check_key(
+    pub fn check_key(
         &mut self,
         root: &str,
         key: &str,
@@ -147,7 +147,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Copies the subtree at `from` to `to` and deletes it, values as they are.
-    fn rename(&mut self, from: &str, to: &str) {
+    pub fn rename(&mut self, from: &str, to: &str) {
         for path in self.raw.subtree(from) {
             let node = self.raw.get(&path).expect("a subtree lists what is there");
             let renamed = format!("{to}{}", &path[from.len()..]);
@@ -203,12 +203,9 @@ impl<'a> Draft<'a> {
             Change::AddNode(node) => self.add_node(node),
             Change::Node(name, change) => self.node(name, change),
             Change::Config(change) => self.config(change),
-            Change::PutFault(fault) => self.fault(fault),
-            Change::AckFault { id, at } => {
-                self.put(format!("/faults/{id}/ack_time"), at.clone());
-                self.put(format!("/faults/{id}/status"), "ack");
-            }
-            Change::RemoveFault(id) => self.delete(&format!("/faults/{id}")),
+            Change::PutFault(fault) => fault::put(self, fault),
+            Change::AckFault { id, at } => fault::acknowledge(self, id, at),
+            Change::RemoveFault(id) => fault::remove(self, id),
             Change::PutPool { name, pgs, tier } => self.pool(name, pgs, tier),
             Change::RemovePool(name) => {
                 for root in ["snapshots", "volumes", "pools"] {
@@ -390,24 +387,6 @@ impl<'a> Draft<'a> {
             ConfigChange::Selector(selector) => (keys::SELECTOR, selector.as_str().to_owned()),
         };
         self.put(path.to_owned(), value);
-    }
-
-    fn fault(&mut self, fault: &FaultRecord) {
-        self.ensure(keys::FAULTS);
-        let root = format!("/faults/{}", fault.id);
-        self.put(root.clone(), Bytes::new());
-        let status = if fault.acknowledged { "ack" } else { "new" };
-        let values = [
-            ("first_time", fault.first_reported.clone()),
-            ("last_time", fault.last_reported.clone()),
-            ("ack_time", fault.acknowledged_at.clone()),
-            ("status", status.to_owned()),
-            ("delta", fault.delta.to_string()),
-            ("message", fault.message.clone()),
-        ];
-        for (key, value) in values {
-            self.put(format!("{root}/{key}"), value);
-        }
     }
 
     fn pool(&mut self, name: &PoolName, pgs: &str, tier: &str) {

@@ -1,30 +1,21 @@
 //! The records of the tree: which path belongs to which, what each costs to decode, and how a
 //! decoded one comes into the view.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use pvc_model::cluster::{Cluster, ClusterRecord};
-use pvc_model::fault::FaultRecord;
 use pvc_model::job::{Job, JobId, WorkerRecord};
 use pvc_model::network::NetworkRecord;
 use pvc_model::node::NodeRecord;
-use pvc_model::shared_map::SharedMap;
 use pvc_model::storage::{OsdRecord, PoolName, PoolRecord, VolumeId, VolumeName, VolumeRecord};
 use pvc_model::vm::VmRecord;
 use pvc_model::{NodeName, Uuid};
 
-use crate::decode::{self, MOST_ENTRIES, MOST_JSON, MOST_TEXT};
+use super::{PLACE, RECORD, bytes_at, update};
 use crate::feed::EventKind;
 use crate::keys;
 use crate::raw::{Place, Raw};
-
-/// What a place in the tree counts for beside its value, in bytes: to put it among a hundred
-/// thousand others, to take it away, or to read it, costs as much as to decode a short value.
-pub(crate) const PLACE: usize = 64;
-
-/// What the keys that every record has count for together.
-const RECORD: usize = 16 * PLACE;
+use crate::reader::{self as decode, MOST_ENTRIES, MOST_JSON, MOST_TEXT};
 
 /// The record that a path belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,7 +27,6 @@ pub(crate) enum Subject {
     Osd(String),
     Pool(String),
     Volume(VolumeId),
-    Fault(String),
     Job(JobId),
     Worker(NodeName),
 }
@@ -50,7 +40,6 @@ pub(crate) enum Record {
     Osd(Option<Arc<OsdRecord>>),
     Pool(Option<Arc<PoolRecord>>),
     Volume(Option<Arc<VolumeRecord>>),
-    Fault(Option<Arc<FaultRecord>>),
     Job(Option<Arc<Job>>),
     Worker(Option<Arc<WorkerRecord>>),
 }
@@ -68,7 +57,6 @@ impl Subject {
             ("nodes", Some(name)) => Some(Subject::Node(name.to_owned())),
             ("domains", Some(uuid)) => Uuid::try_parse(uuid).ok().map(Subject::Vm),
             ("networks", Some(vni)) => Some(Subject::Network(vni.to_owned())),
-            ("faults", Some(id)) => Some(Subject::Fault(id.to_owned())),
             ("tasks", Some(id)) => JobId::parse(id).map(Subject::Job),
             ("pvcrs", Some("workers")) => next().map(|name| Subject::Worker(NodeName::new(name))),
             ("pvcrs", Some("moves")) => Uuid::try_parse(next()?).ok().map(Subject::Vm),
@@ -123,27 +111,11 @@ impl Subject {
                         .iter()
                         .sum::<usize>()
             }
-            Subject::Config
-            | Subject::Osd(_)
-            | Subject::Pool(_)
-            | Subject::Fault(_)
-            | Subject::Worker(_) => RECORD,
+            Subject::Config | Subject::Osd(_) | Subject::Pool(_) | Subject::Worker(_) => RECORD,
         }
     }
 
-    /// Decodes the record. `None` if it makes our decoder panic: it must not take the view of all
-    /// others with it, and is shown as it was.
-    pub fn decode(&self, raw: &Raw, view: &Cluster) -> Option<Record> {
-        let decoded = std::panic::catch_unwind(AssertUnwindSafe(|| self.record(raw, view)));
-        decoded
-            .inspect_err(|_| {
-                tracing::error!(record = ?self, "a record could not be read by a bug of this \
-                                                 program; it is shown as it was")
-            })
-            .ok()
-    }
-
-    fn record(&self, raw: &Raw, view: &Cluster) -> Record {
+    pub fn record(&self, raw: &Raw, view: &Cluster) -> Record {
         match self {
             Subject::Config => Record::Config(Box::new(decode::config(raw))),
             Subject::Node(name) => Record::Node(decode::node(raw, name).map(Arc::new)),
@@ -155,7 +127,6 @@ impl Subject {
             Subject::Osd(id) => Record::Osd(decode::osd(raw, id).map(Arc::new)),
             Subject::Pool(name) => Record::Pool(decode::pool(raw, name).map(Arc::new)),
             Subject::Volume(id) => Record::Volume(decode::volume(raw, id).map(Arc::new)),
-            Subject::Fault(id) => Record::Fault(decode::fault(raw, id).map(Arc::new)),
             Subject::Job(id) => Record::Job(decode::job(raw, id).map(Arc::new)),
             Subject::Worker(node) => Record::Worker(decode::worker(raw, node).map(Arc::new)),
         }
@@ -201,10 +172,6 @@ impl Subject {
                 let gone = update(&mut view.volumes, id.clone(), record);
                 gone.map(|gone| (EventKind::Volume(id), gone))
             }
-            (Subject::Fault(id), Record::Fault(record)) => {
-                let gone = update(&mut view.faults, id.clone(), record);
-                gone.map(|gone| (EventKind::Fault(id), gone))
-            }
             (Subject::Job(id), Record::Job(record)) => {
                 let gone = update(&mut view.jobs, id.clone(), record);
                 gone.map(|gone| (EventKind::Job(id), gone))
@@ -218,34 +185,11 @@ impl Subject {
     }
 }
 
-/// How many bytes lie at `key`.
-fn bytes_at(place: Place<'_>, key: &str) -> usize {
-    place.get(key).map_or(0, |node| node.data.as_bytes().len())
-}
-
 /// How many bytes of XML are to be parsed although they may not have changed: those of a record
 /// that is shown with another one, or not at all.
 fn unparsed(place: Place<'_>, shown: Option<&Arc<VmRecord>>) -> usize {
     let bytes = bytes_at(place, "xml");
     if shown.is_some_and(|vm| vm.xml.len() == bytes) { 0 } else { bytes }
-}
-
-/// Puts `record` in the place of what was at `key`. Whether it is gone, if anything changed.
-fn update<K: Ord + Clone, V: PartialEq>(
-    map: &mut SharedMap<K, Arc<V>>,
-    key: K,
-    record: Option<Arc<V>>,
-) -> Option<bool> {
-    match record {
-        // What is not there is not taken away: that would copy a map in which nothing changes.
-        None if !map.contains_key(&key) => None,
-        None => map.remove(&key).map(|_| true),
-        Some(record) if map.get(&key) == Some(&record) => None,
-        Some(record) => {
-            map.insert(key, record);
-            Some(false)
-        }
-    }
 }
 
 /// Brings the index of names up to date after VM `uuid` got another name, came or went. What it hid
