@@ -8,7 +8,7 @@ use pvc_ports::{CreateMode, Op};
 
 use crate::error::{RestoreError, StoreError};
 use crate::keys;
-use crate::records;
+use crate::records::{self, cluster, node};
 use crate::schema::SCHEMA_VERSION;
 use crate::store::{Store, chunks, flat, paths_of};
 
@@ -65,7 +65,7 @@ impl Store {
         // Everything may have changed; whoever restores wants to see it.
         let paths = dump.keys().cloned().collect();
         self.refresh(paths).await.map_err(stopped(written))?;
-        Ok(Restored { keys: dump.len(), unfenceable: self.unfenceable() })
+        Ok(Restored { keys: dump.len(), unfenceable: self.with_raw(node::unfenceable) })
     }
 
     /// As [`restore`](Store::restore), for an empty tree that is to take the place of a lost one.
@@ -86,20 +86,8 @@ impl Store {
         Ok(restored)
     }
 
-    fn unfenceable(&self) -> Vec<NodeName> {
-        self.with_raw(|raw| {
-            let given = |node: &NodeName, key| {
-                raw.get(&keys::node(node, key)).is_some_and(|key| !key.data.is_empty())
-            };
-            let nodes = raw.children(keys::NODES).into_iter().map(NodeName::new);
-            nodes
-                .filter(|node| given(node, "ipmihostname") && !given(node, "ipmipassword"))
-                .collect()
-        })
-    }
-
     fn check_dump(&self, dump: &BTreeMap<String, String>) -> Result<(), RestoreError> {
-        let version = dump.get(keys::SCHEMA_VERSION).ok_or(RestoreError::NoSchema)?;
+        let version = dump.get(cluster::SCHEMA_VERSION).ok_or(RestoreError::NoSchema)?;
         if version.trim() != SCHEMA_VERSION.to_string() {
             return Err(RestoreError::Schema { found: version.clone(), expected: SCHEMA_VERSION });
         }
@@ -117,17 +105,10 @@ impl Store {
     }
 
     fn restore_ops(&self, dump: &BTreeMap<String, String>) -> Vec<Op> {
-        // A record that is made anew has the key, also of a dump without passwords: PVC 1.0.3 reads
-        // no other.
-        let passwords: Vec<String> = dump
-            .keys()
-            .filter_map(|key| Some(format!("{}/ipmipassword", key.strip_suffix("/ipmihostname")?)))
-            .collect();
-        let mut wanted: BTreeMap<&str, &str> = passwords
-            .iter()
-            .filter(|key| records::is_secret(key))
-            .map(|key| (key.as_str(), ""))
-            .collect();
+        let secrets: Vec<String> =
+            dump.keys().filter_map(|key| records::secret_beside(key)).collect();
+        let mut wanted: BTreeMap<&str, &str> =
+            secrets.iter().map(|key| (key.as_str(), "")).collect();
         for (key, value) in dump.iter().filter(|(key, _)| *key != "/") {
             let mut parent = keys::parent(key);
             while parent != "/" && !dump.contains_key(parent) {
@@ -136,7 +117,7 @@ impl Store {
             }
             wanted.insert(key, value);
         }
-        let version = wanted.remove_entry(keys::SCHEMA_VERSION);
+        let version = wanted.remove_entry(cluster::SCHEMA_VERSION);
         self.with_raw(|raw| {
             // In the order of the paths a parent comes before its children.
             let op = |(path, value): (&str, &str)| match raw.get(path) {

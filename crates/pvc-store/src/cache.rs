@@ -50,8 +50,8 @@ const ROUNDS: u32 = 20;
 /// task of this process from its turn. Decoding takes a few milliseconds for each 64 KiB of XML.
 const ASIDE: usize = 128 << 10;
 
-/// Of what has changed in [lists](records::is_of_list), so many keys are read at one time, beside all
-/// else that has changed.
+/// The number of keys of [lists](records::is_of_list) that are read at one time, beside all else
+/// that has changed.
 const LISTED: usize = 2_000;
 
 /// What the cache shows: the tree as bytes and as records, both of one moment. A copy costs
@@ -350,8 +350,8 @@ impl Cache {
     /// that shows a part of it, so when nothing more is announced no change is shown by half:
     /// whoever decides on the new version of one key has seen what the change did to the others.
     ///
-    /// Stamps stand for themselves, and so do [lists](records::is_of_list) of which more has changed
-    /// than is [read at one time](LISTED): no reading is as long as somebody's list.
+    /// Stamps stand for themselves, and so do [lists](records::is_of_list) of which more has
+    /// changed than is [read at one time](LISTED): no reading is as long as somebody's list.
     async fn read_whole(&mut self, asked: &[String]) -> Result<Batch, TreeError> {
         let mut read = BTreeMap::new();
         let mut later = BTreeSet::new();
@@ -657,6 +657,7 @@ mod tests {
 
     use super::*;
     use crate::reader::MOST_ENTRIES;
+    use crate::records::vm;
     use crate::{Change, Changes, Store, VmChange};
 
     const SOON: Duration = Duration::from_secs(60);
@@ -717,10 +718,10 @@ mod tests {
         drop(first);
         for uuid in [USUAL, OTHER, DEAR] {
             let mut keys = vec![(format!("/domains/{uuid}"), format!("vm{}", uuid.as_u128()))];
-            let default = |(key, value): &(&str, &str)| (keys::vm(uuid, key), (*value).to_owned());
-            keys.extend(keys::VM_KEYS.iter().map(default));
+            let default = |(key, value): &(&str, &str)| (vm::key(uuid, key), (*value).to_owned());
+            keys.extend(vm::KEYS.iter().map(default));
             create(&tree, keys).await;
-            write(&tree, &keys::vm(uuid, "xml"), xml(uuid, "")).await;
+            write(&tree, &vm::key(uuid, "xml"), xml(uuid, "")).await;
         }
         before(&tree).await;
         let (gate, connection) = (Arc::<Gate>::default(), FlakyTree::new(tree.connect()));
@@ -769,8 +770,8 @@ mod tests {
         xml
     }
 
-    fn vm(uuid: Uuid) -> Subject {
-        Subject::of(&keys::vm_root(uuid)).unwrap()
+    fn subject(uuid: Uuid) -> Subject {
+        Subject::of(&vm::root(uuid)).unwrap()
     }
 
     fn nics(store: &Store, uuid: Uuid) -> usize {
@@ -797,7 +798,7 @@ mod tests {
         let before = store.view().revision;
         change(store, USUAL, VmChange::Profile("ours".to_owned())).await;
         assert_eq!(profile(store, USUAL).as_deref(), Some("ours"));
-        write(tree, &keys::vm(OTHER, "profile"), "theirs").await;
+        write(tree, &vm::key(OTHER, "profile"), "theirs").await;
         let is_shown = || profile(store, OTHER).as_deref() == Some("theirs");
         eventually("another's change is shown", SOON, is_shown).await;
         assert!(store.view().revision > before);
@@ -806,8 +807,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn beside_an_xml_near_the_limits_others_are_shown() {
         let world = world(async |_| {}).await;
-        write(&world.tree, &keys::vm(DEAR, "xml"), dear_xml(DEAR)).await;
-        assert_eq!(world.gate.is_reached().await, [vm(DEAR)]);
+        write(&world.tree, &vm::key(DEAR, "xml"), dear_xml(DEAR)).await;
+        assert_eq!(world.gate.is_reached().await, [subject(DEAR)]);
         others_are_shown(&world).await;
         assert_eq!(nics(&world.store, DEAR), 0, "it is shown as it was");
         world.gate.set(false);
@@ -816,10 +817,10 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn beside_a_vm_with_a_hundred_thousand_tags_others_are_shown() {
-        let tag = |number: u32| (keys::vm(DEAR, &format!("tags/{number}")), String::new());
+        let tag = |number: u32| (vm::key(DEAR, &format!("tags/{number}")), String::new());
         let world = world(async |tree| create(tree, (0..100_000).map(tag)).await).await;
-        write(&world.tree, &keys::vm(DEAR, "profile"), "dear").await;
-        assert_eq!(world.gate.is_reached().await, [vm(DEAR)]);
+        write(&world.tree, &vm::key(DEAR, "profile"), "dear").await;
+        assert_eq!(world.gate.is_reached().await, [subject(DEAR)]);
         others_are_shown(&world).await;
         assert_eq!(profile(&world.store, DEAR), None);
         world.gate.set(false);
@@ -849,9 +850,9 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn beside_a_record_with_twenty_thousand_unknown_keys_others_are_shown() {
-        let junk = |number: u32| (keys::vm(DEAR, &format!("junk{number}")), String::new());
+        let junk = |number: u32| (vm::key(DEAR, &format!("junk{number}")), String::new());
         let world = world(async |tree| create(tree, (0..20_000).map(junk)).await).await;
-        write(&world.tree, &keys::vm(DEAR, "profile"), "wide").await;
+        write(&world.tree, &vm::key(DEAR, "profile"), "wide").await;
         let is_shown = || profile(&world.store, DEAR).as_deref() == Some("wide");
         eventually("nobody reads them, so it is shown at once", SOON, is_shown).await;
         others_are_shown(&world).await;
@@ -860,15 +861,15 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn beside_a_record_two_thousand_levels_deep_others_are_shown() {
         let world = world(async |_| {}).await;
-        let paths = (1..2_000).map(|depth| keys::vm(DEAR, &vec!["a"; depth].join("/")));
+        let paths = (1..2_000).map(|depth| vm::key(DEAR, &vec!["a"; depth].join("/")));
         for some in paths.collect::<Vec<_>>().chunks(1_000) {
             create(&world.tree, some.iter().map(|path| (path.clone(), String::new()))).await;
         }
-        write(&world.tree, &keys::vm(DEAR, "profile"), "deep").await;
+        write(&world.tree, &vm::key(DEAR, "profile"), "deep").await;
         others_are_shown(&world).await;
         let is_shown = || profile(&world.store, DEAR).as_deref() == Some("deep");
         eventually("it is shown", SOON, is_shown).await;
-        let root = keys::vm_root(DEAR);
+        let root = vm::root(DEAR);
         let deep = world.store.with_raw(|raw| raw.subtree(&format!("{root}/a")).len());
         assert_eq!(deep, keys::MAX_DEPTH - 2);
     }
@@ -878,15 +879,15 @@ mod tests {
         let many: Vec<Uuid> = (100..140).map(Uuid::from_u128).collect();
         let world = world(async |tree| {
             for uuid in &many {
-                create(tree, [(keys::vm_root(*uuid), String::new())]).await;
-                create(tree, [(keys::vm(*uuid, "xml"), xml(*uuid, ""))]).await;
+                create(tree, [(vm::root(*uuid), String::new())]).await;
+                create(tree, [(vm::key(*uuid, "xml"), xml(*uuid, ""))]).await;
             }
         })
         .await;
         let interface = "<interface type='bridge'><source bridge='vmbr1'/></interface>";
         let devices = interface.repeat(1_500);
         for uuid in &many {
-            write(&world.tree, &keys::vm(*uuid, "xml"), xml(*uuid, &devices)).await;
+            write(&world.tree, &vm::key(*uuid, "xml"), xml(*uuid, &devices)).await;
         }
         let held = world.gate.is_reached().await;
         assert!(held.len() < many.len(), "{}", held.len());
@@ -900,10 +901,10 @@ mod tests {
     async fn what_one_change_did_is_shown_as_a_whole_also_if_a_part_of_it_is_dear() {
         let world = world(async |_| {}).await;
         let World { tree, store, gate, .. } = &world;
-        let usual = keys::vm(USUAL, "profile");
-        let both = vec![set(&usual, "with"), set(&keys::vm(DEAR, "xml"), dear_xml(DEAR))];
+        let usual = vm::key(USUAL, "profile");
+        let both = vec![set(&usual, "with"), set(&vm::key(DEAR, "xml"), dear_xml(DEAR))];
         tree.multi(both).await.unwrap();
-        assert_eq!(gate.is_reached().await, [vm(USUAL), vm(DEAR)]);
+        assert_eq!(gate.is_reached().await, [subject(USUAL), subject(DEAR)]);
         // Also when there is more of it meanwhile.
         write(tree, &usual, "after").await;
         change(store, OTHER, VmChange::Profile("alone".to_owned())).await;
@@ -947,7 +948,7 @@ mod tests {
         let world = world(async |_| {}).await;
         let World { tree, store, gate, .. } = &world;
         for uuid in [OTHER, DEAR] {
-            write(tree, &keys::vm(uuid, "xml"), dear_xml(uuid)).await;
+            write(tree, &vm::key(uuid, "xml"), dear_xml(uuid)).await;
         }
         gate.is_reached().await;
         let usual = xml(OTHER, "<interface type='bridge'/>");
@@ -961,7 +962,7 @@ mod tests {
             };
             removal.change(decide).await
         });
-        write(tree, &keys::vm(OTHER, "xml"), usual).await;
+        write(tree, &vm::key(OTHER, "xml"), usual).await;
         let all = tokio::spawn(async move { again.fresh().await.map(drop) });
         gate.set(false);
         removal.await.unwrap().unwrap();
@@ -973,21 +974,21 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_connection_made_anew_forgets_nothing_of_what_waits_for_its_turn() {
         let world = world(async |tree| {
-            create(tree, [(keys::vm(DEAR, "tags/old"), String::new())]).await;
+            create(tree, [(vm::key(DEAR, "tags/old"), String::new())]).await;
         })
         .await;
         let World { tree, connection, store, gate } = &world;
         // What comes and goes while it waits must not stay.
-        let new = keys::vm(DEAR, "tags/new");
-        write(tree, &keys::vm(DEAR, "xml"), dear_xml(DEAR)).await;
+        let new = vm::key(DEAR, "tags/new");
+        write(tree, &vm::key(DEAR, "xml"), dear_xml(DEAR)).await;
         gate.is_reached().await;
         create(tree, [(new.clone(), String::new())]).await;
         change(store, USUAL, VmChange::Profile("before".to_owned())).await;
         connection.cut();
         tree.multi(vec![Op::Delete { path: new, version: None }]).await.unwrap();
         let second = xml(DEAR, "<interface type='bridge'/>");
-        write(tree, &keys::vm(DEAR, "xml"), second).await;
-        write(tree, &keys::vm(USUAL, "profile"), "after").await;
+        write(tree, &vm::key(DEAR, "xml"), second).await;
+        write(tree, &vm::key(USUAL, "profile"), "after").await;
         connection.mend();
         let is_shown = || profile(store, USUAL).as_deref() == Some("after");
         eventually("what was missed is shown", SOON, is_shown).await;
@@ -1003,7 +1004,7 @@ mod tests {
         let world = world(async |_| {}).await;
         world.gate.set(false);
         let before = world.connection.requests();
-        let tag = |number: usize| (keys::vm(DEAR, &format!("tags/{number}")), String::new());
+        let tag = |number: usize| (vm::key(DEAR, &format!("tags/{number}")), String::new());
         create(&world.tree, (0..5 * LISTED).map(tag)).await;
         let tags = || world.store.view().vms[&DEAR].tags.len();
         eventually("all are shown", SOON, || tags() == 5 * LISTED).await;
@@ -1018,7 +1019,7 @@ mod tests {
         let store = Store::open(world.tree.connect(), clock, random).await.unwrap();
         for round in 1..4 {
             let name = |number: usize| format!("tags/{round}-{number}");
-            let tag = |number| (keys::vm(DEAR, &name(number)), String::new());
+            let tag = |number| (vm::key(DEAR, &name(number)), String::new());
             create(&world.tree, (0..3 * LISTED / 2).map(tag)).await;
             let tags = store.fresh().await.unwrap().vms[&DEAR].tags.len();
             assert_eq!(tags, round * 3 * LISTED / 2);
