@@ -18,7 +18,7 @@ use pvc_model::NodeName;
 use pvc_ports::{Access, AccessControl, AccessList, CreateMode, Op, TreeError};
 
 use crate::error::StoreError;
-use crate::keys;
+use crate::records::{self, daemon};
 use crate::store::{Store, flat};
 
 /// After this time every client that reaches the tree creates by what the root says now.
@@ -192,7 +192,7 @@ impl Store {
                 let parent = parent.trim_end_matches('/');
                 names.unwrap_or_default().into_iter().map(move |name| format!("{parent}/{name}"))
             });
-            level = below.filter(|path| !keys::is_foreign(path)).collect();
+            level = below.filter(|path| !records::is_foreign(path)).collect();
         }
         Ok(accesses)
     }
@@ -201,8 +201,8 @@ impl Store {
     /// its session lasts.
     pub(crate) async fn prove_password(&self, node: &NodeName) -> Result<(), StoreError> {
         let Ok(control) = self.control() else { return Ok(()) };
-        self.ensure_path(keys::PASSWORDS).await?;
-        let path = keys::password(node);
+        self.ensure_path(daemon::PASSWORDS).await?;
+        let path = daemon::password(node);
         let create =
             Op::Create { path: path.clone(), data: Bytes::new(), mode: CreateMode::Ephemeral };
         match self.tree.multi(vec![create.clone()]).await.map_err(flat) {
@@ -224,7 +224,7 @@ impl Store {
         let control = self.control()?;
         let mut known = BTreeMap::new();
         for node in self.fresh().await?.nodes.keys() {
-            let found = match control.access(&keys::password(node)).await {
+            let found = match control.access(&daemon::password(node)).await {
                 Ok(Some(AccessList::Members)) => KnownPassword::Ours,
                 Ok(_) => KnownPassword::Unproven,
                 Err(TreeError::NotAllowed { .. }) => KnownPassword::Another,

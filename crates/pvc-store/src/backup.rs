@@ -8,6 +8,7 @@ use pvc_ports::{CreateMode, Op};
 
 use crate::error::{RestoreError, StoreError};
 use crate::keys;
+use crate::records::{self, cluster, node};
 use crate::schema::SCHEMA_VERSION;
 use crate::store::{Store, chunks, flat, paths_of};
 
@@ -32,7 +33,9 @@ impl Store {
     pub async fn backup(&self, with_secrets: bool) -> Result<BTreeMap<String, String>, StoreError> {
         self.fresh().await?;
         let mut paths = self.with_raw(|raw| raw.subtree("/"));
-        paths.retain(|path| !keys::is_foreign(path) && (with_secrets || !keys::is_secret(path)));
+        paths.retain(|path| {
+            !records::is_foreign(path) && (with_secrets || !records::is_secret(path))
+        });
         let entries = self.tree.get_many(&paths).await?;
         let lasting = |(path, entry): (String, Option<pvc_ports::Entry>)| {
             let entry = entry.filter(|entry| entry.stat.ephemeral_owner == 0)?;
@@ -62,7 +65,7 @@ impl Store {
         // Everything may have changed; whoever restores wants to see it.
         let paths = dump.keys().cloned().collect();
         self.refresh(paths).await.map_err(stopped(written))?;
-        Ok(Restored { keys: dump.len(), unfenceable: self.unfenceable() })
+        Ok(Restored { keys: dump.len(), unfenceable: self.with_raw(node::unfenceable) })
     }
 
     /// As [`restore`](Store::restore), for an empty tree that is to take the place of a lost one.
@@ -72,7 +75,7 @@ impl Store {
         &self,
         mut dump: BTreeMap<String, String>,
     ) -> Result<Restored, RestoreError> {
-        dump.retain(|key, _| !keys::is_observed(key));
+        dump.retain(|key, _| !records::is_observed(key));
         let restored = self.restore(&dump).await?;
         let total = dump.len();
         self.repair().await.map_err(|source| RestoreError::Stopped {
@@ -83,26 +86,14 @@ impl Store {
         Ok(restored)
     }
 
-    fn unfenceable(&self) -> Vec<NodeName> {
-        self.with_raw(|raw| {
-            let given = |node: &NodeName, key| {
-                raw.get(&keys::node(node, key)).is_some_and(|key| !key.data.is_empty())
-            };
-            let nodes = raw.children(keys::NODES).into_iter().map(NodeName::new);
-            nodes
-                .filter(|node| given(node, "ipmihostname") && !given(node, "ipmipassword"))
-                .collect()
-        })
-    }
-
     fn check_dump(&self, dump: &BTreeMap<String, String>) -> Result<(), RestoreError> {
-        let version = dump.get(keys::SCHEMA_VERSION).ok_or(RestoreError::NoSchema)?;
+        let version = dump.get(cluster::SCHEMA_VERSION).ok_or(RestoreError::NoSchema)?;
         if version.trim() != SCHEMA_VERSION.to_string() {
             return Err(RestoreError::Schema { found: version.clone(), expected: SCHEMA_VERSION });
         }
         let limit = self.tree.max_request_bytes();
         for (key, value) in dump {
-            if !is_path(key) || keys::is_foreign(key) || keys::is_too_deep(key) {
+            if !is_path(key) || records::is_foreign(key) || keys::is_too_deep(key) {
                 return Err(RestoreError::BadKey { key: key.clone() });
             }
             let size = set(key, value).request_bytes();
@@ -114,17 +105,10 @@ impl Store {
     }
 
     fn restore_ops(&self, dump: &BTreeMap<String, String>) -> Vec<Op> {
-        // A record that is made anew has the key, also of a dump without passwords: PVC 1.0.3 reads
-        // no other.
-        let passwords: Vec<String> = dump
-            .keys()
-            .filter_map(|key| Some(format!("{}/ipmipassword", key.strip_suffix("/ipmihostname")?)))
-            .collect();
-        let mut wanted: BTreeMap<&str, &str> = passwords
-            .iter()
-            .filter(|key| keys::is_secret(key))
-            .map(|key| (key.as_str(), ""))
-            .collect();
+        let secrets: Vec<String> =
+            dump.keys().filter_map(|key| records::secret_beside(key)).collect();
+        let mut wanted: BTreeMap<&str, &str> =
+            secrets.iter().map(|key| (key.as_str(), "")).collect();
         for (key, value) in dump.iter().filter(|(key, _)| *key != "/") {
             let mut parent = keys::parent(key);
             while parent != "/" && !dump.contains_key(parent) {
@@ -133,11 +117,11 @@ impl Store {
             }
             wanted.insert(key, value);
         }
-        let version = wanted.remove_entry(keys::SCHEMA_VERSION);
+        let version = wanted.remove_entry(cluster::SCHEMA_VERSION);
         self.with_raw(|raw| {
             // In the order of the paths a parent comes before its children.
             let op = |(path, value): (&str, &str)| match raw.get(path) {
-                Some(_) if dump.contains_key(path) && !keys::is_observed(path) => {
+                Some(_) if dump.contains_key(path) && !records::is_observed(path) => {
                     Some(set(path, value))
                 }
                 Some(_) => None,

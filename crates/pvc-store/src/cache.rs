@@ -8,7 +8,7 @@
 //! No record holds up another. What is decoded at once is shown at once; a record that costs more
 //! is decoded aside when its turn has come, while events go on being read and shown, and with it is
 //! shown [what may have been changed together with it](crate::groups), and nothing else. How much
-//! there is to decode of one record is bounded (see `decode.rs` and the limits of `pvc-domain`).
+//! there is to decode of one record is bounded (see `reader.rs` and the limits of `pvc-domain`).
 //!
 //! ```text
 //!  events, asks ──▶ dirty ──read──▶ groups ──light──▶ decoded here ─────────▶ shown
@@ -29,7 +29,7 @@ use crate::groups::{Group, Queue, groups, hold};
 use crate::keys;
 use crate::once;
 use crate::raw::{Batch, Raw, RawNode};
-use crate::records::{PLACE, Record, Subject, show_hidden};
+use crate::records::{self, PLACE, Show, Subject};
 
 /// How long the cache waits before it tries again to read a tree that cannot be reached.
 const RETRY: Duration = Duration::from_millis(500);
@@ -54,8 +54,8 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 /// task of this process from its turn. Decoding takes a few milliseconds for each 64 KiB of XML.
 const ASIDE: usize = 128 << 10;
 
-/// Of what has changed in [lists](keys::is_of_list), so many keys are read at one time, beside all
-/// else that has changed.
+/// The number of keys of [lists](records::is_of_list) that are read at one time, beside all else
+/// that has changed.
 const LISTED: usize = 2_000;
 
 /// What the cache shows: the tree as bytes and as records, both of one moment. A copy costs
@@ -107,7 +107,7 @@ struct Waiting {
 }
 
 /// Records that are decoded aside. `None` for those that keep their last good reading.
-type Decoded = Vec<(Subject, Option<Record>)>;
+type Decoded = Vec<Option<Show>>;
 
 /// What is done before records are decoded aside, with them: nothing, but in tests.
 pub(crate) type BeforeAside = Arc<dyn Fn(&[Subject]) + Send + Sync>;
@@ -222,7 +222,7 @@ impl Cache {
         match self.read_dirty(&paths).await {
             Ok(()) => {
                 // Who asks for everything wants to see also what is read in pieces.
-                let unread = self.dirty.iter().filter(|path| keys::is_of_list(path));
+                let unread = self.dirty.iter().filter(|path| records::is_of_list(path));
                 let unread = unread.filter(|_| paths.is_empty()).cloned().collect();
                 self.waiting.push(Waiting { paths, reading: self.readings, unread, done });
                 self.answer();
@@ -247,7 +247,7 @@ impl Cache {
 
     /// Sees to it that what is dirty is read when its time has come.
     fn read_soon(&mut self) {
-        if self.all_dirty || self.dirty.iter().any(|path| !keys::is_stamp(path)) {
+        if self.all_dirty || self.dirty.iter().any(|path| !records::is_stamp(path)) {
             self.read_within(GATHER);
         } else if !self.dirty.is_empty() {
             self.read_within(TIME_LIMIT);
@@ -266,9 +266,9 @@ impl Cache {
             TreeEvent::Changed { path } | TreeEvent::Deleted { path } => {
                 // What is left out of the cache changes often and is large: that it is there is
                 // known already.
-                let known = keys::is_left_out(&path) && self.shown.contains(&path);
+                let known = records::is_left_out(&path) && self.shown.contains(&path);
                 let lock = known && path.contains("lock__");
-                if keys::is_foreign(&path) || (known && !lock) {
+                if records::is_foreign(&path) || (known && !lock) {
                     return;
                 }
                 if keys::is_too_deep(&path) {
@@ -338,7 +338,7 @@ impl Cache {
             self.all_dirty = false;
             self.dirty.clear();
             self.take_waiting_events();
-            self.dirty.retain(|path| !(keys::is_left_out(path) && raw.contains(path)));
+            self.dirty.retain(|path| !(records::is_left_out(path) && raw.contains(path)));
             let read = self.read_whole(&[]).await.inspect_err(|_| self.all_dirty = true)?;
             if !self.all_dirty {
                 raw.take_over(&read);
@@ -354,8 +354,8 @@ impl Cache {
     /// that shows a part of it, so when nothing more is announced no change is shown by half:
     /// whoever decides on the new version of one key has seen what the change did to the others.
     ///
-    /// Stamps stand for themselves, and so do [lists](keys::is_of_list) of which more has changed
-    /// than is [read at one time](LISTED): no reading is as long as somebody's list.
+    /// Stamps stand for themselves, and so do [lists](records::is_of_list) of which more has
+    /// changed than is [read at one time](LISTED): no reading is as long as somebody's list.
     async fn read_whole(&mut self, asked: &[String]) -> Result<Batch, TreeError> {
         let mut read = BTreeMap::new();
         let mut later = BTreeSet::new();
@@ -366,7 +366,7 @@ impl Cache {
             }
             later.extend(self.put_off(asked));
             if self.dirty.is_empty()
-                || (round > 0 && self.dirty.iter().all(|path| keys::is_stamp(path)))
+                || (round > 0 && self.dirty.iter().all(|path| records::is_stamp(path)))
             {
                 break;
             }
@@ -399,7 +399,7 @@ impl Cache {
             return Vec::new();
         }
         let asked: BTreeSet<&String> = asked.iter().collect();
-        let is_put_off = |path: &&String| keys::is_of_list(path) && !asked.contains(path);
+        let is_put_off = |path: &&String| records::is_of_list(path) && !asked.contains(path);
         let put_off: Vec<String> =
             self.dirty.iter().filter(is_put_off).skip(LISTED).cloned().collect();
         put_off.iter().for_each(|path| _ = self.dirty.remove(path));
@@ -539,12 +539,8 @@ async fn decoded(decoding: &mut Option<(Arc<Vec<Group>>, JoinHandle<Decoded>)>) 
 fn decode(state: &State, groups: &[Group]) -> Decoded {
     let mut raw = state.raw.clone();
     groups.iter().for_each(|group| raw.take_over(&group.read));
-    let subjects = groups.iter().flat_map(Group::subjects).cloned();
-    let decode = |subject: Subject| {
-        let record = subject.decode(&raw, &state.cluster);
-        (subject, record)
-    };
-    subjects.map(decode).collect()
+    let subjects = groups.iter().flat_map(Group::subjects);
+    subjects.map(|subject| subject.read(&raw, &state.cluster)).collect()
 }
 
 /// `state` with what was read, and what that changed. The view keeps its revision if it shows
@@ -556,10 +552,10 @@ fn shown_with(groups: &[Group], decoded: Decoded, state: State) -> (State, Vec<E
     let mut view = Cluster { revision, ..(*cluster).clone() };
     let events: Vec<Event> = decoded
         .into_iter()
-        .filter_map(|(subject, record)| subject.show(record?, &mut view))
+        .filter_map(|show| show?(&mut view))
         .map(|(what, gone)| Event { revision, what, gone })
         .collect();
-    show_hidden(&mut view);
+    records::settle(&mut view);
     let cluster = if events.is_empty() { cluster } else { Arc::new(view) };
     (State { raw, cluster }, events)
 }
@@ -613,7 +609,7 @@ async fn read_piece(
     raw: &mut Raw,
 ) -> Result<Vec<String>, TreeError> {
     let (mut parents, wanted): (Vec<_>, Vec<_>) =
-        paths.iter().cloned().partition(|path| keys::is_left_out(path));
+        paths.iter().cloned().partition(|path| records::is_left_out(path));
     parents.iter().for_each(|path| raw.put_unread(path));
     let entries = tree.get_many(&wanted).await?;
     for (path, entry) in wanted.into_iter().zip(entries) {
@@ -639,7 +635,7 @@ async fn read_piece(
         let prefix = parent.trim_end_matches('/');
         found.extend(names.iter().map(|name| format!("{prefix}/{name}")));
     }
-    found.retain(|path| !keys::is_foreign(path));
+    found.retain(|path| !records::is_foreign(path));
     Ok(found)
 }
 
@@ -649,11 +645,11 @@ fn decode_all(raw: Raw) -> State {
     let mut subjects = BTreeSet::new();
     raw.each(|path, _| subjects.extend(Subject::of(path)));
     for subject in subjects {
-        if let Some(record) = subject.decode(&raw, &view) {
-            subject.show(record, &mut view);
+        if let Some(show) = subject.read(&raw, &view) {
+            show(&mut view);
         }
     }
-    show_hidden(&mut view);
+    records::settle(&mut view);
     State { raw, cluster: Arc::new(view) }
 }
 
@@ -668,7 +664,8 @@ mod tests {
     use pvc_testkit::{FlakyTree, SeededRandom, TokioClock, eventually, eventually_some};
 
     use super::*;
-    use crate::decode::MOST_ENTRIES;
+    use crate::reader::MOST_ENTRIES;
+    use crate::records::vm;
     use crate::{Change, Changes, Store, VmChange};
 
     const SOON: Duration = Duration::from_secs(60);
@@ -729,10 +726,10 @@ mod tests {
         drop(first);
         for uuid in [USUAL, OTHER, DEAR] {
             let mut keys = vec![(format!("/domains/{uuid}"), format!("vm{}", uuid.as_u128()))];
-            let default = |(key, value): &(&str, &str)| (keys::vm(uuid, key), (*value).to_owned());
-            keys.extend(keys::VM_KEYS.iter().map(default));
+            let default = |(key, value): &(&str, &str)| (vm::key(uuid, key), (*value).to_owned());
+            keys.extend(vm::KEYS.iter().map(default));
             create(&tree, keys).await;
-            write(&tree, &keys::vm(uuid, "xml"), xml(uuid, "")).await;
+            write(&tree, &vm::key(uuid, "xml"), xml(uuid, "")).await;
         }
         before(&tree).await;
         let (gate, connection) = (Arc::<Gate>::default(), FlakyTree::new(tree.connect()));
@@ -781,6 +778,10 @@ mod tests {
         xml
     }
 
+    fn subject(uuid: Uuid) -> Subject {
+        Subject::of(&vm::root(uuid)).unwrap()
+    }
+
     fn nics(store: &Store, uuid: Uuid) -> usize {
         store.view().vms[&uuid].domain.as_ref().map_or(0, |domain| domain.nics.len())
     }
@@ -805,7 +806,7 @@ mod tests {
         let before = store.view().revision;
         change(store, USUAL, VmChange::Profile("ours".to_owned())).await;
         assert_eq!(profile(store, USUAL).as_deref(), Some("ours"));
-        write(tree, &keys::vm(OTHER, "profile"), "theirs").await;
+        write(tree, &vm::key(OTHER, "profile"), "theirs").await;
         let is_shown = || profile(store, OTHER).as_deref() == Some("theirs");
         eventually("another's change is shown", SOON, is_shown).await;
         assert!(store.view().revision > before);
@@ -814,8 +815,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn beside_an_xml_near_the_limits_others_are_shown() {
         let world = world(async |_| {}).await;
-        write(&world.tree, &keys::vm(DEAR, "xml"), dear_xml(DEAR)).await;
-        assert_eq!(world.gate.is_reached().await, [Subject::Vm(DEAR)]);
+        write(&world.tree, &vm::key(DEAR, "xml"), dear_xml(DEAR)).await;
+        assert_eq!(world.gate.is_reached().await, [subject(DEAR)]);
         others_are_shown(&world).await;
         assert_eq!(nics(&world.store, DEAR), 0, "it is shown as it was");
         world.gate.set(false);
@@ -824,10 +825,10 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn beside_a_vm_with_a_hundred_thousand_tags_others_are_shown() {
-        let tag = |number: u32| (keys::vm(DEAR, &format!("tags/{number}")), String::new());
+        let tag = |number: u32| (vm::key(DEAR, &format!("tags/{number}")), String::new());
         let world = world(async |tree| create(tree, (0..100_000).map(tag)).await).await;
-        write(&world.tree, &keys::vm(DEAR, "profile"), "dear").await;
-        assert_eq!(world.gate.is_reached().await, [Subject::Vm(DEAR)]);
+        write(&world.tree, &vm::key(DEAR, "profile"), "dear").await;
+        assert_eq!(world.gate.is_reached().await, [subject(DEAR)]);
         others_are_shown(&world).await;
         assert_eq!(profile(&world.store, DEAR), None);
         world.gate.set(false);
@@ -847,7 +848,7 @@ mod tests {
         })
         .await;
         write(&world.tree, "/networks/7/mtu", "9000").await;
-        assert_eq!(world.gate.is_reached().await, [Subject::Network("7".to_owned())]);
+        assert_eq!(world.gate.is_reached().await, [Subject::of("/networks/7").unwrap()]);
         others_are_shown(&world).await;
         world.gate.set(false);
         let network = || world.store.view().networks["7"].clone();
@@ -857,9 +858,9 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn beside_a_record_with_twenty_thousand_unknown_keys_others_are_shown() {
-        let junk = |number: u32| (keys::vm(DEAR, &format!("junk{number}")), String::new());
+        let junk = |number: u32| (vm::key(DEAR, &format!("junk{number}")), String::new());
         let world = world(async |tree| create(tree, (0..20_000).map(junk)).await).await;
-        write(&world.tree, &keys::vm(DEAR, "profile"), "wide").await;
+        write(&world.tree, &vm::key(DEAR, "profile"), "wide").await;
         let is_shown = || profile(&world.store, DEAR).as_deref() == Some("wide");
         eventually("nobody reads them, so it is shown at once", SOON, is_shown).await;
         others_are_shown(&world).await;
@@ -868,15 +869,15 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn beside_a_record_two_thousand_levels_deep_others_are_shown() {
         let world = world(async |_| {}).await;
-        let paths = (1..2_000).map(|depth| keys::vm(DEAR, &vec!["a"; depth].join("/")));
+        let paths = (1..2_000).map(|depth| vm::key(DEAR, &vec!["a"; depth].join("/")));
         for some in paths.collect::<Vec<_>>().chunks(1_000) {
             create(&world.tree, some.iter().map(|path| (path.clone(), String::new()))).await;
         }
-        write(&world.tree, &keys::vm(DEAR, "profile"), "deep").await;
+        write(&world.tree, &vm::key(DEAR, "profile"), "deep").await;
         others_are_shown(&world).await;
         let is_shown = || profile(&world.store, DEAR).as_deref() == Some("deep");
         eventually("it is shown", SOON, is_shown).await;
-        let root = keys::vm_root(DEAR);
+        let root = vm::root(DEAR);
         let deep = world.store.with_raw(|raw| raw.subtree(&format!("{root}/a")).len());
         assert_eq!(deep, keys::MAX_DEPTH - 2);
     }
@@ -886,15 +887,15 @@ mod tests {
         let many: Vec<Uuid> = (100..140).map(Uuid::from_u128).collect();
         let world = world(async |tree| {
             for uuid in &many {
-                create(tree, [(keys::vm_root(*uuid), String::new())]).await;
-                create(tree, [(keys::vm(*uuid, "xml"), xml(*uuid, ""))]).await;
+                create(tree, [(vm::root(*uuid), String::new())]).await;
+                create(tree, [(vm::key(*uuid, "xml"), xml(*uuid, ""))]).await;
             }
         })
         .await;
         let interface = "<interface type='bridge'><source bridge='vmbr1'/></interface>";
         let devices = interface.repeat(1_500);
         for uuid in &many {
-            write(&world.tree, &keys::vm(*uuid, "xml"), xml(*uuid, &devices)).await;
+            write(&world.tree, &vm::key(*uuid, "xml"), xml(*uuid, &devices)).await;
         }
         let held = world.gate.is_reached().await;
         assert!(held.len() < many.len(), "{}", held.len());
@@ -908,10 +909,10 @@ mod tests {
     async fn what_one_change_did_is_shown_as_a_whole_also_if_a_part_of_it_is_dear() {
         let world = world(async |_| {}).await;
         let World { tree, store, gate, .. } = &world;
-        let usual = keys::vm(USUAL, "profile");
-        let both = vec![set(&usual, "with"), set(&keys::vm(DEAR, "xml"), dear_xml(DEAR))];
+        let usual = vm::key(USUAL, "profile");
+        let both = vec![set(&usual, "with"), set(&vm::key(DEAR, "xml"), dear_xml(DEAR))];
         tree.multi(both).await.unwrap();
-        assert_eq!(gate.is_reached().await, [Subject::Vm(USUAL), Subject::Vm(DEAR)]);
+        assert_eq!(gate.is_reached().await, [subject(USUAL), subject(DEAR)]);
         // Also when there is more of it meanwhile.
         write(tree, &usual, "after").await;
         change(store, OTHER, VmChange::Profile("alone".to_owned())).await;
@@ -955,7 +956,7 @@ mod tests {
         let world = world(async |_| {}).await;
         let World { tree, store, gate, .. } = &world;
         for uuid in [OTHER, DEAR] {
-            write(tree, &keys::vm(uuid, "xml"), dear_xml(uuid)).await;
+            write(tree, &vm::key(uuid, "xml"), dear_xml(uuid)).await;
         }
         gate.is_reached().await;
         let usual = xml(OTHER, "<interface type='bridge'/>");
@@ -969,7 +970,7 @@ mod tests {
             };
             removal.change(decide).await
         });
-        write(tree, &keys::vm(OTHER, "xml"), usual).await;
+        write(tree, &vm::key(OTHER, "xml"), usual).await;
         let all = tokio::spawn(async move { again.fresh().await.map(drop) });
         gate.set(false);
         removal.await.unwrap().unwrap();
@@ -981,21 +982,21 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_connection_made_anew_forgets_nothing_of_what_waits_for_its_turn() {
         let world = world(async |tree| {
-            create(tree, [(keys::vm(DEAR, "tags/old"), String::new())]).await;
+            create(tree, [(vm::key(DEAR, "tags/old"), String::new())]).await;
         })
         .await;
         let World { tree, connection, store, gate } = &world;
         // What comes and goes while it waits must not stay.
-        let new = keys::vm(DEAR, "tags/new");
-        write(tree, &keys::vm(DEAR, "xml"), dear_xml(DEAR)).await;
+        let new = vm::key(DEAR, "tags/new");
+        write(tree, &vm::key(DEAR, "xml"), dear_xml(DEAR)).await;
         gate.is_reached().await;
         create(tree, [(new.clone(), String::new())]).await;
         change(store, USUAL, VmChange::Profile("before".to_owned())).await;
         connection.cut();
         tree.multi(vec![Op::Delete { path: new, version: None }]).await.unwrap();
         let second = xml(DEAR, "<interface type='bridge'/>");
-        write(tree, &keys::vm(DEAR, "xml"), second).await;
-        write(tree, &keys::vm(USUAL, "profile"), "after").await;
+        write(tree, &vm::key(DEAR, "xml"), second).await;
+        write(tree, &vm::key(USUAL, "profile"), "after").await;
         connection.mend();
         let is_shown = || profile(store, USUAL).as_deref() == Some("after");
         eventually("what was missed is shown", SOON, is_shown).await;
@@ -1011,7 +1012,7 @@ mod tests {
         let world = world(async |_| {}).await;
         world.gate.set(false);
         let before = world.connection.requests();
-        let tag = |number: usize| (keys::vm(DEAR, &format!("tags/{number}")), String::new());
+        let tag = |number: usize| (vm::key(DEAR, &format!("tags/{number}")), String::new());
         create(&world.tree, (0..5 * LISTED).map(tag)).await;
         let tags = || world.store.view().vms[&DEAR].tags.len();
         eventually("all are shown", SOON, || tags() == 5 * LISTED).await;
@@ -1026,7 +1027,7 @@ mod tests {
         let store = Store::open(world.tree.connect(), clock, random).await.unwrap();
         for round in 1..4 {
             let name = |number: usize| format!("tags/{round}-{number}");
-            let tag = |number| (keys::vm(DEAR, &name(number)), String::new());
+            let tag = |number| (vm::key(DEAR, &name(number)), String::new());
             create(&world.tree, (0..3 * LISTED / 2).map(tag)).await;
             let tags = store.fresh().await.unwrap().vms[&DEAR].tags.len();
             assert_eq!(tags, round * 3 * LISTED / 2);

@@ -1,16 +1,22 @@
-//! What can be written, in the words of the model.
+//! What can be written, in the words of the model, and which [kind of record](crate::records)
+//! writes it.
 
 use pvc_model::fault::FaultRecord;
 use pvc_model::fence::FenceNote;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
-use pvc_model::node::{
-    CoordinatorState, DaemonNote, DaemonState, DomainState, HypervisorNote, NodeFigures, NodeRole,
-};
+use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::moving::MoveNote;
-use pvc_model::vm::{MigrationMethod, Selector, Tag, VmState};
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::Bmc;
+
+use crate::draft::Draft;
+use crate::error::StoreError;
+use crate::records::cluster::{self, ConfigChange};
+use crate::records::node::{self, NewNode, NodeChange};
+use crate::records::vm::{self, NewVm, VmChange};
+use crate::records::{
+    daemon_note, fault, fence_note, job, move_note, osd, placement, pool, volume,
+};
 
 /// A set of changes that become true together or not at all.
 #[derive(Debug, Default, Clone)]
@@ -92,80 +98,38 @@ pub enum Change {
     RemoveJob(JobId),
 }
 
-#[derive(Debug, Clone, PartialEq)]
-pub enum VmChange {
-    Name(String),
-    Xml(String),
-    /// Writing the same word again is a new request: the record's `state_version` grows.
-    State(VmState),
-    Node(NodeName),
-    LastNode(Option<NodeName>),
-    FailedReason(String),
-    Profile(String),
-    Volumes(Vec<VolumeId>),
-    Autostart(bool),
-    MigrationMethod(Option<MigrationMethod>),
-    MaxDowntime(u32),
-    Selector(Option<Selector>),
-    NodeLimit(Vec<NodeName>),
-    /// Adds the tag, or changes its protection.
-    AddTag(Tag),
-    RemoveTag(String),
-    /// The volumes of an existing snapshot of the VM, as `pool/volume@snapshot`.
-    SnapshotVolumes {
-        snapshot: String,
-        volumes: Vec<String>,
-    },
-    SnapshotXml {
-        snapshot: String,
-        xml: String,
-    },
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum NodeChange {
-    Role(NodeRole),
-    Daemon(DaemonState),
-    Coordinator(CoordinatorState),
-    Domain(DomainState),
-    StaticData { cpus: u32, kernel: String, os: String, arch: String },
-    Version(String),
-    Ipmi(Ipmi),
-}
-
-/// How to reach a node's BMC. `Debug` keeps the password to itself.
-#[derive(Clone, PartialEq, Default)]
-pub struct Ipmi {
-    pub hostname: String,
-    pub username: String,
-    pub password: String,
-}
-
-impl Ipmi {
-    /// The BMC that is reached so.
-    pub fn bmc(&self) -> Bmc {
-        Bmc {
-            host: self.hostname.clone(),
-            user: self.username.clone(),
-            password: self.password.clone(),
+impl Change {
+    pub(crate) fn write(&self, draft: &mut Draft<'_>) {
+        match self {
+            Change::DefineVm(new) => vm::define(draft, new),
+            Change::RemoveVm(uuid) => vm::remove(draft, *uuid),
+            Change::Vm(uuid, change) => vm::write(draft, *uuid, change),
+            Change::AddNode(new) => node::add(draft, new),
+            Change::Node(name, change) => node::write(draft, name, change),
+            Change::Config(change) => cluster::write(draft, change),
+            Change::PutFault(record) => fault::put(draft, record),
+            Change::AckFault { id, at } => fault::acknowledge(draft, id, at),
+            Change::RemoveFault(id) => fault::remove(draft, id),
+            Change::PutPool { name, pgs, tier } => pool::put(draft, name, pgs, tier),
+            Change::RemovePool(name) => pool::remove(draft, name),
+            Change::PutVolume { id, stats } => volume::put(draft, id, stats),
+            Change::RemoveVolume(id) => volume::remove(draft, id),
+            Change::RenameVolume { from, to } => volume::rename(draft, from, to),
+            Change::MoveNote(uuid, note) => move_note::put(draft, *uuid, note),
+            Change::SubmitJob(spec) => job::submit(draft, spec),
+            Change::JobProgress(id, progress) => job::put_progress(draft, id, progress),
+            Change::CancelJob(id) => job::request_cancel(draft, id),
+            Change::RemoveJob(id) => job::remove(draft, id),
         }
     }
-}
 
-impl std::fmt::Debug for Ipmi {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ipmi").field("hostname", &self.hostname).finish_non_exhaustive()
+    /// A key besides those that are written that must be as it was seen. Versions begin anew with a
+    /// VM that is removed and defined again with its UUID, so that the version of one of its keys
+    /// may be right and the record another. The version of the container grows with every
+    /// definition and never begins anew.
+    pub(crate) fn guard(&self) -> Option<&'static str> {
+        matches!(self, Change::Vm(..) | Change::RemoveVm(_)).then_some(vm::ROOT)
     }
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum ConfigChange {
-    Name(String),
-    Maintenance(bool),
-    /// `None` writes the word `none`: whoever can should contend.
-    Primary(Option<NodeName>),
-    UpstreamIp(String),
-    Selector(Selector),
 }
 
 /// What must not have changed since the view that a decision was taken on.
@@ -190,6 +154,28 @@ pub enum Expect {
     /// Where VMs were placed: of two who choose nodes at once, one chooses again and sees the
     /// other's choice.
     Placements,
+}
+
+impl Expect {
+    /// # Errors
+    /// What is expected not to change was not there.
+    pub(crate) fn check(&self, draft: &mut Draft<'_>) -> Result<(), StoreError> {
+        match self {
+            Expect::VmNames => vm::expect_names(draft),
+            Expect::Placements => placement::expect(draft),
+            Expect::VmExists(uuid) => draft.check(vm::root(*uuid))?,
+            Expect::VmState(uuid) => vm::expect(draft, *uuid, "state")?,
+            Expect::VmNode(uuid) => vm::expect(draft, *uuid, "node")?,
+            Expect::VmXml(uuid) => vm::expect(draft, *uuid, "xml")?,
+            Expect::VmNodeLimit(uuid) => vm::expect(draft, *uuid, "node_limit")?,
+            Expect::JobClaim(id) => draft.check(job::owner(id))?,
+            Expect::JobProgress(id) => draft.check(job::progress(id))?,
+            Expect::Primary => draft.check(cluster::PRIMARY.to_owned())?,
+            Expect::NodeDaemon(name) => node::expect(draft, name, "daemonstate")?,
+            Expect::NodeDomain(name) => node::expect(draft, name, "domainstate")?,
+        }
+        Ok(())
+    }
 }
 
 /// An observation. Each key has one kind of writer, so it is written without a version.
@@ -224,35 +210,39 @@ pub enum Report {
     VolumeStats(VolumeId, String),
 }
 
-/// A VM to be recorded.
-#[derive(Debug, Clone)]
-pub struct NewVm {
-    pub uuid: Uuid,
-    pub name: String,
-    pub state: VmState,
-    pub node: Option<NodeName>,
-    pub xml: String,
-    pub profile: Option<String>,
-    pub volumes: Vec<VolumeId>,
-    pub autostart: bool,
-    pub migration_method: Option<MigrationMethod>,
-    pub max_downtime_ms: u32,
-    pub selector: Option<Selector>,
-    pub node_limit: Vec<NodeName>,
-    pub tags: Vec<Tag>,
-}
+impl Report {
+    /// The keys with their values.
+    pub(crate) fn values(&self) -> Vec<(String, String)> {
+        let (key, value) = match self {
+            Report::Figures(name, figures) => return node::figures(name, figures),
+            Report::Running(name, vms) => node::running(name, vms),
+            Report::WorkingOn(name, vms) => node::guests_at_work(name, vms),
+            Report::NetworkStats(name, json) => (node::key(name, "network_stats"), json.clone()),
+            Report::Daemon(name, note, hypervisor) => {
+                let text = daemon_note::text(note, hypervisor.as_ref());
+                (daemon_note::path(name.as_str()), text)
+            }
+            Report::Fence(name, note) => (fence_note::path(name.as_str()), fence_note::text(note)),
+            Report::NodeHealth(name, health) => node::health(name, *health),
+            Report::VmStats(uuid, json) => (vm::key(*uuid, "stats"), json.clone()),
+            Report::Vnc(uuid, address) => (vm::key(*uuid, "vnc"), address.clone()),
+            Report::Move(uuid, note) => (move_note::path(*uuid), move_note::text(note)),
+            Report::ConsoleLog(uuid, text) => (vm::key(*uuid, "consolelog"), text.clone()),
+            Report::StorageStatus(text) => (cluster::STORAGE_STATUS.to_owned(), text.clone()),
+            Report::StorageHealth(json) => (cluster::STORAGE_HEALTH.to_owned(), json.clone()),
+            Report::StorageUsage(text) => (cluster::STORAGE_USAGE.to_owned(), text.clone()),
+            Report::OsdStats(id, json) => (osd::stats(id), json.clone()),
+            Report::PoolStats(name, json) => (pool::stats(name), json.clone()),
+            Report::VolumeStats(id, json) => (volume::stats(id), json.clone()),
+        };
+        vec![(key, value)]
+    }
 
-/// A node to be recorded, with every key that legacy peers expect of it.
-#[derive(Debug, Clone)]
-pub struct NewNode {
-    pub name: NodeName,
-    pub role: NodeRole,
-    pub cpus: u32,
-    pub kernel: String,
-    pub os: String,
-    pub arch: String,
-    pub version: String,
-    pub ipmi: Ipmi,
-    /// Seconds since the epoch.
-    pub keepalive: u64,
+    /// The record without which it is not written, where its keys do not lie below it.
+    pub(crate) fn record(&self) -> Option<String> {
+        match self {
+            Report::Move(uuid, _) => Some(vm::root(*uuid)),
+            _ => None,
+        }
+    }
 }

@@ -1,8 +1,9 @@
-//! Typed access to the tree: keys, codecs, cache, change feed, versioned writes, locks, schema.
+//! Typed access to the tree: records, cache, change feed, versioned writes, locks, schema.
 //!
 //! Three rules hold this crate together:
 //!
-//! 1. Where things lie in the tree, and how, is known here and nowhere else.
+//! 1. Where things lie in the tree, and how, is known here and nowhere else: `records/` has a file
+//!    for each kind, and one table of them.
 //! 2. Reading is tolerant, writing is strict. What legacy peers leave behind is shown with its
 //!    defects.
 //! 3. A change is decided on a [view](Store::view) and written as one multi that carries the
@@ -17,24 +18,21 @@ mod access;
 mod backup;
 mod cache;
 mod change;
-mod decode;
-mod encode;
+mod claim;
+mod draft;
 mod error;
 mod feed;
 mod fencing;
-mod former_renaming;
 mod groups;
-mod job_codec;
 mod keys;
 mod life;
 pub mod lock;
-mod move_codec;
 mod moving;
 mod names;
-mod note_codec;
 mod once;
 mod outage;
 mod raw;
+mod reader;
 mod records;
 mod role;
 pub mod schema;
@@ -43,14 +41,17 @@ pub mod synthetic;
 
 pub use access::{KnownPassword, Protection};
 pub use backup::Restored;
-pub use change::{
-    Change, Changes, ConfigChange, Expect, Ipmi, NewNode, NewVm, NodeChange, Report, VmChange,
-};
+pub use change::{Change, Changes, Expect, Report};
+pub use claim::JobClaim;
 pub use error::{ChangeError, RestoreError, StoreError};
 pub use feed::{Event, EventFeed, EventKind};
-pub use former_renaming::FormerRenaming;
-pub use job_codec::job_arguments;
 pub use lock::LockGuard;
 pub use moving::{MoveLocks, RecordLock};
+pub use records::cluster::ConfigChange;
+pub use records::daemon::Announced;
+pub use records::former_renaming::FormerRenaming;
+pub use records::job::job_arguments;
+pub use records::node::{Ipmi, NewNode, NodeChange};
+pub use records::vm::{NewVm, VmChange};
 pub use role::RoleLocks;
-pub use store::{Announced, JobClaim, Store};
+pub use store::Store;

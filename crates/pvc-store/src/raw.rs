@@ -14,6 +14,7 @@ use pvc_ports::{Entry, Stat};
 
 use crate::keys;
 use crate::names::Names;
+use crate::records;
 
 /// What a node holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -118,7 +119,7 @@ pub(crate) struct RawNode {
 impl RawNode {
     /// What was read at `path`, without what the cache leaves out.
     pub fn read(path: &str, entry: &Entry) -> RawNode {
-        let data = if keys::is_left_out(path) { &[] } else { &entry.data[..] };
+        let data = if records::is_left_out(path) { &[] } else { &entry.data[..] };
         let Stat { version, czxid, mzxid, .. } = entry.stat;
         RawNode { data: Value::new(data), version, czxid, mzxid }
     }
@@ -159,7 +160,7 @@ impl Branch {
     /// The child `name`, made if it is missing.
     fn child_mut(&mut self, name: &str) -> &mut Branch {
         let children = Arc::make_mut(self.children.get_or_insert_default());
-        children.get_or_insert(name, || (keys::shared_name(name), Branch::default()))
+        children.get_or_insert(name, || (records::shared_name(name), Branch::default()))
     }
 
     /// Calls `visit` for this place, which has the path `path`, and all below it, parents before

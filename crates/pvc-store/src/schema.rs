@@ -12,9 +12,9 @@ use pvc_model::cluster::Cluster;
 use pvc_ports::{CreateMode, Op};
 
 use crate::error::StoreError;
-use crate::keys;
 use crate::lock::{LockKind, LockRecipe};
 use crate::raw::Raw;
+use crate::records::{self, cluster, daemon, node, vm};
 use crate::store::{Store, chunks, flat, is_conflict};
 
 /// The version of the layout that this code reads and writes.
@@ -101,13 +101,15 @@ impl Store {
             return Ok(());
         }
         let mut ops: Vec<Op> = self.with_raw(|raw| {
-            let missing = keys::BASE.iter().filter(|(path, _)| !raw.contains(path));
-            missing.map(|(path, value)| create(path, value)).collect()
+            let base = records::base().into_iter();
+            base.filter(|(path, _)| !raw.contains(path))
+                .map(|(path, value)| create(path, value))
+                .collect()
         });
         // Last in the one multi: whoever sees the version sees all of it.
-        ops.push(create(keys::SCHEMA_VERSION, &SCHEMA_VERSION.to_string()));
+        ops.push(create(cluster::SCHEMA_VERSION, &SCHEMA_VERSION.to_string()));
         match self.tree.multi(ops).await {
-            Ok(_) => self.refresh(vec![keys::SCHEMA_VERSION.to_owned()]).await,
+            Ok(_) => self.refresh(vec![cluster::SCHEMA_VERSION.to_owned()]).await,
             Err(pvc_ports::MultiError::Refused { why, .. }) if is_conflict(&why) => {
                 Err(StoreError::AlreadyInitialized)
             }
@@ -116,21 +118,22 @@ impl Store {
     }
 
     async fn wipe(&self) -> Result<(), StoreError> {
-        let proofs = self.tree.children(keys::PASSWORDS).await?.unwrap_or_default();
-        let proofs = proofs.into_iter().map(|node| keys::password(&NodeName::new(node)));
+        let proofs = self.tree.children(daemon::PASSWORDS).await?.unwrap_or_default();
+        let proofs = proofs.into_iter().map(|node| daemon::password(&NodeName::new(node)));
         let mut ops = self.with_raw(|raw| {
             raw.children("/")
                 .iter()
                 .map(|name| format!("/{name}"))
-                .filter(|path| !keys::is_foreign(path))
+                .filter(|path| !records::is_foreign(path))
                 .flat_map(|path| raw.subtree(&path).into_iter().rev())
                 .map(|path| Op::Delete { path, version: None })
                 .collect::<Vec<_>>()
         });
         ops.splice(..0, proofs.map(|path| Op::Delete { path, version: None }));
         // The version goes first: a tree that was wiped half way is no cluster any more.
-        let is_version = |op: &Op| op.path() == keys::SCHEMA_VERSION || op.path() == keys::PRIMARY;
-        ops.sort_by_key(|op| !is_version(op) && !op.path().starts_with(keys::PRIMARY));
+        let is_version =
+            |op: &Op| op.path() == cluster::SCHEMA_VERSION || op.path() == cluster::PRIMARY;
+        ops.sort_by_key(|op| !is_version(op) && !op.path().starts_with(cluster::PRIMARY));
         for chunk in chunks(ops, self.chunk_bytes()) {
             let paths = chunk.iter().map(|op| op.path().to_owned()).collect();
             self.tree.multi(chunk).await.map_err(flat)?;
@@ -146,8 +149,8 @@ impl Store {
     /// Records which version this node works with and which it could.
     pub async fn advertise_schema(&self, node: &NodeName) -> Result<(), StoreError> {
         let (active, root) = self.with_raw(|raw| {
-            let version = raw.text(keys::SCHEMA_VERSION).unwrap_or_default().into_owned();
-            (version, raw.contains(&keys::node_root(node)))
+            let version = raw.text(cluster::SCHEMA_VERSION).unwrap_or_default().into_owned();
+            (version, raw.contains(&node::root(node)))
         });
         if !root {
             return Ok(()); // The node's record is made with these keys in it.
@@ -155,7 +158,7 @@ impl Store {
         let mut ops = Vec::new();
         for (key, value) in [("activeschema", active), ("latestschema", SCHEMA_VERSION.to_string())]
         {
-            let path = keys::node(node, key);
+            let path = node::key(node, key);
             let present = self.with_raw(|raw| raw.text(&path).map(|text| text.into_owned()));
             match present {
                 Some(text) if text == value => {}
@@ -170,9 +173,9 @@ impl Store {
     /// not. Missing keys are created by [`repair`](Store::repair).
     pub async fn raise_schema(&self) -> Result<(), StoreError> {
         let ops = self.with_raw(|raw| {
-            let version = raw.get(keys::SCHEMA_VERSION).map(|node| node.version);
+            let version = raw.get(cluster::SCHEMA_VERSION).map(|node| node.version);
             let data = Bytes::from(SCHEMA_VERSION.to_string());
-            let set = Op::Set { path: keys::SCHEMA_VERSION.to_owned(), data, version };
+            let set = Op::Set { path: cluster::SCHEMA_VERSION.to_owned(), data, version };
             let commands = raw
                 .subtree("/cmd")
                 .into_iter()
@@ -194,7 +197,7 @@ impl Store {
     pub async fn repair(&self) -> Result<usize, StoreError> {
         let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone());
         let lock =
-            recipe.acquire(keys::SCHEMA_VERSION, LockKind::Write, Some(REPAIR_TIMEOUT)).await?;
+            recipe.acquire(cluster::SCHEMA_VERSION, LockKind::Write, Some(REPAIR_TIMEOUT)).await?;
         let repaired = self.repair_locked().await;
         lock.release().await;
         repaired
@@ -226,7 +229,7 @@ impl Store {
 
 /// Whether something is recorded that a new cluster would take for its own.
 fn has_records(raw: &Raw) -> bool {
-    [keys::NODES, keys::DOMAINS].iter().any(|root| !raw.children(root).is_empty())
+    [node::ROOT, vm::ROOT].iter().any(|root| !raw.children(root).is_empty())
 }
 
 fn create(path: &str, value: &str) -> Op {
@@ -245,22 +248,11 @@ fn missing_keys(raw: &Raw) -> Vec<Op> {
             ops.push(create(path, value));
         }
     };
-    for (path, value) in keys::BASE {
+    for (path, value) in records::base() {
         need(path, value);
     }
-    let kinds = [
-        ("/nodes", keys::NODE_KEYS),
-        ("/domains", keys::VM_KEYS),
-        ("/networks", keys::NETWORK_KEYS),
-        ("/ceph/osds", keys::OSD_KEYS),
-        ("/ceph/pools", keys::POOL_KEYS),
-    ];
-    for (container, wanted) in kinds {
-        for name in raw.children(container) {
-            for (key, value) in wanted {
-                need(&format!("{container}/{name}/{key}"), value);
-            }
-        }
+    for (path, value) in records::keys_of_records(raw) {
+        need(&path, value);
     }
     ops
 }

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{ClaimId, JobId, WorkerRecord};
-use pvc_model::{NodeName, Uuid};
 use pvc_ports::{
     Clock, CreateMode, Entry, MultiError, Op, Random, SessionState, Stat, Tree, TreeError,
 };
@@ -15,19 +13,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cache::{Ask, BeforeAside, Cache, Shared, Shown};
 use crate::change::{Changes, Report};
-use crate::encode::{self, Draft};
+use crate::draft::Draft;
 use crate::error::{ChangeError, StoreError};
 use crate::feed::{EventFeed, Feed};
-use crate::job_codec;
 use crate::keys;
-use crate::lock::{LockKind, LockRecipe};
 use crate::outage;
+use crate::records;
 
 /// How often a change is decided anew when somebody else was faster.
 const TRIES: u32 = 10;
-
-/// How long a line of a node's log may wait for other daemons that write the same log.
-const LOG_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Typed access to the tree. Cheap to clone; all clones share one cache.
 #[derive(Clone)]
@@ -41,49 +35,6 @@ pub struct Store {
     asks: mpsc::UnboundedSender<Ask>,
     outage: outage::Since,
     is_dry: bool,
-}
-
-/// How often it is looked whether a job was claimed while that cannot be told.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// What became of a daemon's announcement.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Announced {
-    /// It is the node's daemon now.
-    Now,
-    /// Another process is.
-    Taken {
-        /// What that process says of itself; empty if nothing.
-        by: String,
-    },
-}
-
-/// A job held by this process's worker.
-pub struct JobClaim {
-    store: Store,
-    job: JobId,
-    id: ClaimId,
-}
-
-impl JobClaim {
-    pub fn id(&self) -> ClaimId {
-        self.id
-    }
-
-    /// Lets the job go. If the connection is lost, the claim goes with the session.
-    pub async fn release(self) {
-        let JobClaim { store, job, id } = self;
-        let other = store.view().jobs.get(&job).and_then(|job| job.claim).filter(|now| *now != id);
-        if other.is_some() {
-            return; // It was lost, and another worker has the job.
-        }
-        let path = keys::task(job.as_str(), "owner");
-        let release = vec![Op::Delete { path, version: None }];
-        if let Err(error) = store.tree.multi(release).await {
-            tracing::debug!(%error, "a claim on a job could not be released; it ends with the \
-                                     session");
-        }
-    }
 }
 
 impl Store {
@@ -237,21 +188,14 @@ impl Store {
         if size > limit { Err(StoreError::TooLarge { size, limit }) } else { Ok(()) }
     }
 
-    /// Writes the node's keepalive stamp: alone, whatever its version.
-    pub async fn stamp(&self, node: &NodeName, epoch_seconds: u64) -> Result<(), StoreError> {
-        let data = Bytes::from(epoch_seconds.to_string());
-        let stamp = vec![Op::Set { path: keys::node(node, "keepalive"), data, version: None }];
-        self.tree.multi(stamp).await.map(drop).map_err(flat)
-    }
-
     /// Writes observations: those whose value differs from the cache's, in one request, whatever
     /// their versions. What belongs to a record that is gone is dropped.
     pub async fn report(&self, reports: Vec<Report>) -> Result<(), StoreError> {
         let mut values: BTreeMap<String, String> = {
             let state = self.shown.get();
-            // What is said of a VM's move goes with its record.
-            let is_gone = |report: &&Report| matches!(report, Report::Move(vm, _) if !state.raw.contains(&keys::vm_root(*vm)));
-            reports.iter().filter(|report| !is_gone(report)).flat_map(encode::report).collect()
+            let is_there =
+                |report: &&Report| report.record().is_none_or(|record| state.raw.contains(&record));
+            reports.iter().filter(is_there).flat_map(Report::values).collect()
         };
         while let Some(ops) = self.report_ops(&values) {
             match self.tree.multi(ops.clone()).await {
@@ -272,7 +216,7 @@ impl Store {
         let op = |(path, value): (&String, &String)| {
             let data = Bytes::from(value.clone());
             match state.raw.get(path) {
-                Some(node) if node.data == data && !keys::is_left_out(path) => None,
+                Some(node) if node.data == data && !records::is_left_out(path) => None,
                 Some(_) => Some(Op::Set { path: path.clone(), data, version: None }),
                 None if state.raw.contains(keys::parent(path)) => {
                     Some(Op::Create { path: path.clone(), data, mode: CreateMode::Persistent })
@@ -284,56 +228,9 @@ impl Store {
         (!ops.is_empty()).then_some(ops)
     }
 
-    /// The latest lines of a VM's serial console. Reads the tree: the cache leaves these out.
-    pub async fn console_log(&self, vm: Uuid) -> Result<Option<String>, StoreError> {
-        self.read_text(&keys::vm(vm, "consolelog")).await
-    }
-
-    /// The latest lines of a node's log. Reads the tree: the cache leaves these out.
-    pub async fn node_log(&self, node: &NodeName) -> Result<Option<String>, StoreError> {
-        self.read_text(&keys::log_messages(node)).await
-    }
-
-    async fn read_text(&self, path: &str) -> Result<Option<String>, StoreError> {
+    pub(crate) async fn read_text(&self, path: &str) -> Result<Option<String>, StoreError> {
         let entry = self.tree.get(path).await?;
         Ok(entry.map(|entry| String::from_utf8_lossy(&entry.data).into_owned()))
-    }
-
-    /// Appends `lines` to the node's log and keeps the last `keep` lines, under the lock that the
-    /// other daemons of the node take for it.
-    pub async fn append_node_log(
-        &self,
-        node: &NodeName,
-        lines: &[String],
-        keep: usize,
-    ) -> Result<(), StoreError> {
-        let path = keys::log_messages(node);
-        // Asked of the tree itself: a tree that was emptied is not begun anew by a line of a log,
-        // and the view may not have noticed yet.
-        if self.tree.get(&path).await?.is_none() {
-            self.make_path(&keys::logs(node)).await?;
-            self.make_path(&path).await?;
-        }
-        let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone())
-            .on_what_exists();
-        let lock = recipe.acquire(&path, LockKind::Write, Some(LOG_LOCK_TIMEOUT)).await?;
-        let written = self.append_locked(&path, lines, keep).await;
-        lock.release().await;
-        written
-    }
-
-    async fn append_locked(
-        &self,
-        path: &str,
-        lines: &[String],
-        keep: usize,
-    ) -> Result<(), StoreError> {
-        let old = self.read_text(path).await?.unwrap_or_default();
-        let kept: Vec<&str> = old.lines().chain(lines.iter().map(String::as_str)).collect();
-        let from = kept.len().saturating_sub(keep);
-        let data = Bytes::from(kept[from..].join("\n"));
-        let write = vec![Op::Set { path: path.to_owned(), data, version: None }];
-        self.tree.multi(write).await.map(drop).map_err(flat)
     }
 
     /// Creates `path`, whose parent exists, with nothing in it, unless it is there.
@@ -345,133 +242,20 @@ impl Store {
     }
 
     /// As [`ensure_path`](Store::ensure_path), whatever the view says.
-    async fn make_path(&self, path: &str) -> Result<(), StoreError> {
+    pub(crate) async fn make_path(&self, path: &str) -> Result<(), StoreError> {
         match self.tree.create(path, Bytes::new(), CreateMode::Persistent).await {
             Ok(_) | Err(TreeError::NodeExists { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Claims a job for this process. `None` if another holds it, or there is no such job. From
-    /// then on the view shows the job as it was at the claim or later.
-    ///
-    /// # Errors
-    /// The job is not claimed, or by a session that is over.
-    pub async fn claim_job(&self, id: &JobId) -> Result<Option<JobClaim>, StoreError> {
-        let path = keys::task(id.as_str(), "owner");
-        let session = *self.tree.session().borrow();
-        let made = match self.tree.create(&path, Bytes::new(), CreateMode::Ephemeral).await {
-            Ok((_, stat)) => Some(ClaimId(stat.czxid)),
-            Err(TreeError::OutcomeUnknown) => None,
-            Err(TreeError::NodeExists { .. } | TreeError::NoNode { .. }) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        // A claim of ours that we do not know of would keep the job from everybody, us included,
-        // for as long as our session lasts.
-        loop {
-            match self.look_at_claim(id, made).await {
-                Err(_) if self.may_still_be_in(session) => self.clock.sleep(LOOK_AGAIN).await,
-                looked => return looked,
-            }
-        }
-    }
-
-    /// The claim that was `made`, or the one that may have been.
-    async fn look_at_claim(
-        &self,
-        id: &JobId,
-        made: Option<ClaimId>,
-    ) -> Result<Option<JobClaim>, StoreError> {
-        let key = |key| keys::task(id.as_str(), key);
-        let made = match made {
-            Some(made) => Some(made),
-            None => self.own(&key("owner")).await?.map(|stat| ClaimId(stat.czxid)),
-        };
-        self.refresh(vec![key("owner"), key("progress"), key("cancel")]).await?;
-        Ok(made.map(|made| JobClaim { store: self.clone(), job: id.clone(), id: made }))
-    }
-
-    /// Whether the session that was `before` may last.
-    fn may_still_be_in(&self, before: SessionState) -> bool {
-        match (before, *self.tree.session().borrow()) {
-            (_, SessionState::Expired | SessionState::Closed) => false,
-            (SessionState::Connected { id: before }, SessionState::Connected { id: now }) => {
-                before == now
-            }
-            _ => true,
-        }
-    }
-
-    /// Announces this process as the worker of `node`, for as long as its session lasts. While
-    /// another one is announced, nothing is done. Nor if the tree holds no cluster.
-    pub async fn announce_worker(
-        &self,
-        node: &NodeName,
-        worker: &WorkerRecord,
-    ) -> Result<(), StoreError> {
-        if !self.is_initialized() {
-            return Ok(());
-        }
-        self.ensure_path(keys::PRIVATE).await?;
-        self.ensure_path(keys::WORKERS).await?;
-        let (path, data) = (keys::worker(node), Bytes::from(job_codec::worker_text(worker)));
-        match self.tree.create(&path, data, CreateMode::Ephemeral).await {
-            // An answer that was lost is found out by whoever looks for it the next time.
-            Ok(_) | Err(TreeError::NodeExists { .. } | TreeError::OutcomeUnknown) => {
-                self.refresh(vec![path]).await
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// The ephemeral node at `path`, if there is one that belongs to our session.
-    async fn own(&self, path: &str) -> Result<Option<Stat>, StoreError> {
+    pub(crate) async fn own(&self, path: &str) -> Result<Option<Stat>, StoreError> {
         self.tree.sync().await?;
         let found = self.tree.get(path).await?.map(|entry| entry.stat);
         let session = *self.tree.session().borrow();
         let SessionState::Connected { id } = session else { return Ok(None) };
         Ok(found.filter(|stat| stat.ephemeral_owner == id))
-    }
-
-    async fn is_own(&self, path: &str) -> Result<bool, StoreError> {
-        Ok(self.own(path).await?.is_some())
-    }
-
-    /// Announces this process as the daemon of `node`, for as long as its session lasts. `who` says
-    /// to others which process of which machine it is.
-    ///
-    /// # Errors
-    /// [`StoreError::NotInitialized`] if the tree holds no cluster: nothing begins one by the way.
-    pub async fn announce_daemon(
-        &self,
-        node: &NodeName,
-        who: &str,
-    ) -> Result<Announced, StoreError> {
-        self.fresh().await?;
-        if !self.is_initialized() {
-            return Err(StoreError::NotInitialized);
-        }
-        self.ensure_path(keys::PRIVATE).await?;
-        self.ensure_path(&format!("{}/daemon", keys::PRIVATE)).await?;
-        let path = keys::daemon(node);
-        match self.tree.create(&path, Bytes::from(who.to_owned()), CreateMode::Ephemeral).await {
-            Ok(_) => {}
-            // An answer got lost, now or the last time: it is announced, and nobody else is.
-            Err(TreeError::OutcomeUnknown | TreeError::NodeExists { .. })
-                if self.is_own(&path).await? => {}
-            Err(TreeError::NodeExists { .. }) => {
-                let holder =
-                    self.tree.get(&path).await?.map(|entry| entry.data).unwrap_or_default();
-                return Ok(Announced::Taken { by: String::from_utf8_lossy(&holder).into_owned() });
-            }
-            Err(error) => return Err(error.into()),
-        }
-        if let Err(error) = self.prove_password(node).await {
-            // The records cannot be closed then; all else goes on.
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "this daemon could not prove that it knows the store's password");
-        }
-        Ok(Announced::Now)
     }
 
     /// Reads `paths` again now, and whatever else is known to have changed.
@@ -533,8 +317,7 @@ async fn fate(tree: &dyn Tree, ops: &[Op]) -> Result<Fate, StoreError> {
     let writes = ops.iter().zip(&entries).filter(|(op, _)| !matches!(op, Op::Check { .. }));
     let traces = writes.map(|(op, entry)| (op, trace(op, entry.as_ref())));
     // What guards say nothing of who wrote them: others write the same key, and the same into it.
-    let (guards, own): (Vec<_>, Vec<_>) =
-        traces.partition(|(op, _)| [keys::PLACEMENT, keys::DOMAINS].contains(&op.path()));
+    let (guards, own): (Vec<_>, Vec<_>) = traces.partition(|(op, _)| records::is_guard(op.path()));
     let are_all = |wanted: Trace| own.iter().all(|(_, trace)| *trace == wanted);
     let is_untouched = own.iter().chain(&guards).any(|(_, trace)| *trace == Trace::Untouched);
     let is_as_before = guards.is_empty() && are_all(Trace::AsBefore);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pvc_model::Uuid;
 
-use crate::keys;
+use crate::records::{self, cluster, network, node, vm};
 use crate::schema::SCHEMA_VERSION;
 
 /// What a made-up cluster has.
@@ -27,15 +27,13 @@ impl Shape {
 
     /// Every key with its value, as [`Store::restore`](crate::Store::restore) takes it.
     pub fn dump(&self) -> BTreeMap<String, String> {
-        let mut tree: BTreeMap<String, String> = keys::BASE
-            .iter()
-            .map(|(path, value)| ((*path).to_owned(), (*value).to_owned()))
-            .collect();
-        tree.insert(keys::SCHEMA_VERSION.to_owned(), SCHEMA_VERSION.to_string());
-        tree.insert(keys::CONFIG.to_owned(), "synthetic".to_owned());
-        tree.insert(keys::PRIMARY.to_owned(), node_name(0));
-        tree.insert(keys::UPSTREAM_IP.to_owned(), "10.0.0.250/24".to_owned());
-        tree.insert(keys::SELECTOR.to_owned(), "mem".to_owned());
+        let mut tree: BTreeMap<String, String> =
+            records::base().iter().map(|(path, value)| own(path, value)).collect();
+        tree.insert(cluster::SCHEMA_VERSION.to_owned(), SCHEMA_VERSION.to_string());
+        tree.insert(cluster::NAME.to_owned(), "synthetic".to_owned());
+        tree.insert(cluster::PRIMARY.to_owned(), node_name(0));
+        tree.insert(cluster::UPSTREAM_IP.to_owned(), "10.0.0.250/24".to_owned());
+        tree.insert(cluster::SELECTOR.to_owned(), "mem".to_owned());
         let mut random = SplitMix(self.seed);
         for index in 0..self.networks {
             self.network(&mut tree, index);
@@ -64,9 +62,9 @@ impl Shape {
 
     fn network(&self, tree: &mut BTreeMap<String, String>, index: usize) {
         let vni = 1000 + index;
-        let root = format!("/networks/{vni}");
+        let root = network::root(&vni.to_string());
         tree.insert(root.clone(), format!("network-{vni}"));
-        for (key, value) in keys::NETWORK_KEYS {
+        for (key, value) in network::KEYS {
             tree.insert(format!("{root}/{key}"), (*value).to_owned());
         }
         for (key, value) in
@@ -110,9 +108,9 @@ impl Shape {
             ("migration_max_downtime", "300".to_owned()),
             ("node_selector", "mem".to_owned()),
         ];
-        let root = keys::vm_root(uuid);
+        let root = vm::root(uuid);
         tree.insert(root.clone(), name.clone());
-        for (key, value) in keys::VM_KEYS {
+        for (key, value) in vm::KEYS {
             tree.insert(format!("{root}/{key}"), (*value).to_owned());
         }
         for (key, value) in values {
@@ -135,6 +133,10 @@ impl Shape {
     }
 }
 
+fn own(path: &str, value: &str) -> (String, String) {
+    (path.to_owned(), value.to_owned())
+}
+
 fn node_name(index: usize) -> String {
     format!("pvchv{}", index + 1)
 }
@@ -147,7 +149,7 @@ fn node(
 ) {
     let root = format!("/nodes/{}", node_name(index));
     tree.insert(root.clone(), "coordinator".to_owned());
-    for (key, value) in keys::NODE_KEYS {
+    for (key, value) in node::KEYS {
         tree.insert(format!("{root}/{key}"), (*value).to_owned());
     }
     let uuids: Vec<String> = running.iter().map(Uuid::to_string).collect();

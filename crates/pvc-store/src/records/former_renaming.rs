@@ -2,18 +2,20 @@
 //! with an ephemeral key `owner` while the process lives that works on it. Now a renaming is a job;
 //! a note that nobody works on any more becomes one, which takes it back.
 
-use bytes::Bytes;
 use pvc_model::Uuid;
 use pvc_model::job::{JobProgress, JobSpec};
 use pvc_model::storage::VolumeId;
-use pvc_ports::{CreateMode, MultiError, Op};
+use pvc_ports::{MultiError, Op};
 use serde::Deserialize;
 
+use super::{Kind, PLAIN, job};
 use crate::error::StoreError;
-use crate::job_codec;
-use crate::keys;
 use crate::raw::Raw;
 use crate::store::{Store, flat, is_conflict};
+
+const ROOT: &str = "/pvcrs/renamings";
+
+pub(super) const KIND: Kind = Kind { roots: &[ROOT], is_observed: |_| true, ..PLAIN };
 
 /// A renaming that was left half way: the VM's record has the old names, some of its volumes may
 /// have the new ones.
@@ -38,7 +40,7 @@ impl Store {
     /// The renamings that a process of an earlier version began, and that nobody works on any more.
     pub fn former_renamings(&self) -> Vec<FormerRenaming> {
         self.with_raw(|raw| {
-            let vms = raw.children(keys::FORMER_RENAMINGS).into_iter();
+            let vms = raw.children(ROOT).into_iter();
             vms.filter_map(|vm| read(raw, Uuid::try_parse(&vm).ok()?)).collect()
         })
     }
@@ -55,17 +57,8 @@ impl Store {
         let Some(version) = self.with_raw(|raw| raw.get(&note).map(|note| note.version)) else {
             return Ok(false);
         };
-        let create = |path: String, data: String| Op::Create {
-            path,
-            data: Bytes::from(data),
-            mode: CreateMode::Persistent,
-        };
-        let task = format!("/tasks/{}", spec.id);
-        let ops = vec![
-            Op::Delete { path: note.clone(), version: Some(version) },
-            create(task.clone(), job_codec::spec_text(spec)),
-            create(format!("{task}/progress"), job_codec::progress_text(progress)),
-        ];
+        let note = Op::Delete { path: note, version: Some(version) };
+        let ops: Vec<Op> = [note].into_iter().chain(job::creation(spec, progress)).collect();
         let paths = ops.iter().map(|op| op.path().to_owned()).collect();
         let replaced = match self.tree.multi(ops).await {
             Ok(_) => true,
@@ -78,7 +71,7 @@ impl Store {
 }
 
 fn path(vm: Uuid) -> String {
-    format!("{}/{vm}", keys::FORMER_RENAMINGS)
+    format!("{ROOT}/{vm}")
 }
 
 /// `None` if it cannot be read as a whole: half of the names would be worse than none.

@@ -1,14 +1,100 @@
-//! Jobs in the tree: JSON, ours alone. Fields that a later version added are passed over.
+//! Jobs: `/tasks/{id}` with JSON, ours alone. Fields that a later version added are passed over.
 
-use std::collections::BTreeSet;
-
+use bytes::Bytes;
 use pvc_model::job::course::{Cause, Course, Failure};
 use pvc_model::job::{
-    JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, Steps, WorkerRecord,
+    ClaimId, Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, Steps,
 };
-use pvc_model::refusal::Kind;
+use pvc_model::refusal::Kind as RefusalKind;
 use pvc_model::{NodeName, Uuid};
+use pvc_ports::{CreateMode, Op};
 use serde::{Deserialize, Serialize};
+
+use super::{Kind, PLAIN, RECORD, bytes_at, show};
+use crate::draft::Draft;
+use crate::feed::EventKind;
+use crate::raw::Raw;
+use crate::reader::{MOST_JSON, json};
+
+const ROOT: &str = "/tasks";
+
+pub(super) const KIND: Kind = Kind {
+    roots: &[ROOT],
+    base: &[(ROOT, "")],
+    record: |key| JobId::parse(key.below[0]).map(|id| id.to_string()),
+    read: |raw, _, name| {
+        let id = JobId::parse(name).expect("a job's record has the name of a job");
+        let (job, event) = (read(raw, &id), EventKind::Job(id.clone()));
+        show(|view| &mut view.jobs, id, job, event)
+    },
+    weight: |raw, _, name| {
+        let place = raw.place(ROOT).below(name);
+        RECORD
+            + ["", "progress"].map(|key| bytes_at(place, key).min(MOST_JSON)).iter().sum::<usize>()
+    },
+    is_observed: |key| !key.is_root(),
+    ..PLAIN
+};
+
+fn root(id: &JobId) -> String {
+    format!("{ROOT}/{id}")
+}
+
+/// The key that says how far the job is; whoever works on it writes it.
+pub(crate) fn progress(id: &JobId) -> String {
+    format!("{}/progress", root(id))
+}
+
+/// The key that is there as long as the worker is connected that has the job.
+pub(crate) fn owner(id: &JobId) -> String {
+    format!("{}/owner", root(id))
+}
+
+/// The key that is there once somebody has asked the job to end.
+pub(crate) fn cancel(id: &JobId) -> String {
+    format!("{}/cancel", root(id))
+}
+
+fn read(raw: &Raw, id: &JobId) -> Option<Job> {
+    let spec = spec_from(id, &json(raw, &root(id))?)?;
+    let progress = raw.text(&progress(id)).unwrap_or_default();
+    // One that is too long to be read is none.
+    let progress = if progress.len() <= MOST_JSON { &*progress } else { "too long" };
+    Some(Job {
+        spec,
+        progress: progress_from(progress),
+        cancel_requested: raw.contains(&cancel(id)),
+        claim: raw.get(&owner(id)).map(|owner| ClaimId(owner.czxid)),
+    })
+}
+
+/// Writes a new job, which nobody has begun.
+pub(crate) fn submit(draft: &mut Draft<'_>, spec: &JobSpec) {
+    draft.put_deep(root(&spec.id), spec_text(spec));
+    put_progress(draft, &spec.id, &JobProgress::pending());
+}
+
+pub(crate) fn put_progress(draft: &mut Draft<'_>, id: &JobId, made: &JobProgress) {
+    draft.put(progress(id), progress_text(made));
+}
+
+pub(crate) fn request_cancel(draft: &mut Draft<'_>, id: &JobId) {
+    draft.put(cancel(id), Bytes::new());
+}
+
+pub(crate) fn remove(draft: &mut Draft<'_>, id: &JobId) {
+    draft.delete(&root(id));
+}
+
+/// The operations that make a job which has got so far already.
+pub(super) fn creation(spec: &JobSpec, made: &JobProgress) -> [Op; 2] {
+    let create = |path: String, data: String| Op::Create {
+        path,
+        data: Bytes::from(data),
+        mode: CreateMode::Persistent,
+    };
+    [create(root(&spec.id), spec_text(spec)), create(progress(&spec.id), progress_text(made))]
+}
 
 #[derive(Serialize, Deserialize)]
 struct Spec {
@@ -79,7 +165,7 @@ struct FailureRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", remote = "Kind")]
+#[serde(rename_all = "snake_case", remote = "RefusalKind")]
 enum KindDef {
     NotFound,
     Invalid,
@@ -89,7 +175,7 @@ enum KindDef {
 
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
-struct KindRecord(#[serde(with = "KindDef")] Kind);
+struct KindRecord(#[serde(with = "KindDef")] RefusalKind);
 
 impl FailureRecord {
     fn of(failure: &Failure) -> Self {
@@ -161,7 +247,7 @@ pub fn job_arguments(work: &JobWork) -> Vec<(String, String)> {
     }
 }
 
-/// The other way round. `uuid` is that of the VM it is about.
+/// The work of a job by its recorded name and arguments. `uuid` is that of the VM it is about.
 fn work_from(name: String, uuid: Option<Uuid>, args: Vec<(String, String)>) -> JobWork {
     let arguments = Arguments { uuid, args: &args };
     let understood = match name.as_str() {
@@ -203,7 +289,7 @@ impl Arguments<'_> {
 }
 
 /// `None` if the record is no job: it is then left alone.
-pub(crate) fn spec_from(id: &JobId, text: &str) -> Option<JobSpec> {
+fn spec_from(id: &JobId, text: &str) -> Option<JobSpec> {
     let spec: Spec = serde_json::from_str(text).ok()?;
     let uuid = spec.vm.as_deref().and_then(|uuid| Uuid::try_parse(uuid).ok());
     Some(JobSpec {
@@ -216,7 +302,7 @@ pub(crate) fn spec_from(id: &JobId, text: &str) -> Option<JobSpec> {
     })
 }
 
-pub(crate) fn spec_text(spec: &JobSpec) -> String {
+fn spec_text(spec: &JobSpec) -> String {
     let uuid = match &spec.work {
         JobWork::Other { vm, .. } => *vm,
         work => work.vm().and_then(|vm| vm.uuid),
@@ -233,26 +319,8 @@ pub(crate) fn spec_text(spec: &JobSpec) -> String {
     serde_json::to_string(&spec).expect("strings and numbers always have a JSON form")
 }
 
-/// What a worker says of itself.
-#[derive(Serialize, Deserialize)]
-struct Worker {
-    #[serde(default)]
-    kinds: BTreeSet<String>,
-}
-
-pub(crate) fn worker_text(worker: &WorkerRecord) -> String {
-    let worker = Worker { kinds: worker.kinds.clone() };
-    serde_json::to_string(&worker).expect("strings always have a JSON form")
-}
-
-/// A worker that says nothing which can be read is there, and knows no kind.
-pub(crate) fn worker_from(text: &str) -> WorkerRecord {
-    let worker: Option<Worker> = serde_json::from_str(text).ok();
-    WorkerRecord { kinds: worker.map(|worker| worker.kinds).unwrap_or_default() }
-}
-
 /// A job whose progress cannot be read is shown as failed rather than as running for ever.
-pub(crate) fn progress_from(text: &str) -> JobProgress {
+fn progress_from(text: &str) -> JobProgress {
     if text.is_empty() {
         return JobProgress::pending();
     }
@@ -281,7 +349,7 @@ pub(crate) fn progress_from(text: &str) -> JobProgress {
     }
 }
 
-pub(crate) fn progress_text(progress: &JobProgress) -> String {
+fn progress_text(progress: &JobProgress) -> String {
     let (_, word) =
         STATES.iter().find(|(state, _)| *state == progress.state).expect("every state has a word");
     let progress = Progress {
@@ -307,6 +375,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::reader::raw_of;
 
     fn uuid() -> impl Strategy<Value = Option<Uuid>> {
         option::of(any::<u128>().prop_map(Uuid::from_u128))
@@ -352,7 +421,12 @@ mod tests {
     }
 
     fn failure() -> impl Strategy<Value = Failure> {
-        let kinds = vec![Kind::NotFound, Kind::Invalid, Kind::Conflict, Kind::Unavailable];
+        let kinds = vec![
+            RefusalKind::NotFound,
+            RefusalKind::Invalid,
+            RefusalKind::Conflict,
+            RefusalKind::Unavailable,
+        ];
         let kind = proptest::sample::select(kinds);
         (kind, "\\PC{0,40}", option::of("\\PC{0,20}")).prop_map(|(kind, why, hint)| Failure {
             kind,
@@ -373,7 +447,7 @@ mod tests {
         ]
     }
 
-    fn progress() -> impl Strategy<Value = JobProgress> {
+    fn any_progress() -> impl Strategy<Value = JobProgress> {
         let lines = || vec("\\PC{0,30}", 0..4);
         let steps = (lines(), lines(), course()).prop_map(|(planned, facts, course)| Steps {
             planned,
@@ -407,8 +481,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn progress_reads_back_as_it_was_recorded(progress in progress()) {
-            prop_assert_eq!(progress_from(&progress_text(&progress)), progress);
+        fn progress_reads_back_as_it_was_recorded(made in any_progress()) {
+            prop_assert_eq!(progress_from(&progress_text(&made)), made);
         }
 
         #[test]
@@ -417,7 +491,7 @@ mod tests {
         }
     }
 
-    fn read(text: &str) -> JobSpec {
+    fn understood(text: &str) -> JobSpec {
         spec_from(&JobId::from_bits(1), text).expect("it is a job")
     }
 
@@ -428,11 +502,11 @@ mod tests {
             "args":[["domain","web1"],["xml","<disk/>"]]}"#;
         let uuid = Uuid::try_parse("2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1").ok();
         let vm = JobVm { name: "web1".into(), uuid };
-        assert_eq!(read(with_uuid).work, JobWork::AttachDevice { vm, xml: "<disk/>".into() });
+        assert_eq!(understood(with_uuid).work, JobWork::AttachDevice { vm, xml: "<disk/>".into() });
         let by_name = r#"{"name":"vm.flush_locks","node":"hv1","run_on":"hv1",
             "args":[["domain","web1"]]}"#;
         let vm = JobVm { name: "web1".into(), uuid: None };
-        assert_eq!(read(by_name).work, JobWork::FlushLocks { vm });
+        assert_eq!(understood(by_name).work, JobWork::FlushLocks { vm });
     }
 
     #[test]
@@ -447,11 +521,26 @@ mod tests {
                 "the job has no argument `domain`",
             ),
         ] {
-            let JobWork::Other { name, args, why: found, .. } = read(text).work else {
+            let JobWork::Other { name, args, why: found, .. } = understood(text).work else {
                 panic!("{text} is understood")
             };
             assert!(text.contains(&name), "{name}");
             assert_eq!((args.len(), found.to_string().as_str()), (1, why));
         }
+    }
+
+    #[test]
+    fn a_job_of_which_too_much_is_said_has_failed_or_is_none() {
+        let id = JobId::from_bits(7);
+        let spec = r#"{"name": "x", "node": "hv1", "run_on": "hv1"}"#.to_owned();
+        let job = |spec: String, progress: String| {
+            let keys = [(root(&id), spec), (super::progress(&id), progress)];
+            super::read(&raw_of(keys), &id)
+        };
+        let padded = |text: &str| format!("{text}{}", " ".repeat(MOST_JSON));
+        assert!(job(spec.clone(), String::new()).is_some());
+        assert!(job(padded(&spec), String::new()).is_none());
+        let state = job(spec, padded("{}")).unwrap().progress.state;
+        assert_eq!(state, JobState::Failed);
     }
 }

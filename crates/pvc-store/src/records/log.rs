@@ -1,0 +1,78 @@
+//! The logs of the nodes' daemons: `/logs/{node}/messages` (`spec/zookeeper.md` §4.1). The cache
+//! leaves them out (ADR 0002).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pvc_model::NodeName;
+use pvc_ports::Op;
+
+use super::{Kind, PLAIN};
+use crate::error::StoreError;
+use crate::lock::{LockKind, LockRecipe};
+use crate::store::{Store, flat};
+
+const ROOT: &str = "/logs";
+
+pub(super) const KIND: Kind = Kind {
+    roots: &[ROOT],
+    base: &[(ROOT, "")],
+    is_left_out: |key| !key.is_root(),
+    is_observed: |key| !key.is_root(),
+    ..PLAIN
+};
+
+/// The time that a line may wait for other daemons that write the same log.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
+fn root(node: &NodeName) -> String {
+    format!("{ROOT}/{node}")
+}
+
+fn messages(node: &NodeName) -> String {
+    format!("{}/messages", root(node))
+}
+
+impl Store {
+    /// The latest lines of a node's log. Reads the tree: the cache leaves these out.
+    pub async fn node_log(&self, node: &NodeName) -> Result<Option<String>, StoreError> {
+        self.read_text(&messages(node)).await
+    }
+
+    /// Appends `lines` to the node's log and keeps the last `keep` lines, under the lock that the
+    /// other daemons of the node take for it.
+    pub async fn append_node_log(
+        &self,
+        node: &NodeName,
+        lines: &[String],
+        keep: usize,
+    ) -> Result<(), StoreError> {
+        let path = messages(node);
+        // Asked of the tree itself: a tree that was emptied is not begun anew by a line of a log,
+        // and the view may not have noticed yet.
+        if self.tree.get(&path).await?.is_none() {
+            self.make_path(&root(node)).await?;
+            self.make_path(&path).await?;
+        }
+        let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone())
+            .on_what_exists();
+        let lock = recipe.acquire(&path, LockKind::Write, Some(LOCK_TIMEOUT)).await?;
+        let written = self.append_locked(&path, lines, keep).await;
+        lock.release().await;
+        written
+    }
+
+    async fn append_locked(
+        &self,
+        path: &str,
+        lines: &[String],
+        keep: usize,
+    ) -> Result<(), StoreError> {
+        let old = self.read_text(path).await?.unwrap_or_default();
+        let kept: Vec<&str> = old.lines().chain(lines.iter().map(String::as_str)).collect();
+        let from = kept.len().saturating_sub(keep);
+        let data = Bytes::from(kept[from..].join("\n"));
+        let write = vec![Op::Set { path: path.to_owned(), data, version: None }];
+        self.tree.multi(write).await.map(drop).map_err(flat)
+    }
+}
