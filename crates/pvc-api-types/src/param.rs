@@ -620,7 +620,7 @@ mod tests {
         assert_eq!(json["schema"]["enum"], serde_json::json!(["red", "green"]));
         assert_eq!(
             (&json["required"], &json["description"]),
-            (&true.into(), &"One of two.".into())
+            (&true.into(), &"Colour, one of two.".into())
         );
         let (name, form) = Sample::form().unwrap();
         let form = serde_json::to_value(form).unwrap();

@@ -139,7 +139,7 @@ async fn a_legacy_primary_keeps_its_role_until_its_power_is_off_and_its_vms_run_
         let three = Three::start_in(first, |_| {}).await;
         three.write(vm, [VmChange::Node(legacy.clone()), VmChange::State(VmState::Start)]).await;
         let eyes = three.eyes();
-        let fault = eyes.until_fault("FENCE_FAILED_OLDER").await;
+        let fault = eyes.until_fault("FENCE_FAILED_LEGACY").await;
         assert!(
             fault.ends_with("once you know that it is off, `pvc node primary NODE`"),
             "{fault}"
@@ -897,6 +897,11 @@ async fn a_step_that_falls_over_a_bug_is_a_failed_one_and_is_tried_again() {
 async fn a_vm_that_is_started_on_a_dead_node_before_its_recovery_is_over_is_recovered_as_well() {
     let mut three = Three::start(|_| {}).await;
     let vm = three.worlds[2].define(1, VmState::Stop).await;
+    let ready = || {
+        let knows = three.eyes().view().vms.contains_key(&vm);
+        knows && three.state("hv3") == (DaemonState::Run, DomainState::Ready)
+    };
+    three.eyes().until("the node is ready", ready).await;
     let path = "/nodes/hv3/domainstate";
     for daemon in three.daemons[..2].iter().flatten() {
         let (operator, connection) = (three.eyes().operator.clone(), daemon.connection.clone());
@@ -912,7 +917,10 @@ async fn a_vm_that_is_started_on_a_dead_node_before_its_recovery_is_over_is_reco
     }
     three.lose(3, true).await;
     let eyes = three.eyes();
-    eyes.until("its recovery is over", || three.state("hv3").1 == DomainState::Flushed).await;
+    eyes.until("its recovery is over", || {
+        three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed)
+    })
+    .await;
     assert_ne!(eyes.vm(vm).node, Some(NodeName::new("hv3")));
     eyes.until("the VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
 }
