@@ -324,6 +324,26 @@ pub(crate) fn is_foreign(path: &str) -> bool {
         })
 }
 
+/// What a store holds in memory of the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Whole,
+    /// Whether there is a cluster, of which layout, its jobs and its workers.
+    Jobs,
+}
+
+impl Scope {
+    /// Whether `path` belongs to it, or leads there.
+    pub fn holds(self, path: &str) -> bool {
+        const OF_JOBS: [&str; 5] = ["/schema", CONFIG, "/tasks", WORKERS, FORMER_RENAMINGS];
+        let is_below = |path: &str, root: &str| {
+            path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let leads = |root: &str| path == "/" || is_below(path, root) || is_below(root, path);
+        self == Scope::Whole || OF_JOBS.into_iter().any(leads)
+    }
+}
+
 /// Whether `path` holds a node's keepalive stamp: it changes all the time, and its age counts in
 /// seconds.
 pub(crate) fn is_stamp(path: &str) -> bool {
