@@ -39,6 +39,8 @@ const ROUNDS_OF_STATISTICS: usize = 5;
 struct Taken {
     fresh: Memory,
     used: Memory,
+    /// What each of several daemons takes after work, by its role.
+    each: Vec<(&'static str, Memory)>,
 }
 
 /// The memory of the daemons with a cluster of the usual size, against that with a small one.
@@ -73,12 +75,19 @@ pub fn figures(kind: Kind, pvcd: &Path, scale: &Scale) -> Result<Vec<Figure>> {
         Kind::Zookeeper => {
             let name = |when: &str| format!("memory of a node's daemons, {vms} VMs, {when}");
             let alone = format!("{}, each as if it were alone", name("after changes and lists"));
-            vec![
+            let each = usual.each.iter().map(|(role, memory)| {
+                let what = format!("  of this: `pvcd {role}`, its share");
+                Figure::new(what, Quantity::Bytes(memory.share))
+                    .against("as if it were alone", Quantity::Bytes(memory.all))
+            });
+            let mut figures = vec![
                 figure(name("just started"), usual.fresh.share, small.fresh.share).budget(BUDGET),
                 figure(name("after changes and lists"), usual.used.share, small.used.share)
                     .budget(BUDGET),
                 figure(alone, usual.used.all, small.used.all),
-            ]
+            ];
+            figures.extend(each);
+            figures
         }
     })
 }
@@ -95,7 +104,7 @@ fn standalone(pvcd: &Path, place: &Place, scale: &Scale) -> Result<Taken> {
     ask(&mut client, scale)?;
     let used = daemon.memory()?;
     daemon.stop()?;
-    Ok(Taken { fresh, used })
+    Ok(Taken { fresh, used, each: Vec::new() })
 }
 
 fn cluster(pvcd: &Path, place: &Place, scale: &Scale) -> Result<Taken> {
@@ -115,8 +124,10 @@ fn cluster(pvcd: &Path, place: &Place, scale: &Scale) -> Result<Taken> {
     work(&place.source)?;
     ask(&mut client, scale)?;
     let used = together(&daemons)?;
+    let each = ROLES.iter().zip(&daemons).map(|(role, daemon)| Ok((*role, daemon.memory()?)));
+    let each = each.collect::<Result<_>>()?;
     daemons.into_iter().try_for_each(Daemon::stop)?;
-    Ok(Taken { fresh, used })
+    Ok(Taken { fresh, used, each })
 }
 
 fn together(daemons: &[Daemon]) -> Result<Memory> {

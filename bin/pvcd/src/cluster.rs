@@ -10,6 +10,7 @@ use pvc_daemon::{ApiPorts, Shutdown, on_session};
 use pvc_linux::log::Log;
 use pvc_linux::{Notifier, OsRandom, SystemClock};
 use pvc_node::{Node, Outcome};
+use pvc_ports::Tree;
 use pvc_store::Store;
 use pvc_zookeeper::ZookeeperTree;
 
@@ -32,7 +33,7 @@ async fn run_node(
     let ports = ports::machine(config)?;
     let settings = settings::node(config);
     pvc_node::before_store(&settings, &ports, shutdown.asked()).await?;
-    with_store(config, shutdown, async |store| {
+    with_store(config, shutdown, ports::store, async |store| {
         let begun = shutdown.clone();
         let dress = |node: Node| {
             node.with_log(log_lines)
@@ -52,7 +53,7 @@ async fn run_node(
 
 pub async fn api(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Result<Outcome> {
     let (config, log) = begin(file, "pvcapid", false, shutdown)?;
-    let ended = with_store(&config, shutdown, async |store| {
+    let ended = with_store(&config, shutdown, ports::store, async |store| {
         let settings = settings::api(&config)?;
         let storage = ports::storage(&config)?;
         let ports = ApiPorts { clock: Arc::new(SystemClock), random: Arc::new(OsRandom), storage };
@@ -72,7 +73,7 @@ pub async fn api(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Result<O
 
 pub async fn worker(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Result<Outcome> {
     let (config, log) = begin(file, "pvcworkerd", false, shutdown)?;
-    let ended = with_store(&config, shutdown, async |store| {
+    let ended = with_store(&config, shutdown, ports::jobs, async |store| {
         let ports = ports::machine(&config)?;
         let name = settings::node(&config).name;
         let ready = || {
@@ -85,15 +86,17 @@ pub async fn worker(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Resul
     finish(&log, shutdown, in_time(shutdown, ended).await)
 }
 
-/// Runs a role on a session of its own with the cluster's store, which is closed in the end.
+/// Runs a role on a session of its own with the cluster's store, which is opened so and closed in
+/// the end.
 async fn with_store(
     config: &Config,
     shutdown: &Shutdown,
+    store: impl AsyncFnOnce(Arc<dyn Tree>) -> anyhow::Result<Store>,
     role: impl AsyncFnOnce(Store) -> anyhow::Result<Outcome>,
 ) -> anyhow::Result<Outcome> {
     let open = async {
         let tree = ports::zookeeper(config).await?;
-        let store = unless_refused(&tree, ports::store(tree.clone())).await?;
+        let store = unless_refused(&tree, store(tree.clone())).await?;
         anyhow::Ok((tree, store))
     };
     let role = async |tree: Arc<ZookeeperTree>, store| {

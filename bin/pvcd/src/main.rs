@@ -98,16 +98,18 @@ async fn give_memory_back() {
 async fn play(role: Role, shutdown: &Shutdown) -> anyhow::Result<u8> {
     // Once for the whole process, before anything speaks TLS. It fails only if it was done before.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    // Each on the heap: else this future, and with it the first thread's stack, which keeps what it
+    // has once used, would be as large for every role as for the largest.
     let ended = match role {
-        Role::Node(Start { config, .. }) => cluster::node(config, shutdown).await?,
-        Role::Api(Start { config, .. }) => cluster::api(config, shutdown).await?,
-        Role::Worker(Start { config, .. }) => cluster::worker(config, shutdown).await?,
+        Role::Node(Start { config, .. }) => Box::pin(cluster::node(config, shutdown)).await?,
+        Role::Api(Start { config, .. }) => Box::pin(cluster::api(config, shutdown)).await?,
+        Role::Worker(Start { config, .. }) => Box::pin(cluster::worker(config, shutdown)).await?,
         Role::Standalone(StandaloneStart { start, recover }) => {
-            standalone::run(start.config, recover, shutdown).await?
+            Box::pin(standalone::run(start.config, recover, shutdown)).await?
         }
         Role::Volume(command) => {
             let config = settings::volumes()?;
-            volume::run(command, &config).await?;
+            Box::pin(volume::run(command, &config)).await?;
             Outcome::Stopped
         }
     };

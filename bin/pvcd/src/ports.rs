@@ -16,7 +16,7 @@ use pvc_node::Ports;
 use pvc_patroni::Patroni;
 use pvc_ports::{DatabaseCluster, Storage, Tree};
 use pvc_power::Ipmitool;
-use pvc_store::Store;
+use pvc_store::{Store, StoreError};
 use pvc_zookeeper::{Tls, ZookeeperOptions, ZookeeperTree};
 
 use crate::settings;
@@ -112,8 +112,16 @@ pub async fn zookeeper(config: &Config) -> anyhow::Result<Arc<ZookeeperTree>> {
 
 /// The store on `tree`.
 pub async fn store(tree: Arc<dyn Tree>) -> anyhow::Result<Store> {
-    let store = Store::open(tree, Arc::new(SystemClock), Arc::new(OsRandom)).await;
-    let store = store.context("cannot read the cluster's store")?;
+    read(Store::open(tree, Arc::new(SystemClock), Arc::new(OsRandom))).await
+}
+
+/// The store on `tree` with its jobs alone in view.
+pub async fn jobs(tree: Arc<dyn Tree>) -> anyhow::Result<Store> {
+    read(Store::open_jobs(tree, Arc::new(SystemClock), Arc::new(OsRandom))).await
+}
+
+async fn read(store: impl Future<Output = Result<Store, StoreError>>) -> anyhow::Result<Store> {
+    let store = store.await.context("cannot read the cluster's store")?;
     pvc_linux::give_back_memory(); // answers of a megabyte, of which the store kept the values
     Ok(store)
 }

@@ -66,7 +66,8 @@ where
     until_layout_changes(store, &stop, serve(state, stop.clone())).await
 }
 
-/// The worker's daemon. `ready` is called when it takes jobs.
+/// The worker's daemon. `ready` is called when it takes jobs. `store` may be one with the jobs
+/// alone in view.
 ///
 /// # Errors
 /// If this program cannot read what is in the store.

@@ -28,9 +28,8 @@ impl Write for Log {
     }
 }
 
-/// Numbers of lines of each kind a node logs in ten keepalives: keepalives, figures, looks at
-/// guests.
-async fn lines_with(switches: LogSwitches) -> [usize; 3] {
+/// Log of a node in ten keepalives.
+async fn log_with(switches: LogSwitches) -> String {
     let log = Log::default();
     let writer = log.clone();
     let subscriber =
@@ -43,6 +42,12 @@ async fn lines_with(switches: LogSwitches) -> [usize; 3] {
     daemon.stop().await;
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     assert!(text.contains("started"), "the log is heard: {text}");
+    text
+}
+
+/// How many lines of each kind a node logs in ten keepalives: keepalives, figures, looks at guests.
+async fn lines_with(switches: LogSwitches) -> [usize; 3] {
+    let text = log_with(switches).await;
     let count = |words: &[&str]| {
         text.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
     };
@@ -82,4 +87,10 @@ async fn each_switch_brings_its_own_line_with_every_keepalive() {
 #[tokio::test(start_paused = true)]
 async fn figures_come_with_keepalives_only() {
     assert_eq!(lines_with(LogSwitches { cluster_details: true, ..OFF }).await, [0, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_nobody_judges_the_health_of_a_node_is_said_once() {
+    let log = log_with(OFF).await;
+    assert_eq!(log.matches("the health of this node is not judged").count(), 1, "{log}");
 }

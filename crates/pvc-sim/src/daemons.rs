@@ -336,7 +336,10 @@ async fn run_api(
 
 /// The worker as its binary runs it.
 async fn run_worker(gate: Gate, name: NodeName, ports: Ports, shutdown: CancellationToken) {
-    let Some((tree, store)) = open_store(&gate, &ports.clock, &ports.random).await else { return };
+    let Ok(tree) = Connection::open(gate).await else { return };
+    let tree = Arc::new(tree);
+    let (clock, random) = (ports.clock.clone(), ports.random.clone());
+    let Ok(store) = Store::open_jobs(tree.clone(), clock, random).await else { return };
     let _ = pvc_daemon::worker(&store, name, ports, || (), &shutdown).await;
     tree.close().await;
 }

@@ -1,4 +1,4 @@
-//! The cache: the whole tree in memory, fed by watches, so that a read costs no request.
+//! The cache: the whole tree, or the part of it that holds the jobs, in memory, fed by watches, so that a read costs no request.
 //!
 //! One task owns it. Events only say that something changed; the task reads what it is now, decodes
 //! the records concerned into a copy and puts that in the place of the view: nobody who reads waits
@@ -30,6 +30,7 @@ use crate::keys;
 use crate::once;
 use crate::raw::{Batch, Raw, RawNode};
 use crate::records::{self, PLACE, Show, Subject};
+use crate::scope::Scope;
 
 /// How long the cache waits before it tries again to read a tree that cannot be reached.
 const RETRY: Duration = Duration::from_millis(500);
@@ -114,6 +115,7 @@ pub(crate) type BeforeAside = Arc<dyn Fn(&[Subject]) + Send + Sync>;
 
 pub(crate) struct Cache {
     tree: Arc<dyn Tree>,
+    scope: Scope,
     clock: Arc<dyn Clock>,
     shown: Shown,
     revision: watch::Sender<u64>,
@@ -148,9 +150,10 @@ pub(crate) struct Shared {
 }
 
 impl Cache {
-    /// Watches and reads the whole tree, then starts the task.
+    /// Watches and reads what of the tree is in `scope`, then starts the task.
     pub async fn start(
         tree: Arc<dyn Tree>,
+        scope: Scope,
         clock: Arc<dyn Clock>,
         before_aside: BeforeAside,
     ) -> Result<Shared, TreeError> {
@@ -161,6 +164,7 @@ impl Cache {
         let (asks_tx, asks) = mpsc::unbounded_channel();
         let mut cache = Cache {
             tree,
+            scope,
             clock,
             shown: shown.clone(),
             revision,
@@ -268,7 +272,7 @@ impl Cache {
                 // known already.
                 let known = records::is_left_out(&path) && self.shown.contains(&path);
                 let lock = known && path.contains("lock__");
-                if records::is_foreign(&path) || (known && !lock) {
+                if records::is_foreign(&path) || !self.scope.holds(&path) || (known && !lock) {
                     return;
                 }
                 if keys::is_too_deep(&path) {
@@ -334,7 +338,7 @@ impl Cache {
     async fn read_everything(&mut self) -> Result<Raw, TreeError> {
         for _ in 0..ROUNDS {
             self.all_dirty = true;
-            let mut raw = read_all(self.tree.as_ref()).await?;
+            let mut raw = read_all(self.tree.as_ref(), self.scope).await?;
             self.all_dirty = false;
             self.dirty.clear();
             self.take_waiting_events();
@@ -588,14 +592,15 @@ fn size_of(raw: &Raw) -> usize {
 /// How many nodes are read before what was read is put away.
 const PIECE: usize = 2_000;
 
-/// Reads the whole tree, level by level, but for what belongs to others.
-async fn read_all(tree: &dyn Tree) -> Result<Raw, TreeError> {
+/// Reads what of the tree is in `scope`, level by level, but for what belongs to others.
+async fn read_all(tree: &dyn Tree, scope: Scope) -> Result<Raw, TreeError> {
     let mut raw = Raw::default();
     let mut level = vec!["/".to_owned()];
     while !level.is_empty() {
         let mut below = Vec::new();
         for piece in level.chunks(PIECE) {
-            below.extend(read_piece(tree, piece, &mut raw).await?);
+            let found = read_piece(tree, piece, &mut raw).await?;
+            below.extend(found.into_iter().filter(|path| scope.holds(path)));
         }
         level = below;
     }

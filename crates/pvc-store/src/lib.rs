@@ -36,6 +36,7 @@ mod reader;
 mod records;
 mod role;
 pub mod schema;
+mod scope;
 mod store;
 pub mod synthetic;
 

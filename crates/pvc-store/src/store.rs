@@ -19,6 +19,7 @@ use crate::feed::{EventFeed, Feed};
 use crate::keys;
 use crate::outage;
 use crate::records;
+use crate::scope::Scope;
 
 /// How often a change is decided anew when somebody else was faster.
 const TRIES: u32 = 10;
@@ -35,6 +36,7 @@ pub struct Store {
     asks: mpsc::UnboundedSender<Ask>,
     outage: outage::Since,
     is_dry: bool,
+    scope: Scope,
 }
 
 impl Store {
@@ -47,6 +49,28 @@ impl Store {
         Store::open_with(tree, clock, random, Arc::new(|_| {})).await
     }
 
+    /// As [`open`](Store::open), with the jobs and workers alone in view, for who waits for a job:
+    /// the rest of a large cluster takes most of a process's memory. Nothing is decided on such a
+    /// view; [`whole`](Store::whole) gives the store that is needed then.
+    pub async fn open_jobs(
+        tree: Arc<dyn Tree>,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+    ) -> Result<Store, StoreError> {
+        Store::open_scope(tree, Scope::Jobs, clock, random, Arc::new(|_| {})).await
+    }
+
+    /// The store with all of the cluster in view, in the same session: this one if it has, or one
+    /// that is opened now and ends with the last that holds it.
+    pub async fn whole(&self) -> Result<Store, StoreError> {
+        match self.scope {
+            Scope::Whole => Ok(self.clone()),
+            Scope::Jobs => {
+                Store::open(self.tree.clone(), self.clock.clone(), self.random.clone()).await
+            }
+        }
+    }
+
     /// As [`open`](Store::open); `before_aside` is told what is about to be decoded aside.
     pub(crate) async fn open_with(
         tree: Arc<dyn Tree>,
@@ -54,10 +78,21 @@ impl Store {
         random: Arc<dyn Random>,
         before_aside: BeforeAside,
     ) -> Result<Store, StoreError> {
+        Store::open_scope(tree, Scope::Whole, clock, random, before_aside).await
+    }
+
+    async fn open_scope(
+        tree: Arc<dyn Tree>,
+        scope: Scope,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+        before_aside: BeforeAside,
+    ) -> Result<Store, StoreError> {
         let Shared { shown, revision, feed, asks } =
-            Cache::start(tree.clone(), clock.clone(), before_aside).await?;
+            Cache::start(tree.clone(), scope, clock.clone(), before_aside).await?;
         let outage = outage::observe(tree.session(), clock.clone());
-        Ok(Store { tree, clock, random, shown, revision, feed, asks, outage, is_dry: false })
+        let is_dry = false;
+        Ok(Store { tree, clock, random, shown, revision, feed, asks, outage, is_dry, scope })
     }
 
     /// The same store for a dry run: what is asked for is decided and refused as ever, and nothing
@@ -175,6 +210,7 @@ impl Store {
         &self,
         decide: &mut impl FnMut(&Cluster) -> Result<(Changes, T), E>,
     ) -> Result<(Vec<Op>, T), ChangeError<E>> {
+        assert!(self.scope == Scope::Whole, "what is not in view would be taken for absent");
         let state = self.shown.get();
         let (changes, outcome) = decide(&state.cluster).map_err(ChangeError::Refused)?;
         let mut draft = Draft::new(&state.raw);

@@ -1,4 +1,7 @@
 //! The loop: looks at the jobs, begins what there is to begin, and keeps the records true.
+//!
+//! While there is nothing to do a worker may have the jobs alone in view ([`Store::open_jobs`]);
+//! what it does, it does on the whole cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +11,7 @@ use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, WorkerRecord};
 use pvc_ports::{Clock, Hypervisor, Storage};
-use pvc_store::{Change, Changes, Store};
+use pvc_store::{Change, Changes, Store, StoreError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +22,12 @@ use crate::runner::{Parted, perform};
 
 /// The jobs are looked at at least this often, for what time alone changes.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// Time that the whole cluster stays in view after the last job: they seldom come alone.
+const WHOLE_FOR: Duration = Duration::from_secs(60);
+
+/// Time until it is tried again to get the whole cluster into view.
+const OPEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Time that the steps under way get when the daemon stops. The next worker goes on from there.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
@@ -51,6 +60,7 @@ impl Active {
 }
 
 impl Worker {
+    /// `store` may be one with the jobs alone in view.
     pub fn new(
         node: NodeName,
         store: Store,
@@ -64,8 +74,53 @@ impl Worker {
     /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next
     /// worker.
     pub async fn run(&self, shutdown: CancellationToken) {
+        let mut changes = self.tools.store.changed();
+        loop {
+            let Some(looked) = shutdown.run_until_cancelled(self.look()).await else { return };
+            let rest = match looked {
+                Ok(None) => LOOK_EVERY,
+                Ok(Some(worker)) => {
+                    worker.work(&shutdown).await;
+                    LOOK_EVERY
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "there is work, and the cluster cannot be read; it \
+                                             will be tried again");
+                    OPEN_AGAIN
+                }
+            };
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                changed = changes.changed() => if changed.is_err() { return },
+                () = self.tools.clock.sleep(rest) => {}
+            }
+        }
+    }
+
+    /// This worker with the whole cluster in view, if there is something to do.
+    async fn look(&self) -> Result<Option<Worker>, StoreError> {
+        self.announce().await;
+        if !self.has_work() {
+            return Ok(None);
+        }
+        let store = self.tools.store.whole().await?;
+        Ok(Some(Worker { tools: Tools { store, ..self.tools.clone() } }))
+    }
+
+    /// Whether the records ask for something that this worker does not do yet.
+    fn has_work(&self) -> bool {
+        let Tools { node, store, .. } = &self.tools;
+        !plan(&store.view(), node, &Doing::default(), self.now()).is_empty()
+            || !store.former_renamings().is_empty()
+    }
+
+    /// Does the jobs until there has been none for [a while](WHOLE_FOR), or until `shutdown`.
+    async fn work(&self, shutdown: &CancellationToken) {
+        let clock = &self.tools.clock;
         let mut active = Active::default();
         let mut changes = self.tools.store.changed();
+        let mut busy_at = clock.monotonic();
         loop {
             tokio::select! {
                 biased;
@@ -73,13 +128,18 @@ impl Worker {
                 // May be dropped anywhere: what it has claimed then goes with the session.
                 () = self.pass(&mut active) => {}
             }
+            if !active.tasks.is_empty() || !active.late.is_empty() || self.has_work() {
+                busy_at = clock.monotonic();
+            } else if clock.monotonic() - busy_at >= WHOLE_FOR {
+                return;
+            }
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
                 Some(ended) = active.tasks.join_next() => forget(&mut active, ended),
                 Some(_) = active.late.join_next() => {}
                 changed = changes.changed() => if changed.is_err() { break },
-                () = self.tools.clock.sleep(LOOK_EVERY) => {}
+                () = clock.sleep(LOOK_EVERY.min(WHOLE_FOR)) => {}
             }
         }
         self.stop(active).await;

@@ -359,6 +359,39 @@ async fn a_worker_is_announced_with_its_kinds_for_as_long_as_it_is_there() {
     .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_worker_reads_the_whole_cluster_only_while_it_has_a_job() {
+    let world = World::without_worker(VmState::Stop).await;
+    let tree = FlakyTree::new(world.tree.connect());
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+    let jobs = Store::open_jobs(tree.clone(), clock, random).await.expect("it can be read");
+    world.start_worker(jobs);
+    let is_announced = || world.store.view().workers.contains_key("hv1");
+    pvc_testkit::eventually("it is announced", Duration::from_secs(60), is_announced).await;
+
+    // Whether a change of a VM, which is no job, costs the worker a request.
+    let reads = async |autostart: bool| {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let before = tree.requests();
+        let decide = |_: &Cluster| {
+            let mut changes = Changes::new();
+            changes.vm(UUID, VmChange::Autostart(autostart));
+            Ok::<_, Infallible>((changes, ()))
+        };
+        world.store.change(decide).await.expect("nobody else writes");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        tree.requests() > before
+    };
+    assert!(!reads(true).await);
+    for bits in [1, 2] {
+        let job = world.submit(bits, flush_locks()).await;
+        assert_eq!(world.end_of(&job).await.state, JobState::Succeeded);
+        assert!(reads(false).await, "the next one may come at once");
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert!(!reads(true).await);
+    }
+}
+
 /// A definition with one volume and a comment that only looks like the VM's name.
 fn xml() -> String {
     format!(

@@ -59,6 +59,7 @@ pub(super) const KIND: Kind = Kind {
         STORAGE_STATUS => matches!(key.below, ["" | "health" | "util", "", ..]),
         root => root == NAME && matches!(key.below, ["primary_node", "", ..]),
     },
+    for_jobs: &[NAME, SCHEMA],
     ..PLAIN
 };
 

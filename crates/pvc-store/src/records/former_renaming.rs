@@ -15,7 +15,8 @@ use crate::store::{Store, flat, is_conflict};
 
 const ROOT: &str = "/pvcrs/renamings";
 
-pub(super) const KIND: Kind = Kind { roots: &[ROOT], is_observed: |_| true, ..PLAIN };
+pub(super) const KIND: Kind =
+    Kind { roots: &[ROOT], is_observed: |_| true, for_jobs: &[ROOT], ..PLAIN };
 
 /// A renaming that was left half way: the VM's record has the old names, some of its volumes may
 /// have the new ones.

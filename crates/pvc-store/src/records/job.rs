@@ -33,6 +33,7 @@ pub(super) const KIND: Kind = Kind {
             + ["", "progress"].map(|key| bytes_at(place, key).min(MOST_JSON)).iter().sum::<usize>()
     },
     is_observed: |key| !key.is_root(),
+    for_jobs: &[ROOT],
     ..PLAIN
 };
 

@@ -101,6 +101,9 @@ pub(crate) struct Kind {
     /// Tells whether different changes write the same key, and the same into it, so that others do
     /// not interfere: nobody can tell who wrote it last.
     is_guard: fn(Key<'_>) -> bool,
+    /// The paths below which lies what a store holds that has the [jobs](crate::scope::Scope::Jobs)
+    /// alone in memory.
+    for_jobs: &'static [&'static str],
     /// The key with a secret that a record has if it has this one: a dump may be without it, a
     /// restored record is not.
     secret_beside: fn(Key<'_>) -> Option<String>,
@@ -122,6 +125,7 @@ const PLAIN: Kind = Kind {
     is_closed: |_| false,
     is_observed: |_| false,
     is_guard: |_| false,
+    for_jobs: &[],
     secret_beside: |_| None,
 };
 
@@ -300,6 +304,15 @@ pub(crate) fn is_foreign(path: &str) -> bool {
 
 pub(crate) fn is_observed(path: &str) -> bool {
     ask(path, |kind, key| (kind.is_observed)(key))
+}
+
+/// Tells whether `path` is held by a store that has the jobs alone in memory, or leads there.
+pub(crate) fn is_for_jobs(path: &str) -> bool {
+    let is_below = |path: &str, root: &str| {
+        path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let leads = |root: &&str| path == "/" || is_below(path, root) || is_below(root, path);
+    KINDS.iter().flat_map(|kind| kind.for_jobs).any(leads)
 }
 
 pub(crate) fn is_guard(path: &str) -> bool {

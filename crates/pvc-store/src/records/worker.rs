@@ -32,6 +32,7 @@ pub(super) const KIND: Kind = Kind {
         })
     },
     is_observed: |_| true,
+    for_jobs: &[ROOT],
     ..PLAIN
 };
 

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use pvc_embedded::EmbeddedTree;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::FaultRecord;
-use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
+use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, WorkerRecord};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{MigrationMethod, Selector, Tag, VmState};

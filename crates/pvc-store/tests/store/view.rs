@@ -154,3 +154,38 @@ async fn a_stamp_that_nothing_follows_is_seen_soon() {
     eventually("the stamp is seen", Duration::from_secs(5), seen).await;
     assert!(begin.elapsed() < Duration::from_millis(500));
 }
+
+#[tokio::test]
+async fn a_store_of_jobs_has_jobs_and_workers_in_view_and_all_else_when_that_is_asked_for() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    let hv1 = add_node(&world.store).await;
+    let tree = FlakyTree::new(world.tree.connect());
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(8)));
+    let jobs = Store::open_jobs(tree.clone(), clock, random).await.expect("readable");
+    assert!(jobs.is_initialized() && jobs.check_layout().is_ok());
+    assert!(jobs.view().vms.is_empty() && jobs.view().nodes.is_empty());
+
+    let before = tree.requests();
+    world.store.stamp(&hv1, 1_700_000_123).await.expect("the node is there");
+    change(&world.store, |changes| _ = changes.vm(UUID, VmChange::Autostart(true))).await;
+    let worker = WorkerRecord { kinds: ["rename_vm".to_owned()].into() };
+    jobs.announce_worker(&hv1, &worker).await.expect("the tree is writable");
+    assert_eq!(jobs.view().workers.keys().collect::<Vec<_>>(), [&hv1]);
+    assert_eq!(tree.requests() - before, 2, "of the others nothing was read");
+
+    let whole = jobs.whole().await.expect("readable");
+    assert!(whole.view().vms[&UUID].autostart && whole.view().nodes[&hv1].keepalive > 0);
+    let autostart = |changes: &mut Changes| _ = changes.vm(UUID, VmChange::Autostart(false));
+    change(&whole, autostart).await;
+    assert!(jobs.view().vms.is_empty());
+}
+
+#[tokio::test]
+#[should_panic(expected = "what is not in view would be taken for absent")]
+async fn nothing_is_decided_on_a_view_of_jobs_alone() {
+    let world = cluster().await;
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(8)));
+    let jobs = Store::open_jobs(world.tree.connect(), clock, random).await.expect("readable");
+    change(&jobs, |changes| _ = changes.push(Change::RemoveJob(JobId::from_bits(1)))).await;
+}

@@ -10,6 +10,7 @@ mod disasters;
 mod fencing;
 mod flushes;
 mod growth;
+mod leader;
 mod migrations;
 mod mixed;
 mod moving;
