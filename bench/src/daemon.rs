@@ -39,7 +39,7 @@ const ROUNDS_OF_STATISTICS: usize = 5;
 struct Taken {
     fresh: Memory,
     used: Memory,
-    /// What each of several daemons takes after work, by its role.
+    /// Memory of each of several daemons after work, by its role.
     each: Vec<(&'static str, Memory)>,
 }
 

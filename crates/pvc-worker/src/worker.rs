@@ -98,7 +98,7 @@ impl Worker {
         }
     }
 
-    /// This worker with the whole cluster in view, if there is something to do.
+    /// Returns this worker with the whole cluster in view if there is something to do.
     async fn look(&self) -> Result<Option<Worker>, StoreError> {
         self.announce().await;
         if !self.has_work() {

@@ -127,7 +127,7 @@ fn session_has_ended(lab: &Lab, node: &str) -> bool {
     said.contains("Sessions with Ephemerals") && !said.contains(&format!("/pvcrs/daemon/{node}"))
 }
 
-/// What the server of ZooKeeper on `node` answers to a word of four letters.
+/// Asks the server of ZooKeeper on `node` with a word of four letters.
 fn asked(lab: &Lab, node: &str, word: &str) -> String {
     lab.on(node, &format!("echo {word} | nc -N -w 2 $(hostname) 2181")).stdout
 }
