@@ -15,7 +15,7 @@ use pvc_model::storage::{OsdRecord, PoolName, PoolRecord, SnapshotName, VolumeId
 use pvc_model::vm::{
     DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmRecord, VmSnapshot, VmState,
 };
-use pvc_model::{NodeName, Uuid};
+use pvc_model::{NodeName, Uuid, shown};
 
 use crate::job_codec;
 use crate::keys;
@@ -198,11 +198,6 @@ fn beginning(text: &str) -> &str {
 /// What is read as JSON at `path`; `None` if nothing is there, or too much.
 fn json<'a>(raw: &'a Raw, path: &str) -> Option<Cow<'a, str>> {
     raw.text(path).filter(|text| text.len() <= MOST_JSON)
-}
-
-/// The beginning of a text that may be long, for a message.
-fn shown(text: &str) -> String {
-    text.chars().take(40).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// A text that means nothing when empty or the word `None`.

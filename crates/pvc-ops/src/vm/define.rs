@@ -10,14 +10,14 @@ use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_size, place, se
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmRecord, VmState};
-use pvc_model::{NodeName, Uuid};
+use pvc_model::{NodeName, Uuid, shown};
 use pvc_ports::aside;
 use pvc_store::{Change, ChangeError, Changes, Expect, NewVm, Store, VmChange};
 
 use super::meta::check_tag;
 use super::name_taken;
 use super::state::{StateRefusal, check_start};
-use crate::refusal::{Kind, NoNode, NoVm, Refusal, find_node, find_vm, shown};
+use crate::refusal::{Kind, NoNode, NoVm, Refusal, find_node, find_vm};
 
 /// A VM as an operator gives it.
 #[derive(Debug, Clone)]
