@@ -222,28 +222,8 @@ pub fn is_awaited(why: &NoPlace, may_wait: bool) -> bool {
     may_wait && (why.is_starting() || why.reasons.values().any(|unfit| *unfit == suspected))
 }
 
-/// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node
-/// that is dead for certain, as far as the nodes' storage addresses are known.
-///
-/// Older daemons do not tell theirs. A lock from an address that no node has told is the victim's
-/// only if the victim is of that kind and nobody else of that kind may have the VM: a guest whose
-/// lock is broken loses its disk.
-pub fn is_lock_of_the_dead(cluster: &Cluster, victim: &NodeName, vm: Uuid, address: &str) -> bool {
-    let told =
-        |node: &NodeRecord| node.daemon.as_ref().and_then(|note| note.storage_address.clone());
-    let nodes = || cluster.nodes.values().map(|node| &**node);
-    if let Some(owner) = nodes().find(|node| told(node).as_deref() == Some(address)) {
-        return owner.name == *victim || owner.daemon_state == DaemonState::Fenced;
-    }
-    let Some(record) = cluster.vms.get(&vm) else { return false };
-    let mut silent =
-        nodes().filter(|node| told(node).is_none() && node.daemon_state != DaemonState::Fenced);
-    let victim_told = cluster.nodes.get(victim).is_none_or(|node| told(node).is_some());
-    !victim_told && !silent.any(|node| node.name != *victim && may_have(node, record))
-}
-
 /// Whether the guest may be on `node`, by what that node says or by what the record asks of it.
-fn may_have(node: &NodeRecord, vm: &VmRecord) -> bool {
+pub(crate) fn may_have(node: &NodeRecord, vm: &VmRecord) -> bool {
     lists(node, vm.uuid)
         || vm.is_assigned_to(&node.name)
         || (is_moving(&vm.state) && vm.last_node.as_ref() == Some(&node.name))
