@@ -581,8 +581,8 @@ mod tests {
         let node = node(&raw(names.map(str::to_owned).into_iter().zip(values)), "hv1").unwrap();
         assert_eq!(node.plugins.len(), MOST_ENTRIES);
         assert_eq!(node.defects[0], cut("monitoring_plugins"));
-        let long = "1".repeat(40);
-        assert_eq!(node.defects[1], format!("`keepalive` is `{long}`, not a number"));
+        let long = "1".repeat(60);
+        assert_eq!(node.defects[1], format!("`keepalive` is `{long}…`, not a number"));
     }
 
     #[test]
