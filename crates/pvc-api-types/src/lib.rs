@@ -43,8 +43,8 @@ pub use node::{
 pub use storage::{Pool, Volume, VolumeStats};
 pub use task::{DeliveryInfo, QueuedTask, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{
-    MoveCandidate, MovePlan, Vm, VmConsole, VmController, VmDisk, VmMeta, VmMigration, VmNetwork,
-    VmNode, VmSnapshot, VmState, VmTag, VmTags, VmVnc,
+    MoveCandidate, MovePlan, Vm, VmConsole, VmController, VmDisk, VmHardware, VmMemory, VmMeta,
+    VmMigration, VmNetwork, VmNode, VmSnapshot, VmState, VmTag, VmTags, VmVcpus, VmVnc,
 };
 pub use what_if::{
     WhatIf, WhatIfCoordinators, WhatIfNode, WhatIfRan, WhatIfRefusal, WhatIfReply, WhatIfRun,

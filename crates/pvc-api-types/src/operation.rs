@@ -215,8 +215,9 @@ pub fn text() -> RefOr<Schema> {
 ///
 /// An effect is `read(PARAMETERS) -> REPLY`, `change(PARAMETERS)` or `task(PARAMETERS)`; the
 /// parameters are left out where there are none. A reply is a type, `[TYPE]` for a list of it, or
-/// `text "MEDIA TYPE"`. What changes something can be tried dry: `change(PARAMETERS),
-/// dry_run: TYPE, "what it replies"` where that is more than a sentence.
+/// `text "MEDIA TYPE"`; that to a change is a sentence, or `change(PARAMETERS) -> TYPE`. What changes
+/// something can be tried dry, with a reply of the same type, or `change(PARAMETERS), dry_run: TYPE,
+/// "what it replies"`.
 macro_rules! operations {
     ($tag:literal: $(
         $(#[doc = $doc:literal])+
@@ -256,6 +257,14 @@ macro_rules! operations {
     (@effect change($params:ty)) => {
         operations!(@effect change($params), dry_run: crate::Message,
             "Change nothing, and reply whether it would be refused.");
+    };
+    (@effect change($params:ty) -> $reply:path) => {
+        const EFFECT: $crate::operation::Effect = $crate::operation::Effect::Change;
+        const DRY_RUN: Option<&'static str> =
+            Some("Change nothing, and reply what would change, or that it would be refused.");
+        type Params = $params;
+        type DryRun = $reply;
+        operations!(@reply $reply);
     };
     (@effect change($params:ty), dry_run: $dry:path, $text:literal) => {
         const EFFECT: $crate::operation::Effect = $crate::operation::Effect::Change;

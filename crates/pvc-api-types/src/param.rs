@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 
+use pvc_model::shown;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type};
 use utoipa::openapi::{RefOr, Required};
@@ -283,16 +284,6 @@ impl Scalar for u64 {
         let number = ObjectBuilder::new().schema_type(SchemaType::from(Type::Integer));
         Schema::Object(number.minimum(Some(0)).build())
     }
-}
-
-/// The beginning of a text that a client sent, fit for a message.
-pub fn shown(text: &str) -> String {
-    let mut shown: String =
-        text.chars().take(60).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if text.chars().nth(60).is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 /// Chooses one of `words`, or says what is allowed instead.

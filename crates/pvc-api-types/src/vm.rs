@@ -135,6 +135,32 @@ wire! {
         pub why: String,
     }
 
+    /// Outcome of a change of a VM's hardware.
+    pub struct VmHardware {
+        pub message: String,
+        /// The elements of libvirt's domain XML that a running guest has to be given, or to lose, to
+        /// be as its definition says: what `POST` and `DELETE /vm/{vm}/device` take. Empty for what
+        /// a guest has from its start.
+        pub devices: Vec<String>,
+    }
+
+    pub struct VmMemory {
+        pub name: String,
+        /// MiB.
+        pub memory: i64,
+    }
+
+    pub struct VmVcpus {
+        pub name: String,
+        pub vcpus: i64,
+        /// Null with `cores` and `threads` when the definition has no topology.
+        pub sockets: Option<i64>,
+        /// Of each socket.
+        pub cores: Option<i64>,
+        /// Of each core.
+        pub threads: Option<i64>,
+    }
+
     /// Prediction of a move.
     pub struct MovePlan {
         pub message: String,

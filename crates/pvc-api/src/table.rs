@@ -52,13 +52,15 @@ impl Mode {
 
     /// The reply to a change: the sentence about it.
     pub fn done<O: Operation<Reply = Message>>(self, message: impl Into<String>) -> Answer<O> {
-        let message = message.into();
-        Answer::new(json::ok(&Message {
-            message: match self {
-                Mode::Do => message,
-                Mode::DryRun => would_say(&message),
-            },
-        }))
+        Answer::said(self.message(message.into()))
+    }
+
+    /// The sentence about a change that was made, or would be.
+    pub fn message(self, message: String) -> String {
+        match self {
+            Mode::Do => message,
+            Mode::DryRun => would_say(&message),
+        }
     }
 }
 

@@ -13,10 +13,10 @@ use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ops::node::DomainRequest;
 use pvc_ops::vm::Moved;
+use pvc_store::local_time;
 
 use crate::error::{ApiError, Result};
 use crate::state::ApiState;
-use crate::view::fault::local_time;
 use crate::view::node::waits_for;
 
 /// Result of a look at the view about a wait.

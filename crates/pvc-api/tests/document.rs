@@ -56,14 +56,24 @@ fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
 }
 
 /// Operations that version 1.0.3 does not have.
-const NEW: [&str; 7] = [
+const NEW: [&str; 17] = [
     "DELETE /api/v1/tasks/{task_id}",
+    "DELETE /api/v1/vm/{vm}/networks",
+    "DELETE /api/v1/vm/{vm}/volumes",
     "GET /api/v1/events",
     "GET /api/v1/openapi.json",
     "GET /api/v1/store/access",
+    "GET /api/v1/vm/{vm}/memory",
+    "GET /api/v1/vm/{vm}/networks",
     "GET /api/v1/vm/{vm}/removal",
+    "GET /api/v1/vm/{vm}/vcpus",
+    "GET /api/v1/vm/{vm}/volumes",
     "POST /api/v1/store/access",
     "POST /api/v1/vm/{vm}/check",
+    "POST /api/v1/vm/{vm}/networks",
+    "POST /api/v1/vm/{vm}/volumes",
+    "PUT /api/v1/vm/{vm}/memory",
+    "PUT /api/v1/vm/{vm}/vcpus",
 ];
 
 /// Parameters that version 1.0.3 does not know and leaves out of account, beside `dry_run` of

@@ -147,16 +147,11 @@ impl Client {
     }
 
     /// Reads something small: its end, too, must come within the time for the first byte.
-    pub fn read_soon<O, const N: usize>(
-        &self,
-        _: O,
-        at: [&str; N],
-        params: &O::Params,
-    ) -> Result<Payload<O::Reply>, Error>
+    pub fn read_soon<O>(&self, _: O) -> Result<Payload<O::Reply>, Error>
     where
-        O: Operation<At = [String; N]>,
+        O: Operation<At = [String; 0], Params = Nothing>,
     {
-        self.get(&request::<O, N>(at, params).path, self.time_limit())
+        self.get(&request::<O, 0>([], &Nothing).path, self.time_limit())
     }
 
     /// The only element of a list: the API answers a question for one object with a list.
@@ -205,12 +200,32 @@ impl Client {
     where
         O: Operation<At = [String; N], Reply = Message>,
     {
-        let request = request::<O, N>(at, params);
-        let answer = match self.options.dry_run {
-            true => self.try_dry::<O>(request)?.ok_or_else(Error::too_old_to_tell)?,
-            false => self.send(request, waiting)?.expect(StatusCode::OK)?,
-        };
+        let answer = self.try_or_make::<O>(request::<O, N>(at, params), waiting)?;
         Ok(Payload::<Message>::new(answer).read()?.message)
+    }
+
+    /// Makes a [`change`](Client::change) whose reply is more than a sentence.
+    pub fn change_to<O, const N: usize>(
+        &self,
+        _: O,
+        at: [&str; N],
+        params: &O::Params,
+    ) -> Result<O::Reply, Error>
+    where
+        O: Operation<At = [String; N], DryRun = <O as Operation>::Reply>,
+    {
+        Payload::new(self.try_or_make::<O>(request::<O, N>(at, params), None)?).read()
+    }
+
+    fn try_or_make<O: Operation>(
+        &self,
+        request: Outgoing,
+        waiting: Option<Waiting>,
+    ) -> Result<Vec<u8>, Error> {
+        match self.options.dry_run {
+            true => self.try_dry::<O>(request)?.ok_or_else(Error::too_old_to_tell),
+            false => self.send(request, waiting)?.expect(StatusCode::OK),
+        }
     }
 
     /// Starts a task; in a client that is [dry](Options::dry_run), says whether it would be
@@ -253,19 +268,32 @@ impl Client {
     /// Sends a change as a dry run. A server that does not know `dry_run` of just this operation
     /// would make the change: it is not asked.
     fn try_dry<O: Operation>(&self, request: Outgoing) -> Result<Option<Vec<u8>>, Error> {
-        let knows = match self.get::<Value>("/openapi.json", WORK) {
-            Ok(document) => knows_dry_run::<O>(&document.value()?),
-            Err(error)
-                if matches!(error.kind(), crate::Kind::NotFound | crate::Kind::BadAnswer) =>
-            {
-                false
-            }
-            Err(error) => return Err(error),
-        };
-        if !knows {
+        if !self.described::<O>()?.is_some_and(|described| knows_dry_run(&described)) {
             return Ok(None);
         }
         self.send(request.with("dry_run", "True"), None)?.expect(StatusCode::OK).map(Some)
+    }
+
+    /// Whether the server has the operation. PVC 1.0.3 does not say, and has none that is new.
+    pub fn serves<O: Operation>(&self, _: O) -> Result<bool, Error> {
+        Ok(self.described::<O>()?.is_some())
+    }
+
+    /// The operation as the server's document describes it; `None` if it has none, or there is no
+    /// such document.
+    fn described<O: Operation>(&self) -> Result<Option<Value>, Error> {
+        let document = self.get::<Value>("/openapi.json", WORK).and_then(|found| found.value());
+        let document = match document {
+            Err(error)
+                if matches!(error.kind(), crate::Kind::NotFound | crate::Kind::BadAnswer) =>
+            {
+                return Ok(None);
+            }
+            document => document?,
+        };
+        let method = O::METHOD.as_str().to_ascii_lowercase();
+        let described = &document["paths"][format!("{ROOT}{}", O::PATH)][method];
+        Ok((!described.is_null()).then(|| described.clone()))
     }
 
     /// Reads what is at `path`. All tries together have the time that one answer may take.
@@ -508,11 +536,9 @@ fn hurry(config: ureq::config::Config, within: Duration) -> ureq::config::Config
         .build()
 }
 
-/// Whether the server's document has the parameter for this operation.
-fn knows_dry_run<O: Operation>(document: &Value) -> bool {
-    let method = O::METHOD.as_str().to_ascii_lowercase();
-    let parameters = &document["paths"][format!("{ROOT}{}", O::PATH)][method]["parameters"];
-    parameters
+/// Whether an operation has the parameter, as the server's document describes it.
+fn knows_dry_run(operation: &Value) -> bool {
+    operation["parameters"]
         .as_array()
         .is_some_and(|all| all.iter().any(|parameter| parameter["name"] == "dry_run"))
 }

@@ -13,7 +13,7 @@ use pvc_api_types::operations::vm::{
     DeleteVmVmDevice, DeviceRequest, GetVm, GetVmVm, MetaChange, PostVmVmMeta, PostVmVmState,
     StateChange, StateWord, VmFilter,
 };
-use pvc_api_types::param::{Flag, Nothing};
+use pvc_api_types::param::Flag;
 use std::time::Duration;
 
 use pvc_api_types::Vm;
@@ -47,6 +47,24 @@ fn a_read_carries_key_agent_and_parameters() {
     assert_eq!(request.line(), "GET /vm?limit=a%20b&negate=True");
     assert_eq!(request.header("X-Api-Key"), Some("secret"));
     assert_eq!(request.header("User-Agent"), Some("pvc-client-cli/0.0.0"));
+}
+
+#[test]
+fn a_server_has_the_operations_that_its_document_describes() {
+    let has = r#"{"paths": {"/api/v1/status": {"post": {}}}}"#;
+    let other = r#"{"paths": {"/api/v1/status": {"get": {}}}}"#;
+    for (reply, expected) in [
+        (ok(has), true),
+        (ok(other), false),
+        (ok("[]"), false),
+        (ok("<html>"), false),
+        (status(404, r#"{"message": "no such path"}"#), false),
+    ] {
+        let reply = (reply.status, reply.body);
+        let stub = Stub::start(move |_, _| status(reply.0, reply.1.clone()));
+        assert_eq!(client(stub.base()).serves(PostStatus).unwrap(), expected);
+        assert_eq!(stub.lines(), ["GET /openapi.json"]);
+    }
 }
 
 #[test]
@@ -105,7 +123,7 @@ fn a_read_is_tried_again_after_a_passing_failure() {
 #[test]
 fn a_read_that_keeps_failing_is_given_up_after_three_tries() {
     let stub = Stub::start(|_, _| status(500, r#"{"message": "Internal Server Error"}"#));
-    let error = client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap_err();
+    let error = client(stub.base()).read_soon(GetStatus).unwrap_err();
     assert_eq!(error.kind(), Kind::Server);
     assert_eq!(error.to_string(), "the server failed with status 500: Internal Server Error");
     assert_eq!(stub.lines().len(), 3);
@@ -132,7 +150,7 @@ fn each_status_has_its_kind() {
         (409, Kind::Refused),
     ] {
         let stub = Stub::start(move |_, _| status(code, r#"{"message": "because"}"#));
-        let error = client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap_err();
+        let error = client(stub.base()).read_soon(GetStatus).unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), (kind, "because"));
     }
 }
@@ -141,14 +159,14 @@ fn each_status_has_its_kind() {
 fn both_shapes_of_a_parameter_error_become_a_sentence() {
     let stub = Stub::start(|_, _| status(400, r#"{"message": {"lines": "must be a number"}}"#));
     assert_eq!(
-        client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap_err().to_string(),
+        client(stub.base()).read_soon(GetStatus).unwrap_err().to_string(),
         "lines: must be a number"
     );
     let stub = Stub::start(|_, _| {
         status(400, r#"{"message": "lines: must be a number", "hint": "try 10"}"#)
     });
     assert_eq!(
-        client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap_err().hint().as_deref(),
+        client(stub.base()).read_soon(GetStatus).unwrap_err().hint().as_deref(),
         Some("try 10")
     );
 }
@@ -157,27 +175,24 @@ fn both_shapes_of_a_parameter_error_become_a_sentence() {
 fn a_server_that_is_no_pvc_api_is_recognised() {
     let stub = Stub::start(|_, _| ok("<html>It works!</html>"));
     assert_eq!(
-        client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap().read().unwrap_err().kind(),
+        client(stub.base()).read_soon(GetStatus).unwrap().read().unwrap_err().kind(),
         Kind::BadAnswer
     );
     let stub = Stub::start(|_, _| status(404, "<html>not here</html>"));
-    assert_eq!(
-        client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap_err().kind(),
-        Kind::BadAnswer
-    );
+    assert_eq!(client(stub.base()).read_soon(GetStatus).unwrap_err().kind(), Kind::BadAnswer);
 }
 
 #[test]
 fn a_web_page_is_named_as_what_it_is() {
     let page = "<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head></html>";
     let stub = Stub::start(move |_, _| ok(page));
-    let error = client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap().read().unwrap_err();
+    let error = client(stub.base()).read_soon(GetStatus).unwrap().read().unwrap_err();
     assert_eq!(
         error.to_string(),
         "the server's answer is a web page (`502 Bad Gateway`), not JSON"
     );
     let stub = Stub::start(move |_, _| status(404, page));
-    let error = client(stub.base()).read_soon(GetStatus, [], &Nothing).unwrap_err();
+    let error = client(stub.base()).read_soon(GetStatus).unwrap_err();
     let words = "the server's answer is a web page (`502 Bad Gateway`) with status 404, not JSON";
     assert_eq!((error.kind(), error.to_string().as_str()), (Kind::BadAnswer, words));
 }
@@ -203,8 +218,7 @@ fn a_server_that_speaks_tls_where_http_was_expected_is_named_as_such() {
         let mut server = rustls::ServerConnection::new(config.clone()).unwrap();
         let _ = server.complete_io(&mut stream);
     });
-    let error =
-        client(format!("http://{address}/api/v1")).read_soon(GetStatus, [], &Nothing).unwrap_err();
+    let error = client(format!("http://{address}/api/v1")).read_soon(GetStatus).unwrap_err();
     let words = format!(
         "the server at `http://{address}/api/v1` speaks TLS, and was spoken to in plain HTTP"
     );
@@ -231,8 +245,7 @@ fn a_server_that_speaks_http_where_tls_was_expected_is_named_as_such() {
         let _ = std::io::Read::read(&mut stream, &mut hello);
         let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
     });
-    let error =
-        client(format!("https://{address}/api/v1")).read_soon(GetStatus, [], &Nothing).unwrap_err();
+    let error = client(format!("https://{address}/api/v1")).read_soon(GetStatus).unwrap_err();
     let words = format!(
         "the server at `https://{address}/api/v1` speaks plain HTTP, and was spoken to in TLS"
     );
@@ -248,7 +261,7 @@ fn a_server_that_accepts_and_is_silent_is_given_up_in_time() {
     let base = format!("http://{address}/api/v1");
     let begun = std::time::Instant::now();
     let client = Client::new(Options { timeout, ..options(base.clone()) });
-    let error = client.read_soon(GetStatus, [], &Nothing).unwrap_err();
+    let error = client.read_soon(GetStatus).unwrap_err();
     assert_eq!(error.kind(), Kind::Unreachable);
     assert_eq!(
         error.to_string(),
@@ -268,9 +281,8 @@ fn a_server_that_accepts_and_is_silent_is_given_up_in_time() {
 fn a_key_that_cannot_be_sent_is_not_called_unreachable() {
     let stub = Stub::start(|_, _| ok("{}"));
     let api_key = Some("secret\n".to_owned());
-    let error = Client::new(Options { api_key, ..options(stub.base()) })
-        .read_soon(GetStatus, [], &Nothing)
-        .unwrap_err();
+    let error =
+        Client::new(Options { api_key, ..options(stub.base()) }).read_soon(GetStatus).unwrap_err();
     assert_eq!(error.kind(), Kind::Unauthorised);
     assert!(error.to_string().contains("cannot be sent") && stub.lines().is_empty(), "{error}");
     assert!(!error.to_string().contains("secret"));
@@ -279,8 +291,7 @@ fn a_key_that_cannot_be_sent_is_not_called_unreachable() {
 #[test]
 fn a_closed_port_is_unreachable_and_says_so() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let error =
-        client(format!("http://{free}/api/v1")).read_soon(GetStatus, [], &Nothing).unwrap_err();
+    let error = client(format!("http://{free}/api/v1")).read_soon(GetStatus).unwrap_err();
     assert_eq!(error.kind(), Kind::Unreachable);
     assert!(error.to_string().contains(&free.to_string()), "{error}");
     assert!(error.hint().is_some());

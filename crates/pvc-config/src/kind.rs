@@ -4,13 +4,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net};
+use pvc_model::shown;
 
 use crate::config::AddressSelection;
 use crate::secret::{RawSection, Secret};
 use crate::yaml::{Data, Node, Scalar};
-
-/// Number of characters that are shown of a wrong value.
-const SHOWN_CHARS: usize = 60;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -205,18 +203,6 @@ pub(crate) fn describe(node: &Node, secret: bool) -> String {
         },
         Data::Map(_) => "is a section of keys".into(),
     }
-}
-
-pub(crate) fn shown(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(SHOWN_CHARS)
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect();
-    if text.chars().nth(SHOWN_CHARS).is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 pub(crate) fn one_of(choices: &[&str]) -> String {

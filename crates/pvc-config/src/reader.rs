@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use pvc_model::shown;
+
 use crate::config::Format;
 use crate::keys::{self, At, KEYS, Key, NETWORKS, Need, OldPlace};
 use crate::kind::{self, Kind, Mismatch, Typed, Value};
@@ -410,7 +412,7 @@ impl<'d> Reader<'d> {
         // Among tokens, a word out of place may be the token itself; and where a line break was
         // lost, what stands before the colon may begin with a secret. What looks like a key is
         // shown.
-        let key = (!known.list && looks_like_a_key(&entry.key)).then(|| kind::shown(path));
+        let key = (!known.list && looks_like_a_key(&entry.key)).then(|| shown(path));
         let found = match key {
             _ if known.list => "an item of the list has a key that is not known",
             Some(_) => "is not a known key",

@@ -9,10 +9,12 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use pvc_model::shown;
+
 use crate::assemble;
 use crate::config::{Api, Config, Format, NodeId, NodeIdentity};
 use crate::keys;
-use crate::kind::{self, is_node_name};
+use crate::kind::is_node_name;
 use crate::problem::{ConfigErrors, Problem, Severity, render};
 use crate::reader::{Reader, state_directory};
 use crate::yaml::{self, Document, Place};
@@ -328,10 +330,8 @@ fn identity(reader: &mut Reader<'_>, machine: &Machine) -> NodeIdentity {
         && let Some(name) = reader.get::<String>("node")
     {
         if name != identity.name {
-            let found = format!(
-                "is `{name}`, and this machine is called `{}`",
-                kind::shown(&identity.name)
-            );
+            let found =
+                format!("is `{name}`, and this machine is called `{}`", shown(&identity.name));
             let hint = "1.0 tells the name from the host name: make them agree before you change \
                         to pvc.conf";
             reader.warn_at("node", keys::At::default(), found, hint);
@@ -342,7 +342,7 @@ fn identity(reader: &mut Reader<'_>, machine: &Machine) -> NodeIdentity {
     if !is_node_name(&identity.name) {
         let found = format!(
             "this machine's host name, `{}`, cannot be a node's name",
-            kind::shown(&identity.name)
+            shown(&identity.name)
         );
         let hint = "set one of letters, digits and hyphens: hostnamectl set-hostname hv1";
         reader.push(Severity::Error, Place::START, None, found, None, Some(hint.into()));

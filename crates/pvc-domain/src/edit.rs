@@ -412,7 +412,7 @@ fn target_for(
 }
 
 /// A copy of the disk's element for another source: what belongs to that one disk only (addresses,
-/// boot order, serial numbers) is left out.
+/// boot order, serial numbers, that other guests may use it) is left out.
 fn disk_like(
     text: &str,
     node: Node<'_, '_>,
@@ -435,7 +435,7 @@ fn disk_like(
                 splices.push(Splice::new(child.range(), new.render(None)));
             }
             "address" | "alias" | "boot" | "serial" | "wwn" | "product" | "vendor" | "readonly"
-            | "backingStore" => {
+            | "shareable" | "backingStore" => {
                 splices.push(remove(text, child));
             }
             _ => {}

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use pvc_model::Uuid;
 use pvc_model::domain::{Controller, Disk, DiskSource, DomainSummary, Nic, NicKind};
 use pvc_model::storage::VolumeId;
+use pvc_model::{Uuid, shown};
 use roxmltree::{Document, Node, ParsingOptions};
 
 use crate::DomainError;
@@ -138,7 +138,7 @@ pub(crate) fn uuid(domain: Node<'_, '_>) -> Result<Uuid, DomainError> {
     let found = required_text(domain, "uuid")?;
     Uuid::try_parse(found).ok().filter(|uuid| !uuid.is_nil()).ok_or_else(|| DomainError::Invalid {
         element: "uuid",
-        found: shortened(found),
+        found: shown(found),
         expected: "a UUID such as `2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1`",
     })
 }
@@ -147,12 +147,12 @@ pub(crate) fn uuid(domain: Node<'_, '_>) -> Result<Uuid, DomainError> {
 pub(crate) fn memory_mib(domain: Node<'_, '_>) -> Result<u64, DomainError> {
     let found = required_text(domain, "memory")?;
     let invalid =
-        |expected| DomainError::Invalid { element: "memory", found: shortened(found), expected };
+        |expected| DomainError::Invalid { element: "memory", found: shown(found), expected };
     let amount: u64 = found.parse().map_err(|_| invalid("a whole number"))?;
     let unit = child(domain, "memory").and_then(|node| node.attribute("unit")).unwrap_or("KiB");
     let bytes = unit_bytes(unit).ok_or_else(|| DomainError::Invalid {
         element: "memory",
-        found: format!("{found} {}", shortened(unit)),
+        found: format!("{found} {}", shown(unit)),
         expected: "a unit of bytes, KB, KiB, MB, MiB, GB, GiB, TB, TiB",
     })?;
     let mib = u128::from(amount) * u128::from(bytes) / (1 << 20);
@@ -182,7 +182,7 @@ pub(crate) fn vcpus(domain: Node<'_, '_>) -> Result<u32, DomainError> {
     let found = required_text(domain, "vcpu")?;
     found.parse().ok().filter(|count| *count > 0).ok_or_else(|| DomainError::Invalid {
         element: "vcpu",
-        found: shortened(found),
+        found: shown(found),
         expected: "a whole number of at least 1",
     })
 }
@@ -347,12 +347,4 @@ pub(crate) fn required_text<'a>(
     element: &'static str,
 ) -> Result<&'a str, DomainError> {
     child_text(node, element).ok_or(DomainError::Missing { element })
-}
-
-/// At most 60 characters of a value, for a message.
-pub(crate) fn shortened(value: &str) -> String {
-    match value.char_indices().nth(60) {
-        Some((at, _)) => format!("{}…", &value[..at]),
-        None => value.to_owned(),
-    }
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use pvc_domain::{
-    Domain, EditError, ForHost, NewDisk, NewNic, Volumes, device_for_host, renamed_volume, summary,
-    validate,
+    Domain, EditError, ForHost, HardwareEdit, NewDisk, NewNic, Volumes, WhichNics, device_for_host,
+    renamed_volume, summary, validate,
 };
 use pvc_model::domain::{DiskSource, NicKind};
 use pvc_model::storage::{RbdAccess, VolumeId};
@@ -419,4 +419,57 @@ proptest! {
             prop_assert_eq!(summary(&line), domain.summary());
         }
     }
+}
+
+#[test]
+fn vcpus_without_a_topology_are_the_cores_of_one_socket() {
+    let edit = HardwareEdit::Vcpus { vcpus: 6, topology: None };
+    let mut domain = Domain::parse("<domain><name>a</name><vcpu>1</vcpu></domain>").unwrap();
+    assert_eq!(domain.edit(&edit).unwrap(), [""; 0], "a guest has them from its start");
+    assert!(domain.as_str().contains("<topology sockets='1' cores='6' threads='1'/>"));
+}
+
+#[test]
+fn a_function_of_a_card_is_removed_whichever_way_the_guest_has_it() {
+    let nic = |mac: &str, inner: &str, kind: &str| {
+        format!("<interface type='{kind}'><mac address='52:54:00:00:00:{mac}'/>{inner}</interface>")
+    };
+    let direct = nic("01", "<source dev='ens1f0v1'/>", "direct");
+    let hostdev = nic("02", "<sriov_device>ens1f0v2</sriov_device>", "hostdev");
+    let bridge = nic("03", "<source bridge='vmbr1001'/>", "bridge");
+    let all = format!("<domain><devices>{direct}{hostdev}{bridge}</devices></domain>");
+    let remove = |network: Option<&str>, sriov: bool, mac: Option<&str>| {
+        let which = WhichNics {
+            network: network.map(str::to_owned),
+            sriov,
+            mac: mac.map(|end| format!("52:54:00:00:00:{end}")),
+        };
+        Domain::parse(&all).unwrap().edit(&HardwareEdit::RemoveNics(which))
+    };
+    assert_eq!(remove(Some("ens1f0v1"), true, None), Ok(vec![direct.clone()]));
+    assert_eq!(remove(Some("ens1f0v2"), true, None), Ok(vec![hostdev]));
+    assert_eq!(remove(Some("1001"), false, None), Ok(vec![bridge]));
+    assert_eq!(remove(None, true, Some("01")), Ok(vec![direct]));
+    for (network, sriov, mac) in [
+        (Some("ens1f0v1"), false, None),
+        (Some("1001"), true, None),
+        (Some("ens1f0v1"), true, Some("02")),
+        (None, false, None),
+    ] {
+        let refusal = remove(network, sriov, mac).unwrap_err();
+        assert!(matches!(refusal, EditError::NoNic { .. }), "{network:?} {mac:?}: {refusal}");
+    }
+}
+
+#[test]
+fn a_disk_modelled_on_one_that_guests_share_is_not_shared() {
+    let shared = "<disk type='network' device='disk'><source protocol='rbd' name='vms/a'/><target \
+                  dev='sda' bus='scsi'/><shareable/></disk>";
+    let mut domain =
+        Domain::parse(&format!("<domain><devices>{shared}</devices></domain>")).unwrap();
+    let new = NewDisk { source: DiskSource::Volume(id("vms/b")), target: None, bus: None };
+    let added = domain.edit(&HardwareEdit::AddDisk(new)).unwrap();
+    assert!(added[0].contains("vms/b") && !added[0].contains("shareable"), "{added:?}");
+    let removed = domain.edit(&HardwareEdit::RemoveDisk("vms/a".to_owned())).unwrap();
+    assert_eq!(removed, [shared]);
 }

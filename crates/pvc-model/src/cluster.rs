@@ -56,6 +56,13 @@ impl Cluster {
         self.nodes.get(name)
     }
 
+    /// The network with this VNI, or if there is none the first with this description.
+    pub fn network(&self, vni_or_description: &str) -> Option<&Arc<NetworkRecord>> {
+        let by_description =
+            || self.networks.values().find(|record| record.description == vni_or_description);
+        self.networks.get(vni_or_description).or_else(by_description)
+    }
+
     /// The VM with this name, or with this UUID in any case, with or without dashes.
     pub fn vm(&self, name_or_uuid: &str) -> Option<&Arc<VmRecord>> {
         let uuid = self

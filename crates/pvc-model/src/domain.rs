@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::Uuid;
+use crate::network_core::CoreNet;
 use crate::storage::VolumeId;
 
 /// Source of a disk.
@@ -33,7 +34,23 @@ pub struct Disk {
 }
 
 /// The bridges on which the nodes speak to each other: to ZooKeeper, libvirt and Ceph.
-const CORE_BRIDGES: [&str; 2] = ["brcluster", "brstorage"];
+const CORE_BRIDGES: [&str; 2] = [CoreNet::Cluster.bridge(), CoreNet::Storage.bridge()];
+
+/// The bridge that a network is on each node: one that every cluster has (`upstream`, `cluster`,
+/// `storage`) by its name, one that somebody defined by its VNI.
+pub fn bridge_of(network: &str) -> String {
+    match CoreNet::named(network) {
+        Some(net) => net.bridge().to_owned(),
+        None => format!("vmbr{network}"),
+    }
+}
+
+/// A MAC address in the range of QEMU's network interfaces. The last three octets are those that
+/// PVC 1.0.3 draws: 16 to 238.
+pub fn drawn_mac(random: [u8; 3]) -> String {
+    let [one, two, three] = random.map(|octet| 16 + octet % 223);
+    format!("52:54:00:{one:02x}:{two:02x}:{three:02x}")
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NicKind {
@@ -155,6 +172,24 @@ impl DomainSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_is_a_bridge_by_its_name_or_its_vni() {
+        let bridges = ["upstream", "cluster", "storage", "1001"].map(bridge_of);
+        assert_eq!(bridges, ["brupstream", "brcluster", "brstorage", "vmbr1001"]);
+        for (bridge, network) in bridges.into_iter().zip(["upstream", "cluster", "storage", "1001"])
+        {
+            let kind = NicKind::Bridge(bridge);
+            let nic = Nic { kind, mac: String::new(), model: String::new(), target: None };
+            assert_eq!(nic.vni(), network, "it is shown as it was named");
+        }
+    }
+
+    #[test]
+    fn a_drawn_address_is_in_the_range_of_qemu() {
+        assert_eq!(drawn_mac([0, 222, 223]), "52:54:00:10:ee:10");
+        assert_eq!(drawn_mac([255; 3]), "52:54:00:30:30:30");
+    }
 
     #[test]
     fn each_volume_is_named_once_in_the_order_of_the_disks() {

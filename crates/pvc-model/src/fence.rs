@@ -29,10 +29,8 @@ use crate::node::{DaemonState, DomainState, NodeRecord, NodeRole};
 use crate::vm::backoff::Backoff;
 
 pub use cuts::Cuts;
-pub use rescue::{
-    Rescue, Way, is_awaited, is_lock_of_the_dead, is_recovered, rescues, rescues_while,
-    weighed_rescues,
-};
+pub(crate) use rescue::may_have;
+pub use rescue::{Rescue, Way, is_awaited, is_recovered, rescues, rescues_while, weighed_rescues};
 pub use sightings::Sightings;
 
 /// Chances of a suspected node to show that it lives before its power is cut, one interval each.
@@ -310,6 +308,17 @@ pub fn is_power_due(node: &NodeRecord) -> bool {
 pub fn power_after(node: &NodeRecord) -> Option<PowerAfter> {
     let power = node.fence.as_ref()?.power;
     (power != PowerAfter::Due || is_power_due(node)).then_some(power)
+}
+
+/// The node's record while its daemon is in `state` and has not stamped since.
+pub fn at_stamp<'a>(
+    now: &'a Cluster,
+    node: &NodeName,
+    state: DaemonState,
+    stamp: i32,
+) -> Option<&'a NodeRecord> {
+    let record = now.nodes.get(node)?;
+    (record.daemon_state == state && record.keepalives == stamp).then_some(record)
 }
 
 /// Whether locks of a dead node are being freed somewhere: a lock that is in the way may be gone in

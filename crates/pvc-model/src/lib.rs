@@ -49,5 +49,5 @@ extern crate self as pvc_model;
 mod records;
 
 pub use causes::with_causes;
-pub use name::{BadName, NodeName, check_name};
+pub use name::{BadName, NodeName, check_name, shown};
 pub use uuid::Uuid;

@@ -20,13 +20,26 @@ pub enum BadName {
     BadStart { what: &'static str, name: String },
 }
 
+/// The beginning of a text that somebody gave, fit for a message: 60 characters at most, and no
+/// control characters among them.
+pub fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(60).map(printable).collect();
+    if text.chars().nth(60).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+fn printable(c: char) -> char {
+    if c.is_control() { '\u{fffd}' } else { c }
+}
+
 /// Checks a name that is to be created: it becomes part of paths, file names and command lines.
 ///
 /// `what` is the noun for the message (`VM`, `volume`), `limit` the most characters allowed.
 pub fn check_name(what: &'static str, name: &str, limit: usize) -> Result<(), BadName> {
     let length = name.chars().count();
     let Some(first) = name.chars().next() else { return Err(BadName::Empty { what }) };
-    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     if length > limit {
         let shown = name.chars().take(20).map(printable).collect();
         return Err(BadName::TooLong { what, shown, length, limit });

@@ -32,8 +32,21 @@ impl CoreNet {
     /// All of them, in the order in which a network comes to carry others on the same device.
     pub const ALL: [CoreNet; 3] = [CoreNet::Cluster, CoreNet::Upstream, CoreNet::Storage];
 
+    /// The network of that name: `cluster`, `upstream` or `storage`.
+    pub fn named(name: &str) -> Option<CoreNet> {
+        CoreNet::ALL.into_iter().find(|net| net.as_str() == name)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CoreNet::Cluster => "cluster",
+            CoreNet::Upstream => "upstream",
+            CoreNet::Storage => "storage",
+        }
+    }
+
     /// The bridge that is named after this network. VMs may be plugged into it.
-    pub fn bridge(self) -> &'static str {
+    pub const fn bridge(self) -> &'static str {
         match self {
             CoreNet::Cluster => "brcluster",
             CoreNet::Upstream => "brupstream",
@@ -44,11 +57,7 @@ impl CoreNet {
 
 impl fmt::Display for CoreNet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CoreNet::Cluster => "cluster",
-            CoreNet::Upstream => "upstream",
-            CoreNet::Storage => "storage",
-        })
+        f.write_str(self.as_str())
     }
 }
 

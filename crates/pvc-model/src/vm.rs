@@ -1,6 +1,7 @@
 //! VMs: what is recorded about them, and what may happen to them.
 
 pub mod backoff;
+pub mod locks;
 pub mod moving;
 pub mod plan;
 pub mod volumes;

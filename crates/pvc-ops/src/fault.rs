@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use pvc_model::cluster::Cluster;
+use pvc_model::shown;
 use pvc_store::{Change, ChangeError, Changes, Store};
 
-use crate::refusal::{Kind, Refusal, shown};
+use crate::refusal::{Kind, Refusal};
 
 /// Selection of faults.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -81,7 +81,7 @@ pub async fn cancel(
 ) -> Result<JobId, ChangeError<JobRefusal>> {
     store
         .change(|cluster| {
-            let no_job = || JobRefusal::NoJob { job: crate::refusal::shown(job) };
+            let no_job = || JobRefusal::NoJob { job: pvc_model::shown(job) };
             let id = JobId::parse(job).ok_or_else(no_job)?;
             let found = cluster.jobs.get(&id).ok_or_else(no_job)?;
             let mut changes = Changes::new();

@@ -6,6 +6,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::job::being_renamed_to;
 use pvc_model::node::NodeRecord;
 pub use pvc_model::refusal::Kind;
+use pvc_model::shown;
 use pvc_model::vm::VmRecord;
 
 /// Reason why an ask was not carried out.
@@ -99,14 +100,4 @@ pub(crate) fn find_node<'a>(
     node: &str,
 ) -> Result<&'a Arc<NodeRecord>, NoNode> {
     cluster.node(node).ok_or_else(|| NoNode { node: shown(node) })
-}
-
-/// Shows what somebody gave as a name, for a message: short and printable.
-pub(crate) fn shown(text: &str) -> String {
-    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    let mut shown: String = text.chars().take(60).map(printable).collect();
-    if text.chars().nth(60).is_some() {
-        shown.push('…');
-    }
-    shown
 }

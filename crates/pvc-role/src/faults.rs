@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::{FaultRecord, fault_id};
-use pvc_store::{Change, Changes};
+use pvc_store::{Change, Changes, local_time};
 
 use crate::Context;
 
@@ -90,13 +90,6 @@ fn renewed(cluster: &Cluster, id: &str, message: &str, now: &str) -> FaultRecord
         delta: DELTA,
         message: message.to_owned(),
     }
-}
-
-/// The local time as legacy peers write it.
-fn local_time(since_epoch: Duration) -> String {
-    let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(0);
-    let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
-    time.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 #[cfg(test)]

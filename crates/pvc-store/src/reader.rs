@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use pvc_model::shown;
+
 use crate::once;
 use crate::raw::{Place, Raw, Value, lossy};
 
@@ -191,11 +193,6 @@ pub(crate) fn joined<T: ToString>(items: &[T], separator: &str) -> String {
 /// What is read as JSON at `path`; `None` if nothing is there, or too much.
 pub(crate) fn json<'a>(raw: &'a Raw, path: &str) -> Option<Cow<'a, str>> {
     raw.text(path).filter(|text| text.len() <= MOST_JSON)
-}
-
-/// The beginning of a text that may be long, for a message.
-fn shown(text: &str) -> String {
-    text.chars().take(40).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// A text that means nothing when empty or the word `None`.

@@ -137,6 +137,23 @@ fn a_device_that_the_guest_does_not_take_is_taken_back_from_the_definition() {
 }
 
 #[test]
+fn a_volume_that_there_is_is_added_to_the_definition() {
+    let stub = Stub::start(|request, before| match request.path() {
+        "/api/v1/storage/ceph/volume/vms/data" => ok(r#"[{"name": "data", "pool": "vms"}]"#),
+        _ => cluster(request, before),
+    });
+    let user = User::of(&stub);
+    let add = |volume| user.run(&["-q", "vm", "volume", "add", "web1", volume, "-L", "-R"]);
+    let none = add("vms/none");
+    assert_eq!(code(&none), 3, "{none:?}");
+    assert!(err(&none).contains("error: no volume `vms/none`\nhint: create it first"), "{none:?}");
+    assert_eq!(changes(&stub), [""; 0]);
+    assert_eq!(code(&add("vms/data")), 0);
+    let stored = stub.received().into_iter().find(|request| request.method == "PUT").unwrap();
+    assert!(stored.body.contains("vms%2Fdata"), "{stored:?}");
+}
+
+#[test]
 fn a_modification_is_shown_before_it_is_made() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);

@@ -11,6 +11,7 @@ mod confirmation;
 mod connections;
 mod definitions;
 mod following;
+mod hardware;
 mod help;
 mod outcomes;
 mod output;

@@ -2,7 +2,10 @@
 
 use super::node::Lines;
 use crate::param::{Added, Commas, Flag, Or};
-use crate::{Message, MovePlan, Vm, VmConsole, VmMeta, VmNode, VmState, VmTags};
+use crate::{
+    Message, MovePlan, Vm, VmConsole, VmDisk, VmHardware, VmMemory, VmMeta, VmNetwork, VmNode,
+    VmState, VmTags, VmVcpus,
+};
 
 choice! {
     /// The states that VMs can be listed by.
@@ -225,6 +228,109 @@ params! {
     }
 }
 
+params! {
+    /// Another amount of memory.
+    pub struct MemoryChange {
+        /// The memory in MiB, at least 1.
+        memory: u64,
+        /// Restarts a running guest, so that it gets it.
+        restart: Flag,
+    }
+}
+
+params! {
+    /// Another number of vCPUs. Without a topology one socket has them all as its cores; of one that
+    /// is given in part, the rest is 1.
+    pub struct VcpuChange {
+        /// How many, at least 1.
+        vcpus: u32,
+        /// How many sockets.
+        sockets: Option<u32>,
+        /// How many cores each socket has.
+        cores: Option<u32>,
+        /// How many threads each core has.
+        threads: Option<u32>,
+        /// Restarts a running guest, so that it gets them.
+        restart: Flag,
+    }
+}
+
+choice! {
+    /// How a guest is given an SR-IOV VF.
+    pub enum SriovWord { Hostdev = "hostdev", Macvtap = "macvtap" }
+}
+
+params! {
+    /// A network card to add.
+    pub struct NetworkAddition {
+        /// The VNI or description of the network, or `upstream`, `cluster` or `storage`; with
+        /// `sriov` the VF.
+        network: String,
+        /// Its MAC address; a random one without it.
+        mac: Option<String>,
+        /// What the guest sees; `virtio` without it.
+        model: Option<String>,
+        /// That `network` is an SR-IOV VF of the VM's node, and how the guest is given it.
+        sriov: Option<SriovWord>,
+        /// Restarts a running guest, so that it gets it.
+        restart: Flag,
+        /// Adds it also to `cluster` or `storage`, on which the nodes speak to each other.
+        force: Flag,
+    }
+}
+
+params! {
+    /// Network cards to remove: all in a network, or the one with an address; with both given the
+    /// one that fits both.
+    #[derive(Default)]
+    pub struct NetworkRemoval {
+        /// The VNI of the network, or `upstream`, `cluster` or `storage`; with `sriov` the VF.
+        network: Option<String>,
+        /// The MAC address of the card.
+        mac: Option<String>,
+        /// That `network` is an SR-IOV VF.
+        sriov: Flag,
+        /// Restarts a running guest, so that it loses them.
+        restart: Flag,
+    }
+}
+
+choice! {
+    /// What a disk is made of: a volume of the storage, or a file of the node.
+    pub enum DiskWord { Rbd = "rbd", File = "file" }
+}
+
+choice! {
+    /// How a disk is connected.
+    pub enum BusWord { Scsi = "scsi", Ide = "ide", Usb = "usb", Virtio = "virtio" }
+}
+
+params! {
+    /// A disk to add.
+    pub struct VolumeAddition {
+        /// The volume as `POOL/VOLUME`, or the path of a file on the node.
+        volume: String,
+        /// Which of the two it is; `rbd` without it.
+        kind = "type": Option<DiskWord>,
+        /// What the guest calls it, such as `sdb`; the next free name without it.
+        disk_id: Option<String>,
+        /// How it is connected; as the disk that it is modelled on without it.
+        bus: Option<BusWord>,
+        /// Restarts a running guest, so that it gets it.
+        restart: Flag,
+    }
+}
+
+params! {
+    /// A disk to remove.
+    pub struct VolumeRemoval {
+        /// The volume as `POOL/VOLUME`, the path of the file, or what the guest calls it.
+        volume: String,
+        /// Restarts a running guest, so that it loses it.
+        restart: Flag,
+    }
+}
+
 operations! { "vm":
     /// The VMs by name.
     GetVm { GET "/vm", Reader, read(VmFilter) -> [Vm] }
@@ -281,6 +387,45 @@ operations! { "vm":
     /// Says whether a `DELETE` of the VM would be refused, and why. Nothing is changed. A path of
     /// its own: a server that did not know a parameter for it would remove the VM.
     GetVmVmRemoval { GET "/vm/{vm}/removal", Reader, read(Removal) -> Message }
+
+    /// The memory of a VM.
+    GetVmVmMemory { GET "/vm/{vm}/memory", Reader, read -> VmMemory }
+
+    /// Gives a VM another amount of memory. A running guest has it after its next start.
+    PutVmVmMemory { PUT "/vm/{vm}/memory", Operator, change(MemoryChange) -> VmHardware }
+
+    /// The vCPUs of a VM.
+    GetVmVmVcpus { GET "/vm/{vm}/vcpus", Reader, read -> VmVcpus }
+
+    /// Gives a VM another number of vCPUs. A running guest has them after its next start.
+    PutVmVmVcpus { PUT "/vm/{vm}/vcpus", Operator, change(VcpuChange) -> VmHardware }
+
+    /// The network cards of a VM.
+    GetVmVmNetworks { GET "/vm/{vm}/networks", Reader, read -> [VmNetwork] }
+
+    /// Adds a network card to the definition of a VM. A running guest has it after its next start,
+    /// or when the device of the reply is plugged in (`POST /vm/{vm}/device`).
+    PostVmVmNetworks {
+        POST "/vm/{vm}/networks", Operator, change(NetworkAddition) -> VmHardware
+    }
+
+    /// Removes network cards from the definition of a VM. A running guest loses them with its next
+    /// start, or when the devices of the reply are unplugged (`DELETE /vm/{vm}/device`).
+    DeleteVmVmNetworks {
+        DELETE "/vm/{vm}/networks", Operator, change(NetworkRemoval) -> VmHardware
+    }
+
+    /// The disks of a VM.
+    GetVmVmVolumes { GET "/vm/{vm}/volumes", Reader, read -> [VmDisk] }
+
+    /// Adds a disk to the definition of a VM. A running guest has it after its next start, or when
+    /// the device of the reply is plugged in (`POST /vm/{vm}/device`).
+    PostVmVmVolumes { POST "/vm/{vm}/volumes", Operator, change(VolumeAddition) -> VmHardware }
+
+    /// Removes a disk from the definition of a VM; the volume itself is kept. A running guest loses
+    /// it with its next start, or when the device of the reply is unplugged
+    /// (`DELETE /vm/{vm}/device`).
+    DeleteVmVmVolumes { DELETE "/vm/{vm}/volumes", Operator, change(VolumeRemoval) -> VmHardware }
 
     /// Breaks the locks that a dead host left on a VM's volumes.
     PostVmVmLocks { POST "/vm/{vm}/locks", Operator, task }

@@ -7,6 +7,7 @@ use pvc_api_types::operations::fault::{
 };
 use pvc_api_types::{Fault, Message};
 use pvc_ops::fault::{self, Which};
+use pvc_store::local_time;
 
 use crate::error::Result;
 use crate::state::ApiState;
@@ -73,7 +74,7 @@ async fn acknowledge<O>(ask: Ask<O>, which: Which) -> Result<Answer<O>>
 where
     O: Operation<Reply = Message>,
 {
-    let now = view::fault::local_time(ask.api.clock().wall());
+    let now = local_time(ask.api.clock().wall());
     let message = format!("{} acknowledged", described(&which));
     let acknowledge =
         |api: ApiState| async move { fault::acknowledge(api.store(), &which, &now).await };

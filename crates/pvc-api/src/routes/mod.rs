@@ -13,6 +13,7 @@ mod storage;
 mod task;
 mod vm;
 mod vm_change;
+mod vm_hardware;
 
 use crate::error::ApiError;
 use crate::state::ApiState;
@@ -56,6 +57,7 @@ pub fn table() -> Table {
         node::add,
         vm::add,
         vm_change::add,
+        vm_hardware::add,
         network::add,
         storage::add,
         metrics::add,

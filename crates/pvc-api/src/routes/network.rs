@@ -8,7 +8,6 @@ use pvc_api_types::operations::network::{
     GetNetworkVniLeaseMac, Way,
 };
 use pvc_api_types::{Acl, Lease, Network};
-use pvc_model::cluster::Cluster;
 use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkRecord};
 
 use crate::error::{ApiError, Result};
@@ -40,22 +39,16 @@ async fn get_network(ask: Ask<GetNetwork>) -> Result<Answer<GetNetwork>> {
 
 async fn get_network_vni(ask: Ask<GetNetworkVni>) -> Result<Answer<GetNetworkVni>> {
     let [vni] = ask.at;
-    let record = find(&ask.api.view(), &vni).and_then(|record| network(&record));
+    let record = ask.api.view().network(&vni).and_then(|record| network(record));
     let network =
         record.ok_or_else(|| ApiError::not_found(format!("there is no network `{vni}`")))?;
     Ok(Answer::json(&vec![network]))
 }
 
-/// The network of that VNI or, if there is none, of that description.
-fn find(cluster: &Cluster, vni: &str) -> Option<Arc<NetworkRecord>> {
-    let by_description = || cluster.networks.values().find(|record| record.description == vni);
-    cluster.networks.get(vni).or_else(by_description).cloned()
-}
-
 /// The network that a list is about, and which of its entries are asked for.
 fn asked(api: &ApiState, vni: &str, limit: Option<&str>) -> Result<(Arc<NetworkRecord>, Limit)> {
     let limit = Limit::new(limit)?;
-    let network = find(&api.view(), vni);
+    let network = api.view().network(vni).cloned();
     let network =
         network.ok_or_else(|| ApiError::refused(format!("there is no network `{vni}`")))?;
     Ok((network, limit))

@@ -5,10 +5,10 @@ use pvc_api_types::operations::node::{
     GetNodeNodeDomainState, GetNodeNodeLog, NodeFilter, Part, PostNodeNodeCoordinatorState,
     PostNodeNodeDomainState,
 };
-use pvc_api_types::param::shown;
 use pvc_api_types::{Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog};
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
+use pvc_model::shown;
 use pvc_ops::node::{self, Requested};
 use pvc_store::ChangeError;
 

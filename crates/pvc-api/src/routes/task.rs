@@ -1,8 +1,8 @@
 //! Tasks: what the API calls jobs.
 
 use pvc_api_types::operations::task::{DeleteTasksTaskId, GetTasks, GetTasksTaskId};
-use pvc_api_types::param::shown;
 use pvc_model::job::JobId;
+use pvc_model::shown;
 
 use crate::error::{ApiError, Result};
 use crate::state::ApiState;

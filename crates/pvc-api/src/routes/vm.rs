@@ -12,10 +12,10 @@ use pvc_api_types::operations::vm::{
     GetVm, GetVmVm, GetVmVmConsole, GetVmVmMeta, GetVmVmNode, GetVmVmState, GetVmVmTags,
     ListedState, VmFilter,
 };
-use pvc_api_types::param::shown;
 use pvc_api_types::{VmConsole, VmNode, VmState, VmTags};
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
+use pvc_model::shown;
 use pvc_model::vm::VmRecord;
 use pvc_ports::aside;
 

@@ -110,10 +110,14 @@ async fn put_vm_vm(ask: Ask<PutVmVm>) -> Result<Answer<PutVmVm>> {
     let ([name], given) = (ask.at, ask.params);
     let wanted = Modify { xml: given.xml, restart: given.restart.0, force: given.force.0 };
     let modify = |api: ApiState| async move { vm::modify(api.store(), &name, &wanted).await };
-    let modified = ask.api.carry_out(modify).await?;
+    Ok(ask.mode.done(modified(&ask.api.carry_out(modify).await?)))
+}
+
+/// The sentence about other hardware.
+pub(super) fn modified(modified: &vm::Modified) -> String {
     let restarted = if modified.restarted { " and is being restarted" } else { "" };
     let message = format!("VM `{}` was modified{restarted}", modified.name);
-    Ok(ask.mode.done(with_warnings(message, &modified.warnings)))
+    with_warnings(message, &modified.warnings)
 }
 
 async fn post_vm_vm_check(ask: Ask<PostVmVmCheck>) -> Result<Answer<PostVmVmCheck>> {

@@ -8,9 +8,8 @@ use pvc_model::cluster::Cluster;
 use pvc_model::fence::{FenceNote, PowerAfter, power_after};
 use pvc_model::flush::{Fate, Wait, waits};
 use pvc_model::node::{HypervisorNote, NodeRecord, PluginReport};
+use pvc_store::local_time;
 use serde_json::{Map, Value};
-
-use crate::view::fault::local_time;
 
 /// Prediction of a flush.
 pub fn flush_plan(name: &str, fates: &[(String, Fate)]) -> api::FlushPlan {

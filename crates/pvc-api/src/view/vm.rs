@@ -141,6 +141,18 @@ pub fn move_plan(plan: &MovePlan) -> api::MovePlan {
     }
 }
 
+pub fn vcpus(record: &VmRecord) -> api::VmVcpus {
+    let domain = record.domain.as_ref();
+    let topology = domain.ok().and_then(|domain| domain.topology);
+    api::VmVcpus {
+        name: record.name.clone(),
+        vcpus: domain.map_or(0, |domain| domain.vcpus.into()),
+        sockets: topology.map(|(sockets, ..)| sockets.into()),
+        cores: topology.map(|(_, cores, _)| cores.into()),
+        threads: topology.map(|(.., threads)| threads.into()),
+    }
+}
+
 pub fn meta(record: &VmRecord, name: &str) -> api::VmMeta {
     api::VmMeta {
         name: name.to_owned(),

@@ -7,6 +7,7 @@
 mod common;
 mod definitions;
 mod dry_runs;
+mod hardware;
 mod moving;
 mod states;
 mod store;

@@ -1,5 +1,4 @@
 use pvc_api_types::operations::cluster::{GetStatus, PostRestore, Restoration};
-use pvc_api_types::param::Nothing;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -51,7 +50,7 @@ impl Restore {
                            them",
                     )
             })?;
-        let name = pvc.client()?.read_soon(GetStatus, [], &Nothing)?.read()?.cluster_name;
+        let name = pvc.client()?.read_soon(GetStatus)?.read()?.cluster_name;
         let sentence = format!(
             "This replaces records of cluster `{name}` by the {} of `{}` ({}).",
             records.len(),

@@ -1,5 +1,4 @@
 use pvc_api_types::operations::cluster::GetStatus;
-use pvc_api_types::param::Nothing;
 use std::fmt::Write as _;
 
 use clap::{Args, ValueEnum};
@@ -48,7 +47,7 @@ impl MaybeJson for Format {
 
 impl Status {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let status = pvc.client()?.read_soon(GetStatus, [], &Nothing)?;
+        let status = pvc.client()?.read_soon(GetStatus)?;
         if self.format.print_payload(pvc, &status)? {
             return Ok(());
         }

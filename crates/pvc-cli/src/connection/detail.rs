@@ -1,5 +1,4 @@
 use pvc_api_types::operations::cluster::GetStatus;
-use pvc_api_types::param::Nothing;
 use std::error::Error as _;
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
@@ -53,8 +52,7 @@ fn ask_all(connections: &[Connection]) -> Vec<Result<ClusterStatus, String>> {
     std::thread::scope(|scope| {
         let ask = |connection| {
             scope.spawn(move || {
-                let status =
-                    context::hurried(connection, TIME_LIMIT).read_soon(GetStatus, [], &Nothing);
+                let status = context::hurried(connection, TIME_LIMIT).read_soon(GetStatus);
                 status.and_then(|status| status.read()).map_err(|error| reason(&error))
             })
         };

@@ -4,9 +4,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
+use pvc_api_types::Vm;
 use similar::{ChangeTag, TextDiff};
 
-use super::live::{Decision, Edit};
+use super::live::{self, Decision, Edit};
 use super::{Which, definition};
 use crate::answer::Format;
 use crate::confirm::{self, Yes};
@@ -63,23 +64,24 @@ impl Modify {
         if self.cfgfile.is_none() && !self.editor {
             return Err(nothing_given(&self.vm.domain));
         }
-        let mut edit = Edit::of(pvc, &self.vm.domain)?;
-        let present = definition::pretty(&edit.vm.xml)?;
+        let vm = live::find(pvc, &self.vm.domain)?;
+        definition::stored(&vm.name, &vm.xml)?;
+        let present = definition::pretty(&vm.xml)?;
         let new = match &self.cfgfile {
             Some(file) => definition::read(pvc, file)?,
-            None => edited(&edit.vm.name, &present)?,
+            None => edited(&vm.name, &present)?,
         };
         if !self.editor {
-            return self.apply(pvc, &mut edit, &present, &new);
+            return self.apply(pvc, vm, &present, &new);
         }
         let checked = definition::checked(pvc, "the new definition", &new);
-        match checked.and_then(|new| self.apply(pvc, &mut edit, &present, &new)) {
+        match checked.and_then(|new| self.apply(pvc, vm, &present, &new)) {
             Err(failure) if !failure.message.is_empty() => Err(kept(&new, failure)),
             outcome => outcome,
         }
     }
 
-    fn apply(&self, pvc: &mut Pvc, edit: &mut Edit, present: &str, new: &str) -> Outcome {
+    fn apply(&self, pvc: &mut Pvc, vm: Vm, present: &str, new: &str) -> Outcome {
         let changes = difference(present, &definition::pretty(new)?, pvc.out.paint());
         if changes.is_empty() {
             pvc.out.line("Aborting with no modifications.");
@@ -90,20 +92,19 @@ impl Modify {
             pvc.out.line("");
             pvc.out.line(changes);
         }
-        let name = edit.vm.name.clone();
-        edit.domain = definition::stored(&name, new)?;
-        edit.force = self.force;
+        let name = vm.name.clone();
+        let edit = Edit::written(vm, definition::stored(&name, new)?, self.force);
         if !self.confirm_diff && !pvc.unasked(self.yes) {
             edit.check(pvc)?;
             confirm::ask(pvc, Yes::default(), &format!("Write modifications to VM \"{name}\""))
                 .map_err(declined_is_a_failure)?;
         }
-        let decision = self.decide(pvc, edit)?;
+        let decision = self.decide(pvc, &edit)?;
         edit.save(pvc, decision)
     }
 
     /// Whether to restart. Asked only if that was requested and the guest runs.
-    fn decide(&self, pvc: &mut Pvc, edit: &Edit) -> Result<Decision, Failure> {
+    fn decide(&self, pvc: &mut Pvc, edit: &Edit<'_>) -> Result<Decision, Failure> {
         if !self.restart || !edit.is_running() {
             return Ok(if self.restart { Decision::Undecided } else { Decision::Later });
         }

@@ -260,29 +260,8 @@ pub fn is_awaited(cluster: &Cluster, why: &NoPlace, may_wait: bool) -> bool {
     may_wait && (why.is_starting() || is_suspected() || why.is_only_crowded(cluster))
 }
 
-/// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node
-/// that is dead for certain, as far as the nodes' storage addresses are known.
-///
-/// Legacy peers do not record theirs. A lock from an address that no node has recorded is the
-/// victim's only if it is of that kind and nobody else of that kind may have the VM: a guest whose
-/// lock is broken loses its disk.
-pub fn is_lock_of_the_dead(cluster: &Cluster, victim: &NodeName, vm: Uuid, address: &str) -> bool {
-    let address_of =
-        |node: &NodeRecord| node.daemon.as_ref().and_then(|note| note.storage_address.clone());
-    let nodes = || cluster.nodes.values().map(|node| &**node);
-    if let Some(owner) = nodes().find(|node| address_of(node).as_deref() == Some(address)) {
-        return owner.name == *victim || owner.daemon_state == DaemonState::Fenced;
-    }
-    let Some(record) = cluster.vms.get(&vm) else { return false };
-    let mut silent = nodes()
-        .filter(|node| address_of(node).is_none() && node.daemon_state != DaemonState::Fenced);
-    let victim_has_address =
-        cluster.nodes.get(victim).is_none_or(|node| address_of(node).is_some());
-    !victim_has_address && !silent.any(|node| node.name != *victim && may_have(node, record))
-}
-
 /// Whether the guest may be on `node`, by what that node says or by what the record asks of it.
-fn may_have(node: &NodeRecord, vm: &VmRecord) -> bool {
+pub(crate) fn may_have(node: &NodeRecord, vm: &VmRecord) -> bool {
     lists(node, vm.uuid)
         || vm.is_assigned_to(&node.name)
         || (is_moving(&vm.state) && vm.last_node.as_ref() == Some(&node.name))

@@ -43,31 +43,6 @@ pub fn node_at<'a>(cluster: &'a Cluster, address: &str) -> Option<&'a Arc<NodeRe
     cluster.nodes.values().find(is_at)
 }
 
-/// Meaning of a lock on a volume of a VM that is about to start, on the node whose storage address
-/// it carries.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OwnLock {
-    /// A guest that is gone has left it.
-    Left,
-    /// A guest that runs here has it, and both share the volume: it is not in the way.
-    Shared,
-    /// A guest that runs here has it, called so.
-    InUse(String),
-}
-
-/// Judges a lock of this node on `volume` for the start of `vm`; `users` are the names of the other
-/// guests here that use the volume, as the hypervisor tells.
-pub fn own_lock(vm: &VmRecord, volume: &VolumeId, users: &[String]) -> OwnLock {
-    let needs_it_alone =
-        vm.domain.as_ref().is_ok_and(|domain| domain.own_volumes().any(|own| own == volume));
-    match users.first() {
-        None => OwnLock::Left,
-        Some(user) if needs_it_alone => OwnLock::InUse(user.clone()),
-        // Shared, or only in a list that is older than the XML.
-        Some(_) => OwnLock::Shared,
-    }
-}
-
 /// The VMs that other nodes are at starting, and that run nowhere as far as is known: each may wait
 /// for a lock that a guest left on `here`.
 pub fn started_elsewhere<'a>(

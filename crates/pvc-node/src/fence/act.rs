@@ -8,10 +8,11 @@ use futures::FutureExt as _;
 use futures::stream::{self, StreamExt as _};
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::fault_id;
-use pvc_model::fence::{self, FenceNote, PowerAfter, Proof, Rescue, Step, Way};
+use pvc_model::fence::{self, FenceNote, PowerAfter, Proof, Rescue, Step, Way, at_stamp};
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole,
 };
+use pvc_model::vm::locks::{Breaker, Kept, Verdict, may_break};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Bmc, StorageError};
@@ -319,10 +320,12 @@ impl Actor {
                     .fresh()
                     .await
                     .map_err(|error| Locked::NotYet(error.to_string()))?;
-                if !is_still_dead(&now, victim) {
+                let verdict =
+                    may_break(&now, &lock.address, &Breaker::Fencer { vm: rescue.vm, victim });
+                if verdict == Verdict::Keep(Kept::NotDead) {
                     return Err(Locked::Superseded);
                 }
-                if fence::is_lock_of_the_dead(&now, &victim.name, rescue.vm, &lock.address) {
+                if verdict == Verdict::Break {
                     tracing::info!(vm = rescue.name, %volume, lock = lock.id, "freeing a lock of \
                                                                                the dead node");
                     storage.break_lock(volume, &lock).await?;
@@ -576,21 +579,6 @@ impl From<StorageError> for Locked {
     fn from(error: StorageError) -> Self {
         Locked::NotYet(error.to_string())
     }
-}
-
-fn is_still_dead(now: &Cluster, victim: &NodeRecord) -> bool {
-    at_stamp(now, &victim.name, DaemonState::Fenced, victim.keepalives).is_some()
-}
-
-/// The node's record while its daemon is in `state` and has not stamped since.
-fn at_stamp<'a>(
-    now: &'a Cluster,
-    node: &NodeName,
-    state: DaemonState,
-    stamp: i32,
-) -> Option<&'a NodeRecord> {
-    let record = now.nodes.get(node)?;
-    (record.daemon_state == state && record.keepalives == stamp).then_some(record)
 }
 
 /// Changes to the record of a VM whose locks are free, or of one that `foreign` says why they are

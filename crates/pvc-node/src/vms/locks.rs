@@ -1,17 +1,16 @@
 //! The locks that guests hold on their volumes, and those that guests which are gone have left.
 //!
-//! A lock tells the address of the host that holds it, and nothing more. Those of another host are
-//! never broken here: that one knows whether its guest is gone, and frees what was left. Those of
-//! this host go if no guest here has them.
+//! Which of them are broken: `pvc_model::vm::locks`. Those of another host never are here: that one
+//! knows whether its guest is gone, and frees what was left.
 
 use std::collections::BTreeMap;
 
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
-use pvc_model::fence;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmRecord;
-use pvc_model::vm::volumes::{OwnLock, node_at, own_lock, rivals, runs_on};
+use pvc_model::vm::locks::{Breaker, GuestsHere, Kept, Verdict, may_break};
+use pvc_model::vm::volumes::{rivals, runs_on};
 use pvc_ports::{Guest, GuestRun, HypervisorError, StorageError, VolumeLock};
 
 use super::act::StepError;
@@ -32,27 +31,27 @@ pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result
             other => other?,
         };
         for lock in locks {
-            if shared.settings.storage_address.as_deref() != Some(lock.address.as_str()) {
-                return Err(held_elsewhere(&view, volume, lock));
-            }
-            let here = match &here {
-                Some(here) => here,
-                None => here.insert(GuestsHere::look(shared).await?),
+            let judge = |guests: Option<&GuestsHere>| {
+                let own_address = shared.settings.storage_address.as_deref();
+                let by = Breaker::Node { vm: record, volume: &volume, own_address, guests };
+                may_break(&view, &lock.address, &by)
             };
-            // Its own guest lives, and so does its lock.
-            if here.guests.contains_key(&record.uuid) {
-                return Ok(());
-            }
-            match own_lock(record, &volume, &here.users(&volume)) {
-                OwnLock::Shared => {}
-                OwnLock::InUse(other) => {
-                    let node = shared.name();
-                    return Err(StepError::Permanent(format!(
-                        "its volume `{volume}` is in use by VM `{other}`, which runs on node \
-                         `{node}`"
-                    )));
+            let verdict = match judge(None) {
+                Verdict::AskGuests => {
+                    let here = match &here {
+                        Some(here) => here,
+                        None => here.insert(Guests::look(shared).await?),
+                    };
+                    judge(Some(&here.of(record.uuid, &volume)))
                 }
-                OwnLock::Left => {
+                verdict => verdict,
+            };
+            match verdict {
+                // Its own guest lives, and so does its lock.
+                Verdict::InUse => return Ok(()),
+                Verdict::Shared | Verdict::AskGuests => {}
+                Verdict::Keep(kept) => return Err(step_error(shared, kept, volume, lock)),
+                Verdict::Break => {
                     tracing::info!(vm = record.name, %volume, lock = lock.id, "freeing a lock that \
                                                                                this node left \
                                                                                behind");
@@ -64,14 +63,16 @@ pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result
     Ok(())
 }
 
-fn held_elsewhere(view: &Cluster, volume: VolumeId, lock: VolumeLock) -> StepError {
+fn step_error(shared: &Shared, kept: Kept, volume: VolumeId, lock: VolumeLock) -> StepError {
     let VolumeLock { id: lock, address, .. } = lock;
-    if fence::is_recovering(view) {
-        return StepError::BeingFreed { lock, volume };
-    }
-    match node_at(view, &address) {
-        Some(node) => StepError::HeldBy { lock, address, volume, node: node.name.clone() },
-        None => StepError::Permanent(format!(
+    match kept {
+        Kept::BeingFreed => StepError::BeingFreed { lock, volume },
+        Kept::HeldBy(node) => StepError::HeldBy { lock, address, volume, node },
+        Kept::UsedBy(other) => StepError::Permanent(format!(
+            "its volume `{volume}` is in use by VM `{other}`, which runs on node `{}`",
+            shared.name()
+        )),
+        _ => StepError::Permanent(format!(
             "Could not safely free RBD lock {lock} ({address}) on volume {volume}; stop VM and \
              flush locks manually: no node of \
              this version has that address, and one of an older version cannot be asked to free it"
@@ -106,12 +107,12 @@ pub(super) async fn check_rivals(
 
 /// The guests here with the volumes that they have now, as the hypervisor tells: records may be of
 /// tomorrow.
-struct GuestsHere {
+struct Guests {
     guests: BTreeMap<Uuid, Guest>,
     live: BTreeMap<Uuid, String>,
 }
 
-impl GuestsHere {
+impl Guests {
     async fn look(shared: &Shared) -> Result<Self, HypervisorError> {
         let hypervisor = &shared.ports.hypervisor;
         let guests = hypervisor.guests().await?;
@@ -123,7 +124,12 @@ impl GuestsHere {
                 Err(error) => return Err(error),
             }
         }
-        Ok(GuestsHere { guests, live })
+        Ok(Guests { guests, live })
+    }
+
+    /// What a lock on the volume of a VM depends on.
+    fn of(&self, vm: Uuid, volume: &VolumeId) -> GuestsHere {
+        GuestsHere { own: self.guests.contains_key(&vm), users: self.users(volume) }
     }
 
     /// The names of those that use the volume.

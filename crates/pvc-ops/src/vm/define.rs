@@ -10,14 +10,14 @@ use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_size, place, se
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmRecord, VmState};
-use pvc_model::{NodeName, Uuid};
+use pvc_model::{NodeName, Uuid, shown};
 use pvc_ports::aside;
 use pvc_store::{Change, ChangeError, Changes, Expect, NewVm, Store, VmChange};
 
 use super::meta::check_tag;
 use super::name_taken;
 use super::state::{StateRefusal, check_start};
-use crate::refusal::{Kind, NoNode, NoVm, Refusal, find_node, find_vm, shown};
+use crate::refusal::{Kind, NoNode, NoVm, Refusal, find_node, find_vm};
 
 /// A VM as an operator gives it.
 #[derive(Debug, Clone)]
@@ -245,36 +245,37 @@ pub async fn modify(
 ) -> Result<Modified, ChangeError<DefineRefusal>> {
     let text = ask.xml.clone();
     let hardware = aside(move || Hardware::read(&text)).await.map_err(ChangeError::Refused)?;
-    store.change(|cluster| hardware.replace(cluster, vm, ask)).await
+    store.change(|cluster| hardware.replace(cluster, vm, ask.restart, ask.force)).await
 }
 
 /// Predicts the answer of [`modify`] at present, whether it restarts or not. Nothing is changed.
 pub fn check_modify(cluster: &Cluster, vm: &str, ask: &Modify) -> Result<Modified, DefineRefusal> {
-    let ask = Modify { restart: false, ..ask.clone() };
-    let (_, modified) = Hardware::read(&ask.xml)?.replace(cluster, vm, &ask)?;
+    let (_, modified) = Hardware::read(&ask.xml)?.replace(cluster, vm, false, ask.force)?;
     Ok(modified)
 }
 
 /// XML that can be recorded, and what it says.
-struct Hardware {
+pub(super) struct Hardware {
     xml: String,
     summary: DomainSummary,
     warnings: Vec<String>,
 }
 
 impl Hardware {
-    fn read(xml: &str) -> Result<Self, DefineRefusal> {
+    pub(super) fn read(xml: &str) -> Result<Self, DefineRefusal> {
         let checked = pvc_domain::validate(xml).map_err(DefineRefusal::Xml)?;
         let warnings = checked.warnings.iter().map(ToString::to_string).collect();
         Ok(Hardware { xml: stored_text(xml)?, summary: checked.summary, warnings })
     }
 
-    /// The changes that give it to VM `vm`, if they may be made.
-    fn replace(
+    /// The changes that give it to VM `vm`, if they may be made; with `restart` a started one is
+    /// asked to restart, with `force` it may be plugged into a network between the nodes.
+    pub(super) fn replace(
         &self,
         cluster: &Cluster,
         vm: &str,
-        ask: &Modify,
+        restart: bool,
+        force: bool,
     ) -> Result<(Changes, Modified), DefineRefusal> {
         let summary = &self.summary;
         let record = find_vm(cluster, vm)?;
@@ -285,11 +286,7 @@ impl Hardware {
                 expected,
             });
         }
-        check_nics(
-            record.domain.as_ref().map_or(&[], |known| &known.nics),
-            &summary.nics,
-            ask.force,
-        )?;
+        check_nics(record.domain.as_ref().map_or(&[], |known| &known.nics), &summary.nics, force)?;
         let mut changes = Changes::new();
         if record.name != summary.name {
             check_new_name(cluster, &summary.name, record.uuid)?;
@@ -313,7 +310,7 @@ impl Hardware {
         }
         changes.vm(record.uuid, VmChange::Xml(self.xml.clone()));
         changes.vm(record.uuid, VmChange::Volumes(volumes.clone()));
-        let restarted = ask.restart && record.state == VmState::Start;
+        let restarted = restart && record.state == VmState::Start;
         if restarted {
             let anew = VmRecord { domain: Ok(Arc::new(summary.clone())), ..(**record).clone() };
             check_start(cluster, &anew, &mut changes)?;

@@ -3,12 +3,11 @@
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobSpec, JobVm, JobWork};
-use pvc_model::request::may_flush_locks;
+use pvc_model::vm::locks::{Kept, may_flush};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_ports::{Clock, Random};
 use pvc_store::{ChangeError, Changes, Store};
 
-use super::runner;
 use crate::job::{JobRequest, submit};
 use crate::refusal::{Kind, NoVm, Refusal, find_vm};
 
@@ -48,13 +47,12 @@ impl Refusal for FlushRefusal {
 
 fn check<'a>(cluster: &'a Cluster, vm: &str) -> Result<&'a VmRecord, FlushRefusal> {
     let record = find_vm(cluster, vm)?;
-    if !may_flush_locks(&record.state) {
-        return Err(FlushRefusal::MayRun { vm: record.name.clone(), state: record.state.clone() });
+    let vm = || record.name.clone();
+    match may_flush(cluster, record, None) {
+        Ok(()) => Ok(record),
+        Err(Kept::Runs(node)) => Err(FlushRefusal::Runs { vm: vm(), node }),
+        Err(_) => Err(FlushRefusal::MayRun { vm: vm(), state: record.state.clone() }),
     }
-    if let Some(node) = runner(cluster, record.uuid) {
-        return Err(FlushRefusal::Runs { vm: record.name.clone(), node: node.name.clone() });
-    }
-    Ok(record)
 }
 
 /// Has the worker of the VM's node flush its locks. The worker looks at the VM again before it

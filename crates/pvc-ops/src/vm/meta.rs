@@ -1,10 +1,11 @@
 //! Records of a VM beside its hardware.
 
+use pvc_model::shown;
 use pvc_model::vm::{MigrationMethod, Selector, Tag};
 use pvc_store::{ChangeError, Changes, Expect, Store, VmChange};
 
 use super::define::known_nodes;
-use crate::refusal::{Kind, NoNode, NoVm, Refusal, find_vm, shown};
+use crate::refusal::{Kind, NoNode, NoVm, Refusal, find_vm};
 
 /// The longest tag, in characters.
 const TAG_LIMIT: usize = 128;

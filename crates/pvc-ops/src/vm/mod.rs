@@ -1,6 +1,7 @@
 //! Asks about one VM. VMs are named by name or UUID.
 
 mod define;
+mod hardware;
 mod locks;
 mod meta;
 mod place;
@@ -11,6 +12,9 @@ mod state;
 pub(crate) use define::check_nics;
 pub use define::{
     Define, DefineRefusal, Defined, Modified, Modify, NicRefusal, check_modify, define, modify,
+};
+pub use hardware::{
+    Changed, HardwareAsk, HardwareChange, HardwareRefusal, NewCard, SriovMode, change_hardware,
 };
 pub use locks::{FlushRefusal, submit_flush_locks};
 pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod define;
+mod hardware;
 mod jobs;
 mod modify;
 mod moving;
@@ -16,7 +17,9 @@ mod whole_cluster;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pvc_domain::{NewDisk, WhichNics};
 use pvc_embedded::EmbeddedTree;
+use pvc_model::domain::DiskSource;
 use pvc_model::job::course::Failure;
 use pvc_model::job::{JobProgress, JobState, JobVm, JobWork, WorkerRecord};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
@@ -26,11 +29,12 @@ use pvc_model::vm::{Selector, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ops::node::{CoordinatorRequest, DomainRequest, NodeRefusal, Requested};
 use pvc_ops::vm::{
-    Define, DefineRefusal, Meta, MetaRefusal, Modify, Move, MoveRefusal, Movement, NicRefusal,
-    RemoveRefusal, RenameRefusal, StateAsk, StateRefusal, TagRefusal,
+    Define, DefineRefusal, HardwareAsk, HardwareChange, HardwareRefusal, Meta, MetaRefusal, Modify,
+    Move, MoveRefusal, Movement, NewCard, NicRefusal, RemoveRefusal, RenameRefusal, SriovMode,
+    StateAsk, StateRefusal, TagRefusal,
 };
 use pvc_ops::{ChangeError, Kind, Refusal, cluster, device, job, node, vm};
-use pvc_ports::{Access, AccessList, DeviceChange, Storage, Tree};
+use pvc_ports::{Access, AccessList, CreateMode, DeviceChange, Storage, Tree};
 use pvc_store::{
     Change, Changes, Ipmi, KnownPassword, NewNode, NodeChange, Report, Store, VmChange,
 };

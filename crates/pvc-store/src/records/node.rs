@@ -384,8 +384,8 @@ mod tests {
             node.defects[0],
             "`monitoring_plugins` has more entries than the 10000 that are shown"
         );
-        let long = "1".repeat(40);
-        assert_eq!(node.defects[1], format!("`keepalive` is `{long}`, not a number"));
+        let long = "1".repeat(60);
+        assert_eq!(node.defects[1], format!("`keepalive` is `{long}…`, not a number"));
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use pvc_model::NodeName;
+use pvc_model::cluster::Cluster;
 use pvc_model::job::JobVm;
-use pvc_model::node::{DaemonState, NodeRecord};
-use pvc_model::request::may_flush_locks;
 use pvc_model::storage::VolumeId;
+use pvc_model::vm::locks::{Breaker, Kept, Verdict, may_break, may_flush};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{HypervisorError, StorageError, VolumeLock};
@@ -69,8 +69,10 @@ impl Kind for FlushLocks {
     type Error = FlushError;
 
     async fn plan(&self, context: &Context) -> Result<Vec<Flush>, FlushError> {
-        let record = self.off(context).await?;
-        Ok(record.volumes().into_iter().map(|volume| Flush { volume }).collect())
+        let seen = self.see(context).await?;
+        may_flush(&seen.view, &seen.vm, seen.runs_on.as_ref())
+            .map_err(|kept| seen.refused(kept))?;
+        Ok(seen.vm.volumes().into_iter().map(|volume| Flush { volume }).collect())
     }
 
     fn doing(&self, step: &Flush) -> String {
@@ -86,8 +88,17 @@ impl Kind for FlushLocks {
         // In this order: somebody may start the VM at any moment, and the lock of a guest that was
         // started since is not among these.
         let locks = locks(context, &step.volume).await?;
-        self.off(context).await?;
-        free(context, &step.volume, &locks).await
+        let seen = self.see(context).await?;
+        for lock in &locks {
+            let by = Breaker::Operator { vm: &seen.vm, runs_on: seen.runs_on.as_ref() };
+            match may_break(&seen.view, &lock.address, &by) {
+                Verdict::Keep(kept) => return Err(seen.refused(kept)),
+                _ => context.tools.storage.break_lock(&step.volume, lock).await?,
+            }
+            let (holder, volume) = (&lock.address, &step.volume);
+            context.log(format!("freed the lock that {holder} held on volume {volume}"));
+        }
+        Ok(locks.len())
     }
 
     /// Undoes nothing: what was freed stays so, its holder was dead.
@@ -103,26 +114,32 @@ impl Kind for FlushLocks {
 }
 
 impl FlushLocks {
-    /// The VM, which is off: by its record, by what living nodes say they run, and by the
-    /// hypervisor here. A guest that was told to stop a moment ago still writes.
-    async fn off(&self, context: &Context) -> Result<Arc<VmRecord>, FlushError> {
+    /// The VM by its record, by what living nodes say they run, and by the hypervisor here.
+    async fn see(&self, context: &Context) -> Result<Seen, FlushError> {
         let tools = &context.tools;
         // This decides over somebody's data: read it now, not from a view that may lag.
         let view = tools.store.fresh().await?;
-        let record = find(&self.vm, &view)?;
-        let vm = || record.name.clone();
-        if !may_flush_locks(&record.state) {
-            return Err(FlushError::NotOff { vm: vm(), state: record.state.clone() });
-        }
-        // What a silent node last said it ran is what the operator has judged.
-        let runs = |node: &&Arc<NodeRecord>| {
-            node.daemon_state == DaemonState::Run && node.running.contains(&record.uuid)
-        };
-        let elsewhere = view.nodes.values().find(runs).map(|node| node.name.clone());
-        let is_here = tools.hypervisor.guests().await?.contains_key(&record.uuid);
-        match is_here.then(|| tools.node.clone()).or(elsewhere) {
-            Some(node) => Err(FlushError::StillRuns { vm: vm(), node }),
-            None => Ok(record.clone()),
+        let vm = find(&self.vm, &view)?.clone();
+        // A guest that was told to stop a moment ago still writes.
+        let is_here = tools.hypervisor.guests().await?.contains_key(&vm.uuid);
+        Ok(Seen { view, vm, runs_on: is_here.then(|| tools.node.clone()) })
+    }
+}
+
+/// What decides whether the locks go.
+struct Seen {
+    view: Arc<Cluster>,
+    vm: Arc<VmRecord>,
+    /// This node, if the guest is here.
+    runs_on: Option<NodeName>,
+}
+
+impl Seen {
+    fn refused(&self, kept: Kept) -> FlushError {
+        let vm = self.vm.name.clone();
+        match kept {
+            Kept::Runs(node) => FlushError::StillRuns { vm, node },
+            _ => FlushError::NotOff { vm, state: self.vm.state.clone() },
         }
     }
 }
@@ -136,17 +153,4 @@ async fn locks(context: &Context, volume: &VolumeId) -> Result<Vec<VolumeLock>, 
         }
         locks => Ok(locks?),
     }
-}
-
-/// Frees these locks on `volume`, and returns how many they are.
-async fn free(
-    context: &Context,
-    volume: &VolumeId,
-    locks: &[VolumeLock],
-) -> Result<usize, FlushError> {
-    for lock in locks {
-        context.tools.storage.break_lock(volume, lock).await?;
-        context.log(format!("freed the lock that {} held on volume {volume}", lock.address));
-    }
-    Ok(locks.len())
 }

@@ -1,9 +1,13 @@
 use clap::Args;
+use pvc_api_types::Vm;
+use pvc_api_types::operations::vm::{MemoryChange, PutVmVmMemory};
+use pvc_api_types::param::Flag;
+use pvc_domain::HardwareEdit;
 
 use crate::context::Pvc;
-use crate::outcome::Outcome;
-use crate::vm::live::{Edit, Restart};
-use crate::vm::{Which, definition};
+use crate::outcome::{Failure, Outcome};
+use crate::vm::Which;
+use crate::vm::live::{Edit, Hardware, Restart};
 
 /// Give a VM another amount of memory
 ///
@@ -31,9 +35,20 @@ fn mebibytes(text: &str) -> Result<u64, String> {
 
 impl Set {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let mut edit = Edit::of(pvc, &self.vm.domain)?;
-        edit.domain.set_memory_mib(self.memory).map_err(|error| definition::unedited(&error))?;
-        edit.apply(pvc, self.restart)
+        Edit::of(pvc, &self.vm.domain, &self)?.apply(pvc, self.restart)
+    }
+}
+
+impl Hardware for Set {
+    type Operation = PutVmVmMemory;
+    const OPERATION: PutVmVmMemory = PutVmVmMemory;
+
+    fn params(&self, restart: bool) -> MemoryChange {
+        MemoryChange { memory: self.memory, restart: Flag(restart) }
+    }
+
+    fn edit(&self, _: &mut Pvc, _: &Vm) -> Result<HardwareEdit, Failure> {
+        Ok(HardwareEdit::Memory(self.memory))
     }
 }
 

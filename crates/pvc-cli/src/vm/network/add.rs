@@ -1,19 +1,20 @@
 use clap::Args;
+use pvc_api_types::Vm;
 use pvc_api_types::operations::network::GetNetworkVni;
 use pvc_api_types::operations::sriov::GetSriovVfNodeVf;
-use pvc_api_types::param::Nothing;
+use pvc_api_types::operations::vm::{NetworkAddition, PostVmVmNetworks, SriovWord};
+use pvc_api_types::param::{Flag, Nothing};
 use pvc_client::Kind;
-use pvc_domain::NewNic;
-use pvc_model::domain::NicKind;
+use pvc_domain::{HardwareEdit, NewNic};
+use pvc_model::domain::{NicKind, bridge_of, drawn_mac};
+use pvc_model::network_core::CoreNet;
 use serde_json::Value;
 
+use crate::choice::words;
 use crate::context::Pvc;
 use crate::outcome::{Failure, Outcome, plain_io};
-use crate::vm::live::{Edit, Live, Restart};
-use crate::vm::{Which, definition};
-
-/// Networks that every cluster has and nobody defines; their bridges go by these names.
-const BUILT_IN: [&str; 3] = ["upstream", "cluster", "storage"];
+use crate::vm::Which;
+use crate::vm::live::{Edit, Hardware, Live, Restart};
 
 /// Add a network card to a VM
 ///
@@ -45,8 +46,8 @@ pub struct Add {
     sriov: bool,
 
     /// How the VF is given to the guest
-    #[arg(short = 'd', long, default_value = "macvtap", value_parser = ["hostdev", "macvtap"])]
-    sriov_mode: String,
+    #[arg(short = 'd', long, default_value = "macvtap", value_parser = words::<SriovWord>())]
+    sriov_mode: SriovWord,
 
     /// Add it also to `cluster` or `storage`, on which the nodes speak to each other
     #[arg(long)]
@@ -61,15 +62,7 @@ pub struct Add {
 
 impl Add {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let mut edit = Edit { force: self.force, ..Edit::of(pvc, &self.vm.domain)? };
-        let mac = match &self.macaddr {
-            Some(mac) => mac.clone(),
-            None => random_mac()?,
-        };
-        let (kind, pci) = self.kind(pvc, &edit.vm.node)?;
-        let nic = NewNic { kind, mac, model: self.model, pci };
-        let device = edit.domain.add_nic(&nic).map_err(|error| definition::unedited(&error))?;
-        edit.plug_in(pvc, self.live, self.restart, &device)
+        Edit::of(pvc, &self.vm.domain, &self)?.plug_in(pvc, self.live, self.restart)
     }
 
     fn kind(&self, pvc: &mut Pvc, node: &str) -> Result<(NicKind, Option<Pci>), Failure> {
@@ -77,7 +70,7 @@ impl Add {
         if !self.sriov {
             return Ok((NicKind::Bridge(bridge(pvc, &net)?), None));
         }
-        if self.sriov_mode == "macvtap" {
+        if self.sriov_mode == SriovWord::Macvtap {
             return Ok((NicKind::Direct(net), None));
         }
         let vf = pvc.client()?.read_only(GetSriovVfNodeVf, [node, &net], "VF")?;
@@ -88,15 +81,47 @@ impl Add {
     }
 }
 
+impl Hardware for Add {
+    type Operation = PostVmVmNetworks;
+    const OPERATION: PostVmVmNetworks = PostVmVmNetworks;
+
+    fn params(&self, restart: bool) -> NetworkAddition {
+        NetworkAddition {
+            network: self.net.clone(),
+            mac: self.macaddr.clone(),
+            model: Some(self.model.clone()),
+            sriov: self.sriov.then_some(self.sriov_mode),
+            restart: Flag(restart),
+            force: Flag(self.force),
+        }
+    }
+
+    fn edit(&self, pvc: &mut Pvc, vm: &Vm) -> Result<HardwareEdit, Failure> {
+        let mac = match &self.macaddr {
+            Some(mac) => mac.clone(),
+            None => random_mac()?,
+        };
+        let (kind, pci) = self.kind(pvc, &vm.node)?;
+        Ok(HardwareEdit::AddNic(NewNic { kind, mac, model: self.model.clone(), pci }))
+    }
+
+    fn force(&self) -> bool {
+        self.force
+    }
+}
+
 /// The bridge that a network is on a node.
 fn bridge(pvc: &mut Pvc, net: &str) -> Result<String, Failure> {
-    if BUILT_IN.contains(&net) {
-        return Ok(format!("br{net}"));
+    if CoreNet::named(net).is_some() {
+        return Ok(bridge_of(net));
     }
-    match pvc.client()?.read(GetNetworkVni, [net], &Nothing) {
-        Ok(found) if !found.is_empty() => Ok(format!("vmbr{net}")),
-        Err(error) if error.kind() != Kind::NotFound => Err(error.into()),
-        _ => Err(Failure::not_found(format!("no network `{net}` in the cluster")).hint(
+    let found = match pvc.client()?.read(GetNetworkVni, [net], &Nothing) {
+        Err(error) if error.kind() != Kind::NotFound => return Err(error.into()),
+        found => found.ok().and_then(|found| found.only()),
+    };
+    match found {
+        Some(network) => Ok(bridge_of(&network.read()?.vni.to_string())),
+        None => Err(Failure::not_found(format!("no network `{net}` in the cluster")).hint(
             "`pvc network list` shows the networks; `upstream`, `cluster` and `storage` \
                    always exist",
         )),
@@ -117,8 +142,7 @@ fn pci(vf: &Value) -> Option<Pci> {
     Some((part("domain")?, byte("bus")?, byte("slot")?, byte("function")?))
 }
 
-/// A random address in the range that QEMU's cards use. The octets are those the first client
-/// drew: 16 to 238.
+/// A random address.
 fn random_mac() -> Result<String, Failure> {
     use std::io::Read;
     let mut random = [0_u8; 3];
@@ -127,8 +151,7 @@ fn random_mac() -> Result<String, Failure> {
         .map_err(|error| {
             Failure::failed(format!("cannot draw a random address: {}", plain_io(&error)))
         })?;
-    let [one, two, three] = random.map(|octet| 16 + octet % 223);
-    Ok(format!("52:54:00:{one:02x}:{two:02x}:{three:02x}"))
+    Ok(drawn_mac(random))
 }
 
 #[cfg(test)]
@@ -143,11 +166,5 @@ mod tests {
             json!({"pci": {"domain": "0x0000", "bus": "0x3b", "slot": "0x02", "function": "0x1"}});
         assert_eq!(pci(&vf), Some((0, 0x3b, 2, 1)));
         assert_eq!(pci(&json!({"pci": {"domain": "zz"}})), None);
-    }
-
-    #[test]
-    fn a_random_address_is_in_the_range_of_qemu() {
-        let mac = random_mac().unwrap();
-        assert!(mac.starts_with("52:54:00:") && mac.len() == 17, "{mac}");
     }
 }

@@ -1,9 +1,13 @@
 use clap::Args;
+use pvc_api_types::Vm;
+use pvc_api_types::operations::vm::{DeleteVmVmNetworks, NetworkRemoval};
+use pvc_api_types::param::Flag;
+use pvc_domain::{HardwareEdit, WhichNics};
 
 use crate::context::Pvc;
 use crate::outcome::{Failure, Outcome};
-use crate::vm::live::{Edit, Live, Restart};
-use crate::vm::{Which, definition};
+use crate::vm::Which;
+use crate::vm::live::{Edit, Hardware, Live, Restart};
 
 /// Remove network cards from a VM
 ///
@@ -36,24 +40,25 @@ pub struct Remove {
 
 impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let mut edit = Edit::of(pvc, &self.vm.domain)?;
-        let removed = self.remove(&mut edit)?;
-        edit.plug_out(pvc, self.live, self.restart, &removed)
+        Edit::of(pvc, &self.vm.domain, &self)?.plug_out(pvc, self.live, self.restart)
+    }
+}
+
+impl Hardware for Remove {
+    type Operation = DeleteVmVmNetworks;
+    const OPERATION: DeleteVmVmNetworks = DeleteVmVmNetworks;
+
+    fn params(&self, restart: bool) -> NetworkRemoval {
+        NetworkRemoval {
+            network: self.net.clone(),
+            mac: self.mac_address.clone(),
+            sriov: Flag(self.sriov),
+            restart: Flag(restart),
+        }
     }
 
-    /// Takes the cards out and returns their elements, each with its own address: that is what
-    /// the running guest has to lose.
-    fn remove(&self, edit: &mut Edit) -> Result<Vec<String>, Failure> {
-        let kinds: &[&str] = if self.sriov { &["macvtap:", "hostdev:"] } else { &[""] };
-        let mac = self.mac_address.as_deref();
-        let mut refusal = None;
-        for kind in kinds {
-            let net = self.net.as_ref().map(|net| format!("{kind}{net}"));
-            match edit.domain.remove_nics(net.as_deref(), mac) {
-                Ok(removed) => return Ok(removed),
-                Err(error) => refusal = Some(definition::unedited(&error)),
-            }
-        }
-        Err(refusal.expect("there is at least one kind of card"))
+    fn edit(&self, _: &mut Pvc, _: &Vm) -> Result<HardwareEdit, Failure> {
+        let (network, mac) = (self.net.clone(), self.mac_address.clone());
+        Ok(HardwareEdit::RemoveNics(WhichNics { network, sriov: self.sriov, mac }))
     }
 }

@@ -1,9 +1,13 @@
 use clap::Args;
+use pvc_api_types::Vm;
+use pvc_api_types::operations::vm::{PutVmVmVcpus, VcpuChange};
+use pvc_api_types::param::Flag;
+use pvc_domain::HardwareEdit;
 
 use crate::context::Pvc;
-use crate::outcome::Outcome;
-use crate::vm::live::{Edit, Restart};
-use crate::vm::{Which, definition};
+use crate::outcome::{Failure, Outcome};
+use crate::vm::Which;
+use crate::vm::live::{Edit, Hardware, Restart};
 
 /// Give a VM another number of vCPUs
 ///
@@ -49,12 +53,28 @@ fn topology(text: &str) -> Result<Topology, String> {
 
 impl Set {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let Topology(sockets, cores, threads) = self.topology.unwrap_or(Topology(1, self.vcpus, 1));
-        let mut edit = Edit::of(pvc, &self.vm.domain)?;
-        edit.domain
-            .set_vcpus(self.vcpus, Some((sockets, cores, threads)))
-            .map_err(|error| definition::unedited(&error))?;
-        edit.apply(pvc, self.restart)
+        Edit::of(pvc, &self.vm.domain, &self)?.apply(pvc, self.restart)
+    }
+}
+
+impl Hardware for Set {
+    type Operation = PutVmVmVcpus;
+    const OPERATION: PutVmVmVcpus = PutVmVmVcpus;
+
+    fn params(&self, restart: bool) -> VcpuChange {
+        VcpuChange {
+            vcpus: self.vcpus,
+            sockets: self.topology.map(|Topology(sockets, ..)| sockets),
+            cores: self.topology.map(|Topology(_, cores, _)| cores),
+            threads: self.topology.map(|Topology(.., threads)| threads),
+            restart: Flag(restart),
+        }
+    }
+
+    fn edit(&self, _: &mut Pvc, _: &Vm) -> Result<HardwareEdit, Failure> {
+        let topology =
+            self.topology.map(|Topology(sockets, cores, threads)| (sockets, cores, threads));
+        Ok(HardwareEdit::Vcpus { vcpus: self.vcpus, topology })
     }
 }
 

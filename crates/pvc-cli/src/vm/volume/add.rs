@@ -1,15 +1,18 @@
 use clap::Args;
+use pvc_api_types::Vm;
 use pvc_api_types::operations::storage::GetStorageCephVolumePoolVolume;
-use pvc_api_types::param::Nothing;
+use pvc_api_types::operations::vm::{BusWord, DiskWord, PostVmVmVolumes, VolumeAddition};
+use pvc_api_types::param::{Choice, Flag, Nothing};
 use pvc_client::Kind;
-use pvc_domain::NewDisk;
+use pvc_domain::{HardwareEdit, NewDisk};
 use pvc_model::domain::DiskSource;
 use pvc_model::storage::VolumeId;
 
+use crate::choice::words;
 use crate::context::Pvc;
 use crate::outcome::{Failure, Outcome};
-use crate::vm::live::{Edit, Live, Restart};
-use crate::vm::{Which, definition};
+use crate::vm::Which;
+use crate::vm::live::{Edit, Hardware, Live, Restart};
 
 /// Add a disk to a VM
 ///
@@ -34,12 +37,12 @@ pub struct Add {
     disk_id: Option<String>,
 
     /// How it is connected
-    #[arg(short, long, default_value = "scsi", value_parser = ["scsi", "ide", "usb", "virtio"])]
-    bus: String,
+    #[arg(short, long, default_value = "scsi", value_parser = words::<BusWord>())]
+    bus: BusWord,
 
     /// Whether VOLUME is a volume or a file
-    #[arg(short, long, default_value = "rbd", value_parser = ["rbd", "file"])]
-    r#type: String,
+    #[arg(short, long, default_value = "rbd", value_parser = words::<DiskWord>())]
+    r#type: DiskWord,
 
     #[command(flatten)]
     live: Live,
@@ -50,30 +53,54 @@ pub struct Add {
 
 impl Add {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let source = self.source(pvc)?;
-        let mut edit = Edit::of(pvc, &self.vm.domain)?;
-        let disk = NewDisk { source, target: self.disk_id, bus: Some(self.bus) };
-        let added = edit.domain.add_disk(&disk).map_err(|error| definition::unedited(&error))?;
-        edit.plug_in(pvc, self.live, self.restart, &added.xml)
+        self.source()?;
+        Edit::of(pvc, &self.vm.domain, &self)?.plug_in(pvc, self.live, self.restart)
     }
 
-    fn source(&self, pvc: &mut Pvc) -> Result<DiskSource, Failure> {
-        if self.r#type == "file" {
+    fn source(&self) -> Result<DiskSource, Failure> {
+        if self.r#type == DiskWord::File {
             return Ok(DiskSource::File(self.volume.clone()));
         }
-        let volume = VolumeId::from_record(&self.volume).ok_or_else(|| {
+        VolumeId::from_record(&self.volume).map(DiskSource::Volume).ok_or_else(|| {
             Failure::usage(format!("`{}` is no volume", self.volume))
                 .hint("a volume is named POOL/VOLUME")
-        })?;
-        match pvc.client()?.read(
-            GetStorageCephVolumePoolVolume,
-            [volume.pool.as_str(), volume.volume.as_str()],
-            &Nothing,
-        ) {
-            Ok(found) if !found.is_empty() => Ok(DiskSource::Volume(volume)),
-            Err(error) if error.kind() != Kind::NotFound => Err(error.into()),
-            _ => Err(Failure::not_found(format!("no volume `{volume}`"))
-                .hint("create it first, on a node: `pvcd volume create POOL/VOLUME SIZE`")),
+        })
+    }
+}
+
+impl Hardware for Add {
+    type Operation = PostVmVmVolumes;
+    const OPERATION: PostVmVmVolumes = PostVmVmVolumes;
+
+    fn params(&self, restart: bool) -> VolumeAddition {
+        VolumeAddition {
+            volume: self.volume.clone(),
+            kind: Some(self.r#type),
+            disk_id: self.disk_id.clone(),
+            bus: Some(self.bus),
+            restart: Flag(restart),
         }
+    }
+
+    fn edit(&self, pvc: &mut Pvc, _: &Vm) -> Result<HardwareEdit, Failure> {
+        let source = self.source()?;
+        if let DiskSource::Volume(volume) = &source {
+            check_exists(pvc, volume)?;
+        }
+        let (target, bus) = (self.disk_id.clone(), Some(self.bus.word().to_owned()));
+        Ok(HardwareEdit::AddDisk(NewDisk { source, target, bus }))
+    }
+}
+
+fn check_exists(pvc: &mut Pvc, volume: &VolumeId) -> Outcome {
+    match pvc.client()?.read(
+        GetStorageCephVolumePoolVolume,
+        [volume.pool.as_str(), volume.volume.as_str()],
+        &Nothing,
+    ) {
+        Ok(found) if !found.is_empty() => Ok(()),
+        Err(error) if error.kind() != Kind::NotFound => Err(error.into()),
+        _ => Err(Failure::not_found(format!("no volume `{volume}`"))
+            .hint("create it first, on a node: `pvcd volume create POOL/VOLUME SIZE`")),
     }
 }

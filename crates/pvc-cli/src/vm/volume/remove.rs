@@ -1,9 +1,13 @@
 use clap::Args;
+use pvc_api_types::Vm;
+use pvc_api_types::operations::vm::{DeleteVmVmVolumes, VolumeRemoval};
+use pvc_api_types::param::Flag;
+use pvc_domain::HardwareEdit;
 
 use crate::context::Pvc;
-use crate::outcome::Outcome;
-use crate::vm::live::{Edit, Live, Restart};
-use crate::vm::{Which, definition};
+use crate::outcome::{Failure, Outcome};
+use crate::vm::Which;
+use crate::vm::live::{Edit, Hardware, Live, Restart};
 
 /// Remove a disk from a VM
 ///
@@ -27,9 +31,19 @@ pub struct Remove {
 
 impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let mut edit = Edit::of(pvc, &self.vm.domain)?;
-        let removed =
-            edit.domain.remove_disk(&self.volume).map_err(|error| definition::unedited(&error))?;
-        edit.plug_out(pvc, self.live, self.restart, &[removed])
+        Edit::of(pvc, &self.vm.domain, &self)?.plug_out(pvc, self.live, self.restart)
+    }
+}
+
+impl Hardware for Remove {
+    type Operation = DeleteVmVmVolumes;
+    const OPERATION: DeleteVmVmVolumes = DeleteVmVmVolumes;
+
+    fn params(&self, restart: bool) -> VolumeRemoval {
+        VolumeRemoval { volume: self.volume.clone(), restart: Flag(restart) }
+    }
+
+    fn edit(&self, _: &mut Pvc, _: &Vm) -> Result<HardwareEdit, Failure> {
+        Ok(HardwareEdit::RemoveDisk(self.volume.clone()))
     }
 }

@@ -1,6 +1,7 @@
 //! Locks are known by the addresses of their nodes.
 
 use super::*;
+use crate::vm::locks::{Breaker, Verdict, may_break};
 
 fn tells(cluster: &mut Cluster, name: &str, address: &str) {
     let storage_address = Some(address.to_owned());
@@ -9,7 +10,9 @@ fn tells(cluster: &mut Cluster, name: &str, address: &str) {
 }
 
 fn is_of_the_dead(cluster: &Cluster, address: &str) -> bool {
-    is_lock_of_the_dead(cluster, &NodeName::new("dead"), Uuid::from_u128(1), address)
+    let victim = cluster.node("dead").unwrap();
+    let by = Breaker::Fencer { vm: Uuid::from_u128(1), victim };
+    may_break(cluster, address, &by) == Verdict::Break
 }
 
 #[test]

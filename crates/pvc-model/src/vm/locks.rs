@@ -1,0 +1,309 @@
+//! Whether a lock on a volume may be broken: the one rule of all who break any.
+//!
+//! A lock tells the address of the host that holds it, and nothing of the guest. Broken under a
+//! guest that runs, it costs the guest its disk; left behind by one that is gone, it keeps the VM
+//! from starting anywhere. So each who breaks locks must know of its own that nobody writes any
+//! more:
+//!
+//! ```text
+//!  the VM's node    a lock of its own address, and no guest here uses the volume
+//!  who fences       a lock of a node that was proven dead, and still is
+//!  an operator      any lock of a VM that is off, as far as records and living nodes tell
+//! ```
+
+use super::volumes::node_at;
+use super::{VmRecord, VmState};
+use crate::cluster::Cluster;
+use crate::fence::{at_stamp, is_recovering, may_have};
+use crate::node::{DaemonState, NodeRecord};
+use crate::request::may_flush_locks;
+use crate::storage::VolumeId;
+use crate::{NodeName, Uuid};
+
+/// Who would break a lock, with what only they know.
+#[derive(Debug, Clone, Copy)]
+pub enum Breaker<'a> {
+    /// The node that is to start `vm`, or that has ended its guest.
+    Node {
+        vm: &'a VmRecord,
+        volume: &'a VolumeId,
+        /// Of the node in the storage network, if it has one.
+        own_address: Option<&'a str>,
+        /// The guests of the node as the hypervisor tells; `None` before it was asked.
+        guests: Option<&'a GuestsHere>,
+    },
+    /// The node that gives the VMs of `victim` away, which was proven dead at its last stamp.
+    Fencer { vm: Uuid, victim: &'a NodeRecord },
+    /// A worker that an operator told to, where the hypervisor has the guest on the node `runs_on`.
+    Operator { vm: &'a VmRecord, runs_on: Option<&'a NodeName> },
+}
+
+/// The guests of a node that a lock of this node may be one of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GuestsHere {
+    /// Whether the VM's own guest is here.
+    pub own: bool,
+    /// The names of the others that use the volume.
+    pub users: Vec<String>,
+}
+
+/// What is to become of a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Whoever held it is gone.
+    Break,
+    /// It is not in the way: a guest that shares the volume has it.
+    Shared,
+    /// The VM's own guest has it, and lives.
+    InUse,
+    /// It is one of this node: its guests tell more.
+    AskGuests,
+    Keep(Kept),
+}
+
+/// Why a lock is not broken, nor the volume usable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kept {
+    /// Another guest of this node uses the volume, called so.
+    UsedBy(String),
+    /// Locks of a dead node are being freed somewhere: it may be gone in a moment.
+    BeingFreed,
+    /// It is one of this node, which is to free it.
+    HeldBy(NodeName),
+    /// No node that tells its address has this one.
+    Unknown,
+    /// Somebody has it who is not known to be dead.
+    Foreign,
+    /// The node that was proven dead has stamped since.
+    NotDead,
+    /// The VM is in a state in which its guest may run.
+    NotOff(VmState),
+    /// A living node has the guest, or is at starting or ending it.
+    Runs(NodeName),
+}
+
+/// What is to become of a lock that is held from `address`.
+pub fn may_break(cluster: &Cluster, address: &str, by: &Breaker<'_>) -> Verdict {
+    match by {
+        Breaker::Node { own_address, .. } if *own_address != Some(address) => {
+            Verdict::Keep(held_elsewhere(cluster, address))
+        }
+        Breaker::Node { guests: None, .. } => Verdict::AskGuests,
+        Breaker::Node { vm, volume, guests: Some(guests), .. } => own_lock(vm, volume, guests),
+        Breaker::Fencer { vm, victim } => {
+            let stamp = victim.keepalives;
+            if at_stamp(cluster, &victim.name, DaemonState::Fenced, stamp).is_none() {
+                Verdict::Keep(Kept::NotDead)
+            } else if is_of_the_dead(cluster, &victim.name, *vm, address) {
+                Verdict::Break
+            } else {
+                Verdict::Keep(Kept::Foreign)
+            }
+        }
+        Breaker::Operator { vm, runs_on } => {
+            may_flush(cluster, vm, *runs_on).map_or_else(Verdict::Keep, |()| Verdict::Break)
+        }
+    }
+}
+
+/// Whether an operator may have the locks of `vm` broken, whoever holds them; as
+/// [`Breaker::Operator`], also before any lock is known.
+///
+/// # Errors
+/// That the VM is not off, or that a living node has its guest. What a silent node last said is
+/// what the operator has judged.
+pub fn may_flush(cluster: &Cluster, vm: &VmRecord, runs_on: Option<&NodeName>) -> Result<(), Kept> {
+    if !may_flush_locks(&vm.state) {
+        return Err(Kept::NotOff(vm.state.clone()));
+    }
+    let living = || cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Run);
+    let runs = living().find(|node| node.running.contains(&vm.uuid));
+    let has = runs.or_else(|| living().find(|node| node.working_on.contains(&vm.uuid)));
+    match runs_on.or(has.map(|node| &node.name)) {
+        Some(node) => Err(Kept::Runs(node.clone())),
+        None => Ok(()),
+    }
+}
+
+fn held_elsewhere(cluster: &Cluster, address: &str) -> Kept {
+    if is_recovering(cluster) {
+        return Kept::BeingFreed;
+    }
+    node_at(cluster, address).map_or(Kept::Unknown, |node| Kept::HeldBy(node.name.clone()))
+}
+
+fn own_lock(vm: &VmRecord, volume: &VolumeId, guests: &GuestsHere) -> Verdict {
+    let needs_it_alone =
+        vm.domain.as_ref().is_ok_and(|domain| domain.own_volumes().any(|own| own == volume));
+    match guests.users.first() {
+        _ if guests.own => Verdict::InUse,
+        None => Verdict::Break,
+        Some(user) if needs_it_alone => Verdict::Keep(Kept::UsedBy(user.clone())),
+        // Shared, or only in a list that is older than the XML.
+        Some(_) => Verdict::Shared,
+    }
+}
+
+/// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node
+/// that is dead for certain, as far as the nodes' storage addresses are known.
+///
+/// Older daemons do not tell theirs. A lock from an address that no node has told is the victim's
+/// only if the victim is of that kind and nobody else of that kind may have the VM: a guest whose
+/// lock is broken loses its disk.
+fn is_of_the_dead(cluster: &Cluster, victim: &NodeName, vm: Uuid, address: &str) -> bool {
+    let told =
+        |node: &NodeRecord| node.daemon.as_ref().and_then(|note| note.storage_address.clone());
+    if let Some(owner) = node_at(cluster, address) {
+        return owner.name == *victim || owner.daemon_state == DaemonState::Fenced;
+    }
+    let Some(record) = cluster.vms.get(&vm) else { return false };
+    let nodes = || cluster.nodes.values().map(|node| &**node);
+    let mut silent =
+        nodes().filter(|node| told(node).is_none() && node.daemon_state != DaemonState::Fenced);
+    let victim_told = cluster.nodes.get(victim).is_none_or(|node| told(node).is_some());
+    !victim_told && !silent.any(|node| node.name != *victim && may_have(node, record))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::{Disk, DiskSource};
+    use crate::node::{DaemonNote, DomainState};
+    use crate::records;
+
+    const HERE: &str = "10.0.1.1";
+    const THERE: &str = "10.0.1.2";
+
+    fn volume() -> VolumeId {
+        VolumeId::parse("vms/web1").unwrap()
+    }
+
+    fn vm(state: VmState, shared: bool) -> VmRecord {
+        let mut vm = records::vm(1, state, Some("hv1"));
+        let mut domain = records::domain(vm.uuid);
+        domain.disks = vec![Disk {
+            source: DiskSource::Volume(volume()),
+            target: "sda".to_owned(),
+            bus: String::new(),
+            device: "disk".to_owned(),
+            shared,
+        }];
+        vm.domain = Ok(Arc::new(domain));
+        vm
+    }
+
+    fn node(name: &str, address: &str, state: DaemonState) -> NodeRecord {
+        let storage_address = Some(address.to_owned());
+        let note = DaemonNote { storage_address, ..DaemonNote::default() };
+        NodeRecord { daemon_state: state, daemon: Some(note), ..records::node(name) }
+    }
+
+    fn cluster(nodes: impl IntoIterator<Item = NodeRecord>) -> Cluster {
+        let nodes = nodes.into_iter().map(|node| (node.name.clone(), Arc::new(node))).collect();
+        let vm = vm(VmState::Stop, false);
+        Cluster { nodes, vms: [(vm.uuid, Arc::new(vm))].into(), ..Cluster::default() }
+    }
+
+    fn two() -> [NodeRecord; 2] {
+        [node("hv1", HERE, DaemonState::Run), node("hv2", THERE, DaemonState::Run)]
+    }
+
+    #[test]
+    fn a_node_breaks_locks_of_its_own_that_no_guest_has() {
+        let guests = |own: bool, users: &[&str]| {
+            Some(GuestsHere { own, users: users.iter().map(|user| (*user).to_owned()).collect() })
+        };
+        let used = |by: &str| Verdict::Keep(Kept::UsedBy(by.to_owned()));
+        for (address, shared, guests, expected) in [
+            (HERE, false, None, Verdict::AskGuests),
+            (HERE, false, guests(false, &[]), Verdict::Break),
+            (HERE, false, guests(true, &[]), Verdict::InUse),
+            (HERE, false, guests(true, &["web1", "db1"]), Verdict::InUse),
+            (HERE, false, guests(false, &["db1"]), used("db1")),
+            (HERE, true, guests(false, &["db1"]), Verdict::Shared),
+            (HERE, true, guests(false, &[]), Verdict::Break),
+            // Whose a lock is decides first: of another's, the guests here tell nothing.
+            (THERE, false, None, Verdict::Keep(Kept::HeldBy("hv2".into()))),
+            (THERE, false, guests(false, &[]), Verdict::Keep(Kept::HeldBy("hv2".into()))),
+            ("10.0.1.9", false, guests(false, &[]), Verdict::Keep(Kept::Unknown)),
+        ] {
+            let (vm, volume) = (vm(VmState::Start, shared), volume());
+            let by = Breaker::Node {
+                vm: &vm,
+                volume: &volume,
+                own_address: Some(HERE),
+                guests: guests.as_ref(),
+            };
+            assert_eq!(may_break(&cluster(two()), address, &by), expected, "{address} {guests:?}");
+        }
+        let (vm, volume, none) = (vm(VmState::Start, false), volume(), GuestsHere::default());
+        let nowhere =
+            Breaker::Node { vm: &vm, volume: &volume, own_address: None, guests: Some(&none) };
+        let kept = Verdict::Keep(Kept::HeldBy("hv1".into()));
+        assert_eq!(may_break(&cluster(two()), HERE, &nowhere), kept, "it has no address itself");
+        let [hv1, hv2] = two();
+        let domain_state = DomainState::FenceFlush;
+        let fenced = NodeRecord { daemon_state: DaemonState::Fenced, domain_state, ..hv2 };
+        let being_freed = Verdict::Keep(Kept::BeingFreed);
+        assert_eq!(may_break(&cluster([hv1, fenced]), THERE, &nowhere), being_freed);
+    }
+
+    #[test]
+    fn who_fences_breaks_locks_of_the_dead_while_they_are() {
+        let dead = node("hv2", THERE, DaemonState::Fenced);
+        for (now, address, expected) in [
+            (dead.clone(), THERE, Verdict::Break),
+            (dead.clone(), HERE, Verdict::Keep(Kept::Foreign)),
+            (dead.clone(), "10.0.1.9", Verdict::Keep(Kept::Foreign)),
+            (NodeRecord { keepalives: 7, ..dead.clone() }, THERE, Verdict::Keep(Kept::NotDead)),
+            (node("hv2", THERE, DaemonState::Run), THERE, Verdict::Keep(Kept::NotDead)),
+        ] {
+            let by = Breaker::Fencer { vm: Uuid::from_u128(1), victim: &dead };
+            let now = cluster([node("hv1", HERE, DaemonState::Run), now]);
+            assert_eq!(may_break(&now, address, &by), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn an_operator_breaks_any_lock_of_a_vm_that_is_off() {
+        use VmState::{Disable, Fail, Migrate, Mirror, Restart, Shutdown, Start, Stop};
+        for (state, is_off) in [
+            (Stop, true),
+            (Disable, true),
+            (Fail, true),
+            (Mirror, true),
+            (Start, false),
+            (Restart, false),
+            (Shutdown, false),
+            (Migrate, false),
+        ] {
+            let vm = vm(state.clone(), false);
+            let by = Breaker::Operator { vm: &vm, runs_on: None };
+            let not_off = Verdict::Keep(Kept::NotOff(state));
+            let expected = if is_off { Verdict::Break } else { not_off };
+            for address in [HERE, THERE, "10.0.1.9"] {
+                assert_eq!(may_break(&cluster(two()), address, &by), expected);
+            }
+        }
+        let vm = vm(Stop, false);
+        let by = |runs_on| Breaker::Operator { vm: &vm, runs_on };
+        let here = NodeName::new("hv1");
+        let runs = |node: &str| Verdict::Keep(Kept::Runs(node.into()));
+        assert_eq!(may_break(&cluster(two()), THERE, &by(Some(&here))), runs("hv1"));
+        let having = |running: bool, state: DaemonState| {
+            let [hv1, mut hv2] = two();
+            hv2.daemon_state = state;
+            let listed = if running { &mut hv2.running } else { &mut hv2.working_on };
+            listed.push(vm.uuid);
+            may_break(&cluster([hv1, hv2]), THERE, &by(None))
+        };
+        for running in [true, false] {
+            assert_eq!(having(running, DaemonState::Run), runs("hv2"));
+            for silent in [DaemonState::Dead, DaemonState::Stop, DaemonState::Fenced] {
+                assert_eq!(having(running, silent), Verdict::Break, "the operator has judged");
+            }
+        }
+    }
+}

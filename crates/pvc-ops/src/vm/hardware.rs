@@ -1,0 +1,260 @@
+//! Changing one part of a VM's hardware, and leaving the rest of its XML as it is.
+
+use std::sync::Arc;
+
+use pvc_domain::{Domain, DomainError, EditError, HardwareEdit, NewDisk, NewNic, WhichNics};
+use pvc_model::cluster::Cluster;
+use pvc_model::domain::{DiskSource, Nic, NicKind, bridge_of, drawn_mac};
+use pvc_model::network_core::CoreNet;
+use pvc_model::shown;
+use pvc_model::storage::{PoolName, VolumeId};
+use pvc_model::vm::VmRecord;
+use pvc_ports::{Random, Storage, StorageError, aside};
+use pvc_store::{ChangeError, Changes, Store};
+
+use super::define::{DefineRefusal, Hardware, Modified, check_nics};
+use crate::refusal::{Kind, Refusal, find_vm};
+
+/// What is to become of the hardware.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HardwareAsk {
+    pub change: HardwareChange,
+    /// Asks a started VM to restart, so that its guest has the change.
+    pub restart: bool,
+    /// Plugs it also into a network between the nodes.
+    pub force: bool,
+}
+
+/// A change of hardware, in an operator's words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HardwareChange {
+    /// In MiB.
+    Memory(u64),
+    /// How many, and as how many sockets, cores of each and threads of each; without that one
+    /// socket has them all as its cores.
+    Vcpus {
+        vcpus: u32,
+        topology: Option<(u32, u32, u32)>,
+    },
+    AddNic(NewCard),
+    RemoveNics(WhichNics),
+    AddDisk(NewDisk),
+    /// By its target (`sda`), its volume (`pool/volume`) or its file.
+    RemoveDisk(String),
+}
+
+/// A network interface to add.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewCard {
+    /// The VNI or the description of a network, the name of one that every cluster has, or with
+    /// `sriov` a VF.
+    pub network: String,
+    pub sriov: Option<SriovMode>,
+    /// A random one is drawn without it.
+    pub mac: Option<String>,
+    pub model: String,
+}
+
+/// How a guest is given a VF.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SriovMode {
+    /// The function itself.
+    Hostdev,
+    /// Through a macvtap device.
+    Macvtap,
+}
+
+/// Hardware that was changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    pub modified: Modified,
+    /// The elements of the devices that came or went: what a running guest has to be given, or to
+    /// lose.
+    pub devices: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HardwareRefusal {
+    /// As of any other definition.
+    #[error(transparent)]
+    Define(#[from] DefineRefusal),
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    #[error("the stored definition of VM `{vm}`")]
+    Unreadable { vm: String, source: DomainError },
+    #[error("no network `{network}` in the cluster")]
+    NoNetwork { network: String },
+    #[error("there is no pool `{pool}`")]
+    NoPool { pool: PoolName },
+    #[error("no volume `{volume}`")]
+    NoVolume { volume: VolumeId },
+    /// Whether there is such a volume cannot be told.
+    #[error("{0}")]
+    Storage(String),
+}
+
+impl Refusal for HardwareRefusal {
+    fn kind(&self) -> Kind {
+        match self {
+            HardwareRefusal::Define(refusal) => refusal.kind(),
+            HardwareRefusal::NoNetwork { .. } | HardwareRefusal::NoVolume { .. } => Kind::NotFound,
+            HardwareRefusal::Edit(_)
+            | HardwareRefusal::Unreadable { .. }
+            | HardwareRefusal::NoPool { .. } => Kind::Invalid,
+            HardwareRefusal::Storage(_) => Kind::Unavailable,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            HardwareRefusal::Define(refusal) => return refusal.hint(),
+            HardwareRefusal::Edit(error) => error.hint()?,
+            HardwareRefusal::Unreadable { source, .. } => source.hint()?,
+            HardwareRefusal::NoNetwork { .. } => {
+                "`pvc network list` shows the networks; `upstream`, `cluster` and `storage` always \
+                 exist"
+            }
+            HardwareRefusal::NoVolume { .. } => {
+                "create it first, on a node: `pvcd volume create POOL/VOLUME SIZE`"
+            }
+            HardwareRefusal::NoPool { .. } | HardwareRefusal::Storage(_) => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// Changes the hardware of VM `vm` in its record. A guest that runs is as it was until its next
+/// start, or until [`Changed::devices`] are attached to it or detached from it.
+///
+/// `near` is asked for a volume that no record tells of: on a machine alone, the volumes are what
+/// its storage has.
+pub async fn change_hardware(
+    store: &Store,
+    random: &dyn Random,
+    near: Option<&dyn Storage>,
+    vm: &str,
+    ask: &HardwareAsk,
+) -> Result<Changed, ChangeError<HardwareRefusal>> {
+    let view = store.view();
+    let record = find_vm(&view, vm).map_err(|why| refused(DefineRefusal::from(why)))?.clone();
+    if let HardwareChange::AddDisk(NewDisk { source: DiskSource::Volume(volume), .. }) = &ask.change
+    {
+        check_volume(&view, near, volume).await.map_err(ChangeError::Refused)?;
+    }
+    let edit = resolve(&view, &record, random, ask).map_err(ChangeError::Refused)?;
+    let (present, wanted) = (record.clone(), edit.clone());
+    let edited = aside(move || Edited::of(&present, &wanted)).await;
+    let mut edited = edited.map_err(ChangeError::Refused)?;
+    store
+        .change(|cluster| {
+            let present = find_vm(cluster, vm).map_err(DefineRefusal::from)?;
+            if present.xml != edited.from {
+                // Somebody else has changed it meanwhile: this is changed in what is there now.
+                edited = Edited::of(present, &edit)?;
+            }
+            let (changes, modified): (Changes, Modified) =
+                edited.hardware.replace(cluster, vm, ask.restart, ask.force)?;
+            Ok((changes, Changed { modified, devices: edited.devices.clone() }))
+        })
+        .await
+}
+
+fn refused(why: impl Into<HardwareRefusal>) -> ChangeError<HardwareRefusal> {
+    ChangeError::Refused(why.into())
+}
+
+/// Hardware with the change in it.
+struct Edited {
+    /// What it was made from.
+    from: Arc<str>,
+    hardware: Hardware,
+    devices: Vec<String>,
+}
+
+impl Edited {
+    fn of(record: &VmRecord, edit: &HardwareEdit) -> Result<Self, HardwareRefusal> {
+        let mut domain = Domain::parse(&record.xml)
+            .map_err(|source| HardwareRefusal::Unreadable { vm: record.name.clone(), source })?;
+        let devices = domain.edit(edit)?;
+        let hardware = Hardware::read(domain.as_str())?;
+        Ok(Edited { from: record.xml.clone(), hardware, devices })
+    }
+}
+
+/// The change as an edit of the XML.
+fn resolve(
+    cluster: &Cluster,
+    record: &VmRecord,
+    random: &dyn Random,
+    ask: &HardwareAsk,
+) -> Result<HardwareEdit, HardwareRefusal> {
+    Ok(match ask.change.clone() {
+        HardwareChange::Memory(mib) => HardwareEdit::Memory(mib),
+        HardwareChange::Vcpus { vcpus, topology } => HardwareEdit::Vcpus { vcpus, topology },
+        HardwareChange::AddNic(card) => {
+            HardwareEdit::AddNic(nic(cluster, record, random, card, ask.force)?)
+        }
+        HardwareChange::RemoveNics(which) => HardwareEdit::RemoveNics(which),
+        HardwareChange::AddDisk(disk) => HardwareEdit::AddDisk(disk),
+        HardwareChange::RemoveDisk(which) => HardwareEdit::RemoveDisk(which),
+    })
+}
+
+fn nic(
+    cluster: &Cluster,
+    record: &VmRecord,
+    random: &dyn Random,
+    card: NewCard,
+    force: bool,
+) -> Result<NewNic, HardwareRefusal> {
+    let NewCard { network, sriov, mac, model } = card;
+    let kind = match sriov {
+        Some(SriovMode::Hostdev) => NicKind::Hostdev(network),
+        Some(SriovMode::Macvtap) => NicKind::Direct(network),
+        None => NicKind::Bridge(bridge(cluster, &network)?),
+    };
+    let mac = mac.unwrap_or_else(|| {
+        let [one, two, three, ..] = random.next_u64().to_be_bytes();
+        drawn_mac([one, two, three])
+    });
+    // Before it is built: nothing is known of a function that would be refused.
+    let known = record.domain.as_ref().map_or(&[][..], |domain| &domain.nics);
+    let new = Nic { kind, mac, model, target: None };
+    check_nics(known, std::slice::from_ref(&new), force).map_err(DefineRefusal::from)?;
+    Ok(NewNic { kind: new.kind, mac: new.mac, model: new.model, pci: None })
+}
+
+/// The bridge of a network that there is.
+fn bridge(cluster: &Cluster, network: &str) -> Result<String, HardwareRefusal> {
+    if CoreNet::named(network).is_some() {
+        return Ok(bridge_of(network));
+    }
+    match cluster.network(network) {
+        Some(record) => Ok(bridge_of(&record.vni)),
+        None => Err(HardwareRefusal::NoNetwork { network: shown(network) }),
+    }
+}
+
+async fn check_volume(
+    cluster: &Cluster,
+    near: Option<&dyn Storage>,
+    volume: &VolumeId,
+) -> Result<(), HardwareRefusal> {
+    if cluster.volumes.contains_key(volume) {
+        return Ok(());
+    }
+    match near {
+        None => {}
+        Some(storage) => match storage.volume(volume).await {
+            Ok(_) => return Ok(()),
+            Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => {}
+            Err(error) => {
+                return Err(HardwareRefusal::Storage(pvc_model::with_causes(&error)));
+            }
+        },
+    }
+    if !cluster.pools.contains_key(&volume.pool) {
+        return Err(HardwareRefusal::NoPool { pool: volume.pool.clone() });
+    }
+    Err(HardwareRefusal::NoVolume { volume: volume.clone() })
+}
