@@ -1,6 +1,6 @@
 //! House rules for words: how doc comments begin, and how long lines are. See docs/dev/words.md.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,9 +18,6 @@ const BEGINNINGS: [&str; 12] =
 /// Number of characters that a line may have.
 const COLUMNS: usize = 100;
 
-/// Findings of the crates that are not done yet: doc comments, and lines. No others may be added.
-const UNDONE: &[(&str, usize, usize)] = &[("crates/pvc-store", 106, 10)];
-
 /// Findings in one source file, each with the number of its line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Findings {
@@ -28,45 +25,29 @@ struct Findings {
     long_lines: Vec<(usize, usize)>,
 }
 
-/// Checks every source file, and prints what it finds in crates that are done.
+/// Checks every source file, and prints what it finds.
 ///
 /// # Errors
 /// If a doc comment begins without its subject, or a line is too long.
 pub fn run() -> Result<()> {
-    let mut crates: BTreeMap<String, Vec<(PathBuf, Findings)>> = BTreeMap::new();
+    let mut bad = 0;
     for folder in FOLDERS {
         for path in sources(&run::top().join(folder))? {
             let text = fs::read_to_string(&path)
                 .with_context(|| format!("cannot read `{}`", path.display()))?;
-            let path = path.strip_prefix(run::top()).expect("it is below the top").to_owned();
-            crates.entry(crate_of(&path)).or_default().push((path, findings(&text)));
-        }
-    }
-    let mut bad = 0;
-    for (name, files) in crates {
-        let beginnings: usize = files.iter().map(|(_, found)| found.beginnings.len()).sum();
-        let long_lines: usize = files.iter().map(|(_, found)| found.long_lines.len()).sum();
-        let undone = UNDONE.iter().find(|(undone, ..)| *undone == name);
-        let (_, most_beginnings, most_lines) = undone.copied().unwrap_or(("", 0, 0));
-        if beginnings > most_beginnings {
-            bad += beginnings - most_beginnings;
-            for (path, found) in &files {
-                for (line, word) in &found.beginnings {
-                    println!("{}:{line}: a doc comment begins with `{word}`", path.display());
-                }
+            let path = path.strip_prefix(run::top()).expect("it is below the top");
+            let found = findings(&text);
+            for (line, word) in &found.beginnings {
+                println!("{}:{line}: a doc comment begins with `{word}`", path.display());
             }
-        }
-        if long_lines > most_lines {
-            bad += long_lines - most_lines;
-            for (path, found) in &files {
-                for (line, columns) in &found.long_lines {
-                    println!("{}:{line}: has {columns} columns", path.display());
-                }
+            for (line, columns) in &found.long_lines {
+                println!("{}:{line}: has {columns} columns", path.display());
             }
+            bad += found.beginnings.len() + found.long_lines.len();
         }
     }
     if bad > 0 {
-        bail!("{bad} findings are new: see docs/dev/words.md");
+        bail!("{bad} findings: see docs/dev/words.md");
     }
     Ok(())
 }
@@ -88,13 +69,6 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
-}
-
-/// Folder of the crate of a source file: one of two parts, or `bench` or `xtask`.
-fn crate_of(path: &Path) -> String {
-    let is_alone = path.starts_with("bench") || path.starts_with("xtask");
-    let folder: PathBuf = path.iter().take(if is_alone { 1 } else { 2 }).collect();
-    folder.display().to_string()
 }
 
 fn findings(text: &str) -> Findings {
@@ -228,14 +202,5 @@ mod tests {
              // r\"\n/* r\" */ {long}\n"
         );
         assert_eq!(lines_of_raw_strings(&code), BTreeSet::from([2]));
-    }
-
-    #[test]
-    fn a_file_belongs_to_the_crate_of_its_folder() {
-        let name = |path: &str| crate_of(Path::new(path));
-        assert_eq!(name("crates/pvc-model/src/vm/plan.rs"), "crates/pvc-model");
-        assert_eq!(name("bin/pvc/tests/session/main.rs"), "bin/pvc");
-        assert_eq!(name("tests/lab/src/lib.rs"), "tests/lab");
-        assert_eq!(name("xtask/src/main.rs"), "xtask");
     }
 }

@@ -1,5 +1,5 @@
-//! Who may read and write the records: anybody who reaches the tree, or those alone who know its
-//! password.
+//! The access to the records: anybody who reaches the tree may read and write them, or those alone
+//! who know its password.
 //!
 //! The access of the root is what is wanted of all. Whatever a client creates is for those who may
 //! use the root; so the root is changed first, and then what is there already, twice: in between,
@@ -24,16 +24,16 @@ use crate::store::{Store, flat};
 /// After this time every client that reaches the tree creates by what the root says now.
 const NOTICED: Duration = Duration::from_secs(8);
 
-/// How many keys are asked for or changed at once.
+/// Number of keys that are asked for or changed at once.
 const AT_ONCE: usize = 64;
 
 /// How often in a row the keys are made alike the root, which somebody changes meanwhile.
 const ROUNDS: u32 = 5;
 
-/// Who may use what is recorded.
+/// Access to what is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Protection {
-    /// Who may use the root, and what is created from now on.
+    /// Access to the root, and to what is created from now on.
     pub access: AccessList,
     /// Keys that anybody may use.
     pub open: usize,
@@ -45,7 +45,7 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// How many keys are not for these alone.
+    /// Number of keys that are not for these alone.
     fn differing(&self, access: Access) -> usize {
         self.others.len()
             + match access {
@@ -55,7 +55,7 @@ impl Protection {
     }
 }
 
-/// What is known of a node's password for the tree.
+/// Knowledge of a node's password for the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KnownPassword {
     /// The one that we know.
@@ -71,7 +71,7 @@ impl Store {
         self.tree.access_control().is_some()
     }
 
-    /// Who may use what is recorded; other programs' subtrees are not counted.
+    /// Returns the access to what is recorded; other programs' subtrees are not counted.
     ///
     /// # Errors
     /// [`StoreError::NoPassword`] if this client knows none.
@@ -119,7 +119,7 @@ impl Store {
         }
     }
 
-    /// Makes alike the root what is not, and returns how many keys that were. Nothing, if this
+    /// Makes alike the root what is not, and returns the number of such keys. Nothing, if this
     /// client knows no password.
     pub async fn repair_protection(&self) -> Result<usize, StoreError> {
         match self.control() {
@@ -216,7 +216,8 @@ impl Store {
         Ok(control.set_access(&path, Access::Members).await?)
     }
 
-    /// What the daemons of all nodes have proven that they know, as we know a password ourselves.
+    /// Returns for each node which password its daemon has proven to know: ours, another, or none
+    /// that we know of.
     ///
     /// # Errors
     /// [`StoreError::NoPassword`] if this client knows none.

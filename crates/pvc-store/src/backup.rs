@@ -12,10 +12,10 @@ use crate::records::{self, cluster, node};
 use crate::schema::SCHEMA_VERSION;
 use crate::store::{Store, chunks, flat, paths_of};
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
-    /// How many keys were written.
+    /// Number of keys that were written.
     pub keys: usize,
     /// Nodes with a BMC whose password neither the dump nor the store has: nobody can fence them
     /// until their daemons have written it.
@@ -68,9 +68,10 @@ impl Store {
         Ok(Restored { keys: dump.len(), unfenceable: self.with_raw(node::unfenceable) })
     }
 
-    /// As [`restore`](Store::restore), for an empty tree that is to take the place of a lost one.
-    /// What nodes said of themselves is left out, although nothing else stands in its place: nobody
-    /// knows how old it is. Each of its keys is there and says nothing, as in a new record.
+    /// Restores as [`restore`](Store::restore) does, for an empty tree that is to take the place of
+    /// a lost one. What nodes said of themselves is left out, although nothing else stands in its
+    /// place: nobody knows how old it is. Each of its keys is there and says nothing, as in a new
+    /// record.
     pub async fn recover(
         &self,
         mut dump: BTreeMap<String, String>,

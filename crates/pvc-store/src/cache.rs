@@ -1,4 +1,5 @@
-//! The cache: the whole tree, or the part of it that holds the jobs, in memory, fed by watches, so that a read costs no request.
+//! The cache: the whole tree, or the part of it that holds the jobs, in memory, fed by watches, so
+//! that a read costs no request.
 //!
 //! One task owns it. Events only say that something changed; the task reads what it is now, decodes
 //! the records concerned into a copy and puts that in the place of the view: nobody who reads waits
@@ -32,14 +33,14 @@ use crate::raw::{Batch, Raw, RawNode};
 use crate::records::{self, PLACE, Show, Subject};
 use crate::scope::Scope;
 
-/// How long the cache waits before it tries again to read a tree that cannot be reached.
+/// Time until the cache tries again to read a tree that cannot be reached.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How long the cache waits after a change: one change of many keys, or two that follow each
+/// Time that the cache waits after a change: one change of many keys, or two that follow each
 /// other, are announced key by key and read in one request.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// How long a change that nobody acts on may stay unread, to share a request with what comes next:
+/// Time that a change that nobody acts on may stay unread, to share a request with what comes next:
 /// a keepalive's stamp is followed by its figures.
 const TIME_LIMIT: Duration = Duration::from_millis(200);
 
@@ -47,20 +48,20 @@ const TIME_LIMIT: Duration = Duration::from_millis(200);
 /// longer.
 const ROUNDS: u32 = 20;
 
-/// How long it does so. Where each answer takes seconds, as from a ZooKeeper server that lags, the
-/// view would be minutes old.
+/// Time in which the cache goes on reading what has changed while it read. Where each answer takes
+/// seconds, as from a ZooKeeper server that lags, the view would be minutes old.
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 
-/// So many bytes are decoded where they were read; more is decoded aside, where it keeps no other
-/// task of this process from its turn. Decoding takes a few milliseconds for each 64 KiB of XML.
+/// Largest number of bytes that are decoded where they were read; more is decoded aside, where it
+/// keeps no other task of this process from its turn. Decoding takes a few milliseconds for each
+/// 64 KiB of XML.
 const ASIDE: usize = 128 << 10;
 
 /// The number of keys of [lists](records::is_of_list) that are read at one time, beside all else
 /// that has changed.
 const LISTED: usize = 2_000;
 
-/// What the cache shows: the tree as bytes and as records, both of one moment. A copy costs
-/// little.
+/// The shown tree, as bytes and as records, both of one moment. A copy costs little.
 #[derive(Clone, Default)]
 pub(crate) struct State {
     pub raw: Raw,
@@ -97,8 +98,8 @@ pub(crate) enum Ask {
     Refresh { paths: Vec<String>, done: oneshot::Sender<Result<(), TreeError>> },
 }
 
-/// Who is told when the view shows what was read of these paths, or of all if there are none, up
-/// to a reading.
+/// A caller who is told when the view shows what was read of these paths, or of all if there are
+/// none, up to a reading.
 struct Waiting {
     paths: Vec<String>,
     reading: u64,
@@ -110,7 +111,7 @@ struct Waiting {
 /// Records that are decoded aside. `None` for those that keep their last good reading.
 type Decoded = Vec<Option<Show>>;
 
-/// What is done before records are decoded aside, with them: nothing, but in tests.
+/// Action before records are decoded aside, with them: nothing, but in tests.
 pub(crate) type BeforeAside = Arc<dyn Fn(&[Subject]) + Send + Sync>;
 
 pub(crate) struct Cache {
@@ -133,15 +134,15 @@ pub(crate) struct Cache {
     due: Option<Duration>,
     /// How often something was read and is shown, or will be.
     readings: u64,
-    /// What was read and is decoded aside in its turn.
+    /// Groups that were read and are decoded aside in their turn.
     queue: Queue,
-    /// What is decoded aside just now, and the task that does it.
+    /// Groups that are decoded aside just now, and the task that does it.
     decoding: Option<(Arc<Vec<Group>>, JoinHandle<Decoded>)>,
     before_aside: BeforeAside,
     waiting: Vec<Waiting>,
 }
 
-/// What a started cache gives to the store.
+/// Parts of a started cache that the store gets.
 pub(crate) struct Shared {
     pub shown: Shown,
     pub revision: watch::Receiver<u64>,
@@ -526,7 +527,7 @@ impl Cache {
     }
 }
 
-/// What was decoded aside, once it is; never, if nothing is being decoded.
+/// Waits for what is decoded aside; for ever, if nothing is being decoded.
 async fn decoded(decoding: &mut Option<(Arc<Vec<Group>>, JoinHandle<Decoded>)>) -> Decoded {
     let Some((_, work)) = decoding else { return std::future::pending().await };
     match work.await {
@@ -582,14 +583,14 @@ async fn by_size<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + Send
     if size <= ASIDE { work() } else { aside(work).await }
 }
 
-/// How many bytes of values there are.
+/// Number of bytes of all values.
 fn size_of(raw: &Raw) -> usize {
     let mut size = 0;
     raw.each(|_, node| size += node.data.as_bytes().len());
     size
 }
 
-/// How many nodes are read before what was read is put away.
+/// Number of nodes that are read before what was read is put away.
 const PIECE: usize = 2_000;
 
 /// Reads what of the tree is in `scope`, level by level, but for what belongs to others.
@@ -678,7 +679,7 @@ mod tests {
     const OTHER: Uuid = Uuid::from_u128(2);
     const DEAR: Uuid = Uuid::from_u128(3);
 
-    /// Where whatever is decoded aside is held up while it is shut.
+    /// A gate that holds up whatever is decoded aside while it is shut.
     #[derive(Default)]
     struct Gate {
         state: Mutex<(bool, Vec<Vec<Subject>>)>,
@@ -769,7 +770,7 @@ mod tests {
         )
     }
 
-    /// As much XML as is taken, nearly, with nearly as many elements.
+    /// Makes nearly as much XML as is taken, with nearly as many elements.
     fn dear_xml(uuid: Uuid) -> String {
         let interface = |number| {
             format!(

@@ -1,5 +1,5 @@
-//! What can be written, in the words of the model, and which [kind of record](crate::records)
-//! writes it.
+//! The changes that can be written, in the words of the model, and which [kind of
+//! record](crate::records) writes each.
 
 use pvc_model::fault::FaultRecord;
 use pvc_model::fence::FenceNote;
@@ -132,7 +132,7 @@ impl Change {
     }
 }
 
-/// What must not have changed since the view that a decision was taken on.
+/// A part of the tree that must not have changed since the view that a decision was taken on.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Expect {
     /// The set of VM names. Two definitions or renames that run at once exclude each other by it.
@@ -144,21 +144,21 @@ pub enum Expect {
     /// The nodes that the VM may be placed on.
     VmNodeLimit(Uuid),
     Primary,
-    /// That some worker holds the job.
+    /// The claim that some worker has on the job.
     JobClaim(JobId),
-    /// How far the job is. Every worker that takes a job over records that first, so whoever had it
-    /// before writes nothing any more that expects this.
+    /// The progress of the job. Every worker that takes a job over records that first, so whoever
+    /// had it before writes nothing any more that expects this.
     JobProgress(JobId),
     NodeDaemon(NodeName),
     NodeDomain(NodeName),
-    /// Where VMs were placed: of two who choose nodes at once, one chooses again and sees the
-    /// other's choice.
+    /// The places that VMs were given: of two who choose nodes at once, one chooses again and sees
+    /// the other's choice.
     Placements,
 }
 
 impl Expect {
     /// # Errors
-    /// What is expected not to change was not there.
+    /// If a part that is expected not to change was not there.
     pub(crate) fn check(&self, draft: &mut Draft<'_>) -> Result<(), StoreError> {
         match self {
             Expect::VmNames => vm::expect_names(draft),
@@ -186,7 +186,7 @@ pub enum Report {
     WorkingOn(NodeName, Vec<Uuid>),
     /// JSON text by interface.
     NetworkStats(NodeName, String),
-    /// What the daemon says of itself, and of what its guests run with, if that is known.
+    /// The daemon's note on itself, and that on what its guests run with, if that is known.
     Daemon(NodeName, DaemonNote, Option<HypervisorNote>),
     /// How the node is fenced; written by who holds the fence lock.
     Fence(NodeName, FenceNote),

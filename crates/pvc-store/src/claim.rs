@@ -1,4 +1,4 @@
-//! Which worker has a job: an ephemeral key of the job's record.
+//! The worker that has a job: an ephemeral key of the job's record.
 
 use std::time::Duration;
 

@@ -16,9 +16,10 @@ use crate::records::Keys;
 pub(crate) struct Draft<'a> {
     raw: &'a Raw,
     ops: Vec<Op>,
-    /// Where in `ops` a path is created or set: the last value given counts, a path appears once.
+    /// Index in `ops` at which a path is created or set: the last value given counts, a path
+    /// appears once.
     written: BTreeMap<String, usize>,
-    /// What is checked already.
+    /// Paths that are checked already.
     checked: BTreeSet<String>,
 }
 
@@ -65,7 +66,7 @@ impl<'a> Draft<'a> {
         self.put(path.to_owned(), Bytes::new());
     }
 
-    /// As `put`, with missing parents.
+    /// Writes `path` as `put` does, and creates missing parents.
     pub fn put_deep(&mut self, path: String, data: impl Into<Bytes>) {
         self.ensure(keys::parent(&path));
         self.put(path, data);
@@ -76,7 +77,7 @@ impl<'a> Draft<'a> {
         self.delete_as_seen(path, &[]);
     }
 
-    /// As [`delete`](Self::delete); the versions of these below it are checked, too.
+    /// Deletes as [`delete`](Self::delete) does; the versions of these below it are checked, too.
     pub fn delete_as_seen(&mut self, path: &str, checked: &[&str]) {
         for below in self.raw.subtree(path).into_iter().rev() {
             let is_checked = below == path || checked.contains(&below.as_str());

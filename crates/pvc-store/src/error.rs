@@ -1,4 +1,4 @@
-//! What can go wrong with the store.
+//! The errors of the store.
 
 use pvc_ports::TreeError;
 
@@ -34,7 +34,7 @@ pub enum StoreError {
                                                           `{path}`")).unwrap_or_default())]
     AccessDiffers {
         keys: usize,
-        /// One that is for others alone, or for them as well: those who know an earlier password.
+        /// A key that is for others alone, or for them as well: those who know an earlier password.
         such: Option<String>,
     },
     #[error("the record is larger than the store takes: {size} bytes, at most {limit} are allowed")]
@@ -42,7 +42,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What to do about it.
+    /// Returns advice on what to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             StoreError::NotInitialized => Some(
@@ -63,9 +63,11 @@ impl StoreError {
                     .to_owned(),
             ),
             StoreError::AlreadyInitialized => Some("say `--overwrite` to destroy it".to_owned()),
-            StoreError::Tree(TreeError::Unreachable { .. } | TreeError::SessionExpired | TreeError::OutcomeUnknown) => {
-                Some("is a majority of the coordinators' ZooKeeper servers running?".to_owned())
-            }
+            StoreError::Tree(
+                TreeError::Unreachable { .. }
+                | TreeError::SessionExpired
+                | TreeError::OutcomeUnknown,
+            ) => Some("is a majority of the coordinators' ZooKeeper servers running?".to_owned()),
             StoreError::NoPassword => Some(
                 "set `database.zookeeper.password` in the configuration of every node, and restart \
                  PVC's daemons there; \
@@ -101,7 +103,7 @@ impl StoreError {
     }
 }
 
-/// Why a change was not made.
+/// Reason why a change was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError<E> {
     /// The decision itself said no.
@@ -120,7 +122,7 @@ impl<E> From<TreeError> for ChangeError<E> {
     }
 }
 
-/// Why a dump was not restored. Nothing was written unless it says so.
+/// Reason why a dump was not restored. Nothing was written unless it says so.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error("the dump is of schema version `{found}`, this cluster has version {expected}")]
@@ -151,7 +153,7 @@ impl RestoreError {
     }
 }
 
-/// As much of a key as can be shown.
+/// Returns as much of a key as can be shown.
 fn beginning(key: &str) -> &str {
     &key[..key.floor_char_boundary(200)]
 }

@@ -1,4 +1,4 @@
-//! What changed, in order, with a cursor to continue from.
+//! The events: changes in order, with a cursor to continue from.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use pvc_model::storage::VolumeId;
 use pvc_model::{NodeName, Uuid};
 use tokio::sync::watch;
 
-/// How many events are kept for those who come back with a cursor.
+/// Number of events that are kept for those who come back with a cursor.
 const KEPT: usize = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ struct Kept {
     forgotten: u64,
 }
 
-/// Where events are kept; the cache writes, feeds read.
+/// The kept events; the cache writes them, feeds read them.
 #[derive(Debug, Clone)]
 pub(crate) struct Feed {
     kept: Arc<Mutex<Kept>>,
@@ -93,7 +93,7 @@ impl Feed {
     }
 }
 
-/// One reader's place in the feed.
+/// Place of a reader in the feed.
 #[derive(Debug)]
 pub struct EventFeed {
     feed: Feed,

@@ -1,4 +1,4 @@
-//! What has to be shown together, and what may be shown before something else.
+//! Groups of keys that have to be shown together, and their order: some may be shown before others.
 //!
 //! One change of the tree writes several keys, and whoever decides on the new version of one of
 //! them must have seen what the change did to the others. So of what was read at one time, whatever
@@ -18,11 +18,11 @@ use pvc_model::cluster::Cluster;
 use crate::raw::{Batch, Raw, RawNode};
 use crate::records::{PLACE, Subject};
 
-/// So much is decoded and shown at one time of what waits for its turn, if it is no single group: a
-/// few milliseconds' worth.
+/// Largest number of bytes that are decoded and shown at one time of what waits for its turn, if it
+/// is no single group: a few milliseconds' worth.
 const PIECE: usize = 512 << 10;
 
-/// What is shown as a whole: a record, or a key that belongs to none.
+/// A part that is shown as a whole: a record, or a key that belongs to none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Record(Subject),
@@ -40,7 +40,7 @@ impl Part {
 pub(crate) struct Group {
     parts: BTreeSet<Part>,
     pub read: Batch,
-    /// About how many bytes it takes to show it.
+    /// Approximate number of bytes that it takes to show it.
     pub weight: usize,
     /// The number of the earliest reading of which something is in it.
     since: u64,
@@ -92,7 +92,7 @@ fn written(shown: Option<&RawNode>, read: Option<&RawNode>) -> Option<(i64, i64)
     }
 }
 
-/// Which of so many belong to one another.
+/// Numbers from 0 on, joined into sets of those that belong to one another.
 struct Joined(Vec<usize>);
 
 impl Joined {
@@ -157,7 +157,7 @@ pub(crate) fn groups(read: Batch, raw: &Raw, view: &Cluster, number: u64) -> Vec
     groups
 }
 
-/// What was read and is not shown yet, in the order in which it will be.
+/// Groups that were read and are not shown yet, in the order in which they will be.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     waiting: VecDeque<Group>,
@@ -182,7 +182,8 @@ impl Queue {
         self.waiting.insert(place.min(self.waiting.len()), group);
     }
 
-    /// What has its turn: one group, or several that are no more work together than one piece.
+    /// Takes what has its turn: one group, or several that are no more work together than one
+    /// piece.
     pub fn next(&mut self) -> Vec<Group> {
         let mut weight = 0;
         let mut next = Vec::new();
@@ -229,8 +230,8 @@ mod tests {
     const B: &str = "/faults/b/status";
     const C: &str = "/faults/c/status";
 
-    /// Which paths are shown together, of those that were shown as the first and read as the
-    /// second.
+    /// Returns which paths are shown together, of those that were shown as the first and read as
+    /// the second.
     fn together(paths: &[(&str, Option<RawNode>, Option<RawNode>)]) -> Vec<Vec<String>> {
         let (mut raw, mut read) = (Raw::default(), Batch::new());
         for (path, shown, now) in paths {

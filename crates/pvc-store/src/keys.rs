@@ -1,4 +1,4 @@
-//! What the keys of all kinds have in common.
+//! Properties that the keys of all kinds have in common.
 
 /// Subtrees of other programs: never read, written, backed up or wiped.
 const OTHERS: &[&str] = &["/zookeeper", "/patroni"];

@@ -1,5 +1,5 @@
-//! How long a role may work on a view of the store. The binaries and the simulation ask here, so
-//! that a program ends for the same reasons in both.
+//! The time that a role may work on a view of the store. The binaries and the simulation ask here,
+//! so that a program ends for the same reasons in both.
 
 use crate::Store;
 

@@ -31,8 +31,8 @@ use crate::error::StoreError;
 /// The queue is looked at again at least this often while waiting, should the tree fail to tell.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// How long a contender stays away that made room for a stuck reader: long enough for the reader to
-/// look at the queue, short enough to be back before the reader queues again.
+/// Time that a contender stays away that made room for a stuck reader: long enough for the reader
+/// to look at the queue, short enough to be back before the reader queues again.
 const STEP_ASIDE: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl std::fmt::Display for LockKind {
     }
 }
 
-/// What a child's name says, if it is a contender's.
+/// The name of a child that is a contender, in its parts.
 #[derive(Debug, PartialEq, Eq)]
 struct Contender<'a> {
     marker: &'a str,
@@ -92,16 +92,16 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// What a contender finds when it looks at the queue.
+/// Position of a contender in the queue, as it finds it.
 #[derive(Debug, PartialEq, Eq)]
 enum Position<'a> {
     First,
-    /// It waits for this one, the nearest before it; `readers_only`: and for no writer at all.
+    /// Waits for `nearest`, the nearest before it; `readers_only`: and for no writer at all.
     Behind {
         nearest: &'a str,
         readers_only: bool,
     },
-    /// It is not in the queue any more: the session it belonged to is over.
+    /// No place in the queue any more: the session it belonged to is over.
     Gone,
 }
 
@@ -369,7 +369,7 @@ enum Turn {
     Stalled,
 }
 
-/// One attempt to get a place in a queue.
+/// An attempt to get a place in a queue.
 struct Entry {
     tree: Arc<dyn Tree>,
     clock: Arc<dyn Clock>,

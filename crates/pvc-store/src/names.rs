@@ -13,7 +13,8 @@ use std::sync::Arc;
 /// each, costs about as much as to decode a short record.
 const FULL: usize = 128;
 
-/// What has fewer is joined with its neighbour, if both fit into three quarters of one.
+/// Number of entries or parts below which they are joined with their neighbour's, if both fit into
+/// three quarters of one.
 const SMALL: usize = FULL / 4;
 
 type Part<V> = (Arc<str>, Arc<Names<V>>);
@@ -38,7 +39,7 @@ impl<V> Default for Names<V> {
 }
 
 impl<V> Inner<V> {
-    /// Which part has the name, if any has.
+    /// Index of the part that has the name, if any has.
     fn place(&self, name: &str) -> usize {
         self.0.partition_point(|(first, _)| **first <= *name).saturating_sub(1)
     }
@@ -85,7 +86,7 @@ impl<V> Names<V> {
         }
     }
 
-    /// How many entries there are. Looks at every leaf, at no entry.
+    /// Number of entries. Looks at every leaf, at no entry.
     pub fn len(&self) -> usize {
         match self {
             Names::Leaf(entries) => entries.len(),
@@ -97,7 +98,7 @@ impl<V> Names<V> {
         self.width() == 0
     }
 
-    /// How many entries or parts there are at the top.
+    /// Number of entries or parts at the top.
     fn width(&self) -> usize {
         match self {
             Names::Leaf(entries) => entries.len(),
@@ -111,7 +112,8 @@ impl<V> Names<V> {
 }
 
 impl<V: Clone> Names<V> {
-    /// What `name` has. Copies what is shared on the way to it, so it is for who changes it.
+    /// Returns the value of `name`. Copies what is shared on the way to it, so it is for who
+    /// changes it.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut V> {
         match self {
             Names::Leaf(entries) => find(entries, name).ok().map(|at| &mut entries[at].1),
@@ -122,7 +124,7 @@ impl<V: Clone> Names<V> {
         }
     }
 
-    /// What `name` has, to be changed; what `new` says if it had nothing.
+    /// Returns the value of `name`, to be changed; adds what `new` gives if it had none.
     pub fn get_or_insert(&mut self, name: &str, new: impl FnOnce() -> (Arc<str>, V)) -> &mut V {
         if self.get(name).is_none() {
             let (name, value) = new();
@@ -341,7 +343,7 @@ mod tests {
         static COPIES: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// What counts how often it is copied.
+    /// A value that counts how often it is copied.
     #[derive(Debug, Default)]
     struct Counted;
 

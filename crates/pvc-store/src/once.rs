@@ -1,9 +1,9 @@
-//! What is said once in the log, however often it is seen.
+//! Messages that are said once in the log, however often their cause is seen.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// So many different things are said; of more than that nothing would be read.
+/// Largest number of different messages that are said; of more than that nothing would be read.
 const MOST: usize = 1_000;
 
 /// Whether `what` is to be said now: nobody has said it since this process began.

@@ -1,4 +1,4 @@
-//! How long the tree has not been reached.
+//! Time for which the tree has not been reached.
 
 use std::sync::Arc;
 use std::time::Duration;

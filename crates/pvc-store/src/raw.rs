@@ -16,11 +16,11 @@ use crate::keys;
 use crate::names::Names;
 use crate::records;
 
-/// What a node holds.
+/// The value of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     Text(Arc<str>),
-    /// What is not UTF-8. Behind one more pointer, so that it costs the others no place.
+    /// Bytes that are not UTF-8. Behind one more pointer, so that they cost the others no place.
     Other(Box<Box<[u8]>>),
 }
 
@@ -50,7 +50,7 @@ impl Value {
         Bytes::copy_from_slice(self.as_bytes())
     }
 
-    /// As text; what is not UTF-8 is replaced.
+    /// Returns it as text; what is not UTF-8 is replaced.
     fn text(&self) -> Cow<'_, str> {
         match self {
             Value::Text(text) => Cow::Borrowed(text),
@@ -59,7 +59,7 @@ impl Value {
     }
 }
 
-/// So much of what is no text is shown as one, in bytes.
+/// Largest number of bytes that are shown as text of what is none.
 const MOST_LOSSY: usize = 64 << 10;
 
 /// The beginning of `bytes` as text, with what is not UTF-8 replaced.
@@ -83,7 +83,7 @@ impl Default for Value {
 /// small number.
 const SHORT: usize = 12;
 
-/// How many of those are known at most.
+/// Number of those that are known at most.
 const KNOWN: usize = 1_000;
 
 /// `text`; if it is short, the same one as elsewhere, as a rule.
@@ -117,7 +117,7 @@ pub(crate) struct RawNode {
 }
 
 impl RawNode {
-    /// What was read at `path`, without what the cache leaves out.
+    /// Returns what was read at `path`, without what the cache leaves out.
     pub fn read(path: &str, entry: &Entry) -> RawNode {
         let data = if records::is_left_out(path) { &[] } else { &entry.data[..] };
         let Stat { version, czxid, mzxid, .. } = entry.stat;
@@ -130,7 +130,7 @@ impl RawNode {
     }
 }
 
-/// What was read, by path; `None` where nothing is.
+/// Nodes that were read, by path; `None` where nothing is.
 pub(crate) type Batch = BTreeMap<String, Option<RawNode>>;
 
 #[derive(Debug, Clone, Default)]
@@ -144,7 +144,7 @@ pub(crate) struct Raw {
 struct Branch {
     /// `None` where only something below was read.
     node: Option<RawNode>,
-    /// What is one level below, by name, in order. `None` for most.
+    /// Branches one level below, by name, in order. `None` for most.
     children: Option<Arc<Names<Branch>>>,
 }
 
@@ -240,7 +240,7 @@ impl<'a> Place<'a> {
         names.map(|(name, _)| &**name)
     }
 
-    /// How many children `key` has at most: some may only have something below them.
+    /// Number of children that `key` has at most: some may only have something below them.
     pub fn width(self, key: &str) -> usize {
         let children = self.below(key).0.and_then(|branch| branch.children.as_ref());
         children.map_or(0, |children| children.len())
@@ -350,7 +350,7 @@ impl Raw {
         self.root.walk(&mut String::new(), &mut visit);
     }
 
-    /// What is to be taken over into `before` to make it what this is.
+    /// Returns what is to be taken over into `before` to make it what this is.
     pub fn since(&self, before: &Raw) -> Batch {
         let mut batch = Batch::new();
         differ(Some(&before.root), Some(&self.root), &mut String::new(), &mut |path, node| {

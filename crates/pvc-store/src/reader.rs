@@ -9,19 +9,19 @@ use pvc_model::shown;
 use crate::once;
 use crate::raw::{Place, Raw, Value, lossy};
 
-/// So many entries of one list are read: tags, snapshots, leases, rules. It is ten times as many as
-/// anybody has, and as many take a few milliseconds.
+/// Largest number of entries of one list that are read: tags, snapshots, leases, rules. It is ten
+/// times as many as anybody has, and as many take a few milliseconds.
 pub(crate) const MOST_ENTRIES: usize = 10_000;
 
-/// So much of one text is read, in bytes, and of all texts of one list; XML and what is only handed
-/// on have no such limit here.
+/// Largest number of bytes that are read of one text, and of all texts of one list; XML and what is
+/// only handed on have no such limit here.
 pub(crate) const MOST_TEXT: usize = 1 << 20;
 
 /// The largest text that is read as JSON, in bytes: what is said of a job may carry an XML and has
 /// a log.
 pub(crate) const MOST_JSON: usize = 4 << 20;
 
-/// So many defects of one record are named.
+/// Largest number of defects of one record that are named.
 pub(crate) const MOST_DEFECTS: usize = 20;
 
 /// Reads the keys below one root and collects what was wrong with them.
@@ -29,10 +29,10 @@ pub(crate) struct Reader<'a> {
     pub place: Place<'a>,
     /// The way to it from the root of the record, with a `/` behind it.
     way: String,
-    /// How much may still be read of a text, or of those of a list, in bytes.
+    /// Number of bytes that may still be read of a text, or of those of a list.
     left: usize,
     defects: Vec<String>,
-    /// How many were found when as many had been named as are.
+    /// Number of defects that were found after `MOST_DEFECTS` had been named.
     unnamed: usize,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
         Reader { place: raw.place(root), way, left: MOST_TEXT, defects, unnamed: 0 }
     }
 
-    /// What is wrong with `key`.
+    /// Notes a defect of `key`.
     fn wrong(&mut self, key: &str, what: impl FnOnce() -> String) {
         let way = std::mem::take(&mut self.way);
         self.defect(|| format!("`{way}{key}` {}", what()));
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
         self.most(key, names)
     }
 
-    /// As many of the entries of `key` as are read.
+    /// Returns as many of the entries of `key` as are read.
     pub fn most<T>(&mut self, key: &str, entries: impl Iterator<Item = T>) -> Vec<T> {
         let mut entries = entries.fuse();
         let read = entries.by_ref().take(MOST_ENTRIES).collect();
@@ -175,12 +175,12 @@ const CUT: &str = "are shown";
 /// The longest text of a number.
 const LONGEST_NUMBER: usize = 64;
 
-/// As much of a text that stands alone as is read.
+/// Returns as much of a text that stands alone as is read.
 pub(crate) fn beginning(text: &str) -> &str {
     &text[..text.floor_char_boundary(MOST_TEXT)]
 }
 
-/// As a legacy peer writes a flag.
+/// Returns a flag as a legacy peer writes it.
 pub(crate) fn python_bool(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
@@ -190,7 +190,7 @@ pub(crate) fn joined<T: ToString>(items: &[T], separator: &str) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(separator)
 }
 
-/// What is read as JSON at `path`; `None` if nothing is there, or too much.
+/// Returns the text that is read as JSON at `path`; `None` if nothing is there, or too much.
 pub(crate) fn json<'a>(raw: &'a Raw, path: &str) -> Option<Cow<'a, str>> {
     raw.text(path).filter(|text| text.len() <= MOST_JSON)
 }

@@ -20,13 +20,14 @@ use crate::store::{Store, chunks, flat, is_conflict};
 /// The version of the layout that this code reads and writes.
 pub const SCHEMA_VERSION: u32 = 15;
 
-/// How long a node waits for others that repair the tree.
+/// Time that a node waits for others that repair the tree.
 const REPAIR_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How much of a request's limit a chunk uses: room for what an ensemble adds.
+/// Number of bytes of a request's limit that a chunk uses: the rest is room for what an ensemble
+/// adds.
 const CHUNK_BYTES: usize = 512 * 1024;
 
-/// What a node has to do about the version.
+/// Step that a node has to take about the version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SchemaStep {
     /// The tree has our version.
@@ -41,7 +42,7 @@ pub enum SchemaStep {
     NotInitialized,
 }
 
-/// What `node` has to do, by what is recorded.
+/// Returns the step that `node` has to take, by what is recorded.
 pub fn schema_step(cluster: &Cluster, node: &NodeName) -> SchemaStep {
     let Some(found) = cluster.config.schema else { return SchemaStep::NotInitialized };
     if found == SCHEMA_VERSION {
@@ -193,7 +194,7 @@ impl Store {
     }
 
     /// Creates every key that a record of our version has and this tree lacks, with its default.
-    /// Returns how many. Nothing that is there is touched.
+    /// Returns their number. Nothing that is there is touched.
     pub async fn repair(&self) -> Result<usize, StoreError> {
         let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone());
         let lock =

@@ -49,9 +49,9 @@ impl Store {
         Store::open_with(tree, clock, random, Arc::new(|_| {})).await
     }
 
-    /// As [`open`](Store::open), with the jobs and workers alone in view, for who waits for a job:
-    /// the rest of a large cluster takes most of a process's memory. Nothing is decided on such a
-    /// view; [`whole`](Store::whole) gives the store that is needed then.
+    /// Opens as [`open`](Store::open) does, with the jobs and workers alone in view, for who waits
+    /// for a job: the rest of a large cluster takes most of a process's memory. Nothing is decided
+    /// on such a view; [`whole`](Store::whole) gives the store that is needed then.
     pub async fn open_jobs(
         tree: Arc<dyn Tree>,
         clock: Arc<dyn Clock>,
@@ -71,7 +71,8 @@ impl Store {
         }
     }
 
-    /// As [`open`](Store::open); `before_aside` is told what is about to be decoded aside.
+    /// Opens as [`open`](Store::open) does; `before_aside` is told what is about to be decoded
+    /// aside.
     pub(crate) async fn open_with(
         tree: Arc<dyn Tree>,
         clock: Arc<dyn Clock>,
@@ -117,7 +118,7 @@ impl Store {
         self.shown.cluster()
     }
 
-    /// As [`view`](Store::view), but not older than this call.
+    /// Returns the [`view`](Store::view), not older than this call.
     pub async fn fresh(&self) -> Result<Arc<Cluster>, StoreError> {
         self.tree.sync().await?;
         self.refresh(Vec::new()).await?;
@@ -140,7 +141,7 @@ impl Store {
         self.tree.session()
     }
 
-    /// How long the tree has not been reached; `None` while there is a connection. Costs no
+    /// Time for which the tree has not been reached; `None` while there is a connection. Costs no
     /// request.
     pub fn outage(&self) -> Option<Duration> {
         self.outage.borrow().map(|since| self.clock.monotonic().saturating_sub(since))
@@ -277,7 +278,7 @@ impl Store {
         self.make_path(path).await
     }
 
-    /// As [`ensure_path`](Store::ensure_path), whatever the view says.
+    /// Creates as [`ensure_path`](Store::ensure_path) does, whatever the view says.
     pub(crate) async fn make_path(&self, path: &str) -> Result<(), StoreError> {
         match self.tree.create(path, Bytes::new(), CreateMode::Persistent).await {
             Ok(_) | Err(TreeError::NodeExists { .. }) => Ok(()),
@@ -302,7 +303,7 @@ impl Store {
         Ok(answer.await.map_err(|_| closed())??)
     }
 
-    /// What the cache knows of the tree, for the parts of this crate that work on paths.
+    /// Reads from the tree as the cache knows it, for the parts of this crate that work on paths.
     pub(crate) fn with_raw<T>(&self, read: impl FnOnce(&crate::raw::Raw) -> T) -> T {
         read(&self.shown.get().raw)
     }
@@ -325,7 +326,7 @@ pub(crate) fn flat(error: MultiError) -> StoreError {
     }
 }
 
-/// What became of a multi whose answer was lost.
+/// Fate of a multi whose answer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Made,
@@ -334,10 +335,10 @@ enum Fate {
     Unclear,
 }
 
-/// What is to be seen where one of its operations would have left a trace.
+/// Trace of a multi that is to be seen where one of its operations would have left one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trace {
-    /// It is as the operation would have made it.
+    /// The state that the operation would have made.
     AsMade,
     /// Nobody has written there: a multi does all or nothing.
     Untouched,

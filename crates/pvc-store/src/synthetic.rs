@@ -7,7 +7,7 @@ use pvc_model::Uuid;
 use crate::records::{self, cluster, network, node, vm};
 use crate::schema::SCHEMA_VERSION;
 
-/// What a made-up cluster has.
+/// Size and seed of a made-up cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// The same seed gives the same cluster to the byte.
@@ -201,7 +201,8 @@ fn vm_xml(name: &str, uuid: Uuid, memory: u64, vcpus: u64, vni: u64) -> String {
          enable='yes'/>\n    <boot dev='hd'/>\n  </os>\n  \
          <features>\n    <acpi/>\n    <apic/>\n    <pae/>\n  </features>\n  <clock \
          offset='utc'/>\n  \
-         <on_poweroff>destroy</on_poweroff>\n  <on_reboot>restart</on_reboot>\n  <on_crash>restart</on_crash>\n  <devices>\n    \
+         <on_poweroff>destroy</on_poweroff>\n  <on_reboot>restart</on_reboot>\
+         \n  <on_crash>restart</on_crash>\n  <devices>\n    \
          <emulator>/usr/bin/kvm</emulator>\n    <controller type='usb' \
          index='0'/>\n    <controller type='pci' index='0' model='pci-root'/>\n    \
          <controller type='scsi' index='0' model='virtio-scsi'/>\n    \

@@ -37,11 +37,11 @@ pub(crate) fn password(node: &NodeName) -> String {
 /// The fate of a daemon's announcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Announced {
-    /// It is the node's daemon now.
+    /// Made: the process is the node's daemon now.
     Now,
-    /// Another process is.
+    /// Not made: another process is the node's daemon.
     Taken {
-        /// What that process says of itself; empty if nothing.
+        /// Text by which the other process names itself; empty if none.
         by: String,
     },
 }

@@ -1,5 +1,5 @@
-//! What our daemon of a node says of itself and of what its guests run with: `/pvcrs/nodes/{node}`
-//! with JSON, ours alone. It is shown as a part of the node's record.
+//! The note of our daemon of a node on itself and on what its guests run with:
+//! `/pvcrs/nodes/{node}` with JSON, ours alone. It is shown as a part of the node's record.
 
 use pvc_model::node::{DaemonNote, HypervisorNote};
 use serde::{Deserialize, Serialize};

@@ -78,9 +78,9 @@ pub(crate) struct Kind {
     record: fn(Key<'_>) -> Option<String>,
     /// Reads the record of that name, over the view that is shown.
     read: fn(&Raw, &Cluster, &str) -> Show,
-    /// About how many bytes reading it goes through if everything of it has changed that is not
-    /// counted with what was read: its lists, and what is written as one. A record that is costly
-    /// is read aside, in its turn.
+    /// Approximate number of bytes that reading it goes through if everything of it has changed
+    /// that is not counted with what was read: its lists, and what is written as one. A record that
+    /// is costly is read aside, in its turn.
     weight: fn(&Raw, &Cluster, &str) -> usize,
     /// Brings the view in order after its records were shown.
     settle: fn(&mut Cluster),

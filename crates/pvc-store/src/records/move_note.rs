@@ -1,4 +1,4 @@
-//! What the node that sends a VM says of its latest move: `/pvcrs/moves/{uuid}` with JSON, ours
+//! The note of the node that sends a VM on its latest move: `/pvcrs/moves/{uuid}` with JSON, ours
 //! alone. It is shown as a part of the VM's record.
 
 use pvc_model::vm::moving::{MoveNote, MovePhase};
@@ -30,8 +30,8 @@ pub(crate) fn put(draft: &mut Draft<'_>, vm: Uuid, note: &MoveNote) {
 
 impl Store {
     /// Removes what is noted about moves of VMs that have no record any more: legacy peers remove a
-    /// record without its note, and a sender may write its last word late. Returns how many. The
-    /// last move of a VM that is there stays.
+    /// record without its note, and a sender may write its last word late. Returns their number.
+    /// The last move of a VM that is there stays.
     pub async fn remove_lost_move_notes(&self) -> Result<usize, StoreError> {
         if self.with_raw(lost_move_notes).is_empty() {
             return Ok(0);

@@ -18,11 +18,11 @@ use crate::peer::{Kazoo, World};
 const SYNC: &str = "/config/primary_node/sync_lock";
 const ROUNDS: usize = 4;
 
-/// What 1.0.3 moves in each of the phases C to G.
+/// Duties that 1.0.3 moves in each of the phases C to G.
 const MOVED: [Option<Duty>; 5] =
     [Some(Duty::Upstream), Some(Duty::Inner), Some(Duty::Metadata), Some(Duty::Gateways), None];
 
-/// Who has what, and how long it was nowhere or in two places.
+/// Holders of each duty, and the longest times that one was nowhere or in two places.
 #[derive(Default)]
 struct Ledger {
     holders: BTreeMap<Duty, BTreeSet<&'static str>>,

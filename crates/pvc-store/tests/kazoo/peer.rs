@@ -19,12 +19,12 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// How long something may take that should happen soon.
+/// Time limit for something that should happen soon.
 pub const SOON: Duration = Duration::from_secs(20);
 /// The path that is locked.
 pub const PATH: &str = "/lock";
 
-/// What one test plays with: a server and everything that talks to it.
+/// The world of one test: a server and everything that talks to it.
 pub struct World {
     pub server: ZookeeperServer,
     python: PathBuf,

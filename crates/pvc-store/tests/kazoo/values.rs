@@ -15,7 +15,8 @@ use tokio::time::timeout;
 use crate::peer::{Kazoo, SOON, World};
 
 const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
-const XML: &str = "<domain type='kvm'><name>größer</name><uuid>2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1</uuid>\
+const XML: &str = "<domain type='kvm'><name>größer</name>\
+    <uuid>2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1</uuid>\
     <memory unit='MiB'>256</memory><vcpu>1</vcpu><os><type>hvm</type></os><devices/></domain>";
 
 async fn store_on(world: &World) -> Store {

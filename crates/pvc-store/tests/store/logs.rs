@@ -39,8 +39,7 @@ async fn a_line_of_a_log_does_not_begin_a_cluster_in_an_empty_store() {
 }
 
 #[tokio::test]
-async fn a_line_of_a_log_does_not_begin_a_cluster_in_a_store_that_is_emptied_while_it_waits_for_its_lock()
- {
+async fn a_line_of_a_log_does_not_begin_a_cluster_in_a_store_that_is_emptied_meanwhile() {
     let world = cluster().await;
     let hv1 = NodeName::new("hv1");
     world.store.append_node_log(&hv1, &["first".to_owned()], 10).await.expect("writable");

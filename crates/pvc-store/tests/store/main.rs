@@ -122,7 +122,7 @@ async fn raw(world: &World, path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&entry.data).into_owned())
 }
 
-/// As a legacy peer, or somebody's slip, writes it.
+/// Writes a value as a legacy peer, or somebody's slip, does.
 async fn write_raw(world: &World, path: &str, data: &[u8]) {
     let tree = world.tree.connect();
     let data = Bytes::copy_from_slice(data);

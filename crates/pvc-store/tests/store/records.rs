@@ -71,7 +71,7 @@ async fn values_are_stored_as_legacy_peers_read_them() {
     }
 }
 
-/// What it may cost to read, each in the record of a VM of its own.
+/// Documents that are dear to read, each for the record of a VM of its own.
 fn dear_documents() -> Vec<(&'static str, String)> {
     let declared: String =
         (0..2_000).map(|number| format!(" xmlns:a{number}='u:{number}'")).collect();
@@ -326,16 +326,26 @@ proptest::proptest! {
 
     #[test]
     fn whatever_is_defined_reads_back_the_same(vm in any::vm()) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let world = cluster().await;
             define(&world.store, vm.clone()).await;
             let view = world.other.fresh().await.expect("readable");
             let read = &view.vms[&UUID];
             assert_eq!((&read.name, &read.state, &read.node), (&vm.name, &vm.state, &vm.node));
-            assert_eq!((&read.recorded_volumes, &read.node_limit, &read.tags), (&vm.volumes, &vm.node_limit, &vm.tags));
-            assert_eq!((&read.selector, &read.migration_method), (&vm.selector, &vm.migration_method));
-            assert_eq!((read.autostart, read.max_downtime_ms, &read.profile), (vm.autostart, vm.max_downtime_ms, &vm.profile));
+            assert_eq!(
+                (&read.recorded_volumes, &read.node_limit, &read.tags),
+                (&vm.volumes, &vm.node_limit, &vm.tags)
+            );
+            assert_eq!(
+                (&read.selector, &read.migration_method),
+                (&vm.selector, &vm.migration_method)
+            );
+            assert_eq!(
+                (read.autostart, read.max_downtime_ms, &read.profile),
+                (vm.autostart, vm.max_downtime_ms, &vm.profile)
+            );
             assert!(read.defects.is_empty(), "{:?}", read.defects);
         });
     }

@@ -1,4 +1,4 @@
-//! What a daemon sees, how soon, and what it costs.
+//! A daemon's view: its content, its delay, and its cost.
 
 use super::*;
 
