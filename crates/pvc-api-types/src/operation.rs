@@ -215,9 +215,9 @@ pub fn text() -> RefOr<Schema> {
 ///
 /// An effect is `read(PARAMETERS) -> REPLY`, `change(PARAMETERS)` or `task(PARAMETERS)`; the
 /// parameters are left out where there are none. A reply is a type, `[TYPE]` for a list of it, or
-/// `text "MEDIA TYPE"`; that to a change is a sentence, or `change(PARAMETERS) -> TYPE`. What changes
-/// something can be tried dry, with a reply of the same type, or `change(PARAMETERS), dry_run: TYPE,
-/// "what it replies"`.
+/// `text "MEDIA TYPE"`; that to a change is a sentence, or `change(PARAMETERS) -> TYPE`. What
+/// changes something can be tried dry, with a reply of the same type, or `change(PARAMETERS),
+/// dry_run: TYPE, "what it replies"`.
 macro_rules! operations {
     ($tag:literal: $(
         $(#[doc = $doc:literal])+

@@ -138,9 +138,9 @@ wire! {
     /// Outcome of a change of a VM's hardware.
     pub struct VmHardware {
         pub message: String,
-        /// The elements of libvirt's domain XML that a running guest has to be given, or to lose, to
-        /// be as its definition says: what `POST` and `DELETE /vm/{vm}/device` take. Empty for what
-        /// a guest has from its start.
+        /// Elements of libvirt's domain XML that a running guest has to be given, or to lose, to be
+        /// as its definition says: the ones that `POST` and `DELETE /vm/{vm}/device` take. Empty
+        /// for what a guest has from its start.
         pub devices: Vec<String>,
     }
 

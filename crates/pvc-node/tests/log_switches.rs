@@ -37,6 +37,7 @@ async fn log_with(switches: LogSwitches) -> String {
     let _guard = tracing::subscriber::set_default(subscriber);
     let mut world = world().await;
     world.settings.log = switches;
+    world.settings.start_services = true;
     let daemon = world.running().await;
     world.pass(10 * INTERVAL.as_secs()).await;
     daemon.stop().await;

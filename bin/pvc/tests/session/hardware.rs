@@ -1,5 +1,5 @@
-//! Hardware is changed by the operations of a server that has them. That of PVC 1.0.3 has none: there
-//! the definition is (`definitions.rs`).
+//! Hardware is changed by the operations of a server that has them. That of PVC 1.0.3 has none:
+//! there the definition is (`definitions.rs`).
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn current(devices: &'static [&'static str]) -> impl Fn(&Received, usize) -> Rep
     }
 }
 
-/// As [`current`], where a task ends so.
+/// Answers as [`current`] does, where a task ends so.
 fn ending(state: &'static str) -> impl Fn(&Received, usize) -> Reply + Send + Sync {
     let rest = current(&[CARD]);
     move |request, before| match request.path() {

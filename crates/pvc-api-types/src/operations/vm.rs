@@ -239,10 +239,10 @@ params! {
 }
 
 params! {
-    /// Another number of vCPUs. Without a topology one socket has them all as its cores; of one that
-    /// is given in part, the rest is 1.
+    /// Another number of vCPUs. Without a topology one socket has them all as its cores; of one
+    /// that is given in part, the rest is 1.
     pub struct VcpuChange {
-        /// How many, at least 1.
+        /// Number of vCPUs, at least 1.
         vcpus: u32,
         /// How many sockets.
         sockets: Option<u32>,
@@ -268,9 +268,9 @@ params! {
         network: String,
         /// Its MAC address; a random one without it.
         mac: Option<String>,
-        /// What the guest sees; `virtio` without it.
+        /// Model that the guest sees; `virtio` without it.
         model: Option<String>,
-        /// That `network` is an SR-IOV VF of the VM's node, and how the guest is given it.
+        /// Says that `network` is an SR-IOV VF of the VM's node, and how the guest is given it.
         sriov: Option<SriovWord>,
         /// Restarts a running guest, so that it gets it.
         restart: Flag,
@@ -288,7 +288,7 @@ params! {
         network: Option<String>,
         /// The MAC address of the card.
         mac: Option<String>,
-        /// That `network` is an SR-IOV VF.
+        /// Says that `network` is an SR-IOV VF.
         sriov: Flag,
         /// Restarts a running guest, so that it loses them.
         restart: Flag,
@@ -296,7 +296,7 @@ params! {
 }
 
 choice! {
-    /// What a disk is made of: a volume of the storage, or a file of the node.
+    /// Source of a disk: a volume of the storage, or a file of the node.
     pub enum DiskWord { Rbd = "rbd", File = "file" }
 }
 
@@ -310,9 +310,9 @@ params! {
     pub struct VolumeAddition {
         /// The volume as `POOL/VOLUME`, or the path of a file on the node.
         volume: String,
-        /// Which of the two it is; `rbd` without it.
+        /// Source of the disk; `rbd` without it.
         kind = "type": Option<DiskWord>,
-        /// What the guest calls it, such as `sdb`; the next free name without it.
+        /// Target of the disk, such as `sdb`; the next free name without it.
         disk_id: Option<String>,
         /// How it is connected; as the disk that it is modelled on without it.
         bus: Option<BusWord>,

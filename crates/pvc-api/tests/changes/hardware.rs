@@ -1,4 +1,4 @@
-//! One part of a VM's hardware is read and changed.
+//! A part of a VM's hardware is read and changed.
 
 use super::*;
 

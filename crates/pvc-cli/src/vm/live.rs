@@ -49,7 +49,7 @@ pub trait Hardware {
     type Operation: Operation<At = [String; 1], Reply = VmHardware, DryRun = VmHardware>;
     const OPERATION: Self::Operation;
 
-    /// What the operation takes.
+    /// Parameters of the operation.
     fn params(&self, restart: bool) -> <Self::Operation as Operation>::Params;
 
     /// The same as an edit of the XML, for a server of PVC 1.0.3: what the API would look up is
@@ -82,7 +82,7 @@ impl<H: Hardware> Asked for H {
 enum Way<'h> {
     /// By an operation of the server.
     Asked(&'h dyn Asked),
-    /// As a whole, in which these devices came or went.
+    /// Written as a whole, in which these devices came or went.
     Written { domain: Domain, devices: Vec<String> },
 }
 
@@ -186,8 +186,8 @@ impl<'h> Edit<'h> {
         self.save(pvc, decision)
     }
 
-    /// Records the change and, unless a restart is wanted, plugs the devices into the running guest;
-    /// waits for that. What the guest does not take is taken back from the definition.
+    /// Records the change and, unless a restart is wanted, plugs the devices into the running
+    /// guest; waits for that. What the guest does not take is taken back from the definition.
     pub fn plug_in(self, pvc: &mut Pvc, live: Live, restart: Restart) -> Outcome {
         if !self.is_live(live, restart) {
             return self.apply(pvc, restart);

@@ -20,7 +20,7 @@ use crate::request::may_flush_locks;
 use crate::storage::VolumeId;
 use crate::{NodeName, Uuid};
 
-/// Who would break a lock, with what only they know.
+/// Party that would break a lock, with what only it knows.
 #[derive(Debug, Clone, Copy)]
 pub enum Breaker<'a> {
     /// The node that is to start `vm`, or that has ended its guest.
@@ -47,28 +47,28 @@ pub struct GuestsHere {
     pub users: Vec<String>,
 }
 
-/// What is to become of a lock.
+/// Decision on a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Whoever held it is gone.
     Break,
-    /// It is not in the way: a guest that shares the volume has it.
+    /// The lock is not in the way: a guest that shares the volume has it.
     Shared,
     /// The VM's own guest has it, and lives.
     InUse,
-    /// It is one of this node: its guests tell more.
+    /// The lock is one of this node: its guests tell more.
     AskGuests,
     Keep(Kept),
 }
 
-/// Why a lock is not broken, nor the volume usable.
+/// Reason why a lock is not broken, nor the volume usable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kept {
     /// Another guest of this node uses the volume, called so.
     UsedBy(String),
     /// Locks of a dead node are being freed somewhere: it may be gone in a moment.
     BeingFreed,
-    /// It is one of this node, which is to free it.
+    /// The lock is one of this node, which is to free it.
     HeldBy(NodeName),
     /// No node that tells its address has this one.
     Unknown,
@@ -82,7 +82,7 @@ pub enum Kept {
     Runs(NodeName),
 }
 
-/// What is to become of a lock that is held from `address`.
+/// Decides what is done about a lock that is held from `address`.
 pub fn may_break(cluster: &Cluster, address: &str, by: &Breaker<'_>) -> Verdict {
     match by {
         Breaker::Node { own_address, .. } if *own_address != Some(address) => {
@@ -147,20 +147,20 @@ fn own_lock(vm: &VmRecord, volume: &VolumeId, guests: &GuestsHere) -> Verdict {
 /// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node
 /// that is dead for certain, as far as the nodes' storage addresses are known.
 ///
-/// Older daemons do not tell theirs. A lock from an address that no node has told is the victim's
-/// only if the victim is of that kind and nobody else of that kind may have the VM: a guest whose
-/// lock is broken loses its disk.
+/// Legacy peers do not record theirs. A lock from an address that no node has recorded is the
+/// victim's only if the victim is of that kind and nobody else of that kind may have the VM: a guest
+/// whose lock is broken loses its disk.
 fn is_of_the_dead(cluster: &Cluster, victim: &NodeName, vm: Uuid, address: &str) -> bool {
-    let told =
+    let address_of =
         |node: &NodeRecord| node.daemon.as_ref().and_then(|note| note.storage_address.clone());
     if let Some(owner) = node_at(cluster, address) {
         return owner.name == *victim || owner.daemon_state == DaemonState::Fenced;
     }
     let Some(record) = cluster.vms.get(&vm) else { return false };
     let nodes = || cluster.nodes.values().map(|node| &**node);
-    let mut silent =
-        nodes().filter(|node| told(node).is_none() && node.daemon_state != DaemonState::Fenced);
-    let victim_told = cluster.nodes.get(victim).is_none_or(|node| told(node).is_some());
+    let mut silent = nodes()
+        .filter(|node| address_of(node).is_none() && node.daemon_state != DaemonState::Fenced);
+    let victim_told = cluster.nodes.get(victim).is_none_or(|node| address_of(node).is_some());
     !victim_told && !silent.any(|node| node.name != *victim && may_have(node, record))
 }
 

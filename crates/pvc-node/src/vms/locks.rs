@@ -127,7 +127,7 @@ impl Guests {
         Ok(Guests { guests, live })
     }
 
-    /// What a lock on the volume of a VM depends on.
+    /// Guests here that a lock on the volume of a VM depends on.
     fn of(&self, vm: Uuid, volume: &VolumeId) -> GuestsHere {
         GuestsHere { own: self.guests.contains_key(&vm), users: self.users(volume) }
     }

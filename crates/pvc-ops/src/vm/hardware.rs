@@ -15,7 +15,7 @@ use pvc_store::{ChangeError, Changes, Store};
 use super::define::{DefineRefusal, Hardware, Modified, check_nics};
 use crate::refusal::{Kind, Refusal, find_vm};
 
-/// What is to become of the hardware.
+/// Change of the hardware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HardwareAsk {
     pub change: HardwareChange,
@@ -75,7 +75,7 @@ pub struct Changed {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HardwareRefusal {
-    /// As of any other definition.
+    /// Refused as any other definition.
     #[error(transparent)]
     Define(#[from] DefineRefusal),
     #[error(transparent)]
@@ -165,7 +165,7 @@ fn refused(why: impl Into<HardwareRefusal>) -> ChangeError<HardwareRefusal> {
 
 /// Hardware with the change in it.
 struct Edited {
-    /// What it was made from.
+    /// XML that it was made from.
     from: Arc<str>,
     hardware: Hardware,
     devices: Vec<String>,

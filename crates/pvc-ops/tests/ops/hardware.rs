@@ -1,4 +1,4 @@
-//! One part of a VM's hardware is changed.
+//! A part of a VM's hardware is changed.
 
 use super::*;
 

@@ -126,11 +126,11 @@ impl FlushLocks {
     }
 }
 
-/// What decides whether the locks go.
+/// Facts that decide whether the locks go.
 struct Seen {
     view: Arc<Cluster>,
     vm: Arc<VmRecord>,
-    /// This node, if the guest is here.
+    /// Name of this node, if the guest is here.
     runs_on: Option<NodeName>,
 }
 
