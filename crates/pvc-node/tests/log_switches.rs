@@ -9,6 +9,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use pvc_node::LogSwitches;
+use tokio_util::sync::CancellationToken;
 use world::{INTERVAL, world};
 
 const OFF: LogSwitches =
@@ -38,6 +39,8 @@ async fn log_with(switches: LogSwitches) -> String {
     let mut world = world().await;
     world.settings.log = switches;
     world.settings.start_services = true;
+    let shutdown = CancellationToken::new();
+    pvc_node::before_store(&world.settings, &world.ports(), &shutdown).await.unwrap();
     let daemon = world.running().await;
     world.pass(10 * INTERVAL.as_secs()).await;
     daemon.stop().await;
@@ -46,7 +49,8 @@ async fn log_with(switches: LogSwitches) -> String {
     text
 }
 
-/// How many lines of each kind a node logs in ten keepalives: keepalives, figures, looks at guests.
+/// Numbers of lines of each kind a node logs in ten keepalives: keepalives, figures, looks at
+/// guests.
 async fn lines_with(switches: LogSwitches) -> [usize; 3] {
     let text = log_with(switches).await;
     let count = |words: &[&str]| {

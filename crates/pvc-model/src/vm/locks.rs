@@ -148,8 +148,8 @@ fn own_lock(vm: &VmRecord, volume: &VolumeId, guests: &GuestsHere) -> Verdict {
 /// that is dead for certain, as far as the nodes' storage addresses are known.
 ///
 /// Legacy peers do not record theirs. A lock from an address that no node has recorded is the
-/// victim's only if the victim is of that kind and nobody else of that kind may have the VM: a guest
-/// whose lock is broken loses its disk.
+/// victim's only if the victim is of that kind and nobody else of that kind may have the VM: a
+/// guest whose lock is broken loses its disk.
 fn is_of_the_dead(cluster: &Cluster, victim: &NodeName, vm: Uuid, address: &str) -> bool {
     let address_of =
         |node: &NodeRecord| node.daemon.as_ref().and_then(|note| note.storage_address.clone());
