@@ -12,6 +12,7 @@ mod check;
 mod dependencies;
 mod generated;
 mod lab;
+mod mutants;
 mod package;
 mod run;
 mod sim;
@@ -34,6 +35,9 @@ Usage: cargo xtask COMMAND
   config                            write docs/manual/configuration.md from the table of keys
   openapi                           write docs/api/openapi.json from the routes
   lab COMMAND …                     three real nodes on this machine; see docs/dev/lab.md
+  mutants [--file FILE]… [--shard K/N]
+                                    does a test fail for each small change of the safety rules? \
+                                    see CONTRIBUTING.md
   package [--debug] [--no-build] [--revision N] [--output DIRECTORY]
                                     make Debian packages in target/debian; see \
                                     docs/manual/install.md
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         ("config", []) => generated::config(),
         ("openapi", []) => generated::openapi(),
         ("lab", rest) => lab::run(rest),
+        ("mutants", rest) => mutants::run(rest),
         ("package", rest) => package::run_with(rest),
         ("sim", rest) => sim::seeds(rest),
         ("stories", rest) => sim::stories(rest),

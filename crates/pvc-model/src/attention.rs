@@ -25,3 +25,18 @@ impl Attention {
         self.last_look = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_time_between_looks_that_follow_each_other_closely_is_counted() {
+        let mut attention = Attention::default();
+        let mut look = |millis| attention.look(Duration::from_millis(millis)).as_millis();
+        let looks = [10_000, 10_500, 13_500, 16_501, 16_501, 16_000, 17_000].map(&mut look);
+        assert_eq!(looks, [0, 500, 3000, 0, 0, 0, 1000]);
+        attention.lapse();
+        assert_eq!(attention.look(Duration::from_millis(17_001)), Duration::ZERO);
+    }
+}

@@ -507,10 +507,9 @@ mod tests {
             fates(cluster, &hv1, &BTreeSet::new(), &mut promises).remove(0).1
         };
         assert_eq!(fate(&cluster), Fate::Move(NodeName::new("hv2")));
-        node(&mut cluster, "hv1", |hv1| {
-            hv1.running.clear();
-            hv1.working_on.push(vm.uuid);
-        });
+        node(&mut cluster, "hv1", |hv1| hv1.working_on.push(vm.uuid));
+        assert_eq!(fate(&cluster), Fate::Move(NodeName::new("hv2")), "its guest is there");
+        node(&mut cluster, "hv1", |hv1| hv1.running.clear());
         assert_eq!(fate(&cluster), Fate::UnderWay);
         // Nobody is at it: it may never start here.
         node(&mut cluster, "hv1", |hv1| hv1.working_on.clear());
@@ -531,18 +530,14 @@ mod tests {
         use WaitKind::{Blocked, Busy, Moves, ShutsDown};
         let failed =
             MoveNote { why: "host CPU differs".to_owned(), ..note("hv2", MovePhase::Failed) };
-        let second = MoveNote {
-            attempt: 2,
-            why: "the copying did not begin within 60 s".to_owned(),
-            ..note("hv2", MovePhase::Copying)
+        let attempt = |attempt, why: &str| {
+            let why = why.to_owned();
+            Some(MoveNote { attempt, why, ..note("hv2", MovePhase::Copying) })
         };
+        let stays = |note| VmRecord { moving: Some(note), ..here(VmState::Start) };
+        let waits_for_its_turn = "it is to be moved to node `hv2`, and waits for its turn";
         for (vm, kind, why, percent) in [
-            (
-                here(VmState::Start),
-                Moves,
-                "it is to be moved to node `hv2`, and waits for its turn",
-                None,
-            ),
+            (here(VmState::Start), Moves, waits_for_its_turn, None),
             (here(VmState::Shutdown), ShutsDown, "it is being shut down", None),
             (here(VmState::Restart), Busy, "it is being restarted", None),
             (here(VmState::Stop), ShutsDown, "it is being stopped", None),
@@ -566,7 +561,7 @@ mod tests {
                 Some(25),
             ),
             (
-                moving("hv2", Some(second)),
+                moving("hv2", attempt(2, "the copying did not begin within 60 s")),
                 Moves,
                 "it is being moved to node `hv2` (attempt 2; the one before failed: the copying \
                  did not begin within 60 s)",
@@ -578,14 +573,21 @@ mod tests {
                 "it is being moved to node `hv2`: it is shut down here and started there",
                 None,
             ),
+            (moving("hv2", attempt(2, "")), Moves, "it is being moved to node `hv2`", Some(25)),
+            (moving("hv2", attempt(1, "slow")), Moves, "it is being moved to node `hv2`", Some(25)),
             // A note of an earlier move says nothing of this one.
             (moving("hv2", Some(failed.clone())), Moves, "it is being moved to node `hv2`", None),
             (
-                VmRecord { moving: Some(failed), ..here(VmState::Start) },
-                Blocked,
-                "it could not be moved to node `hv2`: host CPU differs",
+                moving("hv2", Some(note("hv1", MovePhase::Copying))),
+                Moves,
+                "it is being moved to node `hv2`",
                 None,
             ),
+            (stays(failed), Blocked, "it could not be moved to node `hv2`: host CPU differs", None),
+            (stays(note("hv2", MovePhase::Failed)), Blocked, "it could not be moved", None),
+            // It came back since, or did not come here by that move at all.
+            (stays(note("hv2", MovePhase::Done)), Moves, waits_for_its_turn, None),
+            (stays(note("hv1", MovePhase::Failed)), Moves, waits_for_its_turn, None),
         ] {
             let cluster = cluster(DomainState::Flush, vm);
             assert_eq!(waits_for(&cluster), (kind, why.to_owned(), percent));
@@ -603,11 +605,14 @@ mod tests {
             (WaitKind::ShutsDown, format!("it is to be shut down: {limit}"), None)
         );
         let leaving = VmRecord { state: VmState::Shutdown, autostart: true, ..limited };
-        cluster.vms.insert(leaving.uuid, Arc::new(leaving));
+        cluster.vms.insert(leaving.uuid, Arc::new(leaving.clone()));
         assert_eq!(
             waits_for(&cluster),
             (WaitKind::ShutsDown, format!("it is being shut down: {limit}"), None)
         );
+        let asked = VmRecord { autostart: false, ..leaving };
+        cluster.vms.insert(asked.uuid, Arc::new(asked));
+        assert_eq!(waits_for(&cluster).1, "it is being shut down", "somebody else wanted that");
 
         let vm = here(VmState::Start);
         cluster.vms.insert(vm.uuid, Arc::new(vm));
@@ -660,6 +665,12 @@ mod tests {
                 "it stays on node `hv2`: it could not be moved to node `hv1`: host CPU differs",
                 None,
             ),
+            (
+                VmRecord { moving: Some(note("hv2", MovePhase::Failed)), ..away() },
+                Moves,
+                "it is to be moved back, and waits for its turn",
+                None,
+            ),
         ] {
             let mut cluster = cluster(DomainState::Unflush, vm);
             node(&mut cluster, "hv1", |node| node.running.clear());
@@ -673,6 +684,13 @@ mod tests {
         let why = "it stays on node `hv2`: node `hv1` has 100 MiB of memory free, and the VM needs \
                    512 MiB";
         assert_eq!(waits_for(&cluster), (Stays, why.to_owned(), None));
+    }
+
+    #[test]
+    fn each_kind_of_waiting_has_its_word() {
+        use WaitKind::{Blocked, Busy, Moves, ShutsDown, Stays};
+        let words = [Moves, ShutsDown, Busy, Blocked, Stays].map(WaitKind::as_str);
+        assert_eq!(words, ["move", "shutdown", "wait", "blocked", "stay"]);
     }
 
     #[test]

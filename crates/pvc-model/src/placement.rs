@@ -445,6 +445,7 @@ mod tests {
     use super::*;
     use crate::node::{DaemonNote, NodeFigures};
     use crate::records;
+    use crate::vm::moving::MoveNote;
 
     fn node(name: &str, free: u64, provisioned: u64, vcpus: u64, load: f64) -> NodeRecord {
         NodeRecord {
@@ -572,6 +573,13 @@ mod tests {
             );
             assert_eq!(weighed.best, Some(NodeName::new("hv1")));
         }
+        for (selector, seen) in [
+            (Selector::Vcpus, ["1 vCPU given to VMs", "2 vCPUs given to VMs"]),
+            (Selector::Vms, ["1 VM", "2 VMs"]),
+        ] {
+            let weighed = weigh(&cluster, &selector, &need, &Promises::default());
+            assert_eq!([-1.0, -2.0].map(|merit| weighed.seen(merit)), seen);
+        }
     }
 
     #[test]
@@ -640,6 +648,132 @@ mod tests {
         );
         let silent = NodeRecord { cpus: 0, figures: NodeFigures::default(), ..big };
         assert_eq!(check_size(&silent, 64_000, 100), Ok(()));
+    }
+
+    #[test]
+    fn what_to_do_about_a_vm_that_is_too_large_is_said_only_if_its_size_is_the_reason() {
+        let too_much = || Unfit::TooLittleMemory { total_mib: 1000, needed_mib: 2000 };
+        let too_many = |most| Unfit::TooFewCpus { cpus: 4, most, needed: 9 };
+        let less_memory = "give the VM less than 1000 MiB of memory, or choose a larger node";
+        let one = "give the VM at most 1 vCPU, or choose a node with more CPUs";
+        let two = "give the VM at most 2 vCPUs, or choose a node with more CPUs";
+        let less = "give the VM less memory or fewer vCPUs";
+        for (reasons, expected) in [
+            (vec![], None),
+            (vec![too_much()], Some(less_memory)),
+            (vec![too_many(1)], Some(one)),
+            (vec![too_many(2)], Some(two)),
+            (vec![too_much(), too_many(2)], Some(less)),
+            (vec![Unfit::Leaving], None),
+            // The other one would do if it ran.
+            (vec![too_much(), Unfit::Daemon(DaemonState::Stop)], None),
+        ] {
+            let numbered = reasons.into_iter().zip(1..);
+            let reasons =
+                numbered.map(|(unfit, number)| (NodeName::new(format!("hv{number}")), unfit));
+            let no = NoPlace { reasons: reasons.collect() };
+            assert_eq!(no.size_hint().as_deref(), expected, "{no}");
+        }
+    }
+
+    #[test]
+    fn who_may_go_to_a_node_that_takes_no_others_is_on_its_way_there_or_insists() {
+        use DomainState::{FenceFlush, Flush, Flushed, Ready, Unflush};
+        for (state, new, insisted, on_its_way) in [
+            (Ready, true, true, true),
+            (Flushed, false, true, false),
+            (Unflush, false, false, true),
+            (Flush, false, false, false),
+            (FenceFlush, false, false, false),
+        ] {
+            let node = NodeRecord { domain_state: state.clone(), ..node("hv1", 1000, 0, 0, 0.0) };
+            let (need, promises) = (Need::default(), Promises::default());
+            let found = [check_node, check_insisted, check_destination]
+                .map(|check| check(&node, &need, &promises).is_ok());
+            assert_eq!(found, [new, insisted, on_its_way], "{state}");
+        }
+    }
+
+    #[test]
+    fn memory_that_is_just_enough_and_not_promised_is_room() {
+        let node = node("hv1", 1000, 0, 0, 0.0);
+        let mut promises = Promises::default();
+        promises.add(&node.name, &Need { memory_mib: 400, ..Need::default() });
+        assert_eq!(check_room(&node, 600, &promises), Ok(()));
+        let not_enough = Unfit::NotEnoughFree { free_mib: 600, needed_mib: 601 };
+        assert_eq!(check_room(&node, 601, &promises), Err(not_enough));
+        let silent = NodeRecord { figures: NodeFigures::default(), ..node };
+        assert_eq!(check_room(&silent, 601, &promises), Ok(()));
+    }
+
+    /// VM 1 has 512 MiB, and if anything is said of its move, then that `hv1` sends it to `hv2`.
+    #[test]
+    fn a_vm_on_its_way_has_its_memory_promised_wherever_it_may_be_started() {
+        use MovePhase::{Copying, Done, Failed, HandedOver, ShuttingDown, Waiting};
+        use VmState::{Migrate, MigrateLive, Restart, Shutdown, Start, Stop};
+        let promised = |state, on: &str, sent: Option<(MovePhase, i32)>, runs: &[&str]| {
+            let mut vm = records::vm(1, state, Some(on));
+            vm.moving = sent.map(|(phase, request)| MoveNote {
+                from: NodeName::new("hv1"),
+                to: NodeName::new("hv2"),
+                incarnation: vm.incarnation,
+                request,
+                held: true,
+                phase,
+                attempt: 1,
+                seconds: 0,
+                total_bytes: 0,
+                processed_bytes: 0,
+                remaining_bytes: 0,
+                why: String::new(),
+            });
+            let nodes = ["hv1", "hv2"].map(|name| {
+                let mut node = node(name, 1000, 0, 0, 0.0);
+                node.running.extend(runs.contains(&name).then_some(vm.uuid));
+                node
+            });
+            let mut cluster = cluster(nodes.to_vec());
+            cluster.vms.insert(vm.uuid, Arc::new(vm));
+            let promises = Promises::under_way(&cluster);
+            ["hv1", "hv2"].map(|name| promises.memory_mib(&NodeName::new(name)) / 512)
+        };
+        for (state, on, sent, runs, expected) in [
+            (Start, "hv2", None, &[][..], [0, 1]),
+            (Restart, "hv2", None, &[], [0, 1]),
+            (Start, "hv2", None, &["hv2"], [0, 0]),
+            (Stop, "hv2", None, &[], [0, 0]),
+            (Shutdown, "hv2", None, &[], [0, 0]),
+            (Migrate, "hv2", None, &["hv1"], [0, 1]),
+            (MigrateLive, "hv2", Some((Waiting, 1)), &["hv1"], [0, 1]),
+            // It was shut down, and is started again where it was if the move fails.
+            (Migrate, "hv2", Some((ShuttingDown, 1)), &[], [1, 1]),
+            (Migrate, "hv2", Some((Waiting, 1)), &[], [1, 1]),
+            (Migrate, "hv2", Some((Copying, 1)), &[], [1, 1]),
+            (Migrate, "hv2", Some((HandedOver, 1)), &[], [0, 1]),
+            (Migrate, "hv2", Some((Done, 1)), &[], [0, 1]),
+            (Migrate, "hv2", Some((Failed, 1)), &[], [0, 1]),
+            // That was another order.
+            (Migrate, "hv2", Some((ShuttingDown, 0)), &[], [0, 1]),
+            (Start, "hv2", Some((ShuttingDown, 1)), &[], [0, 1]),
+            // It was called back.
+            (Migrate, "hv1", Some((ShuttingDown, 1)), &[], [1, 0]),
+        ] {
+            let case = format!("{state} on {on}, {sent:?}, runs on {runs:?}");
+            assert_eq!(promised(state, on, sent, runs), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_vm_that_belongs_to_a_node_is_counted_there_once_whether_it_runs_or_not() {
+        let mut cluster = cluster(["hv1", "hv2"].map(|name| node(name, 5000, 0, 0, 0.0)).to_vec());
+        on(&mut cluster, 1, "hv1");
+        on(&mut cluster, 2, "hv2");
+        let mut hv2 = (*cluster.nodes["hv2"]).clone();
+        hv2.running.push(crate::Uuid::from_u128(2));
+        cluster.nodes.insert(hv2.name.clone(), Arc::new(hv2));
+        let promises = Promises::under_way(&cluster);
+        let chosen = place(&cluster, &Selector::Vms, &Need::default(), &promises).unwrap();
+        assert_eq!(chosen.as_str(), "hv1", "of equals the first");
     }
 
     #[test]

@@ -93,11 +93,14 @@ fn leave(number: u128, to: &str) -> Leave {
     Leave { vm: id(number), to: NodeName::new(to), home: Some(me()) }
 }
 
+/// Ran here before it went to `hv2`.
+fn from_here(number: u128, state: VmState) -> VmRecord {
+    VmRecord { last_node: Some(me()), ..vm(number, state, "hv2") }
+}
+
 #[test]
 fn no_memory_is_promised_twice_while_a_node_takes_its_vms_back() {
-    let from_here =
-        |number| VmRecord { last_node: Some(me()), ..vm(number, VmState::Start, "hv2") };
-    let vms = (1..=3).map(from_here).collect();
+    let vms = (1..=3).map(|number| from_here(number, VmState::Start)).collect();
     let mut cluster = cluster(vec![with_memory("hv1", 1100), node("hv2")], vms);
     assert_eq!(
         taken_back(&cluster).now,
@@ -123,9 +126,8 @@ fn no_memory_is_promised_twice_while_a_node_takes_its_vms_back() {
 #[test]
 fn what_a_node_starts_again_comes_before_what_could_stay_elsewhere() {
     let marked = VmRecord { autostart: true, ..vm(2, VmState::Stop, "hv1") };
-    let from_here = VmRecord { last_node: Some(me()), ..vm(1, VmState::Start, "hv2") };
-    let back =
-        taken_back(&cluster(vec![with_memory("hv1", 600), node("hv2")], vec![from_here, marked]));
+    let vms = vec![from_here(1, VmState::Start), marked];
+    let back = taken_back(&cluster(vec![with_memory("hv1", 600), node("hv2")], vms));
     assert_eq!((back.now, back.stay.len()), (vec![TakeBack::Start(id(2))], 1));
 }
 
@@ -240,7 +242,6 @@ fn a_node_takes_back_what_is_marked_and_only_what_may_run() {
 
 #[test]
 fn a_vm_that_came_from_here_belongs_here_again_and_stays_off_if_it_was() {
-    let from_here = |number, state| VmRecord { last_node: Some(me()), ..vm(number, state, "hv2") };
     let vms = vec![
         from_here(1, VmState::Stop),
         from_here(2, VmState::Start),
@@ -254,17 +255,15 @@ fn a_vm_that_came_from_here_belongs_here_again_and_stays_off_if_it_was() {
 
 #[test]
 fn a_vm_that_came_from_here_and_was_shut_down_where_it_went_is_started_here() {
-    let from_here =
-        VmRecord { last_node: Some(me()), autostart: true, ..vm(1, VmState::Stop, "hv2") };
+    let marked = VmRecord { autostart: true, ..from_here(1, VmState::Stop) };
     assert_eq!(
-        taken_back(&cluster(vec![node("hv1"), node("hv2")], vec![from_here])).now,
+        taken_back(&cluster(vec![node("hv1"), node("hv2")], vec![marked])).now,
         [TakeBack::Start(id(1))]
     );
 }
 
 #[test]
 fn what_has_not_left_yet_is_called_back_and_what_does_not_fit_stays() {
-    let from_here = |number, state| VmRecord { last_node: Some(me()), ..vm(number, state, "hv2") };
     let vms = vec![
         from_here(1, VmState::Migrate),
         from_here(2, VmState::Migrate),
@@ -279,4 +278,113 @@ fn what_has_not_left_yet_is_called_back_and_what_does_not_fit_stays() {
     assert!(!taken_back(&cluster).is_done(), "it is on its way");
     let all = BTreeSet::from([id(3)]);
     assert_eq!(unflush(&cluster, &me(), &all, AT_ONCE).stay, []);
+}
+
+#[test]
+fn a_node_is_empty_when_nothing_is_left_and_ready_when_nothing_is_to_come() {
+    assert!(Flush::default().is_done());
+    for left in [
+        Flush { leave: vec![leave(1, "hv2")], ..Flush::default() },
+        Flush { shut_down: vec![id(1)], ..Flush::default() },
+        Flush { waiting: vec![id(1)], ..Flush::default() },
+        Flush { blocked: vec![(id(1), "no".to_owned())], ..Flush::default() },
+    ] {
+        assert!(!left.is_done(), "{left:?}");
+    }
+    let stay = vec![(id(1), Unfit::NotInLimit)];
+    assert!(Unflush::default().is_done());
+    assert!(Unflush { stay, ..Unflush::default() }.is_done(), "it stays where it is");
+    assert!(!Unflush { now: vec![TakeBack::Move(id(1))], ..Unflush::default() }.is_done());
+    assert!(!Unflush { waiting: vec![id(1)], ..Unflush::default() }.is_done());
+}
+
+#[test]
+fn only_a_few_vms_are_moved_at_a_time_in_either_direction() {
+    let nodes = || vec![node("hv1"), node("hv2")];
+    let ids = |numbers: std::ops::RangeInclusive<u128>| numbers.map(id).collect::<Vec<_>>();
+    for (state, leaving) in [(VmState::Start, 4), (VmState::Migrate, 3)] {
+        let vms = (2..=7).map(|number| vm(number, VmState::Start, "hv1"));
+        let left = emptied(&cluster(nodes(), vms.chain([vm(1, state, "hv1")]).collect()));
+        assert_eq!((left.leave.len(), left.leave.len() + left.waiting.len()), (leaving, 7));
+    }
+    for (arriving, back, waiting) in [(false, 2..=5, ids(6..=7)), (true, 2..=4, ids(5..=7))] {
+        let mut vms: Vec<_> = (2..=7).map(|number| from_here(number, VmState::Start)).collect();
+        if arriving {
+            vms.push(vm(1, VmState::Migrate, "hv1"));
+        }
+        let found = taken_back(&cluster(nodes(), vms));
+        assert_eq!(found.now, back.map(|number| TakeBack::Move(id(number))).collect::<Vec<_>>());
+        let on_its_way = arriving.then_some(id(1));
+        assert_eq!(found.waiting, on_its_way.into_iter().chain(waiting).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn of_the_vms_of_other_nodes_a_flush_waits_for_those_alone_that_leave_this_one() {
+    for (state, runs_here, waiting) in [
+        (VmState::Start, true, vec![]),
+        (VmState::Migrate, true, vec![id(1)]),
+        (VmState::MigrateLive, false, vec![]),
+    ] {
+        let running = if runs_here { vec![id(1)] } else { Vec::new() };
+        let own = NodeRecord { running, ..node("hv1") };
+        let left = emptied(&cluster(vec![own, node("hv2")], vec![vm(1, state.clone(), "hv2")]));
+        assert_eq!(left, Flush { waiting, ..Flush::default() }, "{state}, runs here: {runs_here}");
+    }
+}
+
+#[test]
+fn a_node_that_takes_its_vms_back_waits_for_those_alone_that_come_to_it() {
+    let vms = vec![
+        vm(1, VmState::Migrate, "hv1"),
+        vm(2, VmState::Migrate, "hv2"),
+        vm(3, VmState::Start, "hv1"),
+    ];
+    assert_eq!(taken_back(&cluster(vec![node("hv1"), node("hv2")], vms)).waiting, [id(1)]);
+}
+
+#[test]
+fn a_vm_that_would_fit_but_for_those_that_leave_with_it_waits_until_they_have_arrived() {
+    let own = |number| vm(number, VmState::Start, "hv1");
+    let nodes = |free_mib| vec![node("hv1"), with_memory("hv2", free_mib)];
+    // 512 MiB each.
+    let left = emptied(&cluster(nodes(512), vec![own(1), own(2)]));
+    assert_eq!((left.leave, left.waiting), (vec![leave(1, "hv2")], vec![id(2)]));
+    let large = |number, memory_mib| {
+        let domain = records::domain(id(number));
+        let domain = pvc_model::domain::DomainSummary { memory_mib, ..domain };
+        VmRecord { domain: Ok(Arc::new(domain)), ..own(number) }
+    };
+    let left = emptied(&cluster(nodes(1000), vec![own(1), large(2, 1001)]));
+    assert_eq!(left.shut_down, [id(2)], "it would not fit alone");
+    let starts_there = vm(2, VmState::Start, "hv2");
+    let left = emptied(&cluster(nodes(512), vec![own(1), starts_there]));
+    assert_eq!(left.shut_down, [id(1)], "nobody leaves, and what starts there stays");
+}
+
+#[test]
+fn memory_that_is_just_enough_takes_a_vm_back_and_a_guest_that_is_here_has_its_own() {
+    let back = |free_mib, running, vms| {
+        let own = NodeRecord { running, ..with_memory("hv1", free_mib) };
+        let back = taken_back(&cluster(vec![own, node("hv2")], vms));
+        (back.now, back.stay.into_iter().map(|(vm, _)| vm).collect::<Vec<_>>())
+    };
+    let moves = || from_here(2, VmState::Start);
+    assert_eq!(back(512, vec![], vec![moves()]), (vec![TakeBack::Move(id(2))], vec![]));
+    assert_eq!(back(511, vec![], vec![moves()]), (vec![], vec![id(2)]));
+    let called_back = || from_here(1, VmState::Migrate);
+    assert_eq!(
+        back(512, vec![id(1)], vec![called_back(), moves()]),
+        (vec![TakeBack::Move(id(1)), TakeBack::Move(id(2))], vec![])
+    );
+    // It is still on its way down.
+    let marked = || VmRecord { autostart: true, ..vm(1, VmState::Shutdown, "hv1") };
+    assert_eq!(
+        back(512, vec![id(1)], vec![marked(), moves()]),
+        (vec![TakeBack::Start(id(1)), TakeBack::Move(id(2))], vec![])
+    );
+    assert_eq!(
+        back(512, vec![], vec![marked(), moves()]),
+        (vec![TakeBack::Start(id(1))], vec![id(2)])
+    );
 }

@@ -247,6 +247,30 @@ fn a_node_that_does_not_run_neither_contends_nor_gives_away() {
     }
     let starting = cluster(Some("hv1"), vec![node("hv1", Secondary, DaemonState::Init)]);
     assert_eq!(step(&starting, false, 0), PrimaryStep::TakeOver);
+    for state in [Primary, Secondary] {
+        let stopping = cluster(Some("hv1"), vec![node("hv1", state, DaemonState::Shutdown)]);
+        for holds in [true, false] {
+            assert_eq!(step(&stopping, holds, 0), PrimaryStep::Nothing, "its way out sees to it");
+        }
+    }
+}
+
+#[test]
+fn who_is_alone_does_not_wait_for_others_to_put_their_names_back() {
+    use DaemonState::{Run, Shutdown, Stop};
+    for (other, expected) in [
+        (None, PrimaryStep::Contend),
+        (Some(node("hv2", Secondary, Stop)), PrimaryStep::Contend),
+        (
+            Some(NodeRecord { role: NodeRole::Hypervisor, ..node("hv2", Client, Run) }),
+            PrimaryStep::Contend,
+        ),
+        (Some(node("hv2", Secondary, Shutdown)), PrimaryStep::Nothing),
+        (Some(node("hv2", Secondary, Run)), PrimaryStep::Nothing),
+    ] {
+        let nodes = [node("hv1", Secondary, Run)].into_iter().chain(other.clone()).collect();
+        assert_eq!(step(&cluster(Some("nobody"), nodes), false, 0), expected, "{other:?}");
+    }
 }
 
 #[test]
@@ -291,24 +315,27 @@ fn of_several_that_say_they_have_the_role_it_is_waited_until_only_one_is_left() 
             node("hv3", Relinquish, DaemonState::Run),
         ],
     );
-    let [silent, living] = ["hv2", "hv3"].map(NodeName::new);
-    let mut peers = Peers::new(SESSION);
-    let mut seconds = 0;
-    let mut listen = |peers: &mut Peers, for_seconds| {
-        for _ in 0..for_seconds {
-            peers.look(&cluster, true, Duration::from_secs(seconds));
-            peers.note_announced(&living, Some(1));
-            peers.note_announced(&silent, None);
-            seconds += 1;
-        }
-    };
-    listen(&mut peers, 2);
-    assert_eq!(holder(&cluster, &me, &peers), Holder::Unclear(&silent));
-    peers.note_announced(&silent, Some(1));
-    assert_eq!(holder(&cluster, &me, &peers), Holder::Unclear(&silent), "both live");
-    listen(&mut peers, 60);
-    // Whose daemon announced itself once is known to have nothing left after a while.
-    assert_eq!(holder(&cluster, &me, &peers), Holder::One(&living));
+    let first = NodeName::new("hv2");
+    for names in [["hv2", "hv3"], ["hv3", "hv2"]] {
+        let [silent, living] = names.map(NodeName::new);
+        let mut peers = Peers::new(SESSION);
+        let mut seconds = 0;
+        let mut listen = |peers: &mut Peers, for_seconds| {
+            for _ in 0..for_seconds {
+                peers.look(&cluster, true, Duration::from_secs(seconds));
+                peers.note_announced(&living, Some(1));
+                peers.note_announced(&silent, None);
+                seconds += 1;
+            }
+        };
+        listen(&mut peers, 2);
+        assert_eq!(holder(&cluster, &me, &peers), Holder::Unclear(&silent));
+        peers.note_announced(&silent, Some(1));
+        assert_eq!(holder(&cluster, &me, &peers), Holder::Unclear(&first), "both live");
+        listen(&mut peers, 60);
+        // Whose daemon announced itself once is known to have nothing left after a while.
+        assert_eq!(holder(&cluster, &me, &peers), Holder::One(&living));
+    }
 }
 
 #[test]
@@ -320,9 +347,27 @@ fn the_right_to_the_role_ends_with_the_session() {
 
 const BOTH: Facts = Facts { named: Named::Me, peer: Peer::Busy, peer_repairs: false };
 
+/// Part of a hand-over that comes to an end.
+struct Machine {
+    hand_over: HandOver,
+    steps: u32,
+}
+
+impl Machine {
+    fn of(part: Part, session_timeout: Duration) -> Self {
+        Machine { hand_over: HandOver::new(part, session_timeout), steps: 0 }
+    }
+
+    fn next(&mut self, facts: &Facts, done: bool, now: Duration) -> Action {
+        self.steps += 1;
+        assert!(self.steps < 10_000, "it goes on for ever: {:?}", self.hand_over);
+        self.hand_over.next(facts, done, now)
+    }
+}
+
 /// Course of a part for which everything it asks for succeeds at once.
 fn course(part: Part, facts: &Facts) -> Vec<String> {
-    let mut machine = HandOver::new(part, SESSION);
+    let mut machine = Machine::of(part, SESSION);
     let mut course = Vec::new();
     loop {
         let action = machine.next(facts, true, Duration::ZERO);
@@ -378,7 +423,7 @@ fn a_candidate_without_a_holder_needs_no_locks() {
 fn a_takeover_that_another_was_named_for_is_handed_on_once_things_have_moved() {
     let elsewhere = Facts { named: Named::Another, ..BOTH };
     assert_eq!(course(Part::Candidate, &elsewhere), ["Abandoned { give_back: false }"]);
-    let mut machine = HandOver::new(Part::Candidate, SESSION);
+    let mut machine = Machine::of(Part::Candidate, SESSION);
     let mut facts = BOTH;
     loop {
         match machine.next(&facts, true, Duration::ZERO) {
@@ -391,7 +436,7 @@ fn a_takeover_that_another_was_named_for_is_handed_on_once_things_have_moved() {
 
 #[test]
 fn a_lock_is_given_back_before_a_takeover_is_abandoned() {
-    let mut machine = HandOver::new(Part::Candidate, SESSION);
+    let mut machine = Machine::of(Part::Candidate, SESSION);
     machine.next(&BOTH, true, Duration::ZERO);
     machine.next(&BOTH, true, Duration::ZERO);
     let elsewhere = Facts { named: Named::Another, ..BOTH };
@@ -403,7 +448,7 @@ fn a_lock_is_given_back_before_a_takeover_is_abandoned() {
 #[test]
 fn a_takeover_that_is_called_off_while_it_waits_for_its_lock_comes_to_an_end() {
     for named in [Named::Another, Named::Peer] {
-        let mut machine = HandOver::new(Part::Candidate, SESSION);
+        let mut machine = Machine::of(Part::Candidate, SESSION);
         assert!(matches!(
             machine.next(&BOTH, true, Duration::ZERO),
             Action::Lock { kind: Lock::Write, .. }
@@ -417,7 +462,7 @@ fn a_takeover_that_is_called_off_while_it_waits_for_its_lock_comes_to_an_end() {
 
 #[test]
 fn a_living_holder_that_does_not_answer_keeps_the_role() {
-    let mut machine = HandOver::new(Part::Candidate, SESSION);
+    let mut machine = Machine::of(Part::Candidate, SESSION);
     let idle = Facts { peer: Peer::Idle, ..BOTH };
     machine.next(&idle, true, Duration::ZERO);
     let Action::AwaitReader { until } = machine.next(&idle, true, Duration::ZERO) else {
@@ -438,19 +483,25 @@ fn a_living_holder_that_does_not_answer_keeps_the_role() {
 #[test]
 fn a_legacy_holder_that_repairs_the_key_is_asked_again_and_ours_is_believed() {
     let repaired = Facts { named: Named::Peer, peer: Peer::Idle, peer_repairs: true };
-    let mut machine = HandOver::new(Part::Candidate, SESSION);
+    let mut machine = Machine::of(Part::Candidate, SESSION);
     machine.next(&BOTH, true, Duration::ZERO);
     let wait = machine.next(&BOTH, true, Duration::ZERO);
     assert_eq!(machine.next(&repaired, false, Duration::ZERO), Action::Insist);
     let named_again = Facts { named: Named::Me, ..repaired };
     assert_eq!(machine.next(&named_again, true, Duration::ZERO), wait, "it goes on where it was");
+    let mut insisted = machine;
+    assert_eq!(insisted.next(&repaired, true, Duration::ZERO), Action::Insist);
+    assert_eq!(insisted.next(&repaired, true, Duration::ZERO), Action::Unlock, "twice is enough");
+    let mut machine = Machine::of(Part::Candidate, SESSION);
+    machine.next(&BOTH, true, Duration::ZERO);
+    machine.next(&BOTH, true, Duration::ZERO);
     let ours = Facts { peer_repairs: false, ..repaired };
     assert_eq!(machine.next(&ours, false, Duration::ZERO), Action::Unlock);
 }
 
 #[test]
 fn a_holder_whose_candidate_dies_before_anything_moved_stays() {
-    let mut machine = HandOver::new(Part::Holder, SESSION);
+    let mut machine = Machine::of(Part::Holder, SESSION);
     let facts = Facts { named: Named::Peer, ..BOTH };
     machine.next(&facts, true, Duration::ZERO);
     let gone = Facts { peer: Peer::Gone, ..facts };
@@ -458,7 +509,7 @@ fn a_holder_whose_candidate_dies_before_anything_moved_stays() {
         machine.next(&gone, false, Duration::ZERO),
         Action::End(Ending::Stayed { reclaim: true })
     );
-    let mut machine = HandOver::new(Part::Holder, SESSION);
+    let mut machine = Machine::of(Part::Holder, SESSION);
     machine.next(&facts, true, Duration::ZERO);
     let mine = Facts { named: Named::Me, ..facts };
     assert_eq!(
@@ -468,31 +519,132 @@ fn a_holder_whose_candidate_dies_before_anything_moved_stays() {
 }
 
 #[test]
-fn a_holder_whose_candidate_dies_later_lets_go_of_everything_at_once() {
-    let mut machine = HandOver::new(Part::Holder, SESSION);
-    let mut facts = Facts { named: Named::Peer, ..BOTH };
+fn a_holder_that_waits_for_its_first_lock_stays_if_it_is_called_off() {
+    let facts = Facts { named: Named::Peer, ..BOTH };
+    for (called_off, reclaim) in
+        [(Facts { named: Named::Me, ..facts }, false), (Facts { peer: Peer::Gone, ..facts }, true)]
+    {
+        let mut machine = Machine::of(Part::Holder, SESSION);
+        machine.next(&facts, true, Duration::ZERO);
+        let lock = machine.next(&facts, true, Duration::ZERO);
+        assert!(matches!(lock, Action::Lock { kind: Lock::Read, .. }), "{lock:?}");
+        assert_eq!(machine.next(&called_off, true, Duration::ZERO), Action::Unlock);
+        let ending = Action::End(Ending::Stayed { reclaim });
+        assert_eq!(machine.next(&called_off, true, Duration::ZERO), ending);
+    }
+}
+
+#[test]
+fn a_holder_whose_candidate_dies_later_or_is_started_anew_lets_go_of_everything_at_once() {
+    for peer in [Peer::Gone, Peer::Idle] {
+        let mut machine = Machine::of(Part::Holder, SESSION);
+        let mut facts = Facts { named: Named::Peer, ..BOTH };
+        let mut left = Vec::new();
+        loop {
+            match machine.next(&facts, true, Duration::ZERO) {
+                Action::Leave(duty) => {
+                    left.push(duty);
+                    facts.peer = peer;
+                }
+                Action::AwaitWriter { .. } if !left.is_empty() => panic!("nobody is waited for"),
+                Action::End(ending) => {
+                    assert_eq!(ending, Ending::Secondary);
+                    break;
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(left, ALL, "{peer:?}");
+    }
+}
+
+/// In the order in which a holder lets go of it.
+const ALL: [Duty; 5] =
+    [Duty::Services, Duty::Upstream, Duty::Inner, Duty::Metadata, Duty::Gateways];
+
+#[test]
+fn a_holder_that_has_begun_and_sees_nothing_of_the_candidates_locks_lets_go_all_the_same() {
+    let facts = Facts { named: Named::Peer, ..BOTH };
+    let mut machine = Machine::of(Part::Holder, SESSION);
+    let (mut now, mut done, mut has_begun) = (Duration::ZERO, true, false);
     let mut left = Vec::new();
     loop {
-        match machine.next(&facts, true, Duration::ZERO) {
-            Action::Leave(duty) => {
-                left.push(duty);
-                facts.peer = Peer::Gone;
+        let action = machine.next(&facts, done, now);
+        has_begun |= matches!(action, Action::Lock { kind: Lock::Write, .. });
+        done = !has_begun;
+        match action {
+            Action::Lock { limit, .. } if has_begun => now += limit,
+            Action::AwaitWriter { until } | Action::AwaitReader { until } if has_begun => {
+                assert_eq!(machine.next(&facts, false, now), action, "woken too early");
+                now = until;
             }
-            Action::AwaitWriter { .. } if !left.is_empty() => panic!("nobody is waited for"),
-            Action::End(ending) => {
-                assert_eq!(ending, Ending::Secondary);
-                break;
-            }
+            Action::Pause(_) => panic!("nobody is waited for"),
+            Action::Leave(duty) => left.push(duty),
+            Action::End(ending) => break assert_eq!(ending, Ending::Secondary),
             _ => {}
         }
     }
-    assert_eq!(left, [Duty::Services, Duty::Upstream, Duty::Inner, Duty::Metadata, Duty::Gateways]);
+    assert_eq!(left, ALL);
+    assert_eq!(now, Duration::from_secs(10), "for the lock of B and for the writer of C");
+}
+
+#[test]
+fn a_holder_waits_for_a_candidate_that_says_it_is_coming_longer_than_for_one_that_does_not() {
+    for (peer, waits, end) in [
+        (Peer::Busy, 4, Action::Lock { kind: Lock::Read, limit: Duration::from_secs(5) }),
+        (Peer::Idle, 1, Action::End(Ending::Stayed { reclaim: true })),
+        // It went ahead alone.
+        (Peer::Finished, 1, Action::Lock { kind: Lock::Write, limit: Duration::from_secs(5) }),
+    ] {
+        let facts = Facts { named: Named::Peer, peer, ..BOTH };
+        let mut machine = Machine::of(Part::Holder, SESSION);
+        let (mut now, mut waited) = (Duration::ZERO, 0);
+        let mut action = machine.next(&facts, true, now);
+        while let Action::AwaitWriter { until } = action {
+            if peer != Peer::Finished {
+                let early = machine.next(&facts, false, until - Duration::from_millis(1));
+                assert_eq!(early, action, "{peer:?}: woken too early");
+            }
+            waited += 1;
+            now = until;
+            action = machine.next(&facts, false, now);
+        }
+        assert_eq!((action, waited), (end, waits), "{peer:?}");
+        assert_eq!(now, waits * (let_go_after(SESSION) + Duration::from_secs(4)), "{peer:?}");
+    }
+}
+
+#[test]
+fn each_wait_has_its_time() {
+    let waits = |part, facts: &Facts| {
+        let mut machine = Machine::of(part, SESSION);
+        let mut waits = Vec::new();
+        loop {
+            match machine.next(facts, true, Duration::ZERO) {
+                Action::AwaitWriter { until } => waits.push(("writer", until.as_millis())),
+                Action::AwaitReader { until } => waits.push(("reader", until.as_millis())),
+                Action::Lock { kind: Lock::Write, limit } => waits.push(("W", limit.as_millis())),
+                Action::Lock { kind: Lock::Read, limit } => waits.push(("R", limit.as_millis())),
+                Action::End(_) => return waits,
+                _ => {}
+            }
+        }
+    };
+    // A writer waits for longer than the session of a reader that died with its lock.
+    let write = |reader| [("W", 15_000), ("reader", reader)];
+    let read = [("writer", 5000), ("R", 5000)];
+    let candidate = [write(16_000), read, write(500), write(200), write(200), write(200)].concat();
+    let expected: Vec<_> = candidate.into_iter().chain([("W", 15_000)]).collect();
+    assert_eq!(waits(Part::Candidate, &BOTH), expected);
+    let meet = [("writer", 16_000), ("R", 5000)];
+    let expected = [meet, [("W", 5000), ("reader", 5000)], read, read, read, read].concat();
+    assert_eq!(waits(Part::Holder, &Facts { named: Named::Peer, ..BOTH }), expected);
 }
 
 #[test]
 fn a_legacy_reader_that_was_missed_once_is_not_waited_for_again() {
     let legacy = Facts { peer_repairs: true, ..BOTH };
-    let mut machine = HandOver::new(Part::Candidate, SESSION);
+    let mut machine = Machine::of(Part::Candidate, SESSION);
     let mut now = Duration::ZERO;
     let mut done = true;
     let mut waits = 0;
@@ -518,9 +670,11 @@ fn a_legacy_reader_that_was_missed_once_is_not_waited_for_again() {
 
 #[test]
 fn a_candidate_takes_nothing_from_a_holder_that_is_late_until_that_one_has_let_go() {
-    // What comes to nothing: each wait for the holder in turn, and then each lock.
-    for failing in 0..10 {
-        let mut machine = HandOver::new(Part::Candidate, SESSION);
+    // What comes to nothing: each wait for the holder in turn, and then each lock. Once things move
+    // the holder may also say that it has the role, as one does that was started anew.
+    let busy = (0..10).map(|failing| (failing, Peer::Busy));
+    for (failing, late_peer) in busy.chain((3..10).map(|failing| (failing, Peer::Idle))) {
+        let mut machine = Machine::of(Part::Candidate, SESSION);
         let (mut now, mut done, mut asked, mut late) = (Duration::ZERO, true, 0, false);
         let mut facts = BOTH;
         let mut taken = Vec::new();
@@ -546,9 +700,11 @@ fn a_candidate_takes_nothing_from_a_holder_that_is_late_until_that_one_has_let_g
                 _ => None,
             };
             if let Some(until) = until {
-                late |= asked >= failing;
+                if asked == failing {
+                    (late, facts.peer) = (true, late_peer);
+                }
                 asked += 1;
-                if late && facts.peer == Peer::Busy {
+                if late && facts.peer == late_peer {
                     (now, done) = (until, false);
                 }
             }
@@ -563,7 +719,7 @@ fn a_candidate_takes_nothing_from_a_holder_that_is_late_until_that_one_has_let_g
 
 #[test]
 fn a_holder_that_goes_back_before_anything_moved_keeps_the_role() {
-    let mut machine = HandOver::new(Part::Candidate, SESSION);
+    let mut machine = Machine::of(Part::Candidate, SESSION);
     loop {
         let facts = BOTH;
         if let Action::AwaitWriter { until } = machine.next(&facts, true, Duration::ZERO) {
@@ -606,7 +762,44 @@ fn each_part_reads_in_the_records_what_the_other_does() {
     }
 }
 
-/// View that hv1 has of hv2 after each of these states lasted for so many seconds.
+#[test]
+fn a_holder_knows_its_candidate_by_what_that_one_says_and_else_by_the_key() {
+    use DaemonState::{Dead, Init, Run};
+    let hypervisor = |name| NodeRecord { role: NodeRole::Hypervisor, ..node(name, Takeover, Run) };
+    let (hv2, hv3) = (|state, daemon| node("hv2", state, daemon), |state| node("hv3", state, Run));
+    for (named, others, expected) in [
+        (Some("hv2"), vec![hv2(Secondary, Run), hv3(Secondary)], (Named::Peer, Peer::Idle)),
+        (Some("hv2"), vec![hv2(Secondary, Run), hv3(Takeover)], (Named::Another, Peer::Busy)),
+        (Some("hv3"), vec![hv2(Takeover, Init), hv3(Secondary)], (Named::Another, Peer::Busy)),
+        (Some("hv3"), vec![hv2(Takeover, Dead), hv3(Secondary)], (Named::Peer, Peer::Idle)),
+        (Some("hv3"), vec![hypervisor("hv2"), hv3(Secondary)], (Named::Peer, Peer::Idle)),
+        (Some("hv2"), vec![hypervisor("hv2")], (Named::Peer, Peer::Gone)),
+        (Some("hv1"), vec![hv2(Secondary, Run)], (Named::Me, Peer::Gone)),
+        (None, vec![hv2(Secondary, Run)], (Named::Nobody, Peer::Gone)),
+        (Some("hv9"), vec![hv2(Secondary, Run)], (Named::Peer, Peer::Gone)),
+    ] {
+        // Its own state is no answer to the question who else takes over.
+        let nodes = [node("hv1", Takeover, Run)].into_iter().chain(others.clone()).collect();
+        let (cluster, me) = (cluster(named, nodes), NodeName::new("hv1"));
+        let found = facts(&cluster, &me, Part::Holder, None, false, &Peers::new(SESSION));
+        assert_eq!((found.named, found.peer), expected, "{named:?} {others:?}");
+    }
+}
+
+#[test]
+fn a_candidate_waits_for_a_holder_that_may_have_what_its_record_does_not_say() {
+    let (me, other) = (NodeName::new("hv1"), NodeName::new("hv2"));
+    let (peers, record) = seen(&[
+        (Primary, DaemonState::Run, Some(true), 9),
+        (Secondary, DaemonState::Init, Some(true), 1),
+    ]);
+    let cluster = cluster(Some("hv1"), vec![record]);
+    let peer = |peers| facts(&cluster, &me, Part::Candidate, Some(&other), false, peers).peer;
+    assert_eq!(peer(&peers), Peer::Busy, "it was started anew");
+    assert_eq!(peer(&Peers::new(SESSION)), Peer::Gone, "nothing was seen of what it had");
+}
+
+/// Peers as hv1 has seen hv2 after each of these states lasted for so many seconds.
 fn seen(history: &[(CoordinatorState, DaemonState, Option<bool>, u64)]) -> (Peers, NodeRecord) {
     let mut peers = Peers::new(SESSION);
     let mut now = Duration::ZERO;
@@ -677,7 +870,7 @@ fn absent_after(state: DaemonState, last_stamp: u64) -> u64 {
             "it is announced"
         );
     }
-    (60..).find(|second| look(*second, false, false)).expect("it is absent some time") - 60
+    (60..600).find(|second| look(*second, false, false)).expect("it is absent some time") - 60
 }
 
 #[test]
@@ -739,6 +932,33 @@ fn a_legacy_daemon_in_the_place_of_ours_is_never_absent_by_its_silence() {
 }
 
 #[test]
+fn a_daemon_of_ours_in_the_place_of_a_legacy_one_is_known_by_its_record() {
+    let ours = of_ours(node("hv2", Primary, DaemonState::Run));
+    let older = NodeRecord { pvc_version: "1.0.3".to_owned(), ..ours.clone() };
+    let mut peers = Peers::new(SESSION);
+    for second in 0..60 {
+        let node = if second == 0 { &older } else { &ours };
+        peers.look(&cluster(None, vec![node.clone()]), true, Duration::from_secs(second));
+        peers.note_announced(&node.name, None);
+    }
+    assert!(peers.is_absent(&ours), "it died before it was announced");
+}
+
+#[test]
+fn of_a_legacy_daemon_no_session_says_how_long_it_has_been_silent() {
+    let (mut peers, record) = seen(&[(Primary, DaemonState::Run, Some(false), 60)]);
+    peers.note_no_answer(&record.name);
+    peers.note_announced(&record.name, None);
+    let leaving = node("hv2", Primary, DaemonState::Shutdown);
+    let others = cluster(None, vec![leaving.clone()]);
+    for second in 1..=120 {
+        assert!(!peers.is_absent(&leaving), "{second}");
+        peers.look(&others, true, Duration::from_secs(60 + second));
+    }
+    assert!(peers.is_absent(&leaving));
+}
+
+#[test]
 fn what_no_record_says_is_waited_out() {
     use DaemonState::{Dead, Fenced, Init, Run, Shutdown, Stop};
     let up = Some(true);
@@ -759,9 +979,24 @@ fn what_no_record_says_is_waited_out() {
         (vec![(Secondary, Stop, down, 1), (Secondary, Init, up, 0)], false),
         (vec![(Secondary, Run, up, 0)], false),
         (vec![(Primary, Stop, down, 1), (Primary, Fenced, down, 0)], false),
+        (vec![(Primary, Fenced, down, 0)], false),
+        // It ended with nothing, or fell silent with nothing.
+        (vec![(Primary, Run, up, 9), (Secondary, Stop, up, 0)], false),
+        (vec![(Secondary, Run, up, 9), (Secondary, Dead, up, 0)], false),
         // It was started anew, or ended, with what it had.
         (vec![(Primary, Run, up, 9), (Secondary, Init, up, 1), (Secondary, Run, up, 1)], true),
         (vec![(Primary, Run, up, 9), (Secondary, Init, up, 1), (Secondary, Run, up, limit)], false),
+        // What it says of itself then is no news of what it had before.
+        (
+            vec![
+                (Primary, Run, up, 9),
+                (Secondary, Init, up, 1),
+                (Secondary, Run, up, 1),
+                (Secondary, Shutdown, up, 0),
+            ],
+            true,
+        ),
+        (vec![(Primary, Run, up, 9), (Primary, Dead, up, 1), (Primary, Run, up, 0)], true),
         (vec![(Primary, Shutdown, up, 9), (Primary, Stop, down, limit - 1)], true),
         (vec![(Primary, Shutdown, up, 9), (Primary, Stop, down, limit)], false),
         (vec![(Primary, Run, up, 9), (Primary, Dead, up, 1)], true),
@@ -803,6 +1038,72 @@ fn what_no_record_says_is_waited_out() {
 }
 
 #[test]
+fn whoever_takes_over_while_another_one_gets_the_lock_may_have_what_it_took() {
+    let limit = let_go_after(SESSION).as_secs();
+    for (state, doubtful) in
+        [(Takeover, true), (Relinquish, false), (Primary, false), (Secondary, false)]
+    {
+        let (mut peers, record) = seen(&[(state.clone(), DaemonState::Run, Some(true), limit)]);
+        assert!(!peers.is_doubtful(&record), "{state}");
+        peers.claimed();
+        assert_eq!(peers.is_doubtful(&record), doubtful, "{state}");
+    }
+    let (mut peers, stopped) = seen(&[(Takeover, DaemonState::Stop, Some(false), limit)]);
+    peers.claimed();
+    assert!(!peers.is_doubtful(&stopped), "its daemon has ended");
+}
+
+#[test]
+fn of_the_others_the_coordinator_is_named_that_may_have_what_its_record_does_not_say() {
+    let nodes = |second: CoordinatorState, role: NodeRole| {
+        let second = node("hv2", second, DaemonState::Run);
+        let nodes = vec![node("hv1", Takeover, DaemonState::Run), NodeRecord { role, ..second }];
+        cluster(None, nodes)
+    };
+    let (me, other) = (NodeName::new("hv1"), NodeName::new("hv2"));
+    for (state, role, expected) in [
+        (Takeover, NodeRole::Coordinator, Some(&other)),
+        (Secondary, NodeRole::Coordinator, None),
+        (Takeover, NodeRole::Hypervisor, None),
+    ] {
+        let cluster = nodes(state.clone(), role.clone());
+        let mut peers = Peers::new(SESSION);
+        assert_eq!(peers.doubtful(&cluster, &me), None, "nobody has been seen");
+        peers.look(&cluster, true, Duration::ZERO);
+        assert_eq!(peers.doubtful(&cluster, &me), expected, "{state} {role}");
+    }
+}
+
+#[test]
+fn a_node_of_which_nothing_could_be_found_out_has_not_been_silent() {
+    use DaemonState::Run;
+    let (mut peers, record) =
+        seen(&[(Primary, Run, Some(true), 1), (Primary, Run, Some(false), 60)]);
+    assert!(peers.is_absent(&record));
+    peers.note_no_answer(&record.name);
+    assert!(!peers.is_absent(&record));
+}
+
+#[test]
+fn who_was_cut_off_waits_out_anew_what_it_had_not_waited_out_before() {
+    let limit = let_go_after(SESSION).as_secs();
+    // It was started anew, and nobody knows with what.
+    let starts = node("hv2", Secondary, DaemonState::Init);
+    let cluster = cluster(None, vec![starts.clone()]);
+    for (before, after, doubtful) in
+        [(limit - 1, limit - 1, true), (limit - 1, limit, false), (limit, 0, false)]
+    {
+        let (mut peers, _) = seen(&[(Secondary, DaemonState::Init, Some(true), before)]);
+        assert_eq!(peers.is_doubtful(&starts), before < limit);
+        peers.look(&cluster, false, Duration::from_secs(1000));
+        for second in 0..=after {
+            peers.look(&cluster, true, Duration::from_secs(1000 + second));
+        }
+        assert_eq!(peers.is_doubtful(&starts), doubtful, "{before} s, then {after} s");
+    }
+}
+
+#[test]
 fn who_waits_for_a_silent_node_waits_longer_the_longer_its_session_lasts() {
     for session in [2, 10, 40].map(Duration::from_secs) {
         let gone = let_go_after(session);
@@ -823,7 +1124,7 @@ fn who_waits_for_a_silent_node_waits_longer_the_longer_its_session_lasts() {
         assert_eq!(now, gone);
 
         // Who is dead is found out to be so before the two of a hand-over give up.
-        let mut machine = HandOver::new(Part::Holder, session);
+        let mut machine = Machine::of(Part::Holder, session);
         let facts = Facts { named: Named::Peer, peer: Peer::Idle, peer_repairs: false };
         let Action::AwaitWriter { until } = machine.next(&facts, true, Duration::ZERO) else {
             panic!("a holder waits for the candidate first")

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{DaemonNote, DaemonState, DomainState};
+use pvc_model::node::{DaemonNote, DaemonState, DomainState, NodeRecord};
 use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::vm::plan::{
     Condition, Finding, History, Plan, Planned, Seen, Step, View, WhyDestroy, observe, plan,
@@ -55,6 +55,10 @@ impl World {
 
     fn edit(&mut self, uuid: Uuid, edit: impl FnOnce(&mut VmRecord)) {
         edit(Arc::make_mut(self.cluster.vms.get_mut(&uuid).unwrap()));
+    }
+
+    fn node(&mut self, name: &str) -> &mut NodeRecord {
+        Arc::make_mut(self.cluster.nodes.get_mut(name).unwrap())
     }
 
     fn request(&mut self, uuid: Uuid, state: VmState) {
@@ -210,7 +214,7 @@ fn a_node_that_was_proven_dead_and_lives_ends_its_guests_whatever_the_records_as
     ] {
         for state in [VmState::Migrate, VmState::MigrateLive, VmState::Shutdown, VmState::Start] {
             let mut world = World::new(&["hv1", "hv2", "hv3"]);
-            let own = Arc::make_mut(world.cluster.nodes.get_mut("hv1").unwrap());
+            let own = world.node("hv1");
             (own.daemon_state, own.domain_state) = (daemon.clone(), domain.clone());
             let uuid = world.put(vm(1, state.clone(), Some("hv2")));
             world.run(uuid);
@@ -237,7 +241,7 @@ fn a_guest_that_is_held_is_told_from_one_that_arrives_by_what_its_node_said_befo
         world.run(uuid);
         world.guests.get_mut(&uuid).unwrap().condition = Condition::Paused;
         if was_here {
-            Arc::make_mut(world.cluster.nodes.get_mut("hv1").unwrap()).running.push(uuid);
+            world.node("hv1").running.push(uuid);
         }
         assert_eq!(steps(&world.after(0)), expected, "for {on}, was here: {was_here}");
     }
@@ -366,6 +370,40 @@ fn whether_a_legacy_node_that_lives_really_runs_a_vm_is_asked_at_its_start_and_o
         history.try_later(world.now);
         let plan = world.after(0);
         assert_eq!((steps(&plan), findings(&plan)), (vec![], blocked), "{about}");
+    }
+}
+
+#[test]
+fn what_another_node_says_it_runs_is_in_the_way_only_of_what_is_to_be_done_here_without_a_guest() {
+    for (state, on, runs_here, expected, is_told) in [
+        (VmState::Start, "hv1", false, vec![], true),
+        (VmState::Restart, "hv1", false, vec![], true),
+        (VmState::Stop, "hv1", false, vec![], false),
+        (VmState::Disable, "hv1", false, vec![], false),
+        // That one sends it.
+        (VmState::Migrate, "hv1", false, vec![Step::Receive], false),
+        (VmState::Start, "hv1", true, vec![], false),
+        (VmState::Start, "hv2", false, vec![], false),
+    ] {
+        let mut world = World::new(&["hv1", "hv2"]);
+        let uuid = world.put(vm(1, state.clone(), Some(on)));
+        if runs_here {
+            world.run(uuid);
+        }
+        let hv2 = world.node("hv2");
+        hv2.running.push(uuid);
+        hv2.daemon = Some(DaemonNote { runs_guests: true, ..DaemonNote::default() });
+        let told: &[Finding] = if is_told { &[Finding::RunsOn(NodeName::new("hv2"))] } else { &[] };
+        let case = format!("{state} on {on}, runs here: {runs_here}");
+        let plan = world.after(0);
+        assert_eq!((steps(&plan), &findings(&plan)[..]), (expected, told), "{case}");
+        // Nor is another told of while something is under way, or waits for its next try.
+        let now = world.now;
+        let history = world.histories.entry(uuid).or_default();
+        history.try_later(now);
+        assert_eq!(findings(&world.after(0)), told, "{case}");
+        world.histories.entry(uuid).or_default().busy = true;
+        assert_eq!(findings(&world.after(0)), told, "{case}");
     }
 }
 
@@ -510,6 +548,7 @@ fn restarts_after(world: &mut World, uuid: Uuid, lives: &[u64]) -> Vec<u64> {
             if plan.steps.is_empty() {
                 assert!(plan.wake_at.is_some(), "nobody would wake up");
                 waited += 1;
+                assert!(waited < 1000, "it is never started");
                 world.now += Duration::from_secs(1);
             } else {
                 assert_eq!(steps(&plan), [Step::Start]);
@@ -589,6 +628,65 @@ fn a_guest_that_died_before_anybody_looked_has_died_nevertheless() {
 }
 
 #[test]
+fn what_ends_by_itself_has_died_only_where_it_should_run() {
+    for (state, on, deaths) in [
+        (VmState::Start, "hv1", 1),
+        (VmState::Stop, "hv1", 0),
+        (VmState::Migrate, "hv1", 0),
+        (VmState::Start, "hv2", 0),
+    ] {
+        let mut world = World::new(&["hv1", "hv2"]);
+        let uuid = world.put(vm(1, state.clone(), Some(on)));
+        world.run(uuid);
+        world.after(0);
+        world.guests.clear();
+        // So that it is remembered wherever it belongs.
+        world.histories.get_mut(&uuid).unwrap().busy = true;
+        world.after(1);
+        world.histories.get_mut(&uuid).unwrap().busy = false;
+        world.after(1);
+        let found = world.histories.get(&uuid).map_or(0, History::deaths);
+        assert_eq!(found, deaths, "{state} on {on}");
+    }
+}
+
+#[test]
+fn one_that_was_asked_to_end_and_replaced_since_lives_anew() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
+    world.run(uuid);
+    world.after(0);
+    world.histories.get_mut(&uuid).unwrap().ending();
+    world.run(uuid);
+    world.after(1);
+    world.guests.clear();
+    world.after(1);
+    assert_eq!(world.histories[&uuid].deaths(), 1);
+}
+
+#[test]
+fn the_home_of_a_vm_is_what_its_record_said_when_it_was_last_here_and_at_rest() {
+    let mut world = World::new(&["hv1", "hv2", "hv3"]);
+    let uuid = world.put(vm(1, VmState::Migrate, Some("hv1")));
+    world.run(uuid);
+    let mut home = |state: VmState, on: &str, last: Option<&str>| {
+        world.edit(uuid, |record| {
+            record.state = state;
+            record.node = Some(NodeName::new(on));
+            record.last_node = last.map(NodeName::new);
+        });
+        world.after(0);
+        world.histories[&uuid].home().cloned()
+    };
+    let hv2 = Some(NodeName::new("hv2"));
+    assert_eq!(home(VmState::Migrate, "hv1", Some("hv3")), None, "it has not been seen here yet");
+    assert_eq!(home(VmState::Start, "hv1", Some("hv2")), Some(hv2.clone()));
+    assert_eq!(home(VmState::Migrate, "hv3", Some("hv1")), Some(hv2.clone()));
+    assert_eq!(home(VmState::Migrate, "hv1", None), Some(hv2), "it is called back");
+    assert_eq!(home(VmState::Start, "hv1", None), Some(None));
+}
+
+#[test]
 fn a_daemon_that_forgot_everything_adopts_what_runs() {
     let mut world = World::new(&["hv1"]);
     let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
@@ -638,7 +736,7 @@ fn held(state: VmState, on: &str, condition: Condition, phase: MovePhase, reques
 
 #[test]
 fn a_guest_that_a_move_has_left_held_goes_on_only_where_it_belongs() {
-    use Condition::{Arriving, Leaving, Paused};
+    use Condition::{Arriving, Leaving, Paused, Running};
     use MovePhase::{Copying, Done, HandedOver};
     use VmState::{Migrate, Start};
     for (state, on, condition, phase, request, expected) in [
@@ -677,6 +775,12 @@ fn a_guest_that_a_move_has_left_held_goes_on_only_where_it_belongs() {
         // Its hypervisor broke down in the last moment of a move away from here, which was then
         // given up.
         (Start, "hv1", Leaving, Done, 0, vec![Step::Resume]),
+        // It runs, and is ended for nothing that is said of an earlier move.
+        (Start, "hv1", Running, Copying, 0, vec![]),
+        (Start, "hv1", Running, HandedOver, 0, vec![]),
+        (Migrate, "hv3", Running, HandedOver, 1, vec![Step::Send(NodeName::new("hv3"))]),
+        // It is neither held nor runs.
+        (Migrate, "hv1", Condition::Other, Copying, 1, vec![]),
     ] {
         let mut world = held(state.clone(), on, condition, phase, request);
         assert_eq!(
@@ -689,11 +793,20 @@ fn a_guest_that_a_move_has_left_held_goes_on_only_where_it_belongs() {
 
 #[test]
 fn a_guest_that_was_handed_over_goes_on_for_no_later_order_while_another_node_has_the_vm() {
-    for on in ["hv1", "hv3"] {
-        let mut world = held(VmState::Migrate, on, Condition::Paused, MovePhase::HandedOver, 0);
-        let (uuid, hv2) = (*world.guests.keys().next().unwrap(), NodeName::new("hv2"));
-        Arc::make_mut(world.cluster.nodes.get_mut(&hv2).unwrap()).working_on.push(uuid);
-        assert_eq!(steps(&world.after(0)), [], "{on}");
+    for (on, request, is_listed, expected) in [
+        ("hv1", 0, false, vec![]),
+        ("hv3", 0, false, vec![]),
+        // Of an earlier stay; what stands still cannot be sent on either.
+        ("hv3", 0, true, vec![]),
+        // For the order that stands its sender has said that it has the guest no more.
+        ("hv3", 1, false, vec![Step::Resume]),
+    ] {
+        let handed_over = MovePhase::HandedOver;
+        let mut world = held(VmState::Migrate, on, Condition::Paused, handed_over, request);
+        let uuid = *world.guests.keys().next().unwrap();
+        world.node("hv2").working_on.push(uuid);
+        world.node("hv1").running.extend(is_listed.then_some(uuid));
+        assert_eq!(steps(&world.after(0)), expected, "{on}, {request}, listed: {is_listed}");
     }
 }
 
@@ -704,8 +817,8 @@ fn a_guest_that_was_handed_over_is_let_go_on_before_it_is_sent_on_also_where_the
     for request in [0, 1] {
         let mut world =
             held(VmState::Migrate, "hv3", Condition::Paused, MovePhase::HandedOver, request);
-        let (uuid, hv1) = (*world.guests.keys().next().unwrap(), NodeName::new("hv1"));
-        Arc::make_mut(world.cluster.nodes.get_mut(&hv1).unwrap()).running.push(uuid);
+        let uuid = *world.guests.keys().next().unwrap();
+        world.node("hv1").running.push(uuid);
         assert_eq!(steps(&world.after(0)), [Step::Resume]);
     }
 }

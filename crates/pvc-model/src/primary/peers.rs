@@ -279,7 +279,7 @@ impl Seen {
     fn is_unclear(&self) -> bool {
         match self.daemon_state {
             _ if self.serves() => self.coordinator_state == CoordinatorState::Takeover,
-            DaemonState::Run | DaemonState::Shutdown | DaemonState::Fenced => false,
+            DaemonState::Fenced => false,
             _ => self.had_something(),
         }
     }

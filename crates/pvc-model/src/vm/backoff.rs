@@ -92,6 +92,21 @@ mod tests {
     }
 
     #[test]
+    fn what_somebody_else_has_to_do_is_tried_again_ever_more_slowly() {
+        let now = Duration::from_secs(1000);
+        let delays = |failed: fn(&mut Backoff, Duration)| {
+            let mut backoff = Backoff::default();
+            let mut delay = |_| {
+                failed(&mut backoff, now);
+                backoff.wait_until(now).map_or(0, |until| (until - now).as_secs())
+            };
+            [(); 6].map(&mut delay)
+        };
+        assert_eq!(delays(Backoff::unreachable), [1, 2, 4, 8, 16, 30]);
+        assert_eq!(delays(Backoff::move_failed), [30, 60, 120, 240, 300, 300]);
+    }
+
+    #[test]
     fn a_million_failures_do_not_overflow() {
         let mut backoff = Backoff { failures: u32::MAX - 1, not_before: Duration::ZERO };
         backoff.unreachable(Duration::ZERO);

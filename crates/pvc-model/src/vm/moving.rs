@@ -393,7 +393,7 @@ mod tests {
     fn steps(method: Option<MigrationMethod>, state: VmState, target: Target) -> Vec<Next> {
         let ways = ways(method.as_ref(), &state);
         let mut steps = Vec::new();
-        for tried in 0.. {
+        for tried in 0..10 {
             steps.push(next(ways, tried, target));
             if !matches!(steps.last(), Some(Next::Copy { .. })) {
                 break;
@@ -529,6 +529,61 @@ mod tests {
         let done =
             VmRecord { state: VmState::Start, state_version: 8, ..noted(MovePhase::Done, 7, true) };
         assert!(!is_taken_over(&done, &here), "who holds it now is an operator");
+    }
+
+    #[test]
+    fn a_move_is_obeyed_as_long_as_the_record_asks_for_it() {
+        let (hv1, hv2) = (NodeName::new("hv1"), NodeName::new("hv2"));
+        let record = |state, on| Some(records::vm(1, state, Some(on)));
+        for (record, here, expected) in [
+            (record(VmState::Migrate, "hv1"), &hv2, true),
+            (record(VmState::MigrateLive, "hv1"), &hv2, true),
+            (record(VmState::Migrate, "hv1"), &hv1, false),
+            (record(VmState::Migrate, "hv3"), &hv2, false),
+            (record(VmState::Start, "hv1"), &hv2, false),
+            (None, &hv2, false),
+        ] {
+            assert_eq!(is_sent(record.as_ref(), here, &hv1), expected, "{here} {record:?}");
+        }
+    }
+
+    #[test]
+    fn a_vm_that_stays_has_the_home_that_it_had_and_never_the_node_it_is_on() {
+        let (hv1, hv3) = (NodeName::new("hv1"), Some(NodeName::new("hv3")));
+        for (last, before, expected) in [
+            ("hv1", Some(hv3.clone()), hv3.clone()),
+            ("hv3", Some(None), None),
+            // Nobody has seen what it was.
+            ("hv1", None, None),
+            ("hv3", None, hv3.clone()),
+        ] {
+            let last_node = Some(NodeName::new(last));
+            let record = VmRecord { last_node, ..records::vm(1, VmState::Migrate, Some("hv2")) };
+            assert_eq!(home_again(&record, &hv1, before.as_ref()), expected, "{last} {before:?}");
+        }
+    }
+
+    #[test]
+    fn a_held_guest_is_unclaimed_if_a_move_of_another_order_may_have_left_it() {
+        use MovePhase::{Copying, Done, Failed, HandedOver};
+        let (here, elsewhere) = (NodeName::new("hv1"), NodeName::new("hv3"));
+        for (phase, request, held, expected) in [
+            (Copying, 6, true, true),
+            (Failed, 6, true, true),
+            // It may still be handed over.
+            (Copying, 7, true, false),
+            (HandedOver, 6, true, false),
+            (Done, 6, true, false),
+            (Copying, 6, false, false),
+        ] {
+            let record = noted(phase, request, held);
+            let case = format!("{phase:?} for {request}, held: {held}");
+            assert_eq!(is_unclaimed(&record, &here), expected, "{case}");
+            assert!(!is_unclaimed(&record, &elsewhere), "{case}");
+            let anew = VmRecord { incarnation: -1, ..record };
+            assert!(!is_unclaimed(&anew, &here), "{case}");
+        }
+        assert!(!is_unclaimed(&to_hv1(VmState::Start, 7), &here));
     }
 
     #[test]

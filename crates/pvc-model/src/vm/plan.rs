@@ -370,9 +370,6 @@ impl Decision {
     fn wait(until: Duration) -> Self {
         Decision { wake_at: Some(until), ..Decision::default() }
     }
-    fn nothing() -> Self {
-        Decision::default()
-    }
 }
 
 enum Place<'a> {
@@ -417,7 +414,7 @@ pub fn decide(view: &View<'_>, record: &VmRecord, history: &History) -> Decision
             );
             Decision::finding(Finding::NoOrder(why))
         }
-        (Place::Elsewhere | Place::Unclear(_), None) => Decision::nothing(),
+        (Place::Elsewhere | Place::Unclear(_), None) => Decision::default(),
     }
 }
 
@@ -456,7 +453,7 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &Hi
             Decision::step(Step::Write(VmState::Start))
         }
         // Held by whoever sends it, who decides: an operator who let it go on would have it twice.
-        VmState::Migrate | VmState::MigrateLive => Decision::nothing(),
+        VmState::Migrate | VmState::MigrateLive => Decision::default(),
         VmState::Restart | VmState::Shutdown => power_off(view, record, guest, history),
         VmState::Stop => Decision::step(Step::Destroy(WhyDestroy::Stopped)),
         other => Decision::finding(Finding::RunsDespite(other.clone())),
@@ -482,7 +479,7 @@ fn decide_absent(view: &View<'_>, record: &VmRecord, history: &History) -> Decis
         }
         VmState::Migrate | VmState::MigrateLive => Decision::step(Step::Receive),
         VmState::Fail => Decision::finding(Finding::Failed(record.failed_reason.clone())),
-        _ => Decision::nothing(),
+        _ => Decision::default(),
     }
 }
 
@@ -496,11 +493,11 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &Hi
         VmState::Migrate | VmState::MigrateLive => match &record.node {
             // Sent on before it was let go on: what stands still cannot be sent.
             Some(_) if is_left_with(view, record, guest) => Decision::step(Step::Resume),
-            Some(_) if is_held_since_handover(view, record, guest) => Decision::nothing(),
+            Some(_) if is_held_since_handover(view, record, guest) => Decision::default(),
             Some(to) if guest.condition == Condition::Running || was_here(view, record) => {
                 Decision::step(Step::Send(to.clone()))
             }
-            _ => Decision::nothing(),
+            _ => Decision::default(),
         },
         VmState::Shutdown => power_off(view, record, guest, history),
         _ => Decision::step(Step::Destroy(WhyDestroy::AssignedElsewhere)),

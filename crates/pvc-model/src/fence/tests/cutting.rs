@@ -2,6 +2,19 @@
 
 use super::*;
 
+fn prove(proof: Proof) -> Step {
+    Step::Prove { stamp: 7, proof, recover: true }
+}
+
+#[test]
+fn each_proof_has_its_words() {
+    assert_eq!(Proof::FoundOff.to_string(), "its BMC said twice that the power is off");
+    assert_eq!(
+        Proof::CutOff.to_string(),
+        "its BMC says that the power is off, after it was told to cut it"
+    );
+}
+
 #[test]
 fn a_bmc_that_says_twice_that_the_power_is_off_ends_the_waiting() {
     let mut fencer = with_dead_node();
@@ -13,10 +26,37 @@ fn a_bmc_that_says_twice_that_the_power_is_off_ends_the_waiting() {
     assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
     let now = fencer.now;
     fencer.history("hv2").note_power(Some(false), now, INTERVAL);
-    assert_eq!(
-        fencer.steps_for("hv2"),
-        Some(Step::Prove { stamp: 7, proof: Proof::FoundOff, recover: true })
-    );
+    assert_eq!(fencer.steps_for("hv2"), Some(prove(Proof::FoundOff)));
+}
+
+#[test]
+fn a_bmc_that_says_once_that_the_power_is_off_is_asked_again_however_long_the_silence_lasts() {
+    let mut fencer = with_dead_node();
+    let mut says = |seconds, is_on: Option<bool>| {
+        fencer.after(seconds);
+        let now = fencer.now;
+        fencer.history("hv2").note_power(is_on, now, INTERVAL);
+        let at_once = fencer.steps_for("hv2");
+        fencer.after(1);
+        (at_once, fencer.steps_for("hv2"))
+    };
+    let cut = Some(Step::CutPower { stamp: 7 });
+    assert_eq!(says(0, Some(false)), (None, Some(Step::AskPower)));
+    assert_eq!(says(60, Some(false)).1, Some(prove(Proof::FoundOff)));
+    // Once more, and with its saving throws used up by now.
+    for is_on in [Some(true), None] {
+        assert_eq!(says(0, is_on), (cut.clone(), cut.clone()));
+        assert_eq!(says(0, Some(false)), (None, Some(Step::AskPower)));
+    }
+}
+
+#[test]
+fn a_node_without_a_bmc_is_not_asked_about_and_cut_off_in_vain() {
+    let mut fencer = with_dead_node();
+    fencer.edit("hv2", |node| node.ipmi_hostname.clear());
+    fencer.plan();
+    assert_eq!(fencer.after(29), []);
+    assert_eq!(fencer.after(1), [(NodeName::new("hv2"), Step::CutPower { stamp: 7 })]);
 }
 
 #[test]
@@ -40,10 +80,7 @@ fn a_node_whose_power_is_on_gets_its_saving_throws_before_it_is_cut() {
     fencer.after(1);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 7 }));
     fencer.history("hv2").was_cut_off();
-    assert_eq!(
-        fencer.steps_for("hv2"),
-        Some(Step::Prove { stamp: 7, proof: Proof::CutOff, recover: true })
-    );
+    assert_eq!(fencer.steps_for("hv2"), Some(prove(Proof::CutOff)));
 }
 
 #[test]
@@ -108,6 +145,8 @@ fn who_cannot_cut_a_node_off_lets_another_coordinator_try() {
         fencer
     };
     let mut fencer = with_other(node("hv3", DaemonState::Run));
+    fencer.edit("hv1", |node| node.keepalives += 1);
+    fencer.after(1);
     assert!(!gives_way(&fencer), "it tries a few times itself");
     let now = fencer.now;
     fencer.history("hv2").could_not_be_cut_off(now);
@@ -117,6 +156,11 @@ fn who_cannot_cut_a_node_off_lets_another_coordinator_try() {
     fencer.cluster.config.maintenance = false;
     fencer.history("hv4").busy = true;
     assert!(!gives_way(&fencer), "not in the middle of another fence");
+    fencer.history("hv4").busy = false;
+    fencer.after(8);
+    assert!(gives_way(&fencer), "the other one has been silent for 9 s");
+    fencer.after(1);
+    assert!(!gives_way(&fencer), "it has missed two stamps, and may be dead as well");
     let hypervisor = NodeRecord { role: NodeRole::Hypervisor, ..node("hv3", DaemonState::Run) };
     for other in [hypervisor, node("hv3", DaemonState::Stop)] {
         let mut fencer = with_other(other);
@@ -140,6 +184,13 @@ fn in_maintenance_nothing_begins_and_what_has_begun_is_finished() {
     fencer.cluster.config.maintenance = true;
     fencer.after(30);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 7 }));
+    // Of another fencer's recovery, which has fallen silent, the record says it.
+    let fenced =
+        NodeRecord { domain_state: DomainState::FenceFlush, ..node("hv2", DaemonState::Fenced) };
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), fenced]);
+    fencer.cluster.config.maintenance = true;
+    let recover = Step::Recover { may_wait: true };
+    assert_eq!(fencer.after(30), [(NodeName::new("hv2"), recover)]);
 }
 
 #[test]
@@ -247,6 +298,23 @@ fn a_stamp_of_a_starting_node_does_not_say_that_its_power_stayed_on() {
 }
 
 #[test]
+fn what_was_tried_before_a_starting_node_stamped_counts_no_more_but_for_switching_it_on() {
+    let mut fencer = with_dead_node();
+    fencer.after(30);
+    fencer.history("hv2").was_cut_off();
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Init);
+    let now = fencer.now;
+    fencer.history("hv2").could_not_switch_on(now);
+    fencer.history("hv2").could_not_switch_on(now);
+    fencer.edit("hv2", |node| node.keepalives = 8);
+    assert_eq!(fencer.after(1), [], "its BMC is left alone for a moment all the same");
+    assert_eq!(fencer.after(1), [(NodeName::new("hv2"), Step::PowerOn)]);
+    // Another fencer has found it silent since: that its power was cut before proves nothing.
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Dead);
+    assert_eq!(fencer.after(60), [(NodeName::new("hv2"), Step::AskPower)]);
+}
+
+#[test]
 fn what_is_recorded_of_an_earlier_fence_is_not_this_ones() {
     let due = |stamp| FenceNote {
         stamp,
@@ -298,5 +366,33 @@ fn what_was_cut_off_is_switched_on_without_the_store_until_a_record_says_more() 
         let mut cuts = cuts.clone();
         cuts.observe(&cluster([says_more]));
         assert_eq!(cuts.due(200 * second), []);
+    }
+}
+
+#[test]
+fn what_is_under_way_for_a_node_is_remembered_until_it_ends_whatever_the_node_says() {
+    let mut fencer = with_dead_node();
+    fencer.after(30);
+    fencer.history("hv2").busy = true;
+    fencer.edit("hv2", |node| (node.daemon_state, node.keepalives) = (DaemonState::Run, 8));
+    assert_eq!(fencer.after(1), []);
+    assert!(fencer.history("hv2").busy);
+    fencer.history("hv2").busy = false;
+    fencer.after(1);
+    assert!(fencer.histories.is_empty());
+}
+
+#[test]
+fn a_recovery_goes_on_as_long_as_a_fenced_node_is_flushed() {
+    for (daemon, domain, expected) in [
+        (DaemonState::Fenced, DomainState::FenceFlush, true),
+        (DaemonState::Fenced, DomainState::Flushed, false),
+        (DaemonState::Run, DomainState::FenceFlush, false),
+    ] {
+        let mut fenced = node("hv2", daemon);
+        fenced.domain_state = domain;
+        let cluster = cluster([node("hv1", DaemonState::Run), fenced.clone()]);
+        let found = is_recovering(&cluster);
+        assert_eq!(found, expected, "{} {}", fenced.daemon_state, fenced.domain_state);
     }
 }

@@ -1,6 +1,7 @@
 //! The VMs of a dead node are given to others.
 
 use super::*;
+use crate::placement::Unfit;
 
 fn ways(cluster: &Cluster) -> Vec<(String, String)> {
     ways_while(cluster, &|_| true)
@@ -63,6 +64,42 @@ fn until_its_locks_are_free_a_vm_on_its_way_keeps_the_memory_it_was_promised_whe
     assert_eq!(ways_while(&with(2500), &first), pairs(&[("vm1", "later")]));
     assert_eq!(ways(&with(2500)), pairs(&[("vm1", "start hv1"), ("vm2", "start hv2")]));
     assert_eq!(ways(&with(3500)), pairs(&[("vm1", "wait"), ("vm2", "start hv1")]));
+}
+
+#[test]
+fn of_the_vms_whose_locks_are_not_free_only_one_on_its_way_that_is_lost_is_left_for_later() {
+    let vms = [
+        vm(1, VmState::Start, "dead", 100),
+        vm(2, VmState::Migrate, "dead", 100),
+        // It may have arrived at another silent node.
+        vm(3, VmState::Migrate, "silent", 100),
+    ];
+    let mut cluster = with_vms(vms);
+    let silent = node("silent", DaemonState::Dead);
+    cluster.nodes.insert(silent.name.clone(), Arc::new(silent));
+    let dead = Arc::make_mut(cluster.nodes.get_mut("dead").unwrap());
+    dead.running.extend([1, 2, 3].map(Uuid::from_u128));
+    let expected = pairs(&[("vm1", "start hv1"), ("vm3", "leave")]);
+    assert_eq!(ways_while(&cluster, &|_| false), expected);
+}
+
+#[test]
+fn what_belongs_where_it_is_being_started_has_its_memory_there_before_others_come_back() {
+    let mut cluster = with_vms([vm(1, VmState::Migrate, "hv1", 100), sent(2, "hv1", "dead", 3000)]);
+    let hv1 = Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap());
+    hv1.figures.memory_free_mib = 3050;
+    hv1.working_on.extend([1, 2].map(Uuid::from_u128));
+    Arc::make_mut(cluster.nodes.get_mut("dead").unwrap()).running.push(Uuid::from_u128(1));
+    assert_eq!(ways(&cluster), pairs(&[("vm1", "stay hv1"), ("vm2", "later")]));
+}
+
+#[test]
+fn the_dead_node_is_no_place_because_the_vm_leaves_it() {
+    let cluster = with_vms([vm(1, VmState::Start, "dead", 8000)]);
+    let Way::Wait(no) = rescues(&cluster, &NodeName::new("dead")).remove(0).way else {
+        panic!("a place was found")
+    };
+    assert_eq!(no.reasons["dead"], Unfit::Leaving);
 }
 
 #[test]
@@ -336,9 +373,10 @@ fn a_node_that_may_take_vms_in_a_moment_is_waited_for_as_long_as_a_suspected_one
             _ => {}
         }
         waited += 1;
+        assert!(waited <= 40, "it waits for ever");
         fencer.after(1);
     }
-    assert!((30..=40).contains(&waited), "{waited} s");
+    assert!(waited >= 30, "{waited} s");
 }
 
 #[test]
