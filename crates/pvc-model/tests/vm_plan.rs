@@ -823,6 +823,24 @@ fn a_guest_that_was_handed_over_is_let_go_on_before_it_is_sent_on_also_where_the
     }
 }
 
+/// Found by the simulation: the VM was given to this node when its sender was dead, and the node
+/// was flushed before it had ended what it held. It was sent on in vain, and held for ever.
+#[test]
+fn a_guest_that_nobody_will_hand_over_is_ended_before_its_vm_is_sent_on() {
+    for (phase, sender_has_it, expected) in [
+        (MovePhase::Copying, false, vec![Step::Destroy(WhyDestroy::NeverHandedOver)]),
+        (MovePhase::Failed, false, vec![Step::Destroy(WhyDestroy::NeverHandedOver)]),
+        // It may hand it over yet.
+        (MovePhase::Copying, true, vec![]),
+    ] {
+        let mut world = held(VmState::Migrate, "hv3", Condition::Paused, phase, 0);
+        let uuid = *world.guests.keys().next().unwrap();
+        world.node("hv1").running.push(uuid);
+        world.node("hv2").working_on.extend(sender_has_it.then_some(uuid));
+        assert_eq!(steps(&world.after(0)), expected, "{phase:?}, sender: {sender_has_it}");
+    }
+}
+
 #[test]
 fn a_guest_that_is_being_received_is_not_yet_called_started() {
     let mut world = World::new(&["hv1", "hv2"]);

@@ -494,6 +494,14 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &Hi
             // Sent on before it was let go on: what stands still cannot be sent.
             Some(_) if is_left_with(view, record, guest) => Decision::step(Step::Resume),
             Some(_) if is_held_since_handover(view, record, guest) => Decision::default(),
+            // What stands still cannot be sent, and is ended when its sender is there no more: this
+            // node was to start the VM when it got another order.
+            Some(_) if guest.condition == Condition::Paused && is_unclaimed(record, view.node) => {
+                match was_here(view, record) && !is_elsewhere_too(view, record) {
+                    true => Decision::step(Step::Destroy(WhyDestroy::NeverHandedOver)),
+                    false => Decision::default(),
+                }
+            }
             Some(to) if guest.condition == Condition::Running || was_here(view, record) => {
                 Decision::step(Step::Send(to.clone()))
             }
@@ -516,15 +524,19 @@ fn is_held_until_handed_over(view: &View<'_>, record: &VmRecord, guest: &Seen) -
 /// been given since, its sender has it no more, and any other that sent it here after that would
 /// have said so.
 fn is_left_with(view: &View<'_>, record: &VmRecord, guest: &Seen) -> bool {
-    let is_nowhere_else = || runners(view.cluster, record.uuid, view.node).next().is_none();
     is_held_since_handover(view, record, guest)
-        && (is_handed_over(record, view.node) || is_nowhere_else())
+        && (is_handed_over(record, view.node) || !is_elsewhere_too(view, record))
 }
 
 /// Whether the guest stands still since it was handed over to this node: as soon as it has been
 /// seen to run here the note of that is closed.
 fn is_held_since_handover(view: &View<'_>, record: &VmRecord, guest: &Seen) -> bool {
     guest.condition == Condition::Paused && note_of_handover(record, view.node).is_some()
+}
+
+/// Whether another node has the VM, or is at something with it.
+fn is_elsewhere_too(view: &View<'_>, record: &VmRecord) -> bool {
+    runners(view.cluster, record.uuid, view.node).next().is_some()
 }
 
 /// Whether the node says already that it runs the VM: of one that arrives it says so only when it
