@@ -11,6 +11,7 @@
 //!  an operator      any lock of a VM that is off, as far as records and living nodes tell
 //! ```
 
+use super::moving::has_guest;
 use super::volumes::node_at;
 use super::{VmRecord, VmState};
 use crate::cluster::Cluster;
@@ -68,7 +69,7 @@ pub enum Kept {
     UsedBy(String),
     /// Locks of a dead node are being freed somewhere: it may be gone in a moment.
     BeingFreed,
-    /// The lock is one of this node, which is to free it.
+    /// The lock is one of that node, which is to free it.
     HeldBy(NodeName),
     /// No node that tells its address has this one.
     Unknown,
@@ -118,7 +119,7 @@ pub fn may_flush(cluster: &Cluster, vm: &VmRecord, runs_on: Option<&NodeName>) -
     }
     let living = || cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Run);
     let runs = living().find(|node| node.running.contains(&vm.uuid));
-    let has = runs.or_else(|| living().find(|node| node.working_on.contains(&vm.uuid)));
+    let has = runs.or_else(|| living().find(|node| has_guest(cluster, node, vm.uuid)));
     match runs_on.or(has.map(|node| &node.name)) {
         Some(node) => Err(Kept::Runs(node.clone())),
         None => Ok(()),
@@ -172,6 +173,7 @@ mod tests {
     use crate::domain::{Disk, DiskSource};
     use crate::node::{DaemonNote, DomainState};
     use crate::records;
+    use crate::vm::moving::{MoveNote, MovePhase};
 
     const HERE: &str = "10.0.1.1";
     const THERE: &str = "10.0.1.2";
@@ -304,6 +306,30 @@ mod tests {
             for silent in [DaemonState::Dead, DaemonState::Stop, DaemonState::Fenced] {
                 assert_eq!(having(running, silent), Verdict::Break, "the operator has judged");
             }
+        }
+        // A living node that it was handed over to, and which has not said yet what became of it.
+        let note = |phase| MoveNote {
+            from: "hv1".into(),
+            to: "hv2".into(),
+            incarnation: vm.incarnation,
+            request: vm.state_version,
+            held: true,
+            phase,
+            attempt: 1,
+            seconds: 0,
+            total_bytes: 0,
+            processed_bytes: 0,
+            remaining_bytes: 0,
+            why: String::new(),
+        };
+        for (phase, expected) in
+            [(MovePhase::HandedOver, runs("hv2")), (MovePhase::Done, Verdict::Break)]
+        {
+            let moved = VmRecord { moving: Some(note(phase)), ..vm.clone() };
+            let mut cluster = cluster(two());
+            cluster.vms.insert(moved.uuid, Arc::new(moved.clone()));
+            let by = Breaker::Operator { vm: &moved, runs_on: None };
+            assert_eq!(may_break(&cluster, THERE, &by), expected);
         }
     }
 }

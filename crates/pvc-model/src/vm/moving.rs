@@ -34,9 +34,9 @@ use std::time::Duration;
 
 use super::plan::Condition;
 use super::{MigrationMethod, VmRecord, VmState};
-use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
+use crate::{NodeName, Uuid};
 
 /// Whether this state asks the VM's nodes to move it.
 pub fn is_moving(state: &VmState) -> bool {
@@ -228,6 +228,16 @@ pub fn note_of_handover<'a>(record: &'a VmRecord, here: &NodeName) -> Option<&'a
             && note.incarnation == record.incarnation
     };
     record.moving.as_ref().filter(is_handover)
+}
+
+/// Tells whether `node` has the VM as far as the records say: it says that it runs it, or is at
+/// starting or ending it: one that stands still in the middle of a start has a guest when it goes
+/// on. And one that the VM was handed over to has its guest, until it says what has become of it.
+pub fn has_guest(cluster: &Cluster, node: &NodeRecord, vm: Uuid) -> bool {
+    let is_handed_over = |record: &Arc<VmRecord>| note_of_handover(record, &node.name).is_some();
+    node.running.contains(&vm)
+        || node.working_on.contains(&vm)
+        || cluster.vms.get(&vm).is_some_and(is_handed_over)
 }
 
 /// Next step of a receiver when its turn has come.

@@ -28,14 +28,13 @@ pub use state::{
 };
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
-use pvc_model::vm::moving::note_of_handover;
+use pvc_model::vm::moving::has_guest;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
@@ -47,31 +46,21 @@ fn name_taken(cluster: &Cluster, name: &str, own: Uuid) -> bool {
     cluster.vms.values().any(|vm| vm.name == name && vm.uuid != own)
 }
 
-/// A living node that [has](has) the VM; one that says it runs there, if any does.
+/// A living node that [has](has_guest) the VM; one that says it runs there, if any does.
 fn runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
     let alive = || cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Run);
     let runs = alive().find(|node| node.running.contains(&vm));
-    runs.or_else(|| alive().find(|node| has(cluster, node, vm))).map(|node| &**node)
+    runs.or_else(|| alive().find(|node| has_guest(cluster, node, vm))).map(|node| &**node)
 }
 
-/// Whether the node says that it runs the VM, or is at starting or ending it: one that stands still
-/// in the middle of a start has a guest when it goes on. And one that the VM was handed over to has
-/// its guest, until it says what has become of it.
-fn has(cluster: &Cluster, node: &NodeRecord, vm: Uuid) -> bool {
-    let is_handed_over = |record: &Arc<VmRecord>| note_of_handover(record, &node.name).is_some();
-    node.running.contains(&vm)
-        || node.working_on.contains(&vm)
-        || cluster.vms.get(&vm).is_some_and(is_handed_over)
-}
-
-/// A node that [has](has) the VM, and is [silent](is_silent).
+/// A node that [has](has_guest) the VM, and is [silent](is_silent).
 pub fn silent_runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
     silent_runners(cluster, vm).next()
 }
 
 fn silent_runners(cluster: &Cluster, vm: Uuid) -> impl Iterator<Item = &NodeRecord> {
     let silent = cluster.nodes.values().map(|node| &**node).filter(|node| is_silent(node));
-    silent.filter(move |node| has(cluster, node, vm))
+    silent.filter(move |node| has_guest(cluster, node, vm))
 }
 
 /// Whether the node is neither heard of nor proven dead: its guests may be well, and are not ended

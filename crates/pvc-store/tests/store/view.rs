@@ -52,6 +52,7 @@ async fn an_outage_counts_from_its_begin_until_the_connection_is_back() {
 }
 
 /// Has each reading take `time`, and something change in it.
+#[allow(clippy::disallowed_methods, reason = "a test waits, in paused time")]
 fn slow(connection: Arc<FlakyTree>, writer: Store, time: Duration) {
     let again = connection.clone();
     connection.before_next_read(async move {

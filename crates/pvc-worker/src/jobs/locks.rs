@@ -89,16 +89,20 @@ impl Kind for FlushLocks {
         // started since is not among these.
         let locks = locks(context, &step.volume).await?;
         let seen = self.see(context).await?;
+        let mut freed = 0;
         for lock in &locks {
             let by = Breaker::Operator { vm: &seen.vm, runs_on: seen.runs_on.as_ref() };
             match may_break(&seen.view, &lock.address, &by) {
+                Verdict::Break => context.tools.storage.break_lock(&step.volume, lock).await?,
                 Verdict::Keep(kept) => return Err(seen.refused(kept)),
-                _ => context.tools.storage.break_lock(&step.volume, lock).await?,
+                // Said to nodes alone, of their own guests.
+                Verdict::Shared | Verdict::InUse | Verdict::AskGuests => continue,
             }
             let (holder, volume) = (&lock.address, &step.volume);
             context.log(format!("freed the lock that {holder} held on volume {volume}"));
+            freed += 1;
         }
-        Ok(locks.len())
+        Ok(freed)
     }
 
     /// Undoes nothing: what was freed stays so, its holder was dead.

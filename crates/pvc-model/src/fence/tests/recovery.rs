@@ -379,11 +379,13 @@ fn a_node_that_may_take_vms_in_a_moment_is_waited_for_as_long_as_a_suspected_one
     assert!(waited >= 30, "{waited} s");
 }
 
+type Edit<'a> = &'a dyn Fn(&mut NodeRecord);
+
 #[test]
 fn a_vm_is_not_given_up_while_memory_is_promised_to_others_that_are_sent_or_started() {
     let lost = || vm(1, VmState::Start, "dead", 3000);
     let cluster = with_vms([lost(), vm(2, VmState::Migrate, "hv1", 2000)]);
-    let edited = |cluster: &Cluster, edits: &[(&str, &dyn Fn(&mut NodeRecord))]| {
+    let edited = |cluster: &Cluster, edits: &[(&str, Edit<'_>)]| {
         let mut cluster = cluster.clone();
         for (name, edit) in edits {
             edit(Arc::make_mut(cluster.nodes.get_mut(*name).unwrap()));
