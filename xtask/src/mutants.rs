@@ -223,7 +223,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     let output = run::target().join(OUTPUT);
     fs::create_dir_all(&output)?;
     let verdict = compare(&list, &all, &test(&list, &choice, &output)?);
-    println!("{}; {}", verdict.counts, output.join("mutants.out/logs").display());
+    println!("{}; {}", verdict.counts, output.join("mutants.out/log").display());
     for mutant in &verdict.unlisted {
         eprintln!("missed: {mutant}");
     }
