@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::run;
+use crate::{architecture, run};
 
 /// Folders whose Rust sources are checked.
 const FOLDERS: [&str; 5] = ["bench", "bin", "crates", "tests", "xtask"];
@@ -25,12 +25,12 @@ struct Findings {
     long_lines: Vec<(usize, usize)>,
 }
 
-/// Checks every source file, and prints what it finds.
+/// Checks every source file and the code map, and prints what it finds.
 ///
 /// # Errors
-/// If a doc comment begins without its subject, or a line is too long.
+/// If there are findings, or a file cannot be read.
 pub fn run() -> Result<()> {
-    let mut bad = 0;
+    let mut bad = architecture::differences()?;
     for folder in FOLDERS {
         for path in sources(&run::top().join(folder))? {
             let text = fs::read_to_string(&path)
@@ -47,7 +47,7 @@ pub fn run() -> Result<()> {
         }
     }
     if bad > 0 {
-        bail!("{bad} findings: see docs/dev/words.md");
+        bail!("{bad} findings: see docs/dev/words.md and ARCHITECTURE.md");
     }
     Ok(())
 }
