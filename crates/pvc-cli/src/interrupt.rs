@@ -30,7 +30,7 @@ pub enum Stream {
 }
 
 /// Prepares for Ctrl-C: with `compat` it says "Aborted!" and ends with
-/// [`Exit::Failed`], as the first client did.
+/// [`Exit::Failed`], as PVC 1.0.3's client does.
 pub fn prepare(compat: bool) {
     COMPATIBLE.store(compat, Ordering::Relaxed);
     usual();

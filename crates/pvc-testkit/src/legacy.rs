@@ -381,7 +381,7 @@ impl LegacyPeer {
 
 #[cfg(test)]
 mod tests {
-    //! Tests that the experiments of `spec/legend.md` come out here as they did with the original.
+    //! Tests that the experiments of `spec/legend.md` come out here as they did with PVC 1.0.3.
 
     use std::sync::Arc;
     use std::time::Duration;
