@@ -41,7 +41,7 @@ pub fn watch() {
     install(SigHandler::Handler(mark));
 }
 
-/// Whether Ctrl-C was pressed since [`watch`].
+/// Whether there was a Ctrl-C since [`watch`].
 pub fn happened() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -61,7 +61,7 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
-    /// Somebody pressed Ctrl-C while the command waited for work that goes on without it.
+    /// There was a Ctrl-C while the command waited for work that goes on without it.
     pub fn interrupted(message: impl Into<String>) -> Self {
         Self::new(Exit::Interrupted, message)
     }

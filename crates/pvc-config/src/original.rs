@@ -118,11 +118,7 @@ fn a_file_of_ours_is_read_by_pvc_1_0_3_as_well() {
         let found = found(&text);
         for (path, kind) in found.iter().filter(|(path, _)| !OURS.contains(&path.as_str())) {
             let there = known.get(path.as_str()).map(|known| known.kind);
-            assert_eq!(
-                there,
-                Some(*kind),
-                "{name}: `{path}`, as PVC 1.0.3 knows it and as it is"
-            );
+            assert_eq!(there, Some(*kind), "{name}: `{path}`, as PVC 1.0.3 knows it and as it is");
         }
         for (path, known) in &known {
             assert!(

@@ -1,4 +1,4 @@
-//! `pvc-sim`: runs clusters from seeds, plays stories, and foretells what the death of a node would
+//! `pvc-sim`: runs clusters from seeds, plays stories, and predicts what the death of a node would
 //! do.
 
 // All of it but one function, which says why: see `same_dice`.
