@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ignored_advisory_is_told_with_its_reason() {
+    fn an_ignored_advisory_is_reported_with_its_reason() {
         let ignored = [("RUSTSEC-2026-0285", "we speak no TLS 1.3")];
         let findings = found(&[("rustls", "0.23.44")], &ignored);
         assert_eq!(findings.failures, [""; 0]);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn an_advisory_that_is_ignored_for_nothing_is_told() {
+    fn an_advisory_that_is_ignored_for_nothing_is_reported() {
         let findings =
             found(&[("rustls", "0.23.45")], &[("RUSTSEC-2026-0285", "we speak no TLS 1.3")]);
         assert_eq!(findings.failures, [""; 0]);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_that_nobody_maintains_is_told_and_does_not_fail() {
+    fn a_crate_that_nobody_maintains_is_reported_and_does_not_fail() {
         let findings = found(&[("gone", "1.0.0")], &[]);
         assert_eq!(findings.failures, [""; 0]);
         assert_eq!(
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_that_nobody_has_looked_up_is_told() {
+    fn a_crate_that_nobody_has_looked_up_is_reported() {
         let findings = found(&[("new", "1.0.0"), ("new", "2.0.0"), ("young", "0.1.0")], &[]);
         assert_eq!(findings.failures, [""; 0]);
         assert_eq!(findings.warnings, ["nobody has looked for advisories on `new`, `young`"]);
@@ -478,8 +478,8 @@ mod tests {
         let made = days(&copy.date).unwrap();
         assert_eq!(made, 20_735);
         assert_eq!(copy.old(made + OLD).unwrap(), None);
-        let told = copy.old(made + OLD + 1).unwrap().unwrap();
-        assert!(told.starts_with("the advisories are 91 days old"), "{told}");
+        let message = copy.old(made + OLD + 1).unwrap().unwrap();
+        assert!(message.starts_with("the advisories are 91 days old"), "{message}");
     }
 
     #[test]

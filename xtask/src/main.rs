@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "nothing is simulated here")]
 
 mod advisories;
+mod architecture;
 mod bench;
 mod check;
 mod dependencies;
@@ -45,8 +46,8 @@ Usage: cargo xtask COMMAND
                                     clusters in a simulated world, from seeds; see \
                                     docs/dev/simulation.md
   stories [FOLDER]… [--jobs N]      stories of a cluster in that world; see docs/dev/scenarios.md
-  words                             how doc comments begin and how long lines are; see \
-                                    docs/dev/words.md
+  words                             doc comments, names, long lines, and the code map of \
+                                    ARCHITECTURE.md; see docs/dev/words.md
   man [DIRECTORY]                   write the man pages of `pvc` to target/man
   completions [DIRECTORY]           write the shell completions of `pvc` to target/completions
 ";

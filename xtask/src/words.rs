@@ -1,4 +1,5 @@
-//! House rules for words: how doc comments begin, and how long lines are. See docs/dev/words.md.
+//! House rules for words: how doc comments begin, which words they and names do without, and how
+//! long lines are. See docs/dev/words.md.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::run;
+use crate::{architecture, run};
 
 /// Folders whose Rust sources are checked.
 const FOLDERS: [&str; 5] = ["bench", "bin", "crates", "tests", "xtask"];
@@ -15,6 +16,36 @@ const FOLDERS: [&str; 5] = ["bench", "bin", "crates", "tests", "xtask"];
 const BEGINNINGS: [&str; 12] =
     ["As", "It", "One", "So", "That", "This", "Those", "What", "Where", "Which", "Who", "Why"];
 
+/// Words and phrases that neither a doc comment nor a name has, in lower case: those of the table
+/// "Not used" that have no other meaning here.
+const NOT_USED: [&str; 22] = [
+    "cared",
+    "deed",
+    "deeds",
+    "foretell",
+    "foretells",
+    "foretold",
+    "hopeless",
+    "learnt",
+    "mind",
+    "moot",
+    "patience",
+    "patient",
+    "pressed",
+    "somehow",
+    "stranger",
+    "strangers",
+    "stuff",
+    "turned round",
+    "vain",
+    "wish",
+    "wished",
+    "wishes",
+];
+
+/// Words that a name does not have. A comment may: one thing is told from another.
+const NOT_IN_NAMES: [&str; 1] = ["told"];
+
 /// Number of characters that a line may have.
 const COLUMNS: usize = 100;
 
@@ -22,15 +53,16 @@ const COLUMNS: usize = 100;
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Findings {
     beginnings: Vec<(usize, String)>,
+    not_used: Vec<(usize, String)>,
     long_lines: Vec<(usize, usize)>,
 }
 
-/// Checks every source file, and prints what it finds.
+/// Checks every source file and the code map, and prints what it finds.
 ///
 /// # Errors
-/// If a doc comment begins without its subject, or a line is too long.
+/// If there are findings, or a file cannot be read.
 pub fn run() -> Result<()> {
-    let mut bad = 0;
+    let mut bad = architecture::differences()?;
     for folder in FOLDERS {
         for path in sources(&run::top().join(folder))? {
             let text = fs::read_to_string(&path)
@@ -40,14 +72,17 @@ pub fn run() -> Result<()> {
             for (line, word) in &found.beginnings {
                 println!("{}:{line}: a doc comment begins with `{word}`", path.display());
             }
+            for (line, word) in &found.not_used {
+                println!("{}:{line}: `{word}` is not used", path.display());
+            }
             for (line, columns) in &found.long_lines {
                 println!("{}:{line}: has {columns} columns", path.display());
             }
-            bad += found.beginnings.len() + found.long_lines.len();
+            bad += found.beginnings.len() + found.not_used.len() + found.long_lines.len();
         }
     }
     if bad > 0 {
-        bail!("{bad} findings: see docs/dev/words.md");
+        bail!("{bad} findings: see docs/dev/words.md and ARCHITECTURE.md");
     }
     Ok(())
 }
@@ -72,8 +107,9 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn findings(text: &str) -> Findings {
-    let raw = lines_of_raw_strings(text);
-    let mut found = Findings::default();
+    let pieces = pieces(text);
+    let raw = lines_of_raw_strings(&pieces);
+    let mut found = Findings { not_used: unused_names(&pieces), ..Findings::default() };
     let mut above = None;
     for (index, line) in text.lines().enumerate() {
         let (number, columns) = (index + 1, line.chars().count());
@@ -87,6 +123,11 @@ fn findings(text: &str) -> Findings {
             && BEGINNINGS.contains(&word)
         {
             found.beginnings.push((number, word.to_owned()));
+        }
+        if let Some((_, text)) = comment {
+            let words = format!(" {} ", words_of(text).join(" "));
+            let used = NOT_USED.iter().filter(|word| words.contains(&format!(" {word} ")));
+            found.not_used.extend(used.map(|word| (number, (*word).to_owned())));
         }
         above = comment.map(|(marker, _)| marker);
     }
@@ -102,38 +143,100 @@ fn doc_comment(line: &str) -> Option<(&'static str, &str)> {
     })
 }
 
-/// Numbers of lines that have a part of a raw string: such text is kept as its program wrote it.
-fn lines_of_raw_strings(text: &str) -> BTreeSet<usize> {
-    let mut lines = BTreeSet::new();
+/// Kind of a piece of a source file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Code,
+    Comment,
+    Text,
+    RawString,
+}
+
+/// Piece of a source file, and the line in which it begins.
+#[derive(Debug, Clone, Copy)]
+struct Piece<'a> {
+    kind: Kind,
+    line: usize,
+    text: &'a str,
+}
+
+/// Pieces of `text`: comments, literals and names whole, other code by characters.
+fn pieces(text: &str) -> Vec<Piece<'_>> {
+    let mut pieces = Vec::new();
     let mut rest = text;
-    let mut before = ' ';
-    let line_of = |rest: &str| text[..text.len() - rest.len()].matches('\n').count() + 1;
+    let mut line = 1;
     while let Some(first) = rest.chars().next() {
-        let length = match first {
-            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
-            '/' if rest.starts_with("/*") => rest.find("*/").map_or(rest.len(), |end| end + 2),
-            '"' => string_length(rest),
-            '\'' => character_length(rest),
-            'r' if !is_of_name(before) || matches!(before, 'b' | 'c') => {
-                let hashes = rest[1..].chars().take_while(|c| *c == '#').count();
-                let body = 1 + hashes;
-                if rest[body..].starts_with('"') {
-                    let end = format!("\"{}", "#".repeat(hashes));
-                    let length = rest[body + 1..]
-                        .find(&end)
-                        .map_or(rest.len(), |at| body + 1 + at + end.len());
-                    lines.extend(line_of(rest)..=line_of(&rest[length..]));
-                    length
-                } else {
-                    1
-                }
+        let (kind, length) = match first {
+            '/' if rest.starts_with("//") => (Kind::Comment, rest.find('\n').unwrap_or(rest.len())),
+            '/' if rest.starts_with("/*") => {
+                (Kind::Comment, rest.find("*/").map_or(rest.len(), |end| end + 2))
             }
-            other => other.len_utf8(),
+            '"' => (Kind::Text, string_length(rest)),
+            '\'' => (Kind::Text, character_length(rest)),
+            _ => match raw_string_length(rest) {
+                Some(length) => (Kind::RawString, length),
+                None => (Kind::Code, name_length(rest).max(first.len_utf8())),
+            },
         };
-        before = first;
-        rest = &rest[length..];
+        let (piece, after) = rest.split_at(length);
+        pieces.push(Piece { kind, line, text: piece });
+        line += piece.matches('\n').count();
+        rest = after;
     }
-    lines
+    pieces
+}
+
+/// Numbers of lines that have a part of a raw string: such text is kept as its program wrote it.
+fn lines_of_raw_strings(pieces: &[Piece<'_>]) -> BTreeSet<usize> {
+    let raw = pieces.iter().filter(|piece| piece.kind == Kind::RawString);
+    raw.flat_map(|piece| piece.line..=piece.line + piece.text.matches('\n').count()).collect()
+}
+
+/// Names that have a word of [`NOT_USED`] or [`NOT_IN_NAMES`], and their lines.
+fn unused_names(pieces: &[Piece<'_>]) -> Vec<(usize, String)> {
+    let code = pieces.iter().filter(|piece| piece.kind == Kind::Code);
+    code.filter(|piece| {
+        let words = format!(" {} ", words_of(piece.text).join(" "));
+        NOT_USED.iter().chain(&NOT_IN_NAMES).any(|word| words.contains(&format!(" {word} ")))
+    })
+    .map(|piece| (piece.line, piece.text.to_owned()))
+    .collect()
+}
+
+/// Words of a text or of a name in lower case. In `SomeName` and `some_name` there are two.
+fn words_of(text: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = ' ';
+    let mut characters = text.chars().peekable();
+    while let Some(c) = characters.next() {
+        let is_before_small = characters.peek().is_some_and(|next| next.is_lowercase());
+        if !c.is_alphanumeric() || c.is_uppercase() && (before.is_lowercase() || is_before_small) {
+            words.push(String::new());
+        }
+        if c.is_alphanumeric() {
+            words.last_mut().expect("it begins with one").extend(c.to_lowercase());
+        }
+        before = c;
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Length of the raw string that `text` begins with.
+fn raw_string_length(text: &str) -> Option<usize> {
+    let prefix = ["r", "br", "cr"].into_iter().find(|prefix| {
+        text.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(['"', '#']))
+    })?;
+    let hashes = text[prefix.len()..].chars().take_while(|c| *c == '#').count();
+    let body = prefix.len() + hashes;
+    let inner = text[body..].strip_prefix('"')?;
+    let end = format!("\"{}", "#".repeat(hashes));
+    Some(inner.find(&end).map_or(text.len(), |at| body + 1 + at + end.len()))
+}
+
+/// Length of the name or number that `text` begins with; 0 if it begins with neither.
+fn name_length(text: &str) -> usize {
+    text.find(|c| !is_of_name(c)).unwrap_or(text.len())
 }
 
 fn is_of_name(c: char) -> bool {
@@ -201,6 +304,23 @@ mod tests {
              {long}y br\"{long}\"\n\
              // r\"\n/* r\" */ {long}\n"
         );
-        assert_eq!(lines_of_raw_strings(&code), BTreeSet::from([2]));
+        assert_eq!(lines_of_raw_strings(&pieces(&code)), BTreeSet::from([2]));
+    }
+
+    #[test]
+    fn a_word_that_is_not_used_is_found_in_names_and_doc_comments_and_nowhere_else() {
+        let lines = [
+            "/// Patience of it, which is",
+            "/// turned round; told from another.",
+            "// A wish.",
+            "fn it_is_told(AStranger: u8) { let x = \"wish\"; }",
+            "let reminded = r#\"",
+            "/// wish\"#; let VAIN_STARTS = 'm'; let b = br\"wish\"; turned_round()",
+        ];
+        let found = findings(&lines.join("\n")).not_used;
+        let found: Vec<_> = found.iter().map(|(line, word)| (*line, word.as_str())).collect();
+        let names = [(4, "it_is_told"), (4, "AStranger"), (6, "VAIN_STARTS"), (6, "turned_round")];
+        let comments = [(1, "patience"), (2, "turned round")];
+        assert_eq!(found, [&names[..], &comments[..]].concat());
     }
 }

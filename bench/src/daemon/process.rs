@@ -55,7 +55,7 @@ pub struct Daemon {
     child: Child,
     role: String,
     /// Socket for what the daemon tells its service manager, which is us.
-    told: UnixDatagram,
+    notices: UnixDatagram,
     log: PathBuf,
 }
 
@@ -65,8 +65,8 @@ impl Daemon {
     pub fn start(pvcd: &Path, role: &str, config: &Path, directory: &Path) -> Result<Daemon> {
         let (socket, log) =
             (directory.join(format!("{role}.notify")), directory.join(format!("{role}.log")));
-        let told = UnixDatagram::bind(&socket)?;
-        told.set_read_timeout(Some(LOOK))?;
+        let notices = UnixDatagram::bind(&socket)?;
+        notices.set_read_timeout(Some(LOOK))?;
         let output = File::create(&log)?;
         let child = Command::new(pvcd)
             .args([role, "--config"])
@@ -77,7 +77,7 @@ impl Daemon {
             .stderr(output)
             .spawn()
             .with_context(|| format!("`{}` cannot be started", pvcd.display()))?;
-        Ok(Daemon { child, role: role.to_owned(), told, log })
+        Ok(Daemon { child, role: role.to_owned(), notices, log })
     }
 
     /// Returns once it has said that it is ready.
@@ -85,7 +85,7 @@ impl Daemon {
         let deadline = now() + TIME_LIMIT;
         let mut message = [0; 256];
         loop {
-            match self.told.recv(&mut message) {
+            match self.notices.recv(&mut message) {
                 Ok(size) if message[..size].starts_with(b"READY=1") => return Ok(()),
                 Ok(_) => {}
                 Err(error)

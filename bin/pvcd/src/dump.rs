@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn an_age_is_told_in_one_unit() {
+    fn an_age_is_reported_in_one_unit() {
         let shown = |seconds: u64| {
             age(Duration::from_secs(1_000_000 - seconds), Duration::from_secs(1_000_000))
         };

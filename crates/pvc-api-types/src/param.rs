@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_in_the_order_of_the_declaration() {
+    fn all_that_is_wrong_is_reported_in_the_order_of_the_declaration() {
         let mistakes = read("colour=blue&lines=x&flag=perhaps").unwrap_err();
         let names: Vec<&str> = mistakes.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["colour", "flag", "lines"]);

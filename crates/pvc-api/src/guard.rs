@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_handler_that_panics_is_told_in_json() {
+    async fn a_handler_that_panics_is_reported_in_json() {
         let router = Router::new().route("/", get(broken)).layer(middleware::from_fn(catch_panics));
         let response = router.oneshot(Request::new(Body::empty())).await.unwrap();
         assert_eq!(response.status(), 500);

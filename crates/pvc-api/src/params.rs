@@ -19,7 +19,7 @@ use crate::settings::Limits;
 const MAX_PARAMETERS: usize = 4096;
 
 /// The largest body of a request that needs no key.
-const STRANGERS_BYTES: usize = 64 << 10;
+const UNAUTHENTICATED_BYTES: usize = 64 << 10;
 
 /// Everything that a request brought; `large` where the large limit on bodies applies.
 pub async fn given(request: Request, limits: &Limits, large: bool) -> Result<Given> {
@@ -35,7 +35,7 @@ pub async fn given(request: Request, limits: &Limits, large: bool) -> Result<Giv
 /// Reads what came in the body alone, of somebody who has not shown who they are yet.
 pub async fn given_unauthenticated(request: Request, limits: &Limits) -> Result<Given> {
     let mut given = Given::default();
-    let limit = limits.body_bytes.min(STRANGERS_BYTES);
+    let limit = limits.body_bytes.min(UNAUTHENTICATED_BYTES);
     add_body(&mut given, request, limit, limits.unauthenticated_time).await?;
     Ok(given)
 }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn q08_a_wrong_parameter_is_told_as_text_and_all_of_them_by_name() {
+    fn q08_a_wrong_parameter_is_reported_as_text_and_all_of_them_by_name() {
         let mistakes = [("colour", "is not one of them"), ("lines", "is no number")];
         let mistakes = mistakes.map(|(name, text)| (name.to_owned(), text.to_owned()));
         let error = refusal(mistakes.to_vec());

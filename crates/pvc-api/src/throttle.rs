@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_floods_is_told_to_come_back_until_its_refusals_are_through() {
+    fn an_address_that_floods_is_asked_to_come_back_until_its_refusals_are_through() {
         let throttle = Throttle::default();
         let address: IpAddr = "2001:db8::1".parse().unwrap();
         let neighbour: IpAddr = "2001:db8::2".parse().unwrap();

@@ -24,7 +24,7 @@ async fn the_root_says_what_this_is_to_everybody() {
 }
 
 #[tokio::test]
-async fn q38_unknown_paths_and_wrong_methods_are_told_in_json() {
+async fn q38_unknown_paths_and_wrong_methods_are_reported_in_json() {
     let api = empty().await;
     assert_eq!(api.get("/nonsense").await.refused(404), "this API has no such path");
     let reply = api.delete("/status").await;

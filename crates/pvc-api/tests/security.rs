@@ -70,7 +70,7 @@ async fn q26_who_keeps_guessing_waits_longer_each_time_and_others_do_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_guesses_in_parallel_is_told_to_come_back_later() {
+async fn an_address_that_guesses_in_parallel_is_asked_to_come_back_later() {
     let api = Arc::new(with_vms(1).await);
     let guesses = (0..40).map(|_| {
         let api = api.clone();
@@ -449,7 +449,7 @@ fn logged(level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_strangers_are_refused_is_logged_once_a_second() {
+async fn what_the_unauthenticated_are_refused_is_logged_once_a_second() {
     let (log, _guard) = logged(tracing::Level::INFO);
     let api = with_vms(1).await;
     let lines = || String::from_utf8(log.0.lock().unwrap().clone()).unwrap().lines().count();
@@ -566,7 +566,7 @@ async fn q23_a_cluster_that_is_restored_from_a_backup_with_its_secrets_can_fence
 }
 
 #[tokio::test]
-async fn q45_a_cluster_is_initialized_once_and_overwritten_only_when_told_so() {
+async fn q45_a_cluster_is_initialized_once_and_overwritten_only_when_requested() {
     let api = empty().await;
     assert!(
         api.post("/initialize?yes-i-really-mean-it=maybe")

@@ -105,7 +105,7 @@ async fn it_serves_and_stops() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_told_with_its_address() {
+async fn a_port_in_use_is_reported_with_its_address() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let api = with_vms(0).await;
@@ -191,7 +191,7 @@ async fn beyond_the_limit_of_connections_others_are_not_disturbed() {
 }
 
 #[tokio::test]
-async fn slow_strangers_of_one_address_leave_places_to_others_and_are_let_go() {
+async fn slow_unauthenticated_clients_of_one_address_leave_places_to_others_and_are_let_go() {
     let limits = Limits {
         connections: 100,
         connections_each: 3,
@@ -349,7 +349,7 @@ async fn under_tls_only_http_1_1_is_spoken() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_cannot_be_used_is_told_with_its_path() {
+async fn a_certificate_that_cannot_be_used_is_reported_with_its_path() {
     let dir = tempfile::tempdir().unwrap();
     let files = make_certificate(dir.path());
     let other = tempfile::tempdir().unwrap();

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_for_volumes_are_told_from_others() {
+    fn pools_for_volumes_are_distinguished_from_others() {
         let detail =
             br#"[{"pool_name":"device_health_metrics","application_metadata":{"mgr_devicehealth":{}}},
             {"pool_name":"vms","application_metadata":{"rbd":{}}},{"pool_name":"bare"}]"#;

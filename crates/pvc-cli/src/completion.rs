@@ -24,9 +24,9 @@ use crate::tree;
 
 /// The variable by which a shell's function asks for candidates.
 const VARIABLE: &str = "_PVC_COMPLETE_SHELL";
-/// The first client's.
+/// The same of PVC 1.0.3's client.
 const OLD_VARIABLE: &str = "_PVC_COMPLETE";
-/// Whoever pressed Tab waits for the answer; no answer is better than a late one.
+/// Time that candidates may take after a Tab: no answer is better than a late one.
 const TIME_LIMIT: Duration = Duration::from_millis(800);
 
 /// Print the completion function for a shell
@@ -65,8 +65,9 @@ impl Completion {
     }
 }
 
-/// Does what the first client's variable asks for, if it is set: shells were told to evaluate
-/// `_PVC_COMPLETE=bash_source pvc`, or `source_bash` by still older packages. `None` if it is not.
+/// Does what the variable of PVC 1.0.3's client asks for, if it is set: shells were set up to
+/// evaluate `_PVC_COMPLETE=bash_source pvc`, or `source_bash` by still older packages. `None` if it
+/// is not.
 pub fn activated_the_old_way() -> Option<Result<&'static str, Failure>> {
     let word = std::env::var(OLD_VARIABLE).ok().filter(|word| !word.is_empty())?;
     Some(match word.as_str() {

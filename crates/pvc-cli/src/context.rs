@@ -86,7 +86,7 @@ fn timeout() -> Result<Option<Duration>, Failure> {
     parsed.map_err(|why| Failure::usage(format!("the variable `PVC_TIMEOUT` is no limit: {why}")))
 }
 
-/// Whether exit codes shall be those of the first client.
+/// Whether exit codes shall be those of PVC 1.0.3's client.
 pub fn compatible_exit() -> bool {
     switch("PVC_COMPAT_EXIT").unwrap_or(false)
 }

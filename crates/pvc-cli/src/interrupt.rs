@@ -3,12 +3,14 @@
 //! is that program's.
 //!
 //! Whichever way, the program ends by the signal itself: a shell then ends the loop around it, too,
-//! and says 130.
+//! and says 130 ([`Exit::Interrupted`]).
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+use crate::outcome::Exit;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static COMPATIBLE: AtomicBool = AtomicBool::new(false);
@@ -27,7 +29,8 @@ pub enum Stream {
     Error = 2,
 }
 
-/// Prepares for Ctrl-C: with `compat` it says "Aborted!" and ends with 1, as the first client did.
+/// Prepares for Ctrl-C: with `compat` it says "Aborted!" and ends with
+/// [`Exit::Failed`], as PVC 1.0.3's client does.
 pub fn prepare(compat: bool) {
     COMPATIBLE.store(compat, Ordering::Relaxed);
     usual();
@@ -38,7 +41,7 @@ pub fn watch() {
     install(SigHandler::Handler(mark));
 }
 
-/// Whether Ctrl-C was pressed since [`watch`].
+/// Whether there was a Ctrl-C since [`watch`].
 pub fn happened() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
@@ -122,9 +125,9 @@ extern "C" fn speak(signal: i32) {
 }
 
 extern "C" fn abort(_: i32) {
-    write(2, b"Aborted!\n");
+    write(Stream::Error as i32, b"Aborted!\n");
     // SAFETY: it may be called in a signal handler.
-    unsafe { nix::libc::_exit(1) }
+    unsafe { nix::libc::_exit(Exit::Failed as i32) }
 }
 
 fn write(stream: i32, text: &[u8]) {

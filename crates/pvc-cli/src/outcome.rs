@@ -24,8 +24,8 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The number for the shell. With `compat` (`PVC_COMPAT_EXIT=1`) only what the first client
-    /// told apart: success, failure, usage.
+    /// The number for the shell. With `compat` (`PVC_COMPAT_EXIT=1`) only what PVC 1.0.3's
+    /// client distinguishes: success, failure, usage.
     pub fn code(self, compat: bool) -> u8 {
         match self {
             Exit::Success | Exit::Failed | Exit::Usage => self as u8,
@@ -42,7 +42,7 @@ pub struct Failure {
     /// Empty if everything has been said already.
     pub message: String,
     pub hint: Option<String>,
-    /// The first client called this a success; `PVC_COMPAT_EXIT=1` still does.
+    /// PVC 1.0.3's client calls this a success; `PVC_COMPAT_EXIT=1` still does.
     pub once_a_success: bool,
 }
 
@@ -61,7 +61,7 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
-    /// Somebody pressed Ctrl-C while the command waited for work that goes on without it.
+    /// There was a Ctrl-C while the command waited for work that goes on without it.
     pub fn interrupted(message: impl Into<String>) -> Self {
         Self::new(Exit::Interrupted, message)
     }

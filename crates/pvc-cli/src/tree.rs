@@ -54,8 +54,8 @@ Exit codes:
   6  the command is not part of this release
   7  the server failed, or its answer could not be understood
   130  Ctrl-C
-With PVC_COMPAT_EXIT=1 they are those of the first client: 0, 1 and 2, and a failed
-task is 0.
+With PVC_COMPAT_EXIT=1 they are those of PVC 1.0.3's client: 0, 1 and 2, and a
+failed task is 0.
 
 Variables:
   PVC_CONNECTION (or PVC_CLUSTER), PVC_DEBUG, PVC_QUIET, PVC_SILENT, PVC_UNSAFE,

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_told_by_its_first_tag_and_named_by_its_title() {
+    fn a_page_is_recognized_by_its_first_tag_and_named_by_its_title() {
         let page = b"\n<!DOCTYPE html>\n<html><head><title> 502 Bad\nGateway </title>";
         assert_eq!(title(page), Some(" (`502 Bad Gateway`)".to_owned()));
         assert_eq!(title(b"<h1>Not Found</h1>"), Some(" (`Not Found`)".to_owned()));

@@ -76,11 +76,11 @@ fn lab() -> String {
 }
 
 #[test]
-fn a_file_with_every_key_of_the_original_is_taken_as_it_is() {
+fn a_file_with_every_key_of_pvc_1_0_3_is_taken_as_it_is() {
     let written: BTreeMap<String, &str> = found(ORIGINAL);
     let all: BTreeMap<String, &str> =
         known(&[KEYS]).into_iter().map(|(path, known)| (path.to_owned(), known.kind)).collect();
-    assert_eq!(written, all, "the file has each key of the original, with its type, and no other");
+    assert_eq!(written, all, "the file has each key of PVC 1.0.3, with its type, and no other");
 
     let config =
         Config::parse(ORIGINAL, "pvc.conf", "node2.example.com").unwrap_or_else(|e| panic!("{e}"));
@@ -88,7 +88,7 @@ fn a_file_with_every_key_of_the_original_is_taken_as_it_is() {
 }
 
 #[test]
-fn what_a_file_of_the_original_says_holds() {
+fn what_a_file_of_pvc_1_0_3_says_holds() {
     let config =
         Config::parse(ORIGINAL, "pvc.conf", "node2.example.com").unwrap_or_else(|e| panic!("{e}"));
     let networks = config.networks.expect("networking is on");
@@ -112,22 +112,18 @@ fn what_a_file_of_the_original_says_holds() {
 }
 
 #[test]
-fn a_file_of_ours_is_read_by_the_original_as_well() {
+fn a_file_of_ours_is_read_by_pvc_1_0_3_as_well() {
     let known = known(&[KEYS, MORE_KEYS]);
     for (name, text) in [("packaging/config/pvc.conf", SAMPLE.to_owned()), ("the lab's", lab())] {
         let found = found(&text);
         for (path, kind) in found.iter().filter(|(path, _)| !OURS.contains(&path.as_str())) {
             let there = known.get(path.as_str()).map(|known| known.kind);
-            assert_eq!(
-                there,
-                Some(*kind),
-                "{name}: `{path}`, as the original knows it and as it is"
-            );
+            assert_eq!(there, Some(*kind), "{name}: `{path}`, as PVC 1.0.3 knows it and as it is");
         }
         for (path, known) in &known {
             assert!(
                 !known.required || found.contains_key(*path),
-                "{name}: the original needs `{path}`"
+                "{name}: PVC 1.0.3 needs `{path}`"
             );
         }
         assert!(

@@ -463,7 +463,7 @@ fn a_name_that_is_listed_twice_is_refused() {
 }
 
 #[test]
-fn a_node_without_a_number_is_told_how_to_get_an_address() {
+fn a_node_without_a_number_is_shown_how_to_get_an_address() {
     let text = SAMPLE.replacen("    - pvchv3\n", "    - pvchv3\n    - backup\n", 1);
     let free = text.replace("gateway_address: 10.0.0.254", "gateway_address: 10.0.0.253");
     let config = Config::parse(&free, "pvc.conf", "backup").unwrap_or_else(|e| panic!("{e}"));

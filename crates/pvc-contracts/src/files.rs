@@ -45,7 +45,7 @@ pub async fn files_contract(fixture: FilesFixture) {
     fixture.what_is_removed_is_gone_and_a_full_directory_stays().await;
     fixture.what_does_not_exist_is_missing().await;
     fixture.odd_paths_and_unknown_owners_are_refused().await;
-    fixture.there_is_space_to_be_told_of().await;
+    fixture.there_is_space_to_be_reported().await;
 }
 
 impl FilesFixture {
@@ -283,7 +283,7 @@ impl FilesFixture {
         assert!(self.names().await.is_empty(), "and nothing was made");
     }
 
-    async fn there_is_space_to_be_told_of(&self) {
+    async fn there_is_space_to_be_reported(&self) {
         let space = ok(self.files.space(&self.directory).await);
         assert!(space.available_bytes > 0, "{space:?}");
         assert!(space.total_bytes >= space.available_bytes, "{space:?}");

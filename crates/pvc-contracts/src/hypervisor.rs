@@ -51,7 +51,7 @@ pub async fn hypervisor_contract(hypervisor: Arc<dyn Hypervisor>, fixture: Hyper
     suite.a_running_guest_shows_its_xml_display_and_figures(uuid).await;
     suite.a_booted_guest_answers_on_its_console(uuid).await;
     suite.a_disk_is_plugged_in_grown_and_pulled_out_while_the_guest_runs(uuid).await;
-    suite.a_guest_goes_when_its_power_button_is_pressed(uuid).await;
+    suite.a_guest_goes_when_its_shutdown_is_requested(uuid).await;
     suite.a_guest_started_again_is_another_instance_and_is_gone_when_destroy_returns().await;
 }
 
@@ -201,9 +201,9 @@ impl Suite {
         is_refused(self.hypervisor.device(guest, DeviceChange::Attach, "<disk").await);
     }
 
-    async fn a_guest_goes_when_its_power_button_is_pressed(&self, guest: Uuid) {
+    async fn a_guest_goes_when_its_shutdown_is_requested(&self, guest: Uuid) {
         let mut events = self.hypervisor.events();
-        self.hypervisor.shutdown(guest).await.expect("the button is pressed");
+        self.hypervisor.shutdown(guest).await.expect("the shutdown is requested");
         self.eventually("the guest gone", || async {
             (!self.guests().await.contains_key(&guest)).then_some(())
         })
@@ -251,7 +251,7 @@ impl Suite {
 
     /// Waits for a hint about `guest`, or for one to look at everything.
     async fn is_reported(&self, events: &mut UnboundedReceiver<GuestEvent>, guest: Uuid) {
-        let told = timeout(self.fixture.time_limit, async {
+        let announced = timeout(self.fixture.time_limit, async {
             while let Some(event) = events.recv().await {
                 if matches!(event, GuestEvent::Resync) || event == GuestEvent::Changed(guest) {
                     return;
@@ -259,7 +259,7 @@ impl Suite {
             }
             panic!("the hints ended");
         });
-        told.await.expect("a hint that the guest changed");
+        announced.await.expect("a hint that the guest changed");
     }
 
     async fn eventually<T, F: Future<Output = Option<T>>>(
@@ -272,11 +272,7 @@ impl Suite {
             if let Some(found) = look().await {
                 return found;
             }
-            assert!(
-                Instant::now() < until,
-                "waited {:?} in vain for {what}",
-                self.fixture.time_limit
-            );
+            assert!(Instant::now() < until, "waited {:?} for {what}", self.fixture.time_limit);
             sleep(PAUSE).await;
         }
     }
@@ -308,7 +304,7 @@ pub async fn migration_contract(
     pair.a_target_that_does_not_answer_leaves_the_guest_as_it_is().await;
     pair.a_moved_guest_runs_there_and_is_gone_here().await;
     pair.it_comes_back_the_same_way().await;
-    pair.a_guest_that_is_sent_held_goes_on_when_it_is_told_to_and_not_before().await;
+    pair.a_guest_that_is_sent_held_goes_on_when_it_is_asked_to_and_not_before().await;
     pair.a_migration_that_is_given_up_leaves_the_guest_in_one_place().await;
 }
 
@@ -364,8 +360,8 @@ impl Pair {
             Some(GuestRun::Running)
         );
         assert_eq!(self.two.state_at(here, self.guest).await.expect("an answer"), None);
-        let told = timeout(self.fixture.time_limit, events.recv()).await;
-        assert!(told.is_ok(), "nobody was told of its arrival");
+        let announced = timeout(self.fixture.time_limit, events.recv()).await;
+        assert!(announced.is_ok(), "nobody was told of its arrival");
         is_no_guest(self.guest, self.migrate(&self.one, &self.fixture.hosts.0).await.map(drop));
         job.abort().await.expect("what is over is given up already");
     }
@@ -377,7 +373,7 @@ impl Pair {
         self.until_runs(&self.one).await;
     }
 
-    async fn a_guest_that_is_sent_held_goes_on_when_it_is_told_to_and_not_before(&self) {
+    async fn a_guest_that_is_sent_held_goes_on_when_it_is_asked_to_and_not_before(&self) {
         let max_downtime = Duration::from_millis(300);
         let host = self.fixture.hosts.0.clone();
         let held = Migration { host, max_downtime, held: true, encrypted: false };

@@ -43,7 +43,7 @@ pub async fn storage_contract(fixture: &dyn StorageFixture) {
     a_clone_is_independent(fixture).await;
     a_rename_takes_snapshots_along(fixture).await;
     a_snapshot_keeps_what_was(fixture).await;
-    snapshots_are_told_apart(fixture).await;
+    snapshots_are_distinguished(fixture).await;
     removing_takes_everything(fixture).await;
     room_is_kept(fixture).await;
     raw_images_are_imported(fixture).await;
@@ -247,7 +247,7 @@ pub async fn a_snapshot_keeps_what_was(fixture: &dyn StorageFixture) {
     }
 }
 
-pub async fn snapshots_are_told_apart(fixture: &dyn StorageFixture) {
+pub async fn snapshots_are_distinguished(fixture: &dyn StorageFixture) {
     let (storage, pool) = new_pool(fixture, "snapshots").await;
     let id = volume(&pool, "a");
     storage.create(&id, 5000, false).await.expect("there is room");

@@ -243,10 +243,10 @@ async fn pass(networks: &CoreNetworks, ports: &Ports, rests: &mut Rests) -> Pass
             Ok(()) => pass.done.push(step),
             Err(error) => {
                 let why = in_words(&format!("it failed to {step}"), &error);
-                let vain = put_back(network, &seen, &step, &mut pass).await;
-                pass.taken_back.extend(vain.iter().map(|step| (step.clone(), why.clone())));
+                let useless = put_back(network, &seen, &step, &mut pass).await;
+                pass.taken_back.extend(useless.iter().map(|step| (step.clone(), why.clone())));
                 pass.failed.push(why);
-                undone.extend(vain);
+                undone.extend(useless);
                 undone.push(step);
             }
         }
@@ -263,7 +263,7 @@ async fn put_back(
     failed: &NetworkStep,
     pass: &mut Pass,
 ) -> Vec<NetworkStep> {
-    let is_vain = |step: &NetworkStep| match (failed, step) {
+    let is_useless = |step: &NetworkStep| match (failed, step) {
         (NetworkStep::AddRoute(new), NetworkStep::RemoveRoute(old)) => old.to == new.to,
         // A card that is a port hears nothing under its own address.
         (
@@ -275,9 +275,10 @@ async fn put_back(
         }
         _ => false,
     };
-    let (vain, done) = std::mem::take(&mut pass.done).into_iter().partition::<Vec<_>, _>(is_vain);
+    let (useless, done) =
+        std::mem::take(&mut pass.done).into_iter().partition::<Vec<_>, _>(is_useless);
     pass.done = done;
-    for step in &vain {
+    for step in &useless {
         let back = match step {
             NetworkStep::RemoveRoute(route) => network.add_route(route).await,
             NetworkStep::SetMaster { link, .. } => {
@@ -290,7 +291,7 @@ async fn put_back(
             pass.failed.push(in_words(&format!("it failed to take back: {step}"), &error));
         }
     }
-    vain
+    useless
 }
 
 fn in_words(what: &str, error: &NetworkError) -> String {
@@ -528,15 +529,15 @@ mod tests {
                 lasting && first.as_ref() == Some(change)
             });
             bring_up(&networks(), &on(&network), &CancellationToken::new()).await;
-            let told = format!(
+            let reported = format!(
                 "change {at} of metric {metric}, lasting: {lasting}: {:?}",
                 network.changes()
             );
-            assert!(network.holder(own().addr()).is_some(), "{told}");
+            assert!(network.holder(own().addr()).is_some(), "{reported}");
             let routes = network.routes().await.unwrap();
-            assert!(routes.iter().any(Route::is_default), "{told}");
+            assert!(routes.iter().any(Route::is_default), "{reported}");
             if !lasting {
-                assert!(is_reached(&network).await, "{told}");
+                assert!(is_reached(&network).await, "{reported}");
             }
         }
     }
@@ -561,16 +562,16 @@ mod tests {
         let enslaved = || network.changes().iter().filter(|change| becomes_a_port(change)).count();
         bring_up(&networks(), &ports, &CancellationToken::new()).await;
         assert_eq!(network.holder("10.0.2.1".parse().unwrap()).as_deref(), Some("brstorage"));
-        let (mut keeper, at_start, mut told) = (Keeper::default(), enslaved(), Vec::new());
+        let (mut keeper, at_start, mut reported) = (Keeper::default(), enslaved(), Vec::new());
         for _ in 0..720 {
-            told.extend(keeper.round(&networks(), &ports).await);
+            reported.extend(keeper.round(&networks(), &ports).await);
             ports.clock.sleep(INTERVAL).await;
         }
         let times = enslaved() - at_start;
         assert!((5..=20).contains(&times), "{times} times in an hour");
         assert!(
-            told.len() >= 10 && told.iter().all(|told| told.contains("brupstream")),
-            "{told:?}"
+            reported.len() >= 10 && reported.iter().all(|reported| reported.contains("brupstream")),
+            "{reported:?}"
         );
         assert!(is_reached(&network).await, "{:?}", network.changes());
 
@@ -605,8 +606,8 @@ mod tests {
         network.pull_out("brcluster");
         let own = "10.0.2.1/24".parse().unwrap();
         network.remove_address("brstorage", own).await.unwrap();
-        let told = Keeper::default().round(&networks(), &ports).await;
-        assert_eq!(told, None);
+        let reported = Keeper::default().round(&networks(), &ports).await;
+        assert_eq!(reported, None);
         for (address, bridge) in [("10.0.1.1", "brcluster"), ("10.0.2.1", "brstorage")] {
             assert_eq!(network.holder(address.parse().unwrap()).as_deref(), Some(bridge));
         }
@@ -616,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_stays_down_is_told_after_a_while_and_now_and_then() {
+    fn a_network_that_stays_down_is_reported_after_a_while_and_now_and_then() {
         let (mut alarm, seconds) = (Keeper::default().alarm, Duration::from_secs);
         let net = pvc_model::network_core::CoreNet::Storage;
         let missing = NetworkFinding::NoDevice { net, device: "ens6".to_owned() };

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_of_both_databases_are_told_apart() {
+    fn codes_of_both_databases_are_distinguished() {
         for conflict in ["40001", "40P01", "5", "261", "517", "6"] {
             assert!(is_conflict(conflict) && !is_absent(conflict), "{conflict}");
         }

@@ -262,7 +262,7 @@ fn pretty_is_stable_and_says_the_same() {
 }
 
 #[test]
-fn a_thousand_mistakes_are_told_as_twenty_and_a_number() {
+fn a_thousand_mistakes_are_reported_as_twenty_and_a_number() {
     let xml =
         minimal(&"<disk type='file'><source file='/a'/><target dev='sda'/></disk>\n".repeat(1_001));
     let problems = problems(&xml);

@@ -195,7 +195,7 @@ async fn a_killed_process_loses_no_acknowledged_change_and_leaves_no_half_one() 
 }
 
 #[test]
-fn a_second_process_is_refused_and_told_who_has_the_tree() {
+fn a_second_process_is_refused_with_who_has_the_tree() {
     let dir = TempDir::new().expect("a directory");
     let mut writer = start_writer(dir.path());
     let mut lines = BufReader::new(writer.stdout.take().expect("piped")).lines();

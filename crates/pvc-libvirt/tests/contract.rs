@@ -480,9 +480,9 @@ async fn orders_are_given_to_another_libvirt_over_tls_and_taken_from_nobody_whom
         format!("qemu+tls://{{host}}:{port}/system?pkipath={}", foreign.path().display()),
         format!("qemu+tcp://{{host}}:{port}/system"),
     ] {
-        let mut stranger = Libvirt::prepare();
-        stranger.target_uri = uri;
-        let asked = stranger.hypervisor().state_at(LOOPBACK, UUID).await;
+        let mut unauthenticated = Libvirt::prepare();
+        unauthenticated.target_uri = uri;
+        let asked = unauthenticated.hypervisor().state_at(LOOPBACK, UUID).await;
         assert!(
             matches!(
                 asked,
@@ -561,7 +561,7 @@ async fn a_libvirtd_that_hangs_costs_its_callers_their_deadline_and_nothing_more
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn figures_are_told_although_one_guest_does_not_answer() {
+async fn figures_are_reported_although_one_guest_does_not_answer() {
     let libvirt = Libvirt::start();
     let hypervisor = libvirt.hypervisor();
     let healthy = Uuid::from_u128(UUID.as_u128() + 1);
@@ -870,7 +870,7 @@ async fn eventually<T, F: Future<Output = Option<T>>>(
         if let Some(found) = look().await {
             return found;
         }
-        assert!(Instant::now() < until, "waited {TIME_LIMIT:?} in vain for {what}");
+        assert!(Instant::now() < until, "waited {TIME_LIMIT:?} for {what}");
         sleep(Duration::from_millis(50)).await;
     }
 }

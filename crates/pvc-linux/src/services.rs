@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_systemd_complains_of_is_told_apart() {
+    async fn what_systemd_complains_of_is_distinguished() {
         let (_, systemctl) = says(5, "", "Failed to start x.service: Unit x.service not found.\n");
         let error = systemctl.start("x.service").await.unwrap_err();
         assert!(matches!(error, ServicesError::Missing { .. }), "{error}");

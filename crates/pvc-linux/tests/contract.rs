@@ -377,7 +377,7 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
 /// A node whose filter is loaded, in a namespace of its own, and a machine with several addresses
 /// in another, on one cable: what the other one can begin, and what it cannot.
 #[test]
-fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else() {
+fn the_filter_keeps_other_machines_off_the_ports_between_nodes_and_off_nothing_else() {
     let (tell, hear) = mpsc::channel();
     let (checked, done) = mpsc::channel::<()>();
     let other = alone(move || {
@@ -401,15 +401,18 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
         for port in [2181, 6801, 16509, 49160] {
             assert!(
                 !reaches("10.0.1.66", &format!("10.0.1.1:{port}")),
-                "a stranger reaches {port}"
+                "another machine reaches {port}"
             );
         }
-        assert!(!reaches("2001:db8::66", "[2001:db8::1]:2181"), "a stranger reaches it over IPv6");
+        assert!(
+            !reaches("2001:db8::66", "[2001:db8::1]:2181"),
+            "another machine reaches it over IPv6"
+        );
         assert!(reaches("10.0.1.66", "10.0.1.1:7370"), "the API's port, which is in Ceph's range");
         assert!(reaches("10.0.1.66", "10.0.1.1:22") && reaches("2001:db8::66", "[2001:db8::1]:22"));
         let udp = std::net::UdpSocket::bind("10.0.1.66:0").unwrap();
         udp.send_to(b"x", "10.0.1.1:6801").unwrap();
-        // The stranger serves: what the node begins from a port of these ranges is answered.
+        // The other machine serves: what the node begins from a port of these ranges is answered.
         let served = std::net::TcpListener::bind("10.0.1.66:80").unwrap();
         tell.send(nix::unistd::gettid()).unwrap();
         served.accept().unwrap();

@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_with_all_its_causes() {
+    fn an_error_is_reported_with_all_its_causes() {
         let error = Failed("a", Some(Box::new(Failed("b", Some(Box::new(Failed("c", None)))))));
         assert_eq!(with_causes(&error), "a: b: c");
     }

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_that_lasts_is_told_and_ended_by_one_restart_and_no_second() {
+    fn trouble_that_lasts_is_reported_and_ended_by_one_restart_and_no_second() {
         let long = (0..1000).step_by(10).map(|at| (at, false, true));
         assert_eq!(acts(long), [(60, "raise"), (120, "restart"), (420, "raise"), (720, "raise")]);
         let leads = (0..400).step_by(10).map(|at| (at, false, false));

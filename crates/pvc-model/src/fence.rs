@@ -51,7 +51,7 @@ const CONFIRM_AFTER: Duration = Duration::from_millis(500);
 /// for a third of one, and tries again every second.
 const COMES_BACK: Duration = Duration::from_secs(15);
 
-/// How patient fencers are, and what they may do.
+/// Time limits of fencers, and what they may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     pub keepalive_interval: Duration,

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_without_its_pool_is_told_what_is_wanted() {
+    fn a_volume_without_its_pool_is_refused_with_what_is_required() {
         let refused = |text: &str| crate::storage::VolumeId::parse(text).unwrap_err().to_string();
         assert_eq!(
             refused("web1_sda"),

@@ -20,7 +20,7 @@ word! {
         Start = "start",
         /// Graceful stop, then start.
         Restart = "restart",
-        /// The power button was pressed; ends in `stop`.
+        /// A shutdown by ACPI is requested; ends in `stop`.
         Shutdown = "shutdown",
         Stop = "stop",
         /// Off, and nobody wonders.

@@ -819,7 +819,7 @@ fn seen(history: &[(CoordinatorState, DaemonState, Option<bool>, u64)]) -> (Peer
 }
 
 #[test]
-fn a_daemon_is_absent_when_its_silence_has_outlasted_what_the_kernel_was_told() {
+fn a_daemon_is_absent_when_its_silence_has_outlasted_what_the_kernel_was_given() {
     use DaemonState::{Dead, Run, Shutdown};
     for (daemon, was_announced, silent, absent) in [
         // Its session has ended by itself.

@@ -225,7 +225,7 @@ fn a_node_that_was_proven_dead_and_lives_ends_its_guests_whatever_the_records_as
 }
 
 #[test]
-fn a_guest_that_is_held_is_told_from_one_that_arrives_by_what_its_node_said_before() {
+fn a_guest_that_is_held_is_distinguished_from_one_that_arrives_by_what_its_node_said_before() {
     let send = vec![Step::Send(NodeName::new("hv2"))];
     for (on, was_here, expected) in [
         // Called back before it has left: it has not gone anywhere.
@@ -375,7 +375,7 @@ fn whether_a_legacy_node_that_lives_really_runs_a_vm_is_asked_at_its_start_and_o
 
 #[test]
 fn what_another_node_says_it_runs_is_in_the_way_only_of_what_is_to_be_done_here_without_a_guest() {
-    for (state, on, runs_here, expected, is_told) in [
+    for (state, on, runs_here, expected, is_reported) in [
         (VmState::Start, "hv1", false, vec![], true),
         (VmState::Restart, "hv1", false, vec![], true),
         (VmState::Stop, "hv1", false, vec![], false),
@@ -393,17 +393,18 @@ fn what_another_node_says_it_runs_is_in_the_way_only_of_what_is_to_be_done_here_
         let hv2 = world.node("hv2");
         hv2.running.push(uuid);
         hv2.daemon = Some(DaemonNote { runs_guests: true, ..DaemonNote::default() });
-        let told: &[Finding] = if is_told { &[Finding::RunsOn(NodeName::new("hv2"))] } else { &[] };
+        let reported: &[Finding] =
+            if is_reported { &[Finding::RunsOn(NodeName::new("hv2"))] } else { &[] };
         let case = format!("{state} on {on}, runs here: {runs_here}");
         let plan = world.after(0);
-        assert_eq!((steps(&plan), &findings(&plan)[..]), (expected, told), "{case}");
+        assert_eq!((steps(&plan), &findings(&plan)[..]), (expected, reported), "{case}");
         // Nor is another told of while something is under way, or waits for its next try.
         let now = world.now;
         let history = world.histories.entry(uuid).or_default();
         history.try_later(now);
-        assert_eq!(findings(&world.after(0)), told, "{case}");
+        assert_eq!(findings(&world.after(0)), reported, "{case}");
         world.histories.entry(uuid).or_default().busy = true;
-        assert_eq!(findings(&world.after(0)), told, "{case}");
+        assert_eq!(findings(&world.after(0)), reported, "{case}");
     }
 }
 
@@ -461,7 +462,7 @@ fn press(world: &mut World, uuid: Uuid) {
 }
 
 #[test]
-fn the_power_button_is_pressed_now_and_then_and_the_plug_pulled_when_the_time_is_over() {
+fn a_shutdown_is_requested_now_and_then_and_the_guest_destroyed_when_the_time_is_over() {
     let mut world = World::new(&["hv1"]);
     let uuid = world.put(vm(1, VmState::Shutdown, Some("hv1")));
     world.run(uuid);
@@ -561,7 +562,7 @@ fn restarts_after(world: &mut World, uuid: Uuid, lives: &[u64]) -> Vec<u64> {
 }
 
 #[test]
-fn a_dead_guest_is_started_again_at_once_then_ever_more_slowly_and_somebody_is_told() {
+fn a_dead_guest_is_started_again_at_once_then_ever_more_slowly_and_it_is_reported() {
     let mut world = World::new(&["hv1"]);
     let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
     assert_eq!(restarts_after(&mut world, uuid, &[3, 3, 3, 3]), [0, 5, 10, 20]);
@@ -839,7 +840,8 @@ fn a_guest_that_was_handed_over_is_let_go_on_before_it_is_sent_on_also_where_the
 }
 
 /// Found by the simulation: the VM was given to this node when its sender was dead, and the node
-/// was flushed before it had ended what it held. It was sent on in vain, and held for ever.
+/// was flushed before it had ended what it held. It was sent on, did not
+/// arrive, and was held for ever.
 #[test]
 fn a_guest_that_nobody_will_hand_over_is_ended_before_its_vm_is_sent_on() {
     for (phase, sender_has_it, expected) in [

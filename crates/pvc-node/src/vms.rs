@@ -615,7 +615,7 @@ fn announce(planned: &Planned, deaths: u32) {
         Step::Start => tracing::info!(vm, "starting"),
         Step::RequestShutdown { again: false, .. } => tracing::info!(vm, "shutting down"),
         Step::RequestShutdown { again: true, .. } => {
-            tracing::debug!(vm, "the power button is pressed again")
+            tracing::debug!(vm, "the shutdown is requested again")
         }
         Step::Destroy(WhyDestroy::Stopped) => tracing::info!(vm, "stopping"),
         Step::Destroy(WhyDestroy::IgnoredShutdown) => {

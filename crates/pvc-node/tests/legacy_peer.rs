@@ -234,7 +234,7 @@ async fn an_operators_stop_is_not_taken_for_that_of_a_legacy_sender() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_legacy_node_that_missed_its_turn_is_told_what_became_of_the_vm() {
+async fn a_legacy_node_that_missed_its_turn_is_answered_with_what_became_of_the_vm() {
     let (world, legacy, _daemon) = beside().await;
     // It holds its first turn, and dies before the second; its hypervisor lives on.
     let turn = legacy.key("migrate_sync_lock");
@@ -321,7 +321,7 @@ async fn what_the_legacy_api_is_asked_for_during_a_move_counts_when_it_is_over()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_legacy_sender_that_missed_the_order_is_told_again() {
+async fn a_legacy_sender_that_missed_the_order_gets_it_again() {
     let (world, legacy, _daemon) = beside().await;
     let there = legacy.peer.listens(&world);
     hand_over(&world, &legacy, &there).await;

@@ -111,7 +111,7 @@ fn copies_for(seconds: u64) -> Manner {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vm_moves_live_and_back_and_its_progress_is_told() {
+async fn a_vm_moves_live_and_back_and_its_progress_is_reported() {
     let world = two().await;
     world.manner(copies_for(20));
     let begun = world.one.now();
@@ -701,7 +701,7 @@ async fn twenty_vms_cross_each_other_and_each_runs_once() {
 
 /// A VM that runs is promised nothing any more: what it took has to be in the figures by then.
 #[tokio::test(start_paused = true)]
-async fn how_much_memory_is_left_is_told_as_soon_as_a_guest_has_come() {
+async fn how_much_memory_is_left_is_reported_as_soon_as_a_guest_has_come() {
     let world = two().await;
     let free = || world.two.node().unwrap().figures.memory_free_mib;
     world.one.until("it has said what it has", || free() == 12_288).await;
@@ -786,7 +786,7 @@ async fn a_flushed_node_has_given_its_vms_away_in_parallel_and_ready_brings_them
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flush_is_turned_round_at_any_moment() {
+async fn a_flush_is_reversed_at_any_moment() {
     for after in [0, 1, 5, 9, 11, 15, 21, 25] {
         let (one, two, vms, _daemons) = full(6).await;
         one.request_node(DomainState::Flush).await;

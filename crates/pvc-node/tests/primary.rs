@@ -441,11 +441,11 @@ async fn dies_while_it_lets_go(takers_session_ends: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_names_a_stranger_is_put_right_by_the_primary() {
+async fn a_key_that_names_no_coordinator_is_put_right_by_the_primary() {
     let Pair { segment, one, .. } = pair().await;
-    for stranger in ["nowhere", "hv9"] {
+    for other in ["nowhere", "hv9"] {
         segment.forget_gaps();
-        ask(&one, Some(stranger)).await;
+        ask(&one, Some(other)).await;
         one.until("the key is right again", || {
             one.view().config.primary == Some(NodeName::new("hv1"))
         })

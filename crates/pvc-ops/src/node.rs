@@ -49,8 +49,8 @@ pub enum NodeRefusal {
     #[error("node `{node}` is being fenced")]
     Fenced { node: NodeName },
     #[error(
-        "node `{node}` is in domain state `{state}`, is of an older version, and cannot be turned \
-         round on its way"
+        "node `{node}` is in domain state `{state}`, runs PVC 1.0.3, and cannot be reversed on \
+         its way"
     )]
     LegacyPeerIsBusy { node: NodeName, state: DomainState },
 }

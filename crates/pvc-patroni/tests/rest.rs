@@ -60,7 +60,7 @@ async fn own(State(cluster): State<Cluster>) -> Json<Value> {
 }
 
 #[tokio::test]
-async fn a_member_is_told_as_its_own_patroni_and_the_cluster_see_it() {
+async fn a_member_is_reported_as_its_own_patroni_and_the_cluster_see_it() {
     for (leader, leads) in [("hv1", false), ("hv2", true)] {
         let patroni = serve(cluster(Some(leader), false)).await;
         let last_contact = Some(std::time::Duration::from_secs(1_700_000_000));

@@ -210,7 +210,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn garbage_instead_of_an_answer_is_neither_on_nor_off_and_is_told_in_one_short_line() {
+    async fn garbage_instead_of_an_answer_is_neither_on_nor_off_and_is_reported_in_one_short_line()
+    {
         let garbage =
             format!("\u{1b}[2J\0{}\nChassis Power is off\n", "\u{fffd}\r\n#".repeat(10_000));
         for (code, said) in
@@ -224,9 +225,12 @@ mod tests {
                 ipmitool.is_on(&bmc()).await.unwrap_err(),
                 ipmitool.cut(&bmc()).await.expect_err("nothing says that it is off"),
             ] {
-                let told = error.to_string();
-                assert!(matches!(error, PowerError::Unusable { .. }), "{told}");
-                assert!(told.chars().count() < 300 && !told.contains(char::is_control), "{told:?}");
+                let message = error.to_string();
+                assert!(matches!(error, PowerError::Unusable { .. }), "{message}");
+                assert!(
+                    message.chars().count() < 300 && !message.contains(char::is_control),
+                    "{message:?}"
+                );
             }
             assert!(exec.ran().len() <= 4, "it is not asked again and again");
         }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_is_told_after_a_while_and_now_and_then() {
+    fn what_lasts_is_reported_after_a_while_and_now_and_then() {
         let mut alarm = Alarm::new(at(15), at(300));
         assert_eq!(alarm.due(Some("down"), at(100)), None);
         assert_eq!(alarm.due(None::<&str>, at(110)), None, "it was mended in between");
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_told_at_once_is() {
+    fn what_is_to_be_reported_at_once_is() {
         let mut alarm = Alarm::new(Duration::ZERO, at(300));
         assert_eq!(alarm.due(Some(()), at(100)), Some(()));
         assert!(alarm.was_reported());

@@ -408,7 +408,7 @@ impl Action {
                 let _ = state.ceph.volumes.locks_mut(&volume(state, vm)).map(Vec::clear);
             }
             Action::LockVolume(vm) => {
-                state.ceph.lock_by_stranger(&volume(state, vm), state.hosts.len());
+                state.ceph.lock_by_unknown_client(&volume(state, vm), state.hosts.len());
             }
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }

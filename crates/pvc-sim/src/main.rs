@@ -1,4 +1,4 @@
-//! `pvc-sim`: runs clusters from seeds, plays stories, and foretells what the death of a node would
+//! `pvc-sim`: runs clusters from seeds, plays stories, and predicts what the death of a node would
 //! do.
 
 // All of it but one function, which says why: see `same_dice`.
@@ -46,6 +46,12 @@ Usage: pvc-sim seeds [OPTION]…   run clusters from many seeds
   --log              one: print the whole log
   --debug            one: with the daemons' debug messages
 ";
+
+/// Exit code of a run or a story that went as it should, and of a prediction that was made.
+const SUCCEEDED: i32 = 0;
+
+/// Exit code of a run or a story that fails, and of a prediction that was not made.
+const FAILED: i32 = 1;
 
 /// Exit code if nothing could be run: the command line makes no sense, or a file is no good.
 const NOT_RUN: u8 = 2;
@@ -238,7 +244,7 @@ fn one(options: &Options) -> Result<ExitCode, String> {
     });
     say!("{}", serde_json::to_string(&report).map_err(|error| error.to_string())?);
     // What a killed process left behind waits for ever; there is nothing to be put in order.
-    std::process::exit(i32::from(report.violation.is_some()));
+    std::process::exit(if report.violation.is_some() { FAILED } else { SUCCEEDED });
 }
 
 fn read_history(file: &str) -> Result<Vec<Event>, String> {

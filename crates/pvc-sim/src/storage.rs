@@ -82,7 +82,7 @@ impl Ceph {
     }
 
     /// A machine outside of the cluster, which has so many `hosts`, takes the volume.
-    pub fn lock_by_stranger(&mut self, volume: &VolumeId, hosts: usize) {
+    pub fn lock_by_unknown_client(&mut self, volume: &VolumeId, hosts: usize) {
         let client = self.new_client();
         self.volumes.insert(volume);
         self.volumes.hold(volume, Lock { client, host: hosts }.shown());

@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use pvc_sim::{Failure, Log, Story};
 
+use crate::{FAILED, SUCCEEDED};
+
 /// Folder of the stories if none is named.
 const FOLDER: &str = "scenarios";
-
-/// Exit code of a story that fails.
-const FAILED: i32 = 1;
 
 /// Exit code of a story that fails, and is known to.
 const KNOWN: i32 = 3;
@@ -87,10 +86,10 @@ fn play(story: &Story, echo: bool, debug: bool) -> Result<Option<(Failure, Vec<S
     }))
 }
 
-/// Says how it went. Returns the exit code: 0 if as it should, [`FAILED`] or [`KNOWN`].
+/// Says how it went. Returns the exit code: [`SUCCEEDED`], [`FAILED`] or [`KNOWN`].
 fn judge(story: &Story, failed: Option<(Failure, Vec<String>)>) -> i32 {
     match (failed, &story.known) {
-        (None, None) => 0,
+        (None, None) => SUCCEEDED,
         (None, Some(known)) => {
             say!(
                 "expected: it fails, as is known: {known}\nis so:    it does not; take `known` away"
@@ -165,7 +164,7 @@ fn run(all: &[(PathBuf, Story)], jobs: usize) -> Counts {
             let (code, said) = run_child(folder, story);
             let took = begun.elapsed().as_secs_f64();
             let word = match code {
-                Some(0) => "ok",
+                Some(SUCCEEDED) => "ok",
                 Some(KNOWN) => "KNOWN",
                 _ => "FAILED",
             };

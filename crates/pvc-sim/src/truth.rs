@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_stands_still_cannot_take_back_what_it_told_a_bmc() {
+    async fn whoever_stands_still_cannot_take_back_what_it_asked_of_a_bmc() {
         let (world, [one, two]) = fencers();
         world.with(|state| state.bmcs[2].manner = BmcManner::Slow(5));
         let victim = bmc(2);

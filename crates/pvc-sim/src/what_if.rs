@@ -31,7 +31,7 @@ use play::{Scene, play};
 const HORIZON: Duration = Duration::from_secs(15 * 60);
 
 /// The same time where nothing is.
-const IN_VAIN: Duration = Duration::from_secs(5 * 60);
+const IDLE_HORIZON: Duration = Duration::from_secs(5 * 60);
 
 /// Number of VMs that a sentence names.
 const NAMED: usize = 5;
@@ -90,7 +90,8 @@ pub async fn what_if(question: &Question, log: &Log) -> Result<WhatIf, WhatIfRef
                 death: question.death,
                 rules: &question.rules,
                 concerned: outlook.fates.iter().map(|fate| fate.vm).collect(),
-                horizon: silence + if outlook.hindrances.is_empty() { HORIZON } else { IN_VAIN },
+                horizon: silence
+                    + if outlook.hindrances.is_empty() { HORIZON } else { IDLE_HORIZON },
             };
             play(&scene, log).await
         }

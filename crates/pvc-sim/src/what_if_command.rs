@@ -9,6 +9,8 @@ use pvc_api_types::{WhatIfRefusal, WhatIfReply};
 use pvc_model::fence::Rules;
 use pvc_sim::{Death, Log, Question};
 
+use crate::{FAILED, SUCCEEDED};
+
 pub const USAGE: &str = "\
        pvc-sim what-if FILE --node NODE [--death power|hang] [--keepalive-interval S]
                        [--fence-intervals N] [--log] [--debug]
@@ -102,7 +104,7 @@ pub fn what_if(arguments: &[String]) -> Result<ExitCode, String> {
         Err(refused) => WhatIfReply { answer: None, refused: Some(refused) },
     });
     // What was left behind in the world waits for ever; there is nothing to be put in order.
-    std::process::exit(i32::from(failed));
+    std::process::exit(if failed { FAILED } else { SUCCEEDED });
 }
 
 fn say(reply: WhatIfReply) {
@@ -126,6 +128,6 @@ fn give_up_in_time() {
         let hint = "please report it with the backup, without the passwords in it".to_owned();
         let refused = WhatIfRefusal { not_found: false, message, hint };
         say(WhatIfReply { answer: None, refused: Some(refused) });
-        std::process::exit(1);
+        std::process::exit(FAILED);
     });
 }

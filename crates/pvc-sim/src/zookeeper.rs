@@ -32,10 +32,10 @@ mod connection;
 mod elections;
 mod flaws;
 mod held;
+mod outside_writes;
 mod requests;
 mod servers;
 mod sessions;
-mod strangers;
 mod watches;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -105,7 +105,7 @@ struct Follower {
     lag_ms: (u64, u64),
     /// Time at which the server will have been told of everything that was written until now:
     /// nothing overtakes anything.
-    told: Duration,
+    announced: Duration,
     /// Counts the times that it was given the whole tree: what was to be told before is void.
     copies: u64,
 }

@@ -62,7 +62,7 @@ fn what_holds_and_must_never_fails_the_story_at_that_moment() {
 }
 
 #[test]
-fn a_fence_that_is_not_told_of_fails_the_story_and_so_does_one_that_does_not_come() {
+fn a_fence_that_is_not_reported_fails_the_story_and_so_does_one_that_does_not_come() {
     let (code, said) = power_loss("", "", "web runs on pvchv1");
     assert_eq!(code, Some(1));
     assert!(said.contains("expected: nobody is fenced\nis so:    pvchv2 is"), "{said}");
@@ -72,7 +72,7 @@ fn a_fence_that_is_not_told_of_fails_the_story_and_so_does_one_that_does_not_com
 }
 
 #[test]
-fn an_ask_has_the_answer_that_is_told_or_the_story_fails() {
+fn an_ask_has_the_answer_that_is_expected_or_the_story_fails() {
     let asks = |answer: &str| {
         let what = "do = \"vm restart web\"\n".to_owned() + answer;
         play(&format!(
@@ -184,7 +184,7 @@ fn stories_that_are_true_find_a_broken_safety_logic() {
 }
 
 #[test]
-fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_is_known() {
+fn what_is_wrong_in_the_file_is_reported_with_its_line_and_what_is_known() {
     for (scenario, why) in [
         (
             "[finaly]\nholds = []",

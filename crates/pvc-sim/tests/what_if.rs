@@ -205,7 +205,7 @@ fn run_as_planned(answer: &WhatIf) -> &WhatIfRun {
     run
 }
 
-/// Checks that the run waited in vain, and for how long, and returns it.
+/// Checks that the run waited and nothing recovered, and for how long, and returns it.
 fn nothing_recovered(answer: &WhatIf) -> &WhatIfRun {
     assert!(!answer.recovered);
     assert!(planned(answer).iter().all(|line| line.ends_with(": down")), "{:?}", planned(answer));
@@ -304,7 +304,7 @@ fn a_node_that_hangs_is_cut_off_first() {
 }
 
 #[test]
-fn the_patience_of_fencers_can_be_said() {
+fn the_time_limits_of_fencers_can_be_said() {
     let nodes = vec![node("hv1", 30_000), node("hv2", 20_000), node("hv3", 9_000)];
     let backup = Records::new(nodes, vec![vm(4096, "hv3")]).backup();
     let hasty = ["--node", "hv3", "--keepalive-interval", "2", "--fence-intervals", "3"];

@@ -203,7 +203,7 @@ impl LockRecipe {
             }
             match &mut changes {
                 None => changes = self.watch(path).await?,
-                Some(changes) => self.until_told(changes).await?,
+                Some(changes) => self.until_announced(changes).await?,
             }
         }
     }
@@ -236,13 +236,13 @@ impl LockRecipe {
             }
             match &mut changes {
                 None => changes = self.watch(path).await?,
-                Some(changes) => self.until_told(changes).await?,
+                Some(changes) => self.until_announced(changes).await?,
             }
         }
     }
 
     /// Returns at the next change, or when it is time to look again.
-    async fn until_told(&self, changes: &mut TreeWatch) -> Result<(), StoreError> {
+    async fn until_announced(&self, changes: &mut TreeWatch) -> Result<(), StoreError> {
         tokio::select! {
             biased;
             event = changes.recv() => event.map(drop).ok_or_else(|| TreeError::Closed.into()),

@@ -30,9 +30,9 @@ async fn the_records_of_a_running_cluster_are_closed_and_opened_and_those_of_oth
     let dir = TempDir::new().unwrap();
     let server = ZookeeperServer::start(dir.path()).unwrap();
     let (one, two) = (store(&server, SECRET).await, store(&server, SECRET).await);
-    let stranger = tree(&server, None).await;
-    stranger.create("/patroni", Bytes::new(), CreateMode::Persistent).await.unwrap();
-    stranger.create("/patroni/leader", Bytes::new(), CreateMode::Persistent).await.unwrap();
+    let unauthenticated = tree(&server, None).await;
+    unauthenticated.create("/patroni", Bytes::new(), CreateMode::Persistent).await.unwrap();
+    unauthenticated.create("/patroni/leader", Bytes::new(), CreateMode::Persistent).await.unwrap();
     one.initialize(false).await.unwrap();
     let open = one.protection().await.unwrap();
     assert_eq!((open.access, open.closed), (AccessList::Anybody, 0));
@@ -41,7 +41,7 @@ async fn the_records_of_a_running_cluster_are_closed_and_opened_and_those_of_oth
     // What is being created meanwhile is not forgotten.
     let locks = two.role_locks();
     let (closed, lock) = tokio::join!(one.protect(Access::Members), async {
-        stranger.until_refused().await;
+        unauthenticated.until_refused().await;
         locks.candidate(std::time::Duration::from_secs(5)).await
     });
     let closed = closed.unwrap();
@@ -49,8 +49,11 @@ async fn the_records_of_a_running_cluster_are_closed_and_opened_and_those_of_oth
     assert!(closed.closed >= open.open);
     lock.unwrap().release().await;
     assert!(two.fresh().await.unwrap().config.schema.is_some(), "members go on");
-    assert!(matches!(stranger.get("/config").await, Err(TreeError::NotAllowed { .. })));
-    assert!(stranger.get("/patroni/leader").await.unwrap().is_some(), "that is another program's");
+    assert!(matches!(unauthenticated.get("/config").await, Err(TreeError::NotAllowed { .. })));
+    assert!(
+        unauthenticated.get("/patroni/leader").await.unwrap().is_some(),
+        "that is another program's"
+    );
     assert_eq!(one.repair_protection().await.unwrap(), 0);
 
     // A member of an earlier time that missed the change has left something open.
@@ -62,7 +65,7 @@ async fn the_records_of_a_running_cluster_are_closed_and_opened_and_those_of_oth
 
     let opened = two.protect(Access::Anybody).await.unwrap();
     assert_eq!((opened.access, opened.closed), (AccessList::Anybody, 0));
-    assert!(stranger.get("/config").await.unwrap().is_some());
+    assert!(unauthenticated.get("/config").await.unwrap().is_some());
 
     // What proves which password a daemon knows is for those who know it, and hinders nobody else.
     one.announce_daemon(&"hv1".into(), "knows it").await.unwrap();
@@ -74,7 +77,7 @@ async fn the_records_of_a_running_cluster_are_closed_and_opened_and_those_of_oth
     let unknowing = store(&server, None).await;
     assert!(matches!(unknowing.protect(Access::Members).await, Err(StoreError::NoPassword)));
     assert_eq!(unknowing.repair_protection().await.unwrap(), 0);
-    assert!(matches!(stranger.get(proof).await, Err(TreeError::NotAllowed { .. })));
+    assert!(matches!(unauthenticated.get(proof).await, Err(TreeError::NotAllowed { .. })));
     one.initialize(true).await.unwrap();
-    assert!(stranger.get(proof).await.unwrap().is_none());
+    assert!(unauthenticated.get(proof).await.unwrap().is_none());
 }

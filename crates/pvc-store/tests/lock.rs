@@ -51,7 +51,8 @@ async fn a_timeout_counts_in_all_and_leaves_nobody_in_the_queue() {
     let second = recipe(&tree, 2);
     let second = tokio::spawn(async move { second.acquire(PATH, LockKind::Exclusive, None).await });
     settle().await;
-    // The lock goes from hand to hand in front of the one that waits; that is no new patience.
+    // The lock goes from hand to hand in front of the one that waits; that begins no
+    // new time limit.
     tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(300)).await;
         first.release().await;

@@ -109,7 +109,7 @@ impl Supervisor {
 /// The keepers that work, and what each of them is told.
 #[derive(Default)]
 struct Keepers {
-    told: BTreeMap<String, watch::Sender<Option<ProgramSpec>>>,
+    requested: BTreeMap<String, watch::Sender<Option<ProgramSpec>>>,
     names: BTreeMap<Id, String>,
     tasks: JoinSet<()>,
 }
@@ -117,18 +117,20 @@ struct Keepers {
 impl Keepers {
     /// Tells every keeper what is wanted of it, and has a new one begin for each program without.
     fn follow(&mut self, supervisor: &Supervisor, wanted: &Wanted) {
-        for (name, told) in &self.told {
+        for (name, requested) in &self.requested {
             let spec = wanted.get(name);
-            told.send_if_modified(|before| {
+            requested.send_if_modified(|before| {
                 let is_new = before.as_ref() != spec;
                 *before = spec.cloned();
                 is_new
             });
         }
         for (name, spec) in wanted {
-            let btree_map::Entry::Vacant(place) = self.told.entry(name.clone()) else { continue };
-            let (told, wanted) = watch::channel(Some(spec.clone()));
-            place.insert(told);
+            let btree_map::Entry::Vacant(place) = self.requested.entry(name.clone()) else {
+                continue;
+            };
+            let (requested, wanted) = watch::channel(Some(spec.clone()));
+            place.insert(requested);
             let keeper = Keeper::new(name, supervisor.ports.clone(), supervisor.states.clone());
             self.names.insert(self.tasks.spawn(keeper.run(wanted)).id(), name.clone());
         }
@@ -147,7 +149,7 @@ impl Keepers {
             None => return std::future::pending().await,
         };
         if let Some(name) = self.names.remove(&id) {
-            self.told.remove(&name);
+            self.requested.remove(&name);
         }
     }
 }

@@ -184,16 +184,16 @@ async fn only_other_files_reload_and_anything_else_restarts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_that_cannot_be_told_by_its_command_is_started_anew() {
+async fn a_program_that_cannot_be_reloaded_by_its_command_is_started_anew() {
     let world = world();
-    let told = |contents| ProgramSpec { reload: Reload::Command(ask()), ..dnsmasq(contents) };
-    world.want(told("one"));
+    let by_command = |contents| ProgramSpec { reload: Reload::Command(ask()), ..dnsmasq(contents) };
+    world.want(by_command("one"));
     world.until_ready().await;
-    world.want(told("two"));
+    world.want(by_command("two"));
     world.pass(1).await;
     assert_eq!((world.exec.ran().len(), world.started()), (1, 1));
     world.answers.store(false, Ordering::Relaxed);
-    world.want(told("three"));
+    world.want(by_command("three"));
     world.until_started(2).await;
     world.until_ready().await;
     assert_eq!(world.conf().as_deref(), Some("three"));

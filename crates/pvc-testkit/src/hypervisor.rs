@@ -21,7 +21,7 @@ pub struct Manner {
     pub ignores_shutdown: bool,
     /// The guest's monitor hangs: pressing its power button is answered by nobody.
     pub monitor_hangs: bool,
-    /// Time that the guest takes to power off after the button was pressed.
+    /// Time that the guest takes to power off after its shutdown was requested.
     pub shutdown_takes: Duration,
     /// Time that bringing up the guest takes: it is listed already, and goes on coming up if nobody
     /// waits for it.

@@ -381,7 +381,7 @@ impl LegacyPeer {
 
 #[cfg(test)]
 mod tests {
-    //! Tests that the experiments of `spec/legend.md` come out here as they did with the original.
+    //! Tests that the experiments of `spec/legend.md` come out here as they did with PVC 1.0.3.
 
     use std::sync::Arc;
     use std::time::Duration;
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flush_that_is_turned_round_at_its_last_vm_leaves_a_daemon_that_hears_nothing() {
+    async fn a_flush_that_is_reversed_at_its_last_vm_leaves_a_daemon_that_hears_nothing() {
         let stage = Stage::new(true).await;
         let (me, other) = (
             [("daemonstate", "run"), ("domainstate", "ready"), ("routerstate", "secondary")],

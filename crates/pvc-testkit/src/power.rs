@@ -77,8 +77,8 @@ impl BmcManner {
             return ignored();
         }
         let late = if wanted { self.wakes_after } else { Duration::ZERO };
-        let told = if late <= SWITCHING { says(true) } else { ignored() };
-        BmcAnswer { switches: Some((wanted, late)), asks_on: late.min(SWITCHING), ..told }
+        let answer = if late <= SWITCHING { says(true) } else { ignored() };
+        BmcAnswer { switches: Some((wanted, late)), asks_on: late.min(SWITCHING), ..answer }
     }
 }
 

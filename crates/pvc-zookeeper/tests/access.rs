@@ -51,14 +51,15 @@ async fn until_new_ones_are_for(tree: &ZookeeperTree, wanted: Access) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_closed_is_kept_from_strangers_and_members_notice_nothing() {
+async fn what_is_closed_is_kept_from_the_unauthenticated_and_members_notice_nothing() {
     let dir = TempDir::new().unwrap();
     let mut server = ZookeeperServer::start(dir.path()).unwrap();
     let address = server.address();
     let (one, two) =
         (connect(&address, Some("secret")).await, connect(&address, Some("secret")).await);
-    let (stranger, other) = (connect(&address, None).await, connect(&address, Some("wrong")).await);
-    assert!(stranger.access_control().is_none());
+    let (unauthenticated, other) =
+        (connect(&address, None).await, connect(&address, Some("wrong")).await);
+    assert!(unauthenticated.access_control().is_none());
     create(&one, "/a").await;
     assert_eq!(
         access(&one, "/a").await,
@@ -66,7 +67,7 @@ async fn what_is_closed_is_kept_from_strangers_and_members_notice_nothing() {
         "a password alone closes nothing"
     );
     assert_eq!(access(&one, "/absent").await, None);
-    assert!(stranger.get("/a").await.unwrap().is_some());
+    assert!(unauthenticated.get("/a").await.unwrap().is_some());
 
     for path in ["/", "/a"] {
         set_access(&one, path, Access::Members).await;
@@ -82,7 +83,7 @@ async fn what_is_closed_is_kept_from_strangers_and_members_notice_nothing() {
     };
     two.multi(vec![op("/a/b"), op("/a/c")]).await.unwrap();
     assert_eq!(access(&one, "/a/c").await, Some(AccessList::Members));
-    for tree in [&stranger, &other] {
+    for tree in [&unauthenticated, &other] {
         tree.until_refused().await;
         assert!(is_kept_from(tree.get("/a").await));
         assert!(is_kept_from(tree.get_many(&["/a".to_owned()]).await));
@@ -106,8 +107,8 @@ async fn what_is_closed_is_kept_from_strangers_and_members_notice_nothing() {
     until_new_ones_are_for(&one, Access::Anybody).await;
     // Half a tree is none: nobody decides on what he can read of it.
     assert!(is_kept_from(other.get_many(&["/".to_owned(), "/a".to_owned()]).await));
-    create(&stranger, "/e").await;
-    assert!(is_kept_from(stranger.get("/a").await), "what was closed is not open by that");
+    create(&unauthenticated, "/e").await;
+    assert!(is_kept_from(unauthenticated.get("/a").await), "what was closed is not open by that");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -74,11 +74,15 @@ impl Prediction {
     /// The VMs run where it was prediction, and those for which there was no place do not run. How
     /// long it took is `told` by `lab power NODE off --follow`; that is printed beside what was
     /// prediction.
-    pub fn has_come_true(&self, lab: &Lab, told: &Output) {
+    pub fn has_come_true(&self, lab: &Lab, followed: &Output) {
         let node = &self.node;
         println!("After the death of {node}, predicted and measured:");
-        self.shows_times("/simulation/suspected_s", told, &format!("{node}: taken for dead by "));
-        self.shows_times("/simulation/fenced_s", told, &format!("{node}: proven dead: "));
+        self.shows_times(
+            "/simulation/suspected_s",
+            followed,
+            &format!("{node}: taken for dead by "),
+        );
+        self.shows_times("/simulation/fenced_s", followed, &format!("{node}: proven dead: "));
         for (vm, place) in self.places() {
             let places: Vec<String> =
                 Some(place.clone()).filter(|place| !place.is_empty()).into_iter().collect();
@@ -89,7 +93,7 @@ impl Prediction {
                 self.answer
             );
             if !places.is_empty() {
-                self.shows_times(&self.time_of(&vm), told, &format!("{vm} runs on {place}"));
+                self.shows_times(&self.time_of(&vm), followed, &format!("{vm} runs on {place}"));
             }
         }
     }
@@ -103,15 +107,16 @@ impl Prediction {
 
     /// Prints both times, for people: one machine that carries three nodes is slow, and when the
     /// death falls between two keepalives makes a difference of 5 s.
-    fn shows_times(&self, pointer: &str, told: &Output, what: &str) {
+    fn shows_times(&self, pointer: &str, followed: &Output, what: &str) {
         let prediction = self.answer.pointer(pointer).and_then(Value::as_f64);
         let prediction =
             prediction.unwrap_or_else(|| panic!("no time for `{what}`: {}", self.answer));
-        let measured = told.stdout.lines().find_map(|line| {
+        let measured = followed.stdout.lines().find_map(|line| {
             let (seconds, fact) = line.trim_start().split_once(" s  ")?;
             fact.starts_with(what).then(|| Some((seconds.parse::<f64>().ok()?, fact)))?
         });
-        let (measured, fact) = measured.unwrap_or_else(|| panic!("nobody saw that {what}: {told}"));
+        let (measured, fact) =
+            measured.unwrap_or_else(|| panic!("nobody saw that {what}: {followed}"));
         println!("{prediction:>7.1} s {measured:>7.1} s  {fact}");
     }
 }

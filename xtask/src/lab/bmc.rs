@@ -70,14 +70,14 @@ impl Fault {
 /// Starts `node`'s BMC if it does not run.
 pub fn start(lab: &Lab, node: &NodeName) -> Result<()> {
     let home = home(lab, node);
-    let told = home.join("told");
+    let set_up = home.join("told");
     if let Some(process) = Process::read(&home.join("pid")) {
-        if told.exists() {
+        if set_up.exists() {
             return Ok(());
         }
         process.kill()?; // An earlier start was interrupted.
     }
-    let _ = fs::remove_file(&told);
+    let _ = fs::remove_file(&set_up);
     // It remembers its password, and would not be told anew.
     let _ = fs::remove_dir_all(home.join("state"));
     fs::create_dir_all(home.join("state"))?;
@@ -104,7 +104,7 @@ pub fn start(lab: &Lab, node: &NodeName) -> Result<()> {
         let mut change = ipmitool(lab, node, FACTORY_PASSWORD);
         Ok(change.args(["user", "set", "password", "2", PASSWORD, "16"]).output()?.status.success())
     })?;
-    fs::write(told, "")?;
+    fs::write(set_up, "")?;
     set_fault(lab, node, fault(lab, node))
 }
 

@@ -84,7 +84,7 @@ pub fn wait_for_boot(lab: &Lab, begun: Instant) -> Result<()> {
     }
     progress(begun, "the nodes have booted");
     for each in &nodes {
-        // One asked in vain on a busy machine is asked again.
+        // One that does not answer on a busy machine is asked again.
         wait_until(&format!("the BMC of `{each}` answers"), Duration::from_secs(60), || {
             Ok(bmc::power_status(lab, each).is_ok())
         })?;

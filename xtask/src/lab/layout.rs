@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_refused_and_the_nodes_are_named() {
+    fn an_unknown_node_is_refused_and_the_nodes_are_named() {
         let error = lab().node("pvchv9").unwrap_err().to_string();
         assert_eq!(error, "there is no node `pvchv9`; there are: pvchv1, pvchv2, pvchv3");
     }

@@ -123,11 +123,7 @@ pub fn wait_until(
 ) -> Result<()> {
     let deadline = Instant::now() + limit;
     while !is_so()? {
-        ensure!(
-            Instant::now() < deadline,
-            "waited {} seconds in vain until {what}",
-            limit.as_secs()
-        );
+        ensure!(Instant::now() < deadline, "waited {} seconds until {what}", limit.as_secs());
         std::thread::sleep(Duration::from_millis(100));
     }
     Ok(())
@@ -168,8 +164,8 @@ mod tests {
     }
 
     #[test]
-    fn waiting_in_vain_says_for_what() {
+    fn a_wait_that_runs_out_says_for_what() {
         let error = wait_until("pigs fly", Duration::ZERO, || Ok(false)).unwrap_err();
-        assert_eq!(error.to_string(), "waited 0 seconds in vain until pigs fly");
+        assert_eq!(error.to_string(), "waited 0 seconds until pigs fly");
     }
 }

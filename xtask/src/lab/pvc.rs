@@ -124,8 +124,8 @@ pub fn start(lab: &Lab) -> Result<()> {
     })
 }
 
-/// Number of vain starts of the node daemon by systemd until we take it for hopeless.
-const VAIN_STARTS: u32 = 10;
+/// Number of failed starts of the node daemon by systemd after which nobody waits for it.
+const FAILED_STARTS: u32 = 10;
 
 /// Whether the node daemon runs, or may still come to it.
 ///
@@ -136,7 +136,7 @@ pub fn starts(lab: &Lab, node: &NodeName) -> Result<()> {
     let restarts: u32 = restarts.and_then(|count| count.parse().ok()).unwrap_or(0);
     let said = "journalctl -u pvcnoded -t pvcnoded -o cat -n 1";
     ensure!(
-        restarts < VAIN_STARTS,
+        restarts < FAILED_STARTS,
         "PVC's node daemon does not start on `{node}`: {}",
         node::ask(lab, node, said).unwrap_or_default()
     );

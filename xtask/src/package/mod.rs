@@ -216,12 +216,12 @@ fn remove_others(directory: &Path, name: &str, but: &str) -> Result<()> {
 /// same times. Without git, the time of now.
 fn commit_time() -> String {
     let git = command("git").args(["log", "-1", "--format=%ct"]).output();
-    let told = git
+    let committed = git
         .ok()
         .filter(|git| git.status.success())
         .and_then(|git| String::from_utf8(git.stdout).ok());
     let now = || std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs()).to_string();
-    told.map(|time| time.trim().to_owned()).filter(|time| !time.is_empty()).unwrap_or_else(now)
+    committed.map(|time| time.trim().to_owned()).filter(|time| !time.is_empty()).unwrap_or_else(now)
 }
 
 fn changelog(version: &str) -> Result<String> {

@@ -182,7 +182,7 @@ fn a_modification_is_shown_before_it_is_made() {
 }
 
 #[test]
-fn a_modification_without_a_source_is_told_both() {
+fn a_modification_without_a_source_is_shown_both() {
     let output = User::without_connection().run(&["vm", "modify", "web1"]);
     assert_eq!(code(&output), 2);
     assert!(

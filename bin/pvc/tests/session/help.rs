@@ -87,7 +87,7 @@ fn options_of_two_letters_work_where_they_always_have() {
     );
 }
 
-/// Asks what a shell's function asks when Tab is pressed behind these words.
+/// Asks what a shell's function asks at a Tab behind these words.
 fn complete(user: &User, words: &[&str]) -> Output {
     let mut command = user.command(&["--", "pvc"]);
     command.args(words).env("_PVC_COMPLETE_SHELL", "bash");

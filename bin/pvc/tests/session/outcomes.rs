@@ -177,7 +177,7 @@ fn a_refusal_is_printed_as_the_api_words_it_with_the_exit_code_of_its_kind() {
 }
 
 #[test]
-fn being_primary_is_told_by_the_exit_code_alone() {
+fn being_primary_is_reported_by_the_exit_code_alone() {
     let stub = Stub::start(|_, before| match before {
         0 => status(500, "{}"),
         1 => ok(r#"{"primary_node": "none"}"#),

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn who_waits_for_a_page_that_has_not_begun_is_told_of_the_present_view() {
+    async fn who_waits_for_a_page_that_has_not_begun_is_answered_with_the_present_view() {
         let (scrapes, views) = (Arc::new(Scrapes::default()), Views::default());
         let turn = scrapes.known.clone().lock_owned().await;
         let first = tokio::spawn({

@@ -6,7 +6,7 @@ use super::*;
 use crate::common::request;
 
 #[tokio::test]
-async fn what_a_move_would_come_to_is_told_without_making_it() {
+async fn what_a_move_would_come_to_is_reported_without_making_it() {
     let api = with_vms(0).await;
     api.define("?node=pvchv1&limit=pvchv1,pvchv2", &xml("web", UUID)).await.ok();
     let plan = api.post("/vm/web/node?action=migrate&dry_run=true").await.ok();
@@ -33,7 +33,7 @@ async fn what_a_move_would_come_to_is_told_without_making_it() {
 }
 
 #[tokio::test]
-async fn what_a_flush_would_come_to_is_told_without_making_it() {
+async fn what_a_flush_would_come_to_is_reported_without_making_it() {
     let api = with_vms(20).await;
     let before = api.get("/node/pvchv1/domain-state").await.ok();
     let plan = api.post("/node/pvchv1/domain-state?state=flush&dry_run=true").await.ok();
@@ -54,7 +54,7 @@ async fn what_a_flush_would_come_to_is_told_without_making_it() {
 }
 
 #[tokio::test]
-async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change() {
+async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_change() {
     let api = with_web().await;
     let other = UUID.replace('2', "3");
     api.define("?node=pvchv1", &xml("db", &other)).await.ok();

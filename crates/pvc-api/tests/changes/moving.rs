@@ -135,7 +135,7 @@ impl Api {
 }
 
 #[tokio::test]
-async fn what_a_flush_waits_for_is_told_with_the_node() {
+async fn what_a_flush_waits_for_is_reported_with_the_node() {
     let api = with_web().await;
     api.play("web", "start", true).await;
     api.post("/vm/web/meta?limit=pvchv1").await.ok();
@@ -179,7 +179,7 @@ async fn what_a_flush_waits_for_is_told_with_the_node() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_flush_in_vain_hears_what_keeps_it() {
+async fn a_wait_for_a_flush_that_runs_out_names_what_keeps_it() {
     let limits = Limits { wait_time: Duration::from_secs(1), ..Limits::default() };
     let api = start(&Shape::with_vms(0).dump(), ApiSettings { limits, ..settings() }).await;
     api.define("?node=pvchv1", &xml("web", UUID)).await.ok();

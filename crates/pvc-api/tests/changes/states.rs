@@ -210,7 +210,7 @@ async fn q58_disabling_shuts_down_first_and_goes_on_without_its_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_vain_hears_that_the_hypervisor_does_not_answer_if_that_is_so_now() {
+async fn a_wait_that_runs_out_says_that_the_hypervisor_does_not_answer_if_that_is_so_now() {
     let api = with_web().await;
     let root = "/faults/HYPERVISOR_UNREACHABLE_PVCHV1";
     api.write(root, "").await;
@@ -237,7 +237,7 @@ async fn who_waits_in_vain_hears_that_the_hypervisor_does_not_answer_if_that_is_
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_vain_hears_which_other_node_says_that_it_runs_the_vm() {
+async fn a_wait_that_runs_out_says_which_other_node_says_that_it_runs_the_vm() {
     let api = with_web().await;
     api.write("/nodes/pvchv2/runningdomains", UUID).await;
     api.eventually("the old list is seen", |view| !view.nodes["pvchv2"].running.is_empty()).await;

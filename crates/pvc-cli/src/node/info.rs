@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_flush_waits_for_is_told_with_its_reason() {
+    fn what_a_flush_waits_for_is_reported_with_its_reason() {
         let wait = |name: &str, reason: &str, percent| NodeWait {
             name: name.to_owned(),
             action: "move".to_owned(),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_fence_is_told_with_its_proof_or_without() {
+    fn the_last_fence_is_reported_with_its_proof_or_without() {
         let fence = NodeFence {
             by: "pvchv1".to_owned(),
             suspected_at: "2026-11-20 03:00:30".to_owned(),

@@ -11,6 +11,8 @@ use std::io::{ErrorKind, IsTerminal, Write};
 pub use paint::{Colour, Paint};
 pub use table::{Cell, Table};
 
+use crate::outcome::Exit;
+
 /// Standard output. Data goes here and nothing else does.
 ///
 /// A reader that goes away early (`pvc vm list | head -1`) ends the program quietly: that is no
@@ -63,16 +65,20 @@ impl Output {
 fn quit_if_closed(outcome: std::io::Result<()>) {
     match outcome {
         Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => end(Exit::Success),
         Err(error) => {
             let _ = writeln!(
                 std::io::stderr(),
                 "error: cannot write to standard output: {}",
                 crate::outcome::plain_io(&error)
             );
-            std::process::exit(i32::from(crate::outcome::Exit::Failed as u8));
+            end(Exit::Failed);
         }
     }
+}
+
+fn end(exit: Exit) -> ! {
+    std::process::exit(exit as i32)
 }
 
 /// The width to fit text into: the terminal's less one, 80 without a terminal.

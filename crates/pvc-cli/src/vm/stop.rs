@@ -16,8 +16,8 @@ pub struct Stop {
     #[command(flatten)]
     vm: Which,
 
-    /// Do it even to a VM that is the mirror of one elsewhere, or that nodes of an older
-    /// version are moving
+    /// Do it even to a VM that is the mirror of one elsewhere, or that a node of PVC
+    /// 1.0.3 is moving
     #[arg(long)]
     force: bool,
 

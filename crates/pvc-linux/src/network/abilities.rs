@@ -12,7 +12,7 @@ use super::LinuxNetwork;
 const BRIDGE: &str = "bridge";
 
 pub async fn find_out() -> Result<LinkAbilities, NetworkError> {
-    let (tell, told) = oneshot::channel();
+    let (reply, answer) = oneshot::channel();
     let failed = |source| {
         let what = "give a thread a network of its own".to_owned();
         NetworkError::Refused { what, source }
@@ -26,10 +26,10 @@ pub async fn find_out() -> Result<LinkAbilities, NetworkError> {
             runtime.enable_all().build().map_err(failed)?.block_on(by_trying())
         });
         // Nobody may wait any more.
-        let _ = tell.send(found);
+        let _ = reply.send(found);
     });
     started.map_err(failed)?;
-    told.await.unwrap_or_else(|_| Err(failed(io::Error::other("the thread has panicked"))))
+    answer.await.unwrap_or_else(|_| Err(failed(io::Error::other("the thread has panicked"))))
 }
 
 async fn by_trying() -> Result<LinkAbilities, NetworkError> {

@@ -295,7 +295,7 @@ impl<'a> Planner<'a> {
         let key = router_advertisements(self.networks);
         // A router takes no advertisements of other routers unless told so, and this node is about
         // to become one: where they were taken so far, they go on being taken. Before the node
-        // forwards, or the routes learnt from them are lost.
+        // forwards, or the routes taken from them are lost.
         if self.seen.settings.get(&key).is_some_and(|value| value == "1") {
             self.step(NetworkStep::Set { key, value: "2".to_owned() });
         }

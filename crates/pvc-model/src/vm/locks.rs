@@ -161,8 +161,8 @@ fn is_of_the_dead(cluster: &Cluster, victim: &NodeName, vm: Uuid, address: &str)
     let nodes = || cluster.nodes.values().map(|node| &**node);
     let mut silent = nodes()
         .filter(|node| address_of(node).is_none() && node.daemon_state != DaemonState::Fenced);
-    let victim_told = cluster.nodes.get(victim).is_none_or(|node| address_of(node).is_some());
-    !victim_told && !silent.any(|node| node.name != *victim && may_have(node, record))
+    let victim_recorded = cluster.nodes.get(victim).is_none_or(|node| address_of(node).is_some());
+    !victim_recorded && !silent.any(|node| node.name != *victim && may_have(node, record))
 }
 
 #[cfg(test)]

@@ -664,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_in_percent_also_when_memory_is_copied_again() {
+    fn progress_is_reported_in_percent_also_when_memory_is_copied_again() {
         assert_eq!(note(0, 0, 0).percent(), 0);
         assert_eq!(note(100, 25, 75).percent(), 25);
         assert_eq!(note(100, 300, 100).percent(), 75);

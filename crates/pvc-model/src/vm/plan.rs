@@ -75,7 +75,7 @@ pub struct View<'a> {
 }
 
 /// Memory of a node about one VM between two looks. Losing it (a daemon restart) is harmless: the
-/// power button is pressed once more, and deaths are counted from one.
+/// shutdown is requested once more, and deaths are counted from one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
     /// Something was begun for this VM and has not ended: nothing else is begun meanwhile.
@@ -107,7 +107,7 @@ struct ShutdownRequested {
     last: Duration,
 }
 
-/// Interval at which the power button is pressed again. A guest that has only begun to boot does
+/// Interval at which the shutdown is requested again. A guest that has only begun to boot does
 /// not see it, and one that is on its way down ignores it.
 const REQUEST_AGAIN: Duration = Duration::from_secs(15);
 
@@ -132,7 +132,7 @@ impl History {
         self.retry.unreachable(now);
     }
 
-    /// The power button of `instance` was pressed because of the request number `request`.
+    /// The shutdown of `instance` was requested because of the request number `request`.
     pub fn shutdown_requested(&mut self, instance: i32, request: i32, now: Duration) {
         let same = |shutdown_requested: &ShutdownRequested| {
             shutdown_requested.instance == instance && shutdown_requested.request == request

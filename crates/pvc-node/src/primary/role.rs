@@ -60,7 +60,7 @@ pub(crate) struct Role {
     turn: tokio::sync::Mutex<()>,
     /// Number of the current term as primary; 0 while there is none.
     pub term: watch::Sender<u64>,
-    /// The last term for which the database's leader is here, or was asked for in vain.
+    /// The last term for which the database's leader is here, or did not come here when asked to.
     pub database_settled: watch::Sender<u64>,
 }
 

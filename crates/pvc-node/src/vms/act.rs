@@ -258,8 +258,8 @@ impl Actor {
                         error
                         @ (HypervisorError::Refused { .. } | HypervisorError::TimedOut { .. }),
                     ) => {
-                        tracing::warn!(vm = planned.name, %error, "the power button could not be \
-                                                                   pressed");
+                        tracing::warn!(vm = planned.name, %error, "its shutdown could not be \
+                                                                   requested");
                         Ok(shutdown_requested)
                     }
                     Err(error) => Err(error.into()),

@@ -74,8 +74,8 @@ fn step_error(shared: &Shared, kept: Kept, volume: VolumeId, lock: VolumeLock) -
         )),
         _ => StepError::Permanent(format!(
             "Could not safely free RBD lock {lock} ({address}) on volume {volume}; stop VM and \
-             flush locks manually: no node of \
-             this version has that address, and one of an older version cannot be asked to free it"
+             flush locks manually: no node of this version has that address, and one of PVC 1.0.3 \
+             cannot be asked to free it"
         )),
     }
 }

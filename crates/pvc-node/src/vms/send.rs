@@ -81,7 +81,7 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Time between two looks at a guest that shuts down, and between two presses of its power button.
 const LOOK: Duration = Duration::from_millis(500);
-const PRESS_EVERY: Duration = Duration::from_secs(15);
+const REQUEST_EVERY: Duration = Duration::from_secs(15);
 
 /// Time that the store may take for a report of the move.
 const SAY: Duration = Duration::from_secs(5);
@@ -552,11 +552,10 @@ impl Sender {
                 continue;
             }
             if now >= press {
-                press = now + PRESS_EVERY;
+                press = now + REQUEST_EVERY;
                 // One that cannot hear it is powered off when its time is over.
                 if let Err(error) = hypervisor.shutdown(self.vm).await {
-                    tracing::debug!(vm = self.name, %error, "the power button could not be \
-                                                             pressed");
+                    tracing::debug!(vm = self.name, %error, "the shutdown could not be requested");
                 }
             }
             if self.while_sent(self.shared.sleep(LOOK)).await.is_err() {

@@ -95,8 +95,8 @@ impl Actor {
     /// not left by it.
     async fn nothing_is_held(&self, record: &VmRecord) {
         let Some(report) = is_here_for_good(record, self.shared.name()) else { return };
-        let told = self.shared.within(LOOK, self.shared.store.report(vec![report])).await;
-        if !matches!(told, Some(Ok(()))) {
+        let recorded = self.shared.within(LOOK, self.shared.store.report(vec![report])).await;
+        if !matches!(recorded, Some(Ok(()))) {
             tracing::debug!(
                 vm = record.name,
                 "that the move is over is not in the store; the next pass says it"

@@ -108,8 +108,8 @@ async fn a_start_that_waits_for_a_cluster_says_so_again_and_again_and_goes_on_wh
     let random = Arc::new(SeededRandom::new(1));
     world.operator = Store::open(world.tree.connect(), world.clock.clone(), random).await.unwrap();
     let (said, hear) = tokio::sync::watch::channel((0, String::new()));
-    let told = move |what: &str| said.send_modify(|said| *said = (said.0 + 1, what.to_owned()));
-    let daemon = world.start_as(|node| node.when_waiting(told)).await;
+    let record = move |what: &str| said.send_modify(|said| *said = (said.0 + 1, what.to_owned()));
+    let daemon = world.start_as(|node| node.when_waiting(record)).await;
     // Less than the minute for which systemd is asked each time.
     for minute in 1..=20 {
         world.pass(60).await;
@@ -303,7 +303,7 @@ async fn a_daemon_that_was_killed_is_followed_once_its_session_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_daemon_told_to_stop_while_it_starts_stops() {
+async fn a_daemon_asked_to_stop_while_it_starts_stops() {
     let mut world = world().await;
     world.settings.standalone = false;
     world.tree = pvc_embedded::EmbeddedTree::in_memory();
@@ -314,7 +314,7 @@ async fn a_daemon_told_to_stop_while_it_starts_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_daemon_told_to_stop_in_the_middle_of_its_start_leaves_no_record_that_it_starts() {
+async fn a_daemon_asked_to_stop_in_the_middle_of_its_start_leaves_no_record_that_it_starts() {
     let world = world().await;
     world.hypervisor.set_unreachable(true);
     let daemon = world.start().await;
@@ -328,7 +328,7 @@ async fn a_daemon_told_to_stop_in_the_middle_of_its_start_leaves_no_record_that_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_daemon_told_to_stop_while_another_has_its_name_leaves_the_record_to_that() {
+async fn a_daemon_asked_to_stop_while_another_has_its_name_leaves_the_record_to_that() {
     let world = world().await;
     let first = world.running().await;
     let second = world.start().await;

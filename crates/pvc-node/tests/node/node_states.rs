@@ -38,7 +38,7 @@ async fn flushing_the_only_node_shuts_its_vms_down_and_ready_brings_them_back() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flush_can_be_turned_round_while_its_last_vm_hangs() {
+async fn a_flush_can_be_reversed_while_its_last_vm_hangs() {
     let world = world().await;
     let uuid = world.define(1, VmState::Start).await;
     world.hypervisor.set_manner(uuid, Manner { ignores_shutdown: true, ..Manner::default() });

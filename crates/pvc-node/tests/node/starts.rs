@@ -51,7 +51,7 @@ async fn a_killed_guest_is_back_within_one_keepalive_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guest_that_keeps_dying_is_started_ever_more_slowly_and_an_operator_is_told() {
+async fn a_guest_that_keeps_dying_is_started_ever_more_slowly_and_it_is_reported() {
     let world = world().await;
     let dying = world.define(1, VmState::Start).await;
     let healthy = world.define(2, VmState::Start).await;

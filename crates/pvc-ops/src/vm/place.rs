@@ -76,9 +76,8 @@ pub enum MoveRefusal {
     #[error("VM `{vm}` is on its way to node `{node}` already")]
     OnItsWay { vm: String, node: NodeName },
     #[error(
-        "VM `{vm}` is being moved, and node `{node}`, which has a part in it, is of an older \
-         version and would not \
-         keep to another order"
+        "VM `{vm}` is being moved, and node `{node}`, which has a part in it, runs PVC 1.0.3 \
+         and would not keep to another order"
     )]
     MovedByLegacyPeer { vm: String, node: NodeName },
     #[error("VM `{vm}` is migrated from node `{from}` already")]

@@ -76,9 +76,8 @@ pub enum StateRefusal {
     #[error("VM `{vm}` cannot be started: {crowding}")]
     Crowded { vm: String, crowding: Crowding },
     #[error(
-        "VM `{vm}` cannot be stopped while it is being moved: node `{node}` has a part in it, is \
-         of an older version, \
-         and would not keep to it"
+        "VM `{vm}` cannot be stopped while it is being moved: node `{node}` has a part in it, \
+         runs PVC 1.0.3, and would not keep to it"
     )]
     MovedByLegacyPeer { vm: String, node: NodeName },
     #[error("VM `{vm}` was not disabled: it is in state `{state}` now, not `stop`")]

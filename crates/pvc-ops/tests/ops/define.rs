@@ -82,7 +82,7 @@ async fn of_two_definitions_with_one_name_one_is_made() {
 }
 
 #[tokio::test]
-async fn without_a_node_the_reason_is_told_for_each() {
+async fn without_a_node_the_reason_is_reported_for_each() {
     let world = World::with_nodes(&["hv1"]).await;
     node::set_domain_state(&world.store, "hv1", DomainRequest::Flush).await.unwrap();
     let refusal = refused(vm::define(&world.store, &Define::new(xml("web1", UUID))).await);

@@ -196,7 +196,7 @@ async fn a_storage_that_is_near_knows_volumes_that_no_record_tells_of() {
 }
 
 #[tokio::test]
-async fn a_volume_that_another_vm_uses_is_told_and_one_that_goes_is_refused() {
+async fn a_volume_that_another_vm_uses_is_reported_and_one_that_goes_is_refused() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     world.define("db1", OTHER).await;

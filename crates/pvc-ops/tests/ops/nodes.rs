@@ -17,9 +17,9 @@ async fn a_node_is_flushed_and_made_ready_once() {
     assert_eq!(unknown.kind(), Kind::NotFound);
 }
 
-/// A legacy peer acts on nothing any more after its flush was turned round in its last moment.
+/// A legacy peer acts on nothing any more after its flush was reversed in its last moment.
 #[tokio::test]
-async fn a_legacy_node_is_not_turned_round_in_the_middle() {
+async fn a_legacy_node_is_not_reversed_in_the_middle() {
     let world = World::with_nodes(&["hv1"]).await;
     let ask = |request| node::set_domain_state(&world.store, "hv1", request);
     for (busy, other, done) in [
@@ -38,7 +38,7 @@ async fn a_legacy_node_is_not_turned_round_in_the_middle() {
     assert_eq!(
         ask(DomainRequest::Ready).await.unwrap(),
         Requested::Yes,
-        "ours are turned round at any moment"
+        "ours are reversed at any moment"
     );
 }
 

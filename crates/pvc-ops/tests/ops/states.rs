@@ -90,9 +90,8 @@ async fn a_stop_that_a_legacy_node_would_lose_is_refused_unless_forced() {
     let refusal = refused(stop(false).await);
     assert_eq!(
         refusal.to_string(),
-        "VM `web1` cannot be stopped while it is being moved: node `hv2` has a part in it, is of \
-         an older version, \
-         and would not keep to it"
+        "VM `web1` cannot be stopped while it is being moved: node `hv2` has a part in it, runs \
+         PVC 1.0.3, and would not keep to it"
     );
     assert!(refusal.kind() == Kind::Conflict && refusal.hint().unwrap().contains("`--force`"));
     assert_eq!(world.vm().state, VmState::Migrate);

@@ -30,7 +30,7 @@ pub(super) enum Fact {
     StartedAtMost(usize, u32),
     StartsWithItsNode(usize, bool),
     /// A machine outside of the cluster has its volume.
-    StrangerHasVolume(usize),
+    UnknownClientHasVolume(usize),
     IsUndefined(usize),
     /// The VM has so much memory, by its record, and by its guest if it runs.
     HasMemory(usize, u64),
@@ -104,7 +104,10 @@ pub(super) const FORMS: &[Form<Fact>] = &[
         form: "VM does not start with its node",
         means: |f| Fact::StartsWithItsNode(f.vm(), false),
     },
-    Form { form: "a stranger has volume of VM", means: |f| Fact::StrangerHasVolume(f.vm()) },
+    Form {
+        form: "an unknown client has volume of VM",
+        means: |f| Fact::UnknownClientHasVolume(f.vm()),
+    },
     Form { form: "VM is undefined", means: |f| Fact::IsUndefined(f.vm()) },
     Form { form: "VM has COUNT MiB", means: |f| Fact::HasMemory(f.vm(), u64::from(f.count)) },
     Form {
@@ -243,7 +246,7 @@ impl Look<'_> {
                     format!("{} and marked {is_so} with its node", record.state)
                 },
             ),
-            Fact::StrangerHasVolume(vm) => self.stranger_has_volume(*vm),
+            Fact::UnknownClientHasVolume(vm) => self.unknown_client_has_volume(*vm),
             Fact::NodeRuns(node, number, wanted) => {
                 let runs = self.guests_on(*node);
                 so(number.fits(*wanted, runs), || format!("it runs {runs}"))
@@ -450,11 +453,11 @@ impl Look<'_> {
         so(is_so, || format!("its record says {figures:?}, {running} VMs, health {health:?}"))
     }
 
-    fn stranger_has_volume(&self, vm: usize) -> Result<(), String> {
+    fn unknown_client_has_volume(&self, vm: usize) -> Result<(), String> {
         let holder =
             self.cluster.world.with(|state| state.ceph.holder(vm_uuid(vm), state.hosts.len()));
-        let is_stranger = holder == Some(self.cluster.shape.hosts.len());
-        so(is_stranger, || match holder {
+        let is_unknown_client = holder == Some(self.cluster.shape.hosts.len());
+        so(is_unknown_client, || match holder {
             None => "nobody has it".to_owned(),
             Some(host) => format!("{} has it", self.name(host)),
         })

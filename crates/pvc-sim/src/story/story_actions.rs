@@ -211,7 +211,7 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
     },
     Form { form: "volume of VM is lost", means: |f| fault(Action::LoseVolume(f.vm())) },
     Form {
-        form: "volume of VM is locked by a stranger",
+        form: "volume of VM is locked by an unknown client",
         means: |f| fault(Action::LockVolume(f.vm())),
     },
     // What operators ask for.

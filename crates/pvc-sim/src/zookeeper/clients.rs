@@ -144,7 +144,7 @@ impl Ensemble {
                 });
             }
             if let Some(when) =
-                self.when_told(around.run, server).filter(|when| *when > around.run.now)
+                self.when_announced(around.run, server).filter(|when| *when > around.run.now)
             {
                 return around.at(when, move |zookeeper, around| {
                     zookeeper.begin_session(around, client, server, attempt)

@@ -70,11 +70,11 @@ impl Ensemble {
                 }
             });
         }
-        self.answer_when_told(around, client, connection, id, answer);
+        self.answer_when_announced(around, client, connection, id, answer);
     }
 
     /// Answers when the client's server knows what the answer is about.
-    fn answer_when_told(
+    fn answer_when_announced(
         &mut self,
         around: &mut Around<'_>,
         client: usize,
@@ -83,7 +83,7 @@ impl Ensemble {
         answer: Result<Answer, CallError>,
     ) {
         let server = self.clients[client].server;
-        let Some(when) = server.and_then(|server| self.when_told(around.run, server)) else {
+        let Some(when) = server.and_then(|server| self.when_announced(around.run, server)) else {
             return self.answer(around, client, id, answer);
         };
         self.clients[client].answered = when;
@@ -181,7 +181,7 @@ impl Ensemble {
         let followers: Vec<usize> = self.followers.keys().copied().collect();
         for host in &followers {
             let (host, copies) = (*host, self.followers[host].copies);
-            if let Some(when) = self.when_told(around.run, host) {
+            if let Some(when) = self.when_announced(around.run, host) {
                 let change = change.clone();
                 around.at(when, move |zookeeper, around| {
                     zookeeper.follow(around, host, copies, change)

@@ -20,13 +20,13 @@ impl Ensemble {
             return;
         }
         let tree = &self.tree;
-        let new = || Follower { tree: tree.clone(), lag_ms, told: Duration::ZERO, copies: 0 };
+        let new = || Follower { tree: tree.clone(), lag_ms, announced: Duration::ZERO, copies: 0 };
         let follower = self.followers.entry(host).or_insert_with(new);
         if !keeps_up(follower.lag_ms) && keeps_up(lag_ms) {
             // The others went on without it: it begins with all that they have.
             follower.tree = self.tree.clone();
             follower.copies += 1;
-            follower.told = around.run.now;
+            follower.announced = around.run.now;
             follower.lag_ms = lag_ms;
             // Whoever was still connected has missed what happened meanwhile: it hangs up on them.
             let clients = &self.clients;
@@ -53,13 +53,13 @@ impl Ensemble {
     }
 
     /// Time at which the server on `host` is told of what is written now; `None` if it is at once.
-    pub(super) fn when_told(&mut self, run: &mut Run, host: usize) -> Option<Duration> {
+    pub(super) fn when_announced(&mut self, run: &mut Run, host: usize) -> Option<Duration> {
         let (least, most) = self.followers.get(&host)?.lag_ms;
         let late = if most == 0 { Duration::ZERO } else { run.chance.millis(least, most) };
         let now = run.now;
         let follower = self.followers.get_mut(&host).expect("it was there a moment ago");
-        follower.told = follower.told.max(now + late);
-        Some(follower.told)
+        follower.announced = follower.announced.max(now + late);
+        Some(follower.announced)
     }
 
     /// The server on `host` is told of a change.

@@ -75,7 +75,7 @@ async fn write(tree: &Connection, path: &str, text: &'static str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_lags_shows_what_was_until_it_is_told_or_asked_to_catch_up() {
+async fn a_server_that_lags_shows_what_was_until_it_is_notified_or_asked_to_catch_up() {
     let servers = Simulated::servers();
     let (quick, late) = (servers.client_of(0).await, servers.client_of(1).await);
     let mut events = late.watch("/").await.expect("it watches");

@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_lacks_keys_is_told_which_it_should_have() {
+    fn a_record_that_lacks_keys_is_reported_with_those_it_should_have() {
         let raw = raw_of([("/ceph/pools/vms".to_owned(), String::new())]);
         let keys = keys_of_records(&raw);
         let expected = [("pgs", ""), ("tier", "default"), ("stats", "{}")];

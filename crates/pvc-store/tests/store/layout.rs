@@ -89,10 +89,10 @@ async fn what_is_noted_about_moves_of_vms_that_are_gone_is_removed_and_not_writt
     assert!(raw(&world, "/pvcrs/moves/of-tomorrow").await.is_some(), "nobody knows what it is");
     assert_eq!(world.store.remove_lost_move_notes().await.expect("writable"), 0);
     // What is told of a move goes with its record, also a sender's last word that comes late.
-    let told =
+    let recorded =
         world.store.fresh().await.expect("readable").vms[&here].moving.clone().expect("a note");
     for vm in [gone, here] {
-        world.store.report(vec![Report::Move(vm, told.clone())]).await.expect("writable");
+        world.store.report(vec![Report::Move(vm, recorded.clone())]).await.expect("writable");
     }
     assert_eq!(raw(&world, &note(gone)).await, None);
     assert_ne!(raw(&world, &note(here)).await.as_deref(), Some(NOTE));

@@ -119,7 +119,7 @@ impl LegacyPeer {
         self.begins(vm, "receive");
         let path = Self::key(vm, "migrate_sync_lock");
         self.records.write(&[(path.clone(), vm.to_string())]).await;
-        // Phase A. Who waits in vain never hears of this VM again.
+        // Phase A. Who does not get the turn never hears of this VM again.
         let Some(turn) =
             self.records.lock(&path, Kind::Exclusive, Some(Self::TURN_TIME_LIMIT)).await
         else {

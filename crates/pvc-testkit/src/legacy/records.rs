@@ -134,8 +134,8 @@ impl Records {
 
     // --- Locks: §6.1 -----------------------------------------------------------------------------
 
-    /// Takes a lock. `None`: somebody who was in the way stayed there for longer than `patience`,
-    /// which counts anew for each of them (§6.3).
+    /// Takes a lock. `None`: somebody who was in the way stayed there for longer than
+    /// `time_limit`, which counts anew for each of them (§6.3).
     pub async fn lock(&self, path: &str, kind: Kind, time_limit: Option<Duration>) -> Option<Held> {
         let prefix = format!("{}{}", self.random.uuid().simple(), kind.marker());
         let mut changes = self.watch(path).await;

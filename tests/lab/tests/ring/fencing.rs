@@ -35,9 +35,9 @@ fn the_guests_of_a_secondary_without_power_run_elsewhere_as_predicted() {
 
     let client = lab.writer("web1");
     // Told as it happens, until the node is back.
-    let told = lab.does(&["power", node, "off", "--follow"]);
-    told.says(&[&format!("{node} is `dead`"), &format!("{node} is `run`")]);
-    prediction.has_come_true(&lab, &told);
+    let followed = lab.does(&["power", node, "off", "--follow"]);
+    followed.says(&[&format!("{node} is `dead`"), &format!("{node} is `run`")]);
+    prediction.has_come_true(&lab, &followed);
     lab.may_no_longer_write(&client);
     let fence = lab.proven_dead(node, &prediction.says("/simulation/proof"));
     let mut recovered: Vec<String> = serde_json::from_value(fence["recovered"].clone()).unwrap();

@@ -1,5 +1,5 @@
-//! Nodes are emptied and filled again, also when there is not room for all or somebody changes his
-//! mind.
+//! Nodes are emptied and filled again, also when there is not room for all or somebody reverses it
+//! on the way.
 
 use pvc_lab_tests::{LIBVIRT, Lab};
 use pvc_standalone_tests::{eventually, never_within};

@@ -1,4 +1,4 @@
-//! A running cluster is closed to strangers, step by step as `docs/manual/security.md` says, under
+//! A running cluster is closed to others, step by step as `docs/manual/security.md` says, under
 //! its guests.
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use pvc_standalone_tests::eventually;
 const CONFIGURATION: &str = "/etc/pvc/pvc.conf";
 
 /// Script of a program that knows no password.
-const STRANGER: &str = "
+const OTHER_MACHINE: &str = "
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 tree = KazooClient(hosts='pvchv1:2181,pvchv2:2181,pvchv3:2181')
@@ -46,7 +46,7 @@ const STRANGE_MACHINE: &str =
 const NO_STRANGE_MACHINE: &str =
     "ip address del 10.99.1.77/24 dev cluster; ip address del 10.99.2.77/24 dev storage; true";
 
-/// Script of a stranger that is attached as a guest is to the bridges of these networks: another
+/// Script of a machine that is attached as a guest is to the bridges of these networks: another
 /// machine's stack behind a port of each.
 const STRANGE_GUEST: &str = "set -e
 ip netns add guest
@@ -60,7 +60,8 @@ done";
 const NO_STRANGE_GUEST: &str = "ip netns del guest || true";
 
 #[test]
-fn a_stranger_and_a_guest_on_the_clusters_networks_reach_nothing_that_nodes_have_for_each_other() {
+fn another_machine_and_a_guest_on_a_clusters_network_reach_nothing_that_nodes_have_for_each_other()
+{
     let lab = Lab::whole();
     lab.on("pvchv1", NO_STRANGE_GUEST).ok();
     lab.on("switch", STRANGE_MACHINE).ok();
@@ -81,7 +82,7 @@ fn a_stranger_and_a_guest_on_the_clusters_networks_reach_nothing_that_nodes_have
             BETWEEN_NODES,
             "a node reaches {node}"
         );
-        assert_eq!(lab.on("switch", &knock).ok(), "", "a stranger reaches {node}");
+        assert_eq!(lab.on("switch", &knock).ok(), "", "another machine reaches {node}");
         let guest = format!("ip netns exec guest bash -c '{knock}'");
         assert_eq!(lab.on("pvchv1", &guest).ok(), "", "a guest on pvchv1 reaches {node}");
         // It is the port that is shut, not the way.
@@ -106,7 +107,7 @@ fn a_running_cluster_is_closed_by_a_password_and_goes_over_to_tls_under_its_gues
     let process = lab.processes_of("web1");
     let refused = lab.pvc(&["cluster", "store", "close", "--yes"]).fails_with_hint();
     assert!(refused.contains("knows no password"), "{refused}");
-    let seen = stranger(&lab);
+    let seen = other_machine(&lab);
     assert_eq!(seen, lab.key("/config"), "whoever reaches it reads it");
 
     the_store_is_closed(&lab);
@@ -136,11 +137,11 @@ fn a_running_cluster_is_closed_by_a_password_and_goes_over_to_tls_under_its_gues
         lab.on(node, &format!("{listens} && systemctl restart libvirtd")).ok();
     }
     lab.pvc(&["cluster", "store", "open", "--yes"]).ok();
-    assert_eq!(stranger(&lab), seen);
+    assert_eq!(other_machine(&lab), seen);
 }
 
-fn stranger(lab: &Lab) -> String {
-    lab.does(&["exec", "pvchv3", "--", "python3", "-c", STRANGER]).ok().to_owned()
+fn other_machine(lab: &Lab) -> String {
+    lab.does(&["exec", "pvchv3", "--", "python3", "-c", OTHER_MACHINE]).ok().to_owned()
 }
 
 fn the_store_is_closed(lab: &Lab) {
@@ -161,7 +162,7 @@ fn the_store_is_closed(lab: &Lab) {
     let before = workers();
     let closed = lab.pvc(&["cluster", "store", "close", "--yes"]).ok().to_owned();
     assert!(closed.contains("the store is closed"), "{closed}");
-    assert_eq!(stranger(lab), "kept out");
+    assert_eq!(other_machine(lab), "kept out");
     for (node, before) in NODES.into_iter().zip(before) {
         let script =
             "systemctl is-active pvcapid pvcworkerd && systemctl show -P MainPID pvcworkerd";

@@ -253,8 +253,8 @@ fn bad_bodies(machine: &Machine) {
     let two_gigabytes = 2_u64 << 30;
     let memory = resident_kib(machine.daemon("standalone").pid());
 
-    let told = head(&format!("Content-Length: {two_gigabytes}"));
-    let (answer, sent) = api.raw(&told, io::repeat(b'x').take(two_gigabytes)).expect("an answer");
+    let header = head(&format!("Content-Length: {two_gigabytes}"));
+    let (answer, sent) = api.raw(&header, io::repeat(b'x').take(two_gigabytes)).expect("an answer");
     answer.refused(&[413]);
     assert!(sent < 64 << 20, "{sent} bytes had to be sent before it was refused");
 

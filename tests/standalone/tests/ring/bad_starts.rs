@@ -55,7 +55,7 @@ api:
 ";
 
 #[test]
-fn ten_mistakes_in_a_configuration_are_told_at_once_without_any_service() {
+fn ten_mistakes_in_a_configuration_are_reported_at_once_without_any_service() {
     let keeper = Keeper::start();
     let version = pvcnoded(&keeper, &["--version"]);
     assert!(

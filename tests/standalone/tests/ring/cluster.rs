@@ -209,9 +209,9 @@ fn it_returns_empty(machine: &mut Machine, qemu: u32) {
     let outside = Outside::connect(&machine.zookeeper().address());
     let top = outside.children("/");
     assert_eq!(top, ["zookeeper"], "nobody makes a cluster of nothing by himself");
-    let told = machine.log();
+    let logged = machine.log();
     assert!(
-        told.contains("holds no cluster") || told.contains("empty"),
+        logged.contains("holds no cluster") || logged.contains("empty"),
         "nobody says what happened: {}",
         machine.said()
     );

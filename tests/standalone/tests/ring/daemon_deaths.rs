@@ -98,10 +98,10 @@ fn a_guest_without_a_record_is_left_alone_and_reported() {
 
     it_is_reported_anew(&machine, 0);
     machine.api().call("DELETE", &format!("/faults/{STRAY}"), &[], &[]).ok();
-    let told = times_logged(&machine);
+    let logged = times_logged(&machine);
     machine.kill("standalone");
     machine.start_daemons();
-    it_is_reported_anew(&machine, told);
+    it_is_reported_anew(&machine, logged);
     never_within("left alone is the guest", 4, || {
         let pid = machine.libvirt().qemu_pid("stray");
         if pid == Some(stray) { Ok(()) } else { Err(format!("{pid:?}")) }
@@ -122,14 +122,14 @@ fn times_logged(machine: &Machine) -> usize {
 }
 
 /// Waits for a fault, and for a line in the log beyond the first `told`.
-fn it_is_reported_anew(machine: &Machine, told: usize) {
+fn it_is_reported_anew(machine: &Machine, logged: usize) {
     eventually("reported is the stray guest", 60, || {
         let fault = machine.api().get(&format!("/faults/{STRAY}"));
         let now = times_logged(machine);
-        if fault.status == 200 && fault.text.contains("virsh destroy") && now > told {
+        if fault.status == 200 && fault.text.contains("virsh destroy") && now > logged {
             Ok(())
         } else {
-            Err(format!("told {now} times, {told} before; {fault:?}\n{}", machine.said()))
+            Err(format!("told {now} times, {logged} before; {fault:?}\n{}", machine.said()))
         }
     });
 }

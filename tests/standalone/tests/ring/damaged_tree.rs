@@ -5,7 +5,7 @@ use std::fs;
 use pvc_standalone_tests::{Machine, eventually};
 
 #[test]
-fn a_damaged_file_stops_the_start_and_is_replaced_by_a_dump_when_told_so_under_a_running_guest() {
+fn a_damaged_file_stops_the_start_and_is_replaced_by_a_dump_when_requested_under_a_running_guest() {
     let mut machine = Machine::start();
     machine.define_hello("hello");
     let qemu = machine.boot("hello");

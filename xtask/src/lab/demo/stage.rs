@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_times_are_told_in_minutes() {
+    fn long_times_are_reported_in_minutes() {
         assert_eq!(time(Duration::from_millis(1_240)), "1.2 s");
         assert_eq!(time(Duration::from_secs(432)), "7 min 12 s");
     }

@@ -51,7 +51,7 @@ fn a_bmc_that_says_once_that_the_power_is_off_is_asked_again_however_long_the_si
 }
 
 #[test]
-fn a_node_without_a_bmc_is_not_asked_about_and_cut_off_in_vain() {
+fn a_node_without_a_bmc_is_neither_asked_about_nor_cut_off() {
     let mut fencer = with_dead_node();
     fencer.edit("hv2", |node| node.ipmi_hostname.clear());
     fencer.plan();
