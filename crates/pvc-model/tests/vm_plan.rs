@@ -605,17 +605,17 @@ fn a_guest_that_dies_while_it_is_started_has_died_once_seen_or_not() {
 }
 
 #[test]
-fn a_crash_loop_is_told_of_while_the_next_start_is_waited_for_and_when_it_is_due() {
+fn a_crash_loop_is_reported_while_the_next_start_is_waited_for_and_when_it_is_due() {
     let mut world = World::new(&["hv1"]);
     let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
     world.after(0);
     for _ in 0..5 {
         world.histories.get_mut(&uuid).unwrap().died_at_start(world.now);
     }
-    let told = [Finding::CrashLoop { deaths: 5 }];
+    let reported = [Finding::CrashLoop { deaths: 5 }];
     for (seconds, expected) in [(39, vec![]), (1, vec![Step::Start])] {
         let plan = world.after(seconds);
-        assert_eq!((steps(&plan), &findings(&plan)[..]), (expected, &told[..]), "{seconds}");
+        assert_eq!((steps(&plan), &findings(&plan)[..]), (expected, &reported[..]), "{seconds}");
     }
 }
 
