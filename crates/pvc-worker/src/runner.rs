@@ -7,6 +7,7 @@ use pvc_model::job::course::{AfterLoss, Cause, Course, Failure, Known, Next, Sit
 use pvc_model::job::{Job, JobId, JobState, NotUnderstood, Steps as Recorded};
 use pvc_model::refusal::Kind as RefusalKind;
 use pvc_store::JobClaim;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -47,6 +48,21 @@ pub(crate) async fn perform(
     };
     claim.release().await;
     Parted { job: id, late }
+}
+
+/// Records that a job has failed whose task has ended in a panic, as soon as the store can be told.
+/// The job's claim goes with the session or with the record; nobody waits for it.
+pub(crate) async fn fail(context: Arc<Context>, panic: JoinError, leave: CancellationToken) {
+    let mut runner = Runner { context: &context, leave: &leave, undecided: None };
+    if runner.end(Err(Cause::Failed(bug(&panic)))).await.is_err() {
+        let job = &context.job;
+        tracing::warn!(%job, "a job that ended by a panic is left to the next worker");
+    }
+}
+
+fn bug(panic: &JoinError) -> Failure {
+    let why = format!("the job ended by a bug of ours: {panic}");
+    Failure { kind: RefusalKind::Unavailable, why, hint: None }
 }
 
 /// The job goes on without this worker.
@@ -162,10 +178,7 @@ impl Runner<'_> {
             outcome = effect => outcome,
             () = self.context.keep_recording() => unreachable!("it never ends by itself"),
         };
-        let outcome = outcome.unwrap_or_else(|panic| {
-            let why = format!("the job ended by a bug of ours: {panic}");
-            Err(Failure { kind: RefusalKind::Unavailable, why, hint: None })
-        });
+        let outcome = outcome.unwrap_or_else(|panic| Err(bug(&panic)));
         if outcome.is_ok() && self.context.is_waiting() {
             self.context.edit(|progress| progress.trouble = None);
         }
@@ -383,7 +396,7 @@ impl Late {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::convert::Infallible;
     use std::sync::Mutex;
 
@@ -455,7 +468,7 @@ mod tests {
     }
 
     /// A job as it is recorded, its store, and what performs it.
-    async fn job(progress: JobProgress) -> (Store, Arc<Context>, Arc<Job>, JobClaim) {
+    pub(crate) async fn job(progress: JobProgress) -> (Store, Arc<Context>, Arc<Job>, JobClaim) {
         let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
         let tree = EmbeddedTree::in_memory().connect();
         let store = Store::open(tree, clock.clone(), random).await.expect("it can be read");

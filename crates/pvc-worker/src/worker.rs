@@ -9,16 +9,19 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, WorkerRecord};
+use pvc_model::job::{
+    Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
+};
 use pvc_ports::{Clock, Hypervisor, Storage};
-use pvc_store::{Change, Changes, Store, StoreError};
-use tokio::task::JoinSet;
+use pvc_store::{Change, Changes, JobClaim, Store, StoreError};
+use tokio::task::{self, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::{Context, Tools};
 use crate::jobs;
+use crate::kind::Steps;
 use crate::plan::{Doing, Step, plan, subject};
-use crate::runner::{Parted, perform};
+use crate::runner::{Parted, fail, perform};
 
 /// The jobs are looked at at least this often, for what time alone changes.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -41,20 +44,61 @@ pub struct Worker {
 #[derive(Default)]
 struct Active {
     tasks: JoinSet<Parted>,
-    /// Jobs under way, with what each holds for itself.
-    jobs: BTreeMap<JobId, (Option<String>, Arc<Context>)>,
+    jobs: BTreeMap<JobId, UnderWay>,
     /// Cancelled when this worker stops.
     leave: CancellationToken,
-    /// Steps that were done too late and may have to be taken back.
+    /// Steps that were done too late and may have to be taken back, and jobs whose end by a panic
+    /// is not recorded yet.
     late: JoinSet<()>,
 }
 
+/// A job that this process does.
+struct UnderWay {
+    /// What it holds for itself.
+    subject: Option<String>,
+    context: Arc<Context>,
+    /// The task that performs it.
+    task: task::Id,
+}
+
 impl Active {
+    fn begin(
+        &mut self,
+        context: Arc<Context>,
+        job: &Arc<Job>,
+        steps: Result<Arc<dyn Steps>, NotUnderstood>,
+        claim: JobClaim,
+    ) {
+        let work = perform(context.clone(), job.clone(), steps, claim, self.leave.clone());
+        let task = self.tasks.spawn(work).id();
+        let subject = subject(job);
+        self.jobs.insert(job.spec.id.clone(), UnderWay { subject, context, task });
+    }
+
+    fn forget(&mut self, ended: Result<Parted, JoinError>) {
+        match ended {
+            Ok(Parted { job, late }) => {
+                self.jobs.remove(&job);
+                if let Some(late) = late {
+                    self.late.spawn(late.set_right());
+                }
+            }
+            // A job's steps are tasks of their own; this panic is one of the runner's.
+            Err(panic) => {
+                let lost = self.jobs.extract_if(.., |_, job| job.task == panic.id()).next();
+                if let Some((job, lost)) = lost {
+                    tracing::error!(%job, %panic, "a job ended by a bug of ours");
+                    self.late.spawn(fail(lost.context, panic, self.leave.clone()));
+                }
+            }
+        }
+    }
+
     fn doing(&self) -> Doing {
         Doing {
             jobs: self.jobs.keys().cloned().collect(),
-            working: self.jobs.values().filter(|(_, context)| !context.is_waiting()).count(),
-            subjects: self.jobs.values().filter_map(|(subject, _)| subject.clone()).collect(),
+            working: self.jobs.values().filter(|job| !job.context.is_waiting()).count(),
+            subjects: self.jobs.values().filter_map(|job| job.subject.clone()).collect(),
         }
     }
 }
@@ -136,7 +180,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                Some(ended) = active.tasks.join_next() => forget(&mut active, ended),
+                Some(ended) = active.tasks.join_next() => active.forget(ended),
                 Some(_) = active.late.join_next() => {}
                 changed = changes.changed() => if changed.is_err() { break },
                 () = clock.sleep(LOOK_EVERY.min(WHOLE_FOR)) => {}
@@ -188,9 +232,9 @@ impl Worker {
         self.announce().await;
         self.adopt_former_renamings().await;
         let view = self.tools.store.view();
-        for (id, (_, context)) in &active.jobs {
+        for (id, under_way) in &active.jobs {
             if view.jobs.get(id).is_some_and(|job| job.cancel_requested) {
-                context.cancelled.cancel();
+                under_way.context.cancelled.cancel();
             }
         }
         for step in plan(&view, &self.tools.node, &active.doing(), self.now()) {
@@ -251,10 +295,7 @@ impl Worker {
             return claim.release().await;
         };
         let context = Arc::new(Context::new(self.tools.clone(), job, claim.id()));
-        active.jobs.insert(id, (subject(job), context.clone()));
-        let steps = jobs::steps(&job.spec.work);
-        let leave = active.leave.clone();
-        active.tasks.spawn(perform(context, job.clone(), steps, claim, leave));
+        active.begin(context, job, jobs::steps(&job.spec.work), claim);
     }
 
     /// Ends a job that nobody does, if it still is as it was in the view that was looked at.
@@ -322,16 +363,55 @@ impl Worker {
     }
 }
 
-fn forget(active: &mut Active, ended: Result<Parted, tokio::task::JoinError>) {
-    match ended {
-        Ok(Parted { job, late }) => {
-            active.jobs.remove(&job);
-            if let Some(late) = late {
-                active.late.spawn(late.set_right());
-            }
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use pvc_model::job::course::{AfterLoss, Failure};
+
+    use super::*;
+    use crate::runner::tests::job;
+
+    /// Steps that the runner cannot even ask what they do.
+    struct Broken;
+
+    #[async_trait]
+    impl Steps for Broken {
+        fn after_loss(&self) -> AfterLoss {
+            AfterLoss::Continue
         }
-        // A job's steps are tasks of their own; this panic is one of ours, and which job it was is
-        // not known.
-        Err(error) => tracing::error!(%error, "the worker lost track of a job"),
+        async fn plan(&self, _: &Context) -> Result<Vec<String>, Failure> {
+            Ok(vec!["only".to_owned()])
+        }
+        fn doing(&self, _: &str) -> String {
+            panic!("it is broken")
+        }
+        async fn look(&self, _: &Context, _: &str) -> Result<Option<String>, Failure> {
+            Ok(None)
+        }
+        async fn run(&self, _: &Context, _: &str) -> Result<String, Failure> {
+            Ok(String::new())
+        }
+        async fn undo(&self, _: &Context, _: &str) -> Result<(), Failure> {
+            Ok(())
+        }
+        fn result(&self, _: &Context, _: &[String]) -> String {
+            String::new()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_whose_task_panics_has_failed_and_leaves_its_place_to_others() {
+        let (store, context, job, claim) = job(JobProgress::pending()).await;
+        let mut active = Active::default();
+        active.begin(context, &job, Ok(Arc::new(Broken)), claim);
+        assert_eq!(active.doing().working, 1);
+        let ended = active.tasks.join_next().await.expect("it was begun");
+        assert!(ended.is_err(), "it panics");
+        active.forget(ended);
+        assert!(active.doing().jobs.is_empty());
+        while active.late.join_next().await.is_some() {}
+        let progress = store.view().jobs[&job.spec.id].progress.clone();
+        assert_eq!(progress.state, JobState::Failed);
+        assert!(progress.status.contains("it is broken"), "{}", progress.status);
     }
 }

@@ -207,8 +207,13 @@ impl StepsRecord {
         StepsRecord { planned, facts, course }
     }
 
-    fn read(self) -> Steps {
+    /// `None` if it stands at a step that was never planned.
+    fn read(self) -> Option<Steps> {
         let StepsRecord { planned, facts, course } = self;
+        let (CourseRecord::Forward { done: at } | CourseRecord::Back { left: at, .. }) = &course;
+        if *at as usize > planned.len() {
+            return None;
+        }
         let course = match course {
             CourseRecord::Forward { done } => Course::Forward { done },
             CourseRecord::Back { left, cause } => {
@@ -220,7 +225,7 @@ impl StepsRecord {
                 Course::Back { left, cause }
             }
         };
-        Steps { planned, facts, course }
+        Some(Steps { planned, facts, course })
     }
 }
 
@@ -335,6 +340,10 @@ fn progress_from(text: &str) -> JobProgress {
     let Some((state, _)) = STATES.iter().find(|(_, word)| *word == progress.state) else {
         return unreadable();
     };
+    let steps = match progress.steps.map(StepsRecord::read) {
+        Some(None) => return unreadable(),
+        steps => steps.flatten(),
+    };
     JobProgress {
         state: *state,
         current: progress.current,
@@ -344,7 +353,7 @@ fn progress_from(text: &str) -> JobProgress {
         ended_at: progress.ended_at,
         log: progress.log,
         worker: progress.worker.map(NodeName::new),
-        steps: progress.steps.map(StepsRecord::read),
+        steps,
         trouble: progress.trouble.map(FailureRecord::read),
         failure: progress.failure.map(FailureRecord::read),
     }
@@ -436,24 +445,27 @@ mod tests {
         })
     }
 
-    fn course() -> impl Strategy<Value = Course> {
+    fn course(steps: u32) -> impl Strategy<Value = Course> {
         let cause = prop_oneof![
             Just(Cause::Cancelled),
             Just(Cause::WorkerLost),
             failure().prop_map(Cause::Failed),
         ];
         prop_oneof![
-            any::<u32>().prop_map(|done| Course::Forward { done }),
-            (any::<u32>(), cause).prop_map(|(left, cause)| Course::Back { left, cause }),
+            (0..=steps).prop_map(|done| Course::Forward { done }),
+            (0..=steps, cause).prop_map(|(left, cause)| Course::Back { left, cause }),
         ]
     }
 
     fn any_progress() -> impl Strategy<Value = JobProgress> {
         let lines = || vec("\\PC{0,30}", 0..4);
-        let steps = (lines(), lines(), course()).prop_map(|(planned, facts, course)| Steps {
-            planned,
-            facts,
-            course,
+        let steps = lines().prop_flat_map(move |planned| {
+            let course = course(planned.len() as u32);
+            (Just(planned), lines(), course).prop_map(|(planned, facts, course)| Steps {
+                planned,
+                facts,
+                course,
+            })
         });
         let states: Vec<JobState> = STATES.iter().map(|(state, _)| *state).collect();
         let counts = (any::<u32>(), 1..u32::MAX, any::<Option<u64>>(), any::<Option<u64>>());
@@ -528,6 +540,23 @@ mod tests {
             assert!(text.contains(&name), "{name}");
             assert_eq!((args.len(), found.to_string().as_str()), (1, why));
         }
+    }
+
+    #[test]
+    fn a_job_that_stands_at_a_step_that_was_never_planned_has_failed() {
+        let state = |course: &str| {
+            let steps = format!(r#"{{"planned":["a","b"],"course":{course}}}"#);
+            let text = format!(
+                r#"{{"state":"running","current":0,"total":2,"status":"","steps":{steps}}}"#
+            );
+            progress_from(&text).state
+        };
+        let back = |left: u32| format!(r#"{{"back":{{"left":{left},"cause":"worker_lost"}}}}"#);
+        assert_eq!(state(r#"{"forward":{"done":2}}"#), JobState::Running);
+        assert_eq!(state(r#"{"forward":{"done":3}}"#), JobState::Failed);
+        assert_eq!(state(&back(2)), JobState::Running);
+        assert_eq!(state(&back(3)), JobState::Failed);
+        assert_eq!(state(&back(u32::MAX)), JobState::Failed);
     }
 
     #[test]
