@@ -294,6 +294,21 @@ async fn the_status_has_the_shape_that_monitoring_reads() {
 }
 
 #[tokio::test]
+async fn records_with_the_largest_numbers_are_added_up_to_the_largest_number() {
+    let api = with_vms(0).await;
+    for number in 1..=3 {
+        api.write(&format!("/nodes/pvchv{number}/memtotal"), u64::MAX.to_string()).await;
+    }
+    for (id, delta) in [("A_FAULT", i64::MAX), ("B_FAULT", i64::MAX), ("C_FAULT", i64::MIN)] {
+        api.write(&format!("/faults/{id}"), "").await;
+        api.write(&format!("/faults/{id}/delta"), delta.to_string()).await;
+    }
+    let status = api.get("/status").await.ok();
+    assert_eq!(status["resources"]["memory"]["total"], i64::MAX);
+    assert_eq!(status["cluster_health"]["health"], 0);
+}
+
+#[tokio::test]
 async fn faults_lower_the_clusters_health_until_somebody_acknowledges_them() {
     let api = with_vms(0).await;
     for (id, delta, at) in

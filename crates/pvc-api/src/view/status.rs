@@ -45,8 +45,13 @@ fn length(number: usize) -> u64 {
     number as u64
 }
 
-/// 100 less what every fault takes that nobody has acknowledged, the worst and latest first; 0 as
-/// long as there is no cluster.
+/// The sum of figures that are as somebody has recorded them.
+fn sum(figures: impl Iterator<Item = i64>) -> i64 {
+    figures.fold(0, i64::saturating_add)
+}
+
+/// 100 less what every fault takes that nobody has acknowledged, 100 at most, the worst and latest
+/// first; 0 as long as there is no cluster.
 pub fn cluster_health(cluster: &Cluster) -> api::ClusterHealth {
     if let Some(text) = nothing_yet(cluster) {
         let nothing = api::HealthMessage {
@@ -59,7 +64,7 @@ pub fn cluster_health(cluster: &Cluster) -> api::ClusterHealth {
     let mut faults: Vec<&FaultRecord> =
         cluster.faults.values().map(AsRef::as_ref).filter(|fault| !fault.acknowledged).collect();
     faults.sort_by_key(|fault| std::cmp::Reverse((fault.delta, &fault.last_reported)));
-    let lost: i64 = faults.iter().map(|fault| fault.delta.max(0)).sum();
+    let lost = sum(faults.iter().map(|fault| fault.delta.clamp(0, 100)));
     api::ClusterHealth {
         health: api::Health::Percent((100 - lost).max(0)),
         messages: faults
@@ -172,7 +177,7 @@ fn osd_counts(osds: &[Osd]) -> api::StateCounts {
 
 fn resources(cluster: &Cluster, osds: &[Osd]) -> api::Resources {
     let sum = |figure: fn(&NodeRecord) -> u64| {
-        count(cluster.nodes.values().map(|node| figure(node)).sum())
+        sum(cluster.nodes.values().map(|node| count(figure(node))))
     };
     let memory_total = sum(|node| node.figures.memory_total_mib);
     let memory_used = sum(|node| node.figures.memory_used_mib);
@@ -204,9 +209,9 @@ pub fn disk_use(cluster: &Cluster, osds: &[Osd]) -> api::DiskUse {
     }
     let mean = osds.iter().map(|osd| osd.utilization).sum::<f64>() / osds.len() as f64;
     api::DiskUse {
-        total: osds.iter().map(|osd| osd.kb).sum(),
-        used: osds.iter().map(|osd| osd.kb_used).sum(),
-        free: osds.iter().map(|osd| osd.kb_avail).sum(),
+        total: sum(osds.iter().map(|osd| osd.kb)),
+        used: sum(osds.iter().map(|osd| osd.kb_used)),
+        free: sum(osds.iter().map(|osd| osd.kb_avail)),
         utilization: hundredths(mean),
     }
 }
@@ -220,13 +225,13 @@ fn pool_use(cluster: &Cluster) -> api::DiskUse {
             stats.get(name).and_then(serde_json::Value::as_i64).unwrap_or_default() / 1024
         })
     };
-    let used: i64 = figure("used_bytes").sum();
+    let used = sum(figure("used_bytes"));
     let free: i64 = figure("free_bytes").max().unwrap_or_default();
     api::DiskUse {
-        total: used + free,
+        total: used.saturating_add(free),
         used,
         free,
-        utilization: percent(used as f64, (used + free) as f64),
+        utilization: percent(used as f64, used as f64 + free as f64),
     }
 }
 
@@ -268,5 +273,38 @@ fn detail(cluster: &Cluster, osds: &[Osd]) -> api::StatusDetail {
         vm: vms,
         osd: osds.iter().map(osd).collect(),
         faults,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pvc_model::storage::{OsdRecord, PoolName, PoolRecord};
+
+    use super::*;
+
+    #[test]
+    fn disks_that_say_they_are_larger_than_any_are_added_up_to_the_largest_number() {
+        let most = i64::MAX;
+        let osd = |id: &str| {
+            let stats = format!(r#"{{"kb":{most},"kb_used":{most},"kb_avail":{most}}}"#).into();
+            (id.to_owned(), Arc::new(OsdRecord { id: id.into(), stats, ..OsdRecord::default() }))
+        };
+        let with_osds =
+            Cluster { osds: ["0", "1"].map(osd).into_iter().collect(), ..Cluster::default() };
+        let disk = disk_use(&with_osds, &osds(&with_osds));
+        assert_eq!((disk.total, disk.used, disk.free), (i64::MAX, i64::MAX, i64::MAX));
+        // In KiB a pool says no more than a 1024th of the largest number.
+        let pool = |number: u32| {
+            let name = PoolName::new(format!("pool{number}"));
+            let stats = format!(r#"{{"used_bytes":{most},"free_bytes":{most}}}"#).into();
+            let (pgs, tier) = (String::new(), String::new());
+            let record = PoolRecord { name: name.clone(), pgs, tier, stats };
+            (name, Arc::new(record))
+        };
+        let with_pools = Cluster { pools: (0..1_500).map(pool).collect(), ..Cluster::default() };
+        let disk = disk_use(&with_pools, &[]);
+        assert_eq!((disk.total, disk.used), (i64::MAX, i64::MAX));
     }
 }
