@@ -299,7 +299,7 @@ pub fn weigh(
         let weighed = check_node(node, need, promises)
             .map(|()| merit(cluster, node, selector, promises.of(name)));
         if let Ok(merit) = weighed
-            && best.is_none_or(|(most, _)| merit > most)
+            && best.is_none_or(|(most, _)| merit.total_cmp(&most).is_gt())
         {
             best = Some((merit, name));
         }
@@ -587,6 +587,13 @@ mod tests {
         let cluster =
             cluster(vec![node("hv1", 10, 100_000, 0, 0.0), node("hv2", 10, 90_000, 0, 0.0)]);
         assert_eq!(placed(&cluster, Selector::Memprov, &Need::default()), "hv2");
+    }
+
+    #[test]
+    fn a_node_whose_load_is_no_number_comes_last() {
+        let odd = f64::NAN.copysign(1.0);
+        let cluster = cluster(vec![node("hv1", 10, 0, 0, odd), node("hv2", 10, 0, 0, 9.0)]);
+        assert_eq!(placed(&cluster, Selector::Load, &Need::default()), "hv2");
     }
 
     #[test]

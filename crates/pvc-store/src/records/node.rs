@@ -146,7 +146,7 @@ fn read(raw: &Raw, name: &str) -> Option<NodeRecord> {
             memory_allocated_mib: r.number("memalloc"),
             memory_provisioned_mib: r.number("memprov"),
             vcpus_allocated: r.number("vcpualloc"),
-            load: r.number("cpuload"),
+            load: load(&mut r),
             domains: r.number("domainscount"),
         },
         running,
@@ -162,6 +162,16 @@ fn read(raw: &Raw, name: &str) -> Option<NodeRecord> {
         fence: fence_note::read(raw, name),
         defects: r.into_defects(),
     })
+}
+
+/// The load average; 0 and a defect where it says what none can be.
+fn load(r: &mut Reader<'_>) -> f64 {
+    let load: f64 = r.number("cpuload");
+    if load.is_finite() && load >= 0.0 {
+        return load;
+    }
+    r.defect(|| format!("`cpuload` is `{load:?}`, not a load average"));
+    0.0
 }
 
 /// Older peers leave a literal `0` in such a list; it is no UUID and falls out here.
@@ -386,6 +396,24 @@ mod tests {
         );
         let long = "1".repeat(60);
         assert_eq!(node.defects[1], format!("`keepalive` is `{long}…`, not a number"));
+    }
+
+    #[test]
+    fn a_load_that_none_can_be_is_0_and_a_defect() {
+        let names = ["/nodes/hv1", "/nodes/hv1/cpuload"];
+        let of = |load: &str| {
+            let values = ["coordinator", load].map(str::to_owned);
+            read(&raw_of(names.map(str::to_owned).into_iter().zip(values)), "hv1").unwrap()
+        };
+        for (load, shown) in
+            [("NaN", "NaN"), ("inf", "inf"), ("1e999", "inf"), ("-inf", "-inf"), ("-0.5", "-0.5")]
+        {
+            let node = of(load);
+            assert_eq!(node.figures.load, 0.0, "{load}");
+            assert_eq!(node.defects, [format!("`cpuload` is `{shown}`, not a load average")]);
+        }
+        let node = of("0.5");
+        assert_eq!((node.figures.load, node.defects.len()), (0.5, 0));
     }
 
     #[test]
