@@ -45,11 +45,12 @@ const GATHER: Duration = Duration::from_millis(5);
 const TIME_LIMIT: Duration = Duration::from_millis(200);
 
 /// How often in a row the cache reads what has changed while it read. Readers wait for it no
-/// longer.
+/// longer. What is shown then may not be [whole](Cache::read_whole).
 const ROUNDS: u32 = 20;
 
 /// Time in which the cache goes on reading what has changed while it read. Where each answer takes
-/// seconds, as from a ZooKeeper server that lags, the view would be minutes old.
+/// seconds, as from a ZooKeeper server that lags, the view would be minutes old. What is shown then
+/// may not be [whole](Cache::read_whole).
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Largest number of bytes that are decoded where they were read; more is decoded aside, where it
@@ -358,6 +359,10 @@ impl Cache {
     /// Reads what is dirty, and what becomes so meanwhile. A change is announced before any answer
     /// that shows a part of it, so when nothing more is announced no change is shown by half:
     /// whoever decides on the new version of one key has seen what the change did to the others.
+    ///
+    /// If there is more after [`ROUNDS`] or [`SETTLES_WITHIN`], what was changed during the last
+    /// round may be shown by half. What is missing of it is dirty, so the next reading makes it
+    /// whole. Why decisions bear that: `docs/adr/0038`.
     ///
     /// Stamps stand for themselves, and so do [lists](records::is_of_list) of which more has
     /// changed than is [read at one time](LISTED): no reading is as long as somebody's list.

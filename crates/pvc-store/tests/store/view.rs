@@ -112,6 +112,44 @@ async fn no_change_is_shown_by_half() {
     assert_eq!(store.view().config.primary, Some("hv1".into()));
 }
 
+/// A server that answers after 11 s is waited for no longer.
+#[tokio::test(start_paused = true)]
+async fn who_decides_on_half_of_a_change_is_refused_and_decides_on_the_whole() {
+    let world = cluster().await;
+    let tree = FlakyTree::new(world.tree.connect());
+    let clock = Arc::new(TokioClock::new());
+    let store =
+        Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    let mut changed = store.changed();
+    let other = world.tree.connect();
+    tree.before_next_read(async move {
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        let set = |path: &str, data: &'static str| Op::Set {
+            path: path.into(),
+            data: data.into(),
+            version: None,
+        };
+        let both = vec![set("/config/maintenance", "true"), set("/config/primary_node", "hv1")];
+        other.multi(both).await.expect("nobody else writes");
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    });
+    write_raw(&world, "/config/maintenance", b"false").await;
+    while !store.view().config.maintenance {
+        changed.changed().await.expect("the store is open");
+    }
+    let mut seen = Vec::new();
+    let decide = |cluster: &Cluster| {
+        seen.push(cluster.config.primary.clone());
+        let mut changes = Changes::new();
+        changes.config(ConfigChange::Maintenance(false)).expect(Expect::Primary);
+        Ok::<_, std::convert::Infallible>((changes, ()))
+    };
+    store.change(decide).await.expect("it is decided anew");
+    assert_eq!(seen, [None, Some(NodeName::new("hv1"))]);
+}
+
 async fn add_node(store: &Store) -> NodeName {
     change(store, |changes| {
         changes.push(Change::AddNode(Box::new(new_node("hv1"))));
