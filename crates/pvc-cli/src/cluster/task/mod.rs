@@ -1,5 +1,9 @@
+//! Tasks: what the API calls jobs.
+
+mod cancel;
+
 use clap::{Args, Subcommand};
-use pvc_api_types::operations::task::{DeleteTasksTaskId, GetTasks, GetTasksTaskId};
+use pvc_api_types::operations::task::{GetTasks, GetTasksTaskId};
 use pvc_api_types::param::Nothing;
 use pvc_api_types::{QueuedTask, TaskQueues, TaskStatus};
 use serde_json::{Value, json};
@@ -43,26 +47,7 @@ pub struct Task {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    Cancel(Cancel),
-}
-
-/// Ask a task to stop
-///
-/// A task that waits ends at once, one at work at its next step; what it has done by then is
-/// taken back where that is possible. `pvc task ID` shows how it ended.
-#[derive(Debug, Args)]
-struct Cancel {
-    /// The task
-    #[arg(add = crate::completion::tasks())]
-    task_id: String,
-}
-
-impl Cancel {
-    fn run(self, pvc: &mut Pvc) -> Outcome {
-        let message = pvc.client()?.change(DeleteTasksTaskId, [&self.task_id], &Nothing)?;
-        pvc.done(message);
-        Ok(())
-    }
+    Cancel(cancel::Cancel),
 }
 
 /// A task of the list with what its place in the list says.
@@ -222,7 +207,7 @@ mod tests {
     #[test]
     fn every_argument_has_its_row_and_a_task_without_any_is_shown() {
         let queues: TaskQueues =
-            serde_json::from_str(include_str!("../../tests/wire/tasks.json")).unwrap();
+            serde_json::from_str(include_str!("../../../tests/wire/tasks.json")).unwrap();
         let text = table(&listed(&queues)).render(Paint::OFF) + "\n";
         crate::golden::check("task-list.txt", &(text));
     }
