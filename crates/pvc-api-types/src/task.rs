@@ -40,6 +40,29 @@ wire! {
         pub worker_pid: Option<i64>,
     }
 
+    /// What is recorded of a task, also after its end: for a day, and of the latest 1000.
+    pub struct TaskLog {
+        /// Eight lowercase hex digits.
+        pub id: String,
+        pub name: String,
+        /// The node that it was given to.
+        pub node: String,
+        /// The node whose worker does it or did so last; `null` before one has begun.
+        pub worker: Option<String>,
+        /// Seconds since the epoch, as the other times.
+        pub submitted_at: u64,
+        /// `null` until it begins.
+        pub started_at: Option<u64>,
+        /// `null` until it ends.
+        pub ended_at: Option<u64>,
+        /// `PENDING`, `RUNNING`, `SUCCESS`, `FAILURE` or `CANCELLED`.
+        pub state: String,
+        /// What is being done, what has been done, or why it failed.
+        pub status: String,
+        /// The latest 200 lines, oldest first.
+        pub log: Vec<String>,
+    }
+
     /// Members that only the old job queue gave a meaning.
     pub struct DeliveryInfo {
         pub exchange: String,

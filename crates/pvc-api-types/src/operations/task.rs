@@ -1,6 +1,6 @@
 //! Tasks: what the API calls jobs.
 
-use crate::{TaskQueues, TaskStatus};
+use crate::{TaskLog, TaskQueues, TaskStatus};
 
 operations! { "tasks":
     /// All tasks that have not ended, by worker.
@@ -8,6 +8,9 @@ operations! { "tasks":
 
     /// Progress of a task. A task that never was, or is forgotten, is not there.
     GetTasksTaskId { GET "/tasks/{task_id}", Reader, read -> TaskStatus }
+
+    /// What is recorded of a task: times, worker, result, and the lines of its log.
+    GetTasksTaskIdLog { GET "/tasks/{task_id}/log", Reader, read -> TaskLog }
 
     /// Asks a task to stop. One that waits ends at once, one at work at its next step.
     DeleteTasksTaskId { DELETE "/tasks/{task_id}", Operator, change }

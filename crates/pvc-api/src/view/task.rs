@@ -31,6 +31,34 @@ pub fn status(job: &Job) -> api::TaskStatus {
     api::TaskStatus { state: state.into(), current, total, status }
 }
 
+/// What is recorded of a job. Nobody waits by it, so that it says what is so where [`status`] says
+/// what old clients understand.
+pub fn log(job: &Job) -> api::TaskLog {
+    let (spec, progress) = (&job.spec, &job.progress);
+    api::TaskLog {
+        id: spec.id.to_string(),
+        name: spec.work.name().to_owned(),
+        node: spec.node.to_string(),
+        worker: progress.worker.as_ref().map(ToString::to_string),
+        submitted_at: spec.submitted_at,
+        started_at: progress.started_at,
+        ended_at: progress.ended_at,
+        state: state(progress.state).to_owned(),
+        status: progress.status.clone(),
+        log: progress.log.clone(),
+    }
+}
+
+fn state(state: JobState) -> &'static str {
+    match state {
+        JobState::Pending => "PENDING",
+        JobState::Running => "RUNNING",
+        JobState::Succeeded => "SUCCESS",
+        JobState::Failed => "FAILURE",
+        JobState::Cancelled => "CANCELLED",
+    }
+}
+
 fn failure(why: &str) -> String {
     format!("TaskFailure: {why}")
 }

@@ -1,5 +1,7 @@
 //! Long work is a task that can be looked at and stopped.
 
+use pvc_model::job::JobState;
+
 use super::*;
 
 #[tokio::test]
@@ -71,4 +73,40 @@ async fn q24_another_clusters_key_is_not_shown_among_the_tasks() {
         text.contains("\"destination_api_key\":\"***\"") && !text.contains("top-secret"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn what_a_task_has_recorded_can_be_read_after_its_end() {
+    let api = with_vms(0).await;
+    let waits = json!({"name": "vm.flush_locks", "node": "pvchv1", "run_on": "pvchv1",
+        "args": [["domain", "web"]], "submitted_at": 100});
+    api.write("/tasks/00000007", waits.to_string()).await;
+    api.eventually("the task is seen", |view| !view.jobs.is_empty()).await;
+    let log = api.get("/tasks/00000007/log").await.ok();
+    assert_eq!(
+        log,
+        json!({"id": "00000007", "name": "vm.flush_locks", "node": "pvchv1", "worker": null,
+            "submitted_at": 100, "started_at": null, "ended_at": null, "state": "PENDING",
+            "status": "waiting for the worker", "log": []})
+    );
+    for (recorded, seen, state) in
+        [("failed", JobState::Failed, "FAILURE"), ("cancelled", JobState::Cancelled, "CANCELLED")]
+    {
+        let ended = json!({"state": recorded, "current": 1, "total": 2, "status": "no such pool",
+            "started_at": 101, "ended_at": 103, "worker": "pvchv2", "log": ["one", "two"]});
+        api.write("/tasks/00000007/progress", ended.to_string()).await;
+        api.eventually("its end is seen", |view| {
+            view.jobs.values().all(|job| job.progress.state == seen)
+        })
+        .await;
+        let log = api.get("/tasks/00000007/log").await.ok();
+        assert_eq!(
+            log,
+            json!({"id": "00000007", "name": "vm.flush_locks", "node": "pvchv1",
+                "worker": "pvchv2", "submitted_at": 100, "started_at": 101, "ended_at": 103,
+                "state": state, "status": "no such pool", "log": ["one", "two"]})
+        );
+    }
+    let message = api.get("/tasks/00000008/log").await.refused(404);
+    assert_eq!(message, "there is no task `00000008`");
 }

@@ -1,6 +1,7 @@
 //! Tasks: what the API calls jobs.
 
 mod cancel;
+mod log;
 
 use clap::{Args, Subcommand};
 use pvc_api_types::operations::task::{GetTasks, GetTasksTaskId};
@@ -25,6 +26,7 @@ Examples:
   pvc cluster task
   pvc cluster task a3f4d9c1
   pvc cluster task a3f4d9c1 --no-wait -f json
+  pvc task log a3f4d9c1
   pvc task cancel a3f4d9c1")]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Task {
@@ -48,6 +50,7 @@ pub struct Task {
 #[derive(Debug, Subcommand)]
 enum Action {
     Cancel(cancel::Cancel),
+    Log(log::Log),
 }
 
 /// A task of the list with what its place in the list says.
@@ -59,8 +62,10 @@ struct Listed<'a> {
 
 impl Task {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        if let Some(Action::Cancel(command)) = self.action {
-            return command.run(pvc);
+        match self.action {
+            Some(Action::Cancel(command)) => return command.run(pvc),
+            Some(Action::Log(command)) => return command.run(pvc),
+            None => {}
         }
         match self.task_id.as_deref() {
             None => self.list(pvc),
