@@ -79,8 +79,9 @@ const NEW: [&str; 18] = [
 
 /// Parameters that version 1.0.3 does not know and leaves out of account, beside `dry_run` of
 /// whatever changes something.
-const ADDED: [(&str, &str); 5] = [
+const ADDED: [(&str, &str); 6] = [
     ("GET /api/v1/backup", "secrets"),
+    ("GET /api/v1/tasks", "all"),
     ("POST /api/v1/vm", "force"),
     ("POST /api/v1/vm/{vm}", "force"),
     ("POST /api/v1/vm/{vm}/device", "force"),

@@ -44,6 +44,28 @@ fn what_a_task_has_done_is_shown_after_its_end() {
 }
 
 #[test]
+fn ended_tasks_are_listed_if_they_are_asked_for_and_the_cluster_knows_them() {
+    let ended = r#"{"active": {}, "reserved": {}, "scheduled": {}, "ended": [
+        {"id": "0a1b2c3d", "name": "vm.rename", "state": "CANCELLED", "ended_at": 1700000000,
+         "worker": "pvcworkerd@hv1", "kwargs": {"domain": "web1", "run_on": "hv1"}}]}"#;
+    let stub = Stub::start(move |_, _| ok(ended));
+    let user = User::of(&stub);
+    let rows = user.run(&["-q", "task", "list", "--all", "-f", "csv", "--no-headers"]);
+    assert_eq!(
+        out(&rows),
+        "0a1b2c3d,vm.rename,cancelled,pvcworkerd@hv1,2023-11-14 22:13:20 UTC,domain,web1\n"
+    );
+    let json = user.run(&["-q", "task", "list", "-a", "-f", "json"]);
+    assert!(out(&json).contains(r#""ended_at": 1700000000"#), "{json:?}");
+    user.run(&["-q", "task", "list"]);
+    assert_eq!(stub.lines(), ["GET /tasks?all=True", "GET /tasks?all=True", "GET /tasks"]);
+    let legacy = Stub::start(|_, _| ok(r#"{"scheduled": null, "active": null, "reserved": null}"#));
+    let output = User::of(&legacy).run(&["task", "list", "--all"]);
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(err(&output).contains("does not list tasks that have ended"), "{output:?}");
+}
+
+#[test]
 fn waiting_for_a_start_is_asked_of_the_server_and_a_failed_guest_fails_the_command() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);

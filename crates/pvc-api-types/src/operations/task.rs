@@ -1,10 +1,21 @@
 //! Tasks: what the API calls jobs.
 
+use crate::param::Added;
 use crate::{TaskLog, TaskQueues, TaskStatus};
 
+params! {
+    /// Choice of the tasks to list.
+    #[derive(Default)]
+    pub struct TaskChoice {
+        /// Those that have ended as well, as `ended`.
+        all: Added,
+    }
+}
+
 operations! { "tasks":
-    /// All tasks that have not ended, by worker.
-    GetTasks { GET "/tasks", Reader, read -> TaskQueues }
+    /// All tasks that have not ended, by worker; with `all` those that have as well, the latest
+    /// first: they are kept for a day, and 1000 at most.
+    GetTasks { GET "/tasks", Reader, read(TaskChoice) -> TaskQueues }
 
     /// Progress of a task. A task that never was, or is forgotten, is not there.
     GetTasksTaskId { GET "/tasks/{task_id}", Reader, read -> TaskStatus }

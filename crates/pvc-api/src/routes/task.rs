@@ -18,7 +18,12 @@ pub fn add(table: Table) -> Table {
 }
 
 async fn get_tasks(ask: Ask<GetTasks>) -> Result<Answer<GetTasks>> {
-    Ok(Answer::json(&task::queues(&ask.api.view())))
+    let cluster = ask.api.view();
+    let mut queues = task::queues(&cluster);
+    if ask.params.all.0 {
+        queues.ended = Some(task::ended(&cluster));
+    }
+    Ok(Answer::json(&queues))
 }
 
 async fn get_tasks_task_id(ask: Ask<GetTasksTaskId>) -> Result<Answer<GetTasksTaskId>> {
@@ -48,7 +53,7 @@ fn job(api: &ApiState, id: &str) -> Result<Arc<Job>> {
 
 fn no_task(id: &str) -> ApiError {
     ApiError::not_found(format!("there is no task `{}`", shown(id))).hint(Some(
-        "tasks are forgotten some time after their end; `pvc cluster task` lists those that have \
-         not ended",
+        "tasks are forgotten a day after their end; `pvc task list --all` lists those that are \
+         known",
     ))
 }

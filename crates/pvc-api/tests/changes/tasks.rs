@@ -110,3 +110,38 @@ async fn what_a_task_has_recorded_can_be_read_after_its_end() {
     let message = api.get("/tasks/00000008/log").await.refused(404);
     assert_eq!(message, "there is no task `00000008`");
 }
+
+#[tokio::test]
+async fn tasks_that_have_ended_are_listed_if_they_are_asked_for_the_latest_first() {
+    let api = with_vms(0).await;
+    let args = json!([["destination_api_key", "top-secret"], ["domain", "web"]]);
+    let task = json!({"name": "vm.send_snapshot", "node": "pvchv1", "run_on": "primary",
+        "args": args, "submitted_at": 100});
+    for (id, ended_at) in [("00000001", 110), ("00000002", 130), ("00000003", 120)] {
+        api.write(&format!("/tasks/{id}"), task.to_string()).await;
+        let progress = json!({"state": "succeeded", "current": 1, "total": 1, "status": "sent",
+            "started_at": 101, "ended_at": ended_at, "worker": "pvchv2"});
+        api.write(&format!("/tasks/{id}/progress"), progress.to_string()).await;
+    }
+    api.write("/tasks/00000004", task.to_string()).await;
+    api.eventually("all are seen", |view| {
+        let over = view.jobs.values().filter(|job| job.progress.state.is_over());
+        (view.jobs.len(), over.count()) == (4, 3)
+    })
+    .await;
+    let all = api.get("/tasks?all=true").await.ok();
+    let ended = all["ended"].as_array().unwrap();
+    let ids: Vec<&str> = ended.iter().map(|task| task["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["00000002", "00000003", "00000001"]);
+    assert_eq!(
+        ended[0],
+        json!({"id": "00000002", "name": "vm.send_snapshot", "worker": "pvcworkerd@pvchv2",
+            "kwargs": {"destination_api_key": "***", "domain": "web", "run_on": "primary"},
+            "submitted_at": 100, "started_at": 101, "ended_at": 130, "state": "SUCCESS",
+            "status": "sent"})
+    );
+    assert_eq!(all["reserved"]["pvcworkerd@pvchv1"][0]["id"], "00000004");
+    let unfinished = api.get("/tasks").await.ok();
+    let names: Vec<&String> = unfinished.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["scheduled", "active", "reserved"], "as PVC 1.0.3 answers");
+}

@@ -21,7 +21,7 @@ Examples:
   pvc task log a3f4d9c1 -f raw")]
 pub struct Log {
     /// The task
-    #[arg(add = crate::completion::tasks())]
+    #[arg(add = crate::completion::recorded_tasks())]
     task_id: String,
 
     #[arg(short, long, value_enum, default_value_t = Format::Pretty, help = "How to print it")]
