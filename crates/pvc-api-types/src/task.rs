@@ -51,11 +51,11 @@ wire! {
         pub ended_at: Option<u64>,
         /// `SUCCESS`, `FAILURE` or `CANCELLED`.
         pub state: String,
-        /// What has been done, or why it failed.
+        /// Result, or why it failed.
         pub status: String,
     }
 
-    /// What is recorded of a task, also after its end: for a day, and of the latest 1000.
+    /// Record of a task, also after its end: for a day, and of the latest 1000.
     pub struct TaskLog {
         /// Eight lowercase hex digits.
         pub id: String,
@@ -72,7 +72,7 @@ wire! {
         pub ended_at: Option<u64>,
         /// `PENDING`, `RUNNING`, `SUCCESS`, `FAILURE` or `CANCELLED`.
         pub state: String,
-        /// What is being done, what has been done, or why it failed.
+        /// Present step, result, or why it failed.
         pub status: String,
         /// The latest 200 lines, oldest first.
         pub log: Vec<String>,

@@ -7,7 +7,7 @@ params! {
     /// Choice of the tasks to list.
     #[derive(Default)]
     pub struct TaskChoice {
-        /// Those that have ended as well, as `ended`.
+        /// Whether ended tasks are listed as well, as `ended`.
         all: Added,
     }
 }
@@ -20,7 +20,7 @@ operations! { "tasks":
     /// Progress of a task. A task that never was, or is forgotten, is not there.
     GetTasksTaskId { GET "/tasks/{task_id}", Reader, read -> TaskStatus }
 
-    /// What is recorded of a task: times, worker, result, and the lines of its log.
+    /// Record of a task: times, worker, result, and the lines of its log.
     GetTasksTaskIdLog { GET "/tasks/{task_id}/log", Reader, read -> TaskLog }
 
     /// Asks a task to stop. One that waits ends at once, one at work at its next step.

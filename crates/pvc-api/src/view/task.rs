@@ -32,7 +32,7 @@ pub fn status(job: &Job) -> api::TaskStatus {
     api::TaskStatus { state: state.into(), current, total, status }
 }
 
-/// What is recorded of a job. Nobody waits by it, so that it says what is so where [`status`] says
+/// Record of a job. Nobody waits by it, so that it says what is so where [`status`] says
 /// what old clients understand.
 pub fn log(job: &Job) -> api::TaskLog {
     let (spec, progress) = (&job.spec, &job.progress);

@@ -16,7 +16,7 @@ use crate::time;
 /// the latest first.
 #[derive(Debug, Args)]
 pub struct List {
-    /// Those that have ended as well
+    /// List ended tasks as well
     #[arg(short, long)]
     all: bool,
 
