@@ -41,7 +41,7 @@ pub use node::{
     NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,
 };
 pub use storage::{Pool, Volume, VolumeStats};
-pub use task::{DeliveryInfo, QueuedTask, TaskQueues, TaskRef, TaskStatus};
+pub use task::{DeliveryInfo, EndedTask, QueuedTask, TaskLog, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{
     MoveCandidate, MovePlan, Vm, VmConsole, VmController, VmDisk, VmHardware, VmMemory, VmMeta,
     VmMigration, VmNetwork, VmNode, VmSnapshot, VmState, VmTag, VmTags, VmVcpus, VmVnc,

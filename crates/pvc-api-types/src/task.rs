@@ -6,6 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::wire::or_default;
+
 wire! {
     /// The 202 reply: work has been queued.
     pub struct TaskRef {
@@ -14,13 +16,6 @@ wire! {
         pub task_name: String,
         /// The node that does it, with ` (primary)` behind it when that is why.
         pub run_on: String,
-    }
-
-    /// Unfinished tasks by worker, `pvcworkerd@<node>`.
-    pub struct TaskQueues {
-        pub scheduled: BTreeMap<String, Vec<QueuedTask>>,
-        pub active: BTreeMap<String, Vec<QueuedTask>>,
-        pub reserved: BTreeMap<String, Vec<QueuedTask>>,
     }
 
     /// An unfinished task.
@@ -40,6 +35,49 @@ wire! {
         pub worker_pid: Option<i64>,
     }
 
+    /// A task that has ended.
+    pub struct EndedTask {
+        pub id: String,
+        pub name: String,
+        /// The arguments by name, with at least `run_on`.
+        #[schema(value_type = Object)]
+        pub kwargs: Value,
+        /// The worker that did it: `pvcworkerd@<node>`.
+        pub worker: String,
+        /// Seconds since the epoch, as the other times.
+        pub submitted_at: u64,
+        /// `null` if nobody has begun it.
+        pub started_at: Option<u64>,
+        pub ended_at: Option<u64>,
+        /// `SUCCESS`, `FAILURE` or `CANCELLED`.
+        pub state: String,
+        /// Result, or why it failed.
+        pub status: String,
+    }
+
+    /// Record of a task, also after its end: for a day, and of the latest 1000.
+    pub struct TaskLog {
+        /// Eight lowercase hex digits.
+        pub id: String,
+        pub name: String,
+        /// The node that it was given to.
+        pub node: String,
+        /// The node whose worker does it or did so last; `null` before one has begun.
+        pub worker: Option<String>,
+        /// Seconds since the epoch, as the other times.
+        pub submitted_at: u64,
+        /// `null` until it begins.
+        pub started_at: Option<u64>,
+        /// `null` until it ends.
+        pub ended_at: Option<u64>,
+        /// `PENDING`, `RUNNING`, `SUCCESS`, `FAILURE` or `CANCELLED`.
+        pub state: String,
+        /// Present step, result, or why it failed.
+        pub status: String,
+        /// The latest 200 lines, oldest first.
+        pub log: Vec<String>,
+    }
+
     /// Members that only the old job queue gave a meaning.
     pub struct DeliveryInfo {
         pub exchange: String,
@@ -47,6 +85,24 @@ wire! {
         pub priority: i64,
         pub redelivered: Option<bool>,
     }
+}
+
+/// Unfinished tasks by worker, `pvcworkerd@<node>`; and those that have ended, if asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct TaskQueues {
+    #[serde(deserialize_with = "or_default")]
+    #[schema(required)]
+    pub scheduled: BTreeMap<String, Vec<QueuedTask>>,
+    #[serde(deserialize_with = "or_default")]
+    #[schema(required)]
+    pub active: BTreeMap<String, Vec<QueuedTask>>,
+    #[serde(deserialize_with = "or_default")]
+    #[schema(required)]
+    pub reserved: BTreeMap<String, Vec<QueuedTask>>,
+    /// The latest first. Not sent without `all`, and never by PVC 1.0.3.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Vec<EndedTask>>,
 }
 
 /// Progress of a task. `PENDING` and `RUNNING` are the only states that are not an end.

@@ -56,13 +56,14 @@ fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
 }
 
 /// Operations that version 1.0.3 does not have.
-const NEW: [&str; 17] = [
+const NEW: [&str; 18] = [
     "DELETE /api/v1/tasks/{task_id}",
     "DELETE /api/v1/vm/{vm}/networks",
     "DELETE /api/v1/vm/{vm}/volumes",
     "GET /api/v1/events",
     "GET /api/v1/openapi.json",
     "GET /api/v1/store/access",
+    "GET /api/v1/tasks/{task_id}/log",
     "GET /api/v1/vm/{vm}/memory",
     "GET /api/v1/vm/{vm}/networks",
     "GET /api/v1/vm/{vm}/removal",
@@ -78,8 +79,9 @@ const NEW: [&str; 17] = [
 
 /// Parameters that version 1.0.3 does not know and leaves out of account, beside `dry_run` of
 /// whatever changes something.
-const ADDED: [(&str, &str); 5] = [
+const ADDED: [(&str, &str); 6] = [
     ("GET /api/v1/backup", "secrets"),
+    ("GET /api/v1/tasks", "all"),
     ("POST /api/v1/vm", "force"),
     ("POST /api/v1/vm/{vm}", "force"),
     ("POST /api/v1/vm/{vm}/device", "force"),

@@ -2,9 +2,9 @@
 
 use pvc_api_types::operations::fault::{FaultOrder, GetFaults, SortKey};
 use pvc_api_types::operations::node::{GetNode, NodeFilter};
-use pvc_api_types::operations::task::GetTasks;
+use pvc_api_types::operations::task::{GetTasks, TaskChoice};
 use pvc_api_types::operations::vm::{GetVm, VmFilter};
-use pvc_api_types::param::Nothing;
+use pvc_api_types::param::Added;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -162,13 +162,24 @@ pub fn faults() -> ArgValueCandidates {
 
 /// The ids of the tasks that have not ended, with what they do.
 pub fn tasks() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| {
-        let queues = || client()?.read(GetTasks, [], &Nothing).ok()?.read().ok();
-        let Some(queues) = queues() else { return Vec::new() };
-        let lists = [queues.active, queues.reserved, queues.scheduled];
-        let tasks = lists.into_iter().flat_map(|workers| workers.into_values().flatten());
-        tasks.map(|task| CompletionCandidate::new(task.id).help(Some(task.name.into()))).collect()
-    })
+    ArgValueCandidates::new(|| task_ids(TaskChoice::default()))
+}
+
+/// The same, and those that have ended.
+pub fn recorded_tasks() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| task_ids(TaskChoice { all: Added(true) }))
+}
+
+fn task_ids(choice: TaskChoice) -> Vec<CompletionCandidate> {
+    let queues = || client()?.read(GetTasks, [], &choice).ok()?.read().ok();
+    let Some(queues) = queues() else { return Vec::new() };
+    let lists = [queues.active, queues.reserved, queues.scheduled];
+    let tasks = lists.into_iter().flat_map(|workers| workers.into_values().flatten());
+    let unfinished = tasks.map(|task| (task.id, task.name));
+    let ended = queues.ended.into_iter().flatten().map(|task| (task.id, task.name));
+    let candidate =
+        |(id, name): (String, String)| CompletionCandidate::new(id).help(Some(name.into()));
+    unfinished.chain(ended).map(candidate).collect()
 }
 
 /// The states that a node's daemon can be in.

@@ -36,7 +36,7 @@ impl Refusal for JobRefusal {
     }
 
     fn hint(&self) -> Option<String> {
-        Some("`pvc task list` shows the tasks of the last day".to_owned())
+        Some("`pvc task list --all` shows the tasks of the last day".to_owned())
     }
 }
 

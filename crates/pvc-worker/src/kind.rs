@@ -104,7 +104,7 @@ pub(crate) fn written<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("steps and facts are made of what JSON has")
 }
 
-fn read<T: DeserializeOwned>(text: &str) -> Result<T, Failure> {
+pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, Failure> {
     serde_json::from_str(text).map_err(|error| Failure {
         kind: RefusalKind::Unavailable,
         why: format!("the job's steps were recorded by another version of PVC: {error}"),

@@ -54,7 +54,7 @@ struct Active {
 
 /// A job that this process does.
 struct UnderWay {
-    /// What it holds for itself.
+    /// Subject that it holds for itself, if any.
     subject: Option<String>,
     context: Arc<Context>,
     /// The task that performs it.

@@ -40,9 +40,10 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
 }
 
 /// Every list, by the column to sort it by.
-const LISTS: [(&str, &str); 15] = [
+const LISTS: [(&str, &str); 17] = [
     ("cluster fault list", "id"),
     ("cluster task", "id"),
+    ("cluster task list", "id"),
     ("connection detail", "name"),
     ("connection list", "name"),
     ("network list", "vni"),
@@ -50,6 +51,7 @@ const LISTS: [(&str, &str); 15] = [
     ("storage pool list", "name"),
     ("storage volume list", "name"),
     ("task", "id"),
+    ("task list", "id"),
     ("vm list", "name"),
     ("vm memory get web1", "ram"),
     ("vm network get web1", "network"),

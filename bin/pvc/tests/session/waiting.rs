@@ -11,6 +11,61 @@ fn a_task_can_be_cancelled() {
 }
 
 #[test]
+fn what_a_task_has_done_is_shown_after_its_end() {
+    let log = r#"{"id": "0a1b2c3d", "name": "vm.flush_locks", "node": "hv1", "worker": "hv2",
+        "submitted_at": 1700000000, "started_at": 1700000001, "ended_at": 1700000090,
+        "state": "SUCCESS", "status": "freed 1 locks", "log": ["looking", "freed \u001b[2J it"]}"#;
+    let stub = Stub::start(move |request, _| match request.path() {
+        "/api/v1/tasks/0a1b2c3d/log" => ok(log),
+        _ => status(404, r#"{"message": "there is no task `ffffffff`"}"#),
+    });
+    let user = User::of(&stub);
+    let output = user.run(&["-q", "task", "log", "0a1b2c3d"]);
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert_eq!(
+        out(&output),
+        "Task:      0a1b2c3d (vm.flush_locks)\n\
+         Node:      hv1\n\
+         Worker:    hv2\n\
+         Submitted: 2023-11-14 22:13:20 UTC\n\
+         Started:   2023-11-14 22:13:21 UTC\n\
+         Ended:     2023-11-14 22:14:50 UTC\n\
+         State:     SUCCESS\n\
+         Status:    freed 1 locks\n\n\
+         looking\n\
+         freed \u{fffd}[2J it\n"
+    );
+    assert_eq!(stub.lines(), ["GET /tasks/0a1b2c3d/log"]);
+    let bare = user.run(&["-q", "cluster", "task", "log", "0a1b2c3d", "-f", "raw"]);
+    assert_eq!(out(&bare), "looking\nfreed \u{fffd}[2J it\n");
+    let json = user.run(&["-q", "task", "log", "0a1b2c3d", "-f", "json"]);
+    assert!(out(&json).starts_with(r#"{"id": "0a1b2c3d""#), "{json:?}");
+    assert_eq!(code(&user.run(&["-q", "task", "log", "ffffffff"])), 3);
+}
+
+#[test]
+fn ended_tasks_are_listed_if_they_are_asked_for_and_the_cluster_knows_them() {
+    let ended = r#"{"active": {}, "reserved": {}, "scheduled": {}, "ended": [
+        {"id": "0a1b2c3d", "name": "vm.rename", "state": "CANCELLED", "ended_at": 1700000000,
+         "worker": "pvcworkerd@hv1", "kwargs": {"domain": "web1", "run_on": "hv1"}}]}"#;
+    let stub = Stub::start(move |_, _| ok(ended));
+    let user = User::of(&stub);
+    let rows = user.run(&["-q", "task", "list", "--all", "-f", "csv", "--no-headers"]);
+    assert_eq!(
+        out(&rows),
+        "0a1b2c3d,vm.rename,cancelled,pvcworkerd@hv1,2023-11-14 22:13:20 UTC,domain,web1\n"
+    );
+    let json = user.run(&["-q", "task", "list", "-a", "-f", "json"]);
+    assert!(out(&json).contains(r#""ended_at": 1700000000"#), "{json:?}");
+    user.run(&["-q", "task", "list"]);
+    assert_eq!(stub.lines(), ["GET /tasks?all=True", "GET /tasks?all=True", "GET /tasks"]);
+    let legacy = Stub::start(|_, _| ok(r#"{"scheduled": null, "active": null, "reserved": null}"#));
+    let output = User::of(&legacy).run(&["task", "list", "--all"]);
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(err(&output).contains("does not list tasks that have ended"), "{output:?}");
+}
+
+#[test]
 fn waiting_for_a_start_is_asked_of_the_server_and_a_failed_guest_fails_the_command() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);

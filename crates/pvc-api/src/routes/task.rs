@@ -1,7 +1,11 @@
 //! Tasks: what the API calls jobs.
 
-use pvc_api_types::operations::task::{DeleteTasksTaskId, GetTasks, GetTasksTaskId};
-use pvc_model::job::JobId;
+use std::sync::Arc;
+
+use pvc_api_types::operations::task::{
+    DeleteTasksTaskId, GetTasks, GetTasksTaskId, GetTasksTaskIdLog,
+};
+use pvc_model::job::{Job, JobId};
 use pvc_model::shown;
 
 use crate::error::{ApiError, Result};
@@ -10,18 +14,26 @@ use crate::table::{Answer, Ask, Table};
 use crate::view::task;
 
 pub fn add(table: Table) -> Table {
-    table.add(get_tasks).add(get_tasks_task_id).add(delete_tasks_task_id)
+    table.add(get_tasks).add(get_tasks_task_id).add(get_tasks_task_id_log).add(delete_tasks_task_id)
 }
 
 async fn get_tasks(ask: Ask<GetTasks>) -> Result<Answer<GetTasks>> {
-    Ok(Answer::json(&task::queues(&ask.api.view())))
+    let cluster = ask.api.view();
+    let mut queues = task::queues(&cluster);
+    if ask.params.all.0 {
+        queues.ended = Some(task::ended(&cluster));
+    }
+    Ok(Answer::json(&queues))
 }
 
 async fn get_tasks_task_id(ask: Ask<GetTasksTaskId>) -> Result<Answer<GetTasksTaskId>> {
     let [id] = ask.at;
-    let cluster = ask.api.view();
-    let job = JobId::parse(&id).and_then(|id| cluster.jobs.get(&id)).ok_or_else(|| no_task(&id))?;
-    Ok(Answer::json(&task::status(job)))
+    Ok(Answer::json(&task::status(&*job(&ask.api, &id)?)))
+}
+
+async fn get_tasks_task_id_log(ask: Ask<GetTasksTaskIdLog>) -> Result<Answer<GetTasksTaskIdLog>> {
+    let [id] = ask.at;
+    Ok(Answer::json(&task::log(&*job(&ask.api, &id)?)))
 }
 
 async fn delete_tasks_task_id(ask: Ask<DeleteTasksTaskId>) -> Result<Answer<DeleteTasksTaskId>> {
@@ -33,9 +45,15 @@ async fn delete_tasks_task_id(ask: Ask<DeleteTasksTaskId>) -> Result<Answer<Dele
     Ok(ask.mode.done(format!("task `{id}` was asked to stop")))
 }
 
+fn job(api: &ApiState, id: &str) -> Result<Arc<Job>> {
+    let cluster = api.view();
+    let found = JobId::parse(id).and_then(|id| cluster.jobs.get(&id).cloned());
+    found.ok_or_else(|| no_task(id))
+}
+
 fn no_task(id: &str) -> ApiError {
     ApiError::not_found(format!("there is no task `{}`", shown(id))).hint(Some(
-        "tasks are forgotten some time after their end; `pvc cluster task` lists those that have \
-         not ended",
+        "tasks are forgotten a day after their end; `pvc task list --all` lists those that are \
+         known",
     ))
 }

@@ -1,5 +1,6 @@
 //! Jobs on the wire, where they are called tasks.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use pvc_api_types as api;
@@ -31,6 +32,34 @@ pub fn status(job: &Job) -> api::TaskStatus {
     api::TaskStatus { state: state.into(), current, total, status }
 }
 
+/// Record of a job. Nobody waits by it, so that it says what is so where [`status`] says
+/// what old clients understand.
+pub fn log(job: &Job) -> api::TaskLog {
+    let (spec, progress) = (&job.spec, &job.progress);
+    api::TaskLog {
+        id: spec.id.to_string(),
+        name: spec.work.name().to_owned(),
+        node: spec.node.to_string(),
+        worker: progress.worker.as_ref().map(ToString::to_string),
+        submitted_at: spec.submitted_at,
+        started_at: progress.started_at,
+        ended_at: progress.ended_at,
+        state: state(progress.state).to_owned(),
+        status: progress.status.clone(),
+        log: progress.log.clone(),
+    }
+}
+
+fn state(state: JobState) -> &'static str {
+    match state {
+        JobState::Pending => "PENDING",
+        JobState::Running => "RUNNING",
+        JobState::Succeeded => "SUCCESS",
+        JobState::Failed => "FAILURE",
+        JobState::Cancelled => "CANCELLED",
+    }
+}
+
 fn failure(why: &str) -> String {
     format!("TaskFailure: {why}")
 }
@@ -43,16 +72,45 @@ pub fn queues(cluster: &Cluster) -> api::TaskQueues {
         scheduled: workers().collect(),
         active: workers().collect::<BTreeMap<_, Vec<_>>>(),
         reserved: workers().collect::<BTreeMap<_, Vec<_>>>(),
+        ended: None,
     };
     for job in cluster.jobs.values().filter(|job| !job.progress.state.is_over()) {
         let queue = match job.progress.state {
             JobState::Running => &mut queues.active,
             _ => &mut queues.reserved,
         };
-        let node = job.progress.worker.as_ref().unwrap_or(&job.spec.node);
-        queue.entry(worker(node.as_str())).or_default().push(queued(job));
+        queue.entry(worker(at_work(job))).or_default().push(queued(job));
     }
     queues
+}
+
+/// The jobs that have ended, the latest first.
+pub fn ended(cluster: &Cluster) -> Vec<api::EndedTask> {
+    let mut jobs: Vec<&Job> = cluster.jobs.values().map(AsRef::as_ref).collect();
+    jobs.retain(|job| job.progress.state.is_over());
+    let ended_at = |job: &Job| job.progress.ended_at.unwrap_or(job.spec.submitted_at);
+    jobs.sort_by_key(|job| Reverse((ended_at(job), job.spec.submitted_at)));
+    jobs.into_iter().map(ended_task).collect()
+}
+
+fn ended_task(job: &Job) -> api::EndedTask {
+    let (spec, progress) = (&job.spec, &job.progress);
+    api::EndedTask {
+        id: spec.id.to_string(),
+        name: spec.work.name().to_owned(),
+        kwargs: arguments(spec),
+        worker: worker(at_work(job)),
+        submitted_at: spec.submitted_at,
+        started_at: progress.started_at,
+        ended_at: progress.ended_at,
+        state: state(progress.state).to_owned(),
+        status: progress.status.clone(),
+    }
+}
+
+/// The node whose worker has the job, or is to have it.
+fn at_work(job: &Job) -> &str {
+    job.progress.worker.as_ref().unwrap_or(&job.spec.node).as_str()
 }
 
 fn worker(node: &str) -> String {
@@ -61,15 +119,13 @@ fn worker(node: &str) -> String {
 
 fn queued(job: &Job) -> api::QueuedTask {
     let spec = &job.spec;
-    let mut kwargs: Map<String, Value> = job_arguments(&spec.work).iter().map(argument).collect();
-    kwargs.insert("run_on".into(), spec.run_on.clone().into());
     api::QueuedTask {
         id: spec.id.to_string(),
         name: spec.work.name().to_owned(),
         args: Vec::new(),
-        kwargs: Value::Object(kwargs),
+        kwargs: arguments(spec),
         r#type: spec.work.name().to_owned(),
-        hostname: worker(job.progress.worker.as_ref().unwrap_or(&spec.node).as_str()),
+        hostname: worker(at_work(job)),
         time_start: job.progress.started_at.map(|seconds| seconds as f64),
         acknowledged: job.claim.is_some(),
         delivery_info: api::DeliveryInfo {
@@ -80,6 +136,12 @@ fn queued(job: &Job) -> api::QueuedTask {
         },
         worker_pid: None,
     }
+}
+
+fn arguments(spec: &JobSpec) -> Value {
+    let mut kwargs: Map<String, Value> = job_arguments(&spec.work).iter().map(argument).collect();
+    kwargs.insert("run_on".into(), spec.run_on.clone().into());
+    Value::Object(kwargs)
 }
 
 /// An argument as it may be shown: another cluster's key is nobody's business.

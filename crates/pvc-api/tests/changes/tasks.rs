@@ -1,5 +1,7 @@
 //! Long work is a task that can be looked at and stopped.
 
+use pvc_model::job::JobState;
+
 use super::*;
 
 #[tokio::test]
@@ -71,4 +73,75 @@ async fn q24_another_clusters_key_is_not_shown_among_the_tasks() {
         text.contains("\"destination_api_key\":\"***\"") && !text.contains("top-secret"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn what_a_task_has_recorded_can_be_read_after_its_end() {
+    let api = with_vms(0).await;
+    let waits = json!({"name": "vm.flush_locks", "node": "pvchv1", "run_on": "pvchv1",
+        "args": [["domain", "web"]], "submitted_at": 100});
+    api.write("/tasks/00000007", waits.to_string()).await;
+    api.eventually("the task is seen", |view| !view.jobs.is_empty()).await;
+    let log = api.get("/tasks/00000007/log").await.ok();
+    assert_eq!(
+        log,
+        json!({"id": "00000007", "name": "vm.flush_locks", "node": "pvchv1", "worker": null,
+            "submitted_at": 100, "started_at": null, "ended_at": null, "state": "PENDING",
+            "status": "waiting for the worker", "log": []})
+    );
+    for (recorded, seen, state) in
+        [("failed", JobState::Failed, "FAILURE"), ("cancelled", JobState::Cancelled, "CANCELLED")]
+    {
+        let ended = json!({"state": recorded, "current": 1, "total": 2, "status": "no such pool",
+            "started_at": 101, "ended_at": 103, "worker": "pvchv2", "log": ["one", "two"]});
+        api.write("/tasks/00000007/progress", ended.to_string()).await;
+        api.eventually("its end is seen", |view| {
+            view.jobs.values().all(|job| job.progress.state == seen)
+        })
+        .await;
+        let log = api.get("/tasks/00000007/log").await.ok();
+        assert_eq!(
+            log,
+            json!({"id": "00000007", "name": "vm.flush_locks", "node": "pvchv1",
+                "worker": "pvchv2", "submitted_at": 100, "started_at": 101, "ended_at": 103,
+                "state": state, "status": "no such pool", "log": ["one", "two"]})
+        );
+    }
+    let message = api.get("/tasks/00000008/log").await.refused(404);
+    assert_eq!(message, "there is no task `00000008`");
+}
+
+#[tokio::test]
+async fn tasks_that_have_ended_are_listed_if_they_are_asked_for_the_latest_first() {
+    let api = with_vms(0).await;
+    let args = json!([["destination_api_key", "top-secret"], ["domain", "web"]]);
+    let task = json!({"name": "vm.send_snapshot", "node": "pvchv1", "run_on": "primary",
+        "args": args, "submitted_at": 100});
+    for (id, ended_at) in [("00000001", 110), ("00000002", 130), ("00000003", 120)] {
+        api.write(&format!("/tasks/{id}"), task.to_string()).await;
+        let progress = json!({"state": "succeeded", "current": 1, "total": 1, "status": "sent",
+            "started_at": 101, "ended_at": ended_at, "worker": "pvchv2"});
+        api.write(&format!("/tasks/{id}/progress"), progress.to_string()).await;
+    }
+    api.write("/tasks/00000004", task.to_string()).await;
+    api.eventually("all are seen", |view| {
+        let over = view.jobs.values().filter(|job| job.progress.state.is_over());
+        (view.jobs.len(), over.count()) == (4, 3)
+    })
+    .await;
+    let all = api.get("/tasks?all=true").await.ok();
+    let ended = all["ended"].as_array().unwrap();
+    let ids: Vec<&str> = ended.iter().map(|task| task["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["00000002", "00000003", "00000001"]);
+    assert_eq!(
+        ended[0],
+        json!({"id": "00000002", "name": "vm.send_snapshot", "worker": "pvcworkerd@pvchv2",
+            "kwargs": {"destination_api_key": "***", "domain": "web", "run_on": "primary"},
+            "submitted_at": 100, "started_at": 101, "ended_at": 130, "state": "SUCCESS",
+            "status": "sent"})
+    );
+    assert_eq!(all["reserved"]["pvcworkerd@pvchv1"][0]["id"], "00000004");
+    let unfinished = api.get("/tasks").await.ok();
+    let names: Vec<&String> = unfinished.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["scheduled", "active", "reserved"], "as PVC 1.0.3 answers");
 }

@@ -9,7 +9,7 @@ pub mod units;
 use std::io::{ErrorKind, IsTerminal, Write};
 
 pub use paint::{Colour, Paint};
-pub use table::{Cell, Table};
+pub use table::{Cell, Table, harmless};
 
 use crate::outcome::Exit;
 

@@ -426,7 +426,8 @@ fn figure(text: &str) -> Option<f64> {
 }
 
 /// A text without what a terminal would obey, such as the escape sequences of a hostile record.
-fn harmless(text: &str, but: &[char]) -> String {
+/// The control characters `but` stay.
+pub fn harmless(text: &str, but: &[char]) -> String {
     let printable = |letter: char| match letter.is_control() && !but.contains(&letter) {
         true => char::REPLACEMENT_CHARACTER,
         false => letter,

@@ -163,3 +163,19 @@ async fn volumes(context: &Context, device: &str) -> Result<Volumes, DeviceError
     }
     Ok(volumes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::{read, written};
+
+    #[test]
+    fn steps_and_facts_of_the_versions_before_are_read() {
+        let text = r#"{"vm":"2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1","before":3}"#;
+        let step: Plug = read(text).expect("as it was recorded");
+        assert_eq!((step.vm.to_string().as_str(), step.before), (&text[7..43], 3));
+        assert_eq!(written(&step), text);
+        let fact: <ChangeDevice as Kind>::Fact = read("null").expect("as it was recorded");
+        assert_eq!(written(&fact), "null");
+    }
+}

@@ -158,3 +158,18 @@ async fn locks(context: &Context, volume: &VolumeId) -> Result<Vec<VolumeLock>, 
         locks => Ok(locks?),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::{read, written};
+
+    #[test]
+    fn steps_and_facts_of_the_versions_before_are_read() {
+        let step: Flush = read(r#"{"volume":"vms/web1_sda"}"#).expect("as it was recorded");
+        assert_eq!(step.volume.to_string(), "vms/web1_sda");
+        assert_eq!(written(&step), r#"{"volume":"vms/web1_sda"}"#);
+        let freed: <FlushLocks as Kind>::Fact = read("2").expect("as it was recorded");
+        assert_eq!((freed, written(&freed).as_str()), (2, "2"));
+    }
+}

@@ -156,3 +156,33 @@ async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, Rename
 fn failed(volume: &VolumeId, source: StorageError) -> RenameRefusal {
     RenameRefusal::Volume { volume: volume.clone(), source }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::read;
+
+    #[test]
+    fn steps_and_facts_of_the_versions_before_are_read() {
+        let uuid = "2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1";
+        let volume = r#"{"old":"vms/web1_sda","new":"vms/shop_sda"}"#;
+        let names = |volume: &Volume| (volume.old.to_string(), volume.new.to_string());
+        let wanted = || ("vms/web1_sda".to_owned(), "vms/shop_sda".to_owned());
+
+        let text = format!(r#"{{"volume":{{"vm":"{uuid}","volume":{volume}}}}}"#);
+        let step: Step = read(&text).expect("as it was recorded");
+        assert_eq!(written(&step), text);
+        let Step::Volume { vm, volume: found } = step else { panic!("{text} is another step") };
+        assert_eq!((vm.to_string().as_str(), names(&found)), (uuid, wanted()));
+
+        let text = format!(r#"{{"records":{{"vm":"{uuid}","from":"web1","volumes":[{volume}]}}}}"#);
+        let step: Step = read(&text).expect("as it was recorded");
+        assert_eq!(written(&step), text);
+        let Step::Records { vm, from, volumes } = step else { panic!("{text} is another step") };
+        assert_eq!((vm.to_string().as_str(), from.as_str()), (uuid, "web1"));
+        assert_eq!(volumes.iter().map(names).collect::<Vec<_>>(), [wanted()]);
+
+        let fact: <RenameVm as Kind>::Fact = read("null").expect("as it was recorded");
+        assert_eq!(written(&fact), "null");
+    }
+}

@@ -1,0 +1,106 @@
+use clap::{Args, ValueEnum};
+use pvc_api_types::TaskLog;
+use pvc_api_types::operations::task::GetTasksTaskIdLog;
+use pvc_api_types::param::Nothing;
+
+use crate::context::Pvc;
+use crate::format::{Json, MaybeJson};
+use crate::outcome::Outcome;
+use crate::output::labels::Labels;
+use crate::output::{Paint, harmless};
+use crate::time;
+
+/// Show what is recorded of a task
+///
+/// Who did it and when, how it ended, and the latest 200 lines of its log. It is kept for a
+/// day after the end of the task.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pvc task log a3f4d9c1
+  pvc task log a3f4d9c1 -f raw")]
+pub struct Log {
+    /// The task
+    #[arg(add = crate::completion::recorded_tasks())]
+    task_id: String,
+
+    #[arg(short, long, value_enum, default_value_t = Format::Pretty, help = "How to print it")]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Details, and the lines of the log
+    Pretty,
+    /// The bare lines of the log
+    Raw,
+    /// Answer of the API, on one line
+    Json,
+    /// The same, indented
+    JsonPretty,
+}
+
+impl MaybeJson for Format {
+    fn json(self) -> Option<Json> {
+        match self {
+            Format::Json => Some(Json::Line),
+            Format::JsonPretty => Some(Json::Indented),
+            Format::Pretty | Format::Raw => None,
+        }
+    }
+}
+
+impl Log {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let answer = pvc.client()?.read(GetTasksTaskIdLog, [&self.task_id], &Nothing)?;
+        if self.format.print_payload(pvc, &answer)? {
+            return Ok(());
+        }
+        let task = answer.read()?;
+        if self.format == Format::Pretty {
+            let details = details(&task, pvc.out.paint());
+            pvc.out.text(details);
+        }
+        task.log.iter().for_each(|line| pvc.out.line(harmless(line, &[])));
+        Ok(())
+    }
+}
+
+/// Column in which the values begin.
+const WIDTH: usize = 11;
+
+fn details(task: &TaskLog, paint: Paint) -> String {
+    let time = |seconds: Option<u64>| seconds.map(time::utc).unwrap_or_default();
+    let mut lines = Labels::new(paint, WIDTH);
+    lines.line("Task", format!("{} ({})", task.id, task.name));
+    lines.line("Node", &task.node);
+    lines.line("Worker", task.worker.as_deref().unwrap_or_default());
+    lines.line("Submitted", time(Some(task.submitted_at)));
+    lines.line("Started", time(task.started_at));
+    lines.line("Ended", time(task.ended_at));
+    lines.line("State", &task.state);
+    lines.line("Status", harmless(&task.status, &[]));
+    if !task.log.is_empty() {
+        lines.blank();
+    }
+    lines.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_yet_is_not_made_up() {
+        let task = TaskLog {
+            id: "a3f4d9c1".to_owned(),
+            name: "vm.flush_locks".to_owned(),
+            node: "hv1".to_owned(),
+            submitted_at: 1_700_000_000,
+            state: "PENDING".to_owned(),
+            status: "waiting for the worker".to_owned(),
+            ..TaskLog::default()
+        };
+        crate::golden::check("task-log-pending.txt", &details(&task, Paint::OFF));
+    }
+}
