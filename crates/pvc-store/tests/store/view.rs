@@ -114,6 +114,7 @@ async fn no_change_is_shown_by_half() {
 
 /// A server that answers after 11 s is waited for no longer.
 #[tokio::test(start_paused = true)]
+#[allow(clippy::disallowed_methods, reason = "a test waits, in paused time")]
 async fn who_decides_on_half_of_a_change_is_refused_and_decides_on_the_whole() {
     let world = cluster().await;
     let tree = FlakyTree::new(world.tree.connect());

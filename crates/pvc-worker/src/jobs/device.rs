@@ -175,7 +175,7 @@ mod tests {
         let step: Plug = read(text).expect("as it was recorded");
         assert_eq!((step.vm.to_string().as_str(), step.before), (&text[7..43], 3));
         assert_eq!(written(&step), text);
-        let fact: <ChangeDevice as Kind>::Fact = read("null").expect("as it was recorded");
-        assert_eq!(written(&fact), "null");
+        read::<<ChangeDevice as Kind>::Fact>("null").expect("as it was recorded");
+        assert_eq!(written(&()), "null");
     }
 }

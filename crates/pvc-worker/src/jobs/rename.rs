@@ -182,7 +182,7 @@ mod tests {
         assert_eq!((vm.to_string().as_str(), from.as_str()), (uuid, "web1"));
         assert_eq!(volumes.iter().map(names).collect::<Vec<_>>(), [wanted()]);
 
-        let fact: <RenameVm as Kind>::Fact = read("null").expect("as it was recorded");
-        assert_eq!(written(&fact), "null");
+        read::<<RenameVm as Kind>::Fact>("null").expect("as it was recorded");
+        assert_eq!(written(&()), "null");
     }
 }
