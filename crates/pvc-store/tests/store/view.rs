@@ -81,6 +81,21 @@ async fn a_server_that_answers_late_in_a_busy_cluster_shows_what_there_was_in_ha
     eventually("the view shows the VM", Duration::from_secs(30), is_shown).await;
 }
 
+/// Sets two keys in one change, which is announced before anything is answered that shows a part of
+/// it.
+async fn set_maintenance_and_primary(tree: Arc<dyn pvc_ports::Tree>) {
+    let set = |path: &str, data: &'static str| Op::Set {
+        path: path.into(),
+        data: data.into(),
+        version: None,
+    };
+    let both = vec![set("/config/maintenance", "true"), set("/config/primary_node", "hv1")];
+    tree.multi(both).await.expect("nobody else writes");
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Found by a story: of two keys that were changed at once the one was read and the other was not,
 /// and who decided on the new version of the first promised the same memory twice.
 #[tokio::test]
@@ -92,19 +107,7 @@ async fn no_change_is_shown_by_half() {
         Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
     let mut changed = store.changed();
     let other = world.tree.connect();
-    tree.before_next_read(async move {
-        let set = |path: &str, data: &'static str| Op::Set {
-            path: path.into(),
-            data: data.into(),
-            version: None,
-        };
-        let both = vec![set("/config/maintenance", "true"), set("/config/primary_node", "hv1")];
-        other.multi(both).await.expect("nobody else writes");
-        // It is announced before anything is answered that shows a part of it.
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-    });
+    tree.before_next_read(set_maintenance_and_primary(other));
     write_raw(&world, "/config/maintenance", b"false").await;
     while !store.view().config.maintenance {
         changed.changed().await.expect("the store is open");
@@ -125,16 +128,7 @@ async fn who_decides_on_half_of_a_change_is_refused_and_decides_on_the_whole() {
     let other = world.tree.connect();
     tree.before_next_read(async move {
         tokio::time::sleep(Duration::from_secs(11)).await;
-        let set = |path: &str, data: &'static str| Op::Set {
-            path: path.into(),
-            data: data.into(),
-            version: None,
-        };
-        let both = vec![set("/config/maintenance", "true"), set("/config/primary_node", "hv1")];
-        other.multi(both).await.expect("nobody else writes");
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
+        set_maintenance_and_primary(other).await;
     });
     write_raw(&world, "/config/maintenance", b"false").await;
     while !store.view().config.maintenance {
