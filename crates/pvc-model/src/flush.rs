@@ -140,7 +140,7 @@ pub fn flush(
             _ if slots == 0 => left.waiting.push(uuid),
             // What the others are promised may be more than they take: looked at again when they
             // are there.
-            Fate::ShutDown(no) if others_move && no.is_only_crowded(cluster) => {
+            Fate::ShutDown(no) if others_move && no.is_crowded_somewhere(cluster) => {
                 left.waiting.push(uuid)
             }
             Fate::ShutDown(_) => {

@@ -211,7 +211,7 @@ impl NoPlace {
     }
 
     /// Whether a node would do but for what is promised to others.
-    pub fn is_only_crowded(&self, cluster: &Cluster) -> bool {
+    pub fn is_crowded_somewhere(&self, cluster: &Cluster) -> bool {
         self.crowded(cluster).next().is_some()
     }
 

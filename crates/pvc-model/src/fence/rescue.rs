@@ -257,7 +257,7 @@ fn stay(vm: &VmRecord, runner: &NodeRecord, promises: &mut Promises) -> Way {
 pub fn is_awaited(cluster: &Cluster, why: &NoPlace, may_wait: bool) -> bool {
     let suspected = Unfit::Daemon(DaemonState::Dead);
     let is_suspected = || why.reasons.values().any(|unfit| *unfit == suspected);
-    may_wait && (why.is_starting() || is_suspected() || why.is_only_crowded(cluster))
+    may_wait && (why.is_starting() || is_suspected() || why.is_crowded_somewhere(cluster))
 }
 
 /// Whether the guest may be on `node`, by what that node says or by what the record asks of it.
