@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use pvc_model::domain::{Disk, DiskSource, DomainSummary, NicKind};
+use pvc_model::shown;
 use pvc_model::storage::{VolumeId, VolumeName};
 use roxmltree::{Document, Node};
 
-use crate::check::is_mac;
+use crate::check::{is_mac, is_nic_model, split_target};
 use crate::read::{child, disk, domain_element, each, nic, parse, path, summary_of};
 use crate::text::{
     Element, Splice, append, apply, escape_text, insert_after, is_xml_text, remove,
@@ -25,7 +26,7 @@ pub struct Domain {
 /// A disk to add.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewDisk {
-    /// A volume or a file.
+    /// A volume, or a file by its absolute path.
     pub source: DiskSource,
     /// `sdb`; without one the next free name.
     pub target: Option<String>,
@@ -208,6 +209,9 @@ impl Domain {
     pub fn add_disk(&mut self, new: &NewDisk) -> Result<AddedDisk, EditError> {
         let source_name = match &new.source {
             DiskSource::Volume(id) => id.to_string(),
+            DiskSource::File(file) if !file.starts_with('/') => {
+                return Err(EditError::BadPath { path: shown(file) });
+            }
             DiskSource::File(file) => file.clone(),
             DiskSource::Empty | DiskSource::Other(_) => return Err(EditError::UnknownKind),
         };
@@ -390,9 +394,13 @@ fn target_for(
 ) -> Result<String, EditError> {
     let taken = |target: &str| disks.iter().any(|(_, disk)| disk.target == target);
     if let Some(target) = asked {
-        let shaped = target.len() >= 3 && target.bytes().all(|byte| byte.is_ascii_lowercase());
-        if !shaped {
-            return Err(EditError::BadTarget { target: target.to_owned() });
+        // No digits, as `sda1` would be in the place of `sda`; no third letter, as the SCSI
+        // controllers up to a disk's number are made as well.
+        let is_fit = |(prefix, letters): (&str, &str)| {
+            prefix != "fd" && letters.len() <= 2 && target.len() == prefix.len() + letters.len()
+        };
+        if !split_target(target).is_some_and(is_fit) {
+            return Err(EditError::BadTarget { target: shown(target) });
         }
         if taken(target) {
             return Err(EditError::TargetTaken { target: target.to_owned() });
@@ -411,8 +419,22 @@ fn target_for(
         .ok_or_else(|| EditError::NoTargetLeft { prefix: prefix.to_owned() })
 }
 
+/// The attributes of a disk's `<driver>` that libvirt takes for the bus `virtio` alone.
+const VIRTIO_OPTIONS: [&str; 9] = [
+    "iothread",
+    "queues",
+    "queue_size",
+    "event_idx",
+    "ioeventfd",
+    "iommu",
+    "ats",
+    "packed",
+    "page_per_vq",
+];
+
 /// A copy of the disk's element for another source: what belongs to that one disk only (addresses,
-/// boot order, serial numbers, that other guests may use it) is left out.
+/// boot order, serial numbers, that other guests may use it) is left out, and what belongs to its
+/// bus, if `bus` is another.
 fn disk_like(
     text: &str,
     node: Node<'_, '_>,
@@ -421,8 +443,17 @@ fn disk_like(
     bus: &str,
 ) -> String {
     let mut splices = Vec::new();
+    let is_other_bus = disk(node).bus != bus;
+    if is_other_bus {
+        splices.extend(remove_attribute(text, node, "model"));
+    }
     for child in node.children().filter(Node::is_element) {
         match child.tag_name().name() {
+            "driver" if is_other_bus => {
+                let options = VIRTIO_OPTIONS.iter();
+                splices.extend(options.filter_map(|name| remove_attribute(text, child, name)));
+                splices.extend(each(Some(child), "iothreads").map(|node| remove(text, node)));
+            }
             "source" => match source {
                 DiskSource::Volume(id) => {
                     splices.push(set_attribute(text, child, "name", &id.to_string()))
@@ -470,7 +501,9 @@ fn new_disk(source: &DiskSource, target: &str, bus: &str) -> Element {
 }
 
 fn new_nic(new: &NewNic) -> Result<Element, EditError> {
-    allowed("value", &new.model)?;
+    if !is_nic_model(&new.model) {
+        return Err(EditError::BadModel { model: shown(&new.model) });
+    }
     let mac = Element::new("mac").with("address", &new.mac);
     let model = Element::new("model").with("type", &new.model);
     let interface = |kind| Element::new("interface").with("type", kind);

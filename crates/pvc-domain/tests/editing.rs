@@ -473,3 +473,60 @@ fn a_disk_modelled_on_one_that_guests_share_is_not_shared() {
     let removed = domain.edit(&HardwareEdit::RemoveDisk("vms/a".to_owned())).unwrap();
     assert_eq!(removed, [shared]);
 }
+
+fn new_disk(source: DiskSource, target: Option<&str>) -> NewDisk {
+    NewDisk { source, target: target.map(str::to_owned), bus: None }
+}
+
+#[test]
+fn a_device_with_which_no_guest_starts_is_not_added() {
+    let file = || DiskSource::File("/srv/a.iso".to_owned());
+    for target in ["sdb", "vdzz", "xvda", "hdd"] {
+        let added = web1().add_disk(&new_disk(file(), Some(target))).unwrap();
+        assert_eq!(added.target, target);
+    }
+    let long = "sd".to_owned() + &"a".repeat(100_000);
+    for target in ["abc", "sd", "fda", "sda1", "sdaaa", "sdA", "", &long] {
+        let refusal = web1().add_disk(&new_disk(file(), Some(target))).unwrap_err();
+        assert!(matches!(refusal, EditError::BadTarget { .. }), "{refusal}");
+        assert!(refusal.to_string().len() < 200, "{refusal}");
+    }
+    for path in ["", "a.iso", "./a.iso"] {
+        let source = DiskSource::File(path.to_owned());
+        let refusal = web1().add_disk(&new_disk(source, None)).unwrap_err();
+        assert_eq!(refusal, EditError::BadPath { path: path.to_owned() });
+    }
+    for (model, is_one) in [("e1000-82540em", true), ("", false), ("virtio net", false)] {
+        let nic = NewNic {
+            kind: NicKind::Bridge("vmbr200".to_owned()),
+            mac: "52:54:00:00:00:09".to_owned(),
+            model: model.to_owned(),
+            pci: None,
+        };
+        let added = web1().add_nic(&nic);
+        let refusal = EditError::BadModel { model: model.to_owned() };
+        assert_eq!(added.err(), (!is_one).then_some(refusal));
+    }
+}
+
+#[test]
+fn a_disk_on_another_bus_than_its_model_has_none_of_that_buss_options() {
+    let model = "<disk type='file' device='disk' model='virtio-transitional'>\
+                 <driver name='qemu' type='raw' cache='none' iothread='1' queues='4' \
+                 ioeventfd='on'><iothreads><iothread id='1'/></iothreads></driver>\
+                 <source file='/a'/><target dev='vda' bus='virtio'/></disk>";
+    let add = |bus: Option<&str>| {
+        let text = format!("<domain><devices>{model}</devices></domain>");
+        let source = DiskSource::File("/b".to_owned());
+        let new = NewDisk { bus: bus.map(str::to_owned), ..new_disk(source, None) };
+        Domain::parse(&text).unwrap().add_disk(&new).unwrap().xml
+    };
+    let alike = model.replace("/a", "/b").replace("vda", "vdb");
+    assert_eq!(add(None), alike);
+    assert_eq!(add(Some("virtio")), alike);
+    assert_eq!(
+        add(Some("scsi")),
+        "<disk type='file' device='disk'><driver name='qemu' type='raw' cache='none'></driver>\
+         <source file='/b'/><target dev='sda' bus='scsi'/></disk>"
+    );
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pvc_domain::{Domain, Problem};
 use pvc_model::cluster::Cluster;
-use pvc_model::domain::{DomainSummary, Nic, NicKind};
+use pvc_model::domain::{Disk, DiskSource, DomainSummary, Nic, NicKind};
 use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
@@ -128,6 +128,8 @@ pub enum DefineRefusal {
     VolumeGoes { volume: VolumeId, vm: String },
     #[error(transparent)]
     Nic(#[from] NicRefusal),
+    #[error("disk source `{path}` is not the absolute path of a file")]
+    RelativeFile { path: String },
     #[error("the name of VM `{name}` cannot be changed while it is in state `{state}`")]
     NameInUse { name: String, state: VmState },
     /// A restart was asked for, and the state forbids it: the VM would be ended, and not start
@@ -187,7 +189,9 @@ impl Refusal for DefineRefusal {
                 Some("stop the VM first; `pvc vm rename` renames its volumes, too".to_owned())
             }
             DefineRefusal::Nic(error) => Some(error.hint()),
-            DefineRefusal::NameLikeUuid { .. } | DefineRefusal::BadTag(_) => None,
+            DefineRefusal::NameLikeUuid { .. }
+            | DefineRefusal::BadTag(_)
+            | DefineRefusal::RelativeFile { .. } => None,
         }
     }
 }
@@ -200,6 +204,7 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
     let xml = stored_text(&ask.xml).map_err(ChangeError::Refused)?;
     let (summary, own_warnings) = (checked.summary, checked.warnings);
     check_nics(&[], &summary.nics, ask.force).map_err(|why| ChangeError::Refused(why.into()))?;
+    check_files(&[], &summary.disks).map_err(ChangeError::Refused)?;
     store
         .change(|cluster| {
             check_identity(cluster, ask, &summary)?;
@@ -287,6 +292,7 @@ impl Hardware {
             });
         }
         check_nics(record.domain.as_ref().map_or(&[], |known| &known.nics), &summary.nics, force)?;
+        check_files(record.domain.as_ref().map_or(&[], |known| &known.disks), &summary.disks)?;
         let mut changes = Changes::new();
         if record.name != summary.name {
             check_new_name(cluster, &summary.name, record.uuid)?;
@@ -373,6 +379,23 @@ pub(crate) fn check_nics(before: &[Nic], after: &[Nic], force: bool) -> Result<(
     match new().find_map(Nic::core_bridge).filter(|_| !force) {
         None => Ok(()),
         Some(bridge) => Err(NicRefusal::AmongNodes { bridge: bridge.to_owned() }),
+    }
+}
+
+/// Refuses disks whose files are named by a relative path: it depends on the directory in which
+/// libvirt and QEMU run. What a VM had `before` it keeps.
+fn check_files(before: &[Disk], after: &[Disk]) -> Result<(), DefineRefusal> {
+    let had: BTreeSet<&str> = before.iter().filter_map(relative_file).collect();
+    match after.iter().filter_map(relative_file).find(|path| !had.contains(path)) {
+        None => Ok(()),
+        Some(path) => Err(DefineRefusal::RelativeFile { path: shown(path) }),
+    }
+}
+
+fn relative_file(disk: &Disk) -> Option<&str> {
+    match &disk.source {
+        DiskSource::File(path) if !path.starts_with('/') => Some(path),
+        _ => None,
     }
 }
 

@@ -63,6 +63,32 @@ async fn a_function_of_a_card_is_given_to_no_vm_and_taken_from_none() {
 }
 
 #[tokio::test]
+async fn a_file_is_named_by_its_absolute_path_unless_it_was_so_before() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let with = |files: &[&str]| {
+        let disk = |(number, file): (usize, &&str)| {
+            format!(
+                "<disk type='file'><source file='{file}'/><target dev='vd{}'/></disk>",
+                ["a", "b"][number]
+            )
+        };
+        let disks: String = files.iter().enumerate().map(disk).collect();
+        xml("web1", UUID).replace("<console", &format!("{disks}<console"))
+    };
+    let relative = DefineRefusal::RelativeFile { path: "a.img".to_owned() };
+    let defined = vm::define(&world.store, &Define::new(with(&["/srv/b.img", "a.img"]))).await;
+    assert_eq!(refused(defined), relative);
+    assert_eq!(relative.kind(), Kind::Invalid);
+    world.define("web1", UUID).await;
+    assert_eq!(refused(modify(&world, "web1", &with(&["a.img"]), false).await), relative);
+    // As one of PVC 1.0.3 has defined it.
+    world.write(|changes| _ = changes.vm(UUID, VmChange::Xml(with(&["a.img"])))).await;
+    modify(&world, "web1", &with(&["a.img"]).replace(">512<", ">1024<"), false).await.unwrap();
+    refused(modify(&world, "web1", &with(&["a.img", "b.img"]), false).await);
+    modify(&world, "web1", &with(&["/srv/a.img"]), false).await.unwrap();
+}
+
+#[tokio::test]
 async fn metadata_is_changed_where_it_is_given_and_checked() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
     world.define("web1", UUID).await;
