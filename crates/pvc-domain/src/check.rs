@@ -7,6 +7,7 @@ use pvc_model::storage::VolumeId;
 use pvc_model::{check_name, shown};
 use roxmltree::Node;
 
+use crate::cost::check_room;
 use crate::read::{
     child, child_text, disk, domain_element, each, elements, memory_mib, nic, open_address, parse,
     path, required_text, summary_of, topology_product, uuid, vcpus,
@@ -31,6 +32,7 @@ pub struct Checked {
 /// Everything that is wrong, in the order of the rules; at least one problem. What makes the rest
 /// unreadable (not XML, not a domain) is the only one.
 pub fn validate(xml: &str) -> Result<Checked, Vec<Problem>> {
+    check_room(xml).map_err(|error| vec![problem_of(error)])?;
     let document = parse(xml).map_err(|error| vec![problem_of(error)])?;
     let domain = domain_element(&document).map_err(|error| vec![problem_of(error)])?;
     let mut findings = Findings::of(xml);

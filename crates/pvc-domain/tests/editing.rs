@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use pvc_domain::{
     Domain, EditError, ForHost, HardwareEdit, NewDisk, NewNic, Volumes, WhichNics, device_for_host,
-    renamed_volume, summary, validate,
+    one_line_single_quotes, renamed_volume, summary, validate,
 };
 use pvc_model::domain::{DiskSource, NicKind};
 use pvc_model::storage::{RbdAccess, VolumeId};
@@ -529,4 +529,38 @@ fn a_disk_on_another_bus_than_its_model_has_none_of_that_buss_options() {
         "<disk type='file' device='disk'><driver name='qemu' type='raw' cache='none'></driver>\
          <source file='/b'/><target dev='sda' bus='scsi'/></disk>"
     );
+}
+
+#[test]
+fn what_may_be_defined_leaves_room_for_what_its_host_adds() {
+    let access = RbdAccess {
+        monitors: vec!["hv1.storage".to_owned()],
+        port: 6789,
+        user: "libvirt".to_owned(),
+        secret: None,
+    };
+    let host = ForHost {
+        domain_type: "qemu",
+        emulator: "/usr/bin/qemu-system-x86_64",
+        is_here: &|_| true,
+        volumes: &Volumes { files: BTreeMap::new(), rbd: Some(access) },
+        console_log: Some(Path::new("/var/log/pvc/console/2c2b8f4e.log")),
+    };
+    let xml = one_line_single_quotes(WEB1)
+        .unwrap()
+        .replace("<log file='/var/log/libvirt/web1.log' append='on'/>", "");
+    let padded = |pad: &str| xml.replace("<os>", &format!("<metadata>{pad}</metadata><os>"));
+    let is_tag = |(at, _): &(usize, &str)| xml[at + 1..].starts_with(char::is_alphabetic);
+    let elements = xml.match_indices('<').filter(is_tag).count() + 1;
+    for (pad, room) in [("x", 983_040 - padded("").len()), ("<x/>", 18_750 - elements)] {
+        let fullest = padded(&pad.repeat(room));
+        assert!(validate(&fullest).is_ok(), "{pad}");
+        let given = Domain::parse(&fullest).unwrap().for_host(&host).unwrap();
+        assert!(given.contains("/usr/bin/qemu") && given.contains("<log "), "{pad}");
+        let problems = validate(&padded(&pad.repeat(room + 1))).unwrap_err();
+        assert!(
+            problems.len() == 1 && problems[0].what.starts_with("the XML has "),
+            "{problems:?}"
+        );
+    }
 }
