@@ -118,12 +118,16 @@ impl Domain {
     }
 
     /// Sets the memory, and what the guest has at its start if the XML says that, too.
+    ///
+    /// # Errors
+    /// If the XML divides the memory into NUMA nodes, or says to how much it may grow.
     pub fn set_memory_mib(&mut self, mib: u64) -> Result<(), EditError> {
         if mib == 0 {
             return Err(EditError::Zero { what: "memory in MiB" });
         }
         let document = self.document();
         let domain = document.root_element();
+        check_alone("the memory", domain, &[&["cpu", "numa"], &["maxMemory"]])?;
         let mut splices = Vec::new();
         for name in ["memory", "currentMemory"] {
             match child(domain, name) {
@@ -145,7 +149,8 @@ impl Domain {
     /// one socket has them all as cores. A topology is written if one is given or the XML has one.
     ///
     /// # Errors
-    /// If the topology does not make `vcpus` vCPUs.
+    /// If the topology does not make `vcpus` vCPUs, or the XML divides them into NUMA nodes or has
+    /// a list of them.
     pub fn set_vcpus(
         &mut self,
         vcpus: u32,
@@ -160,6 +165,9 @@ impl Domain {
         if product != u64::from(vcpus) {
             return Err(EditError::TopologyMismatch { sockets, cores, threads, product, vcpus });
         }
+        let document = self.document();
+        let domain = document.root_element();
+        check_alone("the number of vCPUs", domain, &[&["cpu", "numa"], &["vcpus"]])?;
         self.set_child("vcpu", &vcpus.to_string(), &["currentMemory", "memory"])?;
         let document = self.document();
         let domain = document.root_element();
@@ -342,6 +350,19 @@ fn allowed(what: &str, value: &str) -> Result<(), EditError> {
         _ => "value",
     };
     Err(EditError::NotAllowed { what, value: value.replace(|c: char| c.is_control(), "\u{fffd}") })
+}
+
+/// Refuses to set `what` if one of these elements is there, each by its path: what it says has to
+/// agree.
+fn check_alone(
+    what: &'static str,
+    domain: Node<'_, '_>,
+    others: &[&[&'static str]],
+) -> Result<(), EditError> {
+    match others.iter().find(|names| path(domain, names).is_some()) {
+        Some(&&[.., element]) => Err(EditError::NotAlone { what, element }),
+        _ => Ok(()),
+    }
 }
 
 fn volume_renames(

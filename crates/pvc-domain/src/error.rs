@@ -106,6 +106,8 @@ pub enum EditError {
          not {vcpus}"
     )]
     TopologyMismatch { sockets: u32, cores: u32, threads: u32, product: u64, vcpus: u32 },
+    #[error("{what} cannot be set alone, as the VM has `<{element}>`; edit the XML instead")]
+    NotAlone { what: &'static str, element: &'static str },
     #[error("{what} must be at least 1")]
     Zero { what: &'static str },
     #[error("this kind of disk or interface cannot be added here; edit the XML instead")]

@@ -564,3 +564,30 @@ fn what_may_be_defined_leaves_room_for_what_its_host_adds() {
         );
     }
 }
+
+#[test]
+fn memory_and_vcpus_that_other_elements_speak_of_are_not_set_alone() {
+    let numa = "<cpu><numa><cell id='0' cpus='0-1' memory='1024' unit='MiB'/></numa></cpu>";
+    let vcpus = "<vcpus><vcpu id='0' enabled='yes' hotpluggable='no'/></vcpus>";
+    let most = "<maxMemory slots='4' unit='MiB'>4096</maxMemory>";
+    let (memory, count) =
+        (HardwareEdit::Memory(2048), HardwareEdit::Vcpus { vcpus: 4, topology: None });
+    for (inner, edit, element) in [
+        (numa, &memory, Some("numa")),
+        (numa, &count, Some("numa")),
+        (vcpus, &memory, None),
+        (vcpus, &count, Some("vcpus")),
+        (most, &memory, Some("maxMemory")),
+        (most, &count, None),
+    ] {
+        let text = format!("<domain><memory>1</memory><vcpu>1</vcpu>{inner}</domain>");
+        let mut domain = Domain::parse(&text).unwrap();
+        let refusal = domain.edit(edit).err();
+        let found = match &refusal {
+            Some(EditError::NotAlone { element, .. }) => Some(*element),
+            _ => None,
+        };
+        assert_eq!(found, element, "{inner} {edit:?}: {refusal:?}");
+        assert_eq!(domain.as_str() == text, element.is_some(), "{inner} {edit:?}");
+    }
+}
