@@ -454,8 +454,8 @@ const VIRTIO_OPTIONS: [&str; 9] = [
 ];
 
 /// A copy of the disk's element for another source: what belongs to that one disk only (addresses,
-/// boot order, serial numbers, that other guests may use it) is left out, and what belongs to its
-/// bus, if `bus` is another.
+/// boot order, serial numbers, a snapshot or part of its source, that its writes are thrown away or
+/// that other guests may use it) is left out, and what belongs to its bus, if `bus` is another.
 fn disk_like(
     text: &str,
     node: Node<'_, '_>,
@@ -475,19 +475,26 @@ fn disk_like(
                 splices.extend(options.filter_map(|name| remove_attribute(text, child, name)));
                 splices.extend(each(Some(child), "iothreads").map(|node| remove(text, node)));
             }
-            "source" => match source {
-                DiskSource::Volume(id) => {
-                    splices.push(set_attribute(text, child, "name", &id.to_string()))
+            "source" => {
+                match source {
+                    DiskSource::Volume(id) => {
+                        splices.push(set_attribute(text, child, "name", &id.to_string()))
+                    }
+                    DiskSource::File(file) => {
+                        splices.push(set_attribute(text, child, "file", file))
+                    }
+                    DiskSource::Empty | DiskSource::Other(_) => {}
                 }
-                DiskSource::File(file) => splices.push(set_attribute(text, child, "file", file)),
-                DiskSource::Empty | DiskSource::Other(_) => {}
-            },
+                let of_one = ["snapshot", "slices", "reservations"].iter();
+                let of_one = of_one.flat_map(|name| each(Some(child), name));
+                splices.extend(of_one.map(|node| remove(text, node)));
+            }
             "target" => {
                 let new = Element::new("target").with("dev", target).with("bus", bus);
                 splices.push(Splice::new(child.range(), new.render(None)));
             }
             "address" | "alias" | "boot" | "serial" | "wwn" | "product" | "vendor" | "readonly"
-            | "shareable" | "backingStore" => {
+            | "shareable" | "backingStore" | "transient" | "mirror" => {
                 splices.push(remove(text, child));
             }
             _ => {}

@@ -591,3 +591,29 @@ fn memory_and_vcpus_that_other_elements_speak_of_are_not_set_alone() {
         assert_eq!(domain.as_str() == text, element.is_some(), "{inner} {edit:?}");
     }
 }
+
+#[test]
+fn a_disk_has_nothing_of_its_models_own_source_and_keeps_its_writes() {
+    let model = "<disk type='network' device='disk'>
+  <source protocol='rbd' name='vms/a'>
+    <host name='hv1'/>
+    <snapshot name='before'/>
+    <slices><slice type='storage' offset='0' size='1048576'/></slices>
+    <reservations managed='yes'/>
+  </source>
+  <target dev='sda' bus='scsi'/>
+  <transient/>
+  <mirror type='file' job='copy'><source file='/c'/></mirror>
+</disk>";
+    let text = format!("<domain><devices>{model}</devices></domain>");
+    let new = new_disk(DiskSource::Volume(id("vms/b")), None);
+    assert_eq!(
+        Domain::parse(&text).unwrap().add_disk(&new).unwrap().xml,
+        "<disk type='network' device='disk'>
+  <source protocol='rbd' name='vms/b'>
+    <host name='hv1'/>
+  </source>
+  <target dev='sdb' bus='scsi'/>
+</disk>"
+    );
+}
