@@ -1,6 +1,6 @@
 //! Recording a VM, and changing what is recorded of its hardware.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pvc_domain::{Domain, Problem};
@@ -368,15 +368,25 @@ impl NicRefusal {
 }
 
 /// Refuses interfaces that take a function of a card, and those in a network between the nodes
-/// unless that is forced. What a VM had `before` it keeps: that of an older cluster may have
-/// either.
+/// unless that is forced. What a VM had `before` it keeps, as many of a kind as it had: that of an
+/// older cluster may have either.
 pub(crate) fn check_nics(before: &[Nic], after: &[Nic], force: bool) -> Result<(), NicRefusal> {
-    let had: BTreeSet<&NicKind> = before.iter().map(|nic| &nic.kind).collect();
-    let new = || after.iter().filter(|nic| !had.contains(&nic.kind));
-    if let Some(function) = new().find_map(Nic::function) {
+    let mut had: BTreeMap<&NicKind, usize> = BTreeMap::new();
+    for nic in before {
+        *had.entry(&nic.kind).or_default() += 1;
+    }
+    let is_new = |nic: &&Nic| match had.get_mut(&nic.kind) {
+        Some(left) if *left > 0 => {
+            *left -= 1;
+            false
+        }
+        _ => true,
+    };
+    let new: Vec<&Nic> = after.iter().filter(is_new).collect();
+    if let Some(function) = new.iter().find_map(|nic| nic.function()) {
         return Err(NicRefusal::FunctionTaken { function: function.to_owned() });
     }
-    match new().find_map(Nic::core_bridge).filter(|_| !force) {
+    match new.iter().find_map(|nic| nic.core_bridge()).filter(|_| !force) {
         None => Ok(()),
         Some(bridge) => Err(NicRefusal::AmongNodes { bridge: bridge.to_owned() }),
     }
@@ -530,10 +540,16 @@ mod tests {
         assert_eq!(check_nics(&before, &after, false), Ok(()));
         let after = nics(usual().chain([function()]));
         let refused = NicRefusal::FunctionTaken { function: "ens1f0v1".to_owned() };
-        assert_eq!(check_nics(&before, &after, true), Err(refused));
+        assert_eq!(check_nics(&before, &after, true), Err(refused.clone()));
         assert_eq!(check_nics(&after, &after, false), Ok(()));
+        let twice = nics([function(), function()]);
+        assert_eq!(check_nics(&twice[..1], &twice, true), Err(refused));
+        assert_eq!(check_nics(&twice, &twice[..1], false), Ok(()));
         let refused = NicRefusal::AmongNodes { bridge: "brstorage".to_owned() };
-        assert_eq!(check_nics(&[], &before, false), Err(refused));
+        assert_eq!(check_nics(&[], &before, false), Err(refused.clone()));
         assert_eq!(check_nics(&[], &before, true), Ok(()));
+        let twice = nics([core(), core()]);
+        assert_eq!(check_nics(&before, &twice, false), Err(refused));
+        assert_eq!(check_nics(&before, &twice, true), Ok(()));
     }
 }

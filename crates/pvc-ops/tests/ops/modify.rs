@@ -58,7 +58,9 @@ async fn a_function_of_a_card_is_given_to_no_vm_and_taken_from_none() {
     world.write(|changes| _ = changes.vm(UUID, VmChange::Xml(with(&["ens1f0v3"])))).await;
     modify(&world, "web1", &with(&["ens1f0v3"]).replace(">512<", ">1024<"), false).await.unwrap();
     assert_eq!(world.vm().memory_mib(), 1024);
-    refused(modify(&world, "web1", &with(&["ens1f0v3", "ens1f0v4"]), false).await);
+    for more in ["ens1f0v3", "ens1f0v4"] {
+        refused(modify(&world, "web1", &with(&["ens1f0v3", more]), false).await);
+    }
     modify(&world, "web1", &with(&[]), false).await.unwrap();
 }
 
@@ -175,7 +177,9 @@ async fn no_vm_is_plugged_in_among_the_nodes_unless_that_is_forced_or_was_so_bef
     vm::modify(&world.store, "web1", &forced).await.unwrap();
     // It stays editable, and gets no other of them by that.
     modify(&world, "web1", &on(&["brstorage"]).replace(">512<", ">1024<"), false).await.unwrap();
-    refused(modify(&world, "web1", &on(&["brstorage", "brcluster"]), false).await);
+    for more in ["brcluster", "brstorage"] {
+        refused(modify(&world, "web1", &on(&["brstorage", more]), false).await);
+    }
 
     let interface = "<interface type='bridge'><source bridge='brcluster'/></interface>";
     let mut ask = device::DeviceAsk {
@@ -193,6 +197,11 @@ async fn no_vm_is_plugged_in_among_the_nodes_unless_that_is_forced_or_was_so_bef
         matches!(refusal, device::DeviceRefusal::Nic(NicRefusal::AmongNodes { .. })),
         "{refusal}"
     );
+    // The one that is recorded, and no other in its network.
+    ask.xml = interface.replace("brcluster", "brstorage");
+    submit(&ask).await.unwrap();
+    ask.xml = ask.xml.replace("<source", "<mac address='52:54:00:00:00:07'/><source");
+    refused(submit(&ask).await);
     ask.force = true;
     submit(&ask).await.unwrap();
     ask = device::DeviceAsk { force: false, change: DeviceChange::Detach, ..ask };
