@@ -8,6 +8,7 @@ use pvc_model::storage::{VolumeId, VolumeName};
 use roxmltree::{Document, Node};
 
 use crate::check::{is_mac, is_nic_model, split_target};
+use crate::hardware::WhichNics;
 use crate::read::{child, disk, domain_element, each, nic, parse, path, summary_of};
 use crate::text::{
     Element, Splice, append, apply, escape_text, insert_after, is_xml_text, remove,
@@ -299,27 +300,30 @@ impl Domain {
         Ok(xml)
     }
 
-    /// Takes out every network interface in the network `vni` (as
-    /// [`Nic::vni`](pvc_model::domain::Nic::vni) says it), or with `mac` the one that has it; with
-    /// both, the one that fits both. Returns their elements.
-    pub fn remove_nics(
-        &mut self,
-        vni: Option<&str>,
-        mac: Option<&str>,
-    ) -> Result<Vec<String>, EditError> {
+    /// Takes out these network interfaces. Returns their elements.
+    pub fn remove_nics(&mut self, which: &WhichNics) -> Result<Vec<String>, EditError> {
+        let (network, mac) = (which.network.as_deref(), which.mac.as_deref());
         let document = self.document();
         let devices = child(document.root_element(), "devices");
         let fits = |node: &Node<'_, '_>| {
             let nic = nic(*node);
-            vni.is_none_or(|vni| nic.vni() == vni)
-                && mac.is_none_or(|mac| nic.mac.eq_ignore_ascii_case(mac))
+            let is_there = match (which.sriov, nic.function()) {
+                (true, None) => false,
+                (true, Some(function)) => network.is_none_or(|network| network == function),
+                (false, _) => network.is_none_or(|network| network == nic.vni()),
+            };
+            is_there && mac.is_none_or(|mac| nic.mac.eq_ignore_ascii_case(mac))
         };
         let nodes: Vec<_> = each(devices, "interface").filter(fits).collect();
-        if nodes.is_empty() || (vni.is_none() && mac.is_none()) {
-            let of_vni = vni.map(|vni| format!("in network `{vni}`"));
+        if nodes.is_empty() || (network.is_none() && mac.is_none()) {
+            let place = match network {
+                Some(vf) if which.sriov => Some(format!("on VF `{vf}`")),
+                Some(network) => Some(format!("in network `{network}`")),
+                None => which.sriov.then(|| "on a VF".to_owned()),
+            };
             let of_mac = mac.map(|mac| format!("with MAC address `{mac}`"));
-            let what = of_vni.into_iter().chain(of_mac).collect::<Vec<_>>().join(" ");
-            return Err(EditError::NoNic { what });
+            let what: Vec<_> = place.into_iter().chain(of_mac).collect();
+            return Err(EditError::NoNic { what: what.join(" ") });
         }
         let elements = nodes.iter().map(|node| self.text[node.range()].to_owned()).collect();
         let splices = nodes.iter().map(|node| remove(&self.text, *node)).collect();

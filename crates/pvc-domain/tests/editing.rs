@@ -23,6 +23,10 @@ fn id(text: &str) -> VolumeId {
     VolumeId::parse(text).unwrap()
 }
 
+fn in_network(vni: &str) -> WhichNics {
+    WhichNics { network: Some(vni.to_owned()), ..WhichNics::default() }
+}
+
 /// The lines that only one of the two texts has: `-` for the old, `+` for the new.
 fn difference(old: &str, new: &str) -> Vec<String> {
     let count = |text: &str, line: &str| text.lines().filter(|other| *other == line).count();
@@ -174,10 +178,10 @@ fn adding_and_removing_leaves_what_was() {
     assert!(domain.as_str().contains(
         "</interface>\n    <interface type='bridge'>\n      <mac address='52:54:00:00:00:09'/>\n"
     ));
-    assert_eq!(domain.remove_nics(Some("200"), None).unwrap().len(), 1);
+    assert_eq!(domain.remove_nics(&in_network("200")).unwrap().len(), 1);
     assert_eq!(domain, web1());
-    assert!(domain.remove_nics(Some("200"), None).is_err());
-    assert!(domain.remove_nics(None, None).is_err());
+    assert!(domain.remove_nics(&in_network("200")).is_err());
+    assert!(domain.remove_nics(&WhichNics::default()).is_err());
 }
 
 #[test]
@@ -347,7 +351,7 @@ fn make(domain: &mut Domain, edit: &Edit) -> Result<(), EditError> {
             domain.add_nic(&NewNic { kind, mac, model: "virtio".into(), pci: None }).map(drop)
         }
         Edit::RemoveDisk(target) => domain.remove_disk(target).map(drop),
-        Edit::RemoveNic(vni) => domain.remove_nics(Some(vni), None).map(drop),
+        Edit::RemoveNic(vni) => domain.remove_nics(&in_network(vni)).map(drop),
     }
 }
 
@@ -447,13 +451,22 @@ fn a_function_of_a_card_is_removed_whichever_way_the_guest_has_it() {
         Domain::parse(&all).unwrap().edit(&HardwareEdit::RemoveNics(which))
     };
     assert_eq!(remove(Some("ens1f0v1"), true, None), Ok(vec![direct.clone()]));
-    assert_eq!(remove(Some("ens1f0v2"), true, None), Ok(vec![hostdev]));
+    assert_eq!(remove(Some("ens1f0v2"), true, None), Ok(vec![hostdev.clone()]));
     assert_eq!(remove(Some("1001"), false, None), Ok(vec![bridge]));
-    assert_eq!(remove(None, true, Some("01")), Ok(vec![direct]));
+    assert_eq!(remove(Some("hostdev:ens1f0v2"), false, None), Ok(vec![hostdev.clone()]));
+    assert_eq!(remove(None, true, Some("01")), Ok(vec![direct.clone()]));
+    assert_eq!(remove(None, true, Some("02")), Ok(vec![hostdev]));
+    assert_eq!(remove(None, false, Some("01")), Ok(vec![direct]));
+    let refusal = remove(None, true, Some("03")).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "the VM has no network interface on a VF with MAC address `52:54:00:00:00:03`"
+    );
     for (network, sriov, mac) in [
         (Some("ens1f0v1"), false, None),
         (Some("1001"), true, None),
         (Some("ens1f0v1"), true, Some("02")),
+        (None, true, None),
         (None, false, None),
     ] {
         let refusal = remove(network, sriov, mac).unwrap_err();
