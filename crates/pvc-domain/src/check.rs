@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use pvc_model::check_name;
-use pvc_model::domain::{DiskSource, DomainSummary};
+use pvc_model::domain::{Disk, DiskSource, DomainSummary};
 use pvc_model::storage::VolumeId;
+use pvc_model::{check_name, shown};
 use roxmltree::Node;
 
+use crate::cost::check_room;
 use crate::read::{
     child, child_text, disk, domain_element, each, elements, memory_mib, nic, open_address, parse,
     path, required_text, summary_of, topology_product, uuid, vcpus,
@@ -31,6 +32,7 @@ pub struct Checked {
 /// Everything that is wrong, in the order of the rules; at least one problem. What makes the rest
 /// unreadable (not XML, not a domain) is the only one.
 pub fn validate(xml: &str) -> Result<Checked, Vec<Problem>> {
+    check_room(xml).map_err(|error| vec![problem_of(error)])?;
     let document = parse(xml).map_err(|error| vec![problem_of(error)])?;
     let domain = domain_element(&document).map_err(|error| vec![problem_of(error)])?;
     let mut findings = Findings::of(xml);
@@ -263,6 +265,12 @@ fn disks(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
         let found = disk(node);
         if found.target.is_empty() {
             findings.wrong(node, "the disk has no `<target dev='…'/>`", None);
+        } else if !is_target_known(node, &found) {
+            findings.wrong(
+                node,
+                format!("libvirt knows no disk target `{}`", shown(&found.target)),
+                "`sd`, `vd`, `hd` or `xvd` and letters, such as `sda`; of a floppy drive `fda`",
+            );
         } else if let Some(first) = targets.insert(found.target.clone(), node) {
             let line = findings.line(first);
             findings.wrong(
@@ -322,6 +330,17 @@ fn nics(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
         if node.attribute("type").is_none() {
             findings.wrong(node, "the network interface has no `type`", None);
         }
+        // A function that is handed over has no model: whatever is written there, the guest starts.
+        let model = child(node, "model")
+            .filter(|_| node.attribute("type") != Some("hostdev"))
+            .and_then(|model| model.attribute("type"));
+        if let Some(model) = model.filter(|model| !is_nic_model(model)) {
+            findings.wrong(
+                node,
+                format!("`{}` is not a model of a network interface", shown(model)),
+                "letters, digits, `-` and `_`, such as `virtio`",
+            );
+        }
         let mac = nic(node).mac.to_ascii_lowercase();
         if mac.is_empty() {
             findings.warn(
@@ -361,6 +380,37 @@ fn displays(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
             );
         }
     }
+}
+
+/// Whether libvirt takes the disk's target: a prefix that fits the drive, and letters that are a
+/// number, unless the disk has an address and needs none.
+fn is_target_known(node: Node<'_, '_>, disk: &Disk) -> bool {
+    let prefixes: &[&str] = match disk.device.as_str() {
+        "disk" | "lun" => &["hd", "sd", "vd", "xvd", "ubd"],
+        "floppy" => &["fd"],
+        _ => &[""],
+    };
+    prefixes.iter().any(|prefix| disk.target.starts_with(*prefix))
+        && (child(node, "address").is_some() || split_target(&disk.target).is_some())
+}
+
+/// A disk's target as libvirt reads it: the prefix and the letters, which are a number to the base
+/// 26 that a C `int` can hold. Digits behind them (`sda1`) mean nothing.
+pub(crate) fn split_target(target: &str) -> Option<(&str, &str)> {
+    let prefixes = ["fd", "hd", "vd", "sd", "xvd", "ubd"];
+    let prefix = prefixes.into_iter().find(|prefix| target.starts_with(*prefix))?;
+    let letters = target[prefix.len()..].trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = letters.bytes().try_fold(0_i32, |number, letter| {
+        let digit = letter.is_ascii_lowercase().then(|| i32::from(letter - b'a') + 1)?;
+        number.checked_mul(26)?.checked_add(digit)
+    })?;
+    (number > 0).then_some((prefix, letters))
+}
+
+/// Whether `text` can be a model of a network interface: libvirt takes no other characters.
+pub(crate) fn is_nic_model(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
 /// Whether `text` is a MAC address that one interface can have (not a multicast one).

@@ -29,6 +29,8 @@ pub(crate) const MAX_NAMESPACES: usize = 32;
 /// Counts so far.
 #[derive(Default)]
 struct Counted {
+    /// The most elements that are taken.
+    limit: usize,
     elements: usize,
     depth: usize,
     namespaces: usize,
@@ -39,10 +41,20 @@ struct Counted {
 /// # Errors
 /// The first limit that the text is over.
 pub fn check_cost(xml: &str) -> Result<(), DomainError> {
-    if xml.len() > MAX_XML_BYTES {
-        return Err(DomainError::TooLarge { bytes: xml.len(), limit: MAX_XML_BYTES });
+    check(xml, MAX_XML_BYTES, MAX_ELEMENTS)
+}
+
+/// As [`check_cost`], with a sixteenth of the bytes and of the elements left for what a host adds
+/// to a definition.
+pub(crate) fn check_room(xml: &str) -> Result<(), DomainError> {
+    check(xml, MAX_XML_BYTES / 16 * 15, MAX_ELEMENTS / 16 * 15)
+}
+
+fn check(xml: &str, bytes: usize, elements: usize) -> Result<(), DomainError> {
+    if xml.len() > bytes {
+        return Err(DomainError::TooLarge { bytes: xml.len(), limit: bytes });
     }
-    let mut counted = Counted::default();
+    let mut counted = Counted { limit: elements, ..Counted::default() };
     let mut rest = xml.as_bytes();
     while let Some(at) = rest.iter().position(|byte| *byte == b'<') {
         rest = &rest[at..];
@@ -71,8 +83,8 @@ impl Counted {
     /// Counts the start tag that `tag` begins with, behind its `<`. What follows the tag.
     fn start_tag<'a>(&mut self, tag: &'a [u8]) -> Result<&'a [u8], DomainError> {
         self.elements += 1;
-        if self.elements > MAX_ELEMENTS {
-            return Err(DomainError::TooManyElements { limit: MAX_ELEMENTS });
+        if self.elements > self.limit {
+            return Err(DomainError::TooManyElements { limit: self.limit });
         }
         let mut attributes = 0;
         let mut quote = None;

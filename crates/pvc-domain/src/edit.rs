@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use pvc_model::domain::{Disk, DiskSource, DomainSummary, NicKind};
+use pvc_model::shown;
 use pvc_model::storage::{VolumeId, VolumeName};
 use roxmltree::{Document, Node};
 
-use crate::check::is_mac;
+use crate::check::{is_mac, is_nic_model, split_target};
+use crate::hardware::WhichNics;
 use crate::read::{child, disk, domain_element, each, nic, parse, path, summary_of};
 use crate::text::{
     Element, Splice, append, apply, escape_text, insert_after, is_xml_text, remove,
@@ -25,7 +27,7 @@ pub struct Domain {
 /// A disk to add.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewDisk {
-    /// A volume or a file.
+    /// A volume, or a file by its absolute path.
     pub source: DiskSource,
     /// `sdb`; without one the next free name.
     pub target: Option<String>,
@@ -117,12 +119,16 @@ impl Domain {
     }
 
     /// Sets the memory, and what the guest has at its start if the XML says that, too.
+    ///
+    /// # Errors
+    /// If the XML divides the memory into NUMA nodes, or says to how much it may grow.
     pub fn set_memory_mib(&mut self, mib: u64) -> Result<(), EditError> {
         if mib == 0 {
             return Err(EditError::Zero { what: "memory in MiB" });
         }
         let document = self.document();
         let domain = document.root_element();
+        check_alone("the memory", domain, &[&["cpu", "numa"], &["maxMemory"]])?;
         let mut splices = Vec::new();
         for name in ["memory", "currentMemory"] {
             match child(domain, name) {
@@ -144,7 +150,8 @@ impl Domain {
     /// one socket has them all as cores. A topology is written if one is given or the XML has one.
     ///
     /// # Errors
-    /// If the topology does not make `vcpus` vCPUs.
+    /// If the topology does not make `vcpus` vCPUs, or the XML divides them into NUMA nodes or has
+    /// a list of them.
     pub fn set_vcpus(
         &mut self,
         vcpus: u32,
@@ -159,6 +166,9 @@ impl Domain {
         if product != u64::from(vcpus) {
             return Err(EditError::TopologyMismatch { sockets, cores, threads, product, vcpus });
         }
+        let document = self.document();
+        let domain = document.root_element();
+        check_alone("the number of vCPUs", domain, &[&["cpu", "numa"], &["vcpus"]])?;
         self.set_child("vcpu", &vcpus.to_string(), &["currentMemory", "memory"])?;
         let document = self.document();
         let domain = document.root_element();
@@ -208,6 +218,9 @@ impl Domain {
     pub fn add_disk(&mut self, new: &NewDisk) -> Result<AddedDisk, EditError> {
         let source_name = match &new.source {
             DiskSource::Volume(id) => id.to_string(),
+            DiskSource::File(file) if !file.starts_with('/') => {
+                return Err(EditError::BadPath { path: shown(file) });
+            }
             DiskSource::File(file) => file.clone(),
             DiskSource::Empty | DiskSource::Other(_) => return Err(EditError::UnknownKind),
         };
@@ -287,27 +300,30 @@ impl Domain {
         Ok(xml)
     }
 
-    /// Takes out every network interface in the network `vni` (as
-    /// [`Nic::vni`](pvc_model::domain::Nic::vni) says it), or with `mac` the one that has it; with
-    /// both, the one that fits both. Returns their elements.
-    pub fn remove_nics(
-        &mut self,
-        vni: Option<&str>,
-        mac: Option<&str>,
-    ) -> Result<Vec<String>, EditError> {
+    /// Takes out these network interfaces. Returns their elements.
+    pub fn remove_nics(&mut self, which: &WhichNics) -> Result<Vec<String>, EditError> {
+        let (network, mac) = (which.network.as_deref(), which.mac.as_deref());
         let document = self.document();
         let devices = child(document.root_element(), "devices");
         let fits = |node: &Node<'_, '_>| {
             let nic = nic(*node);
-            vni.is_none_or(|vni| nic.vni() == vni)
-                && mac.is_none_or(|mac| nic.mac.eq_ignore_ascii_case(mac))
+            let is_there = match (which.sriov, nic.function()) {
+                (true, None) => false,
+                (true, Some(function)) => network.is_none_or(|network| network == function),
+                (false, _) => network.is_none_or(|network| network == nic.vni()),
+            };
+            is_there && mac.is_none_or(|mac| nic.mac.eq_ignore_ascii_case(mac))
         };
         let nodes: Vec<_> = each(devices, "interface").filter(fits).collect();
-        if nodes.is_empty() || (vni.is_none() && mac.is_none()) {
-            let of_vni = vni.map(|vni| format!("in network `{vni}`"));
+        if nodes.is_empty() || (network.is_none() && mac.is_none()) {
+            let place = match network {
+                Some(vf) if which.sriov => Some(format!("on VF `{vf}`")),
+                Some(network) => Some(format!("in network `{network}`")),
+                None => which.sriov.then(|| "on a VF".to_owned()),
+            };
             let of_mac = mac.map(|mac| format!("with MAC address `{mac}`"));
-            let what = of_vni.into_iter().chain(of_mac).collect::<Vec<_>>().join(" ");
-            return Err(EditError::NoNic { what });
+            let what: Vec<_> = place.into_iter().chain(of_mac).collect();
+            return Err(EditError::NoNic { what: what.join(" ") });
         }
         let elements = nodes.iter().map(|node| self.text[node.range()].to_owned()).collect();
         let splices = nodes.iter().map(|node| remove(&self.text, *node)).collect();
@@ -338,6 +354,19 @@ fn allowed(what: &str, value: &str) -> Result<(), EditError> {
         _ => "value",
     };
     Err(EditError::NotAllowed { what, value: value.replace(|c: char| c.is_control(), "\u{fffd}") })
+}
+
+/// Refuses to set `what` if one of these elements is there, each by its path: what it says has to
+/// agree.
+fn check_alone(
+    what: &'static str,
+    domain: Node<'_, '_>,
+    others: &[&[&'static str]],
+) -> Result<(), EditError> {
+    match others.iter().find(|names| path(domain, names).is_some()) {
+        Some(&&[.., element]) => Err(EditError::NotAlone { what, element }),
+        _ => Ok(()),
+    }
 }
 
 fn volume_renames(
@@ -390,9 +419,13 @@ fn target_for(
 ) -> Result<String, EditError> {
     let taken = |target: &str| disks.iter().any(|(_, disk)| disk.target == target);
     if let Some(target) = asked {
-        let shaped = target.len() >= 3 && target.bytes().all(|byte| byte.is_ascii_lowercase());
-        if !shaped {
-            return Err(EditError::BadTarget { target: target.to_owned() });
+        // No digits, as `sda1` would be in the place of `sda`; no third letter, as the SCSI
+        // controllers up to a disk's number are made as well.
+        let is_fit = |(prefix, letters): (&str, &str)| {
+            prefix != "fd" && letters.len() <= 2 && target.len() == prefix.len() + letters.len()
+        };
+        if !split_target(target).is_some_and(is_fit) {
+            return Err(EditError::BadTarget { target: shown(target) });
         }
         if taken(target) {
             return Err(EditError::TargetTaken { target: target.to_owned() });
@@ -411,8 +444,22 @@ fn target_for(
         .ok_or_else(|| EditError::NoTargetLeft { prefix: prefix.to_owned() })
 }
 
+/// The attributes of a disk's `<driver>` that libvirt takes for the bus `virtio` alone.
+const VIRTIO_OPTIONS: [&str; 9] = [
+    "iothread",
+    "queues",
+    "queue_size",
+    "event_idx",
+    "ioeventfd",
+    "iommu",
+    "ats",
+    "packed",
+    "page_per_vq",
+];
+
 /// A copy of the disk's element for another source: what belongs to that one disk only (addresses,
-/// boot order, serial numbers, that other guests may use it) is left out.
+/// boot order, serial numbers, a snapshot or part of its source, that its writes are thrown away or
+/// that other guests may use it) is left out, and what belongs to its bus, if `bus` is another.
 fn disk_like(
     text: &str,
     node: Node<'_, '_>,
@@ -421,21 +468,37 @@ fn disk_like(
     bus: &str,
 ) -> String {
     let mut splices = Vec::new();
+    let is_other_bus = disk(node).bus != bus;
+    if is_other_bus {
+        splices.extend(remove_attribute(text, node, "model"));
+    }
     for child in node.children().filter(Node::is_element) {
         match child.tag_name().name() {
-            "source" => match source {
-                DiskSource::Volume(id) => {
-                    splices.push(set_attribute(text, child, "name", &id.to_string()))
+            "driver" if is_other_bus => {
+                let options = VIRTIO_OPTIONS.iter();
+                splices.extend(options.filter_map(|name| remove_attribute(text, child, name)));
+                splices.extend(each(Some(child), "iothreads").map(|node| remove(text, node)));
+            }
+            "source" => {
+                match source {
+                    DiskSource::Volume(id) => {
+                        splices.push(set_attribute(text, child, "name", &id.to_string()))
+                    }
+                    DiskSource::File(file) => {
+                        splices.push(set_attribute(text, child, "file", file))
+                    }
+                    DiskSource::Empty | DiskSource::Other(_) => {}
                 }
-                DiskSource::File(file) => splices.push(set_attribute(text, child, "file", file)),
-                DiskSource::Empty | DiskSource::Other(_) => {}
-            },
+                let of_one = ["snapshot", "slices", "reservations"].iter();
+                let of_one = of_one.flat_map(|name| each(Some(child), name));
+                splices.extend(of_one.map(|node| remove(text, node)));
+            }
             "target" => {
                 let new = Element::new("target").with("dev", target).with("bus", bus);
                 splices.push(Splice::new(child.range(), new.render(None)));
             }
             "address" | "alias" | "boot" | "serial" | "wwn" | "product" | "vendor" | "readonly"
-            | "shareable" | "backingStore" => {
+            | "shareable" | "backingStore" | "transient" | "mirror" => {
                 splices.push(remove(text, child));
             }
             _ => {}
@@ -470,7 +533,9 @@ fn new_disk(source: &DiskSource, target: &str, bus: &str) -> Element {
 }
 
 fn new_nic(new: &NewNic) -> Result<Element, EditError> {
-    allowed("value", &new.model)?;
+    if !is_nic_model(&new.model) {
+        return Err(EditError::BadModel { model: shown(&new.model) });
+    }
     let mac = Element::new("mac").with("address", &new.mac);
     let model = Element::new("model").with("type", &new.model);
     let interface = |kind| Element::new("interface").with("type", kind);

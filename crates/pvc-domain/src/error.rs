@@ -85,6 +85,8 @@ pub enum EditError {
     TargetTaken { target: String },
     #[error("`{target}` is not a disk name such as `sda`")]
     BadTarget { target: String },
+    #[error("`{path}` is not the absolute path of a file")]
+    BadPath { path: String },
     #[error("all disk names from `{prefix}a` to `{prefix}z` are taken")]
     NoTargetLeft { prefix: String },
     #[error("`{source_name}` is attached to this VM already, as `{target}`")]
@@ -93,6 +95,8 @@ pub enum EditError {
     NoDisk { disk: String },
     #[error("`{address}` is not a MAC address of a network interface")]
     BadMac { address: String },
+    #[error("`{model}` is not a model of a network interface")]
+    BadModel { model: String },
     #[error("MAC address `{address}` is used by this VM already")]
     MacTaken { address: String },
     #[error("the VM has no network interface {what}")]
@@ -102,6 +106,8 @@ pub enum EditError {
          not {vcpus}"
     )]
     TopologyMismatch { sockets: u32, cores: u32, threads: u32, product: u64, vcpus: u32 },
+    #[error("{what} cannot be set alone, as the VM has `<{element}>`; edit the XML instead")]
+    NotAlone { what: &'static str, element: &'static str },
     #[error("{what} must be at least 1")]
     Zero { what: &'static str },
     #[error("this kind of disk or interface cannot be added here; edit the XML instead")]
@@ -117,6 +123,8 @@ impl EditError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             EditError::NoDevices => Some("add `<devices>` with an emulator and a console"),
+            EditError::BadTarget { .. } => Some("`sd`, `vd`, `hd` or `xvd` and one letter or two"),
+            EditError::BadModel { .. } => Some("letters, digits, `-` and `_`, such as `virtio`"),
             EditError::BadMac { .. } => Some(
                 "six pairs of hexadecimal digits with `:` between, the second digit even: \
                  `52:54:00:12:34:56`",

@@ -22,11 +22,12 @@ pub enum HardwareEdit {
 }
 
 /// The network interfaces in a network, or the one with an address; with both given the one that
-/// fits both.
+/// fits both. With neither, none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WhichNics {
-    /// A VNI, the name of a network that every cluster has, or with `sriov` a VF.
+    /// A network as [`Nic::vni`](pvc_model::domain::Nic::vni) says it, or with `sriov` a VF.
     pub network: Option<String>,
+    /// Only those that are on a VF, in either of the two ways in which a guest is given one.
     pub sriov: bool,
     pub mac: Option<String>,
 }
@@ -45,19 +46,9 @@ impl Domain {
                 self.set_vcpus(*vcpus, Some(topology)).map(|()| Vec::new())
             }
             HardwareEdit::AddNic(nic) => self.add_nic(nic).map(|nic| vec![nic]),
-            HardwareEdit::RemoveNics(which) => self.remove_which(which),
+            HardwareEdit::RemoveNics(which) => self.remove_nics(which),
             HardwareEdit::AddDisk(disk) => self.add_disk(disk).map(|disk| vec![disk.xml]),
             HardwareEdit::RemoveDisk(which) => self.remove_disk(which).map(|disk| vec![disk]),
         }
-    }
-
-    /// A VF is given to a guest in one of two ways, and known by its name in either.
-    fn remove_which(&mut self, which: &WhichNics) -> Result<Vec<String>, EditError> {
-        let mac = which.mac.as_deref();
-        let Some(network) = which.network.as_deref().filter(|_| which.sriov) else {
-            return self.remove_nics(which.network.as_deref(), mac);
-        };
-        self.remove_nics(Some(&format!("macvtap:{network}")), mac)
-            .or_else(|_| self.remove_nics(Some(&format!("hostdev:{network}")), mac))
     }
 }

@@ -260,7 +260,10 @@ fn disk_source(node: Node<'_, '_>) -> DiskSource {
         return DiskSource::Empty;
     };
     match kind {
-        "file" => attribute(source, "file").map_or(DiskSource::Empty, DiskSource::File),
+        // To libvirt an empty path is none.
+        "file" => attribute(source, "file")
+            .filter(|file| !file.is_empty())
+            .map_or(DiskSource::Empty, DiskSource::File),
         "network" if source.attribute("protocol") == Some("rbd") => source
             .attribute("name")
             .and_then(VolumeId::from_record)

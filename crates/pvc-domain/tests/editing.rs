@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use pvc_domain::{
     Domain, EditError, ForHost, HardwareEdit, NewDisk, NewNic, Volumes, WhichNics, device_for_host,
-    renamed_volume, summary, validate,
+    one_line_single_quotes, renamed_volume, summary, validate,
 };
 use pvc_model::domain::{DiskSource, NicKind};
 use pvc_model::storage::{RbdAccess, VolumeId};
@@ -21,6 +21,10 @@ fn web1() -> Domain {
 
 fn id(text: &str) -> VolumeId {
     VolumeId::parse(text).unwrap()
+}
+
+fn in_network(vni: &str) -> WhichNics {
+    WhichNics { network: Some(vni.to_owned()), ..WhichNics::default() }
 }
 
 /// The lines that only one of the two texts has: `-` for the old, `+` for the new.
@@ -174,10 +178,10 @@ fn adding_and_removing_leaves_what_was() {
     assert!(domain.as_str().contains(
         "</interface>\n    <interface type='bridge'>\n      <mac address='52:54:00:00:00:09'/>\n"
     ));
-    assert_eq!(domain.remove_nics(Some("200"), None).unwrap().len(), 1);
+    assert_eq!(domain.remove_nics(&in_network("200")).unwrap().len(), 1);
     assert_eq!(domain, web1());
-    assert!(domain.remove_nics(Some("200"), None).is_err());
-    assert!(domain.remove_nics(None, None).is_err());
+    assert!(domain.remove_nics(&in_network("200")).is_err());
+    assert!(domain.remove_nics(&WhichNics::default()).is_err());
 }
 
 #[test]
@@ -347,7 +351,7 @@ fn make(domain: &mut Domain, edit: &Edit) -> Result<(), EditError> {
             domain.add_nic(&NewNic { kind, mac, model: "virtio".into(), pci: None }).map(drop)
         }
         Edit::RemoveDisk(target) => domain.remove_disk(target).map(drop),
-        Edit::RemoveNic(vni) => domain.remove_nics(Some(vni), None).map(drop),
+        Edit::RemoveNic(vni) => domain.remove_nics(&in_network(vni)).map(drop),
     }
 }
 
@@ -447,13 +451,22 @@ fn a_function_of_a_card_is_removed_whichever_way_the_guest_has_it() {
         Domain::parse(&all).unwrap().edit(&HardwareEdit::RemoveNics(which))
     };
     assert_eq!(remove(Some("ens1f0v1"), true, None), Ok(vec![direct.clone()]));
-    assert_eq!(remove(Some("ens1f0v2"), true, None), Ok(vec![hostdev]));
+    assert_eq!(remove(Some("ens1f0v2"), true, None), Ok(vec![hostdev.clone()]));
     assert_eq!(remove(Some("1001"), false, None), Ok(vec![bridge]));
-    assert_eq!(remove(None, true, Some("01")), Ok(vec![direct]));
+    assert_eq!(remove(Some("hostdev:ens1f0v2"), false, None), Ok(vec![hostdev.clone()]));
+    assert_eq!(remove(None, true, Some("01")), Ok(vec![direct.clone()]));
+    assert_eq!(remove(None, true, Some("02")), Ok(vec![hostdev]));
+    assert_eq!(remove(None, false, Some("01")), Ok(vec![direct]));
+    let refusal = remove(None, true, Some("03")).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "the VM has no network interface on a VF with MAC address `52:54:00:00:00:03`"
+    );
     for (network, sriov, mac) in [
         (Some("ens1f0v1"), false, None),
         (Some("1001"), true, None),
         (Some("ens1f0v1"), true, Some("02")),
+        (None, true, None),
         (None, false, None),
     ] {
         let refusal = remove(network, sriov, mac).unwrap_err();
@@ -472,4 +485,148 @@ fn a_disk_modelled_on_one_that_guests_share_is_not_shared() {
     assert!(added[0].contains("vms/b") && !added[0].contains("shareable"), "{added:?}");
     let removed = domain.edit(&HardwareEdit::RemoveDisk("vms/a".to_owned())).unwrap();
     assert_eq!(removed, [shared]);
+}
+
+fn new_disk(source: DiskSource, target: Option<&str>) -> NewDisk {
+    NewDisk { source, target: target.map(str::to_owned), bus: None }
+}
+
+#[test]
+fn a_device_with_which_no_guest_starts_is_not_added() {
+    let file = || DiskSource::File("/srv/a.iso".to_owned());
+    for target in ["sdb", "vdzz", "xvda", "hdd"] {
+        let added = web1().add_disk(&new_disk(file(), Some(target))).unwrap();
+        assert_eq!(added.target, target);
+    }
+    let long = "sd".to_owned() + &"a".repeat(100_000);
+    for target in ["abc", "sd", "fda", "sda1", "sdaaa", "sdA", "", &long] {
+        let refusal = web1().add_disk(&new_disk(file(), Some(target))).unwrap_err();
+        assert!(matches!(refusal, EditError::BadTarget { .. }), "{refusal}");
+        assert!(refusal.to_string().len() < 200, "{refusal}");
+    }
+    for path in ["", "a.iso", "./a.iso"] {
+        let source = DiskSource::File(path.to_owned());
+        let refusal = web1().add_disk(&new_disk(source, None)).unwrap_err();
+        assert_eq!(refusal, EditError::BadPath { path: path.to_owned() });
+    }
+    for (model, is_one) in [("e1000-82540em", true), ("", false), ("virtio net", false)] {
+        let nic = NewNic {
+            kind: NicKind::Bridge("vmbr200".to_owned()),
+            mac: "52:54:00:00:00:09".to_owned(),
+            model: model.to_owned(),
+            pci: None,
+        };
+        let added = web1().add_nic(&nic);
+        let refusal = EditError::BadModel { model: model.to_owned() };
+        assert_eq!(added.err(), (!is_one).then_some(refusal));
+    }
+}
+
+#[test]
+fn a_disk_on_another_bus_than_its_model_has_none_of_that_buss_options() {
+    let model = "<disk type='file' device='disk' model='virtio-transitional'>\
+                 <driver name='qemu' type='raw' cache='none' iothread='1' queues='4' \
+                 ioeventfd='on'><iothreads><iothread id='1'/></iothreads></driver>\
+                 <source file='/a'/><target dev='vda' bus='virtio'/></disk>";
+    let add = |bus: Option<&str>| {
+        let text = format!("<domain><devices>{model}</devices></domain>");
+        let source = DiskSource::File("/b".to_owned());
+        let new = NewDisk { bus: bus.map(str::to_owned), ..new_disk(source, None) };
+        Domain::parse(&text).unwrap().add_disk(&new).unwrap().xml
+    };
+    let alike = model.replace("/a", "/b").replace("vda", "vdb");
+    assert_eq!(add(None), alike);
+    assert_eq!(add(Some("virtio")), alike);
+    assert_eq!(
+        add(Some("scsi")),
+        "<disk type='file' device='disk'><driver name='qemu' type='raw' cache='none'></driver>\
+         <source file='/b'/><target dev='sda' bus='scsi'/></disk>"
+    );
+}
+
+#[test]
+fn what_may_be_defined_leaves_room_for_what_its_host_adds() {
+    let access = RbdAccess {
+        monitors: vec!["hv1.storage".to_owned()],
+        port: 6789,
+        user: "libvirt".to_owned(),
+        secret: None,
+    };
+    let host = ForHost {
+        domain_type: "qemu",
+        emulator: "/usr/bin/qemu-system-x86_64",
+        is_here: &|_| true,
+        volumes: &Volumes { files: BTreeMap::new(), rbd: Some(access) },
+        console_log: Some(Path::new("/var/log/pvc/console/2c2b8f4e.log")),
+    };
+    let xml = one_line_single_quotes(WEB1)
+        .unwrap()
+        .replace("<log file='/var/log/libvirt/web1.log' append='on'/>", "");
+    let padded = |pad: &str| xml.replace("<os>", &format!("<metadata>{pad}</metadata><os>"));
+    let is_tag = |(at, _): &(usize, &str)| xml[at + 1..].starts_with(char::is_alphabetic);
+    let elements = xml.match_indices('<').filter(is_tag).count() + 1;
+    for (pad, room) in [("x", 983_040 - padded("").len()), ("<x/>", 18_750 - elements)] {
+        let fullest = padded(&pad.repeat(room));
+        assert!(validate(&fullest).is_ok(), "{pad}");
+        let given = Domain::parse(&fullest).unwrap().for_host(&host).unwrap();
+        assert!(given.contains("/usr/bin/qemu") && given.contains("<log "), "{pad}");
+        let problems = validate(&padded(&pad.repeat(room + 1))).unwrap_err();
+        assert!(
+            problems.len() == 1 && problems[0].what.starts_with("the XML has "),
+            "{problems:?}"
+        );
+    }
+}
+
+#[test]
+fn memory_and_vcpus_that_other_elements_speak_of_are_not_set_alone() {
+    let numa = "<cpu><numa><cell id='0' cpus='0-1' memory='1024' unit='MiB'/></numa></cpu>";
+    let vcpus = "<vcpus><vcpu id='0' enabled='yes' hotpluggable='no'/></vcpus>";
+    let most = "<maxMemory slots='4' unit='MiB'>4096</maxMemory>";
+    let (memory, count) =
+        (HardwareEdit::Memory(2048), HardwareEdit::Vcpus { vcpus: 4, topology: None });
+    for (inner, edit, element) in [
+        (numa, &memory, Some("numa")),
+        (numa, &count, Some("numa")),
+        (vcpus, &memory, None),
+        (vcpus, &count, Some("vcpus")),
+        (most, &memory, Some("maxMemory")),
+        (most, &count, None),
+    ] {
+        let text = format!("<domain><memory>1</memory><vcpu>1</vcpu>{inner}</domain>");
+        let mut domain = Domain::parse(&text).unwrap();
+        let refusal = domain.edit(edit).err();
+        let found = match &refusal {
+            Some(EditError::NotAlone { element, .. }) => Some(*element),
+            _ => None,
+        };
+        assert_eq!(found, element, "{inner} {edit:?}: {refusal:?}");
+        assert_eq!(domain.as_str() == text, element.is_some(), "{inner} {edit:?}");
+    }
+}
+
+#[test]
+fn a_disk_has_nothing_of_its_models_own_source_and_keeps_its_writes() {
+    let model = "<disk type='network' device='disk'>
+  <source protocol='rbd' name='vms/a'>
+    <host name='hv1'/>
+    <snapshot name='before'/>
+    <slices><slice type='storage' offset='0' size='1048576'/></slices>
+    <reservations managed='yes'/>
+  </source>
+  <target dev='sda' bus='scsi'/>
+  <transient/>
+  <mirror type='file' job='copy'><source file='/c'/></mirror>
+</disk>";
+    let text = format!("<domain><devices>{model}</devices></domain>");
+    let new = new_disk(DiskSource::Volume(id("vms/b")), None);
+    assert_eq!(
+        Domain::parse(&text).unwrap().add_disk(&new).unwrap().xml,
+        "<disk type='network' device='disk'>
+  <source protocol='rbd' name='vms/b'>
+    <host name='hv1'/>
+  </source>
+  <target dev='sdb' bus='scsi'/>
+</disk>"
+    );
 }

@@ -198,6 +198,58 @@ fn one_rule_at_a_time() {
 }
 
 #[test]
+fn devices_are_taken_as_libvirt_takes_them() {
+    let disk = |device: &str, target: &str, address: &str| {
+        format!(
+            "<disk type='file' device='{device}'><source file='/a'/><target \
+             dev='{target}'/>{address}</disk>"
+        )
+    };
+    let card = |kind: &str, model: &str| {
+        format!("<interface type='{kind}'><mac address='52:54:00:00:00:01'/>{model}</interface>")
+    };
+    let drive = "<address type='drive' controller='0'/>";
+    for taken in [
+        disk("disk", "sdaa", ""),
+        disk("disk", "vddata", ""),
+        disk("disk", "xvda1", ""),
+        disk("disk", "sd-data", drive),
+        disk("lun", "sdb", ""),
+        disk("floppy", "fda", ""),
+        disk("cdrom", "fda", ""),
+        disk("cdrom", "hdc", "").replace("'/a'", "''"),
+        card("bridge", ""),
+        card("bridge", "<model/>"),
+        card("bridge", "<model type='e1000-82540em'/>"),
+        card("hostdev", "<model type=''/>"),
+    ] {
+        assert_eq!(validate(&minimal(&taken)).map(|checked| checked.warnings), Ok(vec![]));
+    }
+    let (target, model) = ("libvirt knows no disk target", "is not a model");
+    for (refused, words) in [
+        (disk("disk", "abc", ""), target),
+        (disk("disk", "sd", ""), target),
+        (disk("disk", "sd-data", ""), target),
+        (disk("disk", "sdA", ""), target),
+        (disk("disk", "sda1b", ""), target),
+        (disk("disk", &format!("sd{}", "z".repeat(7)), ""), target),
+        (disk("disk", &format!("sd{}", "a".repeat(100_000)), ""), target),
+        (disk("disk", "fda", ""), target),
+        (disk("disk", "abc", drive), target),
+        (disk("floppy", "sda", ""), target),
+        (disk("cdrom", "cdrom", ""), target),
+        (disk("disk", "sda", "").replace("'/a'", "''"), "disk `sda` has no source"),
+        (card("bridge", "<model type=''/>"), model),
+        (card("bridge", "<model type='virtio net'/>"), model),
+        (card("user", "<model type='e1000,id=x'/>"), model),
+    ] {
+        let found = problems(&minimal(&refused));
+        assert!(found.len() == 1 && found[0].contains(words), "{words}: {found:?}");
+        assert!(found[0].len() < 200, "{found:?}");
+    }
+}
+
+#[test]
 fn what_only_a_legacy_peer_needs_is_a_warning() {
     assert_eq!(validate(&minimal("")).unwrap().warnings, []);
     let bare = minimal("").replace("<console type='pty'/>", "").replace(" machine='pc'", "");

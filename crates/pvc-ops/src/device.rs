@@ -2,6 +2,7 @@
 
 use pvc_domain::{Device, DomainError, device_summary};
 use pvc_model::cluster::Cluster;
+use pvc_model::domain::Nic;
 use pvc_model::job::{JobSpec, JobVm, JobWork};
 use pvc_ports::{Clock, DeviceChange, Random};
 use pvc_store::{ChangeError, Changes, Store};
@@ -68,8 +69,11 @@ fn request(cluster: &Cluster, ask: &DeviceAsk) -> Result<JobRequest, DeviceRefus
     let device = device_summary(xml).map_err(DeviceRefusal::Xml)?;
     let record = find_vm(cluster, vm)?;
     if let (DeviceChange::Attach, Device::Nic(nic)) = (change, &device) {
-        let known = record.domain.as_ref().map_or(&[][..], |domain| &domain.nics);
-        check_nics(known, std::slice::from_ref(nic), *force)?;
+        // The one that is recorded may be given to the running guest as well.
+        let recorded: &[Nic] = record.domain.as_ref().map_or(&[], |domain| &domain.nics);
+        let is_it = |known: &&Nic| known.mac.eq_ignore_ascii_case(&nic.mac);
+        let known: Vec<Nic> = recorded.iter().filter(is_it).cloned().collect();
+        check_nics(&known, std::slice::from_ref(nic), *force)?;
     }
     let homeless = || DeviceRefusal::Homeless { vm: record.name.clone() };
     let node = record.node.clone().ok_or_else(homeless)?;

@@ -1,11 +1,11 @@
 //! Recording a VM, and changing what is recorded of its hardware.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pvc_domain::{Domain, Problem};
 use pvc_model::cluster::Cluster;
-use pvc_model::domain::{DomainSummary, Nic, NicKind};
+use pvc_model::domain::{Disk, DiskSource, DomainSummary, Nic, NicKind};
 use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
@@ -128,6 +128,8 @@ pub enum DefineRefusal {
     VolumeGoes { volume: VolumeId, vm: String },
     #[error(transparent)]
     Nic(#[from] NicRefusal),
+    #[error("disk source `{path}` is not the absolute path of a file")]
+    RelativeFile { path: String },
     #[error("the name of VM `{name}` cannot be changed while it is in state `{state}`")]
     NameInUse { name: String, state: VmState },
     /// A restart was asked for, and the state forbids it: the VM would be ended, and not start
@@ -187,7 +189,9 @@ impl Refusal for DefineRefusal {
                 Some("stop the VM first; `pvc vm rename` renames its volumes, too".to_owned())
             }
             DefineRefusal::Nic(error) => Some(error.hint()),
-            DefineRefusal::NameLikeUuid { .. } | DefineRefusal::BadTag(_) => None,
+            DefineRefusal::NameLikeUuid { .. }
+            | DefineRefusal::BadTag(_)
+            | DefineRefusal::RelativeFile { .. } => None,
         }
     }
 }
@@ -200,6 +204,7 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
     let xml = stored_text(&ask.xml).map_err(ChangeError::Refused)?;
     let (summary, own_warnings) = (checked.summary, checked.warnings);
     check_nics(&[], &summary.nics, ask.force).map_err(|why| ChangeError::Refused(why.into()))?;
+    check_files(&[], &summary.disks).map_err(ChangeError::Refused)?;
     store
         .change(|cluster| {
             check_identity(cluster, ask, &summary)?;
@@ -287,6 +292,7 @@ impl Hardware {
             });
         }
         check_nics(record.domain.as_ref().map_or(&[], |known| &known.nics), &summary.nics, force)?;
+        check_files(record.domain.as_ref().map_or(&[], |known| &known.disks), &summary.disks)?;
         let mut changes = Changes::new();
         if record.name != summary.name {
             check_new_name(cluster, &summary.name, record.uuid)?;
@@ -362,17 +368,44 @@ impl NicRefusal {
 }
 
 /// Refuses interfaces that take a function of a card, and those in a network between the nodes
-/// unless that is forced. What a VM had `before` it keeps: that of an older cluster may have
-/// either.
+/// unless that is forced. What a VM had `before` it keeps, as many of a kind as it had: that of an
+/// older cluster may have either.
 pub(crate) fn check_nics(before: &[Nic], after: &[Nic], force: bool) -> Result<(), NicRefusal> {
-    let had: BTreeSet<&NicKind> = before.iter().map(|nic| &nic.kind).collect();
-    let new = || after.iter().filter(|nic| !had.contains(&nic.kind));
-    if let Some(function) = new().find_map(Nic::function) {
+    let mut had: BTreeMap<&NicKind, usize> = BTreeMap::new();
+    for nic in before {
+        *had.entry(&nic.kind).or_default() += 1;
+    }
+    let is_new = |nic: &&Nic| match had.get_mut(&nic.kind) {
+        Some(left) if *left > 0 => {
+            *left -= 1;
+            false
+        }
+        _ => true,
+    };
+    let new: Vec<&Nic> = after.iter().filter(is_new).collect();
+    if let Some(function) = new.iter().find_map(|nic| nic.function()) {
         return Err(NicRefusal::FunctionTaken { function: function.to_owned() });
     }
-    match new().find_map(Nic::core_bridge).filter(|_| !force) {
+    match new.iter().find_map(|nic| nic.core_bridge()).filter(|_| !force) {
         None => Ok(()),
         Some(bridge) => Err(NicRefusal::AmongNodes { bridge: bridge.to_owned() }),
+    }
+}
+
+/// Refuses disks whose files are named by a relative path: it depends on the directory in which
+/// libvirt and QEMU run. What a VM had `before` it keeps.
+fn check_files(before: &[Disk], after: &[Disk]) -> Result<(), DefineRefusal> {
+    let had: BTreeSet<&str> = before.iter().filter_map(relative_file).collect();
+    match after.iter().filter_map(relative_file).find(|path| !had.contains(path)) {
+        None => Ok(()),
+        Some(path) => Err(DefineRefusal::RelativeFile { path: shown(path) }),
+    }
+}
+
+fn relative_file(disk: &Disk) -> Option<&str> {
+    match &disk.source {
+        DiskSource::File(path) if !path.starts_with('/') => Some(path),
+        _ => None,
     }
 }
 
@@ -507,10 +540,16 @@ mod tests {
         assert_eq!(check_nics(&before, &after, false), Ok(()));
         let after = nics(usual().chain([function()]));
         let refused = NicRefusal::FunctionTaken { function: "ens1f0v1".to_owned() };
-        assert_eq!(check_nics(&before, &after, true), Err(refused));
+        assert_eq!(check_nics(&before, &after, true), Err(refused.clone()));
         assert_eq!(check_nics(&after, &after, false), Ok(()));
+        let twice = nics([function(), function()]);
+        assert_eq!(check_nics(&twice[..1], &twice, true), Err(refused));
+        assert_eq!(check_nics(&twice, &twice[..1], false), Ok(()));
         let refused = NicRefusal::AmongNodes { bridge: "brstorage".to_owned() };
-        assert_eq!(check_nics(&[], &before, false), Err(refused));
+        assert_eq!(check_nics(&[], &before, false), Err(refused.clone()));
         assert_eq!(check_nics(&[], &before, true), Ok(()));
+        let twice = nics([core(), core()]);
+        assert_eq!(check_nics(&before, &twice, false), Err(refused));
+        assert_eq!(check_nics(&before, &twice, true), Ok(()));
     }
 }

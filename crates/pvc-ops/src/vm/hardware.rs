@@ -141,7 +141,7 @@ pub async fn change_hardware(
     {
         check_volume(&view, near, volume).await.map_err(ChangeError::Refused)?;
     }
-    let edit = resolve(&view, &record, random, ask).map_err(ChangeError::Refused)?;
+    let edit = resolve(&view, random, ask).map_err(ChangeError::Refused)?;
     let (present, wanted) = (record.clone(), edit.clone());
     let edited = aside(move || Edited::of(&present, &wanted)).await;
     let mut edited = edited.map_err(ChangeError::Refused)?;
@@ -184,7 +184,6 @@ impl Edited {
 /// The change as an edit of the XML.
 fn resolve(
     cluster: &Cluster,
-    record: &VmRecord,
     random: &dyn Random,
     ask: &HardwareAsk,
 ) -> Result<HardwareEdit, HardwareRefusal> {
@@ -192,7 +191,7 @@ fn resolve(
         HardwareChange::Memory(mib) => HardwareEdit::Memory(mib),
         HardwareChange::Vcpus { vcpus, topology } => HardwareEdit::Vcpus { vcpus, topology },
         HardwareChange::AddNic(card) => {
-            HardwareEdit::AddNic(nic(cluster, record, random, card, ask.force)?)
+            HardwareEdit::AddNic(nic(cluster, random, card, ask.force)?)
         }
         HardwareChange::RemoveNics(which) => HardwareEdit::RemoveNics(which),
         HardwareChange::AddDisk(disk) => HardwareEdit::AddDisk(disk),
@@ -202,7 +201,6 @@ fn resolve(
 
 fn nic(
     cluster: &Cluster,
-    record: &VmRecord,
     random: &dyn Random,
     card: NewCard,
     force: bool,
@@ -218,9 +216,8 @@ fn nic(
         drawn_mac([one, two, three])
     });
     // Before it is built: nothing is known of a function that would be refused.
-    let known = record.domain.as_ref().map_or(&[][..], |domain| &domain.nics);
     let new = Nic { kind, mac, model, target: None };
-    check_nics(known, std::slice::from_ref(&new), force).map_err(DefineRefusal::from)?;
+    check_nics(&[], std::slice::from_ref(&new), force).map_err(DefineRefusal::from)?;
     Ok(NewNic { kind: new.kind, mac: new.mac, model: new.model, pci: None })
 }
 

@@ -143,6 +143,8 @@ async fn a_card_goes_among_the_nodes_by_force_and_takes_a_function_never() {
         );
         world.change(&HardwareAsk { force: true, ..ask }).await.unwrap();
     }
+    let second = refused(world.change(&asking(HardwareChange::AddNic(card("cluster")))).await);
+    assert!(second.hint().unwrap().contains("--force"), "{second}");
     for mode in [SriovMode::Hostdev, SriovMode::Macvtap] {
         let function = NewCard { sriov: Some(mode), ..card("ens1f0v3") };
         let ask = HardwareAsk { force: true, ..asking(HardwareChange::AddNic(function)) };

@@ -58,8 +58,36 @@ async fn a_function_of_a_card_is_given_to_no_vm_and_taken_from_none() {
     world.write(|changes| _ = changes.vm(UUID, VmChange::Xml(with(&["ens1f0v3"])))).await;
     modify(&world, "web1", &with(&["ens1f0v3"]).replace(">512<", ">1024<"), false).await.unwrap();
     assert_eq!(world.vm().memory_mib(), 1024);
-    refused(modify(&world, "web1", &with(&["ens1f0v3", "ens1f0v4"]), false).await);
+    for more in ["ens1f0v3", "ens1f0v4"] {
+        refused(modify(&world, "web1", &with(&["ens1f0v3", more]), false).await);
+    }
     modify(&world, "web1", &with(&[]), false).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_is_named_by_its_absolute_path_unless_it_was_so_before() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let with = |files: &[&str]| {
+        let disk = |(number, file): (usize, &&str)| {
+            format!(
+                "<disk type='file'><source file='{file}'/><target dev='vd{}'/></disk>",
+                ["a", "b"][number]
+            )
+        };
+        let disks: String = files.iter().enumerate().map(disk).collect();
+        xml("web1", UUID).replace("<console", &format!("{disks}<console"))
+    };
+    let relative = DefineRefusal::RelativeFile { path: "a.img".to_owned() };
+    let defined = vm::define(&world.store, &Define::new(with(&["/srv/b.img", "a.img"]))).await;
+    assert_eq!(refused(defined), relative);
+    assert_eq!(relative.kind(), Kind::Invalid);
+    world.define("web1", UUID).await;
+    assert_eq!(refused(modify(&world, "web1", &with(&["a.img"]), false).await), relative);
+    // As one of PVC 1.0.3 has defined it.
+    world.write(|changes| _ = changes.vm(UUID, VmChange::Xml(with(&["a.img"])))).await;
+    modify(&world, "web1", &with(&["a.img"]).replace(">512<", ">1024<"), false).await.unwrap();
+    refused(modify(&world, "web1", &with(&["a.img", "b.img"]), false).await);
+    modify(&world, "web1", &with(&["/srv/a.img"]), false).await.unwrap();
 }
 
 #[tokio::test]
@@ -149,7 +177,9 @@ async fn no_vm_is_plugged_in_among_the_nodes_unless_that_is_forced_or_was_so_bef
     vm::modify(&world.store, "web1", &forced).await.unwrap();
     // It stays editable, and gets no other of them by that.
     modify(&world, "web1", &on(&["brstorage"]).replace(">512<", ">1024<"), false).await.unwrap();
-    refused(modify(&world, "web1", &on(&["brstorage", "brcluster"]), false).await);
+    for more in ["brcluster", "brstorage"] {
+        refused(modify(&world, "web1", &on(&["brstorage", more]), false).await);
+    }
 
     let interface = "<interface type='bridge'><source bridge='brcluster'/></interface>";
     let mut ask = device::DeviceAsk {
@@ -167,6 +197,11 @@ async fn no_vm_is_plugged_in_among_the_nodes_unless_that_is_forced_or_was_so_bef
         matches!(refusal, device::DeviceRefusal::Nic(NicRefusal::AmongNodes { .. })),
         "{refusal}"
     );
+    // The one that is recorded, and no other in its network.
+    ask.xml = interface.replace("brcluster", "brstorage");
+    submit(&ask).await.unwrap();
+    ask.xml = ask.xml.replace("<source", "<mac address='52:54:00:00:00:07'/><source");
+    refused(submit(&ask).await);
     ask.force = true;
     submit(&ask).await.unwrap();
     ask = device::DeviceAsk { force: false, change: DeviceChange::Detach, ..ask };
