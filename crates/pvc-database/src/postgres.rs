@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use pvc_ports::{Database, DatabaseError, Rows, SqlDialect, Statement, Transaction};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgSslMode, Postgres};
 
-use crate::errors::{in_time, uncommitted};
+use crate::errors::{committed, in_time, meaning};
 use crate::values::{bind_postgres, rows_of_postgres};
 use crate::{CONNECTIONS, REACH};
 
@@ -64,7 +64,8 @@ impl Database for PostgresDatabase {
 
     async fn begin(&self) -> Result<Box<dyn Transaction>, DatabaseError> {
         let begun = self.pool.begin_with("BEGIN ISOLATION LEVEL SERIALIZABLE");
-        Ok(Box::new(Running { transaction: in_time(begun).await?, failed: false }))
+        let transaction = in_time(async { begun.await.map_err(meaning) }).await?;
+        Ok(Box::new(Running { transaction, failed: false }))
     }
 }
 
@@ -81,7 +82,8 @@ impl Transaction for Running {
             return Err(DatabaseError::Failed);
         }
         let query = bind_postgres(statement.words, statement.values);
-        let found = in_time(query.fetch_all(&mut *self.transaction)).await?;
+        let found = query.fetch_all(&mut *self.transaction);
+        let found = in_time(async { found.await.map_err(meaning) }).await?;
         let rows = rows_of_postgres(&found)?;
         self.failed = false;
         Ok(rows)
@@ -91,6 +93,6 @@ impl Transaction for Running {
         if self.failed {
             return Err(DatabaseError::Failed);
         }
-        in_time(self.transaction.commit()).await.map_err(uncommitted)
+        committed(self.transaction.commit()).await
     }
 }

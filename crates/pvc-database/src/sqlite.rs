@@ -8,7 +8,7 @@ use sqlx::sqlite::{
     SqliteSynchronous,
 };
 
-use crate::errors::{in_time, uncommitted};
+use crate::errors::{committed, in_time, meaning};
 use crate::values::{bind_sqlite, rows_of_sqlite};
 use crate::{CONNECTIONS, REACH};
 
@@ -60,7 +60,8 @@ impl Database for SqliteDatabase {
     async fn begin(&self) -> Result<Box<dyn Transaction>, DatabaseError> {
         // One that reads first and writes then could not wait for another that does the same.
         let begun = self.pool.begin_with("BEGIN IMMEDIATE");
-        Ok(Box::new(Running { transaction: in_time(begun).await?, failed: false }))
+        let transaction = in_time(async { begun.await.map_err(meaning) }).await?;
+        Ok(Box::new(Running { transaction, failed: false }))
     }
 }
 
@@ -77,7 +78,8 @@ impl Transaction for Running {
             return Err(DatabaseError::Failed);
         }
         let query = bind_sqlite(statement.words, statement.values);
-        let found = in_time(query.fetch_all(&mut *self.transaction)).await?;
+        let found = query.fetch_all(&mut *self.transaction);
+        let found = in_time(async { found.await.map_err(meaning) }).await?;
         let rows = rows_of_sqlite(&found)?;
         self.failed = false;
         Ok(rows)
@@ -87,6 +89,6 @@ impl Transaction for Running {
         if self.failed {
             return Err(DatabaseError::Failed);
         }
-        in_time(self.transaction.commit()).await.map_err(uncommitted)
+        committed(self.transaction.commit()).await
     }
 }

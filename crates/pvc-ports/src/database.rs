@@ -100,7 +100,8 @@ pub enum DatabaseError {
     Failed,
     #[error("the database did not answer within {seconds} s")]
     TimedOut { seconds: u64 },
-    /// The connection was lost while a commit was under way: all of it was done, or nothing.
+    /// A commit has failed, and the database has not said that nothing was done: all of it was, or
+    /// nothing.
     #[error("it is not known whether the database has done it: {why}")]
     Unknown { why: String },
 }
@@ -147,7 +148,7 @@ pub trait Transaction: Send {
     /// Has all be done, for good when this returns.
     ///
     /// # Errors
-    /// [`Unknown`](DatabaseError::Unknown) if the answer did not come; after any other nothing was
-    /// done.
+    /// [`Unknown`](DatabaseError::Unknown) unless the database has answered that nothing was done;
+    /// after any other nothing was done.
     async fn commit(self: Box<Self>) -> Result<(), DatabaseError>;
 }
