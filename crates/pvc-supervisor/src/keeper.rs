@@ -1,6 +1,7 @@
 //! Keeper of one program, from when it is wanted until it is wanted no more.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,39 @@ enum Over {
     Failed(String),
 }
 
+/// Files that a running program is to read and that could not be written yet: it goes on with those
+/// that it has read.
+struct Unwritten {
+    next: ProgramSpec,
+    why: String,
+    backoff: Backoff,
+}
+
+/// A program that runs.
+struct Life {
+    running: Arc<dyn RunningProgram>,
+    is_ready: bool,
+    unwritten: Option<Unwritten>,
+}
+
+impl Life {
+    fn state(&self) -> ProgramState {
+        match (&self.unwritten, self.is_ready) {
+            (Some(Unwritten { why, backoff, .. }), _) => {
+                ProgramState::Failed { why: why.clone(), times: backoff.failures() }
+            }
+            (None, true) => ProgramState::Ready { pid: self.running.pid() },
+            (None, false) => ProgramState::Starting,
+        }
+    }
+
+    /// How long until the files are to be tried again, if they are.
+    fn due_in(&self, now: Duration) -> Option<Duration> {
+        let Unwritten { backoff, .. } = self.unwritten.as_ref()?;
+        Some(backoff.wait_until(now).unwrap_or(now).saturating_sub(now))
+    }
+}
+
 impl Keeper {
     pub fn new(name: &str, ports: SupervisorPorts, states: watch::Sender<States>) -> Self {
         Keeper { name: name.to_owned(), ports, states }
@@ -41,17 +75,13 @@ impl Keeper {
 
     /// Keeps the program running as it is wanted, until it is wanted no more.
     pub async fn run(self, mut wanted: watch::Receiver<Option<ProgramSpec>>) {
-        let (mut had, mut backoff) = (None::<ProgramSpec>, Backoff::default());
+        let (mut written, mut backoff) = (BTreeSet::new(), Backoff::default());
         loop {
             let spec = wanted.borrow_and_update().clone();
-            if let Some(had) = had.take() {
-                self.remove_files(&had, spec.as_ref()).await;
-            }
-            let Some(mut spec) = spec else { break };
+            self.remove_files(&mut written, spec.as_ref()).await;
+            let Some(spec) = spec else { break };
             let begun = self.ports.clock.monotonic();
-            let over = self.live(&mut spec, &mut wanted).await;
-            had = Some(spec);
-            match over {
+            match self.live(spec, &mut written, &mut wanted).await {
                 Over::Superseded => backoff.reset(),
                 Over::Failed(why) => self.rest(&mut backoff, &mut wanted, begun, why).await,
             }
@@ -85,15 +115,16 @@ impl Keeper {
         }
     }
 
-    /// Runs one life of the program, from its files to its end. `spec` is its specification at the
-    /// end of that.
+    /// Runs one life of the program, from its files to its end. `written` are the paths of the files
+    /// that are there because a keeper has written them.
     async fn live(
         &self,
-        spec: &mut ProgramSpec,
+        mut spec: ProgramSpec,
+        written: &mut BTreeSet<PathBuf>,
         wanted: &mut watch::Receiver<Option<ProgramSpec>>,
     ) -> Over {
         self.is(ProgramState::Starting);
-        if let Err(why) = self.write_files(spec).await {
+        if let Err(why) = self.write_files(&spec, written).await {
             return Over::Failed(why);
         }
         let program = Program {
@@ -110,51 +141,99 @@ impl Keeper {
         let mut talk = Talk::new(&self.name, self.ports.clock.monotonic());
         let probe = until_ready(&self.ports, spec.ready.clone());
         tokio::pin!(probe);
-        let (mut is_ready, mut writes) = (false, true);
+        let mut life = Life { running: running.clone(), is_ready: false, unwritten: None };
+        let mut writes = true;
         loop {
+            let due_in = life.due_in(self.ports.clock.monotonic());
             // The lines come last: there may be no end of them.
-            tokio::select! {
+            let over = tokio::select! {
                 biased;
                 changed = wanted.changed() => {
                     let next = changed.ok().and_then(|()| wanted.borrow_and_update().clone());
-                    match (step(spec, next.as_ref()), next) {
-                        (Step::Keep, Some(next)) => *spec = next,
-                        (Step::Reload, Some(next)) => {
-                            if let Err(why) = self.reload(&running, spec, next).await {
-                                self.stop(&running, spec, &mut talk).await;
-                                return Over::Failed(why);
-                            }
-                        }
-                        _ => {
-                            self.stop(&running, spec, &mut talk).await;
-                            return Over::Superseded;
-                        }
-                    }
+                    self.change(&mut life, &mut spec, next, written).await
                 }
                 end = running.ended() => {
                     self.last_lines(&running, &mut talk).await;
                     self.end_all(&running).await;
                     return Over::Failed(end.to_string());
                 }
-                ready = &mut probe, if !is_ready => match ready {
+                () = self.ports.clock.sleep(due_in.unwrap_or_default()), if due_in.is_some() => {
+                    let next = life.unwritten.as_ref().map(|unwritten| unwritten.next.clone());
+                    self.change(&mut life, &mut spec, next, written).await
+                }
+                ready = &mut probe, if !life.is_ready => match ready {
                     Ok(()) => {
-                        is_ready = true;
-                        self.is(ProgramState::Ready { pid: running.pid() });
+                        life.is_ready = true;
+                        self.is(life.state());
+                        None
                     }
-                    Err(why) => {
-                        self.stop(&running, spec, &mut talk).await;
-                        return Over::Failed(why);
+                    Err(why) => Some(Over::Failed(why)),
+                },
+                line = running.line(), if writes => {
+                    match line {
+                        Some(line) => talk.line(&line, self.ports.clock.monotonic()),
+                        None => writes = false,
                     }
-                },
-                line = running.line(), if writes => match line {
-                    Some(line) => talk.line(&line, self.ports.clock.monotonic()),
-                    None => writes = false,
-                },
+                    None
+                }
+            };
+            if let Some(over) = over {
+                self.stop(&running, &spec, &mut talk).await;
+                return over;
             }
         }
     }
 
-    async fn write_files(&self, spec: &ProgramSpec) -> Result<(), String> {
+    /// Takes the program from `spec` to `next`, which `spec` is from then on. Returns why it has to
+    /// be stopped, if it does.
+    async fn change(
+        &self,
+        life: &mut Life,
+        spec: &mut ProgramSpec,
+        next: Option<ProgramSpec>,
+        written: &mut BTreeSet<PathBuf>,
+    ) -> Option<Over> {
+        let next = match (step(spec, next.as_ref()), next) {
+            (Step::Keep, Some(next)) if life.unwritten.is_none() => {
+                *spec = next;
+                return None;
+            }
+            // Some of the files may be those that were wanted in between.
+            (Step::Keep | Step::Reload, Some(next)) => next,
+            _ => return Some(Over::Superseded),
+        };
+        if let Err(why) = self.write_files(&next, written).await {
+            self.put_off(life, next, why);
+            return None;
+        }
+        *spec = next;
+        self.remove_files(written, Some(spec)).await;
+        if let Err(why) = self.tell(&life.running, spec).await {
+            return Some(Over::Failed(why));
+        }
+        if life.unwritten.take().is_some() {
+            self.is(life.state());
+        }
+        None
+    }
+
+    /// Has the files of `next` tried again later. The program goes on as it is.
+    fn put_off(&self, life: &mut Life, next: ProgramSpec, why: String) {
+        let mut backoff = life.unwritten.take().map(|before| before.backoff).unwrap_or_default();
+        let now = self.ports.clock.monotonic();
+        backoff.died(now, Duration::ZERO);
+        let times = backoff.failures();
+        tracing::warn!(program = self.name, times, "it goes on with its old files: {why}");
+        life.unwritten = Some(Unwritten { next, why, backoff });
+        self.is(life.state());
+    }
+
+    /// Writes the files of a program, and adds to `written` those that are there.
+    async fn write_files(
+        &self,
+        spec: &ProgramSpec,
+        written: &mut BTreeSet<PathBuf>,
+    ) -> Result<(), String> {
         let files = &self.ports.files;
         for (path, file) in &spec.files {
             let write = async {
@@ -165,30 +244,33 @@ impl Keeper {
                 files.replace(path, &file.contents, &file.access).await
             };
             write.await.map_err(|error| with_causes(&error))?;
+            written.insert(path.clone());
         }
         Ok(())
     }
 
-    /// Removes the files that are wanted no more.
-    async fn remove_files(&self, had: &ProgramSpec, wanted: Option<&ProgramSpec>) {
+    /// Removes the files that are wanted no more. One that cannot be removed is tried again at the
+    /// next change.
+    async fn remove_files(&self, written: &mut BTreeSet<PathBuf>, wanted: Option<&ProgramSpec>) {
         let is_wanted = |path: &Path| wanted.is_some_and(|wanted| wanted.files.contains_key(path));
-        for path in had.files.keys().filter(|path| !is_wanted(path)) {
-            if let Err(error) = self.ports.files.remove(path).await {
-                tracing::warn!(program = self.name, error = with_causes(&error), "a file stays");
+        let stale: Vec<PathBuf> =
+            written.iter().filter(|path| !is_wanted(path)).cloned().collect();
+        for path in stale {
+            match self.ports.files.remove(&path).await {
+                Ok(()) => _ = written.remove(&path),
+                Err(error) => {
+                    tracing::warn!(program = self.name, error = with_causes(&error), "a file stays");
+                }
             }
         }
     }
 
-    /// Has the program take over the files of `next`, which `spec` is from now on.
-    async fn reload(
+    /// Has the program read its files again.
+    async fn tell(
         &self,
         running: &Arc<dyn RunningProgram>,
-        spec: &mut ProgramSpec,
-        next: ProgramSpec,
+        spec: &ProgramSpec,
     ) -> Result<(), String> {
-        let had = std::mem::replace(spec, next);
-        self.write_files(spec).await?;
-        self.remove_files(&had, Some(spec)).await;
         tracing::info!(program = self.name, "its files have changed; it reads them again");
         match &spec.reload {
             Reload::Signal(signal) => {

@@ -75,7 +75,8 @@ pub enum ProgramState {
     Ready {
         pid: u32,
     },
-    /// Ended, or never ready, so many times in a row; it is started again.
+    /// Ended, or never ready, so many times in a row; it is started again. Or it runs with its old
+    /// files, because the new ones could not be written so many times in a row; they are tried again.
     Failed {
         why: String,
         times: u32,

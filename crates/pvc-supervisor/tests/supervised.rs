@@ -202,6 +202,57 @@ async fn a_program_that_cannot_be_told_by_its_command_is_started_anew() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_program_goes_on_with_its_old_files_while_new_ones_cannot_be_written() {
+    let world = world();
+    world.want(dnsmasq("one"));
+    world.until_ready().await;
+    world.files.set_full(true);
+    world.want(dnsmasq("two"));
+    world.until_failed("there is no space left").await;
+    let asked = world.clock.monotonic();
+    while world.until_failed("there is no space left").await < 4 {
+        world.clock.sleep(Duration::from_millis(100)).await;
+    }
+    let took = (world.clock.monotonic() - asked).as_secs();
+    assert!((14..17).contains(&took), "at once, and then after 5 s and 10 s: {took} s");
+    assert_eq!((world.started(), world.programs.running().len()), (1, 1));
+    assert_eq!(world.conf().as_deref(), Some("one"));
+    let hangup = ProgramCall::Signalled("dns".to_owned(), ProgramSignal::Hangup);
+    let told = || world.programs.calls().iter().filter(|call| **call == hangup).count();
+    assert_eq!(told(), 0);
+    world.files.set_full(false);
+    world.until_ready().await;
+    assert_eq!((world.conf().as_deref(), told(), world.started()), (Some("two"), 1, 1));
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_of_files_that_were_taken_back_goes() {
+    let other = Path::new("/run/pvc/another.conf");
+    let world = world();
+    world.want(dnsmasq("one"));
+    world.until_ready().await;
+    world.files.set_refusing(|path| path == Path::new("/run/pvc/zone.conf"));
+    let mut more = dnsmasq("two");
+    for path in [other, Path::new("/run/pvc/zone.conf")] {
+        more.files.insert(path.to_owned(), more.files[Path::new(CONF)].clone());
+    }
+    world.want(more.clone());
+    world.until_failed("`/run/pvc/zone.conf` could not be used").await;
+    assert!(world.files.contents(other).is_some());
+    assert_eq!(world.conf().as_deref(), Some("two"));
+    world.want(dnsmasq("one"));
+    world.until_ready().await;
+    assert_eq!((world.files.contents(other), world.conf().as_deref()), (None, Some("one")));
+    world.want(more);
+    world.until_failed("`/run/pvc/zone.conf` could not be used").await;
+    world.supervisor.want(Wanted::new());
+    world.until_gone().await;
+    assert_eq!((world.files.contents(other), world.conf()), (None, None));
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_program_that_dies_is_started_at_once_and_then_after_longer_and_longer() {
     let world = world();
     world.want(dnsmasq("one"));
