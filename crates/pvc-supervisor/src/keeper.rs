@@ -9,6 +9,7 @@ use pvc_model::vm::backoff::Backoff;
 use pvc_model::with_causes;
 use pvc_ports::{Command, FileAccess, Output, Program, RunningProgram};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::plan::{Step, step};
 use crate::spec::{ProgramSpec, ProgramState, Ready, Reload};
@@ -26,6 +27,16 @@ pub struct Keeper {
     name: String,
     ports: SupervisorPorts,
     states: watch::Sender<States>,
+    shutdown: CancellationToken,
+}
+
+/// What lives of a program leave to the next one.
+#[derive(Default)]
+struct Past {
+    /// Paths of the files that are there because a keeper has written them.
+    written: BTreeSet<PathBuf>,
+    /// A program that was killed, and whose processes were not all dead then.
+    immortal: Option<Arc<dyn RunningProgram>>,
 }
 
 /// Reason why a life of a program is over.
@@ -69,19 +80,31 @@ impl Life {
 }
 
 impl Keeper {
-    pub fn new(name: &str, ports: SupervisorPorts, states: watch::Sender<States>) -> Self {
-        Keeper { name: name.to_owned(), ports, states }
+    pub fn new(
+        name: &str,
+        ports: SupervisorPorts,
+        states: watch::Sender<States>,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Keeper { name: name.to_owned(), ports, states, shutdown }
     }
 
-    /// Keeps the program running as it is wanted, until it is wanted no more.
+    /// Keeps the program running as it is wanted, until it is wanted no more and nothing is left of
+    /// it. After `shutdown` what does not die is left behind.
     pub async fn run(self, mut wanted: watch::Receiver<Option<ProgramSpec>>) {
-        let (mut written, mut backoff) = (BTreeSet::new(), Backoff::default());
+        let (mut past, mut backoff) = (Past::default(), Backoff::default());
         loop {
-            let spec = wanted.borrow_and_update().clone();
-            self.remove_files(&mut written, spec.as_ref()).await;
-            let Some(spec) = spec else { break };
+            let is_over = self.shutdown.is_cancelled();
+            let spec = wanted.borrow_and_update().clone().filter(|_| !is_over);
+            self.remove_files(&mut past.written, spec.as_ref()).await;
             let begun = self.ports.clock.monotonic();
-            match self.live(spec, &mut written, &mut wanted).await {
+            let over = match (self.end_immortal(&mut past).await, spec) {
+                (Ok(()), Some(spec)) => self.live(spec, &mut past, &mut wanted).await,
+                (Ok(()), None) => break,
+                (Err(_), None) if is_over => break,
+                (Err(why), _) => Over::Failed(why),
+            };
+            match over {
                 Over::Superseded => backoff.reset(),
                 Over::Failed(why) => self.rest(&mut backoff, &mut wanted, begun, why).await,
             }
@@ -111,20 +134,20 @@ impl Keeper {
         tokio::select! {
             biased;
             _ = wanted.changed() => backoff.reset(),
+            () = self.shutdown.cancelled() => {}
             () = self.ports.clock.sleep(wait) => {}
         }
     }
 
-    /// Runs one life of the program, from its files to its end. `written` are the paths of the files
-    /// that are there because a keeper has written them.
+    /// Runs one life of the program, from its files to its end.
     async fn live(
         &self,
         mut spec: ProgramSpec,
-        written: &mut BTreeSet<PathBuf>,
+        past: &mut Past,
         wanted: &mut watch::Receiver<Option<ProgramSpec>>,
     ) -> Over {
         self.is(ProgramState::Starting);
-        if let Err(why) = self.write_files(&spec, written).await {
+        if let Err(why) = self.write_files(&spec, &mut past.written).await {
             return Over::Failed(why);
         }
         let program = Program {
@@ -150,16 +173,16 @@ impl Keeper {
                 biased;
                 changed = wanted.changed() => {
                     let next = changed.ok().and_then(|()| wanted.borrow_and_update().clone());
-                    self.change(&mut life, &mut spec, next, written).await
+                    self.change(&mut life, &mut spec, next, &mut past.written).await
                 }
                 end = running.ended() => {
                     self.last_lines(&running, &mut talk).await;
-                    self.end_all(&running).await;
+                    self.end_all(&running, past).await;
                     return Over::Failed(end.to_string());
                 }
                 () = self.ports.clock.sleep(due_in.unwrap_or_default()), if due_in.is_some() => {
                     let next = life.unwritten.as_ref().map(|unwritten| unwritten.next.clone());
-                    self.change(&mut life, &mut spec, next, written).await
+                    self.change(&mut life, &mut spec, next, &mut past.written).await
                 }
                 ready = &mut probe, if !life.is_ready => match ready {
                     Ok(()) => {
@@ -178,7 +201,7 @@ impl Keeper {
                 }
             };
             if let Some(over) = over {
-                self.stop(&running, &spec, &mut talk).await;
+                self.stop(&running, &spec, &mut talk, past).await;
                 return over;
             }
         }
@@ -285,7 +308,13 @@ impl Keeper {
     }
 
     /// Asks the program to end, and kills what is still there when its time is over.
-    async fn stop(&self, running: &Arc<dyn RunningProgram>, spec: &ProgramSpec, talk: &mut Talk) {
+    async fn stop(
+        &self,
+        running: &Arc<dyn RunningProgram>,
+        spec: &ProgramSpec,
+        talk: &mut Talk,
+        past: &mut Past,
+    ) {
         self.is(ProgramState::Stopping);
         running.signal(spec.stop.signal);
         let clock = &self.ports.clock;
@@ -310,14 +339,25 @@ impl Keeper {
                 },
             }
         }
-        self.end_all(running).await;
+        self.end_all(running, past).await;
         self.last_lines(running, talk).await;
     }
 
-    async fn end_all(&self, running: &Arc<dyn RunningProgram>) {
-        if let Err(error) = running.kill().await {
-            tracing::error!(program = self.name, error = with_causes(&error), "it is left behind");
+    /// Kills all that the program has started, and remembers it if it does not die.
+    async fn end_all(&self, running: &Arc<dyn RunningProgram>, past: &mut Past) {
+        past.immortal = Some(running.clone());
+        if let Err(why) = self.end_immortal(past).await {
+            tracing::error!(program = self.name, "it does not die: {why}");
         }
+    }
+
+    /// Kills again what did not die: another instance must not run beside it.
+    async fn end_immortal(&self, past: &mut Past) -> Result<(), String> {
+        if let Some(running) = &past.immortal {
+            running.kill().await.map_err(|error| with_causes(&error))?;
+        }
+        past.immortal = None;
+        Ok(())
     }
 
     async fn last_lines(&self, running: &Arc<dyn RunningProgram>, talk: &mut Talk) {

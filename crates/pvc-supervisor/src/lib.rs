@@ -23,7 +23,9 @@ mod talk;
 
 use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
+use std::time::Duration;
 
+use pvc_model::vm::backoff::Backoff;
 use pvc_model::with_causes;
 use pvc_ports::{Clock, Exec, Files, Programs};
 use tokio::sync::watch;
@@ -77,21 +79,14 @@ impl Supervisor {
         self.states.subscribe()
     }
 
-    /// Works until `shutdown`, and returns when every program has ended. Dropping the future kills
-    /// the programs.
+    /// Works until `shutdown`, and returns when every program has ended that can be killed. Dropping
+    /// the future kills the programs.
     pub async fn run(&self, shutdown: CancellationToken) {
-        match self.ports.programs.end_left_over().await {
-            Ok(0) => {}
-            Ok(count) => tracing::warn!(count, "processes of an earlier daemon were ended"),
-            Err(error) => {
-                let error = with_causes(&error);
-                tracing::error!(error, "what an earlier daemon has left may still run");
-            }
-        }
+        self.end_left_over(&shutdown).await;
         let mut keepers = Keepers::default();
         let mut wanted = self.wanted.subscribe();
-        loop {
-            keepers.follow(self, &wanted.borrow_and_update().clone());
+        while !shutdown.is_cancelled() {
+            keepers.follow(self, &wanted.borrow_and_update().clone(), &shutdown);
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -99,10 +94,41 @@ impl Supervisor {
                 () = keepers.one_is_through() => {}
             }
         }
-        keepers.follow(self, &Wanted::new());
+        keepers.follow(self, &Wanted::new(), &shutdown);
         while !keepers.tasks.is_empty() {
             keepers.one_is_through().await;
         }
+    }
+
+    /// Returns when nothing is left of earlier daemons, or at `shutdown`. Until then nothing is
+    /// started: it would run beside another instance of itself.
+    async fn end_left_over(&self, shutdown: &CancellationToken) {
+        let mut backoff = Backoff::default();
+        loop {
+            let why = match self.ports.programs.end_left_over().await {
+                Ok(0) => break,
+                Ok(count) => {
+                    tracing::warn!(count, "processes of an earlier daemon were ended");
+                    break;
+                }
+                Err(error) => with_causes(&error),
+            };
+            let now = self.ports.clock.monotonic();
+            backoff.died(now, Duration::ZERO);
+            let times = backoff.failures();
+            tracing::error!(times, "what an earlier daemon has left still runs: {why}");
+            let failed = ProgramState::Failed { why, times };
+            let names: Vec<String> = self.wanted.borrow().keys().cloned().collect();
+            let failed = names.into_iter().map(|name| (name, failed.clone())).collect();
+            self.states.send_replace(failed);
+            let wait = backoff.wait_until(now).unwrap_or(now).saturating_sub(now);
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                () = self.ports.clock.sleep(wait) => {}
+            }
+        }
+        self.states.send_modify(States::clear);
     }
 }
 
@@ -116,7 +142,7 @@ struct Keepers {
 
 impl Keepers {
     /// Tells every keeper what is wanted of it, and has a new one begin for each program without.
-    fn follow(&mut self, supervisor: &Supervisor, wanted: &Wanted) {
+    fn follow(&mut self, supervisor: &Supervisor, wanted: &Wanted, shutdown: &CancellationToken) {
         for (name, told) in &self.told {
             let spec = wanted.get(name);
             told.send_if_modified(|before| {
@@ -129,7 +155,8 @@ impl Keepers {
             let btree_map::Entry::Vacant(place) = self.told.entry(name.clone()) else { continue };
             let (told, wanted) = watch::channel(Some(spec.clone()));
             place.insert(told);
-            let keeper = Keeper::new(name, supervisor.ports.clone(), supervisor.states.clone());
+            let (ports, states) = (supervisor.ports.clone(), supervisor.states.clone());
+            let keeper = Keeper::new(name, ports, states, shutdown.clone());
             self.names.insert(self.tasks.spawn(keeper.run(wanted)).id(), name.clone());
         }
     }

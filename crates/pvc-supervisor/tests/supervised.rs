@@ -363,6 +363,63 @@ async fn what_an_earlier_daemon_has_left_is_ended_before_anything_starts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_starts_beside_what_an_earlier_daemon_has_left_and_cannot_be_killed() {
+    let programs = ScriptedPrograms::new();
+    programs.set_left_over(3);
+    programs.set_left_over_immortal(true);
+    let world = world_with(programs);
+    world.want(dnsmasq("one"));
+    world.pass(60).await;
+    let times = world.until_failed("3 processes of `an earlier daemon` are still there").await;
+    assert!((3..8).contains(&times), "{times}");
+    assert_eq!(world.started(), 0);
+    world.programs.set_left_over_immortal(false);
+    world.until_ready().await;
+    let calls = world.programs.calls();
+    assert_eq!(calls, [ProgramCall::LeftOverEnded(3), ProgramCall::Started("dns".to_owned())]);
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_cannot_be_killed_is_killed_again_before_the_next_one_starts() {
+    let world = world();
+    let immortal = ProgramManner { is_stubborn: true, is_immortal: true, ..Default::default() };
+    world.programs.set_manner(DNSMASQ, immortal);
+    world.want(dnsmasq("one"));
+    world.until_ready().await;
+    let mut other = dnsmasq("one");
+    other.args.push("--log-dhcp".to_owned());
+    world.want(other);
+    world.pass(100).await;
+    let times = world.until_failed("1 processes of `dns` are still there").await;
+    assert!((3..8).contains(&times), "{times}");
+    assert_eq!((world.started(), world.programs.processes()), (1, 1), "none runs beside it");
+    world.supervisor.want(Wanted::new());
+    world.pass(100).await;
+    world.until_failed("1 processes of `dns` are still there").await;
+    world.want(dnsmasq("one"));
+    world.programs.set_manner(DNSMASQ, ProgramManner::default());
+    world.programs.let_die("dns");
+    world.until_ready().await;
+    assert_eq!((world.started(), world.programs.processes()), (2, 1));
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_daemon_does_not_wait_for_a_program_that_cannot_be_killed() {
+    let world = world();
+    let immortal = ProgramManner { is_stubborn: true, is_immortal: true, ..Default::default() };
+    world.programs.set_manner(DNSMASQ, immortal);
+    world.want(dnsmasq("one"));
+    world.until_ready().await;
+    let asked = world.clock.monotonic();
+    world.shutdown.cancel();
+    world.task.await.unwrap();
+    assert!(world.clock.monotonic() - asked < Duration::from_secs(10));
+    assert!(world.supervisor.states().borrow().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_program_that_is_wanted_again_while_it_stops_runs_again() {
     let world = world();
     let manner = ProgramManner { is_stubborn: true, ..ProgramManner::default() };
