@@ -276,13 +276,16 @@ impl Keeper {
     /// next change.
     async fn remove_files(&self, written: &mut BTreeSet<PathBuf>, wanted: Option<&ProgramSpec>) {
         let is_wanted = |path: &Path| wanted.is_some_and(|wanted| wanted.files.contains_key(path));
-        let stale: Vec<PathBuf> =
-            written.iter().filter(|path| !is_wanted(path)).cloned().collect();
+        let stale: Vec<PathBuf> = written.iter().filter(|path| !is_wanted(path)).cloned().collect();
         for path in stale {
             match self.ports.files.remove(&path).await {
                 Ok(()) => _ = written.remove(&path),
                 Err(error) => {
-                    tracing::warn!(program = self.name, error = with_causes(&error), "a file stays");
+                    tracing::warn!(
+                        program = self.name,
+                        error = with_causes(&error),
+                        "a file stays"
+                    );
                 }
             }
         }

@@ -79,25 +79,28 @@ impl Supervisor {
         self.states.subscribe()
     }
 
-    /// Works until `shutdown`, and returns when every program has ended that can be killed. Dropping
-    /// the future kills the programs.
+    /// Works until `shutdown`, and returns when every program has ended that can be killed.
+    /// Dropping the future kills the programs.
     pub async fn run(&self, shutdown: CancellationToken) {
         self.end_left_over(&shutdown).await;
         let mut keepers = Keepers::default();
         let mut wanted = self.wanted.subscribe();
         while !shutdown.is_cancelled() {
             keepers.follow(self, &wanted.borrow_and_update().clone(), &shutdown);
+            let due_in = keepers.due_in(self.ports.clock.monotonic());
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
                 Ok(()) = wanted.changed() => {}
-                () = keepers.one_is_through() => {}
+                () = keepers.one_is_through(self) => {}
+                () = self.ports.clock.sleep(due_in.unwrap_or_default()), if due_in.is_some() => {}
             }
         }
         keepers.follow(self, &Wanted::new(), &shutdown);
         while !keepers.tasks.is_empty() {
-            keepers.one_is_through().await;
+            keepers.one_is_through(self).await;
         }
+        self.states.send_modify(States::clear);
     }
 
     /// Returns when nothing is left of earlier daemons, or at `shutdown`. Until then nothing is
@@ -136,8 +139,11 @@ impl Supervisor {
 #[derive(Default)]
 struct Keepers {
     told: BTreeMap<String, watch::Sender<Option<ProgramSpec>>>,
-    names: BTreeMap<Id, String>,
+    /// Names of the programs, and since when they are kept.
+    names: BTreeMap<Id, (String, Duration)>,
     tasks: JoinSet<()>,
+    /// Programs whose keepers a bug of ours has ended.
+    broken: BTreeMap<String, Backoff>,
 }
 
 impl Keepers {
@@ -151,30 +157,55 @@ impl Keepers {
                 is_new
             });
         }
+        let now = supervisor.ports.clock.monotonic();
+        self.broken.retain(|name, _| {
+            let is_wanted = wanted.contains_key(name);
+            if !is_wanted && !self.told.contains_key(name) {
+                supervisor.states.send_modify(|states| _ = states.remove(name));
+            }
+            is_wanted
+        });
         for (name, spec) in wanted {
+            if self.broken.get(name).is_some_and(|backoff| backoff.wait_until(now).is_some()) {
+                continue;
+            }
             let btree_map::Entry::Vacant(place) = self.told.entry(name.clone()) else { continue };
             let (told, wanted) = watch::channel(Some(spec.clone()));
             place.insert(told);
             let (ports, states) = (supervisor.ports.clone(), supervisor.states.clone());
             let keeper = Keeper::new(name, ports, states, shutdown.clone());
-            self.names.insert(self.tasks.spawn(keeper.run(wanted)).id(), name.clone());
+            self.names.insert(self.tasks.spawn(keeper.run(wanted)).id(), (name.clone(), now));
         }
+    }
+
+    /// How long until the first of the broken keepers is to be replaced that still waits for it.
+    fn due_in(&self, now: Duration) -> Option<Duration> {
+        let due = self.broken.values().filter_map(|backoff| backoff.wait_until(now)).min();
+        due.map(|due| due.saturating_sub(now))
     }
 
     /// Returns when a keeper has ended: because its program is wanted no more, or by a bug of ours.
     /// Waits for ever if there is none.
-    async fn one_is_through(&mut self) {
-        let id = match self.tasks.join_next_with_id().await {
-            Some(Ok((id, ()))) => id,
-            Some(Err(error)) => {
-                let name = self.names.get(&error.id()).map_or("", String::as_str);
-                tracing::error!(program = name, %error, "a bug has ended what keeps a program");
-                error.id()
-            }
+    async fn one_is_through(&mut self, supervisor: &Supervisor) {
+        let (id, bug) = match self.tasks.join_next_with_id().await {
+            Some(Ok((id, ()))) => (id, None),
+            Some(Err(error)) => (error.id(), Some(error)),
             None => return std::future::pending().await,
         };
-        if let Some(name) = self.names.remove(&id) {
-            self.told.remove(&name);
-        }
+        let Some((name, since)) = self.names.remove(&id) else { return };
+        self.told.remove(&name);
+        let Some(error) = bug else {
+            self.broken.remove(&name);
+            return;
+        };
+        let now = supervisor.ports.clock.monotonic();
+        let backoff = self.broken.entry(name.clone()).or_default();
+        backoff.died(now, now.saturating_sub(since));
+        let times = backoff.failures();
+        tracing::error!(program = name, times, %error, "a bug has ended what keeps a program");
+        let why = "a bug has ended what keeps it".to_owned();
+        supervisor.states.send_modify(|states| {
+            states.insert(name, ProgramState::Failed { why, times });
+        });
     }
 }

@@ -42,6 +42,7 @@ fn world_with(programs: ScriptedPrograms) -> World {
     let answering = answers.clone();
     let exec = Arc::new(ScriptedExec::new(move |command| {
         match (command.program.as_str(), answering.load(Ordering::Relaxed)) {
+            ("panic", _) => panic!("a bug"),
             ("ask", true) => Ok(ScriptedExec::success("")),
             ("ask", false) => {
                 let stderr = b"\nnobody listens\nat all\n".to_vec();
@@ -417,6 +418,38 @@ async fn the_end_of_the_daemon_does_not_wait_for_a_program_that_cannot_be_killed
     world.task.await.unwrap();
     assert!(world.clock.monotonic() - asked < Duration::from_secs(10));
     assert!(world.supervisor.states().borrow().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keeper_that_a_bug_has_ended_is_replaced_at_once_and_then_after_longer_and_longer() {
+    let world = world();
+    let bug = Command { program: "panic".to_owned(), ..ask() };
+    let breaks =
+        |contents| ProgramSpec { reload: Reload::Command(bug.clone()), ..dnsmasq(contents) };
+    world.want(breaks("one"));
+    world.until_ready().await;
+    world.want(breaks("two"));
+    world.until_started(2).await;
+    world.until_ready().await;
+    assert_eq!(world.programs.running().len(), 1, "the first has ended with its keeper");
+    world.want(breaks("three"));
+    assert_eq!(world.until_failed("a bug has ended what keeps it").await, 2);
+    let failed = world.clock.monotonic();
+    assert!(world.programs.running().is_empty());
+    world.until_ready().await;
+    assert_eq!((world.clock.monotonic() - failed).as_secs(), 5);
+    assert_eq!((world.started(), world.conf().as_deref()), (3, Some("three")));
+
+    let within = Duration::from_secs(30);
+    let hopeless = Ready::When { command: bug.clone(), within };
+    world.want(ProgramSpec { args: Vec::new(), ready: hopeless, ..dnsmasq("four") });
+    world.pass(100).await;
+    let started = world.started();
+    assert!((5..10).contains(&started), "{started}");
+    world.until_failed("a bug has ended what keeps it").await;
+    world.supervisor.want(Wanted::new());
+    world.until_gone().await;
+    world.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
