@@ -31,7 +31,8 @@ const PIECE: usize = 64 << 10;
 /// How many entries of a directory are looked at for what earlier processes left unfinished.
 const SWEPT_ENTRIES: usize = 10_000;
 
-fn failed(done: &'static str, path: &Path) -> impl Fn(io::Error) -> FilesError {
+/// Translates an error of what was to be `done` with a file.
+pub fn failed(done: &'static str, path: &Path) -> impl Fn(io::Error) -> FilesError {
     move |source| {
         let path = path.to_owned();
         match source.kind() {
@@ -83,7 +84,7 @@ fn must_be_file(path: &Path, found: &FileInfo) -> Result<(), FilesError> {
 
 /// Opens a file, and nothing else: what is there is looked at before, because opening a FIFO may
 /// wait and opening a device may do something, and afterwards, because it may have been replaced.
-fn open(
+pub fn open(
     path: &Path,
     done: &'static str,
     options: &mut OpenOptions,
