@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use pvc_ports::{Database, DatabaseError, Rows, SqlDialect, SqlValue, Statement, Transaction};
+use pvc_ports::{
+    Database, DatabaseError, MOST_ROWS, Rows, SqlDialect, SqlValue, Statement, Transaction,
+};
 
 /// Environment that the suite needs from whoever runs it.
 pub struct DatabaseFixture {
@@ -23,6 +25,7 @@ pub async fn database_contract(fixture: DatabaseFixture) {
     suite.the_same_row_twice_is_refused_with_all_the_transaction().await;
     suite.rows_that_are_referred_to_stay().await;
     suite.a_wrong_statement_is_refused_and_names_why().await;
+    suite.rows_beyond_the_bound_are_not_brought().await;
     suite.a_dropped_statement_fails_its_transaction().await;
     suite.transactions_are_as_if_each_were_alone().await;
     let Err(error) = fixture.absent.begin().await else { panic!("nobody is there") };
@@ -175,6 +178,26 @@ impl Suite {
             let error = transaction.commit().await.expect_err("it has failed");
             assert!(matches!(error, DatabaseError::Failed), "{error}");
         }
+    }
+
+    async fn rows_beyond_the_bound_are_not_brought(&self) {
+        let rows = |count: usize| {
+            let words = "WITH RECURSIVE many (at) AS \
+                         (SELECT 1 UNION ALL SELECT at + 1 FROM many WHERE at < $1) \
+                         SELECT at FROM many";
+            Statement::new(words).with(i64::try_from(count).expect("it is small"))
+        };
+        assert_eq!(self.alone(rows(MOST_ROWS)).await.rows.len(), MOST_ROWS);
+        // More turns than there are connections: none of them is lost.
+        for _ in 0..8 {
+            let mut transaction = self.begin().await;
+            transaction.run(add_profile("too many", 1)).await.expect("it is new");
+            let error = transaction.run(rows(100 * MOST_ROWS)).await.expect_err("they are more");
+            assert!(matches!(error, DatabaseError::TooMany { most: MOST_ROWS }), "{error}");
+            let error = transaction.commit().await.expect_err("it has failed");
+            assert!(matches!(error, DatabaseError::Failed), "{error}");
+        }
+        assert_eq!(self.profiles().await, 0);
     }
 
     async fn a_dropped_statement_fails_its_transaction(&self) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  PostgresDatabase ─┐
-//!                    ├─ Running   one transaction: its statements, in order, with a deadline
+//!                    ├─ Open   one transaction: its statements, in order, with a deadline
 //!  SqliteDatabase  ──┘
 //!  values     between values of the port and those of each database
 //! ```
@@ -16,6 +16,7 @@
 mod errors;
 mod postgres;
 mod sqlite;
+mod transaction;
 mod values;
 
 use std::time::Duration;

@@ -1,10 +1,13 @@
 use std::fmt;
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use pvc_ports::{Database, DatabaseError, Rows, SqlDialect, Statement, Transaction};
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgSslMode, Postgres};
+use sqlx::Executor as _;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions, PgSslMode, Postgres};
 
-use crate::errors::{in_time, uncommitted};
+use crate::errors::in_time;
+use crate::transaction::{Open, all_rows};
 use crate::values::{bind_postgres, rows_of_postgres};
 use crate::{CONNECTIONS, REACH};
 
@@ -63,34 +66,27 @@ impl Database for PostgresDatabase {
     }
 
     async fn begin(&self) -> Result<Box<dyn Transaction>, DatabaseError> {
-        let begun = self.pool.begin_with("BEGIN ISOLATION LEVEL SERIALIZABLE");
-        Ok(Box::new(Running { transaction: in_time(begun).await?, failed: false }))
+        let words = "BEGIN ISOLATION LEVEL SERIALIZABLE";
+        Ok(Box::new(Open::begin(&self.pool, words, order, true).await?))
     }
 }
 
-struct Running {
-    transaction: sqlx::Transaction<'static, Postgres>,
-    /// Also while a statement runs: its future may be dropped.
-    failed: bool,
+fn order(
+    connection: &mut PgConnection,
+    words: &'static str,
+) -> BoxFuture<'_, Result<(), sqlx::Error>> {
+    Box::pin(async move { connection.execute(words).await.map(drop) })
 }
 
 #[async_trait]
-impl Transaction for Running {
+impl Transaction for Open<Postgres> {
     async fn run(&mut self, statement: Statement) -> Result<Rows, DatabaseError> {
-        if std::mem::replace(&mut self.failed, true) {
-            return Err(DatabaseError::Failed);
-        }
         let query = bind_postgres(statement.words, statement.values);
-        let found = in_time(query.fetch_all(&mut *self.transaction)).await?;
-        let rows = rows_of_postgres(&found)?;
-        self.failed = false;
-        Ok(rows)
+        let found = in_time(all_rows(query.fetch(self.ask()?))).await;
+        self.hear(found.and_then(|found| rows_of_postgres(&found)))
     }
 
     async fn commit(self: Box<Self>) -> Result<(), DatabaseError> {
-        if self.failed {
-            return Err(DatabaseError::Failed);
-        }
-        in_time(self.transaction.commit()).await.map_err(uncommitted)
+        self.finish().await
     }
 }

@@ -2,13 +2,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use pvc_ports::{Database, DatabaseError, Rows, SqlDialect, Statement, Transaction};
+use sqlx::Executor as _;
 use sqlx::sqlite::{
-    Sqlite, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
-    SqliteSynchronous,
+    Sqlite, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool,
+    SqlitePoolOptions, SqliteSynchronous,
 };
 
-use crate::errors::{in_time, uncommitted};
+use crate::errors::in_time;
+use crate::transaction::{Open, all_rows};
 use crate::values::{bind_sqlite, rows_of_sqlite};
 use crate::{CONNECTIONS, REACH};
 
@@ -19,6 +22,8 @@ const BUSY: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct SqliteDatabase {
     pool: SqlitePool,
+    /// Whether a connection may be closed.
+    may_close: bool,
 }
 
 impl SqliteDatabase {
@@ -31,7 +36,7 @@ impl SqliteDatabase {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full);
         let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(REACH);
-        SqliteDatabase { pool: pool.connect_lazy_with(connect) }
+        SqliteDatabase { pool: pool.connect_lazy_with(connect), may_close: true }
     }
 
     /// In memory, and gone with the last clone.
@@ -43,7 +48,8 @@ impl SqliteDatabase {
             .idle_timeout(None)
             .max_lifetime(None)
             .acquire_timeout(REACH);
-        SqliteDatabase { pool: pool.connect_lazy_with(options().in_memory(true)) }
+        let pool = pool.connect_lazy_with(options().in_memory(true));
+        SqliteDatabase { pool, may_close: false }
     }
 }
 
@@ -59,34 +65,27 @@ impl Database for SqliteDatabase {
 
     async fn begin(&self) -> Result<Box<dyn Transaction>, DatabaseError> {
         // One that reads first and writes then could not wait for another that does the same.
-        let begun = self.pool.begin_with("BEGIN IMMEDIATE");
-        Ok(Box::new(Running { transaction: in_time(begun).await?, failed: false }))
+        let words = "BEGIN IMMEDIATE";
+        Ok(Box::new(Open::begin(&self.pool, words, order, self.may_close).await?))
     }
 }
 
-struct Running {
-    transaction: sqlx::Transaction<'static, Sqlite>,
-    /// Also while a statement runs: its future may be dropped.
-    failed: bool,
+fn order(
+    connection: &mut SqliteConnection,
+    words: &'static str,
+) -> BoxFuture<'_, Result<(), sqlx::Error>> {
+    Box::pin(async move { connection.execute(words).await.map(drop) })
 }
 
 #[async_trait]
-impl Transaction for Running {
+impl Transaction for Open<Sqlite> {
     async fn run(&mut self, statement: Statement) -> Result<Rows, DatabaseError> {
-        if std::mem::replace(&mut self.failed, true) {
-            return Err(DatabaseError::Failed);
-        }
         let query = bind_sqlite(statement.words, statement.values);
-        let found = in_time(query.fetch_all(&mut *self.transaction)).await?;
-        let rows = rows_of_sqlite(&found)?;
-        self.failed = false;
-        Ok(rows)
+        let found = in_time(all_rows(query.fetch(self.ask()?))).await;
+        self.hear(found.and_then(|found| rows_of_sqlite(&found)))
     }
 
     async fn commit(self: Box<Self>) -> Result<(), DatabaseError> {
-        if self.failed {
-            return Err(DatabaseError::Failed);
-        }
-        in_time(self.transaction.commit()).await.map_err(uncommitted)
+        self.finish().await
     }
 }

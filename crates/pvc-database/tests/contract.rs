@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pvc_contracts::database::{DatabaseFixture, database_contract};
 use pvc_database::{Database, PostgresDatabase, PostgresOptions, SqliteDatabase};
@@ -114,7 +115,16 @@ async fn postgresql_keeps_the_contract_and_is_found_again_after_a_restart() {
     let found = transaction.run(Statement::new(words)).await.unwrap();
     assert_eq!(found.rows, [[SqlValue::Integer(40)]]);
 
+    // More connections than there are at once: those whose statement does not come back are closed.
+    for _ in 0..6 {
+        let mut transaction = database.begin().await.unwrap();
+        let sleeps = transaction.run(Statement::new("SELECT 1 AS one FROM pg_sleep(600)"));
+        let given_up = tokio::time::timeout(Duration::from_millis(200), sleeps).await;
+        assert!(given_up.is_err(), "it sleeps");
+    }
+
     // What has no value here is refused by name, and cast by whoever wants it.
+    let mut transaction = database.begin().await.unwrap();
     let error = transaction.run(Statement::new("SELECT now() AS now")).await.unwrap_err();
     assert!(error.to_string().contains("the column `now` has the type TIMESTAMPTZ"), "{error}");
 }

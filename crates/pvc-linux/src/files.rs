@@ -1,14 +1,15 @@
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, fchown,
+    DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    fchown,
 };
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nix::libc::{O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
+use nix::libc::{O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{Gid, Group, Uid, User};
 use pvc_ports::{
@@ -24,10 +25,14 @@ pub struct LinuxFiles;
 /// whole directories of configuration leave such names out.
 const UNFINISHED: &str = ".pvc-new";
 
+/// How much of a file is moved at once, in bytes.
+const PIECE: usize = 64 << 10;
+
 /// How many entries of a directory are looked at for what earlier processes left unfinished.
 const SWEPT_ENTRIES: usize = 10_000;
 
-fn failed(done: &'static str, path: &Path) -> impl Fn(io::Error) -> FilesError {
+/// Translates an error of what was to be `done` with a file.
+pub fn failed(done: &'static str, path: &Path) -> impl Fn(io::Error) -> FilesError {
     move |source| {
         let path = path.to_owned();
         match source.kind() {
@@ -79,7 +84,7 @@ fn must_be_file(path: &Path, found: &FileInfo) -> Result<(), FilesError> {
 
 /// Opens a file, and nothing else: what is there is looked at before, because opening a FIFO may
 /// wait and opening a device may do something, and afterwards, because it may have been replaced.
-fn open(
+pub fn open(
     path: &Path,
     done: &'static str,
     options: &mut OpenOptions,
@@ -133,7 +138,8 @@ fn ids(owner: &FileOwner) -> Result<(Uid, Gid), FilesError> {
     }
 }
 
-/// Gives an open file its owner and its mode, in this order: a change of the owner takes bits away.
+/// Gives an open file or directory its owner and its mode, in this order: a change of the owner
+/// takes bits away.
 fn give_access(file: &File, access: &FileAccess, owner: Option<(Uid, Gid)>) -> io::Result<()> {
     if let Some((user, group)) = owner {
         fchown(file, Some(user.as_raw()), Some(group.as_raw()))?;
@@ -206,34 +212,71 @@ fn append(
     most_bytes: u64,
 ) -> Result<(), FilesError> {
     let owner = access.owner.as_ref().map(ids).transpose()?;
-    let is_new = look(path)?.is_none();
     let too_large = || FilesError::TooLarge { path: path.to_owned(), most_bytes };
-    if is_new && bytes.len() as u64 > most_bytes {
-        return Err(too_large());
-    }
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o600);
-    let (mut file, found) = open(path, "written", &mut options)?;
+    let existing = || open(path, "written", OpenOptions::new().append(true));
+    let opened = match existing() {
+        Err(FilesError::Missing { .. }) if bytes.len() as u64 > most_bytes => {
+            return Err(too_large());
+        }
+        Err(FilesError::Missing { .. }) => match open_new(path, access, owner) {
+            // Somebody else was faster: it is theirs.
+            Err(error) if is_there(&error) => existing(),
+            made => made,
+        },
+        opened => opened,
+    };
+    let (mut file, found) = opened?;
     if found.length_bytes.saturating_add(bytes.len() as u64) > most_bytes {
         return Err(too_large());
-    }
-    if is_new {
-        give_access(&file, access, owner).map_err(failed("written", path))?;
     }
     file.write_all(bytes).map_err(failed("written", path))
 }
 
+/// Makes a file that is not there, and opens it for appending.
+fn open_new(
+    path: &Path,
+    access: &FileAccess,
+    owner: Option<(Uid, Gid)>,
+) -> Result<(File, FileInfo), FilesError> {
+    let mut options = OpenOptions::new();
+    options.append(true).create_new(true).mode(0o600);
+    let (file, found) = open(path, "written", &mut options)?;
+    give_access(&file, access, owner).map_err(failed("written", path))?;
+    Ok((file, found))
+}
+
+fn is_there(error: &FilesError) -> bool {
+    matches!(
+        error,
+        FilesError::Failed { source, .. } if source.kind() == io::ErrorKind::AlreadyExists
+    )
+}
+
 fn keep_end(path: &Path, most_bytes: u64) -> Result<(), FilesError> {
-    let (found, end) = read_end(path, most_bytes)?;
-    if found.length_bytes <= most_bytes {
-        return Ok(());
+    let (file, found) = open(path, "cut", OpenOptions::new().read(true).write(true))?;
+    match found.length_bytes.checked_sub(most_bytes) {
+        None | Some(0) => Ok(()),
+        Some(from) => cut(&file, from).map_err(failed("cut", path)),
     }
-    let (mut file, _) = open(path, "cut", OpenOptions::new().append(true))?;
-    let mut cut = || {
-        file.set_len(0)?;
-        file.write_all(&end)
-    };
-    cut().map_err(failed("cut", path))
+}
+
+/// Moves what is in the file behind `from` to its beginning, with what is appended meanwhile, and
+/// only then lets go of the rest. An error before that loses nothing of what is moved: it is still
+/// there, behind what was moved already.
+fn cut(file: &File, mut from: u64) -> io::Result<()> {
+    let (mut piece, mut to) = (vec![0; PIECE], 0);
+    loop {
+        let count = file.read_at(&mut piece, from)?;
+        if count == 0 {
+            break;
+        }
+        file.write_all_at(&piece[..count], to)?;
+        from += count as u64;
+        to += count as u64;
+    }
+    // The machine may crash, and the new length may be on the disk first.
+    file.sync_data()?;
+    file.set_len(to)
 }
 
 fn list(path: &Path, most: usize) -> Result<Vec<DirectoryEntry>, FilesError> {
@@ -275,10 +318,10 @@ fn create_directory(path: &Path, access: &FileAccess) -> Result<(), FilesError> 
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             made => made?,
         }
-        if let Some((user, group)) = owner {
-            chown(path, Some(user.as_raw()), Some(group.as_raw()))?;
-        }
-        fs::set_permissions(path, Permissions::from_mode(access.mode))
+        // By its descriptor: somebody else may put a link in its place.
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(O_DIRECTORY | O_NOFOLLOW);
+        give_access(&options.open(path)?, access, owner)
     };
     make().map_err(failed("made", path))
 }
@@ -377,7 +420,66 @@ impl Files for LinuxFiles {
 
 #[cfg(test)]
 mod tests {
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
     use super::*;
+
+    fn memory(contents: &[u8]) -> File {
+        let file = File::from(memfd_create("log", MFdFlags::MFD_ALLOW_SEALING).unwrap());
+        file.write_all_at(contents, 0).unwrap();
+        file
+    }
+
+    fn contents(file: &File) -> Vec<u8> {
+        let mut contents = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+        file.read_exact_at(&mut contents, 0).unwrap();
+        contents
+    }
+
+    #[test]
+    fn an_end_of_any_length_is_moved_to_the_beginning() {
+        let whole: Vec<u8> = (0_u32..100_000).flat_map(u32::to_be_bytes).collect();
+        for from in [1, 7, PIECE, whole.len() / 2, whole.len() - 1, whole.len()] {
+            let file = memory(&whole);
+            cut(&file, from as u64).unwrap();
+            assert!(contents(&file) == whole[from..], "from {from} on");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_not_cut() {
+        let file = memory(b"0123456789");
+        // What was written stays, and could be cut: a full disk.
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE)).unwrap();
+        cut(&file, 6).unwrap_err();
+        assert_eq!(contents(&file), b"0123456789");
+        file.set_len(4).unwrap();
+    }
+
+    #[tokio::test]
+    async fn many_who_append_to_a_new_file_at_once_lose_nothing() {
+        let access = FileAccess::PUBLIC;
+        let directory = tempfile::tempdir().unwrap();
+        for turn in 0..20 {
+            let path = directory.path().join(turn.to_string());
+            let append = || LinuxFiles.append(&path, b"line\n", &access, 1000);
+            let (one, two, three) = tokio::join!(append(), append(), append());
+            one.and(two).and(three).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"line\nline\nline\n");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_appends_goes_on_behind_the_end_that_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("web1.log");
+        let mut writer = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+        writer.write_all(b"0123456789").unwrap();
+        LinuxFiles.keep_end(&path, 4).await.unwrap();
+        writer.write_all(b"more").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"6789more");
+    }
 
     #[tokio::test]
     async fn what_a_dead_process_has_not_finished_goes_with_the_next_one() {

@@ -1,8 +1,11 @@
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::{self, Read as _};
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,18 +15,27 @@ use async_trait::async_trait;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 use pvc_ports::{
-    MOST_LINE_BYTES, Program, ProgramEnd, ProgramSignal, Programs, ProgramsError, RunningProgram,
-    aside,
+    FilesError, MOST_LINE_BYTES, Program, ProgramEnd, ProgramSignal, Programs, ProgramsError,
+    Random as _, RunningProgram, aside,
 };
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::Instant;
 
+use crate::OsRandom;
+use crate::files::{failed, open};
+
 /// The variable that every process inherits from the program that started it. It is the only thing
 /// that stays with a process which changes its group, its session and its user.
 const MARK: &str = "PVC_PROGRAM";
+
+/// File of the runtime directory with the word that is part of every mark.
+const WORD: &str = "programs.word";
+
+/// Length of the word, in hexadecimal digits.
+const WORD_DIGITS: u64 = 32;
 
 /// Directories in which programs look for others.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -41,22 +53,85 @@ const POLL: Duration = Duration::from_millis(20);
 const MOST_ENVIRONMENT_BYTES: u64 = 1 << 20;
 
 /// Programs of this machine that belong to daemons of one kind.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LinuxPrograms {
     owner: String,
+    /// The owner and the word.
+    kind: String,
 }
 
 impl LinuxPrograms {
     /// For daemons of the kind `owner`: `pvcnoded`. What another kind has left behind is not theirs
     /// to end.
-    pub fn new(owner: &str) -> Self {
-        LinuxPrograms { owner: owner.to_owned() }
+    ///
+    /// The directory `runtime` must outlive the daemon. The mark of processes holds a random word
+    /// that is kept in it, and that only this user and its processes know: whoever else says that
+    /// it is a process of ours is not believed.
+    ///
+    /// # Errors
+    /// If the word can neither be read nor be made, or if others may know it.
+    pub fn new(owner: &str, runtime: &Path) -> Result<Self, FilesError> {
+        let kind = format!("{owner}/{}", word(runtime)?);
+        Ok(LinuxPrograms { owner: owner.to_owned(), kind })
     }
+}
+
+/// Without the word, which would end in logs.
+impl fmt::Debug for LinuxPrograms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinuxPrograms").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+/// The word that is kept in the directory. It is made if there is none.
+fn word(runtime: &Path) -> Result<String, FilesError> {
+    let path = runtime.join(WORD);
+    match read_word(&path) {
+        Err(FilesError::Missing { .. }) => {
+            make_word(&path)?;
+            read_word(&path)
+        }
+        read => read,
+    }
+}
+
+fn read_word(path: &Path) -> Result<String, FilesError> {
+    let (file, found) = open(path, "read", OpenOptions::new().read(true))?;
+    let user = file.metadata().map_err(failed("read", path))?.uid();
+    let mut word = String::new();
+    file.take(WORD_DIGITS + 1).read_to_string(&mut word).map_err(failed("read", path))?;
+    let is_ours = user == geteuid().as_raw() && found.mode & 0o077 == 0;
+    let is_word = word.len() as u64 == WORD_DIGITS && word.bytes().all(|b| b.is_ascii_hexdigit());
+    match is_ours && is_word {
+        true => Ok(word),
+        false => {
+            let source = io::Error::other("it holds no word that this user alone can read");
+            Err(failed("trusted", path)(source))
+        }
+    }
+}
+
+/// Makes the file, whole, unless another daemon is faster.
+fn make_word(path: &Path) -> Result<(), FilesError> {
+    let random = || format!("{:016x}{:016x}", OsRandom.next_u64(), OsRandom.next_u64());
+    let new = path.with_file_name(format!(".{WORD}.{}", random()));
+    let make = || -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(random().as_bytes())?;
+        match fs::hard_link(&new, path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        }
+    };
+    let made = make();
+    // It may not even have been made.
+    let _ = fs::remove_file(&new);
+    made.map_err(failed("made", path))
 }
 
 /// Daemon, and program of it, that a process comes from.
 struct Mark<'a> {
-    owner: &'a str,
+    kind: &'a str,
     daemon: u32,
     /// When the daemon began, in the kernel's ticks since the boot: its number is used again.
     begun: u64,
@@ -67,7 +142,7 @@ impl<'a> Mark<'a> {
         let mut parts = text.rsplitn(4, '/').skip(1);
         let begun = parts.next()?.parse().ok()?;
         let daemon = parts.next()?.parse().ok()?;
-        Some(Mark { owner: parts.next()?, daemon, begun })
+        Some(Mark { kind: parts.next()?, daemon, begun })
     }
 
     fn daemon_lives(&self) -> bool {
@@ -257,7 +332,7 @@ impl Programs for LinuxPrograms {
         let daemon = std::process::id();
         let turn = COUNT.fetch_add(1, Ordering::Relaxed);
         let begun = begun(daemon).unwrap_or(0);
-        let mark = format!("{}/{daemon}/{begun}/{turn}", self.owner);
+        let mark = format!("{}/{daemon}/{begun}/{turn}", self.kind);
         let failed = |source: io::Error| {
             let program = program.program.clone();
             match source.kind() {
@@ -301,9 +376,9 @@ impl Programs for LinuxPrograms {
     }
 
     async fn end_left_over(&self) -> Result<usize, ProgramsError> {
-        let owner = self.owner.clone();
+        let kind = self.kind.clone();
         let is_left_over = move |mark: &str| {
-            Mark::parse(mark).is_some_and(|mark| mark.owner == owner && !mark.daemon_lives())
+            Mark::parse(mark).is_some_and(|mark| mark.kind == kind && !mark.daemon_lives())
         };
         kill_all(&self.owner, is_left_over).await
     }
@@ -366,6 +441,38 @@ mod tests {
             assert_eq!(lines.recv().await.as_deref(), Some(expected));
         }
         assert_eq!(lines.recv().await, None);
+    }
+
+    #[test]
+    fn the_word_is_made_once_and_not_taken_from_a_file_that_others_can_read_or_have_made() {
+        let runtime = tempfile::tempdir().unwrap();
+        let path = runtime.path().join(WORD);
+        let first = word(runtime.path()).unwrap();
+        assert_eq!(word(runtime.path()).unwrap(), first);
+        assert_eq!(fs::read_dir(runtime.path()).unwrap().count(), 1, "nothing else is left");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+        let shown = format!("{:?}", LinuxPrograms::new("pvcnoded", runtime.path()).unwrap());
+        assert!(shown.contains("pvcnoded") && !shown.contains(&first), "{shown}");
+
+        let refused = |what: &str| {
+            let error = word(runtime.path()).unwrap_err().to_string();
+            assert!(error.contains("could not be trusted"), "{what}: {error}");
+        };
+        let readable = |mode| {
+            use std::os::unix::fs::PermissionsExt as _;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        readable(0o640);
+        refused("its group can read it");
+        readable(0o600);
+        fs::write(&path, "").unwrap();
+        refused("it is empty");
+        fs::write(&path, format!("{first}0")).unwrap();
+        refused("it is too long");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
+        let error = word(runtime.path()).unwrap_err();
+        assert!(matches!(error, FilesError::NotAFile { .. }), "{error}");
     }
 
     #[test]

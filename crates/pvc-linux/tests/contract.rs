@@ -157,14 +157,14 @@ fn token(name: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_programs_of_this_machine_keep_the_contract() {
-    let token = token("contract");
+    let (token, runtime) = (token("contract"), tempfile::tempdir().unwrap());
     // The shell handles a signal only between two commands, and `wait` is none that it waits for.
     let on = "while :; do sleep 600 & wait $!; done";
     let program = |name: &str, script: &str| shell(&token, name, script);
     let mut absent = program("absent", "");
     absent.program = "/nonexistent/program".to_owned();
     let fixture = ProgramsFixture {
-        programs: Arc::new(LinuxPrograms::new(&token)),
+        programs: Arc::new(LinuxPrograms::new(&token, runtime.path()).unwrap()),
         steady: program("steady", &format!("trap 'echo reloaded' HUP; echo ready; {on}")),
         failing: program("failing", "echo one; echo two >&2; exit 3"),
         stubborn: program("stubborn", &format!("trap '' TERM; echo ready; {on}")),
@@ -180,30 +180,43 @@ async fn the_programs_of_this_machine_keep_the_contract() {
     programs_contract(fixture).await;
 }
 
-/// Runs itself as a daemon: with `PVC_DAEMON` set it starts programs, and dies by SIGKILL.
+/// Runs itself as a daemon: with `PVC_DAEMON` and `PVC_RUNTIME` set it starts programs, and dies by
+/// SIGKILL.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_killed_daemon_has_left_is_ended_by_the_next_one_of_its_kind_alone() {
-    let token = std::env::var("PVC_DAEMON").unwrap_or_else(|_| token("killed"));
-    let programs = LinuxPrograms::new(&token);
-    if std::env::var("PVC_DAEMON").is_ok() {
+    let daemon = std::env::var("PVC_DAEMON").ok().zip(std::env::var("PVC_RUNTIME").ok());
+    if let Some((token, runtime)) = daemon {
+        let programs = LinuxPrograms::new(&token, Path::new(&runtime)).unwrap();
         let script = "setsid sleep 600 & sleep 600 & echo ready; wait";
         let running = programs.start(&shell(&token, "left", script)).await.unwrap();
         assert_eq!(running.line().await.as_deref(), Some("ready"));
         nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).unwrap();
     }
+    let (token, runtime) = (token("killed"), tempfile::tempdir().unwrap());
+    let programs = LinuxPrograms::new(&token, runtime.path()).unwrap();
     let name = "what_a_killed_daemon_has_left_is_ended_by_the_next_one_of_its_kind_alone";
     let daemon = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact"])
         .env("PVC_DAEMON", &token)
+        .env("PVC_RUNTIME", runtime.path())
         .output()
         .unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&daemon.status), Some(9));
     assert_eq!(processes_of(&token), 3);
     let own = programs.start(&shell(&token, "own", "exec sleep 600")).await.unwrap();
-    assert_eq!(LinuxPrograms::new("another").end_left_over().await.unwrap(), 0);
+    let another = LinuxPrograms::new("another", runtime.path()).unwrap();
+    assert_eq!(another.end_left_over().await.unwrap(), 0);
     assert_eq!(processes_of(&token), 4);
+    let strangers = [format!("{token}/99999999/1/0"), format!("{token}/0123abcd/99999999/1/0")];
+    let strangers = strangers
+        .map(|mark| Command::new("sleep").arg("600").env("PVC_PROGRAM", mark).spawn().unwrap());
     assert_eq!(programs.end_left_over().await.unwrap(), 3);
     assert_eq!(processes_of(&token), 1, "its own goes on");
+    for mut stranger in strangers {
+        assert_eq!(stranger.try_wait().unwrap(), None, "it does not know the word");
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
     own.signal(ProgramSignal::Terminate);
     own.ended().await;
     assert_eq!(processes_of(&token), 0);

@@ -83,10 +83,11 @@ impl Consoles {
 
     /// Reads what has changed and whose turn has come, and writes it in one report.
     async fn look(&mut self, everybody: bool) {
+        let now = self.shared.now();
         if !self.shared.is_connected() {
+            self.cut_long(now).await;
             return;
         }
-        let now = self.shared.now();
         let mut reports = Vec::new();
         let mut watchers = std::mem::take(&mut self.watchers);
         for (vm, watcher) in watchers.iter_mut().filter(|(_, w)| everybody || w.not_before <= now) {
@@ -101,6 +102,19 @@ impl Consoles {
             self.watchers
                 .values_mut()
                 .for_each(|watcher| (watcher.seen, watcher.written) = (None, None));
+        }
+    }
+
+    /// Cuts the files that have grown too long: guests go on printing while the store is away.
+    async fn cut_long(&mut self, now: Duration) {
+        let files = self.shared.ports.files.as_ref();
+        for (vm, watcher) in self.watchers.iter_mut().filter(|(_, w)| w.not_before <= now) {
+            // What cannot be looked at is said when it is read.
+            let Ok(Some(found)) = files.look(&watcher.path).await else { continue };
+            if found.length_bytes > CUT_BEYOND {
+                watcher.not_before = now + LEAST;
+                cut(files, *vm, &watcher.path).await;
+            }
         }
     }
 

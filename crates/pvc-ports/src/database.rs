@@ -77,6 +77,9 @@ impl Rows {
     }
 }
 
+/// The most rows that one statement brings.
+pub const MOST_ROWS: usize = 10_000;
+
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
     /// Nothing was done. Trying again may help, later.
@@ -95,12 +98,16 @@ pub enum DatabaseError {
     /// The statement itself is wrong, or it brings what has no [`SqlValue`].
     #[error("the database refused a statement: {why}")]
     Refused { why: String },
+    /// The statement is to ask for less.
+    #[error("the database has more than {most} rows for one statement")]
+    TooMany { most: usize },
     /// An earlier statement has failed: the transaction can only be dropped.
     #[error("an earlier statement of the transaction has failed")]
     Failed,
     #[error("the database did not answer within {seconds} s")]
     TimedOut { seconds: u64 },
-    /// The connection was lost while a commit was under way: all of it was done, or nothing.
+    /// A commit has failed, and the database has not said that nothing was done: all of it was, or
+    /// nothing.
     #[error("it is not known whether the database has done it: {why}")]
     Unknown { why: String },
 }
@@ -135,10 +142,10 @@ pub trait Database: Send + Sync {
 /// Statements that are done together or not at all. Dropping it undoes them.
 #[async_trait]
 pub trait Transaction: Send {
-    /// Runs a statement and brings all its rows, of which there should be few thousands at most.
+    /// Runs a statement and brings all its rows.
     ///
     /// # Errors
-    /// After any error the transaction can only be dropped, and says so.
+    /// [`TooMany`](DatabaseError::TooMany) if there are more than [`MOST_ROWS`]. After any error the transaction can only be dropped, and says so.
     ///
     /// # Cancellation
     /// Dropping the future is as an error.
@@ -147,7 +154,7 @@ pub trait Transaction: Send {
     /// Has all be done, for good when this returns.
     ///
     /// # Errors
-    /// [`Unknown`](DatabaseError::Unknown) if the answer did not come; after any other nothing was
-    /// done.
+    /// [`Unknown`](DatabaseError::Unknown) unless the database has answered that nothing was done;
+    /// after any other nothing was done.
     async fn commit(self: Box<Self>) -> Result<(), DatabaseError>;
 }

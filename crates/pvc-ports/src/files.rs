@@ -178,8 +178,10 @@ pub trait Files: Send + Sync {
         most_bytes: u64,
     ) -> Result<(), FilesError>;
 
-    /// Cuts the file in place to its last `most_bytes` bytes. Whoever has it open for appending
-    /// goes on behind them; what is written in the moment of the cut may come out of order.
+    /// Cuts the file in place to its last `most_bytes` bytes, and what is appended meanwhile.
+    /// Whoever has it open for appending goes on behind them; what is written in the very moment of
+    /// the cut may be missing. After an error they are still there, and some of them may be there
+    /// twice.
     async fn keep_end(&self, path: &Path, most_bytes: u64) -> Result<(), FilesError>;
 
     /// Returns the entries of the directory, by name, without `.` and `..`.

@@ -31,7 +31,9 @@ mod volume_streams;
 
 pub use aside::aside;
 pub use clock::Clock;
-pub use database::{Database, DatabaseError, Rows, SqlDialect, SqlValue, Statement, Transaction};
+pub use database::{
+    Database, DatabaseError, MOST_ROWS, Rows, SqlDialect, SqlValue, Statement, Transaction,
+};
 pub use database_cluster::{DatabaseCluster, DatabaseClusterError};
 pub use exec::{Command, Exec, ExecError, Output};
 pub use files::{

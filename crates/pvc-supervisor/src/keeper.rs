@@ -1,6 +1,7 @@
 //! Keeper of one program, from when it is wanted until it is wanted no more.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use pvc_model::vm::backoff::Backoff;
 use pvc_model::with_causes;
 use pvc_ports::{Command, FileAccess, Output, Program, RunningProgram};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::plan::{Step, step};
 use crate::spec::{ProgramSpec, ProgramState, Ready, Reload};
@@ -25,6 +27,16 @@ pub struct Keeper {
     name: String,
     ports: SupervisorPorts,
     states: watch::Sender<States>,
+    shutdown: CancellationToken,
+}
+
+/// What lives of a program leave to the next one.
+#[derive(Default)]
+struct Past {
+    /// Paths of the files that are there because a keeper has written them.
+    written: BTreeSet<PathBuf>,
+    /// A program that was killed, and whose processes were not all dead then.
+    immortal: Option<Arc<dyn RunningProgram>>,
 }
 
 /// Reason why a life of a program is over.
@@ -34,23 +46,64 @@ enum Over {
     Failed(String),
 }
 
-impl Keeper {
-    pub fn new(name: &str, ports: SupervisorPorts, states: watch::Sender<States>) -> Self {
-        Keeper { name: name.to_owned(), ports, states }
+/// Files that a running program is to read and that could not be written yet: it goes on with those
+/// that it has read.
+struct Unwritten {
+    next: ProgramSpec,
+    why: String,
+    backoff: Backoff,
+}
+
+/// A program that runs.
+struct Life {
+    running: Arc<dyn RunningProgram>,
+    is_ready: bool,
+    unwritten: Option<Unwritten>,
+}
+
+impl Life {
+    fn state(&self) -> ProgramState {
+        match (&self.unwritten, self.is_ready) {
+            (Some(Unwritten { why, backoff, .. }), _) => {
+                ProgramState::Failed { why: why.clone(), times: backoff.failures() }
+            }
+            (None, true) => ProgramState::Ready { pid: self.running.pid() },
+            (None, false) => ProgramState::Starting,
+        }
     }
 
-    /// Keeps the program running as it is wanted, until it is wanted no more.
+    /// How long until the files are to be tried again, if they are.
+    fn due_in(&self, now: Duration) -> Option<Duration> {
+        let Unwritten { backoff, .. } = self.unwritten.as_ref()?;
+        Some(backoff.wait_until(now).unwrap_or(now).saturating_sub(now))
+    }
+}
+
+impl Keeper {
+    pub fn new(
+        name: &str,
+        ports: SupervisorPorts,
+        states: watch::Sender<States>,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Keeper { name: name.to_owned(), ports, states, shutdown }
+    }
+
+    /// Keeps the program running as it is wanted, until it is wanted no more and nothing is left of
+    /// it. After `shutdown` what does not die is left behind.
     pub async fn run(self, mut wanted: watch::Receiver<Option<ProgramSpec>>) {
-        let (mut had, mut backoff) = (None::<ProgramSpec>, Backoff::default());
+        let (mut past, mut backoff) = (Past::default(), Backoff::default());
         loop {
-            let spec = wanted.borrow_and_update().clone();
-            if let Some(had) = had.take() {
-                self.remove_files(&had, spec.as_ref()).await;
-            }
-            let Some(mut spec) = spec else { break };
+            let is_over = self.shutdown.is_cancelled();
+            let spec = wanted.borrow_and_update().clone().filter(|_| !is_over);
+            self.remove_files(&mut past.written, spec.as_ref()).await;
             let begun = self.ports.clock.monotonic();
-            let over = self.live(&mut spec, &mut wanted).await;
-            had = Some(spec);
+            let over = match (self.end_immortal(&mut past).await, spec) {
+                (Ok(()), Some(spec)) => self.live(spec, &mut past, &mut wanted).await,
+                (Ok(()), None) => break,
+                (Err(_), None) if is_over => break,
+                (Err(why), _) => Over::Failed(why),
+            };
             match over {
                 Over::Superseded => backoff.reset(),
                 Over::Failed(why) => self.rest(&mut backoff, &mut wanted, begun, why).await,
@@ -81,19 +134,20 @@ impl Keeper {
         tokio::select! {
             biased;
             _ = wanted.changed() => backoff.reset(),
+            () = self.shutdown.cancelled() => {}
             () = self.ports.clock.sleep(wait) => {}
         }
     }
 
-    /// Runs one life of the program, from its files to its end. `spec` is its specification at the
-    /// end of that.
+    /// Runs one life of the program, from its files to its end.
     async fn live(
         &self,
-        spec: &mut ProgramSpec,
+        mut spec: ProgramSpec,
+        past: &mut Past,
         wanted: &mut watch::Receiver<Option<ProgramSpec>>,
     ) -> Over {
         self.is(ProgramState::Starting);
-        if let Err(why) = self.write_files(spec).await {
+        if let Err(why) = self.write_files(&spec, &mut past.written).await {
             return Over::Failed(why);
         }
         let program = Program {
@@ -110,51 +164,99 @@ impl Keeper {
         let mut talk = Talk::new(&self.name, self.ports.clock.monotonic());
         let probe = until_ready(&self.ports, spec.ready.clone());
         tokio::pin!(probe);
-        let (mut is_ready, mut writes) = (false, true);
+        let mut life = Life { running: running.clone(), is_ready: false, unwritten: None };
+        let mut writes = true;
         loop {
+            let due_in = life.due_in(self.ports.clock.monotonic());
             // The lines come last: there may be no end of them.
-            tokio::select! {
+            let over = tokio::select! {
                 biased;
                 changed = wanted.changed() => {
                     let next = changed.ok().and_then(|()| wanted.borrow_and_update().clone());
-                    match (step(spec, next.as_ref()), next) {
-                        (Step::Keep, Some(next)) => *spec = next,
-                        (Step::Reload, Some(next)) => {
-                            if let Err(why) = self.reload(&running, spec, next).await {
-                                self.stop(&running, spec, &mut talk).await;
-                                return Over::Failed(why);
-                            }
-                        }
-                        _ => {
-                            self.stop(&running, spec, &mut talk).await;
-                            return Over::Superseded;
-                        }
-                    }
+                    self.change(&mut life, &mut spec, next, &mut past.written).await
                 }
                 end = running.ended() => {
                     self.last_lines(&running, &mut talk).await;
-                    self.end_all(&running).await;
+                    self.end_all(&running, past).await;
                     return Over::Failed(end.to_string());
                 }
-                ready = &mut probe, if !is_ready => match ready {
+                () = self.ports.clock.sleep(due_in.unwrap_or_default()), if due_in.is_some() => {
+                    let next = life.unwritten.as_ref().map(|unwritten| unwritten.next.clone());
+                    self.change(&mut life, &mut spec, next, &mut past.written).await
+                }
+                ready = &mut probe, if !life.is_ready => match ready {
                     Ok(()) => {
-                        is_ready = true;
-                        self.is(ProgramState::Ready { pid: running.pid() });
+                        life.is_ready = true;
+                        self.is(life.state());
+                        None
                     }
-                    Err(why) => {
-                        self.stop(&running, spec, &mut talk).await;
-                        return Over::Failed(why);
+                    Err(why) => Some(Over::Failed(why)),
+                },
+                line = running.line(), if writes => {
+                    match line {
+                        Some(line) => talk.line(&line, self.ports.clock.monotonic()),
+                        None => writes = false,
                     }
-                },
-                line = running.line(), if writes => match line {
-                    Some(line) => talk.line(&line, self.ports.clock.monotonic()),
-                    None => writes = false,
-                },
+                    None
+                }
+            };
+            if let Some(over) = over {
+                self.stop(&running, &spec, &mut talk, past).await;
+                return over;
             }
         }
     }
 
-    async fn write_files(&self, spec: &ProgramSpec) -> Result<(), String> {
+    /// Takes the program from `spec` to `next`, which `spec` is from then on. Returns why it has to
+    /// be stopped, if it does.
+    async fn change(
+        &self,
+        life: &mut Life,
+        spec: &mut ProgramSpec,
+        next: Option<ProgramSpec>,
+        written: &mut BTreeSet<PathBuf>,
+    ) -> Option<Over> {
+        let next = match (step(spec, next.as_ref()), next) {
+            (Step::Keep, Some(next)) if life.unwritten.is_none() => {
+                *spec = next;
+                return None;
+            }
+            // Some of the files may be those that were wanted in between.
+            (Step::Keep | Step::Reload, Some(next)) => next,
+            _ => return Some(Over::Superseded),
+        };
+        if let Err(why) = self.write_files(&next, written).await {
+            self.put_off(life, next, why);
+            return None;
+        }
+        *spec = next;
+        self.remove_files(written, Some(spec)).await;
+        if let Err(why) = self.tell(&life.running, spec).await {
+            return Some(Over::Failed(why));
+        }
+        if life.unwritten.take().is_some() {
+            self.is(life.state());
+        }
+        None
+    }
+
+    /// Has the files of `next` tried again later. The program goes on as it is.
+    fn put_off(&self, life: &mut Life, next: ProgramSpec, why: String) {
+        let mut backoff = life.unwritten.take().map(|before| before.backoff).unwrap_or_default();
+        let now = self.ports.clock.monotonic();
+        backoff.died(now, Duration::ZERO);
+        let times = backoff.failures();
+        tracing::warn!(program = self.name, times, "it goes on with its old files: {why}");
+        life.unwritten = Some(Unwritten { next, why, backoff });
+        self.is(life.state());
+    }
+
+    /// Writes the files of a program, and adds to `written` those that are there.
+    async fn write_files(
+        &self,
+        spec: &ProgramSpec,
+        written: &mut BTreeSet<PathBuf>,
+    ) -> Result<(), String> {
         let files = &self.ports.files;
         for (path, file) in &spec.files {
             let write = async {
@@ -165,30 +267,36 @@ impl Keeper {
                 files.replace(path, &file.contents, &file.access).await
             };
             write.await.map_err(|error| with_causes(&error))?;
+            written.insert(path.clone());
         }
         Ok(())
     }
 
-    /// Removes the files that are wanted no more.
-    async fn remove_files(&self, had: &ProgramSpec, wanted: Option<&ProgramSpec>) {
+    /// Removes the files that are wanted no more. One that cannot be removed is tried again at the
+    /// next change.
+    async fn remove_files(&self, written: &mut BTreeSet<PathBuf>, wanted: Option<&ProgramSpec>) {
         let is_wanted = |path: &Path| wanted.is_some_and(|wanted| wanted.files.contains_key(path));
-        for path in had.files.keys().filter(|path| !is_wanted(path)) {
-            if let Err(error) = self.ports.files.remove(path).await {
-                tracing::warn!(program = self.name, error = with_causes(&error), "a file stays");
+        let stale: Vec<PathBuf> = written.iter().filter(|path| !is_wanted(path)).cloned().collect();
+        for path in stale {
+            match self.ports.files.remove(&path).await {
+                Ok(()) => _ = written.remove(&path),
+                Err(error) => {
+                    tracing::warn!(
+                        program = self.name,
+                        error = with_causes(&error),
+                        "a file stays"
+                    );
+                }
             }
         }
     }
 
-    /// Has the program take over the files of `next`, which `spec` is from now on.
-    async fn reload(
+    /// Has the program read its files again.
+    async fn tell(
         &self,
         running: &Arc<dyn RunningProgram>,
-        spec: &mut ProgramSpec,
-        next: ProgramSpec,
+        spec: &ProgramSpec,
     ) -> Result<(), String> {
-        let had = std::mem::replace(spec, next);
-        self.write_files(spec).await?;
-        self.remove_files(&had, Some(spec)).await;
         tracing::info!(program = self.name, "its files have changed; it reads them again");
         match &spec.reload {
             Reload::Signal(signal) => {
@@ -203,7 +311,13 @@ impl Keeper {
     }
 
     /// Asks the program to end, and kills what is still there when its time is over.
-    async fn stop(&self, running: &Arc<dyn RunningProgram>, spec: &ProgramSpec, talk: &mut Talk) {
+    async fn stop(
+        &self,
+        running: &Arc<dyn RunningProgram>,
+        spec: &ProgramSpec,
+        talk: &mut Talk,
+        past: &mut Past,
+    ) {
         self.is(ProgramState::Stopping);
         running.signal(spec.stop.signal);
         let clock = &self.ports.clock;
@@ -228,14 +342,25 @@ impl Keeper {
                 },
             }
         }
-        self.end_all(running).await;
+        self.end_all(running, past).await;
         self.last_lines(running, talk).await;
     }
 
-    async fn end_all(&self, running: &Arc<dyn RunningProgram>) {
-        if let Err(error) = running.kill().await {
-            tracing::error!(program = self.name, error = with_causes(&error), "it is left behind");
+    /// Kills all that the program has started, and remembers it if it does not die.
+    async fn end_all(&self, running: &Arc<dyn RunningProgram>, past: &mut Past) {
+        past.immortal = Some(running.clone());
+        if let Err(why) = self.end_immortal(past).await {
+            tracing::error!(program = self.name, "it does not die: {why}");
         }
+    }
+
+    /// Kills again what did not die: another instance must not run beside it.
+    async fn end_immortal(&self, past: &mut Past) -> Result<(), String> {
+        if let Some(running) = &past.immortal {
+            running.kill().await.map_err(|error| with_causes(&error))?;
+        }
+        past.immortal = None;
+        Ok(())
     }
 
     async fn last_lines(&self, running: &Arc<dyn RunningProgram>, talk: &mut Talk) {

@@ -10,7 +10,7 @@
 //! Whoever wants programs says which, whole, as often as they like ([`Supervisor::want`]); what
 //! changed is found here. A program is started when its files are written, is
 //! [ready](ProgramState::Ready) when its probe says so, and is started again when it ends, at once
-//! and then after longer and longer. If only its files change it is told to read them again.
+//! and then after longer and longer. If only its files change it is requested to read them again.
 //!
 //! Programs end with the daemon: none is adopted (ADR 0034).
 
@@ -23,7 +23,9 @@ mod talk;
 
 use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
+use std::time::Duration;
 
+use pvc_model::vm::backoff::Backoff;
 use pvc_model::with_causes;
 use pvc_ports::{Clock, Exec, Files, Programs};
 use tokio::sync::watch;
@@ -77,46 +79,76 @@ impl Supervisor {
         self.states.subscribe()
     }
 
-    /// Works until `shutdown`, and returns when every program has ended. Dropping the future kills
-    /// the programs.
+    /// Works until `shutdown`, and returns when every program has ended that can be killed.
+    /// Dropping the future kills the programs.
     pub async fn run(&self, shutdown: CancellationToken) {
-        match self.ports.programs.end_left_over().await {
-            Ok(0) => {}
-            Ok(count) => tracing::warn!(count, "processes of an earlier daemon were ended"),
-            Err(error) => {
-                let error = with_causes(&error);
-                tracing::error!(error, "what an earlier daemon has left may still run");
-            }
-        }
+        self.end_left_over(&shutdown).await;
         let mut keepers = Keepers::default();
         let mut wanted = self.wanted.subscribe();
-        loop {
-            keepers.follow(self, &wanted.borrow_and_update().clone());
+        while !shutdown.is_cancelled() {
+            keepers.follow(self, &wanted.borrow_and_update().clone(), &shutdown);
+            let due_in = keepers.due_in(self.ports.clock.monotonic());
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
                 Ok(()) = wanted.changed() => {}
-                () = keepers.one_is_through() => {}
+                () = keepers.one_is_through(self) => {}
+                () = self.ports.clock.sleep(due_in.unwrap_or_default()), if due_in.is_some() => {}
             }
         }
-        keepers.follow(self, &Wanted::new());
+        keepers.follow(self, &Wanted::new(), &shutdown);
         while !keepers.tasks.is_empty() {
-            keepers.one_is_through().await;
+            keepers.one_is_through(self).await;
         }
+        self.states.send_modify(States::clear);
+    }
+
+    /// Returns when nothing is left of earlier daemons, or at `shutdown`. Until then nothing is
+    /// started: it would run beside another instance of itself.
+    async fn end_left_over(&self, shutdown: &CancellationToken) {
+        let mut backoff = Backoff::default();
+        loop {
+            let why = match self.ports.programs.end_left_over().await {
+                Ok(0) => break,
+                Ok(count) => {
+                    tracing::warn!(count, "processes of an earlier daemon were ended");
+                    break;
+                }
+                Err(error) => with_causes(&error),
+            };
+            let now = self.ports.clock.monotonic();
+            backoff.died(now, Duration::ZERO);
+            let times = backoff.failures();
+            tracing::error!(times, "what an earlier daemon has left still runs: {why}");
+            let failed = ProgramState::Failed { why, times };
+            let names: Vec<String> = self.wanted.borrow().keys().cloned().collect();
+            let failed = names.into_iter().map(|name| (name, failed.clone())).collect();
+            self.states.send_replace(failed);
+            let wait = backoff.wait_until(now).unwrap_or(now).saturating_sub(now);
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                () = self.ports.clock.sleep(wait) => {}
+            }
+        }
+        self.states.send_modify(States::clear);
     }
 }
 
-/// The keepers that work, and what each of them is told.
+/// The keepers that work, and what each of them is requested.
 #[derive(Default)]
 struct Keepers {
     requested: BTreeMap<String, watch::Sender<Option<ProgramSpec>>>,
-    names: BTreeMap<Id, String>,
+    /// Names of the programs, and since when they are kept.
+    names: BTreeMap<Id, (String, Duration)>,
     tasks: JoinSet<()>,
+    /// Programs whose keepers a bug of ours has ended.
+    broken: BTreeMap<String, Backoff>,
 }
 
 impl Keepers {
     /// Tells every keeper what is wanted of it, and has a new one begin for each program without.
-    fn follow(&mut self, supervisor: &Supervisor, wanted: &Wanted) {
+    fn follow(&mut self, supervisor: &Supervisor, wanted: &Wanted, shutdown: &CancellationToken) {
         for (name, requested) in &self.requested {
             let spec = wanted.get(name);
             requested.send_if_modified(|before| {
@@ -125,31 +157,57 @@ impl Keepers {
                 is_new
             });
         }
+        let now = supervisor.ports.clock.monotonic();
+        self.broken.retain(|name, _| {
+            let is_wanted = wanted.contains_key(name);
+            if !is_wanted && !self.requested.contains_key(name) {
+                supervisor.states.send_modify(|states| _ = states.remove(name));
+            }
+            is_wanted
+        });
         for (name, spec) in wanted {
+            if self.broken.get(name).is_some_and(|backoff| backoff.wait_until(now).is_some()) {
+                continue;
+            }
             let btree_map::Entry::Vacant(place) = self.requested.entry(name.clone()) else {
                 continue;
             };
             let (requested, wanted) = watch::channel(Some(spec.clone()));
             place.insert(requested);
-            let keeper = Keeper::new(name, supervisor.ports.clone(), supervisor.states.clone());
-            self.names.insert(self.tasks.spawn(keeper.run(wanted)).id(), name.clone());
+            let (ports, states) = (supervisor.ports.clone(), supervisor.states.clone());
+            let keeper = Keeper::new(name, ports, states, shutdown.clone());
+            self.names.insert(self.tasks.spawn(keeper.run(wanted)).id(), (name.clone(), now));
         }
+    }
+
+    /// How long until the first of the broken keepers is to be replaced that still waits for it.
+    fn due_in(&self, now: Duration) -> Option<Duration> {
+        let due = self.broken.values().filter_map(|backoff| backoff.wait_until(now)).min();
+        due.map(|due| due.saturating_sub(now))
     }
 
     /// Returns when a keeper has ended: because its program is wanted no more, or by a bug of ours.
     /// Waits for ever if there is none.
-    async fn one_is_through(&mut self) {
-        let id = match self.tasks.join_next_with_id().await {
-            Some(Ok((id, ()))) => id,
-            Some(Err(error)) => {
-                let name = self.names.get(&error.id()).map_or("", String::as_str);
-                tracing::error!(program = name, %error, "a bug has ended what keeps a program");
-                error.id()
-            }
+    async fn one_is_through(&mut self, supervisor: &Supervisor) {
+        let (id, bug) = match self.tasks.join_next_with_id().await {
+            Some(Ok((id, ()))) => (id, None),
+            Some(Err(error)) => (error.id(), Some(error)),
             None => return std::future::pending().await,
         };
-        if let Some(name) = self.names.remove(&id) {
-            self.requested.remove(&name);
-        }
+        let Some((name, since)) = self.names.remove(&id) else { return };
+        self.requested.remove(&name);
+        let Some(error) = bug else {
+            self.broken.remove(&name);
+            return;
+        };
+        let now = supervisor.ports.clock.monotonic();
+        let backoff = self.broken.entry(name.clone()).or_default();
+        backoff.died(now, now.saturating_sub(since));
+        let times = backoff.failures();
+        tracing::error!(program = name, times, %error, "a bug has ended what keeps a program");
+        let why = "a bug has ended what keeps it".to_owned();
+        supervisor.states.send_modify(|states| {
+            states.insert(name, ProgramState::Failed { why, times });
+        });
     }
 }

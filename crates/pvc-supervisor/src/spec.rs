@@ -75,7 +75,10 @@ pub enum ProgramState {
     Ready {
         pid: u32,
     },
-    /// Ended, or never ready, so many times in a row; it is started again.
+    /// Ended, or never ready, so many times in a row; it is started again. Or it runs with its old
+    /// files, because the new ones could not be written so many times in a row, and they are tried
+    /// again. Or its last instance could not be killed so many times in a row; it is killed again,
+    /// and the next one is started when nothing is left of it.
     Failed {
         why: String,
         times: u32,

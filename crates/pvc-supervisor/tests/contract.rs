@@ -69,7 +69,9 @@ async fn a_real_program_is_started_reloaded_started_again_and_leaves_nothing() {
         std::fs::read_to_string(directory.join("shown")).is_ok_and(|shown| shown == wanted)
     };
     let supervisor = Arc::new(Supervisor::new(SupervisorPorts {
-        programs: Arc::new(LinuxPrograms::new(&directory.display().to_string())),
+        programs: Arc::new(
+            LinuxPrograms::new(&directory.display().to_string(), directory).unwrap(),
+        ),
         files: Arc::new(LinuxFiles),
         exec: Arc::new(LinuxExec),
         clock: Arc::new(SystemClock),

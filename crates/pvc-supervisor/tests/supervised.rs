@@ -42,6 +42,7 @@ fn world_with(programs: ScriptedPrograms) -> World {
     let answering = answers.clone();
     let exec = Arc::new(ScriptedExec::new(move |command| {
         match (command.program.as_str(), answering.load(Ordering::Relaxed)) {
+            ("panic", _) => panic!("a bug"),
             ("ask", true) => Ok(ScriptedExec::success("")),
             ("ask", false) => {
                 let stderr = b"\nnobody listens\nat all\n".to_vec();
@@ -202,6 +203,57 @@ async fn a_program_that_cannot_be_reloaded_by_its_command_is_started_anew() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_program_goes_on_with_its_old_files_while_new_ones_cannot_be_written() {
+    let world = world();
+    world.want(dnsmasq("one"));
+    world.until_ready().await;
+    world.files.set_full(true);
+    world.want(dnsmasq("two"));
+    world.until_failed("there is no space left").await;
+    let asked = world.clock.monotonic();
+    while world.until_failed("there is no space left").await < 4 {
+        world.clock.sleep(Duration::from_millis(100)).await;
+    }
+    let took = (world.clock.monotonic() - asked).as_secs();
+    assert!((14..17).contains(&took), "at once, and then after 5 s and 10 s: {took} s");
+    assert_eq!((world.started(), world.programs.running().len()), (1, 1));
+    assert_eq!(world.conf().as_deref(), Some("one"));
+    let hangup = ProgramCall::Signalled("dns".to_owned(), ProgramSignal::Hangup);
+    let told = || world.programs.calls().iter().filter(|call| **call == hangup).count();
+    assert_eq!(told(), 0);
+    world.files.set_full(false);
+    world.until_ready().await;
+    assert_eq!((world.conf().as_deref(), told(), world.started()), (Some("two"), 1, 1));
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_of_files_that_were_taken_back_goes() {
+    let other = Path::new("/run/pvc/another.conf");
+    let world = world();
+    world.want(dnsmasq("one"));
+    world.until_ready().await;
+    world.files.set_refusing(|path| path == Path::new("/run/pvc/zone.conf"));
+    let mut more = dnsmasq("two");
+    for path in [other, Path::new("/run/pvc/zone.conf")] {
+        more.files.insert(path.to_owned(), more.files[Path::new(CONF)].clone());
+    }
+    world.want(more.clone());
+    world.until_failed("`/run/pvc/zone.conf` could not be used").await;
+    assert!(world.files.contents(other).is_some());
+    assert_eq!(world.conf().as_deref(), Some("two"));
+    world.want(dnsmasq("one"));
+    world.until_ready().await;
+    assert_eq!((world.files.contents(other), world.conf().as_deref()), (None, Some("one")));
+    world.want(more);
+    world.until_failed("`/run/pvc/zone.conf` could not be used").await;
+    world.supervisor.want(Wanted::new());
+    world.until_gone().await;
+    assert_eq!((world.files.contents(other), world.conf()), (None, None));
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_program_that_dies_is_started_at_once_and_then_after_longer_and_longer() {
     let world = world();
     world.want(dnsmasq("one"));
@@ -308,6 +360,95 @@ async fn what_an_earlier_daemon_has_left_is_ended_before_anything_starts() {
     world.until_ready().await;
     let calls = world.programs.calls();
     assert_eq!(calls, [ProgramCall::LeftOverEnded(3), ProgramCall::Started("dns".to_owned())]);
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_starts_beside_what_an_earlier_daemon_has_left_and_cannot_be_killed() {
+    let programs = ScriptedPrograms::new();
+    programs.set_left_over(3);
+    programs.set_left_over_immortal(true);
+    let world = world_with(programs);
+    world.want(dnsmasq("one"));
+    world.pass(60).await;
+    let times = world.until_failed("3 processes of `an earlier daemon` are still there").await;
+    assert!((3..8).contains(&times), "{times}");
+    assert_eq!(world.started(), 0);
+    world.programs.set_left_over_immortal(false);
+    world.until_ready().await;
+    let calls = world.programs.calls();
+    assert_eq!(calls, [ProgramCall::LeftOverEnded(3), ProgramCall::Started("dns".to_owned())]);
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_cannot_be_killed_is_killed_again_before_the_next_one_starts() {
+    let world = world();
+    let immortal = ProgramManner { is_stubborn: true, is_immortal: true, ..Default::default() };
+    world.programs.set_manner(DNSMASQ, immortal);
+    world.want(dnsmasq("one"));
+    world.until_ready().await;
+    let mut other = dnsmasq("one");
+    other.args.push("--log-dhcp".to_owned());
+    world.want(other);
+    world.pass(100).await;
+    let times = world.until_failed("1 processes of `dns` are still there").await;
+    assert!((3..8).contains(&times), "{times}");
+    assert_eq!((world.started(), world.programs.processes()), (1, 1), "none runs beside it");
+    world.supervisor.want(Wanted::new());
+    world.pass(100).await;
+    world.until_failed("1 processes of `dns` are still there").await;
+    world.want(dnsmasq("one"));
+    world.programs.set_manner(DNSMASQ, ProgramManner::default());
+    world.programs.let_die("dns");
+    world.until_ready().await;
+    assert_eq!((world.started(), world.programs.processes()), (2, 1));
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_daemon_does_not_wait_for_a_program_that_cannot_be_killed() {
+    let world = world();
+    let immortal = ProgramManner { is_stubborn: true, is_immortal: true, ..Default::default() };
+    world.programs.set_manner(DNSMASQ, immortal);
+    world.want(dnsmasq("one"));
+    world.until_ready().await;
+    let asked = world.clock.monotonic();
+    world.shutdown.cancel();
+    world.task.await.unwrap();
+    assert!(world.clock.monotonic() - asked < Duration::from_secs(10));
+    assert!(world.supervisor.states().borrow().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keeper_that_a_bug_has_ended_is_replaced_at_once_and_then_after_longer_and_longer() {
+    let world = world();
+    let bug = Command { program: "panic".to_owned(), ..ask() };
+    let breaks =
+        |contents| ProgramSpec { reload: Reload::Command(bug.clone()), ..dnsmasq(contents) };
+    world.want(breaks("one"));
+    world.until_ready().await;
+    world.want(breaks("two"));
+    world.until_started(2).await;
+    world.until_ready().await;
+    assert_eq!(world.programs.running().len(), 1, "the first has ended with its keeper");
+    world.want(breaks("three"));
+    assert_eq!(world.until_failed("a bug has ended what keeps it").await, 2);
+    let failed = world.clock.monotonic();
+    assert!(world.programs.running().is_empty());
+    world.until_ready().await;
+    assert_eq!((world.clock.monotonic() - failed).as_secs(), 5);
+    assert_eq!((world.started(), world.conf().as_deref()), (3, Some("three")));
+
+    let within = Duration::from_secs(30);
+    let hopeless = Ready::When { command: bug.clone(), within };
+    world.want(ProgramSpec { args: Vec::new(), ready: hopeless, ..dnsmasq("four") });
+    world.pass(100).await;
+    let started = world.started();
+    assert!((5..10).contains(&started), "{started}");
+    world.until_failed("a bug has ended what keeps it").await;
+    world.supervisor.want(Wanted::new());
+    world.until_gone().await;
     world.stop().await;
 }
 

@@ -23,7 +23,7 @@ pub struct ProgramManner {
     pub children: usize,
     /// Its executable file does not exist.
     pub is_missing: bool,
-    /// Its processes survive being killed.
+    /// Its processes survive being killed, until they are [let die](ScriptedPrograms::let_die).
     pub is_immortal: bool,
 }
 
@@ -43,6 +43,7 @@ struct Inner {
     running: Vec<Arc<Played>>,
     calls: Vec<ProgramCall>,
     left_over: usize,
+    left_over_is_immortal: bool,
     next_pid: u32,
 }
 
@@ -75,6 +76,18 @@ impl ScriptedPrograms {
         self.inner().left_over = count;
     }
 
+    /// While set, what an earlier daemon has left behind survives being killed.
+    pub fn set_left_over_immortal(&self, is_immortal: bool) {
+        self.inner().left_over_is_immortal = is_immortal;
+    }
+
+    /// From now on every running program of this name dies when it is killed.
+    pub fn let_die(&self, name: &str) {
+        for played in self.inner().running.iter().filter(|played| played.program.name == name) {
+            played.state().is_immortal = false;
+        }
+    }
+
     /// Returns the calls that were made, in order.
     pub fn calls(&self) -> Vec<ProgramCall> {
         self.inner().calls.clone()
@@ -104,6 +117,7 @@ struct Lines {
     waiting: VecDeque<String>,
     left_out: u64,
     children: usize,
+    is_immortal: bool,
 }
 
 struct Played {
@@ -168,7 +182,9 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.played.end(ProgramEnd::Killed(9));
+        if !self.played.state().is_immortal {
+            self.played.end(ProgramEnd::Killed(9));
+        }
     }
 }
 
@@ -183,8 +199,8 @@ impl Programs for ScriptedPrograms {
             }
             inner.calls.push(ProgramCall::Started(program.name.clone()));
             inner.next_pid += 1;
-            let children = manner.children;
-            let lines = Lines { waiting: VecDeque::new(), left_out: 0, children };
+            let (children, is_immortal) = (manner.children, manner.is_immortal);
+            let lines = Lines { waiting: VecDeque::new(), left_out: 0, children, is_immortal };
             let played = Arc::new(Played {
                 program: program.clone(),
                 manner,
@@ -207,6 +223,10 @@ impl Programs for ScriptedPrograms {
 
     async fn end_left_over(&self) -> Result<usize, ProgramsError> {
         let mut inner = self.inner();
+        if inner.left_over_is_immortal {
+            let (name, count) = ("an earlier daemon".to_owned(), inner.left_over);
+            return Err(ProgramsError::Immortal { name, count });
+        }
         let count = std::mem::take(&mut inner.left_over);
         if count > 0 {
             inner.calls.push(ProgramCall::LeftOverEnded(count));
@@ -262,7 +282,7 @@ impl RunningProgram for Held {
     async fn kill(&self) -> Result<(), ProgramsError> {
         let name = self.played.program.name.clone();
         self.call(ProgramCall::Killed(name.clone()));
-        if self.played.manner.is_immortal {
+        if self.played.state().is_immortal {
             return Err(ProgramsError::Immortal { name, count: 1 + self.played.manner.children });
         }
         self.played.state().children = 0;

@@ -28,6 +28,29 @@ async fn consoles_reach_the_store_with_junk_rotation_and_a_limited_rate() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_console_without_end_is_cut_also_while_the_store_is_away() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let path = Path::new(CONSOLES).join("vm1.log");
+    let daemon = world.running().await;
+    world.until_runs(uuid).await;
+    world.files.insert(&path, b"Linux version 6.12\n");
+    while world.operator.console_log(uuid).await.unwrap().is_none_or(|log| log.is_empty()) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    daemon.connection.cut();
+    for turn in ["first", "second"] {
+        let end = format!("the {turn} end\n");
+        world.files.insert(&path, &[vec![b'x'; 9 << 20], end.clone().into_bytes()].concat());
+        let is_cut = || {
+            let kept = world.files.contents(&path).unwrap();
+            kept.len() < 1 << 20 && kept.ends_with(end.as_bytes())
+        };
+        world.until("its end is kept", is_cut).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn log_lines_reach_the_store_in_order_and_the_last_ones_at_the_end() {
     let world = world().await;
     let (sender, receiver) = tokio::sync::mpsc::channel(10);
