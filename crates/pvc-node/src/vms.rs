@@ -20,6 +20,7 @@ mod send;
 mod start;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Guest, GuestEvent, GuestRun, HypervisorError};
 use pvc_role::{Alarm, Done, UnderWay};
-use pvc_store::Report;
+use pvc_store::{Change, Changes, Report};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -498,20 +499,28 @@ impl VmReconciler {
         let off: Vec<Uuid> = here.map(|record| record.uuid).collect();
         reports
             .extend(off.iter().filter(has_stale_display).map(|vm| Report::Vnc(*vm, String::new())));
-        reports.extend(taken_over(cluster, &name, guests));
-        reports.extend(self.left_nothing(cluster, guests));
+        let mut over = taken_over(cluster, &name, guests);
+        over.extend(self.left_nothing(cluster, guests));
         let is_reported = self.report(reports).await;
+        // After that: who finds the note closed finds the guest listed.
+        if is_reported && !over.is_empty() {
+            close(&self.shared, over).await;
+        }
         self.passes += 1;
         self.shared.guests.send_replace(now);
         is_reported
     }
 
-    /// Reports of the VMs that were handed over to this node and stopped before anybody saw them
-    /// run: nothing of them is here. Who removes one waits for it. The guests are looked at twice,
-    /// for one may have come between the look at them and the view.
-    fn left_nothing(&mut self, cluster: &Cluster, guests: &BTreeMap<Uuid, Guest>) -> Vec<Report> {
+    /// The notes of the VMs that were handed over to this node and stopped before anybody saw them
+    /// run: nothing of them is here. Who removes one waits for that to be said. The guests are
+    /// looked at twice, for one may have come between the look at them and the view.
+    fn left_nothing(
+        &mut self,
+        cluster: &Cluster,
+        guests: &BTreeMap<Uuid, Guest>,
+    ) -> Vec<(Uuid, MoveNote)> {
         let here = self.shared.name();
-        let note = |record: &VmRecord| note_of_handover(record, here).map(MoveNote::closed);
+        let note = |record: &VmRecord| note_of_handover(record, here).cloned();
         let is_off = |record: &&Arc<VmRecord>| {
             let is_started = record.is_assigned_to(here) && is_to_start(record);
             !guests.contains_key(&record.uuid) && !is_moving(&record.state) && !is_started
@@ -520,8 +529,7 @@ impl VmReconciler {
         let notes: BTreeMap<Uuid, MoveNote> =
             records.filter_map(|record| Some((record.uuid, note(record)?))).collect();
         let before = std::mem::replace(&mut self.left_nothing, notes.keys().copied().collect());
-        let seen_twice = notes.into_iter().filter(|(vm, _)| before.contains(vm));
-        seen_twice.map(|(vm, note)| Report::Move(vm, note)).collect()
+        notes.into_iter().filter(|(vm, _)| before.contains(vm)).collect()
     }
 
     /// Whether the store has it.
@@ -537,20 +545,42 @@ impl VmReconciler {
     }
 }
 
-/// Reports for the guests that were sent to this node held, once they run: whoever holds one from
-/// then on means it.
-fn taken_over(cluster: &Cluster, here: &NodeName, guests: &BTreeMap<Uuid, Guest>) -> Vec<Report> {
-    let running = guests.values().filter(|guest| guest.run == GuestRun::Running);
-    let records = running.filter_map(|guest| cluster.vms.get(&guest.uuid));
-    records.filter_map(|record| is_here_for_good(record, here)).collect()
+/// Says of the moves that these notes are about that they have left nothing held here. A note that
+/// is another by now is left alone: its sender moves the VM on. What cannot be written is found
+/// again by the next pass.
+async fn close(shared: &Shared, seen: Vec<(Uuid, MoveNote)>) {
+    let decide = |cluster: &Cluster| {
+        let mut changes = Changes::new();
+        for (vm, note) in &seen {
+            if cluster.vms.get(vm).is_some_and(|record| record.moving.as_ref() == Some(note)) {
+                changes.push(Change::MoveNote(*vm, note.closed()));
+            }
+        }
+        Ok::<_, Infallible>((changes, ()))
+    };
+    if let Err(error) = shared.in_time(LOOK_DEADLINE, shared.store.change(decide)).await {
+        tracing::debug!(%error, "that moves are over could not be written; the next pass does");
+    }
 }
 
-/// Reports that the last move of the VM has left nothing held on this node, if there is a note that
-/// does not say so yet.
-fn is_here_for_good(record: &VmRecord, here: &NodeName) -> Option<Report> {
-    let note = record.moving.as_ref().filter(|note| note.held && note.to == *here)?;
+/// The notes of the guests that were sent to this node held, once they run: whoever holds one from
+/// then on means it.
+fn taken_over(
+    cluster: &Cluster,
+    here: &NodeName,
+    guests: &BTreeMap<Uuid, Guest>,
+) -> Vec<(Uuid, MoveNote)> {
+    let running = guests.values().filter(|guest| guest.run == GuestRun::Running);
+    let records = running.filter_map(|guest| cluster.vms.get(&guest.uuid));
+    records.filter_map(|record| Some((record.uuid, unclosed(record, here)?.clone()))).collect()
+}
+
+/// The note of the last move of a VM that is this node's for good, unless it says already that
+/// nothing is held here.
+fn unclosed<'a>(record: &'a VmRecord, here: &NodeName) -> Option<&'a MoveNote> {
     let is_settled = record.is_assigned_to(here) && !is_moving(&record.state);
-    (is_settled && note.phase != MovePhase::Done).then(|| Report::Move(record.uuid, note.closed()))
+    let note = record.moving.as_ref().filter(|note| note.held && note.to == *here)?;
+    (is_settled && note.phase != MovePhase::Done).then_some(note)
 }
 
 /// Whether there may be a guest before this step and none after it, or the other way round; or

@@ -885,8 +885,9 @@ async fn a_vm_that_fits_nowhere_is_shut_down_and_returns() {
     assert!(!one.vm(vms[0]).autostart);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_node_says_of_a_vm_that_was_stopped_when_it_was_handed_over_that_nothing_of_it_is_left() {
+/// hv1 and hv2 with the VM, which is off, and a note that hv1 has handed it over to hv2, which is
+/// to be reported.
+async fn two_with_a_vm_that_was_handed_over() -> (Two, MoveNote) {
     let two = two().await;
     two.order(VmState::Stop, "hv1").await;
     two.one.until("its guest is gone", || two.runs_on() == (false, false)).await;
@@ -905,6 +906,29 @@ async fn a_node_says_of_a_vm_that_was_stopped_when_it_was_handed_over_that_nothi
         remaining_bytes: 0,
         why: String::new(),
     };
+    (two, note)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_note_that_was_written_since_a_node_looked_is_not_overwritten() {
+    let (two, note) = two_with_a_vm_that_was_handed_over().await;
+    let newer = MoveNote { phase: MovePhase::Copying, request: note.request + 2, ..note.clone() };
+    let path = format!("/pvcrs/moves/{}", two.vm);
+    let (operator, vm, written) = (two.one.operator.clone(), two.vm, newer.clone());
+    two._daemons[1].connection.before_next_set(&path, async move {
+        operator.report(vec![Report::Move(vm, written)]).await.unwrap();
+    });
+    two.one.operator.report(vec![Report::Move(vm, note)]).await.unwrap();
+    two.set(VmChange::Node(NodeName::new("hv2"))).await;
+    let now = || two.one.vm(two.vm).moving.clone();
+    two.one.until("it is written", || now().as_ref() == Some(&newer)).await;
+    two.one.pass(30).await;
+    assert_eq!(now(), Some(newer));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_says_of_a_vm_that_was_stopped_when_it_was_handed_over_that_nothing_of_it_is_left() {
+    let (two, note) = two_with_a_vm_that_was_handed_over().await;
     two.one.operator.report(vec![Report::Move(two.vm, note)]).await.unwrap();
     two.set(VmChange::Node(NodeName::new("hv2"))).await;
     let phase = || two.one.vm(two.vm).moving.as_ref().map(|note| (note.phase, note.held));

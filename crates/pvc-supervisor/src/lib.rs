@@ -10,7 +10,7 @@
 //! Whoever wants programs says which, whole, as often as they like ([`Supervisor::want`]); what
 //! changed is found here. A program is started when its files are written, is
 //! [ready](ProgramState::Ready) when its probe says so, and is started again when it ends, at once
-//! and then after longer and longer. If only its files change it is requested to read them again.
+//! and then after longer and longer. If only its files change it is told to read them again.
 //!
 //! Programs end with the daemon: none is adopted (ADR 0034).
 
@@ -135,7 +135,7 @@ impl Supervisor {
     }
 }
 
-/// The keepers that work, and what each of them is requested.
+/// The keepers that work, and what is requested of each of them.
 #[derive(Default)]
 struct Keepers {
     requested: BTreeMap<String, watch::Sender<Option<ProgramSpec>>>,

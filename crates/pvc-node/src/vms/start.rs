@@ -19,8 +19,8 @@ use pvc_store::VmChange;
 
 use super::act::{Actor, DEADLINE, Ended, StepError, console_log_path, still_ordered};
 use super::elsewhere::check_elsewhere;
-use super::is_here_for_good;
 use super::locks::{check_rivals, free_own_locks};
+use super::{close, unclosed};
 
 /// Time for which a start waits for a node to free what a guest that is gone has left there. That
 /// node sees that this one has worked on the VM for a while.
@@ -94,13 +94,8 @@ impl Actor {
     /// Says that what a move has left held here is gone: a guest that stands still from now on was
     /// not left by it.
     async fn nothing_is_held(&self, record: &VmRecord) {
-        let Some(report) = is_here_for_good(record, self.shared.name()) else { return };
-        let recorded = self.shared.within(LOOK, self.shared.store.report(vec![report])).await;
-        if !matches!(recorded, Some(Ok(()))) {
-            tracing::debug!(
-                vm = record.name,
-                "that the move is over is not in the store; the next pass says it"
-            );
+        if let Some(note) = unclosed(record, self.shared.name()) {
+            close(&self.shared, vec![(record.uuid, note.clone())]).await;
         }
     }
 
