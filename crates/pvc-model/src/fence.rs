@@ -37,7 +37,7 @@ pub use sightings::Sightings;
 pub const SAVING_THROWS: u32 = 6;
 
 /// Number of recoveries that wait for nodes that may take VMs in a moment: about as long as the
-/// saving throws of one that is only suspected last.
+/// saving throws of one that is only suspected last. What waits longer, an operator is told of.
 const WAITING_RECOVERIES: u32 = 5;
 
 /// Number of times that one coordinator tries to cut a node off before it lets another one try.
@@ -103,7 +103,7 @@ pub enum Step {
     Prove { stamp: i32, proof: Proof, recover: bool },
     /// Give its VMs to other nodes; with `may_wait`, those that only a node could take which
     /// starts, takes back its own VMs, is suspected or has promised its memory to others wait for
-    /// it.
+    /// it. Without, an operator is told of those that wait nevertheless.
     Recover { may_wait: bool },
     /// Switch the power on again, which has been off.
     PowerOn,

@@ -15,7 +15,7 @@ use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, N
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::Storage as _;
+use pvc_ports::{HostLoad, Storage as _};
 use pvc_store::{Changes, ConfigChange, Ipmi, NodeChange, Report, VmChange};
 use pvc_testkit::{BmcManner, Manner, ScriptedExec, ScriptedPower};
 use world::{Daemon, INTERVAL, World, legacy_node, world};
@@ -782,6 +782,32 @@ async fn a_recovery_does_not_wait_for_ever_for_a_legacy_node_that_died_as_it_sta
     let fault = eyes.until_fault("NODE_FENCED_HV3").await;
     assert!(fault.contains("`hv2` is in daemon state `init`, not `run`"), "{fault}");
     eyes.until_state(vm, "stop").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_hears_what_a_recovery_waits_for_although_it_is_not_over() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    three.write(vm, [VmChange::NodeLimit(vec![NodeName::new("hv1"), NodeName::new("hv3")])]).await;
+    let eyes = three.eyes();
+    eyes.host.set_load(HostLoad {
+        memory_total_mib: 16_384,
+        memory_used_mib: 15_984,
+        memory_free_mib: 400,
+        load: 0.5,
+    });
+    let hv1 = || eyes.view().nodes["hv1"].clone();
+    eyes.until("it has room for one VM", || hv1().figures.memory_free_mib == 400).await;
+    let hanging = Uuid::from_u128(2);
+    eyes.hypervisor.set_manner(hanging, Manner { start_hangs: true, ..Manner::default() });
+    assert_eq!(eyes.define(2, VmState::Start).await, hanging);
+    eyes.until("a start hangs there", || hv1().working_on == [hanging]).await;
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    let fault = eyes.until_fault("NODE_FENCED_HV3").await;
+    assert!(fault.contains("yet (it is tried again): vm1: no node can take the VM"), "{fault}");
+    assert_eq!(three.state("hv3"), (DaemonState::Fenced, DomainState::FenceFlush));
+    assert_eq!(eyes.state(vm), "start", "it is not given up");
 }
 
 /// Found by the simulation: others were given the memory that it was still promised where it went.

@@ -30,7 +30,8 @@ pub enum Way {
     /// No node can take it: it is off until its own node is ready again.
     Wait(NoPlace),
     /// No node can take it before others are placed that were on their way, have arrived or are
-    /// started, or before the node that sent it has done with it.
+    /// started, or before the node that sent it has done with it. That may take for ever: the VM is
+    /// not given up, and operators are told.
     Later(NoPlace),
     /// Was on its way down on the dead node, and is off now.
     Off,

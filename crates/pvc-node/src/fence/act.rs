@@ -273,20 +273,24 @@ impl Actor {
         let rescues = fence::rescues(cluster, node);
         tracing::warn!(%node, vms = rescues.len(), "the VMs of the dead node are recovered");
         let mut note = self.note_of(record);
-        let mut is_complete = true;
+        let (mut is_complete, mut waiting) = (true, Vec::new());
         let work: Vec<_> = rescues.iter().map(|rescue| self.free(record, rescue).boxed()).collect();
         let mut freed =
             stream::iter(work).buffer_unordered(RESCUES_AT_ONCE).ready_chunks(RESCUES_AT_ONCE);
         while let Some(wave) = freed.next().await {
-            is_complete &= self.place(node, wave, may_wait, &mut note).await;
+            is_complete &= self.place(node, wave, may_wait, &mut note, &mut waiting).await;
         }
         self.note(node, note.clone()).await;
         if !is_complete {
+            // What is waited for after all may take for ever.
+            if !may_wait && !waiting.is_empty() {
+                self.tell(node, &note, &waiting).await;
+            }
             return Ended::NotRecovered;
         }
         // First operators hear of it: once the record says that it is over nobody takes it up
         // again, should this fencer die here.
-        self.tell(node, &note).await;
+        self.tell(node, &note, &[]).await;
         if self.conclude(node).await { Ended::Done } else { Ended::NotRecovered }
     }
 
@@ -342,13 +346,14 @@ impl Actor {
     }
 
     /// Writes what becomes of the VMs whose locks are free, all in one change. Whether nothing is
-    /// left to be done for them.
+    /// left to be done for them; `waiting` gets the others, as `name: why`.
     async fn place(
         &self,
         victim: &NodeName,
         wave: Vec<Freed>,
         may_wait: bool,
         note: &mut FenceNote,
+        waiting: &mut Vec<String>,
     ) -> bool {
         let mut is_complete = true;
         let mut ready: BTreeMap<Uuid, Option<String>> = BTreeMap::new();
@@ -363,6 +368,8 @@ impl Actor {
                         why,
                         "the locks of the VM's volumes are not free yet; it is tried again"
                     );
+                    let name = &freed.name;
+                    waiting.push(format!("{name}: the locks of its volumes are not free: {why}"));
                     is_complete = false;
                 }
             }
@@ -413,7 +420,10 @@ impl Actor {
                     note.recovered.push(format!("{name} on {to}"))
                 }
                 (Way::Wait(why), _) => note.stranded.push(format!("{name}: {why}")),
-                (Way::Later(_), _) => is_complete = false,
+                (Way::Later(why), _) => {
+                    waiting.push(format!("{name}: {why}"));
+                    is_complete = false;
+                }
                 (Way::Off | Way::Leave, _) => {}
             }
         }
@@ -481,18 +491,20 @@ impl Actor {
         Ended::SwitchedOn
     }
 
-    /// Lets an operator know.
-    async fn tell(&self, node: &NodeName, note: &FenceNote) {
+    /// Lets an operator know, also of what keeps VMs from being recovered yet.
+    async fn tell(&self, node: &NodeName, note: &FenceNote, waiting: &[String]) {
         let list = |what: &str, names: &[String]| match names {
             [] => String::new(),
             names => format!(". {what}: {}", names.join(", ")),
         };
         let message = format!(
-            "node {node} was fenced by {}: {}{}{}. When it is well again, `pvc node ready {node}`",
+            "node {node} was fenced by {}: {}{}{}{}. When it is well again, `pvc node ready \
+             {node}`",
             note.by,
             note.proof,
             list("VMs started elsewhere", &note.recovered),
             list("VMs that wait for a place", &note.stranded),
+            list("VMs that could not be recovered yet (it is tried again)", waiting),
         );
         self.shared.raise(&fault_id("NODE_FENCED", node.as_str()), &message).await;
     }
