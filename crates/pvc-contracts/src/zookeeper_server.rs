@@ -27,6 +27,13 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const KEEPER: &str =
     r#"log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!; read -r _; kill -9 $!; wait"#;
 
+/// Whether a process is no more, or only waits for its keeper to ask what it ended with.
+pub(crate) fn has_ended(process: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The state comes after the name, which is in brackets.
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
 /// A running ZooKeeper server. Ends with the value.
 #[derive(Debug)]
 pub struct ZookeeperServer {
@@ -219,8 +226,7 @@ impl ZookeeperServer {
             if self.ask("srvr").is_ok_and(|answer| answer.contains("Mode: standalone")) {
                 return Ok(());
             }
-            let gone =
-                matches!(&self.running, Some(running) if kill(running.server, None).is_err());
+            let gone = matches!(&self.running, Some(running) if has_ended(running.server));
             if gone {
                 break;
             }
