@@ -18,6 +18,6 @@ pub fn stories(arguments: &[String]) -> Result<()> {
 
 fn simulation(what: &str, arguments: &[String]) -> Result<()> {
     eprintln!("building the simulation, optimised; the first time this takes some minutes");
-    run::run(cargo().args(["build", "--quiet", "--profile", "sim", "--package", "pvc-sim"]))?;
-    run::run(command(target().join("sim/pvc-sim")).arg(what).args(arguments))
+    run::run(cargo().args(["build", "--quiet", "--profile", "quick", "--package", "pvc-sim"]))?;
+    run::run(command(target().join("quick/pvc-sim")).arg(what).args(arguments))
 }
