@@ -44,7 +44,7 @@ pub fn check_cost(xml: &str) -> Result<(), DomainError> {
     check(xml, MAX_XML_BYTES, MAX_ELEMENTS)
 }
 
-/// As [`check_cost`], with a sixteenth of the bytes and of the elements left for what a host adds
+/// [`check_cost`] with a sixteenth of the bytes and of the elements left for what a host adds
 /// to a definition.
 pub(crate) fn check_room(xml: &str) -> Result<(), DomainError> {
     check(xml, MAX_XML_BYTES / 16 * 15, MAX_ELEMENTS / 16 * 15)

@@ -207,15 +207,15 @@ async fn what_a_killed_daemon_has_left_is_ended_by_the_next_one_of_its_kind_alon
     let another = LinuxPrograms::new("another", runtime.path()).unwrap();
     assert_eq!(another.end_left_over().await.unwrap(), 0);
     assert_eq!(processes_of(&token), 4);
-    let strangers = [format!("{token}/99999999/1/0"), format!("{token}/0123abcd/99999999/1/0")];
-    let strangers = strangers
+    let unrelated = [format!("{token}/99999999/1/0"), format!("{token}/0123abcd/99999999/1/0")];
+    let unrelated = unrelated
         .map(|mark| Command::new("sleep").arg("600").env("PVC_PROGRAM", mark).spawn().unwrap());
     assert_eq!(programs.end_left_over().await.unwrap(), 3);
     assert_eq!(processes_of(&token), 1, "its own goes on");
-    for mut stranger in strangers {
-        assert_eq!(stranger.try_wait().unwrap(), None, "it does not know the word");
-        stranger.kill().unwrap();
-        stranger.wait().unwrap();
+    for mut process in unrelated {
+        assert_eq!(process.try_wait().unwrap(), None, "it does not know the word");
+        process.kill().unwrap();
+        process.wait().unwrap();
     }
     own.signal(ProgramSignal::Terminate);
     own.ended().await;

@@ -145,7 +145,8 @@ pub trait Transaction: Send {
     /// Runs a statement and brings all its rows.
     ///
     /// # Errors
-    /// [`TooMany`](DatabaseError::TooMany) if there are more than [`MOST_ROWS`]. After any error the transaction can only be dropped, and says so.
+    /// [`TooMany`](DatabaseError::TooMany) if there are more than [`MOST_ROWS`]. After any error
+    /// the transaction can only be dropped, and says so.
     ///
     /// # Cancellation
     /// Dropping the future is as an error.

@@ -30,7 +30,7 @@ pub struct Keeper {
     shutdown: CancellationToken,
 }
 
-/// What lives of a program leave to the next one.
+/// State that one life of a program leaves to the next.
 #[derive(Default)]
 struct Past {
     /// Paths of the files that are there because a keeper has written them.

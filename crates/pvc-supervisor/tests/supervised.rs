@@ -198,7 +198,7 @@ async fn a_program_that_cannot_be_reloaded_by_its_command_is_started_anew() {
     world.until_started(2).await;
     world.until_ready().await;
     assert_eq!(world.conf().as_deref(), Some("three"));
-    assert_eq!(world.programs.running().len(), 1, "the one that could not be told has ended");
+    assert_eq!(world.programs.running().len(), 1, "the one that could not be hangups has ended");
     world.stop().await;
 }
 
@@ -219,11 +219,11 @@ async fn a_program_goes_on_with_its_old_files_while_new_ones_cannot_be_written()
     assert_eq!((world.started(), world.programs.running().len()), (1, 1));
     assert_eq!(world.conf().as_deref(), Some("one"));
     let hangup = ProgramCall::Signalled("dns".to_owned(), ProgramSignal::Hangup);
-    let told = || world.programs.calls().iter().filter(|call| **call == hangup).count();
-    assert_eq!(told(), 0);
+    let hangups = || world.programs.calls().iter().filter(|call| **call == hangup).count();
+    assert_eq!(hangups(), 0);
     world.files.set_full(false);
     world.until_ready().await;
-    assert_eq!((world.conf().as_deref(), told(), world.started()), (Some("two"), 1, 1));
+    assert_eq!((world.conf().as_deref(), hangups(), world.started()), (Some("two"), 1, 1));
     world.stop().await;
 }
 
@@ -441,8 +441,8 @@ async fn a_keeper_that_a_bug_has_ended_is_replaced_at_once_and_then_after_longer
     assert_eq!((world.started(), world.conf().as_deref()), (3, Some("three")));
 
     let within = Duration::from_secs(30);
-    let hopeless = Ready::When { command: bug.clone(), within };
-    world.want(ProgramSpec { args: Vec::new(), ready: hopeless, ..dnsmasq("four") });
+    let never = Ready::When { command: bug.clone(), within };
+    world.want(ProgramSpec { args: Vec::new(), ready: never, ..dnsmasq("four") });
     world.pass(100).await;
     let started = world.started();
     assert!((5..10).contains(&started), "{started}");
