@@ -43,7 +43,7 @@ fuzz() {
 
 # What takes VMs away comes last, or there would be none. Every wrong login is answered later than the
 # one before: a few requests at the very end. An event stream does not end, so that each request would
-# last until the fuzzer gives it up, with nothing to check: crates/pvc-api/tests/stream.rs reads it.
+# last until the fuzzer gives it up, with nothing to check: crates/pvc-api/tests/api/stream.rs reads it.
 removes='^(DELETE /api/v1/vm/\{vm\}|POST /api/v1/vm/\{vm\}/rename)$'
 login='^POST /api/v1/(login|logout)$'
 stream='^GET /api/v1/events$'

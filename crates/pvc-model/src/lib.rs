@@ -45,7 +45,7 @@ mod name;
 #[cfg(test)]
 extern crate self as pvc_model;
 #[cfg(test)]
-#[path = "../tests/records/mod.rs"]
+#[path = "../tests/model/records.rs"]
 mod records;
 
 pub use causes::with_causes;

@@ -216,6 +216,8 @@ mod tests {
             (VmState::Stop, Disable, false, write(VmState::Disable)),
             (VmState::Fail, Disable, false, write(VmState::Disable)),
             (VmState::Disable, Disable, false, Ok(Answer::UnderWay)),
+            (VmState::Migrate, Disable, false, Err(Refusal::Moving)),
+            (VmState::Migrate, Disable, true, Ok(Answer::ThenDisable(VmState::Stop))),
             (VmState::Mirror, Disable, true, write(VmState::Disable)),
             (VmState::Delete, Start, true, Err(Refusal::BeingRemoved)),
         ] {
@@ -224,6 +226,39 @@ mod tests {
                 expected,
                 "{request:?} in {current} force {force}"
             );
+        }
+    }
+
+    #[test]
+    fn the_words_of_requests_and_the_advice_about_refusals() {
+        use StateRequest::{Disable, Restart, Shutdown, Start, Stop};
+        for (request, word, participle) in [
+            (Start, "start", "started"),
+            (Restart, "restart", "restarted"),
+            (Shutdown, "shutdown", "shut down"),
+            (Stop, "stop", "stopped"),
+            (Disable, "disable", "disabled"),
+        ] {
+            assert_eq!((request.as_str(), request.participle()), (word, participle));
+            assert_eq!(StateRequest::parse(word), Some(request));
+        }
+        assert_eq!(StateRequest::parse("started"), None);
+        for (refusal, advised) in [
+            (Refusal::Mirror, "`pvc vm mirror promote`"),
+            (Refusal::NotStarted { state: VmState::Stop }, "`pvc vm start`"),
+            (Refusal::Moving, "`pvc vm move --target NODE`"),
+            (Refusal::BeingRemoved, "look again"),
+        ] {
+            assert!(refusal.hint().contains(advised), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_vm_is_off_in_these_states_and_its_locks_may_be_broken_in_one_more() {
+        for state in VmState::ALL {
+            let off = matches!(state, VmState::Stop | VmState::Disable | VmState::Mirror);
+            assert_eq!(is_off(state), off, "{state}");
+            assert_eq!(may_flush_locks(state), off || *state == VmState::Fail, "{state}");
         }
     }
 

@@ -58,3 +58,141 @@ pub fn started_elsewhere<'a>(
     };
     cluster.vms.values().filter(starts).map(|vm| vm.uuid)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Disk, DiskSource};
+    use crate::node::DaemonNote;
+    use crate::records;
+
+    fn volume(name: &str) -> VolumeId {
+        VolumeId::parse(&format!("vms/{name}")).unwrap()
+    }
+
+    /// A started VM on `hv2` with these disks, of which those in brackets are shared.
+    fn vm(number: u128, disks: &[&str]) -> VmRecord {
+        let mut vm = records::vm(number, VmState::Start, Some("hv2"));
+        let mut domain = records::domain(vm.uuid);
+        let disk = |name: &&str| Disk {
+            source: DiskSource::Volume(volume(name.trim_matches(['(', ')']))),
+            target: "sda".to_owned(),
+            bus: String::new(),
+            device: "disk".to_owned(),
+            shared: name.starts_with('('),
+        };
+        domain.disks = disks.iter().map(disk).collect();
+        vm.domain = Ok(Arc::new(domain));
+        vm
+    }
+
+    fn cluster<const N: usize>(nodes: [NodeRecord; N], vms: impl Into<Vec<VmRecord>>) -> Cluster {
+        let nodes = nodes.into_iter().map(|node| (node.name.clone(), Arc::new(node))).collect();
+        let vms = vms.into().into_iter().map(|vm| (vm.uuid, Arc::new(vm))).collect();
+        Cluster { nodes, vms, ..Cluster::default() }
+    }
+
+    #[test]
+    fn rivals_are_the_others_that_use_a_volume_which_neither_shares() {
+        let unreadable = || VmRecord { domain: Err("broken".to_owned()), ..vm(7, &[]) };
+        let vms = vec![
+            vm(1, &["a", "b", "(c)"]),
+            vm(2, &["d", "b", "a"]),
+            vm(3, &["(a)"]),
+            vm(4, &["c"]),
+            vm(5, &["d"]),
+            vm(6, &[]),
+            unreadable(),
+        ];
+        let cluster = cluster([], vms);
+        for (number, expected) in [
+            (1, vec![(2, "b")]),
+            (2, vec![(1, "a"), (5, "d")]),
+            (3, vec![]),
+            (4, vec![]),
+            (5, vec![(2, "d")]),
+            (6, vec![]),
+            (7, vec![]),
+        ] {
+            let vm = &cluster.vms[&Uuid::from_u128(number)];
+            let found: Vec<_> =
+                rivals(&cluster, vm).map(|(other, used)| (other.uuid, used.clone())).collect();
+            let expected: Vec<_> = expected
+                .into_iter()
+                .map(|(other, used)| (Uuid::from_u128(other), volume(used)))
+                .collect();
+            assert_eq!(found, expected, "VM {number}");
+        }
+        // One that is not recorded yet has them as well.
+        assert_eq!(rivals(&cluster, &vm(8, &["d"])).count(), 2);
+    }
+
+    #[test]
+    fn a_vm_runs_where_a_node_says_so_that_is_not_proven_dead() {
+        let vm = Uuid::from_u128(1);
+        for (state, expected) in [
+            (DaemonState::Run, true),
+            (DaemonState::Dead, true),
+            (DaemonState::Stop, true),
+            (DaemonState::Fenced, false),
+        ] {
+            let here = NodeRecord { daemon_state: state.clone(), ..records::node("hv1") };
+            let lists = NodeRecord { running: vec![vm], ..here.clone() };
+            let starts = NodeRecord { working_on: vec![vm], ..here };
+            let found = |node| runs_on(&cluster([records::node("hv2"), node], []), vm).cloned();
+            assert_eq!(found(lists), expected.then(|| "hv1".into()), "{state:?}");
+            assert_eq!(found(starts), None, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_found_by_the_address_that_it_tells() {
+        let note = |address: &str| DaemonNote {
+            storage_address: Some(address.to_owned()),
+            ..DaemonNote::default()
+        };
+        let told =
+            |name, address| NodeRecord { daemon: Some(note(address)), ..records::node(name) };
+        let untold = NodeRecord { daemon: Some(DaemonNote::default()), ..records::node("hv3") };
+        let nodes =
+            [told("hv1", "10.0.1.1"), told("hv2", "10.0.1.2"), untold, records::node("hv4")];
+        let cluster = cluster(nodes, []);
+        let found = |address| node_at(&cluster, address).map(|node| node.name.to_string());
+        assert_eq!(found("10.0.1.1").as_deref(), Some("hv1"));
+        assert_eq!(found("10.0.1.2").as_deref(), Some("hv2"));
+        assert_eq!(found("10.0.1.3"), None);
+    }
+
+    #[test]
+    fn a_vm_is_started_elsewhere_while_its_own_other_node_works_on_it_and_it_runs_nowhere() {
+        use VmState::{Migrate, Start, Stop};
+        let uuid = Uuid::from_u128(1);
+        for (state, node, works, runs, expected) in [
+            (Start, "hv2", "hv2", "", true),
+            (Start, "hv1", "hv1", "", false),
+            (Start, "hv2", "hv3", "", false),
+            (Start, "hv2", "", "", false),
+            (Start, "hv9", "hv2", "", false),
+            (Start, "hv2", "hv2", "hv1", false),
+            (Start, "hv2", "hv2", "hv2", false),
+            (Stop, "hv2", "hv2", "", false),
+            (Migrate, "hv2", "hv2", "", false),
+        ] {
+            let listed = |name: &str, by: &str| if name == by { vec![uuid] } else { vec![] };
+            let nodes = ["hv1", "hv2", "hv3"].map(|name| NodeRecord {
+                working_on: listed(name, works),
+                running: listed(name, runs),
+                ..records::node(name)
+            });
+            let vm = VmRecord { state: state.clone(), node: Some(node.into()), ..vm(1, &[]) };
+            let cluster = cluster(nodes, [vm]);
+            let found: Vec<_> = started_elsewhere(&cluster, &"hv1".into()).collect();
+            let case = format!("{state} on {node}, which {works} works on and {runs} runs");
+            assert_eq!(found, Vec::from_iter(expected.then_some(uuid)), "{case}");
+        }
+        let nowhere = VmRecord { node: None, ..vm(1, &[]) };
+        let hv2 = NodeRecord { working_on: vec![uuid], ..records::node("hv2") };
+        let cluster = cluster([hv2], [nowhere]);
+        assert_eq!(started_elsewhere(&cluster, &"hv1".into()).count(), 0);
+    }
+}

@@ -4,15 +4,22 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod bmc;
+mod contract;
 mod daemon;
 mod faults;
+mod fence;
 mod keepalive;
+mod legacy;
+mod legacy_peer;
 mod locks;
+mod log_switches;
 mod logs;
+mod moving;
 mod node_states;
+mod primary;
+mod segment;
 mod shutdowns;
 mod starts;
-#[path = "../world/mod.rs"]
 mod world;
 
 use std::path::Path;

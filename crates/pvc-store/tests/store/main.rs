@@ -1,9 +1,16 @@
 //! The store over the embedded tree: what is written is what is read, by us and by legacy peers.
+//! On a real ZooKeeper it is in `contract` and, with Python clients, in `kazoo`.
+
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod backup;
 mod changes;
 mod closing;
+mod contract;
+mod kazoo;
 mod layout;
+mod lock;
 mod logs;
 mod records;
 mod reports;

@@ -1,0 +1,179 @@
+//! Dry runs: the outcome of a change is told without making it.
+
+use axum::body::Body;
+
+use super::*;
+
+use crate::common::request;
+
+#[tokio::test]
+async fn what_a_move_would_come_to_is_reported_without_making_it() {
+    let api = with_vms(0).await;
+    api.define("?node=pvchv1&limit=pvchv1,pvchv2", &xml("web", UUID)).await.ok();
+    let plan = api.post("/vm/web/node?action=migrate&dry_run=true").await.ok();
+    assert_eq!(plan["message"], "VM `web` would go to node `pvchv2`");
+    assert_eq!(
+        (&plan["from"], &plan["to"], &plan["method"]),
+        (&json!("pvchv1"), &json!("pvchv2"), &json!("off"))
+    );
+    let reasons: Vec<&str> = plan["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| node["reason"].as_str().unwrap())
+        .collect();
+    assert_eq!(reasons[0], "is where the VM is now");
+    assert!(
+        reasons[1].starts_with("has ") && reasons[1].ends_with("MiB of memory free"),
+        "{reasons:?}"
+    );
+    assert_eq!(reasons[2], "is not among the nodes the VM is limited to");
+    assert_eq!(api.get("/vm/web/node").await.ok()["node"], "pvchv1", "nothing was changed");
+    api.post("/vm/web/node?action=migrate&node=pvchv3&dry_run=true").await.refused(400);
+    api.post("/vm/none/node?action=migrate&dry_run=true").await.refused(404);
+}
+
+#[tokio::test]
+async fn what_a_flush_would_come_to_is_reported_without_making_it() {
+    let api = with_vms(20).await;
+    let before = api.get("/node/pvchv1/domain-state").await.ok();
+    let plan = api.post("/node/pvchv1/domain-state?state=flush&dry_run=true").await.ok();
+    assert!(
+        plan["message"].as_str().unwrap().starts_with("a flush of node `pvchv1` would move "),
+        "{plan}"
+    );
+    for step in plan["vms"].as_array().unwrap() {
+        assert!(
+            ["move", "shutdown", "wait", "blocked"].contains(&step["action"].as_str().unwrap()),
+            "{step}"
+        );
+    }
+    assert_eq!(api.get("/node/pvchv1/domain-state").await.ok(), before);
+    let ready = api.post("/node/pvchv1/domain-state?state=ready&dry_run=true").await.ok();
+    assert!(ready["message"].as_str().unwrap().starts_with("nothing was changed"), "{ready}");
+    api.post("/node/nowhere/domain-state?state=flush&dry_run=true").await.refused(404);
+}
+
+#[tokio::test]
+async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_change() {
+    let api = with_web().await;
+    let other = UUID.replace('2', "3");
+    api.define("?node=pvchv1", &xml("db", &other)).await.ok();
+    api.play("web", "start", true).await;
+    api.eventually("it runs", |view| view.vm("web").is_some_and(|vm| vm.state == VmState::Start))
+        .await;
+    let message = |reply: Reply| async move { reply.ok()["message"].as_str().unwrap().to_owned() };
+    let stop = message(api.post("/vm/web/state?state=stop&dry_run=true&wait=true").await).await;
+    assert_eq!(stop, "VM `web` would be stopped");
+    assert_eq!(message(api.get("/vm/web/removal").await).await, "VM `web` would be removed");
+    let rename = message(api.post("/vm/db/rename?new_name=shop&dry_run=true").await).await;
+    assert_eq!(rename, "VM `db` would be called `shop`");
+    for (path, status) in [
+        ("/vm/db/state?state=restart&dry_run=true", 400),
+        ("/vm/none/state?state=stop&dry_run=true", 404),
+        ("/vm/web/rename?new_name=shop&dry_run=true", 400),
+        ("/vm/db/rename?new_name=web&dry_run=true", 400),
+        ("/vm/db/rename?new_name=..%2fx&dry_run=true", 400),
+    ] {
+        let words = api.post(path).await.refused(status);
+        let made = api.post(&path.replace("&dry_run=true", "")).await.refused(status);
+        assert_eq!(words, made, "it is refused as the change would be: {path}");
+    }
+    api.get("/vm/none/removal").await.refused(404);
+    api.write("/nodes/pvchv1/daemonstate", "dead".to_owned()).await;
+    let silent = |reply: Reply| reply.refused(400).contains("whose daemon is in state `dead`");
+    api.eventually("it is silent", |view| {
+        view.node("pvchv1")
+            .is_some_and(|node| node.daemon_state == pvc_model::node::DaemonState::Dead)
+    })
+    .await;
+    assert!(silent(api.get("/vm/web/removal").await), "of the node nobody but the API knows");
+    assert_eq!(api.state("web"), VmState::Start, "nothing was changed");
+    assert_eq!(api.state("db"), VmState::Stop);
+    let view = api.store.view();
+    assert!(view.vm("shop").is_none() && view.jobs.is_empty());
+}
+
+/// Each operation that can be tried, with what it takes to be carried out.
+const CHANGES: [(&str, &str, &str); 28] = [
+    ("POST", "/status", "state=true"),
+    ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
+    ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
+    ("POST", "/store/access", "access=members"),
+    ("PUT", "/faults", ""),
+    ("DELETE", "/faults", ""),
+    ("PUT", "/faults/{fault_id}", ""),
+    ("DELETE", "/faults/{fault_id}", ""),
+    ("DELETE", "/tasks/{task_id}", ""),
+    ("POST", "/node/{node}/coordinator-state", "state=primary"),
+    ("POST", "/node/{node}/domain-state", "state=flush"),
+    ("POST", "/vm", "xml=@new"),
+    ("POST", "/vm/{vm}", "xml=@new"),
+    ("PUT", "/vm/{vm}", "xml=@web"),
+    ("DELETE", "/vm/{vm}", ""),
+    ("POST", "/vm/{vm}/meta", "autostart=true"),
+    ("POST", "/vm/{vm}/tags", "action=add&tag=daily"),
+    ("POST", "/vm/{vm}/state", "state=start"),
+    ("POST", "/vm/{vm}/node", "action=move&node=pvchv2"),
+    ("POST", "/vm/{vm}/rename", "new_name=shop"),
+    ("PUT", "/vm/{vm}/memory", "memory=128"),
+    ("PUT", "/vm/{vm}/vcpus", "vcpus=2"),
+    ("POST", "/vm/{vm}/networks", "network=1001"),
+    ("DELETE", "/vm/{vm}/networks", "network=1001"),
+    ("POST", "/vm/{vm}/volumes", "volume=/srv/a.iso&type=file"),
+    ("DELETE", "/vm/{vm}/volumes", "volume=sda"),
+    ("POST", "/vm/{vm}/locks", ""),
+    ("POST", "/vm/{vm}/device", "xml=@device"),
+];
+
+#[tokio::test]
+async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
+    let api = with_web().await;
+    let document = serde_json::to_value(pvc_api::document()).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    let mut described: Vec<(String, String)> = Vec::new();
+    for (path, item) in paths {
+        for (method, operation) in item.as_object().unwrap() {
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            if parameters.clone().any(|parameter| parameter["name"] == "dry_run") {
+                let path = path.strip_prefix("/api/v1").unwrap();
+                described.push((method.to_uppercase(), path.to_owned()));
+            }
+        }
+    }
+    let known = |(method, path): &(String, String)| {
+        CHANGES.iter().any(|(known, at, _)| known == method && at == path)
+            // As its like, of a guest that runs.
+            || (method == "DELETE" && path == "/vm/{vm}/device")
+    };
+    let missing: Vec<_> = described.iter().filter(|operation| !known(operation)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let before = api.get("/backup?secrets=true").await.ok();
+    let mut done = 0;
+    for (method, path, given) in CHANGES {
+        let new = UUID.replace('2', "4");
+        let expected = if path == "/vm/{vm}" && method == "POST" { "extra" } else { "web" };
+        let path = path.replace("{vm}", expected).replace("{node}", "pvchv1");
+        let path = path.replace(['{', '}'], "");
+        let given = given
+            .replace("@new", &escaped(&xml("extra", &new)))
+            .replace("@web", &escaped(&xml("web", UUID)))
+            .replace("@device", &escaped("<interface type='bridge'/>"));
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let asked = request(method.clone(), &format!("{path}?dry_run=true&{given}"));
+        let reply = api.send(asked.body(Body::empty()).unwrap()).await;
+        done += usize::from(reply.status == 200);
+        assert!(
+            ![401, 404, 405, 500].contains(&reply.status.as_u16()) || path.contains("_id"),
+            "{method} {path}: {}",
+            reply.text()
+        );
+        let after = api.get("/backup?secrets=true").await.ok();
+        assert_eq!(after, before, "{method} {path} changed something: {}", reply.text());
+    }
+    assert!(done >= 18, "most of them would be carried out: {done}");
+}
+
+fn escaped(text: &str) -> String {
+    form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}

@@ -1,0 +1,616 @@
+//! Reads: what can be read, and in which shape.
+
+use axum::body::Body;
+use axum::http::Method;
+use pvc_store::synthetic::Shape;
+use serde_json::json;
+
+use crate::common::{self, empty, request, start, with_vms};
+
+#[tokio::test]
+async fn the_root_says_what_this_is_to_everybody() {
+    let api = empty().await;
+    let reply = api.send(axum::http::Request::get("/api/v1/").body(Body::empty()).unwrap()).await;
+    assert_eq!(reply.ok(), json!({"message": "PVC API version 1.0"}));
+    assert_eq!(reply.headers["content-type"], "application/json");
+    assert!(reply.text().ends_with("}\n"));
+    let reply = api.send(axum::http::Request::get("/api/v1").body(Body::empty()).unwrap()).await;
+    assert_eq!(
+        (reply.status.as_u16(), &reply.headers["location"]),
+        (308, &"/api/v1/".parse().unwrap())
+    );
+}
+
+#[tokio::test]
+async fn q38_unknown_paths_and_wrong_methods_are_reported_in_json() {
+    let api = empty().await;
+    assert_eq!(api.get("/nonsense").await.refused(404), "this API has no such path");
+    let reply = api.delete("/status").await;
+    assert_eq!(reply.refused(405), "the method DELETE is not possible here");
+    assert!(reply.headers["allow"].to_str().unwrap().contains("GET"));
+}
+
+#[tokio::test]
+async fn the_status_of_no_cluster_says_how_one_begins() {
+    let api = empty().await;
+    let health = api.get("/status").await.ok()["cluster_health"].clone();
+    assert_eq!(
+        health,
+        serde_json::json!({"health": 0, "messages": [{
+            "id": "NO_CLUSTER",
+            "health_delta": 100,
+            "text": "there is no cluster yet: `pvc cluster init` begins one"
+        }]})
+    );
+    api.store.initialize(false).await.unwrap();
+    let health = api.get("/status").await.ok()["cluster_health"].clone();
+    assert_eq!(health["health"], 0);
+    assert_eq!(
+        health["messages"][0]["text"],
+        "no node has joined the cluster yet: start the node daemon of the first one \
+         (pvcnoded.service)"
+    );
+    let api = with_vms(0).await;
+    assert_eq!(api.get("/status").await.ok()["cluster_health"]["health"], 100);
+}
+
+#[tokio::test]
+async fn options_needs_no_key_and_head_works_like_get() {
+    let api = with_vms(1).await;
+    let options = axum::http::Request::builder()
+        .method(Method::OPTIONS)
+        .uri("/api/v1/vm")
+        .body(Body::empty());
+    let reply = api.send(options.unwrap()).await;
+    assert_eq!(reply.status, 200);
+    assert!(reply.headers["allow"].to_str().unwrap().contains("GET") && reply.body.is_empty());
+    let reply = api.send(request(Method::HEAD, "/vm").body(Body::empty()).unwrap()).await;
+    assert!(reply.status == 200 && reply.body.is_empty());
+}
+
+#[tokio::test]
+async fn what_comes_later_says_so() {
+    let api = with_vms(1).await;
+    for (path, status) in [
+        ("/vm/vm00000/snapshot", 501),
+        ("/vm/autobackup", 501),
+        ("/vm/automirror?force_full=True", 501),
+        ("/provisioner/create", 501),
+        ("/network", 405),
+    ] {
+        let message = api.post(path).await.refused(status);
+        assert!(message.contains(" with release 0."), "{message}");
+    }
+    let message = api.get("/sriov/pf").await.refused(501);
+    assert!(message.starts_with("reading this comes with release 0."), "{message}");
+}
+
+#[tokio::test]
+async fn a_vm_that_is_called_like_a_later_operation_is_a_vm() {
+    let api = with_vms(20).await;
+    api.start_worker("pvchv1");
+    api.eventually("a worker is there", |view| !view.workers.is_empty()).await;
+    api.post(&format!("/vm/{}/rename?new_name=autobackup", api.vm_in("stop"))).await.ok();
+    assert_eq!(api.get("/vm/autobackup").await.ok()[0]["name"], "autobackup");
+    api.delete("/vm/autobackup").await.ok();
+}
+
+#[tokio::test]
+async fn the_list_of_vms_is_sorted_and_every_member_is_there() {
+    let api = with_vms(20).await;
+    let list = api.get("/vm").await.ok();
+    let names: Vec<&str> =
+        list.as_array().unwrap().iter().map(|vm| vm["name"].as_str().unwrap()).collect();
+    assert_eq!(names, (0..20).map(Shape::vm_name).collect::<Vec<_>>());
+    let vm = &api.get(&format!("/vm/{}", api.vm_in("start"))).await.ok()[0];
+    assert_eq!(vm["migrated"], "no");
+    assert_eq!(vm["description"], "Made-up VM");
+    assert_eq!(vm["profile"], "None");
+    assert_eq!(vm["node_limit"], json!(null));
+    assert_eq!(vm["tags"], json!([{"name": "daily", "type": "user", "protected": false}]));
+    assert_eq!(vm["memory_stats"]["rss"], json!(620_032));
+    assert_eq!(vm["disks"][0]["rd_req"], json!(10231));
+    assert_eq!(vm["vnc"]["listen"], "127.0.0.1");
+    let xml = vm["xml"].as_str().unwrap();
+    assert!(
+        !xml.contains('"') && !xml.contains('\n') && xml.contains("<memory unit='MiB'>"),
+        "{xml}"
+    );
+}
+
+#[tokio::test]
+async fn a_vm_that_is_off_shows_no_counters_of_its_last_run() {
+    let api = with_vms(30).await;
+    let name = api.vm_in("stop");
+    let uuid = api.uuid(&name);
+    api.write(&format!("/domains/{uuid}/stats"), r#"{"mem_stats": {"rss": 7}}"#).await;
+    assert_eq!(api.get(&format!("/vm/{name}")).await.ok()[0]["memory_stats"], json!({}));
+}
+
+#[tokio::test]
+async fn vms_are_found_by_filters_and_their_opposite() {
+    let api = with_vms(40).await;
+    let count =
+        async |query: &str| api.get(&format!("/vm?{query}")).await.ok().as_array().unwrap().len();
+    assert_eq!(count("limit=vm0000").await, 10);
+    assert_eq!(count("limit=%5Evm0000%24").await, 0);
+    assert_eq!(count("limit=00003%24").await, 1);
+    let (on, off) = (count("state=start").await, count("state=start&negate=true").await);
+    assert_eq!((on + off, on > 0, off > 0), (40, true, true));
+    assert_eq!(count("node=pvchv1").await + count("node=pvchv1&negate=yes").await, 40);
+    assert_eq!(count("tag=daily").await, 40);
+    assert_eq!(count("tag=none").await, 0);
+    let uuid = api.uuid("vm00007");
+    assert_eq!(count(&format!("limit={}", uuid.simple().to_string().to_uppercase())).await, 1);
+    assert_eq!(api.get("/vm?node=nowhere").await.refused(400), "node: there is no node `nowhere`");
+    assert!(api.get("/vm?state=odd").await.refused(400).starts_with("state: `odd` is not one of"));
+    assert!(api.get("/vm?limit=(").await.refused(400).starts_with("limit: "));
+}
+
+#[tokio::test]
+async fn q06_an_empty_list_is_a_list() {
+    let api = empty().await;
+    for path in
+        ["/vm", "/node", "/network", "/faults", "/storage/ceph/volume", "/storage/ceph/pool"]
+    {
+        assert_eq!(api.get(path).await.ok(), json!([]), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn q41_one_thing_is_found_by_its_exact_name_in_a_list_of_one() {
+    let api = with_vms(3).await;
+    assert_eq!(api.get("/vm/vm00001").await.ok().as_array().unwrap().len(), 1);
+    let uuid = api.uuid("vm00001").to_string();
+    assert_eq!(api.get(&format!("/vm/{}", uuid.to_uppercase())).await.ok()[0]["name"], "vm00001");
+    assert!(api.get("/vm/vm0000.").await.refused(404).contains("vm0000."));
+    assert_eq!(api.get("/node/pvchv1").await.ok()[0]["name"], "pvchv1");
+    assert_eq!(api.get("/node/pvchv.").await.status, 404);
+    assert_eq!(api.get("/network/1000").await.ok()[0]["vni"], json!(1000));
+    assert_eq!(api.get("/network/network-1000").await.ok()[0]["vni"], json!(1000));
+    assert_eq!(api.get("/network/1").await.status, 404);
+    assert_eq!(
+        api.get("/storage/ceph/volume/vms/vm00001_sda").await.ok()[0]["stats"]["size"],
+        "20G"
+    );
+    assert_eq!(api.get("/storage/ceph/volume/vms/nothing").await.status, 404);
+    assert_eq!(api.get("/storage/ceph/volume/nothing/x").await.status, 400);
+}
+
+#[tokio::test]
+async fn q20_the_parts_of_a_vm_can_be_read() {
+    let api = with_vms(1).await;
+    let uuid = api.uuid("vm00000");
+    for (key, value) in
+        [("node_selector", "None"), ("migration_method", "None"), ("node_autostart", "True")]
+    {
+        api.write(&format!("/domains/{uuid}/{key}"), value).await;
+    }
+    let state = api.get("/vm/vm00000/state").await.ok();
+    assert_eq!(state["name"], "vm00000");
+    assert!(state["state"].is_string());
+    assert_eq!(
+        api.get("/vm/vm00000/meta").await.ok(),
+        json!({"name": "vm00000", "node_limit": null, "node_selector": null,
+               "node_autostart": "True", "migration_method": null, "migration_max_downtime": 300})
+    );
+    assert_eq!(api.get("/vm/vm00000/tags").await.ok()["tags"][0]["name"], "daily");
+    assert_eq!(api.get("/vm/vm00000/node").await.ok()["last_node"], "");
+    for part in ["state", "meta", "tags", "node", "console"] {
+        assert_eq!(api.get(&format!("/vm/nothing/{part}")).await.status, 404, "{part}");
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_console_and_of_a_nodes_log_can_be_read() {
+    let api = with_vms(1).await;
+    let uuid = api.uuid("vm00000");
+    let lines: Vec<String> = (1..=30).map(|line| format!("line {line} ü")).collect();
+    api.write(&format!("/domains/{uuid}/consolelog"), lines.join("\n")).await;
+    assert_eq!(api.get("/vm/vm00000/console?lines=2").await.ok()["data"], "line 29 ü\nline 30 ü");
+    assert!(api.get("/vm/vm00000/console?lines=1").await.text().contains("line 30 \\u00fc"));
+    let data = api.get("/vm/vm00000/console").await.ok()["data"].as_str().unwrap().lines().count();
+    assert_eq!(data, 10);
+    assert!(api.get("/vm/vm00000/console?lines=some").await.refused(400).starts_with("lines: "));
+    assert_eq!(api.get("/node/pvchv1/log").await.ok(), json!({"name": "pvchv1", "data": ""}));
+    assert_eq!(api.get("/node/nowhere/log").await.status, 404);
+}
+
+#[tokio::test]
+async fn the_state_filters_of_nodes_are_alternatives() {
+    let api = with_vms(0).await;
+    api.write("/nodes/pvchv2/daemonstate", "dead").await;
+    let names = async |query: &str| {
+        let list = api.get(&format!("/node?{query}")).await.ok();
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|node| node["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names("").await, ["pvchv1", "pvchv2", "pvchv3"]);
+    assert_eq!(names("daemon_state=dead&coordinator_state=primary").await, ["pvchv1", "pvchv2"]);
+    assert_eq!(names("daemon_state=dead&limit=1").await, [] as [&str; 0]);
+    let states = api.get("/node/pvchv2/daemon-state").await.ok();
+    assert_eq!(states, json!({"name": "pvchv2", "daemon_state": "dead"}));
+    assert_eq!(
+        api.get("/node/pvchv1/coordinator-state").await.ok()["coordinator_state"],
+        "primary"
+    );
+    assert_eq!(api.get("/node/pvchv1/domain-state").await.ok()["domain_state"], "ready");
+}
+
+#[tokio::test]
+async fn a_node_shows_its_guests_by_name_and_what_no_record_knows_by_uuid() {
+    let api = with_vms(1).await;
+    let known = api.uuid("vm00000");
+    let unknown = uuid::Uuid::from_u128(7);
+    api.write("/nodes/pvchv1/runningdomains", format!("{known} {unknown}")).await;
+    let node = &api.get("/node/pvchv1").await.ok()[0];
+    assert_eq!(node["running_domains"], json!(["vm00000", unknown.to_string()]));
+    assert_eq!((&node["load"], &node["memory"]["total"]), (&node["load"], &json!(1_048_576)));
+    assert_eq!(node["interfaces"]["ens1f0"]["link_speed"], json!(10_000_000_000_u64));
+}
+
+#[tokio::test]
+async fn q11_a_vm_whose_record_is_damaged_stays_in_the_list_and_says_what_is_wrong() {
+    let api = with_vms(4).await;
+    let uuids: Vec<_> = (0..4).map(|index| api.uuid(&Shape::vm_name(index))).collect();
+    api.write(&format!("/domains/{}/xml", uuids[0]), "<domain><oops").await;
+    api.write(&format!("/domains/{}/state", uuids[1]), "dancing").await;
+    api.write(&format!("/domains/{}/failedreason", uuids[2]), vec![0xff, 0xfe, 0x00]).await;
+    api.write(&format!("/domains/{}/tags/daily/protected", uuids[3]), "None").await;
+    let list = api.get("/vm").await.ok();
+    assert_eq!(list.as_array().unwrap().len(), 4);
+    let reason = |index: usize| list[index]["failed_reason"].as_str().unwrap().to_owned();
+    assert!(reason(0).contains("XML cannot be read"), "{}", reason(0));
+    assert_eq!(list[0]["description"], "N/A");
+    assert_eq!(list[1]["state"], "fail");
+    assert!(reason(1).contains("`dancing`"), "{}", reason(1));
+    assert!(reason(2).contains("not UTF-8"), "{}", reason(2));
+    assert_eq!(list[3]["tags"][0]["protected"], false);
+    assert_eq!(api.get("/status").await.ok()["vms"]["total"], 4);
+    assert_eq!(api.get("/metrics").await.status, 200);
+}
+
+#[tokio::test]
+async fn the_status_has_the_shape_that_monitoring_reads() {
+    let api = with_vms(25).await;
+    let status = api.get("/status").await.ok();
+    assert_eq!(status["cluster_name"], "synthetic");
+    assert_eq!(status["maintenance"], "false");
+    assert_eq!(status["primary_node"], "pvchv1");
+    assert_eq!(status["pvc_version"], "1.0.3");
+    assert_eq!(status["nodes"], json!({"total": 3, "run,ready": 3}));
+    assert_eq!(status["vms"]["total"], 25);
+    assert_eq!(status["networks"], 4);
+    assert_eq!(status["volumes"], 25);
+    assert_eq!(status["osds"], json!({"total": 0}));
+    assert_eq!(status["resources"]["memory"]["total"], 3 * 1_048_576);
+    assert_eq!(status["detail"]["vm"].as_array().unwrap().len(), 25);
+    assert_eq!(status["cluster_health"], json!({"health": 100, "messages": []}));
+}
+
+#[tokio::test]
+async fn records_with_the_largest_numbers_are_added_up_to_the_largest_number() {
+    let api = with_vms(0).await;
+    for number in 1..=3 {
+        api.write(&format!("/nodes/pvchv{number}/memtotal"), u64::MAX.to_string()).await;
+    }
+    for (id, delta) in [("A_FAULT", i64::MAX), ("B_FAULT", i64::MAX), ("C_FAULT", i64::MIN)] {
+        api.write(&format!("/faults/{id}"), "").await;
+        api.write(&format!("/faults/{id}/delta"), delta.to_string()).await;
+    }
+    let status = api.get("/status").await.ok();
+    assert_eq!(status["resources"]["memory"]["total"], i64::MAX);
+    assert_eq!(status["cluster_health"]["health"], 0);
+}
+
+#[tokio::test]
+async fn faults_lower_the_clusters_health_until_somebody_acknowledges_them() {
+    let api = with_vms(0).await;
+    for (id, delta, at) in
+        [("A_FAULT", "10", "2026-11-20 10:00:00"), ("B_FAULT", "25", "2026-11-20 09:00:00")]
+    {
+        let root = format!("/faults/{id}");
+        api.write(&root, "").await;
+        for (key, value) in [
+            ("first_time", at),
+            ("last_time", at),
+            ("ack_time", ""),
+            ("status", "new"),
+            ("delta", delta),
+            ("message", "odd"),
+        ] {
+            api.write(&format!("{root}/{key}"), value).await;
+        }
+    }
+    let status = api.get("/status").await.ok();
+    assert_eq!(status["cluster_health"]["health"], 65);
+    assert_eq!(status["cluster_health"]["messages"][0]["id"], "B_FAULT");
+    assert_eq!(api.get("/faults").await.ok()[0]["id"], "A_FAULT");
+    assert_eq!(api.get("/faults?sort_key=health_delta").await.ok()[1]["id"], "B_FAULT");
+    assert!(api.get("/faults?sort_key=x").await.refused(400).starts_with("sort_key: "));
+
+    assert_eq!(
+        api.put("/faults/A_FAULT").await.ok()["message"],
+        "fault `A_FAULT` was acknowledged"
+    );
+    let fault = api.get("/faults/A_FAULT").await.ok();
+    assert_eq!(
+        (&fault[0]["status"], fault[0]["acknowledged_at"].as_str().unwrap().len()),
+        (&json!("ack"), 19)
+    );
+    assert_eq!(api.get("/status").await.ok()["cluster_health"]["health"], 75);
+    api.delete("/faults/A_FAULT").await.ok();
+    assert_eq!(api.get("/faults/A_FAULT").await.ok(), json!([]));
+    assert_eq!(api.put("/faults/NONE").await.status, 404);
+    assert_eq!(api.delete("/faults/NONE").await.status, 404);
+    api.put("/faults").await.ok();
+    assert_eq!(api.get("/status").await.ok()["cluster_health"]["health"], 100);
+    api.delete("/faults").await.ok();
+    assert_eq!(api.get("/faults").await.ok(), json!([]));
+}
+
+#[tokio::test]
+async fn q31_primary_node_is_open_and_204_while_there_is_none() {
+    let api = with_vms(0).await;
+    let ask =
+        || axum::http::Request::get("/api/v1/status/primary_node").body(Body::empty()).unwrap();
+    assert_eq!(api.send(ask()).await.ok(), json!({"primary_node": "pvchv1"}));
+    api.write("/config/primary_node", "none").await;
+    let reply = api.send(ask()).await;
+    assert!(reply.status == 204 && reply.body.is_empty());
+    assert_eq!(api.get("/status").await.ok()["primary_node"], "none");
+}
+
+#[tokio::test]
+async fn q22_metrics_answer_also_when_everything_is_missing() {
+    for api in [empty().await, with_vms(5).await] {
+        for path in ["/metrics", "/metrics/health", "/metrics/resource"] {
+            let open =
+                axum::http::Request::get(format!("/api/v1{path}")).body(Body::empty()).unwrap();
+            let reply = api.send(open).await;
+            assert_eq!(reply.status, 200);
+            assert_eq!(reply.headers["content-type"], "text/plain; charset=utf-8");
+        }
+    }
+    let mut dump = Shape::with_vms(1).dump();
+    dump.insert("/ceph/osds/0".into(), String::new());
+    dump.insert(
+        "/ceph/osds/0/stats".into(),
+        r#"{"up": 0, "in": 0, "utilization": "|", "kb": "|"}"#.into(),
+    );
+    let api = start(&dump, common::settings()).await;
+    let text = api.get("/metrics").await.text();
+    assert!(text.contains("pvc_ceph_osd_up_states{state=\"down\"} 1\n"), "{text}");
+    assert_eq!(api.get("/status").await.ok()["osds"], json!({"total": 1, "down,out": 1}));
+}
+
+#[tokio::test]
+async fn metrics_have_every_name_that_dashboards_know_and_no_sample_twice() {
+    let mut dump = Shape::with_vms(3).dump();
+    dump.insert("/ceph/osds/0".into(), String::new());
+    dump.insert(
+        "/ceph/osds/0/stats".into(),
+        r#"{"up": 1, "in": 1, "kb": 1024, "wr_data": "94.3k"}"#.into(),
+    );
+    let api = start(&dump, common::settings()).await;
+    let text = api.get("/metrics").await.text();
+    for name in include_str!("metric-names.txt").split_whitespace() {
+        assert!(text.contains(&format!("# TYPE {name} gauge\n")), "{name}");
+    }
+    let mut series: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|s| s.0)
+        .collect();
+    let all = series.len();
+    series.sort_unstable();
+    series.dedup();
+    assert_eq!(series.len(), all);
+    assert!(
+        text.contains("pvc_ceph_osd_size{osd=\"0\"} 1024\n")
+            && text.contains("pvc_ceph_osd_size_bytes{osd=\"0\"} 1048576\n")
+    );
+}
+
+#[tokio::test]
+async fn figures_of_vms_are_what_the_shipped_dashboards_expect() {
+    let mut dump = Shape::with_vms(1).dump();
+    let root = dump
+        .keys()
+        .find(|key| key.ends_with("/failedreason"))
+        .unwrap()
+        .rsplit_once('/')
+        .unwrap()
+        .0
+        .to_owned();
+    let mut put =
+        |key: &str, value: &str| drop(dump.insert(format!("{root}/{key}"), value.to_owned()));
+    put("failedreason", "");
+    put("node_limit", "");
+    put("lastnode", "");
+    put("node_selector", "none");
+    put("migration_method", "");
+    put(
+        "stats",
+        r#"{"cpu_stats": {"cpu_time": 9300000000, "user_time": 4000000, "system_time": 1500000}}"#,
+    );
+    let api = start(&dump, common::settings()).await;
+    let text = api.get("/metrics").await.text();
+    for line in [
+        "pvc_vm_vcpus_cpu_time{vm=\"vm00000\"} 9300\n",
+        "pvc_vm_vcpus_system_time{vm=\"vm00000\"} 1.5\n",
+        "pvc_vm_vcpus_cpu_time_seconds{vm=\"vm00000\"} 9.3\n",
+        "pvc_vm_failed_reason{vm=\"vm00000\",failed_reason=\"N/A\"} 1\n",
+        "pvc_vm_node_limit{vm=\"vm00000\",node_limit=\"None\"} 1\n",
+        "pvc_vm_node_selector{vm=\"vm00000\",node_selector=\"Default\"} 1\n",
+        "pvc_vm_migration_method{vm=\"vm00000\",migration_method=\"Default\"} 1\n",
+        "pvc_vm_migrated{vm=\"vm00000\",last_node=\"No\"} 0\n",
+        "pvc_vm_disk_rd_req{vm=\"vm00000\",disk=\"sda\"} ",
+        "pvc_vm_disk_source{vm=\"vm00000\",disk=\"sda\",source=\"vms/vm00000_sda\"} 1\n",
+    ] {
+        assert!(
+            text.contains(line),
+            "{line}: {}",
+            text.lines()
+                .filter(|have| have.starts_with(line.split('{').next().unwrap()))
+                .collect::<String>()
+        );
+    }
+}
+
+#[tokio::test]
+async fn leases_and_rules_of_a_network_are_read_as_they_are_recorded() {
+    let mut dump = Shape { seed: 1, nodes: 1, vms: 0, networks: 1, snapshots: 0 }.dump();
+    let vni = dump
+        .keys()
+        .find_map(|key| key.strip_prefix("/networks/")?.split('/').next())
+        .unwrap()
+        .to_owned();
+    let mut put = |key: &str, value: &str| {
+        drop(dump.insert(format!("/networks/{vni}/{key}"), value.to_owned()))
+    };
+    for (key, value) in [
+        ("dhcp4_leases/52:54:00:aa:bb:cc", ""),
+        ("dhcp4_leases/52:54:00:aa:bb:cc/ipaddr", "10.100.1.101"),
+        ("dhcp4_leases/52:54:00:aa:bb:cc/hostname", "web1"),
+        ("dhcp4_leases/52:54:00:aa:bb:cc/expiry", "1731672000"),
+        ("dhcp4_reservations/52:54:00:ff:00:01", "static"),
+        ("dhcp4_reservations/52:54:00:ff:00:01/ipaddr", "10.100.1.50"),
+        ("dhcp4_reservations/52:54:00:ff:00:01/hostname", ""),
+        ("firewall_rules/in/last", ""),
+        ("firewall_rules/in/last/order", "10"),
+        ("firewall_rules/in/last/rule", "drop"),
+        ("firewall_rules/in/allow-ssh", ""),
+        ("firewall_rules/in/allow-ssh/order", "2"),
+        ("firewall_rules/in/allow-ssh/rule", "tcp dport 22 accept"),
+        ("firewall_rules/out/all", ""),
+        ("firewall_rules/out/all/order", "0"),
+        ("firewall_rules/out/all/rule", "accept"),
+    ] {
+        put(key, value);
+    }
+    let api = start(&dump, common::settings()).await;
+    let at = |rest: &str| format!("/network/{vni}/{rest}");
+    let (reserved, given) = (
+        json!({"hostname": "None", "ip4_address": "10.100.1.50",
+               "mac_address": "52:54:00:ff:00:01", "timestamp": "static"}),
+        json!({"hostname": "web1", "ip4_address": "10.100.1.101",
+               "mac_address": "52:54:00:aa:bb:cc", "timestamp": "1731672000"}),
+    );
+    assert_eq!(api.get(&at("lease")).await.ok(), json!([reserved, given]));
+    assert_eq!(api.get(&at("lease?static=true")).await.ok(), json!([reserved]));
+    assert_eq!(api.get(&at("lease/aa:bb")).await.ok(), json!([given]));
+    let names = |list: &serde_json::Value| -> Vec<String> {
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|acl| format!("{}:{}", acl["direction"], acl["description"]))
+            .collect()
+    };
+    let all = api.get(&at("acl")).await.ok();
+    assert_eq!(
+        all[0],
+        json!({"direction": "in", "order": 2, "description": "allow-ssh", "rule": "tcp dport 22 \
+                                                                                   accept"})
+    );
+    assert_eq!(names(&all), ["\"in\":\"allow-ssh\"", "\"in\":\"last\"", "\"out\":\"all\""]);
+    assert_eq!(names(&api.get(&at("acl?direction=out")).await.ok()), ["\"out\":\"all\""]);
+    assert_eq!(names(&api.get(&at("acl/ssh")).await.ok()), ["\"in\":\"allow-ssh\""]);
+    assert_eq!(api.get("/network/nothing/acl").await.refused(400), "there is no network `nothing`");
+    assert_eq!(api.post(&at("acl?description=x&rule=drop")).await.status, 405);
+}
+
+#[tokio::test]
+async fn pools_are_listed_by_cephs_number_and_those_without_one_first() {
+    let mut dump = Shape::with_vms(0).dump();
+    dump.retain(|key, _| !key.starts_with("/ceph/pools/"));
+    for (name, stats) in [("aaa", r#"{"id": 12}"#), ("vms", r#"{"id": 2}"#), ("new", "{}")] {
+        dump.insert(format!("/ceph/pools/{name}"), String::new());
+        dump.insert(format!("/ceph/pools/{name}/stats"), stats.to_owned());
+    }
+    let api = start(&dump, common::settings()).await;
+    let list = api.get("/storage/ceph/pool").await.ok();
+    let names: Vec<&str> =
+        list.as_array().unwrap().iter().map(|pool| pool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["new", "vms", "aaa"]);
+}
+
+#[tokio::test]
+async fn only_a_storage_that_is_near_is_looked_at_for_a_volume_that_no_record_tells_of() {
+    for (storage_is_near, status) in [(true, 200), (false, 404)] {
+        let settings = pvc_api::ApiSettings { storage_is_near, ..common::settings() };
+        let api = start(&Shape::with_vms(1).dump(), settings).await;
+        let id = pvc_model::storage::VolumeId::from_record("vms/extra").unwrap();
+        let storage: &dyn pvc_ports::Storage = api.storage.as_ref();
+        // The pool may be there already.
+        let _ = storage.create_pool(&id.pool).await;
+        storage.create(&id, 1 << 20, false).await.unwrap();
+        assert_eq!(api.get("/storage/ceph/volume/vms/extra").await.status, status);
+        assert_eq!(api.get("/storage/ceph/volume/vms/nothing").await.status, 404);
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_the_client_has_is_not_sent_again() {
+    let api = with_vms(5).await;
+    for path in ["/vm", "/vm/vm00001", "/node", "/status", "/network"] {
+        let first = api.get(path).await;
+        let tag = first.headers["etag"].clone();
+        let again =
+            request(Method::GET, path).header("If-None-Match", &tag).body(Body::empty()).unwrap();
+        let reply = api.send(again).await;
+        assert_eq!((reply.status.as_u16(), reply.body.len()), (304, 0), "{path}");
+        assert_eq!(reply.headers["etag"], tag);
+    }
+    let tag = api.get("/vm").await.headers["etag"].clone();
+    api.write(&format!("/domains/{}/state", api.uuid("vm00001")), "fail").await;
+    let again =
+        request(Method::GET, "/vm").header("If-None-Match", &tag).body(Body::empty()).unwrap();
+    assert_eq!(api.send(again).await.status, 200);
+}
+
+#[tokio::test]
+async fn snapshots_show_their_age_and_how_their_definition_differs() {
+    let shape = Shape { snapshots: 2, ..Shape::with_vms(2) };
+    let mut dump = shape.dump();
+    for (key, value) in &mut dump {
+        if key.ends_with("/snapshots/s0/xml") {
+            *value = value.replace("Made-up VM", "Another \"age\":-9223372036854775808 text");
+        }
+    }
+    let api = start(&dump, common::settings()).await;
+    let vm = &api.get("/vm/vm00000").await.ok()[0];
+    let snapshots = vm["snapshots"].as_array().unwrap();
+    assert_eq!(
+        (snapshots[0]["name"].as_str(), snapshots[1]["name"].as_str()),
+        (Some("s1"), Some("s0"))
+    );
+    let age = snapshots[0]["age"].as_i64().unwrap();
+    assert!((95_000_000..96_000_000).contains(&age), "{age}");
+    assert_eq!(snapshots[0]["xml_diff_lines"], json!([]));
+    assert_eq!(snapshots[1]["xml_diff_lines"][0], "--- current");
+    assert!(snapshots[1]["xml_diff_lines"].to_string().contains("Another"));
+    assert_eq!(snapshots[1]["rbd_snapshots"], json!(["vms/vm00000_sda@s0"]));
+}
+
+#[tokio::test]
+async fn a_long_list_is_sent_in_pieces_and_is_as_long_as_announced() {
+    let api =
+        start(&Shape { snapshots: 3, ..Shape::with_vms(400) }.dump(), common::settings()).await;
+    let mut sizes = Vec::new();
+    for query in ["", "?limit=vm0000", "?limit=vm00007", "?limit=none"] {
+        let reply = api.get(&format!("/vm{query}")).await;
+        assert_eq!(
+            reply.headers["content-length"],
+            reply.body.len().to_string().as_str(),
+            "{query}"
+        );
+        sizes.push(reply.ok().as_array().unwrap().len());
+    }
+    assert_eq!(sizes, [400, 10, 1, 0]);
+    assert!(api.get("/vm").await.body.len() > 1 << 20);
+}

@@ -1,0 +1,4 @@
+//! The store on real ZooKeeper servers.
+
+mod access;
+mod outage;

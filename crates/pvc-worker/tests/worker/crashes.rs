@@ -1,0 +1,509 @@
+//! Every kind of job, whose worker dies, stands still, or loses the store or what it works on, at
+//! each of its calls: the job ends done or undone, and never half.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_embedded::EmbeddedTree;
+use pvc_model::cluster::Cluster;
+use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
+use pvc_model::storage::VolumeId;
+use pvc_model::vm::VmState;
+use pvc_model::{NodeName, Uuid};
+use pvc_ports::{Hypervisor, Op, Storage, Tree};
+use pvc_store::{Change, Changes, NewVm, Store, VmChange};
+use pvc_testkit::{FlakyTree, Gate, MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
+use pvc_worker::Worker;
+use tokio_util::sync::CancellationToken;
+
+const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
+const DISK: &str = "<disk type='network' device='disk'><source protocol='rbd' name='vms/data'/>\
+                    <target dev='sdx' bus='scsi'/></disk>";
+
+/// Longer than everything that a worker waits for.
+const LONG: Duration = Duration::from_secs(300);
+
+/// Time for which something is away. Less than the time after which the store is given up.
+const AWAY: Duration = Duration::from_secs(40);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Case {
+    FlushLocks,
+    Attach,
+    Detach,
+    Rename,
+}
+
+const CASES: [Case; 4] = [Case::FlushLocks, Case::Attach, Case::Detach, Case::Rename];
+
+struct World {
+    case: Case,
+    tree: EmbeddedTree,
+    store: Store,
+    hypervisor: Arc<ScriptedHypervisor>,
+    storage: Arc<MemoryStorage>,
+    job: JobId,
+}
+
+/// A worker's process: its connection to the store, and where its calls can be stopped.
+struct Process {
+    gate: Arc<Gate>,
+    tree: Arc<FlakyTree>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Process {
+    /// Ends the worker: nothing of it has an effect any more, and the store notices.
+    async fn die(self) {
+        self.task.abort();
+        assert!(self.task.await.is_err_and(|error| error.is_cancelled()), "it was at work");
+        self.tree.close().await;
+    }
+}
+
+fn id(volume: &str) -> VolumeId {
+    VolumeId::from_record(volume).expect("well formed")
+}
+
+async fn open(tree: Arc<dyn Tree>) -> Store {
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+    Store::open(tree, clock, random).await.expect("an open tree can be read")
+}
+
+impl World {
+    /// The VM `web1` with two volumes, and a job about it that nobody has begun.
+    async fn new(case: Case) -> World {
+        let tree = EmbeddedTree::in_memory();
+        let store = open(tree.connect()).await;
+        store.initialize(false).await.expect("an empty tree");
+        let world = World {
+            case,
+            tree,
+            store,
+            hypervisor: Arc::default(),
+            storage: Arc::new(MemoryStorage::new()),
+            job: JobId::from_bits(1),
+        };
+        world.write(|changes| _ = changes.push(Change::DefineVm(Box::new(web1())))).await;
+        for volume in ["vms/web1_sda", "vms/web1_sdb", "vms/data"] {
+            world.storage.insert(volume);
+        }
+        match case {
+            Case::FlushLocks => {
+                world.storage.lock("vms/web1_sda", "10.0.0.9");
+                world.storage.lock("vms/web1_sdb", "10.0.0.9");
+            }
+            Case::Attach | Case::Detach => {
+                world.write(|changes| _ = changes.vm(UUID, VmChange::State(VmState::Start))).await;
+                world.hypervisor.insert(UUID, "web1");
+            }
+            Case::Rename => {}
+        }
+        if case == Case::Detach {
+            let attach = pvc_ports::DeviceChange::Attach;
+            world.hypervisor.device(UUID, attach, DISK).await.expect("the target is free");
+        }
+        let spec = JobSpec {
+            id: world.job.clone(),
+            work: world.work(),
+            node: "hv1".into(),
+            run_on: "hv1".into(),
+            submitter: "tests".into(),
+            submitted_at: 1,
+        };
+        world.write(|changes| _ = changes.push(Change::SubmitJob(spec.clone()))).await;
+        world
+    }
+
+    fn work(&self) -> JobWork {
+        let vm = JobVm { name: "web1".into(), uuid: Some(UUID) };
+        match self.case {
+            Case::FlushLocks => JobWork::FlushLocks { vm },
+            Case::Attach => JobWork::AttachDevice { vm, xml: DISK.to_owned() },
+            Case::Detach => JobWork::DetachDevice { vm, xml: DISK.to_owned() },
+            Case::Rename => JobWork::RenameVm { vm, to: "shop".to_owned() },
+        }
+    }
+
+    async fn write(&self, change: impl Fn(&mut Changes) + Send + Sync) {
+        let decide = |_: &Cluster| {
+            let mut changes = Changes::new();
+            change(&mut changes);
+            Ok::<_, Infallible>((changes, ()))
+        };
+        self.store.change(decide).await.expect("the tree is open");
+    }
+
+    async fn cancel(&self) {
+        let job = self.job.clone();
+        self.write(|changes| _ = changes.push(Change::CancelJob(job.clone()))).await;
+    }
+
+    /// A worker whose calls stop before number `call`; those of its hypervisor and storage are
+    /// counted before they have an effect and after it, and so are its writes.
+    async fn worker(&self, node: &str, call: u64) -> Process {
+        let gate = Gate::closing_at(u64::MAX);
+        let tree = FlakyTree::new(self.tree.connect());
+        let store = open(tree.clone()).await;
+        let gate = if call == u64::MAX { gate } else { Gate::closing_at(call) };
+        tree.set_gate(gate.clone());
+        self.hypervisor.set_gate(gate.clone());
+        self.storage.set_gate(gate.clone());
+        let worker = Worker::new(
+            NodeName::new(node),
+            store,
+            self.hypervisor.clone(),
+            self.storage.clone(),
+            Arc::new(TokioClock::new()),
+        );
+        let task = tokio::spawn(async move { worker.run(CancellationToken::new()).await });
+        Process { gate, tree, task }
+    }
+
+    /// A worker that nothing happens to.
+    async fn healthy_worker(&self, node: &str) -> Process {
+        self.worker(node, u64::MAX).await
+    }
+
+    fn progress(&self) -> JobProgress {
+        self.store.view().jobs[&self.job].progress.clone()
+    }
+
+    /// Whether the worker has come to where its calls stop; `false` if the job ended before.
+    async fn stops(&self, process: &Process) -> bool {
+        pvc_testkit::eventually("the worker stops or the job ends", LONG, || {
+            process.gate.is_closed() || self.progress().state.is_over()
+        })
+        .await;
+        process.gate.is_closed()
+    }
+
+    async fn end(&self) -> JobProgress {
+        let over = || Some(self.progress()).filter(|progress| progress.state.is_over());
+        pvc_testkit::eventually_some("the job ends", LONG, over).await
+    }
+
+    async fn devices(&self) -> usize {
+        self.hypervisor.live_xml(UUID).await.expect("it runs").matches("<disk").count()
+    }
+
+    async fn locks(&self) -> usize {
+        let mut locks = 0;
+        for volume in ["vms/web1_sda", "vms/web1_sdb"] {
+            locks += self.storage.locks(&id(volume)).await.expect("it is there").len();
+        }
+        locks
+    }
+
+    /// The VM's name, and those of its volumes that are there.
+    async fn names(&self) -> (String, Vec<String>) {
+        let view = self.store.fresh().await.expect("the tree is open");
+        let record = &view.vms[&UUID];
+        let mut there = Vec::new();
+        for volume in ["web1_sda", "web1_sdb", "shop_sda", "shop_sdb"] {
+            if self.storage.volume(&id(&format!("vms/{volume}"))).await.is_ok() {
+                there.push(volume.to_owned());
+            }
+        }
+        let recorded: Vec<String> =
+            record.volumes().iter().map(|volume| volume.volume.to_string()).collect();
+        assert_eq!(recorded.iter().filter(|volume| !there.contains(volume)).count(), 0);
+        (record.name.clone(), there)
+    }
+
+    /// Finds how much of the job is there: all of it, or nothing. Locks are freed one by one.
+    async fn is_done(&self) -> Option<bool> {
+        match self.case {
+            Case::FlushLocks => match self.locks().await {
+                0 => Some(true),
+                2 => Some(false),
+                _ => None,
+            },
+            Case::Attach => Some(self.devices().await == 1),
+            Case::Detach => Some(self.devices().await == 0),
+            Case::Rename => {
+                let (name, volumes) = self.names().await;
+                match (name.as_str(), &*volumes.join(" ")) {
+                    ("shop", "shop_sda shop_sdb") => Some(true),
+                    ("web1", "web1_sda web1_sdb") => Some(false),
+                    _ => None,
+                }
+            }
+        }
+    }
+
+    /// Lets the calls of whoever looks pass: nothing stops them.
+    fn look_freely(&self) {
+        let free = Gate::closing_at(u64::MAX);
+        self.hypervisor.set_gate(free.clone());
+        self.storage.set_gate(free);
+    }
+
+    /// Asserts that the job is done or undone, as its record says.
+    async fn assert_whole(&self, at: &str) {
+        self.look_freely();
+        let (state, done) = (self.progress().state, self.is_done().await);
+        let case = self.case;
+        match state {
+            JobState::Succeeded => assert_eq!(done, Some(true), "{case:?} {at}"),
+            // What was freed before stays free.
+            _ if case == Case::FlushLocks => {}
+            _ => assert_eq!(done, Some(false), "{case:?} {at}: {:?}", self.progress()),
+        }
+    }
+}
+
+fn web1() -> NewVm {
+    NewVm {
+        uuid: UUID,
+        name: "web1".into(),
+        state: VmState::Stop,
+        node: Some("hv1".into()),
+        xml: xml(),
+        profile: None,
+        volumes: vec![id("vms/web1_sda"), id("vms/web1_sdb")],
+        autostart: false,
+        migration_method: None,
+        max_downtime_ms: 300,
+        selector: None,
+        node_limit: vec![],
+        tags: vec![],
+    }
+}
+
+fn xml() -> String {
+    let disk = |target: &str| {
+        format!(
+            "<disk type='network' device='disk'><source protocol='rbd' name='vms/web1_{target}'/>\
+             <target dev='{target}' bus='scsi'/></disk>"
+        )
+    };
+    format!(
+        "<domain type='kvm'><name>web1</name><uuid>{UUID}</uuid><memory unit='MiB'>512</memory>\
+         <vcpu>1</vcpu><os><type arch='x86_64' machine='pc'>hvm</type></os><devices>\
+         <emulator>/usr/bin/kvm</emulator>{}{}<console type='pty'/></devices></domain>",
+        disk("sda"),
+        disk("sdb")
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_is_done_when_nothing_happens() {
+    for case in CASES {
+        let world = World::new(case).await;
+        assert_eq!(world.is_done().await, Some(false), "{case:?}");
+        world.healthy_worker("hv1").await;
+        let end = world.end().await;
+        assert_eq!((end.state, end.current), (JobState::Succeeded, end.total), "{case:?}: {end:?}");
+        world.assert_whole("undisturbed").await;
+        assert_eq!(end.worker, Some("hv1".into()));
+    }
+}
+
+/// Calls of the worker, one after the other, until the job ends before the last.
+macro_rules! at_each_call {
+    ($call:ident, $body:block) => {
+        for $call in 0.. {
+            assert!($call < 500, "it never ends");
+            if !$body {
+                assert!($call > 5, "the calls are counted");
+                break;
+            }
+        }
+    };
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_worker_dies_at_any_call_is_done_once_by_the_next() {
+    for case in CASES {
+        at_each_call!(call, {
+            let world = World::new(case).await;
+            let first = world.worker("hv1", call).await;
+            let stops = world.stops(&first).await;
+            first.die().await;
+            world.healthy_worker("hv1").await;
+            let end = world.end().await;
+            assert_eq!(end.state, JobState::Succeeded, "{case:?} at call {call}: {end:?}");
+            world.assert_whole(&format!("at call {call}")).await;
+            stops
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_workers_die_twice_is_done_by_the_third() {
+    for case in CASES {
+        at_each_call!(call, {
+            let mut stops = false;
+            for again in (0..).step_by(3) {
+                let world = World::new(case).await;
+                let first = world.worker("hv1", call).await;
+                stops = world.stops(&first).await;
+                first.die().await;
+                let second = world.worker("hv1", again).await;
+                let stops_again = stops && world.stops(&second).await;
+                second.die().await;
+                world.healthy_worker("hv1").await;
+                let end = world.end().await;
+                assert_eq!(end.state, JobState::Succeeded, "{case:?} at {call}, {again}: {end:?}");
+                world.assert_whole(&format!("at calls {call} and {again}")).await;
+                if !stops_again {
+                    break;
+                }
+            }
+            stops
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_cancelled_as_its_worker_dies_is_taken_back_or_done() {
+    for case in CASES {
+        let mut ends = Vec::new();
+        at_each_call!(call, {
+            let world = World::new(case).await;
+            let first = world.worker("hv1", call).await;
+            let stops = world.stops(&first).await;
+            if stops {
+                world.cancel().await;
+            }
+            first.die().await;
+            world.healthy_worker("hv1").await;
+            ends.push(world.end().await.state);
+            world.assert_whole(&format!("cancelled at call {call}")).await;
+            stops
+        });
+        assert!(ends.contains(&JobState::Cancelled) && ends.contains(&JobState::Succeeded));
+        let others = [JobState::Cancelled, JobState::Succeeded];
+        assert!(ends.iter().all(|end| others.contains(end)), "{case:?}: {ends:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_worker_loses_the_store_at_any_call_ends_when_it_is_back() {
+    for case in CASES {
+        let mut done = 0;
+        at_each_call!(call, {
+            let world = World::new(case).await;
+            let worker = world.worker("hv1", call).await;
+            let stops = world.stops(&worker).await;
+            worker.tree.cut();
+            worker.gate.open();
+            tokio::time::sleep(AWAY).await;
+            worker.tree.mend();
+            // What reads the store in order to decide fails with it; what only records does not.
+            done += usize::from(world.end().await.state == JobState::Succeeded);
+            world.assert_whole(&format!("the store was away at call {call}")).await;
+            stops
+        });
+        assert!(done > 5, "{case:?}: {done}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_storage_and_hypervisor_fail_at_any_call_ends_when_they_are_back() {
+    for case in CASES {
+        at_each_call!(call, {
+            let world = World::new(case).await;
+            let worker = world.worker("hv1", call).await;
+            let stops = world.stops(&worker).await;
+            world.storage.set_failing(true);
+            world.hypervisor.set_unreachable(true);
+            worker.gate.open();
+            tokio::time::sleep(AWAY).await;
+            world.storage.set_failing(false);
+            world.hypervisor.set_unreachable(false);
+            world.end().await;
+            world.assert_whole(&format!("failing from call {call} on")).await;
+            stops
+        });
+    }
+}
+
+/// The worker stands still, its session ends, another one does the job to its end, then the first
+/// one goes on.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_has_lost_its_job_and_does_not_know_leaves_nothing_half() {
+    for (case, cancels) in CASES.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+        at_each_call!(call, {
+            let world = World::new(case).await;
+            let slow = world.worker("hv1", call).await;
+            let stops = world.stops(&slow).await;
+            if stops && cancels {
+                world.cancel().await;
+            }
+            let owner = Op::Delete { path: format!("/tasks/{}/owner", world.job), version: None };
+            // Before it is claimed and after it has ended there is none.
+            let _ = world.tree.connect().multi(vec![owner]).await;
+            world.healthy_worker("hv1").await;
+            world.end().await;
+            slow.gate.open();
+            tokio::time::sleep(LONG).await;
+            world.assert_whole(&format!("slow at call {call}, cancelled: {cancels}")).await;
+            stops
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_is_asked_to_stop_leaves_its_job_to_the_next_one() {
+    for case in CASES {
+        at_each_call!(call, {
+            let world = World::new(case).await;
+            let (tree, gate) = (FlakyTree::new(world.tree.connect()), Gate::closing_at(call));
+            let store = open(tree.clone()).await;
+            tree.set_gate(gate.clone());
+            world.hypervisor.set_gate(gate.clone());
+            world.storage.set_gate(gate.clone());
+            let (stop, clock) = (CancellationToken::new(), Arc::new(TokioClock::new()));
+            let (hypervisor, storage) = (world.hypervisor.clone(), world.storage.clone());
+            let worker = Worker::new("hv1".into(), store, hypervisor, storage, clock);
+            let asked = stop.clone();
+            let task = tokio::spawn(async move { worker.run(asked).await });
+            let process = Process { gate, tree, task };
+            let stops = world.stops(&process).await;
+            stop.cancel();
+            process.gate.open();
+            process.task.await.expect("it stops");
+            process.tree.close().await;
+            world.healthy_worker("hv1").await;
+            assert_eq!(world.end().await.state, JobState::Succeeded, "{case:?} at call {call}");
+            world.assert_whole(&format!("asked to stop at call {call}")).await;
+            stops
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renaming_is_done_by_another_node_while_its_own_worker_is_not_there() {
+    let world = World::new(Case::Rename).await;
+    let first = world.worker("hv1", 12).await;
+    assert!(world.stops(&first).await, "in the middle of it");
+    first.die().await;
+    world.healthy_worker("hv2").await;
+    let end = world.end().await;
+    assert_eq!((end.state, end.worker), (JobState::Succeeded, Some("hv2".into())));
+    world.assert_whole("on another node").await;
+    let bound = World::new(Case::FlushLocks).await;
+    bound.healthy_worker("hv2").await;
+    tokio::time::sleep(LONG).await;
+    assert_eq!(bound.progress().state, JobState::Pending, "this one needs its own node");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lock_of_a_guest_that_is_started_while_locks_are_flushed_stays() {
+    let world = World::new(Case::FlushLocks).await;
+    let process = world.healthy_worker("hv1").await;
+    let gate = Gate::closing_at(0);
+    world.storage.set_gate(gate.clone());
+    let is_asked = || gate.is_closed();
+    pvc_testkit::eventually("the locks are asked for", Duration::from_secs(60), is_asked).await;
+    world.write(|changes| _ = changes.vm(UUID, VmChange::State(VmState::Start))).await;
+    world.storage.lock("vms/web1_sda", "10.0.0.1");
+    gate.open();
+    assert_eq!(world.end().await.state, JobState::Failed);
+    let left = world.storage.locks(&id("vms/web1_sda")).await.expect("it is there");
+    assert!(left.iter().any(|lock| lock.address == "10.0.0.1"), "{left:?}");
+    process.die().await;
+}

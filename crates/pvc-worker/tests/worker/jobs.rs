@@ -1,0 +1,436 @@
+//! The worker over the embedded tree, with a hypervisor and a storage that do as they are told.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_embedded::EmbeddedTree;
+use pvc_model::Uuid;
+use pvc_model::cluster::Cluster;
+use pvc_model::job::{
+    JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
+    being_renamed_to,
+};
+use pvc_model::storage::VolumeId;
+use pvc_model::vm::VmState;
+use pvc_ports::{Clock, CreateMode, Op, Storage, Tree};
+use pvc_store::{Change, Changes, NewVm, Store, VmChange};
+use pvc_testkit::{FlakyTree, MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
+use pvc_worker::Worker;
+use tokio_util::sync::CancellationToken;
+
+const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
+
+struct World {
+    tree: EmbeddedTree,
+    store: Store,
+    hypervisor: Arc<ScriptedHypervisor>,
+    storage: Arc<MemoryStorage>,
+    stop: CancellationToken,
+}
+
+impl World {
+    /// A cluster with the VM `web1` in `state`, its volume, and a running worker.
+    async fn with_vm(state: VmState) -> World {
+        let world = World::without_worker(state).await;
+        world.start_worker(world.store.clone());
+        world
+    }
+
+    async fn without_worker(state: VmState) -> World {
+        let tree = EmbeddedTree::in_memory();
+        let store = open(&tree).await;
+        store.initialize(false).await.expect("an empty tree");
+        let world = World {
+            tree,
+            store,
+            hypervisor: Arc::new(ScriptedHypervisor::new()),
+            storage: Arc::new(MemoryStorage::new()),
+            stop: CancellationToken::new(),
+        };
+        world.storage.insert("vms/web1_sda");
+        world.change(Change::DefineVm(Box::new(web1(state)))).await;
+        world
+    }
+
+    fn start_worker(&self, store: Store) {
+        let worker = Worker::new(
+            "hv1".into(),
+            store,
+            self.hypervisor.clone(),
+            self.storage.clone(),
+            Arc::new(TokioClock::new()),
+        );
+        let stop = self.stop.clone();
+        tokio::spawn(async move { worker.run(stop).await });
+    }
+
+    async fn change(&self, change: Change) {
+        write(&self.store, change).await;
+    }
+
+    async fn submit(&self, bits: u32, work: JobWork) -> JobId {
+        let id = JobId::from_bits(bits);
+        let spec = JobSpec {
+            id: id.clone(),
+            work,
+            node: "hv1".into(),
+            run_on: "hv1".to_owned(),
+            submitter: "test".into(),
+            submitted_at: 1,
+        };
+        self.change(Change::SubmitJob(spec)).await;
+        id
+    }
+
+    async fn end_of(&self, id: &JobId) -> JobProgress {
+        pvc_testkit::eventually_some("the job ends", Duration::from_secs(60), || {
+            let view = self.store.view();
+            view.jobs
+                .get(id)
+                .map(|job| job.progress.clone())
+                .filter(|progress| progress.state.is_over())
+        })
+        .await
+    }
+}
+
+async fn open(tree: &EmbeddedTree) -> Store {
+    open_on(tree.connect()).await
+}
+
+async fn open_on(tree: Arc<dyn Tree>) -> Store {
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+    Store::open(tree, clock, random).await.expect("an open tree can be read")
+}
+
+async fn write(store: &Store, change: Change) {
+    let decide = |_: &Cluster| {
+        let mut changes = Changes::new();
+        changes.push(change.clone());
+        Ok::<_, Infallible>((changes, ()))
+    };
+    store.change(decide).await.expect("nobody else writes");
+}
+
+/// The VM as it is named by jobs that an earlier version recorded.
+fn by_name(name: &str) -> JobVm {
+    JobVm { name: name.into(), uuid: None }
+}
+
+fn flush_locks() -> JobWork {
+    JobWork::FlushLocks { vm: by_name("web1") }
+}
+
+/// A job of another version.
+fn other(name: &str) -> JobWork {
+    let why = NotUnderstood::UnknownKind { name: name.into() };
+    JobWork::Other { name: name.into(), vm: None, args: Vec::new(), why }
+}
+
+fn web1(state: VmState) -> NewVm {
+    NewVm {
+        uuid: UUID,
+        name: "web1".into(),
+        state,
+        node: Some("hv1".into()),
+        xml: String::new(),
+        profile: None,
+        volumes: vec![VolumeId::from_record("vms/web1_sda").expect("well formed")],
+        autostart: false,
+        migration_method: None,
+        max_downtime_ms: 300,
+        selector: None,
+        node_limit: vec![],
+        tags: vec![],
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_locks_of_a_stopped_vm_are_freed() {
+    let world = World::with_vm(VmState::Stop).await;
+    world.storage.lock("vms/web1_sda", "10.0.0.9");
+    let id = world.submit(1, flush_locks()).await;
+    let end = world.end_of(&id).await;
+    assert_eq!(
+        (end.state, end.status.as_str()),
+        (JobState::Succeeded, "freed 1 locks on 1 volumes of VM \"web1\"")
+    );
+    assert_eq!(end.current, end.total);
+    let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
+    assert!(world.storage.locks(&volume).await.expect("it is there").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_finds_its_vm_under_another_name() {
+    let world = World::with_vm(VmState::Stop).await;
+    world.storage.lock("vms/web1_sda", "10.0.0.9");
+    // By the time the job is done `web1` is called `shop`.
+    world.change(Change::Vm(UUID, VmChange::Name("shop".into()))).await;
+    let called = |uuid| JobWork::FlushLocks { vm: JobVm { name: "web1".into(), uuid: Some(uuid) } };
+    let id = world.submit(1, called(UUID)).await;
+    assert_eq!(world.end_of(&id).await.status, "freed 1 locks on 1 volumes of VM \"shop\"");
+    let id = world.submit(2, called(Uuid::from_u128(7))).await;
+    assert_eq!(world.end_of(&id).await.status, "VM `web1` does not exist");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_locks_of_a_vm_that_may_run_are_left_alone() {
+    let world = World::with_vm(VmState::Start).await;
+    world.storage.lock("vms/web1_sda", "10.0.0.9");
+    let id = world.submit(1, flush_locks()).await;
+    let end = world.end_of(&id).await;
+    assert_eq!(end.state, JobState::Failed);
+    assert!(end.status.starts_with("VM `web1` is in state `start`"), "{}", end.status);
+    let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
+    assert_eq!(world.storage.locks(&volume).await.expect("it is there").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_locks_of_a_stopped_vm_that_still_runs_are_left_alone() {
+    let world = World::with_vm(VmState::Stop).await;
+    world.storage.lock("vms/web1_sda", "10.0.0.9");
+    world.hypervisor.insert(UUID, "web1");
+    let id = world.submit(1, flush_locks()).await;
+    let end = world.end_of(&id).await;
+    assert_eq!(end.state, JobState::Failed);
+    assert!(end.status.starts_with("VM `web1` still runs on node `hv1`"), "{}", end.status);
+    let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
+    assert_eq!(world.storage.locks(&volume).await.expect("it is there").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_is_attached_to_a_running_vm_and_refused_for_another() {
+    let world = World::with_vm(VmState::Start).await;
+    let device = "<interface type='bridge'><source bridge='br1'/></interface>";
+    let attach = || JobWork::AttachDevice { vm: by_name("web1"), xml: device.into() };
+    let id = world.submit(1, attach()).await;
+    assert!(world.end_of(&id).await.status.contains("does not run on node `hv1`"));
+    world.hypervisor.insert(UUID, "web1");
+    let id = world.submit(2, attach()).await;
+    assert_eq!(world.end_of(&id).await.state, JobState::Succeeded);
+    let two = JobWork::DetachDevice { vm: by_name("web1"), xml: "<a/></devices><b/>".into() };
+    let id = world.submit(3, two).await;
+    assert_eq!(world.end_of(&id).await.state, JobState::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_of_an_unknown_kind_or_without_its_arguments_fails_and_says_so() {
+    let world = World::with_vm(VmState::Stop).await;
+    let id = world.submit(1, other("osd.add")).await;
+    assert_eq!(
+        world.end_of(&id).await.status,
+        "no worker of this version knows jobs of the kind `osd.add`"
+    );
+    let id = world.submit(2, other("vm.flush_locks")).await;
+    assert_eq!(world.end_of(&id).await.status, "the job has no argument `domain`");
+    let id = world.submit(3, JobWork::FlushLocks { vm: by_name("nobody") }).await;
+    assert_eq!(world.end_of(&id).await.status, "VM `nobody` does not exist");
+}
+
+/// Notes a renaming as a version of PVC did before jobs had steps.
+async fn note_former_renaming(store: &Store) {
+    let text = r#"{"from":"web1","to":"shop","node":"hv1",
+        "volumes":[["vms/web1_sda","vms/shop_sda"]],"taken_back":false}"#;
+    let root = "/pvcrs/renamings";
+    let create =
+        |path: String, data: &'static str, mode| Op::Create { path, data: data.into(), mode };
+    let note = format!("{root}/{UUID}");
+    let ops = vec![
+        create(root.to_owned(), "", CreateMode::Persistent),
+        create(note.clone(), text, CreateMode::Persistent),
+        create(format!("{note}/owner"), "", CreateMode::Ephemeral),
+    ];
+    store.tree().multi(ops).await.expect("nobody else writes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renaming_that_an_earlier_version_left_half_way_is_taken_back() {
+    let world = World::with_vm(VmState::Stop).await;
+    let id = |text| VolumeId::from_record(text).expect("well formed");
+    let (old, new) = (id("vms/web1_sda"), id("vms/shop_sda"));
+    let earlier = open(&world.tree).await;
+    note_former_renaming(&earlier).await;
+    world.storage.rename(&old, &new.volume).await.expect("it is there");
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert!(world.store.view().jobs.is_empty(), "the process that noted it lives");
+    world.storage.set_failing(true);
+    earlier.tree().close().await;
+    let trouble = || {
+        let view = world.store.view();
+        view.jobs.values().find_map(|job| job.progress.trouble.clone())
+    };
+    pvc_testkit::eventually("it is tried", Duration::from_secs(120), || trouble().is_some()).await;
+    let view = world.store.view();
+    assert_eq!(being_renamed_to(&view, UUID), Some("shop"));
+    assert!(world.store.former_renamings().is_empty());
+    world.storage.set_failing(false);
+    let job = view.jobs.keys().next().expect("there is one").clone();
+    assert_eq!(world.end_of(&job).await.state, JobState::Failed);
+    assert!(world.storage.volume(&old).await.is_ok() && world.storage.volume(&new).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_a_worker_of_an_earlier_version_has_left_has_failed() {
+    let world = World::with_vm(VmState::Stop).await;
+    world.stop.cancel();
+    let dead = open(&world.tree).await;
+    let id = JobId::from_bits(9);
+    let running = JobProgress { state: JobState::Running, ..JobProgress::pending() };
+    world.submit(9, flush_locks()).await;
+    let claim = dead.claim_job(&id).await.expect("reachable");
+    assert!(claim.is_some() || world.store.view().jobs[&id].progress.state.is_over());
+    world.change(Change::JobProgress(id.clone(), running)).await;
+    dead.tree().close().await;
+    let next = World { stop: CancellationToken::new(), ..world };
+    next.start_worker(open(&next.tree).await);
+    let end = next.end_of(&id).await;
+    assert_eq!(
+        (end.state, end.status.as_str()),
+        (JobState::Failed, "its worker stopped before it was done")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_was_done_before_it_could_be_claimed_is_not_done_again() {
+    let world = World::without_worker(VmState::Stop).await;
+    let id = world.submit(1, other("osd.add")).await;
+    let connection = FlakyTree::new(world.tree.connect());
+    let just_now = TokioClock::new().wall().as_secs();
+    let done = JobProgress {
+        state: JobState::Succeeded,
+        ended_at: Some(just_now),
+        ..JobProgress::pending()
+    };
+    let (faster, change) = (world.store.clone(), Change::JobProgress(id.clone(), done.clone()));
+    connection.before_next_create(async move { write(&faster, change).await });
+    world.start_worker(open_on(connection.clone()).await);
+    world.end_of(&id).await;
+    let another = world.submit(2, other("osd.add")).await;
+    world.end_of(&another).await;
+    let job = world.store.fresh().await.expect("reachable").jobs[&id].clone();
+    assert_eq!((&job.progress, job.claim), (&done, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_answer_was_lost_is_a_claim() {
+    let world = World::without_worker(VmState::Stop).await;
+    let id = world.submit(1, other("osd.add")).await;
+    let connection = FlakyTree::new(world.tree.connect());
+    let store = open_on(connection.clone()).await;
+    connection.lose_next_answer();
+    world.start_worker(store);
+    assert_eq!(world.end_of(&id).await.state, JobState::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_is_done_once_although_two_workers_see_it() {
+    let world = World::with_vm(VmState::Stop).await;
+    world.start_worker(open(&world.tree).await);
+    world.storage.lock("vms/web1_sda", "10.0.0.9");
+    let id = world.submit(1, flush_locks()).await;
+    let end = world.end_of(&id).await;
+    assert_eq!(end.status, "freed 1 locks on 1 volumes of VM \"web1\"");
+    assert_eq!(end.log.iter().filter(|line| line.starts_with("freed the lock")).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_is_announced_with_its_kinds_for_as_long_as_it_is_there() {
+    let world = World::without_worker(VmState::Stop).await;
+    let before = open(&world.tree).await;
+    // The process of the version before is still there when this one starts.
+    before.announce_worker(&"hv1".into(), &WorkerRecord::default()).await.expect("nobody is");
+    let own = open(&world.tree).await;
+    world.start_worker(own.clone());
+    let knows_renaming = || {
+        let view = world.store.view();
+        view.workers.get("hv1").is_some_and(|worker| worker.kinds.contains(JobWork::RENAME_VM))
+    };
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(!knows_renaming());
+    before.tree().close().await;
+    pvc_testkit::eventually("it is announced", Duration::from_secs(60), knows_renaming).await;
+    own.tree().close().await;
+    pvc_testkit::eventually("it is gone", Duration::from_secs(60), || {
+        world.store.view().workers.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_reads_the_whole_cluster_only_while_it_has_a_job() {
+    let world = World::without_worker(VmState::Stop).await;
+    let tree = FlakyTree::new(world.tree.connect());
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+    let jobs = Store::open_jobs(tree.clone(), clock, random).await.expect("it can be read");
+    world.start_worker(jobs);
+    let is_announced = || world.store.view().workers.contains_key("hv1");
+    pvc_testkit::eventually("it is announced", Duration::from_secs(60), is_announced).await;
+
+    // Whether a change of a VM, which is no job, costs the worker a request.
+    let reads = async |autostart: bool| {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let before = tree.requests();
+        let decide = |_: &Cluster| {
+            let mut changes = Changes::new();
+            changes.vm(UUID, VmChange::Autostart(autostart));
+            Ok::<_, Infallible>((changes, ()))
+        };
+        world.store.change(decide).await.expect("nobody else writes");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        tree.requests() > before
+    };
+    assert!(!reads(true).await);
+    for bits in [1, 2] {
+        let job = world.submit(bits, flush_locks()).await;
+        assert_eq!(world.end_of(&job).await.state, JobState::Succeeded);
+        assert!(reads(false).await, "the next one may come at once");
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert!(!reads(true).await);
+    }
+}
+
+/// A definition with one volume and a comment that only looks like the VM's name.
+fn xml() -> String {
+    format!(
+        "<domain type='kvm'><!-- web1's own --><name>web1</name><uuid>{UUID}</uuid>\
+         <memory unit='MiB'>512</memory><vcpu>1</vcpu>\
+         <os><type arch='x86_64' machine='pc'>hvm</type></os><devices>\
+         <emulator>/usr/bin/kvm</emulator><disk type='network' device='disk'>\
+         <source protocol='rbd' name='vms/web1_sda'/><target dev='sda' bus='scsi'/></disk>\
+         <console type='pty'/></devices></domain>"
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rename_takes_the_volumes_along_and_reaches_the_vms_snapshots() {
+    let world = World::with_vm(VmState::Stop).await;
+    let id = |text| VolumeId::from_record(text).expect("well formed");
+    world.change(Change::Vm(UUID, VmChange::Xml(xml()))).await;
+    world.change(Change::PutVolume { id: id("vms/web1_sda"), stats: "{}".into() }).await;
+    let mut dump = world.store.backup(true).await.expect("reachable");
+    let root = format!("/domains/{UUID}/snapshots/before");
+    let keys = [
+        ("", "before"),
+        ("/timestamp", "1.5"),
+        ("/rbdsnaplist", "vms/web1_sda@before,vms/data@before"),
+    ];
+    dump.extend(keys.map(|(key, value)| (format!("{root}{key}"), value.to_owned())));
+    dump.insert(format!("{root}/xml"), xml());
+    world.store.restore(&dump).await.expect("a dump of this store");
+    let vm = JobVm { name: "web1".into(), uuid: Some(UUID) };
+    let job = world.submit(1, JobWork::RenameVm { vm, to: "shop".into() }).await;
+    let end = world.end_of(&job).await;
+    assert_eq!(end.state, JobState::Succeeded, "{end:?}");
+    let view = world.store.fresh().await.expect("reachable");
+    let record = &view.vms[&UUID];
+    assert_eq!((record.name.as_str(), record.volumes()), ("shop", vec![id("vms/shop_sda")]));
+    assert_eq!(record.recorded_volumes, [id("vms/shop_sda")]);
+    assert!(record.xml.contains("<!-- web1's own -->"), "what only looks like the name stays");
+    assert!(world.storage.volume(&id("vms/shop_sda")).await.is_ok());
+    assert!(view.volumes.contains_key(&id("vms/shop_sda")));
+    assert!(!view.volumes.contains_key(&id("vms/web1_sda")));
+    let snapshot = &record.snapshots[0];
+    assert_eq!(snapshot.volumes, ["vms/shop_sda@before", "vms/data@before"]);
+    assert!(snapshot.xml.contains("<name>shop</name>") && snapshot.xml.contains("vms/shop_sda"));
+}

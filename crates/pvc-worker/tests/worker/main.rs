@@ -1,0 +1,6 @@
+//! The worker over the embedded tree, on doubles and in paused time.
+
+#![allow(clippy::disallowed_methods, reason = "a test waits in paused time")]
+
+mod crashes;
+mod jobs;
