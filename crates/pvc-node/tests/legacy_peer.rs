@@ -144,6 +144,32 @@ async fn what_a_legacy_hypervisor_may_have_is_not_started_here() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guest_that_another_node_comes_to_list_while_it_is_made_here_waits_for_its_hypervisor() {
+    for runs_there in [true, false] {
+        let world = world().await;
+        let vm = world.define(1, VmState::Start).await;
+        let legacy = LegacyPeer::join(&world, vm).await;
+        let slow = Manner { start_takes: Duration::from_secs(20), ..Manner::default() };
+        world.hypervisor.set_manner(vm, slow);
+        let _daemon = world.running().await;
+        world.until("it is being made", || world.hypervisor.is_there(vm)).await;
+        if runs_there {
+            legacy.hypervisor.insert(vm, "vm1");
+        }
+        legacy.lists(&vm.to_string()).await;
+        let count = |call| world.hypervisor.count(call, vm);
+        if runs_there {
+            world.until("it is ended here", || !world.hypervisor.is_there(vm)).await;
+            world.until_fault("VM_BLOCKED_VM1").await;
+            assert_eq!((count("start"), count("resume")), (1, 0));
+            legacy.hypervisor.destroy(vm).await.unwrap();
+        }
+        world.until_runs(vm).await;
+        assert_eq!((count("start"), count("resume")), (if runs_there { 2 } else { 1 }, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_vm_on_its_way_from_a_legacy_node_that_does_not_have_it_any_more_is_started_here() {
     let (world, legacy) = listed_there(false).await;
     legacy.write_order("hv1", "").await;

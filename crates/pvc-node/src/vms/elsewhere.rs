@@ -9,7 +9,7 @@ use std::time::Duration;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
-use pvc_model::vm::plan::{may_be_outdated, runners};
+use pvc_model::vm::plan::{Answered, may_be_outdated};
 
 use super::act::StepError;
 use crate::shared::Shared;
@@ -21,27 +21,42 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Time that a hypervisor may take to answer.
 const ANSWER: Duration = Duration::from_secs(15);
 
-/// Refuses a start as long as another node may have the guest, running or held.
+/// Asks the nodes that may have the VM by `view`, but for those that have `answered` before.
+/// Returns whether there was any to ask.
+///
+/// # Errors
+/// Another node may have the guest, running or held.
 pub(super) async fn check_elsewhere(
     shared: &Shared,
     view: &Cluster,
     vm: Uuid,
-) -> Result<(), StepError> {
-    let all: Vec<&NodeRecord> = runners(view, vm, shared.name()).collect();
-    if all.is_empty() {
-        return Ok(());
+    answered: &mut Answered,
+) -> Result<bool, StepError> {
+    let unasked = answered.unasked(view, vm, shared.name());
+    if unasked.is_empty() {
+        return Ok(false);
     }
+    check_all(shared, &unasked, vm).await?;
+    for other in &unasked {
+        tracing::warn!(%vm, node = %other.name, "that node says it runs the VM, and its hypervisor \
+                                                 does not have it");
+    }
+    answered.add(&unasked);
+    Ok(true)
+}
+
+/// Asks each of `nodes` twice whether it has the guest.
+///
+/// # Errors
+/// One may have it, running or held.
+async fn check_all(shared: &Shared, nodes: &[&NodeRecord], vm: Uuid) -> Result<(), StepError> {
     for pause in [None, Some(AGAIN)] {
         if let Some(pause) = pause {
             shared.sleep(pause).await;
         }
-        for other in &all {
+        for other in nodes {
             check_one(shared, other, vm).await?;
         }
-    }
-    for other in &all {
-        tracing::warn!(%vm, node = %other.name, "that node says it runs the VM, and its hypervisor \
-                                                 does not have it");
     }
     Ok(())
 }
