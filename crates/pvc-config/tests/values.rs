@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pvc_config::*;
+use pvc_model::vm::Selector;
 
 const SAMPLE: &str = include_str!("../../../packaging/config/pvc.conf");
 const OLD_SAMPLE: &str = include_str!("../../../packaging/config/pvcnoded.yaml");
@@ -84,7 +85,7 @@ fencing: {disable_on_ipmi_failure: no, ipmi: {hostname: lom, username: u, passwo
     assert_eq!(config.fencing.suicide_intervals, None);
     assert_eq!(config.fencing.successful_fence, FenceAction::Nothing);
     assert_eq!(config.fencing.failed_fence, FenceAction::Nothing);
-    assert_eq!(config.migration.target_selector, TargetSelector::Mem);
+    assert_eq!(config.migration.target_selector, Selector::Mem);
     assert_eq!((config.migration.parallel, config.migration.tls), (4, false));
     assert_eq!(config.logging, Logging::default());
     assert_eq!(config.guest_networking, GuestNetworking::default());
