@@ -17,7 +17,6 @@ use pvc_model::link::IpNet;
 use pvc_model::network_core::{CoreNet, CoreNetwork, CoreNetworks};
 use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
-use pvc_model::vm::Selector;
 use pvc_node::{FloatingAddress, LogSwitches, MigrationSettings, NodeSettings, Subsystems};
 use pvc_store::Ipmi;
 
@@ -123,7 +122,7 @@ pub fn node(config: &Config) -> NodeSettings {
             encrypted: config.migration.tls,
             at_once: config.migration.parallel as usize,
         },
-        selector: Some(Selector::from_record(config.migration.target_selector.as_str())),
+        selector: Some(config.migration.target_selector.clone()),
         upstream_ip: upstream.map(|network| network.floating.to_string()),
         floating: floating(config),
         ipmi: config.fencing.ipmi.as_ref().map(|ipmi| Ipmi {
@@ -294,6 +293,7 @@ mod tests {
     use pvc_embedded::EmbeddedTree;
     use pvc_linux::SystemClock;
     use pvc_model::node::NodeFigures;
+    use pvc_model::vm::Selector;
     use pvc_store::synthetic::Shape;
     use pvc_store::{Report, Store};
     use tower::ServiceExt;

@@ -13,7 +13,6 @@
 //!        └─ client    client.change::<PutFaultsFaultId>([id], Nothing)
 //! ```
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use utoipa::openapi::schema::{ArrayBuilder, Schema};
 use utoipa::openapi::{Ref, RefOr};
@@ -77,6 +76,24 @@ pub enum Effect {
     Task,
 }
 
+/// Plain text, no JSON, as a [reply](Operation::Reply).
+pub enum PlainText {}
+
+/// Server-sent events as a [reply](Operation::Reply).
+pub enum EventStream {}
+
+/// Nothing, which is status 204, as an [other reply](Operation::Other).
+pub enum Empty {}
+
+/// Another place to go to, which is status 302, as an [other reply](Operation::Other).
+pub enum Redirect {}
+
+/// Media type of [`PlainText`].
+pub const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
+/// Media type of [`EventStream`].
+pub const EVENT_STREAM: &str = "text/event-stream";
+
 /// The schema of a type that goes over the wire, and those that it refers to.
 pub type Component = (String, RefOr<Schema>);
 
@@ -108,10 +125,14 @@ pub trait Operation: Send + Sync + 'static {
     /// The variable parts of the path, in their order.
     type At: AsRef<[String]> + DeserializeOwned + Send;
     type Params: Parameters;
-    /// The body of the reply.
-    type Reply: Serialize + DeserializeOwned;
-    /// The body of the reply to a dry run.
-    type DryRun: Serialize + DeserializeOwned;
+    /// The body of the reply: what is sent as JSON, [`PlainText`] or an [`EventStream`].
+    type Reply;
+    /// The body of the reply to a dry run; [`Infallible`](std::convert::Infallible) if there is no
+    /// such parameter.
+    type DryRun;
+    /// The reply in the place of `Reply` where that has nothing to say: [`Empty`] or a
+    /// [`Redirect`]; [`Infallible`](std::convert::Infallible) if it always has.
+    type Other;
 
     /// The replies that are no refusals.
     fn replies() -> Vec<Documented>;
@@ -214,10 +235,11 @@ pub fn text() -> RefOr<Schema> {
 /// ```
 ///
 /// An effect is `read(PARAMETERS) -> REPLY`, `change(PARAMETERS)` or `task(PARAMETERS)`; the
-/// parameters are left out where there are none. A reply is a type, `[TYPE]` for a list of it, or
-/// `text "MEDIA TYPE"`; that to a change is a sentence, or `change(PARAMETERS) -> TYPE`. What
-/// changes something can be tried dry, with a reply of the same type, or `change(PARAMETERS),
-/// dry_run: TYPE, "what it replies"`.
+/// parameters are left out where there are none. A reply is a type, `[TYPE]` for a list of it,
+/// `json TYPE` for JSON that the document calls a text, `text` or `events`; a type may be followed
+/// by `204 "WHY"`, if there may be nothing to say. That to a change is a sentence, or
+/// `change(PARAMETERS) -> TYPE`. What changes something can be tried dry, with a reply of the same
+/// type, or `change(PARAMETERS), dry_run: TYPE, "what it replies"`.
 macro_rules! operations {
     ($tag:literal: $(
         $(#[doc = $doc:literal])+
@@ -250,7 +272,7 @@ macro_rules! operations {
         const EFFECT: $crate::operation::Effect = $crate::operation::Effect::Read;
         const DRY_RUN: Option<&'static str> = None;
         type Params = $params;
-        type DryRun = ();
+        type DryRun = std::convert::Infallible;
         operations!(@reply $($reply)+);
     };
     (@effect change) => { operations!(@effect change($crate::param::Nothing)); };
@@ -277,7 +299,7 @@ macro_rules! operations {
         const EFFECT: $crate::operation::Effect = $crate::operation::Effect::Change;
         const DRY_RUN: Option<&'static str> = None;
         type Params = $params;
-        type DryRun = ();
+        type DryRun = std::convert::Infallible;
         operations!(@reply crate::Message, 302 "Nobody needs to log in");
     };
     (@effect task) => { operations!(@effect task($crate::param::Nothing)); };
@@ -288,6 +310,7 @@ macro_rules! operations {
         type Params = $params;
         type Reply = crate::TaskRef;
         type DryRun = crate::Message;
+        type Other = std::convert::Infallible;
         fn replies() -> Vec<$crate::operation::Documented> {
             let json = |schema| Some(("application/json", schema));
             vec![
@@ -308,45 +331,66 @@ macro_rules! operations {
         }
     };
 
-    (@reply text $media:literal) => {
-        type Reply = String;
-        fn replies() -> Vec<$crate::operation::Documented> {
-            let content = Some(($media, $crate::operation::text()));
-            vec![$crate::operation::Documented { status: "200", description: "Done", content }]
-        }
-        fn components() -> Vec<$crate::operation::Component> {
-            Vec::new()
-        }
+    (@reply text) => {
+        operations!(@raw $crate::operation::PlainText, $crate::operation::PLAIN_TEXT);
     };
+    (@reply events) => {
+        operations!(@raw $crate::operation::EventStream, $crate::operation::EVENT_STREAM);
+    };
+    (@reply json $reply:ty) => { operations!(@raw $reply, "application/json"); };
     (@reply [$reply:ty]) => {
         type Reply = Vec<$reply>;
+        type Other = std::convert::Infallible;
         fn replies() -> Vec<$crate::operation::Documented> {
             let content = Some(("application/json", $crate::operation::list_of::<$reply>()));
             vec![$crate::operation::Documented { status: "200", description: "Done", content }]
         }
-        fn components() -> Vec<$crate::operation::Component> {
-            let mut all = Vec::new();
-            $crate::operation::component::<$reply>(&mut all);
-            all
-        }
+        operations!(@components $reply);
     };
-    (@reply $reply:ty $(, $other:literal $why:literal)*) => {
+    (@reply $reply:ty) => {
+        type Other = std::convert::Infallible;
+        operations!(@named $reply);
+    };
+    (@reply $reply:ty, 204 $why:literal) => {
+        type Other = $crate::operation::Empty;
+        operations!(@named $reply, "204" $why);
+    };
+    (@reply $reply:ty, 302 $why:literal) => {
+        type Other = $crate::operation::Redirect;
+        operations!(@named $reply, "302" $why);
+    };
+
+    (@named $reply:ty $(, $other:literal $why:literal)?) => {
         type Reply = $reply;
         fn replies() -> Vec<$crate::operation::Documented> {
             let content = Some(("application/json", $crate::operation::named::<$reply>()));
             vec![
                 $crate::operation::Documented { status: "200", description: "Done", content },
                 $($crate::operation::Documented {
-                    status: stringify!($other),
+                    status: $other,
                     description: $why,
                     content: None,
-                },)*
+                },)?
             ]
         }
+        operations!(@components $reply);
+    };
+    (@components $reply:ty) => {
         fn components() -> Vec<$crate::operation::Component> {
             let mut all = Vec::new();
             $crate::operation::component::<$reply>(&mut all);
             all
+        }
+    };
+    (@raw $reply:ty, $media:expr) => {
+        type Reply = $reply;
+        type Other = std::convert::Infallible;
+        fn replies() -> Vec<$crate::operation::Documented> {
+            let content = Some(($media, $crate::operation::text()));
+            vec![$crate::operation::Documented { status: "200", description: "Done", content }]
+        }
+        fn components() -> Vec<$crate::operation::Component> {
+            Vec::new()
         }
     };
 }

@@ -12,12 +12,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::vm::VmRecord;
+use serde::Serialize;
 
-use crate::json;
+use crate::json::{self, Json};
 use crate::view;
 
 /// The JSON of one VM, in the pieces that change together:
@@ -243,20 +243,25 @@ impl VmCache {
 }
 
 /// A reply that depends on the records alone, kept for as long as they do not change.
-#[derive(Default)]
-pub struct Memo {
-    known: Mutex<Option<(u64, Bytes)>>,
+pub struct Memo<T> {
+    known: Mutex<Option<(u64, Json<T>)>>,
 }
 
-impl Memo {
-    pub fn get(&self, cluster: &Cluster, make: impl FnOnce(&Cluster) -> Vec<u8>) -> Bytes {
+impl<T> Default for Memo<T> {
+    fn default() -> Self {
+        Memo { known: Mutex::default() }
+    }
+}
+
+impl<T: Serialize> Memo<T> {
+    pub fn get(&self, cluster: &Cluster, make: impl FnOnce(&Cluster) -> T) -> Json<T> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match &*known {
-            Some((revision, bytes)) if *revision == cluster.revision => bytes.clone(),
+            Some((revision, reply)) if *revision == cluster.revision => reply.clone(),
             _ => {
-                let bytes = Bytes::from(make(cluster));
-                *known = Some((cluster.revision, bytes.clone()));
-                bytes
+                let reply = Json::of(&make(cluster));
+                *known = Some((cluster.revision, reply.clone()));
+                reply
             }
         }
     }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
 use futures::{FutureExt, Stream, StreamExt, stream};
+use pvc_api_types::operations::event::GetEvents;
 use pvc_api_types::{Change, Event, EventKind as Kind};
 use pvc_store::{EventFeed, EventKind};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::json;
 use crate::state::ApiState;
@@ -23,7 +24,11 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 ///
 /// A cursor is `<process>-<revision>`: revisions are counted by each process for itself, and one
 /// that another process gave cannot be continued.
-pub fn events(api: &ApiState, headers: &HeaderMap, cursor: Option<String>) -> Result<Response> {
+pub fn events(
+    api: &ApiState,
+    headers: &HeaderMap,
+    cursor: Option<String>,
+) -> Result<Answer<GetEvents>> {
     let place = Arc::clone(api.streams()).try_acquire_owned().map_err(|_| {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too many event streams are open already")
             .retry_after(30)
@@ -38,7 +43,7 @@ pub fn events(api: &ApiState, headers: &HeaderMap, cursor: Option<String>) -> Re
     let stream =
         stream_from(api, begin, place).take_until(async move { stopping.cancelled().await });
     let heartbeat = KeepAlive::new().interval(HEARTBEAT).text("alive");
-    Ok(Sse::new(stream).keep_alive(heartbeat).into_response())
+    Ok(Answer::events(Sse::new(stream).keep_alive(heartbeat)))
 }
 
 enum Begin {

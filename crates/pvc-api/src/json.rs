@@ -2,10 +2,12 @@
 
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
+use std::marker::PhantomData;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
@@ -50,6 +52,31 @@ pub fn to_bytes(value: &impl Serialize) -> Vec<u8> {
         .serialize(&mut serializer)
         .expect("the types of the wire have text as keys, and memory takes every byte");
     bytes
+}
+
+/// JSON of a `T`, kept.
+pub struct Json<T> {
+    bytes: Bytes,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Serialize> Json<T> {
+    pub fn of(value: &T) -> Self {
+        Json { bytes: to_bytes(value).into(), of: PhantomData }
+    }
+}
+
+impl<T> Json<T> {
+    /// The text, without the newline at the end.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<T> Clone for Json<T> {
+    fn clone(&self) -> Self {
+        Json { bytes: self.bytes.clone(), of: PhantomData }
+    }
 }
 
 /// A JSON reply with an entity tag of its content.

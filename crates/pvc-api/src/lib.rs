@@ -12,6 +12,7 @@
 //!          ─▶ parameters, a body within limits      params, body
 //!          ─▶ the view, or an operation             table, routes   reads never ask the tree
 //!          ─▶ objects of the wire                   view, metrics, cache
+//!          ─▶ the reply that is declared            answer, json
 //! ```
 //!
 //! Without the feature `server` nothing here opens a socket: the handlers are a `tower` service.
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod answer;
 mod auth;
 mod body;
 mod cache;
@@ -47,6 +49,7 @@ mod tls;
 mod view;
 mod wait;
 
+pub use answer::{Answer, Encoded};
 pub use openapi::document;
 pub use routes::router;
 #[cfg(feature = "server")]

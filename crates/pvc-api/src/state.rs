@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pvc_api_types::ClusterStatus;
 use pvc_model::cluster::Cluster;
 use pvc_ops::{Outcome, Refusal};
 use pvc_ports::{Clock, Random, Storage};
@@ -37,7 +38,7 @@ struct Shared {
     sessions: Sessions,
     throttle: Throttle,
     vms: VmCache,
-    status: Memo,
+    status: Memo<ClusterStatus>,
     scrapes: Arc<Scrapes>,
     waits: Arc<Semaphore>,
     streams: Arc<Semaphore>,
@@ -125,7 +126,7 @@ impl ApiState {
         &self.shared.vms
     }
 
-    pub(crate) fn status(&self) -> &Memo {
+    pub(crate) fn status(&self) -> &Memo<ClusterStatus> {
         &self.shared.status
     }
 

@@ -6,24 +6,22 @@
 //! the declaration says does not compile.
 
 use std::future::Future;
-use std::marker::PhantomData;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, Path, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::HeaderMap;
+use axum::response::IntoResponse;
 use axum::routing::{MethodFilter, on};
+use pvc_api_types::Message;
 use pvc_api_types::operation::{Method, Operation, ROOT, Role};
 use pvc_api_types::param::{Flag, Mistakes, Parameters, take};
-use pvc_api_types::{Message, TaskRef};
-use pvc_model::job::JobSpec;
 use utoipa::openapi::OpenApi;
 
+use crate::answer::Answer;
 use crate::auth::Caller;
 use crate::error::{ApiError, Result};
 use crate::state::ApiState;
-use crate::view::task;
-use crate::{json, openapi, params};
+use crate::{openapi, params};
 
 /// Call of an operation.
 pub struct Ask<O: Operation> {
@@ -66,57 +64,6 @@ impl Mode {
 
 fn would_say(message: &str) -> String {
     format!("nothing was changed; without `dry_run` the answer is: {message}")
-}
-
-/// Reply of an operation.
-pub struct Answer<O> {
-    response: Response,
-    of: PhantomData<fn() -> O>,
-}
-
-impl<O> Answer<O> {
-    fn new(response: Response) -> Self {
-        Answer { response, of: PhantomData }
-    }
-}
-
-impl<O: Operation> Answer<O> {
-    pub fn json(reply: &O::Reply) -> Self {
-        Answer::new(json::ok(reply))
-    }
-
-    /// A response that was encoded as the declared reply already, or is one of the other replies
-    /// that the declaration lists.
-    pub fn encoded(response: Response) -> Self {
-        Answer::new(response)
-    }
-
-    /// The reply to a dry run where that is more than a sentence.
-    pub fn planned(reply: &O::DryRun) -> Self {
-        Answer::new(json::ok(reply))
-    }
-}
-
-impl<O: Operation<Reply = Message>> Answer<O> {
-    /// A sentence.
-    pub fn said(message: impl Into<String>) -> Self {
-        Answer::new(json::ok(&Message { message: message.into() }))
-    }
-}
-
-impl<O: Operation<Reply = TaskRef>> Answer<O> {
-    /// The task that a request has become.
-    pub fn submitted(spec: &JobSpec, mode: Mode) -> Self {
-        if mode.is_dry() {
-            let message = "nothing was begun; without `dry_run` this would become a task";
-            return Answer::new(json::ok(&Message { message: message.to_owned() }));
-        }
-        let mut response = json::reply(StatusCode::ACCEPTED, &task::reference(spec));
-        let location = HeaderValue::from_str(&format!("{ROOT}/tasks/{}", spec.id));
-        let location = location.expect("an identifier of hexadecimal digits makes a header value");
-        response.headers_mut().insert(header::LOCATION, location);
-        Answer::new(response)
-    }
 }
 
 /// Routes by who may use them, and their description.
@@ -162,7 +109,7 @@ impl Table {
         let serve = move |State(api): State<ApiState>, request: Request| {
             let answer = handler(api, request);
             async move {
-                answer.await.map_or_else(IntoResponse::into_response, |answer| answer.response)
+                answer.await.map_or_else(IntoResponse::into_response, IntoResponse::into_response)
             }
         };
         let group = match O::ROLE {

@@ -138,6 +138,7 @@ impl Client {
     ) -> Result<Payload<O::Reply>, Error>
     where
         O: Operation<At = [String; N]>,
+        O::Reply: DeserializeOwned,
     {
         if O::METHOD != Method::Get {
             let request = request::<O, N>(at, params);
@@ -150,6 +151,7 @@ impl Client {
     pub fn read_soon<O>(&self, _: O) -> Result<Payload<O::Reply>, Error>
     where
         O: Operation<At = [String; 0], Params = Nothing>,
+        O::Reply: DeserializeOwned,
     {
         self.get(&request::<O, 0>([], &Nothing).path, self.time_limit())
     }
@@ -213,6 +215,7 @@ impl Client {
     ) -> Result<O::Reply, Error>
     where
         O: Operation<At = [String; N], DryRun = <O as Operation>::Reply>,
+        O::Reply: DeserializeOwned,
     {
         Payload::new(self.try_or_make::<O>(request::<O, N>(at, params), None)?).read()
     }
@@ -260,6 +263,7 @@ impl Client {
     ) -> Result<Option<O::DryRun>, Error>
     where
         O: Operation<At = [String; N]>,
+        O::DryRun: DeserializeOwned,
     {
         let answer = self.try_dry::<O>(request::<O, N>(at, params))?;
         answer.map(|answer| Payload::new(answer).read()).transpose()

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use pvc_model::vm::Selector;
+
 use crate::config::*;
 use crate::keys::{self, At};
 use crate::networks;
@@ -445,14 +447,9 @@ fn ipmi(reader: &mut Reader<'_>, id: &NodeId) -> Option<Ipmi> {
     Some(Ipmi { hostname: hostname?, username: username?, password: password? })
 }
 
-fn target_selector(reader: &mut Reader<'_>) -> TargetSelector {
-    match reader.get::<String>("migration.target_selector").as_deref() {
-        Some("memprov") => TargetSelector::MemProv,
-        Some("vcpus") => TargetSelector::Vcpus,
-        Some("load") => TargetSelector::Load,
-        Some("vms") => TargetSelector::Vms,
-        _ => TargetSelector::Mem,
-    }
+fn target_selector(reader: &mut Reader<'_>) -> Selector {
+    let word = reader.get::<String>("migration.target_selector");
+    word.map_or(Selector::Mem, |word| Selector::from_record(&word))
 }
 
 fn logging(reader: &mut Reader<'_>) -> Logging {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
+use pvc_model::vm::Selector;
 
 use crate::problem::Problem;
 use crate::secret::{RawSection, Secret};
@@ -283,40 +284,16 @@ pub struct Ipmi {
     pub password: Secret,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migration {
-    pub target_selector: TargetSelector,
+    /// How the next node of a VM is chosen; a known way.
+    pub target_selector: Selector,
     /// VMs on their way at once while a node is flushed or made ready.
     pub parallel: u32,
     /// Whether guests are encrypted on their way.
     pub tls: bool,
     /// Whether the libvirt of other nodes is given orders over TLS.
     pub libvirt_tls: bool,
-}
-
-/// How the next node of a VM is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TargetSelector {
-    /// Most memory free.
-    Mem,
-    /// Least memory promised.
-    MemProv,
-    Vcpus,
-    Load,
-    Vms,
-}
-
-impl TargetSelector {
-    /// The word used in files, records and requests.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            TargetSelector::Mem => "mem",
-            TargetSelector::MemProv => "memprov",
-            TargetSelector::Vcpus => "vcpus",
-            TargetSelector::Load => "load",
-            TargetSelector::Vms => "vms",
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,6 +3,8 @@
 //!
 //! `{net}` stands for each of [`NETWORKS`], `[]` for the items of a list of sections.
 
+use pvc_model::vm::Selector;
+
 use crate::kind::Kind;
 
 pub(crate) const NETWORKS: [&str; 3] = ["upstream", "cluster", "storage"];
@@ -133,7 +135,6 @@ const WITH_KEYDB: Need = Need::ClusterWith(&[API, WORKER]);
 
 /// Choices for the VMs of a fenced node.
 pub(crate) const FENCE_ACTIONS: &[&str] = &["migrate", "none"];
-pub(crate) const SELECTORS: &[&str] = &["mem", "memprov", "vcpus", "load", "vms"];
 
 pub(crate) const KEYS: &[Key] = &[
     key(
@@ -452,7 +453,7 @@ pub(crate) const KEYS: &[Key] = &[
     // migration
     key(
         "migration.target_selector",
-        Kind::Choice(SELECTORS),
+        Kind::Choice(Selector::WORDS),
         "How a VM's next node is chosen unless the VM says otherwise.",
     )
     .old(&["system.migration.target_selector"])

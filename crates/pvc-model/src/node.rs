@@ -22,6 +22,9 @@ macro_rules! word {
             /// Every known value, in the order of the declaration.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
+            /// Their words.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
             /// The value a record's word stands for; never fails.
             pub fn from_record(word: &str) -> Self {
                 match word {

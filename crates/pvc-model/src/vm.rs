@@ -49,10 +49,10 @@ word! {
         Mem = "mem",
         /// Most memory not promised to VMs.
         Memprov = "memprov",
-        /// Lowest load.
-        Load = "load",
         /// Fewest allocated vCPUs.
         Vcpus = "vcpus",
+        /// Lowest load.
+        Load = "load",
         /// Fewest VMs.
         Vms = "vms",
     }

@@ -26,7 +26,9 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::fault;
-use pvc_model::vm::moving::{MoveNote, MovePhase, is_moving, note_of_handover};
+use pvc_model::vm::moving::{
+    MoveNote, MovePhase, is_moving, left_open_by_legacy, note_of_handover,
+};
 use pvc_model::vm::plan::{self, Condition, History, Planned, Seen, Step, View, WhyDestroy};
 use pvc_model::vm::volumes::started_elsewhere;
 use pvc_model::vm::{VmRecord, VmState};
@@ -39,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::shared::{GuestFacts, Guests, Shared};
 use act::{Actor, Ended};
+use elsewhere::ASK_LATER;
 use findings::Findings;
 
 /// The longest time between two looks, whatever is announced.
@@ -94,6 +97,9 @@ pub(crate) struct VmReconciler {
     /// The VMs that were handed over to this node, are not to run here, and had no guest here at
     /// the last look.
     left_nothing: BTreeSet<Uuid>,
+    /// The VMs whose guests legacy peers may hold since they were handed over to them, and when
+    /// their hypervisors were last asked. Monotonic.
+    asked_for_legacy: BTreeMap<Uuid, Duration>,
     passes: u64,
     /// Alarm while no look works: said in the log once, not every second.
     unreachable: Alarm,
@@ -126,6 +132,7 @@ impl VmReconciler {
             had: BTreeSet::new(),
             awaited: BTreeMap::new(),
             left_nothing: BTreeSet::new(),
+            asked_for_legacy: BTreeMap::new(),
             passes: 0,
             unreachable: Alarm::new(UNREACHABLE_TIME_LIMIT, fault::HYPERVISOR_REFRESH),
         }
@@ -204,6 +211,7 @@ impl VmReconciler {
         let now = self.shared.now();
         self.free_after_the_gone(&guests, &cluster);
         self.free_what_others_wait_for(&guests, &cluster, now);
+        self.close_for_legacy_peers(&cluster, now);
         let seen: BTreeMap<Uuid, Seen> =
             guests.iter().map(|(uuid, guest)| (*uuid, seen(guest))).collect();
         let view = View {
@@ -334,6 +342,22 @@ impl VmReconciler {
             if let Some(record) = cluster.vms.get(&uuid) {
                 self.free_left(record);
             }
+        }
+    }
+
+    /// Asks nodes that were taken back to PVC 1.0.3 what became of the guests that they were handed
+    /// over.
+    fn close_for_legacy_peers(&mut self, cluster: &Cluster, now: Duration) {
+        let open = left_open_by_legacy(cluster, self.shared.name());
+        self.asked_for_legacy.retain(|uuid, _| open.iter().any(|(vm, ..)| vm.uuid == *uuid));
+        for (vm, note, to) in open {
+            let last = self.asked_for_legacy.get(&vm.uuid);
+            if last.is_some_and(|last| now.saturating_sub(*last) < ASK_LATER) {
+                continue;
+            }
+            self.asked_for_legacy.insert(vm.uuid, now);
+            let close = self.actor.clone().close_for_legacy(vm.uuid, note.clone(), to.clone());
+            self.under_way.begin(vm.uuid, close);
         }
     }
 

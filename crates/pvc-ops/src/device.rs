@@ -8,7 +8,7 @@ use pvc_ports::{Clock, DeviceChange, Random};
 use pvc_store::{ChangeError, Changes, Store};
 
 use crate::job::{JobRequest, submit};
-use crate::refusal::{Kind, NoVm, Refusal, find_vm};
+use crate::refusal::{Homeless, Kind, NoVm, Refusal, find_vm, node_of};
 use crate::vm::{NicRefusal, check_nics};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,8 +19,8 @@ pub enum DeviceRefusal {
     Xml(DomainError),
     #[error(transparent)]
     Nic(#[from] NicRefusal),
-    #[error("VM `{vm}` is assigned to no node")]
-    Homeless { vm: String },
+    #[error(transparent)]
+    Homeless(#[from] Homeless),
 }
 
 impl Refusal for DeviceRefusal {
@@ -28,7 +28,7 @@ impl Refusal for DeviceRefusal {
         match self {
             DeviceRefusal::NoVm(error) => error.kind(),
             DeviceRefusal::Xml(_) | DeviceRefusal::Nic(_) => Kind::Invalid,
-            DeviceRefusal::Homeless { .. } => Kind::Conflict,
+            DeviceRefusal::Homeless(error) => error.kind(),
         }
     }
 
@@ -37,7 +37,7 @@ impl Refusal for DeviceRefusal {
             DeviceRefusal::NoVm(error) => error.hint(),
             DeviceRefusal::Xml(error) => error.hint().map(str::to_owned),
             DeviceRefusal::Nic(error) => Some(error.hint()),
-            DeviceRefusal::Homeless { vm } => Some(format!("`pvc vm move {vm}` assigns a node")),
+            DeviceRefusal::Homeless(error) => error.hint(),
         }
     }
 }
@@ -75,8 +75,7 @@ fn request(cluster: &Cluster, ask: &DeviceAsk) -> Result<JobRequest, DeviceRefus
         let known: Vec<Nic> = recorded.iter().filter(is_it).cloned().collect();
         check_nics(&known, std::slice::from_ref(nic), *force)?;
     }
-    let homeless = || DeviceRefusal::Homeless { vm: record.name.clone() };
-    let node = record.node.clone().ok_or_else(homeless)?;
+    let node = node_of(record)?;
     let (vm, xml) = (JobVm::new(record), xml.clone());
     let work = match change {
         DeviceChange::Attach => JobWork::AttachDevice { vm, xml },

@@ -1,12 +1,22 @@
 //! Asking for long work.
 
+use std::time::Duration;
+
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{JobId, JobSpec, JobState, JobWork};
+use pvc_model::job::course::{Course, Failure};
+use pvc_model::job::{Job, JobId, JobSpec, JobState, JobWork, Steps};
 use pvc_ports::{Clock, Random};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
 use crate::refusal::{Kind, Refusal};
+use crate::wait::wait_for;
+
+/// Time that a worker that cannot go on, or a store that cannot be reached, is waited for.
+const TROUBLE_TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Interval at which it is looked whether that is so.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Work to be done by the worker of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +80,108 @@ fn unused(cluster: &Cluster, random: &dyn Random) -> JobId {
             return id;
         }
     }
+}
+
+/// Job that has not done what it was submitted for, or not yet. `what` is its work, such as "the
+/// renaming of VM `web1`".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfinished {
+    /// The worker gave this reason.
+    #[error("{}", .0.why)]
+    Failed(Failure),
+    #[error("{what} was cancelled")]
+    Cancelled { what: String },
+    #[error("{what} cannot go on: {why}")]
+    Stuck { what: String, job: JobId, why: String },
+    #[error("{what} goes on, as task `{job}`")]
+    GoesOn { what: String, job: JobId },
+}
+
+impl Refusal for Unfinished {
+    fn kind(&self) -> Kind {
+        match self {
+            Unfinished::Failed(failure) => failure.kind,
+            Unfinished::Cancelled { .. } => Kind::Conflict,
+            Unfinished::Stuck { .. } | Unfinished::GoesOn { .. } => Kind::Unavailable,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Unfinished::Failed(failure) => failure.hint.clone(),
+            Unfinished::Cancelled { .. } => None,
+            Unfinished::Stuck { job, .. } => Some(format!(
+                "its worker keeps trying, and leaves nothing half done; task `{job}` says how it \
+                 ends"
+            )),
+            Unfinished::GoesOn { job, .. } => {
+                Some(format!("`pvc task list` shows task `{job}` until it has ended"))
+            }
+        }
+    }
+}
+
+/// Waits until the job is done; no longer than `time_limit`, and not for what keeps its worker from
+/// going on. `what` is its work, for people.
+///
+/// # Cancellation
+/// May be dropped: the job is done all the same.
+pub(crate) async fn wait_for_end(
+    store: &Store,
+    clock: &dyn Clock,
+    spec: &JobSpec,
+    what: &str,
+    time_limit: Duration,
+) -> Result<(), Unfinished> {
+    let (what, job) = (|| what.to_owned(), || spec.id.clone());
+    let over = |cluster: &Cluster| match cluster.jobs.get(&spec.id) {
+        Some(job) if !job.progress.state.is_over() => None,
+        over => Some(over.cloned()),
+    };
+    let end = clock.monotonic() + time_limit;
+    let mut stuck_since = None;
+    loop {
+        if let Some(job) = wait_for(store, clock, LOOK_EVERY, over).await {
+            return outcome(job.as_deref(), what());
+        }
+        let now = clock.monotonic();
+        let why = trouble(store, &spec.id);
+        stuck_since = why.as_ref().and(stuck_since.or(Some(now)));
+        if let (Some(why), Some(since)) = (why, stuck_since)
+            && now.saturating_sub(since) >= TROUBLE_TIME_LIMIT
+        {
+            return Err(Unfinished::Stuck { what: what(), job: job(), why });
+        }
+        if now >= end {
+            return Err(Unfinished::GoesOn { what: what(), job: job() });
+        }
+    }
+}
+
+/// Outcome of a job that is over; one that is forgotten was cancelled.
+fn outcome(job: Option<&Job>, what: String) -> Result<(), Unfinished> {
+    let Some(job) = job else { return Err(Unfinished::Cancelled { what }) };
+    match (job.progress.state, &job.progress.failure) {
+        (JobState::Succeeded, _) => Ok(()),
+        (_, Some(failure)) => Err(Unfinished::Failed(failure.clone())),
+        _ => Err(Unfinished::Cancelled { what }),
+    }
+}
+
+/// Reason that keeps the job from going on, as far as is known here.
+fn trouble(store: &Store, job: &JobId) -> Option<String> {
+    if store.outage().is_some() {
+        return Some("the cluster's store cannot be reached".to_owned());
+    }
+    let view = store.view();
+    let progress = &view.jobs.get(job)?.progress;
+    let trouble = progress.trouble.as_ref()?.why.clone();
+    Some(match &progress.steps {
+        Some(Steps { course: Course::Back { cause, .. }, .. }) => {
+            format!("{cause}, and taking it back fails: {trouble}")
+        }
+        _ => trouble,
+    })
 }
 
 /// Asks a job to stop. One that nobody does yet ends at once; one at work when its worker has come

@@ -25,7 +25,7 @@ pub mod volume;
 mod wait;
 
 pub use pvc_store::ChangeError;
-pub use refusal::{BeingRenamed, Kind, NoNode, NoVm, Refusal};
+pub use refusal::{BeingRenamed, Homeless, Kind, NoNode, NoVm, Refusal};
 
 #[cfg(doc)]
 use pvc_store::Store;

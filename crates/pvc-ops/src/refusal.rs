@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::being_renamed_to;
 use pvc_model::node::NodeRecord;
@@ -58,6 +59,23 @@ impl Refusal for NoNode {
     }
 }
 
+/// A VM that no worker is near to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("VM `{vm}` is assigned to no node")]
+pub struct Homeless {
+    pub vm: String,
+}
+
+impl Refusal for Homeless {
+    fn kind(&self) -> Kind {
+        Kind::Conflict
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(format!("`pvc vm move {}` assigns a node", self.vm))
+    }
+}
+
 /// A VM that a job gives another name: its volumes and its record may differ at this moment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("VM `{vm}` is being renamed to `{to}`")]
@@ -93,6 +111,11 @@ pub(crate) fn check_not_being_renamed(
 /// The VM by name or UUID.
 pub(crate) fn find_vm<'a>(cluster: &'a Cluster, vm: &str) -> Result<&'a Arc<VmRecord>, NoVm> {
     cluster.vm(vm).ok_or_else(|| NoVm { vm: shown(vm) })
+}
+
+/// The node whose worker does what is to be done to a VM where it is.
+pub(crate) fn node_of(vm: &VmRecord) -> Result<NodeName, Homeless> {
+    vm.node.clone().ok_or_else(|| Homeless { vm: vm.name.clone() })
 }
 
 pub(crate) fn find_node<'a>(

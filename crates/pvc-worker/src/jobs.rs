@@ -12,6 +12,7 @@ use std::sync::Arc;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobVm, JobWork, NotUnderstood};
 use pvc_model::vm::VmRecord;
+use pvc_ops::NoVm;
 use pvc_ports::DeviceChange;
 
 use crate::kind::Steps;
@@ -35,16 +36,9 @@ pub(crate) fn steps(work: &JobWork) -> Result<Arc<dyn Steps>, NotUnderstood> {
     })
 }
 
-/// Refusal because the VM that a job is about has been removed.
-#[derive(Debug, thiserror::Error)]
-#[error("VM `{vm}` does not exist")]
-pub(crate) struct Removed {
-    vm: String,
-}
-
 /// The VM that a job is about, whatever it is called by now.
-fn find<'a>(vm: &JobVm, view: &'a Cluster) -> Result<&'a Arc<VmRecord>, Removed> {
-    vm.record(view).ok_or_else(|| Removed { vm: vm.name.clone() })
+fn find<'a>(vm: &JobVm, view: &'a Cluster) -> Result<&'a Arc<VmRecord>, NoVm> {
+    vm.record(view).ok_or_else(|| NoVm { vm: vm.name.clone() })
 }
 
 /// Name of the VM now; if it is gone, what it was called.

@@ -1,5 +1,7 @@
 //! The cluster as a whole: the root, logging in and out, status, records.
 
+use serde_json::Value;
+
 use crate::param::{Added, Flag, Nothing};
 use crate::{ClusterStatus, Message, PrimaryNode, StoreAccess};
 
@@ -82,7 +84,7 @@ operations! { "cluster":
     PostLogout { POST "/logout", Anybody, session(Nothing) }
 
     /// Returns this document.
-    GetOpenapiJson { GET "/openapi.json", Anybody, read -> text "application/json" }
+    GetOpenapiJson { GET "/openapi.json", Anybody, read -> json Value }
 
     /// The cluster at a glance.
     GetStatus { GET "/status", Reader, read -> ClusterStatus }
@@ -100,7 +102,7 @@ operations! { "cluster":
 
     /// Every record by its path, as a JSON text inside of a JSON text. A restore of it leaves the
     /// passwords of BMCs that are there, unless they are in it.
-    GetBackup { GET "/backup", Administrator, read(Saving) -> text "application/json" }
+    GetBackup { GET "/backup", Administrator, read(Saving) -> json String }
 
     /// Writes the records of a backup over the present ones.
     PostRestore { POST "/restore", Administrator, change(Restoration) }

@@ -13,5 +13,5 @@ params! {
 operations! { "events":
     /// Streams what changes, as it changes: server-sent events whose data are `Event` objects. The
     /// first event is `reset` when the cursor cannot be continued.
-    GetEvents { GET "/events", Reader, read(Cursor) -> text "text/event-stream" }
+    GetEvents { GET "/events", Reader, read(Cursor) -> events }
 }

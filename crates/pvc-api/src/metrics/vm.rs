@@ -305,9 +305,20 @@ fn disks_of(vm: &Vm) -> BTreeMap<&str, &pvc_api_types::VmDisk> {
 
 #[cfg(test)]
 mod tests {
+    use pvc_api_types::operations::vm::ListedState;
+    use pvc_api_types::param::Choice;
     use pvc_model::vm::VmState;
 
     use super::*;
+
+    #[test]
+    fn the_states_that_have_a_number_are_those_that_vms_are_listed_by() {
+        let mut numbered = STATES.map(|(word, _)| word);
+        let mut listed = ListedState::WORDS.to_vec();
+        numbered.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(numbered.as_slice(), listed);
+    }
 
     fn vm(name: &str) -> Vm {
         let tag = pvc_api_types::VmTag { name: "web".into(), ..Default::default() };

@@ -1,7 +1,5 @@
 //! The cluster as a whole.
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::IntoResponse;
 use pvc_api_types::operations::cluster::{
     AccessWord, GetBackup, GetStatus, GetStatusPrimaryNode, GetStoreAccess, Maintenance,
     PostInitialize, PostRestore, PostStatus, PostStoreAccess,
@@ -12,11 +10,11 @@ use pvc_ops::cluster;
 use pvc_ports::{Access, AccessList};
 use pvc_store::KnownPassword;
 
+use crate::answer::Answer;
 use crate::error::{ApiError, Result};
-use crate::json;
 use crate::refuse::store_error;
 use crate::state::ApiState;
-use crate::table::{Answer, Ask, Table};
+use crate::table::{Ask, Table};
 use crate::view::status;
 
 pub fn add(table: Table) -> Table {
@@ -33,9 +31,7 @@ pub fn add(table: Table) -> Table {
 
 async fn get_status(ask: Ask<GetStatus>) -> Result<Answer<GetStatus>> {
     let api = ask.api;
-    let bytes = api.status().get(&api.view(), |view| json::to_bytes(&status::status(view)));
-    let tag = json::strong_tag(&bytes);
-    Ok(Answer::encoded(json::from_bytes(StatusCode::OK, bytes.to_vec(), Some(tag))))
+    Ok(Answer::encoded(api.status().get(&api.view(), status::status).into()))
 }
 
 async fn post_status(ask: Ask<PostStatus>) -> Result<Answer<PostStatus>> {
@@ -53,7 +49,7 @@ async fn get_status_primary_node(
 ) -> Result<Answer<GetStatusPrimaryNode>> {
     Ok(match &ask.api.view().config.primary {
         Some(primary) => Answer::json(&PrimaryNode { primary_node: primary.to_string() }),
-        None => Answer::encoded(StatusCode::NO_CONTENT.into_response()),
+        None => Answer::empty(),
     })
 }
 
@@ -79,9 +75,7 @@ async fn get_backup(ask: Ask<GetBackup>) -> Result<Answer<GetBackup>> {
     let (api, secrets) = (ask.api, ask.params.secrets.0);
     let dump =
         api.ask(async { cluster::backup(api.store(), secrets).await.map_err(store_error) }).await?;
-    let mut response = json::ok(&cluster::dump_text(&dump));
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(Answer::encoded(response))
+    Ok(Answer::json(&cluster::dump_text(&dump)).not_kept())
 }
 
 async fn post_restore(ask: Ask<PostRestore>) -> Result<Answer<PostRestore>> {

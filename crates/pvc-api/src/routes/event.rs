@@ -2,14 +2,15 @@
 
 use pvc_api_types::operations::event::GetEvents;
 
+use crate::answer::Answer;
 use crate::error::Result;
 use crate::events;
-use crate::table::{Answer, Ask, Table};
+use crate::table::{Ask, Table};
 
 pub fn add(table: Table) -> Table {
     table.add(get_events)
 }
 
 async fn get_events(ask: Ask<GetEvents>) -> Result<Answer<GetEvents>> {
-    events::events(&ask.api, &ask.headers, ask.params.cursor).map(Answer::encoded)
+    events::events(&ask.api, &ask.headers, ask.params.cursor)
 }

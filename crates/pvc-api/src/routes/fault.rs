@@ -9,9 +9,10 @@ use pvc_api_types::{Fault, Message};
 use pvc_ops::fault::{self, Which};
 use pvc_store::local_time;
 
+use crate::answer::Answer;
 use crate::error::Result;
 use crate::state::ApiState;
-use crate::table::{Answer, Ask, Table};
+use crate::table::{Ask, Table};
 use crate::view;
 
 pub fn add(table: Table) -> Table {

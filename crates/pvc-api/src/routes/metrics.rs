@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use pvc_api_types::operations::metrics::{GetMetrics, GetMetricsHealth, GetMetricsResource};
 
-use super::text;
+use crate::answer::Answer;
 use crate::error::Result;
 use crate::metrics::{Scrape, health};
 use crate::state::ApiState;
-use crate::table::{Answer, Ask, Table};
+use crate::table::{Ask, Table};
 
 pub fn add(table: Table) -> Table {
     table.add(get_metrics).add(get_metrics_health).add(get_metrics_resource)
@@ -16,15 +16,15 @@ pub fn add(table: Table) -> Table {
 
 async fn get_metrics(ask: Ask<GetMetrics>) -> Result<Answer<GetMetrics>> {
     let page = page(&ask.api).await;
-    Ok(Answer::encoded(text(format!("{}{}", page.health, page.resource))))
+    Ok(Answer::text(format!("{}{}", page.health, page.resource)))
 }
 
 async fn get_metrics_health(ask: Ask<GetMetricsHealth>) -> Result<Answer<GetMetricsHealth>> {
-    Ok(Answer::encoded(text(health(&ask.api.view()))))
+    Ok(Answer::text(health(&ask.api.view())))
 }
 
 async fn get_metrics_resource(ask: Ask<GetMetricsResource>) -> Result<Answer<GetMetricsResource>> {
-    Ok(Answer::encoded(text(page(&ask.api).await.resource.clone())))
+    Ok(Answer::text(page(&ask.api).await.resource.clone()))
 }
 
 async fn page(api: &ApiState) -> Arc<Scrape> {

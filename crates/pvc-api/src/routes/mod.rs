@@ -21,7 +21,7 @@ use crate::table::Table;
 use crate::{access, auth, etag, guard, openapi, origin};
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, StatusCode};
 use axum::middleware;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
@@ -82,9 +82,4 @@ async fn wrong_method(request: Request) -> Response {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
         .hint(Some("the header `Allow` of this reply lists those that are"))
         .into_response()
-}
-
-/// A reply of plain text, as scrapers take it.
-pub fn text(body: impl Into<axum::body::Body>) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body.into()).into_response()
 }

@@ -10,10 +10,11 @@ use pvc_api_types::operations::network::{
 use pvc_api_types::{Acl, Lease, Network};
 use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkRecord};
 
+use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
 use crate::state::ApiState;
-use crate::table::{Answer, Ask, Table};
+use crate::table::{Ask, Table};
 use crate::view::network::{acl, lease, network};
 
 pub fn add(table: Table) -> Table {

@@ -12,11 +12,12 @@ use pvc_model::shown;
 use pvc_ops::node::{self, Requested};
 use pvc_store::ChangeError;
 
+use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
 use crate::refuse::{refused, store_error};
 use crate::state::ApiState;
-use crate::table::{Answer, Ask, Table};
+use crate::table::{Ask, Table};
 use crate::view;
 use crate::wait;
 

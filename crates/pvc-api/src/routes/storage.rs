@@ -10,10 +10,11 @@ use pvc_model::storage::{PoolName, VolumeId, VolumeName, VolumeRecord};
 use pvc_model::with_causes;
 use pvc_ports::{SnapshotInfo, StorageError};
 
+use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
 use crate::state::ApiState;
-use crate::table::{Answer, Ask, Table};
+use crate::table::{Ask, Table};
 use crate::view::storage::{pool, volume};
 
 pub fn add(table: Table) -> Table {

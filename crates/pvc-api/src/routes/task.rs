@@ -8,9 +8,10 @@ use pvc_api_types::operations::task::{
 use pvc_model::job::{Job, JobId};
 use pvc_model::shown;
 
+use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::state::ApiState;
-use crate::table::{Answer, Ask, Table};
+use crate::table::{Ask, Table};
 use crate::view::task;
 
 pub fn add(table: Table) -> Table {

@@ -1,13 +1,8 @@
 //! VMs, to read.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use futures::stream;
 use pvc_api_types::operations::vm::{
     GetVm, GetVmVm, GetVmVmConsole, GetVmVmMeta, GetVmVmNode, GetVmVmState, GetVmVmTags,
     ListedState, VmFilter,
@@ -20,13 +15,12 @@ use pvc_model::vm::VmRecord;
 use pvc_ports::aside;
 
 use super::node::last_lines;
-use crate::cache::Asked;
+use crate::answer::{Answer, Encoded};
 use crate::error::{ApiError, Result};
-use crate::json;
 use crate::limit::Limit;
 use crate::refuse::store_error;
 use crate::state::ApiState;
-use crate::table::{Answer, Ask, Table};
+use crate::table::{Ask, Table};
 use crate::view;
 
 pub fn add(table: Table) -> Table {
@@ -86,7 +80,7 @@ async fn get_vm(ask: Ask<GetVm>) -> Result<Answer<GetVm>> {
     if records.len() == cluster.vms.len() && api.vms().begin_to_keep(api.clock().monotonic()) {
         tokio::spawn(keep_ready(api.clone()));
     }
-    Ok(Answer::encoded(list(&api, &cluster, &records).await))
+    Ok(Answer::encoded(Encoded::vms(&api, &cluster, &records).await))
 }
 
 /// Shortest interval at which what has changed is made ready: thousands of VMs are looked through
@@ -114,68 +108,6 @@ async fn keep_ready(api: ApiState) {
     }
 }
 
-/// Lists are sent in pieces of about this many bytes: thousands of VMs are tens of megabytes, which
-/// nobody needs to hold at once.
-const PIECE: usize = 256 << 10;
-
-/// The VMs as a JSON array, made of what the cache holds. What it does not hold yet is made where
-/// it keeps no other request, and no keepalive of the same process, from its turn.
-async fn list(api: &ApiState, cluster: &Cluster, records: &[&Arc<VmRecord>]) -> Response {
-    let mut vms = api.vms().ask(cluster, records.iter().copied());
-    if !vms.iter().all(Asked::is_made) {
-        vms = aside(move || {
-            vms.iter().for_each(|vm| _ = vm.fragment());
-            vms
-        })
-        .await;
-    }
-    let now = api.clock().wall().as_secs_f64();
-    let hashes: Vec<u8> = vms.iter().flat_map(|vm| vm.fragment().hash.to_ne_bytes()).collect();
-    let tag = json::weak_tag(json::hash(&hashes));
-    let content: usize = vms.iter().map(|vm| vm.fragment().size(now)).sum();
-    // Brackets, commas and the line end.
-    let size = content + vms.len().max(1) + 2;
-    let mut response =
-        (StatusCode::OK, Body::from_stream(stream::iter(pieces(vms, now, size)))).into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(size));
-    headers.insert(header::ETAG, tag);
-    response
-}
-
-/// The text of the array, piece by piece.
-fn pieces(
-    vms: Vec<Asked>,
-    now: f64,
-    size: usize,
-) -> impl Iterator<Item = std::result::Result<Vec<u8>, Infallible>> {
-    let mut rest = vms.into_iter().enumerate().peekable();
-    let mut begun = false;
-    std::iter::from_fn(move || {
-        if begun && rest.peek().is_none() {
-            return None;
-        }
-        let mut piece = Vec::with_capacity(size.min(PIECE + PIECE / 8));
-        if !begun {
-            piece.push(b'[');
-            begun = true;
-        }
-        while piece.len() < PIECE
-            && let Some((at, vm)) = rest.next()
-        {
-            if at > 0 {
-                piece.push(b',');
-            }
-            vm.fragment().write(now, &mut piece);
-        }
-        if rest.peek().is_none() {
-            piece.extend_from_slice(b"]\n");
-        }
-        Some(Ok(piece))
-    })
-}
-
 pub fn find<'a>(cluster: &'a Cluster, name_or_uuid: &str) -> Result<&'a Arc<VmRecord>> {
     cluster.vm(name_or_uuid).ok_or_else(|| {
         let message = format!("there is no VM `{}`", shown(name_or_uuid));
@@ -187,7 +119,7 @@ async fn get_vm_vm(ask: Ask<GetVmVm>) -> Result<Answer<GetVmVm>> {
     let ([name], api) = (ask.at, ask.api);
     let cluster = api.view();
     let record = find(&cluster, &name)?;
-    Ok(Answer::encoded(list(&api, &cluster, &[record]).await))
+    Ok(Answer::encoded(Encoded::vms(&api, &cluster, &[record]).await))
 }
 
 async fn get_vm_vm_state(ask: Ask<GetVmVmState>) -> Result<Answer<GetVmVmState>> {
@@ -227,8 +159,9 @@ async fn get_vm_vm_console(ask: Ask<GetVmVmConsole>) -> Result<Answer<GetVmVmCon
 mod tests {
     use std::net::SocketAddr;
 
+    use axum::body::Body;
     use axum::extract::ConnectInfo;
-    use axum::http::Request;
+    use axum::http::{Request, StatusCode};
     use pvc_embedded::EmbeddedTree;
     use pvc_store::synthetic::Shape;
     use pvc_store::{Report, Store};

@@ -18,10 +18,11 @@ use pvc_ports::aside;
 use pvc_store::ChangeError;
 
 use super::later;
+use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::refuse::refused;
 use crate::state::ApiState;
-use crate::table::{self, Answer, Ask, Mode, Table};
+use crate::table::{self, Ask, Mode, Table};
 use crate::view;
 use crate::wait;
 
@@ -310,13 +311,17 @@ fn reached(vm: &str, request: StateRequest) -> String {
     }
 }
 
-async fn post_vm_vm_node(ask: Ask<PostVmVmNode>) -> Result<Answer<PostVmVmNode>> {
-    let ([name], given, api) = (ask.at, ask.params, ask.api);
-    let movement = match given.action {
+fn movement(action: PlaceAction) -> Movement {
+    match action {
         PlaceAction::Migrate => Movement::Migrate,
         PlaceAction::Unmigrate => Movement::Unmigrate,
         PlaceAction::Move => Movement::Move,
-    };
+    }
+}
+
+async fn post_vm_vm_node(ask: Ask<PostVmVmNode>) -> Result<Answer<PostVmVmNode>> {
+    let ([name], given, api) = (ask.at, ask.params, ask.api);
+    let movement = movement(given.action);
     let (force, live_only) = (given.force.0, given.force_live.0);
     let wanted = Move { movement, node: given.node, force, live_only };
     if ask.mode.is_dry() {
@@ -344,7 +349,7 @@ async fn post_vm_vm_locks(ask: Ask<PostVmVmLocks>) -> Result<Answer<PostVmVmLock
 
 async fn device<O>(api: &ApiState, mode: Mode, ask: DeviceAsk) -> Result<Answer<O>>
 where
-    O: Operation<Reply = TaskRef>,
+    O: Operation<Reply = TaskRef, DryRun = Message>,
 {
     let submit = move |api: ApiState| async move {
         let (clock, random) = (api.clock().as_ref(), api.random().as_ref());
@@ -365,4 +370,32 @@ async fn delete_vm_vm_device(ask: Ask<DeleteVmVmDevice>) -> Result<Answer<Delete
     let (change, submitter) = (DeviceChange::Detach, ask.caller.description.to_string());
     let wanted = DeviceAsk { vm, change, xml: given.xml, force: false, submitter };
     device(&ask.api, ask.mode, wanted).await
+}
+
+#[cfg(test)]
+mod tests {
+    use pvc_api_types::param::Choice;
+
+    use super::*;
+
+    /// Each word with what `taken` says that it is taken for.
+    fn all<T: Choice>(taken: impl Fn(T) -> String) -> Vec<(&'static str, String)> {
+        let taken =
+            |word: &&'static str| (*word, taken(T::parse(word).expect("it is one of them")));
+        T::WORDS.iter().map(taken).collect()
+    }
+
+    #[test]
+    fn each_word_is_taken_for_what_is_called_so() {
+        let or_none = |word: Option<&str>| word.unwrap_or("none").to_owned();
+        let taken = [
+            all(|word| or_none(selector(word).as_ref().map(Selector::as_str))),
+            all(|word| or_none(method(word).as_ref().map(MigrationMethod::as_str))),
+            all(|word| state_request(word).as_str().to_owned()),
+            all(|word| movement(word).as_str().to_owned()),
+        ];
+        for (word, taken) in taken.into_iter().flatten() {
+            assert_eq!(word, taken);
+        }
+    }
 }

@@ -16,9 +16,10 @@ use pvc_ops::vm::{self, HardwareAsk, HardwareChange, NewCard, SriovMode};
 
 use super::vm::find;
 use super::vm_change::modified;
+use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::state::ApiState;
-use crate::table::{Answer, Ask, Mode, Table};
+use crate::table::{Ask, Mode, Table};
 use crate::view;
 
 pub fn add(table: Table) -> Table {

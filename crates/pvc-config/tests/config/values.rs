@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pvc_config::*;
+use pvc_model::vm::Selector;
 
 use crate::{OLD_SAMPLE, SAMPLE};
 
@@ -82,7 +83,7 @@ fencing: {disable_on_ipmi_failure: no, ipmi: {hostname: lom, username: u, passwo
     assert_eq!(config.fencing.suicide_intervals, None);
     assert_eq!(config.fencing.successful_fence, FenceAction::Nothing);
     assert_eq!(config.fencing.failed_fence, FenceAction::Nothing);
-    assert_eq!(config.migration.target_selector, TargetSelector::Mem);
+    assert_eq!(config.migration.target_selector, Selector::Mem);
     assert_eq!((config.migration.parallel, config.migration.tls), (4, false));
     assert_eq!(config.logging, Logging::default());
     assert_eq!(config.guest_networking, GuestNetworking::default());

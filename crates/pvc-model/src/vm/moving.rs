@@ -32,7 +32,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::plan::Condition;
+use super::plan::{Condition, may_be_outdated};
 use super::{MigrationMethod, VmRecord, VmState};
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
@@ -232,12 +232,40 @@ pub fn note_of_handover<'a>(record: &'a VmRecord, here: &NodeName) -> Option<&'a
 
 /// Tells whether `node` has the VM as far as the records say: it says that it runs it, or is at
 /// starting or ending it: one that stands still in the middle of a start has a guest when it goes
-/// on. And one that the VM was handed over to has its guest, until it says what has become of it.
+/// on. And one that the VM was handed over to has its guest, until it says what has become of it;
+/// for one that was taken back to PVC 1.0.3 that is said by another, which has asked its hypervisor
+/// ([`left_open_by_legacy`]): it may hold a guest that it does not list.
 pub fn has_guest(cluster: &Cluster, node: &NodeRecord, vm: Uuid) -> bool {
     let is_handed_over = |record: &Arc<VmRecord>| note_of_handover(record, &node.name).is_some();
     node.running.contains(&vm)
         || node.working_on.contains(&vm)
         || cluster.vms.get(&vm).is_some_and(is_handed_over)
+}
+
+/// The nodes that a VM was handed over to and that were taken back to PVC 1.0.3 before they said
+/// what became of its guest, with the VM and the note: a legacy peer closes none. `here` is to ask
+/// their hypervisors, as the first node of ours that looks after guests. Asked only of VMs that are
+/// off or another node's, and that the node does not list: of all others the records say more.
+pub fn left_open_by_legacy<'a>(
+    cluster: &'a Cluster,
+    here: &NodeName,
+) -> Vec<(&'a VmRecord, &'a MoveNote, &'a NodeRecord)> {
+    let asks = |node: &&Arc<NodeRecord>| {
+        node.runs_our_daemon() && node.runs_guests() && node.daemon_state == DaemonState::Run
+    };
+    if cluster.nodes.values().find(asks).is_none_or(|first| first.name != *here) {
+        return Vec::new();
+    }
+    let left_open = |record: &'a Arc<VmRecord>| {
+        let node = &**cluster.nodes.get(&record.moving.as_ref()?.to)?;
+        let note = note_of_handover(record, &node.name)?;
+        let is_started = matches!(record.state, VmState::Start | VmState::Restart)
+            && record.is_assigned_to(&node.name);
+        let says_more =
+            is_moving(&record.state) || is_started || node.running.contains(&record.uuid);
+        (may_be_outdated(node) && !says_more).then_some((&**record, note, node))
+    };
+    cluster.vms.values().filter_map(left_open).collect()
 }
 
 /// Next step of a receiver when its turn has come.
@@ -398,6 +426,7 @@ impl MoveNote {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::DaemonNote;
     use crate::{Uuid, records};
 
     fn steps(method: Option<MigrationMethod>, state: VmState, target: Target) -> Vec<Next> {
@@ -594,6 +623,77 @@ mod tests {
             assert!(!is_unclaimed(&anew, &here), "{case}");
         }
         assert!(!is_unclaimed(&to_hv1(VmState::Start, 7), &here));
+    }
+
+    fn ours(name: &str) -> NodeRecord {
+        let note =
+            DaemonNote { version: "0.2.0".to_owned(), runs_guests: true, ..DaemonNote::default() };
+        let pvc_version = note.version.clone();
+        NodeRecord { daemon: Some(note), pvc_version, ..records::node(name) }
+    }
+
+    fn cluster(nodes: [NodeRecord; 3], vm: VmRecord) -> Cluster {
+        let mut cluster = Cluster::default();
+        let nodes = nodes.into_iter().map(|node| (node.name.clone(), Arc::new(node)));
+        cluster.nodes.extend(nodes);
+        cluster.vms.insert(vm.uuid, Arc::new(vm));
+        cluster
+    }
+
+    #[test]
+    fn a_note_that_a_node_leaves_open_that_went_back_to_pvc_1_0_3_is_another_nodes_to_close() {
+        type Edit = fn(&mut VmRecord, &mut NodeRecord);
+        let cases: [(&str, Edit, bool); 11] = [
+            ("off", |_, _| (), true),
+            ("on its way", |vm, _| vm.state = VmState::Migrate, false),
+            ("to be started there", |vm, _| vm.state = VmState::Start, false),
+            ("to be restarted there", |vm, _| vm.state = VmState::Restart, false),
+            (
+                "another node's",
+                |vm, _| (vm.state, vm.node) = (VmState::Start, Some(NodeName::new("hv3"))),
+                true,
+            ),
+            ("closed", |vm, _| vm.moving = vm.moving.as_ref().map(MoveNote::closed), false),
+            ("another VM", |vm, _| vm.incarnation -= 1, false),
+            ("without a note", |vm, _| vm.moving = None, false),
+            ("listed there", |vm, node| node.running.push(vm.uuid), false),
+            ("of a silent node", |_, node| node.daemon_state = DaemonState::Dead, false),
+            ("of one of ours", |_, node| node.pvc_version = "0.2.0".to_owned(), false),
+        ];
+        let found = |cluster: &Cluster, here: &str| {
+            let found = left_open_by_legacy(cluster, &NodeName::new(here));
+            let names = found.iter().map(|(vm, note, node)| {
+                assert_eq!(vm.moving.as_ref(), Some(*note));
+                assert_eq!(note.to, node.name);
+                node.name.to_string()
+            });
+            names.collect::<Vec<_>>()
+        };
+        for (case, edit, expected) in cases {
+            let state = VmState::Stop;
+            let mut vm = VmRecord { state, ..noted(MovePhase::HandedOver, 6, true) };
+            let mut legacy = NodeRecord { pvc_version: "1.0.3".to_owned(), ..ours("hv1") };
+            edit(&mut vm, &mut legacy);
+            let cluster = cluster([legacy, ours("hv2"), ours("hv3")], vm);
+            let expected: &[&str] = if expected { &["hv1"] } else { &[] };
+            assert_eq!(found(&cluster, "hv2"), expected, "{case}");
+            assert!(found(&cluster, "hv3").is_empty() && found(&cluster, "hv1").is_empty());
+        }
+        type EditNode = fn(&mut NodeRecord);
+        let missing: [(&str, EditNode); 3] = [
+            ("dead", |node| node.daemon_state = DaemonState::Dead),
+            ("without guests", |node| node.daemon.as_mut().unwrap().runs_guests = false),
+            ("legacy", |node| node.daemon = None),
+        ];
+        for (case, edit) in missing {
+            let vm = VmRecord { state: VmState::Stop, ..noted(MovePhase::HandedOver, 6, true) };
+            let legacy = NodeRecord { pvc_version: "1.0.3".to_owned(), ..ours("hv1") };
+            let mut second = ours("hv2");
+            edit(&mut second);
+            let cluster = cluster([legacy, second, ours("hv3")], vm);
+            assert!(found(&cluster, "hv2").is_empty(), "{case}");
+            assert_eq!(found(&cluster, "hv3"), ["hv1"], "{case}");
+        }
     }
 
     #[test]

@@ -635,6 +635,36 @@ pub fn may_be_outdated(node: &NodeRecord) -> bool {
     !node.runs_our_daemon() && node.daemon_state == DaemonState::Run
 }
 
+/// The nodes that say they have a VM, and whose hypervisors have answered that they do not.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Answered {
+    nodes: BTreeSet<NodeName>,
+}
+
+impl Answered {
+    /// The [`runners`] of the VM that are to be asked, because they have come to be some since the
+    /// others were. One that was none in between has begun anew, and of one whose list is not
+    /// outdated no answer counts.
+    pub fn unasked<'a>(
+        &mut self,
+        cluster: &'a Cluster,
+        vm: Uuid,
+        here: &'a NodeName,
+    ) -> Vec<&'a NodeRecord> {
+        let now: Vec<&NodeRecord> = runners(cluster, vm, here).collect();
+        let stays = |name: &NodeName| {
+            now.iter().any(|runner| runner.name == *name && may_be_outdated(runner))
+        };
+        self.nodes.retain(stays);
+        now.into_iter().filter(|runner| !self.nodes.contains(&runner.name)).collect()
+    }
+
+    /// Notes that these nodes have answered.
+    pub fn add(&mut self, nodes: &[&NodeRecord]) {
+        self.nodes.extend(nodes.iter().map(|node| node.name.clone()));
+    }
+}
+
 fn is_alone(view: &View<'_>) -> bool {
     view.cluster.nodes.keys().all(|node| node == view.node)
 }

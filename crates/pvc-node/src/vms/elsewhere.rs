@@ -9,9 +9,11 @@ use std::time::Duration;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
-use pvc_model::vm::plan::{may_be_outdated, runners};
+use pvc_model::vm::moving::MoveNote;
+use pvc_model::vm::plan::{Answered, may_be_outdated};
 
-use super::act::StepError;
+use super::act::{Actor, Ended, StepError};
+use super::close;
 use crate::shared::Shared;
 
 /// Time after the first answer at which a hypervisor is asked again: a legacy daemon that restarts
@@ -21,27 +23,62 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Time that a hypervisor may take to answer.
 const ANSWER: Duration = Duration::from_secs(15);
 
-/// Refuses a start as long as another node may have the guest, running or held.
+/// Time after which a hypervisor that may hold a guest is asked again.
+pub(super) const ASK_LATER: Duration = Duration::from_secs(60);
+
+/// Asks the nodes that may have the VM by `view`, but for those that have `answered` before.
+/// Returns whether there was any to ask.
+///
+/// # Errors
+/// Another node may have the guest, running or held.
 pub(super) async fn check_elsewhere(
     shared: &Shared,
     view: &Cluster,
     vm: Uuid,
-) -> Result<(), StepError> {
-    let all: Vec<&NodeRecord> = runners(view, vm, shared.name()).collect();
-    if all.is_empty() {
-        return Ok(());
+    answered: &mut Answered,
+) -> Result<bool, StepError> {
+    let unasked = answered.unasked(view, vm, shared.name());
+    if unasked.is_empty() {
+        return Ok(false);
     }
+    check_all(shared, &unasked, vm).await?;
+    for other in &unasked {
+        tracing::warn!(%vm, node = %other.name, "that node says it runs the VM, and its hypervisor \
+                                                 does not have it");
+    }
+    answered.add(&unasked);
+    Ok(true)
+}
+
+impl Actor {
+    /// Closes the note of a hand-over for a legacy peer, if that has no guest of the VM: it would
+    /// never do so itself, and until it is done the VM counts as running there.
+    pub async fn close_for_legacy(self, vm: Uuid, note: MoveNote, to: NodeRecord) -> Ended {
+        match check_all(&self.shared, &[&to], vm).await {
+            Ok(()) => {
+                tracing::info!(%vm, node = %to.name, "nothing is left of the VM on the node that \
+                                                      it was handed over to");
+                close(&self.shared, vec![(vm, note)]).await;
+            }
+            Err(why) => tracing::warn!(%vm, %why, "the VM was handed over to a node that has gone \
+                                                   back to PVC 1.0.3, and counts as running there"),
+        }
+        Ended::Aside
+    }
+}
+
+/// Asks each of `nodes` twice whether it has the guest.
+///
+/// # Errors
+/// One may have it, running or held.
+async fn check_all(shared: &Shared, nodes: &[&NodeRecord], vm: Uuid) -> Result<(), StepError> {
     for pause in [None, Some(AGAIN)] {
         if let Some(pause) = pause {
             shared.sleep(pause).await;
         }
-        for other in &all {
+        for other in nodes {
             check_one(shared, other, vm).await?;
         }
-    }
-    for other in &all {
-        tracing::warn!(%vm, node = %other.name, "that node says it runs the VM, and its hypervisor \
-                                                 does not have it");
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use pvc_model::node::NodeRecord;
 use pvc_model::vm::moving::{
     Arrival, Peer, arrival, is_handed_over, is_moving, is_received, is_taken_over,
 };
-use pvc_model::vm::plan::{Planned, runs_elsewhere};
+use pvc_model::vm::plan::{Answered, Planned, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::HypervisorError;
@@ -209,8 +209,9 @@ impl Receiver {
             Err(error) => return self.later(&error),
         };
         let is_listed = self.is_listed_elsewhere(&view);
-        let is_elsewhere =
-            is_listed && check_elsewhere(&self.shared, &view, self.vm).await.is_err();
+        let mut answered = Answered::default();
+        let is_elsewhere = is_listed
+            && check_elsewhere(&self.shared, &view, self.vm, &mut answered).await.is_err();
         if !is_listed && let Ok(Arrival::Discard) = self.look().await {
             return self.start_afresh().await;
         }

@@ -13,7 +13,7 @@ use pvc_domain::{Domain, ForHost, Volumes};
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::vm::VmRecord;
-use pvc_model::vm::plan::Planned;
+use pvc_model::vm::plan::{Answered, Planned};
 use pvc_ports::{Attachment, HypervisorError};
 use pvc_store::VmChange;
 
@@ -46,10 +46,12 @@ impl Actor {
         planned: &Planned,
         record: &Arc<VmRecord>,
     ) -> Result<Ended, StepError> {
-        // Asking others takes its time, and no other start's turn.
-        check_elsewhere(&self.shared, &self.shared.store.view(), record.uuid).await?;
+        let mut answered = Answered::default();
         let asked_until = self.shared.now() + ASKED;
         let (slot, prepared) = loop {
+            // Asking others takes its time, and no other start's turn.
+            let view = self.shared.store.view();
+            check_elsewhere(&self.shared, &view, record.uuid, &mut answered).await?;
             let slot = self.starts.acquire().await.expect("the semaphore is never closed");
             let prepared = self.shared.within(DEADLINE, self.prepare(record)).await;
             match prepared.unwrap_or(Err(StepError::TooSlow { seconds: DEADLINE.as_secs() })) {
@@ -67,15 +69,21 @@ impl Actor {
         // One that hangs holds up no other start.
         let late = move || drop(slot);
         self.to_its_end(&record, late, hypervisor.start(record.uuid, &xml)).await?;
-        let view = self.shared.within(LOOK, self.shared.store.fresh()).await;
-        let view = view.ok_or(StepError::TooSlow { seconds: LOOK.as_secs() })??;
-        if !says_the_same(&view, &record) {
-            tracing::info!(
-                vm = record.name,
-                "its order changed while the guest was made, which is ended"
-            );
-            hypervisor.destroy(record.uuid).await?;
-            return Ok(Ended::Superseded);
+        match self.may_run(&record, &mut answered).await {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::info!(
+                    vm = record.name,
+                    "its order changed while the guest was made, which is ended"
+                );
+                hypervisor.destroy(record.uuid).await?;
+                return Ok(Ended::Superseded);
+            }
+            Err(elsewhere @ StepError::Elsewhere { .. }) => {
+                self.end(record.uuid, &record.name).await;
+                return Err(elsewhere);
+            }
+            Err(unknown) => return Err(unknown),
         }
         match self.to_its_end(&record, || (), hypervisor.resume(record.uuid)).await {
             Err(StepError::Hypervisor(HypervisorError::NoGuest { .. })) => {
@@ -89,6 +97,22 @@ impl Actor {
             self.write(planned, vec![VmChange::FailedReason(String::new())]).await;
         }
         Ok(Ended::Started)
+    }
+
+    /// Whether the guest that was made of `record` may be let run: its order stands, and no other
+    /// node has come to say meanwhile that it runs the VM, unless its hypervisor knows better.
+    async fn may_run(&self, record: &VmRecord, answered: &mut Answered) -> Result<bool, StepError> {
+        loop {
+            let view = self.shared.within(LOOK, self.shared.store.fresh()).await;
+            let view = view.ok_or(StepError::TooSlow { seconds: LOOK.as_secs() })??;
+            if !says_the_same(&view, record) {
+                return Ok(false);
+            }
+            // Asking takes its time: what has changed since?
+            if !check_elsewhere(&self.shared, &view, record.uuid, answered).await? {
+                return Ok(true);
+            }
+        }
     }
 
     /// Says that what a move has left held here is gone: a guest that stands still from now on was

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pvc_model::vm::VmState;
+use pvc_model::vm::moving::{MoveNote, MovePhase};
+use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{GuestRun, Hypervisor, Op};
 use pvc_store::lock::{LockKind, LockRecipe};
+use pvc_store::{Changes, Report, VmChange};
 use pvc_testkit::legacy::{LegacyAsk, LegacyPeer as Daemon103};
 use pvc_testkit::{Manner, ScriptedHypervisor, SeededRandom};
 use tokio::time::sleep;
@@ -136,6 +138,75 @@ async fn what_a_legacy_hypervisor_may_have_is_not_started_here() {
         legacy.hypervisor.destroy(legacy.vm).await.unwrap();
         world.until_runs(legacy.vm).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_another_node_comes_to_list_while_it_is_made_here_waits_for_its_hypervisor() {
+    for runs_there in [true, false] {
+        let world = world().await;
+        let vm = world.define(1, VmState::Start).await;
+        let legacy = LegacyPeer::join(&world, vm).await;
+        let slow = Manner { start_takes: Duration::from_secs(20), ..Manner::default() };
+        world.hypervisor.set_manner(vm, slow);
+        let _daemon = world.running().await;
+        world.until("it is being made", || world.hypervisor.is_there(vm)).await;
+        if runs_there {
+            legacy.hypervisor.insert(vm, "vm1");
+        }
+        legacy.lists(&vm.to_string()).await;
+        let count = |call| world.hypervisor.count(call, vm);
+        if runs_there {
+            world.until("it is ended here", || !world.hypervisor.is_there(vm)).await;
+            world.until_fault("VM_BLOCKED_VM1").await;
+            assert_eq!((count("start"), count("resume")), (1, 0));
+            legacy.hypervisor.destroy(vm).await.unwrap();
+        }
+        world.until_runs(vm).await;
+        assert_eq!((count("start"), count("resume")), (if runs_there { 2 } else { 1 }, 1));
+    }
+}
+
+/// A note of hv1 that it has handed the VM over to hv2.
+fn handed_over(record: &VmRecord) -> MoveNote {
+    MoveNote {
+        from: NodeName::new("hv1"),
+        to: NodeName::new("hv2"),
+        incarnation: record.incarnation,
+        request: record.state_version - 1,
+        held: true,
+        phase: MovePhase::HandedOver,
+        attempt: 1,
+        seconds: 1,
+        total_bytes: 1,
+        processed_bytes: 1,
+        remaining_bytes: 0,
+        why: String::new(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_went_back_to_pvc_1_0_3_has_what_it_was_handed_over_until_it_is_known_not_to() {
+    let (world, legacy, _daemon) = beside().await;
+    let vm = legacy.vm;
+    world.request(vm, VmState::Stop).await;
+    world.until("it is off", || !world.hypervisor.is_there(vm)).await;
+    // Nobody but its hypervisor says so.
+    legacy.hypervisor.insert(vm, "vm1");
+    legacy.hypervisor.set_run(vm, GuestRun::Paused);
+    let note = handed_over(&world.vm(vm));
+    world.operator.report(vec![Report::Move(vm, note.clone())]).await.unwrap();
+    let mut changes = Changes::new();
+    changes.vm(vm, VmChange::Node(NodeName::new("hv2")));
+    world.change(changes).await;
+    let now = || world.vm(vm).moving.clone();
+    world.pass(200).await;
+    assert_eq!(now(), Some(note.clone()), "it is held there");
+    legacy.hypervisor.set_unreachable(true);
+    legacy.hypervisor.kill(vm);
+    world.pass(200).await;
+    assert_eq!(now(), Some(note.clone()), "it does not tell");
+    legacy.hypervisor.set_unreachable(false);
+    world.until("the note is closed", || now() == Some(note.closed())).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use pvc_ports::{Clock, Random};
 use pvc_store::{ChangeError, Changes, Store};
 
 use crate::job::{JobRequest, submit};
-use crate::refusal::{Kind, NoVm, Refusal, find_vm};
+use crate::refusal::{Homeless, Kind, NoVm, Refusal, find_vm, node_of};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlushRefusal {
@@ -20,10 +20,12 @@ pub enum FlushRefusal {
          and `mirror`"
     )]
     MayRun { vm: String, state: VmState },
-    #[error("VM `{vm}` runs on node `{node}`")]
+    #[error(
+        "VM `{vm}` runs on node `{node}`; breaking the locks of a running VM destroys its data"
+    )]
     Runs { vm: String, node: NodeName },
-    #[error("VM `{vm}` is assigned to no node")]
-    Homeless { vm: String },
+    #[error(transparent)]
+    Homeless(#[from] Homeless),
 }
 
 impl Refusal for FlushRefusal {
@@ -37,21 +39,23 @@ impl Refusal for FlushRefusal {
     fn hint(&self) -> Option<String> {
         match self {
             FlushRefusal::NoVm(error) => error.hint(),
-            FlushRefusal::MayRun { vm, .. } | FlushRefusal::Runs { vm, .. } => Some(format!(
-                "`pvc vm stop {vm}` stops it; breaking the locks of a running VM destroys its data"
-            )),
-            FlushRefusal::Homeless { vm } => Some(format!("`pvc vm move {vm}` assigns a node")),
+            FlushRefusal::MayRun { vm, .. } | FlushRefusal::Runs { vm, .. } => {
+                Some(format!("`pvc vm stop {vm}` stops it"))
+            }
+            FlushRefusal::Homeless(error) => error.hint(),
         }
     }
 }
 
-fn check<'a>(cluster: &'a Cluster, vm: &str) -> Result<&'a VmRecord, FlushRefusal> {
-    let record = find_vm(cluster, vm)?;
-    let vm = || record.name.clone();
-    match may_flush(cluster, record, None) {
-        Ok(()) => Ok(record),
-        Err(Kept::Runs(node)) => Err(FlushRefusal::Runs { vm: vm(), node }),
-        Err(_) => Err(FlushRefusal::MayRun { vm: vm(), state: record.state.clone() }),
+impl FlushRefusal {
+    /// Refusal because the locks of `vm` are kept: before there is a job, and when its worker has
+    /// looked again.
+    pub fn kept(vm: &VmRecord, kept: Kept) -> Self {
+        let (vm, state) = (vm.name.clone(), vm.state.clone());
+        match kept {
+            Kept::Runs(node) => FlushRefusal::Runs { vm, node },
+            _ => FlushRefusal::MayRun { vm, state },
+        }
     }
 }
 
@@ -69,9 +73,9 @@ pub async fn submit_flush_locks(
 }
 
 fn request(cluster: &Cluster, vm: &str, submitter: &str) -> Result<JobRequest, FlushRefusal> {
-    let record = check(cluster, vm)?;
-    let homeless = || FlushRefusal::Homeless { vm: record.name.clone() };
-    let node = record.node.clone().ok_or_else(homeless)?;
+    let record = find_vm(cluster, vm)?;
+    may_flush(cluster, record, None).map_err(|kept| FlushRefusal::kept(record, kept))?;
+    let node = node_of(record)?;
     let work = JobWork::FlushLocks { vm: JobVm::new(record) };
     let (run_on, submitter) = (node.to_string(), submitter.to_owned());
     Ok(JobRequest { work, run_on, node, submitter })

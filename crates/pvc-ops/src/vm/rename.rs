@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use pvc_domain::{Domain, DomainError, EditError, VM_NAME_LIMIT, renamed_volume};
 use pvc_model::cluster::Cluster;
-use pvc_model::job::course::{Course, Failure};
-use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, Steps, worker_for};
+use pvc_model::job::{JobVm, JobWork, worker_for};
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{VmRecord, VmState};
@@ -15,18 +14,12 @@ use pvc_ports::{Clock, Random, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
 use super::{name_taken, other_user, runner};
-use crate::job::{JobRequest, submit};
+use crate::job::{JobRequest, Unfinished, submit, wait_for_end};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
 
 /// Time that a VM whose stop was written may take to be gone.
 const OFF_TIME_LIMIT: Duration = Duration::from_secs(20);
-
-/// Time that a worker that cannot go on, or a store that cannot be reached, is waited for.
-const TROUBLE_TIME_LIMIT: Duration = Duration::from_secs(30);
-
-/// Interval at which it is looked whether that is so.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Request to rename a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,15 +83,8 @@ pub enum RenameRefusal {
     Changed { vm: String },
     #[error("no worker runs that can rename VMs")]
     NoWorker,
-    /// The worker gave this reason.
-    #[error("{}", .0.why)]
-    Failed(Failure),
-    #[error("the renaming of VM `{vm}` was cancelled")]
-    Cancelled { vm: String },
-    #[error("the renaming of VM `{vm}` cannot go on: {why}")]
-    Stuck { vm: String, job: JobId, why: String },
-    #[error("the renaming of VM `{vm}` goes on, as task `{job}`")]
-    GoesOn { vm: String, job: JobId },
+    #[error(transparent)]
+    Unfinished(#[from] Unfinished),
 }
 
 impl Refusal for RenameRefusal {
@@ -106,11 +92,8 @@ impl Refusal for RenameRefusal {
         match self {
             RenameRefusal::NoVm(error) => error.kind(),
             RenameRefusal::BadName(_) | RenameRefusal::NameLikeUuid { .. } => Kind::Invalid,
-            RenameRefusal::Volume { .. }
-            | RenameRefusal::NoWorker
-            | RenameRefusal::Stuck { .. }
-            | RenameRefusal::GoesOn { .. } => Kind::Unavailable,
-            RenameRefusal::Failed(failure) => failure.kind,
+            RenameRefusal::Volume { .. } | RenameRefusal::NoWorker => Kind::Unavailable,
+            RenameRefusal::Unfinished(error) => error.kind(),
             _ => Kind::Conflict,
         }
     }
@@ -131,14 +114,7 @@ impl Refusal for RenameRefusal {
             RenameRefusal::NoWorker => {
                 Some("start `pvcworkerd` on a node with this version of PVC".to_owned())
             }
-            RenameRefusal::Failed(failure) => failure.hint.clone(),
-            RenameRefusal::Stuck { job, .. } => Some(format!(
-                "its worker keeps trying, and leaves nothing half done; task `{job}` says how it \
-                 ends"
-            )),
-            RenameRefusal::GoesOn { job, .. } => {
-                Some(format!("`pvc task list` shows task `{job}` until it has ended"))
-            }
+            RenameRefusal::Unfinished(error) => error.hint(),
             RenameRefusal::Changed { .. } => Some("look at the VM, and rename it again".to_owned()),
             _ => None,
         }
@@ -171,8 +147,10 @@ pub async fn rename(
         volumes_to_rename(storage, &cluster, record, to).await.map_err(ChangeError::Refused)?;
     let submitted = submit(store, clock, random, |cluster| request(cluster, record, to, submitter));
     let spec = submitted.await?;
-    let renamed = Renamed { uuid, from: record.name.clone(), to: to.clone(), volumes };
-    wait_for_end(store, clock, &spec, time_limit, renamed).await.map_err(ChangeError::Refused)
+    let what = format!("the renaming of VM `{}`", record.name);
+    let ended = wait_for_end(store, clock, &spec, &what, time_limit).await;
+    ended.map_err(|unfinished| ChangeError::Refused(RenameRefusal::from(unfinished)))?;
+    Ok(Renamed { uuid, from: record.name.clone(), to: to.clone(), volumes })
 }
 
 /// The job, if the VM still is as it was, with what must not change until it is submitted.
@@ -198,61 +176,6 @@ fn request(
         .expect(Expect::VmXml(record.uuid));
     let (run_on, submitter) = (node.to_string(), submitter.to_owned());
     Ok((JobRequest { work, node, run_on, submitter }, expected))
-}
-
-/// Waits for the end of the job, and no longer for what keeps its worker from going on.
-async fn wait_for_end(
-    store: &Store,
-    clock: &dyn Clock,
-    spec: &JobSpec,
-    time_limit: Duration,
-    renamed: Renamed,
-) -> Result<Renamed, RenameRefusal> {
-    let (vm, job) = (|| renamed.from.clone(), || spec.id.clone());
-    let over = |cluster: &Cluster| match cluster.jobs.get(&spec.id) {
-        Some(job) if !job.progress.state.is_over() => None,
-        over => Some(over.cloned()),
-    };
-    let end = clock.monotonic() + time_limit;
-    let mut stuck_since = None;
-    loop {
-        if let Some(job) = wait_for(store, clock, LOOK_EVERY, over).await {
-            return match job.as_deref().map(|job| &job.progress) {
-                Some(JobProgress { state: JobState::Succeeded, .. }) => Ok(renamed),
-                Some(JobProgress { failure: Some(failure), .. }) => {
-                    Err(RenameRefusal::Failed(failure.clone()))
-                }
-                _ => Err(RenameRefusal::Cancelled { vm: vm() }),
-            };
-        }
-        let now = clock.monotonic();
-        let why = trouble(store, &spec.id);
-        stuck_since = why.as_ref().and(stuck_since.or(Some(now)));
-        if let (Some(why), Some(since)) = (why, stuck_since)
-            && now.saturating_sub(since) >= TROUBLE_TIME_LIMIT
-        {
-            return Err(RenameRefusal::Stuck { vm: vm(), job: job(), why });
-        }
-        if now >= end {
-            return Err(RenameRefusal::GoesOn { vm: vm(), job: job() });
-        }
-    }
-}
-
-/// Reason that keeps the job from going on, as far as is known here.
-fn trouble(store: &Store, job: &JobId) -> Option<String> {
-    if store.outage().is_some() {
-        return Some("the cluster's store cannot be reached".to_owned());
-    }
-    let view = store.view();
-    let progress = &view.jobs.get(job)?.progress;
-    let trouble = progress.trouble.as_ref()?.why.clone();
-    Some(match &progress.steps {
-        Some(Steps { course: Course::Back { cause, .. }, .. }) => {
-            format!("{cause}, and taking it back fails: {trouble}")
-        }
-        _ => trouble,
-    })
 }
 
 /// Predicts [`rename`] on this view, as far as records and storage tell: whether a guest that was

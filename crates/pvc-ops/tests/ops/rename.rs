@@ -35,7 +35,10 @@ async fn a_vm_that_is_being_renamed_is_not_started_removed_or_renamed() {
     world.announce_worker("hv2").await;
     let started = tokio::time::Instant::now();
     let refusal = refused(world.rename("web1", "shop").await);
-    assert!(matches!(refusal, RenameRefusal::GoesOn { .. }), "nobody works here: {refusal}");
+    assert!(
+        matches!(refusal, RenameRefusal::Unfinished(job::Unfinished::GoesOn { .. })),
+        "nobody works here: {refusal}"
+    );
     assert!(started.elapsed() >= RENAME_TIME_LIMIT);
     let view = world.store.view();
     let job = view.jobs.values().next().unwrap();

@@ -5,11 +5,11 @@ use pvc_domain::{DomainError, EditError, Volumes, count_devices, device_for_host
 use pvc_model::domain::DiskSource;
 use pvc_model::job::JobVm;
 use pvc_model::{NodeName, Uuid};
-use pvc_ops::{Kind as RefusalKind, Refusal};
+use pvc_ops::{Kind as RefusalKind, NoVm, Refusal};
 use pvc_ports::{Attachment, DeviceChange, HypervisorError, StorageError};
 use serde::{Deserialize, Serialize};
 
-use super::{Removed, find, name};
+use super::{find, name};
 use crate::context::Context;
 use crate::kind::Kind;
 
@@ -31,7 +31,7 @@ pub(crate) struct Plug {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeviceError {
     #[error(transparent)]
-    Removed(#[from] Removed),
+    NoVm(#[from] NoVm),
     #[error("VM `{vm}` does not run on node `{node}`")]
     NotHere { vm: String, node: NodeName },
     #[error("the device cannot be used: {0}")]
@@ -47,7 +47,7 @@ pub(crate) enum DeviceError {
 impl Refusal for DeviceError {
     fn kind(&self) -> RefusalKind {
         match self {
-            DeviceError::Removed(_) => RefusalKind::NotFound,
+            DeviceError::NoVm(error) => error.kind(),
             DeviceError::NotHere { .. } => RefusalKind::Conflict,
             DeviceError::BadDevice(_) | DeviceError::Edit(_) => RefusalKind::Invalid,
             // Asked before the hypervisor is.

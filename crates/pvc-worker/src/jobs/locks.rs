@@ -7,14 +7,15 @@ use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::JobVm;
 use pvc_model::storage::VolumeId;
-use pvc_model::vm::locks::{Breaker, Kept, Verdict, may_break, may_flush};
-use pvc_model::vm::{VmRecord, VmState};
+use pvc_model::vm::VmRecord;
+use pvc_model::vm::locks::{Breaker, Verdict, may_break, may_flush};
+use pvc_ops::vm::FlushRefusal;
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{HypervisorError, StorageError, VolumeLock};
 use pvc_store::StoreError;
 use serde::{Deserialize, Serialize};
 
-use super::{Removed, find, name, text};
+use super::{find, name, text};
 use crate::context::Context;
 use crate::kind::Kind;
 
@@ -32,17 +33,7 @@ pub(crate) struct Flush {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FlushError {
     #[error(transparent)]
-    Removed(#[from] Removed),
-    #[error(
-        "VM `{vm}` is in state `{state}`; its locks can be flushed in `stop`, `disable`, `fail` \
-         and `mirror`"
-    )]
-    NotOff { vm: String, state: VmState },
-    #[error(
-        "VM `{vm}` still runs on node `{node}`; breaking the locks of a running VM destroys its \
-         data"
-    )]
-    StillRuns { vm: String, node: NodeName },
+    Refused(#[from] FlushRefusal),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -54,9 +45,15 @@ pub(crate) enum FlushError {
 impl Refusal for FlushError {
     fn kind(&self) -> RefusalKind {
         match self {
-            FlushError::Removed(_) => RefusalKind::NotFound,
-            FlushError::NotOff { .. } | FlushError::StillRuns { .. } => RefusalKind::Conflict,
+            FlushError::Refused(refusal) => refusal.kind(),
             _ => RefusalKind::Unavailable,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            FlushError::Refused(refusal) => refusal.hint(),
+            _ => None,
         }
     }
 }
@@ -71,7 +68,7 @@ impl Kind for FlushLocks {
     async fn plan(&self, context: &Context) -> Result<Vec<Flush>, FlushError> {
         let seen = self.see(context).await?;
         may_flush(&seen.view, &seen.vm, seen.runs_on.as_ref())
-            .map_err(|kept| seen.refused(kept))?;
+            .map_err(|kept| FlushRefusal::kept(&seen.vm, kept))?;
         Ok(seen.vm.volumes().into_iter().map(|volume| Flush { volume }).collect())
     }
 
@@ -94,7 +91,7 @@ impl Kind for FlushLocks {
             let by = Breaker::Operator { vm: &seen.vm, runs_on: seen.runs_on.as_ref() };
             match may_break(&seen.view, &lock.address, &by) {
                 Verdict::Break => context.tools.storage.break_lock(&step.volume, lock).await?,
-                Verdict::Keep(kept) => return Err(seen.refused(kept)),
+                Verdict::Keep(kept) => return Err(FlushRefusal::kept(&seen.vm, kept).into()),
                 // Said to nodes alone, of their own guests.
                 Verdict::Shared | Verdict::InUse | Verdict::AskGuests => continue,
             }
@@ -123,7 +120,7 @@ impl FlushLocks {
         let tools = &context.tools;
         // This decides over somebody's data: read it now, not from a view that may lag.
         let view = tools.store.fresh().await?;
-        let vm = find(&self.vm, &view)?.clone();
+        let vm = find(&self.vm, &view).map_err(FlushRefusal::from)?.clone();
         // A guest that was told to stop a moment ago still writes.
         let is_here = tools.hypervisor.guests().await?.contains_key(&vm.uuid);
         Ok(Seen { view, vm, runs_on: is_here.then(|| tools.node.clone()) })
@@ -136,16 +133,6 @@ struct Seen {
     vm: Arc<VmRecord>,
     /// Name of this node, if the guest is here.
     runs_on: Option<NodeName>,
-}
-
-impl Seen {
-    fn refused(&self, kept: Kept) -> FlushError {
-        let vm = self.vm.name.clone();
-        match kept {
-            Kept::Runs(node) => FlushError::StillRuns { vm, node },
-            _ => FlushError::NotOff { vm, state: self.vm.state.clone() },
-        }
-    }
 }
 
 /// The locks on `volume`. A volume that is not there has none.

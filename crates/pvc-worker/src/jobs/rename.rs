@@ -11,13 +11,12 @@ use pvc_model::Uuid;
 use pvc_model::job::course::{Cause, Course};
 use pvc_model::job::{JobVm, Steps};
 use pvc_model::storage::VolumeId;
-use pvc_ops::NoVm;
 use pvc_ops::vm::{RenameRefusal, Renamed, plan_rename, rename_records};
 use pvc_ports::{Storage, StorageError};
 use pvc_store::FormerRenaming;
 use serde::{Deserialize, Serialize};
 
-use super::text;
+use super::{find, text};
 use crate::context::{Context, Unwritten};
 use crate::kind::{Kind, written};
 
@@ -52,8 +51,7 @@ impl Kind for RenameVm {
 
     async fn plan(&self, context: &Context) -> Result<Vec<Step>> {
         let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
-        let gone = || NoVm { vm: self.vm.name.clone() };
-        let record = self.vm.record(&view).ok_or_else(gone).map_err(RenameRefusal::from)?;
+        let record = find(&self.vm, &view).map_err(RenameRefusal::from)?;
         let renames = plan_rename(&view, context.tools.storage.as_ref(), record, &self.to).await?;
         let volumes = renames.into_iter().map(|(old, new)| Volume { old, new }).collect();
         Ok(steps(record.uuid, &record.name, volumes))

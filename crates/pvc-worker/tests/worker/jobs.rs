@@ -194,7 +194,7 @@ async fn the_locks_of_a_stopped_vm_that_still_runs_are_left_alone() {
     let id = world.submit(1, flush_locks()).await;
     let end = world.end_of(&id).await;
     assert_eq!(end.state, JobState::Failed);
-    assert!(end.status.starts_with("VM `web1` still runs on node `hv1`"), "{}", end.status);
+    assert!(end.status.starts_with("VM `web1` runs on node `hv1`; breaking"), "{}", end.status);
     let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
     assert_eq!(world.storage.locks(&volume).await.expect("it is there").len(), 1);
 }

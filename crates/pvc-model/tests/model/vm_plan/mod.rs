@@ -15,7 +15,8 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonNote, DaemonState, DomainState, NodeRecord};
 use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::vm::plan::{
-    Condition, Finding, History, Plan, Planned, Seen, Step, View, WhyDestroy, observe, plan,
+    Answered, Condition, Finding, History, Plan, Planned, Seen, Step, View, WhyDestroy, observe,
+    plan,
 };
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};

@@ -229,6 +229,44 @@ fn whether_a_legacy_node_that_lives_really_runs_a_vm_is_asked_at_its_start_and_o
 }
 
 #[test]
+fn a_node_that_comes_to_say_that_it_runs_a_vm_is_asked_although_others_have_answered() {
+    let vm = Uuid::from_u128(1);
+    let mut world = World::new(&["hv1", "hv2", "hv3"]);
+    let mut answered = Answered::default();
+    let here = NodeName::new("hv1");
+    let mut unasked = |world: &World, answer: bool| {
+        let unasked = answered.unasked(&world.cluster, vm, &here);
+        if answer {
+            answered.add(&unasked);
+        }
+        unasked.iter().map(|node| node.name.to_string()).collect::<Vec<_>>()
+    };
+    assert!(unasked(&world, true).is_empty());
+    world.node("hv1").running.push(vm);
+    world.node("hv2").running.push(vm);
+    assert_eq!(unasked(&world, false), ["hv2"]);
+    assert_eq!(unasked(&world, true), ["hv2"], "nobody has answered yet");
+    assert!(unasked(&world, true).is_empty());
+    world.node("hv3").running.push(vm);
+    assert_eq!(unasked(&world, true), ["hv3"]);
+    world.node("hv2").running.clear();
+    assert!(unasked(&world, true).is_empty());
+    world.node("hv2").running.push(vm);
+    assert_eq!(unasked(&world, true), ["hv2"], "it has begun anew");
+    let note =
+        DaemonNote { version: "0.2.0".to_owned(), runs_guests: true, ..DaemonNote::default() };
+    world.node("hv3").pvc_version.clone_from(&note.version);
+    world.node("hv3").daemon = Some(note);
+    assert_eq!(unasked(&world, true), ["hv3"], "its list is true by now");
+    assert_eq!(unasked(&world, true), ["hv3"], "whatever it answers");
+    world.node("hv2").daemon_state = DaemonState::Dead;
+    assert_eq!(unasked(&world, false), ["hv2", "hv3"], "cut off with its guest, perhaps");
+    world.node("hv2").daemon_state = DaemonState::Fenced;
+    world.node("hv3").daemon_state = DaemonState::Fenced;
+    assert!(unasked(&world, true).is_empty());
+}
+
+#[test]
 fn what_another_node_says_it_runs_is_in_the_way_only_of_what_is_to_be_done_here_without_a_guest() {
     for (state, on, runs_here, expected, is_reported) in [
         (VmState::Start, "hv1", false, vec![], true),

@@ -1,0 +1,33 @@
+//! The words of parameters against those of the records that they stand for.
+
+use pvc_api_types::operations::vm::{ListedState, MethodWord, SelectorWord, StateWord};
+use pvc_api_types::param::Choice;
+use pvc_model::request::StateRequest;
+use pvc_model::vm::{MigrationMethod, Selector, VmState};
+
+fn and_none(words: &[&'static str]) -> Vec<&'static str> {
+    words.iter().copied().chain(["none"]).collect()
+}
+
+#[test]
+fn a_selector_and_a_method_are_called_as_they_are_recorded_or_none() {
+    assert_eq!(SelectorWord::WORDS, and_none(Selector::WORDS));
+    assert_eq!(MethodWord::WORDS, and_none(MigrationMethod::WORDS));
+}
+
+#[test]
+fn vms_are_listed_by_all_states_but_those_that_are_shown_as_another() {
+    let mut states = VmState::WORDS.to_vec();
+    states.retain(|state| !["migrate-live", "delete"].contains(state));
+    assert_eq!(ListedState::WORDS, states);
+}
+
+#[test]
+fn each_state_that_can_be_requested_is_a_word_and_the_state_of_the_record() {
+    let mut words = StateWord::WORDS.to_vec();
+    words.sort_unstable();
+    let mut requests: Vec<&str> = StateRequest::ALL.iter().map(|one| one.as_str()).collect();
+    requests.sort_unstable();
+    assert_eq!(words, requests);
+    assert!(words.iter().all(|word| VmState::WORDS.contains(word)));
+}
