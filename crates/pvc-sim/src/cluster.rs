@@ -210,6 +210,9 @@ impl Cluster {
             .await?;
         cluster.furnish().await?;
         let all = cluster.shape.vms.clone();
+        // Where guests die at their start by chance, one of thousands does eight times in a row
+        // (seed 20062097), and is tried ever more slowly.
+        let limit = Duration::from_secs(3600);
         cluster
             .until("every VM runs", limit, |cluster| {
                 all.iter()
