@@ -71,10 +71,10 @@ impl Database for PostgresDatabase {
     }
 }
 
-fn order(
-    connection: &mut PgConnection,
+fn order<'c>(
+    connection: &'c mut PgConnection,
     words: &'static str,
-) -> BoxFuture<'_, Result<(), sqlx::Error>> {
+) -> BoxFuture<'c, Result<(), sqlx::Error>> {
     Box::pin(async move { connection.execute(words).await.map(drop) })
 }
 

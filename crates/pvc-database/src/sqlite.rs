@@ -70,10 +70,10 @@ impl Database for SqliteDatabase {
     }
 }
 
-fn order(
-    connection: &mut SqliteConnection,
+fn order<'c>(
+    connection: &'c mut SqliteConnection,
     words: &'static str,
-) -> BoxFuture<'_, Result<(), sqlx::Error>> {
+) -> BoxFuture<'c, Result<(), sqlx::Error>> {
     Box::pin(async move { connection.execute(words).await.map(drop) })
 }
 
