@@ -395,8 +395,8 @@ impl Cluster {
             let outcomes = [
                 ("= fences", state.truth.fenced),
                 ("= power cuts", state.truth.cuts_begun),
-                ("= migrations", state.hypervisors.arrived),
-                ("= migrations with lost word", state.hypervisors.lost_words),
+                ("= migrations", state.hypervisors.migrations.arrived),
+                ("= migrations with lost word", state.hypervisors.migrations.lost_words),
                 ("= recoveries of VMs", state.truth.recoveries),
                 ("= VMs started elsewhere", state.truth.relocations),
                 ("= starts of guests", state.truth.starts),
