@@ -240,7 +240,7 @@ fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
 
 pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
     let gate = gate(state, pid);
-    let machine = Arc::new(Machine { gate: gate.clone(), host });
+    let machine = Arc::new(Machine::new(gate.clone(), host));
     Ports {
         hypervisor: Arc::new(SimHypervisor { gate: gate.clone(), host }),
         storage: Arc::new(Volumes { gate: gate.clone(), host }),
