@@ -13,7 +13,8 @@ use pvc_ports::{
 };
 use pvc_testkit::legacy::LegacyApi;
 use pvc_testkit::{
-    FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, ScriptedExec, ScriptedServices,
+    FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, ScriptedExec, ScriptedPrograms,
+    ScriptedServices,
 };
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -140,6 +141,8 @@ pub(crate) struct Host {
     pub network: Arc<MemoryNetwork>,
     pub files: Arc<MemoryFiles>,
     pub firewall: Arc<MemoryFirewall>,
+    /// Programs that its daemon has started.
+    pub programs: ScriptedPrograms,
     /// No service is installed but the daemons, which have no unit.
     pub services: Arc<ScriptedServices>,
     /// The floating addresses that are here.
@@ -179,6 +182,7 @@ impl Host {
             network: Arc::new(MemoryNetwork::new()),
             files: Arc::new(MemoryFiles::new()),
             firewall: Arc::new(MemoryFirewall::new()),
+            programs: ScriptedPrograms::new(),
             services: Arc::new(ScriptedServices::new()),
             addresses: BTreeSet::new(),
             daemon: None,
@@ -239,6 +243,7 @@ impl Host {
         self.worker = None;
         self.server_up = true;
         self.addresses.clear();
+        self.programs.lose_power();
     }
 
     /// Gives the host power: it begins to boot. Whatever was stopped starts with it.

@@ -448,6 +448,8 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
         broken_writes: *chance.pick(&[0, 100, 700]).expect("not empty"),
         reset_after: chance.happens(300).then_some(30),
         elections: None,
+        monitors: false,
+        database: false,
         mutation,
     };
     Shape { nature, fencing: usual_rules(), hosts, vms }
