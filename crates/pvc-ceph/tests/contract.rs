@@ -19,6 +19,7 @@ use async_trait::async_trait;
 use pvc_ceph::{CephOptions, RbdStorage};
 use pvc_contracts::ceph_cluster::{CephCluster, Daemon};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
+use pvc_contracts::storage_cluster::{StorageClusterFixture, storage_cluster_contract};
 use pvc_linux::LinuxExec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{Attachment, Storage, StorageError};
@@ -206,14 +207,15 @@ fn id(text: &str) -> VolumeId {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
-    let ceph = Ceph::start();
-    storage_contract(&ceph).await;
+    let ceph = Arc::new(Ceph::start());
+    storage_contract(&*ceph).await;
     ceph.storage.create_pool(&PoolName::new("vms")).await.unwrap();
     pools_of_others_are_not_ours(&ceph).await;
     a_volume_is_reached_as_the_configuration_says(&ceph).await;
     a_broken_lock_stops_its_holder(&ceph).await;
     a_clone_of_a_volume_in_use_is_of_one_moment(&ceph).await;
     the_cluster_says_how_it_is(&ceph).await;
+    it_keeps_the_contract_of_a_storage_cluster(ceph.clone()).await;
     monitors_that_hang_are_not_waited_for(&ceph).await;
 }
 
@@ -316,6 +318,20 @@ async fn the_cluster_says_how_it_is(ceph: &Ceph) {
     let key = cluster.hypervisor_key().await.unwrap().unwrap();
     assert!(std::fs::read_to_string(ceph.cluster.keyring()).unwrap().contains(&key));
     assert_eq!(cluster.access(), &access());
+}
+
+async fn it_keeps_the_contract_of_a_storage_cluster(ceph: Arc<Ceph>) {
+    let storage = Arc::new(ceph.storage.clone());
+    let set_silent = move |is_silent| match is_silent {
+        true => ceph.cluster.stop(Daemon::Monitor).unwrap(),
+        false => ceph.cluster.cont(Daemon::Monitor).unwrap(),
+    };
+    let fixture = StorageClusterFixture {
+        storage,
+        set_silent: Box::new(set_silent),
+        time_limit: Duration::from_secs(60),
+    };
+    storage_cluster_contract(fixture).await;
 }
 
 async fn monitors_that_hang_are_not_waited_for(ceph: &Ceph) {

@@ -18,6 +18,7 @@ pub mod programs;
 pub mod proxy;
 pub mod services;
 pub mod storage;
+pub mod storage_cluster;
 pub mod tree;
 pub mod tree_agreement;
 pub mod volume_streams;

@@ -143,25 +143,16 @@ impl Services for Systemctl {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use pvc_testkit::ScriptedExec;
 
     use super::*;
 
-    /// Answers every command alike, and keeps the last one.
-    struct Says(Output, Mutex<Vec<String>>);
-
-    #[async_trait]
-    impl Exec for Says {
-        async fn run(&self, command: Command) -> Result<Output, ExecError> {
-            assert_eq!(command.program, "systemctl");
-            *self.1.lock().unwrap() = command.args;
-            Ok(self.0.clone())
-        }
-    }
-
-    fn says(code: i32, stdout: &str, stderr: &str) -> (Arc<Says>, Systemctl) {
+    fn says(code: i32, stdout: &str, stderr: &str) -> (Arc<ScriptedExec>, Systemctl) {
         let output = Output { code: Some(code), stdout: stdout.into(), stderr: stderr.into() };
-        let exec = Arc::new(Says(output, Mutex::default()));
+        let exec = Arc::new(ScriptedExec::new(move |command| {
+            assert_eq!(command.program, "systemctl");
+            Ok(output.clone())
+        }));
         (exec.clone(), Systemctl::new(exec))
     }
 
@@ -188,7 +179,7 @@ mod tests {
     async fn starting_does_not_wait_for_the_unit_and_odd_names_stay_names() {
         let (exec, systemctl) = says(0, "", "");
         systemctl.start("-odd.service").await.unwrap();
-        assert_eq!(*exec.1.lock().unwrap(), ["start", "--no-block", "--", "-odd.service"]);
+        assert_eq!(exec.ran()[0].args, ["start", "--no-block", "--", "-odd.service"]);
     }
 
     #[tokio::test]

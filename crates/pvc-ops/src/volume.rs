@@ -75,21 +75,21 @@ mod tests {
             secret: None,
         };
         let cluster = Arc::new(ScriptedCluster::new(access));
-        cluster.say(|said| said.text = r#"{"size":4096}"#.to_owned());
-        let storage = MemoryStorage::of_cluster(cluster.clone());
+        let storage = MemoryStorage::of_cluster(cluster);
         let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
         let store = Store::open(EmbeddedTree::in_memory().connect(), clock, random).await.unwrap();
         let disk = VolumeId::parse("vms/a").unwrap();
+        storage.create(&disk, 4096, false).await.unwrap();
         let refused = record_volume(&store, &storage, &disk).await;
         assert!(refused.is_err() && store.view().pools.is_empty(), "a record begins no cluster");
         store.initialize(false).await.unwrap();
         for _ in 0..2 {
             record_volume(&store, &storage, &disk).await.unwrap();
             let view = store.view();
-            assert_eq!(&*view.volumes[&disk].stats, r#"{"size":4096}"#);
+            assert_eq!(&*view.volumes[&disk].stats, r#"{"name":"a","size":4096}"#);
             assert!(view.pools.contains_key(&disk.pool));
         }
-        cluster.say(|said| said.text.clear());
+        storage.remove(&disk).await.unwrap();
         for _ in 0..2 {
             record_volume(&store, &storage, &disk).await.unwrap();
             assert!(store.view().volumes.is_empty() && store.view().pools.contains_key(&disk.pool));

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::vm_uuid;
 use crate::daemons::{kill, kill_daemon, start_api, start_daemon, start_worker};
+use crate::database_cluster::DatabaseMembers;
 use crate::guests::FailingStarts;
 use crate::host::Net;
 use crate::legacy::install;
@@ -73,6 +74,11 @@ pub enum Action {
     HypervisorUp(usize),
     CephSilent,
     CephAnswers,
+    /// The managers of the database answer nobody, at once.
+    DatabaseFails,
+    /// The managers of the database say nothing.
+    DatabaseSilent,
+    DatabaseAnswers,
     BreakAfterWrite(usize),
     CrashGuest(usize),
     /// The next starts of a VM come to nothing, on one host or on any.
@@ -245,7 +251,10 @@ impl Action {
             | Action::Layout(_)
             | Action::UnknownKeys
             | Action::CephSilent
-            | Action::CephAnswers => (Vec::new(), Vec::new()),
+            | Action::CephAnswers
+            | Action::DatabaseFails
+            | Action::DatabaseSilent
+            | Action::DatabaseAnswers => (Vec::new(), Vec::new()),
             Action::PowerLoss(host)
             | Action::PowerReturn(host)
             | Action::Unplug(host, _)
@@ -384,6 +393,11 @@ impl Action {
             Action::HypervisorUp(host) => state.hypervisors[host].set_up(true),
             Action::CephSilent => state.ceph.silent = true,
             Action::CephAnswers => state.ceph.silent = false,
+            Action::DatabaseFails => on_database(state, |database| database.cluster.set_dead(true)),
+            Action::DatabaseSilent => {
+                on_database(state, |database| database.cluster.set_silent(true));
+            }
+            Action::DatabaseAnswers => on_database(state, DatabaseMembers::answers),
             Action::BreakAfterWrite(host) => {
                 let daemon = state.hosts[host].daemon.as_ref();
                 if let Some(client) = daemon.and_then(|own| state.processes[own.pid].client) {
@@ -467,8 +481,17 @@ impl Action {
             | Action::LoseVolume(_)
             | Action::LockVolume(_)
             | Action::LoseLock(_)
+            | Action::DatabaseFails
+            | Action::DatabaseSilent
+            | Action::DatabaseAnswers
             | Action::Ask(_) => true,
         }
+    }
+}
+
+fn on_database(state: &State, act: impl FnOnce(&DatabaseMembers)) {
+    if let Some(database) = &state.database_cluster {
+        act(database);
     }
 }
 

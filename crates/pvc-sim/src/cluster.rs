@@ -87,6 +87,8 @@ impl Shape {
             broken_writes: 0,
             reset_after: None,
             elections: None,
+            monitors: false,
+            database: false,
             mutation: None,
         };
         let host = |index| HostShape {

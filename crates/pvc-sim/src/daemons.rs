@@ -13,10 +13,11 @@ use pvc_model::fence::Rules;
 use pvc_model::node::NodeRole;
 use pvc_model::vm::Selector;
 use pvc_node::{LogSwitches, MigrationSettings, NodeSettings, Ports, Subsystems};
-use pvc_ports::{Clock, Random, Storage, Tree};
+use pvc_ports::{Clock, DatabaseCluster, Random, Storage, Tree};
 use pvc_store::{Ipmi, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
+use crate::database_cluster::HostDatabaseCluster;
 use crate::files::HostFiles;
 use crate::firewall::HostFirewall;
 use crate::guests::SimHypervisor;
@@ -210,7 +211,7 @@ fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
             hypervisor: known.build.runs_guests,
             networking: false,
             sriov: false,
-            storage: false,
+            storage: state.run.nature.monitors,
             worker: false,
             api: false,
         },
@@ -240,7 +241,7 @@ fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
 
 pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
     let gate = gate(state, pid);
-    let machine = Arc::new(Machine { gate: gate.clone(), host });
+    let machine = Arc::new(Machine::new(gate.clone(), host));
     Ports {
         hypervisor: Arc::new(SimHypervisor { gate: gate.clone(), host }),
         storage: Arc::new(Volumes { gate: gate.clone(), host }),
@@ -251,7 +252,7 @@ pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
         services: machine.clone(),
         host: machine.clone(),
         power: Arc::new(HostPower { gate: gate.clone(), host }),
-        database_cluster: None,
+        database_cluster: database_cluster(state, host, &gate),
         exec: machine,
         files: Arc::new(HostFiles { gate: gate.clone(), host }),
         firewall: Arc::new(HostFirewall {
@@ -261,6 +262,12 @@ pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
         clock: Arc::new(HostClock { gate, host: Some(host) }),
         random: random(state.run.nature.seed, pid),
     }
+}
+
+/// The manager of the database on a coordinator, in a world that has a database.
+fn database_cluster(state: &State, host: usize, gate: &Gate) -> Option<Arc<dyn DatabaseCluster>> {
+    let members = state.database_cluster.as_ref().filter(|_| state.hosts[host].is_coordinator)?;
+    Some(Arc::new(HostDatabaseCluster { gate: gate.clone(), members: members.cluster.clone() }))
 }
 
 /// Address and login of a host's BMC.

@@ -12,13 +12,17 @@ use pvc_ports::{
     Output, Services, ServicesError, UnitState,
 };
 use pvc_testkit::legacy::LegacyApi;
-use pvc_testkit::{MemoryFiles, MemoryFirewall, MemoryNetwork, ScriptedExec, ScriptedServices};
+use pvc_testkit::{
+    FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, ScriptedExec, ScriptedPrograms,
+    ScriptedServices,
+};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::nature::Mutation;
 use crate::operators::Desk;
 use crate::process::{Gate, Pid};
+use crate::state::{State, World};
 
 /// A network between the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +141,8 @@ pub(crate) struct Host {
     pub network: Arc<MemoryNetwork>,
     pub files: Arc<MemoryFiles>,
     pub firewall: Arc<MemoryFirewall>,
+    /// Programs that its daemon has started.
+    pub programs: ScriptedPrograms,
     /// No service is installed but the daemons, which have no unit.
     pub services: Arc<ScriptedServices>,
     /// The floating addresses that are here.
@@ -176,6 +182,7 @@ impl Host {
             network: Arc::new(MemoryNetwork::new()),
             files: Arc::new(MemoryFiles::new()),
             firewall: Arc::new(MemoryFirewall::new()),
+            programs: ScriptedPrograms::new(),
             services: Arc::new(ScriptedServices::new()),
             addresses: BTreeSet::new(),
             daemon: None,
@@ -236,6 +243,7 @@ impl Host {
         self.worker = None;
         self.server_up = true;
         self.addresses.clear();
+        self.programs.lose_power();
     }
 
     /// Gives the host power: it begins to boot. Whatever was stopped starts with it.
@@ -302,59 +310,80 @@ impl DerefMut for Hosts {
 
 /// The machine, as its daemon sees it.
 pub(crate) struct Machine {
-    pub gate: Gate,
-    pub host: usize,
+    gate: Gate,
+    host: usize,
+    figures: FakeHost,
+    exec: ScriptedExec,
+}
+
+impl Machine {
+    pub fn new(gate: Gate, host: usize) -> Self {
+        let exec = programs(gate.world.clone(), host);
+        Machine { gate, host, figures: FakeHost::new(), exec }
+    }
+
+    async fn services(&self) -> Arc<ScriptedServices> {
+        self.gate.call(|state| state.hosts[self.host].services.clone()).await
+    }
+}
+
+/// The one program that there is: the one that resets the machine.
+fn programs(world: World, host: usize) -> ScriptedExec {
+    ScriptedExec::new(move |command| {
+        let resets = command.program == "systemctl"
+            && command.args.first().is_some_and(|argument| argument == "reboot");
+        if !resets {
+            return Err(ExecError::Missing { program: command.program.clone() });
+        }
+        world.with(|state| state.reset(host));
+        Ok(ScriptedExec::success(""))
+    })
+}
+
+/// The figures of a host with its guests, as it says them itself.
+fn load(state: &State, host: usize) -> HostLoad {
+    let (known, hypervisor) = (&state.hosts[host], &state.hypervisors[host]);
+    let guests = hypervisor.guests_mib();
+    if let Some(measured) = &known.build.measured {
+        return measured.with_guests(guests);
+    }
+    let used = match state.run.nature.mutation {
+        Some(Mutation::Boastful) => OWN_MEMORY_MIB,
+        Some(Mutation::Modest) => known.memory_mib,
+        _ => OWN_MEMORY_MIB + guests,
+    };
+    HostLoad {
+        memory_total_mib: known.memory_mib,
+        memory_used_mib: used.min(known.memory_mib),
+        memory_free_mib: known.memory_mib.saturating_sub(used),
+        load: hypervisor.guests.len() as f64 / 4.0,
+    }
 }
 
 impl HostPort for Machine {
     fn facts(&self) -> Result<HostFacts, HostError> {
-        Ok(HostFacts {
-            cpus: self.gate.world.with(|state| state.hosts[self.host].build.cpus),
-            kernel: "6.12.0-sim".to_owned(),
-            os: "GNU/Linux".to_owned(),
-            arch: "x86_64".to_owned(),
-        })
+        self.figures.set_cpus(self.gate.world.with(|state| state.hosts[self.host].build.cpus));
+        self.figures.facts()
     }
 
     fn load(&self) -> Result<HostLoad, HostError> {
-        Ok(self.gate.world.with(|state| {
-            let host = &state.hosts[self.host];
-            let hypervisor = &state.hypervisors[self.host];
-            let guests = hypervisor.guests_mib();
-            if let Some(measured) = &host.build.measured {
-                return measured.with_guests(guests);
-            }
-            let used = match state.run.nature.mutation {
-                Some(Mutation::Boastful) => OWN_MEMORY_MIB,
-                Some(Mutation::Modest) => host.memory_mib,
-                _ => OWN_MEMORY_MIB + guests,
-            };
-            HostLoad {
-                memory_total_mib: host.memory_mib,
-                memory_used_mib: used.min(host.memory_mib),
-                memory_free_mib: host.memory_mib.saturating_sub(used),
-                load: hypervisor.guests.len() as f64 / 4.0,
-            }
-        }))
+        self.figures.set_load(self.gate.world.with(|state| load(state, self.host)));
+        self.figures.load()
     }
 
     fn interfaces(&self) -> Result<Vec<InterfaceCounters>, HostError> {
-        Ok(Vec::new())
+        self.figures.interfaces()
     }
 }
 
-/// Runs the one program that there is: the one that resets the machine.
 #[async_trait]
 impl Exec for Machine {
     async fn run(&self, command: Command) -> Result<Output, ExecError> {
-        let resets = command.program == "systemctl"
-            && command.args.first().is_some_and(|argument| argument == "reboot");
-        if !resets {
-            return Err(ExecError::Missing { program: command.program });
-        }
-        self.gate.call(|state| state.reset(self.host)).await;
         self.gate.pass().await;
-        Ok(ScriptedExec::success(""))
+        let output = self.exec.run(command).await;
+        // Whoever has reset the machine has ended with it.
+        self.gate.pass().await;
+        output
     }
 }
 
@@ -381,12 +410,6 @@ impl Services for Machine {
     }
 }
 
-impl Machine {
-    async fn services(&self) -> Arc<ScriptedServices> {
-        self.gate.call(|state| state.hosts[self.host].services.clone()).await
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
@@ -395,7 +418,6 @@ mod tests {
 
     use super::*;
     use crate::process::{HostClock, random};
-    use crate::state::World;
 
     #[tokio::test(start_paused = true)]
     async fn a_simulated_machine_keeps_the_contracts() {
@@ -406,7 +428,7 @@ mod tests {
         }
         for (host, gate) in gates.iter().enumerate() {
             clock_contract(&HostClock { gate: gate.clone(), host: Some(host) }).await;
-            let machine = Machine { gate: gate.clone(), host };
+            let machine = Machine::new(gate.clone(), host);
             host_contract(&machine);
             exec_contract(&machine).await;
             random_contract(&*random(1, host));
@@ -427,6 +449,6 @@ mod tests {
             hanging: hanging.to_owned(),
             failing: failing.to_owned(),
         };
-        services_contract(Arc::new(Machine { gate: gates[0].clone(), host: 0 }), fixture).await;
+        services_contract(Arc::new(Machine::new(gates[0].clone(), 0)), fixture).await;
     }
 }

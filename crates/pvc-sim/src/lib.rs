@@ -11,6 +11,7 @@
 //!  legacy     peers of PVC 1.0.3, played, on the same ports
 //!  ─────────────────────────────────────────────────────────────────────────────
 //!  zookeeper  process  host  guests  storage  network  power     the outside world, as ports
+//!  files  firewall  programs  database  database_cluster
 //!  truth      what must never be true; orders: of what is done with VMs
 //!  state      all of it as one value, and what concerns several parts
 //!  run        time, chance and what waits; nature: how the world is
@@ -26,6 +27,10 @@ mod actions;
 mod chance;
 mod cluster;
 mod daemons;
+// No role asks for tables yet: the port's suite alone runs on them.
+#[cfg(test)]
+mod database;
+mod database_cluster;
 mod files;
 mod firewall;
 mod guests;
@@ -38,6 +43,9 @@ mod operators;
 mod orders;
 mod power;
 mod process;
+// No role starts programs yet: the port's suite alone runs on them.
+#[cfg(test)]
+mod programs;
 mod promises;
 mod run;
 mod seeds;

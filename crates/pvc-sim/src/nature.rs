@@ -24,6 +24,11 @@ pub struct Nature {
     /// Whether ZooKeeper's servers need a leader; in worlds without, a majority of them serves at
     /// once.
     pub elections: Option<Elections>,
+    /// Whether Ceph has monitors that say how it is: volumes are recorded, and its state is
+    /// published.
+    pub monitors: bool,
+    /// Whether the coordinators have a database whose leader follows the primary role.
+    pub database: bool,
     /// A deliberate flaw in the safety of the daemons' world.
     pub mutation: Option<Mutation>,
 }

@@ -395,8 +395,8 @@ impl Cluster {
             let outcomes = [
                 ("= fences", state.truth.fenced),
                 ("= power cuts", state.truth.cuts_begun),
-                ("= migrations", state.hypervisors.arrived),
-                ("= migrations with lost word", state.hypervisors.lost_words),
+                ("= migrations", state.hypervisors.migrations.arrived),
+                ("= migrations with lost word", state.hypervisors.migrations.lost_words),
                 ("= recoveries of VMs", state.truth.recoveries),
                 ("= VMs started elsewhere", state.truth.relocations),
                 ("= starts of guests", state.truth.starts),
@@ -448,6 +448,8 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
         broken_writes: *chance.pick(&[0, 100, 700]).expect("not empty"),
         reset_after: chance.happens(300).then_some(30),
         elections: None,
+        monitors: false,
+        database: false,
         mutation,
     };
     Shape { nature, fencing: usual_rules(), hosts, vms }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::daemons::{start_api, start_daemon, start_worker};
+use crate::database_cluster::DatabaseMembers;
 use crate::guests::{self, Hypervisors};
 use crate::host::{Host, Hosts};
 use crate::log::Log;
@@ -45,6 +46,7 @@ pub(crate) struct State {
     pub ceph: Ceph,
     pub hypervisors: Hypervisors,
     pub bmcs: Bmcs,
+    pub database_cluster: Option<DatabaseMembers>,
     pub truth: Truth,
 }
 
@@ -59,6 +61,10 @@ impl World {
                 ceph: Ceph::new(),
                 hypervisors: Hypervisors::of_hosts(hosts.len()),
                 bmcs: Bmcs::of_hosts(hosts.len()),
+                database_cluster: match nature.database {
+                    true => DatabaseMembers::of_hosts(&hosts),
+                    false => None,
+                },
                 truth: Truth::new(hosts.len()),
                 hosts: Hosts::new(hosts),
             }),
@@ -210,6 +216,11 @@ impl State {
         if !self.processes[pid].end() {
             return;
         }
+        for host in self.hosts.iter() {
+            if host.daemon.as_ref().is_some_and(|daemon| daemon.pid == pid) {
+                host.programs.leave_behind();
+            }
+        }
         self.with_hypervisors(|hypervisors, around| hypervisors.migrations_of_ended(around, pid));
         if let Some(client) = self.processes[pid].client {
             self.zookeeper.process_ended(client);
@@ -233,6 +244,9 @@ impl State {
         }
         self.hosts[host].loses_power(self.run.now);
         self.hypervisors[host].loses_power();
+        if let Some(database) = &self.database_cluster {
+            database.host_lost(&mut self.run, &self.hosts[host].name);
+        }
         self.bmcs[host].has_lied = false;
         self.rearranged();
     }
@@ -281,6 +295,9 @@ impl State {
     pub fn heal(&mut self) {
         self.run.note("-- everything is well again");
         self.ceph.silent = false;
+        if let Some(database) = &self.database_cluster {
+            database.answers();
+        }
         self.with_zookeeper(Ensemble::let_writes_go);
         self.hypervisors.calm_guests();
         self.hypervisors.failing.clear();

@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Download, ImageFormat, PoolInfo, Storage, StorageError, Upload, VolumeInfo,
-    VolumeLock, VolumeStreams,
+    Attachment, Download, ImageFormat, OsdFigures, PoolFigures, PoolInfo, Storage, StorageCluster,
+    StorageError, Upload, VolumeInfo, VolumeLock, VolumeStreams,
 };
-use pvc_testkit::{MemoryDownload, MemoryUpload, MemoryVolumes};
+use pvc_testkit::{MemoryDownload, MemoryUpload, MemoryVolumes, Said};
 use uuid::Uuid;
 
 use crate::host::Host;
@@ -24,6 +25,14 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Time for which Ceph takes whoever died for a user of its volumes.
 const MISSED: Duration = Duration::from_secs(30);
+
+/// How hypervisors reach its volumes.
+static ACCESS: LazyLock<RbdAccess> = LazyLock::new(|| RbdAccess {
+    monitors: vec!["hv1".to_owned()],
+    port: 6789,
+    user: "libvirt".to_owned(),
+    secret: None,
+});
 
 /// A client of Ceph: one life of one guest on one host.
 pub(crate) type ClientId = u64;
@@ -59,6 +68,8 @@ pub(crate) struct Ceph {
     /// Clients whose writes are refused.
     pub blocked: BTreeSet<ClientId>,
     pub silent: bool,
+    /// Answers of its monitors.
+    said: Said,
     next_client: ClientId,
 }
 
@@ -73,7 +84,8 @@ impl Ceph {
         let mut volumes = MemoryVolumes::default();
         volumes.create_pool(&PoolName::new("vms")).expect("there is no pool yet");
         let (disks, blocked) = (BTreeMap::new(), BTreeSet::new());
-        Ceph { volumes, disks, blocked, silent: false, next_client: 0 }
+        let said = Said::default().with_osd_and_key();
+        Ceph { volumes, disks, blocked, silent: false, said, next_client: 0 }
     }
 
     pub fn new_client(&mut self) -> ClientId {
@@ -301,13 +313,7 @@ impl Storage for Volumes {
     }
 
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {
-        let access = RbdAccess {
-            monitors: vec!["hv1".to_owned()],
-            port: 6789,
-            user: "libvirt".to_owned(),
-            secret: None,
-        };
-        self.kept(|kept| kept.volume(volume).map(|_| Attachment::Rbd(access))).await
+        self.kept(|kept| kept.volume(volume).map(|_| Attachment::Rbd(ACCESS.clone()))).await
     }
 
     async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError> {
@@ -329,6 +335,46 @@ impl Storage for Volumes {
 
     fn streams(&self) -> Option<&dyn VolumeStreams> {
         Some(self)
+    }
+
+    fn cluster(&self) -> Option<&dyn StorageCluster> {
+        let has_monitors = self.gate.world.with(|state| state.run.nature.monitors);
+        has_monitors.then_some(self as &dyn StorageCluster)
+    }
+}
+
+#[async_trait]
+impl StorageCluster for Volumes {
+    async fn status(&self) -> Result<String, StorageError> {
+        self.reached(|state| Ok(state.ceph.said.text.clone())).await
+    }
+
+    async fn health(&self) -> Result<String, StorageError> {
+        self.reached(|state| Ok(state.ceph.said.health.clone())).await
+    }
+
+    async fn usage(&self) -> Result<String, StorageError> {
+        self.reached(|state| Ok(state.ceph.said.text.clone())).await
+    }
+
+    async fn pool_figures(&self) -> Result<Vec<PoolFigures>, StorageError> {
+        self.reached(|state| Ok(state.ceph.said.pool_figures(&state.ceph.volumes))).await
+    }
+
+    async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError> {
+        self.reached(|state| Ok(state.ceph.said.osds.clone())).await
+    }
+
+    async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
+        self.kept(|kept| kept.record(volume)).await
+    }
+
+    fn access(&self) -> &RbdAccess {
+        &ACCESS
+    }
+
+    async fn hypervisor_key(&self) -> Result<Option<String>, StorageError> {
+        self.reached(|state| Ok(state.ceph.said.key.clone())).await
     }
 }
 
@@ -402,6 +448,7 @@ mod tests {
     use std::sync::Arc;
 
     use pvc_contracts::storage::{StorageFixture, storage_contract};
+    use pvc_contracts::storage_cluster::{StorageClusterFixture, storage_cluster_contract};
     use pvc_contracts::volume_streams::volume_streams_contract;
 
     use super::*;
@@ -484,6 +531,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_simulated_ceph_keeps_the_contract() {
         storage_contract(&simulated()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_monitors_of_the_simulated_ceph_keep_the_contract() {
+        let Simulated { world, storage, .. } = simulated();
+        world.with(|state| state.run.nature.monitors = true);
+        let fixture = StorageClusterFixture {
+            storage,
+            set_silent: Box::new(move |is| world.with(|state| state.ceph.silent = is)),
+            time_limit: 2 * TIME_LIMIT,
+        };
+        storage_cluster_contract(fixture).await;
     }
 
     #[tokio::test(start_paused = true)]

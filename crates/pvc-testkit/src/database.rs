@@ -1,11 +1,16 @@
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_ports::{Database, DatabaseError, Rows, SqlDialect, Statement, Transaction};
 
+/// Time for which a database that says nothing is waited for.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+
 #[derive(Default)]
 struct Faults {
     dead: bool,
+    silent: bool,
     conflicts: u32,
     lost_answers: u32,
 }
@@ -28,6 +33,12 @@ impl FlakyDatabase {
         self.with(|faults| faults.dead = dead);
     }
 
+    /// While set, whoever is asked says nothing, also in the middle of a transaction, and the call
+    /// ends after some seconds.
+    pub fn set_silent(&self, silent: bool) {
+        self.with(|faults| faults.silent = silent);
+    }
+
     /// In the next `count` commits somebody else is faster.
     pub fn set_conflicts(&self, count: u32) {
         self.with(|faults| faults.conflicts = count);
@@ -42,7 +53,11 @@ impl FlakyDatabase {
         act(&mut self.faults.lock().expect("no test panics while holding it"))
     }
 
-    fn answers(&self) -> Result<(), DatabaseError> {
+    async fn answers(&self) -> Result<(), DatabaseError> {
+        if self.with(|faults| faults.silent) {
+            tokio::time::sleep(TIME_LIMIT).await;
+            return Err(DatabaseError::TimedOut { seconds: TIME_LIMIT.as_secs() });
+        }
         match self.with(|faults| faults.dead) {
             true => Err(DatabaseError::Unreachable { why: "nobody answers".to_owned() }),
             false => Ok(()),
@@ -63,7 +78,7 @@ impl Database for FlakyDatabase {
     }
 
     async fn begin(&self) -> Result<Box<dyn Transaction>, DatabaseError> {
-        self.answers()?;
+        self.answers().await?;
         let inner = self.inner.begin().await?;
         Ok(Box::new(FlakyTransaction { database: self.clone(), inner, failed: false }))
     }
@@ -82,7 +97,7 @@ impl Transaction for FlakyTransaction {
         if self.failed {
             return Err(DatabaseError::Failed);
         }
-        self.database.answers().inspect_err(|_| self.failed = true)?;
+        self.database.answers().await.inspect_err(|_| self.failed = true)?;
         self.inner.run(statement).await
     }
 
@@ -90,7 +105,7 @@ impl Transaction for FlakyTransaction {
         if self.failed {
             return Err(DatabaseError::Failed);
         }
-        self.database.answers()?;
+        self.database.answers().await?;
         if self.database.with(|faults| takes_one(&mut faults.conflicts)) {
             return Err(DatabaseError::Conflict);
         }

@@ -1,15 +1,20 @@
 use std::sync::Mutex;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::NodeName;
 use pvc_model::database_cluster::Member;
 use pvc_ports::{DatabaseCluster, DatabaseClusterError};
 
+/// Time for which a manager that says nothing is waited for.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+
 struct Inner {
     leader: Option<NodeName>,
     state: Option<String>,
     refusals: u32,
     dead: bool,
+    silent: bool,
 }
 
 /// A database cluster of which every node has a copy that follows, and whose manager can be told to
@@ -23,9 +28,9 @@ impl ScriptedDatabaseCluster {
     pub fn led_by(leader: &str) -> Self {
         let state = Some("streaming".to_owned());
         let leader = Some(NodeName::new(leader));
-        ScriptedDatabaseCluster {
-            inner: Mutex::new(Inner { leader, state, refusals: 0, dead: false }),
-        }
+        let (refusals, dead, silent) = (0, false, false);
+        let inner = Inner { leader, state, refusals, dead, silent };
+        ScriptedDatabaseCluster { inner: Mutex::new(inner) }
     }
 
     /// Refuses the next `count` switches.
@@ -36,6 +41,11 @@ impl ScriptedDatabaseCluster {
     /// While set, nobody answers.
     pub fn set_dead(&self, dead: bool) {
         self.with(|inner| inner.dead = dead);
+    }
+
+    /// While set, whoever is asked says nothing, and the call ends after some seconds.
+    pub fn set_silent(&self, silent: bool) {
+        self.with(|inner| inner.silent = silent);
     }
 
     /// Whoever leads now, if anybody.
@@ -57,10 +67,14 @@ impl ScriptedDatabaseCluster {
         act(&mut self.inner.lock().expect("no test panics while holding it"))
     }
 
-    fn asked<T>(
+    async fn asked<T>(
         &self,
         act: impl FnOnce(&mut Inner) -> Result<T, DatabaseClusterError>,
     ) -> Result<T, DatabaseClusterError> {
+        if self.with(|inner| inner.silent) {
+            tokio::time::sleep(TIME_LIMIT).await;
+            return Err(DatabaseClusterError::TimedOut { seconds: TIME_LIMIT.as_secs() });
+        }
         self.with(|inner| match inner.dead {
             true => Err(DatabaseClusterError::Unreachable { why: "nobody answers".to_owned() }),
             false => act(inner),
@@ -71,7 +85,7 @@ impl ScriptedDatabaseCluster {
 #[async_trait]
 impl DatabaseCluster for ScriptedDatabaseCluster {
     async fn leader(&self) -> Result<Option<NodeName>, DatabaseClusterError> {
-        self.asked(|inner| Ok(inner.leader.clone()))
+        self.asked(|inner| Ok(inner.leader.clone())).await
     }
 
     async fn member(&self, node: &NodeName) -> Result<Member, DatabaseClusterError> {
@@ -79,6 +93,7 @@ impl DatabaseCluster for ScriptedDatabaseCluster {
             let leads = inner.leader.as_ref() == Some(node);
             Ok(Member { leads, state: inner.state.clone(), last_contact: None })
         })
+        .await
     }
 
     async fn switch_to(&self, node: &NodeName) -> Result<(), DatabaseClusterError> {
@@ -93,5 +108,6 @@ impl DatabaseCluster for ScriptedDatabaseCluster {
             inner.leader = Some(node.clone());
             Ok(())
         })
+        .await
     }
 }

@@ -4,9 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::ops::DerefMut;
-use std::time::Duration;
 
-use pvc_ports::{DeviceChange, Guest, GuestEvent, GuestRun, HypervisorError, MigrationProgress};
+use pvc_ports::{DeviceChange, Guest, GuestEvent, GuestRun, HypervisorError};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -175,28 +174,7 @@ impl<G: DerefMut<Target = MemoryGuest>> MemoryHypervisor<G> {
     }
 }
 
-/// How much there is to copy of any guest, in bytes.
-const COPY_BYTES: u64 = 1 << 28;
-
-/// How far a migration is that began `elapsed` ago and takes `takes` in all; it has got as far as
-/// in `copying` without a stop. One that never converges has as much before it as ever.
-pub fn migration_progress(
-    elapsed: Duration,
-    copying: Duration,
-    takes: Duration,
-    never_converges: bool,
-) -> MigrationProgress {
-    let share = copying.as_secs_f64() / takes.as_secs_f64().max(1e-3);
-    let once = (COPY_BYTES as f64 * share.min(1.0)) as u64;
-    let again = copying.as_millis() as u64 * (COPY_BYTES >> 10);
-    let (processed, remaining) = match never_converges {
-        true => (again, COPY_BYTES / 2),
-        false => (once, COPY_BYTES - once),
-    };
-    MigrationProgress { elapsed, total: COPY_BYTES, processed, remaining }
-}
-
-fn refused(why: &str) -> HypervisorError {
+pub(crate) fn refused(why: &str) -> HypervisorError {
     HypervisorError::Refused { why: why.to_owned() }
 }
 

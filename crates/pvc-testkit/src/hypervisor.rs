@@ -5,13 +5,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_ports::{
     DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
-    HypervisorFacts, Migration, MigrationJob, MigrationProgress, VncAddress,
+    HypervisorFacts, Migration, MigrationJob, VncAddress,
 };
 use tokio::sync::{broadcast, mpsc, watch};
 use uuid::Uuid;
 
 use crate::Gate;
-use crate::guests::{MemoryHypervisor, migration_progress};
+use crate::guests::{MemoryHypervisor, refused};
+use crate::migration::{Finish, MemoryJob, MemoryMigration};
 
 /// Behaviour of the guests with a certain UUID when the hypervisor is asked to do something with
 /// them.
@@ -313,10 +314,6 @@ fn check(uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
     }
 }
 
-fn refused(why: &str) -> HypervisorError {
-    HypervisorError::Refused { why: why.to_owned() }
-}
-
 #[async_trait]
 impl Hypervisor for ScriptedHypervisor {
     async fn facts(&self) -> Result<HypervisorFacts, HypervisorError> {
@@ -526,7 +523,7 @@ impl Hypervisor for ScriptedHypervisor {
         })?;
         let to = peer.ok_or_else(|| refuses_connections(&migration.host))?;
         let handover = Handover { uuid, from: self.inner.clone(), to, held: migration.held };
-        Ok(Box::new(ScriptedJob::begin(handover, manner)?))
+        Ok(Box::new(handover.begin(manner)?))
     }
 
     async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
@@ -601,99 +598,70 @@ impl Handover {
             self.undo();
             return Err(refused("domain is no longer running"));
         }
-        let reached = {
-            let mut to = locked(&self.to);
-            let is_up = to.host.is_up;
-            let arrived = to.host.guests.get_mut(&self.uuid).filter(|_| is_up);
-            let run = if self.held { GuestRun::Paused } else { GuestRun::Running };
-            arrived.map(|guest| guest.run = run).is_some()
+        let finish = match manner {
+            Manner { breaks_at_finish: true, .. } => Finish::Broken,
+            Manner { loses_finish: true, .. } => Finish::Lost,
+            _ => Finish::Done,
         };
-        if !reached {
-            return Err(refused("the target has lost the guest"));
+        {
+            let mut to = locked(&self.to);
+            to.host.arrives(self.uuid, self.held)?;
+            to.host.announce(GuestEvent::Changed(self.uuid));
         }
-        locked(&self.to).host.announce(GuestEvent::Changed(self.uuid));
-        if manner.breaks_at_finish {
-            let mut from = locked(&self.from);
-            if let Some(guest) = from.host.guests.get_mut(&self.uuid) {
-                guest.run = GuestRun::Leaving;
-            }
-            from.host.announce(GuestEvent::Changed(self.uuid));
+        let mut from = locked(&self.from);
+        from.host.departs(self.uuid, finish);
+        from.host.announce(GuestEvent::Changed(self.uuid));
+        match finish {
+            Finish::Done => Ok(()),
+            Finish::Lost | Finish::Broken => Err(refused("the connection was closed")),
         }
-        if manner.loses_finish || manner.breaks_at_finish {
-            return Err(refused("the connection was closed"));
-        }
-        locked(&self.from).remove(self.uuid);
-        Ok(())
     }
-}
 
-struct ScriptedJob {
-    uuid: Uuid,
-    abort: watch::Sender<bool>,
-    ended: watch::Receiver<Option<Result<(), String>>>,
-    begun: tokio::time::Instant,
-    manner: Manner,
-}
-
-impl ScriptedJob {
-    fn begin(handover: Handover, manner: Manner) -> Result<Self, HypervisorError> {
-        handover.prepare()?;
-        let (abort, mut aborted) = watch::channel(false);
-        let (end, ended) = watch::channel(None);
-        let (uuid, asked) = (handover.uuid, manner.clone());
-        tokio::spawn(async move {
-            let copied = async {
-                tokio::time::sleep(manner.migration_takes).await;
-                if manner.never_converges || manner.migration_stalls {
-                    std::future::pending::<()>().await;
-                }
-            };
-            let was_aborted = tokio::select! {
-                biased;
-                // The job may be dropped: then nobody aborts it any more.
-                Ok(_) = aborted.wait_for(|aborted| *aborted) => true,
-                () = handover.until_gone() => false,
-                () = copied => false,
-            };
-            let outcome = match &manner.fails_migration {
-                _ if was_aborted => Err("the migration was aborted".to_owned()),
-                Some(why) => Err(why.clone()),
-                None => handover.finish(&manner).map_err(|error| error.to_string()),
-            };
-            if outcome.is_err() {
-                handover.undo();
-            }
-            end.send_replace(Some(outcome));
+    /// Begins it: from now on it goes on by itself, until it is aborted.
+    fn begin(self, manner: Manner) -> Result<MemoryJob, HypervisorError> {
+        self.prepare()?;
+        let stalls = manner.migration_stalls;
+        let migration =
+            MemoryMigration::begin(manner.migration_takes, manner.never_converges && !stalls);
+        if stalls {
+            migration.stands_still_after(manner.migration_takes / 4);
+        }
+        let (abort, aborted) = watch::channel(false);
+        let job = migration.job(self.uuid, move || {
+            abort.send_replace(true);
         });
-        Ok(ScriptedJob { uuid, abort, ended, begun: tokio::time::Instant::now(), manner: asked })
+        tokio::spawn(self.run(migration, manner, aborted));
+        Ok(job)
     }
-}
 
-#[async_trait]
-impl MigrationJob for ScriptedJob {
-    async fn progress(&self) -> Result<Option<MigrationProgress>, HypervisorError> {
-        if self.ended.borrow().is_some() {
-            return Ok(None);
+    async fn run(
+        self,
+        migration: MemoryMigration,
+        manner: Manner,
+        mut aborted: watch::Receiver<bool>,
+    ) {
+        let copied = async {
+            tokio::time::sleep(manner.migration_takes).await;
+            if manner.never_converges || manner.migration_stalls {
+                std::future::pending::<()>().await;
+            }
+        };
+        let was_aborted = tokio::select! {
+            biased;
+            // The job may be dropped: then nobody aborts it any more.
+            Ok(_) = aborted.wait_for(|aborted| *aborted) => true,
+            () = self.until_gone() => false,
+            () = copied => false,
+        };
+        let outcome = match &manner.fails_migration {
+            _ if was_aborted => Err("the migration was aborted".to_owned()),
+            Some(why) => Err(why.clone()),
+            None => self.finish(&manner).map_err(|error| error.to_string()),
+        };
+        if outcome.is_err() {
+            self.undo();
         }
-        let elapsed = self.begun.elapsed();
-        let takes = self.manner.migration_takes.max(Duration::from_millis(1));
-        let copying = if self.manner.migration_stalls { takes / 4 } else { elapsed };
-        let never_converges = self.manner.never_converges && !self.manner.migration_stalls;
-        Ok(Some(migration_progress(elapsed, copying, takes, never_converges)))
-    }
-
-    async fn abort(&self) -> Result<(), HypervisorError> {
-        self.abort.send_replace(true);
-        Ok(())
-    }
-
-    async fn outcome(&mut self) -> Result<(), HypervisorError> {
-        let ended = self.ended.wait_for(Option::is_some).await.map(|ended| ended.clone());
-        match ended {
-            Ok(Some(Ok(()))) => Ok(()),
-            Ok(Some(Err(why))) => Err(HypervisorError::Refused { why }),
-            Ok(None) | Err(_) => Err(HypervisorError::NoGuest { uuid: self.uuid }),
-        }
+        migration.end(outcome);
     }
 }
 

@@ -71,6 +71,18 @@ impl ScriptedPrograms {
         }
     }
 
+    /// The daemon that has started what runs now is killed: it runs on, and is left over.
+    pub fn leave_behind(&self) {
+        self.inner().running.iter().for_each(|played| played.state().is_left_over = true);
+    }
+
+    /// The machine loses its power: no process is left, not even one that could not be killed.
+    pub fn lose_power(&self) {
+        let mut inner = self.inner();
+        (inner.left_over, inner.left_over_is_immortal) = (0, false);
+        inner.running.drain(..).for_each(|played| played.die());
+    }
+
     /// Sets the number of processes that an earlier daemon has left behind.
     pub fn set_left_over(&self, count: usize) {
         self.inner().left_over = count;
@@ -102,10 +114,7 @@ impl ScriptedPrograms {
 
     /// How many processes there are of all programs.
     pub fn processes(&self) -> usize {
-        let count = |played: &Arc<Played>| {
-            usize::from(played.end.borrow().is_none()) + played.state().children
-        };
-        self.inner().running.iter().map(count).sum()
+        self.inner().running.iter().map(|played| played.processes()).sum()
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -118,6 +127,8 @@ struct Lines {
     left_out: u64,
     children: usize,
     is_immortal: bool,
+    /// Whether the daemon that has started it is no more.
+    is_left_over: bool,
 }
 
 struct Played {
@@ -155,6 +166,16 @@ impl Played {
         self.news.notify_one();
     }
 
+    /// All of its processes die.
+    fn die(&self) {
+        self.state().children = 0;
+        self.end(ProgramEnd::Killed(9));
+    }
+
+    fn processes(&self) -> usize {
+        usize::from(self.end.borrow().is_none()) + self.state().children
+    }
+
     /// The next line, or whether there will be more.
     fn next_line(&self) -> Result<String, bool> {
         let mut lines = self.state();
@@ -182,7 +203,11 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if !self.played.state().is_immortal {
+        let is_kept = {
+            let state = self.played.state();
+            state.is_immortal || state.is_left_over
+        };
+        if !is_kept {
             self.played.end(ProgramEnd::Killed(9));
         }
     }
@@ -200,7 +225,8 @@ impl Programs for ScriptedPrograms {
             inner.calls.push(ProgramCall::Started(program.name.clone()));
             inner.next_pid += 1;
             let (children, is_immortal) = (manner.children, manner.is_immortal);
-            let lines = Lines { waiting: VecDeque::new(), left_out: 0, children, is_immortal };
+            let (waiting, left_out, is_left_over) = (VecDeque::new(), 0, false);
+            let lines = Lines { waiting, left_out, children, is_immortal, is_left_over };
             let played = Arc::new(Played {
                 program: program.clone(),
                 manner,
@@ -227,7 +253,15 @@ impl Programs for ScriptedPrograms {
             let (name, count) = ("an earlier daemon".to_owned(), inner.left_over);
             return Err(ProgramsError::Immortal { name, count });
         }
-        let count = std::mem::take(&mut inner.left_over);
+        let mut count = std::mem::take(&mut inner.left_over);
+        let is_ended = |played: &mut Arc<Played>| {
+            let state = played.state();
+            state.is_left_over && !state.is_immortal
+        };
+        for played in inner.running.extract_if(.., is_ended) {
+            count += played.processes();
+            played.die();
+        }
         if count > 0 {
             inner.calls.push(ProgramCall::LeftOverEnded(count));
         }
@@ -285,9 +319,7 @@ impl RunningProgram for Held {
         if self.played.state().is_immortal {
             return Err(ProgramsError::Immortal { name, count: 1 + self.played.manner.children });
         }
-        self.played.state().children = 0;
-        self.played.end(ProgramEnd::Killed(9));
-        self.played.news.notify_one();
+        self.played.die();
         Ok(())
     }
 }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Download, ImageFormat, PoolInfo, Storage, StorageCluster, StorageError, Upload,
-    VolumeInfo, VolumeLock, VolumeStreams,
+    Attachment, Download, ImageFormat, OsdFigures, PoolFigures, PoolInfo, Storage, StorageCluster,
+    StorageError, Upload, VolumeInfo, VolumeLock, VolumeStreams,
 };
 
-use crate::{Gate, MemoryDownload, MemoryUpload, MemoryVolumes, ScriptedCluster};
+use crate::{Gate, MemoryDownload, MemoryUpload, MemoryVolumes, Said, ScriptedCluster};
 
 #[derive(Default)]
 struct Inner {
@@ -25,7 +25,13 @@ struct Inner {
 #[derive(Default)]
 pub struct MemoryStorage {
     inner: Arc<Mutex<Inner>>,
-    cluster: Option<Arc<ScriptedCluster>>,
+    cluster: Option<Monitors>,
+}
+
+/// A cluster's monitors, and the volumes that they know.
+struct Monitors {
+    cluster: Arc<ScriptedCluster>,
+    inner: Arc<Mutex<Inner>>,
 }
 
 impl MemoryStorage {
@@ -39,7 +45,9 @@ impl MemoryStorage {
 
     /// Makes a storage with a cluster behind the volumes, which are reached as it says.
     pub fn of_cluster(cluster: Arc<ScriptedCluster>) -> Self {
-        MemoryStorage { cluster: Some(cluster), ..MemoryStorage::new() }
+        let storage = MemoryStorage::new();
+        let monitors = Monitors { cluster, inner: storage.inner.clone() };
+        MemoryStorage { cluster: Some(monitors), ..storage }
     }
 
     /// A volume of 1 GiB that somebody made earlier.
@@ -242,7 +250,7 @@ impl Storage for MemoryStorage {
         self.reached(|volumes| {
             volumes.volume(volume)?;
             Ok(match &self.cluster {
-                Some(cluster) => Attachment::Rbd(cluster.access().clone()),
+                Some(monitors) => Attachment::Rbd(monitors.access().clone()),
                 None => Attachment::File { path: PathBuf::from(format!("/volumes/{volume}")) },
             })
         })
@@ -263,7 +271,53 @@ impl Storage for MemoryStorage {
     }
 
     fn cluster(&self) -> Option<&dyn StorageCluster> {
-        self.cluster.as_deref().map(|cluster| cluster as &dyn StorageCluster)
+        self.cluster.as_ref().map(|monitors| monitors as &dyn StorageCluster)
+    }
+}
+
+impl Monitors {
+    /// Answers as storage does, with what the monitors have been told to say.
+    async fn answer<T>(
+        &self,
+        answer: impl FnOnce(Said, &MemoryVolumes) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let said = self.cluster.said().await;
+        reached(&self.inner, |volumes| answer(said, volumes)).await
+    }
+}
+
+#[async_trait]
+impl StorageCluster for Monitors {
+    async fn status(&self) -> Result<String, StorageError> {
+        self.answer(|said, _| Ok(said.text)).await
+    }
+
+    async fn health(&self) -> Result<String, StorageError> {
+        self.answer(|said, _| Ok(said.health)).await
+    }
+
+    async fn usage(&self) -> Result<String, StorageError> {
+        self.answer(|said, _| Ok(said.text)).await
+    }
+
+    async fn pool_figures(&self) -> Result<Vec<PoolFigures>, StorageError> {
+        self.answer(|said, volumes| Ok(said.pool_figures(volumes))).await
+    }
+
+    async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError> {
+        self.answer(|said, _| Ok(said.osds)).await
+    }
+
+    async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
+        self.answer(|_, volumes| volumes.record(volume)).await
+    }
+
+    fn access(&self) -> &RbdAccess {
+        self.cluster.access()
+    }
+
+    async fn hypervisor_key(&self) -> Result<Option<String>, StorageError> {
+        self.answer(|said, _| Ok(said.key)).await
     }
 }
 

@@ -1,25 +1,70 @@
 use std::sync::Mutex;
 
-use async_trait::async_trait;
-use pvc_model::storage::{RbdAccess, VolumeId};
-use pvc_ports::{OsdFigures, PoolFigures, StorageCluster, StorageError};
+use pvc_model::storage::RbdAccess;
+use pvc_ports::{OsdFigures, PoolFigures};
 
-/// A storage cluster that says what it is told to say, or hangs.
+use crate::MemoryVolumes;
+
+/// The monitors of a storage cluster, which say what they are told to say, or nothing at all.
 pub struct ScriptedCluster {
     access: RbdAccess,
     said: Mutex<Said>,
 }
 
-/// Answers of a [`ScriptedCluster`].
-#[derive(Debug, Clone, Default)]
+/// Answers of a [`ScriptedCluster`]. By default those of a cluster that is well, without any OSD.
+#[derive(Debug, Clone)]
 pub struct Said {
-    /// Whether nothing is ever answered.
+    /// Whether nothing is ever answered, as by an adapter that forgets its deadlines.
     pub hangs: bool,
-    /// The text of status, health, usage and of every volume; there is none while it is empty.
+    /// The text of status and usage.
     pub text: String,
-    pub pools: Vec<PoolFigures>,
+    /// The health as JSON.
+    pub health: String,
+    /// Figures of pools; `None`: as the volumes are.
+    pub pools: Option<Vec<PoolFigures>>,
     pub osds: Vec<OsdFigures>,
     pub key: Option<String>,
+}
+
+impl Default for Said {
+    fn default() -> Self {
+        Said {
+            hangs: false,
+            text: "HEALTH_OK".to_owned(),
+            health: r#"{"status":"HEALTH_OK","checks":{}}"#.to_owned(),
+            pools: None,
+            osds: Vec::new(),
+            key: None,
+        }
+    }
+}
+
+impl Said {
+    /// Figures of the pools, where these are the volumes.
+    pub fn pool_figures(&self, volumes: &MemoryVolumes) -> Vec<PoolFigures> {
+        self.pools.clone().unwrap_or_else(|| volumes.pool_figures())
+    }
+
+    /// Adds an OSD that is up and in, and a key for hypervisors.
+    #[must_use]
+    pub fn with_osd_and_key(mut self) -> Self {
+        let texts = ["6c5b1f6e-0b8e-4c5c-9a39-1f0a5cbd0000", "hv1", "exists,up"];
+        let [uuid, node, state] = texts.map(str::to_owned);
+        let (is_up, is_in, kib, kib_available) = (true, true, 1 << 30, 1 << 30);
+        let osd = OsdFigures {
+            uuid,
+            node,
+            state,
+            is_up,
+            is_in,
+            kib,
+            kib_available,
+            ..OsdFigures::default()
+        };
+        self.osds = vec![osd];
+        self.key = Some("AQ==".to_owned());
+        self
+    }
 }
 
 impl ScriptedCluster {
@@ -32,51 +77,16 @@ impl ScriptedCluster {
         change(&mut self.said.lock().expect("no test panics while holding it"));
     }
 
-    async fn said(&self) -> Said {
+    /// How hypervisors reach the volumes.
+    pub fn access(&self) -> &RbdAccess {
+        &self.access
+    }
+
+    pub(crate) async fn said(&self) -> Said {
         let said = self.said.lock().expect("no test panics while holding it").clone();
         if said.hangs {
             std::future::pending::<()>().await;
         }
         said
-    }
-}
-
-#[async_trait]
-impl StorageCluster for ScriptedCluster {
-    async fn status(&self) -> Result<String, StorageError> {
-        Ok(self.said().await.text)
-    }
-
-    async fn health(&self) -> Result<String, StorageError> {
-        Ok(self.said().await.text)
-    }
-
-    async fn usage(&self) -> Result<String, StorageError> {
-        Ok(self.said().await.text)
-    }
-
-    async fn pool_figures(&self) -> Result<Vec<PoolFigures>, StorageError> {
-        Ok(self.said().await.pools)
-    }
-
-    async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError> {
-        Ok(self.said().await.osds)
-    }
-
-    async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
-        let text = self.said().await.text;
-        if text.is_empty() {
-            Err(StorageError::NoVolume { volume: volume.clone() })
-        } else {
-            Ok(text)
-        }
-    }
-
-    fn access(&self) -> &RbdAccess {
-        &self.access
-    }
-
-    async fn hypervisor_key(&self) -> Result<Option<String>, StorageError> {
-        Ok(self.said().await.key)
     }
 }

@@ -5,7 +5,8 @@ use bytes::Bytes;
 use pvc_model::space::{Lack, check_room};
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
-    ImageFormat, MOST_PIECE_BYTES, PoolInfo, SnapshotInfo, StorageError, VolumeInfo, VolumeLock,
+    ImageFormat, MOST_PIECE_BYTES, PoolFigures, PoolInfo, SnapshotInfo, StorageError, VolumeInfo,
+    VolumeLock,
 };
 
 use crate::contents::Contents;
@@ -194,6 +195,39 @@ impl MemoryVolumes {
         let found = self.find_mut(volume)?;
         found.locks.retain(|held| held != lock);
         Ok(())
+    }
+}
+
+/// Answers of the cluster behind the volumes, by the rules of the
+/// [`StorageCluster`](pvc_ports::StorageCluster) contract.
+impl MemoryVolumes {
+    /// Figures of all pools, whose numbers are given in the order of their names.
+    pub fn pool_figures(&self) -> Vec<PoolFigures> {
+        let figures = |(id, info): (u64, PoolInfo)| PoolFigures {
+            name: info.name,
+            id,
+            stored_bytes: info.stored_bytes,
+            free_bytes: info.free_bytes,
+            used_bytes: info.stored_bytes,
+            used_fraction: info.stored_bytes as f64 / POOL_BYTES as f64,
+            objects: 0,
+            object_clones: 0,
+            object_copies: 0,
+            objects_missing_on_primary: 0,
+            objects_unfound: 0,
+            objects_degraded: 0,
+            read_ops: 0,
+            read_bytes: 0,
+            write_ops: 0,
+            write_bytes: 0,
+        };
+        (1..).zip(self.pools()).map(figures).collect()
+    }
+
+    /// The record of a volume, with a part of what Ceph says in it.
+    pub fn record(&self, volume: &VolumeId) -> Result<String> {
+        let size_bytes = self.find(volume)?.size_bytes;
+        Ok(format!(r#"{{"name":"{}","size":{size_bytes}}}"#, volume.volume))
     }
 }
 

@@ -22,18 +22,20 @@ use pvc_contracts::power::{PowerFixture, power_contract};
 use pvc_contracts::programs::{ProgramsFixture, programs_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
+use pvc_contracts::storage_cluster::{StorageClusterFixture, storage_cluster_contract};
 use pvc_contracts::volume_streams::volume_streams_contract;
 use pvc_database::SqliteDatabase;
 use pvc_model::link::LinkAbilities;
-use pvc_model::storage::VolumeId;
+use pvc_model::storage::{RbdAccess, VolumeId};
 use pvc_ports::{
     Bmc, Database as _, DatabaseError, FileAccess, FileOwner, Files as _, Program, ProgramEnd,
     Statement, Storage,
 };
 use pvc_testkit::{
     BmcManner, FakeHost, FlakyDatabase, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage,
-    ProgramManner, ScriptedDatabaseCluster, ScriptedExec, ScriptedHypervisor, ScriptedPower,
-    ScriptedPrograms, ScriptedServices, SeededRandom, TokioClock, UnitManner,
+    ProgramManner, Said, ScriptedCluster, ScriptedDatabaseCluster, ScriptedExec,
+    ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices, SeededRandom,
+    TokioClock, UnitManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -264,6 +266,26 @@ async fn the_streams_of_volumes_in_memory_keep_the_contract() {
     let scratch = tempfile::tempdir().unwrap();
     let storage = Arc::new(MemoryStorage::new());
     volume_streams_contract(&InMemory { storage, scratch }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scripted_cluster_keeps_the_contract() {
+    let access = RbdAccess {
+        monitors: vec!["hv1".to_owned()],
+        port: 6789,
+        user: "libvirt".to_owned(),
+        secret: None,
+    };
+    let cluster = Arc::new(ScriptedCluster::new(access));
+    cluster.say(|said| *said = Said::default().with_osd_and_key());
+    let storage = Arc::new(MemoryStorage::of_cluster(cluster));
+    let silent = storage.clone();
+    let fixture = StorageClusterFixture {
+        storage,
+        set_silent: Box::new(move |is_silent| silent.set_failing(is_silent)),
+        time_limit: Duration::from_secs(20),
+    };
+    storage_cluster_contract(fixture).await;
 }
 
 #[tokio::test]

@@ -31,6 +31,8 @@ pub(super) enum Fact {
     StartsWithItsNode(usize, bool),
     /// A machine outside of the cluster has its volume.
     UnknownClientHasVolume(usize),
+    /// The store has a record of the VM's volume, under the name that it has.
+    VolumeIsRecorded(usize),
     IsUndefined(usize),
     /// The VM has so much memory, by its record, and by its guest if it runs.
     HasMemory(usize, u64),
@@ -52,6 +54,8 @@ pub(super) enum Fact {
     IsPrimary(Vec<usize>),
     NobodyHasAddresses,
     NobodyIsPrimary,
+    DatabaseIsLedBy(Vec<usize>),
+    DatabaseIsLedByPrimary,
     Fault(String, bool),
     Quorum(bool),
     Maintenance(bool),
@@ -108,6 +112,7 @@ pub(super) const FORMS: &[Form<Fact>] = &[
         form: "an unknown client has volume of VM",
         means: |f| Fact::UnknownClientHasVolume(f.vm()),
     },
+    Form { form: "volume of VM is recorded", means: |f| Fact::VolumeIsRecorded(f.vm()) },
     Form { form: "VM is undefined", means: |f| Fact::IsUndefined(f.vm()) },
     Form { form: "VM has COUNT MiB", means: |f| Fact::HasMemory(f.vm(), u64::from(f.count)) },
     Form {
@@ -151,6 +156,8 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "one of NODES is primary", means: |f| Fact::IsPrimary(f.nodes.clone()) },
     Form { form: "nobody has floating addresses", means: |_| Fact::NobodyHasAddresses },
     Form { form: "nobody is primary", means: |_| Fact::NobodyIsPrimary },
+    Form { form: "database is led by primary", means: |_| Fact::DatabaseIsLedByPrimary },
+    Form { form: "database is led by NODES", means: |f| Fact::DatabaseIsLedBy(f.nodes.clone()) },
     Form { form: "there is fault TEXT", means: |f| Fact::Fault(f.text.clone(), true) },
     Form { form: "there is no fault TEXT", means: |f| Fact::Fault(f.text.clone(), false) },
     Form { form: "there is a quorum", means: |_| Fact::Quorum(true) },
@@ -311,6 +318,9 @@ impl Look<'_> {
                 let primaries = self.primaries();
                 so(primaries.is_empty(), || format!("primary is {:?}", self.names(&primaries)))
             }
+            Fact::VolumeIsRecorded(vm) => self.volume_is_recorded(*vm),
+            Fact::DatabaseIsLedBy(nodes) => self.database_is_led_by(nodes),
+            Fact::DatabaseIsLedByPrimary => self.database_is_led_by(&self.primaries()),
             Fact::Fault(id, wanted) => {
                 let view = self.cluster.view();
                 so(view.faults.contains_key(id) == *wanted, || {
@@ -533,6 +543,22 @@ impl Look<'_> {
         (0..self.cluster.shape.hosts.len())
             .filter(|node| self.node_is(*node, &is_primary))
             .collect()
+    }
+
+    fn volume_is_recorded(&self, vm: usize) -> Result<(), String> {
+        let disk = self.cluster.world.with(|state| state.ceph.disks.get(&vm_uuid(vm)).cloned());
+        let view = self.cluster.view();
+        let is_recorded = disk.is_some_and(|disk| view.volumes.contains_key(&disk));
+        so(is_recorded, || format!("recorded are {:?}", view.volumes.keys().collect::<Vec<_>>()))
+    }
+
+    fn database_is_led_by(&self, nodes: &[usize]) -> Result<(), String> {
+        let leader = self.cluster.world.with(|state| {
+            let database = state.database_cluster.as_ref()?;
+            database.leader(&state.hosts)
+        });
+        let leads = leader.is_some_and(|leader| nodes.contains(&leader));
+        so(leads, || format!("the database is led by {:?}", self.names(leader.as_slice())))
     }
 
     /// Every VM in `start` runs on its node, and no other runs.

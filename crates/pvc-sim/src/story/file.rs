@@ -88,6 +88,12 @@ struct WorldTable {
     leader: Option<Text>,
     /// Time that the servers take to elect, once they have noticed.
     elections_take: Option<Text>,
+    /// Whether Ceph has monitors that say how it is.
+    #[serde(default)]
+    monitors: bool,
+    /// Whether the coordinators have a database whose leader follows the primary role.
+    #[serde(default)]
+    database: bool,
     /// A deliberate flaw, to see that a story finds it.
     mutation: Option<Text>,
 }
@@ -368,6 +374,8 @@ fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, 
     } else if let Some(takes) = &file.world.elections_take {
         return Err(place.wrong(takes, "`elections_take` needs a `leader`"));
     }
+    shape.nature.monitors = file.world.monitors;
+    shape.nature.database = file.world.database;
     shape.nature.mutation =
         file.world.mutation.as_ref().map(|name| mutation(place, name)).transpose()?;
     shape.fencing.fence_intervals =

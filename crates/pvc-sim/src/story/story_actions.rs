@@ -142,6 +142,9 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
     Form { form: "disk of NODE has room", means: |f| fault(Action::DiskHasRoom(f.node())) },
     Form { form: "ceph falls silent", means: |_| fault(Action::CephSilent) },
     Form { form: "ceph answers", means: |_| fault(Action::CephAnswers) },
+    Form { form: "database fails", means: |_| fault(Action::DatabaseFails) },
+    Form { form: "database falls silent", means: |_| fault(Action::DatabaseSilent) },
+    Form { form: "database answers", means: |_| fault(Action::DatabaseAnswers) },
     Form { form: "lock of VM is lost", means: |f| fault(Action::LoseLock(f.vm())) },
     // Whoever fences a node.
     Form {
