@@ -15,7 +15,7 @@ use crate::params;
 use crate::state::ApiState;
 use crate::table::{Ask, Table};
 
-/// Where those are sent who need no session.
+/// Page to which those are sent who need no session.
 const HOME: &str = "/api/v1/";
 
 pub fn add(table: Table) -> Table {

@@ -151,11 +151,15 @@ mod tests {
             storage_address: Some(address.to_owned()),
             ..DaemonNote::default()
         };
-        let told =
+        let announced =
             |name, address| NodeRecord { daemon: Some(note(address)), ..records::node(name) };
-        let untold = NodeRecord { daemon: Some(DaemonNote::default()), ..records::node("hv3") };
-        let nodes =
-            [told("hv1", "10.0.1.1"), told("hv2", "10.0.1.2"), untold, records::node("hv4")];
+        let silent = NodeRecord { daemon: Some(DaemonNote::default()), ..records::node("hv3") };
+        let nodes = [
+            announced("hv1", "10.0.1.1"),
+            announced("hv2", "10.0.1.2"),
+            silent,
+            records::node("hv4"),
+        ];
         let cluster = cluster(nodes, []);
         let found = |address| node_at(&cluster, address).map(|node| node.name.to_string());
         assert_eq!(found("10.0.1.1").as_deref(), Some("hv1"));

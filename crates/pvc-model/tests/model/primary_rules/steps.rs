@@ -1,4 +1,4 @@
-//! What a coordinator does about the role, and who is its holder.
+//! Steps of a coordinator about the role, and who is its holder.
 
 use super::*;
 
