@@ -12,6 +12,7 @@ use crate::cluster::vm_uuid;
 use crate::daemons::{kill, kill_daemon, start_api, start_daemon, start_worker};
 use crate::guests::FailingStarts;
 use crate::host::Net;
+use crate::job_steps::Moment;
 use crate::legacy::install;
 use crate::power::BmcManner;
 use crate::process::Process;
@@ -95,6 +96,10 @@ pub enum Action {
     LockVolume(usize),
     /// Somebody breaks the lock of the VM's volume.
     LoseLock(usize),
+    /// The next worker that comes to this moment of this step of a job, counted from 1, stands
+    /// still there.
+    JobStops(u32, Moment),
+    JobGoesOn,
     Ask(Ask),
 }
 
@@ -245,7 +250,9 @@ impl Action {
             | Action::Layout(_)
             | Action::UnknownKeys
             | Action::CephSilent
-            | Action::CephAnswers => (Vec::new(), Vec::new()),
+            | Action::CephAnswers
+            | Action::JobStops(..)
+            | Action::JobGoesOn => (Vec::new(), Vec::new()),
             Action::PowerLoss(host)
             | Action::PowerReturn(host)
             | Action::Unplug(host, _)
@@ -410,6 +417,8 @@ impl Action {
             Action::LockVolume(vm) => {
                 state.ceph.lock_by_unknown_client(&volume(state, vm), state.hosts.len());
             }
+            Action::JobStops(step, moment) => state.job_steps.stop_at(step, moment),
+            Action::JobGoesOn => state.job_steps.go_on(),
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }
         state.rearranged();
@@ -467,6 +476,8 @@ impl Action {
             | Action::LoseVolume(_)
             | Action::LockVolume(_)
             | Action::LoseLock(_)
+            | Action::JobStops(..)
+            | Action::JobGoesOn
             | Action::Ask(_) => true,
         }
     }

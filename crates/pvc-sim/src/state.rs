@@ -15,6 +15,8 @@ use uuid::Uuid;
 use crate::daemons::{start_api, start_daemon, start_worker};
 use crate::guests::{self, Hypervisors};
 use crate::host::{Host, Hosts};
+use crate::job_steps::JobSteps;
+use crate::jobs::Jobs;
 use crate::log::Log;
 use crate::nature::Nature;
 use crate::network::new_network;
@@ -46,6 +48,8 @@ pub(crate) struct State {
     pub hypervisors: Hypervisors,
     pub bmcs: Bmcs,
     pub truth: Truth,
+    pub job_steps: JobSteps,
+    pub jobs: Jobs,
 }
 
 impl World {
@@ -60,6 +64,8 @@ impl World {
                 hypervisors: Hypervisors::of_hosts(hosts.len()),
                 bmcs: Bmcs::of_hosts(hosts.len()),
                 truth: Truth::new(hosts.len()),
+                job_steps: JobSteps::default(),
+                jobs: Jobs::default(),
                 hosts: Hosts::new(hosts),
             }),
             sooner: Notify::new(),
