@@ -225,6 +225,10 @@ async fn wait_for_end(
                 _ => Err(RenameRefusal::Cancelled { vm: vm() }),
             };
         }
+        // Nothing more will be seen here, and no look waits for anything.
+        if store.changed().has_changed().is_err() {
+            return Err(RenameRefusal::GoesOn { vm: vm(), job: job() });
+        }
         let now = clock.monotonic();
         let why = trouble(store, &spec.id);
         stuck_since = why.as_ref().and(stuck_since.or(Some(now)));

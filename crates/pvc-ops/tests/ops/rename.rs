@@ -98,3 +98,23 @@ async fn whoever_asks_for_a_rename_hears_how_it_ends() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_for_a_rename_hears_that_it_goes_on_when_the_store_is_closed() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.announce_worker("hv1").await;
+    let (store, connection) = world.slow_process().await;
+    let ask = vm::Rename { vm: "web1".into(), to: "shop".into(), submitter: "tests".into() };
+    let (clock, random, storage) = (world.clock.as_ref(), &world.random, &world.storage);
+    let renamed = vm::rename(&store, clock, random, storage, &ask, RENAME_TIME_LIMIT);
+    let closing = async {
+        let is_submitted = || !world.store.view().jobs.is_empty();
+        let limit = Duration::from_secs(10);
+        pvc_testkit::eventually("there is a job", limit, is_submitted).await;
+        connection.close().await;
+    };
+    let (renamed, ()) = tokio::join!(renamed, closing);
+    let error = renamed.expect_err("nobody has done it");
+    assert!(matches!(error, ChangeError::Refused(RenameRefusal::GoesOn { .. })), "{error}");
+}
