@@ -215,7 +215,8 @@ mod tests {
     use pvc_model::refusal::Kind;
 
     use super::*;
-    use crate::cluster::vm_uuid;
+    use crate::cluster::{Cluster, Shape, vm_uuid};
+    use crate::log::Log;
     use crate::state::World;
 
     fn job(bits: u32, work: fn(JobVm) -> JobWork) -> Job {
@@ -349,5 +350,32 @@ mod tests {
             look(state, &[&succeeded(third)]);
             assert_eq!(plugged(state), None, "before the start or after it");
         });
+    }
+
+    /// What is wrong about the jobs of a cluster to which this has happened.
+    async fn found(happened: impl FnOnce(&mut State)) -> String {
+        let cluster =
+            Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
+        assert_eq!(cluster.jobs_are_whole(), Ok(()));
+        cluster.world.with(happened);
+        cluster.jobs_are_whole().expect_err("it is otherwise").what
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renaming_or_an_attachment_that_nobody_knows_of_is_found() {
+        let volume = |name| VolumeId::from_record(name).expect("a volume's name");
+        let left = found(|state| state.ceph.volumes.insert(&volume("vms/left"))).await;
+        assert_eq!(left, "volume vms/left is nobody's");
+        let renamed = found(|state| {
+            let to = volume("vms/web_sda");
+            state.ceph.volumes.rename(&volume("vms/vm0_sda"), &to.volume).expect("it is there");
+            state.ceph.disks.insert(vm_uuid(0), to);
+        });
+        assert!(renamed.await.ends_with("and its volume is vms/web_sda"));
+        let plugged = found(|state| {
+            let guest = state.hypervisors[0].guests.get_mut(&vm_uuid(0)).expect("it runs");
+            guest.plugged.insert("vda".to_owned(), "<disk/>".to_owned());
+        });
+        assert!(plugged.await.starts_with("guest vm0 has the device"));
     }
 }
