@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(left, "volume vms/left is nobody's");
         let renamed = found(|state| {
             let to = volume("vms/web_sda");
-            state.ceph.volumes.rename(&volume("vms/vm0_sda"), &to.volume).expect("it is there");
+            state.ceph.volumes.insert(&to);
             state.ceph.disks.insert(vm_uuid(0), to);
         });
         assert!(renamed.await.ends_with("and its volume is vms/web_sda"));
