@@ -104,7 +104,8 @@ async fn whoever_asks_for_a_rename_hears_that_it_goes_on_when_the_store_is_close
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     world.announce_worker("hv1").await;
-    let (store, connection) = world.slow_process().await;
+    let (connection, own) = (world.tree.connect(), Arc::new(SeededRandom::new(4)));
+    let store = Store::open(connection.clone(), world.clock.clone(), own).await.unwrap();
     let ask = vm::Rename { vm: "web1".into(), to: "shop".into(), submitter: "tests".into() };
     let (clock, random, storage) = (world.clock.as_ref(), &world.random, &world.storage);
     let renamed = vm::rename(&store, clock, random, storage, &ask, RENAME_TIME_LIMIT);
