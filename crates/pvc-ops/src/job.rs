@@ -144,6 +144,10 @@ pub(crate) async fn wait_for_end(
         if let Some(job) = wait_for(store, clock, LOOK_EVERY, over).await {
             return outcome(job.as_deref(), what());
         }
+        // Nothing more will be seen here, and no look waits for anything.
+        if store.changed().has_changed().is_err() {
+            return Err(Unfinished::GoesOn { what: what(), job: job() });
+        }
         let now = clock.monotonic();
         let why = trouble(store, &spec.id);
         stuck_since = why.as_ref().and(stuck_since.or(Some(now)));

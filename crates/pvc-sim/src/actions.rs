@@ -13,6 +13,7 @@ use crate::daemons::{kill, kill_daemon, start_api, start_daemon, start_worker};
 use crate::database_cluster::DatabaseMembers;
 use crate::guests::FailingStarts;
 use crate::host::Net;
+use crate::job_steps::Moment;
 use crate::legacy::install;
 use crate::power::BmcManner;
 use crate::process::Process;
@@ -101,6 +102,10 @@ pub enum Action {
     LockVolume(usize),
     /// Somebody breaks the lock of the VM's volume.
     LoseLock(usize),
+    /// The next worker that comes to this moment of this step of a job, counted from 1, stands
+    /// still there.
+    JobStops(u32, Moment),
+    JobGoesOn,
     Ask(Ask),
 }
 
@@ -254,7 +259,9 @@ impl Action {
             | Action::CephAnswers
             | Action::DatabaseFails
             | Action::DatabaseSilent
-            | Action::DatabaseAnswers => (Vec::new(), Vec::new()),
+            | Action::DatabaseAnswers
+            | Action::JobStops(..)
+            | Action::JobGoesOn => (Vec::new(), Vec::new()),
             Action::PowerLoss(host)
             | Action::PowerReturn(host)
             | Action::Unplug(host, _)
@@ -424,6 +431,8 @@ impl Action {
             Action::LockVolume(vm) => {
                 state.ceph.lock_by_unknown_client(&volume(state, vm), state.hosts.len());
             }
+            Action::JobStops(step, moment) => state.job_steps.stop_at(step, moment),
+            Action::JobGoesOn => state.job_steps.go_on(),
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }
         state.rearranged();
@@ -484,6 +493,8 @@ impl Action {
             | Action::DatabaseFails
             | Action::DatabaseSilent
             | Action::DatabaseAnswers
+            | Action::JobStops(..)
+            | Action::JobGoesOn
             | Action::Ask(_) => true,
         }
     }

@@ -296,6 +296,7 @@ impl Cluster {
                 let view = eyes.view();
                 world.with(|state| {
                     state.judge(|truth, sight| truth.records_changed(sight, view.clone()));
+                    state.look_at_jobs(&view);
                 });
                 for (host, name) in names.iter().enumerate() {
                     let Some(record) = view.nodes.get(name.as_str()) else { continue };

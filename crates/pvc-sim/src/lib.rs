@@ -13,6 +13,7 @@
 //!  zookeeper  process  host  guests  storage  network  power     the outside world, as ports
 //!  files  firewall  programs  database  database_cluster
 //!  truth      what must never be true; orders: of what is done with VMs
+//!  jobs       how jobs ended, against what is so; job_steps: where one stands still
 //!  state      all of it as one value, and what concerns several parts
 //!  run        time, chance and what waits; nature: how the world is
 //!  log        what happened, the same bytes for the same seed
@@ -35,6 +36,8 @@ mod files;
 mod firewall;
 mod guests;
 mod host;
+mod job_steps;
+mod jobs;
 mod legacy;
 mod log;
 mod nature;
@@ -60,6 +63,7 @@ pub use actions::{Action, Ask, Event};
 pub use chance::Chance;
 pub use cluster::{Cluster, HostShape, Shape, VmShape};
 pub use host::Net;
+pub use job_steps::Moment;
 pub use log::{Log, capture_panics};
 pub use nature::{Mutation, Nature};
 pub use power::BmcManner;

@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, HostShape, Rules, Shape, VmShape, host_name, vm_na
 use crate::daemons::usual_rules;
 use crate::guests::Manner;
 use crate::host::Net;
+use crate::jobs::unfinished;
 use crate::log::Log;
 use crate::nature::{Elections, Mutation, Nature};
 use crate::power::BmcManner;
@@ -68,6 +69,9 @@ impl Case {
         let mut chance = Chance::for_purpose(seed, "history");
         let mut history = faults(&mut chance, &shape, minutes);
         history.extend(operators(&mut chance, &shape, minutes));
+        // Drawn apart: what is drawn above is the same for a seed as before there were jobs.
+        let mut chance = Chance::for_purpose(seed, "jobs");
+        history.extend(jobs(&mut chance, &shape, minutes));
         history.sort_by_key(|event| event.at);
         Case { shape, history }
     }
@@ -128,7 +132,8 @@ impl Case {
         self.lose_one_for_good(cluster).await?;
         cluster.heal();
         settles(cluster, "progress", Cluster::unsettled, Cluster::repair).await?;
-        cluster.kept_promises(|_| true)
+        cluster.kept_promises(|_| true)?;
+        cluster.jobs_are_whole()
     }
 
     /// Has one machine die for good in every second run while the others are still busy with all
@@ -217,6 +222,7 @@ impl Cluster {
         if view.config.primary.is_none() {
             unsettled.push("nobody is primary".to_owned());
         }
+        unsettled.extend(unfinished(&view));
         for vm in 0..self.shape.vms.len() {
             let name = self.shape.vm_name(vm);
             let hosts = self.runs_on(vm);
@@ -388,6 +394,22 @@ impl Cluster {
         let what =
             format!("{} is {so}, and an operator was promised: {goal:?}", self.shape.vm_name(vm));
         Err(Violation { rule: "I10".to_owned(), what })
+    }
+
+    /// Whether every job has ended, has done all that it says, and nothing else.
+    ///
+    /// # Errors
+    /// The first thing that is wrong about one.
+    pub(crate) fn jobs_are_whole(&self) -> Result<(), Violation> {
+        let view = self.view();
+        let wrong = self.world.with(|state| {
+            state.look_at_jobs(&view);
+            state.wrong_about_jobs(&view)
+        });
+        match wrong {
+            Some(what) => Err(Violation { rule: "jobs".to_owned(), what }),
+            None => Ok(()),
+        }
     }
 
     fn counts(&self) -> BTreeMap<String, u64> {
@@ -632,6 +654,59 @@ fn operators(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
         }
         events.push(Event { at, action: Action::Ask(ask(chance, shape)) });
     }
+}
+
+/// Jobs, in every second run: what has to be so before one, the job, and what fails while it runs.
+fn jobs(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
+    let mut events = Vec::new();
+    if chance.happens(500) {
+        return events;
+    }
+    let between = *chance.pick(&[10_000, 40_000, 120_000]).expect("not empty");
+    let mut at = 5_000;
+    loop {
+        at += 1 + chance.below(2 * between);
+        if at > minutes * 60_000 {
+            return events;
+        }
+        let vm = chance.below(shape.vms.len() as u64) as usize;
+        let name = format!("{}-{}", shape.vm_name(vm), 100 + chance.below(100));
+        let (before, job, after) = match chance.below(5) {
+            0 | 1 => (Ask::Stop(vm), Ask::Rename { vm, to: name }, Some(Ask::Start(vm))),
+            2 => (Ask::Stop(vm), Ask::FlushLocks(vm), Some(Ask::Start(vm))),
+            3 => (Ask::Start(vm), Ask::Attach(vm), None),
+            _ => (Ask::Attach(vm), Ask::Detach(vm), None),
+        };
+        let asked = at + 8_000;
+        let ask = |at, ask| Event { at, action: Action::Ask(ask) };
+        events.extend([ask(at, before), ask(asked, job)]);
+        events.extend(after.map(|after| ask(asked + 60_000, after)));
+        let fails_at = asked + chance.below(2_500);
+        events.extend(job_faults(chance, shape, fails_at));
+    }
+}
+
+/// Faults that meet a job: of workers, of a host, of the store, and of what steps work on.
+fn job_faults(chance: &mut Chance, shape: &Shape, at: u64) -> Vec<Event> {
+    let hosts = 0..shape.hosts.len();
+    let host = chance.below(shape.hosts.len() as u64) as usize;
+    let until = at + 1_000 + chance.below(40_000);
+    let (begin, end): (Vec<Action>, Vec<Action>) = match chance.below(9) {
+        0 | 1 => (hosts.map(Action::KillWorker).collect(), Vec::new()),
+        2 => (hosts.map(Action::RestartWorker).collect(), Vec::new()),
+        3 => (vec![Action::PowerLoss(host)], vec![Action::PowerReturn(host)]),
+        4 => (vec![Action::FreezeHost(host)], vec![Action::ThawHost(host)]),
+        5 => (vec![Action::StoreTakesNoWrites], vec![Action::StoreTakesWrites]),
+        6 => {
+            let servers = hosts.clone().map(Action::ServerDown);
+            (servers.collect(), hosts.map(Action::ServerUp).collect())
+        }
+        7 => (vec![Action::CephSilent], vec![Action::CephAnswers]),
+        _ => (vec![Action::HypervisorDown(host)], vec![Action::HypervisorUp(host)]),
+    };
+    let event = |at| move |action| Event { at, action };
+    let begin = begin.into_iter().map(event(at));
+    begin.chain(end.into_iter().map(event(until))).collect()
 }
 
 fn ask(chance: &mut Chance, shape: &Shape) -> Ask {

@@ -16,6 +16,8 @@ use crate::daemons::{start_api, start_daemon, start_worker};
 use crate::database_cluster::DatabaseMembers;
 use crate::guests::{self, Hypervisors};
 use crate::host::{Host, Hosts};
+use crate::job_steps::JobSteps;
+use crate::jobs::Jobs;
 use crate::log::Log;
 use crate::nature::Nature;
 use crate::network::new_network;
@@ -48,6 +50,8 @@ pub(crate) struct State {
     pub bmcs: Bmcs,
     pub database_cluster: Option<DatabaseMembers>,
     pub truth: Truth,
+    pub job_steps: JobSteps,
+    pub jobs: Jobs,
 }
 
 impl World {
@@ -66,6 +70,8 @@ impl World {
                     false => None,
                 },
                 truth: Truth::new(hosts.len()),
+                job_steps: JobSteps::default(),
+                jobs: Jobs::default(),
                 hosts: Hosts::new(hosts),
             }),
             sooner: Notify::new(),

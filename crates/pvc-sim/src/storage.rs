@@ -93,11 +93,17 @@ impl Ceph {
         self.next_client
     }
 
-    /// A machine outside of the cluster, which has so many `hosts`, takes the volume.
+    /// A machine outside of the cluster, which has so many `hosts`, takes the volume; beside
+    /// others like it, if it has been taken by some.
     pub fn lock_by_unknown_client(&mut self, volume: &VolumeId, hosts: usize) {
-        let client = self.new_client();
+        let lock = Lock { client: self.new_client(), host: hosts }.shown();
         self.volumes.insert(volume);
-        self.volumes.hold(volume, Lock { client, host: hosts }.shown());
+        let mut before = self.volumes.locks(volume).unwrap_or_default().to_vec();
+        before.retain(|other| other.address == lock.address);
+        self.volumes.hold(volume, lock);
+        if let Ok(locks) = self.volumes.locks_mut(volume) {
+            locks.extend(before);
+        }
     }
 
     /// A client is gone and could let go of nothing: its locks stay, and it is missed after a
@@ -262,7 +268,9 @@ impl Storage for Volumes {
             }
             Ok(())
         })
-        .await
+        .await?;
+        self.gate.after_effect().await;
+        Ok(())
     }
 
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
@@ -330,7 +338,9 @@ impl Storage for Volumes {
             state.judge(|truth, sight| truth.of_broken_lock(sight, client));
             Ok(())
         })
-        .await
+        .await?;
+        self.gate.after_effect().await;
+        Ok(())
     }
 
     fn streams(&self) -> Option<&dyn VolumeStreams> {

@@ -366,6 +366,10 @@ impl Play<'_> {
                 expected: format!("{} holds", broken.rule),
                 so: broken.what,
             })?;
+            self.cluster.jobs_are_whole().map_err(|wrong| Failure {
+                expected: "every job is over, and done or undone".to_owned(),
+                so: wrong.what,
+            })?;
         }
         match story.fenced.iter().find(|node| !self.fenced.contains(node)) {
             Some(node) => Err(Failure {

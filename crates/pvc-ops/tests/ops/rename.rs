@@ -1,5 +1,7 @@
 //! VMs are renamed, and their volumes with them or not at all.
 
+use pvc_ops::job::Unfinished;
+
 use super::*;
 
 #[tokio::test]
@@ -100,4 +102,28 @@ async fn whoever_asks_for_a_rename_hears_how_it_ends() {
             Some((kind, why)) => assert_eq!(said.unwrap_err(), (kind, why.to_owned())),
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_for_a_rename_hears_that_it_goes_on_when_the_store_is_closed() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.announce_worker("hv1").await;
+    let (connection, own) = (world.tree.connect(), Arc::new(SeededRandom::new(4)));
+    let store = Store::open(connection.clone(), world.clock.clone(), own).await.unwrap();
+    let ask = vm::Rename { vm: "web1".into(), to: "shop".into(), submitter: "tests".into() };
+    let (clock, random, storage) = (world.clock.as_ref(), &world.random, &world.storage);
+    let renamed = vm::rename(&store, clock, random, storage, &ask, RENAME_TIME_LIMIT);
+    let closing = async {
+        let is_submitted = || !world.store.view().jobs.is_empty();
+        let limit = Duration::from_secs(10);
+        pvc_testkit::eventually("there is a job", limit, is_submitted).await;
+        connection.close().await;
+    };
+    let (renamed, ()) = tokio::join!(renamed, closing);
+    let error = renamed.expect_err("nobody has done it");
+    let ChangeError::Refused(RenameRefusal::Unfinished(unfinished)) = &error else {
+        panic!("{error}");
+    };
+    assert!(matches!(unfinished, Unfinished::GoesOn { .. }), "{error}");
 }

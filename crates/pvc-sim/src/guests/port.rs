@@ -138,7 +138,11 @@ impl Hypervisor for SimHypervisor {
         device: &str,
     ) -> Result<(), HypervisorError> {
         self.reached(|hypervisors, _| {
-            hypervisors[self.host].guest(uuid)?;
+            let run = hypervisors[self.host].guest(uuid)?.run;
+            let moves = matches!(run, GuestRun::Arriving | GuestRun::Leaving);
+            if moves || hypervisors.migrations.has(uuid, self.host) {
+                return Err(refused("cannot acquire state change lock (held by a migration)"));
+            }
             let target = match pvc_domain::device_summary(device) {
                 Ok(Device::Disk(disk)) => disk.target,
                 Ok(_) => device.to_owned(),
@@ -146,7 +150,9 @@ impl Hypervisor for SimHypervisor {
             };
             hypervisors[self.host].device(uuid, change, target, device)
         })
-        .await
+        .await?;
+        self.gate.after_effect().await;
+        Ok(())
     }
 
     async fn resize_disk(

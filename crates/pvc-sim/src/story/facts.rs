@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::words::{Form, NodeWord};
 use crate::cluster::{Cluster, vm_uuid};
+use crate::jobs::unfinished;
 
 /// Something that is true or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +34,14 @@ pub(super) enum Fact {
     UnknownClientHasVolume(usize),
     /// The store has a record of the VM's volume, under the name that it has.
     VolumeIsRecorded(usize),
+    /// No client has a lock on its volume.
+    VolumeIsFree(usize),
+    IsCalled(usize, String),
+    /// The running guest has the interface that operators plug in, or has not.
+    HasInterface(usize, bool),
+    /// A worker has come to where the next job was to stop.
+    JobStandsStill,
+    EveryJobIsOver,
     IsUndefined(usize),
     /// The VM has so much memory, by its record, and by its guest if it runs.
     HasMemory(usize, u64),
@@ -113,6 +122,12 @@ pub(super) const FORMS: &[Form<Fact>] = &[
         means: |f| Fact::UnknownClientHasVolume(f.vm()),
     },
     Form { form: "volume of VM is recorded", means: |f| Fact::VolumeIsRecorded(f.vm()) },
+    Form { form: "volume of VM is free", means: |f| Fact::VolumeIsFree(f.vm()) },
+    Form { form: "VM is called TEXT", means: |f| Fact::IsCalled(f.vm(), f.text.clone()) },
+    Form { form: "VM has an interface more", means: |f| Fact::HasInterface(f.vm(), true) },
+    Form { form: "VM has no interface more", means: |f| Fact::HasInterface(f.vm(), false) },
+    Form { form: "job stands still", means: |_| Fact::JobStandsStill },
+    Form { form: "every job is over", means: |_| Fact::EveryJobIsOver },
     Form { form: "VM is undefined", means: |f| Fact::IsUndefined(f.vm()) },
     Form { form: "VM has COUNT MiB", means: |f| Fact::HasMemory(f.vm(), u64::from(f.count)) },
     Form {
@@ -254,6 +269,19 @@ impl Look<'_> {
                 },
             ),
             Fact::UnknownClientHasVolume(vm) => self.unknown_client_has_volume(*vm),
+            Fact::VolumeIsFree(vm) => self.volume_is_free(*vm),
+            Fact::IsCalled(vm, name) => {
+                self.record(*vm, |record| record.name == *name, |record| record.name.clone())
+            }
+            Fact::HasInterface(vm, wanted) => self.has_interface(*vm, *wanted),
+            Fact::JobStandsStill => {
+                let stands = self.cluster.world.with(|state| state.job_steps.stands_still());
+                so(stands, || "none does".to_owned())
+            }
+            Fact::EveryJobIsOver => {
+                let open: Vec<String> = unfinished(&self.cluster.view()).collect();
+                so(open.is_empty(), || open.join("; "))
+            }
             Fact::NodeRuns(node, number, wanted) => {
                 let runs = self.guests_on(*node);
                 so(number.fits(*wanted, runs), || format!("it runs {runs}"))
@@ -461,6 +489,24 @@ impl Look<'_> {
             false => figures == NodeFigures::default() && running == 0 && health.is_none(),
         };
         so(is_so, || format!("its record says {figures:?}, {running} VMs, health {health:?}"))
+    }
+
+    fn volume_is_free(&self, vm: usize) -> Result<(), String> {
+        let lockers: Vec<String> = self.cluster.world.with(|state| {
+            let volume = state.ceph.disks.get(&vm_uuid(vm));
+            let locks = volume.and_then(|volume| state.ceph.volumes.locks(volume).ok());
+            locks.unwrap_or_default().iter().map(|lock| lock.locker.clone()).collect()
+        });
+        so(lockers.is_empty(), || format!("it is locked by {}", lockers.join(" and ")))
+    }
+
+    fn has_interface(&self, vm: usize, wanted: bool) -> Result<(), String> {
+        let plugged: Vec<usize> = self.cluster.world.with(|state| {
+            let guests = state.hypervisors.iter().filter_map(|host| host.guests.get(&vm_uuid(vm)));
+            guests.map(|guest| guest.plugged.len()).collect()
+        });
+        let is_so = !plugged.is_empty() && plugged.iter().all(|more| *more == usize::from(wanted));
+        so(is_so, || format!("its guests have {plugged:?} more"))
     }
 
     fn unknown_client_has_volume(&self, vm: usize) -> Result<(), String> {

@@ -68,6 +68,8 @@ struct File {
     /// Read before everything else.
     #[serde(default, rename = "variant")]
     _variant: Vec<toml::Table>,
+    #[serde(default, rename = "each")]
+    _each: BTreeMap<String, Vec<toml::Table>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -182,6 +184,52 @@ struct FinallyTable {
 struct VariantsOnly {
     #[serde(default)]
     variant: Vec<toml::Table>,
+    /// Tables of which every variant has one of each kind.
+    #[serde(default)]
+    each: BTreeMap<String, Vec<toml::Table>>,
+}
+
+/// More variants than a story can be told in.
+const MOST_VARIANTS: usize = 200;
+
+impl VariantsOnly {
+    /// The words of every variant: its own, and those of one table of each kind.
+    ///
+    /// # Errors
+    /// If a word is said twice, or there are too many.
+    fn all(self) -> Result<Vec<toml::Table>, String> {
+        let mut variants = self.variant;
+        for (kind, tables) in self.each {
+            if variants.is_empty() {
+                variants.push(toml::Table::new());
+            }
+            if variants.len().saturating_mul(tables.len()) > MOST_VARIANTS {
+                return Err(format!("there are more than {MOST_VARIANTS} variants"));
+            }
+            let each = |variant: &toml::Table| {
+                let tables = tables.iter();
+                tables.map(|table| both(variant, table, &kind)).collect::<Vec<_>>()
+            };
+            variants = variants.iter().flat_map(each).collect::<Result<_, _>>()?;
+        }
+        Ok(variants)
+    }
+}
+
+/// A variant with the words of one more table; the names of both are joined.
+fn both(variant: &toml::Table, more: &toml::Table, kind: &str) -> Result<toml::Table, String> {
+    let mut both = variant.clone();
+    for (key, value) in more {
+        match (key.as_str(), both.get(key), value) {
+            ("name", Some(toml::Value::String(name)), toml::Value::String(more)) => {
+                let name = format!("{name}-{more}");
+                both.insert(key.clone(), toml::Value::String(name));
+            }
+            ("name", _, _) | (_, None, _) => _ = both.insert(key.clone(), value.clone()),
+            (_, Some(_), _) => return Err(format!("`{key}` of `each.{kind}` is said before")),
+        }
+    }
+    Ok(both)
 }
 
 /// Every story in `folder`: one, or one for each variant.
@@ -201,11 +249,12 @@ pub(super) fn read(folder: &Path) -> Result<Vec<Story>, String> {
         folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let place = Place { file: path.display().to_string(), text: text.clone() };
     let variants: VariantsOnly = toml::from_str(&text).map_err(|error| place.toml(&error))?;
-    if variants.variant.is_empty() {
+    let variants = variants.all().map_err(|why| format!("{}: {why}", place.file))?;
+    if variants.is_empty() {
         return Ok(vec![story(&place, name, None)?]);
     }
     let mut stories = Vec::new();
-    for table in variants.variant {
+    for table in variants {
         let (variant, text) = vary(&place, &text, &table)?;
         if stories.iter().any(|known: &Story| known.variant.as_deref() == Some(&variant)) {
             return Err(format!("{}: two variants are called `{variant}`", place.file));

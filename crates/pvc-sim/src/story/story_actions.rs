@@ -3,6 +3,7 @@
 use super::words::{Filled, Form};
 use crate::actions::{Action, Ask, OnlyWay, StartFailure};
 use crate::host::Net;
+use crate::job_steps::Moment;
 use crate::power::BmcManner;
 
 /// Something that happens.
@@ -217,6 +218,20 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         form: "volume of VM is locked by an unknown client",
         means: |f| fault(Action::LockVolume(f.vm())),
     },
+    // Jobs.
+    Form {
+        form: "next job stops before step COUNT",
+        means: |f| fault(Action::JobStops(f.count, Moment::Before)),
+    },
+    Form {
+        form: "next job stops inside step COUNT",
+        means: |f| fault(Action::JobStops(f.count, Moment::Inside)),
+    },
+    Form {
+        form: "next job stops after step COUNT",
+        means: |f| fault(Action::JobStops(f.count, Moment::After)),
+    },
+    Form { form: "job goes on", means: |_| fault(Action::JobGoesOn) },
     // What operators ask for.
     Form { form: "vm start VM", means: |f| ask(Ask::Start(f.vm())) },
     Form { form: "vm stop VM", means: |f| ask(Ask::Stop(f.vm())) },
@@ -234,6 +249,8 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
     },
     Form { form: "vm undefine VM", means: |f| ask(Ask::Undefine(f.vm())) },
     Form { form: "vm flush-locks VM", means: |f| ask(Ask::FlushLocks(f.vm())) },
+    Form { form: "vm attach interface to VM", means: |f| ask(Ask::Attach(f.vm())) },
+    Form { form: "vm detach interface from VM", means: |f| ask(Ask::Detach(f.vm())) },
     Form {
         form: "vm move VM",
         means: |f| ask(Ask::Move { vm: f.vm(), to: None, live_only: false }),

@@ -11,6 +11,7 @@ use pvc_ports::{
 use tokio::sync::{oneshot, watch};
 
 use super::{Answer, Ask, CallError, OPERATION_TIMEOUT};
+use crate::job_steps::Write;
 use crate::process::Gate;
 
 const MAX_REQUEST_BYTES: usize = 63 << 20;
@@ -65,6 +66,11 @@ impl Connection {
                 state.with_zookeeper(|zookeeper, around| zookeeper.submit(around, self.client, ask))
             })
             .await
+    }
+
+    /// The number of the connection that the client has, or had last.
+    fn connection(&self) -> u64 {
+        self.gate.world.with(|state| state.zookeeper.clients[self.client].connection)
     }
 
     async fn read(&self, ask: Ask) -> Result<Answer, TreeError> {
@@ -160,7 +166,14 @@ impl Tree for Connection {
                 _ => Ok(Vec::new()),
             };
         }
-        match self.write(Ask::Multi(ops)).await? {
+        let write = Write::of(&ops);
+        self.gate.before_write(write).await;
+        let connection = self.connection();
+        let answer = self.write(Ask::Multi(ops)).await?;
+        if self.gate.after_write(write).await && self.connection() != connection {
+            return Err(TreeError::OutcomeUnknown.into());
+        }
+        match answer {
             Answer::Multi(done) => Ok(done),
             _ => unreachable!("a multi is answered with what was done"),
         }

@@ -258,6 +258,44 @@ fn what_is_wrong_in_the_file_is_reported_with_its_line_and_what_is_known() {
     }
 }
 
+/// A story whose operator plugs an interface into a VM, with its job standing still inside.
+fn attachment(back: &str, finally: &str) -> (Option<i32>, String) {
+    play(&format!(
+        "{QUIET}[[happens]]\ndo = \"next job stops inside step 1; vm attach interface to web\"
+        answer = \"anything\"
+        [[happens]]\nafter = \"job stands still; web has an interface more\"\nwithin = \"20s\"
+        do = \"{back}\"\n[finally]\nwithin = \"20s\"\nholds = [{finally}]"
+    ))
+}
+
+#[test]
+fn a_job_that_stands_still_is_not_over_before_it_goes_on_or_another_worker_has_it() {
+    let over = "\"every job is over\"";
+    assert_eq!(attachment("job goes on", over), (Some(0), String::new()));
+    assert_eq!(attachment("kill worker of pvchv2", over), (Some(0), String::new()));
+    let (code, said) = attachment("nothing", over);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("(vm.device_attach of web) is Running"), "{said}");
+    let (code, said) = attachment("nothing", "");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("expected: every job is over, and done or undone"), "{said}");
+}
+
+#[test]
+fn a_story_has_a_variant_for_every_combination() {
+    let each = |words: &str| {
+        play(&format!(
+            "[[vm]]\nname = \"{{vm}}\"\n[finally]\nholds = [\"{{vm}} {{does}}\"]
+            [[variant]]\nname = \"x\"\nvm = \"web\"\n[[variant]]\nname = \"y\"\nvm = \"db\"
+            [[each.end]]\nname = \"a\"\ndoes = \"runs\"\n[[each.end]]\nname = \"b\"\n{words}"
+        ))
+    };
+    let (code, said) = each("does = \"runs nowhere\"");
+    assert!(code == Some(2) && said.contains("with one of: x-a, x-b, y-a, y-b"), "{said}");
+    let (code, said) = each("vm = \"mail\"");
+    assert!(code == Some(2) && said.contains("`vm` of `each.end` is said before"), "{said}");
+}
+
 #[test]
 fn a_history_of_hosts_that_a_seed_does_not_have_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -26,6 +26,10 @@ pub(crate) struct Plug {
     /// The guest, and how many devices like this it had before: by that the change is seen later.
     vm: Uuid,
     before: usize,
+    /// The start of the guest that this is about: one that was started since has other devices.
+    /// `None` in steps that an earlier version recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    instance: Option<i32>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +38,8 @@ pub(crate) enum DeviceError {
     NoVm(#[from] NoVm),
     #[error("VM `{vm}` does not run on node `{node}`")]
     NotHere { vm: String, node: NodeName },
+    #[error("VM `{vm}` was started again meanwhile; its devices are as they are defined")]
+    Restarted { vm: String },
     #[error("the device cannot be used: {0}")]
     BadDevice(#[from] DomainError),
     #[error("the device cannot be used: {0}")]
@@ -48,7 +54,7 @@ impl Refusal for DeviceError {
     fn kind(&self) -> RefusalKind {
         match self {
             DeviceError::NoVm(error) => error.kind(),
-            DeviceError::NotHere { .. } => RefusalKind::Conflict,
+            DeviceError::NotHere { .. } | DeviceError::Restarted { .. } => RefusalKind::Conflict,
             DeviceError::BadDevice(_) | DeviceError::Edit(_) => RefusalKind::Invalid,
             // Asked before the hypervisor is.
             DeviceError::Storage(_) => RefusalKind::Conflict,
@@ -71,8 +77,9 @@ impl Kind for ChangeDevice {
     async fn plan(&self, context: &Context) -> Result<Vec<Plug>, DeviceError> {
         let view = context.tools.store.view();
         let vm = find(&self.vm, &view)?.uuid;
+        let instance = self.instance(context, vm).await?;
         let before = self.count(context, vm).await?.ok_or_else(|| self.not_here(context))?;
-        Ok(vec![Plug { vm, before }])
+        Ok(vec![Plug { vm, before, instance }])
     }
 
     fn doing(&self, _: &Plug) -> String {
@@ -83,6 +90,9 @@ impl Kind for ChangeDevice {
     }
 
     async fn look(&self, context: &Context, step: &Plug) -> Result<Option<()>, DeviceError> {
+        if step.instance.is_some() && self.instance(context, step.vm).await? != step.instance {
+            return Ok(None);
+        }
         let now = self.count(context, step.vm).await?;
         let is_done = now.is_some_and(|now| match self.change {
             DeviceChange::Attach => now > step.before,
@@ -92,7 +102,7 @@ impl Kind for ChangeDevice {
     }
 
     async fn run(&self, context: &Context, step: &Plug) -> Result<(), DeviceError> {
-        self.plug(context, step.vm, self.change).await
+        self.plug(context, step, self.change).await
     }
 
     async fn undo(&self, context: &Context, step: &Plug) -> Result<(), DeviceError> {
@@ -103,7 +113,7 @@ impl Kind for ChangeDevice {
             DeviceChange::Attach => DeviceChange::Detach,
             DeviceChange::Detach => DeviceChange::Attach,
         };
-        self.plug(context, step.vm, reverse).await
+        self.plug(context, step, reverse).await
     }
 
     fn result(&self, context: &Context, _: &[()]) -> String {
@@ -122,13 +132,18 @@ impl ChangeDevice {
         DeviceError::NotHere { vm, node: context.tools.node.clone() }
     }
 
+    /// The guest's start; `None` if it does not run here.
+    async fn instance(&self, context: &Context, vm: Uuid) -> Result<Option<i32>, DeviceError> {
+        let guests = context.tools.hypervisor.guests().await?;
+        Ok(guests.get(&vm).map(|guest| guest.instance))
+    }
+
     /// Number of such devices that the guest has; `None` if it does not run here.
     async fn count(&self, context: &Context, vm: Uuid) -> Result<Option<usize>, DeviceError> {
-        let hypervisor = &context.tools.hypervisor;
-        if !hypervisor.guests().await?.contains_key(&vm) {
+        if self.instance(context, vm).await?.is_none() {
             return Ok(None);
         }
-        match hypervisor.live_xml(vm).await {
+        match context.tools.hypervisor.live_xml(vm).await {
             Ok(xml) => Ok(Some(count_devices(&xml, &self.xml)?)),
             Err(HypervisorError::NoGuest { .. }) => Ok(None),
             Err(error) => Err(error.into()),
@@ -138,15 +153,20 @@ impl ChangeDevice {
     async fn plug(
         &self,
         context: &Context,
-        vm: Uuid,
+        step: &Plug,
         change: DeviceChange,
     ) -> Result<(), DeviceError> {
-        if !context.tools.hypervisor.guests().await?.contains_key(&vm) {
+        let instance = self.instance(context, step.vm).await?;
+        if instance.is_none() {
             return Err(self.not_here(context));
+        }
+        if step.instance.is_some() && instance != step.instance {
+            let vm = name(&self.vm, &context.tools.store.view());
+            return Err(DeviceError::Restarted { vm });
         }
         let volumes = volumes(context, &self.xml).await?;
         let device = device_for_host(&self.xml, &volumes)?;
-        Ok(context.tools.hypervisor.device(vm, change, &device).await?)
+        Ok(context.tools.hypervisor.device(step.vm, change, &device).await?)
     }
 }
 
@@ -171,10 +191,13 @@ mod tests {
 
     #[test]
     fn steps_and_facts_of_the_versions_before_are_read() {
-        let text = r#"{"vm":"2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1","before":3}"#;
-        let step: Plug = read(text).expect("as it was recorded");
-        assert_eq!((step.vm.to_string().as_str(), step.before), (&text[7..43], 3));
-        assert_eq!(written(&step), text);
+        let old = r#"{"vm":"2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1","before":3}"#;
+        let new = r#"{"vm":"2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1","before":3,"instance":7}"#;
+        for (text, instance) in [(old, None), (new, Some(7))] {
+            let step: Plug = read(text).expect("as it was recorded");
+            assert_eq!((step.vm.to_string().as_str(), step.before), (&text[7..43], 3));
+            assert_eq!((step.instance, written(&step).as_str()), (instance, text));
+        }
         read::<<ChangeDevice as Kind>::Fact>("null").expect("as it was recorded");
         assert_eq!(written(&()), "null");
     }

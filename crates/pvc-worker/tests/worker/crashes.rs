@@ -507,3 +507,28 @@ async fn the_lock_of_a_guest_that_is_started_while_locks_are_flushed_stays() {
     assert!(left.iter().any(|lock| lock.address == "10.0.0.1"), "{left:?}");
     process.die().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_is_started_again_during_a_change_of_its_devices_gets_none_by_mistake() {
+    for case in [Case::Attach, Case::Detach] {
+        let mut ends = Vec::new();
+        at_each_call!(call, {
+            let world = World::new(case).await;
+            let worker = world.worker("hv1", call).await;
+            let stops = world.stops(&worker).await;
+            world.hypervisor.kill(UUID);
+            world.hypervisor.insert(UUID, "web1");
+            worker.gate.open();
+            let end = world.end().await;
+            world.look_freely();
+            let most = usize::from(case == Case::Attach && end.state == JobState::Succeeded);
+            assert!(world.devices().await <= most, "{case:?} at call {call}: {end:?}");
+            ends.push((end.state, end.status));
+            stops
+        });
+        let says_why = |(state, why): &(JobState, String)| {
+            *state == JobState::Failed && why.contains("was started again meanwhile")
+        };
+        assert!(ends.iter().any(says_why), "{case:?}: {ends:?}");
+    }
+}

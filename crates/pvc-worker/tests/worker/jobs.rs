@@ -171,7 +171,7 @@ async fn a_job_finds_its_vm_under_another_name() {
     let id = world.submit(1, called(UUID)).await;
     assert_eq!(world.end_of(&id).await.status, "freed 1 locks on 1 volumes of VM \"shop\"");
     let id = world.submit(2, called(Uuid::from_u128(7))).await;
-    assert_eq!(world.end_of(&id).await.status, "VM `web1` does not exist");
+    assert_eq!(world.end_of(&id).await.status, "there is no VM `web1`");
 }
 
 #[tokio::test(start_paused = true)]
@@ -225,7 +225,7 @@ async fn a_job_of_an_unknown_kind_or_without_its_arguments_fails_and_says_so() {
     let id = world.submit(2, other("vm.flush_locks")).await;
     assert_eq!(world.end_of(&id).await.status, "the job has no argument `domain`");
     let id = world.submit(3, JobWork::FlushLocks { vm: by_name("nobody") }).await;
-    assert_eq!(world.end_of(&id).await.status, "VM `nobody` does not exist");
+    assert_eq!(world.end_of(&id).await.status, "there is no VM `nobody`");
 }
 
 /// Notes a renaming as a version of PVC did before jobs had steps.

@@ -1,0 +1,381 @@
+//! Jobs as the records show them, held against what is so: in the end every job that was submitted
+//! is over, for a reason, and has done all of what it says or nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pvc_model::cluster::Cluster as View;
+use pvc_model::job::course::Course;
+use pvc_model::job::{Job, JobId, JobProgress, JobState, JobWork};
+use pvc_model::storage::{PoolName, VolumeId};
+use pvc_ports::VolumeLock;
+use uuid::Uuid;
+
+use crate::state::State;
+
+/// All jobs that were ever recorded.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    seen: BTreeMap<JobId, Seen>,
+    /// The jobs that have ended, in this order.
+    ended: Vec<JobId>,
+    /// The words of the API about jobs: that one was submitted, and how it ended: done or not.
+    told: Vec<(String, Option<bool>)>,
+    /// What a job said that it had done, and had not.
+    broken: Option<String>,
+}
+
+struct Seen {
+    job: Arc<Job>,
+    /// Number of starts of the VM's guest when the job was submitted, and when it ended.
+    boots: u64,
+    boots_at_end: Option<u64>,
+    /// Locks on the VM's volume when the job was submitted.
+    locks: Vec<VolumeLock>,
+}
+
+impl Seen {
+    fn vm(&self) -> Option<Uuid> {
+        self.job.spec.work.vm()?.uuid
+    }
+}
+
+/// The job, for people.
+fn said(job: &Job) -> String {
+    let work = &job.spec.work;
+    let vm = work.vm().map(|vm| vm.name.as_str()).unwrap_or_default();
+    format!("job {} ({} of {vm})", job.spec.id, work.name())
+}
+
+fn locks(state: &State, vm: Option<Uuid>) -> Vec<VolumeLock> {
+    let volume = vm.and_then(|vm| state.ceph.disks.get(&vm));
+    let locks = volume.and_then(|volume| state.ceph.volumes.locks(volume).ok());
+    locks.unwrap_or_default().to_vec()
+}
+
+fn boots(state: &State, vm: Option<Uuid>) -> u64 {
+    vm.and_then(|vm| state.truth.boots.get(&vm)).copied().unwrap_or_default()
+}
+
+impl State {
+    /// Takes notice of the jobs of `view`.
+    pub fn look_at_jobs(&mut self, view: &View) {
+        let mut jobs = std::mem::take(&mut self.jobs);
+        for job in view.jobs.values() {
+            jobs.look(self, job);
+        }
+        self.jobs = jobs;
+    }
+
+    /// The API has told somebody that there is such a job, or how it has ended.
+    pub fn told_of_job(&mut self, id: &str, is_done: Option<bool>) {
+        self.jobs.told.push((id.to_owned(), is_done));
+    }
+
+    /// Finds what is wrong about the jobs when each has had time to end.
+    pub fn wrong_about_jobs(&self, view: &View) -> Option<String> {
+        let jobs = &self.jobs;
+        let of_jobs = jobs.seen.values().find_map(|seen| jobs.wrong(view, seen));
+        of_jobs
+            .or_else(|| jobs.broken.clone())
+            .or_else(|| jobs.told.iter().find_map(|(id, is_done)| jobs.untrue(id, *is_done)))
+            .or_else(|| self.misnamed(view))
+            .or_else(|| view.vms.keys().find_map(|vm| self.misplugged(*vm)))
+    }
+
+    /// A VM whose records and volumes have different names, or a volume with a name that nobody
+    /// gave it.
+    fn misnamed(&self, view: &View) -> Option<String> {
+        let disks = &self.ceph.disks;
+        let wrong = view.vms.values().find_map(|record| {
+            let disk = disks.get(&record.uuid)?;
+            let (name, recorded) = (&record.name, record.volumes());
+            let is_right = recorded == [disk.clone()] || self.ceph.volumes.volume(disk).is_err();
+            (!is_right).then(|| format!("VM {name} has {recorded:?}, and its volume is {disk}"))
+        });
+        let pool = PoolName::new("vms");
+        let there = self.ceph.volumes.volumes(&pool).unwrap_or_default();
+        let is_left = |volume: &VolumeId| !disks.values().any(|disk| disk == volume);
+        let left = || there.into_iter().map(|volume| volume.id).find(is_left);
+        wrong.or_else(|| left().map(|volume| format!("volume {volume} is nobody's")))
+    }
+
+    /// The guest has a device that no job plugged in, or lacks one that a job did.
+    fn misplugged(&self, vm: Uuid) -> Option<String> {
+        let mut running = self.hypervisors.iter().filter_map(|here| here.guests.get(&vm));
+        let (Some(guest), None) = (running.next(), running.next()) else { return None };
+        let wanted = self.jobs.plugged(vm, boots(self, Some(vm)))?;
+        let so = !guest.plugged.is_empty();
+        let has = if so { "has" } else { "has not" };
+        let name = &guest.name;
+        (so != wanted).then(|| format!("guest {name} {has} the device, against what its jobs say"))
+    }
+}
+
+impl Jobs {
+    fn look(&mut self, state: &State, job: &Arc<Job>) {
+        let id = &job.spec.id;
+        let vm = job.spec.work.vm().and_then(|vm| vm.uuid);
+        let seen = self.seen.entry(id.clone()).or_insert_with(|| {
+            let (boots, locks) = (boots(state, vm), locks(state, vm));
+            Seen { job: job.clone(), boots, boots_at_end: None, locks }
+        });
+        if !Arc::ptr_eq(&seen.job, job) {
+            seen.job = job.clone();
+        }
+        if !job.progress.state.is_over() || seen.boots_at_end.is_some() {
+            return;
+        }
+        seen.boots_at_end = Some(boots(state, vm));
+        self.ended.push(id.clone());
+        let is_flush = matches!(job.spec.work, JobWork::FlushLocks { .. });
+        if is_flush && job.progress.state == JobState::Succeeded {
+            let now = locks(state, vm);
+            let left = seen.locks.iter().find(|lock| now.contains(lock));
+            let broken = |lock: &VolumeLock| format!("{} left {}", said(job), lock.locker);
+            self.broken = self.broken.take().or(left.map(broken));
+        }
+    }
+
+    fn wrong(&self, view: &View, seen: &Seen) -> Option<String> {
+        let what = said(&seen.job);
+        if !view.jobs.contains_key(&seen.job.spec.id) {
+            return Some(format!("{what} has no record any more"));
+        }
+        wrong_end(&seen.job).map(|why| format!("{what} {why}: {:?}", seen.job.progress))
+    }
+
+    /// What the API said about the end of a job, if that is not so.
+    fn untrue(&self, id: &str, is_done: Option<bool>) -> Option<String> {
+        let seen = JobId::parse(id).and_then(|id| self.seen.get(&id));
+        let Some(seen) = seen else { return Some(format!("job {id} was never recorded")) };
+        let (so, is_done) = (seen.job.progress.state, is_done?);
+        let word = if is_done { "was done" } else { "was not done" };
+        let is_so = is_done == (so == JobState::Succeeded);
+        (!is_so).then(|| format!("somebody was told that {} {word}: {so:?}", said(&seen.job)))
+    }
+
+    /// Whether the guest of a VM, in its start number `boots`, is to have the device that operators
+    /// plug in; `None` if a job about it began before that start.
+    fn plugged(&self, vm: Uuid, boots: u64) -> Option<bool> {
+        let of_this_start = self.ended.iter().filter_map(|id| self.seen.get(id)).filter(|seen| {
+            seen.vm() == Some(vm)
+                && seen.boots_at_end == Some(boots)
+                && seen.job.progress.state == JobState::Succeeded
+        });
+        let is_in_doubt = |seen: &Seen| seen.boots != boots;
+        let change = |plugged: Option<bool>, seen: &Seen| match seen.job.spec.work {
+            JobWork::AttachDevice { .. } => (!is_in_doubt(seen)).then_some(true),
+            JobWork::DetachDevice { .. } => (!is_in_doubt(seen)).then_some(false),
+            _ => plugged,
+        };
+        of_this_start.fold(Some(false), change)
+    }
+}
+
+/// What is wrong about how a job has ended, or that it has not.
+fn wrong_end(job: &Job) -> Option<&'static str> {
+    let progress = &job.progress;
+    let is_whole = match (progress.state, &progress.steps) {
+        (JobState::Pending | JobState::Running, _) => return Some("is not over"),
+        (JobState::Succeeded, Some(steps)) => {
+            progress.current == progress.total
+                && steps.course == Course::Forward { done: all(progress) }
+        }
+        (JobState::Succeeded, None) => false,
+        (_, Some(steps)) => matches!(steps.course, Course::Back { left: 0, .. }),
+        (_, None) => true,
+    };
+    let has_reason = match progress.state {
+        JobState::Cancelled => job.cancel_requested,
+        JobState::Failed => progress.failure.is_some(),
+        _ => true,
+    };
+    match (is_whole, has_reason) {
+        (false, _) => Some("ended half way"),
+        (_, false) => Some("ended for no reason"),
+        _ => None,
+    }
+}
+
+fn all(progress: &JobProgress) -> u32 {
+    progress.steps.as_ref().map_or(0, |steps| steps.planned.len() as u32)
+}
+
+/// The jobs that are not over.
+pub(crate) fn unfinished(view: &View) -> impl Iterator<Item = String> {
+    let open = view.jobs.values().filter(|job| !job.progress.state.is_over());
+    open.map(|job| format!("{} is {:?}: {}", said(job), job.progress.state, job.progress.status))
+}
+
+#[cfg(test)]
+mod tests {
+    use pvc_model::job::course::{Cause, Failure};
+    use pvc_model::job::{JobSpec, JobVm, Steps};
+    use pvc_model::refusal::Kind;
+
+    use super::*;
+    use crate::cluster::{Cluster, Shape, vm_uuid};
+    use crate::log::Log;
+    use crate::state::World;
+
+    fn job(bits: u32, work: fn(JobVm) -> JobWork) -> Job {
+        let spec = JobSpec {
+            id: JobId::from_bits(bits),
+            work: work(JobVm { name: "web".into(), uuid: Some(vm_uuid(0)) }),
+            node: "hv1".into(),
+            run_on: "hv1".into(),
+            submitter: String::new(),
+            submitted_at: 0,
+        };
+        let progress = JobProgress::pending();
+        Job { spec, progress, cancel_requested: false, claim: None }
+    }
+
+    fn attach(vm: JobVm) -> JobWork {
+        JobWork::AttachDevice { vm, xml: String::new() }
+    }
+
+    fn detach(vm: JobVm) -> JobWork {
+        JobWork::DetachDevice { vm, xml: String::new() }
+    }
+
+    fn flush(vm: JobVm) -> JobWork {
+        JobWork::FlushLocks { vm }
+    }
+
+    /// The job with this end after `done` of its two steps.
+    fn ended(mut job: Job, state: JobState, course: Course) -> Job {
+        let facts = Vec::new();
+        job.progress.total = 2;
+        job.progress.current = if state == JobState::Succeeded { 2 } else { 1 };
+        job.progress.steps = Some(Steps { planned: vec![String::new(); 2], facts, course });
+        job.progress = job.progress.ended(state, "ended", 1);
+        job
+    }
+
+    fn back(left: u32) -> Course {
+        Course::Back { left, cause: Cause::Cancelled }
+    }
+
+    fn succeeded(job: Job) -> Job {
+        ended(job, JobState::Succeeded, Course::Forward { done: 2 })
+    }
+
+    #[test]
+    fn a_job_that_is_not_over_or_ended_half_way_or_for_no_reason_is_found() {
+        let failure = Some(Failure { kind: Kind::Conflict, why: "no".into(), hint: None });
+        let mut failed = ended(job(1, attach), JobState::Failed, back(0));
+        assert_eq!(wrong_end(&failed), Some("ended for no reason"));
+        failed.progress.failure = failure;
+        let mut cancelled = ended(job(1, attach), JobState::Cancelled, back(0));
+        assert_eq!(wrong_end(&cancelled), Some("ended for no reason"));
+        cancelled.cancel_requested = true;
+        for job in [failed, cancelled, succeeded(job(1, attach))] {
+            assert_eq!(wrong_end(&job), None, "{job:?}");
+        }
+        let half_way = [
+            ended(job(1, attach), JobState::Succeeded, Course::Forward { done: 1 }),
+            ended(job(1, attach), JobState::Cancelled, back(1)),
+            ended(job(1, attach), JobState::Failed, Course::Forward { done: 1 }),
+        ];
+        for job in half_way {
+            assert_eq!(wrong_end(&job), Some("ended half way"), "{job:?}");
+        }
+        assert_eq!(wrong_end(&job(1, attach)), Some("is not over"));
+    }
+
+    /// A world of one host, and a view of its jobs.
+    fn look(state: &mut State, jobs: &[&Job]) -> View {
+        let jobs = jobs.iter().map(|job| (job.spec.id.clone(), Arc::new((*job).clone())));
+        let view = View { jobs: jobs.collect(), ..View::default() };
+        state.look_at_jobs(&view);
+        view
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_is_lost_or_told_of_wrongly_is_found() {
+        let (world, _) = World::of_hosts(1);
+        world.with(|state| {
+            let done = succeeded(job(1, attach));
+            let view = look(state, &[&done]);
+            state.told_of_job("00000001", Some(true));
+            assert_eq!(state.wrong_about_jobs(&view), None);
+            let gone = state.wrong_about_jobs(&View::default()).expect("it is gone");
+            assert!(gone.ends_with("has no record any more"), "{gone}");
+            state.told_of_job("00000001", Some(false));
+            let untrue = state.wrong_about_jobs(&view).expect("it was done");
+            assert!(untrue.contains("was not done: Succeeded"), "{untrue}");
+        });
+        let (world, _) = World::of_hosts(1);
+        world.with(|state| {
+            state.told_of_job("00000002", None);
+            let unknown = state.wrong_about_jobs(&View::default());
+            assert_eq!(unknown, Some("job 00000002 was never recorded".to_owned()));
+        });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_that_says_it_is_done_and_left_a_lock_is_found() {
+        let (world, _) = World::of_hosts(1);
+        let volume = VolumeId::from_record("vms/web_sda").expect("a volume's name");
+        world.with(|state| {
+            state.ceph.disks.insert(vm_uuid(0), volume.clone());
+            state.ceph.lock_by_unknown_client(&volume, 1);
+            let flush = job(1, flush);
+            look(state, &[&flush]);
+            let view = look(state, &[&succeeded(flush)]);
+            let left = state.wrong_about_jobs(&view).expect("the lock is there");
+            assert!(left.ends_with("left client.1"), "{left}");
+        });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_device_is_there_as_the_last_job_of_this_start_says() {
+        let (world, _) = World::of_hosts(1);
+        world.with(|state| {
+            let plugged =
+                |state: &State| state.jobs.plugged(vm_uuid(0), boots(state, Some(vm_uuid(0))));
+            state.truth.boots.insert(vm_uuid(0), 1);
+            assert_eq!(plugged(state), Some(false));
+            let first = succeeded(job(1, attach));
+            look(state, &[&first]);
+            assert_eq!(plugged(state), Some(true));
+            look(state, &[&first, &succeeded(job(2, detach))]);
+            assert_eq!(plugged(state), Some(false));
+            let third = job(3, attach);
+            look(state, &[&third]);
+            state.truth.boots.insert(vm_uuid(0), 2);
+            assert_eq!(plugged(state), Some(false), "what was plugged in went with the guest");
+            look(state, &[&succeeded(third)]);
+            assert_eq!(plugged(state), None, "before the start or after it");
+        });
+    }
+
+    /// What is wrong about the jobs of a cluster to which this has happened.
+    async fn found(happened: impl FnOnce(&mut State)) -> String {
+        let cluster =
+            Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
+        assert_eq!(cluster.jobs_are_whole(), Ok(()));
+        cluster.world.with(happened);
+        cluster.jobs_are_whole().expect_err("it is otherwise").what
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renaming_or_an_attachment_that_nobody_knows_of_is_found() {
+        let volume = |name| VolumeId::from_record(name).expect("a volume's name");
+        let left = found(|state| state.ceph.volumes.insert(&volume("vms/left"))).await;
+        assert_eq!(left, "volume vms/left is nobody's");
+        let renamed = found(|state| {
+            let to = volume("vms/web_sda");
+            state.ceph.volumes.insert(&to);
+            state.ceph.disks.insert(vm_uuid(0), to);
+        });
+        assert!(renamed.await.ends_with("and its volume is vms/web_sda"));
+        let plugged = found(|state| {
+            let guest = state.hypervisors[0].guests.get_mut(&vm_uuid(0)).expect("it runs");
+            guest.plugged.insert("vda".to_owned(), "<disk/>".to_owned());
+        });
+        assert!(plugged.await.starts_with("guest vm0 has the device"));
+    }
+}
