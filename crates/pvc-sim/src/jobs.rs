@@ -20,8 +20,8 @@ pub(crate) struct Jobs {
     /// The jobs that have ended, in this order.
     ended: Vec<JobId>,
     /// The words of the API about jobs: that one was submitted, and how it ended: done or not.
-    told: Vec<(String, Option<bool>)>,
-    /// What a job said that it had done, and had not.
+    answers: Vec<(String, Option<bool>)>,
+    /// An effect that a job claimed and did not have.
     broken: Option<String>,
 }
 
@@ -68,8 +68,8 @@ impl State {
     }
 
     /// The API has told somebody that there is such a job, or how it has ended.
-    pub fn told_of_job(&mut self, id: &str, is_done: Option<bool>) {
-        self.jobs.told.push((id.to_owned(), is_done));
+    pub fn heard_of_job(&mut self, id: &str, is_done: Option<bool>) {
+        self.jobs.answers.push((id.to_owned(), is_done));
     }
 
     /// Finds what is wrong about the jobs when each has had time to end.
@@ -78,7 +78,7 @@ impl State {
         let of_jobs = jobs.seen.values().find_map(|seen| jobs.wrong(view, seen));
         of_jobs
             .or_else(|| jobs.broken.clone())
-            .or_else(|| jobs.told.iter().find_map(|(id, is_done)| jobs.untrue(id, *is_done)))
+            .or_else(|| jobs.answers.iter().find_map(|(id, is_done)| jobs.untrue(id, *is_done)))
             .or_else(|| self.misnamed(view))
             .or_else(|| view.vms.keys().find_map(|vm| self.misplugged(*vm)))
     }
@@ -145,7 +145,7 @@ impl Jobs {
         wrong_end(&seen.job).map(|why| format!("{what} {why}: {:?}", seen.job.progress))
     }
 
-    /// What the API said about the end of a job, if that is not so.
+    /// The API's answer about the end of a job, if that is not so.
     fn untrue(&self, id: &str, is_done: Option<bool>) -> Option<String> {
         let seen = JobId::parse(id).and_then(|id| self.seen.get(&id));
         let Some(seen) = seen else { return Some(format!("job {id} was never recorded")) };
@@ -173,7 +173,7 @@ impl Jobs {
     }
 }
 
-/// What is wrong about how a job has ended, or that it has not.
+/// Fault of how a job has ended, or that it has not.
 fn wrong_end(job: &Job) -> Option<&'static str> {
     let progress = &job.progress;
     let is_whole = match (progress.state, &progress.steps) {
@@ -294,22 +294,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_that_is_lost_or_told_of_wrongly_is_found() {
+    async fn a_job_that_is_lost_or_answered_wrongly_is_found() {
         let (world, _) = World::of_hosts(1);
         world.with(|state| {
             let done = succeeded(job(1, attach));
             let view = look(state, &[&done]);
-            state.told_of_job("00000001", Some(true));
+            state.heard_of_job("00000001", Some(true));
             assert_eq!(state.wrong_about_jobs(&view), None);
             let gone = state.wrong_about_jobs(&View::default()).expect("it is gone");
             assert!(gone.ends_with("has no record any more"), "{gone}");
-            state.told_of_job("00000001", Some(false));
+            state.heard_of_job("00000001", Some(false));
             let untrue = state.wrong_about_jobs(&view).expect("it was done");
             assert!(untrue.contains("was not done: Succeeded"), "{untrue}");
         });
         let (world, _) = World::of_hosts(1);
         world.with(|state| {
-            state.told_of_job("00000002", None);
+            state.heard_of_job("00000002", None);
             let unknown = state.wrong_about_jobs(&View::default());
             assert_eq!(unknown, Some("job 00000002 was never recorded".to_owned()));
         });
@@ -352,7 +352,7 @@ mod tests {
         });
     }
 
-    /// What is wrong about the jobs of a cluster to which this has happened.
+    /// Fault of the jobs of a cluster to which this has happened.
     async fn found(happened: impl FnOnce(&mut State)) -> String {
         let cluster =
             Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
