@@ -32,8 +32,6 @@ pub(super) enum Fact {
     StartsWithItsNode(usize, bool),
     /// A machine outside of the cluster has its volume.
     UnknownClientHasVolume(usize),
-    /// The store has a record of the VM's volume, under the name that it has.
-    VolumeIsRecorded(usize),
     /// No client has a lock on its volume.
     VolumeIsFree(usize),
     IsCalled(usize, String),
@@ -121,7 +119,6 @@ pub(super) const FORMS: &[Form<Fact>] = &[
         form: "an unknown client has volume of VM",
         means: |f| Fact::UnknownClientHasVolume(f.vm()),
     },
-    Form { form: "volume of VM is recorded", means: |f| Fact::VolumeIsRecorded(f.vm()) },
     Form { form: "volume of VM is free", means: |f| Fact::VolumeIsFree(f.vm()) },
     Form { form: "VM is called TEXT", means: |f| Fact::IsCalled(f.vm(), f.text.clone()) },
     Form { form: "VM has an interface more", means: |f| Fact::HasInterface(f.vm(), true) },
@@ -346,7 +343,6 @@ impl Look<'_> {
                 let primaries = self.primaries();
                 so(primaries.is_empty(), || format!("primary is {:?}", self.names(&primaries)))
             }
-            Fact::VolumeIsRecorded(vm) => self.volume_is_recorded(*vm),
             Fact::DatabaseIsLedBy(nodes) => self.database_is_led_by(nodes),
             Fact::DatabaseIsLedByPrimary => self.database_is_led_by(&self.primaries()),
             Fact::Fault(id, wanted) => {
@@ -589,13 +585,6 @@ impl Look<'_> {
         (0..self.cluster.shape.hosts.len())
             .filter(|node| self.node_is(*node, &is_primary))
             .collect()
-    }
-
-    fn volume_is_recorded(&self, vm: usize) -> Result<(), String> {
-        let disk = self.cluster.world.with(|state| state.ceph.disks.get(&vm_uuid(vm)).cloned());
-        let view = self.cluster.view();
-        let is_recorded = disk.is_some_and(|disk| view.volumes.contains_key(&disk));
-        so(is_recorded, || format!("recorded are {:?}", view.volumes.keys().collect::<Vec<_>>()))
     }
 
     fn database_is_led_by(&self, nodes: &[usize]) -> Result<(), String> {
