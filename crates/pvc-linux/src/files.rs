@@ -262,21 +262,32 @@ fn keep_end(path: &Path, most_bytes: u64) -> Result<(), FilesError> {
 
 /// Moves what is in the file behind `from` to its beginning, with what is appended meanwhile, and
 /// only then lets go of the rest. An error before that loses nothing of what is moved: it is still
-/// there, behind what was moved already.
-fn cut(file: &File, mut from: u64) -> io::Result<()> {
-    let (mut piece, mut to) = (vec![0; PIECE], 0);
+/// there, behind what was moved already. Lost is only what is appended in the moment between the
+/// last look and the cut.
+fn cut(file: &File, from: u64) -> io::Result<()> {
+    let (from, to) = move_rest(file, from, 0)?;
+    // The machine may crash, and the new length may be on the disk first. Writing takes its time.
+    file.sync_data()?;
+    let (_, to) = move_rest(file, from, to)?;
+    file.set_len(to)
+}
+
+/// Moves what is behind `from` to `to`, and returns where both end. Of a file that grows faster than
+/// that it moves as much as there was at its beginning.
+fn move_rest(file: &File, mut from: u64, mut to: u64) -> io::Result<(u64, u64)> {
+    let (mut piece, end) = (vec![0; PIECE], file.metadata()?.len());
     loop {
         let count = file.read_at(&mut piece, from)?;
         if count == 0 {
-            break;
+            return Ok((from, to));
         }
         file.write_all_at(&piece[..count], to)?;
         from += count as u64;
         to += count as u64;
+        if from >= end {
+            return Ok((from, to));
+        }
     }
-    // The machine may crash, and the new length may be on the disk first.
-    file.sync_data()?;
-    file.set_len(to)
 }
 
 fn list(path: &Path, most: usize) -> Result<Vec<DirectoryEntry>, FilesError> {

@@ -1,5 +1,6 @@
 //! Asking for long work.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pvc_model::NodeName;
@@ -134,9 +135,14 @@ pub(crate) async fn wait_for_end(
     time_limit: Duration,
 ) -> Result<(), Unfinished> {
     let (what, job) = (|| what.to_owned(), || spec.id.clone());
+    // Whoever has submitted it may not see it yet: one that is not there is forgotten only if it was.
+    let is_seen = AtomicBool::new(false);
     let over = |cluster: &Cluster| match cluster.jobs.get(&spec.id) {
-        Some(job) if !job.progress.state.is_over() => None,
-        over => Some(over.cloned()),
+        Some(job) => {
+            is_seen.store(true, Ordering::Relaxed);
+            job.progress.state.is_over().then(|| Some(job.clone()))
+        }
+        None => is_seen.load(Ordering::Relaxed).then_some(None),
     };
     let end = clock.monotonic() + time_limit;
     let mut stuck_since = None;

@@ -69,7 +69,7 @@ impl Actor {
         // One that hangs holds up no other start.
         let late = move || drop(slot);
         self.to_its_end(&record, late, hypervisor.start(record.uuid, &xml)).await?;
-        match self.may_run(&record, &mut answered).await {
+        match self.may_run(&record).await {
             Ok(true) => {}
             Ok(false) => {
                 tracing::info!(
@@ -79,11 +79,11 @@ impl Actor {
                 hypervisor.destroy(record.uuid).await?;
                 return Ok(Ended::Superseded);
             }
-            Err(elsewhere @ StepError::Elsewhere { .. }) => {
+            // It holds the VM's volumes, and what is not known now is asked again by the next start.
+            Err(error) => {
                 self.end(record.uuid, &record.name).await;
-                return Err(elsewhere);
+                return Err(error);
             }
-            Err(unknown) => return Err(unknown),
         }
         match self.to_its_end(&record, || (), hypervisor.resume(record.uuid)).await {
             Err(StepError::Hypervisor(HypervisorError::NoGuest { .. })) => {
@@ -100,8 +100,10 @@ impl Actor {
     }
 
     /// Whether the guest that was made of `record` may be let run: its order stands, and no other
-    /// node has come to say meanwhile that it runs the VM, unless its hypervisor knows better.
-    async fn may_run(&self, record: &VmRecord, answered: &mut Answered) -> Result<bool, StepError> {
+    /// node says that it runs the VM, unless its hypervisor knows better. An answer from before the
+    /// guest was made may be minutes old, and is not asked for again only within this look.
+    async fn may_run(&self, record: &VmRecord) -> Result<bool, StepError> {
+        let mut answered = Answered::default();
         loop {
             let view = self.shared.within(LOOK, self.shared.store.fresh()).await;
             let view = view.ok_or(StepError::TooSlow { seconds: LOOK.as_secs() })??;
@@ -109,7 +111,7 @@ impl Actor {
                 return Ok(false);
             }
             // Asking takes its time: what has changed since?
-            if !check_elsewhere(&self.shared, &view, record.uuid, answered).await? {
+            if !check_elsewhere(&self.shared, &view, record.uuid, &mut answered).await? {
                 return Ok(true);
             }
         }

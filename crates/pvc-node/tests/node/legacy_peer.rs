@@ -141,19 +141,25 @@ async fn what_a_legacy_hypervisor_may_have_is_not_started_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guest_that_another_node_comes_to_list_while_it_is_made_here_waits_for_its_hypervisor() {
-    for runs_there in [true, false] {
+async fn a_guest_that_comes_to_run_elsewhere_while_it_is_made_here_is_not_let_run() {
+    for (is_listed, runs_there) in [(false, true), (false, false), (true, true), (true, false)] {
         let world = world().await;
         let vm = world.define(1, VmState::Start).await;
         let legacy = LegacyPeer::join(&world, vm).await;
         let slow = Manner { start_takes: Duration::from_secs(20), ..Manner::default() };
         world.hypervisor.set_manner(vm, slow);
+        // Its list may be one of long ago, and its hypervisor has been asked before.
+        if is_listed {
+            legacy.lists(&vm.to_string()).await;
+        }
         let _daemon = world.running().await;
         world.until("it is being made", || world.hypervisor.is_there(vm)).await;
         if runs_there {
             legacy.hypervisor.insert(vm, "vm1");
         }
-        legacy.lists(&vm.to_string()).await;
+        if !is_listed {
+            legacy.lists(&vm.to_string()).await;
+        }
         let count = |call| world.hypervisor.count(call, vm);
         if runs_there {
             world.until("it is ended here", || !world.hypervisor.is_there(vm)).await;
