@@ -272,8 +272,8 @@ fn cut(file: &File, from: u64) -> io::Result<()> {
     file.set_len(to)
 }
 
-/// Moves what is behind `from` to `to`, and returns where both end. Of a file that grows faster than
-/// that it moves as much as there was at its beginning.
+/// Moves what is behind `from` to `to`, and returns where both end. Of a file that grows faster
+/// than that it moves as much as there was at its beginning.
 fn move_rest(file: &File, mut from: u64, mut to: u64) -> io::Result<(u64, u64)> {
     let (mut piece, end) = (vec![0; PIECE], file.metadata()?.len());
     loop {

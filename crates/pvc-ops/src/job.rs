@@ -135,7 +135,7 @@ pub(crate) async fn wait_for_end(
     time_limit: Duration,
 ) -> Result<(), Unfinished> {
     let (what, job) = (|| what.to_owned(), || spec.id.clone());
-    // Whoever has submitted it may not see it yet: one that is not there is forgotten only if it was.
+    // Its submitter may not see it yet: one that is not there is forgotten only if it was there.
     let is_seen = AtomicBool::new(false);
     let over = |cluster: &Cluster| match cluster.jobs.get(&spec.id) {
         Some(job) => {

@@ -79,7 +79,7 @@ impl Actor {
                 hypervisor.destroy(record.uuid).await?;
                 return Ok(Ended::Superseded);
             }
-            // It holds the VM's volumes, and what is not known now is asked again by the next start.
+            // It holds the VM's volumes, and what is not known now the next start asks again.
             Err(error) => {
                 self.end(record.uuid, &record.name).await;
                 return Err(error);
