@@ -14,11 +14,12 @@ step() { printf '[%d/%d] %s\n' "$1" "$2" "$3"; }
 # Reads lines and hands on what is not about progress. `told LINE` is the rule: it sets NOW to what a line says
 # about progress, or fails for any other line. Between lines, which may be minutes apart, the time goes on.
 follow() {
-    local told=$1 line waited begun=$SECONDS last=-$PROGRESS_EVERY every=$PROGRESS_EVERY terminal=
+    local told=$1 line part= waited begun=$SECONDS last=-$PROGRESS_EVERY every=$PROGRESS_EVERY terminal=
     NOW=
     if [[ -t 2 ]]; then terminal=1 every=1; fi
     while true; do
         IFS= read -r -t "$every" line && waited= || waited=$?
+        line=$part$line part=
         if [[ -z $waited ]]; then
             if ! "$told" "$line"; then
                 [[ -z $terminal ]] || printf '\r\e[K' >&2
@@ -26,6 +27,8 @@ follow() {
             fi
         elif ((waited <= 128)); then
             break # the end, not the time
+        else
+            part=$line # what of a line had come by then
         fi
         [[ -n $NOW ]] && ((SECONDS - last >= every)) || continue
         last=$SECONDS

@@ -46,6 +46,18 @@ fn a_log_of_a_build_says_at_which_crate_of_how_many_it_is() {
 }
 
 #[test]
+fn a_line_that_comes_in_parts_is_handed_on_whole() {
+    let progress = repository().join("packaging/install/progress.sh");
+    let script = format!(
+        "set -euo pipefail; . {}; never() {{ return 1; }}; \
+         {{ printf war; sleep 2; printf 'ning\n'; }} | follow never",
+        progress.display()
+    );
+    let output = run(Command::new("bash").args(["-c", &script]).env("PROGRESS_EVERY", "1"), "");
+    assert_eq!(output.stderr, "warning\n", "{output}");
+}
+
+#[test]
 fn a_terminal_shows_how_far_a_build_is_in_one_line() {
     let keeper = Keeper::start();
     let mut terminal = Command::new("script");
