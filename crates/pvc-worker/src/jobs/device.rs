@@ -77,9 +77,9 @@ impl Kind for ChangeDevice {
     async fn plan(&self, context: &Context) -> Result<Vec<Plug>, DeviceError> {
         let view = context.tools.store.view();
         let vm = find(&self.vm, &view)?.uuid;
-        let instance = self.instance(context, vm).await?;
-        let before = self.count(context, vm).await?.ok_or_else(|| self.not_here(context))?;
-        Ok(vec![Plug { vm, before, instance }])
+        let found = self.found(context, vm).await?;
+        let (instance, before) = found.ok_or_else(|| self.not_here(context))?;
+        Ok(vec![Plug { vm, before, instance: Some(instance) }])
     }
 
     fn doing(&self, _: &Plug) -> String {
@@ -90,11 +90,9 @@ impl Kind for ChangeDevice {
     }
 
     async fn look(&self, context: &Context, step: &Plug) -> Result<Option<()>, DeviceError> {
-        if step.instance.is_some() && self.instance(context, step.vm).await? != step.instance {
-            return Ok(None);
-        }
-        let now = self.count(context, step.vm).await?;
-        let is_done = now.is_some_and(|now| match self.change {
+        let found = self.found(context, step.vm).await?;
+        let is_it = |(instance, _): &(i32, usize)| step.instance.is_none_or(|own| own == *instance);
+        let is_done = found.filter(is_it).is_some_and(|(_, now)| match self.change {
             DeviceChange::Attach => now > step.before,
             DeviceChange::Detach => now < step.before,
         });
@@ -138,13 +136,15 @@ impl ChangeDevice {
         Ok(guests.get(&vm).map(|guest| guest.instance))
     }
 
-    /// Number of such devices that the guest has; `None` if it does not run here.
-    async fn count(&self, context: &Context, vm: Uuid) -> Result<Option<usize>, DeviceError> {
-        if self.instance(context, vm).await?.is_none() {
-            return Ok(None);
-        }
+    /// The guest's start and number of such devices that it has; `None` if it does not run here.
+    async fn found(
+        &self,
+        context: &Context,
+        vm: Uuid,
+    ) -> Result<Option<(i32, usize)>, DeviceError> {
+        let Some(instance) = self.instance(context, vm).await? else { return Ok(None) };
         match context.tools.hypervisor.live_xml(vm).await {
-            Ok(xml) => Ok(Some(count_devices(&xml, &self.xml)?)),
+            Ok(xml) => Ok(Some((instance, count_devices(&xml, &self.xml)?))),
             Err(HypervisorError::NoGuest { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -157,10 +157,8 @@ impl ChangeDevice {
         change: DeviceChange,
     ) -> Result<(), DeviceError> {
         let instance = self.instance(context, step.vm).await?;
-        if instance.is_none() {
-            return Err(self.not_here(context));
-        }
-        if step.instance.is_some() && instance != step.instance {
+        let instance = instance.ok_or_else(|| self.not_here(context))?;
+        if step.instance.is_some_and(|own| own != instance) {
             let vm = name(&self.vm, &context.tools.store.view());
             return Err(DeviceError::Restarted { vm });
         }
