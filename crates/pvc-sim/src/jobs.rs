@@ -8,7 +8,7 @@ use pvc_model::cluster::Cluster as View;
 use pvc_model::job::course::Course;
 use pvc_model::job::{Job, JobId, JobProgress, JobState, JobWork};
 use pvc_model::storage::{PoolName, VolumeId};
-use pvc_ports::VolumeLock;
+use pvc_ports::{GuestRun, VolumeLock};
 use uuid::Uuid;
 
 use crate::state::State;
@@ -30,6 +30,9 @@ struct Seen {
     /// Number of starts of the VM's guest when the job was submitted, and when it ended.
     boots: u64,
     boots_at_end: Option<u64>,
+    /// Whether a guest was made and had not started when the job ended: what was plugged into it is
+    /// there when it starts.
+    was_held_at_end: bool,
     /// Locks on the VM's volume when the job was submitted.
     locks: Vec<VolumeLock>,
 }
@@ -55,6 +58,11 @@ fn locks(state: &State, vm: Option<Uuid>) -> Vec<VolumeLock> {
 
 fn boots(state: &State, vm: Option<Uuid>) -> u64 {
     vm.and_then(|vm| state.truth.boots.get(&vm)).copied().unwrap_or_default()
+}
+
+fn is_held(state: &State, vm: Option<Uuid>) -> bool {
+    let mut guests = state.hypervisors.iter().filter_map(|here| here.guests.get(&vm?));
+    guests.any(|guest| guest.run == GuestRun::Created)
 }
 
 impl State {
@@ -118,7 +126,7 @@ impl Jobs {
         let vm = job.spec.work.vm().and_then(|vm| vm.uuid);
         let seen = self.seen.entry(id.clone()).or_insert_with(|| {
             let (boots, locks) = (boots(state, vm), locks(state, vm));
-            Seen { job: job.clone(), boots, boots_at_end: None, locks }
+            Seen { job: job.clone(), boots, boots_at_end: None, was_held_at_end: false, locks }
         });
         if !Arc::ptr_eq(&seen.job, job) {
             seen.job = job.clone();
@@ -127,6 +135,7 @@ impl Jobs {
             return;
         }
         seen.boots_at_end = Some(boots(state, vm));
+        seen.was_held_at_end = is_held(state, vm);
         self.ended.push(id.clone());
         let is_flush = matches!(job.spec.work, JobWork::FlushLocks { .. });
         if is_flush && job.progress.state == JobState::Succeeded {
@@ -160,7 +169,9 @@ impl Jobs {
     fn plugged(&self, vm: Uuid, boots: u64) -> Option<bool> {
         let of_this_start = self.ended.iter().filter_map(|id| self.seen.get(id)).filter(|seen| {
             seen.vm() == Some(vm)
-                && seen.boots_at_end == Some(boots)
+                && seen.boots_at_end.is_some_and(|at_end| {
+                    at_end == boots || seen.was_held_at_end && at_end + 1 == boots
+                })
                 && seen.job.progress.state == JobState::Succeeded
         });
         let is_in_doubt = |seen: &Seen| seen.boots != boots;
@@ -349,6 +360,22 @@ mod tests {
             assert_eq!(plugged(state), Some(false), "what was plugged in went with the guest");
             look(state, &[&succeeded(third)]);
             assert_eq!(plugged(state), None, "before the start or after it");
+        });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_device_that_was_plugged_into_a_held_guest_is_not_held_against_its_start() {
+        let cluster =
+            Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
+        cluster.world.with(|state| {
+            let vm = vm_uuid(0);
+            let before = boots(state, Some(vm));
+            for (run, plugged) in [(GuestRun::Running, Some(false)), (GuestRun::Created, None)] {
+                state.jobs = Jobs::default();
+                state.hypervisors[0].guests.get_mut(&vm).expect("it is there").run = run;
+                look(state, &[&succeeded(job(1, attach))]);
+                assert_eq!(state.jobs.plugged(vm, before + 1), plugged, "{run:?}");
+            }
         });
     }
 
