@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  PostgresDatabase ─┐
-//!                    ├─ Open   one transaction: its statements, in order, with a deadline
+//!                    ├─ Open      one transaction: its statements, in order, with a deadline
 //!  SqliteDatabase  ──┘
 //!  values     between values of the port and those of each database
 //! ```

@@ -35,7 +35,7 @@ use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Guest, GuestEvent, GuestRun, HypervisorError};
 use pvc_role::{Alarm, Done, UnderWay};
-use pvc_store::{Change, Changes, Report};
+use pvc_store::{Change, Changes, Expect, Report};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -573,12 +573,23 @@ impl VmReconciler {
 /// is another by now is left alone: its sender moves the VM on. What cannot be written is found
 /// again by the next pass.
 async fn close(shared: &Shared, seen: Vec<(Uuid, MoveNote)>) {
+    let is_noted = |cluster: &Cluster, vm: Uuid, note: &MoveNote| {
+        cluster.vms.get(&vm).is_some_and(|record| record.moving.as_ref() == Some(note))
+    };
+    close_if(shared, &seen, is_noted).await;
+}
+
+/// Closes those of the notes that `may_be_closed` by the records as they are at the write.
+async fn close_if(
+    shared: &Shared,
+    seen: &[(Uuid, MoveNote)],
+    may_be_closed: impl Fn(&Cluster, Uuid, &MoveNote) -> bool + Send + Sync,
+) {
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
-        for (vm, note) in &seen {
-            if cluster.vms.get(vm).is_some_and(|record| record.moving.as_ref() == Some(note)) {
-                changes.push(Change::MoveNote(*vm, note.closed()));
-            }
+        for (vm, note) in seen.iter().filter(|(vm, note)| may_be_closed(cluster, *vm, note)) {
+            changes.push(Change::MoveNote(*vm, note.closed()));
+            changes.expect(Expect::VmState(*vm)).expect(Expect::VmNode(*vm));
         }
         Ok::<_, Infallible>((changes, ()))
     };

@@ -4,7 +4,6 @@
 //! there until it is restarted, so its hypervisor is asked, as for a move: not knowing is not the
 //! same as nothing running.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use pvc_model::Uuid;
@@ -12,9 +11,9 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
 use pvc_model::vm::moving::{MoveNote, left_open_by_legacy};
 use pvc_model::vm::plan::{Answered, may_be_outdated};
-use pvc_store::{Change, Changes, Expect};
 
 use super::act::{Actor, Ended, StepError};
+use super::close_if;
 use crate::shared::Shared;
 
 /// Time after the first answer at which a hypervisor is asked again: a legacy daemon that restarts
@@ -59,30 +58,17 @@ impl Actor {
             Ok(()) => {
                 tracing::info!(%vm, node = %to.name, "nothing is left of the VM on the node that \
                                                       it was handed over to");
-                self.write_closed(vm, &note).await;
+                // Unless the records say more by now: it may have been started there.
+                let is_open = |cluster: &Cluster, vm: Uuid, note: &MoveNote| {
+                    let open = left_open_by_legacy(cluster, self.shared.name());
+                    open.iter().any(|(record, open, _)| record.uuid == vm && *open == note)
+                };
+                close_if(&self.shared, &[(vm, note)], is_open).await;
             }
             Err(why) => tracing::warn!(%vm, %why, "the VM was handed over to a node that has gone \
                                                    back to PVC 1.0.3, and counts as running there"),
         }
         Ended::Aside
-    }
-
-    /// Closes the note unless the records say more by now than they did when its node was asked:
-    /// the VM may have been started there.
-    async fn write_closed(&self, vm: Uuid, note: &MoveNote) {
-        let decide = |cluster: &Cluster| {
-            let mut changes = Changes::new();
-            let open = left_open_by_legacy(cluster, self.shared.name());
-            if open.iter().any(|(record, open, _)| record.uuid == vm && *open == note) {
-                changes.push(Change::MoveNote(vm, note.closed()));
-                changes.expect(Expect::VmState(vm)).expect(Expect::VmNode(vm));
-            }
-            Ok::<_, Infallible>((changes, ()))
-        };
-        if let Err(error) = self.shared.in_time(ANSWER, self.shared.store.change(decide)).await {
-            tracing::debug!(%vm, %error, "that the hand-over is over could not be written; it is \
-                                          asked again");
-        }
     }
 }
 

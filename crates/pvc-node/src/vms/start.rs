@@ -100,8 +100,8 @@ impl Actor {
     }
 
     /// Whether the guest that was made of `record` may be let run: its order stands, and no other
-    /// node says that it runs the VM, unless its hypervisor knows better. An answer from before the
-    /// guest was made may be minutes old, and is not asked for again only within this look.
+    /// node says that it runs the VM, unless its hypervisor knows better. All are asked anew:
+    /// answers from before the guest was made may be minutes old.
     async fn may_run(&self, record: &VmRecord) -> Result<bool, StepError> {
         let mut answered = Answered::default();
         loop {
