@@ -23,6 +23,7 @@ pub mod event;
 pub mod network;
 pub mod node;
 pub mod operations;
+pub mod osd;
 pub mod release;
 pub mod storage;
 pub mod task;
@@ -40,6 +41,7 @@ pub use node::{
     FlushPlan, FlushStep, HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState,
     NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,
 };
+pub use osd::{Osd, OsdState};
 pub use storage::{Pool, Volume, VolumeStats};
 pub use task::{DeliveryInfo, EndedTask, QueuedTask, TaskLog, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{

@@ -197,6 +197,7 @@ pub fn meaning(variable: &str) -> &'static str {
         "vni" => "VNI or description",
         "mac" => "A regular expression on the MAC address",
         "description" => "A regular expression on the description",
+        "osdid" => "Number of the OSD",
         "pool" => "Name of the pool",
         "volume" => "Name of the volume",
         _ => "",
@@ -246,6 +247,7 @@ macro_rules! operations {
         $name:ident { $method:ident $path:literal, $role:ident, $($effect:tt)+ }
     )+) => {$(
         $(#[doc = $doc])+
+        #[derive(Debug, Clone, Copy)]
         pub struct $name;
 
         impl $crate::operation::Operation for $name {

@@ -286,6 +286,21 @@ impl Scalar for u64 {
     }
 }
 
+/// A decimal number that is finite: neither `inf` nor `NaN`.
+impl Scalar for f64 {
+    fn parse(text: &str) -> Result<Self, String> {
+        let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+        number.ok_or_else(|| format!("`{}` is not a number", shown(text)))
+    }
+    fn text(&self) -> String {
+        self.to_string()
+    }
+    fn schema() -> Schema {
+        let number = ObjectBuilder::new().schema_type(SchemaType::from(Type::Number));
+        Schema::Object(number.build())
+    }
+}
+
 /// Chooses one of `words`, or says what is allowed instead.
 pub fn choose<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(|| {
@@ -570,6 +585,15 @@ mod tests {
     fn q36_a_number_that_is_none_is_refused() {
         for bad in ["", "-1", "1.5", "x", "99999999999"] {
             assert!(read(&format!("colour=red&lines={bad}")).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_decimal_number_is_finite() {
+        assert_eq!(<f64 as Scalar>::parse("0.05"), Ok(0.05));
+        assert_eq!(<f64 as Scalar>::parse("2").map(|two| two.text()), Ok("2".to_owned()));
+        for bad in ["", "x", "inf", "NaN", "1,5", "1e999", "٢"] {
+            assert!(<f64 as Scalar>::parse(bad).is_err(), "{bad}");
         }
     }
 

@@ -1,7 +1,8 @@
-//! Completions, with the VMs, nodes, tags, faults and tasks there are now.
+//! Completions, with the VMs, nodes, tags, faults, tasks and OSDs there are now.
 
 use pvc_api_types::operations::fault::{FaultOrder, GetFaults, SortKey};
 use pvc_api_types::operations::node::{GetNode, NodeFilter};
+use pvc_api_types::operations::osd::{GetStorageCephOsd, OsdFilter};
 use pvc_api_types::operations::task::{GetTasks, TaskChoice};
 use pvc_api_types::operations::vm::{GetVm, VmFilter};
 use pvc_api_types::param::Added;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
-use pvc_api_types::Fault;
+use pvc_api_types::{Fault, Osd};
 use pvc_client::Client;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
 
@@ -180,6 +181,18 @@ fn task_ids(choice: TaskChoice) -> Vec<CompletionCandidate> {
     let candidate =
         |(id, name): (String, String)| CompletionCandidate::new(id).help(Some(name.into()));
     unfinished.chain(ended).map(candidate).collect()
+}
+
+/// The OSDs, by number.
+pub fn osds() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let osds = || client()?.read(GetStorageCephOsd, [], &OsdFilter::default()).ok()?.read().ok();
+        let candidate = |osd: Osd| {
+            let place = format!("{} {}", osd.node, osd.device);
+            CompletionCandidate::new(osd.id).help(Some(place.into()))
+        };
+        osds().into_iter().flatten().map(candidate).collect()
+    })
 }
 
 /// The states that a node's daemon can be in.

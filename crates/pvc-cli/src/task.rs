@@ -65,28 +65,41 @@ pub fn finish(pvc: &mut Pvc, submitted: Submitted, wait: TaskWait) -> Outcome {
     follow(pvc, &task.task_id)
 }
 
-/// Follows a task to its end, with its progress on standard error.
+/// Follows a task to its end, with its progress on standard error, and says how it ended.
 pub fn follow(pvc: &mut Pvc, id: &str) -> Outcome {
+    let end = end_of(pvc, id)?;
+    if !pvc.done_as_json(&end) && end.is_success() {
+        pvc.out.line(format!("{}: {}", end.state, end.status));
+    }
+    check(id, &end)
+}
+
+/// Follows a task to its end, of which nothing is said if it is a good one.
+pub fn succeed(pvc: &mut Pvc, id: &str) -> Outcome {
+    let end = end_of(pvc, id)?;
+    check(id, &end)
+}
+
+/// Fails if the task did.
+fn check(id: &str, end: &TaskStatus) -> Outcome {
+    if end.is_success() {
+        return Ok(());
+    }
+    Err(Failure::failed(format!("task `{id}` ended with {}: {}", end.state, end.status))
+        .once_a_success())
+}
+
+fn end_of(pvc: &mut Pvc, id: &str) -> Result<TaskStatus, Failure> {
     pvc.out.flush();
     let mut progress = Progress::new(pvc.chatty());
     interrupt::watch();
     let client = pvc.client()?;
     let end = watch(client, id, &mut progress)?;
     progress.end();
-    let Some(end) = end else {
-        return Err(Failure::interrupted("no longer waiting; the task goes on")
-            .hint(format!("`pvc cluster task {id}` waits again")));
-    };
-    let said = pvc.done_as_json(&end);
-    if end.is_success() && said {
-        return Ok(());
-    }
-    if end.is_success() {
-        pvc.out.line(format!("{}: {}", end.state, end.status));
-        return Ok(());
-    }
-    Err(Failure::failed(format!("task `{id}` ended with {}: {}", end.state, end.status))
-        .once_a_success())
+    end.ok_or_else(|| {
+        Failure::interrupted("no longer waiting; the task goes on")
+            .hint(format!("`pvc cluster task {id}` waits again"))
+    })
 }
 
 /// Looks until the task has ended, or until Ctrl-C: then there is no end to return.

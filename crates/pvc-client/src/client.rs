@@ -272,7 +272,7 @@ impl Client {
     /// Sends a change as a dry run. A server that does not know `dry_run` of just this operation
     /// would make the change: it is not asked.
     fn try_dry<O: Operation>(&self, request: Outgoing) -> Result<Option<Vec<u8>>, Error> {
-        if !self.described::<O>()?.is_some_and(|described| knows_dry_run(&described)) {
+        if !self.takes_parameter::<O>("dry_run")? {
             return Ok(None);
         }
         self.send(request.with("dry_run", "True"), None)?.expect(StatusCode::OK).map(Some)
@@ -281,6 +281,16 @@ impl Client {
     /// Whether the server has the operation. PVC 1.0.3 does not say, and has none that is new.
     pub fn serves<O: Operation>(&self, _: O) -> Result<bool, Error> {
         Ok(self.described::<O>()?.is_some())
+    }
+
+    /// Whether the server's operation has the parameter. PVC 1.0.3 does not say, and has none that
+    /// is new.
+    pub fn takes<O: Operation>(&self, _: O, parameter: &str) -> Result<bool, Error> {
+        self.takes_parameter::<O>(parameter)
+    }
+
+    fn takes_parameter<O: Operation>(&self, parameter: &str) -> Result<bool, Error> {
+        Ok(self.described::<O>()?.is_some_and(|described| has_parameter(&described, parameter)))
     }
 
     /// The operation as the server's document describes it; `None` if it has none, or there is no
@@ -541,10 +551,10 @@ fn hurry(config: ureq::config::Config, within: Duration) -> ureq::config::Config
 }
 
 /// Whether an operation has the parameter, as the server's document describes it.
-fn knows_dry_run(operation: &Value) -> bool {
+fn has_parameter(operation: &Value, name: &str) -> bool {
     operation["parameters"]
         .as_array()
-        .is_some_and(|all| all.iter().any(|parameter| parameter["name"] == "dry_run"))
+        .is_some_and(|all| all.iter().any(|parameter| parameter["name"] == name))
 }
 
 /// Outcome of an ask for a task.

@@ -16,13 +16,13 @@ fn help_says_what_a_later_release_brings() {
     assert!(top.contains("  provisioner  Make VMs from templates [arrives with release "), "{top}");
     assert!(top.contains("  storage      Manage the storage\n"), "a part of it is here: {top}");
     let storage = out(&user.run(&["storage", "--help"]));
-    assert!(storage.contains("Manage OSDs [arrives with release "), "{storage}");
+    assert!(storage.contains("Measure the storage [arrives with release "), "{storage}");
     let vm = out(&user.run(&["vm", "--help"]));
     assert!(vm.contains("  snapshot     Manage snapshots of a VM [arrives with release "), "{vm}");
     assert!(!vm.contains("List the VMs [arrives"), "{vm}");
     let group = out(&user.run(&["storage", "volume"]));
     assert!(group.contains("Add a volume [arrives with release "), "{group}");
-    let group = out(&user.run(&["storage", "osd"]));
+    let group = out(&user.run(&["storage", "benchmark"]));
     assert!(group.contains("Not part of this release: it arrives with release "), "{group}");
     assert!(group.contains("`pvcd volume list | create | import | record | remove`"), "{group}");
 }

@@ -6,6 +6,7 @@ pub mod fault;
 pub mod metrics;
 pub mod network;
 pub mod node;
+pub mod osd;
 pub mod sriov;
 pub mod storage;
 pub mod task;

@@ -18,14 +18,13 @@ use crate::outcome::{Exit, Failure};
 const TABLE: &str = include_str!("tree.txt");
 
 /// Purposes of the groups of the table.
-const ABOUTS: [(&str, &str); 22] = [
+const ABOUTS: [(&str, &str); 21] = [
     ("network acl", "Manage the firewall rules of a network"),
     ("network dhcp", "Manage the static leases of a network"),
     ("network sriov", "Manage SR-IOV devices"),
     ("network sriov pf", "Show the SR-IOV physical functions of a node"),
     ("network sriov vf", "Manage the SR-IOV virtual functions of a node"),
     ("storage benchmark", "Measure the storage"),
-    ("storage osd", "Manage OSDs"),
     ("storage volume snapshot", "Manage snapshots of volumes"),
     ("provisioner", "Make VMs from templates"),
     ("provisioner ova", "Manage OVA images"),
@@ -269,7 +268,10 @@ mod tests {
     #[test]
     fn a_command_of_the_table_is_found_whatever_its_arguments() {
         assert_eq!(meant("pvc storage volume add"), Some("storage volume add".to_owned()));
-        assert_eq!(meant("pvc -c office storage osd list -x"), Some("storage osd list".to_owned()));
+        assert_eq!(
+            meant("pvc -c office storage benchmark list -x"),
+            Some("storage benchmark list".to_owned())
+        );
         assert_eq!(meant("pvc vm autobackup extra"), Some("vm autobackup".to_owned()));
         assert_eq!(meant("pvc vm snapshot create"), Some("vm snapshot create".to_owned()));
     }

@@ -1,5 +1,6 @@
-//! The storage: pools and volumes, to read.
+//! The storage: OSDs, pools and volumes.
 
+mod osd;
 mod pool;
 mod volume;
 
@@ -11,6 +12,11 @@ use crate::outcome::Outcome;
 /// Manage the storage
 #[derive(Debug, Subcommand)]
 pub enum Storage {
+    #[command(hide = true)]
+    CreateDbVg(osd::CreateDbVg),
+    /// Manage OSDs
+    #[command(subcommand, arg_required_else_help = true)]
+    Osd(osd::Osds),
     /// Manage pools
     #[command(subcommand, arg_required_else_help = true)]
     Pool(Pool),
@@ -32,6 +38,8 @@ pub enum Volume {
 impl Storage {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         match self {
+            Storage::CreateDbVg(command) => command.run(pvc),
+            Storage::Osd(command) => command.run(pvc),
             Storage::Pool(Pool::List(command)) => command.run(pvc),
             Storage::Volume(Volume::List(command)) => command.run(pvc),
         }
