@@ -4,13 +4,16 @@
 //! through its steps is decided in [`course`].
 
 pub mod course;
+pub mod osd;
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use self::course::{Course, Failure};
+use self::osd::OsdReplacement;
 use crate::cluster::Cluster;
+use crate::osd::{AddOsds, DeviceSpec, OsdId};
 use crate::vm::VmRecord;
 use crate::{NodeName, Uuid};
 
@@ -93,7 +96,7 @@ impl JobVm {
 }
 
 /// The kind of a job, with its arguments.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum JobWork {
     /// Breaks the locks that a dead host left on the volumes of a VM that is off.
     FlushLocks { vm: JobVm },
@@ -103,6 +106,18 @@ pub enum JobWork {
     DetachDevice { vm: JobVm, xml: String },
     /// Gives a VM that is off another name, and its volumes with it.
     RenameVm { vm: JobVm, to: String },
+    /// Makes OSDs of a disk.
+    AddOsds(AddOsds),
+    /// Looks what that would come to, and does nothing.
+    PlanOsds(AddOsds),
+    /// Moves an OSD, with those that share its disk, to another disk.
+    ReplaceOsd(OsdReplacement),
+    /// Takes up an OSD, with those that share its disk, from the disk that it is found on.
+    RefreshOsd { osd: OsdId, device: DeviceSpec },
+    /// Removes an OSD for good: when others hold its data, or by force at once.
+    RemoveOsd { osd: OsdId, force: bool },
+    /// Makes the volume group for the databases of OSDs of a disk.
+    AddDbGroup { device: DeviceSpec },
     /// Recorded by another version of PVC: kept as it is, and failed by the worker of its node.
     Other { name: String, vm: Option<Uuid>, args: Vec<(String, String)>, why: NotUnderstood },
 }
@@ -114,6 +129,8 @@ pub enum NotUnderstood {
     UnknownKind { name: String },
     #[error("the job has no argument `{argument}`")]
     MissingArgument { argument: &'static str },
+    #[error("the job's argument `{argument}` is not understood: {why}")]
+    BadArgument { argument: &'static str, why: String },
 }
 
 impl JobWork {
@@ -121,10 +138,26 @@ impl JobWork {
     pub const ATTACH_DEVICE: &'static str = "vm.device_attach";
     pub const DETACH_DEVICE: &'static str = "vm.device_detach";
     pub const RENAME_VM: &'static str = "vm.rename";
+    pub const ADD_OSDS: &'static str = "osd.add";
+    pub const PLAN_OSDS: &'static str = "osd.plan";
+    pub const REPLACE_OSD: &'static str = "osd.replace";
+    pub const REFRESH_OSD: &'static str = "osd.refresh";
+    pub const REMOVE_OSD: &'static str = "osd.remove";
+    pub const ADD_DB_GROUP: &'static str = "osd.add_db_vg";
 
     /// The kinds that this version knows.
-    pub const KINDS: [&'static str; 4] =
-        [Self::FLUSH_LOCKS, Self::ATTACH_DEVICE, Self::DETACH_DEVICE, Self::RENAME_VM];
+    pub const KINDS: [&'static str; 10] = [
+        Self::FLUSH_LOCKS,
+        Self::ATTACH_DEVICE,
+        Self::DETACH_DEVICE,
+        Self::RENAME_VM,
+        Self::ADD_OSDS,
+        Self::PLAN_OSDS,
+        Self::REPLACE_OSD,
+        Self::REFRESH_OSD,
+        Self::REMOVE_OSD,
+        Self::ADD_DB_GROUP,
+    ];
 
     /// The name of the kind, which the API calls the task's name.
     pub fn name(&self) -> &str {
@@ -133,6 +166,12 @@ impl JobWork {
             JobWork::AttachDevice { .. } => Self::ATTACH_DEVICE,
             JobWork::DetachDevice { .. } => Self::DETACH_DEVICE,
             JobWork::RenameVm { .. } => Self::RENAME_VM,
+            JobWork::AddOsds(_) => Self::ADD_OSDS,
+            JobWork::PlanOsds(_) => Self::PLAN_OSDS,
+            JobWork::ReplaceOsd(_) => Self::REPLACE_OSD,
+            JobWork::RefreshOsd { .. } => Self::REFRESH_OSD,
+            JobWork::RemoveOsd { .. } => Self::REMOVE_OSD,
+            JobWork::AddDbGroup { .. } => Self::ADD_DB_GROUP,
             JobWork::Other { name, .. } => name,
         }
     }
@@ -144,7 +183,13 @@ impl JobWork {
             | JobWork::AttachDevice { vm, .. }
             | JobWork::DetachDevice { vm, .. }
             | JobWork::RenameVm { vm, .. } => Some(vm),
-            JobWork::Other { .. } => None,
+            JobWork::AddOsds(_)
+            | JobWork::PlanOsds(_)
+            | JobWork::ReplaceOsd(_)
+            | JobWork::RefreshOsd { .. }
+            | JobWork::RemoveOsd { .. }
+            | JobWork::AddDbGroup { .. }
+            | JobWork::Other { .. } => None,
         }
     }
 
@@ -155,7 +200,7 @@ impl JobWork {
 }
 
 /// Request that made the job; never changes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct JobSpec {
     pub id: JobId,
     pub work: JobWork,
@@ -167,6 +212,22 @@ pub struct JobSpec {
     pub submitter: String,
     /// Seconds since the epoch by the submitter's clock.
     pub submitted_at: u64,
+}
+
+impl JobSpec {
+    /// The subject that the job must have for itself, if any: two jobs about one VM, and two that
+    /// take disks of one node, are done one after the other.
+    pub fn subject(&self) -> Option<String> {
+        match &self.work {
+            JobWork::AddOsds(_) | JobWork::AddDbGroup { .. } => {
+                Some(format!("new OSDs of {}", self.node))
+            }
+            work => match work.osd() {
+                Some(osd) => Some(format!("OSD {osd}")),
+                None => work.vm().map(JobVm::key),
+            },
+        }
+    }
 }
 
 /// Progress of a job.
@@ -235,7 +296,7 @@ impl JobProgress {
 pub struct ClaimId(pub i64);
 
 /// A job as recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     pub spec: JobSpec,
     pub progress: JobProgress,

@@ -100,6 +100,11 @@ pub struct OsdRecord {
     pub device: String,
     pub db_device: String,
     pub fsid: String,
+    /// UUID of the Ceph cluster that it belongs to.
+    pub cluster: String,
+    /// Volume group and logical volume that its data lies on.
+    pub group: String,
+    pub volume: String,
     pub is_split: bool,
     pub stats: Arc<str>,
 }

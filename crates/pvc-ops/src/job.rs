@@ -20,7 +20,7 @@ const TROUBLE_TIME_LIMIT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Work to be done by the worker of a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct JobRequest {
     pub work: JobWork,
     pub node: NodeName,

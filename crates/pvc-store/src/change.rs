@@ -5,7 +5,7 @@ use pvc_model::fault::FaultRecord;
 use pvc_model::fence::FenceNote;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
 use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures};
-use pvc_model::storage::{PoolName, VolumeId};
+use pvc_model::storage::{OsdRecord, PoolName, VolumeId};
 use pvc_model::vm::moving::MoveNote;
 use pvc_model::{NodeName, Uuid};
 
@@ -80,6 +80,10 @@ pub enum Change {
         tier: String,
     },
     RemovePool(PoolName),
+    /// Writes the OSD but its statistics.
+    PutOsd(Box<OsdRecord>),
+    /// Removes the OSD's record with everything below it.
+    RemoveOsd(String),
     PutVolume {
         id: VolumeId,
         stats: String,
@@ -112,6 +116,8 @@ impl Change {
             Change::RemoveFault(id) => fault::remove(draft, id),
             Change::PutPool { name, pgs, tier } => pool::put(draft, name, pgs, tier),
             Change::RemovePool(name) => pool::remove(draft, name),
+            Change::PutOsd(record) => osd::put(draft, record),
+            Change::RemoveOsd(id) => osd::remove(draft, id),
             Change::PutVolume { id, stats } => volume::put(draft, id, stats),
             Change::RemoveVolume(id) => volume::remove(draft, id),
             Change::RenameVolume { from, to } => volume::rename(draft, from, to),

@@ -55,6 +55,7 @@ pub use records::daemon::Announced;
 pub use records::former_renaming::FormerRenaming;
 pub use records::job::job_arguments;
 pub use records::node::{Ipmi, NewNode, NodeChange};
+pub use records::osd::OSD_STATS_TO_COME;
 pub use records::vm::{NewVm, VmChange};
 pub use role::RoleLocks;
 pub use store::Store;

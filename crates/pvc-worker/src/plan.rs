@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{Job, JobId, JobState, JobVm, may_take};
+use pvc_model::job::{Job, JobId, JobState, may_take};
 
 /// Number of jobs that one node does at once. Those that wait for something outside do not count.
 pub(crate) const AT_ONCE: usize = 3;
@@ -36,11 +36,6 @@ pub(crate) struct Doing {
     pub subjects: BTreeSet<String>,
 }
 
-/// Subject that a job must have for itself, if any.
-pub(crate) fn subject(job: &Job) -> Option<String> {
-    job.spec.work.vm().map(JobVm::key)
-}
-
 /// The steps for the worker of `node` at `now` (seconds since the epoch), oldest job first.
 pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) -> Vec<Step> {
     let jobs = || cluster.jobs.values().map(AsRef::as_ref);
@@ -48,7 +43,7 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
     let mut ours: Vec<&Job> = jobs().filter(is_ours).collect();
     ours.sort_by_key(|job| (job.spec.submitted_at, job.spec.id.clone()));
     let is_at_work = |job: &&Job| job.claim.is_some() && !job.progress.state.is_over();
-    let elsewhere = jobs().filter(is_at_work).filter_map(subject);
+    let elsewhere = jobs().filter(is_at_work).filter_map(|job| job.spec.subject());
     let mut busy: BTreeSet<String> = doing.subjects.iter().cloned().chain(elsewhere).collect();
     let mut room = AT_ONCE.saturating_sub(doing.working);
     let mut steps = Vec::new();
@@ -62,7 +57,7 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
             JobState::Pending | JobState::Running => {
                 // What is refused for its subject keeps its place before younger ones about the
                 // same.
-                if subject(job).is_none_or(|subject| busy.insert(subject)) {
+                if job.spec.subject().is_none_or(|subject| busy.insert(subject)) {
                     room -= 1;
                     steps.push(Step::Begin(id));
                 }

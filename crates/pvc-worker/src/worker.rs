@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::context::{Context, Tools};
 use crate::jobs;
 use crate::kind::Steps;
-use crate::plan::{Doing, Step, plan, subject};
+use crate::plan::{Doing, Step, plan};
 use crate::runner::{Parted, fail, perform};
 
 /// The jobs are looked at at least this often, for what time alone changes.
@@ -71,7 +71,7 @@ impl Active {
     ) {
         let work = perform(context.clone(), job.clone(), steps, claim, self.leave.clone());
         let task = self.tasks.spawn(work).id();
-        let subject = subject(job);
+        let subject = job.spec.subject();
         self.jobs.insert(job.spec.id.clone(), UnderWay { subject, context, task });
     }
 

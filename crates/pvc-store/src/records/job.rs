@@ -1,5 +1,7 @@
 //! Jobs: `/tasks/{id}` with JSON, ours alone. Fields that a later version added are passed over.
 
+mod osd;
+
 use bytes::Bytes;
 use pvc_model::job::course::{Cause, Course, Failure};
 use pvc_model::job::{
@@ -249,6 +251,12 @@ pub fn job_arguments(work: &JobWork) -> Vec<(String, String)> {
             of(&[("domain", &vm.name), ("xml", xml)])
         }
         JobWork::RenameVm { vm, to } => of(&[("domain", &vm.name), ("new_name", to)]),
+        JobWork::AddOsds(_)
+        | JobWork::PlanOsds(_)
+        | JobWork::ReplaceOsd(_)
+        | JobWork::RefreshOsd { .. }
+        | JobWork::RemoveOsd { .. }
+        | JobWork::AddDbGroup { .. } => osd::arguments(work),
         JobWork::Other { args, .. } => args.clone(),
     }
 }
@@ -265,6 +273,7 @@ fn work_from(name: String, uuid: Option<Uuid>, args: Vec<(String, String)>) -> J
             arguments.device().map(|(vm, xml)| JobWork::DetachDevice { vm, xml })
         }
         JobWork::RENAME_VM => arguments.renaming().map(|(vm, to)| JobWork::RenameVm { vm, to }),
+        name if name.starts_with("osd.") => arguments.osd_work(name),
         name => Err(NotUnderstood::UnknownKind { name: name.to_owned() }),
     };
     understood.unwrap_or_else(|why| JobWork::Other { name, vm: uuid, args, why })
@@ -276,9 +285,32 @@ struct Arguments<'a> {
 }
 
 impl Arguments<'_> {
-    fn text(&self, argument: &'static str) -> Result<String, NotUnderstood> {
+    fn find(&self, argument: &str) -> Option<&str> {
         let found = self.args.iter().find(|(name, _)| name == argument);
-        found.map(|(_, value)| value.clone()).ok_or(NotUnderstood::MissingArgument { argument })
+        found.map(|(_, value)| value.as_str())
+    }
+
+    fn text(&self, argument: &'static str) -> Result<String, NotUnderstood> {
+        let found = self.find(argument).map(str::to_owned);
+        found.ok_or(NotUnderstood::MissingArgument { argument })
+    }
+
+    /// The argument as `parse` understands it, if it is there.
+    fn maybe<T, E: std::fmt::Display>(
+        &self,
+        argument: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<Option<T>, NotUnderstood> {
+        let bad = |why: E| NotUnderstood::BadArgument { argument, why: why.to_string() };
+        self.find(argument).map(parse).transpose().map_err(bad)
+    }
+
+    fn parsed<T, E: std::fmt::Display>(
+        &self,
+        argument: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<T, NotUnderstood> {
+        self.maybe(argument, parse)?.ok_or(NotUnderstood::MissingArgument { argument })
     }
 
     fn vm(&self) -> Result<JobVm, NotUnderstood> {
@@ -412,6 +444,7 @@ mod tests {
             device().prop_map(|(vm, xml)| JobWork::AttachDevice { vm, xml }),
             device().prop_map(|(vm, xml)| JobWork::DetachDevice { vm, xml }),
             (vm(), "\\PC{0,20}").prop_map(|(vm, to)| JobWork::RenameVm { vm, to }),
+            osd::tests::work(),
             other(),
         ]
     }
@@ -526,12 +559,16 @@ mod tests {
     fn what_is_not_understood_is_kept_as_it_is_and_says_why() {
         for (text, why) in [
             (
-                r#"{"name":"osd.add","node":"hv1","run_on":"hv1","args":[["device","/dev/sdb"]]}"#,
-                "no worker of this version knows jobs of the kind `osd.add`",
+                r#"{"name":"provisioner.create","node":"hv1","run_on":"hv1","args":[["vm","a"]]}"#,
+                "no worker of this version knows jobs of the kind `provisioner.create`",
             ),
             (
                 r#"{"name":"vm.flush_locks","node":"hv1","run_on":"hv1","args":[["device","x"]]}"#,
                 "the job has no argument `domain`",
+            ),
+            (
+                r#"{"name":"osd.add_db_vg","node":"hv1","run_on":"hv1","args":[["device","sdb"]]}"#,
+                "the job's argument `device` is not understood: device `sdb` is not below `/dev`",
             ),
         ] {
             let JobWork::Other { name, args, why: found, .. } = understood(text).work else {

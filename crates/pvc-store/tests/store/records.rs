@@ -350,3 +350,58 @@ proptest::proptest! {
         });
     }
 }
+
+#[tokio::test]
+async fn an_osd_is_stored_as_legacy_peers_read_it_and_keeps_its_statistics() {
+    let world = cluster().await;
+    let first = OsdRecord {
+        id: "3".into(),
+        node: "hv1".into(),
+        device: "/dev/sdb".into(),
+        db_device: "osd-db/osd-3".into(),
+        fsid: "c6a1f3b0-9d3a-4a3a-9a73-5a3f7c1d7e00".into(),
+        cluster: "5a2d7c2e-1111-4a3a-9a73-5a3f7c1d7e01".into(),
+        group: "ceph-a".into(),
+        volume: "osd-block-a".into(),
+        is_split: true,
+        stats: pvc_store::OSD_STATS_TO_COME.into(),
+    };
+    let put = |record: &OsdRecord| Change::PutOsd(Box::new(record.clone()));
+    change(&world.store, |changes| _ = changes.push(put(&first))).await;
+    let expected = [
+        ("", ""),
+        ("/node", "hv1"),
+        ("/device", "/dev/sdb"),
+        ("/db_device", "osd-db/osd-3"),
+        ("/fsid", ""),
+        ("/fsid/osd", "c6a1f3b0-9d3a-4a3a-9a73-5a3f7c1d7e00"),
+        ("/fsid/cluster", "5a2d7c2e-1111-4a3a-9a73-5a3f7c1d7e01"),
+        ("/lvm", ""),
+        ("/lvm/vg", "ceph-a"),
+        ("/lvm/lv", "osd-block-a"),
+        ("/is_split", "True"),
+        (
+            "/stats",
+            "{\"uuid\": \"|\", \"up\": 0, \"in\": 0, \"primary_affinity\": \"|\", \"utilization\": \"|\", \
+             \"var\": \"|\", \"pgs\": \"|\", \"kb\": \"|\", \"weight\": \"|\", \"reweight\": \"|\", \
+             \"node\": \"|\", \"used\": \"|\", \"avail\": \"|\", \"wr_ops\": \"|\", \"wr_data\": \"|\", \
+             \"rd_ops\": \"|\", \"rd_data\": \"|\", \"state\": \"|\"}",
+        ),
+    ];
+    for (key, value) in expected {
+        assert_eq!(raw(&world, &format!("/ceph/osds/3{key}")).await.as_deref(), Some(value), "{key}");
+    }
+    assert_eq!(*world.other.fresh().await.expect("readable").osds["3"], first);
+
+    let figures = r#"{"up": 1}"#;
+    world.store.report(vec![Report::OsdStats("3".into(), figures.into())]).await.expect("there");
+    let moved = OsdRecord { device: "/dev/sdc".into(), group: "ceph-b".into(), ..first };
+    world.store.fresh().await.expect("readable");
+    change(&world.store, |changes| _ = changes.push(put(&moved))).await;
+    let view = world.other.fresh().await.expect("readable");
+    assert_eq!(*view.osds["3"], OsdRecord { stats: figures.into(), ..moved });
+
+    change(&world.store, |changes| _ = changes.push(Change::RemoveOsd("3".into()))).await;
+    assert!(world.other.fresh().await.expect("readable").osds.is_empty());
+    assert_eq!(raw(&world, "/ceph/osds/3").await, None);
+}

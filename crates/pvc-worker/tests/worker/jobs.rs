@@ -217,10 +217,10 @@ async fn a_device_is_attached_to_a_running_vm_and_refused_for_another() {
 #[tokio::test(start_paused = true)]
 async fn a_job_of_an_unknown_kind_or_without_its_arguments_fails_and_says_so() {
     let world = World::with_vm(VmState::Stop).await;
-    let id = world.submit(1, other("osd.add")).await;
+    let id = world.submit(1, other("provisioner.create")).await;
     assert_eq!(
         world.end_of(&id).await.status,
-        "no worker of this version knows jobs of the kind `osd.add`"
+        "no worker of this version knows jobs of the kind `provisioner.create`"
     );
     let id = world.submit(2, other("vm.flush_locks")).await;
     assert_eq!(world.end_of(&id).await.status, "the job has no argument `domain`");
@@ -294,7 +294,7 @@ async fn a_job_that_a_worker_of_an_earlier_version_has_left_has_failed() {
 #[tokio::test(start_paused = true)]
 async fn a_job_that_was_done_before_it_could_be_claimed_is_not_done_again() {
     let world = World::without_worker(VmState::Stop).await;
-    let id = world.submit(1, other("osd.add")).await;
+    let id = world.submit(1, other("provisioner.create")).await;
     let connection = FlakyTree::new(world.tree.connect());
     let just_now = TokioClock::new().wall().as_secs();
     let done = JobProgress {
@@ -306,7 +306,7 @@ async fn a_job_that_was_done_before_it_could_be_claimed_is_not_done_again() {
     connection.before_next_create(async move { write(&faster, change).await });
     world.start_worker(open_on(connection.clone()).await);
     world.end_of(&id).await;
-    let another = world.submit(2, other("osd.add")).await;
+    let another = world.submit(2, other("provisioner.create")).await;
     world.end_of(&another).await;
     let job = world.store.fresh().await.expect("reachable").jobs[&id].clone();
     assert_eq!((&job.progress, job.claim), (&done, None));
@@ -315,7 +315,7 @@ async fn a_job_that_was_done_before_it_could_be_claimed_is_not_done_again() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_whose_answer_was_lost_is_a_claim() {
     let world = World::without_worker(VmState::Stop).await;
-    let id = world.submit(1, other("osd.add")).await;
+    let id = world.submit(1, other("provisioner.create")).await;
     let connection = FlakyTree::new(world.tree.connect());
     let store = open_on(connection.clone()).await;
     connection.lose_next_answer();

@@ -1,0 +1,134 @@
+//! Jobs about OSDs: their arguments, and which of them are in each other's way.
+
+use super::{Job, JobId, JobWork};
+use crate::cluster::Cluster;
+use crate::osd::{DbSize, DeviceSpec, OsdId};
+use crate::storage::OsdRecord;
+
+/// Another disk for an OSD and for those that share its disk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OsdReplacement {
+    pub osd: OsdId,
+    pub device: DeviceSpec,
+    /// The disk of before, if it has another name by now than the recorded one.
+    pub old_device: Option<DeviceSpec>,
+    /// Weight of each in the CRUSH map; `None` for the one it has.
+    pub weight: Option<f64>,
+    /// Size of the database of each that has one in the volume group for those; `None` for that of
+    /// before.
+    pub db: Option<DbSize>,
+}
+
+impl JobWork {
+    /// The OSD that the job changes, beside those that share its disk.
+    pub fn osd(&self) -> Option<OsdId> {
+        match self {
+            JobWork::ReplaceOsd(OsdReplacement { osd, .. })
+            | JobWork::RefreshOsd { osd, .. }
+            | JobWork::RemoveOsd { osd, .. } => Some(*osd),
+            _ => None,
+        }
+    }
+}
+
+/// The records of an OSD and of those that share its disk, by number.
+pub fn sharing<'a>(cluster: &'a Cluster, osd: &OsdRecord) -> Vec<&'a OsdRecord> {
+    let shares = |other: &&OsdRecord| {
+        let is_beside = other.node == osd.node && other.device == osd.device;
+        other.id == osd.id || (is_beside && !osd.device.is_empty())
+    };
+    let mut all: Vec<&OsdRecord> =
+        cluster.osds.values().map(AsRef::as_ref).filter(shares).collect();
+    all.sort_by_key(|osd| osd.id.parse::<u64>().ok());
+    all
+}
+
+/// The job that has not ended and changes the OSD, or one that shares its disk; not `own`.
+pub fn changing_osd<'a>(
+    cluster: &'a Cluster,
+    osd: &OsdRecord,
+    own: Option<&JobId>,
+) -> Option<&'a Job> {
+    let touched: Vec<&str> =
+        sharing(cluster, osd).into_iter().map(|osd| osd.id.as_str()).collect();
+    let jobs = cluster.jobs.values().map(AsRef::as_ref);
+    let others = jobs.filter(|job| !job.progress.state.is_over() && Some(&job.spec.id) != own);
+    let touches = |job: &&Job| {
+        job.spec.work.osd().is_some_and(|osd| touched.contains(&osd.to_string().as_str()))
+    };
+    others.into_iter().find(touches)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::job::{JobProgress, JobSpec, JobState};
+
+    fn osd(id: &str, node: &str, device: &str) -> OsdRecord {
+        OsdRecord {
+            id: id.into(),
+            node: node.into(),
+            device: device.into(),
+            ..OsdRecord::default()
+        }
+    }
+
+    fn cluster(osds: &[OsdRecord]) -> Cluster {
+        let osds = osds.iter().map(|osd| (osd.id.clone(), Arc::new(osd.clone()))).collect();
+        Cluster { osds, ..Cluster::default() }
+    }
+
+    #[test]
+    fn osds_that_share_a_disk_are_of_one_node_and_one_device() {
+        let all = [
+            osd("10", "hv1", "/dev/sdb"),
+            osd("2", "hv1", "/dev/sdb"),
+            osd("3", "hv2", "/dev/sdb"),
+            osd("4", "hv1", "/dev/sdc"),
+            osd("5", "hv1", ""),
+            osd("6", "hv1", ""),
+        ];
+        let cluster = cluster(&all);
+        let ids = |of: usize| -> Vec<&str> {
+            sharing(&cluster, &all[of]).into_iter().map(|osd| osd.id.as_str()).collect()
+        };
+        assert_eq!(ids(0), ["2", "10"]);
+        assert_eq!(ids(2), ["3"]);
+        assert_eq!(ids(4), ["5"], "of no device nobody knows which it is");
+    }
+
+    #[test]
+    fn a_job_is_in_the_way_of_those_about_the_osds_of_the_same_disk_until_it_ends() {
+        let all =
+            [osd("1", "hv1", "/dev/sdb"), osd("2", "hv1", "/dev/sdb"), osd("3", "hv2", "/dev/sdb")];
+        let mut cluster = cluster(&all);
+        let spec = JobSpec {
+            id: JobId::from_bits(7),
+            work: JobWork::RemoveOsd { osd: OsdId(2), force: false },
+            node: "hv1".into(),
+            run_on: "hv1".into(),
+            submitter: String::new(),
+            submitted_at: 0,
+        };
+        let own = spec.id.clone();
+        let mut job = Job {
+            spec,
+            progress: JobProgress::pending(),
+            cancel_requested: false,
+            claim: None,
+        };
+        cluster.jobs.insert(own.clone(), Arc::new(job.clone()));
+        let found = |cluster: &Cluster, of: usize, own: Option<&JobId>| {
+            changing_osd(cluster, &all[of], own).map(|job| job.spec.id.clone())
+        };
+        assert_eq!(found(&cluster, 0, None), Some(own.clone()));
+        assert_eq!(found(&cluster, 1, None), Some(own.clone()));
+        assert_eq!(found(&cluster, 2, None), None);
+        assert_eq!(found(&cluster, 1, Some(&own)), None);
+        job.progress.state = JobState::Failed;
+        cluster.jobs.insert(own, Arc::new(job));
+        assert_eq!(found(&cluster, 1, None), None);
+    }
+}
