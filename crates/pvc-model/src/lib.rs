@@ -27,6 +27,7 @@ pub mod link;
 pub mod network;
 pub mod network_core;
 pub mod node;
+pub mod osd;
 pub mod placement;
 pub mod primary;
 pub mod qcow2;

@@ -19,6 +19,8 @@ mod firewall;
 mod host;
 mod hypervisor;
 mod network;
+mod osd_host;
+mod osd_map;
 mod ports;
 mod power;
 mod programs;
@@ -47,6 +49,8 @@ pub use hypervisor::{
     HypervisorFacts, Migration, MigrationJob, MigrationProgress, VncAddress,
 };
 pub use network::{Network, NetworkError};
+pub use osd_host::{OsdError, OsdHost};
+pub use osd_map::OsdMap;
 pub use ports::Ports;
 pub use power::{Bmc, Power, PowerError};
 pub use programs::{

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 
 use crate::VolumeStreams;
+use crate::osd_host::OsdHost;
 use crate::storage_cluster::StorageCluster;
 
 /// A pool and how full it is, in exact bytes.
@@ -194,6 +195,11 @@ pub trait Storage: Send + Sync {
 
     /// The machines behind the volumes, if they are a cluster of their own.
     fn cluster(&self) -> Option<&dyn StorageCluster> {
+        None
+    }
+
+    /// The disks of this node that the cluster keeps its data on, if it is one of its servers.
+    fn osds(&self) -> Option<&dyn OsdHost> {
         None
     }
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use pvc_model::storage::{PoolName, RbdAccess, VolumeId};
 
-use crate::StorageError;
+use crate::{OsdMap, StorageError};
 
 /// A pool in numbers.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,7 +70,7 @@ pub struct OsdFigures {
 /// The monitors of a storage cluster. Every answer is one of a moment; every call has a deadline of
 /// its own, so that one part of the cluster that hangs keeps nothing else from being asked.
 #[async_trait]
-pub trait StorageCluster: Send + Sync {
+pub trait StorageCluster: OsdMap {
     /// Returns the state of the cluster, as text for people.
     async fn status(&self) -> Result<String, StorageError>;
     /// Returns the health of the cluster, as its own JSON: `status`, and `checks` by name.
