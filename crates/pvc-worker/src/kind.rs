@@ -46,7 +46,15 @@ pub(crate) trait Kind: Send + Sync + 'static {
     /// Does the step. A long one ends early when [`Context::cancelled`] is, with an error.
     async fn run(&self, context: &Context, step: &Self::Step) -> Result<Self::Fact, Self::Error>;
 
+    /// Whether the step is a point of no return: what it did cannot be taken back, nor can what
+    /// steps behind it do. It has nothing behind it but steps that can be repeated until they
+    /// succeed.
+    fn is_final(&self, _: &Self::Step) -> bool {
+        false
+    }
+
     /// Takes back what there is of the step: all, a part, or nothing. One that fails is repeated.
+    /// Of a final step it is asked when that has had no effect at all.
     async fn undo(&self, context: &Context, step: &Self::Step) -> Result<(), Self::Error>;
 
     /// Describes what the job has done, at its end, when all its steps are done.
@@ -61,6 +69,9 @@ pub(crate) trait Steps: Send + Sync + 'static {
     fn doing(&self, step: &str) -> String;
     async fn look(&self, context: &Context, step: &str) -> Result<Option<String>, Failure>;
     async fn run(&self, context: &Context, step: &str) -> Result<String, Failure>;
+    fn is_final(&self, _: &str) -> bool {
+        false
+    }
     async fn undo(&self, context: &Context, step: &str) -> Result<(), Failure>;
     fn result(&self, context: &Context, facts: &[String]) -> String;
 }
@@ -88,6 +99,11 @@ impl<K: Kind> Steps for K {
     async fn run(&self, context: &Context, step: &str) -> Result<String, Failure> {
         let fact = Kind::run(self, context, &read(step)?).await;
         Ok(written(&fact.map_err(|error| failure(&error))?))
+    }
+
+    /// One that cannot be read is not taken back.
+    fn is_final(&self, step: &str) -> bool {
+        read(step).map_or(true, |step| Kind::is_final(self, &step))
     }
 
     async fn undo(&self, context: &Context, step: &str) -> Result<(), Failure> {

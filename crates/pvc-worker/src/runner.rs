@@ -53,7 +53,7 @@ pub(crate) async fn perform(
 /// Records that a job has failed whose task has ended in a panic, as soon as the store can be told.
 /// The job's claim goes with the session or with the record; nobody waits for it.
 pub(crate) async fn fail(context: Arc<Context>, panic: JoinError, leave: CancellationToken) {
-    let mut runner = Runner { context: &context, leave: &leave, undecided: None };
+    let mut runner = Runner { context: &context, leave: &leave, undecided: None, troubled: None };
     if runner.end(Err(Cause::Failed(bug(&panic)))).await.is_err() {
         let job = &context.job;
         tracing::warn!(%job, "a job that ended by a panic is left to the next worker");
@@ -77,7 +77,7 @@ async fn run(
     steps: Result<Arc<dyn Steps>, NotUnderstood>,
     leave: &CancellationToken,
 ) -> Result<String, Left> {
-    let mut runner = Runner { context, leave, undecided: None };
+    let mut runner = Runner { context, leave, undecided: None, troubled: None };
     runner.take_over(job).await?;
     let steps = match steps {
         Ok(steps) => steps,
@@ -101,6 +101,8 @@ struct Runner<'a> {
     leave: &'a CancellationToken,
     /// The step that was done here, while that is not recorded yet.
     undecided: Option<Late>,
+    /// The latest failure that had the job wait, until it has come a step further.
+    troubled: Option<Failure>,
 }
 
 impl Runner<'_> {
@@ -193,11 +195,12 @@ impl Runner<'_> {
         }
         self.context.edit(|progress| {
             let line = format!("{}; it will be tried again", trouble.why);
-            if progress.trouble.as_ref() != Some(&trouble) {
+            if self.troubled.as_ref() != Some(&trouble) {
                 push_line(progress, line.clone());
             }
-            (progress.status, progress.trouble) = (line, Some(trouble));
+            (progress.status, progress.trouble) = (line, Some(trouble.clone()));
         });
+        self.troubled = Some(trouble);
         self.record().await?;
         self.pause(RETRY_EVERY).await
     }
@@ -244,6 +247,7 @@ impl Walk<'_> {
             let situation = Situation {
                 course: &recorded.course,
                 steps: recorded.planned.len() as u32,
+                point_of_no_return: self.point_of_no_return(&recorded),
                 known: &self.known,
                 cancel_requested: context.is_cancel_requested(),
                 after_loss: self.after_loss,
@@ -252,7 +256,14 @@ impl Walk<'_> {
             let step = |at: u32| recorded.planned[at as usize].clone();
             match next(&situation) {
                 Next::Look(at) => self.look(step(at)).await?,
-                Next::Do(at) => self.run(step(at)).await,
+                Next::Do(at) => {
+                    let is_past = self.point_of_no_return(&recorded).is_some_and(|it| at >= it);
+                    self.run(step(at), is_past).await;
+                }
+                Next::Wait(trouble) => {
+                    self.runner.wait_for(trouble).await?;
+                    self.known = Known::Begun;
+                }
                 Next::Undo(at) => self.undo(at, step(at)).await?,
                 Next::Record(course) => self.advance(course).await?,
                 Next::Leave => return Err(Left { late: None }),
@@ -263,6 +274,11 @@ impl Walk<'_> {
                 Next::End(Some(cause)) => return self.runner.end(Err(cause)).await,
             }
         }
+    }
+
+    fn point_of_no_return(&self, recorded: &Recorded) -> Option<u32> {
+        let found = recorded.planned.iter().position(|step| self.steps.is_final(step));
+        found.map(|at| at as u32)
     }
 
     fn recorded(&self) -> Recorded {
@@ -286,9 +302,12 @@ impl Walk<'_> {
         Ok(())
     }
 
-    async fn run(&mut self, step: String) {
+    /// Does the step, which can be taken back unless it `is_past` the point of no return.
+    async fn run(&mut self, step: String, is_past: bool) {
         let (steps, context) = (self.steps.clone(), self.runner.context.clone());
-        say(&context, &steps.doing(&step));
+        if self.runner.troubled.is_none() {
+            say(&context, &steps.doing(&step));
+        }
         let late = Late { steps: steps.clone(), context: context.clone(), step: step.clone() };
         self.runner.undecided = Some(late);
         let done = self.runner.effect(async move { steps.run(&context, &step).await }).await;
@@ -302,7 +321,7 @@ impl Walk<'_> {
                     context.log(failure.why.clone());
                 }
                 self.known = match failure.kind {
-                    _ if is_cancelled => Known::Begun,
+                    _ if is_cancelled && !is_past => Known::Begun,
                     RefusalKind::Unavailable => Known::Failed(failure),
                     _ => Known::NotDone(Some(failure)),
                 };
@@ -345,7 +364,7 @@ impl Walk<'_> {
                 steps.course = course;
             }
         });
-        self.known = Known::NotBegun;
+        (self.known, self.runner.troubled) = (Known::NotBegun, None);
         self.runner.record().await
     }
 }

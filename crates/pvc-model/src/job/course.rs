@@ -11,6 +11,10 @@
 //! A step is recorded as done before the next one begins, so of a job that is found without a
 //! worker one step at most is in doubt: the one it stands at. That one is looked at first. Of the
 //! way back nothing is in doubt, because undoing a step that is not in effect does nothing.
+//!
+//! A job may have a point of no return: a step that cannot be taken back once it was begun, such as
+//! one that destroys something. From there on the job only goes forward. A step that fails behind
+//! it is tried again, for as long as nobody cancels the job; then it ends where it is.
 
 use std::fmt;
 
@@ -82,6 +86,8 @@ pub struct Situation<'a> {
     pub course: &'a Course,
     /// Number of all its steps.
     pub steps: u32,
+    /// The first step that cannot be taken back once it was begun, if there is one.
+    pub point_of_no_return: Option<u32>,
     pub known: &'a Known,
     pub cancel_requested: bool,
     /// Whether another worker had it before; then what its kind says of that.
@@ -95,13 +101,16 @@ pub struct Situation<'a> {
 pub enum Next {
     /// Find out whether the step is in effect.
     Look(u32),
+    /// Wait a while for what keeps the job from going on, then find out how far its step is.
+    Wait(Failure),
     Do(u32),
     Undo(u32),
     /// Record this before anything else happens.
     Record(Course),
     /// Leave it, as it is recorded, to the next worker.
     Leave,
-    /// All steps are in effect; or none of them, and why.
+    /// All steps are in effect; or none of them, and why. One that is cancelled where it cannot go
+    /// on and cannot be taken back ends as the failure of its step.
     End(Option<Cause>),
 }
 
@@ -114,20 +123,31 @@ pub fn next(situation: &Situation<'_>) -> Next {
         _ => None,
     };
     let back = |left, cause| Next::Record(Course::Back { left, cause });
+    let is_past = |step: u32| situation.point_of_no_return.is_some_and(|point| step >= point);
+    // One that says so itself has left nothing behind, not even a part of it.
+    let is_begun = |failure: &Failure| failure.kind == Kind::Unavailable;
     match (situation.course, situation.known) {
         (Course::Forward { done }, _) if *done >= situation.steps => Next::End(None),
         (Course::Forward { done }, Known::Done) => Next::Record(Course::Forward { done: done + 1 }),
         (Course::Forward { done }, Known::Begun | Known::Failed(_)) => act(Next::Look(*done)),
+        (Course::Forward { done }, Known::NotDone(Some(failure)))
+            if is_past(*done) && (is_begun(failure) || *done > 0 && is_past(done - 1)) =>
+        {
+            match situation.cancel_requested {
+                true => Next::End(Some(Cause::Failed(failure.clone()))),
+                false => act(Next::Wait(failure.clone())),
+            }
+        }
         (Course::Forward { done }, Known::NotDone(Some(failure))) => {
             back(done + 1, Cause::Failed(failure.clone()))
         }
         (Course::Forward { done }, Known::NotDone(None)) => match stop() {
-            Some(cause) => back(done + 1, cause),
-            None => act(Next::Do(*done)),
+            Some(cause) if !is_past(*done) => back(done + 1, cause),
+            _ => act(Next::Do(*done)),
         },
         (Course::Forward { done }, Known::NotBegun) => match stop() {
-            Some(cause) => back(*done, cause),
-            None => act(Next::Do(*done)),
+            Some(cause) if *done == 0 || !is_past(done - 1) => back(*done, cause),
+            _ => act(Next::Do(*done)),
         },
         (Course::Back { left: 0, cause }, _) => Next::End(Some(cause.clone())),
         (Course::Back { left, .. }, _) => act(Next::Undo(left - 1)),
@@ -154,9 +174,20 @@ mod tests {
     }
 
     fn decided(course: &Course, known: &Known, cancel: bool, loss: Option<AfterLoss>) -> Next {
+        decided_before(None, course, known, cancel, loss)
+    }
+
+    fn decided_before(
+        point_of_no_return: Option<u32>,
+        course: &Course,
+        known: &Known,
+        cancel: bool,
+        loss: Option<AfterLoss>,
+    ) -> Next {
         next(&Situation {
             course,
             steps: 3,
+            point_of_no_return,
             known,
             cancel_requested: cancel,
             after_loss: loss,
@@ -217,6 +248,59 @@ mod tests {
     }
 
     #[test]
+    fn behind_a_point_of_no_return_a_job_only_goes_forward() {
+        let refused = || Failure { kind: Kind::Conflict, ..failure() };
+        let take_back = Some(AfterLoss::TakeBack);
+        let cancelled = |left| Next::Record(back(left, Cause::Cancelled));
+        for (course, known, cancel, loss, wanted) in [
+            // Before it, and at it as long as it was not begun, there is a way back.
+            (forward(0), Known::NotDone(None), true, None, cancelled(1)),
+            (forward(1), Known::NotBegun, true, None, cancelled(1)),
+            (
+                forward(1),
+                Known::NotBegun,
+                false,
+                take_back,
+                Next::Record(back(1, Cause::WorkerLost)),
+            ),
+            (
+                forward(1),
+                Known::NotDone(Some(refused())),
+                false,
+                None,
+                Next::Record(back(2, Cause::Failed(refused()))),
+            ),
+            // Once it was begun there is none.
+            (forward(1), Known::NotDone(None), true, take_back, Next::Do(1)),
+            (forward(1), Known::NotDone(Some(failure())), false, None, Next::Wait(failure())),
+            (forward(2), Known::NotBegun, true, take_back, Next::Do(2)),
+            (forward(2), Known::NotDone(None), true, None, Next::Do(2)),
+            (forward(2), Known::NotDone(Some(refused())), false, None, Next::Wait(refused())),
+            // It ends where it cannot go on, if somebody cancels it there.
+            (
+                forward(1),
+                Known::NotDone(Some(failure())),
+                true,
+                None,
+                Next::End(Some(Cause::Failed(failure()))),
+            ),
+            (
+                forward(2),
+                Known::NotDone(Some(refused())),
+                true,
+                None,
+                Next::End(Some(Cause::Failed(refused()))),
+            ),
+        ] {
+            assert_eq!(
+                decided_before(Some(1), &course, &known, cancel, loss),
+                wanted,
+                "{course:?}, {known:?}, cancel {cancel}, {loss:?}"
+            );
+        }
+    }
+
+    #[test]
     fn a_worker_that_does_not_hold_the_job_has_no_effect_any_more() {
         let left = back(2, Cause::Cancelled);
         for (course, known) in [
@@ -228,6 +312,7 @@ mod tests {
             let situation = Situation {
                 course: &course,
                 steps: 3,
+                point_of_no_return: Some(1),
                 known: &known,
                 cancel_requested: false,
                 after_loss: None,
@@ -274,6 +359,7 @@ mod tests {
     /// A job with its steps' effects, and what one worker after the other knows of it.
     struct Played {
         effects: Vec<Effect>,
+        point_of_no_return: Option<u32>,
         recorded: Course,
         known: Known,
         cancel: bool,
@@ -283,9 +369,10 @@ mod tests {
     }
 
     impl Played {
-        fn new(steps: usize, policy: AfterLoss) -> Self {
+        fn new(steps: usize, point_of_no_return: Option<u32>, policy: AfterLoss) -> Self {
             Played {
                 effects: vec![Effect::Nothing; steps],
+                point_of_no_return,
                 recorded: forward(0),
                 known: Known::NotBegun,
                 cancel: false,
@@ -299,6 +386,7 @@ mod tests {
             next(&Situation {
                 course: &self.recorded,
                 steps: self.effects.len() as u32,
+                point_of_no_return: self.point_of_no_return,
                 known: &self.known,
                 cancel_requested: self.cancel,
                 after_loss: self.after_loss,
@@ -322,6 +410,7 @@ mod tests {
             match self.next() {
                 Next::End(cause) => return Some(cause),
                 Next::Leave => self.taken_over(),
+                Next::Wait(_) => self.known = Known::Begun,
                 Next::Record(course) => match event {
                     Event::Dies(None) => self.taken_over(),
                     Event::Dies(Some(_)) => {
@@ -343,7 +432,11 @@ mod tests {
                     }
                 },
                 Next::Do(step) => self.act(step, event, Effect::Whole),
-                Next::Undo(step) => self.act(step, event, Effect::Nothing),
+                Next::Undo(step) => {
+                    let is_past = self.point_of_no_return.is_some_and(|point| step >= point);
+                    assert!(!is_past, "step {step} cannot be taken back");
+                    self.act(step, event, Effect::Nothing);
+                }
             }
             None
         }
@@ -383,21 +476,28 @@ mod tests {
         #[test]
         fn whatever_dies_and_fails_a_job_ends_done_or_undone(
             steps in 0..5_usize,
+            point in proptest::option::of(0..5_u32),
             takes_back in any::<bool>(),
             events in vec(event(), 0..60),
         ) {
             let policy = if takes_back { AfterLoss::TakeBack } else { AfterLoss::Continue };
-            let mut job = Played::new(steps, policy);
+            let mut job = Played::new(steps, point, policy);
             // Once nothing fails any more it comes to its end: twice through all steps, with a look
             // and a record at each.
             let calm = std::iter::repeat_n(Event::Works, 8 * (steps + 2));
             let end = events.into_iter().chain(calm).find_map(|event| job.play(event));
-            match end {
-                Some(None) => prop_assert!(job.effects.iter().all(|left| *left == Effect::Whole)),
-                Some(Some(_)) => {
+            match (end, &job.recorded) {
+                (Some(None), _) => {
+                    prop_assert!(job.effects.iter().all(|left| *left == Effect::Whole));
+                }
+                // Cancelled where it could neither go on nor back.
+                (Some(Some(_)), Course::Forward { done }) => {
+                    prop_assert!(job.cancel && point.is_some_and(|point| *done >= point));
+                }
+                (Some(Some(_)), Course::Back { .. }) => {
                     prop_assert!(job.effects.iter().all(|left| *left == Effect::Nothing));
                 }
-                None => prop_assert!(false, "it never ends: {:?}, {:?}", job.recorded, job.known),
+                (None, _) => prop_assert!(false, "it never ends: {:?}, {:?}", job.recorded, job.known),
             }
         }
     }
