@@ -19,6 +19,7 @@ pub mod device;
 pub mod fault;
 pub mod job;
 pub mod node;
+pub mod osd;
 mod refusal;
 pub mod vm;
 pub mod volume;

@@ -47,6 +47,8 @@ params! {
         ext_db_ratio: Option<f64>,
         /// Size of each database in the volume group `osd-db`: `40G`.
         ext_db_size: Option<String>,
+        /// Does not wait until the other OSDs hold all of its data.
+        force: Added,
     }
 }
 

@@ -53,17 +53,16 @@ async fn get_status_primary_node(
     })
 }
 
-fn check_meant(really: &str) -> Result<()> {
+/// Refuses what nobody has said to be meant; `lost` says what that comes to.
+pub fn check_meant(really: &str, lost: &str) -> Result<()> {
     match really {
         "yes" => Ok(()),
-        _ => {
-            Err(ApiError::parameter("yes-i-really-mean-it", "must be `yes`: this destroys records"))
-        }
+        _ => Err(ApiError::parameter("yes-i-really-mean-it", format!("must be `yes`: {lost}"))),
     }
 }
 
 async fn post_initialize(ask: Ask<PostInitialize>) -> Result<Answer<PostInitialize>> {
-    check_meant(&ask.params.really)?;
+    check_meant(&ask.params.really, "this destroys records")?;
     let overwrite = ask.params.overwrite.0;
     let initialize =
         move |api: ApiState| async move { cluster::initialize(api.store(), overwrite).await };
@@ -79,7 +78,7 @@ async fn get_backup(ask: Ask<GetBackup>) -> Result<Answer<GetBackup>> {
 }
 
 async fn post_restore(ask: Ask<PostRestore>) -> Result<Answer<PostRestore>> {
-    check_meant(&ask.params.really)?;
+    check_meant(&ask.params.really, "this destroys records")?;
     // Writing a large tree takes its time; it is not to be given up half-way.
     let time = ask.api.settings().limits.change_time * 10;
     let dump = ask.params.cluster_data;

@@ -23,7 +23,7 @@ pub fn check_is_vm(path: &str) -> Result<()> {
 }
 
 /// Paths below `/api/v1` that nothing is behind yet.
-const PATHS: [&str; 23] = [
+const PATHS: [&str; 19] = [
     "/metrics/ceph",
     "/metrics/zookeeper",
     "/vm/{vm}/backup",
@@ -38,10 +38,6 @@ const PATHS: [&str; 23] = [
     "/storage/ceph/status",
     "/storage/ceph/utilization",
     "/storage/ceph/benchmark",
-    "/storage/ceph/option",
-    "/storage/ceph/osddb",
-    "/storage/ceph/osd",
-    "/storage/ceph/osd/{*rest}",
     "/storage/ceph/volume/{pool}/{volume}/{action}",
     "/storage/ceph/snapshot",
     "/storage/ceph/snapshot/{*rest}",

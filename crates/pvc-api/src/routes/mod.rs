@@ -8,6 +8,7 @@ mod later;
 mod metrics;
 mod network;
 mod node;
+mod osd;
 mod root;
 mod storage;
 mod task;
@@ -59,6 +60,7 @@ pub fn table() -> Table {
         vm_change::add,
         vm_hardware::add,
         network::add,
+        osd::add,
         storage::add,
         metrics::add,
     ];

@@ -3,6 +3,7 @@
 pub mod fault;
 pub mod network;
 pub mod node;
+pub mod osd;
 pub mod status;
 pub mod storage;
 pub mod task;

@@ -14,9 +14,11 @@ pub struct OsdReplacement {
     pub old_device: Option<DeviceSpec>,
     /// Weight of each in the CRUSH map; `None` for the one it has.
     pub weight: Option<f64>,
-    /// Size of the database of each that has one in the volume group for those; `None` for that of
-    /// before.
+    /// Size of the database of each in the volume group for those; `None` for that of before, if
+    /// it has one there.
     pub db: Option<DbSize>,
+    /// Does not wait until others hold the data.
+    pub force: bool,
 }
 
 impl JobWork {
@@ -49,8 +51,7 @@ pub fn changing_osd<'a>(
     osd: &OsdRecord,
     own: Option<&JobId>,
 ) -> Option<&'a Job> {
-    let touched: Vec<&str> =
-        sharing(cluster, osd).into_iter().map(|osd| osd.id.as_str()).collect();
+    let touched: Vec<&str> = sharing(cluster, osd).into_iter().map(|osd| osd.id.as_str()).collect();
     let jobs = cluster.jobs.values().map(AsRef::as_ref);
     let others = jobs.filter(|job| !job.progress.state.is_over() && Some(&job.spec.id) != own);
     let touches = |job: &&Job| {
@@ -113,12 +114,8 @@ mod tests {
             submitted_at: 0,
         };
         let own = spec.id.clone();
-        let mut job = Job {
-            spec,
-            progress: JobProgress::pending(),
-            cancel_requested: false,
-            claim: None,
-        };
+        let mut job =
+            Job { spec, progress: JobProgress::pending(), cancel_requested: false, claim: None };
         cluster.jobs.insert(own.clone(), Arc::new(job.clone()));
         let found = |cluster: &Cluster, of: usize, own: Option<&JobId>| {
             changing_osd(cluster, &all[of], own).map(|job| job.spec.id.clone())

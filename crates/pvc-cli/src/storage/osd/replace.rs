@@ -1,5 +1,6 @@
 use clap::Args;
 use pvc_api_types::operations::osd::{OsdReplacement, PostStorageCephOsdOsdid};
+use pvc_api_types::param::Added;
 
 use super::{Databases, Way, Which};
 use crate::context::Pvc;
@@ -8,8 +9,10 @@ use crate::outcome::Outcome;
 /// Move an OSD to another disk of its node
 ///
 /// It keeps its number, and so do the OSDs that share its disk and go with it. All that is
-/// on the new disk is lost, and on the old one, if it is still there. The data is read from
-/// the other OSDs again: until that is done, there is one copy less of it.
+/// on the new disk is lost, and on the old one, if it is still there. Its data is moved to
+/// the other OSDs first. Where they cannot hold it, because there are too few nodes, that
+/// never ends: `--force` goes on without, and the data is copied to the new disk from the
+/// other copies.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -33,6 +36,10 @@ pub struct Replace {
     #[command(flatten)]
     databases: Databases,
 
+    /// Do not wait for its data to be elsewhere: there may be one copy less of it for a while
+    #[arg(short, long)]
+    force: bool,
+
     #[command(flatten)]
     way: Way,
 }
@@ -47,6 +54,7 @@ impl Replace {
             weight: self.weight,
             ext_db_ratio: self.databases.ext_db_ratio,
             ext_db_size: self.databases.ext_db_size,
+            force: Added(self.force),
         };
         let device = &replacement.new_device;
         let sentence = format!("Destroy all data on \"{device}\" and move OSD \"{osd}\" to it");

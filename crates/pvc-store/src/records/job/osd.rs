@@ -45,6 +45,7 @@ fn replacement_arguments(replacement: &OsdReplacement) -> Vec<(String, String)> 
         ("new_device", Some(replacement.device.to_string())),
         ("old_device", replacement.old_device.as_ref().map(ToString::to_string)),
         ("weight", replacement.weight.map(|weight| weight.to_string())),
+        ("force_flag", Some(flag(replacement.force).to_owned())),
     ];
     given(own.into_iter().chain(db_arguments(replacement.db)))
 }
@@ -111,7 +112,12 @@ impl Arguments<'_> {
             old_device: self.maybe("old_device", DeviceSpec::parse)?,
             weight: self.maybe("weight", str::parse)?,
             db: self.db()?,
+            force: self.force(),
         })
+    }
+
+    fn force(&self) -> bool {
+        self.find("force_flag") == Some(flag(true))
     }
 
     fn refresh(&self) -> Result<JobWork, NotUnderstood> {
@@ -119,8 +125,7 @@ impl Arguments<'_> {
     }
 
     fn removal(&self) -> Result<JobWork, NotUnderstood> {
-        let force = self.find("force_flag") == Some(flag(true));
-        Ok(JobWork::RemoveOsd { osd: self.osd()?, force })
+        Ok(JobWork::RemoveOsd { osd: self.osd()?, force: self.force() })
     }
 }
 
@@ -154,13 +159,14 @@ pub(super) mod tests {
 
     fn replacement() -> impl Strategy<Value = OsdReplacement> {
         let weight = option::of(0.0..100.0_f64);
-        (osd(), device_spec(), option::of(device_spec()), weight, db()).prop_map(
-            |(osd, device, old_device, weight, db)| OsdReplacement {
+        (osd(), device_spec(), option::of(device_spec()), weight, db(), any::<bool>()).prop_map(
+            |(osd, device, old_device, weight, db, force)| OsdReplacement {
                 osd,
                 device,
                 old_device,
                 weight,
                 db,
+                force,
             },
         )
     }
