@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use pvc_ceph::{CephOptions, RbdStorage};
+use pvc_ceph::{CephOptions, CephVolume, RbdStorage};
 use pvc_config::{Ceph, Config, Zookeeper, ZookeeperTls};
 use pvc_directory::DirectoryStorage;
 use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
@@ -53,7 +53,11 @@ const HYPERVISORS: &str = "libvirt";
 /// The volumes of this machine's guests: the cluster's, or files of this machine alone.
 pub fn storage(config: &Config) -> anyhow::Result<Arc<dyn Storage>> {
     if let Some(ceph) = config.ceph.as_ref().filter(|_| config.standalone.is_none()) {
-        return Ok(Arc::new(RbdStorage::new(ceph_options(ceph), Arc::new(LinuxExec))));
+        let exec = Arc::new(LinuxExec);
+        let services = Arc::new(Systemctl::new(exec.clone()));
+        let osds = CephVolume::new(exec.clone(), services, ceph.config_file.clone());
+        let storage = RbdStorage::new(ceph_options(ceph), exec).with_osds(Arc::new(osds));
+        return Ok(Arc::new(storage));
     }
     let volumes = settings::volume_directory(config);
     let storage = DirectoryStorage::open(&volumes)

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  RbdStorage   the Storage port: one `rbd` command per act, each with a deadline
+//!  CephVolume   the OsdHost port: the disks of this node, and the OSDs on them
 //!  Monitors     commands to the monitors through librados: what is asked every few seconds
 //!    rados      the few functions of librados, found when first needed
 //!  figures      from Ceph's answers to pools and OSDs in numbers
@@ -16,6 +17,9 @@
 mod answers;
 mod figures;
 mod monitors;
+mod osd_answers;
+mod osd_host;
+mod osd_map;
 mod rados;
 mod rbd;
 mod status;
@@ -25,6 +29,7 @@ use std::path::PathBuf;
 
 use pvc_model::storage::RbdAccess;
 
+pub use osd_host::CephVolume;
 pub use storage::RbdStorage;
 
 /// Address of Ceph, and who we are to it.

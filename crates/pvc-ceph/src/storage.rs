@@ -10,8 +10,8 @@ use pvc_model::qcow2;
 use pvc_model::space::{Lack, check_room};
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Exec, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageCluster, StorageError,
-    VolumeInfo, VolumeLock,
+    Attachment, Exec, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage, StorageCluster,
+    StorageError, VolumeInfo, VolumeLock,
 };
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -44,6 +44,7 @@ pub struct RbdStorage {
     programs: Arc<Programs>,
     pub(crate) monitors: Arc<Monitors>,
     pub(crate) access: RbdAccess,
+    osds: Option<Arc<dyn OsdHost>>,
 }
 
 impl RbdStorage {
@@ -51,7 +52,14 @@ impl RbdStorage {
     pub fn new(options: CephOptions, exec: Arc<dyn Exec>) -> Self {
         let access = options.access.clone();
         let monitors = Arc::new(Monitors::new(options.clone()));
-        RbdStorage { programs: Arc::new(Programs::new(exec, options)), monitors, access }
+        let programs = Arc::new(Programs::new(exec, options));
+        RbdStorage { programs, monitors, access, osds: None }
+    }
+
+    /// Adds the disks of this node.
+    #[must_use]
+    pub fn with_osds(self, osds: Arc<dyn OsdHost>) -> Self {
+        RbdStorage { osds: Some(osds), ..self }
     }
 
     /// Output of `rbd info` for the volume.
@@ -646,6 +654,10 @@ impl Storage for RbdStorage {
 
     fn cluster(&self) -> Option<&dyn StorageCluster> {
         Some(self)
+    }
+
+    fn osds(&self) -> Option<&dyn OsdHost> {
+        self.osds.as_deref()
     }
 }
 

@@ -27,7 +27,7 @@ pub use plan::{
 };
 pub use size::{BadDbSize, DbSize, EXTENT_BYTES, block_bytes, whole_extents};
 pub use take::{DeviceInUse, KnownOsds, may_take, may_zap};
-pub use volumes::{DB_GROUP, LogicalVolume, LvmName, VolumeGroup, lvm_partition};
+pub use volumes::{DB_GROUP, LogicalVolume, LvmName, VolumeGroup, first_partition};
 
 /// Number of an OSD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

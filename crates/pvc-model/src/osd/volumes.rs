@@ -108,18 +108,14 @@ impl VolumeGroup {
     }
 }
 
-/// Name of the first partition of a device.
+/// Name of the first partition of a device, which is called as the kernel calls it.
 ///
 /// # Errors
 /// If the device's own name is so long that its partition can have none.
-pub fn lvm_partition(device: &Device) -> Result<Device, BadDevice> {
+pub fn first_partition(device: &Device) -> Result<Device, BadDevice> {
     let path = device.as_str();
-    let end = match path {
-        _ if path.starts_with("/dev/disk/by-") => "-part1",
-        _ if path.ends_with(|c: char| c.is_ascii_digit()) => "p1",
-        _ => "1",
-    };
-    Device::parse(&format!("{path}{end}"))
+    let between = if path.ends_with(|c: char| c.is_ascii_digit()) { "p" } else { "" };
+    Device::parse(&format!("{path}{between}1"))
 }
 
 #[cfg(test)]
@@ -127,18 +123,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_partition_of_a_device_is_called_as_the_kernel_and_udev_call_it() {
+    fn the_first_partition_of_a_device_is_called_as_the_kernel_calls_it() {
         for (device, partition) in [
             ("/dev/sdb", "/dev/sdb1"),
             ("/dev/nvme0n1", "/dev/nvme0n1p1"),
             ("/dev/loop3", "/dev/loop3p1"),
-            (
-                "/dev/disk/by-path/pci-0000:01:00.0-nvme-1",
-                "/dev/disk/by-path/pci-0000:01:00.0-nvme-1-part1",
-            ),
-            ("/dev/disk/by-id/wwn-0x5002", "/dev/disk/by-id/wwn-0x5002-part1"),
         ] {
-            let found = lvm_partition(&Device::parse(device).unwrap()).unwrap();
+            let found = first_partition(&Device::parse(device).unwrap()).unwrap();
             assert_eq!(found.as_str(), partition);
         }
     }
