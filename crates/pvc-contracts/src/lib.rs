@@ -13,6 +13,7 @@ pub mod firewall;
 pub mod hypervisor;
 pub mod machine;
 pub mod network;
+pub mod osds;
 pub mod power;
 pub mod programs;
 pub mod proxy;

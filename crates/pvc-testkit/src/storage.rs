@@ -6,14 +6,15 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Download, ImageFormat, OsdFigures, PoolFigures, PoolInfo, Storage, StorageCluster,
-    StorageError, Upload, VolumeInfo, VolumeLock, VolumeStreams,
+    Attachment, Download, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo, Storage,
+    StorageCluster, StorageError, Upload, VolumeInfo, VolumeLock, VolumeStreams,
 };
 
+use crate::osds::{NodeOsds, SharedOsds};
 use crate::{Gate, MemoryDownload, MemoryUpload, MemoryVolumes, Said, ScriptedCluster};
 
 #[derive(Default)]
-struct Inner {
+pub(crate) struct Inner {
     volumes: MemoryVolumes,
     failing: bool,
     locks_take: Duration,
@@ -26,12 +27,14 @@ struct Inner {
 pub struct MemoryStorage {
     inner: Arc<Mutex<Inner>>,
     cluster: Option<Monitors>,
+    disks: Option<NodeOsds>,
 }
 
-/// A cluster's monitors, and the volumes that they know.
-struct Monitors {
+/// A cluster's monitors, and the volumes and OSDs that they know.
+pub(crate) struct Monitors {
     cluster: Arc<ScriptedCluster>,
     inner: Arc<Mutex<Inner>>,
+    pub osds: SharedOsds,
 }
 
 impl MemoryStorage {
@@ -46,8 +49,20 @@ impl MemoryStorage {
     /// Makes a storage with a cluster behind the volumes, which are reached as it says.
     pub fn of_cluster(cluster: Arc<ScriptedCluster>) -> Self {
         let storage = MemoryStorage::new();
-        let monitors = Monitors { cluster, inner: storage.inner.clone() };
+        let (inner, osds) = (storage.inner.clone(), SharedOsds::default());
+        let monitors = Monitors { cluster, inner, osds };
         MemoryStorage { cluster: Some(monitors), ..storage }
+    }
+
+    /// Lets the cluster have these OSDs, on whose node `node` this storage is used.
+    ///
+    /// # Panics
+    /// If the storage has no cluster.
+    #[must_use]
+    pub fn with_osds(mut self, osds: SharedOsds, node: &str) -> Self {
+        let (inner, node) = (self.inner.clone(), node.to_owned());
+        self.cluster.as_mut().expect("it has a cluster").osds = osds.clone();
+        MemoryStorage { disks: Some(NodeOsds { osds, node, inner }), ..self }
     }
 
     /// A volume of 1 GiB that somebody made earlier.
@@ -108,13 +123,15 @@ impl MemoryStorage {
     }
 }
 
+const UNPOISONED: &str = "no test panics while holding it";
+
 fn with<T>(inner: &Mutex<Inner>, act: impl FnOnce(&mut Inner) -> T) -> T {
-    act(&mut inner.lock().expect("no test panics while holding it"))
+    act(&mut inner.lock().expect(UNPOISONED))
 }
 
 /// Returns the answer of the storage once the gate lets the call through: before its effect, and
 /// after it.
-async fn reached<T>(
+pub(crate) async fn reached<T>(
     inner: &Mutex<Inner>,
     act: impl FnOnce(&mut MemoryVolumes) -> Result<T, StorageError>,
 ) -> Result<T, StorageError> {
@@ -273,11 +290,15 @@ impl Storage for MemoryStorage {
     fn cluster(&self) -> Option<&dyn StorageCluster> {
         self.cluster.as_ref().map(|monitors| monitors as &dyn StorageCluster)
     }
+
+    fn osds(&self) -> Option<&dyn OsdHost> {
+        self.disks.as_ref().map(|disks| disks as &dyn OsdHost)
+    }
 }
 
 impl Monitors {
     /// Answers as storage does, with what the monitors have been told to say.
-    async fn answer<T>(
+    pub async fn answer<T>(
         &self,
         answer: impl FnOnce(Said, &MemoryVolumes) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
@@ -305,7 +326,7 @@ impl StorageCluster for Monitors {
     }
 
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError> {
-        self.answer(|said, _| Ok(said.osds)).await
+        self.answer(|said, _| Ok(said.osd_figures(&self.osds.lock().expect(UNPOISONED)))).await
     }
 
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {

@@ -3,7 +3,7 @@ use std::sync::Mutex;
 use pvc_model::storage::RbdAccess;
 use pvc_ports::{OsdFigures, PoolFigures};
 
-use crate::MemoryVolumes;
+use crate::{MemoryOsds, MemoryVolumes};
 
 /// The monitors of a storage cluster, which say what they are told to say, or nothing at all.
 pub struct ScriptedCluster {
@@ -43,6 +43,13 @@ impl Said {
     /// Figures of the pools, where these are the volumes.
     pub fn pool_figures(&self, volumes: &MemoryVolumes) -> Vec<PoolFigures> {
         self.pools.clone().unwrap_or_else(|| volumes.pool_figures())
+    }
+
+    /// Figures of the OSDs: those that were told, and those that lie on disks.
+    pub fn osd_figures(&self, osds: &MemoryOsds) -> Vec<OsdFigures> {
+        let is_told = |figures: &OsdFigures| self.osds.iter().any(|told| told.id == figures.id);
+        let others = osds.figures().into_iter().filter(|figures| !is_told(figures));
+        self.osds.iter().cloned().chain(others).collect()
     }
 
     /// Adds an OSD that is up and in, and a key for hypervisors.

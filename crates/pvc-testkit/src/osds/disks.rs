@@ -48,9 +48,7 @@ impl NodeDisks {
     fn size(&self, device: &Device) -> Option<u64> {
         let of_disk = self.disks.get(device).map(|disk| disk.size_bytes);
         let mut parts = self.disks.values().flat_map(|disk| &disk.partitions);
-        of_disk.or_else(|| {
-            parts.find(|part| part.device == *device).map(|part| part.size_bytes)
-        })
+        of_disk.or_else(|| parts.find(|part| part.device == *device).map(|part| part.size_bytes))
     }
 
     fn shown(&self, disk: &BlockDevice) -> BlockDevice {
@@ -61,8 +59,10 @@ impl NodeDisks {
                 continue;
             }
             shown.groups.push(name.clone());
-            let holder =
-                |volume: &LvmName| Holder { kind: "lvm".to_owned(), name: format!("{name}-{volume}") };
+            let holder = |volume: &LvmName| Holder {
+                kind: "lvm".to_owned(),
+                name: format!("{name}-{volume}"),
+            };
             shown.holders.extend(group.volumes.keys().map(holder));
         }
         shown

@@ -2,6 +2,7 @@
 
 mod disks;
 mod map;
+mod port;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -9,6 +10,8 @@ use std::sync::{Arc, Mutex};
 use pvc_model::Uuid;
 use pvc_model::osd::{BlockDevice, Device, LvmName, LvmOsd, OsdFlag, OsdId, OsdState};
 use pvc_ports::{OsdError, OsdFigures, UnitState};
+
+pub(crate) use port::NodeOsds;
 
 /// State that doubles of the cluster's nodes share.
 pub type SharedOsds = Arc<Mutex<MemoryOsds>>;
@@ -194,11 +197,22 @@ impl MemoryOsds {
             kib_available: kib,
             crush_weight: weight,
             reweight: if is_in { 1.0 } else { 0.0 },
-            class: "ssd".to_owned(),
+            class: self.class_of(id).to_owned(),
             node,
             state: state.to_owned(),
             ..OsdFigures::default()
         })
+    }
+
+    /// Class of an OSD that lies on a disk here; empty for one that does not.
+    fn class_of(&self, id: OsdId) -> &'static str {
+        let groups = self.nodes.values().flat_map(|node| node.groups.values());
+        let mut volumes = groups.flat_map(|group| group.volumes.values());
+        let class = volumes.find_map(|volume| match volume.content {
+            Content::Block { id: found, class, .. } if found == id => Some(class),
+            _ => None,
+        });
+        class.unwrap_or_default()
     }
 
     /// OSDs that lie on the logical volumes of a node.
