@@ -44,6 +44,7 @@ mod nature;
 mod network;
 mod operators;
 mod orders;
+mod osds;
 mod power;
 mod process;
 // No role starts programs yet: the port's suite alone runs on them.

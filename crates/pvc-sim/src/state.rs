@@ -62,7 +62,7 @@ impl World {
                 run: Run::new(nature, log),
                 processes: Processes::default(),
                 zookeeper: Ensemble::new(),
-                ceph: Ceph::new(),
+                ceph: Ceph::of_hosts(hosts.iter().map(|host| host.name.as_str())),
                 hypervisors: Hypervisors::of_hosts(hosts.len()),
                 bmcs: Bmcs::of_hosts(hosts.len()),
                 database_cluster: match nature.database {
@@ -250,6 +250,7 @@ impl State {
         }
         self.hosts[host].loses_power(self.run.now);
         self.hypervisors[host].loses_power();
+        self.ceph.osds.node_off(&self.hosts[host].name);
         if let Some(database) = &self.database_cluster {
             database.host_lost(&mut self.run, &self.hosts[host].name);
         }
@@ -283,6 +284,7 @@ impl State {
         let known = &mut self.hosts[host];
         self.run.note(format!("{}: booted", known.name));
         known.booted = true;
+        self.ceph.osds.node_on(&known.name);
         known.network = new_network(&world, host, known.life);
         known.firewall = Arc::new(MemoryFirewall::new());
         self.rearranged();

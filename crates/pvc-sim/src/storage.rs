@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use pvc_model::osd::{OsdId, OsdState};
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Download, ImageFormat, OsdFigures, PoolFigures, PoolInfo, Storage, StorageCluster,
-    StorageError, Upload, VolumeInfo, VolumeLock, VolumeStreams,
+    Attachment, Download, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo, Storage,
+    StorageCluster, StorageError, Upload, VolumeInfo, VolumeLock, VolumeStreams,
 };
-use pvc_testkit::{MemoryDownload, MemoryUpload, MemoryVolumes, Said};
+use pvc_testkit::{MemoryDownload, MemoryOsds, MemoryUpload, MemoryVolumes, Said};
 use uuid::Uuid;
 
 use crate::host::Host;
+use crate::osds::DISKS;
 use crate::process::Gate;
 use crate::run::Run;
 use crate::state::State;
@@ -68,6 +70,8 @@ pub(crate) struct Ceph {
     /// Clients whose writes are refused.
     pub blocked: BTreeSet<ClientId>,
     pub silent: bool,
+    /// OSDs and the disks of the hosts.
+    pub osds: MemoryOsds,
     /// Answers of its monitors.
     said: Said,
     next_client: ClientId,
@@ -79,13 +83,17 @@ pub(crate) fn storage_address(host: usize) -> String {
 }
 
 impl Ceph {
-    /// Makes a storage with one pool, `vms`.
-    pub fn new() -> Self {
+    /// Makes a storage with one pool, `vms`, and disks in each of these hosts.
+    pub fn of_hosts<'a>(hosts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut volumes = MemoryVolumes::default();
         volumes.create_pool(&PoolName::new("vms")).expect("there is no pool yet");
         let (disks, blocked) = (BTreeMap::new(), BTreeSet::new());
         let said = Said::default().with_osd_and_key();
-        Ceph { volumes, disks, blocked, silent: false, said, next_client: 0 }
+        let mut osds = osds_as_said(&said);
+        for host in hosts {
+            DISKS.iter().for_each(|(disk, bytes)| osds.add_blank(host, disk, *bytes));
+        }
+        Ceph { volumes, disks, blocked, silent: false, osds, said, next_client: 0 }
     }
 
     pub fn new_client(&mut self) -> ClientId {
@@ -172,6 +180,17 @@ impl Ceph {
     }
 }
 
+/// The map with those OSDs that the monitors say there are.
+fn osds_as_said(said: &Said) -> MemoryOsds {
+    let mut osds = MemoryOsds::new();
+    for figures in &said.osds {
+        let id = OsdId(u32::try_from(figures.id).expect("it is small"));
+        let uuid = Some(Uuid::try_parse(&figures.uuid).expect("it is one"));
+        osds.insert(OsdState { id, uuid, is_up: figures.is_up, is_in: figures.is_in });
+    }
+    osds
+}
+
 /// Ceph as the daemon of one host reaches it.
 #[derive(Clone)]
 pub(crate) struct Volumes {
@@ -180,7 +199,7 @@ pub(crate) struct Volumes {
 }
 
 impl Volumes {
-    async fn reached<T>(
+    pub async fn reached<T>(
         &self,
         act: impl FnOnce(&mut State) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
@@ -351,6 +370,11 @@ impl Storage for Volumes {
         let has_monitors = self.gate.world.with(|state| state.run.nature.monitors);
         has_monitors.then_some(self as &dyn StorageCluster)
     }
+
+    fn osds(&self) -> Option<&dyn OsdHost> {
+        let has_monitors = self.gate.world.with(|state| state.run.nature.monitors);
+        has_monitors.then_some(self as &dyn OsdHost)
+    }
 }
 
 #[async_trait]
@@ -372,7 +396,7 @@ impl StorageCluster for Volumes {
     }
 
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError> {
-        self.reached(|state| Ok(state.ceph.said.osds.clone())).await
+        self.reached(|state| Ok(state.ceph.said.osd_figures(&state.ceph.osds))).await
     }
 
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
