@@ -18,9 +18,12 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use pvc_ceph::{CephOptions, RbdStorage};
 use pvc_contracts::ceph_cluster::{CephCluster, Daemon};
+use pvc_contracts::osds::{OsdMapFixture, osd_map_contract};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_contracts::storage_cluster::{StorageClusterFixture, storage_cluster_contract};
 use pvc_linux::LinuxExec;
+use pvc_model::Uuid;
+use pvc_model::osd::OsdId;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{Attachment, Storage, StorageError};
 
@@ -216,6 +219,7 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     a_clone_of_a_volume_in_use_is_of_one_moment(&ceph).await;
     the_cluster_says_how_it_is(&ceph).await;
     it_keeps_the_contract_of_a_storage_cluster(ceph.clone()).await;
+    it_keeps_the_contract_of_an_osd_map(&ceph).await;
     monitors_that_hang_are_not_waited_for(&ceph).await;
 }
 
@@ -332,6 +336,15 @@ async fn it_keeps_the_contract_of_a_storage_cluster(ceph: Arc<Ceph>) {
         time_limit: Duration::from_secs(60),
     };
     storage_cluster_contract(fixture).await;
+}
+
+/// Beside the one OSD that has all data there is one that is entered and never made.
+async fn it_keeps_the_contract_of_an_osd_map(ceph: &Ceph) {
+    let uuid = Uuid::from_u128(0x6c5b_1f6e_0b8e_4c5c_9a39_1f0a_5cbd_0000);
+    let new = ceph.cluster.ceph(&["osd", "new", &uuid.to_string()]).unwrap();
+    let new = OsdId::parse(new.trim()).unwrap();
+    let storage = Arc::new(ceph.storage.clone());
+    osd_map_contract(OsdMapFixture { storage, new, uuid, only: OsdId(0) }).await;
 }
 
 async fn monitors_that_hang_are_not_waited_for(ceph: &Ceph) {

@@ -149,8 +149,10 @@ impl OsdMapFixture {
 
 /// Environment that the suite of [`OsdHost`] needs.
 pub struct OsdHostFixture {
-    /// A storage on a node of a cluster whose map has no OSD of this node.
+    /// A storage on a node that has disks.
     pub storage: Arc<dyn Storage>,
+    /// A storage, which may be the same, of the node's cluster, whose map has no OSD of the node.
+    pub cluster: Arc<dyn Storage>,
     /// An empty disk of 100 GiB, by the kernel's name.
     pub disk: Device,
     /// Another name of it.
@@ -184,7 +186,7 @@ impl OsdHostFixture {
     }
 
     fn map(&self) -> &dyn OsdMap {
-        self.storage.cluster().expect("the storage is a cluster")
+        self.cluster.cluster().expect("the storage is a cluster")
     }
 
     async fn disks_are_shown_by_the_kernels_names(&self) {

@@ -241,6 +241,7 @@ mod tests {
             osds.add_disk(node, BlockDevice { mounted_at: vec!["/".to_owned()], ..busy });
         });
         let fixture = OsdHostFixture {
+            cluster: storage.clone(),
             storage,
             disk: named("/dev/sdc"),
             link: named("/dev/disk/by-id/c"),

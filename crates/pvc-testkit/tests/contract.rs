@@ -18,6 +18,7 @@ use pvc_contracts::hypervisor::{
 };
 use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
 use pvc_contracts::network::{ABLE, NetworkFixture, network_contract};
+use pvc_contracts::osds::{OsdHostFixture, OsdMapFixture, osd_host_contract, osd_map_contract};
 use pvc_contracts::power::{PowerFixture, power_contract};
 use pvc_contracts::programs::{ProgramsFixture, programs_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
@@ -25,15 +26,17 @@ use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_contracts::storage_cluster::{StorageClusterFixture, storage_cluster_contract};
 use pvc_contracts::volume_streams::volume_streams_contract;
 use pvc_database::SqliteDatabase;
+use pvc_model::Uuid;
 use pvc_model::link::LinkAbilities;
+use pvc_model::osd::{BlockDevice, Device, OsdId, OsdState};
 use pvc_model::storage::{RbdAccess, VolumeId};
 use pvc_ports::{
     Bmc, Database as _, DatabaseError, FileAccess, FileOwner, Files as _, Program, ProgramEnd,
     Statement, Storage,
 };
 use pvc_testkit::{
-    BmcManner, FakeHost, FlakyDatabase, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage,
-    ProgramManner, Said, ScriptedCluster, ScriptedDatabaseCluster, ScriptedExec,
+    BmcManner, FakeHost, FlakyDatabase, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryOsds,
+    MemoryStorage, ProgramManner, Said, ScriptedCluster, ScriptedDatabaseCluster, ScriptedExec,
     ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices, SeededRandom,
     TokioClock, UnitManner,
 };
@@ -286,6 +289,56 @@ async fn the_scripted_cluster_keeps_the_contract() {
         time_limit: Duration::from_secs(20),
     };
     storage_cluster_contract(fixture).await;
+}
+
+/// A storage of node `hv1`, whose cluster has these OSDs.
+fn with_osds(osds: MemoryOsds) -> Arc<MemoryStorage> {
+    let access = RbdAccess {
+        monitors: vec!["hv1".to_owned()],
+        port: 6789,
+        user: "libvirt".to_owned(),
+        secret: None,
+    };
+    let cluster = Arc::new(ScriptedCluster::new(access));
+    Arc::new(MemoryStorage::of_cluster(cluster).with_osds(osds.shared(), "hv1"))
+}
+
+fn device(name: &str) -> Device {
+    Device::parse(name).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn disks_in_memory_keep_the_contract() {
+    let mut osds = MemoryOsds::new();
+    osds.add_blank("hv1", "/dev/sdb", 100 << 30);
+    osds.add_blank("hv1", "/dev/sdc", 20 << 30);
+    let busy = BlockDevice::blank(device("/dev/sda"), 20 << 30);
+    osds.add_disk("hv1", BlockDevice { mounted_at: vec!["/".to_owned()], ..busy });
+    osds.add_link("hv1", "/dev/disk/by-id/b", "/dev/sdb");
+    osds.add_link("hv1", "/dev/disk/by-id/loop", "/dev/disk/by-id/loop");
+    let storage = with_osds(osds);
+    let fixture = OsdHostFixture {
+        cluster: storage.clone(),
+        storage,
+        disk: device("/dev/sdb"),
+        link: device("/dev/disk/by-id/b"),
+        looped: device("/dev/disk/by-id/loop"),
+        db_disk: device("/dev/sdc"),
+        busy: device("/dev/sda"),
+    };
+    osd_host_contract(fixture).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_map_in_memory_keeps_the_contract() {
+    let [uuid, other] = [7, 8].map(Uuid::from_u128);
+    let mut osds = MemoryOsds::new();
+    osds.insert(OsdState { id: OsdId(0), uuid: Some(other), is_up: true, is_in: true });
+    osds.insert(OsdState { id: OsdId(1), uuid: Some(uuid), is_up: false, is_in: false });
+    osds.set_needed(OsdId(0), 5);
+    let storage = with_osds(osds);
+    let (new, only) = (OsdId(1), OsdId(0));
+    osd_map_contract(OsdMapFixture { storage, new, uuid, only }).await;
 }
 
 #[tokio::test]
