@@ -81,7 +81,8 @@ pub async fn worker(
     if let Err(error) = store.check_layout() {
         return Some(Err(error));
     }
-    let worker = Worker::new(name, store.clone(), ports.hypervisor, ports.storage, ports.clock);
+    let Ports { hypervisor, storage, clock, random, .. } = ports;
+    let worker = Worker::new(name, store.clone(), hypervisor, storage, clock, random);
     ready();
     let stop = shutdown.child_token();
     let work = async {

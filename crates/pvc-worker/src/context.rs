@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
+use pvc_model::job::course::Failure;
 use pvc_model::job::{ClaimId, Job, JobId, JobProgress};
 use pvc_ops::{Kind as RefusalKind, Refusal};
-use pvc_ports::{Clock, Hypervisor, Storage};
+use pvc_ports::{Clock, Hypervisor, Random, Storage};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +30,7 @@ pub(crate) struct Tools {
     pub hypervisor: Arc<dyn Hypervisor>,
     pub storage: Arc<dyn Storage>,
     pub clock: Arc<dyn Clock>,
+    pub random: Arc<dyn Random>,
 }
 
 /// Reason for which something was not written for a job.
@@ -117,6 +119,16 @@ impl Context {
     /// Whether the job waits for something outside before it can go on.
     pub fn is_waiting(&self) -> bool {
         self.progress.lock().expect("nothing panics while it holds the progress").trouble.is_some()
+    }
+
+    /// Says that the step waits for something outside, which is no failure of it. Meanwhile other
+    /// jobs have its room.
+    pub fn say_waiting(&self, why: &str) {
+        self.edit(|progress| {
+            why.clone_into(&mut progress.status);
+            let (kind, why) = (RefusalKind::Unavailable, why.to_owned());
+            progress.trouble = Some(Failure { kind, why, hint: None });
+        });
     }
 
     /// Records the progress if this worker still holds the job; `false` if it does not.

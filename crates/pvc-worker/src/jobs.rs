@@ -2,6 +2,7 @@
 
 mod device;
 mod locks;
+mod osd;
 mod rename;
 mod text;
 
@@ -32,6 +33,16 @@ pub(crate) fn steps(work: &JobWork) -> Result<Arc<dyn Steps>, NotUnderstood> {
         JobWork::RenameVm { vm, to } => {
             Arc::new(rename::RenameVm { vm: vm.clone(), to: to.clone() })
         }
+        JobWork::AddOsds(new) => Arc::new(osd::Add { new: new.clone() }),
+        JobWork::PlanOsds(new) => Arc::new(osd::Plan { new: new.clone() }),
+        JobWork::ReplaceOsd(replacement) => {
+            Arc::new(osd::Replace { replacement: replacement.clone() })
+        }
+        JobWork::RefreshOsd { osd, device } => {
+            Arc::new(osd::Refresh { osd: *osd, device: device.clone() })
+        }
+        JobWork::RemoveOsd { osd, force } => Arc::new(osd::Remove { osd: *osd, force: *force }),
+        JobWork::AddDbGroup { device } => Arc::new(osd::AddDbGroup { device: device.clone() }),
         JobWork::Other { why, .. } => return Err(why.clone()),
     })
 }

@@ -57,6 +57,12 @@ pub(crate) trait Kind: Send + Sync + 'static {
     /// Of a final step it is asked when that has had no effect at all.
     async fn undo(&self, context: &Context, step: &Self::Step) -> Result<(), Self::Error>;
 
+    /// Sets right what the step may have done once more after another worker had brought the job to
+    /// its good end: this one had stood still, and did not know.
+    async fn make_good(&self, _: &Context, _: &Self::Step) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
     /// Describes what the job has done, at its end, when all its steps are done.
     fn result(&self, context: &Context, facts: &[Self::Fact]) -> String;
 }
@@ -73,6 +79,9 @@ pub(crate) trait Steps: Send + Sync + 'static {
         false
     }
     async fn undo(&self, context: &Context, step: &str) -> Result<(), Failure>;
+    async fn make_good(&self, _: &Context, _: &str) -> Result<(), Failure> {
+        Ok(())
+    }
     fn result(&self, context: &Context, facts: &[String]) -> String;
 }
 
@@ -108,6 +117,10 @@ impl<K: Kind> Steps for K {
 
     async fn undo(&self, context: &Context, step: &str) -> Result<(), Failure> {
         Kind::undo(self, context, &read(step)?).await.map_err(|error| failure(&error))
+    }
+
+    async fn make_good(&self, context: &Context, step: &str) -> Result<(), Failure> {
+        Kind::make_good(self, context, &read(step)?).await.map_err(|error| failure(&error))
     }
 
     fn result(&self, context: &Context, facts: &[String]) -> String {

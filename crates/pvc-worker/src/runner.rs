@@ -160,6 +160,14 @@ impl Runner<'_> {
         }
     }
 
+    /// The step that was done here, perhaps, if the job was lost in it.
+    fn late(&mut self) -> Option<Late> {
+        match self.context.is_held() {
+            true => None,
+            false => self.undecided.take(),
+        }
+    }
+
     async fn pause(&self, time: Duration) -> Result<(), Left> {
         tokio::select! {
             biased;
@@ -266,7 +274,7 @@ impl Walk<'_> {
                 }
                 Next::Undo(at) => self.undo(at, step(at)).await?,
                 Next::Record(course) => self.advance(course).await?,
-                Next::Leave => return Err(Left { late: None }),
+                Next::Leave => return Err(Left { late: self.runner.late() }),
                 Next::End(None) => {
                     let result = self.steps.result(context, &recorded.facts);
                     return self.runner.end(Ok(result)).await;
@@ -380,7 +388,7 @@ fn say(context: &Context, status: &str) {
 }
 
 /// A step that a worker has done, perhaps, after it had lost its job: it had stood still, and
-/// others may have taken the job back meanwhile.
+/// others may have taken the job back meanwhile, or have brought it to its end.
 pub(crate) struct Late {
     steps: Arc<dyn Steps>,
     context: Arc<Context>,
@@ -390,26 +398,34 @@ pub(crate) struct Late {
 impl Late {
     /// Waits until it is decided what becomes of the job, and undoes the step if it is taken back.
     pub async fn set_right(self) {
+        let Some(is_done) = self.end_of_job().await else { return };
+        while let Err(trouble) = self.act(is_done).await {
+            let job = &self.context.job;
+            tracing::warn!(%job, why = trouble.why, "what came too late of a step could not be set \
+                                                     right; it will be tried again");
+            self.context.tools.clock.sleep(RETRY_EVERY).await;
+        }
+    }
+
+    /// Whether the job was done in the end; `None` if nobody can tell.
+    async fn end_of_job(&self) -> Option<bool> {
         let store = &self.context.tools.store;
         let mut changed = store.changed();
-        let state = loop {
+        loop {
             changed.borrow_and_update();
-            match store.view().jobs.get(&self.context.job).map(|job| job.progress.state) {
-                Some(state) if !state.is_over() => {}
-                state => break state,
+            match store.view().jobs.get(&self.context.job)?.progress.state {
+                JobState::Succeeded => return Some(true),
+                JobState::Failed | JobState::Cancelled => return Some(false),
+                JobState::Pending | JobState::Running => {}
             }
-            if changed.changed().await.is_err() {
-                return;
-            }
-        };
-        if !matches!(state, Some(JobState::Failed | JobState::Cancelled)) {
-            return;
+            changed.changed().await.ok()?;
         }
-        while let Err(trouble) = self.steps.undo(&self.context, &self.step).await {
-            let job = &self.context.job;
-            tracing::warn!(%job, why = trouble.why, "a step that came too late could not be taken \
-                                                     back; it will be tried again");
-            self.context.tools.clock.sleep(RETRY_EVERY).await;
+    }
+
+    async fn act(&self, is_done: bool) -> Result<(), Failure> {
+        match is_done {
+            true => self.steps.make_good(&self.context, &self.step).await,
+            false => self.steps.undo(&self.context, &self.step).await,
         }
     }
 }
@@ -512,6 +528,7 @@ pub(crate) mod tests {
             hypervisor: Arc::new(ScriptedHypervisor::new()),
             storage: Arc::new(MemoryStorage::new()),
             clock,
+            random: Arc::new(SeededRandom::new(2)),
         };
         (store, Arc::new(Context::new(tools, &job, claim.id())), job, claim)
     }

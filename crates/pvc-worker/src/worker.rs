@@ -12,7 +12,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::job::{
     Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
 };
-use pvc_ports::{Clock, Hypervisor, Storage};
+use pvc_ports::{Clock, Hypervisor, Random, Storage};
 use pvc_store::{Change, Changes, JobClaim, Store, StoreError};
 use tokio::task::{self, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -111,8 +111,9 @@ impl Worker {
         hypervisor: Arc<dyn Hypervisor>,
         storage: Arc<dyn Storage>,
         clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
     ) -> Self {
-        Worker { tools: Tools { node, store, hypervisor, storage, clock } }
+        Worker { tools: Tools { node, store, hypervisor, storage, clock, random } }
     }
 
     /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next

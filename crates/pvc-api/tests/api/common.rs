@@ -204,6 +204,7 @@ impl Api {
             hypervisor,
             self.storage.clone(),
             Arc::new(clock),
+            Arc::new(SeededRandom::new(5)),
         );
         tokio::spawn(async move { worker.run(CancellationToken::new()).await });
     }

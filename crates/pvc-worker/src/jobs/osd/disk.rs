@@ -1,0 +1,117 @@
+//! Disks that jobs take, and what lies on them.
+
+use pvc_model::Uuid;
+use pvc_model::cluster::Cluster;
+use pvc_model::osd::{BlockDevice, Device, DeviceSpec, KnownOsds, LvmOsd, OsdId, OsdState, find};
+use pvc_ports::OsdError;
+use serde::{Deserialize, Serialize};
+
+use super::{Hands, Osd, OsdJobError, Result};
+use crate::jobs::text;
+
+/// A disk as it was when the steps were decided. The kernel may call it otherwise after the next
+/// boot, and another disk as it called this one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Disk {
+    /// The name that the operator gave it, or the kernel's if it was found by what it is.
+    #[serde(with = "text::device")]
+    pub name: Device,
+    size_bytes: u64,
+    model: String,
+    serial: String,
+}
+
+impl Disk {
+    fn is(&self, found: &BlockDevice) -> bool {
+        (self.size_bytes, &self.model, &self.serial)
+            == (found.size_bytes, &found.model, &found.serial)
+    }
+
+    /// The disk as it is now.
+    pub async fn now(&self, hands: Hands<'_>) -> Result<BlockDevice> {
+        match hands.disks.device(&self.name).await {
+            Ok(found) if self.is(&found) => return Ok(found),
+            Ok(_)
+            | Err(
+                OsdError::NoDevice { .. } | OsdError::LinkLoop { .. } | OsdError::NotBlock { .. },
+            ) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_it = |found: &BlockDevice| !self.serial.is_empty() && self.is(found);
+        match hands.disks.devices().await?.into_iter().find(is_it) {
+            // Of one device more is looked at than in a list.
+            Some(found) => Ok(hands.disks.device(&found.device).await?),
+            None => Err(OsdJobError::AnotherDisk { device: self.name.clone() }),
+        }
+    }
+}
+
+/// The disk that is meant, as it is now.
+pub(super) async fn find_disk(hands: Hands<'_>, spec: &DeviceSpec) -> Result<(Disk, BlockDevice)> {
+    let devices = match spec {
+        DeviceSpec::Path(_) => Vec::new(),
+        DeviceSpec::Detect(_) => hands.disks.devices().await?,
+    };
+    let name = find(spec, &devices)?;
+    let now = hands.disks.device(&name).await?;
+    let BlockDevice { size_bytes, model, serial, .. } = now.clone();
+    Ok((Disk { name, size_bytes, model, serial }, now))
+}
+
+/// OSDs as the cluster and this node know them.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    pub cluster: Uuid,
+    pub states: Vec<OsdState>,
+    pub on_node: Vec<LvmOsd>,
+}
+
+impl Known {
+    pub async fn look(hands: Hands<'_>) -> Result<Self> {
+        Ok(Known {
+            cluster: hands.ceph.cluster_uuid().await?,
+            states: hands.ceph.osd_states().await?,
+            on_node: hands.disks.lvm_osds().await?,
+        })
+    }
+
+    pub fn osds(&self) -> KnownOsds<'_> {
+        KnownOsds { cluster: self.cluster, states: &self.states, on_node: &self.on_node }
+    }
+
+    pub fn state(&self, id: OsdId) -> Option<&OsdState> {
+        self.states.iter().find(|state| state.id == id)
+    }
+
+    /// The same, had these OSDs been destroyed.
+    pub fn without(&self, osds: &[OsdId]) -> Known {
+        let mut left = self.clone();
+        for state in left.states.iter_mut().filter(|state| osds.contains(&state.id)) {
+            state.uuid = None;
+        }
+        left
+    }
+
+    /// The OSDs on a disk that the cluster knows, by number.
+    pub fn on(&self, disk: &BlockDevice) -> Vec<Osd> {
+        let ours = self.on_node.iter().filter(|lvm| lvm.cluster == self.cluster && lvm.is_on(disk));
+        let osds = ours.map(|lvm| Osd { id: lvm.id, uuid: lvm.uuid });
+        osds.filter(|osd| self.states.iter().any(|state| osd.is_in(state))).collect()
+    }
+
+    /// Those of them that were made and never ran: nobody has recorded them, and they hold no data.
+    pub fn unborn_on(&self, disk: &BlockDevice, view: &Cluster) -> Vec<Osd> {
+        let is_unborn = |osd: &Osd| {
+            let mut states = self.states.iter();
+            let rests = |state: &OsdState| osd.is_in(state) && !state.is_up && !state.is_in;
+            states.any(rests) && !is_recorded(view, *osd)
+        };
+        self.on(disk).into_iter().filter(is_unborn).collect()
+    }
+}
+
+/// Whether the OSD with this number is recorded as this one.
+pub(super) fn is_recorded(view: &Cluster, osd: Osd) -> bool {
+    let record = view.osds.get(&osd.id.to_string());
+    record.is_some_and(|record| record.fsid == osd.uuid.to_string())
+}

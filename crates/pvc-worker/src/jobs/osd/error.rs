@@ -1,0 +1,87 @@
+//! Errors of jobs about OSDs.
+
+use pvc_model::Uuid;
+use pvc_model::osd::{BadDbSize, Device, DeviceInUse, NoDevice, NoOsds, OsdId};
+use pvc_ops::osd::{OsdRefusal, osd_error_kind};
+use pvc_ops::{Kind as RefusalKind, Refusal};
+use pvc_ports::OsdError;
+
+use crate::context::Unwritten;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OsdJobError {
+    #[error(transparent)]
+    Refused(#[from] OsdRefusal),
+    #[error(transparent)]
+    NoDevice(#[from] NoDevice),
+    #[error(transparent)]
+    InUse(#[from] DeviceInUse),
+    #[error(transparent)]
+    NoOsds(#[from] NoOsds),
+    #[error(transparent)]
+    Db(#[from] BadDbSize),
+    #[error("device `{device}` is gone, or is another disk than when this was asked for")]
+    AnotherDisk { device: Device },
+    #[error("OSD {osd} is not on device `{device}`")]
+    NotThere { osd: OsdId, device: Device },
+    #[error(
+        "OSD {osd} of the cluster has the UUID {uuid}: it is another one than the recorded, and \
+         not on this node"
+    )]
+    Another { osd: OsdId, uuid: Uuid },
+    #[error("OSD {osd} does not lie on this node any more")]
+    Gone { osd: OsdId },
+    #[error("{made} OSDs were made of device `{device}` and not {count}")]
+    NotMade { device: Device, made: usize, count: u32 },
+    #[error("the data of OSD {osd} was not elsewhere yet: {why}")]
+    NotSafe { osd: OsdId, why: String },
+    #[error("OSD {osd} did not start: {why}")]
+    NotStarted { osd: OsdId, why: String },
+    #[error("the daemon of OSD {osd} did not stop within {seconds} s")]
+    NotStopped { osd: OsdId, seconds: u64 },
+    #[error(transparent)]
+    Osd(#[from] OsdError),
+    #[error(transparent)]
+    Unwritten(#[from] Unwritten<OsdRefusal>),
+}
+
+impl Refusal for OsdJobError {
+    fn kind(&self) -> RefusalKind {
+        match self {
+            OsdJobError::Refused(refusal) => refusal.kind(),
+            OsdJobError::NoDevice(_)
+            | OsdJobError::InUse(_)
+            | OsdJobError::NoOsds(_)
+            | OsdJobError::Db(_)
+            | OsdJobError::AnotherDisk { .. }
+            | OsdJobError::NotThere { .. }
+            | OsdJobError::Another { .. }
+            | OsdJobError::Gone { .. }
+            | OsdJobError::NotStarted { .. } => RefusalKind::Conflict,
+            OsdJobError::NotMade { .. }
+            | OsdJobError::NotSafe { .. }
+            | OsdJobError::NotStopped { .. } => RefusalKind::Unavailable,
+            OsdJobError::Osd(error) => osd_error_kind(error),
+            OsdJobError::Unwritten(error) => error.kind(),
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            OsdJobError::Refused(refusal) => refusal.hint(),
+            OsdJobError::NoDevice(error) => error.hint(),
+            OsdJobError::InUse(error) => error.hint(),
+            OsdJobError::NoOsds(error) => error.hint(),
+            OsdJobError::Osd(error) => error.hint(),
+            OsdJobError::Unwritten(error) => error.hint(),
+            OsdJobError::NotStarted { osd, .. } => {
+                Some(format!("`journalctl -u {}` on the node says more", osd.unit()))
+            }
+            OsdJobError::Another { .. } => Some(
+                "`ceph osd find` says where it is; `pvc storage osd refresh` takes it up there"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! An OSD on its way off its disk: its data is moved, it is stopped, destroyed, and erased.
+
+use std::time::Duration;
+
+use pvc_model::osd::{BlockDevice, Device, LvmOsd, OsdId, OsdState, Safety, may_take, may_zap};
+use pvc_model::with_causes;
+use pvc_ops::{Kind as RefusalKind, Refusal};
+use pvc_ports::{OsdError, UnitState};
+use serde::{Deserialize, Serialize};
+
+use super::acts::{remove_database, removed, stop};
+use super::disk::Known;
+use super::{Hands, Osd, OsdJobError, Result, unless_gone};
+use crate::context::{Context, Unwritten};
+
+/// Interval at which it is looked whether an OSD's data is elsewhere: it takes minutes to hours.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Time in which the cluster comes to rest after an OSD has stopped. Until then it may not tell
+/// whether that is safe to destroy.
+const REST_WITHIN: Duration = Duration::from_secs(60);
+
+/// An OSD that is to leave its disk, and how it was before.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Leaving {
+    #[serde(flatten)]
+    pub osd: Osd,
+    was_in: bool,
+    was_running: bool,
+}
+
+impl Leaving {
+    pub async fn look(hands: Hands<'_>, osd: Osd, state: Option<&OsdState>) -> Result<Self> {
+        let daemon = hands.disks.daemon_state(osd.id).await?;
+        let was_running = matches!(daemon, UnitState::Active | UnitState::Starting);
+        Ok(Leaving { osd, was_in: state.is_some_and(|state| state.is_in), was_running })
+    }
+
+    pub fn runs(&self) -> bool {
+        self.was_running
+    }
+
+    /// Has the cluster move the OSD's data to others, and waits until it has if it is to.
+    pub async fn drain(&self, context: &Context, waits: bool) -> Result<()> {
+        let hands = Hands::of(context)?;
+        let mut is_said = false;
+        loop {
+            let why = match moved(hands, self.osd.id).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(_)) if !waits => return Ok(()),
+                Err(error) if !waits => return Err(error.into()),
+                Ok(Some(why)) => why,
+                // The cluster has all the time that it needs, and may be silent for some of it.
+                Err(error) => with_causes(&error),
+            };
+            let line = format!("waiting until the data of OSD {} is elsewhere: {why}", self.osd.id);
+            if !std::mem::replace(&mut is_said, true) {
+                context.log(line.clone());
+            }
+            context.say_waiting(&line);
+            if !context.is_held() {
+                return Err(Unwritten::Lost.into());
+            }
+            tokio::select! {
+                biased;
+                () = context.cancelled.cancelled() => {
+                    return Err(OsdJobError::NotSafe { osd: self.osd.id, why });
+                }
+                () = context.tools.clock.sleep(LOOK_EVERY) => {}
+            }
+        }
+    }
+
+    /// Lets the OSD hold data again, if it did.
+    pub async fn take_in(&self, context: &Context) -> Result<()> {
+        let hands = Hands::of(context)?;
+        if self.was_in && hands.state(self.osd).await?.is_some() {
+            unless_gone(hands.ceph.osd_in(self.osd.id).await)?;
+        }
+        Ok(())
+    }
+
+    pub async fn stop(&self, context: &Context) -> Result<()> {
+        stop(context, self.osd.id).await
+    }
+
+    /// Starts the OSD again, if it ran.
+    pub async fn start_again(&self, context: &Context) -> Result<()> {
+        let hands = Hands::of(context)?;
+        if self.was_running && hands.lvm(self.osd).await?.is_some() {
+            hands.disks.start_daemon(self.osd.id).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the OSD's identity from it. Its number stays its own until it is purged.
+    pub async fn destroy(&self, context: &Context, force: bool) -> Result<()> {
+        let (hands, clock) = (Hands::of(context)?, &context.tools.clock);
+        let until = clock.monotonic() + REST_WITHIN;
+        loop {
+            if hands.state(self.osd).await?.is_none() {
+                return Ok(());
+            }
+            match unless_gone(hands.ceph.destroy(self.osd.id, force).await) {
+                Err(OsdError::NotSafe { .. }) if clock.monotonic() < until => {
+                    clock.sleep(LOOK_EVERY).await;
+                }
+                done => return Ok(done?),
+            }
+        }
+    }
+}
+
+/// Has the OSD hold no data. Returns why its data is not elsewhere yet, if it is not.
+async fn moved(hands: Hands<'_>, id: OsdId) -> Result<Option<String>, OsdError> {
+    let safety = match hands.ceph.osd_out(id).await {
+        Ok(()) => hands.ceph.safe_to_destroy(id).await,
+        Err(error) => Err(error),
+    };
+    match safety {
+        Ok(Safety::Safe) | Err(OsdError::NoOsd { .. }) => Ok(None),
+        Ok(Safety::NotYet(why)) => Ok(Some(why)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Sets right what a worker that came too late has done to the OSD that has this number now, if
+/// that lies on this node: lets it run and hold data.
+pub(super) async fn bring_back(context: &Context, id: OsdId) -> Result<()> {
+    let hands = Hands::of(context)?;
+    let known = Known::look(hands).await?;
+    let is_it = |lvm: &LvmOsd| {
+        let osd = Osd { id, uuid: lvm.uuid };
+        lvm.id == id && known.state(id).is_some_and(|state| osd.is_in(state))
+    };
+    if known.on_node.iter().any(is_it) {
+        hands.disks.start_daemon(id).await?;
+        unless_gone(hands.ceph.osd_in(id).await)?;
+    }
+    Ok(())
+}
+
+/// Erases what is left of an OSD on this node: its database, and its disk if nothing else is on
+/// that, or else its volume. With `is_best_effort` a disk that cannot be written any more, or a
+/// database that cannot be removed, is passed over.
+pub(super) async fn erase(context: &Context, osd: Osd, is_best_effort: bool) -> Result<()> {
+    for done in [remove_database(context, osd).await, erase_block(context, osd).await] {
+        match done {
+            Err(error) if is_best_effort && is_of_disk(&error) => {
+                context.log(format!("passed over: {}", with_causes(&error)));
+            }
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether the disk, or what is on it, is to blame: not the store or what has to be asked first.
+fn is_of_disk(error: &OsdJobError) -> bool {
+    match error {
+        OsdJobError::Osd(OsdError::Cluster(_)) | OsdJobError::Unwritten(_) => false,
+        OsdJobError::Osd(_) => true,
+        other => other.kind() == RefusalKind::Conflict,
+    }
+}
+
+async fn erase_block(context: &Context, osd: Osd) -> Result<()> {
+    let hands = Hands::of(context)?;
+    let known = Known::look(hands).await?;
+    let Some(own) = known.on_node.iter().find(|lvm| osd.lies_as(lvm)) else { return Ok(()) };
+    match free_disk(hands, &known, &own.devices).await? {
+        Some(disk) => Ok(hands.disks.zap(&disk.device).await?),
+        None => removed(hands.disks.remove_volume(&own.block).await),
+    }
+}
+
+/// The disk that the devices are, if nothing else is on it that somebody may need.
+async fn free_disk(
+    hands: Hands<'_>,
+    known: &Known,
+    devices: &[Device],
+) -> Result<Option<BlockDevice>> {
+    let [only] = devices else { return Ok(None) };
+    let disk = hands.disks.device(only).await?;
+    let is_free = may_take(&disk).is_ok() && may_zap(&disk, known.osds()).is_ok();
+    Ok(is_free.then_some(disk))
+}
