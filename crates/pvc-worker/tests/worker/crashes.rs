@@ -8,14 +8,19 @@ use std::time::Duration;
 use pvc_embedded::EmbeddedTree;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
-use pvc_model::storage::VolumeId;
+use pvc_model::storage::{OsdRecord, VolumeId};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Hypervisor, Op, Storage, Tree};
 use pvc_store::{Change, Changes, NewVm, Store, VmChange};
-use pvc_testkit::{FlakyTree, Gate, MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
+use pvc_testkit::{
+    FlakyTree, Gate, MemoryOsds, MemoryStorage, ScriptedHypervisor, SeededRandom, SharedOsds,
+    TokioClock,
+};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
+
+use crate::osds::{self, OsdCase};
 
 const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
 const DISK: &str = "<disk type='network' device='disk'><source protocol='rbd' name='vms/data'/>\
@@ -33,9 +38,13 @@ enum Case {
     Attach,
     Detach,
     Rename,
+    Osds(OsdCase),
 }
 
-const CASES: [Case; 4] = [Case::FlushLocks, Case::Attach, Case::Detach, Case::Rename];
+fn cases() -> impl Iterator<Item = Case> {
+    let about_vms = [Case::FlushLocks, Case::Attach, Case::Detach, Case::Rename];
+    about_vms.into_iter().chain(OsdCase::ALL.map(Case::Osds))
+}
 
 struct World {
     case: Case,
@@ -43,6 +52,9 @@ struct World {
     store: Store,
     hypervisor: Arc<ScriptedHypervisor>,
     storage: Arc<MemoryStorage>,
+    osds: SharedOsds,
+    /// The records of the OSDs as they were.
+    before: Vec<OsdRecord>,
     job: JobId,
 }
 
@@ -67,24 +79,46 @@ fn id(volume: &str) -> VolumeId {
 }
 
 async fn open(tree: Arc<dyn Tree>) -> Store {
-    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-    Store::open(tree, clock, random).await.expect("an open tree can be read")
+    let clock = Arc::new(TokioClock::new());
+    Store::open(tree, clock, random()).await.expect("an open tree can be read")
+}
+
+fn random() -> Arc<SeededRandom> {
+    Arc::new(SeededRandom::new(1))
+}
+
+/// The OSDs before the job, with their records.
+fn osds_before(case: Case) -> (SharedOsds, Vec<OsdRecord>) {
+    let mut osds = MemoryOsds::new();
+    let mut records = Vec::new();
+    if let Case::Osds(case) = case {
+        osds = case.osds();
+        records = case.records(&mut osds);
+    }
+    (osds.shared(), records)
 }
 
 impl World {
-    /// The VM `web1` with two volumes, and a job about it that nobody has begun.
+    /// The VM `web1` with two volumes, some OSDs, and a job that nobody has begun.
     async fn new(case: Case) -> World {
         let tree = EmbeddedTree::in_memory();
         let store = open(tree.connect()).await;
         store.initialize(false).await.expect("an empty tree");
+        let (osds, before) = osds_before(case);
         let world = World {
             case,
             tree,
             store,
             hypervisor: Arc::default(),
-            storage: Arc::new(MemoryStorage::new()),
+            storage: Arc::new(osds::storage(&osds)),
+            osds,
+            before,
             job: JobId::from_bits(1),
         };
+        for record in &world.before {
+            let put = || Change::PutOsd(Box::new(record.clone()));
+            world.write(|changes| _ = changes.push(put())).await;
+        }
         world.write(|changes| _ = changes.push(Change::DefineVm(Box::new(web1())))).await;
         for volume in ["vms/web1_sda", "vms/web1_sdb", "vms/data"] {
             world.storage.insert(volume);
@@ -98,7 +132,7 @@ impl World {
                 world.write(|changes| _ = changes.vm(UUID, VmChange::State(VmState::Start))).await;
                 world.hypervisor.insert(UUID, "web1");
             }
-            Case::Rename => {}
+            Case::Rename | Case::Osds(_) => {}
         }
         if case == Case::Detach {
             let attach = pvc_ports::DeviceChange::Attach;
@@ -123,6 +157,7 @@ impl World {
             Case::Attach => JobWork::AttachDevice { vm, xml: DISK.to_owned() },
             Case::Detach => JobWork::DetachDevice { vm, xml: DISK.to_owned() },
             Case::Rename => JobWork::RenameVm { vm, to: "shop".to_owned() },
+            Case::Osds(case) => case.work(),
         }
     }
 
@@ -156,6 +191,7 @@ impl World {
             self.hypervisor.clone(),
             self.storage.clone(),
             Arc::new(TokioClock::new()),
+            random(),
         );
         let task = tokio::spawn(async move { worker.run(CancellationToken::new()).await });
         Process { gate, tree, task }
@@ -230,6 +266,10 @@ impl World {
                     _ => None,
                 }
             }
+            Case::Osds(case) => {
+                let view = self.store.fresh().await.expect("the tree is open");
+                case.is_done(&self.before, &self.osds, &view)
+            }
         }
     }
 
@@ -290,7 +330,7 @@ fn xml() -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_is_done_when_nothing_happens() {
-    for case in CASES {
+    for case in cases() {
         let world = World::new(case).await;
         assert_eq!(world.is_done().await, Some(false), "{case:?}");
         world.healthy_worker("hv1").await;
@@ -316,7 +356,7 @@ macro_rules! at_each_call {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_worker_dies_at_any_call_is_done_once_by_the_next() {
-    for case in CASES {
+    for case in cases() {
         at_each_call!(call, {
             let world = World::new(case).await;
             let first = world.worker("hv1", call).await;
@@ -333,7 +373,7 @@ async fn a_job_whose_worker_dies_at_any_call_is_done_once_by_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_workers_die_twice_is_done_by_the_third() {
-    for case in CASES {
+    for case in cases() {
         at_each_call!(call, {
             let mut stops = false;
             for again in (0..).step_by(3) {
@@ -359,7 +399,7 @@ async fn a_job_whose_workers_die_twice_is_done_by_the_third() {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_cancelled_as_its_worker_dies_is_taken_back_or_done() {
-    for case in CASES {
+    for case in cases() {
         let mut ends = Vec::new();
         at_each_call!(call, {
             let world = World::new(case).await;
@@ -382,7 +422,7 @@ async fn a_job_that_is_cancelled_as_its_worker_dies_is_taken_back_or_done() {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_worker_loses_the_store_at_any_call_ends_when_it_is_back() {
-    for case in CASES {
+    for case in cases() {
         let mut done = 0;
         at_each_call!(call, {
             let world = World::new(case).await;
@@ -403,7 +443,7 @@ async fn a_job_whose_worker_loses_the_store_at_any_call_ends_when_it_is_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_storage_and_hypervisor_fail_at_any_call_ends_when_they_are_back() {
-    for case in CASES {
+    for case in cases() {
         at_each_call!(call, {
             let world = World::new(case).await;
             let worker = world.worker("hv1", call).await;
@@ -425,7 +465,7 @@ async fn a_job_whose_storage_and_hypervisor_fail_at_any_call_ends_when_they_are_
 /// one goes on.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_has_lost_its_job_and_does_not_know_leaves_nothing_half() {
-    for (case, cancels) in CASES.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+    for (case, cancels) in cases().flat_map(|case| [(case, false), (case, true)]) {
         at_each_call!(call, {
             let world = World::new(case).await;
             let slow = world.worker("hv1", call).await;
@@ -448,7 +488,7 @@ async fn a_worker_that_has_lost_its_job_and_does_not_know_leaves_nothing_half() 
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_is_asked_to_stop_leaves_its_job_to_the_next_one() {
-    for case in CASES {
+    for case in cases() {
         at_each_call!(call, {
             let world = World::new(case).await;
             let (tree, gate) = (FlakyTree::new(world.tree.connect()), Gate::closing_at(call));
@@ -458,7 +498,7 @@ async fn a_worker_that_is_asked_to_stop_leaves_its_job_to_the_next_one() {
             world.storage.set_gate(gate.clone());
             let (stop, clock) = (CancellationToken::new(), Arc::new(TokioClock::new()));
             let (hypervisor, storage) = (world.hypervisor.clone(), world.storage.clone());
-            let worker = Worker::new("hv1".into(), store, hypervisor, storage, clock);
+            let worker = Worker::new("hv1".into(), store, hypervisor, storage, clock, random());
             let asked = stop.clone();
             let task = tokio::spawn(async move { worker.run(asked).await });
             let process = Process { gate, tree, task };

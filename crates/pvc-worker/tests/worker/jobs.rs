@@ -60,6 +60,7 @@ impl World {
             self.hypervisor.clone(),
             self.storage.clone(),
             Arc::new(TokioClock::new()),
+            Arc::new(SeededRandom::new(2)),
         );
         let stop = self.stop.clone();
         tokio::spawn(async move { worker.run(stop).await });

@@ -4,3 +4,4 @@
 
 mod crashes;
 mod jobs;
+mod osds;

@@ -12,7 +12,7 @@ use crate::jobs::text;
 /// A disk as it was when the steps were decided. The kernel may call it otherwise after the next
 /// boot, and another disk as it called this one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Disk {
+pub(crate) struct Disk {
     /// The name that the operator gave it, or the kernel's if it was found by what it is.
     #[serde(with = "text::device")]
     pub name: Device,

@@ -22,7 +22,7 @@ const REST_WITHIN: Duration = Duration::from_secs(60);
 
 /// An OSD that is to leave its disk, and how it was before.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Leaving {
+pub(crate) struct Leaving {
     #[serde(flatten)]
     pub osd: Osd,
     was_in: bool,

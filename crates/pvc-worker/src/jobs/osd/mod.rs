@@ -49,7 +49,7 @@ type Result<T, E = OsdJobError> = std::result::Result<T, E>;
 
 /// An OSD. Its number may be given to another one day, its UUID never is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Osd {
+pub(crate) struct Osd {
     #[serde(with = "text::osd")]
     id: OsdId,
     uuid: Uuid,
@@ -67,7 +67,7 @@ impl Osd {
 
 /// What acts on the OSDs of this node: its disks, and the cluster's monitors.
 #[derive(Clone, Copy)]
-struct Hands<'a> {
+pub(crate) struct Hands<'a> {
     disks: &'a dyn OsdHost,
     ceph: &'a dyn StorageCluster,
 }
