@@ -120,8 +120,6 @@ macro_rules! flags {
 flags! {
     /// No client reads or writes any more.
     Pause = "pause",
-    /// No client writes any more.
-    Full = "full",
     NoUp = "noup",
     NoDown = "nodown",
     /// An OSD that is down for long stays in, and its data where it is.

@@ -91,7 +91,7 @@ fn to_forget(cluster: &Cluster, now: u64) -> impl Iterator<Item = JobId> {
 mod tests {
     use std::sync::Arc;
 
-    use pvc_model::job::{ClaimId, JobProgress, JobSpec, JobWork};
+    use pvc_model::job::{ClaimId, JobProgress, JobSpec, JobVm, JobWork};
 
     use super::*;
 

@@ -94,7 +94,7 @@ mod tests {
         }
         assert_eq!(DbSize::Ratio(0.0001).bytes(10 << 20), Err(BadDbSize::TooSmall { bytes: 1048 }));
         assert_eq!(block_bytes(10 * GIB - EXTENT_BYTES, 1), 10 * GIB - EXTENT_BYTES);
-        assert_eq!(block_bytes(10 * GIB, 3), 3576954880);
+        assert_eq!(block_bytes(10 * GIB, 3), 853 * EXTENT_BYTES);
         assert_eq!(block_bytes(EXTENT_BYTES - 1, 1), 0);
     }
 }
