@@ -69,7 +69,7 @@ impl OsdCase {
         }
         make(&mut osds, self.before());
         for id in (0..self.before()).map(OsdId) {
-            osds.set_needed(id, 2);
+            osds.set_needed(id, 1);
         }
         if self == OsdCase::Refresh {
             osds.node_off(NODE);
