@@ -4,9 +4,14 @@ use std::collections::BTreeMap;
 
 use pvc_model::storage::PoolName;
 use pvc_ports::{OsdFigures, PoolFigures, PoolInfo};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::answers::json;
+
+/// Reads a figure that later releases write as `null` where it is no number.
+fn figure<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
 
 #[derive(Deserialize)]
 struct Df {
@@ -25,6 +30,7 @@ struct DfStats {
     stored: u64,
     max_avail: u64,
     bytes_used: u64,
+    #[serde(deserialize_with = "figure")]
     percent_used: f64,
 }
 
@@ -132,6 +138,7 @@ struct DumpedOsd {
     up: u8,
     #[serde(rename = "in")]
     is_in: u8,
+    #[serde(deserialize_with = "figure")]
     primary_affinity: f64,
 }
 
@@ -145,7 +152,9 @@ struct DfOsd {
     id: i64,
     #[serde(default)]
     device_class: String,
+    #[serde(deserialize_with = "figure")]
     crush_weight: f64,
+    #[serde(deserialize_with = "figure")]
     reweight: f64,
     kb: u64,
     kb_used: u64,
@@ -156,7 +165,9 @@ struct DfOsd {
     #[serde(default)]
     kb_used_meta: u64,
     kb_avail: u64,
+    #[serde(deserialize_with = "figure")]
     utilization: f64,
+    #[serde(deserialize_with = "figure")]
     var: f64,
     pgs: u64,
 }
@@ -335,6 +346,17 @@ mod tests {
             .map(|pool| pool.name.as_str())
             .collect();
         assert_eq!((found.len(), ours), (3, vec!["vms"]));
+    }
+
+    #[test]
+    fn figures_that_are_no_numbers_count_as_nothing() {
+        let df = String::from_utf8(OSD_DF.to_vec()).unwrap();
+        let status = "0  hv1  290M  9949M  1  124k  3  55  exists,up";
+        for word in ["null", "nan"] {
+            let df = df.replace("\"utilization\":2.83", &format!("\"utilization\":{word}"));
+            let found = osd_figures(OSD_DUMP, df.as_bytes(), status).unwrap();
+            assert_eq!((found[0].utilization, found[0].variance), (0.0, 1.0), "{word}");
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ mod figures;
 mod monitors;
 mod rados;
 mod rbd;
+#[cfg(test)]
+mod releases;
 mod status;
 mod storage;
 
