@@ -40,7 +40,7 @@ pub use node::{
     FlushPlan, FlushStep, HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState,
     NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,
 };
-pub use storage::{Pool, Volume, VolumeStats};
+pub use storage::{Pool, SnapshotStats, StorageSnapshot, Volume, VolumeStats};
 pub use task::{DeliveryInfo, EndedTask, QueuedTask, TaskLog, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{
     MoveCandidate, MovePlan, Vm, VmConsole, VmController, VmDisk, VmHardware, VmMemory, VmMeta,

@@ -55,10 +55,27 @@ pub(crate) struct Image {
     pub size: u64,
 }
 
+/// Line of `rbd snap ls`.
 #[derive(Deserialize)]
-struct Snapshot {
-    name: String,
-    size: u64,
+pub(crate) struct Snapshot {
+    pub name: String,
+    pub size: u64,
+    /// `true` or `false`, as text.
+    #[serde(default)]
+    protected: String,
+}
+
+impl Snapshot {
+    /// Whether it cannot be removed: clones of it may stand on it.
+    pub fn is_protected(&self) -> bool {
+        self.protected == "true"
+    }
+}
+
+impl From<Snapshot> for SnapshotInfo {
+    fn from(found: Snapshot) -> Self {
+        SnapshotInfo { name: SnapshotName::new(found.name), size_bytes: found.size }
+    }
 }
 
 /// Line of `rbd ls --long`: an image, or a snapshot of one.
@@ -109,13 +126,8 @@ struct LockOfId {
     address: String,
 }
 
-pub(crate) fn snapshots(text: &[u8]) -> Result<Vec<SnapshotInfo>, String> {
-    let found: Vec<Snapshot> = json(text)?;
-    let snapshot = |found: Snapshot| SnapshotInfo {
-        name: SnapshotName::new(found.name),
-        size_bytes: found.size,
-    };
-    Ok(found.into_iter().map(snapshot).collect())
+pub(crate) fn snapshots(text: &[u8]) -> Result<Vec<Snapshot>, String> {
+    json(text)
 }
 
 /// The images of a pool with their snapshots, by name.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use pvc_model::pool::Replication;
 use pvc_model::storage::PoolName;
 use pvc_ports::{OsdFigures, PoolFigures, PoolInfo};
 use serde::{Deserialize, Deserializer};
@@ -106,6 +107,8 @@ fn pool_of(pool: DfPool, sum: &PgSum) -> PoolFigures {
 #[derive(Deserialize)]
 struct PoolDetail {
     pool_name: String,
+    size: Option<u32>,
+    min_size: Option<u32>,
     #[serde(default)]
     application_metadata: BTreeMap<String, serde_json::Value>,
 }
@@ -114,6 +117,9 @@ struct PoolDetail {
 pub(crate) struct Pool {
     pub name: PoolName,
     pub is_for_volumes: bool,
+    /// Whether anybody has said what it is for.
+    pub has_purpose: bool,
+    pub replication: Option<Replication>,
 }
 
 /// `osd pool ls detail`: every pool.
@@ -122,6 +128,11 @@ pub(crate) fn pools(detail: &[u8]) -> Result<Vec<Pool>, String> {
     let pool = |found: PoolDetail| Pool {
         name: PoolName::new(found.pool_name),
         is_for_volumes: found.application_metadata.contains_key("rbd"),
+        has_purpose: !found.application_metadata.is_empty(),
+        replication: found
+            .size
+            .zip(found.min_size)
+            .map(|(copies, min_copies)| Replication { copies, min_copies }),
     };
     Ok(pools.into_iter().map(pool).collect())
 }
@@ -338,7 +349,7 @@ mod tests {
     fn pools_for_volumes_are_distinguished_from_others() {
         let detail =
             br#"[{"pool_name":"device_health_metrics","application_metadata":{"mgr_devicehealth":{}}},
-            {"pool_name":"vms","application_metadata":{"rbd":{}}},{"pool_name":"bare"}]"#;
+            {"pool_name":"vms","size":3,"min_size":2,"application_metadata":{"rbd":{}}},{"pool_name":"bare"}]"#;
         let found = pools(detail).unwrap();
         let ours: Vec<_> = found
             .iter()

@@ -4,6 +4,7 @@
 //!  RbdStorage   the Storage port: one `rbd` command per act, each with a deadline
 //!  Monitors     commands to the monitors through librados: what is asked every few seconds
 //!    rados      the few functions of librados, found when first needed
+//!  pools        how pools are made
 //!  figures      from Ceph's answers to pools and OSDs in numbers
 //! ```
 //!
@@ -16,6 +17,7 @@
 mod answers;
 mod figures;
 mod monitors;
+mod pools;
 mod rados;
 mod rbd;
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use self::course::{Course, Failure};
 use crate::cluster::Cluster;
+use crate::storage::VolumeId;
 use crate::vm::VmRecord;
 use crate::{NodeName, Uuid};
 
@@ -103,6 +104,8 @@ pub enum JobWork {
     DetachDevice { vm: JobVm, xml: String },
     /// Gives a VM that is off another name, and its volumes with it.
     RenameVm { vm: JobVm, to: String },
+    /// Tells a running guest that the volume of one of its disks has another size.
+    ResizeDisk { vm: JobVm, volume: VolumeId },
     /// Recorded by another version of PVC: kept as it is, and failed by the worker of its node.
     Other { name: String, vm: Option<Uuid>, args: Vec<(String, String)>, why: NotUnderstood },
 }
@@ -121,10 +124,16 @@ impl JobWork {
     pub const ATTACH_DEVICE: &'static str = "vm.device_attach";
     pub const DETACH_DEVICE: &'static str = "vm.device_detach";
     pub const RENAME_VM: &'static str = "vm.rename";
+    pub const RESIZE_DISK: &'static str = "vm.resize_disk";
 
     /// The kinds that this version knows.
-    pub const KINDS: [&'static str; 4] =
-        [Self::FLUSH_LOCKS, Self::ATTACH_DEVICE, Self::DETACH_DEVICE, Self::RENAME_VM];
+    pub const KINDS: [&'static str; 5] = [
+        Self::FLUSH_LOCKS,
+        Self::ATTACH_DEVICE,
+        Self::DETACH_DEVICE,
+        Self::RENAME_VM,
+        Self::RESIZE_DISK,
+    ];
 
     /// The name of the kind, which the API calls the task's name.
     pub fn name(&self) -> &str {
@@ -133,6 +142,7 @@ impl JobWork {
             JobWork::AttachDevice { .. } => Self::ATTACH_DEVICE,
             JobWork::DetachDevice { .. } => Self::DETACH_DEVICE,
             JobWork::RenameVm { .. } => Self::RENAME_VM,
+            JobWork::ResizeDisk { .. } => Self::RESIZE_DISK,
             JobWork::Other { name, .. } => name,
         }
     }
@@ -143,7 +153,8 @@ impl JobWork {
             JobWork::FlushLocks { vm }
             | JobWork::AttachDevice { vm, .. }
             | JobWork::DetachDevice { vm, .. }
-            | JobWork::RenameVm { vm, .. } => Some(vm),
+            | JobWork::RenameVm { vm, .. }
+            | JobWork::ResizeDisk { vm, .. } => Some(vm),
             JobWork::Other { .. } => None,
         }
     }

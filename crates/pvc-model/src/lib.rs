@@ -28,6 +28,7 @@ pub mod network;
 pub mod network_core;
 pub mod node;
 pub mod placement;
+pub mod pool;
 pub mod primary;
 pub mod qcow2;
 pub mod refusal;

@@ -20,8 +20,8 @@ pub mod fault;
 pub mod job;
 pub mod node;
 mod refusal;
+pub mod storage;
 pub mod vm;
-pub mod volume;
 mod wait;
 
 pub use pvc_store::ChangeError;

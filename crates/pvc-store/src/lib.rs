@@ -40,6 +40,7 @@ pub mod schema;
 mod scope;
 mod store;
 pub mod synthetic;
+mod volume_text;
 
 pub use access::{KnownPassword, Protection};
 pub use backup::Restored;
@@ -58,3 +59,4 @@ pub use records::node::{Ipmi, NewNode, NodeChange};
 pub use records::vm::{NewVm, VmChange};
 pub use role::RoleLocks;
 pub use store::Store;
+pub use volume_text::{snapshot_text, volume_text};

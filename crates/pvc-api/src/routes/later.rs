@@ -23,7 +23,7 @@ pub fn check_is_vm(path: &str) -> Result<()> {
 }
 
 /// Paths below `/api/v1` that nothing is behind yet.
-const PATHS: [&str; 23] = [
+const PATHS: [&str; 19] = [
     "/metrics/ceph",
     "/metrics/zookeeper",
     "/vm/{vm}/backup",
@@ -33,8 +33,6 @@ const PATHS: [&str; 23] = [
     "/vm/{vm}/mirror/{*rest}",
     "/sriov",
     "/sriov/{*rest}",
-    "/storage",
-    "/storage/ceph",
     "/storage/ceph/status",
     "/storage/ceph/utilization",
     "/storage/ceph/benchmark",
@@ -42,9 +40,7 @@ const PATHS: [&str; 23] = [
     "/storage/ceph/osddb",
     "/storage/ceph/osd",
     "/storage/ceph/osd/{*rest}",
-    "/storage/ceph/volume/{pool}/{volume}/{action}",
-    "/storage/ceph/snapshot",
-    "/storage/ceph/snapshot/{*rest}",
+    "/storage/ceph/volume/{pool}/{volume}/upload",
     "/provisioner",
     "/provisioner/{*rest}",
 ];
@@ -70,7 +66,7 @@ fn coming(path: &str) -> ApiError {
 pub fn missing_method(method: &Method, path: &str) -> Option<String> {
     let changes = matches!(*method, Method::POST | Method::PUT | Method::DELETE);
     let group = path.trim_start_matches("/api/v1/").split('/').next();
-    (changes && matches!(group, Some("network" | "storage"))).then(|| message(path))
+    (changes && matches!(group, Some("network"))).then(|| message(path))
 }
 
 /// Sentence about what cannot be read yet.
@@ -85,7 +81,7 @@ fn message(path: &str) -> String {
     let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
         Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
         Some("network" | "sriov") => ("changing networks comes", "network"),
-        Some("storage") => ("changing storage comes", "storage"),
+        Some("storage") => ("OSDs, uploads and benchmarks come", "storage"),
         Some("provisioner") => ("the provisioner comes", "provisioner"),
         Some("metrics") => ("the figures of Ceph and ZooKeeper come", "storage"),
         _ => ("this comes", ""),

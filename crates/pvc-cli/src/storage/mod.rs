@@ -1,6 +1,7 @@
-//! The storage: pools and volumes, to read.
+//! The storage: pools, volumes, and snapshots of volumes.
 
 mod pool;
+mod size;
 mod volume;
 
 use clap::Subcommand;
@@ -13,27 +14,17 @@ use crate::outcome::Outcome;
 pub enum Storage {
     /// Manage pools
     #[command(subcommand, arg_required_else_help = true)]
-    Pool(Pool),
+    Pool(pool::Pool),
     /// Manage volumes
     #[command(subcommand, arg_required_else_help = true)]
-    Volume(Volume),
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Pool {
-    List(pool::List),
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Volume {
-    List(volume::List),
+    Volume(volume::Volume),
 }
 
 impl Storage {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         match self {
-            Storage::Pool(Pool::List(command)) => command.run(pvc),
-            Storage::Volume(Volume::List(command)) => command.run(pvc),
+            Storage::Pool(command) => command.run(pvc),
+            Storage::Volume(command) => command.run(pvc),
         }
     }
 }

@@ -6,6 +6,7 @@ use pvc_model::job::{
     ClaimId, Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, Steps,
 };
 use pvc_model::refusal::Kind as RefusalKind;
+use pvc_model::storage::VolumeId;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{CreateMode, Op};
 use serde::{Deserialize, Serialize};
@@ -249,6 +250,9 @@ pub fn job_arguments(work: &JobWork) -> Vec<(String, String)> {
             of(&[("domain", &vm.name), ("xml", xml)])
         }
         JobWork::RenameVm { vm, to } => of(&[("domain", &vm.name), ("new_name", to)]),
+        JobWork::ResizeDisk { vm, volume } => {
+            of(&[("domain", &vm.name), ("volume", &volume.to_string())])
+        }
         JobWork::Other { args, .. } => args.clone(),
     }
 }
@@ -265,6 +269,9 @@ fn work_from(name: String, uuid: Option<Uuid>, args: Vec<(String, String)>) -> J
             arguments.device().map(|(vm, xml)| JobWork::DetachDevice { vm, xml })
         }
         JobWork::RENAME_VM => arguments.renaming().map(|(vm, to)| JobWork::RenameVm { vm, to }),
+        JobWork::RESIZE_DISK => {
+            arguments.resizing().map(|(vm, volume)| JobWork::ResizeDisk { vm, volume })
+        }
         name => Err(NotUnderstood::UnknownKind { name: name.to_owned() }),
     };
     understood.unwrap_or_else(|why| JobWork::Other { name, vm: uuid, args, why })
@@ -291,6 +298,11 @@ impl Arguments<'_> {
 
     fn renaming(&self) -> Result<(JobVm, String), NotUnderstood> {
         Ok((self.vm()?, self.text("new_name")?))
+    }
+
+    fn resizing(&self) -> Result<(JobVm, VolumeId), NotUnderstood> {
+        let volume = VolumeId::from_record(&self.text("volume")?);
+        Ok((self.vm()?, volume.ok_or(NotUnderstood::MissingArgument { argument: "volume" })?))
     }
 }
 
@@ -383,6 +395,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;
+    use pvc_model::storage::{PoolName, VolumeName};
 
     use super::*;
     use crate::reader::raw_of;
@@ -412,6 +425,10 @@ mod tests {
             device().prop_map(|(vm, xml)| JobWork::AttachDevice { vm, xml }),
             device().prop_map(|(vm, xml)| JobWork::DetachDevice { vm, xml }),
             (vm(), "\\PC{0,20}").prop_map(|(vm, to)| JobWork::RenameVm { vm, to }),
+            (vm(), "[a-z]{1,9}", "[^/]{1,20}").prop_map(|(vm, pool, volume)| {
+                let (pool, volume) = (PoolName::new(pool), VolumeName::new(volume));
+                JobWork::ResizeDisk { vm, volume: VolumeId { pool, volume } }
+            }),
             other(),
         ]
     }

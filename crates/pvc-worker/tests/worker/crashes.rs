@@ -33,9 +33,10 @@ enum Case {
     Attach,
     Detach,
     Rename,
+    Resize,
 }
 
-const CASES: [Case; 4] = [Case::FlushLocks, Case::Attach, Case::Detach, Case::Rename];
+const CASES: [Case; 5] = [Case::FlushLocks, Case::Attach, Case::Detach, Case::Rename, Case::Resize];
 
 struct World {
     case: Case,
@@ -98,6 +99,9 @@ impl World {
                 world.write(|changes| _ = changes.vm(UUID, VmChange::State(VmState::Start))).await;
                 world.hypervisor.insert(UUID, "web1");
             }
+            Case::Resize => {
+                world.hypervisor.start(UUID, &xml()).await.expect("nothing of it runs");
+            }
             Case::Rename => {}
         }
         if case == Case::Detach {
@@ -123,6 +127,7 @@ impl World {
             Case::Attach => JobWork::AttachDevice { vm, xml: DISK.to_owned() },
             Case::Detach => JobWork::DetachDevice { vm, xml: DISK.to_owned() },
             Case::Rename => JobWork::RenameVm { vm, to: "shop".to_owned() },
+            Case::Resize => JobWork::ResizeDisk { vm, volume: id("vms/web1_sda") },
         }
     }
 
@@ -222,6 +227,9 @@ impl World {
             },
             Case::Attach => Some(self.devices().await == 1),
             Case::Detach => Some(self.devices().await == 0),
+            Case::Resize => {
+                Some(self.hypervisor.calls().iter().any(|call| call.starts_with("resize ")))
+            }
             Case::Rename => {
                 let (name, volumes) = self.names().await;
                 match (name.as_str(), &*volumes.join(" ")) {
@@ -247,8 +255,8 @@ impl World {
         let case = self.case;
         match state {
             JobState::Succeeded => assert_eq!(done, Some(true), "{case:?} {at}"),
-            // What was freed before stays free.
-            _ if case == Case::FlushLocks => {}
+            // What was freed before stays free, and what was told is known.
+            _ if matches!(case, Case::FlushLocks | Case::Resize) => {}
             _ => assert_eq!(done, Some(false), "{case:?} {at}: {:?}", self.progress()),
         }
     }
