@@ -13,12 +13,12 @@ use crate::run::{cargo, command, output, run, target, top};
 
 /// Writes `docs/manual/configuration.md`.
 pub fn config() -> Result<()> {
-    written_by("pvc-config", "values", "the_reference_page_is_up_to_date")
+    written_by("pvc-config", "config", "values::the_reference_page_is_up_to_date")
 }
 
 /// Writes `docs/api/openapi.json`.
 pub fn openapi() -> Result<()> {
-    written_by("pvc-api", "document", "the_openapi_document_is_up_to_date")
+    written_by("pvc-api", "api", "document::the_openapi_document_is_up_to_date")
 }
 
 fn written_by(package: &str, program: &str, test: &str) -> Result<()> {

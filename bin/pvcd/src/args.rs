@@ -39,7 +39,7 @@ pub enum Role {
     Worker(Start),
     /// All roles and the store in one process, on one machine
     Standalone(StandaloneStart),
-    /// Look after the volumes of this machine's guests, also while the daemons run
+    /// Make volumes from image files of this machine, also while the daemons run
     #[command(subcommand)]
     Volume(Volume),
 }
@@ -76,17 +76,6 @@ pub struct StandaloneStart {
 
 #[derive(Debug, Subcommand)]
 pub enum Volume {
-    /// List the volumes with their exact sizes in bytes
-    List,
-    /// Create an empty volume of SIZE (such as 10G; a bare number is bytes)
-    Create {
-        #[arg(value_name = "POOL/VOLUME")]
-        volume: String,
-        size: String,
-        /// Also beyond 80 % of the pool
-        #[arg(long)]
-        force: bool,
-    },
     /// Create a volume from an image file
     Import {
         #[arg(value_name = "POOL/VOLUME")]
@@ -97,19 +86,6 @@ pub enum Volume {
         /// Also beyond 80 % of the pool
         #[arg(long)]
         force: bool,
-    },
-    /// Make the cluster's records say whether a volume is there
-    ///
-    /// For one that was made or removed by other means, such as `rbd`. Needs nothing on one
-    /// machine, whose daemon looks by itself.
-    Record {
-        #[arg(value_name = "POOL/VOLUME")]
-        volume: String,
-    },
-    /// Remove a volume with its snapshots
-    Remove {
-        #[arg(value_name = "POOL/VOLUME")]
-        volume: String,
     },
 }
 

@@ -42,7 +42,7 @@ pub use node::{
     NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,
 };
 pub use osd::{Osd, OsdState};
-pub use storage::{Pool, Volume, VolumeStats};
+pub use storage::{Pool, SnapshotStats, StorageSnapshot, Volume, VolumeStats};
 pub use task::{DeliveryInfo, EndedTask, QueuedTask, TaskLog, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{
     MoveCandidate, MovePlan, Vm, VmConsole, VmController, VmDisk, VmHardware, VmMemory, VmMeta,

@@ -200,6 +200,7 @@ pub fn meaning(variable: &str) -> &'static str {
         "osdid" => "Number of the OSD",
         "pool" => "Name of the pool",
         "volume" => "Name of the volume",
+        "snapshot" => "Name of the snapshot",
         _ => "",
     }
 }
@@ -222,8 +223,17 @@ pub fn component<T: utoipa::ToSchema>(all: &mut Vec<Component>) {
 
 /// A text.
 pub fn text() -> RefOr<Schema> {
-    let text = utoipa::openapi::ObjectBuilder::new();
-    RefOr::T(Schema::Object(text.schema_type(utoipa::openapi::Type::String).build()))
+    plain(utoipa::openapi::Type::String)
+}
+
+/// The JSON value `null`.
+pub fn null() -> RefOr<Schema> {
+    plain(utoipa::openapi::Type::Null)
+}
+
+fn plain(kind: utoipa::openapi::Type) -> RefOr<Schema> {
+    let object = utoipa::openapi::ObjectBuilder::new();
+    RefOr::T(Schema::Object(object.schema_type(kind).build()))
 }
 
 /// Declares operations of one group.
@@ -237,8 +247,8 @@ pub fn text() -> RefOr<Schema> {
 ///
 /// An effect is `read(PARAMETERS) -> REPLY`, `change(PARAMETERS)` or `task(PARAMETERS)`; the
 /// parameters are left out where there are none. A reply is a type, `[TYPE]` for a list of it,
-/// `json TYPE` for JSON that the document calls a text, `text` or `events`; a type may be followed
-/// by `204 "WHY"`, if there may be nothing to say. That to a change is a sentence, or
+/// `json TYPE` for JSON that the document calls a text, `text`, `events` or `null`; a type may be
+/// followed by `204 "WHY"`, if there may be nothing to say. That to a change is a sentence, or
 /// `change(PARAMETERS) -> TYPE`. What changes something can be tried dry, with a reply of the same
 /// type, or `change(PARAMETERS), dry_run: TYPE, "what it replies"`.
 macro_rules! operations {
@@ -338,6 +348,17 @@ macro_rules! operations {
     };
     (@reply events) => {
         operations!(@raw $crate::operation::EventStream, $crate::operation::EVENT_STREAM);
+    };
+    (@reply null) => {
+        type Reply = ();
+        type Other = std::convert::Infallible;
+        fn replies() -> Vec<$crate::operation::Documented> {
+            let content = Some(("application/json", $crate::operation::null()));
+            vec![$crate::operation::Documented { status: "200", description: "Done", content }]
+        }
+        fn components() -> Vec<$crate::operation::Component> {
+            Vec::new()
+        }
     };
     (@reply json $reply:ty) => { operations!(@raw $reply, "application/json"); };
     (@reply [$reply:ty]) => {

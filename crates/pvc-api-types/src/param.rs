@@ -181,7 +181,8 @@ impl Param for Flag {
     }
 }
 
-/// A boolean as [`Flag`] that PVC 1.0.3 does not know: a client sends it only where it is true.
+/// A boolean as [`Flag`] that PVC 1.0.3 does not know, or for which it takes any text as true: a
+/// client sends it only where it is true.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Added(pub bool);
 

@@ -1,4 +1,4 @@
-//! Pools and volumes.
+//! Pools, volumes, and snapshots of volumes.
 
 use serde_json::{Map, Value};
 
@@ -14,6 +14,36 @@ wire! {
         pub id: String,
         /// Text with a unit letter: `10G`.
         pub size: String,
+        /// The same, exactly.
+        pub size_bytes: u64,
+        pub objects: i64,
+        pub order: i64,
+        pub object_size: i64,
+        pub snapshot_count: i64,
+        pub block_name_prefix: String,
+        pub format: i64,
+        pub features: Vec<String>,
+        pub op_features: Vec<String>,
+        pub flags: Vec<String>,
+        pub create_timestamp: String,
+        pub access_timestamp: String,
+        pub modify_timestamp: String,
+    }
+
+    pub struct StorageSnapshot {
+        pub pool: String,
+        pub volume: String,
+        pub snapshot: String,
+        pub stats: SnapshotStats,
+    }
+
+    /// A volume as its snapshot has it. PVC 1.0.3 sends an empty list where
+    /// nothing was collected yet.
+    pub struct SnapshotStats {
+        pub name: String,
+        pub id: String,
+        /// Bytes.
+        pub size: u64,
         pub objects: i64,
         pub order: i64,
         pub object_size: i64,

@@ -58,6 +58,8 @@ fn members_and_required_members_are_those_of_the_recorded_interface() {
         ("VmConsole", schema::<VmConsole>()),
         ("Network", schema::<Network>()),
         ("Volume", schema::<Volume>()),
+        ("Pool", schema::<Pool>()),
+        ("StorageSnapshot", schema::<StorageSnapshot>()),
     ];
     for (name, ours) in ours {
         let recorded = &recorded[name];
@@ -135,6 +137,32 @@ fn a_task_status_may_come_as_an_array_of_one() {
 fn queues_without_workers_are_null_and_read_as_empty() {
     let wire = json!({"scheduled": null, "active": null, "reserved": null});
     assert_eq!(serde_json::from_value::<TaskQueues>(wire).unwrap(), TaskQueues::default());
+}
+
+#[test]
+fn a_snapshot_without_figures_comes_with_an_empty_list_from_pvc_1_0_3() {
+    let wire = json!([{"pool": "vms", "volume": "web1_sda", "snapshot": "s1", "stats": []}]);
+    let snapshots: Vec<StorageSnapshot> = serde_json::from_value(wire).unwrap();
+    assert_eq!(snapshots[0].stats, SnapshotStats::default());
+    assert_eq!(serde_json::to_value(&snapshots[0]).unwrap()["stats"]["size"], json!(0));
+}
+
+#[test]
+fn what_1_0_3_takes_for_true_whatever_it_says_is_sent_only_where_it_is() {
+    use pvc_api_types::operations::storage::{CloneRequest, VolumeChange};
+    use pvc_api_types::param::{Added, Given, Parameters};
+    let request = |force: bool| CloneRequest {
+        new_volume: "copy".to_owned(),
+        force: Added(force),
+        force_flag: Added(false),
+    };
+    assert_eq!(request(false).write().query, [("new_volume", "copy".to_owned())]);
+    let forced = [("new_volume", "copy".to_owned()), ("force", "True".to_owned())];
+    assert_eq!(request(true).write().query, forced);
+    let mut given = Given::default();
+    given.add("new_size", "20G");
+    given.add("force", "False");
+    assert_eq!(VolumeChange::read(&given).unwrap().force, Added(false));
 }
 
 #[test]

@@ -5,9 +5,49 @@ use pvc_ports::{SnapshotInfo, VolumeInfo, VolumeLock};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// Reads JSON, or says what kept it from being that.
+/// Reads JSON, or says what kept it from being that. Figures that are no numbers may be bare words.
 pub(crate) fn json<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(text).map_err(|error| format!("its answer is not understood: {error}"))
+    let read = serde_json::from_slice(text).or_else(|error| match nulled(text) {
+        Some(text) => serde_json::from_slice(&text),
+        None => Err(error),
+    });
+    read.map_err(|error| format!("its answer is not understood: {error}"))
+}
+
+/// The text with `null` for each `inf` and `nan` outside of its strings: releases up to 18.2.4
+/// write infinite figures so. `None` if there are none.
+fn nulled(text: &[u8]) -> Option<Vec<u8>> {
+    let (mut written, mut is_changed) = (Vec::with_capacity(text.len()), false);
+    let mut rest = text;
+    while let Some(&letter) = rest.first() {
+        let length = match letter {
+            b'"' => string_length(rest),
+            _ => rest.iter().take_while(|letter| is_of_word(**letter)).count().max(1),
+        };
+        let (token, after) = rest.split_at(length);
+        let is_no_number = matches!(token, b"inf" | b"-inf" | b"nan" | b"-nan");
+        written.extend_from_slice(if is_no_number { b"null" } else { token });
+        is_changed |= is_no_number;
+        rest = after;
+    }
+    is_changed.then_some(written)
+}
+
+fn is_of_word(letter: u8) -> bool {
+    letter.is_ascii_alphanumeric() || matches!(letter, b'-' | b'+' | b'.')
+}
+
+/// Bytes of the string that a text begins with, to its closing quote or the text's end.
+fn string_length(text: &[u8]) -> usize {
+    let mut is_escaped = false;
+    let end = text.iter().skip(1).position(|letter| match (is_escaped, letter) {
+        (false, b'"') => true,
+        (escaped, letter) => {
+            is_escaped = !escaped && *letter == b'\\';
+            false
+        }
+    });
+    end.map_or(text.len(), |end| end + 2)
 }
 
 #[derive(Deserialize)]
@@ -15,10 +55,27 @@ pub(crate) struct Image {
     pub size: u64,
 }
 
+/// Line of `rbd snap ls`.
 #[derive(Deserialize)]
-struct Snapshot {
-    name: String,
-    size: u64,
+pub(crate) struct Snapshot {
+    pub name: String,
+    pub size: u64,
+    /// `true` or `false`, as text.
+    #[serde(default)]
+    protected: String,
+}
+
+impl Snapshot {
+    /// Whether it cannot be removed: clones of it may stand on it.
+    pub fn is_protected(&self) -> bool {
+        self.protected == "true"
+    }
+}
+
+impl From<Snapshot> for SnapshotInfo {
+    fn from(found: Snapshot) -> Self {
+        SnapshotInfo { name: SnapshotName::new(found.name), size_bytes: found.size }
+    }
 }
 
 /// Line of `rbd ls --long`: an image, or a snapshot of one.
@@ -69,13 +126,8 @@ struct LockOfId {
     address: String,
 }
 
-pub(crate) fn snapshots(text: &[u8]) -> Result<Vec<SnapshotInfo>, String> {
-    let found: Vec<Snapshot> = json(text)?;
-    let snapshot = |found: Snapshot| SnapshotInfo {
-        name: SnapshotName::new(found.name),
-        size_bytes: found.size,
-    };
-    Ok(found.into_iter().map(snapshot).collect())
+pub(crate) fn snapshots(text: &[u8]) -> Result<Vec<Snapshot>, String> {
+    json(text)
 }
 
 /// The images of a pool with their snapshots, by name.
@@ -136,6 +188,18 @@ fn host_of(address: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_that_are_no_numbers_are_none_and_strings_stay() {
+        let read = |text: &str| json::<serde_json::Value>(text.as_bytes());
+        let text = r#"{"a":inf,"b":[-inf, nan,-nan ],"c":"a \"inf, nan\\","d":-1.5e3}"#;
+        let expected = r#"{"a":null,"b":[null,null,null],"c":"a \"inf, nan\\","d":-1.5e3}"#;
+        assert_eq!(read(text), read(expected));
+        assert!(read(expected).is_ok());
+        for wrong in ["info", "{inf}", "[inf", r#"{"a":infinite}"#, r#"["inf"#, ""] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_holder_is_known_by_its_host() {

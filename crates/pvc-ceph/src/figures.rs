@@ -2,11 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use pvc_model::pool::Replication;
 use pvc_model::storage::PoolName;
 use pvc_ports::{OsdFigures, PoolFigures, PoolInfo};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::answers::json;
+
+/// Reads a figure that later releases write as `null` where it is no number.
+fn figure<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
 
 #[derive(Deserialize)]
 struct Df {
@@ -25,6 +31,7 @@ struct DfStats {
     stored: u64,
     max_avail: u64,
     bytes_used: u64,
+    #[serde(deserialize_with = "figure")]
     percent_used: f64,
 }
 
@@ -100,6 +107,8 @@ fn pool_of(pool: DfPool, sum: &PgSum) -> PoolFigures {
 #[derive(Deserialize)]
 struct PoolDetail {
     pool_name: String,
+    size: Option<u32>,
+    min_size: Option<u32>,
     #[serde(default)]
     application_metadata: BTreeMap<String, serde_json::Value>,
 }
@@ -108,6 +117,9 @@ struct PoolDetail {
 pub(crate) struct Pool {
     pub name: PoolName,
     pub is_for_volumes: bool,
+    /// Whether anybody has said what it is for.
+    pub has_purpose: bool,
+    pub replication: Option<Replication>,
 }
 
 /// `osd pool ls detail`: every pool.
@@ -116,6 +128,11 @@ pub(crate) fn pools(detail: &[u8]) -> Result<Vec<Pool>, String> {
     let pool = |found: PoolDetail| Pool {
         name: PoolName::new(found.pool_name),
         is_for_volumes: found.application_metadata.contains_key("rbd"),
+        has_purpose: !found.application_metadata.is_empty(),
+        replication: found
+            .size
+            .zip(found.min_size)
+            .map(|(copies, min_copies)| Replication { copies, min_copies }),
     };
     Ok(pools.into_iter().map(pool).collect())
 }
@@ -132,6 +149,7 @@ struct DumpedOsd {
     up: u8,
     #[serde(rename = "in")]
     is_in: u8,
+    #[serde(deserialize_with = "figure")]
     primary_affinity: f64,
 }
 
@@ -145,7 +163,9 @@ struct DfOsd {
     id: i64,
     #[serde(default)]
     device_class: String,
+    #[serde(deserialize_with = "figure")]
     crush_weight: f64,
+    #[serde(deserialize_with = "figure")]
     reweight: f64,
     kb: u64,
     kb_used: u64,
@@ -156,7 +176,9 @@ struct DfOsd {
     #[serde(default)]
     kb_used_meta: u64,
     kb_avail: u64,
+    #[serde(deserialize_with = "figure")]
     utilization: f64,
+    #[serde(deserialize_with = "figure")]
     var: f64,
     pgs: u64,
 }
@@ -327,7 +349,7 @@ mod tests {
     fn pools_for_volumes_are_distinguished_from_others() {
         let detail =
             br#"[{"pool_name":"device_health_metrics","application_metadata":{"mgr_devicehealth":{}}},
-            {"pool_name":"vms","application_metadata":{"rbd":{}}},{"pool_name":"bare"}]"#;
+            {"pool_name":"vms","size":3,"min_size":2,"application_metadata":{"rbd":{}}},{"pool_name":"bare"}]"#;
         let found = pools(detail).unwrap();
         let ours: Vec<_> = found
             .iter()
@@ -335,6 +357,17 @@ mod tests {
             .map(|pool| pool.name.as_str())
             .collect();
         assert_eq!((found.len(), ours), (3, vec!["vms"]));
+    }
+
+    #[test]
+    fn figures_that_are_no_numbers_count_as_nothing() {
+        let df = String::from_utf8(OSD_DF.to_vec()).unwrap();
+        let status = "0  hv1  290M  9949M  1  124k  3  55  exists,up";
+        for word in ["null", "nan"] {
+            let df = df.replace("\"utilization\":2.83", &format!("\"utilization\":{word}"));
+            let found = osd_figures(OSD_DUMP, df.as_bytes(), status).unwrap();
+            assert_eq!((found[0].utilization, found[0].variance), (0.0, 1.0), "{word}");
+        }
     }
 
     #[test]

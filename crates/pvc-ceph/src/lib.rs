@@ -5,6 +5,7 @@
 //!  CephVolume   the OsdHost port: the disks of this node, and the OSDs on them
 //!  Monitors     commands to the monitors through librados: what is asked every few seconds
 //!    rados      the few functions of librados, found when first needed
+//!  pools        how pools are made
 //!  figures      from Ceph's answers to pools and OSDs in numbers
 //! ```
 //!
@@ -20,8 +21,11 @@ mod monitors;
 mod osd_answers;
 mod osd_host;
 mod osd_map;
+mod pools;
 mod rados;
 mod rbd;
+#[cfg(test)]
+mod releases;
 mod status;
 mod storage;
 

@@ -1,8 +1,9 @@
-//! How the cluster is doing, asked of its monitors.
+//! The StorageCluster port: how Ceph is doing, asked of its monitors, and its pools.
 
 use async_trait::async_trait;
-use pvc_model::storage::{RbdAccess, VolumeId};
-use pvc_ports::{OsdFigures, PoolFigures, StorageCluster, StorageError};
+use pvc_model::pool::PoolSpec;
+use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId};
+use pvc_ports::{OsdFigures, PoolFigures, Storage, StorageCluster, StorageError};
 use serde_json::{Value, json};
 
 use crate::figures;
@@ -61,6 +62,25 @@ impl StorageCluster for RbdStorage {
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
         let text = self.image_text(volume).await?;
         Ok(String::from_utf8_lossy(&text).trim().to_owned())
+    }
+
+    async fn snapshot_record(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<String, StorageError> {
+        let text = self.snapshot_text(volume, snapshot).await?;
+        Ok(String::from_utf8_lossy(&text).trim().to_owned())
+    }
+
+    async fn make_pool(&self, pool: &PoolSpec) -> Result<(), StorageError> {
+        self.make_pool_of(pool).await?;
+        // Whoever makes a volume in it next asks how full it is.
+        self.pool(&pool.name).await.map(drop)
+    }
+
+    async fn set_placement_groups(&self, pool: &PoolName, count: u32) -> Result<(), StorageError> {
+        self.set_groups_of(pool, count).await
     }
 
     fn access(&self) -> &RbdAccess {

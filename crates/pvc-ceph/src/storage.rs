@@ -7,7 +7,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_model::BadName;
 use pvc_model::qcow2;
-use pvc_model::space::{Lack, check_room};
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
     Attachment, Exec, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage, StorageCluster,
@@ -74,7 +73,7 @@ impl RbdStorage {
         answers::json(&self.image_text(volume).await?).map_err(|why| io_error(LOOKING, why))
     }
 
-    async fn snapshots(&self, volume: &VolumeId) -> Result<Vec<SnapshotInfo>, StorageError> {
+    async fn snapshots(&self, volume: &VolumeId) -> Result<Vec<answers::Snapshot>, StorageError> {
         let doing = "listing snapshots";
         let args = with_json(image_args(volume));
         let text = self
@@ -85,13 +84,27 @@ impl RbdStorage {
         answers::snapshots(&text).map_err(|why| io_error(doing, why))
     }
 
+    /// Output of `rbd info` for the volume as its snapshot has it.
+    pub(crate) async fn snapshot_text(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<Vec<u8>, StorageError> {
+        require_snapshot_name(volume, snapshot)?;
+        self.require_snapshot(volume, snapshot).await?;
+        let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
+        let printed = self.programs.rbd(&["info"], with_json(args), QUICK).await;
+        printed.map_err(|failure| failure.of(volume, LOOKING))
+    }
+
     async fn require_snapshot(
         &self,
         volume: &VolumeId,
         snapshot: &SnapshotName,
-    ) -> Result<SnapshotInfo, StorageError> {
+    ) -> Result<answers::Snapshot, StorageError> {
         require_addressable(volume)?;
-        let found = self.snapshots(volume).await?.into_iter().find(|found| found.name == *snapshot);
+        let name = snapshot.as_str();
+        let found = self.snapshots(volume).await?.into_iter().find(|found| found.name == name);
         found.ok_or_else(|| StorageError::NoSnapshot {
             volume: volume.clone(),
             snapshot: snapshot.clone(),
@@ -124,18 +137,7 @@ impl RbdStorage {
         needed_bytes: u64,
         force: bool,
     ) -> Result<(), StorageError> {
-        let info = self.pool(pool).await?;
-        let lack = check_room(info.stored_bytes, info.free_bytes, needed_bytes, force);
-        lack.map_err(|lack| match lack {
-            Lack::NoRoom => StorageError::NoRoom {
-                pool: pool.clone(),
-                free_bytes: info.free_bytes,
-                needed_bytes,
-            },
-            Lack::BeyondSafe { safe_bytes } => {
-                StorageError::BeyondSafe { pool: pool.clone(), safe_bytes, needed_bytes }
-            }
-        })
+        self.pool(pool).await?.check_room(needed_bytes, force)
     }
 
     async fn require_absent(&self, volume: &VolumeId) -> Result<(), StorageError> {
@@ -147,7 +149,7 @@ impl RbdStorage {
     }
 
     /// Every pool there is now, also those that hold other things than volumes.
-    async fn all_pools(&self) -> Result<Vec<figures::Pool>, StorageError> {
+    pub(crate) async fn all_pools(&self) -> Result<Vec<figures::Pool>, StorageError> {
         let doing = "listing pools";
         let detail =
             self.monitors.json(json!({ "prefix": "osd pool ls", "detail": "detail" })).await;
@@ -164,12 +166,8 @@ impl RbdStorage {
             .map_err(|why| io_error(doing, why))
     }
 
-    async fn exists(&self, pool: &PoolName) -> Result<bool, StorageError> {
+    pub(crate) async fn exists(&self, pool: &PoolName) -> Result<bool, StorageError> {
         Ok(self.all_pools().await?.iter().any(|found| found.name == *pool))
-    }
-
-    async fn order(&self, command: serde_json::Value, doing: &str) -> Result<(), StorageError> {
-        self.monitors.ask(&command).await.map(drop).map_err(|error| error.while_doing(doing))
     }
 
     /// Makes `volume` by `fill`, which is given another name in the same pool to work under:
@@ -368,6 +366,18 @@ fn require_snapshot_name(volume: &VolumeId, snapshot: &SnapshotName) -> Result<(
     Err(StorageError::NoSnapshot { volume: volume.clone(), snapshot: snapshot.clone() })
 }
 
+/// A snapshot that clones stand on goes only after them.
+fn require_unprotected(
+    volume: &VolumeId,
+    snapshot: &answers::Snapshot,
+) -> Result<(), StorageError> {
+    if !snapshot.is_protected() {
+        return Ok(());
+    }
+    let snapshot = SnapshotName::new(&snapshot.name);
+    Err(StorageError::Protected { volume: volume.clone(), snapshot })
+}
+
 /// Names of what is to be made keep our own rules.
 fn good_volume(pool: &PoolName, name: &VolumeName) -> Result<VolumeId, BadName> {
     Ok(VolumeId { pool: pool.clone(), volume: VolumeName::parse(name.as_str())? })
@@ -434,11 +444,9 @@ impl Storage for RbdStorage {
         if self.exists(&pool).await? {
             return Err(StorageError::PoolExists { pool });
         }
-        let doing = "making a pool";
-        self.order(json!({ "prefix": "osd pool create", "pool": pool.as_str() }), doing).await?;
-        let enable =
-            json!({ "prefix": "osd pool application enable", "pool": pool.as_str(), "app": "rbd" });
-        self.order(enable, doing).await?;
+        let create = json!({ "prefix": "osd pool create", "pool": pool.as_str() });
+        self.demand(&create, "making a pool").await?;
+        self.enable_volumes(&pool).await?;
         self.pool(&pool).await.map(drop)
     }
 
@@ -449,7 +457,7 @@ impl Storage for RbdStorage {
         }
         let (name, twice) = (pool.as_str(), "yes_i_really_really_mean_it");
         let command = json!({ "prefix": "osd pool rm", "pool": name, "pool2": name, twice: true });
-        self.order(command, "removing a pool").await
+        self.demand(&command, "removing a pool").await
     }
 
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
@@ -473,7 +481,7 @@ impl Storage for RbdStorage {
 
     async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError> {
         let size_bytes = self.image(volume).await?.size;
-        let snapshots = self.snapshots(volume).await?;
+        let snapshots = self.snapshots(volume).await?.into_iter().map(SnapshotInfo::from).collect();
         Ok(VolumeInfo { id: volume.clone(), size_bytes, used_bytes: None, snapshots })
     }
 
@@ -551,7 +559,9 @@ impl Storage for RbdStorage {
         self.require_unused(volume).await?;
         let size_bytes = self.image(volume).await?.size;
         let doing = "removing a volume";
-        if !self.snapshots(volume).await?.is_empty() {
+        let snapshots = self.snapshots(volume).await?;
+        snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;
+        if !snapshots.is_empty() {
             let purged =
                 self.programs.rbd(&["snap", "purge"], image_args(volume), long(size_bytes)).await;
             purged.map_err(|failure| failure.of(volume, doing))?;
@@ -589,10 +599,17 @@ impl Storage for RbdStorage {
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
         require_snapshot_name(volume, snapshot)?;
-        self.require_snapshot(volume, snapshot).await?;
+        let found = self.require_snapshot(volume, snapshot).await?;
+        require_unprotected(volume, &found)?;
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
         let removed = self.programs.rbd(&["snap", "rm"], args, QUICK).await;
-        removed.map(drop).map_err(|failure| failure.of(volume, "removing a snapshot"))
+        removed.map(drop).map_err(|failure| match failure {
+            // It was protected this moment.
+            Failure::Busy => {
+                StorageError::Protected { volume: volume.clone(), snapshot: snapshot.clone() }
+            }
+            other => other.of(volume, "removing a snapshot"),
+        })
     }
 
     async fn roll_back(
@@ -601,7 +618,7 @@ impl Storage for RbdStorage {
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
         require_snapshot_name(volume, snapshot)?;
-        let size_bytes = self.require_snapshot(volume, snapshot).await?.size_bytes;
+        let size_bytes = self.require_snapshot(volume, snapshot).await?.size;
         self.require_unused(volume).await?;
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
         let rolled_back = self.programs.rbd(&["snap", "rollback"], args, long(size_bytes)).await;

@@ -1,8 +1,12 @@
-//! Completions, with the VMs, nodes, tags, faults, tasks and OSDs there are now.
+//! Completions, with the VMs, nodes, tags, OSDs, pools, volumes, faults and tasks there are now.
 
 use pvc_api_types::operations::fault::{FaultOrder, GetFaults, SortKey};
 use pvc_api_types::operations::node::{GetNode, NodeFilter};
 use pvc_api_types::operations::osd::{GetStorageCephOsd, OsdFilter};
+use pvc_api_types::operations::storage::{
+    GetStorageCephPool, GetStorageCephSnapshot, GetStorageCephVolume, PoolFilter, SnapshotFilter,
+    VolumeFilter,
+};
 use pvc_api_types::operations::task::{GetTasks, TaskChoice};
 use pvc_api_types::operations::vm::{GetVm, VmFilter};
 use pvc_api_types::param::Added;
@@ -14,7 +18,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
-use pvc_api_types::{Fault, Osd};
+use pvc_api_types::{Fault, Osd, StorageSnapshot, Volume};
 use pvc_client::Client;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
 
@@ -136,6 +140,67 @@ pub fn nodes() -> ArgValueCandidates {
     })
 }
 
+/// The names of all pools.
+pub fn pools() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let pools =
+            || client()?.read(GetStorageCephPool, [], &PoolFilter::default()).ok()?.read().ok();
+        candidates(pools().into_iter().flatten().map(|pool| pool.name))
+    })
+}
+
+/// The names of the volumes: of those in the pool that was typed, if one was.
+pub fn volumes() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let volumes = all_volumes().into_iter().map(|volume| [volume.pool, volume.name]);
+        candidates(of_typed(volumes.collect(), &typed()).into_iter())
+    })
+}
+
+/// The volumes as POOL/VOLUME.
+pub fn volume_paths() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let path = |volume: Volume| format!("{}/{}", volume.pool, volume.name);
+        candidates(all_volumes().into_iter().map(path))
+    })
+}
+
+/// The names of the snapshots: of the pool and the volume that were typed, if they were.
+pub fn snapshots() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let filter = SnapshotFilter::default();
+        let all = || client()?.read(GetStorageCephSnapshot, [], &filter).ok()?.read().ok();
+        let of_pool = |one: StorageSnapshot| [one.pool, format!("{}@{}", one.volume, one.snapshot)];
+        let typed = typed();
+        let below = of_typed(all().into_iter().flatten().map(of_pool).collect(), &typed);
+        let of_volume = |path: String| {
+            let (volume, name) = path.split_once('@')?;
+            Some([volume.to_owned(), name.to_owned()])
+        };
+        candidates(of_typed(below.into_iter().filter_map(of_volume).collect(), &typed).into_iter())
+    })
+}
+
+fn all_volumes() -> Vec<Volume> {
+    let volumes =
+        || client()?.read(GetStorageCephVolume, [], &VolumeFilter::default()).ok()?.read().ok();
+    volumes().unwrap_or_default()
+}
+
+/// The names of those that lie in something that was typed; of all, if nothing of that was. Each
+/// comes with what it lies in before its name.
+fn of_typed(pairs: Vec<[String; 2]>, typed: &[String]) -> BTreeSet<String> {
+    let is_typed = |[place, _]: &&[String; 2]| typed.contains(place);
+    let any = pairs.iter().any(|pair| is_typed(&pair));
+    let chosen = pairs.iter().filter(|pair| !any || is_typed(pair));
+    chosen.map(|[_, name]| name.clone()).collect()
+}
+
+/// The words of the line that is being typed.
+fn typed() -> Vec<String> {
+    std::env::args_os().filter_map(|word| word.into_string().ok()).collect()
+}
+
 /// The tags that VMs have.
 pub fn tags() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
@@ -235,4 +300,22 @@ fn typed_connection(words: &[OsString]) -> Option<String> {
         .iter()
         .position(|word| word == OsStr::new("-c") || word == OsStr::new("--connection"))?;
     words.get(at + 1)?.to_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_pool_that_was_typed_if_there_is_one() {
+        let pairs = [["vms", "web1_sda"], ["vms", "db1_sda"], ["ssd", "web1_sda"], ["ssd", "x"]];
+        let pairs = pairs.map(|pair| pair.map(str::to_owned)).to_vec();
+        let offered = |line: &str| {
+            let typed: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let names: Vec<String> = of_typed(pairs.clone(), &typed).into_iter().collect();
+            names.join(" ")
+        };
+        assert_eq!(offered("pvc storage volume info ssd "), "web1_sda x");
+        assert_eq!(offered("pvc storage volume snapshot list -o "), "db1_sda web1_sda x");
+    }
 }

@@ -3,6 +3,9 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use clap::Args;
+use pvc_api_types::Message;
+use pvc_api_types::operation::Operation;
+use serde::de::DeserializeOwned;
 
 use crate::answer::Format;
 use crate::context::Pvc;
@@ -38,6 +41,29 @@ pub fn ask(pvc: &mut Pvc, yes: Yes, sentence: &str) -> Outcome {
             .hint("without a terminal say `--yes`, or `pvc --unsafe` for a whole script")
             .once_a_success()),
     }
+}
+
+/// Makes a change after it was asked about. What the cluster would refuse is refused before the
+/// question, unless its API is too old to tell.
+pub fn change<O, const N: usize>(
+    pvc: &mut Pvc,
+    yes: Yes,
+    sentence: &str,
+    operation: O,
+    at: [&str; N],
+    params: &O::Params,
+) -> Outcome
+where
+    O: Operation<At = [String; N], Reply = Message> + Copy,
+    O::DryRun: DeserializeOwned,
+{
+    if !pvc.unasked(yes.yes) {
+        pvc.client()?.dry_run(operation, at, params)?;
+    }
+    ask(pvc, yes, sentence)?;
+    let message = pvc.client()?.change(operation, at, params)?;
+    pvc.done(message);
+    Ok(())
 }
 
 /// Asks a question that can be left open: `None` if nobody is there to answer.

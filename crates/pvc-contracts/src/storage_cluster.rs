@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_model::storage::{PoolName, VolumeId};
+use pvc_model::pool::{PoolSpec, Replication, Tier};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
 use pvc_ports::{Attachment, PoolFigures, Storage, StorageCluster, StorageError};
 use tokio::time::{Instant, sleep};
 
 /// Environment that the suite needs from whoever runs it.
 pub struct StorageClusterFixture {
-    /// A storage that is a cluster and has at least one OSD. The suite makes the pool `figures`
-    /// and removes it.
+    /// A storage that is a cluster and has at least one OSD, of a device that is no NVMe. The suite
+    /// makes the pools `figures` and `made` and removes them.
     pub storage: Arc<dyn Storage>,
     /// Has all of the cluster's monitors fall silent, or answer again.
     pub set_silent: Box<dyn Fn(bool) + Send + Sync>,
@@ -32,6 +33,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub async fn storage_cluster_contract(fixture: StorageClusterFixture) {
     fixture.it_says_how_it_is().await;
     fixture.its_pools_are_shown_in_numbers().await;
+    fixture.a_pool_is_made_as_it_is_described_and_once().await;
+    fixture.a_pool_needs_devices_of_its_class().await;
+    fixture.a_pool_is_parted_anew_while_it_is_used().await;
     fixture.its_osds_are_shown_once_each().await;
     fixture.a_volume_has_a_record_while_it_is_there().await;
     fixture.hypervisors_reach_it_as_its_volumes_say().await;
@@ -41,6 +45,12 @@ pub async fn storage_cluster_contract(fixture: StorageClusterFixture) {
 
 fn pool() -> PoolName {
     PoolName::new("figures")
+}
+
+/// A pool that works with a single OSD.
+fn made(placement_groups: u32, copies: u32, tier: Tier) -> PoolSpec {
+    let replication = Replication { copies, min_copies: 1 };
+    PoolSpec { name: PoolName::new("made"), placement_groups, replication, tier }
 }
 
 fn volume(text: &str) -> VolumeId {
@@ -70,6 +80,45 @@ impl StorageClusterFixture {
         assert!((0.0..=1.0).contains(&shown.used_fraction), "{shown:?}");
         assert!(shown.free_bytes > 0, "{shown:?}");
         assert_eq!(shown.objects_unfound, 0, "{shown:?}");
+    }
+
+    async fn a_pool_is_made_as_it_is_described_and_once(&self) {
+        let spec = made(8, 2, Tier::Default);
+        for _ in 0..2 {
+            self.cluster().make_pool(&spec).await.expect("there is none, or one like it");
+        }
+        let other = self.cluster().make_pool(&made(8, 3, Tier::Default)).await;
+        assert!(matches!(other, Err(StorageError::PoolExists { .. })), "{other:?}");
+        let taken = self.cluster().make_pool(&PoolSpec { name: pool(), ..spec.clone() }).await;
+        assert!(matches!(taken, Err(StorageError::PoolExists { .. })), "{taken:?}");
+        let bad = PoolSpec { name: PoolName::new("--help me"), ..spec.clone() };
+        let bad = self.cluster().make_pool(&bad).await;
+        assert!(matches!(bad, Err(StorageError::BadName(_))), "{bad:?}");
+        let pools = self.storage.pools().await.expect("an answer");
+        assert!(pools.iter().any(|shown| shown.name == spec.name), "{pools:?}");
+        let disk = volume("made/disk");
+        self.storage.create(&disk, VOLUME_BYTES, false).await.expect("it is for volumes");
+    }
+
+    async fn a_pool_needs_devices_of_its_class(&self) {
+        let spec = PoolSpec { name: PoolName::new("quick"), ..made(8, 2, Tier::Nvme) };
+        let refused = self.cluster().make_pool(&spec).await;
+        assert!(matches!(refused, Err(StorageError::NoDevices { class: "nvme" })), "{refused:?}");
+        let pool = self.storage.pool(&spec.name).await;
+        assert!(matches!(pool, Err(StorageError::NoPool { .. })), "{pool:?}");
+    }
+
+    async fn a_pool_is_parted_anew_while_it_is_used(&self) {
+        let (name, disk) = (made(8, 2, Tier::Default).name, volume("made/disk"));
+        for count in [16, 8] {
+            self.cluster().set_placement_groups(&name, count).await.expect("it is there");
+            self.storage.volume(&disk).await.expect("it stays");
+        }
+        let nowhere = self.cluster().set_placement_groups(&PoolName::new("nowhere"), 8).await;
+        assert!(matches!(nowhere, Err(StorageError::NoPool { .. })), "{nowhere:?}");
+        self.storage.remove(&disk).await.expect("nobody uses it");
+        self.storage.remove_pool(&name).await.expect("it is empty");
+        self.figures_until(|shown| !shown.contains(&name)).await;
     }
 
     /// The figures of the pools, once `shows` is true of their names.
@@ -107,9 +156,22 @@ impl StorageClusterFixture {
         assert!(record.contains("\"name\":\"disk\""), "{record}");
         assert!(record.contains(&format!("\"size\":{VOLUME_BYTES}")), "{record}");
         self.hypervisors_get_to(&disk).await;
+        self.a_snapshot_has_a_record(&disk).await;
         self.storage.remove(&disk).await.expect("nobody uses it");
         self.has_no_record(&disk).await;
         self.has_no_record(&volume("nowhere/disk")).await;
+    }
+
+    /// The record has the size of then, not of now.
+    async fn a_snapshot_has_a_record(&self, disk: &VolumeId) {
+        let then = SnapshotName::new("then");
+        self.storage.snapshot(disk, &then).await.expect("there is none");
+        self.storage.resize(disk, 2 * VOLUME_BYTES, false).await.expect("there is room");
+        let record = self.cluster().snapshot_record(disk, &then).await.expect("it is there");
+        assert!(record.starts_with('{') && record.ends_with('}'), "no JSON: {record}");
+        assert!(record.contains(&format!("\"size\":{VOLUME_BYTES}")), "{record}");
+        let none = self.cluster().snapshot_record(disk, &SnapshotName::new("none")).await;
+        assert!(matches!(none, Err(StorageError::NoSnapshot { .. })), "{none:?}");
     }
 
     async fn has_no_record(&self, volume: &VolumeId) {

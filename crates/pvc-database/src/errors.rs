@@ -5,6 +5,9 @@ use sqlx::error::ErrorKind;
 
 use crate::DEADLINE;
 
+/// PostgreSQL's code of a statement that it ended itself, here because of its `statement_timeout`.
+const CANCELED: &str = "57014";
+
 /// Translates an error of sqlx into that of the port.
 pub fn meaning(error: sqlx::Error) -> DatabaseError {
     let why = error.to_string();
@@ -17,6 +20,7 @@ pub fn meaning(error: sqlx::Error) -> DatabaseError {
                 ErrorKind::ForeignKeyViolation => DatabaseError::Referred { why },
                 _ if is_conflict(&code) => DatabaseError::Conflict,
                 _ if is_absent(&code) => DatabaseError::Unreachable { why },
+                _ if code == CANCELED => DatabaseError::TimedOut { seconds: DEADLINE.as_secs() },
                 _ => DatabaseError::Refused { why },
             }
         }

@@ -9,7 +9,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions, PgSs
 use crate::errors::in_time;
 use crate::transaction::{Open, all_rows};
 use crate::values::{bind_postgres, rows_of_postgres};
-use crate::{CONNECTIONS, REACH};
+use crate::{CONNECTIONS, DEADLINE, REACH};
 
 /// Address of a PostgreSQL, and the user there.
 #[derive(Clone)]
@@ -50,7 +50,12 @@ impl PostgresDatabase {
             .port(options.port)
             .database(&options.database)
             .username(&options.user)
-            .ssl_mode(PgSslMode::Disable);
+            .ssl_mode(PgSslMode::Disable)
+            // The server ends what nobody waits for any more, with its locks.
+            .options([
+                ("statement_timeout", DEADLINE.as_millis()),
+                ("idle_in_transaction_session_timeout", DEADLINE.as_millis()),
+            ]);
         if let Some(password) = &options.password {
             connect = connect.password(password);
         }

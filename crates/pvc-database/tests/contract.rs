@@ -123,6 +123,19 @@ async fn postgresql_keeps_the_contract_and_is_found_again_after_a_restart() {
         assert!(given_up.is_err(), "it sleeps");
     }
 
+    // The server ends by itself what nobody waits for any more.
+    let mut transaction = database.begin().await.unwrap();
+    for limit in ["statement_timeout", "idle_in_transaction_session_timeout"] {
+        let words = "SELECT setting || unit AS limit FROM pg_settings WHERE name = $1";
+        let found = transaction.run(Statement::new(words).with(limit)).await.unwrap();
+        assert_eq!(found.rows, [[SqlValue::Text("30000ms".to_owned())]], "{limit}");
+    }
+    let words = "SELECT set_config('statement_timeout', '50', true) AS set";
+    transaction.run(Statement::new(words)).await.unwrap();
+    let sleeps = transaction.run(Statement::new("SELECT 1 AS one FROM pg_sleep(600)")).await;
+    assert!(matches!(sleeps, Err(DatabaseError::TimedOut { .. })), "{sleeps:?}");
+    drop(transaction);
+
     // What has no value here is refused by name, and cast by whoever wants it.
     let mut transaction = database.begin().await.unwrap();
     let error = transaction.run(Statement::new("SELECT now() AS now")).await.unwrap_err();

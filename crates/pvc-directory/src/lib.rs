@@ -34,7 +34,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::qcow2;
-use pvc_model::space::{Lack, check_room};
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
     Attachment, ImageFormat, PoolInfo, Storage, StorageError, VolumeInfo, VolumeLock, VolumeStreams,
@@ -103,15 +102,7 @@ fn require_room(
     needed_bytes: u64,
     force: bool,
 ) -> Result<(), StorageError> {
-    let info = root.pool(pool)?;
-    check_room(info.stored_bytes, info.free_bytes, needed_bytes, force).map_err(|lack| match lack {
-        Lack::NoRoom => {
-            StorageError::NoRoom { pool: pool.clone(), free_bytes: info.free_bytes, needed_bytes }
-        }
-        Lack::BeyondSafe { safe_bytes } => {
-            StorageError::BeyondSafe { pool: pool.clone(), safe_bytes, needed_bytes }
-        }
-    })
+    root.pool(pool)?.check_room(needed_bytes, force)
 }
 
 /// Copies an image whose contents a guest may be writing at this moment: only a reflink shows it at

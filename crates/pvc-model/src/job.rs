@@ -14,6 +14,7 @@ use self::course::{Course, Failure};
 use self::osd::OsdReplacement;
 use crate::cluster::Cluster;
 use crate::osd::{AddOsds, DeviceSpec, OsdId};
+use crate::storage::VolumeId;
 use crate::vm::VmRecord;
 use crate::{NodeName, Uuid};
 
@@ -106,6 +107,8 @@ pub enum JobWork {
     DetachDevice { vm: JobVm, xml: String },
     /// Gives a VM that is off another name, and its volumes with it.
     RenameVm { vm: JobVm, to: String },
+    /// Tells a running guest that the volume of one of its disks has another size.
+    ResizeDisk { vm: JobVm, volume: VolumeId },
     /// Makes OSDs of a disk.
     AddOsds(AddOsds),
     /// Looks what that would come to, and does nothing.
@@ -138,6 +141,7 @@ impl JobWork {
     pub const ATTACH_DEVICE: &'static str = "vm.device_attach";
     pub const DETACH_DEVICE: &'static str = "vm.device_detach";
     pub const RENAME_VM: &'static str = "vm.rename";
+    pub const RESIZE_DISK: &'static str = "vm.resize_disk";
     pub const ADD_OSDS: &'static str = "osd.add";
     pub const PLAN_OSDS: &'static str = "osd.plan";
     pub const REPLACE_OSD: &'static str = "osd.replace";
@@ -146,11 +150,12 @@ impl JobWork {
     pub const ADD_DB_GROUP: &'static str = "osd.add_db_vg";
 
     /// The kinds that this version knows.
-    pub const KINDS: [&'static str; 10] = [
+    pub const KINDS: [&'static str; 11] = [
         Self::FLUSH_LOCKS,
         Self::ATTACH_DEVICE,
         Self::DETACH_DEVICE,
         Self::RENAME_VM,
+        Self::RESIZE_DISK,
         Self::ADD_OSDS,
         Self::PLAN_OSDS,
         Self::REPLACE_OSD,
@@ -166,6 +171,7 @@ impl JobWork {
             JobWork::AttachDevice { .. } => Self::ATTACH_DEVICE,
             JobWork::DetachDevice { .. } => Self::DETACH_DEVICE,
             JobWork::RenameVm { .. } => Self::RENAME_VM,
+            JobWork::ResizeDisk { .. } => Self::RESIZE_DISK,
             JobWork::AddOsds(_) => Self::ADD_OSDS,
             JobWork::PlanOsds(_) => Self::PLAN_OSDS,
             JobWork::ReplaceOsd(_) => Self::REPLACE_OSD,
@@ -182,7 +188,8 @@ impl JobWork {
             JobWork::FlushLocks { vm }
             | JobWork::AttachDevice { vm, .. }
             | JobWork::DetachDevice { vm, .. }
-            | JobWork::RenameVm { vm, .. } => Some(vm),
+            | JobWork::RenameVm { vm, .. }
+            | JobWork::ResizeDisk { vm, .. } => Some(vm),
             JobWork::AddOsds(_)
             | JobWork::PlanOsds(_)
             | JobWork::ReplaceOsd(_)

@@ -29,6 +29,7 @@ pub mod network_core;
 pub mod node;
 pub mod osd;
 pub mod placement;
+pub mod pool;
 pub mod primary;
 pub mod qcow2;
 pub mod refusal;

@@ -19,7 +19,7 @@ const UNITS: &str = "BKMGTPE";
 /// Bytes of `text`: a decimal number, directly followed by an optional unit letter in either case,
 /// optionally followed by `B` or `iB`. Fractions are cut to whole bytes.
 pub fn parse_size(text: &str) -> Result<u64, BadSize> {
-    let text_owned = || text.to_owned();
+    let text_owned = || crate::shown(text);
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     if !number.starts_with(|c: char| c.is_ascii_digit()) {
@@ -72,6 +72,9 @@ mod tests {
             ("10G", 10 << 30),
             ("10g", 10 << 30),
             ("1.5K", 1536),
+            ("1.5T", 3 << 39),
+            ("9E", 9 << 60),
+            ("10", 10),
             ("2TiB", 2 << 40),
             ("3MB", 3 << 20),
         ] {
@@ -81,9 +84,28 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused() {
-        for text in ["", "G", "-1", "1X", "1Gx", "99999999E", "1.2.3"] {
-            assert!(parse_size(text).is_err(), "{text}");
+        let no_number = |text: &str| BadSize::NoNumber { text: text.to_owned() };
+        let no_unit = |text: &str| BadSize::UnknownUnit { text: text.to_owned() };
+        let too_large = |text: &str| BadSize::TooLarge { text: text.to_owned() };
+        for (text, expected) in [
+            ("", no_number("")),
+            ("G", no_number("G")),
+            ("-1", no_number("-1")),
+            (" 1", no_number(" 1")),
+            ("١٠G", no_number("١٠G")),
+            ("1X", no_unit("1X")),
+            ("10Q", no_unit("10Q")),
+            ("1 G", no_unit("1 G")),
+            ("1Gx", no_unit("1Gx")),
+            ("1G\n", no_unit("1G\u{fffd}")),
+            ("16E", too_large("16E")),
+            ("99999999E", too_large("99999999E")),
+            ("1.2.3", too_large("1.2.3")),
+        ] {
+            assert_eq!(parse_size(text), Err(expected), "{text}");
         }
+        let endless = parse_size(&"9".repeat(10_000)).expect_err("it is too large");
+        assert!(endless.to_string().len() < 150, "{endless}");
     }
 
     #[test]

@@ -21,8 +21,8 @@ pub mod job;
 pub mod node;
 pub mod osd;
 mod refusal;
+pub mod storage;
 pub mod vm;
-pub mod volume;
 mod wait;
 
 pub use pvc_store::ChangeError;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use async_trait::async_trait;
+use pvc_model::space::{Lack, check_room};
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 
 use crate::VolumeStreams;
@@ -17,6 +18,19 @@ pub struct PoolInfo {
     pub stored_bytes: u64,
     /// Bytes that can still be stored.
     pub free_bytes: u64,
+}
+
+impl PoolInfo {
+    /// Refuses what the pool has no room for.
+    pub fn check_room(&self, needed_bytes: u64, force: bool) -> Result<(), StorageError> {
+        let PoolInfo { name: pool, stored_bytes, free_bytes } = self.clone();
+        check_room(stored_bytes, free_bytes, needed_bytes, force).map_err(|lack| match lack {
+            Lack::NoRoom => StorageError::NoRoom { pool, free_bytes, needed_bytes },
+            Lack::BeyondSafe { safe_bytes } => {
+                StorageError::BeyondSafe { pool, safe_bytes, needed_bytes }
+            }
+        })
+    }
 }
 
 /// A volume, in exact bytes.
@@ -77,6 +91,15 @@ pub enum StorageError {
     NoSnapshot { volume: VolumeId, snapshot: SnapshotName },
     #[error("volume `{volume}` has a snapshot `{snapshot}` already")]
     SnapshotExists { volume: VolumeId, snapshot: SnapshotName },
+    #[error(
+        "snapshot `{snapshot}` of volume `{volume}` is protected: other volumes may be clones of it"
+    )]
+    Protected { volume: VolumeId, snapshot: SnapshotName },
+    #[error("no OSD has devices of the class `{class}`")]
+    NoDevices { class: &'static str },
+    /// By rules of its own; asked again it says the same.
+    #[error("the storage refused it while it was {doing}: {said}")]
+    Refused { doing: &'static str, said: String },
     #[error("volume `{volume}` is in use by `{holder}`")]
     InUse { volume: VolumeId, holder: String },
     /// Also with force.

@@ -1,7 +1,8 @@
-//! State of a storage that is a cluster of its own: Ceph.
+//! State of a storage that is a cluster of its own, Ceph, and what only one can be asked for.
 
 use async_trait::async_trait;
-use pvc_model::storage::{PoolName, RbdAccess, VolumeId};
+use pvc_model::pool::PoolSpec;
+use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId};
 
 use crate::{OsdMap, StorageError};
 
@@ -83,6 +84,17 @@ pub trait StorageCluster: OsdMap {
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError>;
     /// Returns the record of a volume: JSON, as the cluster says it itself.
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError>;
+    /// Returns the same of the volume as its snapshot has it.
+    async fn snapshot_record(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<String, StorageError>;
+    /// Makes a pool for volumes. One that is there with as many copies is what was asked for, and
+    /// one that was made by half is completed; any other is [`StorageError::PoolExists`].
+    async fn make_pool(&self, pool: &PoolSpec) -> Result<(), StorageError>;
+    /// Gives a pool another number of placement groups. What it holds is moved little by little.
+    async fn set_placement_groups(&self, pool: &PoolName, count: u32) -> Result<(), StorageError>;
     /// Returns how hypervisors reach the cluster's volumes. Asks nobody.
     fn access(&self) -> &RbdAccess;
     /// The key with which hypervisors open volumes; `None` if their user does not exist.

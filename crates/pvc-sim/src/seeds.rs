@@ -325,6 +325,7 @@ impl Cluster {
         for vm in 0..self.shape.vms.len() {
             let Some(record) = view.vms.get(&vm_uuid(vm)) else { continue };
             let is_of_the_dead = record.is_assigned_to(&dead_node.name);
+            let comes_from_the_dead = dead_node.running.contains(&record.uuid);
             let host = record.node.as_ref().and_then(|node| self.shape.host_called(node.as_str()));
             let is_settled = match record.state {
                 VmState::Start if is_of_the_dead => may_stay,
@@ -332,7 +333,8 @@ impl Cluster {
                 // That it was given up without need is judged when that happens.
                 VmState::Stop | VmState::Disable => self.runs_on(vm).is_empty(),
                 VmState::Fail | VmState::Delete => true,
-                _ => is_of_the_dead && may_stay,
+                // Nobody else can send the guest of a node that had said that it stops.
+                _ => (is_of_the_dead || comes_from_the_dead) && may_stay,
             };
             if !is_settled {
                 let on = record.node.as_ref().map(ToString::to_string).unwrap_or_default();

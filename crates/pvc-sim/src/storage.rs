@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_model::osd::{OsdId, OsdState};
+use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
     Attachment, Download, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo, Storage,
@@ -401,6 +402,22 @@ impl StorageCluster for Volumes {
 
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
         self.kept(|kept| kept.record(volume)).await
+    }
+
+    async fn snapshot_record(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<String, StorageError> {
+        self.kept(|kept| kept.snapshot_record(volume, snapshot)).await
+    }
+
+    async fn make_pool(&self, pool: &PoolSpec) -> Result<(), StorageError> {
+        self.kept(|kept| kept.make_pool(pool)).await
+    }
+
+    async fn set_placement_groups(&self, pool: &PoolName, count: u32) -> Result<(), StorageError> {
+        self.kept(|kept| kept.set_placement_groups(pool, count)).await
     }
 
     fn access(&self) -> &RbdAccess {

@@ -6,11 +6,10 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::size::format_size;
-use pvc_model::storage::{PoolName, VolumeId};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeRecord};
 use pvc_ports::{PoolInfo, Storage, StorageError, VolumeInfo};
 use pvc_role::Context;
-use pvc_store::{Change, Changes, Report};
+use pvc_store::{Change, Changes, Report, snapshot_text, volume_text};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -20,10 +19,24 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Time that a look may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Volumes that there are, as they are to be recorded: the text of the statistics by volume.
+/// Volumes that there are, as they are to be recorded.
 struct Found {
     pools: Vec<PoolInfo>,
-    volumes: BTreeMap<VolumeId, String>,
+    volumes: BTreeMap<VolumeId, FoundVolume>,
+}
+
+/// The text of a volume's record, and those of its snapshots.
+struct FoundVolume {
+    text: String,
+    snapshots: BTreeMap<SnapshotName, String>,
+}
+
+impl FoundVolume {
+    fn new(volume: &VolumeInfo) -> Self {
+        let text = |found| snapshot_text(&volume.id, found);
+        let snapshots = volume.snapshots.iter().map(|found| (found.name.clone(), text(found)));
+        FoundVolume { text: volume_text(volume), snapshots: snapshots.collect() }
+    }
 }
 
 /// Works until `end`.
@@ -59,7 +72,7 @@ async fn look(storage: &dyn Storage) -> Result<Found, StorageError> {
     let mut volumes = BTreeMap::new();
     for pool in &pools {
         for volume in storage.volumes(&pool.name).await? {
-            volumes.insert(volume.id.clone(), volume_stats(&volume));
+            volumes.insert(volume.id.clone(), FoundVolume::new(&volume));
         }
     }
     Ok(Found { pools, volumes })
@@ -71,10 +84,12 @@ fn differences(cluster: &Cluster, found: &Found) -> Changes {
         let (pgs, tier) = ("0".to_owned(), "default".to_owned());
         changes.push(Change::PutPool { name: pool.name.clone(), pgs, tier });
     }
-    for (id, stats) in &found.volumes {
-        if cluster.volumes.get(id).is_none_or(|volume| *volume.stats != **stats) {
-            changes.push(Change::PutVolume { id: id.clone(), stats: stats.clone() });
+    for (id, volume) in &found.volumes {
+        let recorded = cluster.volumes.get(id).map(|record| &**record);
+        if recorded.is_none_or(|record| *record.stats != *volume.text) {
+            changes.push(Change::PutVolume { id: id.clone(), stats: volume.text.clone() });
         }
+        differences_of_snapshots(&mut changes, id, recorded, volume);
     }
     let is_there = |pool: &PoolName| found.pools.iter().any(|found| found.name == *pool);
     // A pool that is gone takes the records of its volumes with it.
@@ -89,20 +104,26 @@ fn differences(cluster: &Cluster, found: &Found) -> Changes {
     changes
 }
 
-/// The members that readers of `rbd info` look for. A file has no objects: it counts as one.
-fn volume_stats(volume: &VolumeInfo) -> String {
-    json!({
-        "name": volume.id.volume.as_str(),
-        "id": volume.id.to_string(),
-        "size": format_size(volume.size_bytes),
-        "objects": 1,
-        "order": 0,
-        "object_size": volume.size_bytes,
-        "snapshot_count": volume.snapshots.len(),
-        "format": 2,
-        "features": [],
-    })
-    .to_string()
+fn differences_of_snapshots(
+    changes: &mut Changes,
+    id: &VolumeId,
+    recorded: Option<&VolumeRecord>,
+    volume: &FoundVolume,
+) {
+    let recorded: BTreeMap<&SnapshotName, &str> = recorded
+        .iter()
+        .flat_map(|record| &record.snapshots)
+        .map(|(name, stats)| (name, &**stats))
+        .collect();
+    for (name, text) in &volume.snapshots {
+        if recorded.get(name) != Some(&text.as_str()) {
+            let (volume, name, stats) = (id.clone(), name.clone(), text.clone());
+            changes.push(Change::PutSnapshot { volume, name, stats });
+        }
+    }
+    for name in recorded.into_keys().filter(|name| !volume.snapshots.contains_key(*name)) {
+        changes.push(Change::RemoveSnapshot { volume: id.clone(), name: name.clone() });
+    }
 }
 
 fn pool_stats(pool: &PoolInfo, found: &Found) -> String {
@@ -133,7 +154,8 @@ fn pool_stats(pool: &PoolInfo, found: &Found) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use pvc_model::storage::{PoolRecord, VolumeRecord};
+    use pvc_model::storage::PoolRecord;
+    use pvc_ports::SnapshotInfo;
 
     use super::*;
 
@@ -144,8 +166,12 @@ mod tests {
     fn found(volumes: &[&str]) -> Found {
         Found {
             pools: vec![PoolInfo { name: PoolName::new("vms"), stored_bytes: 1, free_bytes: 3 }],
-            volumes: volumes.iter().map(|text| (id(text), "{}".to_owned())).collect(),
+            volumes: volumes.iter().map(|text| (id(text), bare())).collect(),
         }
+    }
+
+    fn bare() -> FoundVolume {
+        FoundVolume { text: "{}".to_owned(), snapshots: BTreeMap::new() }
     }
 
     fn cluster(volumes: &[&str]) -> Cluster {
@@ -178,6 +204,37 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("kept"), "{text}");
+    }
+
+    #[test]
+    fn snapshots_are_recorded_as_they_are() {
+        let snapshot =
+            |name: &str, size_bytes| SnapshotInfo { name: SnapshotName::new(name), size_bytes };
+        let (kept, new) = (snapshot("kept", 512), snapshot("new", 4096));
+        let volume = VolumeInfo {
+            id: id("vms/a"),
+            size_bytes: 4096,
+            used_bytes: None,
+            snapshots: vec![kept.clone(), new.clone()],
+        };
+        let mut cluster = cluster(&["vms/a"]);
+        let text = |found: &SnapshotInfo| (found.name.clone(), snapshot_text(&volume.id, found));
+        let recorded = |found: Vec<(SnapshotName, String)>| {
+            let snapshots = found.into_iter().map(|(name, text)| (name, text.into())).collect();
+            VolumeRecord { id: id("vms/a"), stats: volume_text(&volume).into(), snapshots }
+        };
+        let gone = (SnapshotName::new("gone"), "{}".to_owned());
+        cluster.volumes.insert(id("vms/a"), Arc::new(recorded(vec![gone, text(&kept)])));
+        let mut there = found(&[]);
+        there.volumes.insert(id("vms/a"), FoundVolume::new(&volume));
+        let changes = format!("{:?}", differences(&cluster, &there));
+        assert_eq!(changes.matches("PutSnapshot").count(), 1, "{changes}");
+        assert!(changes.contains("SnapshotName(\"new\")"), "{changes}");
+        assert_eq!(changes.matches("RemoveSnapshot").count(), 1, "{changes}");
+        assert!(!changes.contains("PutVolume"), "{changes}");
+        let all = recorded(vec![text(&kept), text(&new)]);
+        cluster.volumes.insert(id("vms/a"), Arc::new(all));
+        assert!(differences(&cluster, &there).is_empty());
     }
 
     #[test]

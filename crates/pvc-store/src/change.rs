@@ -5,7 +5,7 @@ use pvc_model::fault::FaultRecord;
 use pvc_model::fence::FenceNote;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
 use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures};
-use pvc_model::storage::{OsdRecord, PoolName, VolumeId};
+use pvc_model::storage::{OsdRecord, PoolName, SnapshotName, VolumeId};
 use pvc_model::vm::moving::MoveNote;
 use pvc_model::{NodeName, Uuid};
 
@@ -94,6 +94,15 @@ pub enum Change {
         from: VolumeId,
         to: VolumeId,
     },
+    PutSnapshot {
+        volume: VolumeId,
+        name: SnapshotName,
+        stats: String,
+    },
+    RemoveSnapshot {
+        volume: VolumeId,
+        name: SnapshotName,
+    },
     /// Says of the VM's move what others act upon.
     MoveNote(Uuid, MoveNote),
     SubmitJob(JobSpec),
@@ -121,6 +130,12 @@ impl Change {
             Change::PutVolume { id, stats } => volume::put(draft, id, stats),
             Change::RemoveVolume(id) => volume::remove(draft, id),
             Change::RenameVolume { from, to } => volume::rename(draft, from, to),
+            Change::PutSnapshot { volume, name, stats } => {
+                volume::put_snapshot(draft, volume, name, stats);
+            }
+            Change::RemoveSnapshot { volume, name } => {
+                volume::remove_snapshot(draft, volume, name);
+            }
             Change::MoveNote(uuid, note) => move_note::put(draft, *uuid, note),
             Change::SubmitJob(spec) => job::submit(draft, spec),
             Change::JobProgress(id, progress) => job::put_progress(draft, id, progress),

@@ -40,6 +40,7 @@ pub mod schema;
 mod scope;
 mod store;
 pub mod synthetic;
+mod volume_text;
 
 pub use access::{KnownPassword, Protection};
 pub use backup::Restored;
@@ -59,3 +60,4 @@ pub use records::osd::OSD_STATS_TO_COME;
 pub use records::vm::{NewVm, VmChange};
 pub use role::RoleLocks;
 pub use store::Store;
+pub use volume_text::{snapshot_text, volume_text};

@@ -216,18 +216,23 @@ impl Keeper {
         next: Option<ProgramSpec>,
         written: &mut BTreeSet<PathBuf>,
     ) -> Option<Over> {
-        let next = match (step(spec, next.as_ref()), next) {
+        let next_step = step(spec, next.as_ref());
+        let next = match (next_step, next) {
             (Step::Keep, Some(next)) if life.unwritten.is_none() => {
                 *spec = next;
                 return None;
             }
-            // Some of the files may be those that were wanted in between.
-            (Step::Keep | Step::Reload, Some(next)) => next,
-            _ => return Some(Over::Superseded),
+            // Of `Keep`, some of the files may be those that were wanted in between. A program that
+            // has to be started anew is not stopped for files that cannot be written.
+            (Step::Keep | Step::Reload | Step::Restart, Some(next)) => next,
+            (_, None) | (Step::Stop, _) => return Some(Over::Superseded),
         };
         if let Err(why) = self.write_files(&next, written).await {
             self.put_off(life, next, why);
             return None;
+        }
+        if next_step == Step::Restart {
+            return Some(Over::Superseded);
         }
         *spec = next;
         self.remove_files(written, Some(spec)).await;

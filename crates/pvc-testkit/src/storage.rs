@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
     Attachment, Download, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo, Storage,
@@ -300,7 +301,7 @@ impl Monitors {
     /// Answers as storage does, with what the monitors have been told to say.
     pub async fn answer<T>(
         &self,
-        answer: impl FnOnce(Said, &MemoryVolumes) -> Result<T, StorageError>,
+        answer: impl FnOnce(Said, &mut MemoryVolumes) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
         let said = self.cluster.said().await;
         reached(&self.inner, |volumes| answer(said, volumes)).await
@@ -331,6 +332,22 @@ impl StorageCluster for Monitors {
 
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
         self.answer(|_, volumes| volumes.record(volume)).await
+    }
+
+    async fn snapshot_record(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<String, StorageError> {
+        self.answer(|_, volumes| volumes.snapshot_record(volume, snapshot)).await
+    }
+
+    async fn make_pool(&self, pool: &PoolSpec) -> Result<(), StorageError> {
+        self.answer(|_, volumes| volumes.make_pool(pool)).await
+    }
+
+    async fn set_placement_groups(&self, pool: &PoolName, count: u32) -> Result<(), StorageError> {
+        self.answer(|_, volumes| volumes.set_placement_groups(pool, count)).await
     }
 
     fn access(&self) -> &RbdAccess {

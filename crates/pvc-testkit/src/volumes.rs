@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bytes::Bytes;
-use pvc_model::space::{Lack, check_room};
+use pvc_model::pool::{PoolSpec, Tier};
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
     ImageFormat, MOST_PIECE_BYTES, PoolFigures, PoolInfo, SnapshotInfo, StorageError, VolumeInfo,
@@ -38,6 +38,8 @@ struct Volume {
 #[derive(Debug, Clone, Default)]
 pub struct MemoryVolumes {
     pools: BTreeMap<PoolName, BTreeMap<VolumeName, Volume>>,
+    /// How those pools were to be made that were made by the cluster's ways.
+    specs: BTreeMap<PoolName, PoolSpec>,
     /// How many downloads there were.
     downloads: u64,
 }
@@ -69,6 +71,7 @@ impl MemoryVolumes {
             return Err(StorageError::PoolNotEmpty { pool: pool.clone(), volumes });
         }
         self.pools.remove(pool);
+        self.specs.remove(pool);
         Ok(())
     }
 
@@ -226,8 +229,41 @@ impl MemoryVolumes {
 
     /// The record of a volume, with a part of what Ceph says in it.
     pub fn record(&self, volume: &VolumeId) -> Result<String> {
-        let size_bytes = self.find(volume)?.size_bytes;
-        Ok(format!(r#"{{"name":"{}","size":{size_bytes}}}"#, volume.volume))
+        self.find(volume).map(|found| record(volume, found.size_bytes))
+    }
+
+    /// The same of the volume as its snapshot has it.
+    pub fn snapshot_record(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<String> {
+        let found = self.find(volume)?;
+        let at = found.snapshot(volume, snapshot)?;
+        Ok(record(volume, found.snapshots[at].size_bytes))
+    }
+
+    /// Makes a pool on devices that are all SSDs.
+    pub fn make_pool(&mut self, spec: &PoolSpec) -> Result<()> {
+        let known = self.specs.get(&spec.name).map(|known| known.replication);
+        if known == Some(spec.replication) {
+            return Ok(());
+        }
+        if let (Tier::Hdd | Tier::Nvme, Some(class)) = (spec.tier, spec.tier.device_class()) {
+            return Err(StorageError::NoDevices { class });
+        }
+        self.create_pool(&spec.name)?;
+        self.specs.insert(spec.name.clone(), spec.clone());
+        Ok(())
+    }
+
+    pub fn set_placement_groups(&mut self, pool: &PoolName, count: u32) -> Result<()> {
+        self.volumes_of(pool)?;
+        if let Some(spec) = self.specs.get_mut(pool) {
+            spec.placement_groups = count;
+        }
+        Ok(())
+    }
+
+    /// How the pool is, if it was made by the cluster's ways.
+    pub fn spec(&self, pool: &PoolName) -> Option<&PoolSpec> {
+        self.specs.get(pool)
     }
 }
 
@@ -436,13 +472,7 @@ impl MemoryVolumes {
     }
 
     fn require_room(&self, pool: &PoolName, needed_bytes: u64, force: bool) -> Result<()> {
-        let PoolInfo { name: pool, stored_bytes, free_bytes } = self.pool(pool)?;
-        check_room(stored_bytes, free_bytes, needed_bytes, force).map_err(|lack| match lack {
-            Lack::NoRoom => StorageError::NoRoom { pool, free_bytes, needed_bytes },
-            Lack::BeyondSafe { safe_bytes } => {
-                StorageError::BeyondSafe { pool, safe_bytes, needed_bytes }
-            }
-        })
+        self.pool(pool)?.check_room(needed_bytes, force)
     }
 
     fn require_unused(&self, volume: &VolumeId) -> Result<()> {
@@ -493,6 +523,10 @@ fn volume_info(id: VolumeId, volume: &Volume) -> VolumeInfo {
         used_bytes: Some(volume.stored_bytes()),
         snapshots: volume.snapshots.iter().map(shown).collect(),
     }
+}
+
+fn record(volume: &VolumeId, size_bytes: u64) -> String {
+    format!(r#"{{"name":"{}","size":{size_bytes}}}"#, volume.volume)
 }
 
 fn beside(volume: &VolumeId, name: &VolumeName) -> VolumeId {

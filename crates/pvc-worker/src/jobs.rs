@@ -4,6 +4,7 @@ mod device;
 mod locks;
 mod osd;
 mod rename;
+mod resize;
 mod text;
 
 pub(crate) use self::rename::left_half_way;
@@ -32,6 +33,9 @@ pub(crate) fn steps(work: &JobWork) -> Result<Arc<dyn Steps>, NotUnderstood> {
         JobWork::DetachDevice { vm, xml } => device(vm, xml, DeviceChange::Detach),
         JobWork::RenameVm { vm, to } => {
             Arc::new(rename::RenameVm { vm: vm.clone(), to: to.clone() })
+        }
+        JobWork::ResizeDisk { vm, volume } => {
+            Arc::new(resize::ResizeDisk { vm: vm.clone(), volume: volume.clone() })
         }
         JobWork::AddOsds(new) => Arc::new(osd::Add { new: new.clone() }),
         JobWork::PlanOsds(new) => Arc::new(osd::Plan { new: new.clone() }),

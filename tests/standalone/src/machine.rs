@@ -362,12 +362,29 @@ impl Machine {
         Daemon::start(&self.keeper, name, &mut command)
     }
 
-    /// `pvcd volume …`
-    pub fn pvcd_volume(&self, args: &[&str]) -> Output {
+    /// `pvcd volume import VOLUME FILE`
+    pub fn import_volume(&self, volume: &str, file: &Path) -> Output {
         let mut command = Command::new(program("pvcd"));
-        command.arg("volume").args(args);
+        command.args(["volume", "import", volume]).arg(file);
         self.surround(&mut command);
         run(&mut command, "")
+    }
+
+    /// `pvc storage volume add` in the pool `vms`.
+    #[track_caller]
+    pub fn add_volume(&self, volume: &str, size: &str) {
+        self.pvc(&["storage", "volume", "add", "vms", volume, size]).ok();
+    }
+
+    /// Waits until these are the volumes that the API knows, sorted.
+    #[track_caller]
+    pub fn volumes_are(&self, expected: &[&str]) {
+        eventually("the volumes are as they should be", 20, || {
+            let output = self.pvc(&["storage", "volume", "list", "-f", "raw"]);
+            let mut found: Vec<&str> = output.stdout.lines().collect();
+            found.sort_unstable();
+            if found == expected { Ok(()) } else { Err(format!("{found:?}")) }
+        });
     }
 
     /// The environment of every program here: nothing of this machine's own PVC, no terminal.
@@ -421,8 +438,7 @@ impl Machine {
         if self.settings.cluster {
             fs::copy(image, self.dir().join(format!("{name}.img"))).expect("there is room in /tmp");
         } else {
-            self.pvcd_volume(&["import", &format!("vms/{name}_sda"), &image.to_string_lossy()])
-                .ok();
+            self.import_volume(&format!("vms/{name}_sda"), &image).ok();
         }
     }
 

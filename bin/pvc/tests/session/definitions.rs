@@ -146,7 +146,10 @@ fn a_volume_that_there_is_is_added_to_the_definition() {
     let add = |volume| user.run(&["-q", "vm", "volume", "add", "web1", volume, "-L", "-R"]);
     let none = add("vms/none");
     assert_eq!(code(&none), 3, "{none:?}");
-    assert!(err(&none).contains("error: no volume `vms/none`\nhint: create it first"), "{none:?}");
+    assert!(
+        err(&none).contains("error: no volume `vms/none`\nhint: `pvc storage volume add"),
+        "{none:?}"
+    );
     assert_eq!(changes(&stub), [""; 0]);
     assert_eq!(code(&add("vms/data")), 0);
     let stored = stub.received().into_iter().find(|request| request.method == "PUT").unwrap();

@@ -15,6 +15,7 @@ mod hardware;
 mod help;
 mod outcomes;
 mod output;
+mod storage;
 #[path = "../../../../crates/pvc-client/tests/stub/mod.rs"]
 mod stub;
 mod waiting;

@@ -28,6 +28,10 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
         "/api/v1/faults" => ok(FAULTS),
         "/api/v1/network" => ok(NETWORKS),
         "/api/v1/storage/ceph/pool" => ok(POOLS),
+        "/api/v1/storage/ceph/snapshot" => {
+            ok(r#"[{"pool": "vms", "volume": "a", "snapshot": "then", "stats": {"size": 1}},
+                   {"pool": "vms", "volume": "a", "snapshot": "before", "stats": {"size": 1}}]"#)
+        }
         "/api/v1/storage/ceph/volume" => ok(r#"[{"name": "web1_sda", "pool": "vms", "stats": {}},
             {"name": "db1_sda", "pool": "ssd", "stats": {}}]"#),
         "/api/v1/tasks" => ok(TASKS),
@@ -40,7 +44,7 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
 }
 
 /// Every list, by the column to sort it by.
-const LISTS: [(&str, &str); 17] = [
+const LISTS: [(&str, &str); 18] = [
     ("cluster fault list", "id"),
     ("cluster task", "id"),
     ("cluster task list", "id"),
@@ -50,6 +54,7 @@ const LISTS: [(&str, &str); 17] = [
     ("node list", "name"),
     ("storage pool list", "name"),
     ("storage volume list", "name"),
+    ("storage volume snapshot list", "name"),
     ("task", "id"),
     ("task list", "id"),
     ("vm list", "name"),

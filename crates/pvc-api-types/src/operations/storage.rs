@@ -1,6 +1,15 @@
-//! Pools and volumes.
+//! Pools, volumes, and snapshots of volumes.
 
-use crate::{Pool, Volume};
+use crate::param::{Added, Flag};
+use crate::{Pool, StorageSnapshot, Volume};
+
+operations! { "storage":
+    /// Replies `null`, as PVC 1.0.3.
+    GetStorage { GET "/storage", Reader, read -> null }
+
+    /// Replies `null`, as PVC 1.0.3.
+    GetStorageCeph { GET "/storage/ceph", Reader, read -> null }
+}
 
 params! {
     /// Filter of the pools to list.
@@ -11,12 +20,79 @@ params! {
     }
 }
 
+choice! {
+    /// Class of the devices that a pool's data lies on; `default` is all of them.
+    pub enum TierWord { Hdd = "hdd", Ssd = "ssd", Nvme = "nvme", Default = "default" }
+}
+
+params! {
+    /// A pool to create.
+    pub struct PoolCreation {
+        /// The name of the pool.
+        pool: String,
+        /// Number of placement groups, a power of two.
+        pgs: u32,
+        /// How many copies of each object there are, and with how many the pool can still be
+        /// written to: `copies=3,mincopies=2`.
+        replcfg: String,
+        /// Class of its devices; `default` without it.
+        tier: Option<TierWord>,
+    }
+}
+
+params! {
+    /// A pool to create under the name in the path.
+    pub struct PoolSettings {
+        /// Number of placement groups, a power of two.
+        pgs: u32,
+        /// How many copies of each object there are, and with how many the pool can still be
+        /// written to: `copies=3,mincopies=2`.
+        replcfg: String,
+        /// Class of its devices; `default` without it.
+        tier: Option<TierWord>,
+    }
+}
+
+params! {
+    /// Another number of placement groups.
+    pub struct PgsChange {
+        /// Number of placement groups, a power of two.
+        pgs: u32,
+    }
+}
+
+params! {
+    /// Whether a pool is really to be removed.
+    pub struct PoolRemoval {
+        /// `yes`
+        really = "yes-i-really-mean-it": String,
+        /// Also one with a volume that the definition of a VM names.
+        force: Added,
+    }
+}
+
 operations! { "storage-pool":
     /// The pools by Ceph's number; those that have no statistics yet come first.
     GetStorageCephPool { GET "/storage/ceph/pool", Reader, read(PoolFilter) -> [Pool] }
 
+    /// Creates a pool.
+    PostStorageCephPool { POST "/storage/ceph/pool", Administrator, change(PoolCreation) }
+
     /// A pool.
     GetStorageCephPoolPool { GET "/storage/ceph/pool/{pool}", Reader, read -> [Pool] }
+
+    /// Creates the pool with this name.
+    PostStorageCephPoolPool {
+        POST "/storage/ceph/pool/{pool}", Administrator, change(PoolSettings)
+    }
+
+    /// Gives a pool another number of placement groups.
+    PutStorageCephPoolPool { PUT "/storage/ceph/pool/{pool}", Administrator, change(PgsChange) }
+
+    /// Removes a pool with all its volumes and their snapshots.
+    DeleteStorageCephPoolPool {
+        DELETE "/storage/ceph/pool/{pool}", Administrator, change(PoolRemoval)
+    }
 }
 
 params! {
@@ -30,12 +106,177 @@ params! {
     }
 }
 
+params! {
+    /// A volume to create.
+    pub struct VolumeCreation {
+        /// The name of the volume.
+        volume: String,
+        /// The pool that it lies in.
+        pool: String,
+        /// Its size: bytes, or a number with a unit such as `10G`.
+        size: String,
+        /// Also where the pool would be filled above 80 % if the volume were written in full.
+        force: Flag,
+    }
+}
+
+params! {
+    /// A volume to create under the names in the path.
+    pub struct VolumeSettings {
+        /// Its size: bytes, or a number with a unit such as `10G`.
+        size: String,
+        /// Also where the pool would be filled above 80 % if the volume were written in full.
+        force: Added,
+    }
+}
+
+params! {
+    /// Another size or another name of a volume: one of them.
+    #[derive(Default)]
+    pub struct VolumeChange {
+        /// The size it is to have: bytes, or a number with a unit such as `10G`.
+        new_size: Option<String>,
+        /// The name it is to have.
+        new_name: Option<String>,
+        /// Also a smaller size, a size that would fill the pool above 80 %, and the name of a
+        /// volume that the definition of a VM names.
+        force: Added,
+    }
+}
+
+params! {
+    /// Removal of a volume.
+    #[derive(Default)]
+    pub struct VolumeDeletion {
+        /// Also one that the definition of a VM names.
+        force: Added,
+    }
+}
+
+params! {
+    /// A copy of a volume.
+    pub struct CloneRequest {
+        /// The name of the copy, which lies in the same pool.
+        new_volume: String,
+        /// Also where the pool would be filled above 80 % if the copy were written in full.
+        force: Added,
+        /// The same as `force`, by the name under which clients of PVC 1.0.3 send it.
+        force_flag: Added,
+    }
+}
+
 operations! { "storage-volume":
     /// The volumes by name.
     GetStorageCephVolume { GET "/storage/ceph/volume", Reader, read(VolumeFilter) -> [Volume] }
 
+    /// Creates a volume.
+    PostStorageCephVolume { POST "/storage/ceph/volume", Operator, change(VolumeCreation) }
+
     /// A volume.
     GetStorageCephVolumePoolVolume {
         GET "/storage/ceph/volume/{pool}/{volume}", Reader, read -> [Volume]
+    }
+
+    /// Creates the volume with these names.
+    PostStorageCephVolumePoolVolume {
+        POST "/storage/ceph/volume/{pool}/{volume}", Operator, change(VolumeSettings)
+    }
+
+    /// Gives a volume another size, or another name.
+    PutStorageCephVolumePoolVolume {
+        PUT "/storage/ceph/volume/{pool}/{volume}", Operator, change(VolumeChange)
+    }
+
+    /// Removes a volume with its snapshots.
+    DeleteStorageCephVolumePoolVolume {
+        DELETE "/storage/ceph/volume/{pool}/{volume}", Operator, change(VolumeDeletion)
+    }
+
+    /// Makes the record of a volume and its snapshots say what is there.
+    PostStorageCephVolumePoolVolumeScan {
+        POST "/storage/ceph/volume/{pool}/{volume}/scan", Operator, change
+    }
+
+    /// Makes a full copy of a volume, in the same pool.
+    PostStorageCephVolumePoolVolumeClone {
+        POST "/storage/ceph/volume/{pool}/{volume}/clone", Operator, change(CloneRequest)
+    }
+}
+
+params! {
+    /// Filter of the snapshots to list.
+    #[derive(Default)]
+    pub struct SnapshotFilter {
+        /// Only those of volumes in this pool.
+        pool: Option<String>,
+        /// Only those of volumes with this name.
+        volume: Option<String>,
+        /// A regular expression on the name.
+        limit: Option<String>,
+    }
+}
+
+params! {
+    /// A snapshot to take.
+    pub struct SnapshotCreation {
+        /// The name of the snapshot.
+        snapshot: String,
+        /// The volume that it is taken of.
+        volume: String,
+        /// The pool of the volume.
+        pool: String,
+    }
+}
+
+params! {
+    /// Another name of a snapshot.
+    pub struct SnapshotRename {
+        /// The name it is to have.
+        new_name: String,
+    }
+}
+
+params! {
+    /// Removal of a snapshot.
+    #[derive(Default)]
+    pub struct SnapshotDeletion {
+        /// Also one that is part of a snapshot of a VM.
+        force: Added,
+    }
+}
+
+operations! { "storage-snapshot":
+    /// The snapshots by pool, volume and name.
+    GetStorageCephSnapshot {
+        GET "/storage/ceph/snapshot", Reader, read(SnapshotFilter) -> [StorageSnapshot]
+    }
+
+    /// Takes a snapshot of a volume.
+    PostStorageCephSnapshot { POST "/storage/ceph/snapshot", Operator, change(SnapshotCreation) }
+
+    /// A snapshot.
+    GetStorageCephSnapshotPoolVolumeSnapshot {
+        GET "/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", Reader, read -> [StorageSnapshot]
+    }
+
+    /// Takes the snapshot with this name.
+    PostStorageCephSnapshotPoolVolumeSnapshot {
+        POST "/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", Operator, change
+    }
+
+    /// Gives a snapshot another name.
+    PutStorageCephSnapshotPoolVolumeSnapshot {
+        PUT "/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", Operator, change(SnapshotRename)
+    }
+
+    /// Removes a snapshot.
+    DeleteStorageCephSnapshotPoolVolumeSnapshot {
+        DELETE "/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", Operator,
+        change(SnapshotDeletion)
+    }
+
+    /// Makes a volume what it was when the snapshot was taken. What was written since is lost.
+    PostStorageCephSnapshotPoolVolumeSnapshotRollback {
+        POST "/storage/ceph/snapshot/{pool}/{volume}/{snapshot}/rollback", Operator, change
     }
 }

@@ -23,7 +23,7 @@ pub fn check_is_vm(path: &str) -> Result<()> {
 }
 
 /// Paths below `/api/v1` that nothing is behind yet.
-const PATHS: [&str; 19] = [
+const PATHS: [&str; 15] = [
     "/metrics/ceph",
     "/metrics/zookeeper",
     "/vm/{vm}/backup",
@@ -33,14 +33,10 @@ const PATHS: [&str; 19] = [
     "/vm/{vm}/mirror/{*rest}",
     "/sriov",
     "/sriov/{*rest}",
-    "/storage",
-    "/storage/ceph",
     "/storage/ceph/status",
     "/storage/ceph/utilization",
     "/storage/ceph/benchmark",
-    "/storage/ceph/volume/{pool}/{volume}/{action}",
-    "/storage/ceph/snapshot",
-    "/storage/ceph/snapshot/{*rest}",
+    "/storage/ceph/volume/{pool}/{volume}/upload",
     "/provisioner",
     "/provisioner/{*rest}",
 ];
@@ -66,7 +62,7 @@ fn coming(path: &str) -> ApiError {
 pub fn missing_method(method: &Method, path: &str) -> Option<String> {
     let changes = matches!(*method, Method::POST | Method::PUT | Method::DELETE);
     let group = path.trim_start_matches("/api/v1/").split('/').next();
-    (changes && matches!(group, Some("network" | "storage"))).then(|| message(path))
+    (changes && matches!(group, Some("network"))).then(|| message(path))
 }
 
 /// Sentence about what cannot be read yet.
@@ -81,7 +77,7 @@ fn message(path: &str) -> String {
     let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
         Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
         Some("network" | "sriov") => ("changing networks comes", "network"),
-        Some("storage") => ("changing storage comes", "storage"),
+        Some("storage") => ("OSDs, uploads and benchmarks come", "storage"),
         Some("provisioner") => ("the provisioner comes", "provisioner"),
         Some("metrics") => ("the figures of Ceph and ZooKeeper come", "storage"),
         _ => ("this comes", ""),

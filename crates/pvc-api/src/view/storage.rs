@@ -2,8 +2,8 @@
 
 use pvc_api_types as api;
 use pvc_model::cluster::Cluster;
-use pvc_model::size::format_size;
-use pvc_model::storage::{PoolRecord, VolumeRecord};
+use pvc_model::size::{format_size, parse_size};
+use pvc_model::storage::{PoolRecord, SnapshotName, VolumeId, VolumeRecord};
 use serde_json::{Map, Value};
 
 /// The members of a pool's statistics. A new pool has none yet, and clients read them all.
@@ -42,38 +42,81 @@ pub fn pool(record: &PoolRecord, cluster: &Cluster) -> api::Pool {
 
 /// A volume. Its recorded size is a number of bytes, or, where a legacy peer wrote it, a text.
 pub fn volume(record: &VolumeRecord) -> api::Volume {
-    let stats = object(&record.stats);
-    let text = |name: &str| stats.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let number = |name: &str| stats.get(name).and_then(Value::as_i64).unwrap_or_default();
-    let texts = |name: &str| {
-        let list = stats.get(name).and_then(Value::as_array).into_iter().flatten();
-        list.filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    let size = match stats.get("size") {
-        Some(Value::Number(bytes)) => bytes.as_u64().map(format_size).unwrap_or_default(),
-        Some(Value::String(size)) => size.clone(),
-        _ => "0B".to_owned(),
+    let stats = Members(object(&record.stats));
+    let (size, size_bytes) = match stats.0.get("size") {
+        Some(Value::Number(bytes)) => {
+            let bytes = bytes.as_u64().unwrap_or_default();
+            (format_size(bytes), bytes)
+        }
+        Some(Value::String(size)) => (size.clone(), parse_size(size).unwrap_or_default()),
+        _ => (format_size(0), 0),
     };
     api::Volume {
         name: record.id.volume.to_string(),
         pool: record.id.pool.to_string(),
         stats: api::VolumeStats {
             name: record.id.volume.to_string(),
-            id: text("id"),
+            id: stats.text("id"),
             size,
-            objects: number("objects"),
-            order: number("order"),
-            object_size: number("object_size"),
+            size_bytes,
+            objects: stats.number("objects"),
+            order: stats.number("order"),
+            object_size: stats.number("object_size"),
             snapshot_count: i64::try_from(record.snapshots.len()).unwrap_or(i64::MAX),
-            block_name_prefix: text("block_name_prefix"),
-            format: number("format"),
-            features: texts("features"),
-            op_features: texts("op_features"),
-            flags: texts("flags"),
-            create_timestamp: text("create_timestamp"),
-            access_timestamp: text("access_timestamp"),
-            modify_timestamp: text("modify_timestamp"),
+            block_name_prefix: stats.text("block_name_prefix"),
+            format: stats.number("format"),
+            features: stats.texts("features"),
+            op_features: stats.texts("op_features"),
+            flags: stats.texts("flags"),
+            create_timestamp: stats.text("create_timestamp"),
+            access_timestamp: stats.text("access_timestamp"),
+            modify_timestamp: stats.text("modify_timestamp"),
         },
+    }
+}
+
+/// A snapshot. Its record is `[]` where a legacy peer has never asked about it.
+pub fn snapshot(of: &VolumeId, name: &SnapshotName, text: &str) -> api::StorageSnapshot {
+    let stats = Members(object(text));
+    api::StorageSnapshot {
+        pool: of.pool.to_string(),
+        volume: of.volume.to_string(),
+        snapshot: name.to_string(),
+        stats: api::SnapshotStats {
+            name: of.volume.to_string(),
+            id: stats.text("id"),
+            size: stats.0.get("size").and_then(Value::as_u64).unwrap_or_default(),
+            objects: stats.number("objects"),
+            order: stats.number("order"),
+            object_size: stats.number("object_size"),
+            snapshot_count: stats.number("snapshot_count"),
+            block_name_prefix: stats.text("block_name_prefix"),
+            format: stats.number("format"),
+            features: stats.texts("features"),
+            op_features: stats.texts("op_features"),
+            flags: stats.texts("flags"),
+            create_timestamp: stats.text("create_timestamp"),
+            access_timestamp: stats.text("access_timestamp"),
+            modify_timestamp: stats.text("modify_timestamp"),
+        },
+    }
+}
+
+/// The members of `rbd info`; those that are missing are empty.
+struct Members(Map<String, Value>);
+
+impl Members {
+    fn text(&self, name: &str) -> String {
+        self.0.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    fn number(&self, name: &str) -> i64 {
+        self.0.get(name).and_then(Value::as_i64).unwrap_or_default()
+    }
+
+    fn texts(&self, name: &str) -> Vec<String> {
+        let list = self.0.get(name).and_then(Value::as_array).into_iter().flatten();
+        list.filter_map(Value::as_str).map(str::to_owned).collect()
     }
 }
 

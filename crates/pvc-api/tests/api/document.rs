@@ -76,9 +76,13 @@ const NEW: [&str; 18] = [
 
 /// Parameters that version 1.0.3 does not know and leaves out of account, beside `dry_run` of
 /// whatever changes something.
-const ADDED: [(&str, &str); 6] = [
+const ADDED: [(&str, &str); 10] = [
+    ("DELETE /api/v1/storage/ceph/pool/{pool}", "force"),
+    ("DELETE /api/v1/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", "force"),
+    ("DELETE /api/v1/storage/ceph/volume/{pool}/{volume}", "force"),
     ("GET /api/v1/backup", "secrets"),
     ("GET /api/v1/tasks", "all"),
+    ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/clone", "force_flag"),
     ("POST /api/v1/vm", "force"),
     ("POST /api/v1/vm/{vm}", "force"),
     ("POST /api/v1/vm/{vm}/device", "force"),
@@ -115,7 +119,12 @@ fn everything_of_this_release_is_in_the_document() {
         "/restore",
         "/sriov",
         "/provisioner",
-        "/storage",
+        "/storage/ceph/status",
+        "/storage/ceph/utilization",
+        "/storage/ceph/benchmark",
+        "/storage/ceph/option",
+        "/storage/ceph/osd",
+        "/upload",
         "/network",
         "autobackup",
         "automirror",

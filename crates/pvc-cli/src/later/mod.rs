@@ -18,14 +18,13 @@ use crate::outcome::{Exit, Failure};
 const TABLE: &str = include_str!("tree.txt");
 
 /// Purposes of the groups of the table.
-const ABOUTS: [(&str, &str); 21] = [
+const ABOUTS: [(&str, &str); 20] = [
     ("network acl", "Manage the firewall rules of a network"),
     ("network dhcp", "Manage the static leases of a network"),
     ("network sriov", "Manage SR-IOV devices"),
     ("network sriov pf", "Show the SR-IOV physical functions of a node"),
     ("network sriov vf", "Manage the SR-IOV virtual functions of a node"),
     ("storage benchmark", "Measure the storage"),
-    ("storage volume snapshot", "Manage snapshots of volumes"),
     ("provisioner", "Make VMs from templates"),
     ("provisioner ova", "Manage OVA images"),
     ("provisioner profile", "Manage profiles"),
@@ -43,7 +42,7 @@ const ABOUTS: [(&str, &str); 21] = [
 ];
 
 /// Groups of which only a part is still in the table.
-const PARTLY_HERE: [&str; 5] = ["vm", "network", "storage", "storage pool", "storage volume"];
+const PARTLY_HERE: [&str; 4] = ["vm", "network", "storage", "storage volume"];
 
 /// Adds what the table has.
 pub fn add_groups(command: Command) -> Command {
@@ -101,9 +100,9 @@ pub fn not_yet(later: &Later) -> Failure {
 
 /// Commands that do some of the work of a command until it arrives, in lines as help has them.
 fn instead(path: &str) -> Option<&'static str> {
-    path.starts_with("storage").then_some(
-        "on a node volumes are looked after by\n\
-         `pvcd volume list | create | import | record | remove`",
+    path.starts_with("storage volume upload").then_some(
+        "on a node a volume is made from a file by\n\
+         `pvcd volume import POOL/VOLUME FILE --format raw|qcow2`",
     )
 }
 
@@ -267,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_command_of_the_table_is_found_whatever_its_arguments() {
-        assert_eq!(meant("pvc storage volume add"), Some("storage volume add".to_owned()));
+        assert_eq!(meant("pvc storage volume upload"), Some("storage volume upload".to_owned()));
         assert_eq!(
             meant("pvc -c office storage benchmark list -x"),
             Some("storage benchmark list".to_owned())
@@ -291,16 +290,12 @@ mod tests {
     }
 
     #[test]
-    fn volumes_of_a_standalone_machine_have_another_way() {
-        let later = Later { path: "storage volume list".to_owned(), release: "release 9" };
+    fn a_volume_is_filled_from_a_file_in_another_way() {
+        let later = Later { path: "storage volume upload".to_owned(), release: "release 9" };
         let failure = not_yet(&later);
         assert_eq!(failure.exit, Exit::NotYet);
         assert!(failure.message.ends_with("it arrives with release 9"), "{}", failure.message);
-        assert!(
-            failure
-                .hint
-                .unwrap()
-                .contains("`pvcd volume list | create | import | record | remove`")
-        );
+        let hint = failure.hint.expect("another way");
+        assert!(hint.contains("`pvcd volume import POOL/VOLUME FILE"), "{hint}");
     }
 }

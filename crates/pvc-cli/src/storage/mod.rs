@@ -1,7 +1,8 @@
-//! The storage: OSDs, pools and volumes.
+//! The storage: OSDs, pools, volumes, and snapshots of volumes.
 
 mod osd;
 mod pool;
+mod size;
 mod volume;
 
 use clap::Subcommand;
@@ -19,20 +20,10 @@ pub enum Storage {
     Osd(osd::Osds),
     /// Manage pools
     #[command(subcommand, arg_required_else_help = true)]
-    Pool(Pool),
+    Pool(pool::Pool),
     /// Manage volumes
     #[command(subcommand, arg_required_else_help = true)]
-    Volume(Volume),
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Pool {
-    List(pool::List),
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Volume {
-    List(volume::List),
+    Volume(volume::Volume),
 }
 
 impl Storage {
@@ -40,8 +31,8 @@ impl Storage {
         match self {
             Storage::CreateDbVg(command) => command.run(pvc),
             Storage::Osd(command) => command.run(pvc),
-            Storage::Pool(Pool::List(command)) => command.run(pvc),
-            Storage::Volume(Volume::List(command)) => command.run(pvc),
+            Storage::Pool(command) => command.run(pvc),
+            Storage::Volume(command) => command.run(pvc),
         }
     }
 }

@@ -4,12 +4,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::moving::has_guest;
 use super::{VmRecord, VmState};
 use crate::NodeName;
 use crate::Uuid;
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
-use crate::storage::VolumeId;
+use crate::request::is_off;
+use crate::storage::{SnapshotName, VolumeId};
 
 /// The other VMs that use a volume that this one uses, each with the first such volume, where
 /// neither says that it shares it (`<shareable/>`): of these and this one, one may run at a time.
@@ -59,12 +61,52 @@ pub fn started_elsewhere<'a>(
     cluster.vms.values().filter(starts).map(|vm| vm.uuid)
 }
 
+/// The VMs that may use the volume: whose definition names it, or beside whose definition it is
+/// recorded.
+pub fn users<'a>(cluster: &'a Cluster, volume: &'a VolumeId) -> impl Iterator<Item = &'a VmRecord> {
+    users_where(cluster, move |used| used == volume).map(|(vm, _)| vm)
+}
+
+/// The VMs that may use volumes of which `is_meant` is true, each with the first of them.
+pub fn users_where<'a>(
+    cluster: &'a Cluster,
+    is_meant: impl Fn(&VolumeId) -> bool + 'a,
+) -> impl Iterator<Item = (&'a VmRecord, &'a VolumeId)> {
+    cluster.vms.values().filter_map(move |vm| {
+        let used = vm.named_volumes().find(|used| is_meant(used))?;
+        Some((&**vm, used))
+    })
+}
+
+/// Whether the VM is off for sure: nothing is to start it, and no node has a guest of it that may
+/// be well.
+pub fn is_at_rest(cluster: &Cluster, vm: &VmRecord) -> bool {
+    let may_have = |node: &Arc<NodeRecord>| {
+        node.daemon_state != DaemonState::Fenced && has_guest(cluster, node, vm.uuid)
+    };
+    is_off(&vm.state) && !cluster.nodes.values().any(may_have)
+}
+
+/// The VM whose snapshot the snapshot `snapshot` of `volume` is part of, and the name of that one.
+pub fn owner_of_snapshot<'a>(
+    cluster: &'a Cluster,
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+) -> Option<(&'a VmRecord, &'a str)> {
+    let part = format!("{volume}@{snapshot}");
+    cluster.vms.values().find_map(|vm| {
+        let whole = vm.snapshots.iter().find(|whole| whole.volumes.contains(&part))?;
+        Some((&**vm, whole.name.as_str()))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::{Disk, DiskSource};
     use crate::node::DaemonNote;
     use crate::records;
+    use crate::vm::VmSnapshot;
 
     fn volume(name: &str) -> VolumeId {
         VolumeId::parse(&format!("vms/{name}")).unwrap()
@@ -125,6 +167,84 @@ mod tests {
         }
         // One that is not recorded yet has them as well.
         assert_eq!(rivals(&cluster, &vm(8, &["d"])).count(), 2);
+    }
+
+    #[test]
+    fn the_users_of_a_volume_are_all_whose_records_name_it() {
+        let recorded =
+            VmRecord { recorded_volumes: vec![volume("a"), volume("e")], ..vm(3, &["f"]) };
+        let unreadable = VmRecord {
+            domain: Err("broken".to_owned()),
+            recorded_volumes: vec![volume("b")],
+            ..vm(4, &[])
+        };
+        let cluster = cluster([], vec![vm(1, &["a", "b"]), vm(2, &["(a)"]), recorded, unreadable]);
+        for (name, expected) in
+            [("a", vec![1, 2, 3]), ("b", vec![1, 4]), ("e", vec![3]), ("c", vec![])]
+        {
+            let id = volume(name);
+            let found: Vec<_> = users(&cluster, &id).map(|vm| vm.uuid).collect();
+            let expected: Vec<_> = expected.into_iter().map(Uuid::from_u128).collect();
+            assert_eq!(found, expected, "{name}");
+        }
+        let of_pool: Vec<_> =
+            users_where(&cluster, |used| used.pool.as_str() == "vms").map(|(_, id)| id).collect();
+        assert_eq!(of_pool, [&volume("a"), &volume("a"), &volume("f"), &volume("b")]);
+        assert_eq!(users_where(&cluster, |used| used.pool.as_str() == "ssd").count(), 0);
+    }
+
+    #[test]
+    fn a_vm_is_at_rest_when_it_is_off_and_no_node_that_may_be_well_has_it() {
+        use VmState::{Disable, Fail, Mirror, Shutdown, Start, Stop};
+        let uuid = Uuid::from_u128(1);
+        for (state, runs, works, daemon, expected) in [
+            (Stop, false, false, DaemonState::Run, true),
+            (Disable, false, false, DaemonState::Run, true),
+            (Mirror, false, false, DaemonState::Run, true),
+            (Stop, true, false, DaemonState::Run, false),
+            (Stop, true, false, DaemonState::Dead, false),
+            (Stop, true, false, DaemonState::Fenced, true),
+            (Stop, false, true, DaemonState::Run, false),
+            (Shutdown, false, false, DaemonState::Run, false),
+            (Fail, false, false, DaemonState::Run, false),
+            (Start, false, false, DaemonState::Fenced, false),
+        ] {
+            let listed = |is: bool| if is { vec![uuid] } else { vec![] };
+            let node = NodeRecord {
+                running: listed(runs),
+                working_on: listed(works),
+                daemon_state: daemon.clone(),
+                ..records::node("hv2")
+            };
+            let vm = VmRecord { state: state.clone(), ..vm(1, &[]) };
+            let cluster = cluster([node], [vm]);
+            let case = format!("{state}, runs: {runs}, works: {works}, node {daemon:?}");
+            assert_eq!(is_at_rest(&cluster, &cluster.vms[&uuid]), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_snapshot_belongs_to_the_vm_whose_snapshot_names_it() {
+        let whole = |name: &str, volumes: &[&str]| VmSnapshot {
+            name: name.to_owned(),
+            timestamp: "1".to_owned(),
+            xml: Arc::from(""),
+            volumes: volumes.iter().map(|volume| (*volume).to_owned()).collect(),
+        };
+        let snapshots = vec![whole("new", &["vms/a@new"]), whole("old", &["vms/b@x", "vms/a@x"])];
+        let cluster = cluster([], [vm(1, &[]), VmRecord { snapshots, ..vm(2, &[]) }]);
+        for (name, snapshot, expected) in [
+            ("a", "x", Some("old")),
+            ("a", "new", Some("new")),
+            ("b", "x", Some("old")),
+            ("b", "new", None),
+            ("c", "x", None),
+        ] {
+            let owner = owner_of_snapshot(&cluster, &volume(name), &SnapshotName::new(snapshot));
+            let found = owner.map(|(vm, whole)| (vm.uuid, whole));
+            let expected = expected.map(|whole| (Uuid::from_u128(2), whole));
+            assert_eq!(found, expected, "{name}@{snapshot}");
+        }
     }
 
     #[test]

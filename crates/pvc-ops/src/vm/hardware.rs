@@ -115,7 +115,7 @@ impl Refusal for HardwareRefusal {
                  exist"
             }
             HardwareRefusal::NoVolume { .. } => {
-                "create it first, on a node: `pvcd volume create POOL/VOLUME SIZE`"
+                "create it first: `pvc storage volume add POOL VOLUME SIZE`"
             }
             HardwareRefusal::NoPool { .. } | HardwareRefusal::Storage(_) => return None,
         };

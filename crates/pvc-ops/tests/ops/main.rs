@@ -12,6 +12,7 @@ mod nodes;
 mod removal;
 mod rename;
 mod states;
+mod storage;
 mod whole_cluster;
 
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use pvc_model::job::{
     ClaimId, Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, Steps,
 };
 use pvc_model::refusal::Kind as RefusalKind;
+use pvc_model::storage::VolumeId;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{CreateMode, Op};
 use serde::{Deserialize, Serialize};
@@ -251,6 +252,9 @@ pub fn job_arguments(work: &JobWork) -> Vec<(String, String)> {
             of(&[("domain", &vm.name), ("xml", xml)])
         }
         JobWork::RenameVm { vm, to } => of(&[("domain", &vm.name), ("new_name", to)]),
+        JobWork::ResizeDisk { vm, volume } => {
+            of(&[("domain", &vm.name), ("volume", &volume.to_string())])
+        }
         JobWork::AddOsds(_)
         | JobWork::PlanOsds(_)
         | JobWork::ReplaceOsd(_)
@@ -273,6 +277,9 @@ fn work_from(name: String, uuid: Option<Uuid>, args: Vec<(String, String)>) -> J
             arguments.device().map(|(vm, xml)| JobWork::DetachDevice { vm, xml })
         }
         JobWork::RENAME_VM => arguments.renaming().map(|(vm, to)| JobWork::RenameVm { vm, to }),
+        JobWork::RESIZE_DISK => {
+            arguments.resizing().map(|(vm, volume)| JobWork::ResizeDisk { vm, volume })
+        }
         name if name.starts_with("osd.") => arguments.osd_work(name),
         name => Err(NotUnderstood::UnknownKind { name: name.to_owned() }),
     };
@@ -323,6 +330,11 @@ impl Arguments<'_> {
 
     fn renaming(&self) -> Result<(JobVm, String), NotUnderstood> {
         Ok((self.vm()?, self.text("new_name")?))
+    }
+
+    fn resizing(&self) -> Result<(JobVm, VolumeId), NotUnderstood> {
+        let volume = VolumeId::from_record(&self.text("volume")?);
+        Ok((self.vm()?, volume.ok_or(NotUnderstood::MissingArgument { argument: "volume" })?))
     }
 }
 
@@ -415,6 +427,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;
+    use pvc_model::storage::{PoolName, VolumeName};
 
     use super::*;
     use crate::reader::raw_of;
@@ -444,6 +457,10 @@ mod tests {
             device().prop_map(|(vm, xml)| JobWork::AttachDevice { vm, xml }),
             device().prop_map(|(vm, xml)| JobWork::DetachDevice { vm, xml }),
             (vm(), "\\PC{0,20}").prop_map(|(vm, to)| JobWork::RenameVm { vm, to }),
+            (vm(), "[a-z]{1,9}", "[^/]{1,20}").prop_map(|(vm, pool, volume)| {
+                let (pool, volume) = (PoolName::new(pool), VolumeName::new(volume));
+                JobWork::ResizeDisk { vm, volume: VolumeId { pool, volume } }
+            }),
             osd::tests::work(),
             other(),
         ]

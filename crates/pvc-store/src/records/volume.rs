@@ -43,6 +43,10 @@ fn snapshots(id: &VolumeId) -> String {
     format!("{SNAPSHOTS}/{}/{}", id.pool, id.volume)
 }
 
+fn snapshot(volume: &VolumeId, name: &SnapshotName) -> String {
+    format!("{}/{name}", snapshots(volume))
+}
+
 /// The containers of a pool's volumes and snapshots.
 pub(super) fn containers(pool: &PoolName) -> [String; 2] {
     [ROOT, SNAPSHOTS].map(|root| format!("{root}/{pool}"))
@@ -72,6 +76,22 @@ pub(crate) fn put(draft: &mut Draft<'_>, id: &VolumeId, json: &str) {
 pub(crate) fn remove(draft: &mut Draft<'_>, id: &VolumeId) {
     draft.delete(&snapshots(id));
     draft.delete(&root(id));
+}
+
+/// Writes the snapshot, new or not.
+pub(crate) fn put_snapshot(
+    draft: &mut Draft<'_>,
+    volume: &VolumeId,
+    name: &SnapshotName,
+    json: &str,
+) {
+    let root = snapshot(volume, name);
+    draft.ensure(&root);
+    draft.put(format!("{root}/stats"), json.to_owned());
+}
+
+pub(crate) fn remove_snapshot(draft: &mut Draft<'_>, volume: &VolumeId, name: &SnapshotName) {
+    draft.delete(&snapshot(volume, name));
 }
 
 /// Moves the records of the volume and of its snapshots.

@@ -175,6 +175,56 @@ async fn a_volume_is_renamed_with_its_snapshots_or_not_at_all() {
     );
 }
 
+/// The layout of PVC 1.0.3: empty containers, and texts below `stats` to the byte.
+#[tokio::test]
+async fn pools_volumes_and_snapshots_are_written_where_legacy_peers_look_for_them() {
+    let world = cluster().await;
+    let id = |text: &str| VolumeId::from_record(text).expect("well formed");
+    let (pool, disk) = (pvc_model::storage::PoolName::new("ssd"), id("ssd/a"));
+    let snapshot = |text: &str| pvc_model::storage::SnapshotName::new(text);
+    let (of_disk, of_snapshot) = (r#"{"name":"a","size":4096}"#, r#"{"name":"a","size":512}"#);
+    change(&world.store, |changes| {
+        let (pgs, tier) = ("64".to_owned(), "ssd".to_owned());
+        changes.push(Change::PutPool { name: pool.clone(), pgs, tier });
+        changes.push(Change::PutVolume { id: disk.clone(), stats: of_disk.to_owned() });
+        for name in ["s1", "s2"] {
+            let (volume, name) = (disk.clone(), snapshot(name));
+            changes.push(Change::PutSnapshot { volume, name, stats: of_snapshot.to_owned() });
+        }
+    })
+    .await;
+    for (path, value) in [
+        ("/ceph/pools/ssd", ""),
+        ("/ceph/pools/ssd/pgs", "64"),
+        ("/ceph/pools/ssd/tier", "ssd"),
+        ("/ceph/pools/ssd/stats", "{}"),
+        ("/ceph/volumes/ssd", ""),
+        ("/ceph/volumes/ssd/a", ""),
+        ("/ceph/volumes/ssd/a/stats", of_disk),
+        ("/ceph/snapshots/ssd", ""),
+        ("/ceph/snapshots/ssd/a", ""),
+        ("/ceph/snapshots/ssd/a/s1", ""),
+        ("/ceph/snapshots/ssd/a/s1/stats", of_snapshot),
+    ] {
+        assert_eq!(raw(&world, path).await.as_deref(), Some(value), "{path}");
+    }
+    change(&world.store, |changes| {
+        let (volume, name) = (disk.clone(), snapshot("s1"));
+        changes.push(Change::RemoveSnapshot { volume, name });
+    })
+    .await;
+    assert_eq!(raw(&world, "/ceph/snapshots/ssd/a/s1").await, None);
+    let view = world.other.fresh().await.expect("readable");
+    assert_eq!(*view.volumes[&disk].snapshots, [(snapshot("s2"), of_snapshot.into())]);
+    change(&world.store, |changes| {
+        changes.push(Change::RemovePool(pool.clone()));
+    })
+    .await;
+    for path in ["/ceph/pools/ssd", "/ceph/volumes/ssd", "/ceph/snapshots/ssd"] {
+        assert_eq!(raw(&world, path).await, None, "{path}");
+    }
+}
+
 /// Has maintenance begin by a change that is lost on its way, or its answer is, while another one
 /// writes there or not. Says what came of it and how often it was decided.
 async fn a_change_is_lost(

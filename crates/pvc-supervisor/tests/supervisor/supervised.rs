@@ -226,6 +226,27 @@ async fn a_program_goes_on_with_its_old_files_while_new_ones_cannot_be_written()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_program_is_not_stopped_for_files_that_cannot_be_written() {
+    let world = world();
+    world.want(dnsmasq("one"));
+    world.until_ready().await;
+    world.files.set_full(true);
+    let mut other = dnsmasq("two");
+    other.args.push("--log-dhcp".to_owned());
+    world.want(other);
+    while world.until_failed("there is no space left").await < 3 {
+        world.clock.sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!((world.started(), world.programs.running().len()), (1, 1));
+    assert_eq!(world.conf().as_deref(), Some("one"));
+    world.files.set_full(false);
+    world.until_started(2).await;
+    world.until_ready().await;
+    assert_eq!((world.conf().as_deref(), world.programs.running().len()), (Some("two"), 1));
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_written_of_files_that_were_taken_back_goes() {
     let other = Path::new("/run/pvc/another.conf");
     let world = world();

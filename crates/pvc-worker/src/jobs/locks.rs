@@ -34,6 +34,9 @@ pub(crate) struct Flush {
 pub(crate) enum FlushError {
     #[error(transparent)]
     Refused(#[from] FlushRefusal),
+    /// The VM was renamed, or got other volumes, since the steps were recorded.
+    #[error("volume `{volume}` is no longer one of VM `{vm}`")]
+    OtherVolumes { vm: String, volume: VolumeId },
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -46,6 +49,7 @@ impl Refusal for FlushError {
     fn kind(&self) -> RefusalKind {
         match self {
             FlushError::Refused(refusal) => refusal.kind(),
+            FlushError::OtherVolumes { .. } => RefusalKind::Conflict,
             _ => RefusalKind::Unavailable,
         }
     }
@@ -53,6 +57,9 @@ impl Refusal for FlushError {
     fn hint(&self) -> Option<String> {
         match self {
             FlushError::Refused(refusal) => refusal.hint(),
+            FlushError::OtherVolumes { vm, .. } => {
+                Some(format!("`pvc vm flush-locks {vm}` flushes those that it has now"))
+            }
             _ => None,
         }
     }
@@ -86,6 +93,10 @@ impl Kind for FlushLocks {
         // started since is not among these.
         let locks = locks(context, &step.volume).await?;
         let seen = self.see(context).await?;
+        if !seen.vm.volumes().contains(&step.volume) {
+            let (vm, volume) = (seen.vm.name.clone(), step.volume.clone());
+            return Err(FlushError::OtherVolumes { vm, volume });
+        }
         let mut freed = 0;
         for lock in &locks {
             let by = Breaker::Operator { vm: &seen.vm, runs_on: seen.runs_on.as_ref() };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pvc_embedded::EmbeddedTree;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
-use pvc_model::storage::{OsdRecord, VolumeId};
+use pvc_model::storage::{OsdRecord, VolumeId, VolumeName};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Hypervisor, Op, Storage, Tree};
@@ -38,11 +38,13 @@ enum Case {
     Attach,
     Detach,
     Rename,
+    Resize,
     Osds(OsdCase),
 }
 
 fn cases() -> impl Iterator<Item = Case> {
-    let about_vms = [Case::FlushLocks, Case::Attach, Case::Detach, Case::Rename];
+    let about_vms =
+        [Case::FlushLocks, Case::Attach, Case::Detach, Case::Rename, Case::Resize];
     about_vms.into_iter().chain(OsdCase::ALL.map(Case::Osds))
 }
 
@@ -132,6 +134,9 @@ impl World {
                 world.write(|changes| _ = changes.vm(UUID, VmChange::State(VmState::Start))).await;
                 world.hypervisor.insert(UUID, "web1");
             }
+            Case::Resize => {
+                world.hypervisor.start(UUID, &xml()).await.expect("nothing of it runs");
+            }
             Case::Rename | Case::Osds(_) => {}
         }
         if case == Case::Detach {
@@ -157,6 +162,7 @@ impl World {
             Case::Attach => JobWork::AttachDevice { vm, xml: DISK.to_owned() },
             Case::Detach => JobWork::DetachDevice { vm, xml: DISK.to_owned() },
             Case::Rename => JobWork::RenameVm { vm, to: "shop".to_owned() },
+            Case::Resize => JobWork::ResizeDisk { vm, volume: id("vms/web1_sda") },
             Case::Osds(case) => case.work(),
         }
     }
@@ -264,6 +270,9 @@ impl World {
             },
             Case::Attach => Some(self.devices().await == 1),
             Case::Detach => Some(self.devices().await == 0),
+            Case::Resize => {
+                Some(self.hypervisor.calls().iter().any(|call| call.starts_with("resize ")))
+            }
             Case::Rename => {
                 let (name, volumes) = self.names().await;
                 match (name.as_str(), &*volumes.join(" ")) {
@@ -293,8 +302,8 @@ impl World {
         let case = self.case;
         match state {
             JobState::Succeeded => assert_eq!(done, Some(true), "{case:?} {at}"),
-            // What was freed before stays free.
-            _ if case == Case::FlushLocks => {}
+            // What was freed before stays free, and what was told is known.
+            _ if matches!(case, Case::FlushLocks | Case::Resize) => {}
             _ => assert_eq!(done, Some(false), "{case:?} {at}: {:?}", self.progress()),
         }
     }
@@ -557,6 +566,35 @@ async fn the_lock_of_a_guest_that_is_started_while_locks_are_flushed_stays() {
     let left = world.storage.locks(&id("vms/web1_sda")).await.expect("it is there");
     assert!(left.iter().any(|lock| lock.address == "10.0.0.1"), "{left:?}");
     process.die().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_is_renamed_while_its_locks_are_flushed_is_not_said_to_have_none() {
+    let world = World::new(Case::FlushLocks).await;
+    let first = world.healthy_worker("hv1").await;
+    let gate = Gate::closing_at(0);
+    world.storage.set_gate(gate.clone());
+    let is_asked = || gate.is_closed();
+    pvc_testkit::eventually("the locks are asked for", Duration::from_secs(60), is_asked).await;
+    first.die().await;
+    world.look_freely();
+    world.storage.rename(&id("vms/web1_sda"), &VolumeName::new("shop_sda")).await.expect("free");
+    let volumes = vec![id("vms/shop_sda"), id("vms/web1_sdb")];
+    let renamed = xml().replace("web1_sda", "shop_sda");
+    world
+        .write(|changes| {
+            changes.vm(UUID, VmChange::Xml(renamed.clone()));
+            changes.vm(UUID, VmChange::Volumes(volumes.clone()));
+        })
+        .await;
+    world.healthy_worker("hv1").await;
+    let end = world.end().await;
+    assert_eq!(end.state, JobState::Failed, "{end:?}");
+    let why = "volume `vms/web1_sda` is no longer one of VM `web1`";
+    assert_eq!(end.status, why);
+    let hint = end.failure.as_ref().and_then(|failure| failure.hint.as_deref());
+    assert!(hint.is_some_and(|hint| hint.contains("`pvc vm flush-locks web1`")), "{end:?}");
+    assert_eq!(world.storage.locks(&id("vms/shop_sda")).await.expect("it is there").len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -25,8 +25,7 @@ fn bad_input_is_refused_with_a_message_and_changes_nothing() {
         assert_eq!(machine.entrusted(), before, "bad {what} changed something");
     }
     assert_eq!(machine.qemu("hello"), qemu);
-    let volumes = machine.pvcd_volume(&["list"]);
-    assert_eq!(volumes.ok().matches("vms/").count(), 1, "{volumes}");
+    machine.volumes_are(&["vms/hello_sda"]);
     let log = machine.log();
     assert!(!log.contains("panicked"), "{log}");
     assert!(!log.contains(&machine.api().token), "the token is in the log");

@@ -141,8 +141,8 @@ const VOLUMES: usize = 40;
 fn a_rename_that_is_cut_short_is_done_to_its_end() {
     let mut machine = Machine::start();
     let disk = |at: usize| {
-        let volume = format!("vms/web1_{at:02}");
-        machine.pvcd_volume(&["create", &volume, "1M"]).ok();
+        let volume = format!("web1_{at:02}");
+        machine.add_volume(&volume, "1M");
         let target = format!(
             "vd{}{}",
             char::from(b'a' + (at / 26) as u8),

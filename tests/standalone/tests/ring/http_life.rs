@@ -13,7 +13,7 @@ fn a_vm_is_managed_over_http_alone() {
     let api = machine.api();
     let uuid = hello_uuid("hello");
     machine.make_disk("hello");
-    machine.pvcd_volume(&["create", "vms/extra", "64M"]).ok();
+    machine.add_volume("extra", "64M");
     let events = Events::follow(api);
 
     assert!(machine.http_define(&machine.hello_xml("hello")).ok().message().contains("hello"));
@@ -55,8 +55,7 @@ fn a_vm_is_managed_over_http_alone() {
     assert_eq!(api.get("/vm/hello").status, 404);
     api.call("DELETE", "/vm/hallo", &[("delete_disks", "True")], &[]).ok();
     assert_eq!(api.get("/vm/hallo").status, 404);
-    let volumes = machine.pvcd_volume(&["list"]);
-    assert!(!volumes.ok().contains("hallo_sda") && volumes.stdout.contains("extra"), "{volumes}");
+    machine.volumes_are(&["vms/extra"]);
     events.until("told is its end", |event| {
         event["id"] == uuid.as_str() && event["change"] == "removed"
     });

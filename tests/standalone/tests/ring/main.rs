@@ -18,4 +18,5 @@ mod progress;
 mod quick_start;
 mod run_script;
 mod signals;
+mod storage;
 mod vm_changes;

@@ -136,8 +136,9 @@ fn its_metadata_is_set(machine: &Machine) {
 }
 
 fn a_volume_is_added_and_removed(machine: &Machine) {
-    machine.pvcd_volume(&["create", "vms/extra", "64M"]).ok();
-    machine.pvcd_volume(&["list"]).says(&["vms/hello_sda", "vms/extra", "67108864"]);
+    machine.add_volume("extra", "64M");
+    machine.volumes_are(&["vms/extra", "vms/hello_sda"]);
+    machine.pvc(&["storage", "volume", "info", "vms", "extra"]).says(&["64M"]);
     machine.pvc(&["vm", "volume", "get", "hello"]).says(&["vms/hello_sda", "sda", "scsi"]);
     machine
         .pvc(&["vm", "volume", "add", "hello", "vms/none", "-L", "-R", "-y"])
@@ -152,7 +153,7 @@ fn a_volume_is_added_and_removed(machine: &Machine) {
         machine.pvc(&["vm", "volume", "get", "hello", "-f", "raw"]).ok().trim(),
         "rbd:vms/hello_sda"
     );
-    machine.pvcd_volume(&["list"]).says(&["vms/extra"]);
+    machine.volumes_are(&["vms/extra", "vms/hello_sda"]);
     machine.pvc(&["vm", "volume", "add", "hello", "vms/extra", "-L", "-R", "-y"]).ok();
 }
 
@@ -194,9 +195,7 @@ fn it_is_renamed_with_its_volume(machine: &Machine) {
     assert_eq!(vm["uuid"], hello_uuid("hello"));
     assert_eq!(vm["disks"][0]["name"], "vms/hallo_sda");
     assert_eq!(vm["disks"][1]["name"], "vms/extra", "only what bears the name is renamed");
-    let volumes = machine.pvcd_volume(&["list"]);
-    volumes.says(&["vms/hallo_sda"]);
-    assert!(!volumes.stdout.contains("hello_sda"), "{volumes}");
+    machine.volumes_are(&["vms/extra", "vms/hallo_sda"]);
     machine.pvc(&["vm", "start", "hallo"]).ok();
     machine.booted("hallo", 2);
     machine.pvc(&["vm", "stop", "hallo", "-y"]).ok();
@@ -206,7 +205,7 @@ fn it_is_renamed_with_its_volume(machine: &Machine) {
 fn it_is_undefined_and_its_volume_stays(machine: &Machine) {
     machine.pvc(&["vm", "undefine", "hallo", "-y"]).ok();
     assert_eq!(machine.api().get("/vm/hallo").status, 404);
-    machine.pvcd_volume(&["list"]).says(&["vms/hallo_sda"]);
+    machine.volumes_are(&["vms/extra", "vms/hallo_sda"]);
     let file = machine.hello_file("hallo");
     machine.pvc(&["vm", "define", &file.to_string_lossy(), "-g", "again"]).ok();
     machine.pvc(&["vm", "start", "hallo"]).ok();
@@ -218,9 +217,7 @@ fn it_is_removed_and_its_volume_goes(machine: &Machine) {
     machine.pvc(&["vm", "remove", "hallo", "-y"]).ok();
     machine.wait_until_off("hallo", 20);
     assert_eq!(machine.api().get("/vm/hallo").status, 404);
-    let volumes = machine.pvcd_volume(&["list"]);
-    assert!(!volumes.ok().contains("hallo_sda"), "{volumes}");
-    volumes.says(&["vms/extra"]);
+    machine.volumes_are(&["vms/extra"]);
     let left = machine.entrusted();
     let traces: Vec<_> = left.keys().filter(|path| path.contains(&hello_uuid("hallo"))).collect();
     assert!(traces.is_empty(), "{traces:?}");

@@ -5,6 +5,7 @@ mod dry_runs;
 mod hardware;
 mod moving;
 mod states;
+mod storage;
 mod store;
 mod tasks;
 

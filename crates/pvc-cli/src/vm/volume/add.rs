@@ -29,7 +29,7 @@ pub struct Add {
     vm: Which,
 
     /// The volume as POOL/VOLUME, or the path of a file on the node
-    #[arg(value_name = "VOLUME")]
+    #[arg(value_name = "VOLUME", add = crate::completion::volume_paths())]
     volume: String,
 
     /// Name of the disk in the guest, such as sdb; the next free one if none is given
@@ -101,6 +101,6 @@ fn check_exists(pvc: &mut Pvc, volume: &VolumeId) -> Outcome {
         Ok(found) if !found.is_empty() => Ok(()),
         Err(error) if error.kind() != Kind::NotFound => Err(error.into()),
         _ => Err(Failure::not_found(format!("no volume `{volume}`"))
-            .hint("create it first, on a node: `pvcd volume create POOL/VOLUME SIZE`")),
+            .hint("`pvc storage volume add POOL NAME SIZE` creates one")),
     }
 }

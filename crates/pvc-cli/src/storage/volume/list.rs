@@ -17,7 +17,7 @@ pub struct List {
     limit: Option<String>,
 
     /// Only volumes of this pool
-    #[arg(short, long)]
+    #[arg(short, long, add = crate::completion::pools())]
     pool: Option<String>,
 
     #[command(flatten)]

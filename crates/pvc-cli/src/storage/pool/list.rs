@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn the_table_and_a_pool_without_figures() {
         let pools: Vec<Pool> =
-            serde_json::from_str(include_str!("../../tests/wire/pools.json")).unwrap();
+            serde_json::from_str(include_str!("../../../tests/wire/pools.json")).unwrap();
         crate::golden::check("pool-list.txt", &(table(&pools).render(Paint::OFF) + "\n"));
     }
 }

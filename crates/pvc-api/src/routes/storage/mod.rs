@@ -1,0 +1,55 @@
+//! Pools, volumes and snapshots of volumes.
+
+mod pool;
+mod snapshot;
+mod volume;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use pvc_api_types::operations::storage::{GetStorage, GetStorageCeph};
+use pvc_model::storage::{PoolName, VolumeId, VolumeName};
+use pvc_ops::Outcome;
+use pvc_ops::storage::StorageRefusal;
+use pvc_ports::Storage;
+
+use crate::answer::Answer;
+use crate::error::{ApiError, Result};
+use crate::state::ApiState;
+use crate::table::{Ask, Table};
+
+pub fn add(table: Table) -> Table {
+    let table = table.add(get_storage).add(get_storage_ceph);
+    snapshot::add(volume::add(pool::add(table)))
+}
+
+async fn get_storage(_: Ask<GetStorage>) -> Result<Answer<GetStorage>> {
+    Ok(Answer::json(&()))
+}
+
+async fn get_storage_ceph(_: Ask<GetStorageCeph>) -> Result<Answer<GetStorageCeph>> {
+    Ok(Answer::json(&()))
+}
+
+/// Carries out an operation on the storage, to its end also when the client goes away.
+async fn act<T: Send + 'static, F>(
+    api: &ApiState,
+    operation: impl FnOnce(ApiState, Arc<dyn Storage>) -> F,
+) -> Result<T>
+where
+    F: Future<Output = Outcome<T, StorageRefusal>> + Send + 'static,
+{
+    let storage = api.storage()?;
+    // As long as a copy of a small volume takes; a longer one goes on.
+    let time = api.settings().limits.change_time * 10;
+    api.carry_out_within(time, |api| operation(api, storage)).await
+}
+
+fn volume_id(pool: &str, volume: &str) -> VolumeId {
+    VolumeId { pool: PoolName::new(pool), volume: VolumeName::new(volume) }
+}
+
+fn size(parameter: &str, text: &str) -> Result<u64> {
+    pvc_model::size::parse_size(text)
+        .map_err(|bad| ApiError::parameter(parameter, bad.to_string()).hint(Some("10G, for one")))
+}

@@ -1,0 +1,258 @@
+//! Pools, volumes and their snapshots are made, changed and removed.
+
+use super::*;
+
+fn message(reply: &serde_json::Value) -> &str {
+    reply["message"].as_str().unwrap()
+}
+
+/// The VM `web`, off, with the volume `vms/data` of 1 MiB and its snapshot `before`.
+async fn with_data() -> Arc<Api> {
+    let api = with_web().await;
+    api.post("/storage/ceph/volume/vms/data?size=1M").await.ok();
+    api.post("/storage/ceph/snapshot/vms/data/before").await.ok();
+    api
+}
+
+impl Api {
+    async fn names(&self, path: &str) -> Vec<String> {
+        let list = self.get(path).await.ok();
+        let key = if path.contains("/snapshot") { "snapshot" } else { "name" };
+        let names = list.as_array().unwrap().iter().map(|one| one[key].as_str().unwrap());
+        names.map(str::to_owned).collect()
+    }
+
+    async fn size(&self, volume: &str) -> String {
+        let found = self.get(&format!("/storage/ceph/volume/vms/{volume}")).await.ok();
+        found[0]["stats"]["size"].to_string()
+    }
+}
+
+#[tokio::test]
+async fn a_pool_is_made_and_removed_with_what_is_in_it() {
+    let api = with_web().await;
+    let path = "/storage/ceph/pool?pool=fast&pgs=64&replcfg=copies=3,mincopies=2&tier=ssd";
+    assert_eq!(message(&api.post(path).await.ok()), "Created pool \"fast\".");
+    assert_eq!(api.names("/storage/ceph/pool").await, ["fast", "vms"]);
+    assert_eq!(api.names("/storage/ceph/pool/fast").await, ["fast"]);
+    assert_eq!(api.post(path).await.refused(400), "pool `fast` exists already");
+    let words = api.put("/storage/ceph/pool/fast?pgs=128").await.refused(400);
+    assert!(words.contains("placement groups are Ceph's"), "{words}");
+    for volume in ["a", "b"] {
+        api.post(&format!("/storage/ceph/volume/fast/{volume}?size=1M")).await.ok();
+    }
+    let words = api.delete("/storage/ceph/pool/fast").await.refused(400);
+    assert!(words.contains("yes-i-really-mean-it"), "{words}");
+    api.delete("/storage/ceph/pool/fast?yes-i-really-mean-it=no").await.refused(400);
+    let gone = api.delete("/storage/ceph/pool/fast?yes-i-really-mean-it=yes").await.ok();
+    assert_eq!(message(&gone), "Removed pool \"fast\" with 2 volumes.");
+    assert_eq!(api.names("/storage/ceph/pool").await, ["vms"]);
+    assert!(api.names("/storage/ceph/volume").await.is_empty());
+    api.delete("/storage/ceph/pool/fast?yes-i-really-mean-it=yes").await.refused(404);
+    api.get("/storage/ceph/pool/fast").await.refused(404);
+}
+
+#[tokio::test]
+async fn what_makes_no_pool_is_refused() {
+    let api = with_web().await;
+    let copies = "replcfg=copies=3,mincopies=2";
+    for (path, why) in [
+        (format!("/a%20b?pgs=64&{copies}"), "a b"),
+        (format!("/a%2Fb?pgs=64&{copies}"), "a/b"),
+        (format!("/a%40b?pgs=64&{copies}"), "a@b"),
+        (format!("/..?pgs=64&{copies}"), ".."),
+        (format!("/{}?pgs=64&{copies}", "x".repeat(200)), "xxx"),
+        (format!("/fast?pgs=63&{copies}"), "no power of two; 32 and 64 are"),
+        (format!("/fast?pgs=0&{copies}"), "1 to 65536"),
+        (format!("/fast?pgs=-1&{copies}"), "pgs"),
+        (format!("/fast?pgs=64&{copies}&tier=tape"), "tier"),
+        ("/fast?pgs=64".to_owned(), "replcfg"),
+        ("/fast?pgs=64&replcfg=copies=2,mincopies=3".to_owned(), "more than there are"),
+        ("/fast?pgs=64&replcfg=3,2".to_owned(), "does not say how many copies"),
+    ] {
+        let reply = api.post(&format!("/storage/ceph/pool{path}")).await;
+        // A path with `..` or a slash is no name that the router knows.
+        assert!([400, 404].contains(&reply.status.as_u16()), "{path}: {}", reply.text());
+        assert!(reply.status == 404 || reply.text().contains(why), "{path}: {}", reply.text());
+    }
+    assert_eq!(api.names("/storage/ceph/pool").await, ["vms"]);
+}
+
+#[tokio::test]
+async fn a_volume_has_its_whole_life() {
+    let api = with_web().await;
+    let created = api.post("/storage/ceph/volume?pool=vms&volume=data&size=1M").await.ok();
+    assert_eq!(message(&created), "Created volume \"vms/data\".");
+    assert_eq!(api.names("/storage/ceph/volume?pool=vms&limit=da").await, ["data"]);
+    api.post("/storage/ceph/volume/vms/data?size=2M").await.refused(400);
+
+    let resized = api.put("/storage/ceph/volume/vms/data?new_size=3M").await.ok();
+    assert_eq!(message(&resized), "Resized volume \"vms/data\" from 1048576 to 3145728 bytes.");
+    assert!(api.size("data").await.contains("3072K"), "{}", api.size("data").await);
+    let words = api.put("/storage/ceph/volume/vms/data?new_size=2M").await.refused(400);
+    assert!(words.contains("3145728") && words.contains("2097152"), "{words}");
+    api.put("/storage/ceph/volume/vms/data?new_size=2M&force=true").await.ok();
+
+    let renamed = api.put("/storage/ceph/volume/vms/data?new_name=more").await.ok();
+    assert_eq!(message(&renamed), "Renamed volume \"vms/data\" to \"more\".");
+    api.put("/storage/ceph/volume/vms/data?new_name=more").await.refused(404);
+    let cloned = api.post("/storage/ceph/volume/vms/more/clone?new_volume=copy").await.ok();
+    assert_eq!(message(&cloned), "Cloned volume \"vms/more\" as \"copy\" in pool \"vms\".");
+    api.post("/storage/ceph/volume/vms/more/clone?new_volume=copy").await.refused(400);
+    assert_eq!(api.names("/storage/ceph/volume").await, ["copy", "more"]);
+    let removed = api.delete("/storage/ceph/volume/vms/copy").await.ok();
+    assert_eq!(message(&removed), "Removed volume \"vms/copy\".");
+    api.delete("/storage/ceph/volume/vms/copy").await.refused(404);
+    assert_eq!(api.names("/storage/ceph/volume").await, ["more"]);
+}
+
+#[tokio::test]
+async fn what_makes_no_volume_is_refused() {
+    let api = with_data().await;
+    for size in ["0", "-1", "10Q", "", "%D9%A1%D9%A0G", "18446744073709551616", "G", "0.1", "1e3"] {
+        for path in ["vms/new?size=", "vms/data?new_size="] {
+            let path = format!("/storage/ceph/volume/{path}{size}");
+            let is_new = path.contains("new?");
+            let reply = if is_new { api.post(&path).await } else { api.put(&path).await };
+            reply.refused(400);
+        }
+    }
+    let words = api.post("/storage/ceph/volume/vms/new?size=9E").await.refused(400);
+    assert!(words.ends_with("10376293541461622784 bytes are needed"), "{words}");
+    for name in ["a%20b", "a%2Fb", "a%40b", "..", "%00", &"x".repeat(200)] {
+        for path in [
+            format!("/storage/ceph/volume?pool=vms&volume={name}&size=1M"),
+            format!("/storage/ceph/volume/vms/data/clone?new_volume={name}"),
+            format!("/storage/ceph/snapshot?pool=vms&volume=data&snapshot={name}"),
+        ] {
+            api.post(&path).await.refused(400);
+        }
+        api.put(&format!("/storage/ceph/volume/vms/data?new_name={name}")).await.refused(400);
+        let path = format!("/storage/ceph/snapshot/vms/data/before?new_name={name}");
+        api.put(&path).await.refused(400);
+    }
+    for (path, status) in [("none/new?size=1M", 404), ("vms/new", 400)] {
+        api.post(&format!("/storage/ceph/volume/{path}")).await.refused(status);
+    }
+    for (change, status) in [
+        ("data", 400),
+        ("data?new_size=2M&new_name=more", 400),
+        ("none?new_size=2M", 404),
+        ("data?new_name=data", 400),
+    ] {
+        api.put(&format!("/storage/ceph/volume/vms/{change}")).await.refused(status);
+    }
+    assert_eq!(api.names("/storage/ceph/volume").await, ["data"]);
+    assert_eq!(api.names("/storage/ceph/snapshot").await, ["before"]);
+}
+
+#[tokio::test]
+async fn a_snapshot_is_taken_renamed_rolled_back_to_and_removed() {
+    let api = with_data().await;
+    let all = "/storage/ceph/snapshot";
+    let of = |name: &str| format!("/storage/ceph/snapshot/vms/data/{name}");
+    api.post(&format!("{all}?pool=vms&volume=data&snapshot=after")).await.ok();
+    assert_eq!(api.names(all).await, ["after", "before"]);
+    assert_eq!(api.names(&format!("{all}?limit=aft&volume=data&pool=vms")).await, ["after"]);
+    assert!(api.names(&format!("{all}?volume=none")).await.is_empty());
+    api.post(&of("after")).await.refused(400);
+    let renamed = api.put(&format!("{}?new_name=then", of("after"))).await.ok();
+    assert_eq!(message(&renamed), "Renamed snapshot \"after\" of volume \"vms/data\" to \"then\".");
+    assert_eq!(api.names(&of("then")).await, ["then"]);
+    api.get(&of("after")).await.refused(404);
+    api.put("/storage/ceph/volume/vms/data?new_size=2M").await.ok();
+    let back = api.post(&format!("{}/rollback", of("then"))).await.ok();
+    assert_eq!(message(&back), "Rolled volume \"vms/data\" back to snapshot \"then\".");
+    assert!(api.size("data").await.contains("1024K"), "the size is that of then");
+    api.post(&format!("{}/rollback", of("none"))).await.refused(404);
+    let removed = api.delete(&of("then")).await.ok();
+    assert_eq!(message(&removed), "Removed snapshot \"then\" of volume \"vms/data\".");
+    api.delete(&of("then")).await.refused(404);
+    api.put("/storage/ceph/volume/vms/data?new_name=more").await.ok();
+    assert_eq!(
+        api.names(&format!("{all}?volume=more")).await,
+        ["before"],
+        "it goes with its volume"
+    );
+}
+
+#[tokio::test]
+async fn what_a_vm_uses_is_not_changed_under_it() {
+    let api = with_data().await;
+    api.post("/vm/web/volumes?volume=vms/data").await.ok();
+    let volume = "/storage/ceph/volume/vms/data";
+    let pool = "/storage/ceph/pool/vms?yes-i-really-mean-it=yes";
+    for words in [
+        api.delete(volume).await.refused(400),
+        api.put(&format!("{volume}?new_name=more")).await.refused(400),
+        api.delete(pool).await.refused(400),
+    ] {
+        assert_eq!(words, "VM `web` uses volume `vms/data`");
+    }
+    // Off, its owner may do with it what he likes.
+    api.post("/storage/ceph/snapshot/vms/data/before/rollback").await.ok();
+    api.put(&format!("{volume}?new_size=512K&force=true")).await.ok();
+
+    api.play("web", "start", true).await;
+    for words in [
+        api.delete(&format!("{volume}?force=true")).await.refused(400),
+        api.put(&format!("{volume}?new_name=more&force=true")).await.refused(400),
+        api.put(&format!("{volume}?new_size=256K&force=true")).await.refused(400),
+        api.post("/storage/ceph/snapshot/vms/data/before/rollback").await.refused(400),
+        api.delete(&format!("{pool}&force=true")).await.refused(400),
+    ] {
+        assert_eq!(words, "VM `web` uses volume `vms/data` and is not off");
+    }
+    let grown = api.put(&format!("{volume}?new_size=2M")).await.ok();
+    assert!(
+        message(&grown).ends_with("VMs that see it only when they are started again: web."),
+        "{grown}"
+    );
+    api.post("/storage/ceph/snapshot/vms/data/after").await.ok();
+    assert_eq!(api.names("/storage/ceph/volume").await, ["data"]);
+
+    api.play("web", "stop", false).await;
+    api.eventually("it is off", |view| view.vm("web").is_some_and(|vm| vm.state == VmState::Stop))
+        .await;
+    api.delete(&format!("{volume}?force=true")).await.ok();
+    assert!(api.names("/storage/ceph/volume").await.is_empty());
+}
+
+#[tokio::test]
+async fn records_follow_what_was_done_by_other_means() {
+    let api = with_data().await;
+    api.storage.insert("vms/by-hand");
+    let words = api.post("/storage/ceph/volume/vms/by-hand?size=1M").await.refused(400);
+    assert_eq!(words, "volume `vms/by-hand` exists already");
+    assert_eq!(api.names("/storage/ceph/volume").await, ["by-hand", "data"], "it is known now");
+    api.storage.insert("vms/found");
+    let scanned = api.post("/storage/ceph/volume/vms/found/scan").await.ok();
+    assert_eq!(message(&scanned), "Recorded how volume \"vms/found\" is.");
+    assert_eq!(api.names("/storage/ceph/volume").await, ["by-hand", "data", "found"]);
+    let data = pvc_model::storage::VolumeId::parse("vms/data").unwrap();
+    pvc_ports::Storage::remove(&*api.storage, &data).await.unwrap();
+    api.post("/storage/ceph/volume/vms/data/scan").await.ok();
+    assert_eq!(api.names("/storage/ceph/volume").await, ["by-hand", "found"]);
+    assert!(api.names("/storage/ceph/snapshot").await.is_empty());
+    api.post("/storage/ceph/volume/vms/data/scan").await.refused(404);
+    api.post("/storage/ceph/volume/none/data/scan").await.refused(404);
+}
+
+#[tokio::test]
+async fn a_storage_that_does_not_answer_changes_nothing() {
+    let api = with_data().await;
+    let before = api.get("/backup?secrets=true").await.ok();
+    api.storage.set_failing(true);
+    api.post("/storage/ceph/volume/vms/new?size=1M").await.refused(503);
+    api.put("/storage/ceph/volume/vms/data?new_size=2M").await.refused(503);
+    api.put("/storage/ceph/volume/vms/data?new_name=more").await.refused(503);
+    api.post("/storage/ceph/volume/vms/data/clone?new_volume=copy").await.refused(503);
+    api.delete("/storage/ceph/volume/vms/data").await.refused(503);
+    api.post("/storage/ceph/snapshot/vms/data/after").await.refused(503);
+    api.post("/storage/ceph/snapshot/vms/data/before/rollback").await.refused(503);
+    api.delete("/storage/ceph/snapshot/vms/data/before").await.refused(503);
+    api.delete("/storage/ceph/pool/vms?yes-i-really-mean-it=yes").await.refused(503);
+    assert_eq!(api.get("/backup?secrets=true").await.ok(), before);
+    // The list is of the records, and is there all the same.
+    assert_eq!(api.names("/storage/ceph/volume").await, ["data"]);
+}

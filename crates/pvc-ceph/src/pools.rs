@@ -1,0 +1,140 @@
+//! Pools: how they are made, and in how many parts.
+
+use pvc_model::pool::{PoolSpec, Replication, Tier};
+use pvc_model::storage::PoolName;
+use pvc_ports::StorageError;
+use serde_json::{Value, json};
+
+use crate::answers;
+use crate::monitors::AskError;
+use crate::rados::{Errno, RadosError};
+use crate::rbd::io_error;
+use crate::storage::RbdStorage;
+
+const MAKING: &str = "making a pool";
+
+/// The rule that whoever set the cluster up made for its pools; a cluster without it has Ceph's
+/// own.
+const USUAL_RULE: &str = "replicated";
+
+impl RbdStorage {
+    /// Makes the pool, or completes one that was left by half: what says that it is for volumes is
+    /// written last.
+    pub(crate) async fn make_pool_of(&self, spec: &PoolSpec) -> Result<(), StorageError> {
+        let name = PoolName::parse(spec.name.as_str())?;
+        let found = self.all_pools().await?.into_iter().find(|found| found.name == name);
+        match found {
+            Some(found) if found.is_for_volumes && found.replication == Some(spec.replication) => {
+                return Ok(());
+            }
+            Some(found) if found.has_purpose => {
+                return Err(StorageError::PoolExists { pool: name });
+            }
+            Some(_) => {}
+            None => self.begin_pool(&name, spec).await?,
+        }
+        let Replication { copies, min_copies } = spec.replication;
+        self.set_of_pool(&name, "size", copies, MAKING).await?;
+        self.set_of_pool(&name, "min_size", min_copies, MAKING).await?;
+        self.enable_volumes(&name).await
+    }
+
+    async fn begin_pool(&self, name: &PoolName, spec: &PoolSpec) -> Result<(), StorageError> {
+        let count = spec.placement_groups;
+        let mut command = json!({
+            "prefix": "osd pool create",
+            "pool": name.as_str(),
+            "pg_num": count,
+            "pgp_num": count,
+            "pool_type": "replicated",
+        });
+        if let Some(rule) = self.rule_of(spec.tier).await? {
+            command["rule"] = Value::from(rule);
+        }
+        self.demand(&command, MAKING).await
+    }
+
+    /// The rule that spreads a pool's data over the devices of the tier; `None` for Ceph's own.
+    async fn rule_of(&self, tier: Tier) -> Result<Option<String>, StorageError> {
+        let Some(class) = tier.device_class() else {
+            let has_usual = self.names("osd crush rule ls").await?.iter().any(|r| r == USUAL_RULE);
+            return Ok(has_usual.then(|| USUAL_RULE.to_owned()));
+        };
+        if !self.names("osd crush class ls").await?.iter().any(|known| known == class) {
+            return Err(StorageError::NoDevices { class });
+        }
+        let name = format!("{class}_tier");
+        // One that is there already is left as it is, and that is no error.
+        let command = json!({
+            "prefix": "osd crush rule create-replicated",
+            "name": name,
+            "root": "default",
+            "type": "host",
+            "class": class,
+        });
+        self.demand(&command, MAKING).await?;
+        Ok(Some(name))
+    }
+
+    async fn names(&self, prefix: &str) -> Result<Vec<String>, StorageError> {
+        let answer = self.monitors.json(json!({ "prefix": prefix })).await;
+        let answer = answer.map_err(|error| error.while_doing(MAKING))?;
+        answers::json(&answer).map_err(|why| io_error(MAKING, why))
+    }
+
+    /// Says that the pool is for volumes.
+    pub(crate) async fn enable_volumes(&self, pool: &PoolName) -> Result<(), StorageError> {
+        let command =
+            json!({ "prefix": "osd pool application enable", "pool": pool.as_str(), "app": "rbd" });
+        self.demand(&command, MAKING).await
+    }
+
+    /// Sets the number of placement groups, and by how many data is spread: where they are the same
+    /// Ceph keeps them so, but somebody may have made them differ.
+    pub(crate) async fn set_groups_of(
+        &self,
+        pool: &PoolName,
+        count: u32,
+    ) -> Result<(), StorageError> {
+        if !self.exists(pool).await? {
+            return Err(StorageError::NoPool { pool: pool.clone() });
+        }
+        for setting in ["pg_num", "pgp_num"] {
+            self.set_of_pool(pool, setting, count, "changing a pool").await?;
+        }
+        Ok(())
+    }
+
+    async fn set_of_pool(
+        &self,
+        pool: &PoolName,
+        setting: &str,
+        value: u32,
+        doing: &'static str,
+    ) -> Result<(), StorageError> {
+        let command = json!({
+            "prefix": "osd pool set",
+            "pool": pool.as_str(),
+            "var": setting,
+            "val": value.to_string(),
+        });
+        self.demand(&command, doing).await
+    }
+
+    /// Gives an order that Ceph may have reasons to refuse.
+    pub(crate) async fn demand(
+        &self,
+        command: &Value,
+        doing: &'static str,
+    ) -> Result<(), StorageError> {
+        match self.monitors.ask(command).await {
+            Ok(_) => Ok(()),
+            Err(AskError::Rados(RadosError::Refused { errno, said }))
+                if errno != Errno::TIMED_OUT =>
+            {
+                Err(StorageError::Refused { doing, said })
+            }
+            Err(error) => Err(error.while_doing(doing)),
+        }
+    }
+}

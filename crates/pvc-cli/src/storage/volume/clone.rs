@@ -1,0 +1,45 @@
+use clap::Args;
+use pvc_api_types::operations::storage::{CloneRequest, PostStorageCephVolumePoolVolumeClone};
+use pvc_api_types::param::Added;
+
+use super::Which;
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Copy a volume
+///
+/// The copy lies in the same pool, is whole and depends on nothing; it has no snapshots.
+/// The command returns when it is made. Of a volume that a running VM writes to, the
+/// copy is as after a power cut: stop the VM, or copy what matters from within.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pvc storage volume clone vms template_root web2_root")]
+pub struct Clone {
+    #[command(flatten)]
+    volume: Which,
+
+    /// Name of the copy
+    new_name: String,
+
+    /// Also if the pool would be filled above 80 %
+    #[arg(short, long)]
+    force: bool,
+}
+
+impl Clone {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let request = CloneRequest {
+            new_volume: self.new_name,
+            force: Added(self.force),
+            force_flag: Added(false),
+        };
+        let message = pvc.client()?.change(
+            PostStorageCephVolumePoolVolumeClone,
+            self.volume.at(),
+            &request,
+        )?;
+        pvc.done(message);
+        Ok(())
+    }
+}

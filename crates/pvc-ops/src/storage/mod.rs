@@ -1,0 +1,178 @@
+//! Asks about pools, volumes and their snapshots.
+//!
+//! Two worlds change here that no multi spans: the storage acts first, and then the records are
+//! made to say what it [says](record_volume) of itself. If this process dies in between, the
+//! records lag behind, and the same ask mends that when it is repeated: what it finds done it only
+//! records. So does a scan of the volume, whatever was done to it.
+//!
+//! A dry run looks at records and storage, and leaves both alone.
+
+mod pool;
+mod record;
+mod snapshot;
+mod volume;
+
+pub use pool::{create_pool, remove_pool, set_placement_groups};
+pub use record::{record_volume, scan};
+pub use snapshot::{create_snapshot, remove_snapshot, rename_snapshot, roll_back};
+pub use volume::{
+    Resized, clone_volume, create_volume, remove_volume, rename_volume, resize_volume,
+};
+
+use pvc_model::BadName;
+use pvc_model::cluster::Cluster;
+use pvc_model::pool::{BadGroups, BadReplication};
+use pvc_model::shown;
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
+use pvc_model::vm::volumes::{is_at_rest, users_where};
+use pvc_ports::StorageError;
+use pvc_store::ChangeError;
+
+use crate::Outcome;
+use crate::refusal::{Kind, Refusal};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StorageRefusal {
+    #[error("there is no pool `{pool}`")]
+    NoPool { pool: String },
+    #[error(transparent)]
+    Name(#[from] BadName),
+    #[error(transparent)]
+    Replication(#[from] BadReplication),
+    #[error(transparent)]
+    Groups(#[from] BadGroups),
+    #[error("a volume has at least one byte")]
+    NoBytes,
+    #[error("placement groups are Ceph's, and the pools of this machine are folders")]
+    NoCluster,
+    #[error("VM `{vm}` uses volume `{volume}`")]
+    Used { vm: String, volume: VolumeId },
+    #[error("VM `{vm}` uses volume `{volume}` and is not off")]
+    Running { vm: String, volume: VolumeId },
+    #[error(
+        "snapshot `{snapshot}` of volume `{volume}` is part of snapshot `{whole}` of VM `{vm}`"
+    )]
+    OfVm { vm: String, whole: String, volume: VolumeId, snapshot: SnapshotName },
+    #[error("volume `{volume}` could not be removed, so pool `{}` stays", volume.pool)]
+    Left {
+        volume: VolumeId,
+        /// How many volumes of the pool are gone already.
+        gone: usize,
+        #[source]
+        source: Box<StorageError>,
+    },
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+impl Refusal for StorageRefusal {
+    fn kind(&self) -> Kind {
+        match self {
+            StorageRefusal::NoPool { .. } => Kind::NotFound,
+            StorageRefusal::Name(_)
+            | StorageRefusal::Replication(_)
+            | StorageRefusal::Groups(_)
+            | StorageRefusal::NoBytes
+            | StorageRefusal::NoCluster => Kind::Invalid,
+            StorageRefusal::Used { .. }
+            | StorageRefusal::Running { .. }
+            | StorageRefusal::OfVm { .. } => Kind::Conflict,
+            StorageRefusal::Left { source, .. } => kind_of(source),
+            StorageRefusal::Storage(error) => kind_of(error),
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            StorageRefusal::NoPool { .. } => {
+                Some("`pvc storage pool list` shows the pools".to_owned())
+            }
+            StorageRefusal::Used { vm, .. } => Some(format!(
+                "`pvc vm volume remove {vm}` takes it out of the VM's definition; `--force` does \
+                 it all the same"
+            )),
+            StorageRefusal::Running { vm, .. } => {
+                Some(format!("`pvc vm shutdown {vm} --wait` first"))
+            }
+            StorageRefusal::OfVm { .. } => {
+                Some("the snapshot of the VM would miss it from then on".to_owned())
+            }
+            StorageRefusal::Left { gone, .. } => Some(format!(
+                "{gone} volumes of the pool are gone: repeat it when the cause is mended"
+            )),
+            StorageRefusal::Storage(error) => hint_of(error),
+            _ => None,
+        }
+    }
+}
+
+fn kind_of(error: &StorageError) -> Kind {
+    match error {
+        StorageError::NoPool { .. }
+        | StorageError::NoVolume { .. }
+        | StorageError::NoSnapshot { .. } => Kind::NotFound,
+        StorageError::BadName(_) => Kind::Invalid,
+        StorageError::TimedOut { .. } | StorageError::Io { .. } => Kind::Unavailable,
+        _ => Kind::Conflict,
+    }
+}
+
+fn hint_of(error: &StorageError) -> Option<String> {
+    let hint = match error {
+        StorageError::BeyondSafe { .. } => {
+            "`--force` lifts this rule; storage that is full stops all of its VMs"
+        }
+        StorageError::WouldShrink { .. } => "`--force` does it all the same",
+        StorageError::InUse { .. } => "a VM, a copy or another program has it open: end that first",
+        StorageError::NoVolume { .. } => "`pvc storage volume list` shows the volumes",
+        StorageError::NoSnapshot { .. } => "`pvc storage volume snapshot list` shows the snapshots",
+        StorageError::NoDevices { .. } => "`pvc storage osd list` shows the OSDs",
+        StorageError::TimedOut { .. } => "`ceph status` on a node says how Ceph is",
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+type Done<T> = Outcome<T, StorageRefusal>;
+
+fn refused(why: impl Into<StorageRefusal>) -> ChangeError<StorageRefusal> {
+    ChangeError::Refused(why.into())
+}
+
+/// Only pools that are recorded are the cluster's: Ceph may have others for other things.
+fn require_pool(cluster: &Cluster, pool: &PoolName) -> Result<(), StorageRefusal> {
+    match cluster.pools.contains_key(pool) {
+        true => Ok(()),
+        false => Err(StorageRefusal::NoPool { pool: shown(pool.as_str()) }),
+    }
+}
+
+/// Refuses what a VM that is not off would notice, whatever is forced.
+fn require_at_rest(
+    cluster: &Cluster,
+    is_meant: impl Fn(&VolumeId) -> bool,
+) -> Result<(), StorageRefusal> {
+    let mut users = users_where(cluster, is_meant);
+    match users.find(|(vm, _)| !is_at_rest(cluster, vm)) {
+        None => Ok(()),
+        Some((vm, volume)) => {
+            Err(StorageRefusal::Running { vm: vm.name.clone(), volume: volume.clone() })
+        }
+    }
+}
+
+/// Refuses what would leave a VM without a volume that its definition names; and while one that is
+/// not off uses it, also with force.
+fn require_unused(
+    cluster: &Cluster,
+    is_meant: impl Fn(&VolumeId) -> bool,
+    force: bool,
+) -> Result<(), StorageRefusal> {
+    require_at_rest(cluster, &is_meant)?;
+    match users_where(cluster, is_meant).next().filter(|_| !force) {
+        None => Ok(()),
+        Some((vm, volume)) => {
+            Err(StorageRefusal::Used { vm: vm.name.clone(), volume: volume.clone() })
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Pools.
+
+use pvc_model::cluster::Cluster;
+use pvc_model::pool::{PoolSpec, check_placement_groups};
+use pvc_model::storage::{PoolName, VolumeId};
+use pvc_ports::{Storage, StorageCluster, StorageError};
+use pvc_store::{Change, ChangeError, Changes, Store};
+
+use super::{Done, StorageRefusal, refused, require_pool, require_unused};
+
+/// Number of volumes whose records go at once with a pool: a request to the store is not endless.
+const RECORDS_AT_ONCE: usize = 50;
+
+/// Makes a pool and records it. On one machine alone a pool is a folder, and has neither copies nor
+/// placement groups: what is said of them is checked, and means nothing.
+///
+/// A pool that is there as asked and is not recorded was made by an ask that did not come to its
+/// end: it is recorded now.
+pub async fn create_pool(store: &Store, storage: &dyn Storage, spec: &PoolSpec) -> Done<()> {
+    let name = PoolName::parse(spec.name.as_str()).map_err(refused)?;
+    check_placement_groups(spec.placement_groups).map_err(refused)?;
+    let view = store.fresh().await?;
+    require_new(&view, &name).map_err(ChangeError::Refused)?;
+    let (pgs, tier) = match storage.cluster() {
+        Some(cluster) => {
+            spec.replication.check_for_cluster().map_err(refused)?;
+            if !store.is_dry() {
+                cluster.make_pool(spec).await.map_err(refused)?;
+            }
+            (spec.placement_groups.to_string(), spec.tier.as_str().to_owned())
+        }
+        None => {
+            if !store.is_dry() {
+                make_folder(storage, &name).await?;
+            }
+            ("0".to_owned(), "default".to_owned())
+        }
+    };
+    let is_same = |cluster: &Cluster| {
+        let record = cluster.pools.get(&name);
+        record.is_some_and(|record| record.pgs == pgs && record.tier == tier)
+    };
+    let decide = |cluster: &Cluster| {
+        let mut changes = Changes::new();
+        // Whoever looks after the records of this machine may have been faster.
+        if !is_same(cluster) {
+            require_new(cluster, &name)?;
+            let (name, pgs, tier) = (name.clone(), pgs.clone(), tier.clone());
+            changes.push(Change::PutPool { name, pgs, tier });
+        }
+        Ok((changes, ()))
+    };
+    store.change(decide).await
+}
+
+fn require_new(cluster: &Cluster, pool: &PoolName) -> Result<(), StorageRefusal> {
+    match cluster.pools.contains_key(pool) {
+        true => Err(StorageError::PoolExists { pool: pool.clone() }.into()),
+        false => Ok(()),
+    }
+}
+
+async fn make_folder(storage: &dyn Storage, pool: &PoolName) -> Done<()> {
+    match storage.create_pool(pool).await {
+        Ok(()) | Err(StorageError::PoolExists { .. }) => Ok(()),
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// Gives a pool another number of placement groups.
+pub async fn set_placement_groups(
+    store: &Store,
+    storage: &dyn Storage,
+    pool: &PoolName,
+    count: u32,
+) -> Done<()> {
+    check_placement_groups(count).map_err(refused)?;
+    let view = store.fresh().await?;
+    require_pool(&view, pool).map_err(ChangeError::Refused)?;
+    let cluster = in_cluster(storage).map_err(ChangeError::Refused)?;
+    if store.is_dry() {
+        return Ok(());
+    }
+    cluster.set_placement_groups(pool, count).await.map_err(refused)?;
+    let decide = |cluster: &Cluster| {
+        require_pool(cluster, pool)?;
+        let (name, pgs, tier) = (pool.clone(), count.to_string(), cluster.pools[pool].tier.clone());
+        let mut changes = Changes::new();
+        changes.push(Change::PutPool { name, pgs, tier });
+        Ok((changes, ()))
+    };
+    store.change(decide).await
+}
+
+fn in_cluster(storage: &dyn Storage) -> Result<&dyn StorageCluster, StorageRefusal> {
+    storage.cluster().ok_or(StorageRefusal::NoCluster)
+}
+
+/// Removes a pool with its volumes and their snapshots, one volume after the other with its record;
+/// the pool goes last. Returns how many volumes went with it. What was left of it by an ask that
+/// did not come to its end goes now.
+///
+/// # Errors
+/// While the definition of a VM names a volume of it, unless that is forced; while such a VM is not
+/// off, in any case.
+pub async fn remove_pool(
+    store: &Store,
+    storage: &dyn Storage,
+    pool: &PoolName,
+    force: bool,
+) -> Done<usize> {
+    let view = store.fresh().await?;
+    require_pool(&view, pool).map_err(ChangeError::Refused)?;
+    let is_meant = |volume: &VolumeId| volume.pool == *pool;
+    require_unused(&view, is_meant, force).map_err(ChangeError::Refused)?;
+    let volumes = match storage.volumes(pool).await {
+        Ok(volumes) => volumes.into_iter().map(|volume| volume.id).collect(),
+        Err(StorageError::NoPool { .. }) => Vec::new(),
+        Err(error) => return Err(refused(error)),
+    };
+    if store.is_dry() {
+        return Ok(volumes.len());
+    }
+    let mut gone = 0;
+    for volumes in volumes.chunks(RECORDS_AT_ONCE) {
+        let (removed, failure) = remove_volumes(storage, volumes).await;
+        gone += removed.len();
+        store.change(|cluster| Ok((forget(cluster, &removed), ()))).await?;
+        if let Some((volume, error)) = failure {
+            let source = Box::new(error);
+            return Err(ChangeError::Refused(StorageRefusal::Left { volume, gone, source }));
+        }
+    }
+    match storage.remove_pool(pool).await {
+        Ok(()) | Err(StorageError::NoPool { .. }) => {}
+        Err(error) => return Err(refused(error)),
+    }
+    let decide = |cluster: &Cluster| {
+        let mut changes = Changes::new();
+        if cluster.pools.contains_key(pool) {
+            changes.push(Change::RemovePool(pool.clone()));
+        }
+        Ok((changes, ()))
+    };
+    store.change(decide).await?;
+    Ok(gone)
+}
+
+/// Removes volumes until one cannot be removed: those that are gone, and that one with the reason.
+async fn remove_volumes<'a>(
+    storage: &dyn Storage,
+    volumes: &'a [VolumeId],
+) -> (Vec<&'a VolumeId>, Option<(VolumeId, StorageError)>) {
+    let mut removed = Vec::new();
+    for volume in volumes {
+        match storage.remove(volume).await {
+            Ok(()) | Err(StorageError::NoVolume { .. }) => removed.push(volume),
+            Err(error) => return (removed, Some((volume.clone(), error))),
+        }
+    }
+    (removed, None)
+}
+
+fn forget(cluster: &Cluster, volumes: &[&VolumeId]) -> Changes {
+    let mut changes = Changes::new();
+    for volume in volumes.iter().filter(|volume| cluster.volumes.contains_key(**volume)) {
+        changes.push(Change::RemoveVolume((*volume).clone()));
+    }
+    changes
+}

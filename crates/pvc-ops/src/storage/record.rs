@@ -1,0 +1,167 @@
+//! From what the storage says of a volume to its record.
+
+use std::collections::BTreeMap;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::storage::{SnapshotName, VolumeId, VolumeRecord};
+use pvc_ports::{Storage, StorageCluster, StorageError, VolumeInfo};
+use pvc_store::{Change, ChangeError, Changes, Store, StoreError, snapshot_text, volume_text};
+
+use super::{Done, refused, require_pool};
+
+/// How often a volume is looked at anew because its record was changed meanwhile.
+const TRIES: u32 = 10;
+
+/// Makes the records say whether `volume` is there, how it is, and which snapshots it has; its pool
+/// gets a record with it if it has none yet. Tells whether it is there. The record of a snapshot
+/// that there is one of already is left as it is: a snapshot does not change.
+///
+/// # Errors
+/// If the store holds no cluster, whose records these would be: a record does not begin one.
+pub async fn record_volume(store: &Store, storage: &dyn Storage, volume: &VolumeId) -> Done<bool> {
+    record(store, storage, volume, true).await
+}
+
+/// Makes the records say how a volume is, whatever they said before: one that the storage has and
+/// no record tells of gets its record back, and the record of one that is gone goes, too.
+pub async fn scan(store: &Store, storage: &dyn Storage, volume: &VolumeId) -> Done<()> {
+    let view = store.fresh().await?;
+    require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    let is_recorded = view.volumes.contains_key(volume);
+    let is_there = match store.is_dry() {
+        true => look(storage, volume, None).await.map_err(refused)?.is_some(),
+        false => record(store, storage, volume, false).await?,
+    };
+    match is_there || is_recorded {
+        true => Ok(()),
+        false => Err(refused(StorageError::NoVolume { volume: volume.clone() })),
+    }
+}
+
+/// The record was changed while the storage was asked: what it said may be older than that.
+struct Overtaken;
+
+async fn record(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    keep_snapshots: bool,
+) -> Done<bool> {
+    if !store.is_initialized() {
+        return Err(ChangeError::Store(StoreError::NotInitialized));
+    }
+    for _ in 0..TRIES {
+        let before = store.view().volumes.get(volume).cloned();
+        let kept = before.as_deref().filter(|_| keep_snapshots);
+        let found = look(storage, volume, kept).await.map_err(refused)?;
+        let decide = |cluster: &Cluster| match cluster.volumes.get(volume) == before.as_ref() {
+            true => Ok((differences(cluster, volume, found.as_ref()), ())),
+            false => Err(Overtaken),
+        };
+        match store.change(decide).await {
+            Ok(()) => return Ok(found.is_some()),
+            Err(ChangeError::Refused(Overtaken)) => {}
+            Err(ChangeError::Conflict { tries }) => return Err(ChangeError::Conflict { tries }),
+            Err(ChangeError::Store(error)) => return Err(ChangeError::Store(error)),
+        }
+    }
+    Err(ChangeError::Conflict { tries: TRIES })
+}
+
+/// The texts of a volume's record, and of those of its snapshots.
+struct Found {
+    stats: String,
+    snapshots: BTreeMap<SnapshotName, String>,
+}
+
+/// Returns what the storage says of the volume; `None` if there is none. Snapshots that are `kept`
+/// are not asked about.
+async fn look(
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    kept: Option<&VolumeRecord>,
+) -> Result<Option<Found>, StorageError> {
+    match look_at(storage, volume, kept).await {
+        Ok(found) => Ok(Some(found)),
+        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn look_at(
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    kept: Option<&VolumeRecord>,
+) -> Result<Found, StorageError> {
+    let info = storage.volume(volume).await?;
+    match storage.cluster() {
+        Some(cluster) => in_its_words(cluster, &info, kept).await,
+        None => Ok(in_our_words(&info)),
+    }
+}
+
+fn in_our_words(info: &VolumeInfo) -> Found {
+    let text = |found| snapshot_text(&info.id, found);
+    let snapshots = info.snapshots.iter().map(|found| (found.name.clone(), text(found)));
+    Found { stats: volume_text(info), snapshots: snapshots.collect() }
+}
+
+async fn in_its_words(
+    cluster: &dyn StorageCluster,
+    info: &VolumeInfo,
+    kept: Option<&VolumeRecord>,
+) -> Result<Found, StorageError> {
+    let stats = cluster.volume_record(&info.id).await?;
+    let kept = kept.iter().flat_map(|record| &record.snapshots);
+    // A legacy peer may have recorded a snapshot without ever asking about it.
+    let kept: BTreeMap<&SnapshotName, &str> = kept
+        .map(|(name, text)| (name, &**text))
+        .filter(|(_, text)| text.starts_with('{'))
+        .collect();
+    let mut snapshots = BTreeMap::new();
+    for name in info.snapshots.iter().map(|found| &found.name) {
+        let text = match kept.get(name) {
+            Some(text) => (*text).to_owned(),
+            None => match cluster.snapshot_record(&info.id, name).await {
+                Ok(text) => text,
+                Err(StorageError::NoSnapshot { .. }) => continue,
+                Err(error) => return Err(error),
+            },
+        };
+        snapshots.insert(name.clone(), text);
+    }
+    Ok(Found { stats, snapshots })
+}
+
+fn differences(cluster: &Cluster, id: &VolumeId, found: Option<&Found>) -> Changes {
+    let mut changes = Changes::new();
+    let recorded = cluster.volumes.get(id);
+    let Some(found) = found else {
+        if recorded.is_some() {
+            changes.push(Change::RemoveVolume(id.clone()));
+        }
+        return changes;
+    };
+    if !cluster.pools.contains_key(&id.pool) {
+        let (pgs, tier) = ("0".to_owned(), "default".to_owned());
+        changes.push(Change::PutPool { name: id.pool.clone(), pgs, tier });
+    }
+    if recorded.is_none_or(|record| *record.stats != *found.stats) {
+        changes.push(Change::PutVolume { id: id.clone(), stats: found.stats.clone() });
+    }
+    let snapshots: BTreeMap<&SnapshotName, &str> = recorded
+        .iter()
+        .flat_map(|record| &record.snapshots)
+        .map(|(name, text)| (name, &**text))
+        .collect();
+    for (name, text) in &found.snapshots {
+        if snapshots.get(name) != Some(&text.as_str()) {
+            let (volume, name, stats) = (id.clone(), name.clone(), text.clone());
+            changes.push(Change::PutSnapshot { volume, name, stats });
+        }
+    }
+    for name in snapshots.into_keys().filter(|name| !found.snapshots.contains_key(*name)) {
+        changes.push(Change::RemoveSnapshot { volume: id.clone(), name: name.clone() });
+    }
+    changes
+}

@@ -1,0 +1,162 @@
+//! Snapshots of volumes.
+
+use pvc_model::cluster::Cluster;
+use pvc_model::storage::{SnapshotName, VolumeId};
+use pvc_model::vm::volumes::owner_of_snapshot;
+use pvc_ports::{Storage, StorageError};
+use pvc_store::{ChangeError, Store};
+
+use super::{Done, StorageRefusal, record_volume, refused, require_at_rest, require_pool};
+
+/// Takes a snapshot of a volume. One that is there and is not recorded is recorded, and the ask is
+/// refused all the same: it is of another moment.
+pub async fn create_snapshot(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+) -> Done<()> {
+    SnapshotName::parse(snapshot.as_str()).map_err(refused)?;
+    let view = store.fresh().await?;
+    require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    if store.is_dry() {
+        return check_no_snapshot(storage, volume, snapshot).await.map_err(refused);
+    }
+    let made = storage.snapshot(volume, snapshot).await;
+    if matches!(made, Ok(()) | Err(StorageError::SnapshotExists { .. })) {
+        record_volume(store, storage, volume).await?;
+    }
+    made.map_err(refused)
+}
+
+/// Gives a snapshot another name.
+///
+/// # Errors
+/// If it is part of a snapshot of a VM, which finds it by its name.
+pub async fn rename_snapshot(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+    to: &SnapshotName,
+) -> Done<()> {
+    SnapshotName::parse(to.as_str()).map_err(refused)?;
+    let view = store.fresh().await?;
+    require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    require_of_no_vm(&view, volume, snapshot).map_err(ChangeError::Refused)?;
+    if store.is_dry() {
+        check_snapshot(storage, volume, snapshot).await.map_err(refused)?;
+        return check_no_snapshot(storage, volume, to).await.map_err(refused);
+    }
+    match storage.rename_snapshot(volume, snapshot, to).await {
+        Ok(()) => {}
+        Err(error @ StorageError::NoSnapshot { .. }) => {
+            // Renamed by an ask that did not come to its end, if only the old name is recorded.
+            let was = is_recorded(&view, volume, snapshot) && !is_recorded(&view, volume, to);
+            if !was || check_snapshot(storage, volume, to).await.is_err() {
+                return Err(refused(error));
+            }
+        }
+        Err(error) => return Err(refused(error)),
+    }
+    record_volume(store, storage, volume).await.map(drop)
+}
+
+/// Removes a snapshot. One that is gone and still recorded is forgotten.
+///
+/// # Errors
+/// If it is part of a snapshot of a VM, unless that is forced.
+pub async fn remove_snapshot(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+    force: bool,
+) -> Done<()> {
+    let view = store.fresh().await?;
+    require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    if !force {
+        require_of_no_vm(&view, volume, snapshot).map_err(ChangeError::Refused)?;
+    }
+    let removed = match store.is_dry() {
+        true => check_snapshot(storage, volume, snapshot).await,
+        false => storage.remove_snapshot(volume, snapshot).await,
+    };
+    match removed {
+        Err(StorageError::NoSnapshot { .. }) if is_recorded(&view, volume, snapshot) => {}
+        other => other.map_err(refused)?,
+    }
+    if !store.is_dry() {
+        record_volume(store, storage, volume).await?;
+    }
+    Ok(())
+}
+
+/// Makes a volume what it was at its snapshot.
+///
+/// # Errors
+/// While a VM that is not off uses it: a guest would find other data under its file system.
+pub async fn roll_back(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+) -> Done<()> {
+    let view = store.fresh().await?;
+    require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    require_at_rest(&view, |used| used == volume).map_err(ChangeError::Refused)?;
+    if store.is_dry() {
+        return check_snapshot(storage, volume, snapshot).await.map_err(refused);
+    }
+    storage.roll_back(volume, snapshot).await.map_err(refused)?;
+    record_volume(store, storage, volume).await.map(drop)
+}
+
+fn is_recorded(cluster: &Cluster, volume: &VolumeId, snapshot: &SnapshotName) -> bool {
+    let record = cluster.volumes.get(volume);
+    record.is_some_and(|record| record.snapshots.iter().any(|(name, _)| name == snapshot))
+}
+
+fn require_of_no_vm(
+    cluster: &Cluster,
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+) -> Result<(), StorageRefusal> {
+    match owner_of_snapshot(cluster, volume, snapshot) {
+        None => Ok(()),
+        Some((vm, whole)) => Err(StorageRefusal::OfVm {
+            vm: vm.name.clone(),
+            whole: whole.to_owned(),
+            volume: volume.clone(),
+            snapshot: snapshot.clone(),
+        }),
+    }
+}
+
+async fn check_snapshot(
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+) -> Result<(), StorageError> {
+    let found = storage.volume(volume).await?;
+    match found.snapshots.iter().any(|found| found.name == *snapshot) {
+        true => Ok(()),
+        false => {
+            Err(StorageError::NoSnapshot { volume: volume.clone(), snapshot: snapshot.clone() })
+        }
+    }
+}
+
+async fn check_no_snapshot(
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+) -> Result<(), StorageError> {
+    match check_snapshot(storage, volume, snapshot).await {
+        Ok(()) => {
+            Err(StorageError::SnapshotExists { volume: volume.clone(), snapshot: snapshot.clone() })
+        }
+        Err(StorageError::NoSnapshot { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,255 @@
+//! Volumes.
+
+use pvc_model::cluster::Cluster;
+use pvc_model::job::{JobVm, JobWork};
+use pvc_model::storage::{VolumeId, VolumeName};
+use pvc_model::vm::VmRecord;
+use pvc_model::vm::volumes::{is_at_rest, users};
+use pvc_ports::{Clock, Random, Storage, StorageError};
+use pvc_store::{Change, ChangeError, Changes, Store};
+
+use super::{
+    Done, StorageRefusal, record_volume, refused, require_at_rest, require_pool, require_unused,
+};
+use crate::job::{JobRequest, submit};
+
+/// Makes a volume of `size_bytes` zeros and records it. One that is there and is not recorded is
+/// recorded, and the ask is refused all the same: nobody knows what is in it.
+pub async fn create_volume(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    size_bytes: u64,
+    force: bool,
+) -> Done<()> {
+    VolumeName::parse(volume.volume.as_str()).map_err(refused)?;
+    if size_bytes == 0 {
+        return Err(ChangeError::Refused(StorageRefusal::NoBytes));
+    }
+    let view = store.fresh().await?;
+    require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    if store.is_dry() {
+        return check_new(storage, volume, size_bytes, force).await.map_err(refused);
+    }
+    let made = storage.create(volume, size_bytes, force).await;
+    record_new(store, storage, volume, made).await
+}
+
+/// Records the volume that an act has `made`; also one that was there before, unrecorded, which is
+/// why nothing was made.
+async fn record_new(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    made: Result<(), StorageError>,
+) -> Done<()> {
+    if !matches!(made, Ok(()) | Err(StorageError::VolumeExists { .. })) {
+        return made.map_err(refused);
+    }
+    record_volume(store, storage, volume).await?;
+    made.map_err(refused)
+}
+
+/// Predicts whether the storage would make the volume.
+async fn check_new(
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    size_bytes: u64,
+    force: bool,
+) -> Result<(), StorageError> {
+    match storage.volume(volume).await {
+        Ok(_) => Err(StorageError::VolumeExists { volume: volume.clone() }),
+        Err(StorageError::NoVolume { .. }) => {
+            storage.pool(&volume.pool).await?.check_room(size_bytes, force)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Another size of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resized {
+    pub from_bytes: u64,
+    pub to_bytes: u64,
+    /// The VMs whose guests are notified of it, by a job on their nodes.
+    pub notified: Vec<String>,
+    /// The VMs that run and that nobody can tell of it: their nodes have no worker that could.
+    pub unaware: Vec<String>,
+}
+
+/// Gives a volume another size, and has the guests that use it notified. Only what it grows by
+/// needs room. Repeating it is harmless: the guests are notified again.
+///
+/// # Errors
+/// It would become smaller and that is not forced; or it is used by a VM that is not off, whatever
+/// is forced: a guest takes what is cut off for its own.
+#[expect(clippy::too_many_arguments, reason = "what and how much, and who asks it of whom")]
+pub async fn resize_volume(
+    store: &Store,
+    storage: &dyn Storage,
+    clock: &dyn Clock,
+    random: &dyn Random,
+    volume: &VolumeId,
+    to_bytes: u64,
+    force: bool,
+    submitter: &str,
+) -> Done<Resized> {
+    if to_bytes == 0 {
+        return Err(ChangeError::Refused(StorageRefusal::NoBytes));
+    }
+    let view = store.fresh().await?;
+    require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    let from_bytes = storage.volume(volume).await.map_err(refused)?.size_bytes;
+    if to_bytes < from_bytes {
+        require_at_rest(&view, |used| used == volume).map_err(ChangeError::Refused)?;
+        if !force {
+            let volume = volume.clone();
+            return Err(refused(StorageError::WouldShrink { volume, from_bytes, to_bytes }));
+        }
+    }
+    if store.is_dry() {
+        let pool = storage.pool(&volume.pool).await.map_err(refused)?;
+        pool.check_room(to_bytes.saturating_sub(from_bytes), force).map_err(refused)?;
+        let (notified, unaware) = running_users(&view, volume);
+        return Ok(Resized { from_bytes, to_bytes, notified, unaware });
+    }
+    storage.resize(volume, to_bytes, force).await.map_err(refused)?;
+    record_volume(store, storage, volume).await?;
+    let view = store.view();
+    let (notified, unaware) = running_users(&view, volume);
+    for vm in users(&view, volume).filter(|vm| notified.contains(&vm.name)) {
+        tell(store, clock, random, vm, volume, submitter).await?;
+    }
+    Ok(Resized { from_bytes, to_bytes, notified, unaware })
+}
+
+/// The VMs that are not off and use the volume: those that a worker can tell of its size, and
+/// others.
+fn running_users(cluster: &Cluster, volume: &VolumeId) -> (Vec<String>, Vec<String>) {
+    let running = users(cluster, volume).filter(|vm| !is_at_rest(cluster, vm));
+    let (notified, unaware): (Vec<_>, Vec<_>) =
+        running.partition(|vm| worker_of(cluster, vm).is_some());
+    let names = |vms: Vec<&VmRecord>| vms.into_iter().map(|vm| vm.name.clone()).collect();
+    (names(notified), names(unaware))
+}
+
+/// The VM's node, if it has a worker that can tell the guest.
+fn worker_of<'a>(cluster: &'a Cluster, vm: &'a VmRecord) -> Option<&'a pvc_model::NodeName> {
+    let node = vm.node.as_ref()?;
+    let worker = cluster.workers.get(node)?;
+    worker.kinds.contains(JobWork::RESIZE_DISK).then_some(node)
+}
+
+async fn tell(
+    store: &Store,
+    clock: &dyn Clock,
+    random: &dyn Random,
+    vm: &VmRecord,
+    volume: &VolumeId,
+    submitter: &str,
+) -> Done<()> {
+    let Some(node) = vm.node.clone() else { return Ok(()) };
+    let request = || {
+        let work = JobWork::ResizeDisk { vm: JobVm::new(vm), volume: volume.clone() };
+        let (run_on, submitter) = (node.to_string(), submitter.to_owned());
+        JobRequest { work, node: node.clone(), run_on, submitter }
+    };
+    submit(store, clock, random, |_| Ok((request(), Changes::new()))).await.map(drop)
+}
+
+/// Gives a volume another name in its pool; its snapshots and their records go with it.
+///
+/// # Errors
+/// While the definition of a VM names it, unless that is forced; while such a VM is not off, in any
+/// case.
+pub async fn rename_volume(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    to: &VolumeName,
+    force: bool,
+) -> Done<()> {
+    let to = beside(volume, to)?;
+    let view = store.fresh().await?;
+    require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    require_unused(&view, |used| used == volume, force).map_err(ChangeError::Refused)?;
+    if store.is_dry() {
+        storage.volume(volume).await.map_err(refused)?;
+        // A name needs no room.
+        return check_new(storage, &to, 0, true).await.map_err(refused);
+    }
+    match storage.rename(volume, &to.volume).await {
+        Ok(()) => {}
+        Err(error @ StorageError::NoVolume { .. }) => {
+            // Renamed by an ask that did not come to its end, if only the old name is recorded.
+            let was = view.volumes.contains_key(volume) && !view.volumes.contains_key(&to);
+            if !was || storage.volume(&to).await.is_err() {
+                return Err(refused(error));
+            }
+        }
+        Err(error) => return Err(refused(error)),
+    }
+    let decide = |cluster: &Cluster| {
+        let mut changes = Changes::new();
+        if cluster.volumes.contains_key(volume) && !cluster.volumes.contains_key(&to) {
+            changes.push(Change::RenameVolume { from: volume.clone(), to: to.clone() });
+        }
+        Ok((changes, ()))
+    };
+    store.change(decide).await?;
+    record_volume(store, storage, volume).await?;
+    record_volume(store, storage, &to).await.map(drop)
+}
+
+/// Removes a volume with its snapshots. One that is gone and still recorded is forgotten.
+///
+/// # Errors
+/// While the definition of a VM names it, unless that is forced; while such a VM is not off, in any
+/// case.
+pub async fn remove_volume(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    force: bool,
+) -> Done<()> {
+    let view = store.fresh().await?;
+    require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    require_unused(&view, |used| used == volume, force).map_err(ChangeError::Refused)?;
+    let removed = match store.is_dry() {
+        true => storage.volume(volume).await.map(drop),
+        false => storage.remove(volume).await,
+    };
+    match removed {
+        Err(StorageError::NoVolume { .. }) if view.volumes.contains_key(volume) => {}
+        other => other.map_err(refused)?,
+    }
+    if !store.is_dry() {
+        record_volume(store, storage, volume).await?;
+    }
+    Ok(())
+}
+
+/// Makes a full copy of a volume under another name in its pool, and records it.
+pub async fn clone_volume(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    to: &VolumeName,
+    force: bool,
+) -> Done<()> {
+    let to = beside(volume, to)?;
+    let view = store.fresh().await?;
+    require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    if store.is_dry() {
+        let size_bytes = storage.volume(volume).await.map_err(refused)?.size_bytes;
+        return check_new(storage, &to, size_bytes, force).await.map_err(refused);
+    }
+    let made = storage.clone_volume(volume, &to.volume, force).await;
+    record_new(store, storage, &to, made).await
+}
+
+/// The volume with this new name in the same pool.
+fn beside(volume: &VolumeId, name: &VolumeName) -> Done<VolumeId> {
+    let name = VolumeName::parse(name.as_str()).map_err(refused)?;
+    Ok(VolumeId { pool: volume.pool.clone(), volume: name })
+}

@@ -1,0 +1,239 @@
+//! Pools, volumes and snapshots: what is left by an ask that was cut off is mended by the next one.
+
+use pvc_model::pool::{PoolSpec, Replication, Tier};
+use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeName};
+use pvc_ops::storage;
+use pvc_testkit::ScriptedCluster;
+
+use super::*;
+
+fn id(volume: &str) -> VolumeId {
+    VolumeId::parse(volume).unwrap()
+}
+
+fn vms() -> PoolName {
+    PoolName::new("vms")
+}
+
+fn spec(name: &str, copies: u32) -> PoolSpec {
+    PoolSpec {
+        name: PoolName::new(name),
+        placement_groups: 16,
+        replication: Replication { copies, min_copies: 1 },
+        tier: Tier::Ssd,
+    }
+}
+
+/// A world with a storage cluster and its pool `vms`, in which somebody else made `vms/web1_sda`.
+async fn world() -> World {
+    let access =
+        RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None };
+    let mut world = World::with_nodes(&["hv1"]).await;
+    world.storage = MemoryStorage::of_cluster(Arc::new(ScriptedCluster::new(access)));
+    world.storage.insert("vms/web1_sda");
+    storage::record_volume(&world.store, &world.storage, &id("vms/web1_sda")).await.unwrap();
+    world
+}
+
+impl World {
+    fn recorded(&self) -> Vec<String> {
+        self.store.view().volumes.keys().map(ToString::to_string).collect()
+    }
+
+    fn recorded_snapshots(&self, volume: &str) -> Vec<String> {
+        let view = self.store.view();
+        view.volumes[&id(volume)].snapshots.iter().map(|(name, _)| name.to_string()).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_volume_is_recorded_with_its_pool_and_forgotten_without_it() {
+    let world = world().await;
+    let disk = id("vms/a");
+    world.storage.create(&disk, 4096, false).await.unwrap();
+    for _ in 0..2 {
+        assert!(storage::record_volume(&world.store, &world.storage, &disk).await.unwrap());
+        let view = world.store.view();
+        assert_eq!(&*view.volumes[&disk].stats, r#"{"name":"a","size":4096}"#);
+        assert!(view.pools.contains_key(&vms()));
+    }
+    world.storage.remove(&disk).await.unwrap();
+    for _ in 0..2 {
+        assert!(!storage::record_volume(&world.store, &world.storage, &disk).await.unwrap());
+        assert_eq!(world.recorded(), ["vms/web1_sda"]);
+        assert!(world.store.view().pools.contains_key(&vms()));
+    }
+}
+
+#[tokio::test]
+async fn a_record_begins_no_cluster() {
+    let tree = EmbeddedTree::in_memory().connect();
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+    let store = Store::open(tree, clock, random).await.unwrap();
+    let volumes = MemoryStorage::new();
+    volumes.insert("vms/a");
+    storage::record_volume(&store, &volumes, &id("vms/a")).await.unwrap_err();
+    assert!(store.view().pools.is_empty());
+}
+
+#[tokio::test]
+async fn a_pool_that_was_made_and_not_recorded_is_recorded_by_the_next_ask() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let fast = spec("fast", 3);
+    volumes.cluster().unwrap().make_pool(&fast).await.unwrap();
+    storage::create_pool(store, volumes, &fast).await.unwrap();
+    let record = store.view().pools[&fast.name].clone();
+    assert_eq!((record.pgs.as_str(), record.tier.as_str()), ("16", "ssd"));
+    storage::create_pool(store, volumes, &fast).await.unwrap_err();
+    let one = storage::create_pool(store, volumes, &spec("risky", 1)).await.unwrap_err();
+    assert!(one.to_string().contains("`copies=1`"), "{one}");
+
+    storage::set_placement_groups(store, volumes, &fast.name, 64).await.unwrap();
+    assert_eq!(store.view().pools[&fast.name].pgs, "64");
+    assert_eq!(store.view().pools[&fast.name].tier, "ssd", "the rest of it stays");
+    let none = storage::set_placement_groups(store, volumes, &PoolName::new("none"), 64).await;
+    assert!(none.unwrap_err().to_string().contains("there is no pool `none`"));
+}
+
+#[tokio::test]
+async fn a_pool_that_is_gone_and_still_recorded_goes_with_the_next_ask() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    volumes.remove(&id("vms/web1_sda")).await.unwrap();
+    volumes.remove_pool(&vms()).await.unwrap();
+    assert_eq!(storage::remove_pool(store, volumes, &vms(), false).await.unwrap(), 0);
+    let view = store.view();
+    assert!(view.pools.is_empty() && view.volumes.is_empty(), "{view:?}");
+}
+
+#[tokio::test]
+async fn a_pool_of_many_volumes_goes_with_all_their_records() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    for number in 0..120 {
+        let volume = id(&format!("vms/many{number}"));
+        storage::create_volume(store, volumes, &volume, 4096, false).await.unwrap();
+    }
+    assert_eq!(storage::remove_pool(store, volumes, &vms(), false).await.unwrap(), 121);
+    assert!(store.view().volumes.is_empty() && store.view().pools.is_empty());
+    assert!(volumes.pools().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_pool_with_a_volume_that_cannot_go_says_how_far_it_came_and_is_removed_later() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    storage::create_volume(store, volumes, &id("vms/a"), 4096, false).await.unwrap();
+    volumes.with_volumes(|volumes| volumes.open(&id("vms/web1_sda"), "somebody"));
+    let left = storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err();
+    assert!(left.to_string().contains("`vms/web1_sda` could not be removed"), "{left}");
+    assert_eq!(world.recorded(), ["vms/web1_sda"], "what is gone is not recorded any more");
+    volumes.with_volumes(|volumes| volumes.close_all("somebody"));
+    assert_eq!(storage::remove_pool(store, volumes, &vms(), false).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_volume_whose_change_was_not_recorded_is_recorded_by_the_next_ask() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let (old, new) = (id("vms/web1_sda"), id("vms/shop_sda"));
+    let before = SnapshotName::new("before");
+    storage::create_snapshot(store, volumes, &old, &before).await.unwrap();
+
+    volumes.rename(&old, &new.volume).await.unwrap();
+    storage::rename_volume(store, volumes, &old, &new.volume, false).await.unwrap();
+    assert_eq!(world.recorded(), ["vms/shop_sda"]);
+    assert_eq!(world.recorded_snapshots("vms/shop_sda"), ["before"], "with its snapshots");
+    storage::rename_volume(store, volumes, &old, &new.volume, false).await.unwrap_err();
+
+    volumes.rename_snapshot(&new, &before, &SnapshotName::new("then")).await.unwrap();
+    let then = SnapshotName::new("then");
+    storage::rename_snapshot(store, volumes, &new, &before, &then).await.unwrap();
+    assert_eq!(world.recorded_snapshots("vms/shop_sda"), ["then"]);
+
+    volumes.remove_snapshot(&new, &then).await.unwrap();
+    storage::remove_snapshot(store, volumes, &new, &then, false).await.unwrap();
+    assert!(world.recorded_snapshots("vms/shop_sda").is_empty());
+    storage::remove_snapshot(store, volumes, &new, &then, false).await.unwrap_err();
+
+    volumes.remove(&new).await.unwrap();
+    storage::remove_volume(store, volumes, &new, false).await.unwrap();
+    assert!(world.recorded().is_empty());
+    storage::remove_volume(store, volumes, &new, false).await.unwrap_err();
+
+    for volume in ["vms/made", "vms/copy"] {
+        volumes.insert(volume);
+    }
+    let made = storage::create_volume(store, volumes, &id("vms/made"), 4096, false).await;
+    made.expect_err("nobody knows what is in it");
+    let copy = VolumeName::new("copy");
+    let cloned = storage::clone_volume(store, volumes, &id("vms/made"), &copy, false).await;
+    cloned.expect_err("nobody knows what is in it");
+    assert_eq!(world.recorded(), ["vms/copy", "vms/made"]);
+}
+
+#[tokio::test]
+async fn a_snapshot_of_a_vm_is_not_taken_apart() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let (disk, whole) = (id("vms/web1_sda"), SnapshotName::new("daily"));
+    world.define("web1", UUID).await;
+    storage::create_snapshot(store, volumes, &disk, &whole).await.unwrap();
+    let tree = world.tree.connect();
+    let root = format!("/domains/{UUID}/snapshots");
+    for (key, text) in [
+        (String::new(), ""),
+        ("/daily".to_owned(), ""),
+        ("/daily/name".to_owned(), "daily"),
+        ("/daily/timestamp".to_owned(), "1700000000"),
+        ("/daily/xml".to_owned(), ""),
+        ("/daily/rbdsnaplist".to_owned(), "vms/web1_sda@daily"),
+    ] {
+        let made = tree.create(&format!("{root}{key}"), text.into(), CreateMode::Persistent).await;
+        assert!(made.is_ok() || key.is_empty(), "{key}: {made:?}");
+    }
+    store.fresh().await.unwrap();
+    let then = SnapshotName::new("then");
+    for words in [
+        storage::remove_snapshot(store, volumes, &disk, &whole, false).await.unwrap_err(),
+        storage::rename_snapshot(store, volumes, &disk, &whole, &then).await.unwrap_err(),
+    ] {
+        assert!(words.to_string().contains("is part of snapshot `daily` of VM `web1`"), "{words}");
+    }
+    storage::remove_snapshot(store, volumes, &disk, &whole, true).await.unwrap();
+    assert!(world.recorded_snapshots("vms/web1_sda").is_empty());
+}
+
+#[tokio::test]
+async fn a_running_guest_learns_its_size_by_a_job_on_its_node() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let disk = id("vms/web1_sda");
+    world.define("web1", UUID).await;
+    let (clock, random) = (world.clock.as_ref(), &world.random);
+    let resize =
+        |bytes| storage::resize_volume(store, volumes, clock, random, &disk, bytes, false, "tests");
+    let off = resize(2 << 30).await.unwrap();
+    assert!(off.notified.is_empty() && off.unaware.is_empty(), "{off:?}");
+    assert!(store.view().jobs.is_empty());
+
+    world.state(VmState::Start).await;
+    world.running("hv1", &[UUID]).await;
+    let unaware = resize(3 << 30).await.unwrap();
+    assert_eq!((unaware.notified.len(), &*unaware.unaware), (0, &["web1".to_owned()][..]));
+    world.announce_worker("hv1").await;
+    store.fresh().await.unwrap();
+    let notified = resize(4 << 30).await.unwrap();
+    assert_eq!((notified.from_bytes, notified.to_bytes), (3 << 30, 4 << 30));
+    assert_eq!((&*notified.notified, notified.unaware.len()), (&["web1".to_owned()][..], 0));
+    let view = store.view();
+    let job = view.jobs.values().next().expect("a job");
+    assert!(
+        matches!(&job.spec.work, JobWork::ResizeDisk { volume, .. } if *volume == disk),
+        "{job:?}"
+    );
+    assert_eq!(job.spec.run_on, "hv1");
+    let smaller = resize(1 << 30).await.unwrap_err();
+    assert!(smaller.to_string().contains("and is not off"), "{smaller}");
+}
