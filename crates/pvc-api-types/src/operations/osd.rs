@@ -1,6 +1,6 @@
 //! OSDs: the disks that Ceph keeps its data on.
 
-use crate::param::{Added, Flag};
+use crate::param::Added;
 use crate::{Osd, OsdState};
 
 params! {
@@ -66,7 +66,7 @@ params! {
         /// `yes`: the data on its disk is destroyed.
         really = "yes-i-really-mean-it": String,
         /// Does not wait until the other OSDs hold all of its data, and passes over what fails.
-        force: Flag,
+        force: Added,
     }
 }
 

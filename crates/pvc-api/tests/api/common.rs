@@ -88,6 +88,16 @@ pub async fn start_on(
     dump: &BTreeMap<String, String>,
     settings: ApiSettings,
 ) -> Api {
+    start_with(tree, dump, settings, MemoryStorage::new()).await
+}
+
+/// The same, on this storage.
+pub async fn start_with(
+    tree: Arc<dyn Tree>,
+    dump: &BTreeMap<String, String>,
+    settings: ApiSettings,
+    storage: MemoryStorage,
+) -> Api {
     let random = Arc::new(SeededRandom::new(7));
     let store =
         Store::open(tree.clone(), Arc::new(TokioClock::new()), random.clone()).await.unwrap();
@@ -96,7 +106,7 @@ pub async fn start_on(
         store.restore(dump).await.unwrap();
         store.repair().await.unwrap();
     }
-    let storage = Arc::new(MemoryStorage::new());
+    let storage = Arc::new(storage);
     let state = ApiState::new(
         store.clone(),
         Arc::new(TokioClock::new()),

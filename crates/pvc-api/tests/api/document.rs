@@ -76,12 +76,14 @@ const NEW: [&str; 18] = [
 
 /// Parameters that version 1.0.3 does not know and leaves out of account, beside `dry_run` of
 /// whatever changes something.
-const ADDED: [(&str, &str); 10] = [
+const ADDED: [(&str, &str); 12] = [
     ("DELETE /api/v1/storage/ceph/pool/{pool}", "force"),
     ("DELETE /api/v1/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", "force"),
     ("DELETE /api/v1/storage/ceph/volume/{pool}/{volume}", "force"),
     ("GET /api/v1/backup", "secrets"),
     ("GET /api/v1/tasks", "all"),
+    ("POST /api/v1/storage/ceph/osd", "plan"),
+    ("POST /api/v1/storage/ceph/osd/{osdid}", "force"),
     ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/clone", "force_flag"),
     ("POST /api/v1/vm", "force"),
     ("POST /api/v1/vm/{vm}", "force"),
@@ -122,8 +124,6 @@ fn everything_of_this_release_is_in_the_document() {
         "/storage/ceph/status",
         "/storage/ceph/utilization",
         "/storage/ceph/benchmark",
-        "/storage/ceph/option",
-        "/storage/ceph/osd",
         "/upload",
         "/network",
         "autobackup",

@@ -95,7 +95,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 43] = [
+const CHANGES: [(&str, &str, &str); 50] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
@@ -139,6 +139,13 @@ const CHANGES: [(&str, &str, &str); 43] = [
     ("PUT", "/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", "new_name=then"),
     ("DELETE", "/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", ""),
     ("POST", "/storage/ceph/snapshot/{pool}/{volume}/{snapshot}/rollback", ""),
+    ("POST", "/storage/ceph/osd", "node=pvchv1&device=/dev/sdb&weight=1"),
+    ("POST", "/storage/ceph/osd/{osdid}", "new_device=/dev/sdc&yes-i-really-mean-it=yes"),
+    ("PUT", "/storage/ceph/osd/{osdid}", "device=/dev/sdb"),
+    ("DELETE", "/storage/ceph/osd/{osdid}", "yes-i-really-mean-it=yes"),
+    ("POST", "/storage/ceph/osd/{osdid}/state", "state=out"),
+    ("POST", "/storage/ceph/osddb", "node=pvchv1&device=/dev/sdb"),
+    ("POST", "/storage/ceph/option", "option=noout&action=set"),
 ];
 
 #[tokio::test]

@@ -4,6 +4,7 @@ mod definitions;
 mod dry_runs;
 mod hardware;
 mod moving;
+mod osd;
 mod states;
 mod storage;
 mod store;

@@ -1,6 +1,6 @@
 use clap::Args;
 use pvc_api_types::operations::osd::{DeleteStorageCephOsdOsdid, OsdRemoval};
-use pvc_api_types::param::Flag;
+use pvc_api_types::param::Added;
 
 use super::{Way, Which};
 use crate::context::Pvc;
@@ -35,7 +35,7 @@ impl Remove {
             true => format!("Destroy OSD \"{osd}\" at once, though its data may be nowhere else"),
             false => format!("Remove and destroy OSD \"{osd}\""),
         };
-        let removal = OsdRemoval { really: "yes".to_owned(), force: Flag(force) };
+        let removal = OsdRemoval { really: "yes".to_owned(), force: Added(force) };
         self.way.submit(pvc, (DeleteStorageCephOsdOsdid, [&osd]), &removal, &sentence)
     }
 }
