@@ -13,6 +13,7 @@ mod definitions;
 mod following;
 mod hardware;
 mod help;
+mod osd;
 mod outcomes;
 mod output;
 mod storage;
@@ -34,6 +35,7 @@ const VMS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/vms.json")
 const NODES: &str = include_str!("../../../../crates/pvc-cli/tests/wire/nodes.json");
 const FAULTS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/faults.json");
 const NETWORKS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/networks.json");
+const OSDS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/osds.json");
 const POOLS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/pools.json");
 const TASKS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/tasks.json");
 const TREE: &str = include_str!("../../../../crates/pvc-cli/tests/golden/tree.txt");

@@ -27,6 +27,7 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
     match request.path() {
         "/api/v1/faults" => ok(FAULTS),
         "/api/v1/network" => ok(NETWORKS),
+        "/api/v1/storage/ceph/osd" => ok(OSDS),
         "/api/v1/storage/ceph/pool" => ok(POOLS),
         "/api/v1/storage/ceph/snapshot" => {
             ok(r#"[{"pool": "vms", "volume": "a", "snapshot": "then", "stats": {"size": 1}},
@@ -44,7 +45,7 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
 }
 
 /// Every list, by the column to sort it by.
-const LISTS: [(&str, &str); 18] = [
+const LISTS: [(&str, &str); 19] = [
     ("cluster fault list", "id"),
     ("cluster task", "id"),
     ("cluster task list", "id"),
@@ -52,6 +53,7 @@ const LISTS: [(&str, &str); 18] = [
     ("connection list", "name"),
     ("network list", "vni"),
     ("node list", "name"),
+    ("storage osd list", "id"),
     ("storage pool list", "name"),
     ("storage volume list", "name"),
     ("storage volume snapshot list", "name"),
