@@ -215,7 +215,7 @@ impl Part {
             LvmName::parse(name).map_err(|error| error.to_string())
         };
         let size = self.lv_size.as_deref().unwrap_or_default();
-        let db = self.tag("ceph.db_device").ok().filter(|db| !db.is_empty());
+        let part = |tag| self.tag(tag).ok().filter(|at| !at.is_empty()).map(device).transpose();
         Ok(LvmOsd {
             id,
             uuid: self.uuid("ceph.osd_fsid")?,
@@ -224,7 +224,8 @@ impl Part {
             block_bytes: size
                 .parse()
                 .map_err(|_| format!("`lv_size` is `{}`, no number", pvc_model::shown(size)))?,
-            db: db.map(device).transpose()?,
+            db: part("ceph.db_device")?,
+            wal: part("ceph.wal_device")?,
             // A disk that has gone is `[unknown]` to LVM.
             devices: self.devices.iter().filter_map(|path| Device::parse(path).ok()).collect(),
         })
@@ -336,7 +337,7 @@ mod tests {
          "ceph.cluster_fsid":"8d3c1a52-6c2f-4f0b-8f8e-0e8f7d2f1c11","ceph.cluster_name":"ceph",
          "ceph.crush_device_class":"ssd","ceph.db_device":"/dev/osd-db/osd-3","ceph.encrypted":"0",
          "ceph.osd_fsid":"6c5b1f6e-0b8e-4c5c-9a39-1f0a5cbd0000","ceph.osd_id":"3",
-         "ceph.osdspec_affinity":"","ceph.type":"block","ceph.vdo":"0"}},
+         "ceph.osdspec_affinity":"","ceph.type":"block","ceph.vdo":"0","ceph.wal_device":"/dev/sdc1"}},
         {"devices":["/dev/sdd1"],"lv_name":"osd-3","lv_path":"/dev/osd-db/osd-3","lv_size":"1073741824",
          "name":"osd-3","path":"/dev/osd-db/osd-3","type":"db","vg_name":"osd-db","tags":{}},
         {"tags":{"PARTUUID":null},"type":"wal","path":"/dev/sdc1"}]}"#;
@@ -351,6 +352,7 @@ mod tests {
         assert_eq!(osd.cluster.to_string(), "8d3c1a52-6c2f-4f0b-8f8e-0e8f7d2f1c11");
         assert_eq!(osd.block.to_string(), "ceph-1/osd-block-A");
         assert_eq!(osd.db, Some(LogicalVolume::db_of(OsdId(3)).device()));
+        assert_eq!(osd.wal, Some(Device::parse("/dev/sdc1").unwrap()));
         assert_eq!(osd.devices, [Device::parse("/dev/sdb").unwrap()]);
         assert_eq!(lvm_osds(b"{}"), Ok(Vec::new()));
         let gone = lvm_osds(LIST.replace("/dev/sdb", "[unknown]").as_bytes()).unwrap();

@@ -251,7 +251,8 @@ fn task_ids(choice: TaskChoice) -> Vec<CompletionCandidate> {
 /// The OSDs, by number.
 pub fn osds() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let osds = || client()?.read(GetStorageCephOsd, [], &OsdFilter::default()).ok()?.read().ok();
+        let osds =
+            || client()?.read(GetStorageCephOsd, [], &OsdFilter::default()).ok()?.read().ok();
         let candidate = |osd: Osd| {
             let place = format!("{} {}", osd.node, osd.device);
             CompletionCandidate::new(osd.id).help(Some(place.into()))

@@ -84,6 +84,8 @@ pub struct LvmOsd {
     pub block_bytes: u64,
     /// Where its database is, if that lies elsewhere: a logical volume, or a partition.
     pub db: Option<Device>,
+    /// The same of its write-ahead log. PVC makes none; `ceph-volume` does if it is asked to.
+    pub wal: Option<Device>,
     /// Devices that the block lies on, as the kernel names them.
     pub devices: Vec<Device>,
 }
@@ -190,6 +192,17 @@ impl LvmOsd {
         self.devices.iter().any(|own| {
             *own == device.device || device.partitions.iter().any(|part| part.device == *own)
         })
+    }
+
+    /// Whether anything of it lies on the device: its block, its database, or its log. Without
+    /// any of them it does not run.
+    pub fn needs(&self, device: &BlockDevice) -> bool {
+        let is_there = |part: &Device| {
+            let volume = part.as_str().strip_prefix("/dev/").map(LogicalVolume::parse);
+            let is_volume = matches!(volume, Some(Ok(at)) if device.groups.contains(&at.group));
+            is_volume || device.partitions.iter().any(|own| own.device == *part)
+        };
+        self.is_on(device) || self.db.iter().chain(&self.wal).any(is_there)
     }
 }
 

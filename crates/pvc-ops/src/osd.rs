@@ -10,8 +10,8 @@ use pvc_model::job::osd::{OsdReplacement, changing_osd};
 use pvc_model::job::{JobId, JobSpec, JobWork};
 use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::osd::{
-    AddOsds, BadDbSize, BadDevice, BadFlag, DbSize, DeviceSpec, NoOsds, OsdFlag, OsdId, check_count,
-    check_weight,
+    AddOsds, BadDbSize, BadDevice, BadFlag, DbSize, DeviceSpec, NoOsds, OsdFlag, OsdId,
+    check_count, check_weight,
 };
 use pvc_model::size::{BadSize, parse_size};
 use pvc_model::storage::OsdRecord;
@@ -243,11 +243,7 @@ impl Submission<'_> {
     }
 
     /// Has the worker of the OSD's node remove it.
-    pub async fn remove(
-        &self,
-        osd: &str,
-        force: bool,
-    ) -> Result<JobSpec, ChangeError<OsdRefusal>> {
+    pub async fn remove(&self, osd: &str, force: bool) -> Result<JobSpec, ChangeError<OsdRefusal>> {
         self.submit(|cluster| {
             let (osd, node) = free(cluster, osd)?;
             Ok((JobWork::RemoveOsd { osd, force }, node))

@@ -293,7 +293,7 @@ fn shown(disk: &BlockDevice) -> String {
 
 fn list(osds: &[LvmOsd]) -> String {
     let entry = |osd: &LvmOsd| {
-        let LvmOsd { id, uuid, cluster, block, block_bytes, db, devices } = osd;
+        let LvmOsd { id, uuid, cluster, block, block_bytes, db, devices, .. } = osd;
         let devices: Vec<_> = devices.iter().map(|device| format!("\"{device}\"")).collect();
         let db = db.as_ref().map(|db| format!(r#","ceph.db_device":"{db}""#)).unwrap_or_default();
         format!(

@@ -133,7 +133,7 @@ pub fn plan_add(
         DeviceSpec::Path(device) => device,
         DeviceSpec::Detect(_) => &disk.device,
     };
-    let left = |osd: &&LvmOsd| osd.is_on(disk);
+    let left = |osd: &&LvmOsd| osd.needs(disk);
     Ok(OsdPlan {
         asked: device.clone(),
         disk: disk.clone(),

@@ -22,6 +22,8 @@ pub enum DeviceInUse {
     OfGroup { device: String, group: String },
     #[error("device `{device}` is held by `{holder}`, which is of the kind `{kind}`")]
     Held { device: String, holder: String, kind: String },
+    #[error("device `{device}` is an OSD without logical volumes, which PVC knows nothing of")]
+    RawOsd { device: String },
     #[error("device `{device}` holds OSD {osd} of this cluster")]
     HoldsOsd { device: String, osd: OsdId },
 }
@@ -39,7 +41,9 @@ impl DeviceInUse {
             DeviceInUse::NotADisk { .. } => {
                 Some("`lsblk` on the node shows its disks: those of the type `disk`".to_owned())
             }
-            DeviceInUse::Partitioned { device, .. } => Some(wipe(device)),
+            DeviceInUse::Partitioned { device, .. } | DeviceInUse::RawOsd { device } => {
+                Some(wipe(device))
+            }
             DeviceInUse::OfGroup { group, .. } => Some(format!(
                 "if nothing in it is needed any more, remove it on its node with `vgremove {group}`"
             )),
@@ -52,6 +56,9 @@ impl DeviceInUse {
         }
     }
 }
+
+/// What the whole of a disk holds, to the kernel's tools, that other tools made an OSD of.
+const RAW_OSD: &str = "ceph_bluestore";
 
 /// Whether the disk may be taken, as far as its own node can tell. What is left of OSDs on it (a
 /// volume group of Ceph's tools) or a file system that is not mounted is no hindrance:
@@ -70,6 +77,9 @@ pub fn may_take(disk: &BlockDevice) -> Result<(), DeviceInUse> {
     if disk.partition_table.is_some() || !disk.partitions.is_empty() {
         let kind = disk.partition_table.clone().unwrap_or_else(|| "unknown".to_owned());
         return Err(DeviceInUse::Partitioned { device, kind, partitions: disk.partitions.len() });
+    }
+    if disk.content == RAW_OSD {
+        return Err(DeviceInUse::RawOsd { device });
     }
     if let Some(group) = disk.groups.iter().find(|group| !group.is_of_ceph()) {
         return Err(DeviceInUse::OfGroup { device, group: group.to_string() });
@@ -102,7 +112,7 @@ pub fn may_zap(disk: &BlockDevice, known: KnownOsds) -> Result<(), DeviceInUse> 
         let is_it = |state: &OsdState| state.id == osd.id && state.uuid == Some(osd.uuid);
         osd.cluster == known.cluster && known.states.iter().any(is_it)
     };
-    match known.on_node.iter().filter(|osd| osd.is_on(disk)).find(is_needed) {
+    match known.on_node.iter().filter(|osd| osd.needs(disk)).find(is_needed) {
         Some(osd) => Err(DeviceInUse::HoldsOsd { device: disk.device.to_string(), osd: osd.id }),
         None => Ok(()),
     }
@@ -156,6 +166,11 @@ mod tests {
                 "has a partition table of kind `unknown` with 1 partitions",
             ),
             (
+                BlockDevice { content: RAW_OSD.to_owned(), ..disk() },
+                "is an OSD without logical \
+                volumes, which PVC knows nothing of",
+            ),
+            (
                 BlockDevice { mounted_at: vec!["[SWAP]".to_owned()], ..disk() },
                 "is mounted at `[SWAP]`",
             ),
@@ -198,6 +213,7 @@ mod tests {
             block: LogicalVolume::block_of(group(OLD), uuid),
             block_bytes: 1 << 40,
             db: None,
+            wal: None,
             devices: vec![Device::parse(device).unwrap()],
         };
         let state = |uuid| OsdState { id: OsdId(0), uuid, is_up: false, is_in: false };
@@ -212,6 +228,34 @@ mod tests {
             let known =
                 KnownOsds { cluster: ours, states: &states, on_node: std::slice::from_ref(&osd) };
             assert_eq!(may_zap(&disk(), known).is_err(), is_needed, "{osd:?} {states:?}");
+        }
+    }
+
+    #[test]
+    fn a_disk_with_the_database_or_the_log_of_an_osd_is_as_needed_as_that() {
+        let [ours, uuid] = [1, 2].map(Uuid::from_u128);
+        let volume = |group: &str| Some(Device::parse(&format!("/dev/{group}/osd-db-x")).unwrap());
+        let osd = |db, wal| LvmOsd {
+            id: OsdId(0),
+            uuid,
+            cluster: ours,
+            block: LogicalVolume::block_of(group("ceph-other"), uuid),
+            block_bytes: 1 << 40,
+            db,
+            wal,
+            devices: vec![Device::parse("/dev/sdc").unwrap()],
+        };
+        let states = [OsdState { id: OsdId(0), uuid: Some(uuid), is_up: true, is_in: true }];
+        let fast = BlockDevice { groups: vec![group(OLD)], ..disk() };
+        for (osd, is_needed) in [
+            (osd(volume(OLD), None), true),
+            (osd(None, volume(OLD)), true),
+            (osd(volume("ceph-other"), None), false),
+            (osd(None, None), false),
+        ] {
+            let on_node = std::slice::from_ref(&osd);
+            let known = KnownOsds { cluster: ours, states: &states, on_node };
+            assert_eq!(may_zap(&fast, known).is_err(), is_needed, "{osd:?}");
         }
     }
 }

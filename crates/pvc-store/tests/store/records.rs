@@ -389,7 +389,11 @@ async fn an_osd_is_stored_as_legacy_peers_read_it_and_keeps_its_statistics() {
         ),
     ];
     for (key, value) in expected {
-        assert_eq!(raw(&world, &format!("/ceph/osds/3{key}")).await.as_deref(), Some(value), "{key}");
+        assert_eq!(
+            raw(&world, &format!("/ceph/osds/3{key}")).await.as_deref(),
+            Some(value),
+            "{key}"
+        );
     }
     assert_eq!(*world.other.fresh().await.expect("readable").osds["3"], first);
 

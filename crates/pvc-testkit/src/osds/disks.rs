@@ -23,7 +23,7 @@ impl NodeDisks {
                 };
                 let block = LogicalVolume { group: group.clone(), name: name.clone() };
                 let (block_bytes, devices) = (volume.bytes, vec![made.on.clone()]);
-                Some(LvmOsd { id, uuid, cluster, block, block_bytes, db, devices })
+                Some(LvmOsd { id, uuid, cluster, block, block_bytes, db, wal: None, devices })
             })
         });
         let mut osds: Vec<_> = blocks.collect();

@@ -43,8 +43,7 @@ enum Case {
 }
 
 fn cases() -> impl Iterator<Item = Case> {
-    let about_vms =
-        [Case::FlushLocks, Case::Attach, Case::Detach, Case::Rename, Case::Resize];
+    let about_vms = [Case::FlushLocks, Case::Attach, Case::Detach, Case::Rename, Case::Resize];
     about_vms.into_iter().chain(OsdCase::ALL.map(Case::Osds))
 }
 

@@ -1,7 +1,5 @@
 use clap::Args;
-use pvc_api_types::operations::osd::{
-    OsdStateChange, OsdStateWord, PostStorageCephOsdOsdidState,
-};
+use pvc_api_types::operations::osd::{OsdStateChange, OsdStateWord, PostStorageCephOsdOsdidState};
 
 use super::Which;
 use crate::context::Pvc;

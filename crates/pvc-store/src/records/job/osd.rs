@@ -152,9 +152,8 @@ pub(super) mod tests {
     }
 
     fn addition() -> impl Strategy<Value = AddOsds> {
-        (device_spec(), 0.0..100.0_f64, db(), 1..16_u32).prop_map(|(device, weight, db, count)| {
-            AddOsds { device, weight, db, count }
-        })
+        (device_spec(), 0.0..100.0_f64, db(), 1..16_u32)
+            .prop_map(|(device, weight, db, count)| AddOsds { device, weight, db, count })
     }
 
     fn replacement() -> impl Strategy<Value = OsdReplacement> {

@@ -94,9 +94,17 @@ impl Known {
 
     /// The OSDs on a disk that the cluster knows, by number.
     pub fn on(&self, disk: &BlockDevice) -> Vec<Osd> {
-        let ours = self.on_node.iter().filter(|lvm| lvm.cluster == self.cluster && lvm.is_on(disk));
-        let osds = ours.map(|lvm| Osd { id: lvm.id, uuid: lvm.uuid });
-        osds.filter(|osd| self.states.iter().any(|state| osd.is_in(state))).collect()
+        self.living().filter(|lvm| lvm.is_on(disk)).map(of_lvm).collect()
+    }
+
+    /// The same, with those of which only the database or the log is there.
+    pub fn needing(&self, disk: &BlockDevice) -> impl Iterator<Item = Osd> {
+        self.living().filter(|lvm| lvm.needs(disk)).map(of_lvm)
+    }
+
+    fn living(&self) -> impl Iterator<Item = &LvmOsd> {
+        let ours = self.on_node.iter().filter(|lvm| lvm.cluster == self.cluster);
+        ours.filter(|lvm| self.states.iter().any(|state| of_lvm(lvm).is_in(state)))
     }
 
     /// Those of them that were made and never ran: nobody has recorded them, and they hold no data.
@@ -108,6 +116,10 @@ impl Known {
         };
         self.on(disk).into_iter().filter(is_unborn).collect()
     }
+}
+
+fn of_lvm(lvm: &LvmOsd) -> Osd {
+    Osd { id: lvm.id, uuid: lvm.uuid }
 }
 
 /// Whether the OSD with this number is recorded as this one.

@@ -237,7 +237,7 @@ impl Replace {
         let hands = Hands::of(context)?;
         let (disk, now) = find_disk(hands, &self.replacement.device).await?;
         let own: Vec<OsdId> = moving.iter().map(|moving| moving.id).collect();
-        let is_same = known.on(&now).iter().any(|osd| own.contains(&osd.id));
+        let is_same = known.needing(&now).any(|osd| own.contains(&osd.id));
         let mut databases = hands.disks.volume_group(&LvmName::db_group()).await?;
         if let Some(group) = &mut databases {
             // Those of before make room.
