@@ -1,5 +1,6 @@
 //! OSDs are made, moved and removed by tasks of their nodes; the monitors do the rest at once.
 
+use pvc_model::NodeName;
 use pvc_model::job::JobWork;
 use pvc_model::osd::{Device, OsdFlag, OsdId};
 use pvc_model::storage::RbdAccess;
@@ -36,7 +37,7 @@ async fn with_ceph() -> (Api, SharedOsds) {
 async fn at_work() -> (Api, SharedOsds) {
     let (api, osds) = with_ceph().await;
     api.start_worker(NODE);
-    let is_there = |view: &pvc_model::cluster::Cluster| view.workers.contains_key(&NODE.into());
+    let is_there = |view: &pvc_model::cluster::Cluster| view.workers.contains_key(&NodeName::new(NODE));
     api.eventually("the worker is there", is_there).await;
     (api, osds)
 }
