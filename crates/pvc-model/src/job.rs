@@ -226,8 +226,9 @@ impl JobSpec {
     /// take disks of one node, are done one after the other.
     pub fn subject(&self) -> Option<String> {
         match &self.work {
-            JobWork::AddOsds(_) | JobWork::AddDbGroup { .. } => {
-                Some(format!("new OSDs of {}", self.node))
+            // Each erases a disk that the other may just have chosen.
+            JobWork::AddOsds(_) | JobWork::ReplaceOsd(_) | JobWork::AddDbGroup { .. } => {
+                Some(format!("disks of {}", self.node))
             }
             work => match work.osd() {
                 Some(osd) => Some(format!("OSD {osd}")),
@@ -426,5 +427,30 @@ mod tests {
         ] {
             assert_eq!(named(state), (wanted, None), "{state:?}");
         }
+    }
+
+    #[test]
+    fn jobs_that_take_disks_of_one_node_are_done_one_after_the_other() {
+        let device = DeviceSpec::parse("/dev/sdb").expect("below `/dev`");
+        let replacement = OsdReplacement {
+            osd: OsdId(3),
+            device: device.clone(),
+            old_device: None,
+            weight: None,
+            db: None,
+            force: false,
+        };
+        let new = AddOsds { device: device.clone(), weight: 1.0, db: None, count: 1 };
+        let subject = |work: JobWork| JobSpec { work, ..rename(1, 7).spec }.subject();
+        for work in [
+            JobWork::AddOsds(new.clone()),
+            JobWork::ReplaceOsd(replacement),
+            JobWork::AddDbGroup { device: device.clone() },
+        ] {
+            assert_eq!(subject(work).as_deref(), Some("disks of hv1"));
+        }
+        let removal = JobWork::RemoveOsd { osd: OsdId(3), force: false };
+        assert_eq!(subject(removal).as_deref(), Some("OSD 3"));
+        assert_eq!(subject(JobWork::PlanOsds(new)), None, "it only looks");
     }
 }
