@@ -4,4 +4,5 @@
 
 mod crashes;
 mod jobs;
+mod osd_jobs;
 mod osds;

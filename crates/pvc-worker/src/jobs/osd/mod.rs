@@ -137,6 +137,11 @@ fn recorded_state<'a>(
     }
 }
 
+/// The UUID that is recorded. One that nobody has is that of no OSD.
+fn recorded_uuid(record: &OsdRecord) -> Uuid {
+    Uuid::try_parse(&record.fsid).unwrap_or_default()
+}
+
 /// The numbers for a sentence: `OSD 3`, `OSDs 3 and 4`.
 fn named(ids: &[OsdId]) -> String {
     let names: Vec<String> = ids.iter().map(ToString::to_string).collect();

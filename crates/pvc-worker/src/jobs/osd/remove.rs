@@ -3,17 +3,17 @@
 //! Its record goes last. Whatever happens before, the OSD is in the list, and can be removed again.
 
 use async_trait::async_trait;
-use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::osd::OsdId;
-use pvc_model::storage::OsdRecord;
 use pvc_ops::osd::OsdRefusal;
 use pvc_store::{Change, Changes};
 use serde::{Deserialize, Serialize};
 
 use super::disk::Known;
 use super::leave::{Leaving, bring_back, erase};
-use super::{Hands, Osd, OsdJobError, Result, fresh, own_record, recorded_state, unless_gone};
+use super::{
+    Hands, Osd, OsdJobError, Result, fresh, own_record, recorded_state, recorded_uuid, unless_gone,
+};
 use crate::context::Context;
 use crate::kind::Kind;
 
@@ -48,7 +48,7 @@ impl Kind for Remove {
         let record = own_record(context, &view, self.osd)?;
         let known = Known::look(hands).await?;
         let state = recorded_state(&known, self.osd, record)?;
-        let uuid = state.and_then(|state| state.uuid).unwrap_or_else(|| uuid_of(record));
+        let uuid = state.and_then(|state| state.uuid).unwrap_or_else(|| recorded_uuid(record));
         let osd = Osd { id: self.osd, uuid };
         let leaving = Leaving::look(hands, osd, state).await?;
         let is_alive = state.is_some_and(|state| state.uuid.is_some());
@@ -66,7 +66,7 @@ impl Kind for Remove {
         if state.is_some() {
             steps.push(Step::Purge(osd));
         }
-        steps.push(Step::Forget(Osd { id: self.osd, uuid: uuid_of(record) }));
+        steps.push(Step::Forget(Osd { id: self.osd, uuid: recorded_uuid(record) }));
         Ok(steps)
     }
 
@@ -123,11 +123,6 @@ impl Kind for Remove {
     }
 }
 
-/// The UUID that is recorded. One that nobody has is that of no OSD.
-fn uuid_of(record: &OsdRecord) -> Uuid {
-    Uuid::try_parse(&record.fsid).unwrap_or_default()
-}
-
 /// Has the cluster forget a destroyed OSD, unless its number was given to another since.
 async fn purge(context: &Context, osd: Osd) -> Result<()> {
     let hands = Hands::of(context)?;
@@ -144,7 +139,7 @@ async fn forget(context: &Context, osd: Osd) -> Result<()> {
     let id = osd.id.to_string();
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
-        if cluster.osds.get(&id).is_some_and(|record| uuid_of(record) == osd.uuid) {
+        if cluster.osds.get(&id).is_some_and(|record| recorded_uuid(record) == osd.uuid) {
             changes.push(Change::RemoveOsd(id.clone()));
         }
         Ok::<_, OsdRefusal>((changes, ()))

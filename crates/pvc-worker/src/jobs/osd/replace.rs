@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use pvc_model::Uuid;
 use pvc_model::job::osd::{OsdReplacement, sharing};
 use pvc_model::osd::{
-    AddOsds, BlockDevice, LogicalVolume, LvmName, OsdId, VolumeGroup, block_bytes, may_take,
-    may_zap, plan_add,
+    AddOsds, BlockDevice, LogicalVolume, LvmName, LvmOsd, OsdId, VolumeGroup, block_bytes,
+    may_take, may_zap, plan_add,
 };
 use pvc_model::storage::OsdRecord;
 use pvc_ops::osd::OsdRefusal;
@@ -20,7 +20,8 @@ use super::acts::{are_recorded, give_database, record, removed, start};
 use super::disk::{Disk, Known, find_disk};
 use super::leave::{Leaving, bring_back, erase};
 use super::{
-    Hands, Osd, OsdJobError, Result, fresh, named, own_record, recorded_state, unless_gone,
+    Hands, Osd, OsdJobError, Result, fresh, named, own_record, recorded_state, recorded_uuid,
+    unless_gone,
 };
 use crate::context::Context;
 use crate::jobs::text;
@@ -175,6 +176,8 @@ struct Moving {
     id: OsdId,
     /// The OSD as it is; `None` if it was destroyed already, by a task before this one.
     leaving: Option<Leaving>,
+    /// The OSD of which something may still lie on this node.
+    old: Osd,
     new: Uuid,
     weight: f64,
     /// Size of its database in the group for those, if it has one there.
@@ -202,14 +205,16 @@ impl Replace {
         let no_osd = || OsdRefusal::NoOsd { osd: record.id.clone() };
         let id = OsdId::parse(&record.id).map_err(|_| no_osd())?;
         let state = recorded_state(known, id, record)?.ok_or(OsdError::NoOsd { osd: id })?;
+        let old = Osd { id, uuid: state.uuid.unwrap_or_else(|| recorded_uuid(record)) };
         let leaving = match state.uuid {
-            Some(uuid) => Some(Leaving::look(hands, Osd { id, uuid }, Some(state)).await?),
+            Some(_) => Some(Leaving::look(hands, old, Some(state)).await?),
             None => None,
         };
         let group = hands.disks.volume_group(&LvmName::db_group()).await?;
         Ok(Moving {
             id,
             leaving,
+            old,
             new: context.tools.random.uuid(),
             weight: self.replacement.weight.unwrap_or_else(|| weight(figures, record)),
             db_bytes: group.and_then(|group| group.volume_bytes(&LogicalVolume::db_of(id).name)),
@@ -225,8 +230,9 @@ impl Replace {
     ) -> Result<()> {
         let Some(spec) = &self.replacement.old_device else { return Ok(()) };
         let (disk, now) = find_disk(hands, spec).await?;
-        let is_it = |osd: &Osd| moving.iter().any(|moving| moving.id == osd.id);
-        match known.on(&now).iter().any(is_it) {
+        // One that was destroyed already is there as well.
+        let is_it = |lvm: &LvmOsd| moving.iter().any(|moving| moving.old.lies_as(lvm));
+        match known.on_node.iter().any(|lvm| is_it(lvm) && lvm.is_on(&now)) {
             true => Ok(()),
             false => Err(OsdJobError::NotThere { osd: self.replacement.osd, device: disk.name }),
         }
@@ -293,7 +299,7 @@ fn steps(moving: Vec<Moving>, target: &Target) -> Vec<Step> {
     steps.extend(leaving().map(Step::Drain));
     steps.extend(leaving().map(Step::Stop));
     steps.extend(leaving().map(Step::Destroy));
-    steps.extend(leaving().map(|leaving| Step::Erase(leaving.osd)));
+    steps.extend(moving.iter().map(|moving| Step::Erase(moving.old)));
     if *is_same {
         steps.push(Step::Regroup(group.clone()));
     }
