@@ -25,6 +25,7 @@ pub mod node;
 pub mod operations;
 pub mod release;
 pub mod storage;
+pub mod storage_report;
 pub mod task;
 pub mod vm;
 pub mod what_if;
@@ -41,6 +42,7 @@ pub use node::{
     NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,
 };
 pub use storage::{Pool, SnapshotStats, StorageSnapshot, Volume, VolumeStats};
+pub use storage_report::{CephReport, PoolFullness};
 pub use task::{DeliveryInfo, EndedTask, QueuedTask, TaskLog, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{
     MoveCandidate, MovePlan, Vm, VmConsole, VmController, VmDisk, VmHardware, VmMemory, VmMeta,

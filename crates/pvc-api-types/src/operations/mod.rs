@@ -8,5 +8,6 @@ pub mod network;
 pub mod node;
 pub mod sriov;
 pub mod storage;
+pub mod storage_report;
 pub mod task;
 pub mod vm;

@@ -10,6 +10,7 @@ mod network;
 mod node;
 mod root;
 mod storage;
+mod storage_report;
 mod task;
 mod vm;
 mod vm_change;
@@ -60,6 +61,7 @@ pub fn table() -> Table {
         vm_hardware::add,
         network::add,
         storage::add,
+        storage_report::add,
         metrics::add,
     ];
     groups.into_iter().fold(Table::new(openapi::frame()), |table, add| add(table))

@@ -5,5 +5,6 @@ pub mod network;
 pub mod node;
 pub mod status;
 pub mod storage;
+pub mod storage_report;
 pub mod task;
 pub mod vm;

@@ -1,7 +1,11 @@
-//! The storage: pools, volumes, and snapshots of volumes.
+//! The storage: its state, pools, volumes, and snapshots of volumes.
 
+mod fullness;
 mod pool;
+mod report;
 mod size;
+mod status;
+mod util;
 mod volume;
 
 use clap::Subcommand;
@@ -12,6 +16,8 @@ use crate::outcome::Outcome;
 /// Manage the storage
 #[derive(Debug, Subcommand)]
 pub enum Storage {
+    Status(status::Status),
+    Util(util::Util),
     /// Manage pools
     #[command(subcommand, arg_required_else_help = true)]
     Pool(pool::Pool),
@@ -23,6 +29,8 @@ pub enum Storage {
 impl Storage {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         match self {
+            Storage::Status(command) => command.run(pvc),
+            Storage::Util(command) => command.run(pvc),
             Storage::Pool(command) => command.run(pvc),
             Storage::Volume(command) => command.run(pvc),
         }
