@@ -26,6 +26,7 @@ pub mod operations;
 pub mod osd;
 pub mod release;
 pub mod storage;
+pub mod storage_report;
 pub mod task;
 pub mod vm;
 pub mod what_if;
@@ -43,6 +44,7 @@ pub use node::{
 };
 pub use osd::{Osd, OsdState};
 pub use storage::{Pool, SnapshotStats, StorageSnapshot, Volume, VolumeStats};
+pub use storage_report::{CephReport, PoolFullness};
 pub use task::{DeliveryInfo, EndedTask, QueuedTask, TaskLog, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{
     MoveCandidate, MovePlan, Vm, VmConsole, VmController, VmDisk, VmHardware, VmMemory, VmMeta,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use pvc_model::fullness::Ratios;
 use pvc_model::pool::Replication;
 use pvc_model::storage::PoolName;
 use pvc_ports::{OsdFigures, PoolFigures, PoolInfo};
@@ -181,6 +182,25 @@ struct DfOsd {
     #[serde(deserialize_with = "figure")]
     var: f64,
     pgs: u64,
+}
+
+#[derive(Deserialize)]
+struct FullRatios {
+    #[serde(deserialize_with = "figure")]
+    nearfull_ratio: f64,
+    #[serde(deserialize_with = "figure")]
+    backfillfull_ratio: f64,
+    #[serde(deserialize_with = "figure")]
+    full_ratio: f64,
+}
+
+/// `osd dump`: when OSDs are full. Ceph's own defaults in the place of ratios that mean nothing.
+pub(crate) fn full_ratios(dump: &[u8]) -> Result<Ratios, String> {
+    let FullRatios { nearfull_ratio, backfillfull_ratio, full_ratio } = json(dump)?;
+    // Ceph computes with single precision and prints more digits than that has.
+    let [nearfull, backfillfull, full] = [nearfull_ratio, backfillfull_ratio, full_ratio]
+        .map(|ratio| (ratio * 10_000.0).round() / 10_000.0);
+    Ok(Ratios::new(nearfull, backfillfull, full).unwrap_or_default())
 }
 
 /// `osd dump`, `osd df` and `osd status`, joined by the OSDs' numbers. One that any of them lacks

@@ -1,6 +1,7 @@
 //! The answers of Ceph 16 to 19 as the parsers meet them. They are composed, from documentation:
 //! `tests/releases/README.md`.
 
+use pvc_model::fullness::Ratios;
 use serde_json::Value;
 
 use crate::{answers, figures};
@@ -94,6 +95,19 @@ fn pools_of_every_release_say_whether_they_are_for_volumes() {
         let managers = if number == 16 { "device_health_metrics" } else { ".mgr" };
         assert_eq!(found, [(managers, false), ("vms", true)], "Ceph {number}");
     }
+}
+
+#[test]
+fn every_release_says_when_its_osds_are_full() {
+    for Release { number, osd_dump, .. } in RELEASES {
+        let ratios = figures::full_ratios(osd_dump.as_bytes());
+        assert_eq!(ratios, Ok(Ratios::default()), "Ceph {number}");
+    }
+    let own = br#"{"nearfull_ratio":0.7,"backfillfull_ratio":0.8,"full_ratio":0.9}"#;
+    assert_eq!(figures::full_ratios(own), Ok(Ratios::new(0.7, 0.8, 0.9).expect("they rise")));
+    let none = br#"{"nearfull_ratio":0,"backfillfull_ratio":0,"full_ratio":0}"#;
+    assert_eq!(figures::full_ratios(none), Ok(Ratios::default()));
+    assert!(figures::full_ratios(b"{}").is_err());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The StorageCluster port: how Ceph is doing, asked of its monitors, and its pools.
 
 use async_trait::async_trait;
+use pvc_model::fullness::Ratios;
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId};
 use pvc_ports::{OsdFigures, PoolFigures, Storage, StorageCluster, StorageError};
@@ -57,6 +58,11 @@ impl StorageCluster for RbdStorage {
         let df = self.json_of(command("osd df")).await?;
         let status = self.text_of("osd status").await?;
         figures::osd_figures(&dump, &df, &status).map_err(not_understood)
+    }
+
+    async fn full_ratios(&self) -> Result<Ratios, StorageError> {
+        let dump = self.json_of(command("osd dump")).await?;
+        figures::full_ratios(&dump).map_err(not_understood)
     }
 
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {

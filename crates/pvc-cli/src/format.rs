@@ -54,6 +54,17 @@ pub enum PlainFormat {
     Yaml,
 }
 
+/// Formats of a text that is for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TextFormat {
+    /// The text
+    Pretty,
+    /// Answer of the API, on one line
+    Json,
+    /// The same, indented
+    JsonPretty,
+}
+
 /// Whether a format is JSON, and which.
 pub trait MaybeJson: Copy {
     fn json(self) -> Option<Json>;
@@ -274,6 +285,16 @@ impl MaybeJson for PlainFormat {
             PlainFormat::Csv => Some(Form::Csv),
             PlainFormat::Yaml => Some(Form::Yaml),
             PlainFormat::Json | PlainFormat::JsonPretty => None,
+        }
+    }
+}
+
+impl MaybeJson for TextFormat {
+    fn json(self) -> Option<Json> {
+        match self {
+            TextFormat::Json => Some(Json::Line),
+            TextFormat::JsonPretty => Some(Json::Indented),
+            TextFormat::Pretty => None,
         }
     }
 }

@@ -69,6 +69,8 @@ impl StorageClusterFixture {
         assert!(health.starts_with('{') && health.ends_with('}'), "no JSON: {health}");
         assert!(health.contains("\"status\":\"HEALTH_"), "{health}");
         assert!(health.contains("\"checks\":{"), "{health}");
+        let ratios = self.cluster().full_ratios().await.expect("an answer");
+        assert!(0.5 < ratios.nearfull() && ratios.nearfull() <= ratios.full(), "{ratios:?}");
     }
 
     async fn its_pools_are_shown_in_numbers(&self) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::fault::FaultRecord;
+use crate::fullness::FullnessRecord;
 use crate::job::{Job, JobId, WorkerRecord};
 use crate::network::NetworkRecord;
 use crate::node::NodeRecord;
@@ -45,6 +46,8 @@ pub struct Cluster {
     pub osds: SharedMap<String, Arc<OsdRecord>>,
     pub pools: SharedMap<PoolName, Arc<PoolRecord>>,
     pub volumes: SharedMap<VolumeId, Arc<VolumeRecord>>,
+    /// How full the pools were.
+    pub fullness: SharedMap<PoolName, Arc<FullnessRecord>>,
     pub faults: SharedMap<String, Arc<FaultRecord>>,
     pub jobs: SharedMap<JobId, Arc<Job>>,
     /// The workers that are connected now. Legacy peers have none that is seen here.

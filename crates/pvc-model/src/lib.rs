@@ -21,6 +21,7 @@ pub mod fault;
 pub mod fence;
 pub mod firewall;
 pub mod flush;
+pub mod fullness;
 pub mod host_filter;
 pub mod job;
 pub mod link;

@@ -1,6 +1,7 @@
 //! State of a storage that is a cluster of its own, Ceph, and what only one can be asked for.
 
 use async_trait::async_trait;
+use pvc_model::fullness::Ratios;
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId};
 
@@ -82,6 +83,8 @@ pub trait StorageCluster: OsdMap {
     /// Returns the figures of the OSDs of which everything is known. Not to be asked of a cluster
     /// without any OSD: it may never answer.
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError>;
+    /// Returns the ratios at which the cluster calls its OSDs full.
+    async fn full_ratios(&self) -> Result<Ratios, StorageError>;
     /// Returns the record of a volume: JSON, as the cluster says it itself.
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError>;
     /// Returns the same of the volume as its snapshot has it.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use pvc_model::fullness::Ratios;
 use pvc_model::osd::{OsdId, OsdState};
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
@@ -398,6 +399,10 @@ impl StorageCluster for Volumes {
 
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError> {
         self.reached(|state| Ok(state.ceph.said.osd_figures(&state.ceph.osds))).await
+    }
+
+    async fn full_ratios(&self) -> Result<Ratios, StorageError> {
+        self.reached(|state| Ok(state.ceph.said.ratios)).await
     }
 
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {

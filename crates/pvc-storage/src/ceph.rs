@@ -8,11 +8,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_ports::{OsdFigures, PoolFigures, StorageCluster, StorageError};
+use pvc_ports::{OsdFigures, PoolFigures, PoolInfo, StorageCluster, StorageError};
 use pvc_role::{Alarm, Context};
 use pvc_store::Report;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+
+use crate::fullness;
 
 /// Time for which the answer to one question is waited for. Adapters have deadlines of their own;
 /// this is for those that forget.
@@ -37,7 +39,9 @@ async fn watch(context: &Context, interval: Duration, end: &CancellationToken) {
         if let Some(cluster) = context.ports.storage.cluster().filter(|_| context.is_primary()) {
             let answers = ask(context, cluster).await;
             silence.note(context, &answers).await;
+            let pools = answers.contents();
             publish(context, answers).await;
+            fullness::note(context, &pools, timely(context, cluster.full_ratios())).await;
         } else {
             silence = Silence::default();
         }
@@ -90,6 +94,16 @@ impl Answers {
             ("OSDs", self.osds.as_ref().err()),
         ];
         all.into_iter().filter_map(|(what, error)| Some((what, error?))).collect()
+    }
+
+    /// Contents of the pools.
+    fn contents(&self) -> Vec<PoolInfo> {
+        let content = |pool: &PoolFigures| PoolInfo {
+            name: pool.name.clone(),
+            stored_bytes: pool.stored_bytes,
+            free_bytes: pool.free_bytes,
+        };
+        self.pools.iter().flatten().map(content).collect()
     }
 
     /// Reports that go into the store: only of pools and OSDs that the cluster knows.
@@ -363,6 +377,11 @@ mod tests {
         .await;
         eventually("with the pools", time_limit, || {
             view().pools.values().any(|p| p.stats.contains("1000"))
+        })
+        .await;
+
+        eventually("with their history", time_limit, || {
+            view().fullness.contains_key(&PoolName::new("vms"))
         })
         .await;
 

@@ -6,12 +6,15 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
+use pvc_model::fullness::Ratios;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeRecord};
 use pvc_ports::{PoolInfo, Storage, StorageError, VolumeInfo};
 use pvc_role::Context;
 use pvc_store::{Change, Changes, Report, snapshot_text, volume_text};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+
+use crate::{directory, fullness};
 
 /// Time between two looks at the directory: volumes are also made beside the daemon.
 const EVERY: Duration = Duration::from_secs(5);
@@ -58,13 +61,18 @@ async fn pass(context: &Context) {
         .change(|cluster| Ok::<_, Infallible>((differences(cluster, &found), ())))
         .await;
     let stats = |pool: &PoolInfo| Report::PoolStats(pool.name.clone(), pool_stats(pool, &found));
-    let stats = found.pools.iter().map(stats).collect();
+    let texts = [
+        Report::StorageStatus(directory::status(&found.pools, found.volumes.len())),
+        Report::StorageUsage(directory::usage(&found.pools)),
+    ];
+    let stats = found.pools.iter().map(stats).chain(texts).collect();
     if let Err(error) = recorded {
         tracing::debug!(%error, "the records of the volumes could not be brought up to date; it is \
                                  tried again");
     } else if let Err(error) = context.store.report(stats).await {
         tracing::debug!(%error, "the figures of the pools could not be written");
     }
+    fullness::note(context, &found.pools, async { Ok(Ratios::OF_DIRECTORY) }).await;
 }
 
 async fn look(storage: &dyn Storage) -> Result<Found, StorageError> {
@@ -154,8 +162,12 @@ fn pool_stats(pool: &PoolInfo, found: &Found) -> String {
 mod tests {
     use std::sync::Arc;
 
+    use pvc_embedded::EmbeddedTree;
+    use pvc_model::NodeName;
     use pvc_model::storage::PoolRecord;
-    use pvc_ports::SnapshotInfo;
+    use pvc_ports::{Ports, SnapshotInfo};
+    use pvc_store::Store;
+    use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock, ports};
 
     use super::*;
 
@@ -204,6 +216,25 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("kept"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_there_is_is_also_reported_in_words() {
+        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+        let store = Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random.clone())
+            .await
+            .unwrap();
+        store.initialize(false).await.unwrap();
+        let storage = Arc::new(MemoryStorage::new());
+        storage.insert("vms/web1_sda");
+        let ports = Ports { storage, clock, random, ..ports() };
+        let context = Context::new(NodeName::new("hv1"), ports, store);
+        pass(&context).await;
+        let view = context.store.fresh().await.unwrap();
+        let status = &view.config.storage_status;
+        assert!(status.contains("pools:   1\n    volumes: 1\n"), "{status}");
+        assert!(view.config.storage_util.contains("\nvms "), "{}", view.config.storage_util);
+        assert_eq!(view.volumes.len(), 1);
     }
 
     #[test]

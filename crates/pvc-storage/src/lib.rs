@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  ceph       how Ceph is doing, published by the primary
+//!  fullness   how full pools become, kept by whoever collects their figures
 //!  inventory  volumes of one machine alone → records of them
 //!  secret     the key with which the hypervisor opens volumes
 //! ```
@@ -9,5 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ceph;
+mod directory;
+mod fullness;
 pub mod inventory;
 pub mod secret;

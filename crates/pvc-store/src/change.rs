@@ -3,6 +3,7 @@
 
 use pvc_model::fault::FaultRecord;
 use pvc_model::fence::FenceNote;
+use pvc_model::fullness::FullnessRecord;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
 use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures};
 use pvc_model::storage::{OsdRecord, PoolName, SnapshotName, VolumeId};
@@ -15,7 +16,7 @@ use crate::records::cluster::{self, ConfigChange};
 use crate::records::node::{self, NewNode, NodeChange};
 use crate::records::vm::{self, NewVm, VmChange};
 use crate::records::{
-    daemon_note, fault, fence_note, job, move_note, osd, placement, pool, volume,
+    daemon_note, fault, fence_note, fullness, job, move_note, osd, placement, pool, volume,
 };
 
 /// A set of changes that become true together or not at all.
@@ -103,6 +104,8 @@ pub enum Change {
         volume: VolumeId,
         name: SnapshotName,
     },
+    /// Forgets how full a pool was.
+    ForgetFullness(PoolName),
     /// Says of the VM's move what others act upon.
     MoveNote(Uuid, MoveNote),
     SubmitJob(JobSpec),
@@ -136,6 +139,7 @@ impl Change {
             Change::RemoveSnapshot { volume, name } => {
                 volume::remove_snapshot(draft, volume, name);
             }
+            Change::ForgetFullness(pool) => fullness::remove(draft, pool),
             Change::MoveNote(uuid, note) => move_note::put(draft, *uuid, note),
             Change::SubmitJob(spec) => job::submit(draft, spec),
             Change::JobProgress(id, progress) => job::put_progress(draft, id, progress),
@@ -229,6 +233,8 @@ pub enum Report {
     OsdStats(String, String),
     PoolStats(PoolName, String),
     VolumeStats(VolumeId, String),
+    /// How full the pool was.
+    Fullness(PoolName, FullnessRecord),
 }
 
 impl Report {
@@ -255,6 +261,7 @@ impl Report {
             Report::OsdStats(id, json) => (osd::stats(id), json.clone()),
             Report::PoolStats(name, json) => (pool::stats(name), json.clone()),
             Report::VolumeStats(id, json) => (volume::stats(id), json.clone()),
+            Report::Fullness(name, record) => (fullness::path(name), fullness::text(record)),
         };
         vec![(key, value)]
     }
@@ -263,6 +270,7 @@ impl Report {
     pub(crate) fn record(&self) -> Option<String> {
         match self {
             Report::Move(uuid, _) => Some(vm::root(*uuid)),
+            Report::Fullness(name, _) => Some(pool::root(name.as_str())),
             _ => None,
         }
     }

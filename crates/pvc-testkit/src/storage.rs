@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use pvc_model::fullness::Ratios;
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
@@ -328,6 +329,10 @@ impl StorageCluster for Monitors {
 
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError> {
         self.answer(|said, _| Ok(said.osd_figures(&self.osds.lock().expect(UNPOISONED)))).await
+    }
+
+    async fn full_ratios(&self) -> Result<Ratios, StorageError> {
+        self.answer(|said, _| Ok(said.ratios)).await
     }
 
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {

@@ -1,5 +1,6 @@
 use std::sync::Mutex;
 
+use pvc_model::fullness::Ratios;
 use pvc_model::storage::RbdAccess;
 use pvc_ports::{OsdFigures, PoolFigures};
 
@@ -23,6 +24,7 @@ pub struct Said {
     /// Figures of pools; `None`: as the volumes are.
     pub pools: Option<Vec<PoolFigures>>,
     pub osds: Vec<OsdFigures>,
+    pub ratios: Ratios,
     pub key: Option<String>,
 }
 
@@ -34,6 +36,7 @@ impl Default for Said {
             health: r#"{"status":"HEALTH_OK","checks":{}}"#.to_owned(),
             pools: None,
             osds: Vec::new(),
+            ratios: Ratios::default(),
             key: None,
         }
     }

@@ -272,6 +272,66 @@ fn networks_pools_and_volumes_are_listed() {
 }
 
 #[test]
+fn the_storage_reports_on_itself_as_text_or_as_the_api_answers() {
+    let stub = Stub::start(|request, _| match request.path() {
+        "/api/v1/storage/ceph/status" => ok(r#"{"type": "status", "primary_node": "hv1",
+            "ceph_data": "  cluster:\n    health: HEALTH_OK"}"#),
+        "/api/v1/storage/ceph/utilization" => ok(r#"{"type": "utilization", "primary_node": "hv1",
+            "ceph_data": "--- RAW STORAGE ---\nCLASS  SIZE"}"#),
+        _ => status(404, r#"{"message": "nothing of that name"}"#),
+    });
+    let user = User::of(&stub);
+    let run = |line: &[&str]| out(&user.run(&[&["-q", "storage"], line].concat()));
+    assert_eq!(
+        run(&["status"]),
+        "Storage status (primary node hv1):\n\n  cluster:\n    health: HEALTH_OK\n"
+    );
+    let usage = "Storage utilization (primary node hv1):\n\n--- RAW STORAGE ---\nCLASS  SIZE\n";
+    assert_eq!(run(&["util"]), usage);
+    assert_eq!(
+        run(&["util", "-f", "json"]),
+        "{\"type\": \"utilization\", \"primary_node\": \"hv1\", \"ceph_data\": \"--- RAW STORAGE \
+         ---\\nCLASS  SIZE\"}\n"
+    );
+    assert!(stub.lines().contains(&"GET /storage/ceph/fullness".to_owned()), "{:?}", stub.lines());
+    let indented = run(&["status", "-f", "json-pretty"]);
+    let lines: Vec<&str> = indented.lines().map(str::trim).collect();
+    assert_eq!(
+        (lines.len(), lines.contains(&"\"primary_node\": \"hv1\",")),
+        (5, true),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn usage_is_shown_with_what_becomes_of_each_pool_where_the_cluster_knows_that() {
+    let pools = include_str!("../../../../crates/pvc-cli/tests/wire/fullness.json");
+    let report = r#"{"type": "utilization", "primary_node": "hv1", "ceph_data": "CLASS  SIZE"}"#;
+    let util = |fullness: fn(&str) -> Reply| {
+        let stub = Stub::start(move |request, _| match request.path() {
+            "/api/v1/storage/ceph/utilization" => ok(report),
+            "/api/v1/storage/ceph/fullness" => fullness(pools),
+            _ => status(404, r#"{"message": "nothing of that name"}"#),
+        });
+        let output = User::of(&stub).run(&["-q", "storage", "util"]);
+        (code(&output), out(&output))
+    };
+    let (exit, text) = util(|pools| ok(pools));
+    assert_eq!(exit, 0);
+    assert!(text.contains("\nCLASS  SIZE\n\nPools"), "{text}");
+    let vms = text.lines().find(|line| line.starts_with("vms ")).unwrap_or_default();
+    let words: Vec<&str> = vms.split_whitespace().collect();
+    assert_eq!(words[..4], ["vms", "nearfull", "90.0%", "100G"], "{text}");
+    assert!(vms.trim_end().ends_with("now             10 days"), "{text}");
+
+    let alone = (0, "Storage utilization (primary node hv1):\n\nCLASS  SIZE\n".to_owned());
+    assert_eq!(util(|_| status(404, r#"{"message": "no"}"#)), alone);
+    assert_eq!(util(|_| status(501, r#"{"message": "later"}"#)), alone);
+    assert_eq!(util(|_| ok("[]")), alone);
+    assert_eq!(util(|_| status(500, r#"{"message": "it broke"}"#)), (7, alone.1));
+}
+
+#[test]
 fn a_change_can_be_answered_in_json() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);

@@ -9,5 +9,6 @@ pub mod node;
 pub mod osd;
 pub mod sriov;
 pub mod storage;
+pub mod storage_report;
 pub mod task;
 pub mod vm;

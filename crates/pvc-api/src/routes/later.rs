@@ -23,7 +23,7 @@ pub fn check_is_vm(path: &str) -> Result<()> {
 }
 
 /// Paths below `/api/v1` that nothing is behind yet.
-const PATHS: [&str; 15] = [
+const PATHS: [&str; 13] = [
     "/metrics/ceph",
     "/metrics/zookeeper",
     "/vm/{vm}/backup",
@@ -33,8 +33,6 @@ const PATHS: [&str; 15] = [
     "/vm/{vm}/mirror/{*rest}",
     "/sriov",
     "/sriov/{*rest}",
-    "/storage/ceph/status",
-    "/storage/ceph/utilization",
     "/storage/ceph/benchmark",
     "/storage/ceph/volume/{pool}/{volume}/upload",
     "/provisioner",

@@ -11,6 +11,7 @@ mod node;
 mod osd;
 mod root;
 mod storage;
+mod storage_report;
 mod task;
 mod vm;
 mod vm_change;
@@ -62,6 +63,7 @@ pub fn table() -> Table {
         network::add,
         osd::add,
         storage::add,
+        storage_report::add,
         metrics::add,
     ];
     groups.into_iter().fold(Table::new(openapi::frame()), |table, add| add(table))

@@ -6,5 +6,6 @@ pub mod node;
 pub mod osd;
 pub mod status;
 pub mod storage;
+pub mod storage_report;
 pub mod task;
 pub mod vm;

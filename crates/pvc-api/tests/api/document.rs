@@ -53,12 +53,13 @@ fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
 }
 
 /// Operations that version 1.0.3 does not have.
-const NEW: [&str; 18] = [
+const NEW: [&str; 19] = [
     "DELETE /api/v1/tasks/{task_id}",
     "DELETE /api/v1/vm/{vm}/networks",
     "DELETE /api/v1/vm/{vm}/volumes",
     "GET /api/v1/events",
     "GET /api/v1/openapi.json",
+    "GET /api/v1/storage/ceph/fullness",
     "GET /api/v1/store/access",
     "GET /api/v1/tasks/{task_id}/log",
     "GET /api/v1/vm/{vm}/memory",

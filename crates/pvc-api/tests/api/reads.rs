@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::Method;
 use pvc_store::synthetic::Shape;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::{self, empty, request, start, with_vms};
 
@@ -537,6 +537,70 @@ async fn pools_are_listed_by_cephs_number_and_those_without_one_first() {
     let names: Vec<&str> =
         list.as_array().unwrap().iter().map(|pool| pool["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["new", "vms", "aaa"]);
+}
+
+#[tokio::test]
+async fn the_storage_reports_on_itself_in_the_words_that_the_primary_has_collected() {
+    let mut dump = Shape::with_vms(0).dump();
+    dump.remove("/config/primary_node");
+    dump.remove("/ceph");
+    let api = start(&dump, common::settings()).await;
+    let nothing = json!({"type": "status", "primary_node": "none", "ceph_data": ""});
+    assert_eq!(api.get("/storage/ceph/status").await.ok(), nothing);
+
+    let api = with_vms(1).await;
+    api.write("/config/primary_node", "hv2").await;
+    api.write("/ceph", "  cluster:\n    health: HEALTH_OK\n \n").await;
+    api.write("/ceph/util", "--- RAW STORAGE ---\nCLASS  SIZE\n").await;
+    let of_status = json!({
+        "type": "status", "primary_node": "hv2", "ceph_data": "  cluster:\n    health: HEALTH_OK"
+    });
+    assert_eq!(api.get("/storage/ceph/status").await.ok(), of_status);
+    let usage = json!({
+        "type": "utilization",
+        "primary_node": "hv2",
+        "ceph_data": "--- RAW STORAGE ---\nCLASS  SIZE"
+    });
+    assert_eq!(api.get("/storage/ceph/utilization").await.ok(), usage);
+}
+
+#[tokio::test]
+async fn pools_say_how_full_they_become_and_how_far_they_are_over_committed() {
+    const GIB: u64 = 1 << 30;
+    let api = with_vms(0).await;
+    let stats = json!({"id": 2, "stored_bytes": 600 * GIB, "free_bytes": 400 * GIB}).to_string();
+    api.write("/ceph/pools/vms/stats", stats).await;
+    let fullness = async || api.get("/storage/ceph/fullness").await.ok()[0].clone();
+    let pool = fullness().await;
+    assert_eq!(pool["used_percent"], 60.0);
+    assert_eq!((&pool["volumes"], &pool["overcommitted_bytes"]), (&json!(0), &json!(0)));
+    assert_eq!((&pool["growth_bytes_per_day"], &pool["full_in"]), (&json!(null), &json!(null)));
+
+    // As records of ours, of a legacy peer, and of nobody who can be understood.
+    for (volume, stats) in [
+        ("a", json!({"size": 700 * GIB}).to_string()),
+        ("b", r#"{"size": "500G"}"#.to_owned()),
+        ("c", r#"{"size": "much"}"#.to_owned()),
+    ] {
+        api.write(&format!("/ceph/volumes/vms/{volume}/stats"), stats).await;
+    }
+    // 24 GiB a day, in each hour of a week.
+    let sample = |hour: u64| json!([hour * 3600, (432 + hour) * GIB, (568 - hour) * GIB]);
+    let samples: Vec<Value> = (0..=168).map(sample).collect();
+    let record = json!({"ratios": [0.8, 0.9, 1.0], "samples": samples}).to_string();
+    api.write("/pvcrs/fullness/vms", record).await;
+    let pool = fullness().await;
+    assert_eq!((&pool["pool"], &pool["state"]), (&json!("vms"), &json!("ok")));
+    assert_eq!((&pool["volumes"], &pool["provisioned_bytes"]), (&json!(3), &json!(1200 * GIB)));
+    assert_eq!(pool["overcommitted_bytes"], 200 * GIB);
+    assert_eq!((&pool["nearfull_ratio"], &pool["history_seconds"]), (&json!(0.8), &json!(604_800)));
+    let near = |member: &str, expected: f64| {
+        let found = pool[member].as_f64().unwrap();
+        assert!((found / expected - 1.0).abs() < 0.001, "{member}: {found}");
+    };
+    near("growth_bytes_per_day", (24 * GIB) as f64);
+    near("nearfull_in", 200.0 * 3600.0);
+    near("full_in", 400.0 * 3600.0);
 }
 
 #[tokio::test]

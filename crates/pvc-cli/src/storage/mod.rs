@@ -1,8 +1,12 @@
-//! The storage: OSDs, pools, volumes, and snapshots of volumes.
+//! The storage: its state, OSDs, pools, volumes, and snapshots of volumes.
 
+mod fullness;
 mod osd;
 mod pool;
+mod report;
 mod size;
+mod status;
+mod util;
 mod volume;
 
 use clap::Subcommand;
@@ -13,6 +17,8 @@ use crate::outcome::Outcome;
 /// Manage the storage
 #[derive(Debug, Subcommand)]
 pub enum Storage {
+    Status(status::Status),
+    Util(util::Util),
     #[command(hide = true)]
     CreateDbVg(osd::CreateDbVg),
     /// Manage OSDs
@@ -29,6 +35,8 @@ pub enum Storage {
 impl Storage {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         match self {
+            Storage::Status(command) => command.run(pvc),
+            Storage::Util(command) => command.run(pvc),
             Storage::CreateDbVg(command) => command.run(pvc),
             Storage::Osd(command) => command.run(pvc),
             Storage::Pool(command) => command.run(pvc),

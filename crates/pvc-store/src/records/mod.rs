@@ -11,6 +11,7 @@ pub(crate) mod daemon_note;
 pub(crate) mod fault;
 pub(crate) mod fence_note;
 pub(crate) mod former_renaming;
+pub(crate) mod fullness;
 pub(crate) mod job;
 mod log;
 pub(crate) mod move_note;
@@ -46,6 +47,7 @@ static KINDS: &[Kind] = &[
     osd::KIND,
     pool::KIND,
     volume::KIND,
+    fullness::KIND,
     fault::KIND,
     job::KIND,
     worker::KIND,
@@ -382,6 +384,7 @@ mod tests {
             "/logs/hv1/messages",
             "/pvcrs/nodes/hv1",
             "/pvcrs/fences/hv1",
+            "/pvcrs/fullness/vms",
             "/pvcrs/of_tomorrow/x",
         ];
         let of_vm = ["/pvcrs/moves", "/pvcrs/renamings"].map(|root| format!("{root}/{UUID}"));
@@ -509,6 +512,7 @@ mod tests {
                 "/config/primary_node",
                 "/pvcrs/daemon",
                 "/pvcrs/fences",
+                "/pvcrs/fullness",
                 "/pvcrs/moves",
                 "/pvcrs/nodes",
                 "/pvcrs/placement",

@@ -3,7 +3,7 @@
 
 use pvc_model::storage::{PoolName, PoolRecord};
 
-use super::{Keys, Kind, PLAIN, show, volume};
+use super::{Keys, Kind, PLAIN, fullness, show, volume};
 use crate::draft::Draft;
 use crate::feed::EventKind;
 use crate::raw::Raw;
@@ -27,7 +27,7 @@ pub(super) const KIND: Kind = Kind {
 /// The keys below a pool's root.
 const KEYS: Keys = &[("pgs", ""), ("tier", "default"), ("stats", "{}")];
 
-fn root(name: &str) -> String {
+pub(crate) fn root(name: &str) -> String {
     format!("{ROOT}/{name}")
 }
 
@@ -59,12 +59,13 @@ pub(crate) fn put(draft: &mut Draft<'_>, name: &PoolName, pgs: &str, tier: &str)
     }
 }
 
-/// Removes the pool with the records of its volumes and their snapshots.
+/// Removes the pool with the records of its volumes and their snapshots, and of how full it was.
 pub(crate) fn remove(draft: &mut Draft<'_>, name: &PoolName) {
     for container in volume::containers(name).iter().rev() {
         draft.delete(container);
     }
     draft.delete(&root(name.as_str()));
+    fullness::remove(draft, name);
 }
 
 /// The key of the statistics, JSON text.

@@ -18,5 +18,6 @@ mod outages;
 mod primary;
 mod refusals;
 mod services;
+mod storage;
 mod trust;
 mod upgrades;

@@ -1,0 +1,45 @@
+//! How a report of the storage is printed.
+
+use pvc_api_types::CephReport;
+
+use crate::output::{Paint, harmless};
+
+/// The report below a heading that says whose words it is.
+pub fn text(what: &str, report: &CephReport, paint: Paint) -> String {
+    let node = harmless(&report.primary_node, &[]);
+    let heading = format!("{what} (primary node {node}):");
+    let words = match report.ceph_data.as_str() {
+        "" => "Nothing has been collected yet: the primary node does so with each keepalive.",
+        words => words,
+    };
+    format!("{}\n\n{}\n", paint.bold(&heading), harmless(words, &['\n', '\t']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(words: &str) -> CephReport {
+        CephReport {
+            r#type: "status".to_owned(),
+            primary_node: "hv1".to_owned(),
+            ceph_data: words.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_report_is_printed_below_its_heading() {
+        let words = "  cluster:\n    id:     f5a0b2f6-6f2b-4a52-9a4e-3b0c5a5d8b11\n    health: \
+                     HEALTH_OK\n \n  services:\n    mon: 3 daemons, quorum hv1,hv2,hv3 (age 3d)";
+        let text = text("Storage status", &report(words), Paint::OFF);
+        crate::golden::check("storage-status.txt", &text);
+    }
+
+    #[test]
+    fn a_storage_that_nobody_has_looked_at_and_a_hostile_one_are_shown_as_such() {
+        let empty = text("Storage utilization", &report(""), Paint::OFF);
+        assert!(empty.contains("Nothing has been collected yet"), "{empty}");
+        let hostile = text("Storage status", &report("\x1b]0;x\x07"), Paint::OFF);
+        assert!(!hostile.contains(['\x1b', '\x07']), "{hostile}");
+    }
+}
