@@ -42,7 +42,7 @@ struct Listed {
     children: Vec<Listed>,
 }
 
-/// What [`devices`] reads.
+/// Columns that [`devices`] reads.
 pub(crate) const LSBLK_COLUMNS: &str = "NAME,PATH,TYPE,SIZE,RO,ROTA,VENDOR,MODEL,REV,SERIAL,HCTL,\
                                         FSTYPE,PTTYPE,MOUNTPOINTS";
 

@@ -171,7 +171,7 @@ pub struct OsdHostFixture {
 /// When the node breaks the contract.
 pub async fn osd_host_contract(fixture: OsdHostFixture) {
     fixture.disks_are_shown_by_the_kernels_names().await;
-    fixture.what_is_no_device_is_told_from_what_is_one().await;
+    fixture.a_device_differs_from_what_is_none().await;
     fixture.databases_have_a_group_of_their_own().await;
     let osds = fixture.a_disk_is_split_into_osds().await;
     fixture.an_osd_gets_a_database_once(&osds[0]).await;
@@ -205,7 +205,7 @@ impl OsdHostFixture {
         assert!(!busy.mounted_at.is_empty(), "{busy:?}");
     }
 
-    async fn what_is_no_device_is_told_from_what_is_one(&self) {
+    async fn a_device_differs_from_what_is_none(&self) {
         let nothing = Device::parse("/dev/pvc-contract-absent").expect("a device's name");
         for error in [
             self.host().device(&nothing).await.map(drop).expect_err("there is none"),
@@ -307,8 +307,8 @@ impl OsdHostFixture {
     }
 
     async fn osds_run_when_they_are_activated(&self, osds: &[LvmOsd]) {
-        let (host, stranger) = (self.host(), Uuid::from_u128(1));
-        host.activate(osds[0].id, stranger).await.expect_err("that is another OSD");
+        let (host, another) = (self.host(), Uuid::from_u128(1));
+        host.activate(osds[0].id, another).await.expect_err("that is another OSD");
         for osd in osds.iter().chain(osds) {
             host.activate(osd.id, osd.uuid).await.expect("it is prepared");
             let state = host.daemon_state(osd.id).await.expect("an answer");
@@ -325,7 +325,7 @@ impl OsdHostFixture {
         host.stop_daemon(osds[0].id).await.expect("it stops");
     }
 
-    /// As it is done when a disk is replaced.
+    /// Makes an OSD step by step: so it is done when a disk is replaced.
     async fn an_osd_is_made_anew_with_its_number(&self, osds: &[LvmOsd]) {
         let (host, osd) = (self.host(), &osds[1]);
         let group = LvmName::block_group(Uuid::from_u128(0xb10c));

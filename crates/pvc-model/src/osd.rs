@@ -82,7 +82,7 @@ pub struct LvmOsd {
     pub cluster: Uuid,
     pub block: LogicalVolume,
     pub block_bytes: u64,
-    /// Where its database is, if that lies elsewhere: a logical volume, or a partition.
+    /// Device that its database is on, if that lies elsewhere: a logical volume, or a partition.
     pub db: Option<Device>,
     /// The same of its write-ahead log. PVC makes none; `ceph-volume` does if it is asked to.
     pub wal: Option<Device>,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_class_of_a_disk_is_told_by_its_names() {
+    fn the_class_of_a_disk_follows_from_its_names() {
         for (name, class) in [
             ("/dev/sdb", DeviceClass::Ssd),
             ("/dev/nvme0n1", DeviceClass::Nvme),

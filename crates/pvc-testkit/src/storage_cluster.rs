@@ -48,10 +48,10 @@ impl Said {
         self.pools.clone().unwrap_or_else(|| volumes.pool_figures())
     }
 
-    /// Figures of the OSDs: those that were told, and those that lie on disks.
+    /// Figures of the OSDs: those that a test has set, and those that lie on disks.
     pub fn osd_figures(&self, osds: &MemoryOsds) -> Vec<OsdFigures> {
-        let is_told = |figures: &OsdFigures| self.osds.iter().any(|told| told.id == figures.id);
-        let others = osds.figures().into_iter().filter(|figures| !is_told(figures));
+        let is_set = |figures: &OsdFigures| self.osds.iter().any(|set| set.id == figures.id);
+        let others = osds.figures().into_iter().filter(|figures| !is_set(figures));
         self.osds.iter().cloned().chain(others).collect()
     }
 

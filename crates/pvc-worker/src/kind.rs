@@ -110,7 +110,7 @@ impl<K: Kind> Steps for K {
         Ok(written(&fact.map_err(|error| failure(&error))?))
     }
 
-    /// One that cannot be read is not taken back.
+    /// A step that cannot be read is not taken back.
     fn is_final(&self, step: &str) -> bool {
         read(step).map_or(true, |step| Kind::is_final(self, &step))
     }

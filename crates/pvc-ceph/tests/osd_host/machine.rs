@@ -18,7 +18,7 @@ const NODE: &str = "hv1";
 /// others.
 pub struct Machine {
     osds: SharedOsds,
-    /// What was run, as one would type it.
+    /// Command lines that were run, as somebody would type them.
     ran: Mutex<Vec<String>>,
 }
 

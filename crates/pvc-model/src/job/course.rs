@@ -497,7 +497,7 @@ mod tests {
                 (Some(Some(_)), Course::Back { .. }) => {
                     prop_assert!(job.effects.iter().all(|left| *left == Effect::Nothing));
                 }
-                (None, _) => prop_assert!(false, "it never ends: {:?}, {:?}", job.recorded, job.known),
+                (None, course) => prop_assert!(false, "it never ends: {course:?}, {:?}", job.known),
             }
         }
     }

@@ -69,7 +69,7 @@ impl ScsiAddress {
 pub struct Partition {
     pub device: Device,
     pub size_bytes: u64,
-    /// What a partition holds, as the kernel's tools call it: `ext4`, `LVM2_member`; empty if
+    /// Content of a partition, as the kernel's tools call it: `ext4`, `LVM2_member`; empty if
     /// nothing is known there.
     pub content: String,
 }
@@ -105,7 +105,7 @@ pub struct BlockDevice {
     pub serial: String,
     /// `None` for what is on no SCSI bus, such as NVMe.
     pub address: Option<ScsiAddress>,
-    /// What the whole of it holds, as the kernel's tools call it: `ext4`, `LVM2_member`,
+    /// Content of the whole, as the kernel's tools call it: `ext4`, `LVM2_member`,
     /// `ceph_bluestore`; empty if nothing is known there.
     pub content: String,
     /// Kind of its partition table, `gpt` or `dos`; `None` without one.

@@ -1,4 +1,4 @@
-//! What adding OSDs will do to which disk, before anything is done.
+//! Plan of what adding OSDs will do to which disk, before anything is done.
 
 use super::detect::DeviceSpec;
 use super::device::BlockDevice;

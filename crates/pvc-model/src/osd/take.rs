@@ -57,7 +57,7 @@ impl DeviceInUse {
     }
 }
 
-/// What the whole of a disk holds, to the kernel's tools, that other tools made an OSD of.
+/// Content, to the kernel's tools, of a whole disk that other tools made an OSD of.
 const RAW_OSD: &str = "ceph_bluestore";
 
 /// Whether the disk may be taken, as far as its own node can tell. What is left of OSDs on it (a

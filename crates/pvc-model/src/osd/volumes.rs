@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn lvm_is_told_nothing_but_names() {
+    fn lvm_is_given_nothing_but_names() {
         for good in ["osd-db", "osd-0", "ceph-6c5b1f6e-0b8e-4c5c-9a39-1f0a5cbd0000", "a+b", "_x.y"]
         {
             assert_eq!(LvmName::parse(good).unwrap().as_str(), good);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_ceph_are_told_by_their_names() {
+    fn groups_of_ceph_are_known_by_their_names() {
         assert!(LvmName::block_group(Uuid::from_u128(7)).is_of_ceph());
         for other in ["ceph-data", "vg0", "osd-db", "ceph-"] {
             assert!(!LvmName::parse(other).unwrap().is_of_ceph(), "{other}");

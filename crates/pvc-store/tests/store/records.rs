@@ -382,10 +382,12 @@ async fn an_osd_is_stored_as_legacy_peers_read_it_and_keeps_its_statistics() {
         ("/is_split", "True"),
         (
             "/stats",
-            "{\"uuid\": \"|\", \"up\": 0, \"in\": 0, \"primary_affinity\": \"|\", \"utilization\": \"|\", \
-             \"var\": \"|\", \"pgs\": \"|\", \"kb\": \"|\", \"weight\": \"|\", \"reweight\": \"|\", \
-             \"node\": \"|\", \"used\": \"|\", \"avail\": \"|\", \"wr_ops\": \"|\", \"wr_data\": \"|\", \
-             \"rd_ops\": \"|\", \"rd_data\": \"|\", \"state\": \"|\"}",
+            concat!(
+                r#"{"uuid": "|", "up": 0, "in": 0, "primary_affinity": "|", "utilization": "|", "#,
+                r#""var": "|", "pgs": "|", "kb": "|", "weight": "|", "reweight": "|", "#,
+                r#""node": "|", "used": "|", "avail": "|", "wr_ops": "|", "wr_data": "|", "#,
+                r#""rd_ops": "|", "rd_data": "|", "state": "|"}"#,
+            ),
         ),
     ];
     for (key, value) in expected {

@@ -32,7 +32,7 @@ pub enum OsdCase {
     /// Two of a disk that their node does not know any more.
     Refresh,
     Remove,
-    /// One of two that share a disk.
+    /// Removes one of two that share a disk.
     RemoveOneOfTwo,
     AddDbGroup,
 }

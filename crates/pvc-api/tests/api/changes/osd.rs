@@ -37,7 +37,8 @@ async fn with_ceph() -> (Api, SharedOsds) {
 async fn at_work() -> (Api, SharedOsds) {
     let (api, osds) = with_ceph().await;
     api.start_worker(NODE);
-    let is_there = |view: &pvc_model::cluster::Cluster| view.workers.contains_key(&NodeName::new(NODE));
+    let is_there =
+        |view: &pvc_model::cluster::Cluster| view.workers.contains_key(&NodeName::new(NODE));
     api.eventually("the worker is there", is_there).await;
     (api, osds)
 }

@@ -70,7 +70,7 @@ impl Kind for Add {
         }
     }
 
-    /// What was left in its middle is done again, but for the record: OSDs that may not be whole
+    /// A step that was left in its middle is done again, but for the record: OSDs that may not be whole
     /// are not used.
     async fn look(&self, context: &Context, step: &Step) -> Result<Option<Fact>> {
         let is_done = match step {
@@ -100,7 +100,7 @@ impl Kind for Add {
         Ok(Fact::Done)
     }
 
-    /// One that has run may hold data already.
+    /// An OSD that has run may hold data already.
     fn is_final(&self, step: &Step) -> bool {
         matches!(step, Step::Start { .. })
     }

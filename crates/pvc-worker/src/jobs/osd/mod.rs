@@ -65,7 +65,7 @@ impl Osd {
     }
 }
 
-/// What acts on the OSDs of this node: its disks, and the cluster's monitors.
+/// Ports that act on the OSDs of this node: its disks, and the cluster's monitors.
 #[derive(Clone, Copy)]
 pub(crate) struct Hands<'a> {
     disks: &'a dyn OsdHost,

@@ -16,7 +16,7 @@ pub(crate) struct Plan {
 
 #[async_trait]
 impl Kind for Plan {
-    /// It has none: all that it does is to look.
+    /// Steps there are none: all that it does is to look.
     type Step = ();
     type Fact = ();
     type Error = OsdJobError;
@@ -86,7 +86,7 @@ fn describe(disk: &BlockDevice) -> Vec<String> {
     lines
 }
 
-/// What would be done, line by line.
+/// Course that it would take, line by line.
 fn course(plan: &OsdPlan) -> Vec<String> {
     let mut lines = vec![format!("device {} would be erased", plan.disk.device)];
     if !plan.erased.is_empty() {
