@@ -70,8 +70,8 @@ impl Kind for Add {
         }
     }
 
-    /// A step that was left in its middle is done again, but for the record: OSDs that may not be whole
-    /// are not used.
+    /// A step that was left in its middle is done again, but for the record: OSDs that may not be
+    /// whole are not used.
     async fn look(&self, context: &Context, step: &Step) -> Result<Option<Fact>> {
         let is_done = match step {
             Step::Record { disk } => are_recorded(context, &made(context), &disk.name).await?,

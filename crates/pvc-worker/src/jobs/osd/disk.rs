@@ -107,7 +107,7 @@ impl Known {
         ours.filter(|lvm| self.states.iter().any(|state| of_lvm(lvm).is_in(state)))
     }
 
-    /// OSDs on a disk that were made and never ran: nobody has recorded them, and they hold no data.
+    /// OSDs on a disk that were made and never ran: nobody has recorded them; they hold no data.
     pub fn unborn_on(&self, disk: &BlockDevice, view: &Cluster) -> Vec<Osd> {
         let is_unborn = |osd: &Osd| {
             let mut states = self.states.iter();
