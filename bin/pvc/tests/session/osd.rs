@@ -2,11 +2,17 @@
 
 use super::*;
 
+/// Output about a task that is waited for.
+const DONE: &str = "Task ID: 0a1b2c3d (osd.add) assigned to node hv1\n\nSUCCESS: made it\n";
+
 /// A server that takes every task and makes every change.
 fn server(request: &Received, _: usize) -> Reply {
     match (request.method.as_str(), request.path()) {
         ("GET", "/api/v1/storage/ceph/osd") => ok(OSDS),
-        ("GET", "/api/v1/storage/ceph/osd/10") => ok(OSDS),
+        ("GET", "/api/v1/storage/ceph/osd/10") => {
+            let osds: Vec<serde_json::Value> = serde_json::from_str(OSDS).unwrap();
+            ok(serde_json::json!([osds[0]]).to_string())
+        }
         ("GET", "/api/v1/tasks/0a1b2c3d") => {
             ok(r#"{"state": "SUCCESS", "current": 1, "total": 1, "status": "made it"}"#)
         }
@@ -28,12 +34,12 @@ fn each_change_of_an_osd_is_one_request() {
     for (line, said, request) in [
         (
             "osd add hv1 /dev/sdb -y",
-            "SUCCESS: made it\n",
+            DONE,
             format!("POST {osd}?node=hv1&device=%2Fdev%2Fsdb&weight=1"),
         ),
         (
             "osd add hv1 detect:SSD:1TB:0 -w 0.5 -r 0.05 -c 2 -y",
-            "SUCCESS: made it\n",
+            DONE,
             format!(
                 "POST {osd}?node=hv1&device=detect%3ASSD%3A1TB%3A0&weight=0.5&ext_db_ratio=0.05\
                  &osd_count=2"
@@ -41,22 +47,18 @@ fn each_change_of_an_osd_is_one_request() {
         ),
         (
             "osd replace 4 /dev/sdc -o /dev/sdb -s 40G -y",
-            "SUCCESS: made it\n",
+            DONE,
             format!(
                 "POST {osd}/4?new_device=%2Fdev%2Fsdc&{meant}&old_device=%2Fdev%2Fsdb\
                  &ext_db_size=40G"
             ),
         ),
-        (
-            "osd refresh 4 /dev/sdc -y",
-            "SUCCESS: made it\n",
-            format!("PUT {osd}/4?device=%2Fdev%2Fsdc"),
-        ),
+        ("osd refresh 4 /dev/sdc -y", DONE, format!("PUT {osd}/4?device=%2Fdev%2Fsdc")),
         // PVC 1.0.3 takes any text as true: what is not forced does not say so.
-        ("osd remove 4 -y", "SUCCESS: made it\n", format!("DELETE {osd}/4?{meant}")),
-        ("osd remove 4 -f -y", "SUCCESS: made it\n", format!("DELETE {osd}/4?{meant}&force=True")),
-        ("osd create-db-vg hv1 /dev/sdc -y", "SUCCESS: made it\n", group.clone()),
-        ("create-db-vg hv1 /dev/sdc -y", "SUCCESS: made it\n", group),
+        ("osd remove 4 -y", DONE, format!("DELETE {osd}/4?{meant}")),
+        ("osd remove 4 -f -y", DONE, format!("DELETE {osd}/4?{meant}&force=True")),
+        ("osd create-db-vg hv1 /dev/sdc -y", DONE, group.clone()),
+        ("create-db-vg hv1 /dev/sdc -y", DONE, group),
         ("osd in 4", "done\n", format!("POST {osd}/4/state?state=in")),
         ("osd out 4", "done\n", format!("POST {osd}/4/state?state=out")),
         ("osd set noout", "done\n", "POST /storage/ceph/option?option=noout&action=set".to_owned()),
