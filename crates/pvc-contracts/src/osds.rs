@@ -243,7 +243,7 @@ impl OsdHostFixture {
             "{error}"
         );
         let shown = host.device(&self.db_disk).await.expect("it is there");
-        assert_eq!(shown.groups, [group.clone()]);
+        assert_eq!(shown.groups, std::slice::from_ref(&group));
 
         let made = host.volume_group(&group).await.expect("an answer").expect("it was just made");
         assert_eq!((made.free_bytes, made.volumes.len()), (made.size_bytes, 0));

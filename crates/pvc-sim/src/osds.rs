@@ -142,11 +142,19 @@ impl OsdHost for Volumes {
     }
 
     async fn start_daemon(&self, id: OsdId) -> Result<(), OsdError> {
-        self.change_disks(|osds, node| Ok(osds.start_daemon(node, id))).await
+        self.change_disks(|osds, node| {
+            osds.start_daemon(node, id);
+            Ok(())
+        })
+        .await
     }
 
     async fn stop_daemon(&self, id: OsdId) -> Result<(), OsdError> {
-        self.change_disks(|osds, node| Ok(osds.stop_daemon(node, id))).await
+        self.change_disks(|osds, node| {
+            osds.stop_daemon(node, id);
+            Ok(())
+        })
+        .await
     }
 }
 
@@ -193,7 +201,11 @@ impl OsdMap for Volumes {
     }
 
     async fn crush_remove(&self, id: OsdId) -> Result<(), OsdError> {
-        self.order(|osds| Ok(osds.crush_remove(id))).await
+        self.order(|osds| {
+            osds.crush_remove(id);
+            Ok(())
+        })
+        .await
     }
 
     async fn flags(&self) -> Result<BTreeSet<OsdFlag>, OsdError> {
@@ -201,11 +213,19 @@ impl OsdMap for Volumes {
     }
 
     async fn set_flag(&self, flag: OsdFlag) -> Result<(), OsdError> {
-        self.order(|osds| Ok(osds.set_flag(flag))).await
+        self.order(|osds| {
+            osds.set_flag(flag);
+            Ok(())
+        })
+        .await
     }
 
     async fn unset_flag(&self, flag: OsdFlag) -> Result<(), OsdError> {
-        self.order(|osds| Ok(osds.unset_flag(flag))).await
+        self.order(|osds| {
+            osds.unset_flag(flag);
+            Ok(())
+        })
+        .await
     }
 }
 

@@ -105,11 +105,19 @@ impl OsdHost for NodeOsds {
     }
 
     async fn start_daemon(&self, id: OsdId) -> Result<(), OsdError> {
-        self.act(|osds, node| Ok(osds.start_daemon(node, id))).await
+        self.act(|osds, node| {
+            osds.start_daemon(node, id);
+            Ok(())
+        })
+        .await
     }
 
     async fn stop_daemon(&self, id: OsdId) -> Result<(), OsdError> {
-        self.act(|osds, node| Ok(osds.stop_daemon(node, id))).await
+        self.act(|osds, node| {
+            osds.stop_daemon(node, id);
+            Ok(())
+        })
+        .await
     }
 }
 
@@ -165,7 +173,11 @@ impl OsdMap for Monitors {
     }
 
     async fn crush_remove(&self, id: OsdId) -> Result<(), OsdError> {
-        self.map(|osds| Ok(osds.crush_remove(id))).await
+        self.map(|osds| {
+            osds.crush_remove(id);
+            Ok(())
+        })
+        .await
     }
 
     async fn flags(&self) -> Result<BTreeSet<OsdFlag>, OsdError> {
@@ -173,10 +185,18 @@ impl OsdMap for Monitors {
     }
 
     async fn set_flag(&self, flag: OsdFlag) -> Result<(), OsdError> {
-        self.map(|osds| Ok(osds.set_flag(flag))).await
+        self.map(|osds| {
+            osds.set_flag(flag);
+            Ok(())
+        })
+        .await
     }
 
     async fn unset_flag(&self, flag: OsdFlag) -> Result<(), OsdError> {
-        self.map(|osds| Ok(osds.unset_flag(flag))).await
+        self.map(|osds| {
+            osds.unset_flag(flag);
+            Ok(())
+        })
+        .await
     }
 }
