@@ -230,6 +230,7 @@ impl OsdMap for Volumes {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test waits in paused time")]
 mod tests {
     use std::sync::Arc;
 
