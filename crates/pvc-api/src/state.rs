@@ -236,12 +236,10 @@ fn out_of_reach(outage: Duration) -> ApiError {
 }
 
 fn open_outcome(time: Duration) -> ApiError {
-    let message = format!(
-        "the store did not confirm the change within {} s; it may still be made",
-        time.as_secs()
-    );
+    let message =
+        format!("the change was not complete within {} s; it may still be made", time.as_secs());
     ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, message).hint(Some(
-        "look at the present state before repeating it; is a majority of the coordinators' \
-         ZooKeeper servers running?",
+        "look at the present state before repeating it: what is large takes its time, and nothing \
+         is confirmed without a majority of the coordinators' ZooKeeper servers",
     ))
 }

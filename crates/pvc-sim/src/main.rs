@@ -65,7 +65,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// How many times as much real time: a run may be left waiting by a machine that is busy, but one
 /// that waits for nothing ends as well.
-const PATIENCE: u32 = 20;
+const REAL_TIMES: u32 = 20;
 
 /// Number of runs that shrinking a history may take.
 const SHRINKING: usize = 150;
@@ -330,7 +330,7 @@ fn watch_over(
             let real = begun.elapsed();
             // It cannot have used more than has passed, on its one thread.
             let is_late = real > time_limit && processor_time(id).is_none_or(|t| t > time_limit);
-            if is_late || real > time_limit * PATIENCE {
+            if is_late || real > time_limit * REAL_TIMES {
                 let _ = child.lock().expect("nobody panics while holding it").kill();
                 return true;
             }
