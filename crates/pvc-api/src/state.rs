@@ -210,11 +210,21 @@ impl ApiState {
         time: Duration,
         change: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
+        self.outcome_within(time, change).await?.unwrap_or_else(|| Err(open_outcome(time)))
+    }
+
+    /// Carries out a change as [`change_within`](Self::change_within) does; `None` if its outcome
+    /// is open after that time.
+    pub async fn outcome_within<T: Send + 'static>(
+        &self,
+        time: Duration,
+        change: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<Option<Result<T>>> {
         self.check_reachable()?;
         match tokio::time::timeout(time, self.shared.changes.spawn(change)).await {
-            Ok(Ok(outcome)) => outcome,
+            Ok(Ok(outcome)) => Ok(Some(outcome)),
             Ok(Err(panic)) => std::panic::resume_unwind(panic.into_panic()),
-            Err(_) => Err(open_outcome(time)),
+            Err(_) => Ok(None),
         }
     }
 }

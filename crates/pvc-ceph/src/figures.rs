@@ -110,6 +110,9 @@ struct PoolDetail {
     pool_name: String,
     size: Option<u32>,
     min_size: Option<u32>,
+    pg_num: Option<u32>,
+    /// The number that `pg_num` is on its way to.
+    pg_num_target: Option<u32>,
     #[serde(default)]
     application_metadata: BTreeMap<String, serde_json::Value>,
 }
@@ -121,6 +124,8 @@ pub(crate) struct Pool {
     /// Whether anybody has said what it is for.
     pub has_purpose: bool,
     pub replication: Option<Replication>,
+    /// Number of placement groups that it is to have.
+    pub placement_groups: Option<u32>,
 }
 
 /// `osd pool ls detail`: every pool.
@@ -134,6 +139,7 @@ pub(crate) fn pools(detail: &[u8]) -> Result<Vec<Pool>, String> {
             .size
             .zip(found.min_size)
             .map(|(copies, min_copies)| Replication { copies, min_copies }),
+        placement_groups: found.pg_num_target.or(found.pg_num),
     };
     Ok(pools.into_iter().map(pool).collect())
 }

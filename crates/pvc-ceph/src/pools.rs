@@ -2,7 +2,7 @@
 
 use pvc_model::pool::{PoolSpec, Replication, Tier};
 use pvc_model::storage::PoolName;
-use pvc_ports::StorageError;
+use pvc_ports::{Storage, StorageError};
 use serde_json::{Value, json};
 
 use crate::answers;
@@ -19,15 +19,20 @@ const USUAL_RULE: &str = "replicated";
 
 impl RbdStorage {
     /// Makes the pool, or completes one that was left by half: what says that it is for volumes is
-    /// written last.
+    /// written last, and nothing is in it before. A pool that is for volumes is taken for this one
+    /// if it has as many copies and placement groups.
     pub(crate) async fn make_pool_of(&self, spec: &PoolSpec) -> Result<(), StorageError> {
         let name = PoolName::parse(spec.name.as_str())?;
         let found = self.all_pools().await?.into_iter().find(|found| found.name == name);
         match found {
-            Some(found) if found.is_for_volumes && found.replication == Some(spec.replication) => {
+            Some(found)
+                if found.is_for_volumes
+                    && found.replication == Some(spec.replication)
+                    && found.placement_groups == Some(spec.placement_groups) =>
+            {
                 return Ok(());
             }
-            Some(found) if found.has_purpose => {
+            Some(found) if found.has_purpose || self.pool(&name).await?.stored_bytes > 0 => {
                 return Err(StorageError::PoolExists { pool: name });
             }
             Some(_) => {}

@@ -94,7 +94,13 @@ impl RbdStorage {
         self.require_snapshot(volume, snapshot).await?;
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
         let printed = self.programs.rbd(&["info"], with_json(args), QUICK).await;
-        printed.map_err(|failure| failure.of(volume, LOOKING))
+        printed.map_err(|failure| match failure {
+            // It was there a moment ago, and its volume is not gone with it.
+            Failure::NotFound { pool: false } => {
+                StorageError::NoSnapshot { volume: volume.clone(), snapshot: snapshot.clone() }
+            }
+            other => other.of(volume, LOOKING),
+        })
     }
 
     async fn require_snapshot(

@@ -89,6 +89,8 @@ impl StorageClusterFixture {
         for _ in 0..2 {
             self.cluster().make_pool(&spec).await.expect("there is none, or one like it");
         }
+        let more = self.cluster().make_pool(&made(16, 2, Tier::Default)).await;
+        assert!(matches!(more, Err(StorageError::PoolExists { .. })), "{more:?}");
         let other = self.cluster().make_pool(&made(8, 3, Tier::Default)).await;
         assert!(matches!(other, Err(StorageError::PoolExists { .. })), "{other:?}");
         let taken = self.cluster().make_pool(&PoolSpec { name: pool(), ..spec.clone() }).await;

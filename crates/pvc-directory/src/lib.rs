@@ -210,9 +210,7 @@ impl Storage for DirectoryStorage {
                     });
                 }
             } else if size_bytes > info.size_bytes {
-                let may_come =
-                    size_bytes.saturating_sub(info.used_bytes.unwrap_or(info.size_bytes));
-                require_room(root, &id.pool, may_come, force)?;
+                require_room(root, &id.pool, size_bytes - info.size_bytes, force)?;
             }
             image
                 .set_len(size_bytes)

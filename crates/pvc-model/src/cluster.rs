@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::fault::FaultRecord;
 use crate::fullness::FullnessRecord;
+use crate::hold::VolumeHold;
 use crate::job::{Job, JobId, WorkerRecord};
 use crate::network::NetworkRecord;
 use crate::node::NodeRecord;
@@ -48,6 +49,8 @@ pub struct Cluster {
     pub volumes: SharedMap<VolumeId, Arc<VolumeRecord>>,
     /// How full the pools were.
     pub fullness: SharedMap<PoolName, Arc<FullnessRecord>>,
+    /// The volumes that no guest may use now.
+    pub holds: SharedMap<VolumeId, Arc<VolumeHold>>,
     pub faults: SharedMap<String, Arc<FaultRecord>>,
     pub jobs: SharedMap<JobId, Arc<Job>>,
     /// The workers that are connected now. Legacy peers have none that is seen here.

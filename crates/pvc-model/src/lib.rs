@@ -22,6 +22,7 @@ pub mod fence;
 pub mod firewall;
 pub mod flush;
 pub mod fullness;
+pub mod hold;
 pub mod host_filter;
 pub mod job;
 pub mod link;

@@ -93,8 +93,9 @@ pub trait StorageCluster: OsdMap {
         volume: &VolumeId,
         snapshot: &SnapshotName,
     ) -> Result<String, StorageError>;
-    /// Makes a pool for volumes. One that is there with as many copies is what was asked for, and
-    /// one that was made by half is completed; any other is [`StorageError::PoolExists`].
+    /// Makes a pool for volumes. One that is there with as many copies and placement groups is what
+    /// was asked for, and one that was made by half is completed; any other is
+    /// [`StorageError::PoolExists`].
     async fn make_pool(&self, pool: &PoolSpec) -> Result<(), StorageError>;
     /// Gives a pool another number of placement groups. What it holds is moved little by little.
     async fn set_placement_groups(&self, pool: &PoolName, count: u32) -> Result<(), StorageError>;

@@ -210,7 +210,7 @@ fn collect(mut child: Child) -> (Option<i32>, String) {
     over.store(true, Ordering::SeqCst);
     let ended = child.lock().expect("nobody panics while holding it").wait();
     if hung.join().unwrap_or(false) {
-        said.push_str("it hung in real time and was ended\n");
+        said.push_str("it hung and was ended\n");
     }
     (ended.ok().and_then(|status| status.code()), said)
 }

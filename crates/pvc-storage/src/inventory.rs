@@ -52,13 +52,14 @@ pub async fn run(context: Context, end: CancellationToken) {
 
 /// Looks once, and makes the records say what there is.
 async fn pass(context: &Context) {
+    let before = context.store.view();
     let found = match context.in_time(DEADLINE, look(context.ports.storage.as_ref())).await {
         Ok(found) => found,
         Err(error) => return tracing::warn!(%error, "the volumes cannot be looked at"),
     };
     let recorded = context
         .store
-        .change(|cluster| Ok::<_, Infallible>((differences(cluster, &found), ())))
+        .change(|cluster| Ok::<_, Infallible>((differences(cluster, &before, &found), ())))
         .await;
     let stats = |pool: &PoolInfo| Report::PoolStats(pool.name.clone(), pool_stats(pool, &found));
     let texts = [
@@ -86,7 +87,9 @@ async fn look(storage: &dyn Storage) -> Result<Found, StorageError> {
     Ok(Found { pools, volumes })
 }
 
-fn differences(cluster: &Cluster, found: &Found) -> Changes {
+/// Changes that make the records say what was found. A record that is not as it was `before` the
+/// look is of something that may not have been there then, and stays.
+fn differences(cluster: &Cluster, before: &Cluster, found: &Found) -> Changes {
     let mut changes = Changes::new();
     for pool in found.pools.iter().filter(|pool| !cluster.pools.contains_key(&pool.name)) {
         let (pgs, tier) = ("0".to_owned(), "default".to_owned());
@@ -101,13 +104,16 @@ fn differences(cluster: &Cluster, found: &Found) -> Changes {
     }
     let is_there = |pool: &PoolName| found.pools.iter().any(|found| found.name == *pool);
     // A pool that is gone takes the records of its volumes with it.
-    for id in
-        cluster.volumes.keys().filter(|id| is_there(&id.pool) && !found.volumes.contains_key(*id))
-    {
-        changes.push(Change::RemoveVolume(id.clone()));
+    for (id, record) in &cluster.volumes {
+        let is_gone = is_there(&id.pool) && !found.volumes.contains_key(id);
+        if is_gone && before.volumes.get(id) == Some(record) {
+            changes.push(Change::RemoveVolume(id.clone()));
+        }
     }
     for name in cluster.pools.keys().filter(|name| !is_there(name)) {
-        changes.push(Change::RemovePool(name.clone()));
+        if before.pools.contains_key(name) {
+            changes.push(Change::RemovePool(name.clone()));
+        }
     }
     changes
 }
@@ -198,10 +204,25 @@ mod tests {
         cluster
     }
 
+    /// Nothing else was recorded meanwhile.
+    fn changes_to(cluster: &Cluster, found: &Found) -> Changes {
+        differences(cluster, cluster, found)
+    }
+
+    #[test]
+    fn what_was_recorded_during_the_look_stays() {
+        let (before, now) = (cluster(&["vms/gone"]), cluster(&["vms/gone", "fast/new"]));
+        let text = format!("{:?}", differences(&now, &before, &found(&["vms/kept"])));
+        assert!(text.contains("gone") && !text.contains("new") && !text.contains("fast"), "{text}");
+    }
+
     #[test]
     fn what_is_there_is_recorded_and_what_is_gone_is_not() {
-        let changes =
-            differences(&cluster(&["vms/gone", "vms/kept"]), &found(&["vms/kept", "vms/new"]));
+        let changes = differences(
+            &cluster(&["vms/gone", "vms/kept"]),
+            &cluster(&["vms/gone", "vms/kept"]),
+            &found(&["vms/kept", "vms/new"]),
+        );
         let text = format!("{changes:?}");
         assert!(
             text.contains(
@@ -258,18 +279,18 @@ mod tests {
         cluster.volumes.insert(id("vms/a"), Arc::new(recorded(vec![gone, text(&kept)])));
         let mut there = found(&[]);
         there.volumes.insert(id("vms/a"), FoundVolume::new(&volume));
-        let changes = format!("{:?}", differences(&cluster, &there));
+        let changes = format!("{:?}", changes_to(&cluster, &there));
         assert_eq!(changes.matches("PutSnapshot").count(), 1, "{changes}");
         assert!(changes.contains("SnapshotName(\"new\")"), "{changes}");
         assert_eq!(changes.matches("RemoveSnapshot").count(), 1, "{changes}");
         assert!(!changes.contains("PutVolume"), "{changes}");
         let all = recorded(vec![text(&kept), text(&new)]);
         cluster.volumes.insert(id("vms/a"), Arc::new(all));
-        assert!(differences(&cluster, &there).is_empty());
+        assert!(changes_to(&cluster, &there).is_empty());
     }
 
     #[test]
     fn a_second_look_changes_nothing() {
-        assert!(differences(&cluster(&["vms/a"]), &found(&["vms/a"])).is_empty());
+        assert!(changes_to(&cluster(&["vms/a"]), &found(&["vms/a"])).is_empty());
     }
 }

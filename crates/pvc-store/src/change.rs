@@ -4,6 +4,7 @@
 use pvc_model::fault::FaultRecord;
 use pvc_model::fence::FenceNote;
 use pvc_model::fullness::FullnessRecord;
+use pvc_model::hold::VolumeHold;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
 use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures};
 use pvc_model::storage::{OsdRecord, PoolName, SnapshotName, VolumeId};
@@ -16,7 +17,7 @@ use crate::records::cluster::{self, ConfigChange};
 use crate::records::node::{self, NewNode, NodeChange};
 use crate::records::vm::{self, NewVm, VmChange};
 use crate::records::{
-    daemon_note, fault, fence_note, fullness, job, move_note, osd, placement, pool, volume,
+    daemon_note, fault, fence_note, fullness, hold, job, move_note, osd, placement, pool, volume,
 };
 
 /// A set of changes that become true together or not at all.
@@ -104,6 +105,9 @@ pub enum Change {
         volume: VolumeId,
         name: SnapshotName,
     },
+    /// Holds a volume, or takes its hold over.
+    HoldVolume(VolumeHold),
+    ReleaseVolume(VolumeId),
     /// Forgets how full a pool was.
     ForgetFullness(PoolName),
     /// Says of the VM's move what others act upon.
@@ -139,6 +143,8 @@ impl Change {
             Change::RemoveSnapshot { volume, name } => {
                 volume::remove_snapshot(draft, volume, name);
             }
+            Change::HoldVolume(hold) => hold::put(draft, hold),
+            Change::ReleaseVolume(id) => hold::remove(draft, id),
             Change::ForgetFullness(pool) => fullness::remove(draft, pool),
             Change::MoveNote(uuid, note) => move_note::put(draft, *uuid, note),
             Change::SubmitJob(spec) => job::submit(draft, spec),

@@ -241,8 +241,10 @@ impl MemoryVolumes {
 
     /// Makes a pool on devices that are all SSDs.
     pub fn make_pool(&mut self, spec: &PoolSpec) -> Result<()> {
-        let known = self.specs.get(&spec.name).map(|known| known.replication);
-        if known == Some(spec.replication) {
+        let is_alike = |known: &&PoolSpec| {
+            known.replication == spec.replication && known.placement_groups == spec.placement_groups
+        };
+        if self.specs.get(&spec.name).is_some_and(|known| is_alike(&known)) {
             return Ok(());
         }
         if let (Tier::Hdd | Tier::Nvme, Some(class)) = (spec.tier, spec.tier.device_class()) {

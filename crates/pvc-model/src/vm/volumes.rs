@@ -100,6 +100,24 @@ pub fn owner_of_snapshot<'a>(
     })
 }
 
+/// The first VM with a snapshot that has a part in a volume of which `is_meant` is true: the VM,
+/// its snapshot's name, and the volume.
+pub fn part_of_snapshot(
+    cluster: &Cluster,
+    is_meant: impl Fn(&VolumeId) -> bool,
+) -> Option<(&VmRecord, &str, VolumeId)> {
+    let meant = |part: &String| {
+        let (volume, _) = part.split_once('@')?;
+        VolumeId::from_record(volume).filter(&is_meant)
+    };
+    cluster.vms.values().find_map(|vm| {
+        let mut parts = vm.snapshots.iter().flat_map(|whole| {
+            whole.volumes.iter().filter_map(|part| Some((whole.name.as_str(), meant(part)?)))
+        });
+        parts.next().map(|(whole, volume)| (&**vm, whole, volume))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

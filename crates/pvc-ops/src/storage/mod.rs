@@ -7,6 +7,7 @@
 //!
 //! A dry run looks at records and storage, and leaves both alone.
 
+mod hold;
 mod pool;
 mod record;
 mod snapshot;
@@ -21,10 +22,11 @@ pub use volume::{
 
 use pvc_model::BadName;
 use pvc_model::cluster::Cluster;
+use pvc_model::hold::Held;
 use pvc_model::pool::{BadGroups, BadReplication};
 use pvc_model::shown;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
-use pvc_model::vm::volumes::{is_at_rest, users_where};
+use pvc_model::vm::volumes::{is_at_rest, part_of_snapshot, users_where};
 use pvc_ports::StorageError;
 use pvc_store::ChangeError;
 
@@ -49,6 +51,12 @@ pub enum StorageRefusal {
     Used { vm: String, volume: VolumeId },
     #[error("VM `{vm}` uses volume `{volume}` and is not off")]
     Running { vm: String, volume: VolumeId },
+    #[error(transparent)]
+    Held(#[from] Held),
+    #[error("`{name}` is a name of what is not complete yet, and may be removed at any time")]
+    Reserved { name: String },
+    #[error("snapshot `{whole}` of VM `{vm}` has a part in volume `{volume}`")]
+    PartOfVm { vm: String, whole: String, volume: VolumeId },
     #[error(
         "snapshot `{snapshot}` of volume `{volume}` is part of snapshot `{whole}` of VM `{vm}`"
     )]
@@ -73,9 +81,12 @@ impl Refusal for StorageRefusal {
             | StorageRefusal::Replication(_)
             | StorageRefusal::Groups(_)
             | StorageRefusal::NoBytes
+            | StorageRefusal::Reserved { .. }
             | StorageRefusal::NoCluster => Kind::Invalid,
             StorageRefusal::Used { .. }
             | StorageRefusal::Running { .. }
+            | StorageRefusal::Held(_)
+            | StorageRefusal::PartOfVm { .. }
             | StorageRefusal::OfVm { .. } => Kind::Conflict,
             StorageRefusal::Left { source, .. } => kind_of(source),
             StorageRefusal::Storage(error) => kind_of(error),
@@ -91,10 +102,11 @@ impl Refusal for StorageRefusal {
                 "`pvc vm volume remove {vm}` takes it out of the VM's definition; `--force` does \
                  it all the same"
             )),
-            StorageRefusal::Running { vm, .. } => {
-                Some(format!("`pvc vm shutdown {vm} --wait` first"))
-            }
-            StorageRefusal::OfVm { .. } => {
+            StorageRefusal::Running { vm, .. } => Some(format!(
+                "`pvc vm shutdown {vm} --wait` first, or `pvc vm stop {vm} --wait` if it failed"
+            )),
+            StorageRefusal::Held(held) => Some(held.hint()),
+            StorageRefusal::OfVm { .. } | StorageRefusal::PartOfVm { .. } => {
                 Some("the snapshot of the VM would miss it from then on".to_owned())
             }
             StorageRefusal::Left { gone, .. } => Some(format!(
@@ -161,18 +173,46 @@ fn require_at_rest(
     }
 }
 
-/// Refuses what would leave a VM without a volume that its definition names; and while one that is
-/// not off uses it, also with force.
+/// End of the names under which volumes are made until they are whole, and begin of those of the
+/// snapshots that a copy is made from: whoever makes one removes what is left under its name.
+const PARTIAL: &str = ".partial";
+const CLONED: &str = "pvc-clone";
+
+/// Refuses names that are the storage's own.
+fn require_free_name(name: &str) -> Result<(), StorageRefusal> {
+    match name.ends_with(PARTIAL) || name.starts_with(CLONED) {
+        true => Err(StorageRefusal::Reserved { name: shown(name) }),
+        false => Ok(()),
+    }
+}
+
+/// Refuses what would leave a snapshot of a VM without its part in a volume.
+fn require_no_part(
+    cluster: &Cluster,
+    is_meant: impl Fn(&VolumeId) -> bool,
+) -> Result<(), StorageRefusal> {
+    match part_of_snapshot(cluster, is_meant) {
+        None => Ok(()),
+        Some((vm, whole, volume)) => {
+            let (vm, whole) = (vm.name.clone(), whole.to_owned());
+            Err(StorageRefusal::PartOfVm { vm, whole, volume })
+        }
+    }
+}
+
+/// Refuses what would leave a VM without a volume that its definition names, or one of its
+/// snapshots without its part; and while a VM that is not off uses it, also with force.
 fn require_unused(
     cluster: &Cluster,
     is_meant: impl Fn(&VolumeId) -> bool,
     force: bool,
 ) -> Result<(), StorageRefusal> {
     require_at_rest(cluster, &is_meant)?;
-    match users_where(cluster, is_meant).next().filter(|_| !force) {
-        None => Ok(()),
-        Some((vm, volume)) => {
-            Err(StorageRefusal::Used { vm: vm.name.clone(), volume: volume.clone() })
-        }
+    if force {
+        return Ok(());
     }
+    if let Some((vm, volume)) = users_where(cluster, &is_meant).next() {
+        return Err(StorageRefusal::Used { vm: vm.name.clone(), volume: volume.clone() });
+    }
+    require_no_part(cluster, is_meant)
 }

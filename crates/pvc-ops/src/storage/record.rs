@@ -38,6 +38,22 @@ pub async fn scan(store: &Store, storage: &dyn Storage, volume: &VolumeId) -> Do
     }
 }
 
+/// Records the volume after an act on it, also after one that failed, which may have done a part of
+/// it. Returns what came of the act. A dry run records nothing.
+pub(super) async fn after<T>(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    done: Done<T>,
+) -> Done<T> {
+    if store.is_dry() {
+        return done;
+    }
+    let recorded = record_volume(store, storage, volume).await;
+    let done = done?;
+    recorded.map(|_| done)
+}
+
 /// The record was changed while the storage was asked: what it said may be older than that.
 struct Overtaken;
 

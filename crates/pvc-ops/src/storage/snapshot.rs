@@ -1,12 +1,17 @@
 //! Snapshots of volumes.
 
 use pvc_model::cluster::Cluster;
+use pvc_model::hold::{Purpose, check_not_held};
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::vm::volumes::owner_of_snapshot;
-use pvc_ports::{Storage, StorageError};
+use pvc_ports::{Random, Storage, StorageError};
 use pvc_store::{ChangeError, Store};
 
-use super::{Done, StorageRefusal, record_volume, refused, require_at_rest, require_pool};
+use super::hold::holding;
+use super::record::after;
+use super::{
+    Done, StorageRefusal, record_volume, refused, require_at_rest, require_free_name, require_pool,
+};
 
 /// Takes a snapshot of a volume. One that is there and is not recorded is recorded, and the ask is
 /// refused all the same: it is of another moment.
@@ -17,8 +22,10 @@ pub async fn create_snapshot(
     snapshot: &SnapshotName,
 ) -> Done<()> {
     SnapshotName::parse(snapshot.as_str()).map_err(refused)?;
+    require_free_name(snapshot.as_str()).map_err(ChangeError::Refused)?;
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    check_not_held(&view, volume, None).map_err(refused)?;
     if store.is_dry() {
         return check_no_snapshot(storage, volume, snapshot).await.map_err(refused);
     }
@@ -41,8 +48,10 @@ pub async fn rename_snapshot(
     to: &SnapshotName,
 ) -> Done<()> {
     SnapshotName::parse(to.as_str()).map_err(refused)?;
+    require_free_name(to.as_str()).map_err(ChangeError::Refused)?;
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    check_not_held(&view, volume, None).map_err(refused)?;
     require_of_no_vm(&view, volume, snapshot).map_err(ChangeError::Refused)?;
     if store.is_dry() {
         check_snapshot(storage, volume, snapshot).await.map_err(refused)?;
@@ -75,6 +84,7 @@ pub async fn remove_snapshot(
 ) -> Done<()> {
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    check_not_held(&view, volume, None).map_err(refused)?;
     if !force {
         require_of_no_vm(&view, volume, snapshot).map_err(ChangeError::Refused)?;
     }
@@ -82,34 +92,37 @@ pub async fn remove_snapshot(
         true => check_snapshot(storage, volume, snapshot).await,
         false => storage.remove_snapshot(volume, snapshot).await,
     };
-    match removed {
-        Err(StorageError::NoSnapshot { .. }) if is_recorded(&view, volume, snapshot) => {}
-        other => other.map_err(refused)?,
-    }
-    if !store.is_dry() {
-        record_volume(store, storage, volume).await?;
-    }
-    Ok(())
+    let removed = match removed {
+        Err(StorageError::NoSnapshot { .. }) if is_recorded(&view, volume, snapshot) => Ok(()),
+        other => other.map_err(refused),
+    };
+    after(store, storage, volume, removed).await
 }
 
 /// Makes a volume what it was at its snapshot.
 ///
 /// # Errors
-/// While a VM that is not off uses it: a guest would find other data under its file system.
+/// While a VM that is not off uses it: a guest would find other data under its file system. None of
+/// them starts until it is done: the volume is [held](pvc_model::hold).
 pub async fn roll_back(
     store: &Store,
     storage: &dyn Storage,
+    random: &dyn Random,
     volume: &VolumeId,
     snapshot: &SnapshotName,
 ) -> Done<()> {
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
     require_at_rest(&view, |used| used == volume).map_err(ChangeError::Refused)?;
+    let purpose = Purpose::RollBack(snapshot.clone());
+    check_not_held(&view, volume, Some(&purpose)).map_err(refused)?;
+    check_snapshot(storage, volume, snapshot).await.map_err(refused)?;
     if store.is_dry() {
-        return check_snapshot(storage, volume, snapshot).await.map_err(refused);
+        return Ok(());
     }
-    storage.roll_back(volume, snapshot).await.map_err(refused)?;
-    record_volume(store, storage, volume).await.map(drop)
+    let act = storage.roll_back(volume, snapshot);
+    let done = holding(store, random, volume, &purpose, act).await;
+    after(store, storage, volume, done).await
 }
 
 fn is_recorded(cluster: &Cluster, volume: &VolumeId, snapshot: &SnapshotName) -> bool {

@@ -1,15 +1,19 @@
 //! Volumes.
 
 use pvc_model::cluster::Cluster;
+use pvc_model::hold::{Purpose, check_not_held};
 use pvc_model::job::{JobVm, JobWork};
 use pvc_model::storage::{VolumeId, VolumeName};
 use pvc_model::vm::VmRecord;
-use pvc_model::vm::volumes::{is_at_rest, users};
+use pvc_model::vm::volumes::{runs_on, users};
 use pvc_ports::{Clock, Random, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
+use super::hold::holding;
+use super::record::after;
 use super::{
-    Done, StorageRefusal, record_volume, refused, require_at_rest, require_pool, require_unused,
+    Done, StorageRefusal, record_volume, refused, require_at_rest, require_free_name,
+    require_no_part, require_pool, require_unused,
 };
 use crate::job::{JobRequest, submit};
 
@@ -23,6 +27,7 @@ pub async fn create_volume(
     force: bool,
 ) -> Done<()> {
     VolumeName::parse(volume.volume.as_str()).map_err(refused)?;
+    require_free_name(volume.volume.as_str()).map_err(ChangeError::Refused)?;
     if size_bytes == 0 {
         return Err(ChangeError::Refused(StorageRefusal::NoBytes));
     }
@@ -100,6 +105,8 @@ pub async fn resize_volume(
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
     let from_bytes = storage.volume(volume).await.map_err(refused)?.size_bytes;
+    let purpose = Purpose::Shrink(to_bytes);
+    check_not_held(&view, volume, Some(&purpose)).map_err(refused)?;
     if to_bytes < from_bytes {
         require_at_rest(&view, |used| used == volume).map_err(ChangeError::Refused)?;
         if !force {
@@ -113,8 +120,12 @@ pub async fn resize_volume(
         let (notified, unaware) = running_users(&view, volume);
         return Ok(Resized { from_bytes, to_bytes, notified, unaware });
     }
-    storage.resize(volume, to_bytes, force).await.map_err(refused)?;
-    record_volume(store, storage, volume).await?;
+    let act = storage.resize(volume, to_bytes, force);
+    let resized = match to_bytes < from_bytes || view.holds.contains_key(volume) {
+        true => holding(store, random, volume, &purpose, act).await,
+        false => act.await.map_err(refused),
+    };
+    after(store, storage, volume, resized).await?;
     let view = store.view();
     let (notified, unaware) = running_users(&view, volume);
     for vm in users(&view, volume).filter(|vm| notified.contains(&vm.name)) {
@@ -126,7 +137,7 @@ pub async fn resize_volume(
 /// The VMs that are not off and use the volume: those that a worker can tell of its size, and
 /// others.
 fn running_users(cluster: &Cluster, volume: &VolumeId) -> (Vec<String>, Vec<String>) {
-    let running = users(cluster, volume).filter(|vm| !is_at_rest(cluster, vm));
+    let running = users(cluster, volume).filter(|vm| runs_on(cluster, vm.uuid).is_some());
     let (notified, unaware): (Vec<_>, Vec<_>) =
         running.partition(|vm| worker_of(cluster, vm).is_some());
     let names = |vms: Vec<&VmRecord>| vms.into_iter().map(|vm| vm.name.clone()).collect();
@@ -173,6 +184,9 @@ pub async fn rename_volume(
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
     require_unused(&view, |used| used == volume, force).map_err(ChangeError::Refused)?;
+    // A snapshot of a VM knows its parts by name.
+    require_no_part(&view, |used| used == volume).map_err(ChangeError::Refused)?;
+    check_not_held(&view, volume, None).map_err(refused)?;
     if store.is_dry() {
         storage.volume(volume).await.map_err(refused)?;
         // A name needs no room.
@@ -219,14 +233,11 @@ pub async fn remove_volume(
         true => storage.volume(volume).await.map(drop),
         false => storage.remove(volume).await,
     };
-    match removed {
-        Err(StorageError::NoVolume { .. }) if view.volumes.contains_key(volume) => {}
-        other => other.map_err(refused)?,
-    }
-    if !store.is_dry() {
-        record_volume(store, storage, volume).await?;
-    }
-    Ok(())
+    let removed = match removed {
+        Err(StorageError::NoVolume { .. }) if view.volumes.contains_key(volume) => Ok(()),
+        other => other.map_err(refused),
+    };
+    after(store, storage, volume, removed).await
 }
 
 /// Makes a full copy of a volume under another name in its pool, and records it.
@@ -240,6 +251,7 @@ pub async fn clone_volume(
     let to = beside(volume, to)?;
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    check_not_held(&view, volume, None).map_err(refused)?;
     if store.is_dry() {
         let size_bytes = storage.volume(volume).await.map_err(refused)?.size_bytes;
         return check_new(storage, &to, size_bytes, force).await.map_err(refused);
@@ -251,5 +263,6 @@ pub async fn clone_volume(
 /// The volume with this new name in the same pool.
 fn beside(volume: &VolumeId, name: &VolumeName) -> Done<VolumeId> {
     let name = VolumeName::parse(name.as_str()).map_err(refused)?;
+    require_free_name(name.as_str()).map_err(ChangeError::Refused)?;
     Ok(VolumeId { pool: volume.pool.clone(), volume: name })
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pvc_domain::{Domain, DomainError, EditError, HardwareEdit, NewDisk, NewNic, WhichNics};
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::{DiskSource, Nic, NicKind, bridge_of, drawn_mac};
+use pvc_model::hold::{Held, check_not_held};
 use pvc_model::network_core::CoreNet;
 use pvc_model::shown;
 use pvc_model::storage::{PoolName, VolumeId};
@@ -88,6 +89,8 @@ pub enum HardwareRefusal {
     NoPool { pool: PoolName },
     #[error("no volume `{volume}`")]
     NoVolume { volume: VolumeId },
+    #[error(transparent)]
+    Held(#[from] Held),
     /// Whether there is such a volume cannot be told.
     #[error("{0}")]
     Storage(String),
@@ -101,6 +104,7 @@ impl Refusal for HardwareRefusal {
             HardwareRefusal::Edit(_)
             | HardwareRefusal::Unreadable { .. }
             | HardwareRefusal::NoPool { .. } => Kind::Invalid,
+            HardwareRefusal::Held(_) => Kind::Conflict,
             HardwareRefusal::Storage(_) => Kind::Unavailable,
         }
     }
@@ -117,6 +121,7 @@ impl Refusal for HardwareRefusal {
             HardwareRefusal::NoVolume { .. } => {
                 "create it first: `pvc storage volume add POOL VOLUME SIZE`"
             }
+            HardwareRefusal::Held(held) => return Some(held.hint()),
             HardwareRefusal::NoPool { .. } | HardwareRefusal::Storage(_) => return None,
         };
         Some(hint.to_owned())
@@ -137,8 +142,13 @@ pub async fn change_hardware(
 ) -> Result<Changed, ChangeError<HardwareRefusal>> {
     let view = store.view();
     let record = find_vm(&view, vm).map_err(|why| refused(DefineRefusal::from(why)))?.clone();
-    if let HardwareChange::AddDisk(NewDisk { source: DiskSource::Volume(volume), .. }) = &ask.change
-    {
+    let added = match &ask.change {
+        HardwareChange::AddDisk(NewDisk { source: DiskSource::Volume(volume), .. }) => {
+            Some(volume.clone())
+        }
+        _ => None,
+    };
+    if let Some(volume) = &added {
         check_volume(&view, near, volume).await.map_err(ChangeError::Refused)?;
     }
     let edit = resolve(&view, random, ask).map_err(ChangeError::Refused)?;
@@ -147,6 +157,9 @@ pub async fn change_hardware(
     let mut edited = edited.map_err(ChangeError::Refused)?;
     store
         .change(|cluster| {
+            if let Some(volume) = &added {
+                check_not_held(cluster, volume, None)?;
+            }
             let present = find_vm(cluster, vm).map_err(DefineRefusal::from)?;
             if present.xml != edited.from {
                 // Somebody else has changed it meanwhile: this is changed in what is there now.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
+use pvc_model::hold::{Held, check_none_held};
 use pvc_model::request::{Answer, StateRequest, request_state};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::moving::{is_moving, keeps_orders, movers};
@@ -71,6 +72,8 @@ pub enum StateRefusal {
          state `{state}`"
     )]
     VolumeInUse { vm: String, volume: VolumeId, other: String, state: VmState },
+    #[error("VM `{vm}` cannot be started: {held}")]
+    VolumeHeld { vm: String, held: Held },
     #[error("VM `{vm}` cannot be started: it is assigned to no node")]
     Homeless { vm: String },
     #[error("VM `{vm}` cannot be started: {crowding}")]
@@ -105,6 +108,7 @@ impl Refusal for StateRefusal {
             StateRefusal::Unreadable { vm, .. } => {
                 Some(format!("`pvc vm modify {vm} FILE` replaces the XML"))
             }
+            StateRefusal::VolumeHeld { held, .. } => Some(held.hint()),
             StateRefusal::VolumeInUse { other, .. } => Some(format!(
                 "shut VM `{other}` down first; `<shareable/>` in both XMLs says that both may \
                  write the volume at once"
@@ -275,6 +279,8 @@ pub(super) fn check_start(
         return Err(StateRefusal::Unreadable { vm: record.name.clone(), why: why.clone() });
     }
     check_not_being_renamed(cluster, record)?;
+    check_none_held(cluster, record)
+        .map_err(|held| StateRefusal::VolumeHeld { vm: record.name.clone(), held })?;
     check_volumes_free(cluster, record, changes)
 }
 

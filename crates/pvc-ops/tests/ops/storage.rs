@@ -1,9 +1,10 @@
 //! Pools, volumes and snapshots: what is left by an ask that was cut off is mended by the next one.
 
 use pvc_model::pool::{PoolSpec, Replication, Tier};
+use pvc_model::request::StateRequest;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeName};
 use pvc_ops::storage;
-use pvc_testkit::ScriptedCluster;
+use pvc_testkit::{Gate, ScriptedCluster};
 
 use super::*;
 
@@ -201,8 +202,108 @@ async fn a_snapshot_of_a_vm_is_not_taken_apart() {
     ] {
         assert!(words.to_string().contains("is part of snapshot `daily` of VM `web1`"), "{words}");
     }
+    // Without its disk in the definition, too.
+    world.write(|changes| _ = changes.vm(UUID, VmChange::State(VmState::Stop))).await;
+    let bare = xml("web1", UUID).replace("vms/web1_sda", "fast/other");
+    modify(&world, "web1", &bare, false).await.unwrap();
+    let other = VolumeName::new("other");
+    for words in [
+        storage::remove_volume(store, volumes, &disk, false).await.unwrap_err(),
+        storage::rename_volume(store, volumes, &disk, &other, true).await.unwrap_err(),
+        storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err(),
+    ] {
+        let words = words.to_string();
+        assert!(words.contains("`web1`") && words.contains("`vms/web1_sda`"), "{words}");
+    }
     storage::remove_snapshot(store, volumes, &disk, &whole, true).await.unwrap();
     assert!(world.recorded_snapshots("vms/web1_sda").is_empty());
+}
+
+#[tokio::test]
+async fn a_volume_that_is_half_rolled_back_starts_no_vm_until_the_same_ask_has_completed_it() {
+    let world = world().await;
+    let disk = id("vms/web1_sda");
+    let before = SnapshotName::new("before");
+    world.define("web1", UUID).await;
+    storage::create_snapshot(&world.store, &world.storage, &disk, &before).await.unwrap();
+    let start = || async {
+        let ask = StateAsk::new(StateRequest::Start, false);
+        vm::set_state(&world.store, "web1", ask).await.map(drop)
+    };
+
+    // The daemon dies when the storage is about to act: what it was asked first is all it answered.
+    let gate = Gate::closing_at(2);
+    world.storage.set_gate(gate.clone());
+    {
+        let attempt =
+            storage::roll_back(&world.store, &world.storage, &world.random, &disk, &before);
+        tokio::select! {
+            done = attempt => panic!("it stands still at the gate: {done:?}"),
+            () = async {
+                while !gate.is_closed() {
+                    tokio::task::yield_now().await;
+                }
+            } => {}
+        }
+    }
+    world.storage.set_gate(Gate::closing_at(u64::MAX));
+    world.store.fresh().await.unwrap();
+    let words = start().await.unwrap_err().to_string();
+    assert!(words.contains("is being rolled back to snapshot `before`"), "{words}");
+    let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+    let (clock, name) = (world.clock.as_ref(), VolumeName::new("other"));
+    for words in [
+        storage::rename_volume(store, volumes, &disk, &name, true).await.unwrap_err(),
+        storage::clone_volume(store, volumes, &disk, &name, true).await.unwrap_err(),
+        storage::create_snapshot(store, volumes, &disk, &SnapshotName::new("x")).await.unwrap_err(),
+        storage::remove_snapshot(store, volumes, &disk, &before, true).await.unwrap_err(),
+        storage::resize_volume(store, volumes, clock, random, &disk, 1, true, "tests")
+            .await
+            .unwrap_err(),
+    ] {
+        assert!(words.to_string().contains("is being rolled back"), "{words}");
+    }
+
+    storage::roll_back(store, volumes, random, &disk, &before).await.unwrap();
+    assert!(store.view().holds.is_empty());
+    start().await.unwrap();
+    let running = storage::roll_back(store, volumes, random, &disk, &before).await.unwrap_err();
+    assert!(running.to_string().contains("and is not off"), "{running}");
+}
+
+#[tokio::test]
+async fn what_was_refused_at_once_holds_nothing_and_what_is_gone_is_not_held() {
+    let world = world().await;
+    let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+    let disk = id("vms/web1_sda");
+    let before = SnapshotName::new("before");
+    storage::create_snapshot(store, volumes, &disk, &before).await.unwrap();
+    volumes.with_volumes(|volumes| volumes.open(&disk, "somebody"));
+    storage::roll_back(store, volumes, random, &disk, &before).await.unwrap_err();
+    assert!(store.fresh().await.unwrap().holds.is_empty());
+    volumes.with_volumes(|volumes| volumes.close_all("somebody"));
+    let purpose = pvc_model::hold::Purpose::Shrink(1);
+    let hold = pvc_model::hold::VolumeHold { volume: disk.clone(), purpose, by: "x".to_owned() };
+    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    assert_eq!(store.view().holds.len(), 1);
+    storage::remove_volume(store, volumes, &disk, true).await.unwrap();
+    assert!(store.fresh().await.unwrap().holds.is_empty());
+}
+
+#[tokio::test]
+async fn names_of_what_is_not_complete_are_nobody_elses() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let (disk, partial) = (id("vms/web1_sda"), VolumeName::new("web1.partial"));
+    let moment = SnapshotName::new("pvc-clone-x");
+    for words in [
+        storage::create_volume(store, volumes, &id("vms/web1.partial"), 1, true).await.unwrap_err(),
+        storage::clone_volume(store, volumes, &disk, &partial, true).await.unwrap_err(),
+        storage::rename_volume(store, volumes, &disk, &partial, true).await.unwrap_err(),
+        storage::create_snapshot(store, volumes, &disk, &moment).await.unwrap_err(),
+    ] {
+        assert!(words.to_string().contains("is a name of what is not complete"), "{words}");
+    }
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ pub(crate) mod fault;
 pub(crate) mod fence_note;
 pub(crate) mod former_renaming;
 pub(crate) mod fullness;
+pub(crate) mod hold;
 pub(crate) mod job;
 mod log;
 pub(crate) mod move_note;
@@ -48,6 +49,7 @@ static KINDS: &[Kind] = &[
     pool::KIND,
     volume::KIND,
     fullness::KIND,
+    hold::KIND,
     fault::KIND,
     job::KIND,
     worker::KIND,
@@ -385,6 +387,7 @@ mod tests {
             "/pvcrs/nodes/hv1",
             "/pvcrs/fences/hv1",
             "/pvcrs/fullness/vms",
+            "/pvcrs/holds/vms:a",
             "/pvcrs/of_tomorrow/x",
         ];
         let of_vm = ["/pvcrs/moves", "/pvcrs/renamings"].map(|root| format!("{root}/{UUID}"));
@@ -513,6 +516,7 @@ mod tests {
                 "/pvcrs/daemon",
                 "/pvcrs/fences",
                 "/pvcrs/fullness",
+                "/pvcrs/holds",
                 "/pvcrs/moves",
                 "/pvcrs/nodes",
                 "/pvcrs/placement",

@@ -3,7 +3,7 @@
 
 use pvc_model::storage::{PoolName, PoolRecord};
 
-use super::{Keys, Kind, PLAIN, fullness, show, volume};
+use super::{Keys, Kind, PLAIN, fullness, hold, show, volume};
 use crate::draft::Draft;
 use crate::feed::EventKind;
 use crate::raw::Raw;
@@ -66,6 +66,7 @@ pub(crate) fn remove(draft: &mut Draft<'_>, name: &PoolName) {
     }
     draft.delete(&root(name.as_str()));
     fullness::remove(draft, name);
+    hold::remove_of_pool(draft, name);
 }
 
 /// The key of the statistics, JSON text.

@@ -3,7 +3,7 @@
 
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName, VolumeRecord};
 
-use super::{Kind, PLAIN, show, weight_of};
+use super::{Kind, PLAIN, hold, show, weight_of};
 use crate::draft::Draft;
 use crate::feed::EventKind;
 use crate::raw::Raw;
@@ -76,6 +76,7 @@ pub(crate) fn put(draft: &mut Draft<'_>, id: &VolumeId, json: &str) {
 pub(crate) fn remove(draft: &mut Draft<'_>, id: &VolumeId) {
     draft.delete(&snapshots(id));
     draft.delete(&root(id));
+    hold::remove(draft, id);
 }
 
 /// Writes the snapshot, new or not.

@@ -149,7 +149,7 @@ fn a_rename_that_is_cut_short_is_done_to_its_end() {
             char::from(b'a' + (at % 26) as u8)
         );
         format!(
-            "<disk type='network' device='disk'><source protocol='rbd' name='{volume}'/><target \
+            "<disk type='network' device='disk'><source protocol='rbd' name='vms/{volume}'/><target \
              dev='{target}'/></disk>"
         )
     };

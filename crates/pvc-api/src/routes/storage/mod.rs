@@ -4,9 +4,10 @@ mod pool;
 mod snapshot;
 mod volume;
 
-use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::http::StatusCode;
 use pvc_api_types::operations::storage::{GetStorage, GetStorageCeph};
 use pvc_model::storage::{PoolName, VolumeId, VolumeName};
 use pvc_ops::Outcome;
@@ -15,6 +16,7 @@ use pvc_ports::Storage;
 
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
+use crate::refuse::refused;
 use crate::state::ApiState;
 use crate::table::{Ask, Table};
 
@@ -40,9 +42,22 @@ where
     F: Future<Output = Outcome<T, StorageRefusal>> + Send + 'static,
 {
     let storage = api.storage()?;
-    // As long as a copy of a small volume takes; a longer one goes on.
-    let time = api.settings().limits.change_time * 10;
-    api.carry_out_within(time, |api| operation(api, storage)).await
+    let time = api.settings().limits.change_time * TIMES;
+    let operation = operation(api.clone(), storage);
+    let act = async { operation.await.map_err(refused) };
+    api.outcome_within(time, act).await?.unwrap_or_else(|| Err(goes_on(time)))
+}
+
+/// Number of times as long as for other changes that an answer is waited for: as long as a copy of
+/// a small volume takes.
+const TIMES: u32 = 10;
+
+/// The answer to who asked for something that takes longer: it is not given up.
+fn goes_on(time: Duration) -> ApiError {
+    let message = format!("the storage is still at it after {} s, and goes on", time.as_secs());
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).hint(Some(
+        "`pvc storage volume info` shows when it is done; asking for the same again is safe",
+    ))
 }
 
 fn volume_id(pool: &str, volume: &str) -> VolumeId {

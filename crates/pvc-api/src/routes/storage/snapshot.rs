@@ -122,10 +122,10 @@ async fn post_storage_ceph_snapshot_pool_volume_snapshot_rollback(
 ) -> Result<Answer<PostStorageCephSnapshotPoolVolumeSnapshotRollback>> {
     let [pool, volume, name] = ask.at;
     let (id, snapshot) = (volume_id(&pool, &volume), SnapshotName::new(&name));
-    act(
-        &ask.api,
-        |api, on| async move { storage::roll_back(api.store(), &*on, &id, &snapshot).await },
-    )
+    act(&ask.api, |api, on| async move {
+        let random = api.random().as_ref();
+        storage::roll_back(api.store(), &*on, random, &id, &snapshot).await
+    })
     .await?;
     Ok(ask.mode.done(format!("Rolled volume \"{pool}/{volume}\" back to snapshot \"{name}\".")))
 }

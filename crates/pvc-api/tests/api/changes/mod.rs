@@ -20,7 +20,7 @@ use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::vm::VmState;
 use pvc_store::synthetic::Shape;
 use pvc_store::{Changes, NodeChange, VmChange};
-use pvc_testkit::{Closed, FlakyTree};
+use pvc_testkit::{Closed, FlakyTree, Gate};
 use serde_json::json;
 
 use crate::common::{Api, Reply, empty, settings, start, start_on, with_vms};

@@ -256,3 +256,16 @@ async fn a_storage_that_does_not_answer_changes_nothing() {
     // The list is of the records, and is there all the same.
     assert_eq!(api.names("/storage/ceph/volume").await, ["data"]);
 }
+
+#[tokio::test]
+async fn what_takes_long_goes_on_and_says_so() {
+    let limits = Limits { change_time: Duration::from_millis(20), ..settings().limits };
+    let api = start(&Shape::with_vms(0).dump(), ApiSettings { limits, ..settings() }).await;
+    let gate = Gate::closing_at(1);
+    api.storage.set_gate(gate.clone());
+    let words = api.post("/storage/ceph/volume/vms/data?size=1M").await.refused(503);
+    assert!(words.contains("and goes on"), "{words}");
+    assert!(gate.is_closed());
+    api.storage.set_gate(Gate::closing_at(u64::MAX));
+    api.post("/storage/ceph/volume/vms/other?size=1M").await.ok();
+}

@@ -10,8 +10,8 @@ use crate::storage::size;
 
 /// Change the size of a volume
 ///
-/// A running VM that has it sees the new size at once; partitions and file systems in
-/// it are for the guest to grow. A smaller size cuts off what lies behind it and is
+/// A running VM that has it is notified by a task; partitions and file systems in it are
+/// for the guest to grow. A smaller size cuts off what lies behind it and is
 /// refused without `--force`, as is one that would fill the pool above 80 %.
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -1,0 +1,113 @@
+//! Volumes that are held: something is done to them of which no guest may see a half.
+//!
+//! Whoever does it holds the volume first, while all VMs that use it are off, and lets go of it
+//! when it is done. If that process dies, the volume stays held, for it may be half of one thing
+//! and half of another: doing the same again takes the hold over and brings it to its end.
+
+use std::fmt;
+
+use crate::cluster::Cluster;
+use crate::storage::{SnapshotName, VolumeId};
+use crate::vm::VmRecord;
+
+/// A volume that is held, by whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeHold {
+    pub volume: VolumeId,
+    pub purpose: Purpose,
+    /// Name of the attempt: a later one of the same purpose takes the hold over.
+    pub by: String,
+}
+
+/// The reason why a volume is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Purpose {
+    RollBack(SnapshotName),
+    /// To this size, in bytes.
+    Shrink(u64),
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Purpose::RollBack(snapshot) => write!(f, "rolled back to snapshot `{snapshot}`"),
+            Purpose::Shrink(bytes) => write!(f, "made smaller, to {bytes} bytes"),
+        }
+    }
+}
+
+/// The refusal of what a held volume must not meet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("volume `{volume}` is being {purpose}")]
+pub struct Held {
+    pub volume: VolumeId,
+    pub purpose: Purpose,
+}
+
+impl Held {
+    pub fn hint(&self) -> String {
+        let VolumeId { pool, volume } = &self.volume;
+        let again = match &self.purpose {
+            Purpose::RollBack(snapshot) => {
+                format!("`pvc storage volume snapshot rollback {pool} {volume} {snapshot}`")
+            }
+            Purpose::Shrink(bytes) => {
+                format!("`pvc storage volume resize {pool} {volume} {bytes} --force`")
+            }
+        };
+        format!("wait for it; if it was cut off, {again} brings it to its end")
+    }
+}
+
+/// Refuses if the volume is held for anything but `allowed`.
+pub fn check_not_held(
+    cluster: &Cluster,
+    volume: &VolumeId,
+    allowed: Option<&Purpose>,
+) -> Result<(), Held> {
+    match cluster.holds.get(volume).filter(|hold| Some(&hold.purpose) != allowed) {
+        None => Ok(()),
+        Some(hold) => Err(Held { volume: volume.clone(), purpose: hold.purpose.clone() }),
+    }
+}
+
+/// Refuses if a volume that the VM names is held.
+pub fn check_none_held(cluster: &Cluster, vm: &VmRecord) -> Result<(), Held> {
+    if cluster.holds.is_empty() {
+        return Ok(());
+    }
+    vm.named_volumes().try_for_each(|volume| check_not_held(cluster, volume, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_volume_that_is_held_is_so_for_all_but_the_same_purpose() {
+        let volume = VolumeId::parse("vms/a").unwrap();
+        let before = Purpose::RollBack(SnapshotName::new("before"));
+        let mut cluster = Cluster::default();
+        assert_eq!(check_not_held(&cluster, &volume, None), Ok(()));
+        let hold =
+            VolumeHold { volume: volume.clone(), purpose: before.clone(), by: "x".to_owned() };
+        cluster.holds.insert(volume.clone(), Arc::new(hold));
+        let words = Held { volume: volume.clone(), purpose: before.clone() };
+        let held = Err(words.clone());
+        let after = Purpose::RollBack(SnapshotName::new("after"));
+        for (allowed, expected) in [
+            (None, &held),
+            (Some(&after), &held),
+            (Some(&Purpose::Shrink(1)), &held),
+            (Some(&before), &Ok(())),
+        ] {
+            assert_eq!(&check_not_held(&cluster, &volume, allowed), expected, "{allowed:?}");
+        }
+        let other = VolumeId::parse("vms/b").unwrap();
+        assert_eq!(check_not_held(&cluster, &other, None), Ok(()));
+        assert_eq!(words.to_string(), "volume `vms/a` is being rolled back to snapshot `before`");
+        assert!(words.hint().contains("rollback vms a before`"), "{}", words.hint());
+    }
+}

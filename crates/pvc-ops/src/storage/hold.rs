@@ -1,0 +1,76 @@
+//! Holding a volume while something is done to it of which no guest may see a half.
+
+use pvc_model::cluster::Cluster;
+use pvc_model::hold::{Purpose, VolumeHold, check_not_held};
+use pvc_model::storage::VolumeId;
+use pvc_model::vm::volumes::users;
+use pvc_ports::{Random, StorageError};
+use pvc_store::{Change, Changes, Expect, Store};
+
+use super::{Done, StorageRefusal, refused, require_at_rest, require_pool};
+
+/// Does `act` to the volume while it is held for `purpose`. The hold stays if nobody knows how far
+/// the act has come: whoever asks for the same again brings it to its end.
+///
+/// # Errors
+/// If a VM that uses the volume is not off, and if it is held for something else.
+pub(super) async fn holding<T>(
+    store: &Store,
+    random: &dyn Random,
+    volume: &VolumeId,
+    purpose: &Purpose,
+    act: impl Future<Output = Result<T, StorageError>>,
+) -> Done<T> {
+    let by = random.uuid().to_string();
+    store.change(|cluster| hold(cluster, volume, purpose, &by)).await?;
+    let done = act.await;
+    if done.as_ref().err().is_none_or(had_no_effect) {
+        store.change(|cluster| release(cluster, volume, &by)).await?;
+    }
+    done.map_err(refused)
+}
+
+fn hold(
+    cluster: &Cluster,
+    volume: &VolumeId,
+    purpose: &Purpose,
+    by: &str,
+) -> Result<(Changes, ()), StorageRefusal> {
+    require_pool(cluster, &volume.pool)?;
+    require_at_rest(cluster, |used| used == volume)?;
+    check_not_held(cluster, volume, Some(purpose))?;
+    let mut changes = Changes::new();
+    for vm in users(cluster, volume) {
+        // Of a start at the same time and this, the later one decides again.
+        changes.expect(Expect::VmState(vm.uuid));
+    }
+    let (volume, purpose, by) = (volume.clone(), purpose.clone(), by.to_owned());
+    changes.push(Change::HoldVolume(VolumeHold { volume, purpose, by }));
+    Ok((changes, ()))
+}
+
+/// Lets go of the volume, unless a later attempt has taken it over.
+fn release(
+    cluster: &Cluster,
+    volume: &VolumeId,
+    by: &str,
+) -> Result<(Changes, ()), StorageRefusal> {
+    let mut changes = Changes::new();
+    if cluster.holds.get(volume).is_some_and(|hold| hold.by == by) {
+        changes.push(Change::ReleaseVolume(volume.clone()));
+    }
+    Ok((changes, ()))
+}
+
+/// Whether the storage refused before it did anything.
+fn had_no_effect(error: &StorageError) -> bool {
+    matches!(
+        error,
+        StorageError::BadName(_)
+            | StorageError::NoPool { .. }
+            | StorageError::NoVolume { .. }
+            | StorageError::NoSnapshot { .. }
+            | StorageError::InUse { .. }
+            | StorageError::WouldShrink { .. }
+    )
+}

@@ -1,0 +1,103 @@
+//! Volumes that are held: `/pvcrs/holds/{pool}:{volume}` with JSON, ours alone.
+
+use std::sync::Arc;
+
+use pvc_model::hold::{Purpose, VolumeHold};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use serde::{Deserialize, Serialize};
+
+use super::{Kind, PLAIN, RECORD, bytes_at, update};
+use crate::draft::Draft;
+use crate::feed::EventKind;
+use crate::raw::Raw;
+use crate::reader::{MOST_JSON, json};
+
+const ROOT: &str = "/pvcrs/holds";
+
+pub(super) const KIND: Kind = Kind {
+    roots: &[ROOT],
+    base: &[(ROOT, "")],
+    record: |key| key.first().filter(|name| id(name).is_some()).map(str::to_owned),
+    read: |raw, _, name| {
+        let id = id(name).expect("a record has such a name");
+        let (record, event) = (read(raw, &id).map(Arc::new), EventKind::Volume(id.clone()));
+        // A volume is not gone with its hold.
+        Box::new(move |view| update(&mut view.holds, id, record).map(|_| (event, false)))
+    },
+    weight: |raw, _, name| RECORD + bytes_at(raw.place(ROOT), name).min(MOST_JSON),
+    // What is under way is not what a restore brings back.
+    is_observed: |_| true,
+    ..PLAIN
+};
+
+#[derive(Serialize, Deserialize)]
+struct Written {
+    by: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    roll_back: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shrink: Option<u64>,
+}
+
+fn id(name: &str) -> Option<VolumeId> {
+    let (pool, volume) = name.split_once(':')?;
+    Some(VolumeId { pool: PoolName::new(pool), volume: VolumeName::new(volume) })
+}
+
+fn path(id: &VolumeId) -> String {
+    format!("{ROOT}/{}:{}", id.pool, id.volume)
+}
+
+fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
+    let written: Written = serde_json::from_str(&json(raw, &path(id))?).ok()?;
+    let purpose = match (written.roll_back, written.shrink) {
+        (Some(snapshot), None) => Purpose::RollBack(SnapshotName::new(snapshot)),
+        (None, Some(bytes)) => Purpose::Shrink(bytes),
+        _ => return None,
+    };
+    Some(VolumeHold { volume: id.clone(), purpose, by: written.by })
+}
+
+/// Writes the hold, new or taken over.
+pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
+    let (roll_back, shrink) = match &hold.purpose {
+        Purpose::RollBack(snapshot) => (Some(snapshot.to_string()), None),
+        Purpose::Shrink(bytes) => (None, Some(*bytes)),
+    };
+    let written = Written { by: hold.by.clone(), roll_back, shrink };
+    let text = serde_json::to_string(&written).expect("texts and a number");
+    draft.put_deep(path(&hold.volume), text);
+}
+
+pub(crate) fn remove(draft: &mut Draft<'_>, id: &VolumeId) {
+    draft.delete(&path(id));
+}
+
+/// Removes the holds of all volumes in a pool.
+pub(super) fn remove_of_pool(draft: &mut Draft<'_>, pool: &PoolName) {
+    let held = draft.seen().children(ROOT).into_iter().filter_map(|name| id(&name));
+    let held: Vec<VolumeId> = held.filter(|id| id.pool == *pool).collect();
+    held.iter().for_each(|id| remove(draft, id));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reader::raw_of;
+
+    #[test]
+    fn a_hold_that_nobody_understands_is_none() {
+        let volume = VolumeId::parse("vms/a").expect("well formed");
+        let read_back = |text: &str| {
+            read(&raw_of([("/pvcrs/holds/vms:a".to_owned(), text.to_owned())]), &volume)
+        };
+        let shrink = read_back(r#"{"by":"x","shrink":4096,"more":1}"#).expect("it is one");
+        assert_eq!(shrink.purpose, Purpose::Shrink(4096));
+        let back = read_back(r#"{"by":"x","roll_back":"before"}"#).expect("it is one");
+        assert_eq!(back.purpose, Purpose::RollBack(SnapshotName::new("before")));
+        let both = r#"{"by":"x","shrink":1,"roll_back":"y"}"#;
+        for text in ["", "{}", r#"{"by":"x"}"#, both, r#"{"by":"x","shrink":-1}"#] {
+            assert_eq!(read_back(text), None, "{text}");
+        }
+    }
+}
