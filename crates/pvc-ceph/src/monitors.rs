@@ -1,7 +1,7 @@
-//! Questions to Ceph's monitors (which pass on what is for a manager), asked one after the other on
-//! a thread of their own.
+//! Questions to Ceph's monitors, which pass on most of what is for the manager, and to that; asked
+//! one after the other on a thread of their own.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{self, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::CephOptions;
-use crate::rados::{Answer, Errno, Rados, RadosError};
+use crate::rados::{Answer, Errno, Rados, RadosError, Receiver};
 
 /// Time that Ceph may take to let us in, and for each answer.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -65,6 +65,7 @@ struct Asker {
 }
 
 struct Question {
+    to: Receiver,
     command: String,
     answer: oneshot::Sender<Result<Answer, RadosError>>,
 }
@@ -126,8 +127,17 @@ impl Monitors {
     /// # Cancellation
     /// A command that was not sent yet is not sent; one that was has its effect.
     pub async fn ask(&self, command: &Value) -> Result<Answer, AskError> {
+        self.send(Receiver::Monitors, command).await
+    }
+
+    /// The same with a command that only the manager takes.
+    pub async fn ask_manager(&self, command: &Value) -> Result<Answer, AskError> {
+        self.send(Receiver::Manager, command).await
+    }
+
+    async fn send(&self, to: Receiver, command: &Value) -> Result<Answer, AskError> {
         let (answer, hear) = oneshot::channel();
-        self.queue(Question { command: command.to_string(), answer })?;
+        self.queue(Question { to, command: command.to_string(), answer })?;
         match tokio::time::timeout(DEADLINE, hear).await {
             Ok(Ok(answered)) => Ok(answered?),
             // The thread ended without an answer: it was given up.
@@ -176,7 +186,7 @@ impl Asker {
 }
 
 /// Answers questions until nobody can ask any more.
-fn answer_all(options: &CephOptions, questions: &Receiver<Question>, busy: &Busy) {
+fn answer_all(options: &CephOptions, questions: &mpsc::Receiver<Question>, busy: &Busy) {
     let mut connection = None;
     while let Ok(question) = questions.recv() {
         if question.answer.is_closed() {
@@ -201,7 +211,7 @@ fn answer(
             connection.insert(Rados::connect(&options.config, &options.user, &settings(options))?)
         }
     };
-    let answered = rados.command(&question.command);
+    let answered = rados.command(question.to, &question.command);
     if answered.as_ref().is_err_and(has_lost_touch) {
         *connection = None;
     }

@@ -29,7 +29,6 @@ struct Listed {
     kind: String,
     size: u64,
     ro: bool,
-    rota: bool,
     vendor: Option<String>,
     model: Option<String>,
     rev: Option<String>,
@@ -43,7 +42,7 @@ struct Listed {
 }
 
 /// Columns that [`devices`] reads.
-pub(crate) const LSBLK_COLUMNS: &str = "NAME,PATH,TYPE,SIZE,RO,ROTA,VENDOR,MODEL,REV,SERIAL,HCTL,\
+pub(crate) const LSBLK_COLUMNS: &str = "NAME,PATH,TYPE,SIZE,RO,VENDOR,MODEL,REV,SERIAL,HCTL,\
                                         FSTYPE,PTTYPE,MOUNTPOINTS";
 
 /// The groups of physical volumes by their devices; `None` for one without a group.
@@ -86,7 +85,6 @@ fn block_device(listed: &Listed, volumes: &PhysicalVolumes) -> Result<BlockDevic
         device: device(&listed.path)?,
         is_disk: listed.kind == "disk",
         is_read_only: listed.ro,
-        is_rotational: listed.rota,
         size_bytes: listed.size,
         vendor: text(&listed.vendor),
         model: text(&listed.model),
@@ -298,7 +296,7 @@ mod tests {
                 if inner.is_empty() { inner } else { format!(r#","children":[{inner}]"#) };
             node("/dev/sda", "disk", &children)
         });
-        assert!(read(&lsblk(&[nested.clone()]), &Vec::new()).is_ok());
+        assert!(read(&lsblk(std::slice::from_ref(&nested)), &Vec::new()).is_ok());
         let deeper = node("/dev/sda", "disk", &format!(r#","children":[{nested}]"#));
         assert!(read(&lsblk(&[deeper]), &Vec::new()).unwrap_err().contains("16 on each other"));
         let many = vec![node("/dev/sda", "disk", ""); MOST_DEVICES + 1];

@@ -347,13 +347,18 @@ impl OsdHost for CephVolume {
         self.done(&act).await.map(drop)
     }
 
-    async fn prepare(&self, id: OsdId, uuid: Uuid, block: &LogicalVolume) -> Result<(), OsdError> {
+    async fn prepare(
+        &self,
+        id: OsdId,
+        uuid: Uuid,
+        block: &LogicalVolume,
+        db: Option<&LogicalVolume>,
+    ) -> Result<(), OsdError> {
         let [number, fsid, data] = [id.to_string(), uuid.to_string(), block.to_string()];
-        let args = [
-            &["prepare", "--bluestore", "--osd-id", &number, "--osd-fsid", &fsid][..],
-            &["--data", &data],
-        ]
-        .concat();
+        let db = db.map(LogicalVolume::to_string);
+        let mut args = vec!["prepare", "--bluestore", "--osd-id", &number, "--osd-fsid", &fsid];
+        args.extend(["--data", &data]);
+        args.extend(db.iter().flat_map(|db| ["--block.db", db]));
         let act = Self::ceph_volume(&args, format!("making OSD {id} on `{block}`"));
         self.done(&act).await.map(drop)
     }

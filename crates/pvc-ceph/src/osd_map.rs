@@ -33,6 +33,8 @@ struct DumpedOsd {
     up: u8,
     #[serde(rename = "in")]
     is_in: u8,
+    /// The epoch in which it came up last; 0 if it never did.
+    up_from: u64,
     state: Vec<String>,
 }
 
@@ -47,6 +49,8 @@ fn states(dump: Dump) -> Vec<OsdState> {
             uuid: (!is_destroyed).then_some(osd.uuid),
             is_up: osd.up == 1,
             is_in: osd.is_in == 1,
+            // Ceph's own word `new` stays with an OSD that is taken in before it boots.
+            is_new: osd.up_from == 0,
         }
     };
     let mut states: Vec<_> = dump.osds.into_iter().map(state).collect();
@@ -84,13 +88,16 @@ impl RbdStorage {
         answered.map(drop).map_err(|error| refused(id, error, doing))
     }
 
-    /// Destroys or purges.
+    /// Destroys or purges. The manager, which looks whether that is safe, takes either of both words
+    /// of force for an order not to look. It has to be asked itself: what the monitors of Ceph 16
+    /// pass on of these is refused (`EINVAL`).
     async fn end_osd(&self, prefix: &str, id: OsdId, force: bool) -> Result<(), OsdError> {
-        let mut command = json!({ "prefix": prefix, "id": id.0, "yes_i_really_mean_it": true });
+        let mut command = json!({ "prefix": prefix, "id": id.0 });
         if force {
             command["force"] = Value::from(true);
         }
-        self.order_osd(id, command, "destroying an OSD").await
+        let answered = self.monitors.ask_manager(&command).await;
+        answered.map(drop).map_err(|error| refused(id, error, "destroying an OSD"))
     }
 }
 
@@ -180,6 +187,20 @@ impl OsdMap for RbdStorage {
         }
     }
 
+    async fn reserve(&self, id: OsdId, uuid: Uuid) -> Result<(), OsdError> {
+        let doing = "reserving the number of an OSD";
+        if !self.osd_ids().await?.contains(&id) {
+            let command = json!({ "prefix": "osd create", "id": id.0, "uuid": uuid.to_string() });
+            self.order_osd(id, command, doing).await?;
+        }
+        let states = self.osd_states().await?;
+        match states.iter().find(|state| state.id == id).and_then(|state| state.uuid) {
+            None => Ok(()),
+            Some(found) if found == uuid => self.end_osd("osd destroy", id, true).await,
+            Some(_) => Err(OsdError::NumberTaken { osd: id }),
+        }
+    }
+
     async fn crush_add(&self, id: OsdId, weight: f64, host: &NodeName) -> Result<(), OsdError> {
         self.require_osd(id).await?;
         let place = ["root=default".to_owned(), format!("host={host}")];
@@ -228,9 +249,9 @@ mod tests {
         "flags":"noout,pauserd,pausewr,sortbitwise,recovery_deletes,purged_snapdirs,pglog_hardlimit",
         "flags_num":5799940,"flags_set":["noout","pauserd","pausewr"],
         "osds":[
-        {"osd":1,"uuid":"00000000-0000-0000-0000-000000000000","up":0,"in":0,"weight":0,
+        {"osd":1,"uuid":"00000000-0000-0000-0000-000000000000","up":0,"in":0,"weight":0,"up_from":0,
          "primary_affinity":1,"state":["destroyed","exists","new"]},
-        {"osd":0,"uuid":"6c5b1f6e-0b8e-4c5c-9a39-1f0a5cbd0000","up":1,"in":1,"weight":1,
+        {"osd":0,"uuid":"6c5b1f6e-0b8e-4c5c-9a39-1f0a5cbd0000","up":1,"in":1,"weight":1,"up_from":8,
          "primary_affinity":1,"state":["exists","up"]}]}"#;
 
     #[test]
@@ -241,8 +262,14 @@ mod tests {
         assert_eq!(
             states(dump),
             [
-                OsdState { id: OsdId(0), uuid: Some(uuid), is_up: true, is_in: true },
-                OsdState { id: OsdId(1), uuid: None, is_up: false, is_in: false },
+                OsdState {
+                    id: OsdId(0),
+                    uuid: Some(uuid),
+                    is_up: true,
+                    is_in: true,
+                    is_new: false
+                },
+                OsdState { id: OsdId(1), uuid: None, is_up: false, is_in: false, is_new: true },
             ]
         );
     }

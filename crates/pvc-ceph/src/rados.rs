@@ -36,6 +36,7 @@ struct Librados {
     connect: Connect,
     shutdown: Shutdown,
     mon_command: Command,
+    mgr_command: Command,
     free_buffer: FreeBuffer,
 }
 
@@ -59,6 +60,7 @@ fn open() -> Result<Librados, libloading::Error> {
             connect: *library.get(b"rados_connect")?,
             shutdown: *library.get(b"rados_shutdown")?,
             mon_command: *library.get(b"rados_mon_command")?,
+            mgr_command: *library.get(b"rados_mgr_command")?,
             free_buffer: *library.get(b"rados_buffer_free")?,
         })
     }
@@ -98,6 +100,14 @@ pub(crate) struct Answer {
     pub said: String,
 }
 
+/// The daemons that a command is sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Receiver {
+    Monitors,
+    /// The active manager.
+    Manager,
+}
+
 /// A connection with a cluster. Every call blocks, for as long as the configuration's deadlines let
 /// it.
 pub(crate) struct Rados {
@@ -134,15 +144,19 @@ impl Rados {
         Ok(rados)
     }
 
-    /// Sends one command, in Ceph's JSON. The monitors pass it on if it is for a manager.
-    pub fn command(&self, command: &str) -> Result<Answer, RadosError> {
+    /// Sends one command, in Ceph's JSON. The monitors pass on most of those for the manager.
+    pub fn command(&self, to: Receiver, command: &str) -> Result<Answer, RadosError> {
+        let send = match to {
+            Receiver::Monitors => self.library.mon_command,
+            Receiver::Manager => self.library.mgr_command,
+        };
         let command = text(command)?;
         let commands = [command.as_ptr()];
         let (mut output, mut said) = (Buffer::new(self.library), Buffer::new(self.library));
         // SAFETY: the array and the string in it live through the call; both buffers are written by
         // it and freed by their own drop.
         let code = unsafe {
-            (self.library.mon_command)(
+            send(
                 self.handle,
                 commands.as_ptr(),
                 commands.len(),

@@ -57,9 +57,9 @@ impl OsdMapFixture {
         let shown: Vec<OsdId> = states.iter().map(|state| state.id).collect();
         assert_eq!(shown, ids.into_iter().collect::<Vec<_>>(), "all of them, in order");
         let new = self.state(self.new).await;
-        assert_eq!((new.uuid, new.is_up), (Some(self.uuid), false));
+        assert_eq!((new.uuid, new.is_up, new.is_new), (Some(self.uuid), false, true));
         let only = self.state(self.only).await;
-        assert!(only.is_up && only.is_in && only.uuid.is_some(), "{only:?}");
+        assert!(only.is_up && only.is_in && !only.is_new && only.uuid.is_some(), "{only:?}");
     }
 
     async fn an_osd_that_is_not_known_is_not_taken_for_one(&self) {
@@ -116,9 +116,11 @@ impl OsdMapFixture {
             self.map().destroy(self.only, false).await.expect_err("it is needed"),
             self.map().purge(self.only, false).await.expect_err("it is needed"),
         ] {
+            // That it is up is another reason, which the look at its data comes before.
             assert!(
-                matches!(&error, OsdError::NotSafe { osd, .. } if *osd == self.only),
-                "{error}"
+                matches!(&error, OsdError::NotSafe { osd, why } if *osd == self.only
+                    && why.contains("pgs")),
+                "{error:?}"
             );
         }
         let only = self.state(self.only).await;
@@ -144,6 +146,13 @@ impl OsdMapFixture {
             self.map().purge(self.new, true).await.expect("it has no data");
             assert!(!self.map().osd_ids().await.expect("an answer").contains(&self.new));
         }
+        for _ in 0..2 {
+            self.map().reserve(self.new, self.uuid).await.expect("nobody has it");
+            assert_eq!(self.state(self.new).await.uuid, None);
+        }
+        let error = self.map().reserve(self.only, self.uuid).await.expect_err("it is in use");
+        assert!(matches!(error, OsdError::NumberTaken { osd } if osd == self.only), "{error}");
+        self.map().purge(self.new, true).await.expect("it has no data");
     }
 }
 
@@ -336,13 +345,16 @@ impl OsdHostFixture {
         assert!(free.free_bytes >= (100 << 30) - 2 * EXTENT_BYTES, "{free:?}");
         let bytes = block_bytes(free.free_bytes, 2);
         host.create_volume(&block, bytes).await.expect("there is room");
-        host.prepare(osd.id, osd.uuid, &block).await.expect_err("its number is in use");
+        let db = LogicalVolume::db_of(osd.id);
+        host.create_volume(&db, 1 << 30).await.expect("there is room");
+        let prepare = || host.prepare(osd.id, osd.uuid, &block, Some(&db));
+        prepare().await.expect_err("its number is in use");
         self.map().destroy(osd.id, true).await.expect("it does not run");
-        host.prepare(osd.id, osd.uuid, &block).await.expect("its number is free");
-        host.prepare(osd.id, osd.uuid, &block).await.expect_err("it is there");
+        prepare().await.expect("its number is free");
+        prepare().await.expect_err("it is there");
         let shown = host.lvm_osds().await.expect("an answer");
         assert_eq!(shown.len(), 1, "the other one went with the disk: {shown:?}");
-        let made = LvmOsd { block, block_bytes: bytes, db: None, ..osd.clone() };
+        let made = LvmOsd { block, block_bytes: bytes, db: Some(db.device()), ..osd.clone() };
         assert_eq!(shown[0], made);
         host.activate(osd.id, osd.uuid).await.expect("it is prepared");
         host.stop_daemon(osd.id).await.expect("it stops");

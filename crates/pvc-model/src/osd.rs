@@ -71,6 +71,8 @@ pub struct OsdState {
     pub uuid: Option<Uuid>,
     pub is_up: bool,
     pub is_in: bool,
+    /// Whether it never was up since its number was given: it holds no data.
+    pub is_new: bool,
 }
 
 /// An OSD as it lies on the logical volumes of a node.
@@ -194,15 +196,16 @@ impl LvmOsd {
         })
     }
 
-    /// Whether anything of it lies on the device: its block, its database, or its log. Without
-    /// any of them it does not run.
+    /// Whether anything of it lies on the device: its block, its database, its log, or a part of the
+    /// volume group that its block is in. Without any of the first three it does not run.
     pub fn needs(&self, device: &BlockDevice) -> bool {
+        let is_in_group = device.groups.contains(&self.block.group);
         let is_there = |part: &Device| {
             let volume = part.as_str().strip_prefix("/dev/").map(LogicalVolume::parse);
             let is_volume = matches!(volume, Some(Ok(at)) if device.groups.contains(&at.group));
             is_volume || device.partitions.iter().any(|own| own.device == *part)
         };
-        self.is_on(device) || self.db.iter().chain(&self.wal).any(is_there)
+        is_in_group || self.is_on(device) || self.db.iter().chain(&self.wal).any(is_there)
     }
 }
 

@@ -111,6 +111,7 @@ pub fn osd_error_kind(error: &OsdError) -> Kind {
         | OsdError::VolumeExists { .. }
         | OsdError::NoVolume { .. }
         | OsdError::NoOsd { .. }
+        | OsdError::NumberTaken { .. }
         | OsdError::NotSafe { .. } => Kind::Conflict,
         OsdError::Failed { .. }
         | OsdError::TimedOut { .. }
@@ -321,7 +322,13 @@ pub async fn set_in(
     is_in: bool,
 ) -> Result<OsdId, ChangeError<OsdRefusal>> {
     let ceph = ceph(storage)?;
-    let (id, _) = find_osd(&store.view(), osd).map_err(ChangeError::Refused)?;
+    let view = store.view();
+    let found = find_osd(&view, osd).and_then(|(id, record)| {
+        // It may be what the job waits for, or has done.
+        check_free(&view, id, record, None)?;
+        Ok(id)
+    });
+    let id = found.map_err(ChangeError::Refused)?;
     if store.is_dry() {
         return Ok(id);
     }

@@ -28,6 +28,8 @@ pub enum OsdError {
     NoVolume { volume: LogicalVolume },
     #[error("there is no OSD {osd}")]
     NoOsd { osd: OsdId },
+    #[error("the number {osd} belongs to another OSD of the cluster")]
+    NumberTaken { osd: OsdId },
     /// Something still depends on the OSD; lifted by force.
     #[error("OSD {osd} is not safe to destroy: {why}")]
     NotSafe { osd: OsdId, why: String },
@@ -143,9 +145,16 @@ pub trait OsdHost: Send + Sync {
         count: u32,
     ) -> Result<(), OsdError>;
 
-    /// Makes an OSD with a given number and UUID of a logical volume. The number must be one of an
-    /// OSD that was destroyed.
-    async fn prepare(&self, id: OsdId, uuid: Uuid, block: &LogicalVolume) -> Result<(), OsdError>;
+    /// Makes an OSD with a given number and UUID of a logical volume, with its database on another
+    /// one if that is given; nothing may be on either. The number must be one of an OSD that was
+    /// destroyed. The cluster may have forgotten the number after a failure.
+    async fn prepare(
+        &self,
+        id: OsdId,
+        uuid: Uuid,
+        block: &LogicalVolume,
+        db: Option<&LogicalVolume>,
+    ) -> Result<(), OsdError>;
 
     /// Gives an OSD that does not run a database on another logical volume.
     async fn give_db(&self, id: OsdId, uuid: Uuid, db: &LogicalVolume) -> Result<(), OsdError>;

@@ -48,6 +48,14 @@ pub trait OsdMap: Send + Sync {
     /// [`NotSafe`](OsdError::NotSafe) without `force`, if data would lose a copy.
     async fn purge(&self, id: OsdId, force: bool) -> Result<(), OsdError>;
 
+    /// Keeps a number for the next OSD, as [`destroy`](OsdMap::destroy) leaves it, also one that the
+    /// cluster has forgotten. An OSD that has the number and this UUID, of which there must be no
+    /// data, is destroyed for it.
+    ///
+    /// # Errors
+    /// [`NumberTaken`](OsdError::NumberTaken), if another OSD has the number.
+    async fn reserve(&self, id: OsdId, uuid: Uuid) -> Result<(), OsdError>;
+
     /// Gives the OSD a place below a node, with a weight: there, data is put on it. One that has
     /// its place there already gets the weight.
     async fn crush_add(&self, id: OsdId, weight: f64, host: &NodeName) -> Result<(), OsdError>;

@@ -125,8 +125,19 @@ impl OsdHost for Volumes {
         Ok(())
     }
 
-    async fn prepare(&self, id: OsdId, uuid: Uuid, block: &LogicalVolume) -> Result<(), OsdError> {
-        self.change_both(|osds, node| osds.prepare(node, (id, uuid), block)).await
+    async fn prepare(
+        &self,
+        id: OsdId,
+        uuid: Uuid,
+        block: &LogicalVolume,
+        db: Option<&LogicalVolume>,
+    ) -> Result<(), OsdError> {
+        self.change_both(|osds, node| osds.begin_prepare(node, (id, uuid), block, db)).await?;
+        self.change_both(|osds, node| {
+            osds.end_prepare(node, (id, uuid), block, db);
+            Ok(())
+        })
+        .await
     }
 
     async fn give_db(&self, id: OsdId, uuid: Uuid, db: &LogicalVolume) -> Result<(), OsdError> {
@@ -194,6 +205,10 @@ impl OsdMap for Volumes {
 
     async fn purge(&self, id: OsdId, force: bool) -> Result<(), OsdError> {
         self.order(|osds| osds.purge(id, force)).await
+    }
+
+    async fn reserve(&self, id: OsdId, uuid: Uuid) -> Result<(), OsdError> {
+        self.order(|osds| osds.reserve(id, uuid)).await
     }
 
     async fn crush_add(&self, id: OsdId, weight: f64, host: &NodeName) -> Result<(), OsdError> {
@@ -277,7 +292,13 @@ mod tests {
     async fn the_map_of_the_simulated_ceph_keeps_the_contract() {
         let (uuid, only) = (Uuid::from_u128(7), OsdId(0));
         let storage = simulated(|osds, _| {
-            osds.insert(OsdState { id: OsdId(1), uuid: Some(uuid), is_up: false, is_in: false });
+            osds.insert(OsdState {
+                id: OsdId(1),
+                uuid: Some(uuid),
+                is_up: false,
+                is_in: false,
+                is_new: true,
+            });
             osds.set_needed(only, 5);
         });
         osd_map_contract(OsdMapFixture { storage, new: OsdId(1), uuid, only }).await;

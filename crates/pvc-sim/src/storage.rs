@@ -188,7 +188,13 @@ fn osds_as_said(said: &Said) -> MemoryOsds {
     for figures in &said.osds {
         let id = OsdId(u32::try_from(figures.id).expect("it is small"));
         let uuid = Some(Uuid::try_parse(&figures.uuid).expect("it is one"));
-        osds.insert(OsdState { id, uuid, is_up: figures.is_up, is_in: figures.is_in });
+        osds.insert(OsdState {
+            id,
+            uuid,
+            is_up: figures.is_up,
+            is_in: figures.is_in,
+            is_new: false,
+        });
     }
     osds
 }

@@ -333,8 +333,20 @@ async fn disks_in_memory_keep_the_contract() {
 async fn a_map_in_memory_keeps_the_contract() {
     let [uuid, other] = [7, 8].map(Uuid::from_u128);
     let mut osds = MemoryOsds::new();
-    osds.insert(OsdState { id: OsdId(0), uuid: Some(other), is_up: true, is_in: true });
-    osds.insert(OsdState { id: OsdId(1), uuid: Some(uuid), is_up: false, is_in: false });
+    osds.insert(OsdState {
+        id: OsdId(0),
+        uuid: Some(other),
+        is_up: true,
+        is_in: true,
+        is_new: false,
+    });
+    osds.insert(OsdState {
+        id: OsdId(1),
+        uuid: Some(uuid),
+        is_up: false,
+        is_in: false,
+        is_new: true,
+    });
     osds.set_needed(OsdId(0), 5);
     let storage = with_osds(osds);
     let (new, only) = (OsdId(1), OsdId(0));

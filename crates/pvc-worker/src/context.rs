@@ -31,6 +31,9 @@ pub(crate) struct Tools {
     pub storage: Arc<dyn Storage>,
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
+    /// Held from the look at a disk to the end of what is done to it: jobs that erase disks are at
+    /// work at once, and each is to see what the other has made.
+    pub disks: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Reason for which something was not written for a job.
@@ -124,11 +127,15 @@ impl Context {
     /// Says that the step waits for something outside, which is no failure of it. Meanwhile other
     /// jobs have its room.
     pub fn say_waiting(&self, why: &str) {
-        self.edit(|progress| {
-            why.clone_into(&mut progress.status);
-            let (kind, why) = (RefusalKind::Unavailable, why.to_owned());
-            progress.trouble = Some(Failure { kind, why, hint: None });
-        });
+        let (kind, hint) = (RefusalKind::Unavailable, None);
+        let trouble = Some(Failure { kind, why: why.to_owned(), hint });
+        // What is said already need not be recorded again.
+        if self.progress().trouble != trouble {
+            self.edit(|progress| {
+                why.clone_into(&mut progress.status);
+                progress.trouble = trouble;
+            });
+        }
     }
 
     /// Records the progress if this worker still holds the job; `false` if it does not.

@@ -113,7 +113,8 @@ impl Worker {
         clock: Arc<dyn Clock>,
         random: Arc<dyn Random>,
     ) -> Self {
-        Worker { tools: Tools { node, store, hypervisor, storage, clock, random } }
+        let disks = Arc::default();
+        Worker { tools: Tools { node, store, hypervisor, storage, clock, random, disks } }
     }
 
     /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next

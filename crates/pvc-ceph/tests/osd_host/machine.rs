@@ -166,9 +166,26 @@ impl Machine {
                 class,
                 path,
             ] => ended(batch(osds, class, path, count.parse().unwrap())),
-            ["prepare", "--bluestore", "--osd-id", id, "--osd-fsid", uuid, "--data", block] => {
+            [
+                "prepare",
+                "--bluestore",
+                "--osd-id",
+                id,
+                "--osd-fsid",
+                uuid,
+                "--data",
+                block,
+                rest @ ..,
+            ] => {
                 let block = LogicalVolume::parse(block).unwrap();
-                ended(osds.prepare(NODE, (osd(id), fsid(uuid)), &block))
+                let db = match rest {
+                    [] => None,
+                    ["--block.db", db] => Some(LogicalVolume::parse(db).unwrap()),
+                    more => panic!("nobody expects {more:?}"),
+                };
+                let new = (osd(id), fsid(uuid));
+                let begun = osds.begin_prepare(NODE, new, &block, db.as_ref());
+                ended(begun.map(|()| osds.end_prepare(NODE, new, &block, db.as_ref())))
             }
             ["new-db", "--osd-id", id, "--osd-fsid", uuid, "--target", target] => {
                 let target = LogicalVolume::parse(target).unwrap();
@@ -183,7 +200,7 @@ impl Machine {
 }
 
 const COLUMNS: &str =
-    "NAME,PATH,TYPE,SIZE,RO,ROTA,VENDOR,MODEL,REV,SERIAL,HCTL,FSTYPE,PTTYPE,MOUNTPOINTS";
+    "NAME,PATH,TYPE,SIZE,RO,VENDOR,MODEL,REV,SERIAL,HCTL,FSTYPE,PTTYPE,MOUNTPOINTS";
 
 fn device(path: &str) -> Device {
     Device::parse(path).unwrap()
@@ -262,7 +279,7 @@ fn shown(disk: &BlockDevice) -> String {
         let name = path.rsplit('/').next().unwrap();
         format!(
             r#"{{"name":"{name}","path":"{path}","type":"{kind}","size":{size},{more},
-            "vendor":null,"model":{},"rev":null,"serial":{},"hctl":null,"ro":false,"rota":false"#,
+            "vendor":null,"model":{},"rev":null,"serial":{},"hctl":null,"ro":false"#,
             text(&disk.model),
             text(&disk.serial),
         )

@@ -136,13 +136,13 @@ async fn the_programs_are_run_as_an_operator_would_run_them() {
     assert_eq!(ran(removed).await, [format!("lvremove --yes --force osd-db/osd-{id}")]);
 
     let block = LogicalVolume::block_of(LvmName::block_group(Uuid::nil()), uuid);
-    host.prepare(id, uuid, &block).await.unwrap_err();
-    assert_eq!(
-        machine.take_ran(),
-        [format!(
-            "ceph-volume lvm prepare --bluestore --osd-id {id} --osd-fsid {uuid} --data {block}"
-        )]
+    let line = format!(
+        "ceph-volume lvm prepare --bluestore --osd-id {id} --osd-fsid {uuid} --data {block}"
     );
+    host.prepare(id, uuid, &block, None).await.unwrap_err();
+    assert_eq!(machine.take_ran(), [line.clone()]);
+    host.prepare(id, uuid, &block, Some(&db)).await.unwrap_err();
+    assert_eq!(machine.take_ran(), [format!("{line} --block.db {db}")]);
 }
 
 fn on(

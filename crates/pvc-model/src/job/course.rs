@@ -139,7 +139,10 @@ pub fn next(situation: &Situation<'_>) -> Next {
             }
         }
         (Course::Forward { done }, Known::NotDone(Some(failure))) => {
-            back(done + 1, Cause::Failed(failure.clone()))
+            // One that was cancelled has not failed.
+            let failed = || Cause::Failed(failure.clone());
+            let is_cancelled = situation.cancel_requested;
+            back(done + 1, if is_cancelled { Cause::Cancelled } else { failed() })
         }
         (Course::Forward { done }, Known::NotDone(None)) => match stop() {
             Some(cause) if !is_past(*done) => back(done + 1, cause),

@@ -2,7 +2,7 @@
 
 use super::{Job, JobId, JobWork};
 use crate::cluster::Cluster;
-use crate::osd::{DbSize, DeviceSpec, OsdId};
+use crate::osd::{DbSize, DeviceSpec, LvmName, OsdId};
 use crate::storage::OsdRecord;
 
 /// Another disk for an OSD and for those that share its disk.
@@ -58,6 +58,18 @@ pub fn changing_osd<'a>(
         job.spec.work.osd().is_some_and(|osd| touched.contains(&osd.to_string().as_str()))
     };
     others.into_iter().find(touches)
+}
+
+/// The job that has not ended, is not `own`, and has decided to use this volume group: steps name the
+/// groups that they make, each of which has a name of its own.
+pub fn using_group<'a>(cluster: &'a Cluster, group: &LvmName, own: &JobId) -> Option<&'a Job> {
+    let jobs = cluster.jobs.values().map(AsRef::as_ref);
+    let names = |job: &&Job| {
+        let steps = job.progress.steps.iter().flat_map(|steps| &steps.planned);
+        steps.into_iter().any(|step| step.contains(group.as_str()))
+    };
+    let mut others = jobs.filter(|job| !job.progress.state.is_over() && job.spec.id != *own);
+    others.find(names)
 }
 
 #[cfg(test)]

@@ -96,7 +96,6 @@ pub struct BlockDevice {
     /// Whether it is a whole disk: no partition, no loop device, no volume of LVM.
     pub is_disk: bool,
     pub is_read_only: bool,
-    pub is_rotational: bool,
     pub size_bytes: u64,
     /// Empty if unknown, as are the next three.
     pub vendor: String,
@@ -128,7 +127,6 @@ impl BlockDevice {
             device,
             is_disk: true,
             is_read_only: false,
-            is_rotational: false,
             size_bytes,
             vendor: String::new(),
             model: String::new(),

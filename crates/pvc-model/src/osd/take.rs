@@ -4,6 +4,7 @@ use uuid::Uuid;
 
 use super::device::BlockDevice;
 use super::{LvmOsd, OsdId, OsdState};
+use crate::shown;
 
 /// Reason why a device may not be taken. Displays as a clause that reads on after "cannot …: ".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +23,8 @@ pub enum DeviceInUse {
     OfGroup { device: String, group: String },
     #[error("device `{device}` is held by `{holder}`, which is of the kind `{kind}`")]
     Held { device: String, holder: String, kind: String },
+    #[error("device `{device}` belongs to something else: its content is `{content}`")]
+    Foreign { device: String, content: String },
     #[error("device `{device}` is an OSD without logical volumes, which PVC knows nothing of")]
     RawOsd { device: String },
     #[error("device `{device}` holds OSD {osd} of this cluster")]
@@ -41,9 +44,9 @@ impl DeviceInUse {
             DeviceInUse::NotADisk { .. } => {
                 Some("`lsblk` on the node shows its disks: those of the type `disk`".to_owned())
             }
-            DeviceInUse::Partitioned { device, .. } | DeviceInUse::RawOsd { device } => {
-                Some(wipe(device))
-            }
+            DeviceInUse::Partitioned { device, .. }
+            | DeviceInUse::Foreign { device, .. }
+            | DeviceInUse::RawOsd { device } => Some(wipe(device)),
             DeviceInUse::OfGroup { group, .. } => Some(format!(
                 "if nothing in it is needed any more, remove it on its node with `vgremove {group}`"
             )),
@@ -59,6 +62,17 @@ impl DeviceInUse {
 
 /// Content, to the kernel's tools, of a whole disk that other tools made an OSD of.
 const RAW_OSD: &str = "ceph_bluestore";
+
+/// Whether the content, to the kernel's tools, says that the disk is a part of an array, an encrypted
+/// volume or a volume group, which need not be in use at the moment. A physical volume of LVM that
+/// LVM shows is judged by its group.
+fn is_foreign(disk: &BlockDevice) -> bool {
+    match disk.content.as_str() {
+        "LVM2_member" => disk.groups.is_empty() && !disk.is_spare_volume,
+        "BitLocker" | "bcache" | "drbd" => true,
+        content => content.ends_with("_member") || content.starts_with("crypto_"),
+    }
+}
 
 /// Whether the disk may be taken, as far as its own node can tell. What is left of OSDs on it (a
 /// volume group of Ceph's tools) or a file system that is not mounted is no hindrance:
@@ -80,6 +94,9 @@ pub fn may_take(disk: &BlockDevice) -> Result<(), DeviceInUse> {
     }
     if disk.content == RAW_OSD {
         return Err(DeviceInUse::RawOsd { device });
+    }
+    if is_foreign(disk) {
+        return Err(DeviceInUse::Foreign { device, content: shown(&disk.content) });
     }
     if let Some(group) = disk.groups.iter().find(|group| !group.is_of_ceph()) {
         return Err(DeviceInUse::OfGroup { device, group: group.to_string() });
@@ -144,7 +161,11 @@ mod tests {
         assert_eq!(may_take(&formatted), Ok(()));
         let (groups, holders) = (vec![group(OLD)], vec![holder("lvm"), holder("lvm")]);
         assert_eq!(may_take(&BlockDevice { groups, holders, ..disk() }), Ok(()));
-        assert_eq!(may_take(&BlockDevice { is_spare_volume: true, ..disk() }), Ok(()));
+        let content = "LVM2_member".to_owned();
+        let spare = BlockDevice { is_spare_volume: true, content: content.clone(), ..disk() };
+        assert_eq!(may_take(&spare), Ok(()));
+        let groups = vec![group(OLD)];
+        assert_eq!(may_take(&BlockDevice { groups, content, ..disk() }), Ok(()));
     }
 
     #[test]
@@ -154,6 +175,7 @@ mod tests {
             size_bytes: 1,
             content: String::new(),
         };
+        let of = |content: &str| BlockDevice { content: content.to_owned(), ..disk() };
         let cases = [
             (BlockDevice { is_disk: false, ..disk() }, "is not a whole disk"),
             (BlockDevice { is_read_only: true, ..disk() }, "can only be read"),
@@ -170,6 +192,13 @@ mod tests {
                 "is an OSD without logical \
                 volumes, which PVC knows nothing of",
             ),
+            (
+                of("linux_raid_member"),
+                "belongs to something else: its content is `linux_raid_member`",
+            ),
+            (of("crypto_LUKS"), "belongs to something else: its content is `crypto_LUKS`"),
+            (of("zfs_member"), "belongs to something else: its content is `zfs_member`"),
+            (of("LVM2_member"), "belongs to something else: its content is `LVM2_member`"),
             (
                 BlockDevice { mounted_at: vec!["[SWAP]".to_owned()], ..disk() },
                 "is mounted at `[SWAP]`",
@@ -216,7 +245,8 @@ mod tests {
             wal: None,
             devices: vec![Device::parse(device).unwrap()],
         };
-        let state = |uuid| OsdState { id: OsdId(0), uuid, is_up: false, is_in: false };
+        let state =
+            |uuid| OsdState { id: OsdId(0), uuid, is_up: false, is_in: false, is_new: false };
         for (osd, states, is_needed) in [
             (on(ours, "/dev/sdb"), vec![state(Some(uuid))], true),
             (on(ours, "/dev/sdb"), vec![], false),
@@ -245,13 +275,17 @@ mod tests {
             wal,
             devices: vec![Device::parse("/dev/sdc").unwrap()],
         };
-        let states = [OsdState { id: OsdId(0), uuid: Some(uuid), is_up: true, is_in: true }];
+        let state =
+            OsdState { id: OsdId(0), uuid: Some(uuid), is_up: true, is_in: true, is_new: false };
+        let states = [state];
         let fast = BlockDevice { groups: vec![group(OLD)], ..disk() };
         for (osd, is_needed) in [
             (osd(volume(OLD), None), true),
             (osd(None, volume(OLD)), true),
             (osd(volume("ceph-other"), None), false),
             (osd(None, None), false),
+            // A group over two disks, whose block happens to lie on the other one.
+            (LvmOsd { block: LogicalVolume::block_of(group(OLD), uuid), ..osd(None, None) }, true),
         ] {
             let on_node = std::slice::from_ref(&osd);
             let known = KnownOsds { cluster: ours, states: &states, on_node };

@@ -304,33 +304,58 @@ impl MemoryOsds {
         Ok(id)
     }
 
-    pub fn prepare(
+    /// Begins to make an OSD of a logical volume: enters it. One that fails behind that is forgotten
+    /// by the cluster, number and all, as `ceph-volume` has it.
+    pub fn begin_prepare(
         &mut self,
         node: &str,
         (id, uuid): (OsdId, Uuid),
         block: &LogicalVolume,
+        db: Option<&LogicalVolume>,
     ) -> Result<(), OsdError> {
         let doing = format!("making OSD {id} on `{block}`");
-        self.attempt(node, "prepare", &doing)?;
         let is_waiting = self.map.get(&id).is_some_and(|mapped| mapped.state.uuid.is_none());
         if !is_waiting {
             let said = format!("The osd ID {id} is already in use or does not exist.");
             return Err(failed("ceph-volume", &doing, &said));
         }
-        match self.node(node).volume(block).map(|volume| &volume.content) {
-            Some(Content::Empty) => {}
-            Some(_) => {
-                let said = format!("skipping {block}, it is already prepared");
-                return Err(failed("ceph-volume", &doing, &said));
-            }
-            None => {
-                let said = format!("no data logical volume found with: {block}");
-                return Err(failed("ceph-volume", &doing, &said));
+        for volume in [Some(block), db].into_iter().flatten() {
+            match self.node(node).volume(volume).map(|volume| &volume.content) {
+                Some(Content::Empty) => {}
+                Some(_) => {
+                    let said = format!("skipping {volume}, it is already prepared");
+                    return Err(failed("ceph-volume", &doing, &said));
+                }
+                None => {
+                    let said = format!("no data logical volume found with: {volume}");
+                    return Err(failed("ceph-volume", &doing, &said));
+                }
             }
         }
         self.enter(id, uuid);
+        let attempted = self.attempt(node, "prepare", &doing);
+        if attempted.is_err() {
+            self.map.remove(&id);
+        }
+        attempted
+    }
+
+    /// Makes the OSD that was begun.
+    pub fn end_prepare(
+        &mut self,
+        node: &str,
+        (id, uuid): (OsdId, Uuid),
+        block: &LogicalVolume,
+        db: Option<&LogicalVolume>,
+    ) {
         self.fill(node, block, (id, uuid), "ssd");
-        Ok(())
+        let Some(at) = db else { return };
+        if let Some(Content::Block { db, .. }) = self.node(node).block(id, uuid) {
+            *db = Some(at.device());
+        }
+        if let Some(volume) = self.node(node).volume(at) {
+            volume.content = Content::Db { id };
+        }
     }
 
     pub fn give_db(
@@ -374,10 +399,10 @@ impl MemoryOsds {
     }
 
     /// The cluster hears of a new OSD.
-    fn enter(&mut self, id: OsdId, uuid: Uuid) {
+    pub(super) fn enter(&mut self, id: OsdId, uuid: Uuid) {
         let place = self.map.get(&id).and_then(|mapped| mapped.place.clone());
-        let state = OsdState { id, uuid: Some(uuid), is_up: false, is_in: false };
-        self.map.insert(id, Mapped { state, place, needed: 0, is_new: true });
+        let state = OsdState { id, uuid: Some(uuid), is_up: false, is_in: false, is_new: true };
+        self.map.insert(id, Mapped { state, place, needed: 0, needed_at_rest: 0 });
     }
 
     fn fill(

@@ -66,6 +66,18 @@ impl MemoryOsds {
         Ok(())
     }
 
+    pub fn reserve(&mut self, id: OsdId, uuid: Uuid) -> Result<(), OsdError> {
+        match self.map.get(&id).map(|mapped| mapped.state.uuid) {
+            Some(None) => Ok(()),
+            Some(Some(found)) if found == uuid => self.destroy(id, true),
+            Some(Some(_)) => Err(OsdError::NumberTaken { osd: id }),
+            None => {
+                self.enter(id, uuid);
+                self.destroy(id, true)
+            }
+        }
+    }
+
     pub fn crush_add(&mut self, id: OsdId, weight: f64, host: &str) -> Result<(), OsdError> {
         self.mapped(id).map(|mapped| mapped.place = Some((host.to_owned(), weight)))
     }

@@ -37,8 +37,8 @@ struct Mapped {
     place: Option<(String, f64)>,
     /// Placement groups that have no other copy yet.
     needed: u64,
-    /// Whether it never ran.
-    is_new: bool,
+    /// The same from the moment on at which it stops.
+    needed_at_rest: u64,
 }
 
 #[derive(Debug, Default)]
@@ -128,7 +128,7 @@ impl MemoryOsds {
 
     /// Lets the map have an OSD that lies on no disk here.
     pub fn insert(&mut self, state: OsdState) {
-        let mapped = Mapped { place: None, needed: 0, is_new: false, state };
+        let mapped = Mapped { place: None, needed: 0, needed_at_rest: 0, state };
         self.map.insert(mapped.state.id, mapped);
     }
 
@@ -139,9 +139,17 @@ impl MemoryOsds {
         mapped.needed = placement_groups;
     }
 
+    /// Sets how many of an OSD's placement groups will have no other copy when it has stopped: the
+    /// cluster has not come to rest then.
+    pub fn set_needed_at_rest(&mut self, id: OsdId, placement_groups: u64) {
+        let mapped = self.map.get_mut(&id).expect("tests name OSDs that are there");
+        mapped.needed_at_rest = placement_groups;
+    }
+
     /// Has an act of a node's programs fail from now on, saying so: `zap`, `batch`, `prepare`,
-    /// `new-db`, `activate`, `lvcreate`, `lvremove`, `vgcreate`, `sgdisk`, `list`. Empty words let
-    /// it succeed again.
+    /// `new-db`, `activate`, `lvcreate`, `lvremove`, `vgcreate`, `sgdisk`, `list`; and `daemon`, with
+    /// which an OSD that boots dies at once, after the cluster has heard of it. Empty words let it
+    /// succeed again.
     pub fn set_failing(&mut self, node: &str, act: &str, said: &str) {
         let failing = &mut self.node(node).failing;
         match said {
@@ -183,7 +191,7 @@ impl MemoryOsds {
 
     fn figures_of(&self, mapped: &Mapped) -> Option<OsdFigures> {
         let (node, weight) = mapped.place.clone()?;
-        let OsdState { id, uuid, is_up, is_in } = mapped.state;
+        let OsdState { id, uuid, is_up, is_in, .. } = mapped.state;
         let lies = self.nodes.keys().flat_map(|node| self.osds_of(node));
         let block_bytes = lies.into_iter().find(|osd| osd.id == id).map(|osd| osd.block_bytes);
         let kib = block_bytes.unwrap_or(1 << 40) >> 10;
@@ -246,6 +254,9 @@ impl MemoryOsds {
         let runs = state == UnitState::Active;
         self.node(node).daemons.insert(id, state);
         if let Some(mapped) = self.map.get_mut(&id) {
+            if !runs {
+                mapped.needed += std::mem::take(&mut mapped.needed_at_rest);
+            }
             mapped.state.is_up = runs && !self.flags.contains(&OsdFlag::NoUp);
         }
     }
@@ -257,11 +268,14 @@ impl MemoryOsds {
         let Some(mapped) = mapped else {
             return self.set_daemon(node, id, UnitState::Failed);
         };
-        if std::mem::take(&mut mapped.is_new) {
+        if std::mem::take(&mut mapped.state.is_new) {
             mapped.state.is_in = may_in;
         }
         mapped.place.get_or_insert_with(|| (node.to_owned(), 1.0));
         self.set_daemon(node, id, UnitState::Active);
+        if self.node(node).failing.contains_key("daemon") {
+            self.set_daemon(node, id, UnitState::Failed);
+        }
     }
 
     /// Fails if the act is one that fails on the node.

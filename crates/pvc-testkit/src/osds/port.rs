@@ -88,8 +88,19 @@ impl OsdHost for NodeOsds {
         Ok(())
     }
 
-    async fn prepare(&self, id: OsdId, uuid: Uuid, block: &LogicalVolume) -> Result<(), OsdError> {
-        self.act(|osds, node| osds.prepare(node, (id, uuid), block)).await
+    async fn prepare(
+        &self,
+        id: OsdId,
+        uuid: Uuid,
+        block: &LogicalVolume,
+        db: Option<&LogicalVolume>,
+    ) -> Result<(), OsdError> {
+        self.act(|osds, node| osds.begin_prepare(node, (id, uuid), block, db)).await?;
+        self.act(|osds, node| {
+            osds.end_prepare(node, (id, uuid), block, db);
+            Ok(())
+        })
+        .await
     }
 
     async fn give_db(&self, id: OsdId, uuid: Uuid, db: &LogicalVolume) -> Result<(), OsdError> {
@@ -166,6 +177,10 @@ impl OsdMap for Monitors {
 
     async fn purge(&self, id: OsdId, force: bool) -> Result<(), OsdError> {
         self.map(|osds| osds.purge(id, force)).await
+    }
+
+    async fn reserve(&self, id: OsdId, uuid: Uuid) -> Result<(), OsdError> {
+        self.map(|osds| osds.reserve(id, uuid)).await
     }
 
     async fn crush_add(&self, id: OsdId, weight: f64, host: &NodeName) -> Result<(), OsdError> {

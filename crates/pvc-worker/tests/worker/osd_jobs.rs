@@ -241,7 +241,7 @@ async fn new_osds_that_fail_at_any_step_leave_nothing_behind() {
 async fn a_number_that_was_given_to_an_osd_of_another_node_is_left_alone() {
     let world = World::new(OsdCase::Remove).await;
     let uuid = Some(Uuid::from_u128(0xbad));
-    let state = OsdState { id: OsdId(0), uuid, is_up: true, is_in: true };
+    let state = OsdState { id: OsdId(0), uuid, is_up: true, is_in: true, is_new: false };
     world.osds().insert(state.clone());
     for (bits, work) in [(1, removal(true)), (2, forced(OsdCase::Replace.work()))] {
         let id = world.submit(bits, work).await;
@@ -277,4 +277,115 @@ async fn a_disk_that_holds_the_database_of_an_osd_is_not_taken_for_another() {
         assert!(state == JobState::Failed && why.contains("holds OSD 0 of this cluster"), "{why}");
     }
     assert_eq!(world.are().2, [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_that_needs_an_osd_again_once_it_has_stopped_is_waited_for() {
+    for cancels in [false, true] {
+        let world = World::new(OsdCase::Remove).await;
+        world.osds().set_needed_at_rest(OsdId(0), 3);
+        let id = world.submit(1, removal(false)).await;
+        world.troubled(&id, "have 3 pgs").await;
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!(world.are(), (vec!["0".to_owned()], vec![0], vec![]), "it has stopped");
+        if cancels {
+            world.cancel(&id).await;
+            assert_eq!(world.end(&id).await.0, JobState::Cancelled);
+            assert_eq!(world.are(), (vec!["0".to_owned()], vec![0], vec![0]));
+            continue;
+        }
+        // Its node boots meanwhile.
+        let mut osds = world.osds();
+        osds.start_daemon(NODE, OsdId(0));
+        osds.osd_in(OsdId(0)).expect("it is known");
+        osds.set_needed(OsdId(0), 0);
+        drop(osds);
+        assert_eq!(world.end(&id).await.0, JobState::Succeeded);
+        assert_eq!(world.are(), (vec![], vec![], vec![]));
+        assert!(world.osds().lost().is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_osd_that_has_been_in_and_dies_is_not_taken_back() {
+    let world = World::new(OsdCase::Add).await;
+    world.fail("daemon", "it crashes");
+    let id = world.submit(1, OsdCase::Add.work()).await;
+    world.troubled(&id, "has run, and does not start again").await;
+    let both = || vec!["0".to_owned(), "1".to_owned()];
+    assert_eq!(world.are(), (both(), vec![0, 1], vec![]));
+    world.fail("daemon", "");
+    assert_eq!(world.end(&id).await.0, JobState::Succeeded);
+    assert_eq!(world.are(), (both(), vec![0, 1], vec![0, 1]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_osd_of_another_disk_that_has_the_name_of_the_old_one_by_now_stays() {
+    let world = World::new(OsdCase::Remove).await;
+    let other = {
+        let mut osds = world.osds();
+        osds.add_blank(NODE, "/dev/sde", 300 << 30);
+        let group = osds.begin_batch(NODE, &device("/dev/sde")).expect("it is empty");
+        let id = osds.go_on_with_batch(NODE, &group, DeviceClass::Ssd, 1).expect("there is room");
+        let lie = osds.lvm_osds(NODE).expect("they can be listed");
+        let lvm = lie.into_iter().find(|lvm| lvm.id == id).expect("it was just made");
+        osds.crush_add(id, 1.0, NODE).expect("it is known");
+        osds.activate(NODE, id, lvm.uuid).expect("it lies here");
+        lvm
+    };
+    world.write(Change::PutOsd(Box::new(osds::record(&other, "/dev/sdb", false)))).await;
+    let mut work = forced(OsdCase::Replace.work());
+    if let JobWork::ReplaceOsd(replacement) = &mut work {
+        replacement.old_device = None;
+    }
+    let id = world.submit(1, work).await;
+    let (state, why) = world.end(&id).await;
+    assert_eq!(state, JobState::Succeeded, "{why}");
+    let lie = world.osds().lvm_osds(NODE).expect("they can be listed");
+    let places = lie.iter().map(|lvm| (lvm.id.0, lvm.devices[0].as_str()));
+    assert_eq!(places.collect::<Vec<_>>(), [(0, "/dev/sdd"), (1, "/dev/sde")]);
+    assert!(lie.contains(&other), "it is the same: {lie:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_osd_whose_making_fails_is_forgotten_by_the_cluster_and_made_all_the_same() {
+    let world = World::new(OsdCase::Replace).await;
+    world.fail("prepare", "Input/output error");
+    let id = world.submit(1, OsdCase::Replace.work()).await;
+    world.troubled(&id, "Input/output error").await;
+    assert!(!world.osds().osd_ids().contains(&OsdId(0)), "as `ceph-volume` leaves it");
+    world.cancel(&id).await;
+    assert_eq!(world.end(&id).await.0, JobState::Failed);
+    let both = || vec!["0".to_owned(), "1".to_owned()];
+    assert_eq!(world.are().0, both(), "in the list");
+
+    let mut work = forced(OsdCase::Replace.work());
+    if let JobWork::ReplaceOsd(replacement) = &mut work {
+        replacement.old_device = None;
+    }
+    let id = world.submit(2, work).await;
+    world.troubled(&id, "Input/output error").await;
+    world.fail("prepare", "");
+    let (state, why) = world.end(&id).await;
+    assert_eq!(state, JobState::Succeeded, "{why}");
+    assert_eq!(world.are(), (both(), vec![0, 1], vec![0, 1]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_another_task_has_made_a_group_on_is_not_taken() {
+    let world = World::new(OsdCase::Replace).await;
+    world.osds().set_flag(OsdFlag::NoRebalance);
+    let first = world.submit(1, OsdCase::Replace.work()).await;
+    world.troubled(&first, "is elsewhere").await;
+    let device = osds::spec("/dev/sdd");
+    let new = AddOsds { device: device.clone(), weight: 1.0, db: None, count: 1 };
+    for (bits, work) in [(2, JobWork::AddOsds(new)), (3, JobWork::AddDbGroup { device })] {
+        let id = world.submit(bits, work.clone()).await;
+        let (state, why) = world.end(&id).await;
+        // A node has one group for databases.
+        let is_why = why.contains(&format!("belongs to task {first}")) || why.contains("already");
+        assert!(state == JobState::Failed && is_why, "{work:?}: {why}");
+    }
+    world.osds().unset_flag(OsdFlag::NoRebalance);
+    assert_eq!(world.end(&first).await.0, JobState::Succeeded);
 }

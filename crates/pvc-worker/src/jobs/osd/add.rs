@@ -3,11 +3,12 @@
 //! Until the first of them runs, nothing of them holds data, and all can be taken back.
 
 use async_trait::async_trait;
-use pvc_model::osd::{AddOsds, DeviceClass, LvmName, may_take, may_zap, plan_add};
+use pvc_model::osd::{AddOsds, DeviceClass, LvmName, plan_add};
+use pvc_ops::{Kind as RefusalKind, Refusal};
 use serde::{Deserialize, Serialize};
 
 use super::acts::{are_recorded, forget, give_database, record, remove_database, start, stop};
-use super::disk::{Disk, Known, find_disk};
+use super::disk::{Disk, Known, check_free_disk, find_disk};
 use super::{Hands, Osd, OsdJobError, Result, fresh, named, unless_gone};
 use crate::context::Context;
 use crate::kind::{Kind, read};
@@ -57,6 +58,7 @@ impl Kind for Add {
         let known = Known::look(hands).await?;
         let group = hands.disks.volume_group(&LvmName::db_group()).await?;
         let plan = plan_add(&self.new, &now, known.osds(), group.as_ref())?;
+        check_free_disk(context, &now, &known).await?;
         Ok(steps(disk, plan.count, plan.db.map(|db| db.bytes), plan.weight))
     }
 
@@ -164,12 +166,12 @@ fn nth_made(context: &Context, nth: usize) -> Result<Osd> {
 
 async fn make(context: &Context, disk: &Disk, count: u32) -> Result<Vec<Osd>> {
     let hands = Hands::of(context)?;
+    let _alone = context.tools.disks.lock().await;
     let now = disk.now(hands).await?;
     let known = Known::look(hands).await?;
     let unborn = known.unborn_on(&now, &*fresh(context).await?);
     let left = known.without(&unborn.iter().map(|osd| osd.id).collect::<Vec<_>>());
-    may_take(&now)?;
-    may_zap(&now, left.osds())?;
+    check_free_disk(context, &now, &left).await?;
     purge(hands, &unborn).await?;
     hands.disks.zap(&now.device).await?;
     let class = DeviceClass::of([&disk.name, &now.device]);
@@ -193,35 +195,42 @@ async fn purge(hands: Hands<'_>, unborn: &[Osd]) -> Result<()> {
 /// Takes back what was made, or a part of it.
 async fn unmake(context: &Context, disk: &Disk) -> Result<()> {
     let hands = Hands::of(context)?;
+    let _alone = context.tools.disks.lock().await;
     let (known, view) = (Known::look(hands).await?, fresh(context).await?);
     let now = match disk.now(hands).await {
         Err(OsdJobError::AnotherDisk { .. }) => None,
         now => Some(now?),
     };
     let mut unborn = made(context);
-    unborn.retain(|osd| known.states.iter().any(|state| osd.is_in(state)));
+    // One that was up may hold data: it is no more to be taken back.
+    unborn.retain(|osd| known.states.iter().any(|state| osd.is_in(state) && state.is_new));
     if let Some(now) = &now {
         unborn.extend(known.unborn_on(now, &view));
     }
     purge(hands, &unborn).await?;
     let Some(now) = now.filter(|now| !now.groups.is_empty()) else { return Ok(()) };
     let known = Known::look(hands).await?;
-    if may_take(&now).is_ok() && may_zap(&now, known.osds()).is_ok() {
-        hands.disks.zap(&now.device).await?;
+    match check_free_disk(context, &now, &known).await {
+        Ok(()) => Ok(hands.disks.zap(&now.device).await?),
+        Err(error) if error.kind() == RefusalKind::Conflict => Ok(()),
+        Err(error) => Err(error),
     }
-    Ok(())
 }
 
-/// Gives a new OSD its place and starts it. One that does not start leaves nothing behind.
+/// Gives a new OSD its place and starts it. One that does not start leaves nothing behind, unless it
+/// was up once: then it may hold data, whoever has started it.
 async fn start_new(context: &Context, osd: Osd, weight: f64) -> Result<()> {
     let hands = Hands::of(context)?;
     hands.ceph.crush_add(osd.id, weight, &context.tools.node).await?;
-    let started = start(context, osd).await;
-    if let Err(OsdJobError::NotStarted { .. }) = started {
-        stop(context, osd.id).await?;
-        hands.ceph.crush_remove(osd.id).await?;
+    let Err(error) = start(context, osd).await else { return Ok(()) };
+    let OsdJobError::NotStarted { osd: id, why } = error else { return Err(error) };
+    // Once it is stopped it cannot come up any more.
+    stop(context, id).await?;
+    if hands.state(osd).await?.is_some_and(|state| !state.is_new) {
+        return Err(OsdJobError::NotStartedAgain { osd: id, why });
     }
-    started
+    hands.ceph.crush_remove(id).await?;
+    Err(OsdJobError::NotStarted { osd: id, why })
 }
 
 #[cfg(test)]
@@ -231,7 +240,7 @@ mod tests {
 
     #[test]
     fn steps_and_facts_of_the_versions_before_are_read() {
-        let disk = r#"{"name":"/dev/sdb","size_bytes":1099511627776,"model":"a b","serial":"S1"}"#;
+        let disk = r#"{"name":"/dev/sdb","size_bytes":1099511627776,"model":"a b","serial":"S1","content":""}"#;
         for text in [
             format!(r#"{{"make":{{"disk":{disk},"count":2}}}}"#),
             r#"{"database":{"nth":1,"bytes":1073741824}}"#.to_owned(),

@@ -1,12 +1,12 @@
 //! Makes the volume group for the databases of OSDs of a disk.
 
 use async_trait::async_trait;
-use pvc_model::osd::{BlockDevice, DeviceSpec, LvmName, VolumeGroup, may_take, may_zap};
+use pvc_model::osd::{BlockDevice, DeviceSpec, LvmName, VolumeGroup, may_zap};
 use pvc_model::size::format_size;
 use pvc_ports::OsdError;
 use serde::{Deserialize, Serialize};
 
-use super::disk::{Disk, Known, find_disk};
+use super::disk::{Disk, Known, check_free_disk, find_disk};
 use super::{Hands, OsdJobError, Result};
 use crate::context::Context;
 use crate::kind::Kind;
@@ -33,8 +33,7 @@ impl Kind for AddDbGroup {
             return Err(OsdError::GroupExists { group: LvmName::db_group() }.into());
         }
         let (disk, now) = find_disk(hands, &self.device).await?;
-        may_take(&now)?;
-        may_zap(&now, Known::look(hands).await?.osds())?;
+        check_free_disk(context, &now, &Known::look(hands).await?).await?;
         Ok(vec![Step { disk }])
     }
 
@@ -48,15 +47,17 @@ impl Kind for AddDbGroup {
 
     async fn run(&self, context: &Context, Step { disk }: &Step) -> Result<u64> {
         let hands = Hands::of(context)?;
+        let _alone = context.tools.disks.lock().await;
         let group = LvmName::db_group();
         if db_group(hands).await?.is_some() {
             return Err(OsdError::GroupExists { group }.into());
         }
         let now = disk.now(hands).await?;
-        if !is_begun(&now) {
-            may_take(&now)?;
+        let known = Known::look(hands).await?;
+        match is_begun(&now) {
+            true => may_zap(&now, known.osds())?,
+            false => check_free_disk(context, &now, &known).await?,
         }
-        may_zap(&now, Known::look(hands).await?.osds())?;
         if !now.groups.is_empty() {
             hands.disks.zap(&now.device).await?;
         }
@@ -68,6 +69,7 @@ impl Kind for AddDbGroup {
 
     async fn undo(&self, context: &Context, Step { disk }: &Step) -> Result<()> {
         let hands = Hands::of(context)?;
+        let _alone = context.tools.disks.lock().await;
         let now = match disk.now(hands).await {
             Err(OsdJobError::AnotherDisk { .. }) => return Ok(()),
             now => now?,
@@ -95,6 +97,7 @@ async fn db_group(hands: Hands<'_>) -> Result<Option<VolumeGroup>> {
 fn is_begun(disk: &BlockDevice) -> bool {
     let is_empty = |content: &str| matches!(content, "" | "LVM2_member");
     disk.is_disk
+        && is_empty(&disk.content)
         && disk.mounted_at.is_empty()
         && disk.holders.is_empty()
         && disk.groups.is_empty()
@@ -111,7 +114,8 @@ mod tests {
 
     #[test]
     fn steps_and_facts_of_the_versions_before_are_read() {
-        let text = r#"{"disk":{"name":"/dev/sdb","size_bytes":7,"model":"","serial":""}}"#;
+        let text =
+            r#"{"disk":{"name":"/dev/sdb","size_bytes":7,"model":"","serial":"","content":""}}"#;
         let step: Step = read(text).expect("as it was recorded");
         assert_eq!(written(&step), text);
         let bytes: u64 = read("7").expect("as it was recorded");
@@ -132,6 +136,7 @@ mod tests {
             (with(vec![part("")]), true),
             (with(vec![part("LVM2_member")]), true),
             (with(vec![part("ext4")]), false),
+            (BlockDevice { content: "crypto_LUKS".to_owned(), ..blank.clone() }, false),
             (with(vec![part(""), part("")]), false),
             (BlockDevice { mounted_at: vec!["/".to_owned()], ..with(vec![part("")]) }, false),
             (BlockDevice { groups: vec![LvmName::db_group()], ..with(vec![part("")]) }, false),

@@ -2,11 +2,15 @@
 
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
-use pvc_model::osd::{BlockDevice, Device, DeviceSpec, KnownOsds, LvmOsd, OsdId, OsdState, find};
+use pvc_model::job::osd::using_group;
+use pvc_model::osd::{
+    BlockDevice, Device, DeviceSpec, KnownOsds, LvmOsd, OsdId, OsdState, find, may_take, may_zap,
+};
 use pvc_ports::OsdError;
 use serde::{Deserialize, Serialize};
 
-use super::{Hands, Osd, OsdJobError, Result};
+use super::{Hands, Osd, OsdJobError, Result, fresh};
+use crate::context::Context;
 use crate::jobs::text;
 
 /// A disk as it was when the steps were decided. The kernel may call it otherwise after the next
@@ -19,12 +23,22 @@ pub(crate) struct Disk {
     size_bytes: u64,
     model: String,
     serial: String,
+    /// Content of the whole, as the kernel's tools call it.
+    content: String,
 }
 
+/// Content of a disk that one of our own steps has begun to work on.
+const BEGUN: [&str; 2] = ["", "LVM2_member"];
+
 impl Disk {
+    /// Whether it is the same disk. Disks without serial numbers may have changed their names among
+    /// themselves: one with another content than before is another.
     fn is(&self, found: &BlockDevice) -> bool {
+        let (own, its) = (&self.content, &found.content);
+        let is_as_left = own == its || BEGUN.contains(&its.as_str());
         (self.size_bytes, &self.model, &self.serial)
             == (found.size_bytes, &found.model, &found.serial)
+            && (!self.serial.is_empty() || is_as_left)
     }
 
     /// The disk as it is now.
@@ -54,8 +68,27 @@ pub(super) async fn find_disk(hands: Hands<'_>, spec: &DeviceSpec) -> Result<(Di
     };
     let name = find(spec, &devices)?;
     let now = hands.disks.device(&name).await?;
-    let BlockDevice { size_bytes, model, serial, .. } = now.clone();
-    Ok((Disk { name, size_bytes, model, serial }, now))
+    let BlockDevice { size_bytes, model, serial, content, .. } = now.clone();
+    Ok((Disk { name, size_bytes, model, serial, content }, now))
+}
+
+/// Whether the disk may be taken: nothing on it is in use or needed, nor has another job made a
+/// group on it to use that.
+pub(super) async fn check_free_disk(
+    context: &Context,
+    disk: &BlockDevice,
+    known: &Known,
+) -> Result<()> {
+    may_take(disk)?;
+    may_zap(disk, known.osds())?;
+    let view = fresh(context).await?;
+    match disk.groups.iter().find_map(|group| using_group(&view, group, &context.job)) {
+        Some(job) => {
+            let device = disk.device.clone();
+            Err(OsdJobError::OfJob { device, job: job.spec.id.clone() })
+        }
+        None => Ok(()),
+    }
 }
 
 /// OSDs as the cluster and this node know them.
@@ -107,11 +140,11 @@ impl Known {
         ours.filter(|lvm| self.states.iter().any(|state| of_lvm(lvm).is_in(state)))
     }
 
-    /// OSDs on a disk that were made and never ran: nobody has recorded them; they hold no data.
+    /// OSDs on a disk that were made and never held data, and which nobody has recorded.
     pub fn unborn_on(&self, disk: &BlockDevice, view: &Cluster) -> Vec<Osd> {
         let is_unborn = |osd: &Osd| {
             let mut states = self.states.iter();
-            let rests = |state: &OsdState| osd.is_in(state) && !state.is_up && !state.is_in;
+            let rests = |state: &OsdState| osd.is_in(state) && state.is_new && !state.is_up;
             states.any(rests) && !is_recorded(view, *osd)
         };
         self.on(disk).into_iter().filter(is_unborn).collect()

@@ -1,6 +1,7 @@
 //! Errors of jobs about OSDs.
 
 use pvc_model::Uuid;
+use pvc_model::job::JobId;
 use pvc_model::osd::{BadDbSize, Device, DeviceInUse, NoDevice, NoOsds, OsdId};
 use pvc_ops::osd::{OsdRefusal, osd_error_kind};
 use pvc_ops::{Kind as RefusalKind, Refusal};
@@ -22,6 +23,14 @@ pub(crate) enum OsdJobError {
     Db(#[from] BadDbSize),
     #[error("device `{device}` is gone, or is another disk than when this was asked for")]
     AnotherDisk { device: Device },
+    #[error("device `{device}` belongs to task {job}, which makes OSDs on it")]
+    OfJob { device: Device, job: JobId },
+    #[error("what is left of OSD {osd} could not be erased")]
+    NotErased {
+        osd: OsdId,
+        #[source]
+        source: Box<OsdJobError>,
+    },
     #[error("OSD {osd} is not on device `{device}`")]
     NotThere { osd: OsdId, device: Device },
     #[error(
@@ -37,6 +46,9 @@ pub(crate) enum OsdJobError {
     NotSafe { osd: OsdId, why: String },
     #[error("OSD {osd} did not start: {why}")]
     NotStarted { osd: OsdId, why: String },
+    /// It was up once: it may hold data.
+    #[error("OSD {osd} has run, and does not start again: {why}")]
+    NotStartedAgain { osd: OsdId, why: String },
     #[error("the daemon of OSD {osd} did not stop within {seconds} s")]
     NotStopped { osd: OsdId, seconds: u64 },
     #[error(transparent)]
@@ -54,13 +66,16 @@ impl Refusal for OsdJobError {
             | OsdJobError::NoOsds(_)
             | OsdJobError::Db(_)
             | OsdJobError::AnotherDisk { .. }
+            | OsdJobError::OfJob { .. }
             | OsdJobError::NotThere { .. }
             | OsdJobError::Another { .. }
             | OsdJobError::Gone { .. }
             | OsdJobError::NotStarted { .. } => RefusalKind::Conflict,
             OsdJobError::NotMade { .. }
+            | OsdJobError::NotStartedAgain { .. }
             | OsdJobError::NotSafe { .. }
             | OsdJobError::NotStopped { .. } => RefusalKind::Unavailable,
+            OsdJobError::NotErased { source, .. } => source.kind(),
             OsdJobError::Osd(error) => osd_error_kind(error),
             OsdJobError::Unwritten(error) => error.kind(),
         }
@@ -74,7 +89,12 @@ impl Refusal for OsdJobError {
             OsdJobError::NoOsds(error) => error.hint(),
             OsdJobError::Osd(error) => error.hint(),
             OsdJobError::Unwritten(error) => error.hint(),
-            OsdJobError::NotStarted { osd, .. } => {
+            OsdJobError::NotErased { osd, .. } => Some(format!(
+                "if the disk cannot be written any more, cancel this task and use `pvc storage osd \
+                 remove {osd} --force`, which passes over it"
+            )),
+            OsdJobError::OfJob { job, .. } => Some(format!("`pvc task info {job}` shows it")),
+            OsdJobError::NotStarted { osd, .. } | OsdJobError::NotStartedAgain { osd, .. } => {
                 Some(format!("`journalctl -u {}` on the node says more", osd.unit()))
             }
             OsdJobError::Another { .. } => Some(

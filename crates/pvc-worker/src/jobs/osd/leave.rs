@@ -1,5 +1,6 @@
 //! An OSD on its way off its disk: its data is moved, it is stopped, destroyed, and erased.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use pvc_model::osd::{BlockDevice, Device, LvmOsd, OsdId, OsdState, Safety, may_take, may_zap};
@@ -15,10 +16,6 @@ use crate::context::{Context, Unwritten};
 
 /// Interval at which it is looked whether an OSD's data is elsewhere: it takes minutes to hours.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-
-/// Time in which the cluster comes to rest after an OSD has stopped. Until then it may not tell
-/// whether that is safe to destroy.
-const REST_WITHIN: Duration = Duration::from_secs(60);
 
 /// An OSD that is to leave its disk, and how it was before.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -45,29 +42,39 @@ impl Leaving {
         let hands = Hands::of(context)?;
         let mut is_said = false;
         loop {
-            let why = match moved(hands, self.osd.id).await {
+            let why = match moved(hands, self.osd).await {
                 Ok(None) => return Ok(()),
                 Ok(Some(_)) if !waits => return Ok(()),
-                Err(error) if !waits => return Err(error.into()),
+                Err(error) if !waits => return Err(error),
                 Ok(Some(why)) => why,
                 // The cluster has all the time that it needs, and may be silent for some of it.
                 Err(error) => with_causes(&error),
             };
-            let line = format!("waiting until the data of OSD {} is elsewhere: {why}", self.osd.id);
-            if !std::mem::replace(&mut is_said, true) {
-                context.log(line.clone());
+            if self.wait(context, &why, &mut is_said).await?.is_break() {
+                return Err(OsdJobError::NotSafe { osd: self.osd.id, why });
             }
-            context.say_waiting(&line);
-            if !context.is_held() {
-                return Err(Unwritten::Lost.into());
-            }
-            tokio::select! {
-                biased;
-                () = context.cancelled.cancelled() => {
-                    return Err(OsdJobError::NotSafe { osd: self.osd.id, why });
-                }
-                () = context.tools.clock.sleep(LOOK_EVERY) => {}
-            }
+        }
+    }
+
+    /// Says that the data is waited for, and waits a while. Breaks when the job is cancelled.
+    async fn wait(
+        &self,
+        context: &Context,
+        why: &str,
+        is_said: &mut bool,
+    ) -> Result<ControlFlow<()>> {
+        let line = format!("waiting until the data of OSD {} is elsewhere: {why}", self.osd.id);
+        if !std::mem::replace(is_said, true) {
+            context.log(line.clone());
+        }
+        context.say_waiting(&line);
+        if !context.is_held() {
+            return Err(Unwritten::Lost.into());
+        }
+        tokio::select! {
+            biased;
+            () = context.cancelled.cancelled() => Ok(ControlFlow::Break(())),
+            () = context.tools.clock.sleep(LOOK_EVERY) => Ok(ControlFlow::Continue(())),
         }
     }
 
@@ -81,7 +88,10 @@ impl Leaving {
     }
 
     pub async fn stop(&self, context: &Context) -> Result<()> {
-        stop(context, self.osd.id).await
+        match is_anothers(Hands::of(context)?, self.osd).await? {
+            true => Ok(()),
+            false => stop(context, self.osd.id).await,
+        }
     }
 
     /// Starts the OSD again, if it ran.
@@ -94,16 +104,26 @@ impl Leaving {
     }
 
     /// Takes the OSD's identity from it. Its number stays its own until it is purged.
+    ///
+    /// Waits until the cluster says that this is safe, unless it is forced: since the drain, the OSD
+    /// may have been taken in again, and as long as the cluster has not come to rest after the stop
+    /// it may not tell. One that the node's boot has started again is stopped.
     pub async fn destroy(&self, context: &Context, force: bool) -> Result<()> {
-        let (hands, clock) = (Hands::of(context)?, &context.tools.clock);
-        let until = clock.monotonic() + REST_WITHIN;
+        let hands = Hands::of(context)?;
+        let mut is_said = false;
         loop {
-            if hands.state(self.osd).await?.is_none() {
-                return Ok(());
+            let Some(state) = hands.state(self.osd).await? else { return Ok(()) };
+            if state.is_up {
+                stop(context, self.osd.id).await?;
+            }
+            if state.is_in {
+                unless_gone(hands.ceph.osd_out(self.osd.id).await)?;
             }
             match unless_gone(hands.ceph.destroy(self.osd.id, force).await) {
-                Err(OsdError::NotSafe { .. }) if clock.monotonic() < until => {
-                    clock.sleep(LOOK_EVERY).await;
+                Err(OsdError::NotSafe { why, .. }) => {
+                    if self.wait(context, &why, &mut is_said).await?.is_break() {
+                        return Err(OsdError::NotSafe { osd: self.osd.id, why }.into());
+                    }
                 }
                 done => return Ok(done?),
             }
@@ -111,16 +131,26 @@ impl Leaving {
     }
 }
 
+/// Whether the cluster has given the OSD's number to another one.
+async fn is_anothers(hands: Hands<'_>, osd: Osd) -> Result<bool> {
+    let states = hands.ceph.osd_states().await?;
+    let found = states.iter().find(|state| state.id == osd.id).and_then(|state| state.uuid);
+    Ok(found.is_some_and(|uuid| uuid != osd.uuid))
+}
+
 /// Has the OSD hold no data. Returns why its data is not elsewhere yet, if it is not.
-async fn moved(hands: Hands<'_>, id: OsdId) -> Result<Option<String>, OsdError> {
-    let safety = match hands.ceph.osd_out(id).await {
-        Ok(()) => hands.ceph.safe_to_destroy(id).await,
+async fn moved(hands: Hands<'_>, osd: Osd) -> Result<Option<String>> {
+    if hands.state(osd).await?.is_none() {
+        return Ok(None);
+    }
+    let safety = match hands.ceph.osd_out(osd.id).await {
+        Ok(()) => hands.ceph.safe_to_destroy(osd.id).await,
         Err(error) => Err(error),
     };
     match safety {
         Ok(Safety::Safe) | Err(OsdError::NoOsd { .. }) => Ok(None),
         Ok(Safety::NotYet(why)) => Ok(Some(why)),
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -149,6 +179,10 @@ pub(super) async fn erase(context: &Context, osd: Osd, is_best_effort: bool) -> 
             Err(error) if is_best_effort && is_of_disk(&error) => {
                 context.log(format!("passed over: {}", with_causes(&error)));
             }
+            Err(error) if is_of_disk(&error) => {
+                let source = Box::new(error);
+                return Err(OsdJobError::NotErased { osd: osd.id, source });
+            }
             done => done?,
         }
     }
@@ -166,6 +200,7 @@ fn is_of_disk(error: &OsdJobError) -> bool {
 
 async fn erase_block(context: &Context, osd: Osd) -> Result<()> {
     let hands = Hands::of(context)?;
+    let _alone = context.tools.disks.lock().await;
     let known = Known::look(hands).await?;
     let Some(own) = known.on_node.iter().find(|lvm| osd.lies_as(lvm)) else { return Ok(()) };
     match free_disk(hands, &known, &own.devices).await? {

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  add       make ─ databases ─ record ─▶ start
-//!  replace   group ─ drain ─ stop ─▶ destroy ─ erase ─ prepare ─ databases ─ record ─ start
+//!  replace   group ─ drain ─ stop ─▶ destroy ─ erase ─ prepare ─ record ─ start
 //!  remove    drain ─ stop ─▶ destroy ─ erase ─ purge ─ forget
 //!  refresh   start ─ record
 //!  db group  partition and group                        (▶: there is no way back from here)

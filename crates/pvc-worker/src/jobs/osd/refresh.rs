@@ -44,7 +44,7 @@ impl Kind for Refresh {
             record.is_some_and(|record| record.node == context.tools.node.as_str())
         });
         for osd in &osds {
-            let record = &view.osds[&osd.id.to_string()];
+            let record = own_record(context, &view, osd.id)?;
             recorded_state(&known, osd.id, record)?;
         }
         let mut steps: Vec<Step> = osds.iter().copied().map(Step::Start).collect();
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn steps_and_facts_of_the_versions_before_are_read() {
         let osd = r#"{"id":"3","uuid":"2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1"}"#;
-        let disk = r#"{"name":"/dev/sdb","size_bytes":7,"model":"","serial":""}"#;
+        let disk = r#"{"name":"/dev/sdb","size_bytes":7,"model":"","serial":"","content":""}"#;
         for text in [
             format!(r#"{{"start":{osd}}}"#),
             format!(r#"{{"record":{{"osds":[{osd}],"disk":{disk}}}}}"#),

@@ -9,19 +9,18 @@ use pvc_model::Uuid;
 use pvc_model::job::osd::{OsdReplacement, sharing};
 use pvc_model::osd::{
     AddOsds, BlockDevice, LogicalVolume, LvmName, LvmOsd, OsdId, VolumeGroup, block_bytes,
-    may_take, may_zap, plan_add,
+    may_take, plan_add,
 };
 use pvc_model::storage::OsdRecord;
 use pvc_ops::osd::OsdRefusal;
 use pvc_ports::{OsdError, OsdFigures};
 use serde::{Deserialize, Serialize};
 
-use super::acts::{are_recorded, give_database, record, removed, start};
-use super::disk::{Disk, Known, find_disk};
+use super::acts::{are_recorded, record, remove_database, removed, start};
+use super::disk::{Disk, Known, check_free_disk, find_disk};
 use super::leave::{Leaving, bring_back, erase};
 use super::{
     Hands, Osd, OsdJobError, Result, fresh, named, own_record, recorded_state, recorded_uuid,
-    unless_gone,
 };
 use crate::context::Context;
 use crate::jobs::text;
@@ -43,16 +42,14 @@ pub(crate) enum Step {
     Erase(Osd),
     /// The same on the disk that they lie on already.
     Regroup(Group),
-    /// Makes the OSD anew, one of `count` in the group.
+    /// Makes the OSD anew, one of `count` in the group, with a database of so many bytes in the group
+    /// for those if it gets one.
     Prepare {
         osd: Osd,
         #[serde(with = "text::group")]
         group: LvmName,
         count: u32,
-    },
-    Database {
-        osd: Osd,
-        bytes: u64,
+        db_bytes: Option<u64>,
     },
     Record {
         osds: Vec<Osd>,
@@ -69,8 +66,6 @@ pub(crate) struct Group {
     disk: Disk,
     #[serde(with = "text::group")]
     name: LvmName,
-    /// Numbers of the OSDs that move: what lies of them on the disk may be erased.
-    osds: Vec<u32>,
 }
 
 #[async_trait]
@@ -89,6 +84,7 @@ impl Kind for Replace {
         for record in sharing(&view, record) {
             moving.push(self.moving(context, &known, &figures, record).await?);
         }
+        let moving = self.on_one_disk(&known, moving);
         self.check_old_disk(hands, &known, &moving).await?;
         let target = self.target(context, &known, &moving).await?;
         Ok(steps(moving, &target))
@@ -104,7 +100,6 @@ impl Kind for Replace {
             Step::Destroy(leaving) => format!("destroying OSD {}", leaving.osd.id),
             Step::Erase(osd) => format!("erasing what is left of OSD {}", osd.id),
             Step::Prepare { osd, .. } => format!("making OSD {} on the new disk", osd.id),
-            Step::Database { osd, .. } => format!("making the database of OSD {}", osd.id),
             Step::Record { disk, .. } => format!("recording device {}", disk.name),
             Step::Start { osd, .. } => format!("starting OSD {}", osd.id),
         }
@@ -130,8 +125,10 @@ impl Kind for Replace {
             Step::Destroy(leaving) => leaving.destroy(context, self.replacement.force).await,
             // The disk is replaced because it fails, perhaps.
             Step::Erase(osd) => erase(context, *osd, true).await,
-            Step::Prepare { osd, group, count } => prepare(context, *osd, group, *count).await,
-            Step::Database { osd, bytes } => give_database(context, *osd, *bytes).await,
+            Step::Prepare { osd, group, count, db_bytes } => {
+                let block = LogicalVolume::block_of(group.clone(), osd.uuid);
+                prepare(context, *osd, &block, *count, *db_bytes).await
+            }
             Step::Record { osds, disk } => record(context, osds, &disk.name, osds.len() > 1).await,
             Step::Start { osd, weight } => start_moved(context, *osd, *weight).await,
         }
@@ -204,10 +201,12 @@ impl Replace {
         let hands = Hands::of(context)?;
         let no_osd = || OsdRefusal::NoOsd { osd: record.id.clone() };
         let id = OsdId::parse(&record.id).map_err(|_| no_osd())?;
-        let state = recorded_state(known, id, record)?.ok_or(OsdError::NoOsd { osd: id })?;
-        let old = Osd { id, uuid: state.uuid.unwrap_or_else(|| recorded_uuid(record)) };
-        let leaving = match state.uuid {
-            Some(_) => Some(Leaving::look(hands, old, Some(state)).await?),
+        // The cluster may have forgotten one whose making failed.
+        let state = recorded_state(known, id, record)?;
+        let uuid = state.and_then(|state| state.uuid);
+        let old = Osd { id, uuid: uuid.unwrap_or_else(|| recorded_uuid(record)) };
+        let leaving = match uuid {
+            Some(_) => Some(Leaving::look(hands, old, state).await?),
             None => None,
         };
         let group = hands.disks.volume_group(&LvmName::db_group()).await?;
@@ -219,6 +218,20 @@ impl Replace {
             weight: self.replacement.weight.unwrap_or_else(|| weight(figures, record)),
             db_bytes: group.and_then(|group| group.volume_bytes(&LogicalVolume::db_of(id).name)),
         })
+    }
+
+    /// Those of the OSDs that lie where the asked one does. Records may name a disk by what the
+    /// kernel called it once, and the name may be that of another by now: one that lies elsewhere
+    /// stays. If the asked one lies nowhere any more, so do those that were on its disk.
+    fn on_one_disk(&self, known: &Known, mut moving: Vec<Moving>) -> Vec<Moving> {
+        let devices = |moving: &Moving| {
+            let lvm = known.on_node.iter().find(|lvm| moving.old.lies_as(lvm));
+            lvm.map(|lvm| lvm.devices.clone())
+        };
+        let asked = moving.iter().find(|moving| moving.id == self.replacement.osd);
+        let asked = asked.and_then(devices);
+        moving.retain(|moving| moving.id == self.replacement.osd || devices(moving) == asked);
+        moving
     }
 
     /// Refuses an old disk that none of the OSDs is on.
@@ -249,10 +262,11 @@ impl Replace {
             // Those of before make room.
             group.free_bytes += moving.iter().filter_map(|moving| moving.db_bytes).sum::<u64>();
         }
-        let db_bytes = self.check(&now, &known.without(&own), moving.len(), databases.as_ref())?;
+        let left = known.without(&own);
+        let db_bytes = self.check(&now, &left, moving.len(), databases.as_ref())?;
+        check_free_disk(context, &now, &left).await?;
         let name = LvmName::block_group(context.tools.random.uuid());
-        let osds = own.iter().map(|id| id.0).collect();
-        Ok(Target { group: Group { disk, name, osds }, is_same, db_bytes })
+        Ok(Target { group: Group { disk, name }, is_same, db_bytes })
     }
 
     /// Whether so many OSDs fit on the disk. Returns the size of their databases if it was asked
@@ -303,14 +317,13 @@ fn steps(moving: Vec<Moving>, target: &Target) -> Vec<Step> {
     if *is_same {
         steps.push(Step::Regroup(group.clone()));
     }
-    let prepare =
-        |moving: &Moving| Step::Prepare { osd: new(moving), group: group.name.clone(), count };
-    steps.extend(moving.iter().map(prepare));
-    let database = |moving: &Moving| {
-        let bytes = db_bytes.or(moving.db_bytes)?;
-        Some(Step::Database { osd: new(moving), bytes })
+    let prepare = |moving: &Moving| Step::Prepare {
+        osd: new(moving),
+        group: group.name.clone(),
+        count,
+        db_bytes: db_bytes.or(moving.db_bytes),
     };
-    steps.extend(moving.iter().filter_map(database));
+    steps.extend(moving.iter().map(prepare));
     let osds = moving.iter().map(new).collect();
     steps.push(Step::Record { osds, disk: group.disk.clone() });
     let start = |moving: &Moving| Step::Start { osd: new(moving), weight: moving.weight };
@@ -320,10 +333,10 @@ fn steps(moving: Vec<Moving>, target: &Target) -> Vec<Step> {
 
 async fn make_group(context: &Context, group: &Group) -> Result<()> {
     let hands = Hands::of(context)?;
+    let _alone = context.tools.disks.lock().await;
     let now = group.disk.now(hands).await?;
-    let own: Vec<OsdId> = group.osds.iter().copied().map(OsdId).collect();
-    may_take(&now)?;
-    may_zap(&now, Known::look(hands).await?.without(&own).osds())?;
+    // Those that lay on the disk are destroyed by now.
+    check_free_disk(context, &now, &Known::look(hands).await?).await?;
     hands.disks.zap(&now.device).await?;
     Ok(hands.disks.create_volume_group(&group.name, &now.device).await?)
 }
@@ -331,6 +344,7 @@ async fn make_group(context: &Context, group: &Group) -> Result<()> {
 /// Takes the group back, on which nothing was made yet.
 async fn unmake_group(context: &Context, group: &Group) -> Result<()> {
     let hands = Hands::of(context)?;
+    let _alone = context.tools.disks.lock().await;
     let now = match group.disk.now(hands).await {
         Err(OsdJobError::AnotherDisk { .. }) => return Ok(()),
         now => now?,
@@ -342,20 +356,31 @@ async fn unmake_group(context: &Context, group: &Group) -> Result<()> {
     Ok(())
 }
 
-/// Makes the OSD, from its beginning if that was tried before.
-async fn prepare(context: &Context, osd: Osd, group: &LvmName, count: u32) -> Result<()> {
+/// Makes the OSD, from its beginning if that was tried before: a number that the cluster has
+/// forgotten over a failure is its own again, and what was made is removed.
+async fn prepare(
+    context: &Context,
+    osd: Osd,
+    block: &LogicalVolume,
+    count: u32,
+    db_bytes: Option<u64>,
+) -> Result<()> {
     let hands = Hands::of(context)?;
-    let block = LogicalVolume::block_of(group.clone(), osd.uuid);
-    match hands.state(osd).await? {
-        Some(state) if state.is_up => return Ok(()),
-        Some(_) => unless_gone(hands.ceph.destroy(osd.id, true).await)?,
-        None => {}
+    if hands.state(osd).await?.is_some_and(|state| state.is_up) {
+        return Ok(());
     }
-    removed(hands.disks.remove_volume(&block).await)?;
+    hands.ceph.reserve(osd.id, osd.uuid).await?;
+    removed(hands.disks.remove_volume(block).await)?;
+    remove_database(context, osd).await?;
+    let group = &block.group;
     let found = hands.disks.volume_group(group).await?;
     let found = found.ok_or_else(|| OsdError::NoGroup { group: group.clone() })?;
-    hands.disks.create_volume(&block, block_bytes(found.size_bytes, count)).await?;
-    Ok(hands.disks.prepare(osd.id, osd.uuid, &block).await?)
+    hands.disks.create_volume(block, block_bytes(found.size_bytes, count)).await?;
+    let db = LogicalVolume::db_of(osd.id);
+    if let Some(bytes) = db_bytes {
+        hands.disks.create_volume(&db, bytes).await?;
+    }
+    Ok(hands.disks.prepare(osd.id, osd.uuid, block, db_bytes.map(|_| &db)).await?)
 }
 
 /// Gives the OSD its weight and starts it; it holds data again, as the one before it did.
@@ -375,8 +400,8 @@ mod tests {
     fn steps_and_facts_of_the_versions_before_are_read() {
         let uuid = "2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1";
         let osd = format!(r#""id":"3","uuid":"{uuid}""#);
-        let disk = r#"{"name":"/dev/sdb","size_bytes":7,"model":"","serial":""}"#;
-        let group = format!(r#"{{"disk":{disk},"name":"ceph-{uuid}","osds":[3]}}"#);
+        let disk = r#"{"name":"/dev/sdb","size_bytes":7,"model":"","serial":"","content":""}"#;
+        let group = format!(r#"{{"disk":{disk},"name":"ceph-{uuid}"}}"#);
         let leaving = format!(r#"{{{osd},"was_in":true,"was_running":true}}"#);
         for text in [
             format!(r#"{{"group":{group}}}"#),
@@ -385,8 +410,9 @@ mod tests {
             format!(r#"{{"destroy":{leaving}}}"#),
             format!(r#"{{"erase":{{{osd}}}}}"#),
             format!(r#"{{"regroup":{group}}}"#),
-            format!(r#"{{"prepare":{{"osd":{{{osd}}},"group":"ceph-{uuid}","count":2}}}}"#),
-            format!(r#"{{"database":{{"osd":{{{osd}}},"bytes":4194304}}}}"#),
+            format!(
+                r#"{{"prepare":{{"osd":{{{osd}}},"group":"ceph-{uuid}","count":2,"db_bytes":7}}}}"#
+            ),
             format!(r#"{{"record":{{"osds":[{{{osd}}}],"disk":{disk}}}}}"#),
             format!(r#"{{"start":{{"osd":{{{osd}}},"weight":1.5}}}}"#),
         ] {
