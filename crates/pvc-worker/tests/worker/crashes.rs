@@ -355,9 +355,10 @@ async fn a_job_is_done_when_nothing_happens() {
     }
 }
 
-/// Step between the calls that are tried where each takes long: jobs about OSDs have hundreds.
-fn every(case: Case) -> usize {
-    if let Case::Osds(_) = case { 2 } else { 1 }
+/// Step between the calls that are tried: 1, but `of_osds` for jobs about OSDs, which have hundreds of
+/// calls.
+fn every(case: Case, of_osds: usize) -> usize {
+    if let Case::Osds(_) = case { of_osds } else { 1 }
 }
 
 /// Calls of the worker, one after the other, until the job ends before the last.
@@ -397,7 +398,7 @@ async fn a_job_whose_worker_dies_at_any_call_is_done_once_by_the_next() {
 async fn a_job_whose_workers_die_twice_is_done_by_the_third() {
     for case in cases() {
         // Not every pair of calls is tried.
-        let (step, again_step) = if let Case::Osds(_) = case { (11, 30) } else { (1, 3) };
+        let (step, again_step) = if let Case::Osds(_) = case { (17, 40) } else { (1, 3) };
         at_each_call!(call, step, {
             let mut stops = false;
             for again in (0..).step_by(again_step) {
@@ -425,7 +426,7 @@ async fn a_job_whose_workers_die_twice_is_done_by_the_third() {
 async fn a_job_that_is_cancelled_as_its_worker_dies_is_taken_back_or_done() {
     for case in cases() {
         let mut ends = Vec::new();
-        at_each_call!(call, {
+        at_each_call!(call, every(case, 2), {
             let world = World::new(case).await;
             let first = world.worker("hv1", call).await;
             let stops = world.stops(&first).await;
@@ -448,7 +449,7 @@ async fn a_job_that_is_cancelled_as_its_worker_dies_is_taken_back_or_done() {
 async fn a_job_whose_worker_loses_the_store_at_any_call_ends_when_it_is_back() {
     for case in cases() {
         let mut done = 0;
-        at_each_call!(call, every(case), {
+        at_each_call!(call, every(case, 3), {
             let world = World::new(case).await;
             let worker = world.worker("hv1", call).await;
             let stops = world.stops(&worker).await;
@@ -468,7 +469,7 @@ async fn a_job_whose_worker_loses_the_store_at_any_call_ends_when_it_is_back() {
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_storage_and_hypervisor_fail_at_any_call_ends_when_they_are_back() {
     for case in cases() {
-        at_each_call!(call, {
+        at_each_call!(call, every(case, 3), {
             let world = World::new(case).await;
             let worker = world.worker("hv1", call).await;
             let stops = world.stops(&worker).await;
@@ -490,7 +491,7 @@ async fn a_job_whose_storage_and_hypervisor_fail_at_any_call_ends_when_they_are_
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_has_lost_its_job_and_does_not_know_leaves_nothing_half() {
     for (case, cancels) in cases().flat_map(|case| [(case, false), (case, true)]) {
-        at_each_call!(call, every(case), {
+        at_each_call!(call, every(case, 11), {
             let world = World::new(case).await;
             let slow = world.worker("hv1", call).await;
             let stops = world.stops(&slow).await;
@@ -513,7 +514,7 @@ async fn a_worker_that_has_lost_its_job_and_does_not_know_leaves_nothing_half() 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_is_asked_to_stop_leaves_its_job_to_the_next_one() {
     for case in cases() {
-        at_each_call!(call, every(case), {
+        at_each_call!(call, every(case, 3), {
             let world = World::new(case).await;
             let (tree, gate) = (FlakyTree::new(world.tree.connect()), Gate::closing_at(call));
             let store = open(tree.clone()).await;
