@@ -140,7 +140,7 @@ async fn the_programs_are_run_as_an_operator_would_run_them() {
         "ceph-volume lvm prepare --bluestore --osd-id {id} --osd-fsid {uuid} --data {block}"
     );
     host.prepare(id, uuid, &block, None).await.unwrap_err();
-    assert_eq!(machine.take_ran(), [line.clone()]);
+    assert_eq!(machine.take_ran(), [&*line]);
     host.prepare(id, uuid, &block, Some(&db)).await.unwrap_err();
     assert_eq!(machine.take_ran(), [format!("{line} --block.db {db}")]);
 }

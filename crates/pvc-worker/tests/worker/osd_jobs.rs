@@ -295,11 +295,12 @@ async fn data_that_needs_an_osd_again_once_it_has_stopped_is_waited_for() {
             continue;
         }
         // Its node boots meanwhile.
-        let mut osds = world.osds();
-        osds.start_daemon(NODE, OsdId(0));
-        osds.osd_in(OsdId(0)).expect("it is known");
-        osds.set_needed(OsdId(0), 0);
-        drop(osds);
+        {
+            let mut osds = world.osds();
+            osds.start_daemon(NODE, OsdId(0));
+            osds.osd_in(OsdId(0)).expect("it is known");
+            osds.set_needed(OsdId(0), 0);
+        }
         assert_eq!(world.end(&id).await.0, JobState::Succeeded);
         assert_eq!(world.are(), (vec![], vec![], vec![]));
         assert!(world.osds().lost().is_empty());

@@ -237,6 +237,9 @@ async fn an_osd_that_a_task_changes_is_no_other_tasks() {
     for osd in ["0", "1"] {
         let busy = api.put(&format!("/storage/ceph/osd/{osd}?device=/dev/sdb")).await.refused(400);
         assert!(busy.contains(&format!("is changed by task `{id}`")), "{busy}");
+        let state = format!("/storage/ceph/osd/{osd}/state?state=in");
+        let busy = api.post(&state).await.refused(400);
+        assert!(busy.contains(&format!("is changed by task `{id}`")), "{busy}");
     }
     api.delete(&format!("/storage/ceph/osd/2?{MEANT}")).await.refused(404);
     assert_eq!(api.store.view().jobs.len(), 1);

@@ -57,7 +57,14 @@ impl Replace {
             force: Added(self.force),
         };
         let device = &replacement.new_device;
-        let sentence = format!("Destroy all data on \"{device}\" and move OSD \"{osd}\" to it");
+        let at_once = match self.force {
+            true => " at once, though its data may be nowhere else,",
+            false => "",
+        };
+        let sentence = format!(
+            "Destroy all data on \"{device}\" and move OSD \"{osd}\", with those that share its \
+             disk,{at_once} to it"
+        );
         self.way.submit(pvc, (PostStorageCephOsdOsdid, [&osd]), &replacement, &sentence)
     }
 }
