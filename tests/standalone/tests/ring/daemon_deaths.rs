@@ -149,8 +149,8 @@ fn a_rename_that_is_cut_short_is_done_to_its_end() {
             char::from(b'a' + (at % 26) as u8)
         );
         format!(
-            "<disk type='network' device='disk'><source protocol='rbd' name='vms/{volume}'/><target \
-             dev='{target}'/></disk>"
+            "<disk type='network' device='disk'><source protocol='rbd' name='vms/{volume}'/>\
+             <target dev='{target}'/></disk>"
         )
     };
     let disks: String = (0..VOLUMES).map(disk).collect();
