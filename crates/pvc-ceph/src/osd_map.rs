@@ -88,9 +88,9 @@ impl RbdStorage {
         answered.map(drop).map_err(|error| refused(id, error, doing))
     }
 
-    /// Destroys or purges. The manager, which looks whether that is safe, takes either of both words
-    /// of force for an order not to look. It has to be asked itself: what the monitors of Ceph 16
-    /// pass on of these is refused (`EINVAL`).
+    /// Destroys or purges. The manager, which looks whether that is safe, takes either of both
+    /// words of force for an order not to look. It has to be asked itself: what the monitors of
+    /// Ceph 16 pass on of these is refused (`EINVAL`).
     async fn end_osd(&self, prefix: &str, id: OsdId, force: bool) -> Result<(), OsdError> {
         let mut command = json!({ "prefix": prefix, "id": id.0 });
         if force {

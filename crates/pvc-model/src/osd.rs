@@ -196,8 +196,8 @@ impl LvmOsd {
         })
     }
 
-    /// Whether anything of it lies on the device: its block, its database, its log, or a part of the
-    /// volume group that its block is in. Without any of the first three it does not run.
+    /// Whether anything of it lies on the device: its block, its database, its log, or a part of
+    /// the volume group that its block is in. Without any of the first three it does not run.
     pub fn needs(&self, device: &BlockDevice) -> bool {
         let is_in_group = device.groups.contains(&self.block.group);
         let is_there = |part: &Device| {

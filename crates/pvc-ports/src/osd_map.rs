@@ -48,9 +48,9 @@ pub trait OsdMap: Send + Sync {
     /// [`NotSafe`](OsdError::NotSafe) without `force`, if data would lose a copy.
     async fn purge(&self, id: OsdId, force: bool) -> Result<(), OsdError>;
 
-    /// Keeps a number for the next OSD, as [`destroy`](OsdMap::destroy) leaves it, also one that the
-    /// cluster has forgotten. An OSD that has the number and this UUID, of which there must be no
-    /// data, is destroyed for it.
+    /// Keeps a number for the next OSD, as [`destroy`](OsdMap::destroy) leaves it, also one that
+    /// the cluster has forgotten. An OSD that has the number and this UUID, of which there must be
+    /// no data, is destroyed for it.
     ///
     /// # Errors
     /// [`NumberTaken`](OsdError::NumberTaken), if another OSD has the number.

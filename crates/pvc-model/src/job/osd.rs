@@ -60,8 +60,8 @@ pub fn changing_osd<'a>(
     others.into_iter().find(touches)
 }
 
-/// The job that has not ended, is not `own`, and has decided to use this volume group: steps name the
-/// groups that they make, each of which has a name of its own.
+/// The job that has not ended, is not `own`, and has decided to use this volume group: steps name
+/// the groups that they make, each of which has a name of its own.
 pub fn using_group<'a>(cluster: &'a Cluster, group: &LvmName, own: &JobId) -> Option<&'a Job> {
     let jobs = cluster.jobs.values().map(AsRef::as_ref);
     let names = |job: &&Job| {

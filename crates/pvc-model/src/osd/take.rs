@@ -63,9 +63,9 @@ impl DeviceInUse {
 /// Content, to the kernel's tools, of a whole disk that other tools made an OSD of.
 const RAW_OSD: &str = "ceph_bluestore";
 
-/// Whether the content, to the kernel's tools, says that the disk is a part of an array, an encrypted
-/// volume or a volume group, which need not be in use at the moment. A physical volume of LVM that
-/// LVM shows is judged by its group.
+/// Whether the content, to the kernel's tools, says that the disk is a part of an array, an
+/// encrypted volume or a volume group, which need not be in use at the moment. A physical volume of
+/// LVM that LVM shows is judged by its group.
 fn is_foreign(disk: &BlockDevice) -> bool {
     match disk.content.as_str() {
         "LVM2_member" => disk.groups.is_empty() && !disk.is_spare_volume,

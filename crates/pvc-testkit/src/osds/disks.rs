@@ -304,8 +304,8 @@ impl MemoryOsds {
         Ok(id)
     }
 
-    /// Begins to make an OSD of a logical volume: enters it. One that fails behind that is forgotten
-    /// by the cluster, number and all, as `ceph-volume` has it.
+    /// Begins to make an OSD of a logical volume: enters it. One that fails behind that is
+    /// forgotten by the cluster, number and all, as `ceph-volume` has it.
     pub fn begin_prepare(
         &mut self,
         node: &str,

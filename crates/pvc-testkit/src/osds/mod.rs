@@ -147,9 +147,9 @@ impl MemoryOsds {
     }
 
     /// Has an act of a node's programs fail from now on, saying so: `zap`, `batch`, `prepare`,
-    /// `new-db`, `activate`, `lvcreate`, `lvremove`, `vgcreate`, `sgdisk`, `list`; and `daemon`, with
-    /// which an OSD that boots dies at once, after the cluster has heard of it. Empty words let it
-    /// succeed again.
+    /// `new-db`, `activate`, `lvcreate`, `lvremove`, `vgcreate`, `sgdisk`, `list`; and `daemon`,
+    /// with which an OSD that boots dies at once, after the cluster has heard of it. Empty words
+    /// let it succeed again.
     pub fn set_failing(&mut self, node: &str, act: &str, said: &str) {
         let failing = &mut self.node(node).failing;
         match said {

@@ -355,8 +355,8 @@ async fn a_job_is_done_when_nothing_happens() {
     }
 }
 
-/// Step between the calls that are tried: 1, but `of_osds` for jobs about OSDs, which have hundreds of
-/// calls.
+/// Step between the calls that are tried: 1, but `of_osds` for jobs about OSDs, which have hundreds
+/// of calls.
 fn every(case: Case, of_osds: usize) -> usize {
     if let Case::Osds(_) = case { of_osds } else { 1 }
 }

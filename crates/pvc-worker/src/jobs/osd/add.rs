@@ -217,8 +217,8 @@ async fn unmake(context: &Context, disk: &Disk) -> Result<()> {
     }
 }
 
-/// Gives a new OSD its place and starts it. One that does not start leaves nothing behind, unless it
-/// was up once: then it may hold data, whoever has started it.
+/// Gives a new OSD its place and starts it. One that does not start leaves nothing behind, unless
+/// it was up once: then it may hold data, whoever has started it.
 async fn start_new(context: &Context, osd: Osd, weight: f64) -> Result<()> {
     let hands = Hands::of(context)?;
     hands.ceph.crush_add(osd.id, weight, &context.tools.node).await?;

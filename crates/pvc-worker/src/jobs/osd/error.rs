@@ -46,7 +46,7 @@ pub(crate) enum OsdJobError {
     NotSafe { osd: OsdId, why: String },
     #[error("OSD {osd} did not start: {why}")]
     NotStarted { osd: OsdId, why: String },
-    /// It was up once: it may hold data.
+    /// The OSD was up once: it may hold data.
     #[error("OSD {osd} has run, and does not start again: {why}")]
     NotStartedAgain { osd: OsdId, why: String },
     #[error("the daemon of OSD {osd} did not stop within {seconds} s")]

@@ -105,9 +105,9 @@ impl Leaving {
 
     /// Takes the OSD's identity from it. Its number stays its own until it is purged.
     ///
-    /// Waits until the cluster says that this is safe, unless it is forced: since the drain, the OSD
-    /// may have been taken in again, and as long as the cluster has not come to rest after the stop
-    /// it may not tell. One that the node's boot has started again is stopped.
+    /// Waits until the cluster says that this is safe, unless it is forced: since the drain, the
+    /// OSD may have been taken in again, and as long as the cluster has not come to rest after the
+    /// stop it may not tell. One that the node's boot has started again is stopped.
     pub async fn destroy(&self, context: &Context, force: bool) -> Result<()> {
         let hands = Hands::of(context)?;
         let mut is_said = false;

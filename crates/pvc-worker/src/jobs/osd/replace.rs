@@ -42,8 +42,8 @@ pub(crate) enum Step {
     Erase(Osd),
     /// The same on the disk that they lie on already.
     Regroup(Group),
-    /// Makes the OSD anew, one of `count` in the group, with a database of so many bytes in the group
-    /// for those if it gets one.
+    /// Makes the OSD anew, one of `count` in the group, with a database of so many bytes in the
+    /// group for those if it gets one.
     Prepare {
         osd: Osd,
         #[serde(with = "text::group")]
@@ -220,7 +220,7 @@ impl Replace {
         })
     }
 
-    /// Those of the OSDs that lie where the asked one does. Records may name a disk by what the
+    /// The OSDs among these that lie where the asked one does. Records may name a disk by what the
     /// kernel called it once, and the name may be that of another by now: one that lies elsewhere
     /// stays. If the asked one lies nowhere any more, so do those that were on its disk.
     fn on_one_disk(&self, known: &Known, mut moving: Vec<Moving>) -> Vec<Moving> {
