@@ -81,7 +81,8 @@ fn a_disk_is_erased_after_a_question_alone() {
     let user = User::of(&stub);
     for (line, question) in [
         ("osd add hv1 /dev/sdb", "Destroy all data on \"/dev/sdb\" of node \"hv1\" for a new OSD"),
-        ("osd replace 4 /dev/sdc", "Destroy all data on \"/dev/sdc\" and move OSD \"4\" to it"),
+        ("osd replace 4 /dev/sdc", "and move OSD \"4\" and those that share its disk to it"),
+        ("osd replace 4 /dev/sdc --force", "though their data may be nowhere else"),
         ("osd refresh 4 /dev/sdc", "Take up OSD \"4\" from \"/dev/sdc\""),
         ("osd remove 4", "Remove and destroy OSD \"4\""),
         ("osd remove 4 --force", "though its data may be nowhere else"),

@@ -58,12 +58,12 @@ impl Replace {
         };
         let device = &replacement.new_device;
         let at_once = match self.force {
-            true => " at once, though its data may be nowhere else,",
+            true => " at once, though their data may be nowhere else",
             false => "",
         };
         let sentence = format!(
-            "Destroy all data on \"{device}\" and move OSD \"{osd}\", with those that share its \
-             disk,{at_once} to it"
+            "Destroy all data on \"{device}\" and move OSD \"{osd}\" and those that share its disk \
+             to it{at_once}"
         );
         self.way.submit(pvc, (PostStorageCephOsdOsdid, [&osd]), &replacement, &sentence)
     }
