@@ -193,10 +193,13 @@ impl OsdMap for RbdStorage {
             let command = json!({ "prefix": "osd create", "id": id.0, "uuid": uuid.to_string() });
             self.order_osd(id, command, doing).await?;
         }
-        let states = self.osd_states().await?;
-        match states.iter().find(|state| state.id == id).and_then(|state| state.uuid) {
+        let dump = self.osd_dump().await?;
+        // One that has been in since it was made may hold data.
+        let is_new = |osd: &DumpedOsd| osd.state.iter().any(|word| word == "new");
+        let may_go = dump.osds.iter().any(|osd| (osd.osd, osd.uuid) == (id.0, uuid) && is_new(osd));
+        match states(dump).iter().find(|state| state.id == id).and_then(|state| state.uuid) {
             None => Ok(()),
-            Some(found) if found == uuid => self.end_osd("osd destroy", id, true).await,
+            Some(_) if may_go => self.end_osd("osd destroy", id, true).await,
             Some(_) => Err(OsdError::NumberTaken { osd: id }),
         }
     }

@@ -222,13 +222,21 @@ fn refused(errno: Errno, said: &str) -> RadosError {
     RadosError::Refused { errno, said }
 }
 
+/// Zero alone is success: what the library waits for in vain it reports by a negative number, but
+/// where it waits for a manager by a positive one (`ETIMEDOUT`, librados 16).
 fn checked(code: c_int) -> Result<(), Errno> {
-    if code < 0 { Err(Errno(-code)) } else { Ok(()) }
+    if code == 0 { Ok(()) } else { Err(Errno(code.saturating_abs())) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deadline_that_was_missed_is_no_success_whatever_its_sign() {
+        assert_eq!(checked(0), Ok(()));
+        assert_eq!((checked(-110), checked(110)), (Err(Errno::TIMED_OUT), Err(Errno::TIMED_OUT)));
+    }
 
     #[test]
     fn a_configuration_that_is_not_there_is_named() {

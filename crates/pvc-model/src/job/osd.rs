@@ -1,8 +1,9 @@
 //! Jobs about OSDs: their arguments, and which of them are in each other's way.
 
 use super::{Job, JobId, JobWork};
+use crate::NodeName;
 use crate::cluster::Cluster;
-use crate::osd::{DbSize, DeviceSpec, LvmName, OsdId};
+use crate::osd::{BlockDevice, DbSize, DeviceSpec, OsdId};
 use crate::storage::OsdRecord;
 
 /// Another disk for an OSD and for those that share its disk.
@@ -60,16 +61,26 @@ pub fn changing_osd<'a>(
     others.into_iter().find(touches)
 }
 
-/// The job that has not ended, is not `own`, and has decided to use this volume group: steps name
-/// the groups that they make, each of which has a name of its own.
-pub fn using_group<'a>(cluster: &'a Cluster, group: &LvmName, own: &JobId) -> Option<&'a Job> {
+/// The job that has not ended, is not `own`, and has decided to use the disk of this node: its steps
+/// name the disk, or a volume group that they have made on it, which no other group is called like.
+pub fn using_disk<'a>(
+    cluster: &'a Cluster,
+    node: &NodeName,
+    disk: &BlockDevice,
+    own: &JobId,
+) -> Option<&'a Job> {
+    let mut words: Vec<String> = disk.groups.iter().map(ToString::to_string).collect();
+    words.push(format!("\"name\":\"{}\"", disk.device));
+    if !disk.serial.is_empty() {
+        words.push(format!("\"serial\":\"{}\"", disk.serial));
+    }
     let jobs = cluster.jobs.values().map(AsRef::as_ref);
     let names = |job: &&Job| {
         let steps = job.progress.steps.iter().flat_map(|steps| &steps.planned);
-        steps.into_iter().any(|step| step.contains(group.as_str()))
+        steps.into_iter().any(|step| words.iter().any(|word| step.contains(word)))
     };
-    let mut others = jobs.filter(|job| !job.progress.state.is_over() && job.spec.id != *own);
-    others.find(names)
+    let is_at_work = |job: &&Job| !job.progress.state.is_over() && job.spec.id != *own;
+    jobs.filter(is_at_work).filter(|job| job.spec.node == *node).find(names)
 }
 
 #[cfg(test)]

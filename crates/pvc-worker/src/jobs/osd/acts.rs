@@ -10,7 +10,7 @@ use pvc_ops::osd::OsdRefusal;
 use pvc_ports::{OsdError, UnitState};
 use pvc_store::{Change, Changes};
 
-use super::disk::is_recorded;
+use super::disk::{Known, is_recorded};
 use super::{Hands, Osd, OsdJobError, Result, fresh, unless_gone};
 use crate::context::Context;
 
@@ -121,9 +121,11 @@ pub(super) async fn remove_database(context: &Context, osd: Osd) -> Result<()> {
     if group.and_then(|group| group.volume_bytes(&volume.name)).is_none() {
         return Ok(());
     }
+    let known = Known::look(hands).await?;
+    // What is left of one that is destroyed may still name it.
     let is_of_another =
         |lvm: &LvmOsd| lvm.db.as_ref() == Some(&volume.device()) && !osd.lies_as(lvm);
-    if hands.disks.lvm_osds().await?.iter().any(is_of_another) {
+    if known.living().any(is_of_another) {
         return Ok(());
     }
     removed(hands.disks.remove_volume(&volume).await)

@@ -110,11 +110,14 @@ impl Kind for Add {
     async fn undo(&self, context: &Context, step: &Step) -> Result<()> {
         match step {
             Step::Make { disk, .. } => unmake(context, disk).await,
-            Step::Database { nth, .. } => match made(context).get(*nth) {
-                Some(osd) => remove_database(context, *osd).await,
-                None => Ok(()),
-            },
-            Step::Record { .. } => forget(context, &made(context)).await,
+            Step::Database { nth, .. } => {
+                let unborn = unborn(context).await?;
+                match made(context).get(*nth).filter(|osd| unborn.contains(osd)) {
+                    Some(osd) => remove_database(context, *osd).await,
+                    None => Ok(()),
+                }
+            }
+            Step::Record { .. } => forget(context, &unborn(context).await?).await,
             Step::Start { .. } => Ok(()),
         }
     }
@@ -157,6 +160,14 @@ fn made(context: &Context) -> Vec<Osd> {
         Some(Fact::Made { osds }) => osds,
         _ => Vec::new(),
     }
+}
+
+/// Those of them that the cluster knows to have never been up, or does not know. One that was up may
+/// hold data: nothing of it is taken back.
+async fn unborn(context: &Context) -> Result<Vec<Osd>> {
+    let known = Known::look(Hands::of(context)?).await?;
+    let has_run = |osd: &Osd| known.states.iter().any(|state| osd.is_in(state) && !state.is_new);
+    Ok(made(context).into_iter().filter(|osd| !has_run(osd)).collect())
 }
 
 fn nth_made(context: &Context, nth: usize) -> Result<Osd> {

@@ -2,7 +2,7 @@
 
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::osd::using_group;
+use pvc_model::job::osd::using_disk;
 use pvc_model::osd::{
     BlockDevice, Device, DeviceSpec, KnownOsds, LvmOsd, OsdId, OsdState, find, may_take, may_zap,
 };
@@ -72,8 +72,8 @@ pub(super) async fn find_disk(hands: Hands<'_>, spec: &DeviceSpec) -> Result<(Di
     Ok((Disk { name, size_bytes, model, serial, content }, now))
 }
 
-/// Whether the disk may be taken: nothing on it is in use or needed, nor has another job made a
-/// group on it to use that.
+/// Whether the disk may be taken: nothing on it is in use or needed, nor has another job decided
+/// to use it.
 pub(super) async fn check_free_disk(
     context: &Context,
     disk: &BlockDevice,
@@ -82,7 +82,7 @@ pub(super) async fn check_free_disk(
     may_take(disk)?;
     may_zap(disk, known.osds())?;
     let view = fresh(context).await?;
-    match disk.groups.iter().find_map(|group| using_group(&view, group, &context.job)) {
+    match using_disk(&view, &context.tools.node, disk, &context.job) {
         Some(job) => {
             let device = disk.device.clone();
             Err(OsdJobError::OfJob { device, job: job.spec.id.clone() })
@@ -135,7 +135,7 @@ impl Known {
         self.living().filter(|lvm| lvm.needs(disk)).map(of_lvm)
     }
 
-    fn living(&self) -> impl Iterator<Item = &LvmOsd> {
+    pub fn living(&self) -> impl Iterator<Item = &LvmOsd> {
         let ours = self.on_node.iter().filter(|lvm| lvm.cluster == self.cluster);
         ours.filter(|lvm| self.states.iter().any(|state| of_lvm(lvm).is_in(state)))
     }

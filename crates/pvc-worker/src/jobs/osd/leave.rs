@@ -103,6 +103,15 @@ impl Leaving {
         Ok(())
     }
 
+    /// Lets an OSD that is not destroyed run and hold data again, if it did.
+    pub async fn stay(&self, context: &Context) -> Result<()> {
+        if Hands::of(context)?.state(self.osd).await?.is_some() {
+            self.start_again(context).await?;
+            self.take_in(context).await?;
+        }
+        Ok(())
+    }
+
     /// Takes the OSD's identity from it. Its number stays its own until it is purged.
     ///
     /// Waits until the cluster says that this is safe, unless it is forced: since the drain, the
@@ -113,9 +122,11 @@ impl Leaving {
         let mut is_said = false;
         loop {
             let Some(state) = hands.state(self.osd).await? else { return Ok(()) };
-            if state.is_up {
-                stop(context, self.osd.id).await?;
+            if !context.is_held() {
+                return Err(Unwritten::Lost.into());
             }
+            // One that the cluster does not count as up may run all the same.
+            stop(context, self.osd.id).await?;
             if state.is_in {
                 unless_gone(hands.ceph.osd_out(self.osd.id).await)?;
             }
@@ -125,7 +136,8 @@ impl Leaving {
                         return Err(OsdError::NotSafe { osd: self.osd.id, why }.into());
                     }
                 }
-                done => return Ok(done?),
+                // That it is destroyed is seen, not believed.
+                done => done?,
             }
         }
     }
@@ -192,7 +204,9 @@ pub(super) async fn erase(context: &Context, osd: Osd, is_best_effort: bool) -> 
 /// Whether the disk, or what is on it, is to blame: not the store or what has to be asked first.
 fn is_of_disk(error: &OsdJobError) -> bool {
     match error {
-        OsdJobError::Osd(OsdError::Cluster(_)) | OsdJobError::Unwritten(_) => false,
+        OsdJobError::Osd(OsdError::Cluster(_))
+        | OsdJobError::NotSafe { .. }
+        | OsdJobError::Unwritten(_) => false,
         OsdJobError::Osd(_) => true,
         other => other.kind() == RefusalKind::Conflict,
     }
@@ -203,6 +217,10 @@ async fn erase_block(context: &Context, osd: Osd) -> Result<()> {
     let _alone = context.tools.disks.lock().await;
     let known = Known::look(hands).await?;
     let Some(own) = known.on_node.iter().find(|lvm| osd.lies_as(lvm)) else { return Ok(()) };
+    if known.state(osd.id).is_some_and(|state| osd.is_in(state)) {
+        let why = "the cluster still counts on it".to_owned();
+        return Err(OsdJobError::NotSafe { osd: osd.id, why });
+    }
     match free_disk(hands, &known, &own.devices).await? {
         Some(disk) => Ok(hands.disks.zap(&disk.device).await?),
         None => removed(hands.disks.remove_volume(&own.block).await),

@@ -106,15 +106,18 @@ impl Kind for Remove {
         match step {
             Step::Drain(leaving) => leaving.take_in(context).await,
             Step::Stop(leaving) => leaving.start_again(context).await,
-            Step::Destroy(_) | Step::Erase(_) | Step::Purge(_) | Step::Forget(_) => Ok(()),
+            Step::Destroy(leaving) => leaving.stay(context).await,
+            Step::Erase(_) | Step::Purge(_) | Step::Forget(_) => Ok(()),
         }
     }
 
     /// Its number may be another's by now.
     async fn make_good(&self, context: &Context, step: &Step) -> Result<()> {
         match step {
-            Step::Drain(_) | Step::Stop(_) => bring_back(context, self.osd).await,
-            Step::Destroy(_) | Step::Erase(_) | Step::Purge(_) | Step::Forget(_) => Ok(()),
+            Step::Drain(_) | Step::Stop(_) | Step::Destroy(_) => {
+                bring_back(context, self.osd).await
+            }
+            Step::Erase(_) | Step::Purge(_) | Step::Forget(_) => Ok(()),
         }
     }
 

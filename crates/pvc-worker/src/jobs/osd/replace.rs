@@ -143,13 +143,16 @@ impl Kind for Replace {
             Step::Group(group) => unmake_group(context, group).await,
             Step::Drain(leaving) => leaving.take_in(context).await,
             Step::Stop(leaving) => leaving.start_again(context).await,
+            Step::Destroy(leaving) => leaving.stay(context).await,
             _ => Ok(()),
         }
     }
 
     async fn make_good(&self, context: &Context, step: &Step) -> Result<()> {
         match step {
-            Step::Drain(leaving) | Step::Stop(leaving) => bring_back(context, leaving.osd.id).await,
+            Step::Drain(leaving) | Step::Stop(leaving) | Step::Destroy(leaving) => {
+                bring_back(context, leaving.osd.id).await
+            }
             _ => Ok(()),
         }
     }
