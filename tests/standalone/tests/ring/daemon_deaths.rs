@@ -159,7 +159,8 @@ fn a_rename_that_is_cut_short_is_done_to_its_end() {
          <memory unit='MiB'>64</memory><vcpu>1</vcpu><os><type arch='x86_64'>hvm</type></os>\
          <devices>{disks}<console type='pty'/></devices></domain>"
     );
-    assert_eq!(machine.http_define(&xml).status, 200);
+    let defined = machine.http_define(&xml);
+    assert_eq!(defined.status, 200, "{defined:?}");
     let pool = machine.dir().join("volumes/vms");
     let called = |name: &str| {
         let names = fs::read_dir(&pool)
