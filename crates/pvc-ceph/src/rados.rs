@@ -222,8 +222,8 @@ fn refused(errno: Errno, said: &str) -> RadosError {
     RadosError::Refused { errno, said }
 }
 
-/// Zero alone is success: what the library waits for in vain it reports by a negative number, but
-/// where it waits for a manager by a positive one (`ETIMEDOUT`, librados 16).
+/// Zero alone is success: a missed deadline is a negative number, but of a command to a
+/// manager a positive one (`ETIMEDOUT`, librados 16).
 fn checked(code: c_int) -> Result<(), Errno> {
     if code == 0 { Ok(()) } else { Err(Errno(code.saturating_abs())) }
 }

@@ -61,8 +61,9 @@ pub fn changing_osd<'a>(
     others.into_iter().find(touches)
 }
 
-/// The job that has not ended, is not `own`, and has decided to use the disk of this node: its steps
-/// name the disk, or a volume group that they have made on it, which no other group is called like.
+/// The job that has not ended, is not `own`, and has decided to use the disk of this node: its
+/// steps name the disk, or a volume group that they have made on it, which no other group is called
+/// like.
 pub fn using_disk<'a>(
     cluster: &'a Cluster,
     node: &NodeName,

@@ -162,8 +162,8 @@ fn made(context: &Context) -> Vec<Osd> {
     }
 }
 
-/// Those of them that the cluster knows to have never been up, or does not know. One that was up may
-/// hold data: nothing of it is taken back.
+/// The OSDs among them that the cluster knows to have never been up, or does not know. One that was
+/// up may hold data: nothing of it is taken back.
 async fn unborn(context: &Context) -> Result<Vec<Osd>> {
     let known = Known::look(Hands::of(context)?).await?;
     let has_run = |osd: &Osd| known.states.iter().any(|state| osd.is_in(state) && !state.is_new);
