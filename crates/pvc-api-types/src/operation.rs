@@ -82,6 +82,9 @@ pub enum PlainText {}
 /// Server-sent events as a [reply](Operation::Reply).
 pub enum EventStream {}
 
+/// Bytes of any kind as a [reply](Operation::Reply).
+pub enum OctetStream {}
+
 /// Nothing, which is status 204, as an [other reply](Operation::Other).
 pub enum Empty {}
 
@@ -93,6 +96,9 @@ pub const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 /// Media type of [`EventStream`].
 pub const EVENT_STREAM: &str = "text/event-stream";
+
+/// Media type of [`OctetStream`].
+pub const OCTET_STREAM: &str = "application/octet-stream";
 
 /// The schema of a type that goes over the wire, and those that it refers to.
 pub type Component = (String, RefOr<Schema>);
@@ -125,7 +131,8 @@ pub trait Operation: Send + Sync + 'static {
     /// The variable parts of the path, in their order.
     type At: AsRef<[String]> + DeserializeOwned + Send;
     type Params: Parameters;
-    /// The body of the reply: what is sent as JSON, [`PlainText`] or an [`EventStream`].
+    /// The body of the reply: what is sent as JSON, [`PlainText`], an
+    /// [`EventStream`] or an [`OctetStream`].
     type Reply;
     /// The body of the reply to a dry run; [`Infallible`](std::convert::Infallible) if there is no
     /// such parameter.
@@ -247,7 +254,7 @@ fn plain(kind: utoipa::openapi::Type) -> RefOr<Schema> {
 ///
 /// An effect is `read(PARAMETERS) -> REPLY`, `change(PARAMETERS)` or `task(PARAMETERS)`; the
 /// parameters are left out where there are none. A reply is a type, `[TYPE]` for a list of it,
-/// `json TYPE` for JSON that the document calls a text, `text`, `events` or `null`; a type may be
+/// `json TYPE` for JSON that the document calls a text, `text`, `events`, `bytes` or `null`; a type may be
 /// followed by `204 "WHY"`, if there may be nothing to say. That to a change is a sentence, or
 /// `change(PARAMETERS) -> TYPE`. What changes something can be tried dry, with a reply of the same
 /// type, or `change(PARAMETERS), dry_run: TYPE, "what it replies"`.
@@ -348,6 +355,9 @@ macro_rules! operations {
     };
     (@reply events) => {
         operations!(@raw $crate::operation::EventStream, $crate::operation::EVENT_STREAM);
+    };
+    (@reply bytes) => {
+        operations!(@raw $crate::operation::OctetStream, $crate::operation::OCTET_STREAM);
     };
     (@reply null) => {
         type Reply = ();

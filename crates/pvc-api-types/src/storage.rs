@@ -9,6 +9,17 @@ wire! {
         pub stats: VolumeStats,
     }
 
+    /// Contents that a volume was given.
+    pub struct Uploaded {
+        pub message: String,
+        /// Size of the file that was sent, in bytes; 0 in a dry run.
+        pub file_bytes: u64,
+        /// Its SHA-256 checksum, as hexadecimal digits; empty in a dry run.
+        pub sha256: String,
+        /// Size of the disk that it describes, in bytes; 0 in a dry run.
+        pub disk_bytes: u64,
+    }
+
     pub struct VolumeStats {
         pub name: String,
         pub id: String,

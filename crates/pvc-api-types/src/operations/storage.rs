@@ -1,7 +1,7 @@
 //! Pools, volumes, and snapshots of volumes.
 
 use crate::param::{Added, Flag};
-use crate::{Pool, StorageSnapshot, Volume};
+use crate::{Pool, StorageSnapshot, Uploaded, Volume};
 
 operations! { "storage":
     /// Replies `null`, as PVC 1.0.3.
@@ -165,6 +165,32 @@ params! {
     }
 }
 
+params! {
+    /// A disk image that is to be the contents of a volume.
+    pub struct VolumeUpload {
+        /// The format of the image: `raw`, `qcow2`, `qed`, `vmdk`, `vdi`, `vpc` (VHD) or `vhdx`. Any of
+        /// them may be compressed as gzip, xz or zstd.
+        image_format: String,
+        /// The size of the file that is sent, in bytes: another number of bytes is refused.
+        file_size: Option<u64>,
+        /// The SHA-256 checksum of the file that is sent, as 64 hexadecimal digits: a file with
+        /// another one is refused.
+        sha256: Option<String>,
+        /// Also where the pool would be filled above 80 %, and a `raw` image that begins as one of
+        /// another format does.
+        force: Added,
+    }
+}
+
+params! {
+    /// The contents to send.
+    #[derive(Default)]
+    pub struct VolumeDownload {
+        /// The snapshot whose contents are meant, and not those of now.
+        snapshot: Option<String>,
+    }
+}
+
 operations! { "storage-volume":
     /// The volumes by name.
     GetStorageCephVolume { GET "/storage/ceph/volume", Reader, read(VolumeFilter) -> [Volume] }
@@ -200,6 +226,21 @@ operations! { "storage-volume":
     /// Makes a full copy of a volume, in the same pool.
     PostStorageCephVolumePoolVolumeClone {
         POST "/storage/ceph/volume/{pool}/{volume}/clone", Operator, change(CloneRequest)
+    }
+
+    /// Replaces the contents of a volume that nobody uses by a disk image.
+    ///
+    /// The image is the part `file` of a multipart form, or the body itself as
+    /// `application/octet-stream`. The volume keeps its size, and what the image does not fill is
+    /// zeros. Contents change when the whole image has come and was checked, or not at all; the old
+    /// ones go to the trash.
+    PostStorageCephVolumePoolVolumeUpload {
+        POST "/storage/ceph/volume/{pool}/{volume}/upload", Operator, change(VolumeUpload) -> Uploaded
+    }
+
+    /// Sends the contents of a volume that nobody uses, or of a snapshot, as a raw disk image.
+    GetStorageCephVolumePoolVolumeDownload {
+        GET "/storage/ceph/volume/{pool}/{volume}/download", Operator, read(VolumeDownload) -> bytes
     }
 }
 
