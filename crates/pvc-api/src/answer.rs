@@ -68,7 +68,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::sse::Sse;
 use axum::response::{IntoResponse, Response};
 use pvc_api_types::operation::{
-    Empty, EventStream, Operation, PLAIN_TEXT, PlainText, ROOT, Redirect,
+    Empty, EventStream, OCTET_STREAM, OctetStream, Operation, PLAIN_TEXT, PlainText, ROOT, Redirect,
 };
 use pvc_api_types::{Message, TaskRef};
 use pvc_model::job::JobSpec;
@@ -161,6 +161,20 @@ impl<O: Operation<Reply = EventStream>> Answer<O> {
         Sse<S>: IntoResponse,
     {
         Answer::new(events)
+    }
+}
+
+impl<O: Operation<Reply = OctetStream>> Answer<O> {
+    /// A body of `size` bytes, which a browser keeps as a file of this name.
+    pub fn bytes(size: u64, name: &str, body: Body) -> Self {
+        // Whatever would end the quotes, or is no ASCII.
+        let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '/');
+        let name: String = name.chars().map(|c| if plain(c) { c } else { '_' }).collect();
+        let kept = HeaderValue::from_str(&format!("attachment; filename=\"{name}\""));
+        Answer::new(([(header::CONTENT_TYPE, OCTET_STREAM)], body))
+            .with(header::CONTENT_LENGTH, HeaderValue::from(size))
+            .with(header::CONTENT_DISPOSITION, kept.expect("printable ASCII makes a header value"))
+            .not_kept()
     }
 }
 

@@ -37,6 +37,11 @@ pub fn check_announced(request: Request, limit: usize) -> Result<Request> {
     Ok(request)
 }
 
+/// Lets go of a body that is not read.
+pub fn turn_away(body: Body) {
+    linger(body.into_data_stream());
+}
+
 /// Number of bytes of a refused body that are still taken, and for how long.
 const LINGER_BYTES: usize = 4 << 20;
 const LINGER_TIME: Duration = Duration::from_secs(2);

@@ -44,6 +44,9 @@ pub struct Limits {
     pub waits: usize,
     /// Number of event streams that may be open at once.
     pub streams: usize,
+    /// Number of uploads to volumes that may be under way at once, and of downloads. One caller may
+    /// have half of them.
+    pub transfers: usize,
     /// Number of connections that may be open at once; fewer if the process may not open so many
     /// files.
     pub connections: usize,
@@ -68,6 +71,7 @@ impl Default for Limits {
             wait_time: Duration::from_secs(15 * 60),
             waits: 256,
             streams: 256,
+            transfers: 8,
             connections: 4096,
             connections_each: 512,
             unauthenticated_time: Duration::from_secs(10),

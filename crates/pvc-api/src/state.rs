@@ -19,6 +19,7 @@ use crate::error::{ApiError, Result};
 use crate::metrics::Scrapes;
 use crate::refuse::refused;
 use crate::settings::ApiSettings;
+use crate::slots::Slots;
 use crate::throttle::Throttle;
 
 /// The API's state; cheap to clone.
@@ -42,6 +43,8 @@ struct Shared {
     scrapes: Arc<Scrapes>,
     waits: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    uploads: Arc<Slots>,
+    downloads: Arc<Slots>,
     stopping: CancellationToken,
     changes: TaskTracker,
     process: String,
@@ -65,6 +68,8 @@ impl ApiState {
             scrapes: Arc::default(),
             waits: Arc::new(Semaphore::new(settings.limits.waits)),
             streams: Arc::new(Semaphore::new(settings.limits.streams)),
+            uploads: Slots::new(settings.limits.transfers),
+            downloads: Slots::new(settings.limits.transfers),
             stopping: CancellationToken::new(),
             changes: TaskTracker::new(),
             process: format!("{:08x}", random.next_u64() >> 32),
@@ -140,6 +145,14 @@ impl ApiState {
 
     pub(crate) fn streams(&self) -> &Arc<Semaphore> {
         &self.shared.streams
+    }
+
+    pub(crate) fn uploads(&self) -> &Arc<Slots> {
+        &self.shared.uploads
+    }
+
+    pub(crate) fn downloads(&self) -> &Arc<Slots> {
+        &self.shared.downloads
     }
 
     /// A word that tells this process from those before and beside it.

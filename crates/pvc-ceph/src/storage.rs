@@ -8,7 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_model::BadName;
 use pvc_model::qcow2;
-use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
+use pvc_model::storage::{
+    OWN_SNAPSHOT, PARTIAL, PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName,
+};
 use pvc_ports::{
     Attachment, Exec, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage, StorageCluster,
     StorageError, VolumeInfo, VolumeLock,
@@ -29,16 +31,9 @@ const LOOKING: &str = "looking at a volume";
 const LISTING: &str = "listing volumes";
 const NAMING: &str = "naming a new volume";
 
-/// End of the name of a copy until it is whole, which begins with the name it is to have. What a
-/// crash leaves under such a name is removed by the next copy to the same name.
-const PARTIAL: &str = ".partial";
-
 /// Time that the managers may take to have figures of a new pool.
 const FIGURES: Duration = Duration::from_secs(15);
 const FIGURES_POLL: Duration = Duration::from_millis(200);
-
-/// Of a clone of a volume in use: what is copied is a snapshot of this name.
-const CLONED: &str = "pvc-clone";
 
 /// The Storage port on the RBD images of one Ceph cluster. Cheap to clone.
 #[derive(Clone)]
@@ -289,7 +284,7 @@ impl RbdStorage {
         size_bytes: u64,
         to: &VolumeId,
     ) -> Result<(), StorageError> {
-        let moment = SnapshotName::new(format!("{CLONED}-{}", to.volume));
+        let moment = SnapshotName::new(format!("{OWN_SNAPSHOT}-{}", to.volume));
         match self.remove_snapshot(volume, &moment).await {
             Ok(()) | Err(StorageError::NoSnapshot { .. }) => {}
             Err(error) => return Err(error),

@@ -210,10 +210,15 @@ impl Root {
         }
     }
 
+    /// Refuses what no volume can be called, and a pool that is not there.
+    pub fn check_new_name(&self, id: &VolumeId) -> Result<OwnedFd, StorageError> {
+        VolumeName::parse(id.volume.as_str())?;
+        self.pool_folder(&id.pool)
+    }
+
     /// Refuses the name of a new volume that cannot be made.
     pub fn require_absent(&self, id: &VolumeId) -> Result<(), StorageError> {
-        VolumeName::parse(id.volume.as_str())?;
-        let pool = self.pool_folder(&id.pool)?;
+        let pool = self.check_new_name(id)?;
         match fstatat(&pool, id.volume.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
             Err(Errno::ENOENT) => Ok(()),
             Ok(_) => Err(StorageError::VolumeExists { volume: id.clone() }),

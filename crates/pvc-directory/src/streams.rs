@@ -25,7 +25,7 @@ impl VolumeStreams for DirectoryStorage {
         let id = volume.clone();
         let (id, new) = self
             .work(move |root, _| {
-                root.require_absent(&id)?;
+                root.check_new_name(&id)?;
                 require_room(root, &id.pool, size_bytes, force)?;
                 let new = root.new_volume()?;
                 new.image().set_len(size_bytes).map_err(failed("making a volume"))?;

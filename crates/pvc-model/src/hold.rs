@@ -2,7 +2,9 @@
 //!
 //! Whoever does it holds the volume first, while all VMs that use it are off, and lets go of it
 //! when it is done. If that process dies, the volume stays held, for it may be half of one thing
-//! and half of another: doing the same again takes the hold over and brings it to its end.
+//! and half of another: doing the same again takes the hold over and brings it to its end. Of new
+//! contents there never is a half, only a moment in which no volume has the name: the primary ends
+//! that, and nobody else.
 
 use std::fmt;
 
@@ -25,6 +27,19 @@ pub enum Purpose {
     RollBack(SnapshotName),
     /// To this size, in bytes.
     Shrink(u64),
+    /// Its contents give way to others: the old go to the trash, and the new get the name.
+    Fill,
+}
+
+impl Purpose {
+    /// Whether another attempt at the same may go on where one was cut off.
+    pub fn can_be_taken_over(&self) -> bool {
+        match self {
+            Purpose::RollBack(_) | Purpose::Shrink(_) => true,
+            // The contents of two attempts are not the same.
+            Purpose::Fill => false,
+        }
+    }
 }
 
 impl fmt::Display for Purpose {
@@ -32,6 +47,7 @@ impl fmt::Display for Purpose {
         match self {
             Purpose::RollBack(snapshot) => write!(f, "rolled back to snapshot `{snapshot}`"),
             Purpose::Shrink(bytes) => write!(f, "made smaller, to {bytes} bytes"),
+            Purpose::Fill => f.write_str("given new contents"),
         }
     }
 }
@@ -54,18 +70,25 @@ impl Held {
             Purpose::Shrink(bytes) => {
                 format!("`pvc storage volume resize {pool} {volume} {bytes} --force`")
             }
+            Purpose::Fill => {
+                return "wait for it; if it was cut off, the primary node gives the volume its old \
+                        contents back within a quarter of an hour"
+                    .to_owned();
+            }
         };
         format!("wait for it; if it was cut off, {again} brings it to its end")
     }
 }
 
-/// Refuses if the volume is held for anything but `allowed`.
+/// Refuses if the volume is held for anything but `allowed`, or for what nobody can take over.
 pub fn check_not_held(
     cluster: &Cluster,
     volume: &VolumeId,
     allowed: Option<&Purpose>,
 ) -> Result<(), Held> {
-    match cluster.holds.get(volume).filter(|hold| Some(&hold.purpose) != allowed) {
+    let is_allowed =
+        |hold: &VolumeHold| Some(&hold.purpose) == allowed && hold.purpose.can_be_taken_over();
+    match cluster.holds.get(volume).filter(|hold| !is_allowed(hold)) {
         None => Ok(()),
         Some(hold) => Err(Held { volume: volume.clone(), purpose: hold.purpose.clone() }),
     }
@@ -105,6 +128,15 @@ mod tests {
         ] {
             assert_eq!(&check_not_held(&cluster, &volume, allowed), expected, "{allowed:?}");
         }
+        let fill =
+            VolumeHold { purpose: Purpose::Fill, ..VolumeHold::clone(&cluster.holds[&volume]) };
+        let mut filled = Cluster::default();
+        filled.holds.insert(volume.clone(), Arc::new(fill));
+        let held = Held { volume: volume.clone(), purpose: Purpose::Fill };
+        assert_eq!(held.to_string(), "volume `vms/a` is being given new contents");
+        let again = check_not_held(&filled, &volume, Some(&Purpose::Fill));
+        assert_eq!(again, Err(held), "two attempts have not the same contents");
+
         let other = VolumeId::parse("vms/b").unwrap();
         assert_eq!(check_not_held(&cluster, &other, None), Ok(()));
         assert_eq!(words.to_string(), "volume `vms/a` is being rolled back to snapshot `before`");

@@ -47,6 +47,25 @@ name! {
     SnapshotName, "snapshot", 128
 }
 
+/// End of the names under which volumes are made until they are whole.
+pub const PARTIAL: &str = ".partial";
+
+/// Begin of the names of snapshots that the storage takes for itself, to copy or to send them.
+pub const OWN_SNAPSHOT: &str = "pvc-clone";
+
+/// Begin of those that a download is made of.
+pub const DOWNLOAD_SNAPSHOT: &str = "pvc-clone-download-";
+
+/// Whether what is called so is not whole yet, or was left behind.
+pub fn is_partial_name(volume: &str) -> bool {
+    volume.ends_with(PARTIAL)
+}
+
+/// Whether a download has made the snapshot for itself.
+pub fn is_download_snapshot(snapshot: &SnapshotName) -> bool {
+    snapshot.as_str().starts_with(DOWNLOAD_SNAPSHOT)
+}
+
 /// A volume, written `pool/volume`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VolumeId {

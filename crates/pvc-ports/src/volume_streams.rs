@@ -14,11 +14,10 @@ pub const MOST_PIECE_BYTES: usize = 1 << 20;
 #[async_trait]
 pub trait VolumeStreams: Send + Sync {
     /// Begins a volume of this size, in exact bytes, which nobody sees before it is
-    /// [committed](Upload::commit).
+    /// [committed](Upload::commit). Only then the name must be free.
     ///
     /// # Errors
-    /// Errors of [`create`](crate::Storage::create): the name may be taken, and there may be no
-    /// room.
+    /// Those of [`create`](crate::Storage::create), but for a name that is taken.
     async fn upload(
         &self,
         volume: &VolumeId,
@@ -56,8 +55,9 @@ pub trait Upload: Send {
     /// Makes it the volume, on disk when this returns.
     ///
     /// # Errors
-    /// [`VolumeExists`](StorageError::VolumeExists) if somebody was faster. On any error there is
-    /// nothing of it.
+    /// [`VolumeExists`](StorageError::VolumeExists) if a volume has the name. On any error there is
+    /// nothing of it, but for [`TimedOut`](StorageError::TimedOut), after which it may still get the
+    /// name.
     async fn commit(self: Box<Self>) -> Result<(), StorageError>;
 }
 

@@ -4,6 +4,7 @@
 //!  ceph       how Ceph is doing, published by the primary
 //!  fullness   how full pools become, kept by whoever collects their figures
 //!  inventory  volumes of one machine alone → records of them
+//!  leftovers  uploads and copies that were cut off, put right by the primary
 //!  secret     the key with which the hypervisor opens volumes
 //! ```
 
@@ -13,4 +14,5 @@ pub mod ceph;
 mod directory;
 mod fullness;
 pub mod inventory;
+pub mod leftovers;
 pub mod secret;

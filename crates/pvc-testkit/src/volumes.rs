@@ -317,7 +317,7 @@ impl MemoryDownload {
 /// The contents of volumes as streams.
 impl MemoryVolumes {
     pub fn upload(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<MemoryUpload> {
-        self.require_place(volume)?;
+        VolumeName::parse(volume.volume.as_str())?;
         self.require_room(&volume.pool, size_bytes, force)?;
         Ok(MemoryUpload { id: volume.clone(), size_bytes, contents: Contents::default() })
     }

@@ -30,7 +30,7 @@ pub(super) async fn holding<T>(
     done.map_err(refused)
 }
 
-fn hold(
+pub(super) fn hold(
     cluster: &Cluster,
     volume: &VolumeId,
     purpose: &Purpose,
@@ -50,7 +50,7 @@ fn hold(
 }
 
 /// Lets go of the volume, unless a later attempt has taken it over.
-fn release(
+pub(super) fn release(
     cluster: &Cluster,
     volume: &VolumeId,
     by: &str,
@@ -63,7 +63,7 @@ fn release(
 }
 
 /// Whether the storage refused before it did anything.
-fn had_no_effect(error: &StorageError) -> bool {
+pub(super) fn had_no_effect(error: &StorageError) -> bool {
     matches!(
         error,
         StorageError::BadName(_)

@@ -7,12 +7,14 @@
 //!
 //! A dry run looks at records and storage, and leaves both alone.
 
+mod contents;
 mod hold;
 mod pool;
 mod record;
 mod snapshot;
 mod volume;
 
+pub use contents::{Settled, begin_fill, check_fill, download, fill_volume, settle};
 pub use pool::{create_pool, remove_pool, set_placement_groups};
 pub use record::{record_volume, scan};
 pub use snapshot::{create_snapshot, remove_snapshot, rename_snapshot, roll_back};
@@ -25,7 +27,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::hold::Held;
 use pvc_model::pool::{BadGroups, BadReplication};
 use pvc_model::shown;
-use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
+use pvc_model::storage::{OWN_SNAPSHOT, PoolName, SnapshotName, VolumeId, is_partial_name};
 use pvc_model::vm::volumes::{is_at_rest, part_of_snapshot, users_where};
 use pvc_ports::StorageError;
 use pvc_store::ChangeError;
@@ -61,6 +63,12 @@ pub enum StorageRefusal {
         "snapshot `{snapshot}` of volume `{volume}` is part of snapshot `{whole}` of VM `{vm}`"
     )]
     OfVm { vm: String, whole: String, volume: VolumeId, snapshot: SnapshotName },
+    #[error("this storage cannot send or take the contents of volumes")]
+    NoStreams,
+    #[error("volume `{volume}` has a snapshot `{snapshot}`, which is of its present contents")]
+    HasSnapshots { volume: VolumeId, snapshot: SnapshotName },
+    #[error("volume `{volume}` has {now_bytes} bytes by now, and had {size_bytes}")]
+    Resized { volume: VolumeId, size_bytes: u64, now_bytes: u64 },
     #[error("volume `{volume}` could not be removed, so pool `{}` stays", volume.pool)]
     Left {
         volume: VolumeId,
@@ -82,10 +90,13 @@ impl Refusal for StorageRefusal {
             | StorageRefusal::Groups(_)
             | StorageRefusal::NoBytes
             | StorageRefusal::Reserved { .. }
+            | StorageRefusal::NoStreams
             | StorageRefusal::NoCluster => Kind::Invalid,
             StorageRefusal::Used { .. }
             | StorageRefusal::Running { .. }
             | StorageRefusal::Held(_)
+            | StorageRefusal::HasSnapshots { .. }
+            | StorageRefusal::Resized { .. }
             | StorageRefusal::PartOfVm { .. }
             | StorageRefusal::OfVm { .. } => Kind::Conflict,
             StorageRefusal::Left { source, .. } => kind_of(source),
@@ -108,6 +119,13 @@ impl Refusal for StorageRefusal {
             StorageRefusal::Held(held) => Some(held.hint()),
             StorageRefusal::OfVm { .. } | StorageRefusal::PartOfVm { .. } => {
                 Some("the snapshot of the VM would miss it from then on".to_owned())
+            }
+            StorageRefusal::HasSnapshots { volume, .. } => {
+                let VolumeId { pool, volume: name } = volume;
+                Some(format!(
+                    "`pvc storage volume snapshot remove {pool} {name} SNAPSHOT` for each of \
+                     them; `pvc storage volume clone` keeps the contents beside"
+                ))
             }
             StorageRefusal::Left { gone, .. } => Some(format!(
                 "{gone} volumes of the pool are gone: repeat it when the cause is mended"
@@ -173,14 +191,9 @@ fn require_at_rest(
     }
 }
 
-/// End of the names under which volumes are made until they are whole, and begin of those of the
-/// snapshots that a copy is made from: whoever makes one removes what is left under its name.
-const PARTIAL: &str = ".partial";
-const CLONED: &str = "pvc-clone";
-
 /// Refuses names that are the storage's own.
 fn require_free_name(name: &str) -> Result<(), StorageRefusal> {
-    match name.ends_with(PARTIAL) || name.starts_with(CLONED) {
+    match is_partial_name(name) || name.starts_with(OWN_SNAPSHOT) {
         true => Err(StorageRefusal::Reserved { name: shown(name) }),
         false => Ok(()),
     }

@@ -33,6 +33,7 @@ pub async fn create_volume(
     }
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    check_not_held(&view, volume, None).map_err(refused)?;
     if store.is_dry() {
         return check_new(storage, volume, size_bytes, force).await.map_err(refused);
     }
@@ -187,6 +188,7 @@ pub async fn rename_volume(
     // A snapshot of a VM knows its parts by name.
     require_no_part(&view, |used| used == volume).map_err(ChangeError::Refused)?;
     check_not_held(&view, volume, None).map_err(refused)?;
+    check_not_held(&view, &to, None).map_err(refused)?;
     if store.is_dry() {
         storage.volume(volume).await.map_err(refused)?;
         // A name needs no room.
@@ -252,6 +254,7 @@ pub async fn clone_volume(
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
     check_not_held(&view, volume, None).map_err(refused)?;
+    check_not_held(&view, &to, None).map_err(refused)?;
     if store.is_dry() {
         let size_bytes = storage.volume(volume).await.map_err(refused)?.size_bytes;
         return check_new(storage, &to, size_bytes, force).await.map_err(refused);

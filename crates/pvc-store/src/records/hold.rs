@@ -37,6 +37,8 @@ struct Written {
     roll_back: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shrink: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    fill: bool,
 }
 
 fn id(name: &str) -> Option<VolumeId> {
@@ -50,9 +52,10 @@ fn path(id: &VolumeId) -> String {
 
 fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
     let written: Written = serde_json::from_str(&json(raw, &path(id))?).ok()?;
-    let purpose = match (written.roll_back, written.shrink) {
-        (Some(snapshot), None) => Purpose::RollBack(SnapshotName::new(snapshot)),
-        (None, Some(bytes)) => Purpose::Shrink(bytes),
+    let purpose = match (written.roll_back, written.shrink, written.fill) {
+        (Some(snapshot), None, false) => Purpose::RollBack(SnapshotName::new(snapshot)),
+        (None, Some(bytes), false) => Purpose::Shrink(bytes),
+        (None, None, true) => Purpose::Fill,
         _ => return None,
     };
     Some(VolumeHold { volume: id.clone(), purpose, by: written.by })
@@ -60,12 +63,14 @@ fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
 
 /// Writes the hold, new or taken over.
 pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
-    let (roll_back, shrink) = match &hold.purpose {
-        Purpose::RollBack(snapshot) => (Some(snapshot.to_string()), None),
-        Purpose::Shrink(bytes) => (None, Some(*bytes)),
+    let by = hold.by.clone();
+    let none = Written { by, roll_back: None, shrink: None, fill: false };
+    let written = match &hold.purpose {
+        Purpose::RollBack(snapshot) => Written { roll_back: Some(snapshot.to_string()), ..none },
+        Purpose::Shrink(bytes) => Written { shrink: Some(*bytes), ..none },
+        Purpose::Fill => Written { fill: true, ..none },
     };
-    let written = Written { by: hold.by.clone(), roll_back, shrink };
-    let text = serde_json::to_string(&written).expect("texts and a number");
+    let text = serde_json::to_string(&written).expect("texts, a number and a boolean");
     draft.put_deep(path(&hold.volume), text);
 }
 
@@ -95,8 +100,17 @@ mod tests {
         assert_eq!(shrink.purpose, Purpose::Shrink(4096));
         let back = read_back(r#"{"by":"x","roll_back":"before"}"#).expect("it is one");
         assert_eq!(back.purpose, Purpose::RollBack(SnapshotName::new("before")));
+        let fill = read_back(r#"{"by":"x","fill":true}"#).expect("it is one");
+        assert_eq!(fill.purpose, Purpose::Fill);
         let both = r#"{"by":"x","shrink":1,"roll_back":"y"}"#;
-        for text in ["", "{}", r#"{"by":"x"}"#, both, r#"{"by":"x","shrink":-1}"#] {
+        for text in [
+            "",
+            "{}",
+            r#"{"by":"x"}"#,
+            both,
+            r#"{"by":"x","shrink":-1}"#,
+            r#"{"by":"x","fill":false}"#,
+        ] {
             assert_eq!(read_back(text), None, "{text}");
         }
     }

@@ -2,6 +2,7 @@
 
 mod pool;
 mod snapshot;
+mod transfer;
 mod volume;
 
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::table::{Ask, Table};
 
 pub fn add(table: Table) -> Table {
     let table = table.add(get_storage).add(get_storage_ceph);
-    snapshot::add(volume::add(pool::add(table)))
+    transfer::add(snapshot::add(volume::add(pool::add(table))))
 }
 
 async fn get_storage(_: Ask<GetStorage>) -> Result<Answer<GetStorage>> {

@@ -1,0 +1,290 @@
+//! The file that is sent with a request, as it comes: one piece in memory, whatever its size.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use multer::{Field, Multipart};
+use pvc_ports::Clock;
+
+use crate::body;
+use crate::error::{ApiError, Result};
+
+/// Time that a client may be silent.
+pub const SILENCE: Duration = Duration::from_secs(120);
+
+/// The fewest bytes that come in such a time: 4 KiB a second. A client that is slower keeps a place
+/// from others.
+const FEWEST_BYTES: u64 = 120 * (4 << 10);
+
+/// The name of the part with the file.
+const PART: &str = "file";
+
+/// The file in the body of a request: the part `file` of a form, or the body itself.
+pub struct Incoming {
+    source: Source,
+    pace: Pace,
+}
+
+enum Source {
+    Body(BodyDataStream),
+    /// The part, and the form with what comes after it.
+    Form {
+        part: Option<Field<'static>>,
+        form: Multipart<'static>,
+    },
+}
+
+impl Incoming {
+    /// Finds the file.
+    ///
+    /// # Errors
+    /// If the body is neither a form that begins with it, nor `application/octet-stream`.
+    pub async fn open(headers: &HeaderMap, body: Body, clock: &dyn Clock) -> Result<Self> {
+        let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let kind = kind.unwrap_or_default();
+        let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let mut pace = Pace::default();
+        let source = match essence.as_str() {
+            "application/octet-stream" => Source::Body(body.into_data_stream()),
+            "multipart/form-data" => {
+                let boundary = multer::parse_boundary(kind).map_err(bad_form)?;
+                let stream = OneByOne { stream: body.into_data_stream(), has_given: false };
+                let mut form = Multipart::new(stream, boundary);
+                let part = pace.wait(clock, form.next_field()).await?.map_err(bad_form)?;
+                Source::Form { part: Some(require_file(part)?), form }
+            }
+            _ => {
+                body::turn_away(body);
+                return Err(ApiError::new(
+                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                    "the body is neither `multipart/form-data` nor `application/octet-stream`",
+                )
+                .hint(Some("curl -F file=@disk.qcow2, or curl -T disk.qcow2 with that type")));
+            }
+        };
+        Ok(Incoming { source, pace })
+    }
+
+    /// The next piece; `None` at the end of the file, after which the body has ended, too.
+    ///
+    /// # Errors
+    /// If the client is silent or too slow, goes away before the end, or sends more than the file.
+    pub async fn next(&mut self, clock: &dyn Clock) -> Result<Option<Bytes>> {
+        let piece = match &mut self.source {
+            Source::Body(stream) => {
+                let piece = self.pace.wait(clock, stream.next()).await?;
+                piece.transpose().map_err(|_| cut_off())?
+            }
+            Source::Form { part: Some(part), .. } => {
+                self.pace.wait(clock, part.chunk()).await?.map_err(bad_form)?
+            }
+            Source::Form { part: None, .. } => None,
+        };
+        match piece {
+            Some(piece) => {
+                self.pace.count(piece.len())?;
+                Ok(Some(piece))
+            }
+            None => {
+                self.require_end(clock).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The end of a form says that its last part is whole.
+    async fn require_end(&mut self, clock: &dyn Clock) -> Result<()> {
+        if let Source::Form { part, form } = &mut self.source
+            && part.take().is_some()
+        {
+            match self.pace.wait(clock, form.next_field()).await?.map_err(bad_form)? {
+                None => {}
+                Some(_) => return Err(ApiError::refused("the form has more than the file")),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn require_file(part: Option<Field<'static>>) -> Result<Field<'static>> {
+    match part {
+        Some(part) if part.name() == Some(PART) => Ok(part),
+        Some(_) => Err(ApiError::refused(format!("the form has another part before `{PART}`"))
+            .hint(Some("parameters of an upload are in the query"))),
+        None => Err(ApiError::refused(format!("the form has no part `{PART}`"))),
+    }
+}
+
+fn cut_off() -> ApiError {
+    ApiError::refused("the request ended before its body was complete")
+}
+
+fn bad_form(error: multer::Error) -> ApiError {
+    match error {
+        multer::Error::IncompleteFieldData { .. }
+        | multer::Error::IncompleteStream
+        | multer::Error::StreamReadFailed(_) => cut_off(),
+        other => ApiError::refused(format!("the multipart body cannot be read: {other}")),
+    }
+}
+
+/// Speed of a client: only the time counts for which it is waited.
+#[derive(Debug, Default)]
+struct Pace {
+    waited: Duration,
+    bytes: u64,
+}
+
+impl Pace {
+    async fn wait<T>(&mut self, clock: &dyn Clock, coming: impl Future<Output = T>) -> Result<T> {
+        let begun = clock.monotonic();
+        let come = tokio::select! {
+            biased;
+            come = coming => come,
+            () = clock.sleep(SILENCE) => return Err(body::too_slow(SILENCE)),
+        };
+        self.waited += clock.monotonic().saturating_sub(begun);
+        Ok(come)
+    }
+
+    fn count(&mut self, bytes: usize) -> Result<()> {
+        self.bytes += bytes as u64;
+        if self.waited < SILENCE {
+            return Ok(());
+        }
+        if self.bytes < FEWEST_BYTES {
+            let message = format!(
+                "{} bytes came in {} s, and fewer than {FEWEST_BYTES} are too few",
+                self.bytes,
+                self.waited.as_secs()
+            );
+            return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, message));
+        }
+        *self = Pace::default();
+        Ok(())
+    }
+}
+
+/// A stream that has nothing ready after each piece: whoever takes all that is ready, as `multer`
+/// does, has one.
+struct OneByOne {
+    stream: BodyDataStream,
+    has_given: bool,
+}
+
+impl Stream for OneByOne {
+    type Item = std::result::Result<Bytes, axum::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if std::mem::take(&mut self.has_given) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let next = self.stream.poll_next_unpin(context);
+        self.has_given = matches!(next, Poll::Ready(Some(Ok(_))));
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use pvc_testkit::TokioClock;
+
+    use super::*;
+
+    type Piece = std::result::Result<&'static str, std::io::Error>;
+
+    async fn read(kind: &str, pieces: Vec<Piece>) -> Result<String> {
+        let clock = TokioClock::new();
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, kind.parse().unwrap());
+        let body = Body::from_stream(stream::iter(pieces));
+        let mut incoming = Incoming::open(&headers, body, &clock).await?;
+        let mut read = Vec::new();
+        while let Some(piece) = incoming.next(&clock).await? {
+            read.extend_from_slice(&piece);
+        }
+        assert_eq!(incoming.next(&clock).await?, None, "nothing comes after the end");
+        Ok(String::from_utf8(read).unwrap())
+    }
+
+    const FORM: &str = "multipart/form-data; boundary=b";
+    const HEAD: &str =
+        "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n";
+
+    #[tokio::test]
+    async fn the_file_is_the_body_or_a_part_of_a_form() {
+        let octets = "application/octet-stream";
+        assert_eq!(read(octets, vec![Ok("di"), Ok("sk")]).await.unwrap(), "disk");
+        assert_eq!(read(octets, vec![]).await.unwrap(), "");
+        let form = vec![Ok(HEAD), Ok("di"), Ok("sk\r"), Ok("\n--b-"), Ok("-\r\n")];
+        assert_eq!(read(FORM, form).await.unwrap(), "disk");
+        assert_eq!(read(FORM, vec![Ok(HEAD), Ok("\r\n--b--\r\n")]).await.unwrap(), "");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_does_not_end_is_none() {
+        let broken = || Err(std::io::Error::other("gone"));
+        for (kind, pieces) in [
+            ("application/octet-stream", vec![Ok("di"), broken()]),
+            (FORM, vec![Ok(HEAD), Ok("disk")]),
+            (FORM, vec![Ok(HEAD), Ok("disk\r\n--b")]),
+            (FORM, vec![Ok(HEAD), Ok("disk"), broken()]),
+        ] {
+            let error = read(kind, pieces).await.unwrap_err();
+            assert_eq!(error.body.message, "the request ended before its body was complete");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_file_is_refused() {
+        let twice = [HEAD, "a\r\n", HEAD, "b\r\n--b--\r\n"].concat().leak();
+        let other = HEAD.replace("\"file\"", "\"size\"").leak();
+        for (kind, pieces, said) in [
+            ("application/json", vec![Ok("{}")], "neither"),
+            ("multipart/form-data", vec![Ok(HEAD)], "cannot be read"),
+            (FORM, vec![Ok(&*twice)], "more than the file"),
+            (FORM, vec![Ok(&*other), Ok("10\r\n--b--\r\n")], "another part"),
+            (FORM, vec![Ok("--b--\r\n")], "no part"),
+        ] {
+            let error = read(kind, pieces).await.unwrap_err();
+            assert!(error.body.message.contains(said), "{kind}: {}", error.body.message);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_silent_or_trickles_is_turned_away() {
+        let clock = TokioClock::new();
+        let mut headers = HeaderMap::new();
+        let octets = header::HeaderValue::from_static("application/octet-stream");
+        headers.insert(header::CONTENT_TYPE, octets);
+        let silent = Body::from_stream(stream::pending::<Piece>());
+        let mut incoming = Incoming::open(&headers, silent, &clock).await.unwrap();
+        let error = incoming.next(&clock).await.unwrap_err();
+        assert_eq!(error.status, StatusCode::REQUEST_TIMEOUT);
+
+        let trickle = stream::unfold((), |()| async {
+            TokioClock::new().sleep(Duration::from_secs(50)).await;
+            Some((Ok::<_, std::io::Error>("a few bytes"), ()))
+        });
+        let body = Body::from_stream(trickle);
+        let mut incoming = Incoming::open(&headers, body, &clock).await.unwrap();
+        let refused = loop {
+            match incoming.next(&clock).await {
+                Ok(piece) => assert!(piece.is_some()),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.status, StatusCode::REQUEST_TIMEOUT);
+        assert_eq!(
+            refused.body.message,
+            "33 bytes came in 150 s, and fewer than 491520 are too few"
+        );
+    }
+}

@@ -1,0 +1,185 @@
+//! The contents of a volume as the body of a reply: one piece in memory, whatever the size.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures::stream;
+use pvc_ports::{Clock, Download, MOST_PIECE_BYTES};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::incoming::SILENCE;
+use crate::slots::Slot;
+
+type Piece = io::Result<Bytes>;
+
+/// A body of as many bytes as the volume has; what is in no piece is zeros. Ends short, which breaks
+/// the connection, if the storage fails, the client takes nothing for two minutes, or the daemon
+/// stops.
+pub fn body(
+    download: Box<dyn Download>,
+    clock: Arc<dyn Clock>,
+    stopping: CancellationToken,
+    slot: Slot,
+) -> Body {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let sent = stopping.run_until_cancelled(send(download, &sender, clock.as_ref())).await;
+        let failed = match sent {
+            Some(Ok(())) => None,
+            Some(Err(error)) => Some(error),
+            None => Some(io::Error::other("the daemon stops")),
+        };
+        if let Some(error) = failed {
+            tracing::info!(%error, "a download did not come to its end");
+            // Nobody may be there to be told.
+            let _ = sender.try_send(Err(error));
+        }
+        drop(slot);
+    });
+    Body::from_stream(stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|piece: Piece| (piece, receiver))
+    }))
+}
+
+/// Sends the whole contents. The last bytes are held back until the storage has said that it was all:
+/// a client that has got as many as were announced takes them for right.
+async fn send(
+    mut download: Box<dyn Download>,
+    to: &mpsc::Sender<Piece>,
+    clock: &dyn Clock,
+) -> io::Result<()> {
+    let size = download.size_bytes();
+    let zeros = Bytes::from(vec![0; MOST_PIECE_BYTES]);
+    let mut pieces = Sender { to, clock, held: None };
+    let mut at = 0;
+    loop {
+        let next = download.next().await.map_err(io::Error::other)?;
+        let (until, bytes) = match next {
+            Some((offset, bytes)) => (offset, Some(bytes)),
+            None => (size, None),
+        };
+        let end = until.checked_add(bytes.as_ref().map_or(0, Bytes::len) as u64);
+        if until < at || end.is_none_or(|end| end > size) {
+            return Err(io::Error::other("the storage gave pieces that do not fit"));
+        }
+        while at < until {
+            let length = usize::try_from(until - at).unwrap_or(MOST_PIECE_BYTES);
+            let length = length.min(MOST_PIECE_BYTES);
+            pieces.send(zeros.slice(..length)).await?;
+            at += length as u64;
+        }
+        let Some(bytes) = bytes else { return pieces.finish().await };
+        at += bytes.len() as u64;
+        pieces.send(bytes).await?;
+    }
+}
+
+struct Sender<'a> {
+    to: &'a mpsc::Sender<Piece>,
+    clock: &'a dyn Clock,
+    held: Option<Bytes>,
+}
+
+impl Sender<'_> {
+    /// Sends the piece before this one.
+    async fn send(&mut self, piece: Bytes) -> io::Result<()> {
+        match self.held.replace(piece) {
+            Some(before) => self.give(before).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn finish(mut self) -> io::Result<()> {
+        match self.held.take() {
+            Some(last) => self.give(last).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn give(&self, piece: Bytes) -> io::Result<()> {
+        tokio::select! {
+            biased;
+            sent = self.to.send(Ok(piece)) => {
+                sent.map_err(|_| io::Error::other("the client is gone"))
+            }
+            () = self.clock.sleep(SILENCE) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use async_trait::async_trait;
+    use pvc_ports::StorageError;
+    use pvc_testkit::TokioClock;
+
+    use super::*;
+    use crate::slots::Slots;
+
+    struct Scripted {
+        size: u64,
+        pieces: VecDeque<(u64, &'static [u8])>,
+        /// Whether it turns out at the end that the contents were not all there.
+        is_lost: bool,
+    }
+
+    #[async_trait]
+    impl Download for Scripted {
+        fn size_bytes(&self) -> u64 {
+            self.size
+        }
+
+        async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError> {
+            match self.pieces.pop_front() {
+                Some((offset, bytes)) => Ok(Some((offset, Bytes::from_static(bytes)))),
+                None if self.is_lost => Err(StorageError::TimedOut { seconds: 30 }),
+                None => Ok(None),
+            }
+        }
+    }
+
+    async fn read(size: u64, pieces: &[(u64, &'static [u8])], is_lost: bool) -> (usize, bool) {
+        let download = Scripted { size, pieces: pieces.iter().copied().collect(), is_lost };
+        let slot = Slots::new(2).take("a", "downloads").unwrap();
+        let clock = Arc::new(TokioClock::new());
+        let body = body(Box::new(download), clock, CancellationToken::new(), slot);
+        let mut stream = body.into_data_stream();
+        let mut count = 0;
+        while let Some(piece) = futures::StreamExt::next(&mut stream).await {
+            match piece {
+                Ok(bytes) => count += bytes.len(),
+                Err(_) => return (count, false),
+            }
+        }
+        (count, true)
+    }
+
+    #[tokio::test]
+    async fn what_is_in_no_piece_is_zeros() {
+        assert_eq!(read(5 << 20, &[(1 << 20, b"middle")], false).await, (5 << 20, true));
+        assert_eq!(read(6, &[(0, b"all"), (3, b"of")], false).await, (6, true));
+        assert_eq!(read(0, &[], false).await, (0, true));
+    }
+
+    #[tokio::test]
+    async fn a_download_that_fails_at_its_end_never_looks_whole() {
+        for pieces in [&[(0, &b"all"[..]), (3, b"of")][..], &[(2, b"end")], &[]] {
+            let (count, is_whole) = read(5, pieces, true).await;
+            assert!(!is_whole && count < 5, "{pieces:?}: {count}");
+        }
+    }
+
+    #[tokio::test]
+    async fn pieces_that_do_not_fit_end_it() {
+        for pieces in [&[(4, &b"xy"[..])][..], &[(2, b"b"), (0, b"a")], &[(u64::MAX, b"x")]] {
+            assert!(!read(5, pieces, false).await.1, "{pieces:?}");
+        }
+    }
+}
