@@ -53,6 +53,8 @@ fn string_length(text: &[u8]) -> usize {
 #[derive(Deserialize)]
 pub(crate) struct Image {
     pub size: u64,
+    #[serde(default)]
+    pub id: String,
 }
 
 /// Line of `rbd snap ls`.
@@ -63,12 +65,26 @@ pub(crate) struct Snapshot {
     /// `true` or `false`, as text.
     #[serde(default)]
     protected: String,
+    /// Only told when all are asked for.
+    #[serde(default)]
+    namespace: Option<Namespace>,
+}
+
+#[derive(Deserialize)]
+struct Namespace {
+    #[serde(rename = "type")]
+    kind: String,
 }
 
 impl Snapshot {
     /// Whether it cannot be removed: clones of it may stand on it.
     pub fn is_protected(&self) -> bool {
         self.protected == "true"
+    }
+
+    /// Whether it was removed already and is only there because clones stand on it.
+    pub fn is_removed(&self) -> bool {
+        self.namespace.as_ref().is_some_and(|namespace| namespace.kind == "trash")
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  RbdStorage   the Storage port: one `rbd` command per act, each with a deadline
+//!    trash      removed images that are still kept
 //!  CephVolume   the OsdHost port: the disks of this node, and the OSDs on them
 //!  Monitors     commands to the monitors through librados: what is asked every few seconds
 //!    rados      the few functions of librados, found when first needed
@@ -28,6 +29,8 @@ mod rbd;
 mod releases;
 mod status;
 mod storage;
+mod trash;
+mod trash_answers;
 
 use std::path::PathBuf;
 

@@ -61,6 +61,18 @@ impl Failure {
         }
     }
 
+    /// The same, of a question about a whole pool.
+    pub fn of_pool(self, pool: &PoolName, doing: &str) -> StorageError {
+        match self {
+            Failure::NotFound { .. } => StorageError::NoPool { pool: pool.clone() },
+            Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
+            Failure::Other(said) => io_error(doing, said),
+            Failure::Exists | Failure::Busy => {
+                io_error(doing, "an answer that makes no sense".to_owned())
+            }
+        }
+    }
+
     /// Same as [`of`](Failure::of), for an act on a snapshot of the volume.
     pub fn of_snapshot(
         self,
@@ -110,13 +122,28 @@ impl Programs {
         args: Vec<String>,
         deadline: Duration,
     ) -> Result<Vec<u8>, Failure> {
+        self.run("rbd", self.args(words, args), Vec::new(), deadline, &[0]).await
+    }
+
+    /// Runs `rbd` with times in UTC, which it prints without saying of which zone they are.
+    pub async fn rbd_in_utc(
+        &self,
+        words: &[&str],
+        args: Vec<String>,
+        deadline: Duration,
+    ) -> Result<Vec<u8>, Failure> {
+        let env = vec![("TZ".to_owned(), "UTC".to_owned())];
+        self.run("rbd", self.args(words, args), env, deadline, &[0]).await
+    }
+
+    /// The arguments with those that say who we are.
+    fn args(&self, words: &[&str], args: Vec<String>) -> Vec<String> {
         let who = [
             format!("--conf={}", self.options.config.display()),
             format!("--keyring={}", self.options.keyring.display()),
             format!("--id={}", self.options.user),
         ];
-        let args = words.iter().map(|word| (*word).to_owned()).chain(args).chain(who).collect();
-        self.run("rbd", args, deadline, &[0]).await
+        words.iter().map(|word| (*word).to_owned()).chain(args).chain(who).collect()
     }
 
     /// Runs `qemu-img` and returns what it printed; `good` are the exit codes that are no failure.
@@ -126,7 +153,7 @@ impl Programs {
         deadline: Duration,
         good: &[i32],
     ) -> Result<Vec<u8>, Failure> {
-        self.run("qemu-img", args, deadline, good).await
+        self.run("qemu-img", args, Vec::new(), deadline, good).await
     }
 
     /// The volume as QEMU's tools are told of it.
@@ -149,11 +176,11 @@ impl Programs {
         &self,
         program: &str,
         args: Vec<String>,
+        env: Vec<(String, String)>,
         deadline: Duration,
         good: &[i32],
     ) -> Result<Vec<u8>, Failure> {
-        let command =
-            Command { program: program.to_owned(), args, env: Vec::new(), stdin: None, deadline };
+        let command = Command { program: program.to_owned(), args, env, stdin: None, deadline };
         let output = match self.exec.run(command).await {
             Ok(output) => output,
             Err(ExecError::TimedOut { deadline, .. }) => {

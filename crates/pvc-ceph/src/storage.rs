@@ -9,14 +9,15 @@ use async_trait::async_trait;
 use pvc_model::BadName;
 use pvc_model::qcow2;
 use pvc_model::storage::{
-    OWN_SNAPSHOT, PARTIAL, PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName,
+    OWN_SNAPSHOT, PARTIAL, PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName,
 };
 use pvc_ports::{
     Attachment, Exec, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage, StorageCluster,
-    StorageError, VolumeInfo, VolumeLock,
+    StorageError, TrashedVolume, VolumeInfo, VolumeLock,
 };
 use serde_json::json;
 use tokio::io::AsyncReadExt;
+use tokio::sync::Mutex;
 
 use crate::CephOptions;
 use crate::answers;
@@ -26,6 +27,7 @@ use crate::rbd::{
     FEATURES, Failure, Programs, QUICK, image_args, io_error, is_addressable, long, pool_arg,
     target_args,
 };
+use crate::{trash, trash_answers};
 
 const LOOKING: &str = "looking at a volume";
 const LISTING: &str = "listing volumes";
@@ -38,7 +40,9 @@ const FIGURES_POLL: Duration = Duration::from_millis(200);
 /// The Storage port on the RBD images of one Ceph cluster. Cheap to clone.
 #[derive(Clone)]
 pub struct RbdStorage {
-    programs: Arc<Programs>,
+    pub(crate) programs: Arc<Programs>,
+    /// One volume is restored at a time: Ceph itself lets two bring one back under two names.
+    pub(crate) restoring: Arc<Mutex<()>>,
     pub(crate) monitors: Arc<Monitors>,
     pub(crate) access: RbdAccess,
     osds: Option<Arc<dyn OsdHost>>,
@@ -50,7 +54,8 @@ impl RbdStorage {
         let access = options.access.clone();
         let monitors = Arc::new(Monitors::new(options.clone()));
         let programs = Arc::new(Programs::new(exec, options));
-        RbdStorage { programs, monitors, access, osds: None }
+        let restoring = Arc::default();
+        RbdStorage { programs, restoring, monitors, access, osds: None }
     }
 
     /// Adds the disks of this node.
@@ -67,11 +72,14 @@ impl RbdStorage {
         printed.map_err(|failure| failure.of(volume, LOOKING))
     }
 
-    async fn image(&self, volume: &VolumeId) -> Result<answers::Image, StorageError> {
+    pub(crate) async fn image(&self, volume: &VolumeId) -> Result<answers::Image, StorageError> {
         answers::json(&self.image_text(volume).await?).map_err(|why| io_error(LOOKING, why))
     }
 
-    async fn snapshots(&self, volume: &VolumeId) -> Result<Vec<answers::Snapshot>, StorageError> {
+    pub(crate) async fn snapshots(
+        &self,
+        volume: &VolumeId,
+    ) -> Result<Vec<answers::Snapshot>, StorageError> {
         let doing = "listing snapshots";
         let args = with_json(image_args(volume));
         let text = self
@@ -127,7 +135,7 @@ impl RbdStorage {
         Ok(watchers.into_iter().next())
     }
 
-    async fn require_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
+    pub(crate) async fn require_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
         match self.holder(volume).await? {
             Some(holder) => Err(StorageError::InUse { volume: volume.clone(), holder }),
             None => Ok(()),
@@ -161,10 +169,13 @@ impl RbdStorage {
     /// `rbd rename` makes an object for the new name, moves the entry of the directory, and removes
     /// the object of the old name. Cut between, the volume *opens* by both names and *has* the one
     /// that the directory says: whatever is not to be undone asks this.
-    async fn volume_names(&self, pool: &PoolName) -> Result<BTreeSet<VolumeName>, StorageError> {
+    pub(crate) async fn volume_names(
+        &self,
+        pool: &PoolName,
+    ) -> Result<BTreeSet<VolumeName>, StorageError> {
         let args = with_json(vec![pool_arg(pool)]);
         let printed = self.programs.rbd(&["ls"], args, long(0)).await;
-        let text = printed.map_err(|failure| of_list(failure, pool))?;
+        let text = printed.map_err(|failure| failure.of_pool(pool, LISTING))?;
         let names: Vec<String> = answers::json(&text).map_err(|why| io_error(LISTING, why))?;
         Ok(names.into_iter().map(VolumeName::new).collect())
     }
@@ -405,28 +416,21 @@ fn left_of_a_rename(volume: &VolumeId) -> StorageError {
     StorageError::Refused { doing: NAMING, said }
 }
 
-/// The failure of a list of what is in `pool`.
-fn of_list(failure: Failure, pool: &PoolName) -> StorageError {
-    match failure {
-        Failure::NotFound { .. } => StorageError::NoPool { pool: pool.clone() },
-        Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
-        Failure::Other(said) => io_error(LISTING, said),
-        Failure::Exists | Failure::Busy => {
-            io_error(LISTING, "an answer that makes no sense".to_owned())
-        }
-    }
-}
-
-fn with_json(mut args: Vec<String>) -> Vec<String> {
+pub(crate) fn with_json(mut args: Vec<String>) -> Vec<String> {
     args.push("--format=json".to_owned());
     args
 }
 
-/// A volume that `rbd` cannot be told of is not there.
-fn require_addressable(volume: &VolumeId) -> Result<(), StorageError> {
-    if !is_addressable(volume.pool.as_str()) {
-        return Err(StorageError::NoPool { pool: volume.pool.clone() });
+pub(crate) fn require_pool_name(pool: &PoolName) -> Result<(), StorageError> {
+    match is_addressable(pool.as_str()) {
+        true => Ok(()),
+        false => Err(StorageError::NoPool { pool: pool.clone() }),
     }
+}
+
+/// A volume that `rbd` cannot be told of is not there.
+pub(crate) fn require_addressable(volume: &VolumeId) -> Result<(), StorageError> {
+    require_pool_name(&volume.pool)?;
     if !is_addressable(volume.volume.as_str()) {
         return Err(StorageError::NoVolume { volume: volume.clone() });
     }
@@ -441,7 +445,7 @@ fn require_snapshot_name(volume: &VolumeId, snapshot: &SnapshotName) -> Result<(
 }
 
 /// A snapshot that clones stand on goes only after them.
-fn require_unprotected(
+pub(crate) fn require_unprotected(
     volume: &VolumeId,
     snapshot: &answers::Snapshot,
 ) -> Result<(), StorageError> {
@@ -453,7 +457,7 @@ fn require_unprotected(
 }
 
 /// Names of what is to be made keep our own rules.
-fn good_volume(pool: &PoolName, name: &VolumeName) -> Result<VolumeId, BadName> {
+pub(crate) fn good_volume(pool: &PoolName, name: &VolumeName) -> Result<VolumeId, BadName> {
     Ok(VolumeId { pool: pool.clone(), volume: VolumeName::parse(name.as_str())? })
 }
 
@@ -529,18 +533,20 @@ impl Storage for RbdStorage {
         if volumes > 0 {
             return Err(StorageError::PoolNotEmpty { pool: pool.clone(), volumes });
         }
+        let volumes = self.all_trashed(pool).await?.len();
+        if volumes > 0 {
+            return Err(StorageError::PoolHasTrash { pool: pool.clone(), volumes });
+        }
         let (name, twice) = (pool.as_str(), "yes_i_really_really_mean_it");
         let command = json!({ "prefix": "osd pool rm", "pool": name, "pool2": name, twice: true });
         self.demand(&command, "removing a pool").await
     }
 
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
-        if !is_addressable(pool.as_str()) {
-            return Err(StorageError::NoPool { pool: pool.clone() });
-        }
+        require_pool_name(pool)?;
         let args = with_json(vec!["--long".to_owned(), pool_arg(pool)]);
-        let printed = self.programs.rbd(&["ls"], args, long(0)).await;
-        let text = printed.map_err(|failure| of_list(failure, pool))?;
+        let listed = self.programs.rbd(&["ls"], args, long(0)).await;
+        let text = listed.map_err(|failure| failure.of_pool(pool, LISTING))?;
         answers::volumes(pool, &text).map_err(|why| io_error(LISTING, why))
     }
 
@@ -636,6 +642,32 @@ impl Storage for RbdStorage {
         }
         let removed = self.programs.rbd(&["rm"], image_args(volume), long(size_bytes)).await;
         removed.map(drop).map_err(|failure| failure.of(volume, doing))
+    }
+
+    async fn trash(
+        &self,
+        volume: &VolumeId,
+        keep: Duration,
+    ) -> Result<TrashedVolume, StorageError> {
+        self.move_to_trash(volume, keep).await
+    }
+
+    async fn trashed(&self, pool: &PoolName) -> Result<Vec<TrashedVolume>, StorageError> {
+        let all = self.all_trashed(pool).await?;
+        trash_answers::moved_by_users(pool, all).map_err(|why| io_error(trash::LISTING, why))
+    }
+
+    async fn restore(
+        &self,
+        pool: &PoolName,
+        id: &TrashId,
+        to: &VolumeName,
+    ) -> Result<(), StorageError> {
+        self.restore_from_trash(pool, id, to).await
+    }
+
+    async fn purge(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError> {
+        self.purge_from_trash(pool, id).await
     }
 
     async fn snapshot(

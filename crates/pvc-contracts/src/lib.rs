@@ -20,6 +20,7 @@ pub mod proxy;
 pub mod services;
 pub mod storage;
 pub mod storage_cluster;
+pub mod storage_trash;
 pub mod tree;
 pub mod tree_agreement;
 pub mod volume_streams;

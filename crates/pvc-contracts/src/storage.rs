@@ -13,6 +13,8 @@ use async_trait::async_trait;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{ImageFormat, Storage, StorageError, VolumeInfo};
 
+use crate::storage_trash::trash_contract;
+
 /// A Storage to be judged, and the guest's side of its volumes.
 #[async_trait]
 pub trait StorageFixture: Send + Sync {
@@ -51,13 +53,14 @@ pub async fn storage_contract(fixture: &dyn StorageFixture) {
     images_that_are_not_what_they_say_are_refused(fixture).await;
     a_volume_in_use_is_left_alone(fixture).await;
     one_of_many_makers_wins(fixture).await;
+    trash_contract(fixture).await;
 }
 
 fn pool(name: &str) -> PoolName {
     PoolName::parse(name).expect("the suite's names are good")
 }
 
-fn volume(pool: &PoolName, name: &str) -> VolumeId {
+pub(crate) fn volume(pool: &PoolName, name: &str) -> VolumeId {
     VolumeId { pool: pool.clone(), volume: VolumeName::new(name) }
 }
 
@@ -65,7 +68,10 @@ fn snapshot(name: &str) -> SnapshotName {
     SnapshotName::new(name)
 }
 
-async fn new_pool(fixture: &dyn StorageFixture, name: &str) -> (Arc<dyn Storage>, PoolName) {
+pub(crate) async fn new_pool(
+    fixture: &dyn StorageFixture,
+    name: &str,
+) -> (Arc<dyn Storage>, PoolName) {
     let storage = fixture.storage();
     let pool = pool(name);
     storage.create_pool(&pool).await.expect("a new pool can be made");
@@ -80,6 +86,7 @@ macro_rules! refused {
         }
     };
 }
+pub(crate) use refused;
 
 pub async fn pools_come_and_go(fixture: &dyn StorageFixture) {
     let (storage, ssd) = new_pool(fixture, "come-and-go").await;

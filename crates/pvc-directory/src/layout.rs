@@ -25,7 +25,7 @@ const IMAGE: &str = "disk.raw";
 const SNAPSHOTS: &str = "snapshots";
 
 /// Folders let a hypervisor that runs as another user pass, and nobody list them.
-const FOLDER_MODE: u32 = 0o711;
+pub(crate) const FOLDER_MODE: u32 = 0o711;
 /// libvirt gives an image to the user of its QEMU while the guest runs.
 const IMAGE_MODE: u32 = 0o600;
 
@@ -36,12 +36,12 @@ pub(crate) fn failed(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Stor
     move |source| StorageError::Io { doing, source }
 }
 
-fn errno(doing: impl Into<String>) -> impl FnOnce(Errno) -> StorageError {
+pub(crate) fn errno(doing: impl Into<String>) -> impl FnOnce(Errno) -> StorageError {
     let failed = failed(doing);
     move |error| failed(error.into())
 }
 
-fn open_folder(parent: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_folder(parent: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     openat(parent, name, flags, Mode::empty())
 }
@@ -59,7 +59,7 @@ fn open_image(folder: impl AsFd, name: &str) -> Result<File, Errno> {
 }
 
 /// The names in an open folder, in order. Names that are not UTF-8 are none of ours.
-fn names(folder: impl AsFd) -> Result<Vec<String>, StorageError> {
+pub(crate) fn names(folder: impl AsFd) -> Result<Vec<String>, StorageError> {
     let reading = || errno("reading a folder");
     // A descriptor of its own: reading moves its position.
     let fresh = open_folder(folder, ".").map_err(reading())?;
@@ -80,7 +80,7 @@ fn names(folder: impl AsFd) -> Result<Vec<String>, StorageError> {
 /// The directory that holds everything.
 pub(crate) struct Root {
     path: PathBuf,
-    folder: OwnedFd,
+    pub(crate) folder: OwnedFd,
     work: OwnedFd,
 }
 
@@ -127,7 +127,7 @@ impl Root {
         }
     }
 
-    fn pool_folder(&self, pool: &PoolName) -> Result<OwnedFd, StorageError> {
+    pub(crate) fn pool_folder(&self, pool: &PoolName) -> Result<OwnedFd, StorageError> {
         let none = || StorageError::NoPool { pool: pool.clone() };
         PoolName::parse(pool.as_str()).map_err(|_| none())?;
         open_folder(&self.folder, pool.as_str()).map_err(|error| match error {
@@ -153,7 +153,7 @@ impl Root {
         let folder = self.pool_folder(pool)?;
         let space = nix::sys::statvfs::fstatvfs(&folder).map_err(errno("asking for free space"))?;
         let mut stored_bytes = 0;
-        for volume in volumes_in(&folder, pool)? {
+        for volume in volumes_in(&folder, pool)?.iter().chain(&self.volumes_in_trash(pool)?) {
             stored_bytes += volume.stored_bytes()?;
         }
         #[allow(clippy::unnecessary_cast, reason = "the widths differ between architectures")]
@@ -173,6 +173,9 @@ impl Root {
 
     pub fn remove_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
         let folder = self.pool_folder(pool)?;
+        if volumes_in(&folder, pool)?.is_empty() {
+            self.remove_trash(pool)?;
+        }
         match unlinkat(&self.folder, pool.as_str(), UnlinkatFlags::RemoveDir) {
             Ok(()) => Ok(()),
             Err(Errno::ENOTEMPTY | Errno::EEXIST) => Err(StorageError::PoolNotEmpty {
@@ -285,13 +288,18 @@ impl Root {
 }
 
 /// Renames without replacing, and sees to it that the new place is on disk.
-fn place(from: impl AsFd, name: &str, to: impl AsFd, new_name: &str) -> Result<(), Errno> {
+pub(crate) fn place(
+    from: impl AsFd,
+    name: &str,
+    to: impl AsFd,
+    new_name: &str,
+) -> Result<(), Errno> {
     renameat2(from.as_fd(), name, to.as_fd(), new_name, RenameFlags::RENAME_NOREPLACE)?;
     fsync(from)?;
     fsync(to)
 }
 
-fn taken(error: Errno, exists: impl FnOnce() -> StorageError) -> StorageError {
+pub(crate) fn taken(error: Errno, exists: impl FnOnce() -> StorageError) -> StorageError {
     match error {
         Errno::EEXIST => exists(),
         error => errno("renaming")(error),
@@ -322,13 +330,23 @@ pub(crate) struct Volume {
 impl Volume {
     /// Opens a volume: what is not a folder with an image in it is none.
     fn open(pool: &OwnedFd, id: &VolumeId) -> Result<Self, StorageError> {
+        VolumeName::parse(id.volume.as_str())
+            .map_err(|_| StorageError::NoVolume { volume: id.clone() })?;
+        Volume::open_entry(pool, id.volume.as_str(), id)
+    }
+
+    /// Opens a volume whose folder has another name than it.
+    pub(crate) fn open_entry(
+        parent: &OwnedFd,
+        entry: &str,
+        id: &VolumeId,
+    ) -> Result<Self, StorageError> {
         let none = || StorageError::NoVolume { volume: id.clone() };
-        VolumeName::parse(id.volume.as_str()).map_err(|_| none())?;
         let opening = |error| match error {
             Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => none(),
             error => errno(format!("opening volume `{id}`"))(error),
         };
-        let folder = open_folder(pool, id.volume.as_str()).map_err(opening)?;
+        let folder = open_folder(parent, entry).map_err(opening)?;
         fstatat(&folder, IMAGE, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(opening)?;
         Ok(Volume { id: id.clone(), folder, lock: None })
     }
@@ -475,7 +493,7 @@ fn size_and_stored(folder: impl AsFd, name: &str) -> Result<(u64, u64), Errno> {
 
 /// A folder under `.work`. Removed with all that is still in it when dropped.
 pub(crate) struct WorkFolder {
-    folder: OwnedFd,
+    pub(crate) folder: OwnedFd,
     path: PathBuf,
     _lock: FolderLock,
 }

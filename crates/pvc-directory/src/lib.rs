@@ -4,6 +4,7 @@
 //!  DIR/vms/                           a pool
 //!  DIR/vms/web1_sda/disk.raw          a volume: sparse, exactly as long as the volume is large
 //!  DIR/vms/web1_sda/snapshots/NAME    its snapshots, raw as well
+//!  DIR/.trash/vms/…                   removed volumes that are still kept, as they were
 //!  DIR/.work/RANDOM/                  things being made or removed
 //! ```
 //!
@@ -24,6 +25,7 @@ mod copy;
 mod layout;
 mod lock;
 mod streams;
+mod trash;
 
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -34,9 +36,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::qcow2;
-use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, ImageFormat, PoolInfo, Storage, StorageError, VolumeInfo, VolumeLock, VolumeStreams,
+    Attachment, ImageFormat, PoolInfo, Storage, StorageError, TrashedVolume, VolumeInfo,
+    VolumeLock, VolumeStreams,
 };
 
 use crate::copy::{Copying, copy_contents};
@@ -256,6 +259,40 @@ impl Storage for DirectoryStorage {
             root.remove(&id)
         })
         .await
+    }
+
+    async fn trash(
+        &self,
+        volume: &VolumeId,
+        keep: Duration,
+    ) -> Result<TrashedVolume, StorageError> {
+        let id = volume.clone();
+        self.work(move |root, _| {
+            let volume = root.locked(&id)?;
+            let _guard = volume.require_unused()?;
+            root.trash(&id, keep)
+        })
+        .await
+    }
+
+    async fn trashed(&self, pool: &PoolName) -> Result<Vec<TrashedVolume>, StorageError> {
+        let pool = pool.clone();
+        self.work(move |root, _| root.trashed(&pool)).await
+    }
+
+    async fn restore(
+        &self,
+        pool: &PoolName,
+        id: &TrashId,
+        to: &VolumeName,
+    ) -> Result<(), StorageError> {
+        let (id, to) = (id.clone(), VolumeId { pool: pool.clone(), volume: to.clone() });
+        self.work(move |root, _| root.restore(&id, &to)).await
+    }
+
+    async fn purge(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError> {
+        let (pool, id) = (pool.clone(), id.clone());
+        self.work(move |root, _| root.purge(&pool, &id)).await
     }
 
     async fn snapshot(

@@ -66,6 +66,33 @@ pub fn is_download_snapshot(snapshot: &SnapshotName) -> bool {
     snapshot.as_str().starts_with(DOWNLOAD_SNAPSHOT)
 }
 
+/// The storage's own identifier of a volume in the trash. It belongs to that volume alone: another
+/// one that had the same name has another.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TrashId(Arc<str>);
+
+impl TrashId {
+    /// The most characters that one has. Ceph's own have about 14.
+    const LIMIT: usize = 64;
+
+    /// The identifier as the storage or an operator gives it; `None` if it cannot be one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
+        let is_one = (1..=TrashId::LIMIT).contains(&text.len()) && text.bytes().all(is_digit);
+        is_one.then(|| TrashId(Arc::from(text)))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TrashId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// A volume, written `pool/volume`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VolumeId {

@@ -59,7 +59,8 @@ pub use programs::{
 pub use random::Random;
 pub use services::{Services, ServicesError, UnitState};
 pub use storage::{
-    Attachment, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageError, VolumeInfo, VolumeLock,
+    Attachment, CloneName, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageError,
+    TrashedVolume, VolumeInfo, VolumeLock,
 };
 pub use storage_cluster::{OsdFigures, PoolFigures, StorageCluster};
 pub use tree::{

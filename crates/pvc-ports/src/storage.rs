@@ -1,10 +1,11 @@
 //! Volumes: RBD images in a cluster, files on one machine.
 
 use std::path::Path;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::space::{Lack, check_room};
-use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 
 use crate::VolumeStreams;
 use crate::osd_host::OsdHost;
@@ -50,6 +51,18 @@ pub struct SnapshotInfo {
     pub size_bytes: u64,
 }
 
+/// A volume in the trash, with its snapshots. Its times are seconds since 1970-01-01T00:00:00Z.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrashedVolume {
+    pub pool: PoolName,
+    pub id: TrashId,
+    /// The name that it had.
+    pub name: VolumeName,
+    pub removed_at: u64,
+    /// The moment until which it is not to be purged.
+    pub kept_until: u64,
+}
+
 /// Lock of a client that holds a volume for writing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeLock {
@@ -83,6 +96,15 @@ pub enum StorageError {
     PoolExists { pool: PoolName },
     #[error("pool `{pool}` still has {volumes} volumes")]
     PoolNotEmpty { pool: PoolName, volumes: usize },
+    #[error("pool `{pool}` still has {volumes} volumes in its trash")]
+    PoolHasTrash { pool: PoolName, volumes: usize },
+    #[error("there is no volume `{id}` in the trash of pool `{pool}`")]
+    NoTrashed { pool: PoolName, id: TrashId },
+    #[error(
+        "volume `{id}` in the trash of pool `{pool}` cannot be purged: other volumes are clones of \
+         its snapshot `{snapshot}`"
+    )]
+    TrashedHasClones { pool: PoolName, id: TrashId, snapshot: SnapshotName },
     #[error("volume `{volume}` does not exist")]
     NoVolume { volume: VolumeId },
     #[error("volume `{volume}` exists already")]
@@ -95,6 +117,8 @@ pub enum StorageError {
         "snapshot `{snapshot}` of volume `{volume}` is protected: other volumes may be clones of it"
     )]
     Protected { volume: VolumeId, snapshot: SnapshotName },
+    #[error("volume `{volume}` has clones that stand on it: {}", listed(clones))]
+    HasClones { volume: VolumeId, clones: Vec<CloneName> },
     #[error("no OSD has devices of the class `{class}`")]
     NoDevices { class: &'static str },
     /// By rules of its own; asked again it says the same.
@@ -134,6 +158,28 @@ pub enum StorageError {
     },
 }
 
+/// A volume that is a copy-on-write clone of another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CloneName {
+    pub volume: VolumeId,
+    pub is_in_trash: bool,
+}
+
+/// Number of clones that a message names.
+const CLONES_NAMED: usize = 5;
+
+fn listed(clones: &[CloneName]) -> String {
+    let named = clones.iter().take(CLONES_NAMED).map(|clone| match clone.is_in_trash {
+        true => format!("`{}` (in the trash)", clone.volume),
+        false => format!("`{}`", clone.volume),
+    });
+    let mut parts: Vec<String> = named.collect();
+    if let Some(others) = clones.len().checked_sub(CLONES_NAMED).filter(|others| *others > 0) {
+        parts.push(format!("and {others} others"));
+    }
+    parts.join(", ")
+}
+
 /// The storage that this node's guests use.
 ///
 /// Sizes are exact bytes. Whatever fails leaves nothing half done: a volume is there as asked or
@@ -143,7 +189,7 @@ pub trait Storage: Send + Sync {
     async fn pools(&self) -> Result<Vec<PoolInfo>, StorageError>;
     async fn pool(&self, pool: &PoolName) -> Result<PoolInfo, StorageError>;
     async fn create_pool(&self, pool: &PoolName) -> Result<(), StorageError>;
-    /// Removes an empty pool.
+    /// Removes an empty pool. One with volumes in its trash is not empty.
     async fn remove_pool(&self, pool: &PoolName) -> Result<(), StorageError>;
 
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError>;
@@ -170,6 +216,23 @@ pub trait Storage: Send + Sync {
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError>;
     /// Removes the volume with its snapshots. An absent one is [`StorageError::NoVolume`].
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError>;
+
+    /// Moves the volume with its snapshots to the trash of its pool, from where it can be restored
+    /// until it is purged. Its name is free then, and it takes the room that it took. An absent one
+    /// is [`StorageError::NoVolume`].
+    async fn trash(&self, volume: &VolumeId, keep: Duration)
+    -> Result<TrashedVolume, StorageError>;
+    /// Lists the volumes that [`trash`](Storage::trash) moved there.
+    async fn trashed(&self, pool: &PoolName) -> Result<Vec<TrashedVolume>, StorageError>;
+    /// Makes a volume in the trash one of its pool again, with its snapshots.
+    async fn restore(
+        &self,
+        pool: &PoolName,
+        id: &TrashId,
+        to: &VolumeName,
+    ) -> Result<(), StorageError>;
+    /// Removes a volume in the trash for good, also before its time.
+    async fn purge(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError>;
 
     async fn snapshot(
         &self,

@@ -10,10 +10,10 @@ use bytes::Bytes;
 use pvc_model::fullness::Ratios;
 use pvc_model::osd::{OsdId, OsdState};
 use pvc_model::pool::PoolSpec;
-use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
     Attachment, Download, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo, Storage,
-    StorageCluster, StorageError, Upload, VolumeInfo, VolumeLock, VolumeStreams,
+    StorageCluster, StorageError, TrashedVolume, Upload, VolumeInfo, VolumeLock, VolumeStreams,
 };
 use pvc_testkit::{MemoryDownload, MemoryOsds, MemoryUpload, MemoryVolumes, Said};
 use uuid::Uuid;
@@ -302,6 +302,38 @@ impl Storage for Volumes {
 
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
         self.kept(|kept| kept.remove(volume)).await
+    }
+
+    async fn trash(
+        &self,
+        volume: &VolumeId,
+        keep: Duration,
+    ) -> Result<TrashedVolume, StorageError> {
+        self.reached(|state| {
+            let now = state.run.wall(state.hosts[self.host].wall_offset);
+            let entry = state.ceph.volumes.trash(volume, now, keep)?;
+            let id = entry.id.clone();
+            state.run.note(format!("ceph: volume {volume} is in the trash as {id}"));
+            Ok(entry)
+        })
+        .await
+    }
+
+    async fn trashed(&self, pool: &PoolName) -> Result<Vec<TrashedVolume>, StorageError> {
+        self.kept(|kept| kept.trashed(pool)).await
+    }
+
+    async fn restore(
+        &self,
+        pool: &PoolName,
+        id: &TrashId,
+        to: &VolumeName,
+    ) -> Result<(), StorageError> {
+        self.kept(|kept| kept.restore(pool, id, to)).await
+    }
+
+    async fn purge(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError> {
+        self.kept(|kept| kept.purge(pool, id)).await
     }
 
     async fn snapshot(

@@ -6,18 +6,19 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_model::fullness::Ratios;
 use pvc_model::pool::PoolSpec;
-use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Download, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo, Storage,
-    StorageCluster, StorageError, Upload, VolumeInfo, VolumeLock, VolumeStreams,
+    Attachment, Clock, Download, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo, Storage,
+    StorageCluster, StorageError, TrashedVolume, Upload, VolumeInfo, VolumeLock, VolumeStreams,
 };
 
 use crate::osds::{NodeOsds, SharedOsds};
-use crate::{Gate, MemoryDownload, MemoryUpload, MemoryVolumes, Said, ScriptedCluster};
+use crate::{Gate, MemoryDownload, MemoryUpload, MemoryVolumes, Said, ScriptedCluster, TokioClock};
 
 #[derive(Default)]
 pub(crate) struct Inner {
     volumes: MemoryVolumes,
+    clock: TokioClock,
     failing: bool,
     locks_take: Duration,
     removal_takes: Duration,
@@ -220,6 +221,32 @@ impl Storage for MemoryStorage {
             tokio::time::sleep(time).await;
         }
         self.reached(|volumes| volumes.remove(volume)).await
+    }
+
+    async fn trash(
+        &self,
+        volume: &VolumeId,
+        keep: Duration,
+    ) -> Result<TrashedVolume, StorageError> {
+        let now = self.with(|inner| inner.clock.wall());
+        self.reached(|volumes| volumes.trash(volume, now, keep)).await
+    }
+
+    async fn trashed(&self, pool: &PoolName) -> Result<Vec<TrashedVolume>, StorageError> {
+        self.reached(|volumes| volumes.trashed(pool)).await
+    }
+
+    async fn restore(
+        &self,
+        pool: &PoolName,
+        id: &TrashId,
+        to: &VolumeName,
+    ) -> Result<(), StorageError> {
+        self.reached(|volumes| volumes.restore(pool, id, to)).await
+    }
+
+    async fn purge(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError> {
+        self.reached(|volumes| volumes.purge(pool, id)).await
     }
 
     async fn snapshot(

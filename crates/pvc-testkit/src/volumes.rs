@@ -1,12 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_model::pool::{PoolSpec, Tier};
-use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    ImageFormat, MOST_PIECE_BYTES, PoolFigures, PoolInfo, SnapshotInfo, StorageError, VolumeInfo,
-    VolumeLock,
+    ImageFormat, MOST_PIECE_BYTES, PoolFigures, PoolInfo, SnapshotInfo, StorageError,
+    TrashedVolume, VolumeInfo, VolumeLock,
 };
 
 use crate::contents::Contents;
@@ -40,6 +41,9 @@ pub struct MemoryVolumes {
     pools: BTreeMap<PoolName, BTreeMap<VolumeName, Volume>>,
     /// How those pools were to be made that were made by the cluster's ways.
     specs: BTreeMap<PoolName, PoolSpec>,
+    trash: BTreeMap<TrashId, (TrashedVolume, Volume)>,
+    /// How many volumes were ever moved to the trash.
+    trashings: u64,
     /// How many downloads there were.
     downloads: u64,
 }
@@ -49,11 +53,11 @@ type Result<T> = std::result::Result<T, StorageError>;
 /// Operations of the port.
 impl MemoryVolumes {
     pub fn pools(&self) -> Vec<PoolInfo> {
-        self.pools.iter().map(|(name, volumes)| pool_info(name, volumes)).collect()
+        self.pools.iter().map(|(name, volumes)| self.pool_info(name, volumes)).collect()
     }
 
     pub fn pool(&self, pool: &PoolName) -> Result<PoolInfo> {
-        Ok(pool_info(pool, self.volumes_of(pool)?))
+        Ok(self.pool_info(pool, self.volumes_of(pool)?))
     }
 
     pub fn create_pool(&mut self, pool: &PoolName) -> Result<()> {
@@ -69,6 +73,10 @@ impl MemoryVolumes {
         let volumes = self.volumes_of(pool)?.len();
         if volumes > 0 {
             return Err(StorageError::PoolNotEmpty { pool: pool.clone(), volumes });
+        }
+        let volumes = self.trashed(pool)?.len();
+        if volumes > 0 {
+            return Err(StorageError::PoolHasTrash { pool: pool.clone(), volumes });
         }
         self.pools.remove(pool);
         self.specs.remove(pool);
@@ -132,6 +140,52 @@ impl MemoryVolumes {
     pub fn remove(&mut self, volume: &VolumeId) -> Result<()> {
         self.require_unused(volume)?;
         self.take(volume);
+        Ok(())
+    }
+
+    /// Moves the volume to the trash at this moment, by the wall clock.
+    pub fn trash(
+        &mut self,
+        volume: &VolumeId,
+        now: Duration,
+        keep: Duration,
+    ) -> Result<TrashedVolume> {
+        self.require_unused(volume)?;
+        let Some(moved) = self.take(volume) else {
+            return Err(StorageError::NoVolume { volume: volume.clone() });
+        };
+        self.trashings += 1;
+        let id = TrashId::parse(&format!("10{:06x}", self.trashings)).expect("it is a number");
+        let entry = TrashedVolume {
+            pool: volume.pool.clone(),
+            id: id.clone(),
+            name: volume.volume.clone(),
+            removed_at: now.as_secs(),
+            kept_until: now.saturating_add(keep).as_secs(),
+        };
+        self.trash.insert(id, (entry.clone(), moved));
+        Ok(entry)
+    }
+
+    pub fn trashed(&self, pool: &PoolName) -> Result<Vec<TrashedVolume>> {
+        self.volumes_of(pool)?;
+        let entries = self.trash.values().map(|(entry, _)| entry);
+        Ok(entries.filter(|entry| entry.pool == *pool).cloned().collect())
+    }
+
+    pub fn restore(&mut self, pool: &PoolName, id: &TrashId, to: &VolumeName) -> Result<()> {
+        self.find_trashed(pool, id)?;
+        let to = VolumeId { pool: pool.clone(), volume: to.clone() };
+        self.require_place(&to)?;
+        if let Some((_, volume)) = self.trash.remove(id) {
+            self.put(&to, volume);
+        }
+        Ok(())
+    }
+
+    pub fn purge(&mut self, pool: &PoolName, id: &TrashId) -> Result<()> {
+        self.find_trashed(pool, id)?;
+        self.trash.remove(id);
         Ok(())
     }
 
@@ -441,6 +495,13 @@ impl MemoryVolumes {
         self.pools.get(pool).ok_or_else(|| StorageError::NoPool { pool: pool.clone() })
     }
 
+    fn find_trashed(&self, pool: &PoolName, id: &TrashId) -> Result<&TrashedVolume> {
+        self.volumes_of(pool)?;
+        let found = self.trash.get(id).map(|(entry, _)| entry);
+        let found = found.filter(|entry| entry.pool == *pool);
+        found.ok_or_else(|| StorageError::NoTrashed { pool: pool.clone(), id: id.clone() })
+    }
+
     fn find(&self, volume: &VolumeId) -> Result<&Volume> {
         let found = self.pools.get(&volume.pool).and_then(|volumes| volumes.get(&volume.volume));
         found.ok_or_else(|| StorageError::NoVolume { volume: volume.clone() })
@@ -470,6 +531,17 @@ impl MemoryVolumes {
         match self.volumes_of(&volume.pool)?.contains_key(&volume.volume) {
             true => Err(StorageError::VolumeExists { volume: volume.clone() }),
             false => Ok(()),
+        }
+    }
+
+    fn pool_info(&self, name: &PoolName, volumes: &BTreeMap<VolumeName, Volume>) -> PoolInfo {
+        let trashed = self.trash.values().filter(|(entry, _)| entry.pool == *name);
+        let trashed = trashed.map(|(_, volume)| volume);
+        let stored_bytes = volumes.values().chain(trashed).map(Volume::stored_bytes).sum();
+        PoolInfo {
+            name: name.clone(),
+            stored_bytes,
+            free_bytes: POOL_BYTES.saturating_sub(stored_bytes),
         }
     }
 
@@ -504,15 +576,6 @@ impl Volume {
     fn stored_bytes(&self) -> u64 {
         let kept = self.snapshots.iter().map(|snapshot| snapshot.contents.used_bytes());
         self.contents.used_bytes() + kept.sum::<u64>()
-    }
-}
-
-fn pool_info(name: &PoolName, volumes: &BTreeMap<VolumeName, Volume>) -> PoolInfo {
-    let stored_bytes = volumes.values().map(Volume::stored_bytes).sum();
-    PoolInfo {
-        name: name.clone(),
-        stored_bytes,
-        free_bytes: POOL_BYTES.saturating_sub(stored_bytes),
     }
 }
 

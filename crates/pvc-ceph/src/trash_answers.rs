@@ -1,0 +1,164 @@
+//! Output of `rbd trash ls` and `rbd children`, in values.
+
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use pvc_model::storage::{PoolName, TrashId, VolumeId, VolumeName};
+use pvc_ports::{CloneName, TrashedVolume};
+use serde::Deserialize;
+
+use crate::answers::json;
+
+/// Who moved an image to the trash: others are Ceph's own, such as its mirroring.
+const BY_USER: &str = "USER";
+
+/// Line of `rbd trash ls --all --long`.
+#[derive(Deserialize)]
+pub(crate) struct Trashed {
+    pub id: String,
+    pub name: String,
+    #[serde(default)]
+    source: String,
+    #[serde(default)]
+    deleted_at: String,
+    /// `protected until TIME` or `expired at TIME`.
+    #[serde(default)]
+    status: String,
+}
+
+/// Line of `rbd children --all`.
+#[derive(Deserialize)]
+struct Child {
+    pool: String,
+    image: String,
+    #[serde(default)]
+    trash: bool,
+}
+
+pub(crate) fn trashed(text: &[u8]) -> Result<Vec<Trashed>, String> {
+    json(text)
+}
+
+/// The images that were moved there by whoever asked for it. An identifier that cannot be one of
+/// Ceph's could not be told to it, either.
+pub(crate) fn moved_by_users(
+    pool: &PoolName,
+    lines: Vec<Trashed>,
+) -> Result<Vec<TrashedVolume>, String> {
+    let ours = lines.into_iter().filter(|line| line.source == BY_USER);
+    let known = ours.filter_map(|line| TrashId::parse(&line.id).map(|id| (id, line)));
+    known.map(|(id, line)| entry(pool, id, &line)).collect()
+}
+
+fn entry(pool: &PoolName, id: TrashId, line: &Trashed) -> Result<TrashedVolume, String> {
+    let until = line
+        .status
+        .strip_prefix("protected until ")
+        .or_else(|| line.status.strip_prefix("expired at "))
+        .ok_or_else(|| format!("the state `{}` of image `{id}` is unknown", line.status))?;
+    Ok(TrashedVolume {
+        pool: pool.clone(),
+        name: VolumeName::new(&line.name),
+        removed_at: seconds(&line.deleted_at)?,
+        kept_until: seconds(until)?,
+        id,
+    })
+}
+
+/// A moment as `asctime` prints it, in UTC: `Sat Nov 28 09:59:59 2026`.
+fn seconds(text: &str) -> Result<u64, String> {
+    let wrong = |error: &dyn std::fmt::Display| format!("`{text}` is no moment: {error}");
+    let time = DateTime::strptime("%a %b %e %H:%M:%S %Y", text).map_err(|error| wrong(&error))?;
+    let moment = time.to_zoned(TimeZone::UTC).map_err(|error| wrong(&error))?;
+    u64::try_from(moment.timestamp().as_second()).map_err(|error| wrong(&error))
+}
+
+pub(crate) fn children(text: &[u8]) -> Result<Vec<CloneName>, String> {
+    let found: Vec<Child> = json(text)?;
+    let clone = |child: Child| {
+        let volume = VolumeName::new(child.image);
+        let volume = VolumeId { pool: PoolName::new(child.pool), volume };
+        CloneName { volume, is_in_trash: child.trash }
+    };
+    Ok(found.into_iter().map(clone).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vms() -> PoolName {
+        PoolName::new("vms")
+    }
+
+    fn of_users(text: &str) -> Result<Vec<TrashedVolume>, String> {
+        moved_by_users(&vms(), trashed(text.as_bytes())?)
+    }
+
+    /// Recorded: Ceph 16.2.15, with `TZ=UTC`.
+    const PACIFIC: &str = r#"[
+        {"id":"101ecee7904b","name":"b","source":"USER","deleted_at":"Thu Nov 26 23:29:15 2026",
+         "status":"protected until Sat Nov 28 09:59:59 2026"},
+        {"id":"104a5301c301","name":"d","source":"USER","deleted_at":"Sun Feb  7 06:28:15 2027",
+         "status":"expired at Sun Feb  7 06:28:15 2027","parent":{"pool":"vms",
+         "pool_namespace":"","image":"p","snapshot":"pvc-clone-c"}}]"#;
+
+    #[test]
+    fn what_is_in_the_trash_is_known_with_its_times() {
+        let of = |id: &str, name: &str, removed_at, kept_until| TrashedVolume {
+            pool: vms(),
+            id: TrashId::parse(id).unwrap(),
+            name: VolumeName::new(name),
+            removed_at,
+            kept_until,
+        };
+        let expected = vec![
+            of("101ecee7904b", "b", 1_795_735_755, 1_795_859_999),
+            of("104a5301c301", "d", 1_801_981_695, 1_801_981_695),
+        ];
+        assert_eq!(of_users(PACIFIC), Ok(expected));
+        assert_eq!(of_users("[]"), Ok(vec![]));
+    }
+
+    #[test]
+    fn what_others_moved_there_is_none_of_ours() {
+        let text = r#"[{"id":"1a","name":"m","source":"MIRRORING","deleted_at":"x","status":"y"},
+            {"id":"1b","name":"m","source":"MIGRATION"},{"id":"1c","name":"m"},
+            {"id":"1d","name":"m","source":"USER_PARENT","deleted_at":"x","status":"y"},
+            {"id":"../1","name":"m","source":"USER","deleted_at":"x","status":"y"}]"#;
+        assert_eq!(of_users(text), Ok(vec![]));
+        assert_eq!(trashed(text.as_bytes()).map(|all| all.len()), Ok(5));
+    }
+
+    #[test]
+    fn times_that_are_none_are_not_guessed_at() {
+        for (deleted_at, status) in [
+            ("Thu Nov 26 23:29:15 2026", "protected until yesterday"),
+            ("Thu Nov 26 23:29:15 2026", "kept"),
+            ("Thu Nov 26 23:29:15 1926", "expired at Thu Nov 26 23:29:15 2026"),
+            ("2026-11-26", "expired at Thu Nov 26 23:29:15 2026"),
+        ] {
+            let text = format!(
+                r#"[{{"id":"1a","name":"m","source":"USER","deleted_at":"{deleted_at}",
+                    "status":"{status}"}}]"#
+            );
+            assert!(of_users(&text).is_err(), "{deleted_at}, {status}");
+        }
+        for cut in [0, 1, 30, 200, PACIFIC.len() - 1] {
+            assert!(of_users(&PACIFIC[..cut]).is_err(), "{cut}");
+        }
+    }
+
+    /// Recorded: Ceph 16.2.15.
+    #[test]
+    fn clones_are_known_by_name_also_those_in_the_trash() {
+        let text = br#"[{"pool":"vms","pool_namespace":"","image":"c","id":"104855812521",
+            "trash":false},{"pool":"vms","pool_namespace":"","image":"d","id":"104a5301c301",
+            "trash":true}]"#;
+        let found = children(text).unwrap();
+        let short: Vec<_> =
+            found.iter().map(|clone| (clone.volume.to_string(), clone.is_in_trash)).collect();
+        assert_eq!(short, [("vms/c".to_owned(), false), ("vms/d".to_owned(), true)]);
+        let plain = br#"[{"pool":"vms","pool_namespace":"","image":"c"}]"#;
+        assert!(!children(plain).unwrap()[0].is_in_trash);
+    }
+}
