@@ -1,0 +1,209 @@
+//! New contents of volumes: all of the new, or all of the old.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use pvc_model::hold::{Purpose, VolumeHold};
+use pvc_model::storage::{RbdAccess, SnapshotName, VolumeName};
+use pvc_ops::storage::{self, Settled};
+use pvc_ports::{StorageError, Upload};
+use pvc_testkit::{Gate, ScriptedCluster};
+
+use super::*;
+
+const SIZE: u64 = 1 << 20;
+const KEEP: Duration = Duration::from_secs(24 * 3600);
+
+fn disk() -> VolumeId {
+    VolumeId::parse("vms/web1_sda").unwrap()
+}
+
+/// A world with volume `vms/web1_sda`, whose contents begin with `old`.
+async fn world() -> World {
+    let access =
+        RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None };
+    let mut world = World::with_nodes(&["hv1"]).await;
+    world.storage = MemoryStorage::of_cluster(Arc::new(ScriptedCluster::new(access)));
+    world.storage.create(&disk(), SIZE, false).await.unwrap();
+    world.storage.with_volumes(|volumes| volumes.write(&disk(), 0, b"old")).unwrap();
+    storage::record_volume(&world.store, &world.storage, &disk()).await.unwrap();
+    world
+}
+
+impl World {
+    /// What the volume begins with; `None` if there is none.
+    fn begin(&self) -> Option<String> {
+        let read = self.storage.with_volumes(|volumes| volumes.read(&disk(), 0, 3));
+        read.ok().map(|bytes| String::from_utf8(bytes).unwrap())
+    }
+
+    async fn upload(&self) -> Box<dyn Upload> {
+        let begun = storage::begin_fill(&self.store, &self.storage, &disk(), false).await;
+        let mut upload = begun.unwrap();
+        upload.write(0, Bytes::from_static(b"new")).await.unwrap();
+        upload
+    }
+
+    async fn fill(&self, upload: Box<dyn Upload>) -> Result<(), String> {
+        let (store, volumes, random) = (&self.store, &self.storage, &self.random);
+        let disk = disk();
+        let filled = storage::fill_volume(store, volumes, random, &disk, SIZE, KEEP, upload);
+        filled.await.map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn hold(&self) -> Option<VolumeHold> {
+        self.store.fresh().await.unwrap().holds.get(&disk()).map(|hold| VolumeHold::clone(hold))
+    }
+}
+
+#[tokio::test]
+async fn new_contents_have_the_name_and_the_old_are_in_the_trash() {
+    let world = world().await;
+    let upload = world.upload().await;
+    assert_eq!(world.begin().as_deref(), Some("old"), "until all of it is there");
+    world.fill(upload).await.unwrap();
+    assert_eq!(world.begin().as_deref(), Some("new"));
+    assert_eq!(world.hold().await, None);
+    let trashed = world.storage.trashed(&disk().pool).await.unwrap();
+    assert_eq!(trashed.len(), 1);
+    let kept = VolumeName::new("kept");
+    world.storage.restore(&disk().pool, &trashed[0].id, &kept).await.unwrap();
+    let kept = VolumeId { volume: kept, ..disk() };
+    let old = world.storage.with_volumes(|volumes| volumes.read(&kept, 0, 3)).unwrap();
+    assert_eq!(old, b"old");
+}
+
+#[tokio::test]
+async fn without_a_time_to_keep_them_old_contents_are_gone() {
+    let world = world().await;
+    let upload = world.upload().await;
+    let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+    let no_time = Duration::ZERO;
+    storage::fill_volume(store, volumes, random, &disk(), SIZE, no_time, upload).await.unwrap();
+    assert_eq!(world.storage.trashed(&disk().pool).await.unwrap(), []);
+    assert_eq!(world.begin().as_deref(), Some("new"));
+}
+
+#[tokio::test]
+async fn what_has_changed_during_the_upload_is_looked_at_again() {
+    let world = world().await;
+    let upload = world.upload().await;
+    let before = SnapshotName::new("before");
+    storage::create_snapshot(&world.store, &world.storage, &disk(), &before).await.unwrap();
+    let refused = world.fill(upload).await.unwrap_err();
+    assert!(refused.contains("has a snapshot `before`"), "{refused}");
+    storage::remove_snapshot(&world.store, &world.storage, &disk(), &before, false).await.unwrap();
+
+    let upload = world.upload().await;
+    world.storage.resize(&disk(), 2 * SIZE, false).await.unwrap();
+    let refused = world.fill(upload).await.unwrap_err();
+    assert!(refused.contains("has 2097152 bytes by now, and had 1048576"), "{refused}");
+    world.storage.resize(&disk(), SIZE, true).await.unwrap();
+
+    let upload = world.upload().await;
+    world.storage.with_volumes(|volumes| volumes.open(&disk(), "somebody"));
+    let refused = world.fill(upload).await.unwrap_err();
+    assert!(refused.contains("in use by `somebody`"), "{refused}");
+    world.storage.with_volumes(|volumes| volumes.close_all("somebody"));
+
+    let upload = world.upload().await;
+    world.define("web1", UUID).await;
+    world.write(|changes| _ = changes.vm(UUID, VmChange::State(VmState::Start))).await;
+    let refused = world.fill(upload).await.unwrap_err();
+    assert!(refused.contains("VM `web1` uses volume `vms/web1_sda` and is not off"), "{refused}");
+
+    assert_eq!(world.begin().as_deref(), Some("old"));
+    assert_eq!(world.hold().await, None);
+    assert_eq!(world.storage.trashed(&disk().pool).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn nobody_takes_an_upload_over_or_makes_a_volume_of_its_name() {
+    let world = world().await;
+    let (first, second) = (world.upload().await, world.upload().await);
+    let by = "somebody".to_owned();
+    let hold = VolumeHold { volume: disk(), purpose: Purpose::Fill, by };
+    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    for upload in [first, second] {
+        let refused = world.fill(upload).await.unwrap_err();
+        assert_eq!(refused, "volume `vms/web1_sda` is being given new contents");
+    }
+    assert_eq!(world.hold().await, Some(hold));
+    world.storage.trash(&disk(), KEEP).await.unwrap();
+    let (store, volumes) = (&world.store, &world.storage);
+    let made = storage::create_volume(store, volumes, &disk(), SIZE, false).await.unwrap_err();
+    assert!(made.to_string().contains("is being given new contents"), "{made}");
+}
+
+/// An upload whose end is an error.
+struct Fails(fn() -> StorageError);
+
+#[async_trait]
+impl Upload for Fails {
+    async fn write(&mut self, _: u64, _: Bytes) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), StorageError> {
+        Err(self.0())
+    }
+}
+
+#[tokio::test]
+async fn contents_that_cannot_get_the_name_leave_the_old_ones() {
+    let world = world().await;
+    let full = || StorageError::NoRoom { pool: disk().pool, free_bytes: 0, needed_bytes: 1 };
+    world.fill(Box::new(Fails(full))).await.unwrap_err();
+    assert_eq!(world.begin().as_deref(), Some("old"));
+    assert_eq!(world.hold().await, None);
+}
+
+#[tokio::test]
+async fn what_was_not_done_in_time_may_still_be_done() {
+    let world = world().await;
+    let late = || StorageError::TimedOut { seconds: 30 };
+    world.fill(Box::new(Fails(late))).await.unwrap_err();
+    assert_eq!(world.begin(), None, "nobody knows whether the new contents get the name");
+    let hold = world.hold().await.expect("it is held until somebody has looked");
+    let settled = storage::settle(&world.store, &world.storage, &hold).await.unwrap();
+    assert_eq!(settled, Settled::GivenBack);
+    assert_eq!(world.begin().as_deref(), Some("old"));
+    assert_eq!(world.hold().await, None);
+}
+
+async fn closed(gate: &Gate) {
+    while !gate.is_closed() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A daemon that dies before, in or after each call of the storage.
+#[tokio::test(start_paused = true)]
+async fn an_upload_cut_off_at_any_call_leaves_the_old_or_the_new_contents() {
+    let mut seen = [0, 0];
+    for call in 0.. {
+        let world = world().await;
+        let upload = world.upload().await;
+        let gate = Gate::closing_at(call);
+        world.storage.set_gate(gate.clone());
+        tokio::select! {
+            filled = world.fill(upload) => {
+                filled.unwrap();
+                break;
+            }
+            () = closed(&gate) => {}
+        }
+        world.storage.set_gate(Gate::closing_at(u64::MAX));
+        if let Some(hold) = world.hold().await {
+            let settled = storage::settle(&world.store, &world.storage, &hold).await.unwrap();
+            assert_ne!(settled, Settled::Gone, "cut off at call {call}");
+        }
+        assert_eq!(world.hold().await, None);
+        match world.begin().as_deref() {
+            Some("old") => seen[0] += 1,
+            Some("new") => seen[1] += 1,
+            other => panic!("cut off at call {call}: {other:?}"),
+        }
+        assert!(world.store.view().volumes.contains_key(&disk()), "cut off at call {call}");
+    }
+    assert!(seen[0] > 3 && seen[1] > 0, "{seen:?}");
+}
