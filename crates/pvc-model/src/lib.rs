@@ -16,6 +16,7 @@
 pub mod attention;
 pub mod cluster;
 pub mod database_cluster;
+pub mod disk_image;
 pub mod domain;
 pub mod fault;
 pub mod fence;

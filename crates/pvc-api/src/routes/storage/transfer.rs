@@ -1,24 +1,186 @@
 //! Contents of volumes, in and out.
 
+use async_trait::async_trait;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use axum::http::{HeaderMap, StatusCode};
+use bytes::Bytes;
+use pvc_api_types::Uploaded;
 use pvc_api_types::operations::storage::{
-    GetStorageCephVolumePoolVolumeDownload, PostStorageCephVolumePoolVolumeUpload,
+    GetStorageCephVolumePoolVolumeDownload, PostStorageCephVolumePoolVolumeUpload, VolumeUpload,
 };
-use pvc_model::storage::SnapshotName;
-use pvc_ops::storage;
+use pvc_images::{Announced, Sent, Source, TakeError};
+use pvc_model::storage::{SnapshotName, VolumeId};
+use pvc_model::with_causes;
+use pvc_ops::storage::{self, StorageRefusal};
+use pvc_ports::{Clock, StorageError};
+use pvc_store::ChangeError;
 
-use super::volume_id;
+use super::{act, volume_id};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
-use crate::outgoing;
+use crate::incoming::Incoming;
 use crate::refuse::refused;
 use crate::state::ApiState;
-use crate::table::{Ask, Table};
+use crate::table::{Ask, Table, ask};
+use crate::{body, outgoing};
+
+type Upload = PostStorageCephVolumePoolVolumeUpload;
 
 pub fn add(table: Table) -> Table {
-    table.add(get_storage_ceph_volume_pool_volume_download)
+    table
+        .add_raw(post_storage_ceph_volume_pool_volume_upload)
+        .add(get_storage_ceph_volume_pool_volume_download)
+}
+
+async fn post_storage_ceph_volume_pool_volume_upload(
+    api: ApiState,
+    request: Request,
+) -> Result<Answer<Upload>> {
+    let (head, file) = without_body(request);
+    let asked = match ask::<Upload>(api, head).await {
+        Ok(asked) => check(&asked).await.map(|size_bytes| (asked, size_bytes)),
+        Err(refusal) => Err(refusal),
+    };
+    match asked {
+        Ok((asked, _)) if asked.mode.is_dry() => {
+            body::turn_away(file.body);
+            let message = asked.mode.message(message(&id(&asked)));
+            let sha256 = String::new();
+            Ok(Answer::json(&Uploaded { message, file_bytes: 0, sha256, disk_bytes: 0 }))
+        }
+        Ok((asked, size_bytes)) => take(asked, size_bytes, file).await,
+        Err(refusal) => {
+            body::turn_away(file.body);
+            Err(refusal)
+        }
+    }
+}
+
+/// The body of a request, and the headers that say what it is.
+struct File {
+    headers: HeaderMap,
+    body: Body,
+}
+
+/// Takes the body out of the request, whose parameters are in the query.
+fn without_body(request: Request) -> (Request, File) {
+    let (mut parts, body) = request.into_parts();
+    let headers = parts.headers.clone();
+    for about_the_body in [CONTENT_TYPE, CONTENT_LENGTH, TRANSFER_ENCODING] {
+        parts.headers.remove(about_the_body);
+    }
+    (Request::from_parts(parts, Body::empty()), File { headers, body })
+}
+
+fn id(asked: &Ask<Upload>) -> VolumeId {
+    let [pool, name] = &asked.at;
+    volume_id(pool, name)
+}
+
+fn message(id: &VolumeId) -> String {
+    format!("Wrote uploaded file to volume \"{id}\".")
+}
+
+/// Refuses what would be refused after the file has come, too; returns the size of the volume.
+async fn check(asked: &Ask<Upload>) -> Result<u64> {
+    announced(&asked.params, 0)?;
+    let (api, storage) = (&asked.api, asked.api.storage()?);
+    let (id, force) = (id(asked), asked.params.force.0);
+    let checked = storage::check_fill(api.store(), storage.as_ref(), &id, force);
+    api.ask(async { checked.await.map_err(refused) }).await
+}
+
+/// The file as it is announced, for a volume of this size.
+fn announced(given: &VolumeUpload, most_bytes: u64) -> Result<Announced> {
+    let format = given.image_format.parse();
+    let format = format.map_err(|why| ApiError::parameter("image_format", format!("{why}")))?;
+    let sha256 = given.sha256.as_deref().map(checksum).transpose()?;
+    let (file_bytes, even_if_not_raw) = (given.file_size, given.force.0);
+    Ok(Announced { format, file_bytes, sha256, even_if_not_raw, most_bytes })
+}
+
+/// A SHA-256 checksum in hexadecimal digits.
+fn checksum(text: &str) -> Result<[u8; 32]> {
+    let bad = || ApiError::parameter("sha256", "is not 64 hexadecimal digits");
+    let digits = Some(text).filter(|text| text.len() == 64 && text.is_ascii()).ok_or_else(bad)?;
+    let mut bytes = [0; 32];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).map_err(|_| bad())?;
+    }
+    Ok(bytes)
+}
+
+/// Takes the file, and gives the volume its contents.
+async fn take(asked: Ask<Upload>, size_bytes: u64, file: File) -> Result<Answer<Upload>> {
+    let id = id(&asked);
+    let Ask { api, params: given, caller, mode, .. } = asked;
+    let announced = announced(&given, size_bytes)?;
+    let slot = match api.uploads().take(&caller.description, "uploads") {
+        Ok(slot) => slot,
+        Err(refusal) => {
+            body::turn_away(file.body);
+            return Err(refusal);
+        }
+    };
+    let on = api.storage()?;
+    let begun = storage::begin_fill(api.store(), on.as_ref(), &id, given.force.0);
+    let mut upload = api.ask(async { begun.await.map_err(refused) }).await?;
+    let clock = api.clock().clone();
+    let incoming = Incoming::open(&file.headers, file.body, clock.as_ref()).await?;
+    let mut file = FileOf { incoming, clock: clock.as_ref() };
+    let (spool, tools) = (&api.settings().spool, api.tools());
+    let taking = pvc_images::take(&mut file, &announced, spool, tools, async |at, bytes| {
+        upload.write(at, bytes).await
+    });
+    let taken = api.stopping().run_until_cancelled(taking).await;
+    let sent = match taken {
+        Some(taken) => taken.map_err(not_taken)?,
+        None => return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon stops")),
+    };
+    let (volume, keep) = (id.clone(), api.settings().removed_volumes_stay);
+    act(&api, |api, on| async move {
+        let random = api.random().as_ref();
+        storage::fill_volume(api.store(), &*on, random, &volume, size_bytes, keep, upload).await
+    })
+    .await?;
+    drop(slot);
+    Ok(Answer::json(&uploaded(mode.message(message(&id)), &sent)))
+}
+
+fn uploaded(message: String, sent: &Sent) -> Uploaded {
+    let sha256 = sent.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+    Uploaded { message, file_bytes: sent.file_bytes, sha256, disk_bytes: sent.disk_bytes }
+}
+
+/// The file of a request, as an image is taken from.
+struct FileOf<'a> {
+    incoming: Incoming,
+    clock: &'a dyn Clock,
+}
+
+#[async_trait]
+impl Source for FileOf<'_> {
+    type Error = ApiError;
+
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        self.incoming.next(self.clock).await
+    }
+}
+
+fn not_taken(error: TakeError<ApiError, StorageError>) -> ApiError {
+    match error {
+        TakeError::Source(refusal) => refusal,
+        TakeError::Write(error) => refused(ChangeError::Refused(StorageRefusal::from(error))),
+        TakeError::Image(error) => {
+            let status = match error.is_of_the_image() {
+                true => StatusCode::BAD_REQUEST,
+                false => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            ApiError::new(status, with_causes(&error)).hint(error.hint())
+        }
+    }
 }
 
 async fn get_storage_ceph_volume_pool_volume_download(

@@ -9,6 +9,7 @@ mod states;
 mod storage;
 mod store;
 mod tasks;
+mod transfer;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,0 +1,167 @@
+//! Contents of volumes, in and out.
+
+use axum::body::Body;
+use futures::stream;
+use sha2::{Digest, Sha256};
+
+use super::*;
+use crate::common::request;
+
+const UPLOAD: &str = "/storage/ceph/volume/vms/data/upload";
+const DOWNLOAD: &str = "/storage/ceph/volume/vms/data/download";
+
+/// The VM `web`, off, and the volume `vms/data` of 1 MiB, which begins with `old`.
+async fn with_data() -> Arc<Api> {
+    let api = with_web().await;
+    api.post("/storage/ceph/volume/vms/data?size=1M").await.ok();
+    api.storage.with_volumes(|volumes| volumes.write(&data(), 0, b"old")).unwrap();
+    api
+}
+
+fn data() -> VolumeId {
+    VolumeId::parse("vms/data").unwrap()
+}
+
+fn digits(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Api {
+    async fn upload(&self, query: &str, body: impl Into<Body>) -> Reply {
+        let asked = request(Method::POST, &format!("{UPLOAD}?{query}"));
+        let asked = asked.header("Content-Type", "application/octet-stream");
+        self.send(asked.body(body.into()).unwrap()).await
+    }
+
+    /// The first three bytes of the volume.
+    fn begin(&self) -> String {
+        let read = self.storage.with_volumes(|volumes| volumes.read(&data(), 0, 3)).unwrap();
+        String::from_utf8(read).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn an_image_gives_the_volume_its_contents_and_comes_back() {
+    let api = with_data().await;
+    let image = [b"new".to_vec(), vec![0; 300_000], b"end".to_vec()].concat();
+    let query = format!("image_format=raw&file_size={}&sha256={}", image.len(), digits(&image));
+    let said = api.upload(&query, image.clone()).await.ok();
+    assert_eq!(said["message"], "Wrote uploaded file to volume \"vms/data\".");
+    assert_eq!(said["sha256"], digits(&image));
+    assert_eq!((&said["file_bytes"], &said["disk_bytes"]), (&json!(300_006), &json!(300_006)));
+    let got = api.get(DOWNLOAD).await;
+    assert_eq!((got.status.as_u16(), got.body.len()), (200, 1 << 20), "it has its size");
+    assert_eq!(&got.body[..300_006], &image[..]);
+    assert!(got.body[300_006..].iter().all(|byte| *byte == 0));
+    assert_eq!(got.headers["content-length"], "1048576");
+    assert_eq!(got.headers["content-type"], "application/octet-stream");
+    assert_eq!(got.headers["content-disposition"], "attachment; filename=\"data.raw\"");
+    assert!(api.store.view().holds.is_empty());
+}
+
+#[tokio::test]
+async fn a_form_of_a_browser_or_of_an_old_client_is_taken() {
+    let api = with_data().await;
+    let form = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"filename\"\r\n\
+                Content-Type: application/octet-stream\r\n\r\nnew disk\r\n--b--\r\n";
+    let asked = request(Method::POST, &format!("{UPLOAD}?image_format=raw"))
+        .header("Content-Type", "multipart/form-data; boundary=b");
+    api.send(asked.body(Body::from(form)).unwrap()).await.ok();
+    assert_eq!(api.begin(), "new");
+}
+
+#[tokio::test]
+async fn what_cannot_be_taken_leaves_the_volume_as_it_was() {
+    let api = with_data().await;
+    let wrong = digits(b"another");
+    let qcow2: &[u8] = b"QFI\xfb\0\0\0\x03 and so on";
+    for (query, body, status, why) in [
+        ("", &b"new"[..], 400, "image_format"),
+        ("image_format=iso", b"new", 400, "image_format"),
+        ("image_format=raw&file_size=x", b"new", 400, "file_size"),
+        ("image_format=raw&sha256=12", b"new", 400, "64 hexadecimal digits"),
+        ("image_format=raw&file_size=4", b"new", 400, "4"),
+        ("image_format=raw&file_size=2", b"new", 400, "2"),
+        ("image_format=raw", b"", 400, "0 bytes"),
+        (&format!("image_format=raw&sha256={wrong}"), b"new", 400, "checksum"),
+        ("image_format=raw", &vec![1; (1 << 20) + 1], 400, "1048576"),
+        ("image_format=raw", qcow2, 400, "qcow2"),
+        ("image_format=qcow2", b"new", 400, "qcow2"),
+        ("image_format=raw", &[0x1f, 0x8b, 8, 0, 0], 400, "gzip"),
+    ] {
+        let words = api.upload(query, body.to_vec()).await.refused(status);
+        assert!(words.contains(why), "{query}: {words}");
+    }
+    let cut = stream::iter([Ok("new"), Err(std::io::Error::other("gone"))]);
+    let words = api.upload("image_format=raw", Body::from_stream(cut)).await.refused(400);
+    assert!(words.contains("ended before"), "{words}");
+    let typed = request(Method::POST, &format!("{UPLOAD}?image_format=raw"))
+        .header("Content-Type", "application/json");
+    api.send(typed.body(Body::from("{}")).unwrap()).await.refused(415);
+    assert_eq!(api.begin(), "old");
+    assert!(api.store.fresh().await.unwrap().holds.is_empty());
+    assert_eq!(api.storage.trashed(&data().pool).await.unwrap(), []);
+    let forced = api.upload("image_format=raw&force=true", qcow2.to_vec()).await.ok();
+    assert_eq!(forced["file_bytes"], 18, "somebody may mean it");
+}
+
+#[tokio::test]
+async fn what_would_be_refused_in_the_end_is_refused_before_a_byte_is_read() {
+    let api = with_data().await;
+    let unread = || Body::from_stream(stream::pending::<Result<&'static str, std::io::Error>>());
+    for dry in ["", "&dry_run=true"] {
+        let query = format!("image_format=raw{dry}");
+        api.post("/storage/ceph/snapshot/vms/data/before").await.ok();
+        let words = api.upload(&query, unread()).await.refused(400);
+        assert!(words.contains("has a snapshot `before`"), "{words}");
+        api.delete("/storage/ceph/snapshot/vms/data/before").await.ok();
+        api.storage.with_volumes(|volumes| volumes.open(&data(), "somebody"));
+        let words = api.upload(&query, unread()).await.refused(400);
+        assert!(words.contains("somebody"), "{words}");
+        api.storage.with_volumes(|volumes| volumes.close_all("somebody"));
+    }
+    let nowhere = "/storage/ceph/volume/vms/none/upload?image_format=raw";
+    api.send(request(Method::POST, nowhere).body(unread()).unwrap()).await.refused(404);
+    let said = api.upload("image_format=raw&dry_run=true", unread()).await.ok();
+    assert!(said["message"].as_str().unwrap().starts_with("nothing was changed"), "{said}");
+    assert_eq!(api.begin(), "old");
+}
+
+#[tokio::test]
+async fn one_caller_has_half_of_the_uploads_that_may_be_under_way() {
+    let api = with_data().await;
+    let waiting: Vec<_> = (0..4)
+        .map(|_| {
+            let api = api.clone();
+            tokio::spawn(async move {
+                let begun = stream::iter([Ok::<_, std::io::Error>("new")]);
+                let body = Body::from_stream(futures::StreamExt::chain(begun, stream::pending()));
+                api.upload("image_format=raw", body).await
+            })
+        })
+        .collect();
+    eventually("no more is taken", || async {
+        let reply = api.upload("image_format=raw&file_size=9", "new").await;
+        reply.status == 503
+    })
+    .await;
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    eventually("a place is free", || async {
+        api.upload("image_format=raw", "new").await.status == 200
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_snapshot_can_be_downloaded_while_somebody_has_the_volume_open() {
+    let api = with_data().await;
+    api.post("/storage/ceph/snapshot/vms/data/before").await.ok();
+    api.storage.with_volumes(|volumes| volumes.write(&data(), 0, b"now")).unwrap();
+    api.storage.with_volumes(|volumes| volumes.open(&data(), "somebody"));
+    api.get(DOWNLOAD).await.refused(400);
+    let got = api.get(&format!("{DOWNLOAD}?snapshot=before")).await;
+    assert_eq!((got.status.as_u16(), &got.body[..3]), (200, &b"old"[..]));
+    assert_eq!(got.headers["content-disposition"], "attachment; filename=\"data@before.raw\"");
+    api.get(&format!("{DOWNLOAD}?snapshot=none")).await.refused(404);
+    api.get("/storage/ceph/volume/none/data/download").await.refused(404);
+}

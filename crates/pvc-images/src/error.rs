@@ -1,0 +1,87 @@
+use std::io;
+
+use pvc_model::disk_image::DiskFormat;
+
+/// Something that is wrong with an image, or with the machine that is to read it.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error("the file has more than the {announced} bytes that were announced")]
+    Longer { announced: u64 },
+    #[error("the file has {file_bytes} bytes, and {announced} were announced")]
+    Shorter { announced: u64, file_bytes: u64 },
+    #[error("the file has another checksum than was announced: {}", hexadecimal(sha256))]
+    Checksum { sha256: [u8; 32] },
+    #[error("the image describes a disk of 0 bytes")]
+    Empty,
+    #[error("the image begins like one in format {format}, and was sent as raw")]
+    NotRaw { format: DiskFormat },
+    #[error("{}", too_large(*disk_bytes, *most_bytes))]
+    TooLarge {
+        /// `None` if that is not known.
+        disk_bytes: Option<u64>,
+        most_bytes: u64,
+    },
+    #[error("the file is no whole {kind} file: {why}")]
+    Compressed { kind: &'static str, why: String },
+    #[error("the file is no whole image in format {format}: {why}")]
+    Bad { format: DiskFormat, why: String },
+    #[error("the image could not be read within {seconds} s")]
+    TimedOut { seconds: u64 },
+    #[error("{doing} failed")]
+    Io {
+        doing: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl ImageError {
+    /// Whether the image is what is wrong, and not this machine.
+    pub fn is_of_the_image(&self) -> bool {
+        !matches!(self, ImageError::Io { .. })
+    }
+
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            ImageError::NotRaw { .. } => {
+                Some("say its format (`-f`); `--force` if it is meant as it is")
+            }
+            ImageError::TooLarge { disk_bytes: Some(_), .. } => {
+                Some("`pvc storage volume resize` makes the volume larger")
+            }
+            ImageError::Io { .. } => Some(
+                "is `qemu-utils` installed, and is there room below the API's directory for \
+                 uploads?",
+            ),
+            _ => None,
+        }
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn too_large(disk_bytes: Option<u64>, most_bytes: u64) -> String {
+    match disk_bytes {
+        Some(bytes) => {
+            format!("the image is of a disk of {bytes} bytes, and the volume has {most_bytes}")
+        }
+        None => format!("the image is of more than the {most_bytes} bytes that the volume has"),
+    }
+}
+
+pub(crate) fn io(doing: &'static str) -> impl Fn(io::Error) -> ImageError {
+    move |source| ImageError::Io { doing, source }
+}
+
+/// Failure to take an image: of its source, of where its pieces go, or of the image.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeError<S, W> {
+    #[error("the source of the image failed")]
+    Source(S),
+    #[error("the disk could not be written")]
+    Write(W),
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}

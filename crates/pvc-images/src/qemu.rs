@@ -1,0 +1,240 @@
+//! `qemu-img`, as nobody and within limits.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use pvc_model::disk_image::DiskFormat;
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::process::Command;
+
+use crate::error::{ImageError, io};
+use crate::spool::Nameless;
+
+/// Address space of a `qemu-img`.
+const MOST_MEMORY: u64 = 2 << 30;
+
+/// What it says is read to this length, and a line of a list to that.
+const MOST_SAID: u64 = 64 << 10;
+const MOST_LINE: usize = 4 << 10;
+
+const IMAGE: &str = "/proc/self/fd/0";
+const DISK: &str = "/proc/self/fd/1";
+
+const READING: &str = "running `qemu-img`";
+
+/// Time that goes through `bytes` may take.
+fn long(bytes: u64) -> Duration {
+    Duration::from_secs(300 + bytes / (4 << 20))
+}
+
+/// A run of `qemu-img`: as nobody, who has nothing but the files that it is given, and with bounds
+/// on memory, time and what it writes. It ends with this process.
+fn command(args: &[&str], deadline: Duration, most_written: u64) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"])
+        .args(["--bounding-set=-all", "--inh-caps=-all", "--pdeathsig=KILL", "--"])
+        .args(["prlimit", &format!("--as={MOST_MEMORY}"), "--core=0", "--nofile=64"])
+        .args([format!("--cpu={}", deadline.as_secs()), format!("--fsize={most_written}")])
+        .args(["--", "nice", "-n", "10", "qemu-img"])
+        .args(args)
+        .env_clear()
+        .envs([("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), ("LC_ALL", "C")])
+        .current_dir("/")
+        .kill_on_drop(true);
+    command
+}
+
+/// How an image is opened: in its format, and without any other file.
+fn options(format: DiskFormat) -> String {
+    let backing = match format {
+        DiskFormat::Qcow2 | DiskFormat::Qed | DiskFormat::Vmdk => r#","backing":null"#,
+        DiskFormat::Raw | DiskFormat::Vdi | DiskFormat::Vpc | DiskFormat::Vhdx => "",
+    };
+    format!(
+        r#"json:{{"driver":"{format}"{backing},"file":{{"driver":"file","filename":"{IMAGE}"}}}}"#
+    )
+}
+
+#[derive(Deserialize)]
+struct Info {
+    #[serde(rename = "virtual-size")]
+    virtual_size: u64,
+}
+
+/// Refuses an image that is not whole, as far as its format can tell; returns the size of its disk.
+pub async fn check(
+    image: &Nameless,
+    format: DiskFormat,
+    image_bytes: u64,
+) -> Result<u64, ImageError> {
+    let opened = options(format);
+    let deadline = long(image_bytes);
+    let (status, said, error) =
+        run(image, &["info", "--output=json", &opened], deadline).await?;
+    if !status.success() {
+        return Err(refusal(format, &error));
+    }
+    let info: Info = serde_json::from_slice(&said)
+        .map_err(|why| ImageError::Bad { format, why: format!("`qemu-img info`: {why}") })?;
+    require_whole(format, image_bytes)?;
+    if matches!(format, DiskFormat::Qcow2 | DiskFormat::Qed | DiskFormat::Vdi) {
+        let (status, said, error) = run(image, &["check", &opened], deadline).await?;
+        // 3 is for room that is wasted inside the image, which harms nobody.
+        if !matches!(status.code(), Some(0 | 3)) {
+            let why = [&error[..], &said[..]].concat();
+            return Err(refusal(format, &why));
+        }
+    }
+    check_map(image, format, image_bytes, deadline).await?;
+    Ok(info.virtual_size)
+}
+
+/// The parts of a VHDX lie at whole MiB, and so does its end.
+fn require_whole(format: DiskFormat, image_bytes: u64) -> Result<(), ImageError> {
+    if format == DiskFormat::Vhdx && !image_bytes.is_multiple_of(1 << 20) {
+        let why = format!("it ends at {image_bytes} bytes, within a MiB");
+        return Err(ImageError::Bad { format, why });
+    }
+    Ok(())
+}
+
+fn refusal(format: DiskFormat, said: &[u8]) -> ImageError {
+    let said = String::from_utf8_lossy(said);
+    let line = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason");
+    let line = line.trim_start_matches("qemu-img: ").replace(&options(format), "the image");
+    let why = line.chars().filter(|c| !c.is_control()).take(200).collect();
+    ImageError::Bad { format, why }
+}
+
+/// Runs `qemu-img` on the image; returns how it ended, and what it said on both ways.
+async fn run(
+    image: &Nameless,
+    args: &[&str],
+    deadline: Duration,
+) -> Result<(ExitStatus, Vec<u8>, Vec<u8>), ImageError> {
+    let mut command = command(args, deadline, 0);
+    command.stdin(image.for_program()?).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let work = async {
+        let mut child = command.spawn().map_err(io(READING))?;
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let (said, error) = tokio::try_join!(read(out), read(err))?;
+        let status = child.wait().await.map_err(io(READING))?;
+        Ok((status, said, error))
+    };
+    in_time(deadline, work).await
+}
+
+async fn in_time<T>(
+    deadline: Duration,
+    work: impl Future<Output = Result<T, ImageError>>,
+) -> Result<T, ImageError> {
+    let late = |_| ImageError::TimedOut { seconds: deadline.as_secs() };
+    tokio::time::timeout(deadline, work).await.map_err(late)?
+}
+
+/// The beginning of what comes; the rest is read and forgotten.
+async fn read(from: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, ImageError> {
+    let Some(mut from) = from else { return Ok(Vec::new()) };
+    let mut said = Vec::new();
+    (&mut from).take(MOST_SAID).read_to_end(&mut said).await.map_err(io(READING))?;
+    tokio::io::copy(&mut from, &mut tokio::io::sink()).await.map_err(io(READING))?;
+    Ok(said)
+}
+
+/// A part of the disk that lies in the image.
+#[derive(Deserialize)]
+struct Extent {
+    length: u64,
+    #[serde(default)]
+    offset: Option<u64>,
+    #[serde(default)]
+    data: bool,
+}
+
+/// Refuses an image that names data behind its own end: QEMU would read zeros there.
+async fn check_map(
+    image: &Nameless,
+    format: DiskFormat,
+    image_bytes: u64,
+    deadline: Duration,
+) -> Result<(), ImageError> {
+    let opened = options(format);
+    let mut command = command(&["map", "--output=json", &opened], deadline, 0);
+    command.stdin(image.for_program()?).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let work = async {
+        let mut child = command.spawn().map_err(io(READING))?;
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let ((), error) =
+            tokio::try_join!(check_extents(out, format, image_bytes), read(err))?;
+        let status = child.wait().await.map_err(io(READING))?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(refusal(format, &error)),
+        }
+    };
+    in_time(deadline, work).await
+}
+
+/// One object in each line: `[{ … },`.
+async fn check_extents(
+    out: Option<impl AsyncRead + Unpin>,
+    format: DiskFormat,
+    image_bytes: u64,
+) -> Result<(), ImageError> {
+    let Some(out) = out else { return Ok(()) };
+    let bad = |why: String| ImageError::Bad { format, why };
+    let mut lines = BufReader::new(out);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let limit = MOST_LINE as u64;
+        let read = (&mut lines).take(limit).read_until(b'\n', &mut line).await;
+        if read.map_err(io(READING))? == 0 {
+            return Ok(());
+        }
+        if line.len() == MOST_LINE {
+            return Err(bad("`qemu-img map` prints a line that is too long".to_owned()));
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim().trim_start_matches('[').trim_end_matches([',', ']']);
+        if text.is_empty() {
+            continue;
+        }
+        let extent: Extent =
+            serde_json::from_str(text).map_err(|why| bad(format!("`qemu-img map`: {why}")))?;
+        let end = extent.offset.map(|offset| offset.saturating_add(extent.length));
+        if let Some(end) = end.filter(|end| extent.data && *end > image_bytes) {
+            return Err(bad(format!("it was cut: data is at {end} bytes, and it has {image_bytes}")));
+        }
+    }
+}
+
+/// Makes of the image a raw disk.
+pub async fn convert(
+    image: &Nameless,
+    format: DiskFormat,
+    disk: &Nameless,
+    disk_bytes: u64,
+) -> Result<(), ImageError> {
+    // QEMU's disks are of whole sectors.
+    let disk_bytes = disk_bytes.next_multiple_of(512);
+    disk.set_size(disk_bytes).await?;
+    let opened = options(format);
+    let args =
+        ["convert", "-n", "--target-is-zero", "-S", "64k", "-O", "raw", &opened, DISK];
+    let deadline = long(disk_bytes);
+    let mut command = command(&args, deadline, disk_bytes);
+    command.stdin(image.for_program()?).stdout(disk.for_program()?).stderr(Stdio::piped());
+    let work = async {
+        let mut child = command.spawn().map_err(io(READING))?;
+        let error = read(child.stderr.take()).await?;
+        let status = child.wait().await.map_err(io(READING))?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(refusal(format, &error)),
+        }
+    };
+    in_time(deadline, work).await
+}

@@ -1,0 +1,192 @@
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use super::*;
+
+struct Pieces(VecDeque<Bytes>);
+
+#[async_trait]
+impl Source for Pieces {
+    type Error = Infallible;
+
+    async fn next(&mut self) -> Result<Option<Bytes>, Infallible> {
+        Ok(self.0.pop_front())
+    }
+}
+
+fn announced(format: DiskFormat) -> Announced {
+    let most_bytes = 64 << 20;
+    Announced { format, file_bytes: None, sha256: None, even_if_not_raw: false, most_bytes }
+}
+
+/// The disk of a file that comes in pieces of this size, and what is said of it.
+async fn taken(file: &[u8], piece: usize, announced: &Announced) -> Result<(Vec<u8>, Sent), String> {
+    let mut source = Pieces(file.chunks(piece).map(Bytes::copy_from_slice).collect());
+    let (mut disk, spool) = (Vec::new(), tempfile::tempdir().unwrap());
+    let write = async |at: u64, bytes: Bytes| {
+        let at = usize::try_from(at).unwrap();
+        assert!(at >= disk.len() && bytes.len() <= MOST_PIECE_BYTES);
+        assert!(bytes.iter().any(|byte| *byte != 0));
+        disk.resize(at, 0);
+        disk.extend_from_slice(&bytes);
+        Ok::<_, Infallible>(())
+    };
+    let taken = take(&mut source, announced, spool.path(), &Places::default(), write).await;
+    let sent = taken.map_err(|error| error.to_string())?;
+    disk.resize(usize::try_from(sent.disk_bytes).unwrap(), 0);
+    Ok((disk, sent))
+}
+
+/// Data, a long hole, and data that ends within a sector.
+fn disk() -> Vec<u8> {
+    let data = |seed: u8, length: usize| (0..length).map(move |at| (at as u8) ^ seed);
+    data(3, 200_000).chain(std::iter::repeat_n(0, 3 << 20)).chain(data(9, 70_001)).collect()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::read::GzEncoder::new(bytes, flate2::Compression::fast());
+    let mut all = Vec::new();
+    std::io::Read::read_to_end(&mut encoder, &mut all).unwrap();
+    all
+}
+
+fn xz(bytes: &[u8]) -> Vec<u8> {
+    liblzma::encode_all(bytes, 1).unwrap()
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    zstd::encode_all(bytes, 1).unwrap()
+}
+
+#[tokio::test]
+async fn a_raw_disk_comes_out_as_it_went_in_however_it_is_compressed_and_cut() {
+    let disk = disk();
+    for (name, file) in
+        [("plain", disk.clone()), ("gzip", gzip(&disk)), ("xz", xz(&disk)), ("zstd", zstd(&disk))]
+    {
+        for piece in [1 << 16, 4099, file.len()] {
+            let (out, sent) = taken(&file, piece, &announced(DiskFormat::Raw)).await.unwrap();
+            assert!(out == disk, "{name} in pieces of {piece}");
+            assert_eq!(sent.file_bytes, file.len() as u64);
+            assert_eq!(sent.sha256, <[u8; 32]>::from(Sha256::digest(&file)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn files_that_were_put_together_are_one_and_zeros_may_follow() {
+    let parts = |pack: fn(&[u8]) -> Vec<u8>| [pack(b"one "), pack(b""), pack(b"two")].concat();
+    for mut file in [parts(gzip), parts(xz), parts(zstd)] {
+        let (out, _) = taken(&file, 7, &announced(DiskFormat::Raw)).await.unwrap();
+        assert_eq!(out, b"one two");
+        if !file.starts_with(&[0x28]) {
+            file.extend([0; 512]);
+            let (out, _) = taken(&file, 7, &announced(DiskFormat::Raw)).await.unwrap();
+            assert_eq!(out, b"one two");
+        }
+        file.extend(b"and more");
+        taken(&file, 7, &announced(DiskFormat::Raw)).await.unwrap_err();
+    }
+}
+
+#[tokio::test]
+async fn a_compressed_file_that_is_cut_or_changed_is_refused() {
+    let disk = disk();
+    for file in [gzip(&disk), xz(&disk), zstd_with_checksum(&disk)] {
+        for cut in [1, 4, file.len() / 2, file.len() - 7] {
+            let file = &file[..file.len() - cut];
+            let error = taken(file, 999, &announced(DiskFormat::Raw)).await.unwrap_err();
+            assert!(error.starts_with("the file is no whole "), "{error}");
+        }
+        let mut changed = file.clone();
+        let middle = changed.len() / 2;
+        changed[middle] ^= 0x55;
+        taken(&changed, 999, &announced(DiskFormat::Raw)).await.unwrap_err();
+    }
+}
+
+fn zstd_with_checksum(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+    encoder.include_checksum(true).unwrap();
+    std::io::Write::write_all(&mut encoder, bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[tokio::test]
+async fn what_stands_for_nothing_or_for_too_much_is_refused() {
+    let nothing = |pack: fn(&[u8]) -> Vec<u8>| pack(b"");
+    for file in [vec![], nothing(gzip), nothing(xz), nothing(zstd)] {
+        let error = taken(&file, 99, &announced(DiskFormat::Raw)).await.unwrap_err();
+        assert_eq!(error, "the image describes a disk of 0 bytes");
+    }
+    let members = gzip(b"").repeat(300_000);
+    let error = taken(&members, 1 << 16, &announced(DiskFormat::Raw)).await.unwrap_err();
+    assert!(error.contains("stand for nothing"), "{error}");
+    let mut small = announced(DiskFormat::Raw);
+    small.most_bytes = 1000;
+    for file in [vec![1; 1001], gzip(&[1; 1001]), zstd(&vec![0; 32 << 20])] {
+        let error = taken(&file, 1 << 16, &small).await.unwrap_err();
+        assert_eq!(error, "the image is of more than the 1000 bytes that the volume has");
+    }
+    assert_eq!(taken(&[1; 1000], 1 << 16, &small).await.unwrap().1.disk_bytes, 1000);
+}
+
+#[tokio::test]
+async fn a_window_larger_than_its_bound_is_refused() {
+    let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+    encoder.window_log(27).unwrap();
+    std::io::Write::write_all(&mut encoder, &vec![7; 1 << 20]).unwrap();
+    let file = encoder.finish().unwrap();
+    let error = taken(&file, 1 << 16, &announced(DiskFormat::Raw)).await.unwrap_err();
+    assert!(error.starts_with("the file is no whole zstd file: "), "{error}");
+    let options = liblzma::stream::LzmaOptions::new_preset(9).unwrap();
+    let mut options = options;
+    options.dict_size(128 << 20);
+    let mut filters = liblzma::stream::Filters::new();
+    filters.lzma2(&options);
+    let check = liblzma::stream::Check::Crc64;
+    let stream = liblzma::stream::Stream::new_stream_encoder(&filters, check).unwrap();
+    let mut encoder = liblzma::read::XzEncoder::new_stream(&b"disk"[..], stream);
+    let mut file = Vec::new();
+    std::io::Read::read_to_end(&mut encoder, &mut file).unwrap();
+    let error = taken(&file, 1 << 16, &announced(DiskFormat::Raw)).await.unwrap_err();
+    assert!(error.starts_with("the file is no whole xz file: "), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_is_compared_with_what_was_announced() {
+    let mut wanted = announced(DiskFormat::Raw);
+    wanted.file_bytes = Some(4);
+    wanted.sha256 = Some(Sha256::digest(b"disk").into());
+    taken(b"disk", 3, &wanted).await.unwrap();
+    let longer = taken(b"disks", 3, &wanted).await.unwrap_err();
+    assert_eq!(longer, "the file has more than the 4 bytes that were announced");
+    let shorter = taken(b"dis", 3, &wanted).await.unwrap_err();
+    assert_eq!(shorter, "the file has 3 bytes, and 4 were announced");
+    let other = taken(b"disc", 3, &wanted).await.unwrap_err();
+    assert!(other.starts_with("the file has another checksum than was announced: "), "{other}");
+}
+
+#[tokio::test]
+async fn an_image_that_is_sent_as_raw_by_mistake_is_refused() {
+    let image = b"QFI\xfb\0\0\0\x03".repeat(100);
+    let error = taken(&image, 3, &announced(DiskFormat::Raw)).await.unwrap_err();
+    assert_eq!(error, "the image begins like one in format qcow2, and was sent as raw");
+    let meant = Announced { even_if_not_raw: true, ..announced(DiskFormat::Raw) };
+    assert_eq!(taken(&image, 3, &meant).await.unwrap().0, image);
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_file_makes_it_panic(
+        magic in proptest::sample::select(vec![
+            &b""[..], &[0x1f, 0x8b, 8], b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd",
+        ]),
+        rest in proptest::collection::vec(proptest::num::u8::ANY, 0..2000),
+        piece in 1..500_usize,
+    ) {
+        let file = [magic, &rest].concat();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let _ = runtime.block_on(taken(&file, piece, &announced(DiskFormat::Raw)));
+    }
+}
