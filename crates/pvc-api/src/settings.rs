@@ -106,6 +106,8 @@ pub struct ApiSettings {
     /// Whether the storage can be looked at for a read, as a directory can: a cluster's takes a
     /// program each time, and may hang.
     pub storage_is_near: bool,
+    /// Directory below which uploaded images are kept while they are read, as files without a name.
+    pub spool: PathBuf,
     /// Whether a start is refused that would take more memory than the VM's node has.
     pub refuse_memory_overcommit: bool,
     /// Whether the metrics endpoints exist.
@@ -123,6 +125,7 @@ impl ApiSettings {
             names: Names::default(),
             tls: None,
             storage_is_near: false,
+            spool: PathBuf::from("/var/tmp"),
             refuse_memory_overcommit: false,
             metrics: true,
             limits: Limits::default(),

@@ -45,6 +45,7 @@ struct Shared {
     streams: Arc<Semaphore>,
     uploads: Arc<Slots>,
     downloads: Arc<Slots>,
+    images: pvc_images::Places,
     stopping: CancellationToken,
     changes: TaskTracker,
     process: String,
@@ -70,6 +71,7 @@ impl ApiState {
             streams: Arc::new(Semaphore::new(settings.limits.streams)),
             uploads: Slots::new(settings.limits.transfers),
             downloads: Slots::new(settings.limits.transfers),
+            images: pvc_images::Places::default(),
             stopping: CancellationToken::new(),
             changes: TaskTracker::new(),
             process: format!("{:08x}", random.next_u64() >> 32),
@@ -153,6 +155,11 @@ impl ApiState {
 
     pub(crate) fn downloads(&self) -> &Arc<Slots> {
         &self.shared.downloads
+    }
+
+    /// Places for reading images.
+    pub(crate) fn images(&self) -> &pvc_images::Places {
+        &self.shared.images
     }
 
     /// A word that tells this process from those before and beside it.

@@ -6,8 +6,8 @@ use bytes::Bytes;
 pub use pvc_model::disk_image::Compression;
 use tokio::sync::mpsc;
 
-use crate::error::ImageError;
 use crate::MOST_PIECE_BYTES;
+use crate::error::ImageError;
 
 /// Memory that a decoder of xz may take, and the window of one of zstd: 64 MiB.
 const MOST_MEMORY: u64 = 64 << 20;

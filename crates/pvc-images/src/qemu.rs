@@ -71,8 +71,7 @@ pub async fn check(
 ) -> Result<u64, ImageError> {
     let opened = options(format);
     let deadline = long(image_bytes);
-    let (status, said, error) =
-        run(image, &["info", "--output=json", &opened], deadline).await?;
+    let (status, said, error) = run(image, &["info", "--output=json", &opened], deadline).await?;
     if !status.success() {
         return Err(refusal(format, &error));
     }
@@ -166,8 +165,7 @@ async fn check_map(
     let work = async {
         let mut child = command.spawn().map_err(io(READING))?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
-        let ((), error) =
-            tokio::try_join!(check_extents(out, format, image_bytes), read(err))?;
+        let ((), error) = tokio::try_join!(check_extents(out, format, image_bytes), read(err))?;
         let status = child.wait().await.map_err(io(READING))?;
         match status.success() {
             true => Ok(()),
@@ -206,7 +204,9 @@ async fn check_extents(
             serde_json::from_str(text).map_err(|why| bad(format!("`qemu-img map`: {why}")))?;
         let end = extent.offset.map(|offset| offset.saturating_add(extent.length));
         if let Some(end) = end.filter(|end| extent.data && *end > image_bytes) {
-            return Err(bad(format!("it was cut: data is at {end} bytes, and it has {image_bytes}")));
+            return Err(bad(format!(
+                "it was cut: data is at {end} bytes, and it has {image_bytes}"
+            )));
         }
     }
 }
@@ -222,8 +222,7 @@ pub async fn convert(
     let disk_bytes = disk_bytes.next_multiple_of(512);
     disk.set_size(disk_bytes).await?;
     let opened = options(format);
-    let args =
-        ["convert", "-n", "--target-is-zero", "-S", "64k", "-O", "raw", &opened, DISK];
+    let args = ["convert", "-n", "--target-is-zero", "-S", "64k", "-O", "raw", &opened, DISK];
     let deadline = long(disk_bytes);
     let mut command = command(&args, deadline, disk_bytes);
     command.stdin(image.for_program()?).stdout(disk.for_program()?).stderr(Stdio::piped());

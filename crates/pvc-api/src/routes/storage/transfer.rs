@@ -130,8 +130,8 @@ async fn take(asked: Ask<Upload>, size_bytes: u64, file: File) -> Result<Answer<
     let clock = api.clock().clone();
     let incoming = Incoming::open(&file.headers, file.body, clock.as_ref()).await?;
     let mut file = FileOf { incoming, clock: clock.as_ref() };
-    let (spool, tools) = (&api.settings().spool, api.tools());
-    let taking = pvc_images::take(&mut file, &announced, spool, tools, async |at, bytes| {
+    let (spool, places) = (&api.settings().spool, api.images());
+    let taking = pvc_images::take(&mut file, &announced, spool, places, async |at, bytes| {
         upload.write(at, bytes).await
     });
     let taken = api.stopping().run_until_cancelled(taking).await;
