@@ -1,5 +1,6 @@
 //! The Storage port on RBD.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +28,11 @@ use crate::rbd::{
 use crate::{trash, trash_answers};
 
 const LOOKING: &str = "looking at a volume";
+const LISTING: &str = "listing volumes";
+const NAMING: &str = "naming a new volume";
 
-/// End of the name of a copy until it is whole. It takes its own name in one step then; what a
-/// crash leaves under this one is removed by the next copy to the same name.
+/// End of the name of a copy until it is whole, which begins with the name it is to have. What a
+/// crash leaves under such a name is removed by the next copy to the same name.
 const PARTIAL: &str = ".partial";
 
 /// Time that the managers may take to have figures of a new pool.
@@ -154,11 +157,36 @@ impl RbdStorage {
         self.pool(pool).await?.check_room(needed_bytes, force)
     }
 
+    /// Refuses a name that is taken: by a volume, or by what a rename that was cut short has left.
     async fn require_absent(&self, volume: &VolumeId) -> Result<(), StorageError> {
         match self.image(volume).await {
-            Ok(_) => Err(StorageError::VolumeExists { volume: volume.clone() }),
+            Ok(_) if self.volume_names(&volume.pool).await?.contains(&volume.volume) => {
+                Err(StorageError::VolumeExists { volume: volume.clone() })
+            }
+            Ok(_) => Err(left_of_a_rename(volume)),
             Err(StorageError::NoVolume { .. }) => Ok(()),
             Err(error) => Err(error),
+        }
+    }
+
+    /// The names of the volumes in a pool, as its directory has them.
+    ///
+    /// `rbd rename` makes an object for the new name, moves the entry of the directory, and removes
+    /// the object of the old name. Cut between, the volume *opens* by both names and *has* the one
+    /// that the directory says: whatever is not to be undone asks this.
+    pub(crate) async fn volume_names(&self, pool: &PoolName) -> Result<BTreeSet<VolumeName>, StorageError> {
+        let args = with_json(vec![pool_arg(pool)]);
+        let printed = self.programs.rbd(&["ls"], args, long(0)).await;
+        let text = printed.map_err(|failure| failure.of_pool(pool, LISTING))?;
+        let names: Vec<String> = answers::json(&text).map_err(|why| io_error(LISTING, why))?;
+        Ok(names.into_iter().map(VolumeName::new).collect())
+    }
+
+    pub(crate) async fn require_listed(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        require_addressable(volume)?;
+        match self.volume_names(&volume.pool).await?.contains(&volume.volume) {
+            true => Ok(()),
+            false => Err(StorageError::NoVolume { volume: volume.clone() }),
         }
     }
 
@@ -194,20 +222,29 @@ impl RbdStorage {
     where
         Fill: Future<Output = Result<(), StorageError>>,
     {
-        let name = VolumeName::new(format!("{}{PARTIAL}", volume.volume));
-        let partial = VolumeId { pool: volume.pool.clone(), volume: name };
-        self.remove_partial(&partial).await?;
-        let published = async {
-            fill(partial.clone()).await?;
-            self.move_to(&partial, &volume.volume, "naming a new volume").await
+        for left in
+            self.volume_names(&volume.pool).await?.iter().filter(|name| is_partial(name, volume))
+        {
+            self.remove_partial(&beside(volume, left.clone())).await?;
+        }
+        // A name of its own: an object of an old one may be left, and stand for another volume now.
+        let random = getrandom::u64().map_err(|why| io_error(NAMING, why.to_string()))?;
+        let name = VolumeName::new(format!("{}.{random:016x}{PARTIAL}", volume.volume));
+        let partial = beside(volume, name);
+        let filled = fill(partial.clone()).await;
+        let published = match filled {
+            Ok(()) => self.move_to(&partial, &volume.volume, NAMING).await,
+            Err(error) => Err(error),
         };
-        let published = published.await;
-        if published.is_err() {
-            // What went wrong first is what is told; the next copy to this name tries again to
-            // remove it.
-            if let Err(error) = self.remove_partial(&partial).await {
-                tracing::warn!(volume = %partial, %error, "a volume that was not completed could \
-                                                           not be removed");
+        match &published {
+            // The rename may still come to its end: the next copy to this name sees how it went.
+            Ok(()) | Err(StorageError::TimedOut { .. }) => {}
+            Err(_) => {
+                // What went wrong first is what is told.
+                if let Err(error) = self.remove_partial(&partial).await {
+                    tracing::warn!(volume = %partial, %error, "a volume that was not completed \
+                                                               could not be removed");
+                }
             }
         }
         published.map_err(|error| named(error, &partial, volume))
@@ -357,6 +394,30 @@ fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) -> StorageE
     }
 }
 
+fn beside(volume: &VolumeId, name: VolumeName) -> VolumeId {
+    VolumeId { pool: volume.pool.clone(), volume: name }
+}
+
+/// Whether a copy to `volume` was made under this name: its own, a number of 16 digits, and the
+/// end; or without the number, as older nodes do.
+fn is_partial(name: &VolumeName, volume: &VolumeId) -> bool {
+    let middle = name.as_str().strip_prefix(volume.volume.as_str());
+    let middle = middle.and_then(|rest| rest.strip_suffix(PARTIAL));
+    middle.is_some_and(|middle| match middle.strip_prefix('.') {
+        Some(number) => number.len() == 16 && number.bytes().all(|digit| digit.is_ascii_hexdigit()),
+        None => middle.is_empty(),
+    })
+}
+
+fn left_of_a_rename(volume: &VolumeId) -> StorageError {
+    let VolumeId { pool, volume: name } = volume;
+    let said = format!(
+        "the name `{name}` is left of a rename that was cut short, and no volume has it: when no \
+         rename runs, `rados --pool {pool} rm rbd_id.{name}` frees it"
+    );
+    StorageError::Refused { doing: NAMING, said }
+}
+
 pub(crate) fn with_json(mut args: Vec<String>) -> Vec<String> {
     args.push("--format=json".to_owned());
     args
@@ -485,11 +546,10 @@ impl Storage for RbdStorage {
 
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
         require_pool_name(pool)?;
-        let doing = "listing volumes";
         let args = with_json(vec!["--long".to_owned(), pool_arg(pool)]);
-        let listed = self.programs.rbd(&["ls"], args, long(0)).await;
-        let text = listed.map_err(|failure| failure.of_pool(pool, doing))?;
-        answers::volumes(pool, &text).map_err(|why| io_error(doing, why))
+        let printed = self.programs.rbd(&["ls"], args, long(0)).await;
+        let text = printed.map_err(|failure| failure.of_pool(pool, LISTING))?;
+        answers::volumes(pool, &text).map_err(|why| io_error(LISTING, why))
     }
 
     async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError> {
@@ -564,11 +624,14 @@ impl Storage for RbdStorage {
 
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
         let to = good_volume(&volume.pool, to)?;
+        self.require_listed(volume).await?;
         self.require_unused(volume).await?;
         self.move_to(volume, &to.volume, "renaming a volume").await
     }
 
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        // A name may open a volume that has another by now.
+        self.require_listed(volume).await?;
         self.require_unused(volume).await?;
         let size_bytes = self.image(volume).await?.size;
         let doing = "removing a volume";
@@ -795,15 +858,11 @@ mod tests {
     #[tokio::test]
     async fn a_copy_that_fails_leaves_neither_itself_nor_its_beginning() {
         let (storage, exec) = storage(|command| match command.args[0].as_str() {
-            "info" | "status" if command.args.contains(&"--image=b.partial".to_owned()) => {
-                failure(2, "rbd: error opening image b.partial: (2) No such file or directory")
-            }
             "copy" => failure(
                 5,
                 "Image copy: 1% complete...failed.\nrbd: copy failed: (5) Input/output error",
             ),
-            "info" => Ok(ScriptedExec::success(r#"{"size":4096}"#)),
-            "status" => Ok(ScriptedExec::success(r#"{"watchers":[]}"#)),
+            "ls" => Ok(ScriptedExec::success(r#"["a","b","b.c.partial"]"#)),
             _ => Ok(ScriptedExec::success("[]")),
         });
         let (from, to) = (id("vms/a"), id("vms/b"));
@@ -821,7 +880,32 @@ mod tests {
             )
         );
         let acts: Vec<_> = exec.ran().iter().map(|command| command.args[0].clone()).collect();
-        assert_eq!(acts, ["status", "copy", "status"], "looked for what is left before and after");
+        assert_eq!(acts, ["ls", "copy", "ls"], "looked for what is left before and after");
+    }
+
+    #[test]
+    fn the_name_of_a_copy_that_is_not_whole_is_known() {
+        let of = |name: &str| is_partial(&VolumeName::new(name), &id("vms/web"));
+        assert!(of("web.partial") && of("web.0123456789abcdef.partial"));
+        for other in ["web", "web.partial2", "web2.partial", "web.b.partial", "web_b.partial"] {
+            assert!(!of(other), "{other}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_opens_and_that_no_volume_has_is_neither_removed_nor_renamed() {
+        let (storage, exec) = storage(|command| match command.args[0].as_str() {
+            "ls" => Ok(ScriptedExec::success(r#"["b"]"#)),
+            "info" => Ok(ScriptedExec::success(r#"{"size":4096}"#)),
+            _ => Ok(ScriptedExec::success(r#"{"watchers":[]}"#)),
+        });
+        let removed = storage.remove(&id("vms/a")).await;
+        assert!(matches!(removed, Err(StorageError::NoVolume { .. })), "{removed:?}");
+        let renamed = storage.rename(&id("vms/a"), &VolumeName::new("c")).await;
+        assert!(matches!(renamed, Err(StorageError::NoVolume { .. })), "{renamed:?}");
+        let refused = storage.create(&id("vms/a"), 4096, false).await.unwrap_err();
+        assert!(refused.to_string().contains("rados --pool vms rm rbd_id.a"), "{refused}");
+        assert!(exec.ran().iter().all(|c| ["ls", "info"].contains(&c.args[0].as_str())));
     }
 
     #[tokio::test]

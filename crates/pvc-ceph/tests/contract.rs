@@ -217,6 +217,7 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     a_volume_is_reached_as_the_configuration_says(&ceph).await;
     a_broken_lock_stops_its_holder(&ceph).await;
     a_clone_of_a_volume_in_use_is_of_one_moment(&ceph).await;
+    what_a_rename_cut_short_has_left_is_no_volume(&ceph).await;
     the_cluster_says_how_it_is(&ceph).await;
     it_keeps_the_contract_of_a_storage_cluster(ceph.clone()).await;
     it_keeps_the_contract_of_an_osd_map(&ceph).await;
@@ -281,6 +282,39 @@ async fn a_clone_of_a_volume_in_use_is_of_one_moment(ceph: &Ceph) {
         .snapshot(&disk, &SnapshotName::new("s"))
         .await
         .expect("a volume in use can be remembered");
+}
+
+/// Gives `to` the object by which `from` is opened, as a rename that is cut short leaves it.
+fn leave_name(ceph: &Ceph, from: &VolumeId, to: &VolumeId) {
+    let (object, file) = (|id: &VolumeId| format!("rbd_id.{}", id.volume), ceph.scratch.path());
+    let file = file.join("rbd_id").display().to_string();
+    for [act, object] in [["get", &object(from)], ["put", &object(to)]] {
+        let (config, pool) = (ceph.config(), from.pool.as_str());
+        let args = ["--conf", &config, "--pool", pool, act, object, &file];
+        assert!(Command::new("rados").args(args).status().unwrap().success(), "{act} {object}");
+    }
+}
+
+async fn what_a_rename_cut_short_has_left_is_no_volume(ceph: &Ceph) {
+    let (old, new) = (id("vms/old"), id("vms/new"));
+    ceph.storage.create(&old, 1 << 20, false).await.unwrap();
+    ceph.write(&old, 0, b"dear").await;
+    ceph.storage.rename(&old, &new.volume).await.unwrap();
+    leave_name(ceph, &new, &old);
+    ceph.storage.volume(&old).await.expect("it opens by its old name, too");
+    let removed = ceph.storage.remove(&old).await;
+    assert!(matches!(removed, Err(StorageError::NoVolume { .. })), "{removed:?}");
+    let renamed = ceph.storage.rename(&old, &VolumeName::new("other")).await;
+    assert!(matches!(renamed, Err(StorageError::NoVolume { .. })), "{renamed:?}");
+    let made = ceph.storage.create(&old, 1 << 20, false).await;
+    assert!(matches!(made, Err(StorageError::Refused { .. })), "{made:?}");
+
+    // What an older node's copy to `next` has left stands for `new` now.
+    leave_name(ceph, &new, &id("vms/next.partial"));
+    ceph.storage.clone_volume(&new, &VolumeName::new("next"), false).await.unwrap();
+    for volume in [&new, &id("vms/next")] {
+        assert_eq!(ceph.read(volume, 0, 4).await, b"dear", "{volume}");
+    }
 }
 
 async fn the_cluster_says_how_it_is(ceph: &Ceph) {
