@@ -174,7 +174,10 @@ impl RbdStorage {
     /// `rbd rename` makes an object for the new name, moves the entry of the directory, and removes
     /// the object of the old name. Cut between, the volume *opens* by both names and *has* the one
     /// that the directory says: whatever is not to be undone asks this.
-    pub(crate) async fn volume_names(&self, pool: &PoolName) -> Result<BTreeSet<VolumeName>, StorageError> {
+    pub(crate) async fn volume_names(
+        &self,
+        pool: &PoolName,
+    ) -> Result<BTreeSet<VolumeName>, StorageError> {
         let args = with_json(vec![pool_arg(pool)]);
         let printed = self.programs.rbd(&["ls"], args, long(0)).await;
         let text = printed.map_err(|failure| failure.of_pool(pool, LISTING))?;

@@ -11,9 +11,7 @@ use pvc_ports::{CloneName, StorageError, TrashedVolume};
 
 use crate::answers::{self, Snapshot};
 use crate::rbd::{Failure, QUICK, image_args, io_error, long, pool_arg};
-use crate::storage::{
-    RbdStorage, good_volume, require_pool_name, require_unprotected, with_json,
-};
+use crate::storage::{RbdStorage, good_volume, require_pool_name, require_unprotected, with_json};
 use crate::trash_answers::{self, Trashed, moved_by_users};
 
 pub(crate) const LISTING: &str = "listing the trash";
@@ -107,7 +105,9 @@ impl RbdStorage {
             // A restoration that was cut off.
             Ok(image) if image.id == id.as_str() => false,
             Ok(_) => true,
-            Err(StorageError::NoVolume { .. }) => self.volume_names(pool).await?.contains(&to.volume),
+            Err(StorageError::NoVolume { .. }) => {
+                self.volume_names(pool).await?.contains(&to.volume)
+            }
             Err(error) => return Err(error),
         };
         if is_taken {

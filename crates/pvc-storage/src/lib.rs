@@ -4,6 +4,7 @@
 //!  ceph       how Ceph is doing, published by the primary
 //!  fullness   how full pools become, kept by whoever collects their figures
 //!  inventory  volumes of one machine alone → records of them
+//!  trash      the end of removed volumes, when their time is over
 //!  secret     the key with which the hypervisor opens volumes
 //! ```
 
@@ -14,3 +15,4 @@ mod directory;
 mod fullness;
 pub mod inventory;
 pub mod secret;
+pub mod trash;
