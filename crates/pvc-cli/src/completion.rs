@@ -5,7 +5,7 @@ use pvc_api_types::operations::node::{GetNode, NodeFilter};
 use pvc_api_types::operations::osd::{GetStorageCephOsd, OsdFilter};
 use pvc_api_types::operations::storage::{
     GetStorageCephPool, GetStorageCephSnapshot, GetStorageCephTrash, GetStorageCephVolume,
-    PoolFilter, SnapshotFilter, VolumeFilter,
+    PoolFilter, SnapshotFilter, TrashFilter, VolumeFilter,
 };
 use pvc_api_types::operations::task::{GetTasks, TaskChoice};
 use pvc_api_types::operations::vm::{GetVm, VmFilter};

@@ -145,6 +145,7 @@ async fn the_volumes_of_a_removed_vm_are_kept() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     world.storage.insert("vms/web1_sda");
+    storage::record_volume(&world.store, &world.storage, &id("vms/web1_sda")).await.unwrap();
     let removed = vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1")
         .await
         .unwrap();

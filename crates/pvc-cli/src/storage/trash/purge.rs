@@ -1,5 +1,6 @@
 use clap::Args;
 use pvc_api_types::operations::storage::DeleteStorageCephTrashPoolId;
+use pvc_api_types::param::Nothing;
 
 use super::Which;
 use crate::confirm::{self, Yes};
@@ -28,6 +29,13 @@ impl Purge {
         let [pool, id] = self.volume.at();
         let sentence =
             format!("Purge volume \"{id}\" in the trash of pool \"{pool}\" with its snapshots");
-        confirm::change(pvc, self.yes, &sentence, DeleteStorageCephTrashPoolId, [pool, id], &())
+        confirm::change(
+            pvc,
+            self.yes,
+            &sentence,
+            DeleteStorageCephTrashPoolId,
+            [pool, id],
+            &Nothing,
+        )
     }
 }
