@@ -255,6 +255,7 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
         tls: api.tls.as_ref().map(files),
         storage_is_near: config.standalone.is_some(),
         refuse_memory_overcommit: api.refuse_memory_overcommit,
+        removed_volumes_stay: Duration::from_secs(u64::from(api.removed_volume_hours) * 3600),
         metrics: config.subsystems.prometheus,
         ..ApiSettings::new(api.listen, Vec::new())
     })

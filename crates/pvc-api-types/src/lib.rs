@@ -43,7 +43,9 @@ pub use node::{
     NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,
 };
 pub use osd::{Osd, OsdState};
-pub use storage::{Pool, SnapshotStats, StorageSnapshot, Uploaded, Volume, VolumeStats};
+pub use storage::{
+    Pool, SnapshotStats, StorageSnapshot, TrashedVolume, Uploaded, Volume, VolumeStats,
+};
 pub use storage_report::{CephReport, PoolFullness};
 pub use task::{DeliveryInfo, EndedTask, QueuedTask, TaskLog, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{

@@ -41,6 +41,19 @@ wire! {
         pub modify_timestamp: String,
     }
 
+    /// A removed volume that is still kept.
+    pub struct TrashedVolume {
+        pub pool: String,
+        /// The storage's own identifier, by which it is restored and purged.
+        pub id: String,
+        /// The name that it had.
+        pub name: String,
+        /// Seconds since 1970-01-01T00:00:00Z.
+        pub removed_at: u64,
+        /// The moment, likewise, after which it is purged.
+        pub kept_until: u64,
+    }
+
     pub struct StorageSnapshot {
         pub pool: String,
         pub volume: String,

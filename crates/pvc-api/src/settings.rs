@@ -110,6 +110,8 @@ pub struct ApiSettings {
     pub spool: PathBuf,
     /// Whether a start is refused that would take more memory than the VM's node has.
     pub refuse_memory_overcommit: bool,
+    /// Time for which volumes that are removed are kept in the trash; none removes them at once.
+    pub removed_volumes_stay: Duration,
     /// Whether the metrics endpoints exist.
     pub metrics: bool,
     pub limits: Limits,
@@ -127,6 +129,7 @@ impl ApiSettings {
             storage_is_near: false,
             spool: PathBuf::from("/var/tmp"),
             refuse_memory_overcommit: false,
+            removed_volumes_stay: Duration::from_secs(24 * 3600),
             metrics: true,
             limits: Limits::default(),
         }

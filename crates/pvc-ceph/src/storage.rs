@@ -180,7 +180,7 @@ impl RbdStorage {
         Ok(names.into_iter().map(VolumeName::new).collect())
     }
 
-    async fn require_listed(&self, volume: &VolumeId) -> Result<(), StorageError> {
+    pub(crate) async fn require_listed(&self, volume: &VolumeId) -> Result<(), StorageError> {
         require_addressable(volume)?;
         match self.volume_names(&volume.pool).await?.contains(&volume.volume) {
             true => Ok(()),
@@ -545,8 +545,8 @@ impl Storage for RbdStorage {
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
         require_pool_name(pool)?;
         let args = with_json(vec!["--long".to_owned(), pool_arg(pool)]);
-        let listed = self.programs.rbd(&["ls"], args, long(0)).await;
-        let text = listed.map_err(|failure| failure.of_pool(pool, LISTING))?;
+        let printed = self.programs.rbd(&["ls"], args, long(0)).await;
+        let text = printed.map_err(|failure| failure.of_pool(pool, LISTING))?;
         answers::volumes(pool, &text).map_err(|why| io_error(LISTING, why))
     }
 

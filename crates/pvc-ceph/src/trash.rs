@@ -11,9 +11,7 @@ use pvc_ports::{CloneName, StorageError, TrashedVolume};
 
 use crate::answers::{self, Snapshot};
 use crate::rbd::{Failure, QUICK, image_args, io_error, long, pool_arg};
-use crate::storage::{
-    RbdStorage, good_volume, require_addressable, require_pool_name, require_unprotected, with_json,
-};
+use crate::storage::{RbdStorage, good_volume, require_pool_name, require_unprotected, with_json};
 use crate::trash_answers::{self, Trashed, moved_by_users};
 
 pub(crate) const LISTING: &str = "listing the trash";
@@ -49,11 +47,6 @@ impl RbdStorage {
         }
     }
 
-    /// Whether the list of the pool has the name, whatever it opens.
-    async fn is_listed(&self, volume: &VolumeId) -> Result<bool, StorageError> {
-        Ok(self.volume_names(&volume.pool).await?.contains(&volume.volume))
-    }
-
     /// Volumes that are clones of a snapshot of this one.
     pub(crate) async fn clones(&self, volume: &VolumeId) -> Result<Vec<CloneName>, StorageError> {
         let doing = "listing clones";
@@ -70,15 +63,17 @@ impl RbdStorage {
         volume: &VolumeId,
         keep: Duration,
     ) -> Result<TrashedVolume, StorageError> {
-        require_addressable(volume)?;
         let image = match self.image(volume).await {
-            Ok(image) => Some(image.id),
+            Ok(image) => {
+                // A name may open a volume that has another by now.
+                self.require_listed(volume).await?;
+                Some(image.id)
+            }
             Err(StorageError::NoVolume { .. }) => None,
             Err(error) => return Err(error),
         };
         if image.is_some() {
             self.require_unused(volume).await?;
-            self.require_named(volume).await?;
             let clones = self.clones(volume).await?;
             if !clones.is_empty() {
                 return Err(StorageError::HasClones { volume: volume.clone(), clones });
@@ -97,21 +92,6 @@ impl RbdStorage {
         found.ok_or_else(|| io_error(MOVING, "it was purged at once".to_owned()))
     }
 
-    /// Refuses a name that opens a volume which the pool lists under another: its renaming was cut
-    /// off.
-    async fn require_named(&self, volume: &VolumeId) -> Result<(), StorageError> {
-        match self.is_listed(volume).await? {
-            true => Ok(()),
-            false => Err(StorageError::Refused {
-                doing: MOVING,
-                said: format!(
-                    "`{volume}` opens a volume that the pool lists under another name: its \
-                     renaming was cut off"
-                ),
-            }),
-        }
-    }
-
     pub(crate) async fn restore_from_trash(
         &self,
         pool: &PoolName,
@@ -125,7 +105,9 @@ impl RbdStorage {
             // A restoration that was cut off.
             Ok(image) if image.id == id.as_str() => false,
             Ok(_) => true,
-            Err(StorageError::NoVolume { .. }) => self.is_listed(&to).await?,
+            Err(StorageError::NoVolume { .. }) => {
+                self.volume_names(pool).await?.contains(&to.volume)
+            }
             Err(error) => return Err(error),
         };
         if is_taken {

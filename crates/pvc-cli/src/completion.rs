@@ -4,8 +4,8 @@ use pvc_api_types::operations::fault::{FaultOrder, GetFaults, SortKey};
 use pvc_api_types::operations::node::{GetNode, NodeFilter};
 use pvc_api_types::operations::osd::{GetStorageCephOsd, OsdFilter};
 use pvc_api_types::operations::storage::{
-    GetStorageCephPool, GetStorageCephSnapshot, GetStorageCephVolume, PoolFilter, SnapshotFilter,
-    VolumeFilter,
+    GetStorageCephPool, GetStorageCephSnapshot, GetStorageCephTrash, GetStorageCephVolume,
+    PoolFilter, SnapshotFilter, TrashFilter, VolumeFilter,
 };
 use pvc_api_types::operations::task::{GetTasks, TaskChoice};
 use pvc_api_types::operations::vm::{GetVm, VmFilter};
@@ -154,6 +154,16 @@ pub fn volumes() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let volumes = all_volumes().into_iter().map(|volume| [volume.pool, volume.name]);
         candidates(of_typed(volumes.collect(), &typed()).into_iter())
+    })
+}
+
+/// The identifiers of the removed volumes: of those in the pool that was typed, if one was.
+pub fn trashed() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let trashed =
+            || client()?.read(GetStorageCephTrash, [], &TrashFilter::default()).ok()?.read().ok();
+        let entries = trashed().into_iter().flatten().map(|entry| [entry.pool, entry.id]);
+        candidates(of_typed(entries.collect(), &typed()).into_iter())
     })
 }
 

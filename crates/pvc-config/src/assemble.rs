@@ -98,6 +98,7 @@ pub(crate) fn api(reader: &mut Reader<'_>) -> Api {
         listen: SocketAddr::new(ip, reader.want("api.listen.port")),
         names: reader.get("api.listen.names").unwrap_or_default(),
         refuse_memory_overcommit: reader.want("api.refuse_memory_overcommit"),
+        removed_volume_hours: reader.want("api.removed_volume_hours"),
         token_file: makes_a_token.then(|| reader.state.join("api-token")),
         authentication,
         tls: tls(reader),

@@ -347,6 +347,8 @@ pub struct Api {
     pub names: Vec<String>,
     /// Whether a start is refused that would take more memory than the VM's node has.
     pub refuse_memory_overcommit: bool,
+    /// Time for which volumes that are removed are kept; 0 removes them at once.
+    pub removed_volume_hours: u32,
     pub authentication: Authentication,
     /// File in which the daemon of a machine by itself keeps the token that it makes when none is
     /// set.

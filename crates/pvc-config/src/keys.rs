@@ -634,6 +634,14 @@ pub(crate) const KEYS: &[Key] = &[
     )
     .default("false"),
     key(
+        "api.removed_volume_hours",
+        Kind::Count { min: 0, unit: "hours" },
+        "Time for which a volume that is removed is kept in the trash of its pool, from where `pvc \
+         storage trash restore` brings it back; 0 removes it at once (PVC 1.0 does not know this \
+         key).",
+    )
+    .default("24"),
+    key(
         "api.authentication.enabled",
         Kind::Flag,
         "Ask for a token. In standalone mode a token is always asked for; where none is set, the \

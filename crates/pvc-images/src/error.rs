@@ -81,7 +81,43 @@ pub enum TakeError<S, W> {
     #[error("the source of the image failed")]
     Source(S),
     #[error("the disk could not be written")]
-    Write(W),
+    Target(W),
     #[error(transparent)]
     Image(#[from] ImageError),
+}
+
+impl<S, W> TakeError<S, W> {
+    pub(crate) fn of_target(error: TargetError<W>) -> Self {
+        match error {
+            TargetError::Target(error) => TakeError::Target(error),
+            TargetError::Image(error) => TakeError::Image(error),
+        }
+    }
+}
+
+/// The half of a [`TakeError`] that reading can come to.
+pub(crate) enum SourceError<S> {
+    Source(S),
+    Image(ImageError),
+}
+
+impl<S, W> From<SourceError<S>> for TakeError<S, W> {
+    fn from(error: SourceError<S>) -> Self {
+        match error {
+            SourceError::Source(error) => TakeError::Source(error),
+            SourceError::Image(error) => TakeError::Image(error),
+        }
+    }
+}
+
+/// The half of a [`TakeError`] that writing can come to.
+pub(crate) enum TargetError<W> {
+    Target(W),
+    Image(ImageError),
+}
+
+impl<W> From<ImageError> for TargetError<W> {
+    fn from(error: ImageError) -> Self {
+        TargetError::Image(error)
+    }
 }

@@ -34,6 +34,7 @@ use tokio::sync::Semaphore;
 
 use crate::decode::Decoder;
 pub use crate::error::{ImageError, TakeError};
+use crate::error::{SourceError, TargetError};
 
 /// The most bytes of one piece.
 pub const MOST_PIECE_BYTES: usize = 1 << 20;
@@ -48,6 +49,15 @@ pub trait Source: Send {
 
     /// The next bytes; `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, Self::Error>;
+}
+
+/// The disk that is written.
+#[async_trait]
+pub trait Target: Send {
+    type Error: Send;
+
+    /// Writes a piece at this offset, in bytes.
+    async fn write(&mut self, at: u64, bytes: Bytes) -> Result<(), Self::Error>;
 }
 
 /// An image, as its sender describes it.
@@ -88,22 +98,22 @@ impl Default for Places {
     }
 }
 
-/// Reads a whole image and gives `write` its disk: pieces of at most [`MOST_PIECE_BYTES`] with their
+/// Reads a whole image and writes its disk: pieces of at most [`MOST_PIECE_BYTES`] with their
 /// offsets, in order, one at a time. What is in no piece is zeros. Nothing of it is to count before
 /// this returns. Files without a name are made in `spool`.
 ///
 /// # Errors
-/// Those of the source and of `write`, as they are, and what is wrong with the image.
+/// Those of the source and of the target, as they are, and what is wrong with the image.
 ///
 /// # Cancellation
 /// Dropping the future ends programs and threads that work for it, and leaves no file.
-pub async fn take<S: Source, E>(
+pub async fn take<S: Source, W: Target>(
     source: &mut S,
     announced: &Announced,
     spool: &Path,
     places: &Places,
-    mut write: impl AsyncFnMut(u64, Bytes) -> Result<(), E>,
-) -> Result<Sent, TakeError<S::Error, E>> {
+    target: &mut W,
+) -> Taken<Sent, S, W> {
     let mut file = Counted { source, file_bytes: 0, hash: Sha256::new(), announced };
     let (begin, compression) = file.begin().await?;
     let _place = match compression {
@@ -112,14 +122,31 @@ pub async fn take<S: Source, E>(
     };
     let decoder = Decoder::start(compression);
     let disk_bytes = match announced.format {
-        DiskFormat::Raw => take_raw(&mut file, begin, decoder, announced, &mut write).await?,
-        _ => take_other(&mut file, begin, decoder, announced, spool, places, &mut write).await?,
+        DiskFormat::Raw => {
+            let mut disk = RawDisk { announced, target };
+            decode::<S, W>(&mut file, begin, decoder, &mut disk).await?
+        }
+        _ => {
+            let image = Image { announced, file: spool::Nameless::new(spool).await? };
+            let mut sink = ImageSink::<W> { image: &image, of: std::marker::PhantomData };
+            let image_bytes = decode::<S, W>(&mut file, begin, decoder, &mut sink).await?;
+            if image_bytes == 0 {
+                return Err(ImageError::Empty.into());
+            }
+            let _place = places.conversions.acquire().await.expect("it is never closed");
+            let (disk, disk_bytes) = image.convert(image_bytes, spool).await?;
+            copy(&disk, target).await.map_err(TakeError::of_target)?;
+            disk_bytes
+        }
     };
+    if disk_bytes == 0 {
+        return Err(ImageError::Empty.into());
+    }
     let (file_bytes, sha256) = file.finish()?;
     Ok(Sent { file_bytes, sha256, disk_bytes })
 }
 
-type Taken<T, S, E> = Result<T, TakeError<<S as Source>::Error, E>>;
+type Taken<T, S, W> = Result<T, TakeError<<S as Source>::Error, <W as Target>::Error>>;
 
 /// The source, with what it has given.
 struct Counted<'a, S> {
@@ -130,20 +157,22 @@ struct Counted<'a, S> {
 }
 
 impl<S: Source> Counted<'_, S> {
-    async fn next<E>(&mut self) -> Taken<Option<Bytes>, S, E> {
-        let Some(bytes) = self.source.next().await.map_err(TakeError::Source)? else {
+    async fn next(&mut self) -> Result<Option<Bytes>, SourceError<S::Error>> {
+        let Some(bytes) = self.source.next().await.map_err(SourceError::Source)? else {
             return Ok(None);
         };
         self.file_bytes += bytes.len() as u64;
         if let Some(announced) = self.announced.file_bytes.filter(|all| *all < self.file_bytes) {
-            return Err(ImageError::Longer { announced }.into());
+            return Err(SourceError::Image(ImageError::Longer { announced }));
         }
         self.hash.update(&bytes);
         Ok(Some(bytes))
     }
 
     /// The first bytes, and how the file is compressed.
-    async fn begin<E>(&mut self) -> Taken<(Bytes, Option<decode::Compression>), S, E> {
+    async fn begin(
+        &mut self,
+    ) -> Result<(Bytes, Option<decode::Compression>), SourceError<S::Error>> {
         let mut begin = Vec::new();
         while begin.len() < decode::Compression::BEGINNING {
             match self.next().await? {
@@ -156,27 +185,27 @@ impl<S: Source> Counted<'_, S> {
     }
 
     /// Size and checksum of the file, which are those that were announced.
-    fn finish<E>(self) -> Taken<(u64, [u8; 32]), S, E> {
+    fn finish(self) -> Result<(u64, [u8; 32]), ImageError> {
         let file_bytes = self.file_bytes;
         if let Some(announced) = self.announced.file_bytes.filter(|all| *all != file_bytes) {
-            return Err(ImageError::Shorter { announced, file_bytes }.into());
+            return Err(ImageError::Shorter { announced, file_bytes });
         }
         let sha256: [u8; 32] = self.hash.finalize().into();
         if self.announced.sha256.is_some_and(|announced| announced != sha256) {
-            return Err(ImageError::Checksum { sha256 }.into());
+            return Err(ImageError::Checksum { sha256 });
         }
         Ok((file_bytes, sha256))
     }
 }
 
-/// Has all of the file decoded, and gives `each` what comes out, in pieces of [`MOST_PIECE_BYTES`]
+/// Has all of the file decoded, and gives `sink` what comes out, in pieces of [`MOST_PIECE_BYTES`]
 /// but for the last. Returns how much came out, in bytes.
-async fn decode<S: Source, E>(
+async fn decode<S: Source, W: Target>(
     file: &mut Counted<'_, S>,
     begin: Bytes,
     decoder: Decoder,
-    mut each: impl AsyncFnMut(u64, Bytes) -> Taken<(), S, E>,
-) -> Taken<u64, S, E> {
+    sink: &mut dyn Target<Error = TargetError<W::Error>>,
+) -> Taken<u64, S, W> {
     let Decoder { input, mut output } = decoder;
     let feed = async {
         let mut next = Some(begin);
@@ -185,65 +214,124 @@ async fn decode<S: Source, E>(
             if !bytes.is_empty() && input.send(bytes).await.is_err() {
                 break;
             }
-            next = file.next::<E>().await?;
+            next = file.next().await?;
         }
         drop(input);
-        Ok::<(), TakeError<S::Error, E>>(())
+        Ok::<_, TakeError<S::Error, W::Error>>(())
     };
     let drain = async {
         let mut at = 0_u64;
         while let Some(piece) = output.recv().await {
             let piece = piece.map_err(TakeError::Image)?;
             let length = piece.len() as u64;
-            each(at, piece).await?;
+            sink.write(at, piece).await.map_err(TakeError::of_target)?;
             at += length;
         }
-        Ok::<u64, TakeError<S::Error, E>>(at)
+        Ok::<_, TakeError<S::Error, W::Error>>(at)
     };
     // Whoever fails first ends both: a sender is not waited for whose file is refused.
     let ((), at) = tokio::try_join!(feed, drain)?;
     Ok(at)
 }
 
-async fn take_raw<S: Source, E>(
-    file: &mut Counted<'_, S>,
-    begin: Bytes,
-    decoder: Decoder,
-    announced: &Announced,
-    write: &mut impl AsyncFnMut(u64, Bytes) -> Result<(), E>,
-) -> Taken<u64, S, E> {
-    let most_bytes = announced.most_bytes;
-    let disk_bytes = decode(file, begin, decoder, async |at, piece| {
-        if at == 0 && !announced.even_if_not_raw {
-            require_raw(&piece)?;
+/// A raw disk, whose pieces go where they belong.
+struct RawDisk<'a, W> {
+    announced: &'a Announced,
+    target: &'a mut W,
+}
+
+#[async_trait]
+impl<W: Target> Target for RawDisk<'_, W> {
+    type Error = TargetError<W::Error>;
+
+    async fn write(&mut self, at: u64, piece: Bytes) -> Result<(), Self::Error> {
+        let Announced { most_bytes, even_if_not_raw, .. } = *self.announced;
+        let found = DiskFormat::of_beginning(&piece);
+        if let Some(format) = found.filter(|_| at == 0 && !even_if_not_raw) {
+            return Err(ImageError::NotRaw { format }.into());
         }
         if at + piece.len() as u64 > most_bytes {
             return Err(ImageError::TooLarge { disk_bytes: None, most_bytes }.into());
         }
-        write_data(at, &piece, write).await
-    })
-    .await?;
-    match disk_bytes {
-        0 => Err(ImageError::Empty.into()),
-        _ => Ok(disk_bytes),
+        write_data(at, &piece, self.target).await
     }
 }
 
-fn require_raw(begin: &[u8]) -> Result<(), ImageError> {
-    match DiskFormat::of_beginning(begin) {
-        None => Ok(()),
-        Some(format) => Err(ImageError::NotRaw { format }),
+/// An image in a format that `qemu-img` reads when all of it is there.
+struct Image<'a> {
+    announced: &'a Announced,
+    file: spool::Nameless,
+}
+
+impl Image<'_> {
+    async fn keep(&self, at: u64, piece: Bytes) -> Result<(), ImageError> {
+        let Announced { format, most_bytes, .. } = *self.announced;
+        // What a format needs beside the data of the disk.
+        let most_image = most_bytes.saturating_add(most_bytes / 10).saturating_add(64 << 20);
+        if at + piece.len() as u64 > most_image {
+            return Err(ImageError::TooLarge { disk_bytes: None, most_bytes });
+        }
+        if at == 0 {
+            check_header(format, &piece)?;
+        }
+        self.file.write(at, piece).await
     }
+
+    /// The disk of the image, and its size in bytes.
+    async fn convert(
+        self,
+        image_bytes: u64,
+        spool: &Path,
+    ) -> Result<(spool::Nameless, u64), ImageError> {
+        let Announced { format, most_bytes, .. } = *self.announced;
+        let disk_bytes = qemu::check(&self.file, format, image_bytes).await?;
+        if disk_bytes > most_bytes {
+            return Err(ImageError::TooLarge { disk_bytes: Some(disk_bytes), most_bytes });
+        }
+        let disk = spool::Nameless::new(spool).await?;
+        if disk_bytes > 0 {
+            qemu::convert(&self.file, format, &disk, disk_bytes).await?;
+        }
+        Ok((disk, disk_bytes))
+    }
+}
+
+/// The image, as the sink of what is decoded.
+struct ImageSink<'a, W> {
+    image: &'a Image<'a>,
+    of: std::marker::PhantomData<fn() -> W>,
+}
+
+#[async_trait]
+impl<W: Target> Target for ImageSink<'_, W> {
+    type Error = TargetError<W::Error>;
+
+    async fn write(&mut self, at: u64, piece: Bytes) -> Result<(), Self::Error> {
+        Ok(self.image.keep(at, piece).await?)
+    }
+}
+
+async fn copy<W: Target>(
+    disk: &spool::Nameless,
+    target: &mut W,
+) -> Result<(), TargetError<W::Error>> {
+    let mut at = 0;
+    while let Some((offset, piece)) = disk.next_data(at).await? {
+        at = offset + piece.len() as u64;
+        write_data(offset, &piece, target).await?;
+    }
+    Ok(())
 }
 
 /// Writes what is no block of zeros.
-async fn write_data<F, E>(
+async fn write_data<W: Target>(
     at: u64,
     piece: &Bytes,
-    write: &mut impl AsyncFnMut(u64, Bytes) -> Result<(), E>,
-) -> Result<(), TakeError<F, E>> {
+    target: &mut W,
+) -> Result<(), TargetError<W::Error>> {
     for (from, to) in data_in(piece) {
-        write(at + from as u64, piece.slice(from..to)).await.map_err(TakeError::Write)?;
+        let written = target.write(at + from as u64, piece.slice(from..to)).await;
+        written.map_err(TargetError::Target)?;
     }
     Ok(())
 }
@@ -262,52 +350,6 @@ fn data_in(piece: &[u8]) -> Vec<(usize, usize)> {
         }
     }
     runs
-}
-
-async fn take_other<S: Source, E>(
-    file: &mut Counted<'_, S>,
-    begin: Bytes,
-    decoder: Decoder,
-    announced: &Announced,
-    spool: &Path,
-    places: &Places,
-    write: &mut impl AsyncFnMut(u64, Bytes) -> Result<(), E>,
-) -> Taken<u64, S, E> {
-    let (format, most_bytes) = (announced.format, announced.most_bytes);
-    // What a format needs beside the data of the disk.
-    let most_image = most_bytes.saturating_add(most_bytes / 10).saturating_add(64 << 20);
-    let image = spool::Nameless::new(spool).await?;
-    let image_bytes = decode(file, begin, decoder, async |at, piece| {
-        if at + piece.len() as u64 > most_image {
-            return Err(ImageError::TooLarge { disk_bytes: None, most_bytes }.into());
-        }
-        if at == 0 {
-            check_header(format, &piece)?;
-        }
-        image.write(at, piece).await.map_err(TakeError::Image)
-    })
-    .await?;
-    if image_bytes == 0 {
-        return Err(ImageError::Empty.into());
-    }
-    let _place = places.conversions.acquire().await.expect("it is never closed");
-    let disk_bytes = qemu::check(&image, format, image_bytes).await?;
-    if disk_bytes == 0 {
-        return Err(ImageError::Empty.into());
-    }
-    if disk_bytes > most_bytes {
-        return Err(ImageError::TooLarge { disk_bytes: Some(disk_bytes), most_bytes }.into());
-    }
-    let disk = spool::Nameless::new(spool).await?;
-    qemu::convert(&image, format, &disk, disk_bytes).await?;
-    // Its room is given back before the disk is read.
-    drop(image);
-    let mut at = 0;
-    while let Some((offset, piece)) = disk.next_data(at).await? {
-        at = offset + piece.len() as u64;
-        write_data(offset, &piece, write).await?;
-    }
-    Ok(disk_bytes)
 }
 
 fn check_header(format: DiskFormat, begin: &[u8]) -> Result<(), ImageError> {

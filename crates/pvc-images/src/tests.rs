@@ -5,6 +5,24 @@ use super::*;
 
 struct Pieces(VecDeque<Bytes>);
 
+/// A disk in memory.
+#[derive(Default)]
+struct Memory(Vec<u8>);
+
+#[async_trait]
+impl Target for Memory {
+    type Error = Infallible;
+
+    async fn write(&mut self, at: u64, bytes: Bytes) -> Result<(), Infallible> {
+        let at = usize::try_from(at).unwrap();
+        assert!(at >= self.0.len() && bytes.len() <= MOST_PIECE_BYTES);
+        assert!(bytes.iter().any(|byte| *byte != 0));
+        self.0.resize(at, 0);
+        self.0.extend_from_slice(&bytes);
+        Ok(())
+    }
+}
+
 #[async_trait]
 impl Source for Pieces {
     type Error = Infallible;
@@ -32,17 +50,10 @@ impl std::fmt::Debug for Disk {
 /// The disk of a file that comes in pieces of this size, and what is said of it.
 async fn taken(file: &[u8], piece: usize, announced: &Announced) -> Result<(Disk, Sent), String> {
     let mut source = Pieces(file.chunks(piece).map(Bytes::copy_from_slice).collect());
-    let (mut disk, spool) = (Vec::new(), tempfile::tempdir().unwrap());
-    let write = async |at: u64, bytes: Bytes| {
-        let at = usize::try_from(at).unwrap();
-        assert!(at >= disk.len() && bytes.len() <= MOST_PIECE_BYTES);
-        assert!(bytes.iter().any(|byte| *byte != 0));
-        disk.resize(at, 0);
-        disk.extend_from_slice(&bytes);
-        Ok::<_, Infallible>(())
-    };
-    let taken = take(&mut source, announced, spool.path(), &Places::default(), write).await;
+    let (mut disk, spool) = (Memory::default(), tempfile::tempdir().unwrap());
+    let taken = take(&mut source, announced, spool.path(), &Places::default(), &mut disk).await;
     let sent = taken.map_err(|error| error.to_string())?;
+    let mut disk = disk.0;
     disk.resize(usize::try_from(sent.disk_bytes).unwrap(), 0);
     Ok((Disk(disk), sent))
 }

@@ -9,10 +9,28 @@ use std::process::Command;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use pvc_images::{Announced, Places, Sent, Source, take};
+use pvc_images::{Announced, MOST_PIECE_BYTES, Places, Sent, Source, Target, take};
 use pvc_model::disk_image::DiskFormat;
 
 struct Pieces(VecDeque<Bytes>);
+
+/// A disk in memory.
+#[derive(Default)]
+struct Memory(Vec<u8>);
+
+#[async_trait]
+impl Target for Memory {
+    type Error = Infallible;
+
+    async fn write(&mut self, at: u64, bytes: Bytes) -> Result<(), Infallible> {
+        let at = usize::try_from(at).unwrap();
+        assert!(at >= self.0.len() && bytes.len() <= MOST_PIECE_BYTES);
+        assert!(bytes.iter().any(|byte| *byte != 0));
+        self.0.resize(at, 0);
+        self.0.extend_from_slice(&bytes);
+        Ok(())
+    }
+}
 
 #[async_trait]
 impl Source for Pieces {
@@ -32,15 +50,11 @@ async fn taken(file: &[u8], format: DiskFormat) -> Result<(Vec<u8>, Sent), Strin
     let (file_bytes, most_bytes) = (Some(file.len() as u64), MOST);
     let announced =
         Announced { format, file_bytes, sha256: None, even_if_not_raw: false, most_bytes };
-    let mut disk = Vec::new();
-    let write = async |at: u64, bytes: Bytes| {
-        disk.resize(usize::try_from(at).unwrap(), 0);
-        disk.extend_from_slice(&bytes);
-        Ok::<_, Infallible>(())
-    };
-    let taken = take(&mut source, &announced, spool.path(), &Places::default(), write).await;
+    let mut disk = Memory::default();
+    let taken = take(&mut source, &announced, spool.path(), &Places::default(), &mut disk).await;
     assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0);
     let sent = taken.map_err(|error| error.to_string())?;
+    let mut disk = disk.0;
     disk.resize(usize::try_from(sent.disk_bytes).unwrap(), 0);
     Ok((disk, sent))
 }
@@ -210,6 +224,18 @@ fn readers() -> usize {
     count
 }
 
+/// A disk that takes nothing.
+struct Stuck;
+
+#[async_trait]
+impl Target for Stuck {
+    type Error = Infallible;
+
+    async fn write(&mut self, _: u64, _: Bytes) -> Result<(), Infallible> {
+        std::future::pending().await
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_gives_up_leaves_no_program_and_no_file() {
     let file = image(&disk(48 << 20), DiskFormat::Qcow2, &["-c"]);
@@ -220,8 +246,8 @@ async fn whoever_gives_up_leaves_no_program_and_no_file() {
     let announced =
         Announced { format, file_bytes: None, sha256, even_if_not_raw, most_bytes: MOST };
     let places = Places::default();
-    let write = async |_: u64, _: Bytes| std::future::pending::<Result<(), Infallible>>().await;
-    let taking = take(&mut source, &announced, spool.path(), &places, write);
+    let mut disk = Stuck;
+    let taking = take(&mut source, &announced, spool.path(), &places, &mut disk);
     let begun = async {
         while readers() == 0 {
             tokio::task::yield_now().await;

@@ -41,11 +41,13 @@ pub mod shared_map;
 pub mod size;
 pub mod space;
 pub mod storage;
+pub mod trash;
 pub mod vm;
 pub mod what_if;
 
 mod causes;
 mod name;
+mod time;
 
 #[cfg(test)]
 extern crate self as pvc_model;
@@ -55,4 +57,5 @@ mod records;
 
 pub use causes::with_causes;
 pub use name::{BadName, NodeName, check_name, shown};
+pub use time::utc;
 pub use uuid::Uuid;

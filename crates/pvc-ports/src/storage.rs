@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_model::space::{Lack, check_room};
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
+pub use pvc_model::trash::TrashedVolume;
 
 use crate::VolumeStreams;
 use crate::osd_host::OsdHost;
@@ -49,18 +50,6 @@ pub struct VolumeInfo {
 pub struct SnapshotInfo {
     pub name: SnapshotName,
     pub size_bytes: u64,
-}
-
-/// A volume in the trash, with its snapshots. Its times are seconds since 1970-01-01T00:00:00Z.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TrashedVolume {
-    pub pool: PoolName,
-    pub id: TrashId,
-    /// The name that it had.
-    pub name: VolumeName,
-    pub removed_at: u64,
-    /// The moment until which it is not to be purged.
-    pub kept_until: u64,
 }
 
 /// Lock of a client that holds a volume for writing.

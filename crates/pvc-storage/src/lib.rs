@@ -5,6 +5,7 @@
 //!  fullness   how full pools become, kept by whoever collects their figures
 //!  inventory  volumes of one machine alone → records of them
 //!  leftovers  uploads and copies that were cut off, put right by the primary
+//!  trash      the end of removed volumes, when their time is over
 //!  secret     the key with which the hypervisor opens volumes
 //! ```
 
@@ -16,3 +17,4 @@ mod fullness;
 pub mod inventory;
 pub mod leftovers;
 pub mod secret;
+pub mod trash;

@@ -104,6 +104,13 @@ impl MemoryStorage {
         self.with(|inner| inner.gate = Some(gate));
     }
 
+    async fn removal(&self) {
+        let time = self.with(|inner| inner.removal_takes);
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+        }
+    }
+
     /// Sets the time that removing a volume takes from now on.
     pub fn set_removal_takes(&self, time: Duration) {
         self.with(|inner| inner.removal_takes = time);
@@ -216,10 +223,7 @@ impl Storage for MemoryStorage {
     }
 
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
-        let time = self.with(|inner| inner.removal_takes);
-        if !time.is_zero() {
-            tokio::time::sleep(time).await;
-        }
+        self.removal().await;
         self.reached(|volumes| volumes.remove(volume)).await
     }
 
@@ -228,6 +232,7 @@ impl Storage for MemoryStorage {
         volume: &VolumeId,
         keep: Duration,
     ) -> Result<TrashedVolume, StorageError> {
+        self.removal().await;
         let now = self.with(|inner| inner.clock.wall());
         self.reached(|volumes| volumes.trash(volume, now, keep)).await
     }

@@ -33,6 +33,10 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
             ok(r#"[{"pool": "vms", "volume": "a", "snapshot": "then", "stats": {"size": 1}},
                    {"pool": "vms", "volume": "a", "snapshot": "before", "stats": {"size": 1}}]"#)
         }
+        "/api/v1/storage/ceph/trash" => ok(
+            r#"[{"pool": "vms", "id": "1b", "name": "web1_sda", "removed_at": 1, "kept_until": 9},
+                {"pool": "vms", "id": "1a", "name": "db1_sda", "removed_at": 2, "kept_until": 8}]"#,
+        ),
         "/api/v1/storage/ceph/volume" => ok(r#"[{"name": "web1_sda", "pool": "vms", "stats": {}},
             {"name": "db1_sda", "pool": "ssd", "stats": {}}]"#),
         "/api/v1/tasks" => ok(TASKS),
@@ -45,7 +49,7 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
 }
 
 /// Every list, by the column to sort it by.
-const LISTS: [(&str, &str); 19] = [
+const LISTS: [(&str, &str); 20] = [
     ("cluster fault list", "id"),
     ("cluster task", "id"),
     ("cluster task list", "id"),
@@ -55,6 +59,7 @@ const LISTS: [(&str, &str); 19] = [
     ("node list", "name"),
     ("storage osd list", "id"),
     ("storage pool list", "name"),
+    ("storage trash list", "id"),
     ("storage volume list", "name"),
     ("storage volume snapshot list", "name"),
     ("task", "id"),

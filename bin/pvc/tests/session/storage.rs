@@ -15,6 +15,7 @@ fn server(request: &Received, before: usize) -> Reply {
 fn each_change_of_the_storage_is_one_request() {
     let volume = "/storage/ceph/volume";
     let snapshot = "/storage/ceph/snapshot";
+    let trash = "/storage/ceph/trash";
     for (line, request) in [
         (
             "pool add fast 64 -t ssd",
@@ -36,6 +37,10 @@ fn each_change_of_the_storage_is_one_request() {
         ("volume clone vms a b", format!("POST {volume}/vms/a/clone?new_volume=b")),
         ("volume scan vms a", format!("POST {volume}/vms/a/scan")),
         ("volume remove vms a -y", format!("DELETE {volume}/vms/a")),
+        ("volume remove vms a -y --purge", format!("DELETE {volume}/vms/a?purge=True")),
+        ("trash restore vms 1a", format!("POST {trash}/vms/1a/restore")),
+        ("trash restore vms 1a -n b", format!("POST {trash}/vms/1a/restore?new_name=b")),
+        ("trash purge vms 1a -y", format!("DELETE {trash}/vms/1a")),
         (
             "volume snapshot add vms a then",
             format!("POST {snapshot}?snapshot=then&volume=a&pool=vms"),
@@ -65,6 +70,7 @@ fn what_may_lose_something_is_asked_about_and_not_done_without_a_yes() {
         "volume resize vms a 20G",
         "volume rename vms a b",
         "volume remove vms a",
+        "trash purge vms 1a",
         "volume snapshot rollback vms a then",
         "volume snapshot remove vms a then",
     ] {

@@ -1,7 +1,7 @@
 //! Pools, volumes, and snapshots of volumes.
 
 use crate::param::{Added, Flag};
-use crate::{Pool, StorageSnapshot, Uploaded, Volume};
+use crate::{Pool, StorageSnapshot, TrashedVolume, Uploaded, Volume};
 
 operations! { "storage":
     /// Replies `null`, as PVC 1.0.3.
@@ -89,7 +89,8 @@ operations! { "storage-pool":
     /// Gives a pool another number of placement groups.
     PutStorageCephPoolPool { PUT "/storage/ceph/pool/{pool}", Administrator, change(PgsChange) }
 
-    /// Removes a pool with all its volumes and their snapshots.
+    /// Removes a pool with all its volumes and their snapshots, and with those in its trash. None
+    /// of them is kept.
     DeleteStorageCephPoolPool {
         DELETE "/storage/ceph/pool/{pool}", Administrator, change(PoolRemoval)
     }
@@ -150,6 +151,8 @@ params! {
     pub struct VolumeDeletion {
         /// Also one that the definition of a VM names.
         force: Added,
+        /// Not kept in the trash: removed for good at once.
+        purge: Added,
     }
 }
 
@@ -213,7 +216,8 @@ operations! { "storage-volume":
         PUT "/storage/ceph/volume/{pool}/{volume}", Operator, change(VolumeChange)
     }
 
-    /// Removes a volume with its snapshots.
+    /// Removes a volume with its snapshots. It is kept in the trash for as long as
+    /// `api.removed_volume_hours` says; the message says how it is restored.
     DeleteStorageCephVolumePoolVolume {
         DELETE "/storage/ceph/volume/{pool}/{volume}", Operator, change(VolumeDeletion)
     }
@@ -242,6 +246,37 @@ operations! { "storage-volume":
     GetStorageCephVolumePoolVolumeDownload {
         GET "/storage/ceph/volume/{pool}/{volume}/download", Operator, read(VolumeDownload) -> bytes
     }
+}
+
+params! {
+    /// Filter of the removed volumes to list.
+    #[derive(Default)]
+    pub struct TrashFilter {
+        /// Only those of this pool.
+        pool: Option<String>,
+    }
+}
+
+params! {
+    /// A removed volume to restore.
+    #[derive(Default)]
+    pub struct Restoration {
+        /// The name it is to have; without it the one that it had.
+        new_name: Option<String>,
+    }
+}
+
+operations! { "storage-trash":
+    /// The removed volumes that are still kept; those that were removed first come first.
+    GetStorageCephTrash { GET "/storage/ceph/trash", Reader, read(TrashFilter) -> [TrashedVolume] }
+
+    /// Makes a removed volume one of its pool again, with its snapshots.
+    PostStorageCephTrashPoolIdRestore {
+        POST "/storage/ceph/trash/{pool}/{id}/restore", Operator, change(Restoration)
+    }
+
+    /// Removes a removed volume for good, also before its time.
+    DeleteStorageCephTrashPoolId { DELETE "/storage/ceph/trash/{pool}/{id}", Operator, change }
 }
 
 params! {

@@ -12,12 +12,15 @@ use pvc_api_types::{Message, TaskRef};
 use pvc_model::request::{Answer as Granted, StateRequest};
 use pvc_model::vm::{MigrationMethod, Selector};
 use pvc_ops::device::DeviceAsk;
-use pvc_ops::vm::{self, Define, Meta, Modify, Move, Movement, StateAsk, StateOutcome};
+use pvc_ops::vm::{
+    self, Define, Meta, Modify, Move, Movement, StateAsk, StateOutcome, VolumeRemoval,
+};
 use pvc_ports::DeviceChange;
 use pvc_ports::aside;
 use pvc_store::ChangeError;
 
 use super::later;
+use super::storage::kept;
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::refuse::refused;
@@ -135,10 +138,16 @@ async fn delete_vm_vm(ask: Ask<DeleteVmVm>) -> Result<Answer<DeleteVmVm>> {
     let ([name], api) = (ask.at, ask.api);
     let storage = if ask.params.delete_disks.0 { Some(api.storage()?) } else { None };
     let remove = |api: ApiState| async move {
-        vm::remove(api.store(), api.clock().as_ref(), storage.as_deref(), &name).await
+        let keep = api.settings().removed_volumes_stay;
+        let volumes = storage.as_deref().map(|storage| VolumeRemoval { storage, keep });
+        vm::remove(api.store(), api.clock().as_ref(), volumes, &name).await
     };
     let removed = api.carry_out_within(api.settings().limits.wait_time, remove).await?;
-    Ok(ask.mode.done(format!("VM `{}` was removed{}", removed.name, with_volumes(&removed))))
+    let message = format!("VM `{}` was removed{}", removed.name, with_volumes(&removed));
+    Ok(ask.mode.done(match removed.kept.as_slice() {
+        [] => message,
+        entries => format!("{message}.{}", kept(entries)),
+    }))
 }
 
 async fn get_vm_vm_removal(ask: Ask<GetVmVmRemoval>) -> Result<Answer<GetVmVmRemoval>> {

@@ -4,6 +4,7 @@ use pvc_api_types as api;
 use pvc_model::cluster::Cluster;
 use pvc_model::size::{format_size, parse_size};
 use pvc_model::storage::{PoolRecord, SnapshotName, VolumeId, VolumeRecord};
+use pvc_model::trash::TrashedVolume;
 use serde_json::{Map, Value};
 
 /// The members of a pool's statistics. A new pool has none yet, and clients read them all.
@@ -24,6 +25,16 @@ const POOL_FIGURES: [&str; 15] = [
     "write_ops",
     "write_bytes",
 ];
+
+pub fn trashed_volume(entry: &TrashedVolume) -> api::TrashedVolume {
+    api::TrashedVolume {
+        pool: entry.pool.to_string(),
+        id: entry.id.to_string(),
+        name: entry.name.to_string(),
+        removed_at: entry.removed_at,
+        kept_until: entry.kept_until,
+    }
+}
 
 pub fn pool(record: &PoolRecord, cluster: &Cluster) -> api::Pool {
     let mut stats = object(&record.stats);

@@ -53,13 +53,15 @@ fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
 }
 
 /// Operations that version 1.0.3 does not have.
-const NEW: [&str; 19] = [
+const NEW: [&str; 22] = [
+    "DELETE /api/v1/storage/ceph/trash/{pool}/{id}",
     "DELETE /api/v1/tasks/{task_id}",
     "DELETE /api/v1/vm/{vm}/networks",
     "DELETE /api/v1/vm/{vm}/volumes",
     "GET /api/v1/events",
     "GET /api/v1/openapi.json",
     "GET /api/v1/storage/ceph/fullness",
+    "GET /api/v1/storage/ceph/trash",
     "GET /api/v1/store/access",
     "GET /api/v1/tasks/{task_id}/log",
     "GET /api/v1/vm/{vm}/memory",
@@ -67,6 +69,7 @@ const NEW: [&str; 19] = [
     "GET /api/v1/vm/{vm}/removal",
     "GET /api/v1/vm/{vm}/vcpus",
     "GET /api/v1/vm/{vm}/volumes",
+    "POST /api/v1/storage/ceph/trash/{pool}/{id}/restore",
     "POST /api/v1/store/access",
     "POST /api/v1/vm/{vm}/check",
     "POST /api/v1/vm/{vm}/networks",
@@ -77,10 +80,11 @@ const NEW: [&str; 19] = [
 
 /// Parameters that version 1.0.3 does not know and leaves out of account, beside `dry_run` of
 /// whatever changes something.
-const ADDED: [(&str, &str); 12] = [
+const ADDED: [(&str, &str); 13] = [
     ("DELETE /api/v1/storage/ceph/pool/{pool}", "force"),
     ("DELETE /api/v1/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", "force"),
     ("DELETE /api/v1/storage/ceph/volume/{pool}/{volume}", "force"),
+    ("DELETE /api/v1/storage/ceph/volume/{pool}/{volume}", "purge"),
     ("GET /api/v1/backup", "secrets"),
     ("GET /api/v1/tasks", "all"),
     ("POST /api/v1/storage/ceph/osd", "plan"),

@@ -1,4 +1,4 @@
-//! The storage: its state, OSDs, pools, volumes, and snapshots of volumes.
+//! The storage: its state, OSDs, pools, volumes, snapshots of volumes, and removed volumes.
 
 mod fullness;
 mod osd;
@@ -6,6 +6,7 @@ mod pool;
 mod report;
 mod size;
 mod status;
+mod trash;
 mod util;
 mod volume;
 
@@ -27,6 +28,9 @@ pub enum Storage {
     /// Manage pools
     #[command(subcommand, arg_required_else_help = true)]
     Pool(pool::Pool),
+    /// Manage removed volumes that are still kept
+    #[command(subcommand, arg_required_else_help = true)]
+    Trash(trash::Trash),
     /// Manage volumes
     #[command(subcommand, arg_required_else_help = true)]
     Volume(volume::Volume),
@@ -40,6 +44,7 @@ impl Storage {
             Storage::CreateDbVg(command) => command.run(pvc),
             Storage::Osd(command) => command.run(pvc),
             Storage::Pool(command) => command.run(pvc),
+            Storage::Trash(command) => command.run(pvc),
             Storage::Volume(command) => command.run(pvc),
         }
     }

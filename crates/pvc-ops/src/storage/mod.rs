@@ -12,12 +12,15 @@ mod hold;
 mod pool;
 mod record;
 mod snapshot;
+mod trash;
 mod volume;
 
 pub use contents::{Settled, begin_fill, check_fill, download, fill_volume, settle};
-pub use pool::{create_pool, remove_pool, set_placement_groups};
+pub use pool::{RemovedPool, create_pool, remove_pool, set_placement_groups};
 pub use record::{record_volume, scan};
 pub use snapshot::{create_snapshot, remove_snapshot, rename_snapshot, roll_back};
+pub(crate) use trash::take_away;
+pub use trash::{Taken, purge_volume, restore_volume, trashed};
 pub use volume::{
     Resized, clone_volume, create_volume, remove_volume, rename_volume, resize_volume,
 };
@@ -27,7 +30,9 @@ use pvc_model::cluster::Cluster;
 use pvc_model::hold::Held;
 use pvc_model::pool::{BadGroups, BadReplication};
 use pvc_model::shown;
-use pvc_model::storage::{OWN_SNAPSHOT, PoolName, SnapshotName, VolumeId, is_partial_name};
+use pvc_model::storage::{
+    OWN_SNAPSHOT, PoolName, SnapshotName, TrashId, VolumeId, is_partial_name,
+};
 use pvc_model::vm::volumes::{is_at_rest, part_of_snapshot, users_where};
 use pvc_ports::StorageError;
 use pvc_store::ChangeError;
@@ -77,6 +82,13 @@ pub enum StorageRefusal {
         #[source]
         source: Box<StorageError>,
     },
+    #[error("volume `{id}` in the trash of pool `{pool}` could not be purged, so the pool stays")]
+    LeftInTrash {
+        pool: PoolName,
+        id: TrashId,
+        #[source]
+        source: Box<StorageError>,
+    },
     #[error(transparent)]
     Storage(#[from] StorageError),
 }
@@ -99,7 +111,9 @@ impl Refusal for StorageRefusal {
             | StorageRefusal::Resized { .. }
             | StorageRefusal::PartOfVm { .. }
             | StorageRefusal::OfVm { .. } => Kind::Conflict,
-            StorageRefusal::Left { source, .. } => kind_of(source),
+            StorageRefusal::Left { source, .. } | StorageRefusal::LeftInTrash { source, .. } => {
+                kind_of(source)
+            }
             StorageRefusal::Storage(error) => kind_of(error),
         }
     }
@@ -140,6 +154,7 @@ fn kind_of(error: &StorageError) -> Kind {
     match error {
         StorageError::NoPool { .. }
         | StorageError::NoVolume { .. }
+        | StorageError::NoTrashed { .. }
         | StorageError::NoSnapshot { .. } => Kind::NotFound,
         StorageError::BadName(_) => Kind::Invalid,
         StorageError::TimedOut { .. } | StorageError::Io { .. } => Kind::Unavailable,
@@ -156,6 +171,10 @@ fn hint_of(error: &StorageError) -> Option<String> {
         StorageError::InUse { .. } => "a VM, a copy or another program has it open: end that first",
         StorageError::NoVolume { .. } => "`pvc storage volume list` shows the volumes",
         StorageError::NoSnapshot { .. } => "`pvc storage volume snapshot list` shows the snapshots",
+        StorageError::NoTrashed { .. } => {
+            "`pvc storage trash list` shows the removed volumes that are still kept; one that was \
+             restored and is not shown is found by `pvc storage volume scan`"
+        }
         StorageError::NoDevices { .. } => "`pvc storage osd list` shows the OSDs",
         StorageError::TimedOut { .. } => "`ceph status` on a node says how Ceph is",
         _ => return None,

@@ -3,7 +3,7 @@
 use pvc_model::cluster::Cluster;
 use pvc_model::pool::{PoolSpec, check_placement_groups};
 use pvc_model::storage::{PoolName, VolumeId};
-use pvc_ports::{Storage, StorageCluster, StorageError};
+use pvc_ports::{Storage, StorageCluster, StorageError, TrashedVolume};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
 use super::{Done, StorageRefusal, refused, require_pool, require_unused};
@@ -96,9 +96,17 @@ fn in_cluster(storage: &dyn Storage) -> Result<&dyn StorageCluster, StorageRefus
     storage.cluster().ok_or(StorageRefusal::NoCluster)
 }
 
-/// Removes a pool with its volumes and their snapshots, one volume after the other with its record;
-/// the pool goes last. Returns how many volumes went with it. What was left of it by an ask that
-/// did not come to its end goes now.
+/// What went with a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemovedPool {
+    pub volumes: usize,
+    /// Volumes that had been removed before and were still kept.
+    pub trashed: usize,
+}
+
+/// Removes a pool with its volumes and their snapshots, one volume after the other with its record,
+/// and with what is in its trash; the pool goes last. Nothing of it is kept. What was left of it by
+/// an ask that did not come to its end goes now.
 ///
 /// # Errors
 /// While the definition of a VM names a volume of it, unless that is forced; while such a VM is not
@@ -108,7 +116,7 @@ pub async fn remove_pool(
     storage: &dyn Storage,
     pool: &PoolName,
     force: bool,
-) -> Done<usize> {
+) -> Done<RemovedPool> {
     let view = store.fresh().await?;
     require_pool(&view, pool).map_err(ChangeError::Refused)?;
     let is_meant = |volume: &VolumeId| volume.pool == *pool;
@@ -118,8 +126,13 @@ pub async fn remove_pool(
         Err(StorageError::NoPool { .. }) => Vec::new(),
         Err(error) => return Err(refused(error)),
     };
+    let trashed = match storage.trashed(pool).await {
+        Ok(trashed) => trashed,
+        Err(StorageError::NoPool { .. }) => Vec::new(),
+        Err(error) => return Err(refused(error)),
+    };
     if store.is_dry() {
-        return Ok(volumes.len());
+        return Ok(RemovedPool { volumes: volumes.len(), trashed: trashed.len() });
     }
     let mut gone = 0;
     for volumes in volumes.chunks(RECORDS_AT_ONCE) {
@@ -131,6 +144,7 @@ pub async fn remove_pool(
             return Err(ChangeError::Refused(StorageRefusal::Left { volume, gone, source }));
         }
     }
+    purge_all(storage, &trashed).await.map_err(ChangeError::Refused)?;
     match storage.remove_pool(pool).await {
         Ok(()) | Err(StorageError::NoPool { .. }) => {}
         Err(error) => return Err(refused(error)),
@@ -143,7 +157,20 @@ pub async fn remove_pool(
         Ok((changes, ()))
     };
     store.change(decide).await?;
-    Ok(gone)
+    Ok(RemovedPool { volumes: gone, trashed: trashed.len() })
+}
+
+async fn purge_all(storage: &dyn Storage, trashed: &[TrashedVolume]) -> Result<(), StorageRefusal> {
+    for TrashedVolume { pool, id, .. } in trashed {
+        match storage.purge(pool, id).await {
+            Ok(()) | Err(StorageError::NoTrashed { .. } | StorageError::NoPool { .. }) => {}
+            Err(error) => {
+                let (pool, id, source) = (pool.clone(), id.clone(), Box::new(error));
+                return Err(StorageRefusal::LeftInTrash { pool, id, source });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Removes volumes until one cannot be removed: those that are gone, and that one with the reason.

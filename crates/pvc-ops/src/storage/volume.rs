@@ -1,5 +1,7 @@
 //! Volumes.
 
+use std::time::Duration;
+
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Purpose, check_not_held};
 use pvc_model::job::{JobVm, JobWork};
@@ -11,6 +13,7 @@ use pvc_store::{Change, ChangeError, Changes, Store};
 
 use super::hold::holding;
 use super::record::after;
+use super::trash::{Taken, take_away};
 use super::{
     Done, StorageRefusal, record_volume, refused, require_at_rest, require_free_name,
     require_no_part, require_pool, require_unused,
@@ -43,7 +46,7 @@ pub async fn create_volume(
 
 /// Records the volume that an act has `made`; also one that was there before, unrecorded, which is
 /// why nothing was made.
-async fn record_new(
+pub(super) async fn record_new(
     store: &Store,
     storage: &dyn Storage,
     volume: &VolumeId,
@@ -57,7 +60,7 @@ async fn record_new(
 }
 
 /// Predicts whether the storage would make the volume.
-async fn check_new(
+pub(super) async fn check_new(
     storage: &dyn Storage,
     volume: &VolumeId,
     size_bytes: u64,
@@ -217,29 +220,39 @@ pub async fn rename_volume(
     record_volume(store, storage, &to).await.map(drop)
 }
 
-/// Removes a volume with its snapshots. One that is gone and still recorded is forgotten.
+/// Removes a volume with its snapshots: it is moved to the trash, to be kept for a time, and
+/// removed at once if that is none. One that is gone and still recorded is forgotten. A dry run
+/// cannot tell under which identifier it would be kept.
 ///
 /// # Errors
-/// While the definition of a VM names it, unless that is forced; while such a VM is not off, in any
-/// case.
+/// While the definition of a VM names it, unless that is forced; while such a VM is not off, or
+/// something is done to the volume, in any case.
 pub async fn remove_volume(
     store: &Store,
     storage: &dyn Storage,
     volume: &VolumeId,
+    keep: Duration,
     force: bool,
-) -> Done<()> {
+) -> Done<Taken> {
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
     require_unused(&view, |used| used == volume, force).map_err(ChangeError::Refused)?;
-    let removed = match store.is_dry() {
-        true => storage.volume(volume).await.map(drop),
-        false => storage.remove(volume).await,
+    check_not_held(&view, volume, None).map_err(refused)?;
+    let taken = match store.is_dry() {
+        true => match storage.volume(volume).await {
+            Ok(_) => Ok(Taken::Removed),
+            Err(StorageError::NoVolume { .. }) => Ok(Taken::Absent),
+            Err(error) => Err(refused(error)),
+        },
+        false => take_away(store, storage, volume, keep).await,
     };
-    let removed = match removed {
-        Err(StorageError::NoVolume { .. }) if view.volumes.contains_key(volume) => Ok(()),
-        other => other.map_err(refused),
-    };
-    after(store, storage, volume, removed).await
+    let taken = taken.and_then(|taken| match taken {
+        Taken::Absent if !store.view().volumes.contains_key(volume) => {
+            Err(refused(StorageError::NoVolume { volume: volume.clone() }))
+        }
+        taken => Ok(taken),
+    });
+    after(store, storage, volume, taken).await
 }
 
 /// Makes a full copy of a volume under another name in its pool, and records it.

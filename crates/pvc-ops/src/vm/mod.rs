@@ -19,7 +19,7 @@ pub use hardware::{
 pub use locks::{FlushRefusal, submit_flush_locks};
 pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
 pub use place::{How, Move, MovePlan, MoveRefusal, Moved, Movement, move_vm, plan_move};
-pub use remove::{RemoveRefusal, Removed, check_remove, remove};
+pub use remove::{RemoveRefusal, Removed, VolumeRemoval, check_remove, remove};
 pub use rename::{
     Rename, RenameRefusal, Renamed, check_rename, plan_rename, rename, rename_records,
 };

@@ -1,11 +1,14 @@
 //! Removing a VM, with its volumes or without.
 
+use std::time::Duration;
+
 use pvc_model::cluster::Cluster;
+use pvc_model::hold::{Held, check_none_held, check_not_held};
 use pvc_model::node::DaemonState;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{Clock, Storage, StorageError};
+use pvc_ports::{Clock, Storage, StorageError, TrashedVolume};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
 use super::{
@@ -13,6 +16,7 @@ use super::{
     silent_runner,
 };
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
+use crate::storage::{StorageRefusal, Taken, take_away};
 use crate::wait::wait_for;
 
 /// A VM that is gone.
@@ -21,6 +25,16 @@ pub struct Removed {
     pub uuid: Uuid,
     pub name: String,
     pub volumes: Vec<VolumeId>,
+    /// Those of them that are in the trash.
+    pub kept: Vec<TrashedVolume>,
+}
+
+/// How the volumes of a VM are removed.
+#[derive(Clone, Copy)]
+pub struct VolumeRemoval<'a> {
+    pub storage: &'a dyn Storage,
+    /// Time for which they are kept in the trash; none removes them at once.
+    pub keep: Duration,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +45,8 @@ pub enum RemoveRefusal {
     BeingRenamed(#[from] BeingRenamed),
     #[error(transparent)]
     NodeSilent(#[from] NodeSilent),
+    #[error(transparent)]
+    Held(#[from] Held),
     #[error("volume `{volume}` of VM `{vm}` is used by VM `{other}`, too")]
     Shared { vm: String, volume: VolumeId, other: String },
     #[error("VM `{vm}` did not stop within {seconds} s", seconds = STOP_TIME_LIMIT.as_secs())]
@@ -48,7 +64,7 @@ pub enum RemoveRefusal {
         /// Volumes that are gone already.
         removed: Vec<VolumeId>,
         #[source]
-        source: Box<StorageError>,
+        source: Box<StorageRefusal>,
     },
 }
 
@@ -66,6 +82,7 @@ impl Refusal for RemoveRefusal {
             RemoveRefusal::NoVm(error) => error.hint(),
             RemoveRefusal::BeingRenamed(error) => error.hint(),
             RemoveRefusal::NodeSilent(error) => Some(error.hint()),
+            RemoveRefusal::Held(held) => Some(held.hint()),
             RemoveRefusal::Shared { .. } => {
                 Some("`pvc vm undefine` removes the VM and leaves all volumes".to_owned())
             }
@@ -88,19 +105,20 @@ impl Refusal for RemoveRefusal {
     }
 }
 
-/// Stops VM `vm` if it runs and removes what is recorded of it; with a storage, its volumes as
-/// well.
+/// Stops VM `vm` if it runs and removes what is recorded of it; its volumes as well, if it is said
+/// how.
 pub async fn remove(
     store: &Store,
     clock: &dyn Clock,
-    storage: Option<&dyn Storage>,
+    volumes: Option<VolumeRemoval<'_>>,
     vm: &str,
 ) -> Result<Removed, ChangeError<RemoveRefusal>> {
+    let (removal, with_volumes) = (volumes, volumes.is_some());
     if store.is_dry() {
-        let checked = check_remove(&store.view(), vm, storage.is_some());
+        let checked = check_remove(&store.view(), vm, with_volumes);
         return checked.map_err(ChangeError::Refused);
     }
-    let mut stopping = store.change(|cluster| begin(cluster, vm, storage.is_some())).await?;
+    let mut stopping = store.change(|cluster| begin(cluster, vm, with_volumes)).await?;
     if !stopping.is_off {
         let gone = |cluster: &Cluster| stopping.is_gone(cluster).then_some(());
         if wait_for(store, clock, STOP_TIME_LIMIT, gone).await.is_none() {
@@ -108,13 +126,13 @@ pub async fn remove(
         }
     }
     // From here on nobody can start it.
-    let volumes = store.change(|cluster| lock_out(cluster, &stopping, storage.is_some())).await?;
+    let volumes = store.change(|cluster| lock_out(cluster, &stopping, with_volumes)).await?;
     let mut gone = Gone::default();
-    if let Some(storage) = storage {
-        remove_volumes(store, storage, &stopping, &volumes, &mut gone).await?;
+    if let Some(removal) = removal {
+        remove_volumes(store, removal, &stopping, &volumes, &mut gone).await?;
     }
     store.change(|cluster| Ok((drop_records(cluster, &stopping, &gone)?, ()))).await?;
-    Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes: gone.removed })
+    Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes: gone.removed, kept: gone.kept })
 }
 
 /// Predicts [`remove`] on this view: its refusal, or what would be gone.
@@ -126,13 +144,14 @@ pub fn check_remove(
     let record = find_vm(cluster, vm)?;
     let (_, stopping) = begin(cluster, vm, with_volumes)?;
     let volumes = if with_volumes { record.volumes() } else { Vec::new() };
-    Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes })
+    Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes, kept: Vec::new() })
 }
 
 /// Parts of a VM that are not there any more.
 #[derive(Default)]
 struct Gone {
     removed: Vec<VolumeId>,
+    kept: Vec<TrashedVolume>,
     /// Gone since an earlier try, perhaps; their records may have stayed.
     missing: Vec<VolumeId>,
 }
@@ -141,7 +160,7 @@ struct Gone {
 /// legacy peer starts and defines VMs without asking whether they are being removed.
 async fn remove_volumes(
     store: &Store,
-    storage: &dyn Storage,
+    removal: VolumeRemoval<'_>,
     stopping: &Stopping,
     volumes: &[VolumeId],
     gone: &mut Gone,
@@ -149,29 +168,43 @@ async fn remove_volumes(
     for volume in volumes {
         let view = store.fresh().await?;
         is_still_going(&view, stopping, gone).map_err(ChangeError::Refused)?;
-        if let Err(refusal) = check_unshared(&view, stopping.uuid, &stopping.name, volumes) {
+        let checked = check_unshared(&view, stopping.uuid, &stopping.name, volumes)
+            .and_then(|()| Ok(check_not_held(&view, volume, None)?));
+        if let Err(refusal) = checked {
             take_back(store, stopping).await;
             return Err(ChangeError::Refused(refusal));
         }
-        match storage.remove(volume).await {
-            Ok(()) => gone.removed.push(volume.clone()),
-            Err(StorageError::NoVolume { .. }) => gone.missing.push(volume.clone()),
-            Err(StorageError::NoPool { .. }) => {}
-            Err(source) => {
+        match take_away(store, removal.storage, volume, removal.keep).await {
+            Ok(Taken::Kept(entry)) => {
+                gone.kept.push(entry);
+                gone.removed.push(volume.clone());
+            }
+            Ok(Taken::Removed) => gone.removed.push(volume.clone()),
+            Ok(Taken::Absent) => gone.missing.push(volume.clone()),
+            Err(ChangeError::Refused(StorageRefusal::Storage(StorageError::NoPool { .. }))) => {}
+            Err(error) => {
                 take_back(store, stopping).await;
-                let (vm, volume, source) =
-                    (stopping.name.clone(), volume.clone(), Box::new(source));
-                let removed = std::mem::take(&mut gone.removed);
-                return Err(ChangeError::Refused(RemoveRefusal::Volume {
-                    vm,
-                    volume,
-                    removed,
-                    source,
-                }));
+                return Err(not_removed(stopping, volume, gone, error));
             }
         }
     }
     Ok(())
+}
+
+fn not_removed(
+    stopping: &Stopping,
+    volume: &VolumeId,
+    gone: &mut Gone,
+    error: ChangeError<StorageRefusal>,
+) -> ChangeError<RemoveRefusal> {
+    let (vm, volume) = (stopping.name.clone(), volume.clone());
+    let source = match error {
+        ChangeError::Refused(refusal) => Box::new(refusal),
+        ChangeError::Conflict { tries } => return ChangeError::Conflict { tries },
+        ChangeError::Store(error) => return ChangeError::Store(error),
+    };
+    let removed = std::mem::take(&mut gone.removed);
+    ChangeError::Refused(RemoveRefusal::Volume { vm, volume, removed, source })
 }
 
 /// Has the VM stopped again, so that its removal can be repeated.
@@ -279,6 +312,7 @@ fn begin(
     let (uuid, name) = (record.uuid, record.name.clone());
     if with_volumes {
         check_unshared(cluster, record.uuid, &record.name, &record.volumes())?;
+        check_none_held(cluster, record)?;
     }
     if let Some(node) = silent_keeper(cluster, record) {
         return Err(NodeSilent::new(&name, node).into());

@@ -14,6 +14,7 @@ mod removal;
 mod rename;
 mod states;
 mod storage;
+mod trash;
 mod whole_cluster;
 
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use pvc_ops::node::{CoordinatorRequest, DomainRequest, NodeRefusal, Requested};
 use pvc_ops::vm::{
     Define, DefineRefusal, HardwareAsk, HardwareChange, HardwareRefusal, Meta, MetaRefusal, Modify,
     Move, MoveRefusal, Movement, NewCard, NicRefusal, RemoveRefusal, RenameRefusal, SriovMode,
-    StateAsk, StateRefusal, TagRefusal,
+    StateAsk, StateRefusal, TagRefusal, VolumeRemoval,
 };
 use pvc_ops::{ChangeError, Kind, Refusal, cluster, device, job, node, vm};
 use pvc_ports::{Access, AccessList, CreateMode, DeviceChange, Storage, Tree};
@@ -65,7 +66,14 @@ async fn modify(
     vm::modify(&world.store, vm, &Modify { restart, ..Modify::new(xml) }).await
 }
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
 impl World {
+    /// How volumes go with their VM: into the trash, for a day.
+    fn volumes(&self) -> VolumeRemoval<'_> {
+        VolumeRemoval { storage: &self.storage, keep: DAY }
+    }
+
     async fn with_nodes(names: &[&str]) -> World {
         let tree = EmbeddedTree::in_memory();
         let clock = Arc::new(TokioClock::new());

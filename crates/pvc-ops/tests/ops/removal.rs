@@ -12,8 +12,9 @@ async fn a_running_vm_is_stopped_before_it_is_removed_with_its_volumes() {
     world.state(VmState::Start).await;
     world.running("hv1", &[UUID]).await;
     let node = world.play_node();
-    let removed =
-        vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await.unwrap();
+    let removed = vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1")
+        .await
+        .unwrap();
     node.abort();
     assert_eq!(removed.volumes, [id("vms/web1_sda")]);
     assert!(world.store.view().vms.is_empty());
@@ -231,15 +232,16 @@ async fn a_removal_whose_volumes_resist_leaves_the_vm() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     world.storage.set_failing(true);
-    let refusal =
-        refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
+    let refusal = refused(
+        vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1").await,
+    );
     assert!(
         matches!(&refusal, RemoveRefusal::Volume { removed, .. } if removed.is_empty()),
         "{refusal}"
     );
     assert_eq!(world.vm().state, VmState::Stop, "and can be started again");
     world.storage.set_failing(false);
-    vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await.unwrap();
+    vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1").await.unwrap();
     assert!(world.store.view().vms.is_empty());
 }
 
@@ -250,8 +252,9 @@ async fn a_volume_that_another_vm_uses_is_not_removed_with_the_first() {
     let shared = Define::new(xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda"));
     let defined = vm::define(&world.store, &shared).await.unwrap();
     assert!(defined.warnings[0].contains("is used by VM `web1`, too"), "{:?}", defined.warnings);
-    let refusal =
-        refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
+    let refusal = refused(
+        vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1").await,
+    );
     assert!(matches!(refusal, RemoveRefusal::Shared { .. }), "{refusal}");
 }
 
@@ -262,7 +265,7 @@ async fn a_volume_that_another_vm_comes_to_use_while_the_first_stops_is_not_remo
     world.storage.insert("vms/web1_sda");
     world.state(VmState::Start).await;
     world.running("hv1", &[UUID]).await;
-    let removal = vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1");
+    let removal = vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1");
     let meanwhile = async {
         let stopped = || world.vm().state == VmState::Stop;
         pvc_testkit::eventually("the stop is written", Duration::from_secs(30), stopped).await;
@@ -309,7 +312,7 @@ async fn of_a_removal_and_a_taking_at_the_same_moment_one_is_refused() {
                 false => vm::define(&world.store, &Define::new(taking.clone())).await.is_ok(),
             }
         };
-        let remove = vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1");
+        let remove = vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1");
         let (removed, taken) = tokio::join!(remove, take);
         assert!(removed.is_ok() != taken, "{removed:?} and {taken}");
         assert_eq!(world.storage.volume(&id("vms/web1_sda")).await.is_ok(), taken);
@@ -319,7 +322,7 @@ async fn of_a_removal_and_a_taking_at_the_same_moment_one_is_refused() {
 /// Makes a legacy peer write `change` while a VM is removed whose volumes take 10 s each.
 async fn meanwhile(world: &World, change: impl Fn(&mut Changes) + Send + Sync) -> RemoveRefusal {
     world.storage.set_removal_takes(Duration::from_secs(10));
-    let remove = vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1");
+    let remove = vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1");
     let write = async {
         tokio::time::sleep(Duration::from_secs(5)).await;
         world.write(change).await;
@@ -404,8 +407,9 @@ async fn the_record_of_a_volume_that_is_gone_already_goes_with_its_vm() {
             changes.push(Change::PutVolume { id: id("vms/web1_sda"), stats: "{}".into() });
         })
         .await;
-    let removed =
-        vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await.unwrap();
+    let removed = vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1")
+        .await
+        .unwrap();
     assert_eq!(removed.volumes, []);
     assert!(!world.store.view().volumes.contains_key(&id("vms/web1_sda")));
 }

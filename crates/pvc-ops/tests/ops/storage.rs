@@ -16,6 +16,12 @@ fn vms() -> PoolName {
     PoolName::new("vms")
 }
 
+/// Removes the pool `vms`: how many volumes went with it, and how many of its trash.
+async fn removed_pool(store: &Store, volumes: &MemoryStorage) -> (usize, usize) {
+    let removed = storage::remove_pool(store, volumes, &vms(), false).await.unwrap();
+    (removed.volumes, removed.trashed)
+}
+
 fn spec(name: &str, copies: u32) -> PoolSpec {
     PoolSpec {
         name: PoolName::new(name),
@@ -103,7 +109,7 @@ async fn a_pool_that_is_gone_and_still_recorded_goes_with_the_next_ask() {
     let (store, volumes) = (&world.store, &world.storage);
     volumes.remove(&id("vms/web1_sda")).await.unwrap();
     volumes.remove_pool(&vms()).await.unwrap();
-    assert_eq!(storage::remove_pool(store, volumes, &vms(), false).await.unwrap(), 0);
+    assert_eq!(removed_pool(store, volumes).await, (0, 0));
     let view = store.view();
     assert!(view.pools.is_empty() && view.volumes.is_empty(), "{view:?}");
 }
@@ -116,7 +122,7 @@ async fn a_pool_of_many_volumes_goes_with_all_their_records() {
         let volume = id(&format!("vms/many{number}"));
         storage::create_volume(store, volumes, &volume, 4096, false).await.unwrap();
     }
-    assert_eq!(storage::remove_pool(store, volumes, &vms(), false).await.unwrap(), 121);
+    assert_eq!(removed_pool(store, volumes).await, (121, 0));
     assert!(store.view().volumes.is_empty() && store.view().pools.is_empty());
     assert!(volumes.pools().await.unwrap().is_empty());
 }
@@ -131,7 +137,7 @@ async fn a_pool_with_a_volume_that_cannot_go_says_how_far_it_came_and_is_removed
     assert!(left.to_string().contains("`vms/web1_sda` could not be removed"), "{left}");
     assert_eq!(world.recorded(), ["vms/web1_sda"], "what is gone is not recorded any more");
     volumes.with_volumes(|volumes| volumes.close_all("somebody"));
-    assert_eq!(storage::remove_pool(store, volumes, &vms(), false).await.unwrap(), 1);
+    assert_eq!(removed_pool(store, volumes).await, (1, 0));
 }
 
 #[tokio::test]
@@ -159,9 +165,9 @@ async fn a_volume_whose_change_was_not_recorded_is_recorded_by_the_next_ask() {
     storage::remove_snapshot(store, volumes, &new, &then, false).await.unwrap_err();
 
     volumes.remove(&new).await.unwrap();
-    storage::remove_volume(store, volumes, &new, false).await.unwrap();
+    storage::remove_volume(store, volumes, &new, DAY, false).await.unwrap();
     assert!(world.recorded().is_empty());
-    storage::remove_volume(store, volumes, &new, false).await.unwrap_err();
+    storage::remove_volume(store, volumes, &new, DAY, false).await.unwrap_err();
 
     for volume in ["vms/made", "vms/copy"] {
         volumes.insert(volume);
@@ -208,7 +214,7 @@ async fn a_snapshot_of_a_vm_is_not_taken_apart() {
     modify(&world, "web1", &bare, false).await.unwrap();
     let other = VolumeName::new("other");
     for words in [
-        storage::remove_volume(store, volumes, &disk, false).await.unwrap_err(),
+        storage::remove_volume(store, volumes, &disk, DAY, false).await.unwrap_err(),
         storage::rename_volume(store, volumes, &disk, &other, true).await.unwrap_err(),
         storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err(),
     ] {
@@ -286,7 +292,10 @@ async fn what_was_refused_at_once_holds_nothing_and_what_is_gone_is_not_held() {
     let hold = pvc_model::hold::VolumeHold { volume: disk.clone(), purpose, by: "x".to_owned() };
     world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
     assert_eq!(store.view().holds.len(), 1);
-    storage::remove_volume(store, volumes, &disk, true).await.unwrap();
+    let refused = storage::remove_volume(store, volumes, &disk, DAY, true).await.unwrap_err();
+    assert!(refused.to_string().contains("is being made smaller"), "{refused}");
+    volumes.remove(&disk).await.unwrap();
+    storage::scan(store, volumes, &disk).await.unwrap();
     assert!(store.fresh().await.unwrap().holds.is_empty());
 }
 

@@ -3,6 +3,7 @@
 mod pool;
 mod snapshot;
 mod transfer;
+mod trash;
 mod volume;
 
 use std::sync::Arc;
@@ -11,9 +12,10 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use pvc_api_types::operations::storage::{GetStorage, GetStorageCeph};
 use pvc_model::storage::{PoolName, VolumeId, VolumeName};
+use pvc_model::utc;
 use pvc_ops::Outcome;
 use pvc_ops::storage::StorageRefusal;
-use pvc_ports::Storage;
+use pvc_ports::{Storage, TrashedVolume};
 
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
@@ -23,7 +25,7 @@ use crate::table::{Ask, Table};
 
 pub fn add(table: Table) -> Table {
     let table = table.add(get_storage).add(get_storage_ceph);
-    transfer::add(snapshot::add(volume::add(pool::add(table))))
+    transfer::add(snapshot::add(trash::add(volume::add(pool::add(table)))))
 }
 
 async fn get_storage(_: Ask<GetStorage>) -> Result<Answer<GetStorage>> {
@@ -59,6 +61,27 @@ fn goes_on(time: Duration) -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).hint(Some(
         "`pvc storage volume info` shows when it is done; asking for the same again is safe",
     ))
+}
+
+/// The sentences about removed volumes that are kept, which say how they are restored.
+pub(in crate::routes) fn kept(entries: &[TrashedVolume]) -> String {
+    let command =
+        |entry: &TrashedVolume| format!("`pvc storage trash restore {} {}`", entry.pool, entry.id);
+    match entries {
+        [] => String::new(),
+        [one] => {
+            format!(" Until {} it can be restored: {}.", utc(one.kept_until), command(one))
+        }
+        [first, ..] => {
+            let until = entries.iter().map(|entry| entry.kept_until).min();
+            format!(
+                " Until {} they can be restored: {} and the like, as `pvc storage trash list` \
+                 shows.",
+                utc(until.unwrap_or(first.kept_until)),
+                command(first)
+            )
+        }
+    }
 }
 
 fn volume_id(pool: &str, volume: &str) -> VolumeId {

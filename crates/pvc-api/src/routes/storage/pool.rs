@@ -8,7 +8,7 @@ use pvc_api_types::operations::storage::{
 use pvc_api_types::{Message, Pool};
 use pvc_model::pool::{PoolSpec, Replication, Tier};
 use pvc_model::storage::PoolName;
-use pvc_ops::storage;
+use pvc_ops::storage::{self, RemovedPool};
 
 use super::act;
 use crate::answer::Answer;
@@ -106,6 +106,10 @@ async fn delete_storage_ceph_pool_pool(
     let gone = act(&ask.api, |api, on| async move {
         storage::remove_pool(api.store(), &*on, &pool, force).await
     });
-    let gone = gone.await?;
-    Ok(ask.mode.done(format!("Removed pool \"{name}\" with {gone} volumes.")))
+    let RemovedPool { volumes, trashed } = gone.await?;
+    let mut message = format!("Removed pool \"{name}\" with {volumes} volumes.");
+    if trashed > 0 {
+        message.push_str(&format!(" Purged {trashed} volumes from its trash."));
+    }
+    Ok(ask.mode.done(message))
 }

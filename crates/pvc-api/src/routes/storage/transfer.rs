@@ -10,7 +10,7 @@ use pvc_api_types::Uploaded;
 use pvc_api_types::operations::storage::{
     GetStorageCephVolumePoolVolumeDownload, PostStorageCephVolumePoolVolumeUpload, VolumeUpload,
 };
-use pvc_images::{Announced, Sent, Source, TakeError};
+use pvc_images::{Announced, Sent, Source, TakeError, Target};
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::with_causes;
 use pvc_ops::storage::{self, StorageRefusal};
@@ -126,14 +126,13 @@ async fn take(asked: Ask<Upload>, size_bytes: u64, file: File) -> Result<Answer<
     };
     let on = api.storage()?;
     let begun = storage::begin_fill(api.store(), on.as_ref(), &id, given.force.0);
-    let mut upload = api.ask(async { begun.await.map_err(refused) }).await?;
+    let upload = api.ask(async { begun.await.map_err(refused) }).await?;
     let clock = api.clock().clone();
     let incoming = Incoming::open(&file.headers, file.body, clock.as_ref()).await?;
     let mut file = FileOf { incoming, clock: clock.as_ref() };
     let (spool, places) = (&api.settings().spool, api.images());
-    let taking = pvc_images::take(&mut file, &announced, spool, places, async |at, bytes| {
-        upload.write(at, bytes).await
-    });
+    let mut disk = DiskOf { upload };
+    let taking = pvc_images::take(&mut file, &announced, spool, places, &mut disk);
     let taken = api.stopping().run_until_cancelled(taking).await;
     let sent = match taken {
         Some(taken) => taken.map_err(not_taken)?,
@@ -142,7 +141,8 @@ async fn take(asked: Ask<Upload>, size_bytes: u64, file: File) -> Result<Answer<
     let (volume, keep) = (id.clone(), api.settings().removed_volumes_stay);
     act(&api, |api, on| async move {
         let random = api.random().as_ref();
-        storage::fill_volume(api.store(), &*on, random, &volume, size_bytes, keep, upload).await
+        storage::fill_volume(api.store(), &*on, random, &volume, size_bytes, keep, disk.upload)
+            .await
     })
     .await?;
     drop(slot);
@@ -169,10 +169,24 @@ impl Source for FileOf<'_> {
     }
 }
 
+/// The contents in the making, as an image is written to.
+struct DiskOf {
+    upload: Box<dyn pvc_ports::Upload>,
+}
+
+#[async_trait]
+impl Target for DiskOf {
+    type Error = StorageError;
+
+    async fn write(&mut self, at: u64, bytes: Bytes) -> Result<(), StorageError> {
+        self.upload.write(at, bytes).await
+    }
+}
+
 fn not_taken(error: TakeError<ApiError, StorageError>) -> ApiError {
     match error {
         TakeError::Source(refusal) => refusal,
-        TakeError::Write(error) => refused(ChangeError::Refused(StorageRefusal::from(error))),
+        TakeError::Target(error) => refused(ChangeError::Refused(StorageRefusal::from(error))),
         TakeError::Image(error) => {
             let status = match error.is_of_the_image() {
                 true => StatusCode::BAD_REQUEST,

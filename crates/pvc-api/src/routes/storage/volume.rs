@@ -1,5 +1,7 @@
 //! Volumes.
 
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use pvc_api_types::operation::Operation;
 use pvc_api_types::operations::storage::{
@@ -10,11 +12,11 @@ use pvc_api_types::operations::storage::{
 use pvc_api_types::{Message, Volume};
 use pvc_model::storage::{PoolName, VolumeId, VolumeName, VolumeRecord};
 use pvc_model::with_causes;
-use pvc_ops::storage::{self, Resized};
+use pvc_ops::storage::{self, Resized, Taken};
 use pvc_ports::StorageError;
 use pvc_store::{snapshot_text, volume_text};
 
-use super::{act, size, volume_id};
+use super::{act, kept, size, volume_id};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
@@ -186,14 +188,23 @@ async fn rename(
 async fn delete_storage_ceph_volume_pool_volume(
     ask: Ask<DeleteStorageCephVolumePoolVolume>,
 ) -> Result<Answer<DeleteStorageCephVolumePoolVolume>> {
-    let ([pool, name], force) = (ask.at, ask.params.force.0);
-    let id = volume_id(&pool, &name);
-    let message = format!("Removed volume \"{id}\".");
-    act(
-        &ask.api,
-        |api, on| async move { storage::remove_volume(api.store(), &*on, &id, force).await },
-    )
-    .await?;
+    let ([pool, name], given) = (ask.at, ask.params);
+    let (id, force) = (volume_id(&pool, &name), given.force.0);
+    let mut message = format!("Removed volume \"{id}\".");
+    let keep = match given.purge.0 {
+        true => Duration::ZERO,
+        false => ask.api.settings().removed_volumes_stay,
+    };
+    let removed = act(&ask.api, |api, on| async move {
+        storage::remove_volume(api.store(), &*on, &id, keep, force).await
+    });
+    match removed.await? {
+        Taken::Kept(entry) => message.push_str(&kept(&[entry])),
+        Taken::Removed if ask.mode.is_dry() && !keep.is_zero() => {
+            message.push_str(&format!(" It can be restored for {} h.", keep.as_secs() / 3600));
+        }
+        Taken::Removed | Taken::Absent => {}
+    }
     Ok(ask.mode.done(message))
 }
 

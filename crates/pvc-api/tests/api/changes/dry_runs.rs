@@ -95,7 +95,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 50] = [
+const CHANGES: [(&str, &str, &str); 52] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
@@ -134,6 +134,8 @@ const CHANGES: [(&str, &str, &str); 50] = [
     ("DELETE", "/storage/ceph/volume/{pool}/{volume}", ""),
     ("POST", "/storage/ceph/volume/{pool}/{volume}/scan", ""),
     ("POST", "/storage/ceph/volume/{pool}/{volume}/clone", "new_volume=copy"),
+    ("POST", "/storage/ceph/trash/{pool}/{id}/restore", "new_name=back"),
+    ("DELETE", "/storage/ceph/trash/{pool}/{id}", ""),
     ("POST", "/storage/ceph/snapshot", "pool=vms&volume=data&snapshot=after"),
     ("POST", "/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", ""),
     ("PUT", "/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", "new_name=then"),
@@ -153,6 +155,10 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
     let api = with_web().await;
     api.post("/storage/ceph/volume/vms/data?size=1M").await.ok();
     api.post("/storage/ceph/snapshot/vms/data/before").await.ok();
+    api.post("/storage/ceph/volume/vms/gone?size=1M").await.ok();
+    api.delete("/storage/ceph/volume/vms/gone").await.ok();
+    let trash = api.get("/storage/ceph/trash").await.ok();
+    let trashed = trash[0]["id"].as_str().unwrap();
     let document = serde_json::to_value(pvc_api::document()).unwrap();
     let paths = document["paths"].as_object().unwrap();
     let mut described: Vec<(String, String)> = Vec::new();
@@ -184,7 +190,8 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
         let expected = if path == "/vm/{vm}" && method == "POST" { "extra" } else { "web" };
         let path = path.replace("{vm}", expected).replace("{node}", "pvchv1");
         let path = path.replace("{pool}", "vms").replace("{volume}", "data");
-        let path = path.replace("{snapshot}", "before").replace(['{', '}'], "");
+        let path = path.replace("{snapshot}", "before").replace("{id}", trashed);
+        let path = path.replace(['{', '}'], "");
         let given = given
             .replace("@new", &escaped(&xml("extra", &new)))
             .replace("@web", &escaped(&xml("web", UUID)))
@@ -200,6 +207,7 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
         );
         let after = api.get("/backup?secrets=true").await.ok();
         assert_eq!(after, before, "{method} {path} changed something: {}", reply.text());
+        assert_eq!(api.get("/storage/ceph/trash").await.ok(), trash, "{method} {path}");
     }
     assert!(done >= 28, "most of them would be carried out: {done}");
 }

@@ -101,7 +101,7 @@ async fn a_volume_has_its_whole_life() {
     api.post("/storage/ceph/volume/vms/more/clone?new_volume=copy").await.refused(400);
     assert_eq!(api.names("/storage/ceph/volume").await, ["copy", "more"]);
     let removed = api.delete("/storage/ceph/volume/vms/copy").await.ok();
-    assert_eq!(message(&removed), "Removed volume \"vms/copy\".");
+    assert!(message(&removed).starts_with("Removed volume \"vms/copy\". Until "), "{removed}");
     api.delete("/storage/ceph/volume/vms/copy").await.refused(404);
     assert_eq!(api.names("/storage/ceph/volume").await, ["more"]);
 }
@@ -268,4 +268,56 @@ async fn what_takes_long_goes_on_and_says_so() {
     assert!(gate.is_closed());
     api.storage.set_gate(Gate::closing_at(u64::MAX));
     api.post("/storage/ceph/volume/vms/other?size=1M").await.ok();
+}
+
+#[tokio::test]
+async fn a_removed_volume_is_listed_restored_and_purged() {
+    let api = with_data().await;
+    assert_eq!(api.get("/storage/ceph/trash").await.ok(), json!([]));
+    let dry = api.delete("/storage/ceph/volume/vms/data?dry_run=true").await.ok();
+    assert!(message(&dry).ends_with("It can be restored for 24 h."), "{dry}");
+    let removed = api.delete("/storage/ceph/volume/vms/data").await.ok();
+    let trash = api.get("/storage/ceph/trash?pool=vms").await.ok();
+    let id = trash[0]["id"].as_str().unwrap().to_owned();
+    assert_eq!((&trash[0]["name"], &trash[0]["pool"]), (&json!("data"), &json!("vms")));
+    let until = trash[0]["kept_until"].as_u64().unwrap();
+    assert_eq!(until - trash[0]["removed_at"].as_u64().unwrap(), 24 * 3600);
+    let how = format!("`pvc storage trash restore vms {id}`.");
+    assert!(message(&removed).ends_with(&how), "{removed}");
+    assert!(message(&removed).contains(&pvc_model::utc(until)), "{removed}");
+
+    let path = format!("/storage/ceph/trash/vms/{id}");
+    let restored = api.post(&format!("{path}/restore?new_name=back")).await.ok();
+    assert_eq!(message(&restored), "Restored volume \"vms/back\".");
+    assert_eq!(api.names("/storage/ceph/volume").await, ["back"]);
+    assert_eq!(api.names("/storage/ceph/snapshot").await, ["before"]);
+    api.post(&format!("{path}/restore")).await.refused(404);
+
+    api.delete("/storage/ceph/volume/vms/back").await.ok();
+    let trash = api.get("/storage/ceph/trash").await.ok();
+    let path = format!("/storage/ceph/trash/vms/{}", trash[0]["id"].as_str().unwrap());
+    let dry = api.delete(&format!("{path}?dry_run=true")).await.ok();
+    assert!(message(&dry).contains("Purged volume \"vms/back\" from the trash."), "{dry}");
+    api.delete(&path).await.ok();
+    assert_eq!(api.get("/storage/ceph/trash").await.ok(), json!([]));
+    api.delete(&path).await.refused(404);
+    for bad in ["none/ab", "vms/XYZ", "vms/..%2Fa"] {
+        api.delete(&format!("/storage/ceph/trash/{bad}")).await.refused(404);
+    }
+    api.get("/storage/ceph/trash?pool=none").await.refused(404);
+}
+
+#[tokio::test]
+async fn a_volume_that_is_purged_at_once_is_not_in_the_trash() {
+    let api = with_data().await;
+    let removed = api.delete("/storage/ceph/volume/vms/data?purge=true").await.ok();
+    assert_eq!(message(&removed), "Removed volume \"vms/data\".");
+    assert_eq!(api.get("/storage/ceph/trash").await.ok(), json!([]));
+    let stay = std::time::Duration::ZERO;
+    let at_once = ApiSettings { removed_volumes_stay: stay, ..settings() };
+    let api = start(&Shape::with_vms(0).dump(), at_once).await;
+    api.post("/storage/ceph/volume/vms/data?size=1M").await.ok();
+    let removed = api.delete("/storage/ceph/volume/vms/data").await.ok();
+    assert_eq!(message(&removed), "Removed volume \"vms/data\".");
+    assert_eq!(api.get("/storage/ceph/trash").await.ok(), json!([]));
 }

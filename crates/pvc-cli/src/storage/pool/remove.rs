@@ -9,8 +9,9 @@ use crate::outcome::Outcome;
 
 /// Remove a pool with all its volumes
 ///
-/// All volumes in it and all their snapshots are lost. A pool with a volume that a VM
-/// has is not removed; `--force` removes one whose VMs do not run.
+/// All volumes in it and all their snapshots are lost, also those that were removed and
+/// are still kept in its trash. A pool with a volume that a VM has is not removed;
+/// `--force` removes one whose VMs do not run.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +32,8 @@ pub struct Remove {
 impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let pool = &self.pool.name;
-        let sentence = format!("Remove pool \"{pool}\" with all its volumes and snapshots");
+        let sentence =
+            format!("Remove pool \"{pool}\" with all its volumes and snapshots, removed ones too");
         let removal = PoolRemoval { really: "yes".to_owned(), force: Added(self.force) };
         confirm::change(pvc, self.yes, &sentence, DeleteStorageCephPoolPool, [pool], &removal)
     }

@@ -9,13 +9,16 @@ use crate::outcome::Outcome;
 
 /// Remove a volume
 ///
-/// Its snapshots are removed with it, and nothing but a backup brings them back. A
-/// volume that a VM has is not removed; `--force` removes one whose VM does not run.
+/// It is kept in the trash of its pool with its snapshots, for 24 h if the configuration
+/// says nothing else, and the message says how it is restored until then. With `--purge`
+/// nothing but a backup brings it back. A volume that a VM has is not removed; `--force`
+/// removes one whose VM does not run.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   pvc storage volume remove vms web1_data
-  pvc storage volume remove vms web1_data --dry-run")]
+  pvc storage volume remove vms web1_data --dry-run
+  pvc storage volume remove vms web1_data --purge")]
 pub struct Remove {
     #[command(flatten)]
     volume: Which,
@@ -24,6 +27,10 @@ pub struct Remove {
     #[arg(short, long)]
     force: bool,
 
+    /// Remove it for good at once
+    #[arg(long)]
+    purge: bool,
+
     #[command(flatten)]
     yes: Yes,
 }
@@ -31,8 +38,10 @@ pub struct Remove {
 impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let [pool, name] = self.volume.at();
-        let sentence = format!("Remove volume \"{name}\" of pool \"{pool}\" with its snapshots");
-        let deletion = VolumeDeletion { force: Added(self.force) };
+        let for_good = if self.purge { ", for good" } else { "" };
+        let sentence =
+            format!("Remove volume \"{name}\" of pool \"{pool}\" with its snapshots{for_good}");
+        let deletion = VolumeDeletion { force: Added(self.force), purge: Added(self.purge) };
         let operation = DeleteStorageCephVolumePoolVolume;
         confirm::change(pvc, self.yes, &sentence, operation, [pool, name], &deletion)
     }

@@ -1,0 +1,152 @@
+//! Volumes that were removed and are still kept, and when their time is over.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::storage::{PoolName, TrashId, VolumeName};
+
+/// A volume in the trash, with its snapshots. Its times are seconds since 1970-01-01T00:00:00Z.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrashedVolume {
+    pub pool: PoolName,
+    pub id: TrashId,
+    /// The name that it had.
+    pub name: VolumeName,
+    pub removed_at: u64,
+    /// The moment until which it is not to be purged.
+    pub kept_until: u64,
+}
+
+/// Both clocks of a machine, at one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// Since 1970-01-01T00:00:00Z.
+    pub wall: Duration,
+    pub monotonic: Duration,
+}
+
+/// The volumes in the trash that somebody has seen, each with the time before which it is kept.
+///
+/// Moments are those of the wall clock, which days and daemons have in common, and which may step.
+/// So a volume that was seen while its time was not over is kept for as long as was left of it then,
+/// also if the wall clock says otherwise meanwhile.
+#[derive(Debug, Default)]
+pub struct Kept {
+    not_before: BTreeMap<Seen, Duration>,
+}
+
+/// A volume in the trash, and until when. One that was restored and removed again is another.
+type Seen = (PoolName, TrashId, u64);
+
+impl Kept {
+    /// The volumes whose time is over, of all that are in the trash of `pool`.
+    pub fn due(
+        &mut self,
+        pool: &PoolName,
+        trashed: Vec<TrashedVolume>,
+        now: Now,
+    ) -> Vec<TrashedVolume> {
+        let seen = |entry: &TrashedVolume| (pool.clone(), entry.id.clone(), entry.kept_until);
+        let mut known = std::mem::take(&mut self.not_before);
+        // What is not there any more need not be remembered.
+        self.not_before.extend(known.extract_if(.., |(of, ..), _| of != pool));
+        let mut due = Vec::new();
+        for entry in trashed {
+            let left = Duration::from_secs(entry.kept_until).saturating_sub(now.wall);
+            let not_before = match known.remove(&seen(&entry)) {
+                Some(not_before) => not_before,
+                None => now.monotonic.saturating_add(left),
+            };
+            self.not_before.insert(seen(&entry), not_before);
+            if left.is_zero() && not_before <= now.monotonic {
+                due.push(entry);
+            }
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(id: &str, kept_until: u64) -> TrashedVolume {
+        TrashedVolume {
+            pool: vms(),
+            id: TrashId::parse(id).unwrap(),
+            name: VolumeName::new("web1_sda"),
+            removed_at: 1000,
+            kept_until,
+        }
+    }
+
+    fn vms() -> PoolName {
+        PoolName::new("vms")
+    }
+
+    fn at(wall: u64, monotonic: u64) -> Now {
+        Now { wall: Duration::from_secs(wall), monotonic: Duration::from_secs(monotonic) }
+    }
+
+    fn ids(due: &[TrashedVolume]) -> Vec<&str> {
+        due.iter().map(|entry| entry.id.as_str()).collect()
+    }
+
+    #[test]
+    fn a_volume_is_due_when_its_time_is_over_and_not_before() {
+        let mut kept = Kept::default();
+        let trash = || vec![entry("a", 2000), entry("b", 3000)];
+        for (now, expected) in [
+            (at(1999, 10), vec![]),
+            (at(2000, 11), vec!["a"]),
+            (at(2999, 1010), vec!["a"]),
+            (at(3000, 1011), vec!["a", "b"]),
+        ] {
+            assert_eq!(ids(&kept.due(&vms(), trash(), now)), expected, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_past_its_time_when_it_is_first_seen_is_due() {
+        let due = Kept::default().due(&vms(), vec![entry("a", 2000)], at(2000, 0));
+        assert_eq!(ids(&due), ["a"]);
+    }
+
+    #[test]
+    fn a_clock_that_steps_does_not_shorten_the_time() {
+        let mut kept = Kept::default();
+        let trash = || vec![entry("a", 2000)];
+        for (now, expected) in [
+            (at(1990, 100), vec![]),
+            (at(9_000_000, 101), vec![]),
+            (at(9_000_008, 109), vec![]),
+            (at(9_000_009, 110), vec!["a"]),
+            (at(1999, 111), vec![]),
+        ] {
+            assert_eq!(ids(&kept.due(&vms(), trash(), now)), expected, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn a_volume_that_is_removed_again_has_its_time_again() {
+        let mut kept = Kept::default();
+        assert!(kept.due(&vms(), vec![entry("a", 2000)], at(1990, 100)).is_empty());
+        assert!(kept.due(&vms(), vec![entry("a", 2010)], at(1995, 105)).is_empty());
+        assert!(kept.due(&vms(), vec![entry("a", 2010)], at(2009, 112)).is_empty());
+        assert_eq!(ids(&kept.due(&vms(), vec![entry("a", 2010)], at(2010, 120))), ["a"]);
+    }
+
+    #[test]
+    fn only_what_is_there_is_remembered_of_each_pool() {
+        let mut kept = Kept::default();
+        let ssd = PoolName::new("ssd");
+        kept.due(&vms(), vec![entry("a", 2000), entry("b", 2000)], at(1990, 0));
+        kept.due(&ssd, vec![TrashedVolume { pool: ssd.clone(), ..entry("a", 2000) }], at(1990, 0));
+        assert_eq!(kept.not_before.len(), 3);
+        kept.due(&vms(), vec![entry("b", 2000)], at(1990, 0));
+        assert_eq!(kept.not_before.len(), 2);
+        kept.due(&ssd, vec![], at(1990, 0));
+        kept.due(&vms(), vec![], at(1990, 0));
+        assert!(kept.not_before.is_empty());
+    }
+}

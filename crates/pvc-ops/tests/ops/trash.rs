@@ -1,0 +1,170 @@
+//! Removed volumes are kept for a while: they are restored, purged, and go with their pool.
+
+use pvc_model::hold::{Purpose, VolumeHold};
+use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeName};
+use pvc_ops::storage::{self, Taken};
+use pvc_ports::{StorageError, TrashedVolume};
+
+use super::*;
+
+fn id(volume: &str) -> VolumeId {
+    VolumeId::parse(volume).unwrap()
+}
+
+fn vms() -> PoolName {
+    PoolName::new("vms")
+}
+
+/// A world with the volume `vms/a`, recorded.
+async fn world() -> World {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.storage.insert("vms/a");
+    storage::record_volume(&world.store, &world.storage, &id("vms/a")).await.unwrap();
+    world
+}
+
+impl World {
+    async fn removed(&self, volume: &str, keep: Duration) -> Taken {
+        let (store, storage) = (&self.store, &self.storage);
+        storage::remove_volume(store, storage, &id(volume), keep, false).await.unwrap()
+    }
+
+    async fn trash(&self) -> Vec<TrashedVolume> {
+        let view = self.store.fresh().await.unwrap();
+        storage::trashed(&view, &self.storage, None).await.unwrap()
+    }
+
+    fn is_recorded(&self, volume: &str) -> bool {
+        self.store.view().volumes.contains_key(&id(volume))
+    }
+}
+
+#[tokio::test]
+async fn a_removed_volume_is_kept_and_restored_with_its_record() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    storage::create_snapshot(store, volumes, &id("vms/a"), &SnapshotName::new("s")).await.unwrap();
+    let Taken::Kept(entry) = world.removed("vms/a", DAY).await else { panic!("it is kept") };
+    assert_eq!(entry.kept_until - entry.removed_at, DAY.as_secs());
+    assert!(!world.is_recorded("vms/a"));
+    assert_eq!(world.trash().await, std::slice::from_ref(&entry));
+    let back = storage::restore_volume(store, volumes, &vms(), &entry.id, None).await.unwrap();
+    assert_eq!(back, id("vms/a"));
+    assert_eq!(store.view().volumes[&back].snapshots.len(), 1);
+    assert!(world.trash().await.is_empty());
+    let again = storage::restore_volume(store, volumes, &vms(), &entry.id, None).await;
+    assert!(again.unwrap_err().to_string().contains("there is no volume"));
+}
+
+#[tokio::test]
+async fn without_a_time_to_be_kept_a_volume_is_gone_at_once() {
+    let world = world().await;
+    assert_eq!(world.removed("vms/a", Duration::ZERO).await, Taken::Removed);
+    assert!(world.trash().await.is_empty());
+    assert!(!world.is_recorded("vms/a"));
+}
+
+#[tokio::test]
+async fn a_volume_is_not_restored_over_another_nor_under_a_name_that_is_none() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let Taken::Kept(entry) = world.removed("vms/a", DAY).await else { panic!("it is kept") };
+    storage::create_volume(store, volumes, &id("vms/a"), 4096, false).await.unwrap();
+    for store in [store.clone(), store.dry()] {
+        let restore = |to: Option<&'static str>| {
+            let (store, entry) = (store.clone(), entry.clone());
+            async move {
+                let to = to.map(VolumeName::new);
+                storage::restore_volume(&store, volumes, &vms(), &entry.id, to.as_ref()).await
+            }
+        };
+        let taken = restore(None).await.unwrap_err();
+        assert!(taken.to_string().contains("exists already"), "{taken}");
+        for bad in ["..", "a/b", "", "b.partial"] {
+            restore(Some(bad)).await.unwrap_err();
+        }
+        assert_eq!(restore(Some("b")).await.unwrap(), id("vms/b"));
+        assert_eq!(world.trash().await.is_empty(), !store.is_dry());
+        if store.is_dry() {
+            continue;
+        }
+        world.removed("vms/b", DAY).await;
+        break;
+    }
+}
+
+#[tokio::test]
+async fn dry_runs_leave_the_trash_alone() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let dry = store.dry();
+    storage::remove_volume(&dry, volumes, &id("vms/a"), DAY, false).await.unwrap();
+    assert!(world.is_recorded("vms/a") && world.trash().await.is_empty());
+    let Taken::Kept(entry) = world.removed("vms/a", DAY).await else { panic!("it is kept") };
+    storage::restore_volume(&dry, volumes, &vms(), &entry.id, None).await.unwrap();
+    storage::purge_volume(&dry, volumes, &vms(), &entry.id).await.unwrap();
+    let removed = storage::remove_pool(&dry, volumes, &vms(), false).await.unwrap();
+    assert_eq!((removed.volumes, removed.trashed), (0, 1));
+    assert_eq!(world.trash().await, std::slice::from_ref(&entry));
+    let none = TrashId::parse("dead").unwrap();
+    storage::purge_volume(&dry, volumes, &vms(), &none).await.unwrap_err();
+    storage::restore_volume(&dry, volumes, &vms(), &none, None).await.unwrap_err();
+    storage::purge_volume(store, volumes, &vms(), &entry.id).await.unwrap();
+    assert!(world.trash().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_pool_goes_with_what_is_in_its_trash() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    world.removed("vms/a", DAY).await;
+    storage::create_volume(store, volumes, &id("vms/b"), 4096, false).await.unwrap();
+    let refused = volumes.remove_pool(&vms()).await.unwrap_err();
+    assert!(matches!(refused, StorageError::PoolNotEmpty { .. }), "{refused}");
+    let removed = storage::remove_pool(store, volumes, &vms(), false).await.unwrap();
+    assert_eq!((removed.volumes, removed.trashed), (1, 1));
+    assert!(store.view().pools.is_empty());
+    assert!(volumes.pools().await.unwrap().is_empty());
+}
+
+/// The process died after the volume had been moved: its record stayed.
+#[tokio::test]
+async fn a_removal_that_was_cut_off_is_brought_to_its_end_by_the_next() {
+    let world = world().await;
+    let entry = world.storage.trash(&id("vms/a"), DAY).await.unwrap();
+    assert_eq!(world.removed("vms/a", DAY).await, Taken::Absent);
+    assert!(!world.is_recorded("vms/a"));
+    assert_eq!(world.trash().await, [entry]);
+    let (store, volumes) = (&world.store, &world.storage);
+    let none = storage::remove_volume(store, volumes, &id("vms/a"), DAY, false).await;
+    assert!(none.unwrap_err().to_string().contains("does not exist"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_volumes_of_a_removed_vm_are_kept() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.storage.insert("vms/web1_sda");
+    storage::record_volume(&world.store, &world.storage, &id("vms/web1_sda")).await.unwrap();
+    let removed = vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1")
+        .await
+        .unwrap();
+    assert_eq!(removed.kept, world.trash().await);
+    assert_eq!(removed.kept[0].name.as_str(), "web1_sda");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_with_a_held_volume_is_not_removed_with_it() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.storage.insert("vms/web1_sda");
+    let (volume, purpose) = (id("vms/web1_sda"), Purpose::Shrink(1));
+    let hold = VolumeHold { volume, purpose, by: "x".to_owned() };
+    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    let removal = vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1");
+    let Err(ChangeError::Refused(refusal)) = removal.await else { panic!("it is refused") };
+    assert!(matches!(refusal, RemoveRefusal::Held(_)), "{refusal}");
+    assert!(refusal.hint().unwrap().contains("resize"));
+    assert_eq!(world.store.view().vms.len(), 1);
+    assert!(world.trash().await.is_empty());
+}
