@@ -35,7 +35,11 @@ pub fn body(
         if let Some(error) = failed {
             tracing::info!(%error, "a download did not come to its end");
             // Nobody may be there to be told.
-            let _ = sender.try_send(Err(error));
+            tokio::select! {
+                biased;
+                _ = sender.send(Err(error)) => {}
+                () = clock.sleep(SILENCE) => {}
+            }
         }
         drop(slot);
     });

@@ -644,6 +644,11 @@ impl Storage for RbdStorage {
         removed.map(drop).map_err(|failure| failure.of(volume, doing))
     }
 
+    async fn check_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        self.image(volume).await?;
+        self.require_unused(volume).await
+    }
+
     async fn trash(
         &self,
         volume: &VolumeId,

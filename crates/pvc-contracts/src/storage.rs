@@ -416,6 +416,7 @@ pub async fn a_volume_in_use_is_left_alone(fixture: &dyn StorageFixture) {
     storage.create(&id, 1 << 20, false).await.expect("there is room");
     storage.snapshot(&id, &snap).await.expect("a snapshot can be made");
     let held = fixture.hold(&id).await;
+    refused!(storage.check_unused(&id).await, StorageError::InUse { .. });
     refused!(storage.remove(&id).await, StorageError::InUse { .. });
     refused!(storage.rename(&id, &VolumeName::new("b")).await, StorageError::InUse { .. });
     refused!(storage.roll_back(&id, &snap).await, StorageError::InUse { .. });

@@ -261,6 +261,11 @@ impl Storage for DirectoryStorage {
         .await
     }
 
+    async fn check_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        let id = volume.clone();
+        self.work(move |root, _| root.volume(&id)?.require_unused().map(drop)).await
+    }
+
     async fn trash(
         &self,
         volume: &VolumeId,

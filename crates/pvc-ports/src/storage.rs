@@ -206,6 +206,9 @@ pub trait Storage: Send + Sync {
     /// Removes the volume with its snapshots. An absent one is [`StorageError::NoVolume`].
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError>;
 
+    /// Refuses, as [`InUse`](StorageError::InUse), a volume that somebody has open now.
+    async fn check_unused(&self, volume: &VolumeId) -> Result<(), StorageError>;
+
     /// Moves the volume with its snapshots to the trash of its pool, from where it can be restored
     /// until it is purged. Its name is free then, and it takes the room that it took. An absent one
     /// is [`StorageError::NoVolume`].

@@ -304,6 +304,10 @@ impl Storage for Volumes {
         self.kept(|kept| kept.remove(volume)).await
     }
 
+    async fn check_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        self.kept(|kept| kept.check_unused(volume)).await
+    }
+
     async fn trash(
         &self,
         volume: &VolumeId,

@@ -227,6 +227,10 @@ impl Storage for MemoryStorage {
         self.reached(|volumes| volumes.remove(volume)).await
     }
 
+    async fn check_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        self.reached(|volumes| volumes.check_unused(volume)).await
+    }
+
     async fn trash(
         &self,
         volume: &VolumeId,

@@ -144,6 +144,11 @@ impl MemoryVolumes {
     }
 
     /// Moves the volume to the trash at this moment, by the wall clock.
+    pub fn check_unused(&self, volume: &VolumeId) -> Result<()> {
+        self.find(volume)?;
+        self.require_unused(volume)
+    }
+
     pub fn trash(
         &mut self,
         volume: &VolumeId,

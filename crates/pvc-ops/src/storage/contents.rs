@@ -84,6 +84,7 @@ pub async fn check_fill(
     require_no_part(&view, |used| used == volume).map_err(ChangeError::Refused)?;
     let found = storage.volume(volume).await.map_err(refused)?;
     require_no_snapshots(&found).map_err(ChangeError::Refused)?;
+    storage.check_unused(volume).await.map_err(refused)?;
     let pool = storage.pool(&volume.pool).await.map_err(refused)?;
     pool.check_room(found.size_bytes, force).map_err(refused)?;
     Ok(found.size_bytes)
