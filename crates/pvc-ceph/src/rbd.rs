@@ -7,6 +7,7 @@ use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{Command, Exec, ExecError, StorageError};
 
 use crate::CephOptions;
+use crate::piped::{Pipe, Piped};
 
 /// Deadline of what Ceph does at once when it is well.
 pub(crate) const QUICK: Duration = Duration::from_secs(30);
@@ -28,6 +29,8 @@ pub(crate) const FEATURES: [&str; 2] =
 const NOT_FOUND: i32 = 2;
 const BUSY: i32 = 16;
 const EXISTS: i32 = 17;
+const NO_SPACE: i32 = 28;
+const QUOTA: i32 = 122;
 
 /// `rbd`, and `qemu-img` for images in other formats.
 pub(crate) struct Programs {
@@ -38,10 +41,16 @@ pub(crate) struct Programs {
 /// How a program failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    NotFound { pool: bool },
+    NotFound {
+        pool: bool,
+    },
     Exists,
     Busy,
-    TimedOut { seconds: u64 },
+    /// The pool is full, or has as much as it may have.
+    Full,
+    TimedOut {
+        seconds: u64,
+    },
     Other(String),
 }
 
@@ -56,6 +65,7 @@ impl Failure {
             Failure::Busy => {
                 StorageError::InUse { volume: id(), holder: "another client of Ceph".to_owned() }
             }
+            Failure::Full => io_error(doing, "the pool is full".to_owned()),
             Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
             Failure::Other(said) => io_error(doing, said),
         }
@@ -110,13 +120,26 @@ impl Programs {
         args: Vec<String>,
         deadline: Duration,
     ) -> Result<Vec<u8>, Failure> {
+        self.run("rbd", self.rbd_args(words, args), deadline, &[0]).await
+    }
+
+    /// Starts `rbd`, which is to be given its input, or whose output is to be taken, by and by.
+    pub fn rbd_piped(
+        &self,
+        words: &[&str],
+        args: Vec<String>,
+        pipe: Pipe,
+    ) -> Result<Piped, Failure> {
+        Piped::start("rbd", self.rbd_args(words, args), pipe)
+    }
+
+    fn rbd_args(&self, words: &[&str], args: Vec<String>) -> Vec<String> {
         let who = [
             format!("--conf={}", self.options.config.display()),
             format!("--keyring={}", self.options.keyring.display()),
             format!("--id={}", self.options.user),
         ];
-        let args = words.iter().map(|word| (*word).to_owned()).chain(args).chain(who).collect();
-        self.run("rbd", args, deadline, &[0]).await
+        words.iter().map(|word| (*word).to_owned()).chain(args).chain(who).collect()
     }
 
     /// Runs `qemu-img` and returns what it printed; `good` are the exit codes that are no failure.
@@ -176,13 +199,14 @@ fn with_cause(error: &ExecError) -> String {
 }
 
 /// `rbd` ends with the number of the error it met.
-fn failure(program: &str, code: Option<i32>, stderr: &str) -> Failure {
+pub(crate) fn failure(program: &str, code: Option<i32>, stderr: &str) -> Failure {
     match code {
         Some(NOT_FOUND) if program == "rbd" => {
             Failure::NotFound { pool: stderr.contains("opening pool") }
         }
         Some(BUSY) if program == "rbd" => Failure::Busy,
         Some(EXISTS) if program == "rbd" => Failure::Exists,
+        Some(NO_SPACE | QUOTA) if program == "rbd" => Failure::Full,
         _ => Failure::Other(said(program, code, stderr)),
     }
 }
@@ -238,6 +262,7 @@ mod tests {
         ));
         assert!(matches!(of(16, ""), Failure::Busy));
         assert!(matches!(of(17, ""), Failure::Exists));
+        assert!(matches!((of(28, ""), of(122, "")), (Failure::Full, Failure::Full)));
         assert!(matches!(failure("qemu-img", Some(2), "no"), Failure::Other(_)));
     }
 

@@ -8,10 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_model::BadName;
 use pvc_model::qcow2;
-use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
+use pvc_model::storage::{
+    CLONED, PARTIAL, PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName,
+};
 use pvc_ports::{
     Attachment, Exec, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage, StorageCluster,
-    StorageError, VolumeInfo, VolumeLock,
+    StorageError, VolumeInfo, VolumeLock, VolumeStreams,
 };
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -29,21 +31,14 @@ const LOOKING: &str = "looking at a volume";
 const LISTING: &str = "listing volumes";
 const NAMING: &str = "naming a new volume";
 
-/// End of the name of a copy until it is whole, which begins with the name it is to have. What a
-/// crash leaves under such a name is removed by the next copy to the same name.
-const PARTIAL: &str = ".partial";
-
 /// Time that the managers may take to have figures of a new pool.
 const FIGURES: Duration = Duration::from_secs(15);
 const FIGURES_POLL: Duration = Duration::from_millis(200);
 
-/// Of a clone of a volume in use: what is copied is a snapshot of this name.
-const CLONED: &str = "pvc-clone";
-
 /// The Storage port on the RBD images of one Ceph cluster. Cheap to clone.
 #[derive(Clone)]
 pub struct RbdStorage {
-    programs: Arc<Programs>,
+    pub(crate) programs: Arc<Programs>,
     pub(crate) monitors: Arc<Monitors>,
     pub(crate) access: RbdAccess,
     osds: Option<Arc<dyn OsdHost>>,
@@ -72,11 +67,14 @@ impl RbdStorage {
         printed.map_err(|failure| failure.of(volume, LOOKING))
     }
 
-    async fn image(&self, volume: &VolumeId) -> Result<answers::Image, StorageError> {
+    pub(crate) async fn image(&self, volume: &VolumeId) -> Result<answers::Image, StorageError> {
         answers::json(&self.image_text(volume).await?).map_err(|why| io_error(LOOKING, why))
     }
 
-    async fn snapshots(&self, volume: &VolumeId) -> Result<Vec<answers::Snapshot>, StorageError> {
+    pub(crate) async fn snapshots(
+        &self,
+        volume: &VolumeId,
+    ) -> Result<Vec<answers::Snapshot>, StorageError> {
         let doing = "listing snapshots";
         let args = with_json(image_args(volume));
         let text = self
@@ -106,7 +104,7 @@ impl RbdStorage {
         })
     }
 
-    async fn require_snapshot(
+    pub(crate) async fn require_snapshot(
         &self,
         volume: &VolumeId,
         snapshot: &SnapshotName,
@@ -122,7 +120,7 @@ impl RbdStorage {
 
     /// Client that has the volume open, if any has. Ceph notices within half a minute that a client
     /// died.
-    async fn holder(&self, volume: &VolumeId) -> Result<Option<String>, StorageError> {
+    pub(crate) async fn holder(&self, volume: &VolumeId) -> Result<Option<String>, StorageError> {
         require_addressable(volume)?;
         let doing = "looking who uses a volume";
         let args = with_json(image_args(volume));
@@ -132,7 +130,7 @@ impl RbdStorage {
         Ok(watchers.into_iter().next())
     }
 
-    async fn require_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
+    pub(crate) async fn require_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
         match self.holder(volume).await? {
             Some(holder) => Err(StorageError::InUse { volume: volume.clone(), holder }),
             None => Ok(()),
@@ -140,7 +138,7 @@ impl RbdStorage {
     }
 
     /// Refuses what the pool has no room for.
-    async fn require_room(
+    pub(crate) async fn require_room(
         &self,
         pool: &PoolName,
         needed_bytes: u64,
@@ -150,7 +148,7 @@ impl RbdStorage {
     }
 
     /// Refuses a name that is taken: by a volume, or by what a rename that was cut short has left.
-    async fn require_absent(&self, volume: &VolumeId) -> Result<(), StorageError> {
+    pub(crate) async fn require_absent(&self, volume: &VolumeId) -> Result<(), StorageError> {
         match self.image(volume).await {
             Ok(_) if self.volume_names(&volume.pool).await?.contains(&volume.volume) => {
                 Err(StorageError::VolumeExists { volume: volume.clone() })
@@ -214,18 +212,39 @@ impl RbdStorage {
     where
         Fill: Future<Output = Result<(), StorageError>>,
     {
+        let partial = self.partial_of(volume).await?;
+        let filled = fill(partial.clone()).await;
+        self.complete(&partial, volume, filled).await
+    }
+
+    /// Returns the name under which `volume` is to be made, after what is left of earlier tries is
+    /// removed.
+    ///
+    /// What a crash leaves under such a name is removed by the next try for the same name; what
+    /// somebody has open is being made, and stays.
+    pub(crate) async fn partial_of(&self, volume: &VolumeId) -> Result<VolumeId, StorageError> {
         for left in
             self.volume_names(&volume.pool).await?.iter().filter(|name| is_partial(name, volume))
         {
-            self.remove_partial(&beside(volume, left.clone())).await?;
+            match self.remove_partial(&beside(volume, left.clone())).await {
+                Ok(()) | Err(StorageError::InUse { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         // A name of its own: an object of an old one may be left, and stand for another volume now.
-        let random = getrandom::u64().map_err(|why| io_error(NAMING, why.to_string()))?;
-        let name = VolumeName::new(format!("{}.{random:016x}{PARTIAL}", volume.volume));
-        let partial = beside(volume, name);
-        let filled = fill(partial.clone()).await;
+        let name = VolumeName::new(format!("{}.{}{PARTIAL}", volume.volume, random_digits()?));
+        Ok(beside(volume, name))
+    }
+
+    /// Gives `partial`, which is `filled` now, the name that it is for, or removes it.
+    pub(crate) async fn complete(
+        &self,
+        partial: &VolumeId,
+        volume: &VolumeId,
+        filled: Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
         let published = match filled {
-            Ok(()) => self.move_to(&partial, &volume.volume, NAMING).await,
+            Ok(()) => self.move_to(partial, &volume.volume, NAMING).await,
             Err(error) => Err(error),
         };
         match &published {
@@ -233,16 +252,16 @@ impl RbdStorage {
             Ok(()) | Err(StorageError::TimedOut { .. }) => {}
             Err(_) => {
                 // What went wrong first is what is told.
-                if let Err(error) = self.remove_partial(&partial).await {
+                if let Err(error) = self.remove_partial(partial).await {
                     tracing::warn!(volume = %partial, %error, "a volume that was not completed \
                                                                could not be removed");
                 }
             }
         }
-        published.map_err(|error| named(error, &partial, volume))
+        published.map_err(|error| named(error, partial, volume))
     }
 
-    async fn remove_partial(&self, partial: &VolumeId) -> Result<(), StorageError> {
+    pub(crate) async fn remove_partial(&self, partial: &VolumeId) -> Result<(), StorageError> {
         match self.remove(partial).await {
             Err(StorageError::NoVolume { .. }) => Ok(()),
             other => other,
@@ -301,7 +320,7 @@ impl RbdStorage {
         copied.and(removed)
     }
 
-    async fn make_snapshot(
+    pub(crate) async fn make_snapshot(
         &self,
         volume: &VolumeId,
         snapshot: &SnapshotName,
@@ -364,7 +383,11 @@ impl RbdStorage {
         }
     }
 
-    async fn make_empty(&self, volume: &VolumeId, size_bytes: u64) -> Result<(), StorageError> {
+    pub(crate) async fn make_empty(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+    ) -> Result<(), StorageError> {
         let size = format!("--size={size_bytes}B");
         let args = [image_args(volume), vec![size], FEATURES.map(str::to_owned).to_vec()].concat();
         let made = self.programs.rbd(&["create"], args, QUICK).await;
@@ -373,7 +396,7 @@ impl RbdStorage {
 }
 
 /// The error, said of `volume` if it is about `partial`, of which only we know.
-fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) -> StorageError {
+pub(crate) fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) -> StorageError {
     let is_partial = |found: &VolumeId| found == partial;
     match error {
         StorageError::InUse { volume: found, holder } if is_partial(&found) => {
@@ -388,6 +411,12 @@ fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) -> StorageE
 
 fn beside(volume: &VolumeId, name: VolumeName) -> VolumeId {
     VolumeId { pool: volume.pool.clone(), volume: name }
+}
+
+/// 16 digits that nobody else has.
+pub(crate) fn random_digits() -> Result<String, StorageError> {
+    let random = getrandom::u64().map_err(|why| io_error(NAMING, why.to_string()))?;
+    Ok(format!("{random:016x}"))
 }
 
 /// Whether a copy to `volume` was made under this name: its own, a number of 16 digits, and the
@@ -416,7 +445,7 @@ fn of_list(failure: Failure, pool: &PoolName) -> StorageError {
         Failure::NotFound { .. } => StorageError::NoPool { pool: pool.clone() },
         Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
         Failure::Other(said) => io_error(LISTING, said),
-        Failure::Exists | Failure::Busy => {
+        Failure::Exists | Failure::Busy | Failure::Full => {
             io_error(LISTING, "an answer that makes no sense".to_owned())
         }
     }
@@ -438,7 +467,10 @@ fn require_addressable(volume: &VolumeId) -> Result<(), StorageError> {
     Ok(())
 }
 
-fn require_snapshot_name(volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+pub(crate) fn require_snapshot_name(
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+) -> Result<(), StorageError> {
     if is_addressable(snapshot.as_str()) {
         return Ok(());
     }
@@ -458,7 +490,7 @@ fn require_unprotected(
 }
 
 /// Names of what is to be made keep our own rules.
-fn good_volume(pool: &PoolName, name: &VolumeName) -> Result<VolumeId, BadName> {
+pub(crate) fn good_volume(pool: &PoolName, name: &VolumeName) -> Result<VolumeId, BadName> {
     Ok(VolumeId { pool: pool.clone(), volume: VolumeName::parse(name.as_str())? })
 }
 
@@ -740,6 +772,10 @@ impl Storage for RbdStorage {
             Ok(_) | Err(Failure::NotFound { pool: false }) => Ok(()),
             Err(failure) => Err(failure.of(volume, "breaking a lock")),
         }
+    }
+
+    fn streams(&self) -> Option<&dyn VolumeStreams> {
+        Some(self)
     }
 
     fn cluster(&self) -> Option<&dyn StorageCluster> {

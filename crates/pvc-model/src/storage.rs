@@ -47,6 +47,30 @@ name! {
     SnapshotName, "snapshot", 128
 }
 
+/// End of the name under which a storage makes a volume until it is whole, which begins with the
+/// name that it is to have.
+pub const PARTIAL: &str = ".partial";
+
+/// Begin of the names of the snapshots that a storage takes for itself, to copy or to download a
+/// volume.
+pub const CLONED: &str = "pvc-clone";
+
+impl VolumeName {
+    /// Whether the name is the storage's own: what has it is being made by somebody, or is left of
+    /// what was not made whole.
+    pub fn is_reserved(&self) -> bool {
+        self.as_str().ends_with(PARTIAL)
+    }
+}
+
+impl SnapshotName {
+    /// Whether the name is the storage's own: what has it is being copied by somebody, or is left of
+    /// a copy that was cut short.
+    pub fn is_reserved(&self) -> bool {
+        self.as_str().starts_with(CLONED)
+    }
+}
+
 /// A volume, written `pool/volume`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VolumeId {

@@ -173,14 +173,9 @@ fn require_at_rest(
     }
 }
 
-/// End of the names under which volumes are made until they are whole, and begin of those of the
-/// snapshots that a copy is made from: whoever makes one removes what is left under its name.
-const PARTIAL: &str = ".partial";
-const CLONED: &str = "pvc-clone";
-
-/// Refuses names that are the storage's own.
+/// Refuses names that are the storage's own, of volumes and of snapshots alike.
 fn require_free_name(name: &str) -> Result<(), StorageRefusal> {
-    match name.ends_with(PARTIAL) || name.starts_with(CLONED) {
+    match VolumeName::new(name).is_reserved() || SnapshotName::new(name).is_reserved() {
         true => Err(StorageRefusal::Reserved { name: shown(name) }),
         false => Ok(()),
     }
