@@ -31,6 +31,9 @@ const LOOKING: &str = "looking at a volume";
 const LISTING: &str = "listing volumes";
 const NAMING: &str = "naming a new volume";
 
+/// Times that a pool is listed while volumes go.
+const LIST_TRIES: u32 = 20;
+
 /// Time that the managers may take to have figures of a new pool.
 const FIGURES: Duration = Duration::from_secs(15);
 const FIGURES_POLL: Duration = Duration::from_millis(200);
@@ -442,7 +445,10 @@ fn left_of_a_rename(volume: &VolumeId) -> StorageError {
 /// The failure of a list of what is in `pool`.
 fn of_list(failure: Failure, pool: &PoolName) -> StorageError {
     match failure {
-        Failure::NotFound { .. } => StorageError::NoPool { pool: pool.clone() },
+        Failure::NotFound { pool: true } => StorageError::NoPool { pool: pool.clone() },
+        Failure::NotFound { pool: false } => {
+            io_error(LISTING, "volumes go while they are listed".to_owned())
+        }
         Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
         Failure::Other(said) => io_error(LISTING, said),
         Failure::Exists | Failure::Busy | Failure::Full => {
@@ -576,8 +582,16 @@ impl Storage for RbdStorage {
             return Err(StorageError::NoPool { pool: pool.clone() });
         }
         let args = with_json(vec!["--long".to_owned(), pool_arg(pool)]);
-        let printed = self.programs.rbd(&["ls"], args, long(0)).await;
-        let text = printed.map_err(|failure| of_list(failure, pool))?;
+        let mut tries = LIST_TRIES;
+        let text = loop {
+            tries -= 1;
+            match self.programs.rbd(&["ls"], args.clone(), long(0)).await {
+                Ok(text) => break text,
+                // A volume went while it was looked at, and the rest was not listed.
+                Err(Failure::NotFound { pool: false }) if tries > 0 => {}
+                Err(failure) => return Err(of_list(failure, pool)),
+            }
+        };
         answers::volumes(pool, &text).map_err(|why| io_error(LISTING, why))
     }
 
@@ -888,6 +902,30 @@ mod tests {
         );
         let acts: Vec<_> = exec.ran().iter().map(|command| command.args[0].clone()).collect();
         assert_eq!(acts, ["ls", "copy", "ls"], "looked for what is left before and after");
+    }
+
+    #[tokio::test]
+    async fn a_pool_of_which_a_volume_goes_while_it_is_listed_is_listed_again() {
+        let of = |pool_said: &'static str, times: usize| {
+            let asked = std::sync::atomic::AtomicUsize::new(0);
+            storage(move |_| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+                turn if turn < times => failure(2, pool_said),
+                _ => Ok(ScriptedExec::success("[]")),
+            })
+        };
+        let pool = PoolName::new("vms");
+        let gone = "rbd: error opening a: (2) No such file or directory\nrbd: listing images \
+                    failed: (2) No such file or directory";
+        let (storage, exec) = of(gone, 3);
+        assert_eq!(storage.volumes(&pool).await.unwrap(), []);
+        assert_eq!(exec.ran().len(), 4);
+        let (storage, _) = of(gone, usize::MAX);
+        let error = storage.volumes(&pool).await.unwrap_err();
+        assert!(matches!(error, StorageError::Io { .. }), "{error}");
+        let (storage, exec) = of("rbd: error opening pool 'vms': (2) No such file", usize::MAX);
+        let error = storage.volumes(&pool).await.unwrap_err();
+        assert!(matches!(error, StorageError::NoPool { .. }), "{error}");
+        assert_eq!(exec.ran().len(), 1);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::hold::Held;
 use pvc_model::pool::{BadGroups, BadReplication};
 use pvc_model::shown;
-use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_model::vm::volumes::{is_at_rest, part_of_snapshot, users_where};
 use pvc_ports::StorageError;
 use pvc_store::ChangeError;
