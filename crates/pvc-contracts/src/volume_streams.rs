@@ -173,7 +173,8 @@ impl Suite<'_> {
     async fn an_upload_is_refused_as_a_new_volume_is(&self) {
         let streams = self.streams();
         let refused = async |id: &VolumeId, size_bytes| {
-            streams.upload(id, size_bytes, false).await.err().expect("it is refused")
+            let begun = streams.upload(id, size_bytes, false).await;
+            begun.err().unwrap_or_else(|| panic!("`{id}` of {size_bytes} bytes is taken"))
         };
         let taken = refused(&self.volume("taken"), 4096).await;
         assert!(matches!(taken, StorageError::VolumeExists { .. }), "{taken}");
@@ -183,7 +184,7 @@ impl Suite<'_> {
         let is_full =
             matches!(large, StorageError::NoRoom { .. } | StorageError::BeyondSafe { .. });
         assert!(is_full, "{large}");
-        let nowhere = VolumeId { pool: PoolName::new("absent"), volume: VolumeName::new("x") };
+        let nowhere = VolumeId { pool: PoolName::new("nowhere"), volume: VolumeName::new("x") };
         let nowhere = refused(&nowhere, 4096).await;
         assert!(matches!(nowhere, StorageError::NoPool { .. }), "{nowhere}");
     }
