@@ -60,6 +60,8 @@ pub(crate) struct Image {
 /// Line of `rbd snap ls`.
 #[derive(Deserialize)]
 pub(crate) struct Snapshot {
+    /// Of no other snapshot of the pool, ever.
+    pub id: u64,
     pub name: String,
     pub size: u64,
     /// `true` or `false`, as text.

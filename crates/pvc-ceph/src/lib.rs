@@ -3,6 +3,9 @@
 //! ```text
 //!  RbdStorage   the Storage port: one `rbd` command per act, each with a deadline
 //!    trash      removed images that are still kept
+//!    streams    the VolumeStreams port: `rbd import-diff` and `rbd export-diff`
+//!    diff       what goes through their pipes
+//!    piped      a program with a pipe, while it runs
 //!  CephVolume   the OsdHost port: the disks of this node, and the OSDs on them
 //!  Monitors     commands to the monitors through librados: what is asked every few seconds
 //!    rados      the few functions of librados, found when first needed
@@ -17,11 +20,13 @@
 #![expect(clippy::disallowed_methods, reason = "an adapter of a real cluster: its waits are real")]
 
 mod answers;
+mod diff;
 mod figures;
 mod monitors;
 mod osd_answers;
 mod osd_host;
 mod osd_map;
+mod piped;
 mod pools;
 mod rados;
 mod rbd;
@@ -29,6 +34,7 @@ mod rbd;
 mod releases;
 mod status;
 mod storage;
+mod streams;
 mod trash;
 mod trash_answers;
 

@@ -7,6 +7,7 @@ use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{Command, Exec, ExecError, StorageError};
 
 use crate::CephOptions;
+use crate::piped::{Pipe, Piped};
 
 /// Deadline of what Ceph does at once when it is well.
 pub(crate) const QUICK: Duration = Duration::from_secs(30);
@@ -28,6 +29,8 @@ pub(crate) const FEATURES: [&str; 2] =
 const NOT_FOUND: i32 = 2;
 const BUSY: i32 = 16;
 const EXISTS: i32 = 17;
+const NO_SPACE: i32 = 28;
+const QUOTA: i32 = 122;
 
 /// `rbd`, and `qemu-img` for images in other formats.
 pub(crate) struct Programs {
@@ -38,10 +41,16 @@ pub(crate) struct Programs {
 /// How a program failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    NotFound { pool: bool },
+    NotFound {
+        pool: bool,
+    },
     Exists,
     Busy,
-    TimedOut { seconds: u64 },
+    /// The pool is full, or has as much as it may have.
+    Full,
+    TimedOut {
+        seconds: u64,
+    },
     Other(String),
 }
 
@@ -56,6 +65,7 @@ impl Failure {
             Failure::Busy => {
                 StorageError::InUse { volume: id(), holder: "another client of Ceph".to_owned() }
             }
+            Failure::Full => io_error(doing, "the pool is full".to_owned()),
             Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
             Failure::Other(said) => io_error(doing, said),
         }
@@ -67,7 +77,7 @@ impl Failure {
             Failure::NotFound { .. } => StorageError::NoPool { pool: pool.clone() },
             Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
             Failure::Other(said) => io_error(doing, said),
-            Failure::Exists | Failure::Busy => {
+            Failure::Exists | Failure::Busy | Failure::Full => {
                 io_error(doing, "an answer that makes no sense".to_owned())
             }
         }
@@ -134,6 +144,16 @@ impl Programs {
     ) -> Result<Vec<u8>, Failure> {
         let env = vec![("TZ".to_owned(), "UTC".to_owned())];
         self.run("rbd", self.args(words, args), env, deadline, &[0]).await
+    }
+
+    /// Starts `rbd`, which is to be given its input, or whose output is to be taken, by and by.
+    pub fn rbd_piped(
+        &self,
+        words: &[&str],
+        args: Vec<String>,
+        pipe: Pipe,
+    ) -> Result<Piped, Failure> {
+        Piped::start("rbd", self.args(words, args), pipe)
     }
 
     /// The arguments with those that say who we are.
@@ -203,13 +223,14 @@ fn with_cause(error: &ExecError) -> String {
 }
 
 /// `rbd` ends with the number of the error it met.
-fn failure(program: &str, code: Option<i32>, stderr: &str) -> Failure {
+pub(crate) fn failure(program: &str, code: Option<i32>, stderr: &str) -> Failure {
     match code {
         Some(NOT_FOUND) if program == "rbd" => {
             Failure::NotFound { pool: stderr.contains("opening pool") }
         }
         Some(BUSY) if program == "rbd" => Failure::Busy,
         Some(EXISTS) if program == "rbd" => Failure::Exists,
+        Some(NO_SPACE | QUOTA) if program == "rbd" => Failure::Full,
         _ => Failure::Other(said(program, code, stderr)),
     }
 }
@@ -265,6 +286,7 @@ mod tests {
         ));
         assert!(matches!(of(16, ""), Failure::Busy));
         assert!(matches!(of(17, ""), Failure::Exists));
+        assert!(matches!((of(28, ""), of(122, "")), (Failure::Full, Failure::Full)));
         assert!(matches!(failure("qemu-img", Some(2), "no"), Failure::Other(_)));
     }
 

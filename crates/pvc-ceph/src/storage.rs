@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use pvc_model::BadName;
 use pvc_model::qcow2;
 use pvc_model::storage::{
-    OWN_SNAPSHOT, PARTIAL, PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName,
+    CLONED, PARTIAL, PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName,
 };
 use pvc_ports::{
     Attachment, Exec, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage, StorageCluster,
-    StorageError, TrashedVolume, VolumeInfo, VolumeLock,
+    StorageError, TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
 };
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -32,6 +32,9 @@ use crate::{trash, trash_answers};
 const LOOKING: &str = "looking at a volume";
 const LISTING: &str = "listing volumes";
 const NAMING: &str = "naming a new volume";
+
+/// Times that a pool is listed while volumes go.
+const LIST_TRIES: u32 = 20;
 
 /// Time that the managers may take to have figures of a new pool.
 const FIGURES: Duration = Duration::from_secs(15);
@@ -109,7 +112,7 @@ impl RbdStorage {
         })
     }
 
-    async fn require_snapshot(
+    pub(crate) async fn require_snapshot(
         &self,
         volume: &VolumeId,
         snapshot: &SnapshotName,
@@ -125,7 +128,7 @@ impl RbdStorage {
 
     /// Client that has the volume open, if any has. Ceph notices within half a minute that a client
     /// died.
-    async fn holder(&self, volume: &VolumeId) -> Result<Option<String>, StorageError> {
+    pub(crate) async fn holder(&self, volume: &VolumeId) -> Result<Option<String>, StorageError> {
         require_addressable(volume)?;
         let doing = "looking who uses a volume";
         let args = with_json(image_args(volume));
@@ -143,7 +146,7 @@ impl RbdStorage {
     }
 
     /// Refuses what the pool has no room for.
-    async fn require_room(
+    pub(crate) async fn require_room(
         &self,
         pool: &PoolName,
         needed_bytes: u64,
@@ -153,7 +156,7 @@ impl RbdStorage {
     }
 
     /// Refuses a name that is taken: by a volume, or by what a rename that was cut short has left.
-    async fn require_absent(&self, volume: &VolumeId) -> Result<(), StorageError> {
+    pub(crate) async fn require_absent(&self, volume: &VolumeId) -> Result<(), StorageError> {
         match self.image(volume).await {
             Ok(_) if self.volume_names(&volume.pool).await?.contains(&volume.volume) => {
                 Err(StorageError::VolumeExists { volume: volume.clone() })
@@ -220,18 +223,39 @@ impl RbdStorage {
     where
         Fill: Future<Output = Result<(), StorageError>>,
     {
+        let partial = self.partial_of(volume).await?;
+        let filled = fill(partial.clone()).await;
+        self.complete(&partial, volume, filled).await
+    }
+
+    /// Returns the name under which `volume` is to be made, after what is left of earlier tries is
+    /// removed.
+    ///
+    /// What a crash leaves under such a name is removed by the next try for the same name; what
+    /// somebody has open is being made, and stays.
+    pub(crate) async fn partial_of(&self, volume: &VolumeId) -> Result<VolumeId, StorageError> {
         for left in
             self.volume_names(&volume.pool).await?.iter().filter(|name| is_partial(name, volume))
         {
-            self.remove_partial(&beside(volume, left.clone())).await?;
+            match self.remove_partial(&beside(volume, left.clone())).await {
+                Ok(()) | Err(StorageError::InUse { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         // A name of its own: an object of an old one may be left, and stand for another volume now.
-        let random = getrandom::u64().map_err(|why| io_error(NAMING, why.to_string()))?;
-        let name = VolumeName::new(format!("{}.{random:016x}{PARTIAL}", volume.volume));
-        let partial = beside(volume, name);
-        let filled = fill(partial.clone()).await;
+        let name = VolumeName::new(format!("{}.{}{PARTIAL}", volume.volume, random_digits()?));
+        Ok(beside(volume, name))
+    }
+
+    /// Gives `partial`, which is `filled` now, the name that it is for, or removes it.
+    pub(crate) async fn complete(
+        &self,
+        partial: &VolumeId,
+        volume: &VolumeId,
+        filled: Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
         let published = match filled {
-            Ok(()) => self.move_to(&partial, &volume.volume, NAMING).await,
+            Ok(()) => self.move_to(partial, &volume.volume, NAMING).await,
             Err(error) => Err(error),
         };
         match &published {
@@ -239,16 +263,16 @@ impl RbdStorage {
             Ok(()) | Err(StorageError::TimedOut { .. }) => {}
             Err(_) => {
                 // What went wrong first is what is told.
-                if let Err(error) = self.remove_partial(&partial).await {
+                if let Err(error) = self.remove_partial(partial).await {
                     tracing::warn!(volume = %partial, %error, "a volume that was not completed \
                                                                could not be removed");
                 }
             }
         }
-        published.map_err(|error| named(error, &partial, volume))
+        published.map_err(|error| named(error, partial, volume))
     }
 
-    async fn remove_partial(&self, partial: &VolumeId) -> Result<(), StorageError> {
+    pub(crate) async fn remove_partial(&self, partial: &VolumeId) -> Result<(), StorageError> {
         match self.remove(partial).await {
             Err(StorageError::NoVolume { .. }) => Ok(()),
             other => other,
@@ -295,7 +319,7 @@ impl RbdStorage {
         size_bytes: u64,
         to: &VolumeId,
     ) -> Result<(), StorageError> {
-        let moment = SnapshotName::new(format!("{OWN_SNAPSHOT}-{}", to.volume));
+        let moment = SnapshotName::new(format!("{CLONED}-{}", to.volume));
         match self.remove_snapshot(volume, &moment).await {
             Ok(()) | Err(StorageError::NoSnapshot { .. }) => {}
             Err(error) => return Err(error),
@@ -307,7 +331,7 @@ impl RbdStorage {
         copied.and(removed)
     }
 
-    async fn make_snapshot(
+    pub(crate) async fn make_snapshot(
         &self,
         volume: &VolumeId,
         snapshot: &SnapshotName,
@@ -370,7 +394,11 @@ impl RbdStorage {
         }
     }
 
-    async fn make_empty(&self, volume: &VolumeId, size_bytes: u64) -> Result<(), StorageError> {
+    pub(crate) async fn make_empty(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+    ) -> Result<(), StorageError> {
         let size = format!("--size={size_bytes}B");
         let args = [image_args(volume), vec![size], FEATURES.map(str::to_owned).to_vec()].concat();
         let made = self.programs.rbd(&["create"], args, QUICK).await;
@@ -379,7 +407,7 @@ impl RbdStorage {
 }
 
 /// The error, said of `volume` if it is about `partial`, of which only we know.
-fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) -> StorageError {
+pub(crate) fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) -> StorageError {
     let is_partial = |found: &VolumeId| found == partial;
     match error {
         StorageError::InUse { volume: found, holder } if is_partial(&found) => {
@@ -394,6 +422,12 @@ fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) -> StorageE
 
 fn beside(volume: &VolumeId, name: VolumeName) -> VolumeId {
     VolumeId { pool: volume.pool.clone(), volume: name }
+}
+
+/// 16 digits that nobody else has.
+pub(crate) fn random_digits() -> Result<String, StorageError> {
+    let random = getrandom::u64().map_err(|why| io_error(NAMING, why.to_string()))?;
+    Ok(format!("{random:016x}"))
 }
 
 /// Whether a copy to `volume` was made under this name: its own, a number of 16 digits, and the
@@ -437,7 +471,10 @@ pub(crate) fn require_addressable(volume: &VolumeId) -> Result<(), StorageError>
     Ok(())
 }
 
-fn require_snapshot_name(volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+pub(crate) fn require_snapshot_name(
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+) -> Result<(), StorageError> {
     if is_addressable(snapshot.as_str()) {
         return Ok(());
     }
@@ -545,8 +582,20 @@ impl Storage for RbdStorage {
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
         require_pool_name(pool)?;
         let args = with_json(vec!["--long".to_owned(), pool_arg(pool)]);
-        let printed = self.programs.rbd(&["ls"], args, long(0)).await;
-        let text = printed.map_err(|failure| failure.of_pool(pool, LISTING))?;
+        let mut tries = LIST_TRIES;
+        let text = loop {
+            tries -= 1;
+            match self.programs.rbd(&["ls"], args.clone(), long(0)).await {
+                Ok(text) => break text,
+                // A volume went while it was looked at, and the rest was not listed.
+                Err(Failure::NotFound { pool: false }) if tries > 0 => {}
+                Err(Failure::NotFound { pool: false }) => {
+                    let why = "volumes go while they are listed".to_owned();
+                    return Err(io_error(LISTING, why));
+                }
+                Err(failure) => return Err(failure.of_pool(pool, LISTING)),
+            }
+        };
         answers::volumes(pool, &text).map_err(|why| io_error(LISTING, why))
     }
 
@@ -774,6 +823,10 @@ impl Storage for RbdStorage {
         }
     }
 
+    fn streams(&self) -> Option<&dyn VolumeStreams> {
+        Some(self)
+    }
+
     fn cluster(&self) -> Option<&dyn StorageCluster> {
         Some(self)
     }
@@ -884,6 +937,30 @@ mod tests {
         );
         let acts: Vec<_> = exec.ran().iter().map(|command| command.args[0].clone()).collect();
         assert_eq!(acts, ["ls", "copy", "ls"], "looked for what is left before and after");
+    }
+
+    #[tokio::test]
+    async fn a_pool_of_which_a_volume_goes_while_it_is_listed_is_listed_again() {
+        let of = |pool_said: &'static str, times: usize| {
+            let asked = std::sync::atomic::AtomicUsize::new(0);
+            storage(move |_| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+                turn if turn < times => failure(2, pool_said),
+                _ => Ok(ScriptedExec::success("[]")),
+            })
+        };
+        let pool = PoolName::new("vms");
+        let gone = "rbd: error opening a: (2) No such file or directory\nrbd: listing images \
+                    failed: (2) No such file or directory";
+        let (storage, exec) = of(gone, 3);
+        assert_eq!(storage.volumes(&pool).await.unwrap(), []);
+        assert_eq!(exec.ran().len(), 4);
+        let (storage, _) = of(gone, usize::MAX);
+        let error = storage.volumes(&pool).await.unwrap_err();
+        assert!(matches!(error, StorageError::Io { .. }), "{error}");
+        let (storage, exec) = of("rbd: error opening pool 'vms': (2) No such file", usize::MAX);
+        let error = storage.volumes(&pool).await.unwrap_err();
+        assert!(matches!(error, StorageError::NoPool { .. }), "{error}");
+        assert_eq!(exec.ran().len(), 1);
     }
 
     #[test]

@@ -16,16 +16,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use pvc_ceph::{CephOptions, RbdStorage};
 use pvc_contracts::ceph_cluster::{CephCluster, Daemon};
 use pvc_contracts::osds::{OsdMapFixture, osd_map_contract};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_contracts::storage_cluster::{StorageClusterFixture, storage_cluster_contract};
+use pvc_contracts::volume_streams::volume_streams_contract;
 use pvc_linux::LinuxExec;
 use pvc_model::Uuid;
 use pvc_model::osd::OsdId;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{Attachment, Storage, StorageError};
+use pvc_ports::{
+    Attachment, Download, MOST_PIECE_BYTES, Storage, StorageError, Upload, VolumeInfo,
+};
 
 struct Ceph {
     cluster: CephCluster,
@@ -212,12 +216,17 @@ fn id(text: &str) -> VolumeId {
 async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     let ceph = Arc::new(Ceph::start());
     storage_contract(&*ceph).await;
+    volume_streams_contract(&*ceph).await;
     ceph.storage.create_pool(&PoolName::new("vms")).await.unwrap();
     pools_of_others_are_not_ours(&ceph).await;
     a_volume_is_reached_as_the_configuration_says(&ceph).await;
     a_broken_lock_stops_its_holder(&ceph).await;
     a_clone_of_a_volume_in_use_is_of_one_moment(&ceph).await;
     what_a_rename_cut_short_has_left_is_no_volume(&ceph).await;
+    zeros_that_are_written_over_data_count(&ceph).await;
+    an_upload_that_failed_leaves_its_name_alone(&ceph).await;
+    a_download_is_of_the_moment_it_began(&ceph).await;
+    a_snapshot_that_is_removed_meanwhile_is_no_download(&ceph).await;
     the_cluster_says_how_it_is(&ceph).await;
     it_keeps_the_contract_of_a_storage_cluster(ceph.clone()).await;
     it_keeps_the_contract_of_an_osd_map(&ceph).await;
@@ -314,6 +323,116 @@ async fn what_a_rename_cut_short_has_left_is_no_volume(ceph: &Ceph) {
     ceph.storage.clone_volume(&new, &VolumeName::new("next"), false).await.unwrap();
     for volume in [&new, &id("vms/next")] {
         assert_eq!(ceph.read(volume, 0, 4).await, b"dear", "{volume}");
+    }
+}
+
+async fn upload(ceph: &Ceph, volume: &VolumeId, size_bytes: u64) -> Box<dyn Upload> {
+    let streams = ceph.storage.streams().unwrap();
+    streams.upload(volume, size_bytes, false).await.unwrap()
+}
+
+async fn download(
+    ceph: &Ceph,
+    volume: &VolumeId,
+    snapshot: Option<&SnapshotName>,
+) -> Box<dyn Download> {
+    ceph.storage.streams().unwrap().download(volume, snapshot).await.unwrap()
+}
+
+/// A volume of 32 MiB, more than what is read ahead.
+async fn upload_full(ceph: &Ceph, volume: &VolumeId) {
+    let mut upload = upload(ceph, volume, 32 << 20).await;
+    for turn in 0..32_u8 {
+        let piece = vec![turn + 1; MOST_PIECE_BYTES];
+        upload.write(u64::from(turn) << 20, piece.into()).await.unwrap();
+    }
+    upload.commit().await.unwrap();
+}
+
+async fn zeros_that_are_written_over_data_count(ceph: &Ceph) {
+    let disk = id("vms/zeros");
+    let mut upload = upload(ceph, &disk, 8 << 20).await;
+    upload.write(3, vec![1; 200_000].into()).await.unwrap();
+    upload.write(70, vec![0; 100_001].into()).await.unwrap();
+    upload.write(1000, Bytes::from_static(b"x")).await.unwrap();
+    upload.commit().await.unwrap();
+    let read = ceph.read(&disk, 0, 200_003).await;
+    let mut expected = [vec![0; 3], vec![1; 200_000]].concat();
+    expected[70..100_071].fill(0);
+    expected[1000] = b'x';
+    assert!(read == expected, "the last one counts, also of zeros");
+}
+
+/// The image is removed while it is filled, as by somebody who thinks that it is left over.
+async fn an_upload_that_failed_leaves_its_name_alone(ceph: &Ceph) {
+    let (disk, left) = (id("vms/lost"), id("vms/lost.0123456789abcdef.partial"));
+    ceph.storage.create(&left, 1 << 20, false).await.unwrap();
+    let (mut first, second) =
+        (upload(ceph, &disk, 1 << 20).await, upload(ceph, &disk, 1 << 20).await);
+    let names = |volumes: Vec<VolumeInfo>| {
+        let names = volumes.into_iter().map(|info| info.id);
+        names.filter(|id| id.volume.as_str().starts_with("lost")).collect::<Vec<_>>()
+    };
+    let listed = names(ceph.storage.volumes(&disk.pool).await.unwrap());
+    assert!(listed.len() == 2 && !listed.contains(&left), "{listed:?}");
+    assert!(listed.iter().all(|id| id.volume.is_reserved()), "{listed:?}");
+    first.write(0, Bytes::from_static(b"x")).await.unwrap();
+    ceph.storage.create(&disk, 1 << 20, false).await.unwrap();
+    let taken = first.commit().await;
+    assert!(matches!(taken, Err(StorageError::VolumeExists { .. })), "{taken:?}");
+    drop(second);
+    until(async || names(ceph.storage.volumes(&disk.pool).await.unwrap()) == [disk.clone()]).await;
+}
+
+async fn a_download_is_of_the_moment_it_began(ceph: &Ceph) {
+    let disk = id("vms/full");
+    upload_full(ceph, &disk).await;
+    let mut whole = download(ceph, &disk, None).await;
+    ceph.write(&disk, 31 << 20, &[99; 16]).await;
+    let mut turn = 0;
+    while let Some((offset, bytes)) = whole.next().await.unwrap() {
+        assert_eq!((offset, bytes.len()), (u64::from(turn) << 20, MOST_PIECE_BYTES));
+        turn += 1;
+        assert!(bytes.iter().all(|byte| *byte == turn), "{offset} was changed");
+    }
+    assert_eq!(turn, 32);
+    assert_eq!(ceph.storage.volume(&disk).await.unwrap().snapshots, []);
+
+    let mut cut = download(ceph, &disk, None).await;
+    assert!(cut.next().await.unwrap().is_some());
+    assert_eq!(ceph.storage.volume(&disk).await.unwrap().snapshots.len(), 1);
+    drop(cut);
+    until(async || ceph.storage.volume(&disk).await.unwrap().snapshots.is_empty()).await;
+}
+
+/// Ceph reads it as zeros from then on, and finds nothing wrong with that.
+async fn a_snapshot_that_is_removed_meanwhile_is_no_download(ceph: &Ceph) {
+    let (disk, snapshot) = (id("vms/full"), SnapshotName::new("gone"));
+    for is_made_anew in [false, true] {
+        ceph.storage.snapshot(&disk, &snapshot).await.unwrap();
+        let mut download = download(ceph, &disk, Some(&snapshot)).await;
+        assert!(download.next().await.unwrap().is_some());
+        ceph.storage.remove_snapshot(&disk, &snapshot).await.unwrap();
+        if is_made_anew {
+            ceph.storage.snapshot(&disk, &snapshot).await.unwrap();
+        }
+        let error = loop {
+            match download.next().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("it is taken for whole"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, StorageError::NoSnapshot { .. }), "{error}");
+        assert!(download.next().await.is_err(), "nor is it when asked again");
+    }
+}
+
+async fn until(is_so: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "it does not come to be so");
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 

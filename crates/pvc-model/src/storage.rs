@@ -47,23 +47,28 @@ name! {
     SnapshotName, "snapshot", 128
 }
 
-/// End of the names under which volumes are made until they are whole.
+/// End of the name under which a storage makes a volume until it is whole, which begins with the
+/// name that it is to have.
 pub const PARTIAL: &str = ".partial";
 
-/// Begin of the names of snapshots that the storage takes for itself, to copy or to send them.
-pub const OWN_SNAPSHOT: &str = "pvc-clone";
+/// Begin of the names of the snapshots that a storage takes for itself, to copy or to download a
+/// volume.
+pub const CLONED: &str = "pvc-clone";
 
-/// Begin of those that a download is made of.
-pub const DOWNLOAD_SNAPSHOT: &str = "pvc-clone-download-";
-
-/// Whether what is called so is not whole yet, or was left behind.
-pub fn is_partial_name(volume: &str) -> bool {
-    volume.ends_with(PARTIAL)
+impl VolumeName {
+    /// Whether the name is the storage's own: what has it is being made by somebody, or is left of
+    /// what was not made whole.
+    pub fn is_reserved(&self) -> bool {
+        self.as_str().ends_with(PARTIAL)
+    }
 }
 
-/// Whether a download has made the snapshot for itself.
-pub fn is_download_snapshot(snapshot: &SnapshotName) -> bool {
-    snapshot.as_str().starts_with(DOWNLOAD_SNAPSHOT)
+impl SnapshotName {
+    /// Whether the name is the storage's own: what has it is being copied by somebody, or is left of
+    /// a copy that was cut short.
+    pub fn is_reserved(&self) -> bool {
+        self.as_str().starts_with(CLONED)
+    }
 }
 
 /// The storage's own identifier of a volume in the trash. It belongs to that volume alone: another

@@ -61,7 +61,8 @@ pub trait Upload: Send {
     async fn commit(self: Box<Self>) -> Result<(), StorageError>;
 }
 
-/// Contents of a volume or a snapshot. Until it is dropped, nobody can open the volume.
+/// Contents of a volume or a snapshot as they were when the download began. Until it is dropped,
+/// nobody can open the volume, unless the storage has kept that moment in a snapshot of its own.
 #[async_trait]
 pub trait Download: Send {
     fn size_bytes(&self) -> u64;

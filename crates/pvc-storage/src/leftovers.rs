@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pvc_model::hold::{Purpose, VolumeHold};
-use pvc_model::storage::{SnapshotName, VolumeId, is_download_snapshot, is_partial_name};
+use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_ops::storage::{Settled, settle};
 use pvc_ports::{Storage, StorageError, VolumeInfo};
 use pvc_role::Context;
@@ -112,7 +112,7 @@ async fn settle_holds(context: &Context, seen: &mut Sightings<Held>, now: Durati
     }
 }
 
-/// A volume that was not completed, or a snapshot that a download was made of.
+/// A volume that was not completed, or a snapshot of which a copy or a download was made.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Leftover {
     Volume(VolumeId),
@@ -122,12 +122,12 @@ enum Leftover {
 /// Those of a pool's volumes and snapshots that are left over if they stay.
 fn candidates(volumes: &[VolumeInfo]) -> impl Iterator<Item = Leftover> {
     volumes.iter().flat_map(|volume| {
-        let whole = is_partial_name(volume.id.volume.as_str());
-        let whole = whole.then(|| Leftover::Volume(volume.id.clone()));
-        let downloads = volume.snapshots.iter().filter(|one| is_download_snapshot(&one.name));
+        let is_partial = volume.id.volume.is_reserved();
+        let whole = is_partial.then(|| Leftover::Volume(volume.id.clone()));
+        let own = volume.snapshots.iter().filter(|one| one.name.is_reserved());
         let of =
             |one: &pvc_ports::SnapshotInfo| Leftover::Snapshot(volume.id.clone(), one.name.clone());
-        whole.into_iter().chain(downloads.map(of))
+        whole.into_iter().chain(own.map(of))
     })
 }
 

@@ -30,9 +30,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::hold::Held;
 use pvc_model::pool::{BadGroups, BadReplication};
 use pvc_model::shown;
-use pvc_model::storage::{
-    OWN_SNAPSHOT, PoolName, SnapshotName, TrashId, VolumeId, is_partial_name,
-};
+use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_model::vm::volumes::{is_at_rest, part_of_snapshot, users_where};
 use pvc_ports::StorageError;
 use pvc_store::ChangeError;
@@ -210,9 +208,9 @@ fn require_at_rest(
     }
 }
 
-/// Refuses names that are the storage's own.
+/// Refuses names that are the storage's own, of volumes and of snapshots alike.
 fn require_free_name(name: &str) -> Result<(), StorageRefusal> {
-    match is_partial_name(name) || name.starts_with(OWN_SNAPSHOT) {
+    match VolumeName::new(name).is_reserved() || SnapshotName::new(name).is_reserved() {
         true => Err(StorageRefusal::Reserved { name: shown(name) }),
         false => Ok(()),
     }

@@ -1,0 +1,369 @@
+//! The VolumeStreams port on RBD.
+//!
+//! An upload is one `rbd import-diff` that fills an image of another name, a download one
+//! `rbd export-diff` of a snapshot. Both know zeros, which take no room.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use pvc_model::storage::{CLONED, SnapshotName, VolumeId};
+use pvc_ports::{Download, MOST_PIECE_BYTES, Storage, StorageError, Upload, VolumeStreams};
+
+use crate::diff::{self, Diff, Next};
+use crate::piped::{Pipe, Piped};
+use crate::rbd::{Failure, QUICK, image_args, io_error};
+use crate::storage::{RbdStorage, good_volume, named, random_digits, require_snapshot_name};
+
+const WRITING: &str = "writing a volume";
+const READING: &str = "reading a volume";
+
+/// Runs of zeros of this length take no room, also inside a piece. Each is an act of its own.
+const SPARSE: &str = "--sparse-size=64K";
+
+const OPEN_POLL: Duration = Duration::from_millis(100);
+
+/// Removing what nobody wants any more waits for Ceph to notice that its client died.
+const REMOVE_POLL: Duration = Duration::from_secs(5);
+const REMOVE_TRIES: usize = 12;
+
+#[async_trait]
+impl VolumeStreams for RbdStorage {
+    async fn upload(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<Box<dyn Upload>, StorageError> {
+        let volume = good_volume(&volume.pool, &volume.volume)?;
+        self.require_room(&volume.pool, size_bytes, force).await?;
+        let partial = self.partial_of(&volume).await?;
+        let mut upload = RbdUpload {
+            storage: self.clone(),
+            volume,
+            size_bytes,
+            partial: Some(partial.clone()),
+            import: None,
+            unsent: VecDeque::from([diff::begin(size_bytes)]),
+        };
+        upload.begin(&partial).await.map_err(|error| named(error, &partial, &upload.volume))?;
+        Ok(Box::new(upload))
+    }
+
+    async fn download(
+        &self,
+        volume: &VolumeId,
+        snapshot: Option<&SnapshotName>,
+    ) -> Result<Box<dyn Download>, StorageError> {
+        let (name, is_ours) = match snapshot {
+            Some(name) => (name.clone(), false),
+            None => {
+                self.image(volume).await?;
+                self.require_unused(volume).await?;
+                (SnapshotName::new(format!("{CLONED}-download-{}", random_digits()?)), true)
+            }
+        };
+        require_snapshot_name(volume, &name)?;
+        // From here on it is removed when this is dropped, also if it was made in vain.
+        let mut moment = Moment {
+            storage: self.clone(),
+            volume: volume.clone(),
+            name,
+            id: None,
+            is_ours,
+            export: None,
+        };
+        if moment.is_ours {
+            self.make_snapshot(volume, &moment.name).await?;
+        }
+        let found = self.require_snapshot(volume, &moment.name).await?;
+        moment.id = Some(found.id);
+        let diff = Diff::of(moment.name.as_str(), found.size);
+        let snapshot = format!("--snap={}", moment.name);
+        let words = ["export-diff", "-", "--no-progress"];
+        let args = [image_args(volume), vec![snapshot]].concat();
+        let export = self.programs.rbd_piped(&words, args, Pipe::Output);
+        moment.export = Some(export.map_err(|failure| failure.of(volume, READING))?);
+        let state = State::Reading { diff, read: BytesMut::new() };
+        Ok(Box::new(RbdDownload { size_bytes: found.size, moment, state }))
+    }
+}
+
+struct RbdUpload {
+    storage: RbdStorage,
+    volume: VolumeId,
+    size_bytes: u64,
+    /// What is filled, and removed when this is dropped. Nothing any more once it gets its name.
+    partial: Option<VolumeId>,
+    import: Option<Piped>,
+    /// What the program has yet to be given: at most a piece that a dropped write left in part.
+    unsent: VecDeque<Bytes>,
+}
+
+impl RbdUpload {
+    async fn begin(&mut self, partial: &VolumeId) -> Result<(), StorageError> {
+        self.storage.make_empty(partial, self.size_bytes).await?;
+        let words = ["import-diff", "-", "--no-progress", SPARSE];
+        let import = self.storage.programs.rbd_piped(&words, image_args(partial), Pipe::Input);
+        self.import = Some(import.map_err(|failure| failure.of(partial, WRITING))?);
+        let late = StorageError::TimedOut { seconds: QUICK.as_secs() };
+        let open = self.until_open(partial);
+        tokio::time::timeout(QUICK, open).await.unwrap_or(Err(late))
+    }
+
+    /// Waits until the image has its user: one without passes for what a crash has left.
+    async fn until_open(&mut self, partial: &VolumeId) -> Result<(), StorageError> {
+        while self.storage.holder(partial).await?.is_none() {
+            let import = self.import.as_mut().ok_or_else(gone)?;
+            if import.has_ended() {
+                let ended = import.end().await.err();
+                return Err(ended.map_or_else(gone, |failure| failure.of(partial, WRITING)));
+            }
+            tokio::time::sleep(OPEN_POLL).await;
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self) -> Result<(), StorageError> {
+        while let Some(bytes) = self.unsent.front_mut() {
+            let import = self.import.as_mut().ok_or_else(gone)?;
+            let given = import.give(bytes).await;
+            if bytes.is_empty() {
+                self.unsent.pop_front();
+            }
+            if let Err(failure) = given {
+                return Err(self.failed(failure).await);
+            }
+        }
+        Ok(())
+    }
+
+    async fn failed(&self, failure: Failure) -> StorageError {
+        match (failure, &self.partial) {
+            (Failure::Full, _) => match self.storage.pool(&self.volume.pool).await {
+                Ok(info) => {
+                    let (pool, free_bytes) = (info.name, info.free_bytes);
+                    StorageError::NoRoom { pool, free_bytes, needed_bytes: self.size_bytes }
+                }
+                Err(error) => error,
+            },
+            (failure, Some(partial)) => named(failure.of(partial, WRITING), partial, &self.volume),
+            (failure, None) => failure.of(&self.volume, WRITING),
+        }
+    }
+
+    /// Has the program write the end and go, so that what it has written is on disk.
+    async fn end(&mut self) -> Result<(), StorageError> {
+        self.unsent.push_back(diff::end());
+        self.send().await?;
+        let ended = self.import.as_mut().ok_or_else(gone)?.end().await;
+        match ended {
+            Ok(()) => Ok(()),
+            Err(failure) => Err(self.failed(failure).await),
+        }
+    }
+}
+
+fn gone() -> StorageError {
+    io_error(WRITING, "the upload has ended".to_owned())
+}
+
+#[async_trait]
+impl Upload for RbdUpload {
+    async fn write(&mut self, offset_bytes: u64, mut bytes: Bytes) -> Result<(), StorageError> {
+        let end = offset_bytes.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.size_bytes) {
+            let (volume, size_bytes) = (self.volume.clone(), self.size_bytes);
+            return Err(StorageError::BeyondEnd { volume, offset_bytes, size_bytes });
+        }
+        let mut at = offset_bytes;
+        while !bytes.is_empty() {
+            // A record that was begun is brought to its end first.
+            self.send().await?;
+            let piece = bytes.split_to(bytes.len().min(MOST_PIECE_BYTES));
+            let length = piece.len() as u64;
+            self.unsent.extend(diff::write(at, piece));
+            at += length;
+        }
+        self.send().await
+    }
+
+    async fn commit(mut self: Box<Self>) -> Result<(), StorageError> {
+        self.end().await?;
+        // Whoever stops waiting from here on may find it under either name, and removes nothing.
+        let partial = self.partial.take().ok_or_else(gone)?;
+        self.storage.complete(&partial, &self.volume, Ok(())).await
+    }
+}
+
+impl Drop for RbdUpload {
+    /// What is not removed here, for want of a runtime, the next try for the same name removes.
+    fn drop(&mut self) {
+        let (Some(partial), Ok(runtime)) =
+            (self.partial.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        let (storage, import) = (self.storage.clone(), self.import.take());
+        runtime.spawn(async move { discard(&storage, import, &partial).await });
+    }
+}
+
+/// Removes an image that is not to be completed.
+async fn discard(storage: &RbdStorage, import: Option<Piped>, partial: &VolumeId) {
+    if let Some(import) = import {
+        // Its input is cut before the end: it closes the image and fails.
+        import.leave().await;
+    }
+    let mut tries = REMOVE_TRIES;
+    loop {
+        tries -= 1;
+        match storage.remove_partial(partial).await {
+            Ok(()) => return,
+            Err(StorageError::InUse { .. }) if tries > 0 => tokio::time::sleep(REMOVE_POLL).await,
+            Err(error) => {
+                tracing::warn!(volume = %partial, %error, "a volume that was not completed could \
+                                                           not be removed");
+                return;
+            }
+        }
+    }
+}
+
+/// A snapshot that is downloaded, and what is ours to clear away.
+struct Moment {
+    storage: RbdStorage,
+    volume: VolumeId,
+    name: SnapshotName,
+    id: Option<u64>,
+    is_ours: bool,
+    export: Option<Piped>,
+}
+
+impl Moment {
+    /// Makes sure that what was read was the snapshot. One that is removed meanwhile reads as
+    /// zeros, and the program ends well.
+    async fn require_whole(&self) -> Result<(), StorageError> {
+        let found = self.storage.require_snapshot(&self.volume, &self.name).await?;
+        match Some(found.id) == self.id {
+            true => Ok(()),
+            false => Err(StorageError::NoSnapshot {
+                volume: self.volume.clone(),
+                snapshot: self.name.clone(),
+            }),
+        }
+    }
+}
+
+impl Drop for Moment {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (export, is_ours) = (self.export.take(), self.is_ours);
+        if export.is_none() && !is_ours {
+            return;
+        }
+        let (storage, volume, name) =
+            (self.storage.clone(), self.volume.clone(), self.name.clone());
+        runtime.spawn(async move {
+            if let Some(export) = export {
+                export.leave().await;
+            }
+            if is_ours {
+                remove_ours(&storage, &volume, &name).await;
+            }
+        });
+    }
+}
+
+/// Removes a snapshot that was only made to be read. One that stays harms nobody but takes room.
+async fn remove_ours(storage: &RbdStorage, volume: &VolumeId, name: &SnapshotName) {
+    match storage.remove_snapshot(volume, name).await {
+        Ok(()) | Err(StorageError::NoSnapshot { .. } | StorageError::NoVolume { .. }) => {}
+        Err(error) => {
+            tracing::warn!(%volume, snapshot = %name, %error, "a snapshot that was made for a \
+                                                               download could not be removed");
+        }
+    }
+}
+
+struct RbdDownload {
+    size_bytes: u64,
+    moment: Moment,
+    state: State,
+}
+
+enum State {
+    Reading {
+        diff: Diff,
+        /// What was read and is not yet told of: less than a piece and what is read at once.
+        read: BytesMut,
+    },
+    /// All pieces were told of; whether they are right is not known yet.
+    Told,
+    Done,
+}
+
+impl RbdDownload {
+    fn failed(&self, failure: Failure) -> StorageError {
+        let Moment { volume, name, .. } = &self.moment;
+        match failure {
+            // The volume may be there, without the snapshot.
+            Failure::NotFound { pool: false } => {
+                StorageError::NoSnapshot { volume: volume.clone(), snapshot: name.clone() }
+            }
+            other => other.of(volume, READING),
+        }
+    }
+}
+
+fn unlikely(why: String) -> StorageError {
+    io_error(READING, format!("the output of `rbd export-diff` is not understood: {why}"))
+}
+
+#[async_trait]
+impl Download for RbdDownload {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError> {
+        loop {
+            let (diff, read) = match &mut self.state {
+                State::Reading { diff, read } => (diff, read),
+                State::Told => break,
+                State::Done => return Ok(None),
+            };
+            let next = diff.next(read).map_err(unlikely)?;
+            if let Next::Piece(offset, bytes) = next {
+                return Ok(Some((offset, bytes)));
+            }
+            let Some(export) = &mut self.moment.export else {
+                return Err(unlikely("it has ended".to_owned()));
+            };
+            match export.take(read).await {
+                // Something behind the end is for the reader to refuse.
+                Ok(true) => {}
+                Ok(false) if next == Next::End => self.state = State::Told,
+                Ok(false) => {
+                    let ended = export.end().await;
+                    let cut = || unlikely("it is cut short".to_owned());
+                    return Err(ended.err().map_or_else(cut, |failure| self.failed(failure)));
+                }
+                Err(failure) => return Err(self.failed(failure)),
+            }
+        }
+        if let Some(export) = &mut self.moment.export {
+            let ended = export.end().await;
+            ended.map_err(|failure| self.failed(failure))?;
+        }
+        self.moment.require_whole().await?;
+        self.moment.export = None;
+        self.state = State::Done;
+        if self.moment.is_ours {
+            remove_ours(&self.moment.storage, &self.moment.volume, &self.moment.name).await;
+            self.moment.is_ours = false;
+        }
+        Ok(None)
+    }
+}
