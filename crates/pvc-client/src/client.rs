@@ -19,7 +19,7 @@ use crate::{page, tls};
 /// A host that does not answer within this time is down or filtered, not slow.
 const CONNECT: Duration = Duration::from_millis(2050);
 /// Some changes are answered only when the work is done: a disk export takes hours.
-const WORK: Duration = Duration::from_secs(48 * 3600);
+pub(crate) const WORK: Duration = Duration::from_secs(48 * 3600);
 /// A read is answered from memory, so a server that takes longer does not answer at all.
 const READ: Duration = Duration::from_secs(10);
 /// A reading request is tried this often; a changing one once, because a lost answer does not
@@ -68,17 +68,17 @@ pub enum Waiting {
 
 /// Limits of the time of one exchange.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+pub(crate) struct Limits {
     /// To the first byte of the answer.
-    first: Duration,
+    pub first: Duration,
     /// From there to its end.
-    body: Duration,
+    pub body: Duration,
     /// Meaning of a first byte that has not come.
-    late: Late,
+    pub late: Late,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Late {
+pub(crate) enum Late {
     /// Nothing has changed, and nothing was learned.
     Unread,
     /// The change may have been made.
@@ -90,7 +90,7 @@ enum Late {
 /// A server that can be asked. Cheap to make: nothing is connected before the first call.
 pub struct Client {
     agent: Agent,
-    options: Options,
+    pub(crate) options: Options,
     /// Number of times that a reading request is tried.
     attempts: u32,
 }
@@ -425,7 +425,7 @@ impl Client {
     }
 
     /// Sends one request and reads the beginning of its answer.
-    fn ask(
+    pub(crate) fn ask(
         &self,
         method: Method,
         uri: &str,
@@ -451,7 +451,7 @@ impl Client {
         response.map_err(|error| self.failed(error, limits))
     }
 
-    fn go<B: ureq::AsSendBody>(
+    pub(crate) fn go<B: ureq::AsSendBody>(
         &self,
         request: Request<B>,
         limits: Limits,
@@ -465,7 +465,7 @@ impl Client {
         self.agent.run(configured.build())
     }
 
-    fn failed(&self, error: ureq::Error, limits: Limits) -> Error {
+    pub(crate) fn failed(&self, error: ureq::Error, limits: Limits) -> Error {
         let base = self.options.base.clone();
         let after = limits.first;
         if matches!(error, ureq::Error::Timeout(ureq::Timeout::RecvResponse)) {
@@ -496,7 +496,7 @@ impl Client {
     }
 }
 
-fn unsendable_key() -> Error {
+pub(crate) fn unsendable_key() -> Error {
     Error::Unauthorised {
         message: "the API key holds a character that cannot be sent, such as a line break"
             .to_owned(),
@@ -566,10 +566,10 @@ pub enum Submitted {
 }
 
 /// A request as it goes out.
-struct Outgoing {
+pub(crate) struct Outgoing {
     method: Method,
     /// Below the base, with the query.
-    path: String,
+    pub path: String,
     form: Option<String>,
 }
 
@@ -580,7 +580,7 @@ impl Outgoing {
     }
 }
 
-fn request<O, const N: usize>(at: [&str; N], params: &O::Params) -> Outgoing
+pub(crate) fn request<O, const N: usize>(at: [&str; N], params: &O::Params) -> Outgoing
 where
     O: Operation<At = [String; N]>,
 {
@@ -594,14 +594,14 @@ where
 }
 
 /// Answer, read to its end.
-struct Answer {
+pub(crate) struct Answer {
     status: StatusCode,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
 }
 
 impl Answer {
-    fn read(mut response: Response<Body>) -> Result<Self, std::io::Error> {
+    pub fn read(mut response: Response<Body>) -> Result<Self, std::io::Error> {
         let headers = response
             .headers()
             .iter()
@@ -625,11 +625,11 @@ impl Answer {
     }
 
     /// The body if the status is the hoped-for one, else why not.
-    fn expect(self, wanted: StatusCode) -> Result<Vec<u8>, Error> {
+    pub fn expect(self, wanted: StatusCode) -> Result<Vec<u8>, Error> {
         if self.status == wanted { Ok(self.body) } else { Err(self.refusal()) }
     }
 
-    fn refusal(self) -> Error {
+    pub fn refusal(self) -> Error {
         let status = self.status.as_u16();
         let Ok(body) = self.json() else {
             let what = match page::title(&self.body) {

@@ -18,6 +18,7 @@ mod page;
 mod payload;
 mod query;
 mod tls;
+mod transfer;
 
 pub use client::{Client, Exchange, Options, Submitted, Waiting};
 pub use error::{Error, Kind};

@@ -2,6 +2,7 @@
 
 mod add;
 mod clone;
+mod download;
 mod info;
 mod list;
 mod remove;
@@ -9,6 +10,8 @@ mod rename;
 mod resize;
 mod scan;
 mod snapshot;
+mod transfer;
+mod upload;
 
 use clap::{Args, Subcommand};
 
@@ -19,6 +22,7 @@ use crate::outcome::Outcome;
 pub enum Volume {
     Add(add::Add),
     Clone(clone::Clone),
+    Download(download::Download),
     Info(info::Info),
     List(list::List),
     Remove(remove::Remove),
@@ -28,6 +32,7 @@ pub enum Volume {
     /// Manage snapshots of volumes
     #[command(subcommand, arg_required_else_help = true)]
     Snapshot(snapshot::Snapshot),
+    Upload(upload::Upload),
 }
 
 impl Volume {
@@ -35,6 +40,7 @@ impl Volume {
         match self {
             Volume::Add(command) => command.run(pvc),
             Volume::Clone(command) => command.run(pvc),
+            Volume::Download(command) => command.run(pvc),
             Volume::Info(command) => command.run(pvc),
             Volume::List(command) => command.run(pvc),
             Volume::Remove(command) => command.run(pvc),
@@ -42,6 +48,7 @@ impl Volume {
             Volume::Resize(command) => command.run(pvc),
             Volume::Scan(command) => command.run(pvc),
             Volume::Snapshot(command) => command.run(pvc),
+            Volume::Upload(command) => command.run(pvc),
         }
     }
 }

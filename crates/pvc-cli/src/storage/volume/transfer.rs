@@ -1,0 +1,136 @@
+//! A file on its way: how much of it, how fast, for how long yet; and its checksum.
+
+use std::io::{self, IsTerminal, Read};
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+
+use crate::context::Pvc;
+use crate::output::units;
+
+/// Time between two lines of progress.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Progress of a file, on a terminal.
+pub struct Progress<'a> {
+    pvc: &'a Pvc,
+    all: Option<u64>,
+    is_shown: bool,
+    begun: Instant,
+    shown: Option<Instant>,
+}
+
+impl<'a> Progress<'a> {
+    pub fn new(pvc: &'a Pvc, all: Option<u64>) -> Self {
+        let is_shown = std::io::stderr().is_terminal();
+        Progress { pvc, all, is_shown, begun: Instant::now(), shown: None }
+    }
+
+    fn at(&mut self, bytes: u64) {
+        if !self.is_shown || self.shown.is_some_and(|at| at.elapsed() < EVERY) {
+            return;
+        }
+        self.shown = Some(Instant::now());
+        self.pvc.progress(&format!("\r{}\x1b[K", line(bytes, self.all, self.begun.elapsed())));
+    }
+
+    /// Clears the line.
+    pub fn end(&self) {
+        if self.shown.is_some() {
+            self.pvc.progress("\r\x1b[K");
+        }
+    }
+}
+
+fn size(bytes: u64) -> String {
+    units::bytes(i64::try_from(bytes).unwrap_or(i64::MAX))
+}
+
+/// `512M of 2048M (25 %), 100M/s, 15 s left`
+fn line(bytes: u64, all: Option<u64>, taken: Duration) -> String {
+    let rate = bytes as f64 / taken.as_secs_f64().max(0.001);
+    let pace = format!("{}/s", size(rate as u64));
+    let Some(all) = all.filter(|all| *all > 0) else { return format!("{}, {pace}", size(bytes)) };
+    let percent = bytes.saturating_mul(100) / all;
+    let left = (all.saturating_sub(bytes) as f64 / rate.max(1.0)).ceil() as u64;
+    let left = match left {
+        0..120 => format!("{left} s"),
+        120..7200 => format!("{} min", left / 60),
+        _ => format!("{} h", left / 3600),
+    };
+    format!("{} of {} ({percent} %), {pace}, {left} left", size(bytes), size(all))
+}
+
+/// A file that is read: counted, hashed and shown.
+pub struct Watched<'a, R> {
+    from: R,
+    pub progress: Progress<'a>,
+    hash: Sha256,
+    pub bytes: u64,
+    /// A failure to read, which is not one of the connection.
+    pub failed: Option<io::Error>,
+    /// Size that the file is known to have.
+    size: Option<u64>,
+}
+
+impl<'a, R: Read> Watched<'a, R> {
+    pub fn new(from: R, size: Option<u64>, pvc: &'a Pvc) -> Self {
+        let progress = Progress::new(pvc, size);
+        Watched { from, progress, hash: Sha256::new(), bytes: 0, failed: None, size }
+    }
+
+    /// SHA-256 checksum of what was read, in hexadecimal digits.
+    pub fn checksum(&self) -> String {
+        self.hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn next(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(into)?;
+        let bytes = self.bytes + read as u64;
+        if let Some(size) = self.size
+            && (bytes > size || read == 0 && bytes < size && !into.is_empty())
+        {
+            return Err(io::Error::other("the file changes while it is read"));
+        }
+        Ok(read)
+    }
+}
+
+impl<R: Read> Read for Watched<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self.next(into) {
+            Ok(read) => {
+                self.bytes += read as u64;
+                self.hash.update(&into[..read]);
+                self.progress.at(self.bytes);
+                Ok(read)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            Err(error) => {
+                let told = io::Error::new(error.kind(), error.to_string());
+                self.failed = Some(error);
+                Err(told)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_says_how_much_how_fast_and_how_long_yet() {
+        let (half, all) = (1 << 30, Some(2 << 30));
+        assert_eq!(
+            line(half, all, Duration::from_secs(10)),
+            "1024M of 2048M (50 %), 103M/s, 10 s left"
+        );
+        assert_eq!(
+            line(1 << 20, all, Duration::from_secs(10)),
+            "1024K of 2048M (0 %), 103K/s, 5 h left"
+        );
+        assert_eq!(line(half, None, Duration::from_secs(10)), "1024M, 103M/s");
+        assert_eq!(line(0, Some(0), Duration::ZERO), "0B, 0B/s");
+    }
+}

@@ -1,0 +1,146 @@
+use std::fs::File;
+use std::io::{Read, Stdin};
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use pvc_api_types::Uploaded;
+use pvc_api_types::operations::storage::{PostStorageCephVolumePoolVolumeUpload, VolumeUpload};
+use pvc_api_types::param::Added;
+use pvc_model::disk_image::DiskFormat;
+
+use super::Which;
+use super::transfer::Watched;
+use crate::confirm::{self, Yes};
+use crate::context::Pvc;
+use crate::outcome::{Exit, Failure, Outcome, plain_io};
+
+/// Fill a volume from an image file
+///
+/// The volume keeps its size, and has the disk of the image at its beginning and zeros
+/// after it. Until the whole file has come and was checked, nothing changes. What the
+/// volume had before is in the trash of its pool then (`pvc storage trash list`). No VM
+/// that uses it may run, and it may have no snapshots.
+///
+/// Any image may be compressed as gzip, xz or zstd.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pvc storage volume upload -f qcow2 vms web1_root disk.qcow2
+  pvc storage volume upload vms web1_data data.raw.zst
+  ssh old cat /dev/vg/data | pvc storage volume upload --yes vms web1_data -")]
+pub struct Upload {
+    #[command(flatten)]
+    volume: Which,
+
+    /// The image; `-` is standard input
+    #[arg(value_name = "IMAGE_FILE", value_hint = clap::ValueHint::FilePath)]
+    file: PathBuf,
+
+    /// Format of the image
+    #[arg(short = 'f', long, default_value = "raw", value_parser = formats())]
+    format: String,
+
+    /// SHA-256 checksum that the file must have, as 64 hexadecimal digits
+    #[arg(long)]
+    sha256: Option<String>,
+
+    /// Also if the pool would be filled above 80 %, and a raw image that begins like another
+    #[arg(long)]
+    force: bool,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+fn formats() -> PossibleValuesParser {
+    PossibleValuesParser::new(DiskFormat::ALL.map(DiskFormat::as_str))
+}
+
+/// A file, or standard input.
+enum Image {
+    File(File),
+    Stdin(Stdin),
+}
+
+impl Read for Image {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Image::File(file) => file.read(into),
+            Image::Stdin(stdin) => stdin.read(into),
+        }
+    }
+}
+
+impl Upload {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let [pool, name] = self.volume.at();
+        let (image, size) = self.open()?;
+        let operation = PostStorageCephVolumePoolVolumeUpload;
+        // PVC 1.0.3 compares the size of a raw image with a text.
+        let says_size = self.format != "raw" || pvc.client()?.takes(operation, "sha256")?;
+        let params = VolumeUpload {
+            image_format: self.format.clone(),
+            file_size: size.filter(|_| says_size),
+            sha256: self.sha256.clone(),
+            force: Added(self.force),
+        };
+        if pvc.dry_run {
+            let tried = pvc.client()?.dry_run(operation, [pool, name], &params)?;
+            let tried = tried.ok_or_else(pvc_client::Error::too_old_to_tell)?;
+            pvc.done(tried.message);
+            return Ok(());
+        }
+        if !pvc.unasked(self.yes.yes) {
+            pvc.client()?.dry_run(operation, [pool, name], &params)?;
+        }
+        let sentence = format!(
+            "Replace the contents of volume \"{name}\" of pool \"{pool}\" by `{}`",
+            self.file.display()
+        );
+        confirm::ask(pvc, self.yes, &sentence)?;
+        let client = pvc.take_client()?;
+        let mut watched = Watched::new(image, size, pvc);
+        let sent = client.upload(operation, [pool, name], &params, &mut watched, size);
+        watched.progress.end();
+        if let Some(error) = watched.failed.take() {
+            return Err(self.unreadable(&error));
+        }
+        let checksum = watched.checksum();
+        let reply = sent?;
+        self.say(pvc, &reply, &checksum)
+    }
+
+    fn open(&self) -> Result<(Image, Option<u64>), Failure> {
+        if self.file.as_os_str() == "-" {
+            return Ok((Image::Stdin(std::io::stdin()), None));
+        }
+        let file = File::open(&self.file).map_err(|error| self.unreadable(&error))?;
+        let metadata = file.metadata().map_err(|error| self.unreadable(&error))?;
+        if metadata.is_dir() {
+            return Err(Failure::failed(format!("`{}` is a directory", self.file.display())));
+        }
+        let size = metadata.is_file().then(|| metadata.len());
+        Ok((Image::File(file), size))
+    }
+
+    fn unreadable(&self, error: &std::io::Error) -> Failure {
+        Failure::failed(format!("cannot read `{}`: {}", self.file.display(), plain_io(error)))
+    }
+
+    fn say(&self, pvc: &mut Pvc, reply: &Uploaded, checksum: &str) -> Outcome {
+        // An old server says nothing of what it got.
+        if !reply.sha256.is_empty() && reply.sha256 != checksum {
+            let message = format!(
+                "the server got another file than was sent: its checksum is {}, and not {checksum}",
+                reply.sha256
+            );
+            return Err(Failure::new(Exit::Server, message));
+        }
+        if !pvc.done_as_json(reply) {
+            pvc.out.line(&reply.message);
+            pvc.out.line(format!("SHA-256 of the file: {checksum}"));
+        }
+        Ok(())
+    }
+}
