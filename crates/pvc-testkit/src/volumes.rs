@@ -422,6 +422,14 @@ impl MemoryVolumes {
         volumes.entry(volume.volume.clone()).or_insert_with(new);
     }
 
+    /// The identifier in the trash of the last volume that had this name.
+    pub fn trash_id(&self, volume: &VolumeId) -> Option<TrashId> {
+        let entries = self.trash.values().map(|(entry, _)| entry);
+        let named =
+            entries.filter(|entry| entry.pool == volume.pool && entry.name == volume.volume);
+        named.map(|entry| entry.id.clone()).max()
+    }
+
     /// The volume is gone, whoever uses it.
     pub fn lose(&mut self, volume: &VolumeId) {
         self.take(volume);
