@@ -148,7 +148,8 @@ mod tests {
         let (pgs, tier) = ("0".to_owned(), "default".to_owned());
         changes.push(Change::PutPool { name: vms(), pgs, tier });
         changes.push(Change::AddNode(Box::new(new)));
-        let added = context.store.change(|_| Ok::<_, std::convert::Infallible>((changes, ())));
+        let added =
+            context.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())));
         added.await.unwrap();
         part(&context, state).await;
         (context, storage)
