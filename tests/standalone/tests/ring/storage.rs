@@ -118,12 +118,12 @@ fn a_removed_volume_is_restored_by_command_also_after_the_daemon_died() {
     };
     storage(&machine, "volume add vms data 10M").ok();
     storage(&machine, "volume snapshot add vms data before").ok();
-    let removed = storage(&machine, "volume remove vms data -y").ok();
+    let removed = storage(&machine, "volume remove vms data -y").ok().to_owned();
     machine.volumes_are(&[]);
     machine.kill("standalone");
     machine.start_daemons();
     machine.wait_until_running();
-    let listed = storage(&machine, "trash list -f raw").ok();
+    let listed = storage(&machine, "trash list -f raw").ok().to_owned();
     let id = listed.trim().strip_prefix("vms/").expect("it is of this pool").to_owned();
     assert!(removed.contains(&format!("`pvc storage trash restore vms {id}`")), "{removed}");
 
@@ -139,7 +139,7 @@ fn a_removed_volume_is_restored_by_command_also_after_the_daemon_died() {
     storage(&machine, "volume remove vms data -y --purge").ok();
     assert_eq!(storage(&machine, "trash list -f raw").ok().trim(), "");
     storage(&machine, "volume remove vms old -y").ok();
-    let listed = storage(&machine, "trash list -f raw").ok();
+    let listed = storage(&machine, "trash list -f raw").ok().to_owned();
     let id = listed.trim().strip_prefix("vms/").expect("it is of this pool").to_owned();
     storage(&machine, &format!("trash purge vms {id} -y")).ok();
     storage(&machine, &format!("trash purge vms {id} -y")).fails(3);
