@@ -147,6 +147,10 @@ pub enum Ask {
     Define(usize),
     /// Forget the VM; its volumes stay.
     Undefine(usize),
+    /// Its volume is removed, also while its definition names it.
+    RemoveVolume(usize),
+    /// Its volume is restored, which was removed.
+    RestoreVolume(usize),
     Rename {
         vm: usize,
         to: String,
@@ -215,6 +219,8 @@ impl Ask {
             | Ask::Disable(vm)
             | Ask::Define(vm)
             | Ask::Undefine(vm)
+            | Ask::RemoveVolume(vm)
+            | Ask::RestoreVolume(vm)
             | Ask::Unmigrate(vm)
             | Ask::FlushLocks(vm)
             | Ask::Attach(vm)

@@ -7,11 +7,11 @@ use std::time::Duration;
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster as View;
 use pvc_model::node::{DaemonState, DomainState};
-use pvc_model::storage::VolumeId;
+use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::{MigrationMethod, Selector, VmState};
 use pvc_ops::vm::Define;
 use pvc_ports::GuestRun;
-use pvc_store::{Changes, NodeChange, Store};
+use pvc_store::{Change, Changes, NodeChange, Store};
 use pvc_testkit::legacy::LegacyApi;
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -26,7 +26,7 @@ use crate::nature::Nature;
 use crate::operators::{Answer, Counter, Names, Refusal, TIME_LIMIT, in_time, kind_of, said};
 use crate::process::Gate;
 use crate::promises::{Goal, Promises};
-use crate::state::World;
+use crate::state::{State, World};
 use crate::truth::Violation;
 use crate::zookeeper::Ensemble;
 
@@ -225,7 +225,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes the nodes ready and defines the VMs, as whoever set the cluster up did.
+    /// Makes the nodes ready, records the pool and defines the VMs, as whoever set the cluster up did.
     async fn furnish(&self) -> Result<(), Violation> {
         let mut changes = Changes::new();
         for host in 0..self.shape.hosts.len() {
@@ -233,6 +233,10 @@ impl Cluster {
                 &NodeName::new(self.shape.host_name(host)),
                 NodeChange::Domain(DomainState::Ready),
             );
+        }
+        if self.world.with(|state| state.run.nature.monitors) {
+            let (name, pgs, tier) = (PoolName::new("vms"), "64".to_owned(), "default".to_owned());
+            changes.push(Change::PutPool { name, pgs, tier });
         }
         let ready = self.eyes.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())));
         ready.await.expect("an onlooker can write");
@@ -536,8 +540,22 @@ impl Cluster {
         Names {
             hosts: shape.hosts.iter().map(|host| host.name.clone()).collect(),
             vms: (0..shape.vms.len()).map(name).collect(),
+            volumes: self.volumes(|_, volume| volume.to_string()),
+            trashed: self.volumes(|state, volume| {
+                let id = state.ceph.volumes.trash_id(volume);
+                format!("{}/{}", volume.pool, id.map(|id| id.to_string()).unwrap_or_default())
+            }),
             xml,
         }
+    }
+
+    /// What is said of the volume of each VM.
+    fn volumes(&self, said: impl Fn(&State, &VolumeId) -> String) -> Vec<String> {
+        self.world.with(|state| {
+            let volume = |vm| state.ceph.disks.get(&vm_uuid(vm));
+            let vms = 0..self.shape.vms.len();
+            vms.map(|vm| volume(vm).map_or_else(String::new, |id| said(state, id))).collect()
+        })
     }
 
     fn xml_of(&self, vm: usize, name: &str, memory_mib: u64) -> String {

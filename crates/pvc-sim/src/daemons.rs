@@ -301,6 +301,9 @@ async fn run_daemon(
     }
 }
 
+/// Time for which removed volumes are kept, as stories can wait for.
+const REMOVED_VOLUMES_STAY: Duration = Duration::from_secs(3600);
+
 /// The API's daemon as its binary runs it, but for the sockets: whoever reaches the host asks its
 /// handlers.
 async fn run_api(
@@ -316,6 +319,7 @@ async fn run_api(
     let settings = ApiSettings {
         tokens: None,
         metrics: false,
+        removed_volumes_stay: REMOVED_VOLUMES_STAY,
         ..ApiSettings::new(SocketAddr::from(([0, 0, 0, 0], 7370)), Vec::new())
     };
     let drain_time = settings.limits.drain_time;

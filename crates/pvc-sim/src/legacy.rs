@@ -166,6 +166,8 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<LegacyAsk> {
         | Ask::Rename { .. }
         | Ask::Modify { .. }
         | Ask::FlushLocks(_)
+        | Ask::RemoveVolume(_)
+        | Ask::RestoreVolume(_)
         | Ask::Attach(_)
         | Ask::Detach(_)
         | Ask::Method { .. }

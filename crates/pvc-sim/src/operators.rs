@@ -99,6 +99,9 @@ impl Drop for InFlight {
 pub(crate) struct Names {
     pub hosts: Vec<String>,
     pub vms: Vec<String>,
+    /// The volume of each VM, `POOL/VOLUME`, and the same in the trash, `POOL/ID`.
+    pub volumes: Vec<String>,
+    pub trashed: Vec<String>,
     /// XML that the request brings along.
     pub xml: String,
 }
@@ -184,6 +187,13 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
             Asked::post(format!("{}/rename", vm(which))).with("new_name", to)
         }
         Ask::Undefine(which) => Asked::new(Method::DELETE, vm(which)),
+        Ask::RemoveVolume(which) => {
+            let path = format!("storage/ceph/volume/{}", names.volumes[*which]);
+            Asked::new(Method::DELETE, path).with("force", "true")
+        }
+        Ask::RestoreVolume(which) => {
+            Asked::post(format!("storage/ceph/trash/{}/restore", names.trashed[*which]))
+        }
         Ask::FlushLocks(which) => Asked::post(format!("{}/locks", vm(which))),
         Ask::Attach(which) => Asked::post(format!("{}/device", vm(which))).with_xml(DEVICE),
         Ask::Detach(which) => {
@@ -306,6 +316,8 @@ mod tests {
         Names {
             hosts: vec!["hv1".into(), "hv2".into()],
             vms: vec!["web1".into()],
+            volumes: vec!["vms/web1_sda".to_owned()],
+            trashed: vec!["vms/1a".to_owned()],
             xml: "<domain/>".into(),
         }
     }
@@ -326,6 +338,8 @@ mod tests {
                 "POST /api/v1/vm/web1/rename?new_name=web2",
             ),
             (Ask::Undefine(0), "DELETE /api/v1/vm/web1?"),
+            (Ask::RemoveVolume(0), "DELETE /api/v1/storage/ceph/volume/vms/web1_sda?force=true"),
+            (Ask::RestoreVolume(0), "POST /api/v1/storage/ceph/trash/vms/1a/restore?"),
             (
                 Ask::Move { vm: 0, to: Some(1), live_only: true },
                 "POST /api/v1/vm/web1/node?action=move&force_live=true&node=hv2",

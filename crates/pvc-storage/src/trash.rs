@@ -103,3 +103,139 @@ impl Told {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pvc_embedded::EmbeddedTree;
+    use pvc_model::NodeName;
+    use pvc_model::node::{CoordinatorState, NodeRole};
+    use pvc_model::storage::VolumeId;
+    use pvc_ports::{Ports, Storage};
+    use pvc_store::{Change, Changes, Ipmi, NewNode, NodeChange, Store};
+    use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock, ports};
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn vms() -> PoolName {
+        PoolName::new("vms")
+    }
+
+    /// A node with the pool `vms`, as a coordinator in this state.
+    async fn node(state: CoordinatorState) -> (Context, Arc<MemoryStorage>) {
+        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+        let tree = EmbeddedTree::in_memory().connect();
+        let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
+        store.initialize(false).await.unwrap();
+        let storage = Arc::new(MemoryStorage::new());
+        let ports = Ports { storage: storage.clone(), clock, random, ..ports() };
+        let context = Context::new(NodeName::new("hv1"), ports, store);
+        let new = NewNode {
+            name: context.name().clone(),
+            role: NodeRole::Coordinator,
+            cpus: 8,
+            kernel: "6.1.0".into(),
+            os: "GNU/Linux".into(),
+            arch: "x86_64".into(),
+            version: "0.2.0".into(),
+            keepalive: 1,
+            ipmi: Ipmi::default(),
+        };
+        let mut changes = Changes::new();
+        let (pgs, tier) = ("0".to_owned(), "default".to_owned());
+        changes.push(Change::PutPool { name: vms(), pgs, tier });
+        changes.push(Change::AddNode(Box::new(new)));
+        let added =
+            context.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())));
+        added.await.unwrap();
+        part(&context, state).await;
+        (context, storage)
+    }
+
+    async fn part(context: &Context, state: CoordinatorState) {
+        let mut changes = Changes::new();
+        changes.node(context.name(), NodeChange::Coordinator(state));
+        let changed =
+            context.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())));
+        changed.await.unwrap();
+    }
+
+    async fn removed(storage: &MemoryStorage, volume: &str, keep: Duration) -> TrashId {
+        storage.insert(volume);
+        let volume = VolumeId::from_record(volume).unwrap();
+        storage.trash(&volume, keep).await.unwrap().id
+    }
+
+    async fn left(storage: &MemoryStorage) -> Vec<TrashId> {
+        let trashed = storage.trashed(&vms()).await.unwrap();
+        trashed.into_iter().map(|entry| entry.id).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_past_its_time_is_purged_and_the_rest_is_not() {
+        let (context, storage) = node(CoordinatorState::Primary).await;
+        let end = CancellationToken::new();
+        let task = tokio::spawn(run(context.clone(), end.clone()));
+        removed(&storage, "vms/a", HOUR).await;
+        let kept = removed(&storage, "vms/b", 3 * HOUR).await;
+        context.sleep(HOUR - EVERY).await;
+        assert_eq!(left(&storage).await.len(), 2);
+        context.sleep(3 * EVERY).await;
+        assert_eq!(left(&storage).await, [kept]);
+        end.cancel();
+        task.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_cannot_be_purged_holds_up_no_other() {
+        let (context, storage) = node(CoordinatorState::Primary).await;
+        let stuck = removed(&storage, "vms/a", HOUR).await;
+        removed(&storage, "vms/b", HOUR).await;
+        storage.with_volumes(|volumes| volumes.set_stuck(&stuck, true));
+        let mut sweeper = Sweeper::default();
+        context.sleep(2 * HOUR).await;
+        for _ in 0..2 {
+            sweeper.pass(&context).await;
+            assert_eq!(left(&storage).await, std::slice::from_ref(&stuck));
+            assert_eq!(sweeper.told.volumes.len(), 1);
+        }
+        storage.with_volumes(|volumes| volumes.set_stuck(&stuck, false));
+        sweeper.pass(&context).await;
+        assert_eq!(left(&storage).await, []);
+        sweeper.pass(&context).await;
+        assert!(sweeper.told.volumes.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_is_not_primary_purges_nothing() {
+        let (context, storage) = node(CoordinatorState::Secondary).await;
+        removed(&storage, "vms/a", HOUR).await;
+        let end = CancellationToken::new();
+        let task = tokio::spawn(run(context.clone(), end.clone()));
+        context.sleep(3 * HOUR).await;
+        assert_eq!(left(&storage).await.len(), 1);
+        part(&context, CoordinatorState::Primary).await;
+        context.sleep(2 * EVERY).await;
+        assert_eq!(left(&storage).await, []);
+        end.cancel();
+        task.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_storage_that_does_not_answer_is_asked_again() {
+        let (context, storage) = node(CoordinatorState::Primary).await;
+        removed(&storage, "vms/a", HOUR).await;
+        context.sleep(2 * HOUR).await;
+        let mut sweeper = Sweeper::default();
+        storage.set_failing(true);
+        sweeper.pass(&context).await;
+        assert_eq!(sweeper.told.pools.len(), 1);
+        storage.set_failing(false);
+        sweeper.pass(&context).await;
+        assert_eq!(left(&storage).await, []);
+        assert!(sweeper.told.pools.is_empty());
+    }
+}

@@ -44,6 +44,8 @@ pub struct MemoryVolumes {
     trash: BTreeMap<TrashId, (TrashedVolume, Volume)>,
     /// How many volumes were ever moved to the trash.
     trashings: u64,
+    /// Those of them that cannot be purged.
+    stuck: BTreeSet<TrashId>,
     /// How many downloads there were.
     downloads: u64,
 }
@@ -190,6 +192,9 @@ impl MemoryVolumes {
 
     pub fn purge(&mut self, pool: &PoolName, id: &TrashId) -> Result<()> {
         self.find_trashed(pool, id)?;
+        if self.stuck.contains(id) {
+            return Err(StorageError::TimedOut { seconds: 10 });
+        }
         self.trash.remove(id);
         Ok(())
     }
@@ -425,6 +430,22 @@ impl MemoryVolumes {
         let volumes = self.pools.entry(volume.pool.clone()).or_default();
         let new = || Volume { size_bytes: 1 << 30, ..Volume::default() };
         volumes.entry(volume.volume.clone()).or_insert_with(new);
+    }
+
+    /// Sets whether a volume in the trash cannot be purged.
+    pub fn set_stuck(&mut self, id: &TrashId, is_stuck: bool) {
+        match is_stuck {
+            true => self.stuck.insert(id.clone()),
+            false => self.stuck.remove(id),
+        };
+    }
+
+    /// The identifier in the trash of the last volume that had this name.
+    pub fn trash_id(&self, volume: &VolumeId) -> Option<TrashId> {
+        let entries = self.trash.values().map(|(entry, _)| entry);
+        let named =
+            entries.filter(|entry| entry.pool == volume.pool && entry.name == volume.volume);
+        named.map(|entry| entry.id.clone()).max()
     }
 
     /// The volume is gone, whoever uses it.

@@ -86,32 +86,18 @@ fn release(path: &[&str]) -> Option<&'static str> {
 /// The failure that using such a command is.
 pub fn not_yet(later: &Later) -> Failure {
     let Later { path, release } = later;
-    let hint = match instead(path) {
-        Some(instead) => format!("nothing was done; {}", instead.replace('\n', " ")),
-        None => "nothing was done; until then use the client of the release that your cluster runs"
-            .to_owned(),
-    };
     Failure::new(
         Exit::NotYet,
         format!("`pvc {path}` is not part of this release; it arrives with {release}"),
     )
-    .hint(hint)
-}
-
-/// Commands that do some of the work of a command until it arrives, in lines as help has them.
-fn instead(path: &str) -> Option<&'static str> {
-    path.starts_with("storage volume upload").then_some(
-        "on a node a volume is made from a file by\n\
-         `pvcd volume import POOL/VOLUME FILE --format raw|qcow2`",
-    )
+    .hint("nothing was done; until then use the client of the release that your cluster runs")
 }
 
 /// Note at the end of the help of a group or a command of the table.
 fn note(path: &str) -> String {
     let words: Vec<&str> = path.split(' ').collect();
     let release = release(&words).unwrap_or("a later release");
-    let instead = instead(path).map(|instead| format!(";\n{instead}")).unwrap_or_default();
-    format!("Not part of this release: it arrives with {release}{instead}.")
+    format!("Not part of this release: it arrives with {release}.")
 }
 
 /// Purpose of a group or a command; where what is around it is here already, with the release that
@@ -266,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_command_of_the_table_is_found_whatever_its_arguments() {
-        assert_eq!(meant("pvc storage volume upload"), Some("storage volume upload".to_owned()));
+        assert_eq!(meant("pvc storage benchmark run"), Some("storage benchmark run".to_owned()));
         assert_eq!(
             meant("pvc -c office storage benchmark list -x"),
             Some("storage benchmark list".to_owned())
@@ -287,15 +273,5 @@ mod tests {
         ] {
             assert_eq!(meant(line), None, "{line}");
         }
-    }
-
-    #[test]
-    fn a_volume_is_filled_from_a_file_in_another_way() {
-        let later = Later { path: "storage volume upload".to_owned(), release: "release 9" };
-        let failure = not_yet(&later);
-        assert_eq!(failure.exit, Exit::NotYet);
-        assert!(failure.message.ends_with("it arrives with release 9"), "{}", failure.message);
-        let hint = failure.hint.expect("another way");
-        assert!(hint.contains("`pvcd volume import POOL/VOLUME FILE"), "{hint}");
     }
 }

@@ -34,6 +34,8 @@ pub(super) enum Fact {
     UnknownClientHasVolume(usize),
     /// No client has a lock on its volume.
     VolumeIsFree(usize),
+    /// Its volume was removed and is still kept, or is not.
+    VolumeIsInTrash(usize, bool),
     IsCalled(usize, String),
     /// The running guest has the interface that operators plug in, or has not.
     HasInterface(usize, bool),
@@ -120,6 +122,8 @@ pub(super) const FORMS: &[Form<Fact>] = &[
         means: |f| Fact::UnknownClientHasVolume(f.vm()),
     },
     Form { form: "volume of VM is free", means: |f| Fact::VolumeIsFree(f.vm()) },
+    Form { form: "volume of VM is in trash", means: |f| Fact::VolumeIsInTrash(f.vm(), true) },
+    Form { form: "volume of VM is not in trash", means: |f| Fact::VolumeIsInTrash(f.vm(), false) },
     Form { form: "VM is called TEXT", means: |f| Fact::IsCalled(f.vm(), f.text.clone()) },
     Form { form: "VM has an interface more", means: |f| Fact::HasInterface(f.vm(), true) },
     Form { form: "VM has no interface more", means: |f| Fact::HasInterface(f.vm(), false) },
@@ -267,6 +271,13 @@ impl Look<'_> {
             ),
             Fact::UnknownClientHasVolume(vm) => self.unknown_client_has_volume(*vm),
             Fact::VolumeIsFree(vm) => self.volume_is_free(*vm),
+            Fact::VolumeIsInTrash(vm, wanted) => {
+                let is_there = self.cluster.world.with(|state| {
+                    let volume = state.ceph.disks.get(&vm_uuid(*vm));
+                    volume.is_some_and(|volume| state.ceph.volumes.trash_id(volume).is_some())
+                });
+                so(is_there == *wanted, || format!("that is {is_there}"))
+            }
             Fact::IsCalled(vm, name) => {
                 self.record(*vm, |record| record.name == *name, |record| record.name.clone())
             }

@@ -248,6 +248,8 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         means: |f| ask(Ask::Modify { vm: f.vm(), memory_mib: u64::from(f.count) }),
     },
     Form { form: "vm undefine VM", means: |f| ask(Ask::Undefine(f.vm())) },
+    Form { form: "storage volume remove VM", means: |f| ask(Ask::RemoveVolume(f.vm())) },
+    Form { form: "storage trash restore VM", means: |f| ask(Ask::RestoreVolume(f.vm())) },
     Form { form: "vm flush-locks VM", means: |f| ask(Ask::FlushLocks(f.vm())) },
     Form { form: "vm attach interface to VM", means: |f| ask(Ask::Attach(f.vm())) },
     Form { form: "vm detach interface from VM", means: |f| ask(Ask::Detach(f.vm())) },

@@ -108,3 +108,40 @@ fn what_it_uses_stays_as_it_is(
         if begun == 2 && !console.contains("boot 2") { Ok(()) } else { Err(console) }
     });
 }
+
+#[test]
+fn a_removed_volume_is_restored_by_command_also_after_the_daemon_died() {
+    let mut machine = Machine::start();
+    let storage = |machine: &Machine, line: &str| {
+        let words: Vec<&str> = ["-q", "storage"].into_iter().chain(line.split(' ')).collect();
+        machine.pvc(&words)
+    };
+    storage(&machine, "volume add vms data 10M").ok();
+    storage(&machine, "volume snapshot add vms data before").ok();
+    let removed = storage(&machine, "volume remove vms data -y").ok().to_owned();
+    machine.volumes_are(&[]);
+    machine.kill("standalone");
+    machine.start_daemons();
+    machine.wait_until_running();
+    let listed = storage(&machine, "trash list -f raw").ok().to_owned();
+    let id = listed.trim().strip_prefix("vms/").expect("it is of this pool").to_owned();
+    assert!(removed.contains(&format!("`pvc storage trash restore vms {id}`")), "{removed}");
+
+    // Its name was given to another one meanwhile.
+    storage(&machine, "volume add vms data 1M").ok();
+    storage(&machine, &format!("trash restore vms {id}")).fails(1);
+    storage(&machine, &format!("trash restore vms {id} --name old --dry-run")).ok();
+    storage(&machine, &format!("trash restore vms {id} --name old")).says(&["vms/old"]);
+    machine.volumes_are(&["vms/data", "vms/old"]);
+    storage(&machine, "volume info vms old").says(&["10M"]);
+    storage(&machine, "volume snapshot list -f raw").says(&["vms/old@before"]);
+
+    storage(&machine, "volume remove vms data -y --purge").ok();
+    assert_eq!(storage(&machine, "trash list -f raw").ok().trim(), "");
+    storage(&machine, "volume remove vms old -y").ok();
+    let listed = storage(&machine, "trash list -f raw").ok().to_owned();
+    let id = listed.trim().strip_prefix("vms/").expect("it is of this pool").to_owned();
+    storage(&machine, &format!("trash purge vms {id} -y")).ok();
+    storage(&machine, &format!("trash purge vms {id} -y")).fails(3);
+    machine.volumes_are(&[]);
+}
