@@ -53,7 +53,7 @@ fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
 }
 
 /// Operations that version 1.0.3 does not have.
-const NEW: [&str; 22] = [
+const NEW: [&str; 23] = [
     "DELETE /api/v1/storage/ceph/trash/{pool}/{id}",
     "DELETE /api/v1/tasks/{task_id}",
     "DELETE /api/v1/vm/{vm}/networks",
@@ -62,6 +62,7 @@ const NEW: [&str; 22] = [
     "GET /api/v1/openapi.json",
     "GET /api/v1/storage/ceph/fullness",
     "GET /api/v1/storage/ceph/trash",
+    "GET /api/v1/storage/ceph/volume/{pool}/{volume}/download",
     "GET /api/v1/store/access",
     "GET /api/v1/tasks/{task_id}/log",
     "GET /api/v1/vm/{vm}/memory",
@@ -80,7 +81,7 @@ const NEW: [&str; 22] = [
 
 /// Parameters that version 1.0.3 does not know and leaves out of account, beside `dry_run` of
 /// whatever changes something.
-const ADDED: [(&str, &str); 13] = [
+const ADDED: [(&str, &str); 15] = [
     ("DELETE /api/v1/storage/ceph/pool/{pool}", "force"),
     ("DELETE /api/v1/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", "force"),
     ("DELETE /api/v1/storage/ceph/volume/{pool}/{volume}", "force"),
@@ -90,6 +91,8 @@ const ADDED: [(&str, &str); 13] = [
     ("POST /api/v1/storage/ceph/osd", "plan"),
     ("POST /api/v1/storage/ceph/osd/{osdid}", "force"),
     ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/clone", "force_flag"),
+    ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/upload", "force"),
+    ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/upload", "sha256"),
     ("POST /api/v1/vm", "force"),
     ("POST /api/v1/vm/{vm}", "force"),
     ("POST /api/v1/vm/{vm}/device", "force"),
