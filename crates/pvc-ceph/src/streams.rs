@@ -200,7 +200,8 @@ impl Upload for RbdUpload {
 }
 
 impl Drop for RbdUpload {
-    /// An image that is not removed here, for want of a runtime is removed by the next try for the same name.
+    /// An image that is not removed here, for want of a runtime, is removed by the next try for the
+    /// same name.
     fn drop(&mut self) {
         let (Some(partial), Ok(runtime)) =
             (self.partial.take(), tokio::runtime::Handle::try_current())
