@@ -49,7 +49,7 @@ fn is_zeros(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// What comes next of a difference.
+/// Next part of a difference.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// More must be read first.
@@ -65,8 +65,8 @@ pub(crate) struct Diff {
     snapshot: String,
     size_bytes: u64,
     at: At,
-    /// Up to where the records have told of the image.
-    told: u64,
+    /// End of the last record, as an offset in the image.
+    seen: u64,
     has_size: bool,
 }
 
@@ -85,7 +85,7 @@ enum At {
 impl Diff {
     pub fn of(snapshot: &str, size_bytes: u64) -> Self {
         let snapshot = snapshot.to_owned();
-        Diff { snapshot, size_bytes, at: At::Begin, told: 0, has_size: false }
+        Diff { snapshot, size_bytes, at: At::Begin, seen: 0, has_size: false }
     }
 
     /// Takes the next piece from what was read, or as much as there is before it. Never needs more
@@ -186,12 +186,12 @@ impl Diff {
         if !self.has_size {
             return Err("it has data before its size".to_owned());
         }
-        if offset < self.told {
-            return Err(format!("its data at {offset} come after those up to {}", self.told));
+        if offset < self.seen {
+            return Err(format!("its data at {offset} come after those up to {}", self.seen));
         }
         match offset.checked_add(length) {
             Some(end) if end <= self.size_bytes => {
-                self.told = end;
+                self.seen = end;
                 Ok(())
             }
             _ => Err(format!("it has {length} bytes at {offset}, beyond the end of the image")),

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 
 use crate::rbd::{Failure, failure};
 
-/// Time in which something of a stream must get on: a Ceph that hangs does not hold it for ever.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// Deadline of a stream to get on by a byte: a Ceph that hangs does not hold it for ever.
+pub(crate) const STALLED: Duration = Duration::from_secs(120);
 
 /// Time that a program gets to leave by itself when its pipe is closed. One that is killed has its
 /// volume open for another half a minute.
@@ -42,9 +42,9 @@ pub(crate) struct Piped {
     child: Child,
     input: Option<ChildStdin>,
     output: Option<ChildStdout>,
-    /// What it said, once that has an end.
+    /// Words of the program about itself, once they have an end.
     said: watch::Receiver<Option<Vec<u8>>>,
-    patience: Duration,
+    deadline: Duration,
 }
 
 impl Piped {
@@ -63,11 +63,11 @@ impl Piped {
             _ => Failure::Other(format!("`{program}` could not be run: {error}")),
         })?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        let (told, said) = watch::channel(None);
+        let (sender, said) = watch::channel(None);
         let pipe = child.stderr.take();
-        tokio::spawn(async move { told.send_replace(Some(keep(pipe).await)) });
+        tokio::spawn(async move { sender.send_replace(Some(keep(pipe).await)) });
         let program = program.to_owned();
-        Ok(Piped { program, child, input, output, said, patience: PATIENCE })
+        Ok(Piped { program, child, input, output, said, deadline: STALLED })
     }
 
     /// Whether the program has ended, well or not.
@@ -81,7 +81,7 @@ impl Piped {
     /// Dropping the future loses nothing: what the program has not got is still there.
     pub async fn give(&mut self, bytes: &mut Bytes) -> Result<(), Failure> {
         let Some(input) = &mut self.input else { return Err(closed()) };
-        let given = match tokio::time::timeout(self.patience, input.write(bytes)).await {
+        let given = match tokio::time::timeout(self.deadline, input.write(bytes)).await {
             Ok(given) => given,
             Err(_) => return Err(self.late()),
         };
@@ -106,7 +106,7 @@ impl Piped {
         let Some(output) = &mut self.output else { return Err(closed()) };
         bytes.reserve(READ_BYTES);
         let mut some = output.take(READ_BYTES as u64);
-        match tokio::time::timeout(self.patience, some.read_buf(bytes)).await {
+        match tokio::time::timeout(self.deadline, some.read_buf(bytes)).await {
             Ok(Ok(count)) => Ok(count > 0),
             Ok(Err(error)) => Err(Failure::Other(error.to_string())),
             Err(_) => Err(self.late()),
@@ -119,7 +119,7 @@ impl Piped {
     /// Dropping the future loses nothing: this can be asked again.
     pub async fn end(&mut self) -> Result<(), Failure> {
         self.close();
-        let ended = tokio::time::timeout(self.patience, self.child.wait()).await;
+        let ended = tokio::time::timeout(self.deadline, self.child.wait()).await;
         let status = ended.map_err(|_| self.late())?;
         let status = status.map_err(|error| Failure::Other(error.to_string()))?;
         if status.success() {
@@ -146,12 +146,12 @@ impl Piped {
     }
 
     fn late(&self) -> Failure {
-        Failure::TimedOut { seconds: self.patience.as_secs() }
+        Failure::TimedOut { seconds: self.deadline.as_secs() }
     }
 
     async fn failure(&mut self, status: ExitStatus) -> Failure {
-        let told = tokio::time::timeout(DRAIN, self.said.wait_for(Option::is_some)).await;
-        let said = match &told {
+        let whole = tokio::time::timeout(DRAIN, self.said.wait_for(Option::is_some)).await;
+        let said = match &whole {
             Ok(Ok(said)) => said.as_deref().unwrap_or_default(),
             // Something holds its pipe open.
             Ok(Err(_)) | Err(_) => &[],
@@ -182,8 +182,8 @@ mod tests {
         Piped::start("/bin/sh", vec!["-c".to_owned(), script.to_owned()], pipe).unwrap()
     }
 
-    fn impatient(script: &str, pipe: Pipe) -> Piped {
-        Piped { patience: Duration::from_secs(1), ..shell(script, pipe) }
+    fn hurried(script: &str, pipe: Pipe) -> Piped {
+        Piped { deadline: Duration::from_secs(1), ..shell(script, pipe) }
     }
 
     async fn give_all(piped: &mut Piped, bytes: impl Into<Bytes>) -> Result<(), Failure> {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_given_arrives_and_the_end_is_told() {
+    async fn what_is_given_arrives_and_the_end_is_seen() {
         let folder = tempfile::tempdir().unwrap();
         let note = folder.path().join("got");
         let mut piped = shell(&format!("cat > {}", note.display()), Pipe::Input);
@@ -231,11 +231,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_that_hangs_is_a_missed_deadline() {
-        let mut piped = impatient("exec sleep 60", Pipe::Input);
+        let mut piped = hurried("exec sleep 60", Pipe::Input);
         let failure = give_all(&mut piped, vec![0; 1 << 20]).await.unwrap_err();
         assert!(matches!(failure, Failure::TimedOut { seconds: 1 }), "{failure:?}");
         assert!(matches!(piped.end().await, Err(Failure::TimedOut { .. })));
-        let mut piped = impatient("exec sleep 60", Pipe::Output);
+        let mut piped = hurried("exec sleep 60", Pipe::Output);
         let failure = piped.take(&mut BytesMut::new()).await.unwrap_err();
         assert!(matches!(failure, Failure::TimedOut { seconds: 1 }), "{failure:?}");
     }

@@ -94,10 +94,11 @@ struct RbdUpload {
     storage: RbdStorage,
     volume: VolumeId,
     size_bytes: u64,
-    /// What is filled, and removed when this is dropped. Nothing any more once it gets its name.
+    /// The image that is filled, and removed when this is dropped; none once it gets its name.
     partial: Option<VolumeId>,
     import: Option<Piped>,
-    /// What the program has yet to be given: at most a piece that a dropped write left in part.
+    /// Bytes that the program has yet to be given: at most a piece that a dropped write left in
+    /// part.
     unsent: VecDeque<Bytes>,
 }
 
@@ -198,7 +199,8 @@ impl Upload for RbdUpload {
 }
 
 impl Drop for RbdUpload {
-    /// What is not removed here, for want of a runtime, the next try for the same name removes.
+    /// An image that is not removed here, for want of a runtime, is removed by the next try for the
+    /// same name.
     fn drop(&mut self) {
         let (Some(partial), Ok(runtime)) =
             (self.partial.take(), tokio::runtime::Handle::try_current())
@@ -296,11 +298,11 @@ struct RbdDownload {
 enum State {
     Reading {
         diff: Diff,
-        /// What was read and is not yet told of: less than a piece and what is read at once.
+        /// Bytes that were read and are in no piece yet: less than a piece and a read.
         read: BytesMut,
     },
-    /// All pieces were told of; whether they are right is not known yet.
-    Told,
+    /// All pieces are out; whether they are right is not known yet.
+    Read,
     Done,
 }
 
@@ -331,7 +333,7 @@ impl Download for RbdDownload {
         loop {
             let (diff, read) = match &mut self.state {
                 State::Reading { diff, read } => (diff, read),
-                State::Told => break,
+                State::Read => break,
                 State::Done => return Ok(None),
             };
             let next = diff.next(read).map_err(unlikely)?;
@@ -344,7 +346,7 @@ impl Download for RbdDownload {
             match export.take(read).await {
                 // Something behind the end is for the reader to refuse.
                 Ok(true) => {}
-                Ok(false) if next == Next::End => self.state = State::Told,
+                Ok(false) if next == Next::End => self.state = State::Read,
                 Ok(false) => {
                     let ended = export.end().await;
                     let cut = || unlikely("it is cut short".to_owned());

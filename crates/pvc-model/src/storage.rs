@@ -64,8 +64,8 @@ impl VolumeName {
 }
 
 impl SnapshotName {
-    /// Whether the name is the storage's own: what has it is being copied by somebody, or is left of
-    /// a copy that was cut short.
+    /// Whether the name is the storage's own: what has it is being copied by somebody, or is left
+    /// of a copy that was cut short.
     pub fn is_reserved(&self) -> bool {
         self.as_str().starts_with(CLONED)
     }
