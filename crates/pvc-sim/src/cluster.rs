@@ -549,7 +549,7 @@ impl Cluster {
         }
     }
 
-    /// What is said of the volume of each VM.
+    /// Words about the volume of each VM.
     fn volumes(&self, said: impl Fn(&State, &VolumeId) -> String) -> Vec<String> {
         self.world.with(|state| {
             let volume = |vm| state.ceph.disks.get(&vm_uuid(vm));
