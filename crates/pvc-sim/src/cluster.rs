@@ -225,7 +225,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes the nodes ready, records the pool and defines the VMs, as whoever set the cluster up did.
+    /// Makes the nodes ready, records the pool and defines the VMs, as whoever set the cluster up
+    /// did.
     async fn furnish(&self) -> Result<(), Violation> {
         let mut changes = Changes::new();
         for host in 0..self.shape.hosts.len() {
