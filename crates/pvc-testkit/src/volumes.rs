@@ -44,7 +44,7 @@ pub struct MemoryVolumes {
     trash: BTreeMap<TrashId, (TrashedVolume, Volume)>,
     /// How many volumes were ever moved to the trash.
     trashings: u64,
-    /// Those of them that cannot be purged.
+    /// Volumes in the trash that cannot be purged.
     stuck: BTreeSet<TrashId>,
     /// How many downloads there were.
     downloads: u64,
