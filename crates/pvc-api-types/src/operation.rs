@@ -125,6 +125,8 @@ pub trait Operation: Send + Sync + 'static {
     const NAME: &'static str;
     /// Description for the API document: the first paragraph is its summary.
     const DOC: &'static str;
+    /// Whether the body of the request is a file: the part `file` of a form, or the body itself.
+    const FILE: bool = false;
     /// Description of the reply to `dry_run`; `None` if there is no such parameter.
     const DRY_RUN: Option<&'static str>;
 
@@ -256,7 +258,7 @@ fn plain(kind: utoipa::openapi::Type) -> RefOr<Schema> {
 /// parameters are left out where there are none. A reply is a type, `[TYPE]` for a list of it,
 /// `json TYPE` for JSON that the document calls a text, `text`, `events`, `bytes` or `null`; a type may be
 /// followed by `204 "WHY"`, if there may be nothing to say. That to a change is a sentence, or
-/// `change(PARAMETERS) -> TYPE`. What changes something can be tried dry, with a reply of the same
+/// `change(PARAMETERS) -> TYPE`; `upload` is such a change by a file. What changes something can be tried dry, with a reply of the same
 /// type, or `change(PARAMETERS), dry_run: TYPE, "what it replies"`.
 macro_rules! operations {
     ($tag:literal: $(
@@ -306,6 +308,10 @@ macro_rules! operations {
         type Params = $params;
         type DryRun = $reply;
         operations!(@reply $reply);
+    };
+    (@effect upload($params:ty) -> $reply:path) => {
+        const FILE: bool = true;
+        operations!(@effect change($params) -> $reply);
     };
     (@effect change($params:ty), dry_run: $dry:path, $text:literal) => {
         const EFFECT: $crate::operation::Effect = $crate::operation::Effect::Change;

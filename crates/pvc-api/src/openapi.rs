@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use pvc_api_types::operation::{self, Component, Documented, Effect, Operation, ROOT, Role};
+use pvc_api_types::operation::{
+    self, Component, Documented, Effect, OCTET_STREAM, Operation, ROOT, Role,
+};
 use pvc_api_types::param::{self, Flag, Parameters};
 use pvc_api_types::{BadRequest, Event, Message, TaskRef};
 use utoipa::openapi::extensions::Extensions;
@@ -11,6 +13,7 @@ use utoipa::openapi::path::{
 };
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::response::{Response, ResponseBuilder};
+use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     Content, ContentBuilder, Info, Object, OpenApi, OpenApiBuilder, Ref, Required, Server, Type,
@@ -75,6 +78,15 @@ pub fn describe<O: Operation>(document: &mut OpenApi) {
             .required(Some(Required::True));
         described = described.request_body(Some(body.build()));
     }
+    if O::FILE {
+        components.schemas.insert(FILE.to_owned(), file_form().into());
+        let form = Content::new(Some(Ref::from_schema_name(FILE)));
+        let body = RequestBodyBuilder::new()
+            .content("multipart/form-data", form)
+            .content(OCTET_STREAM, ContentBuilder::new().schema(Some(binary())).build())
+            .required(Some(Required::True));
+        described = described.request_body(Some(body.build()));
+    }
     let replies =
         O::replies().into_iter().map(|reply| (reply.status.to_owned(), documented(reply)));
     let mut responses: BTreeMap<String, Response> = replies.collect();
@@ -93,6 +105,19 @@ pub fn describe<O: Operation>(document: &mut OpenApi) {
     };
     let path = format!("{ROOT}{}", O::PATH);
     document.paths.add_path_operation(path, vec![method], described.build());
+}
+
+/// The name of the form that a file comes in.
+const FILE: &str = "FileForm";
+
+/// Bytes of any kind.
+fn binary() -> Schema {
+    let format = SchemaFormat::KnownFormat(KnownFormat::Binary);
+    Schema::Object(ObjectBuilder::new().schema_type(Type::String).format(Some(format)).build())
+}
+
+fn file_form() -> Schema {
+    Schema::Object(ObjectBuilder::new().property("file", binary()).required("file").build())
 }
 
 fn variable_part(name: &str) -> Parameter {

@@ -11,7 +11,9 @@ use pvc_ports::{CloneName, StorageError, TrashedVolume};
 
 use crate::answers::{self, Snapshot};
 use crate::rbd::{Failure, QUICK, image_args, io_error, long, pool_arg};
-use crate::storage::{RbdStorage, good_volume, require_pool_name, require_unprotected, with_json};
+use crate::storage::{
+    RbdStorage, good_volume, require_addressable, require_pool_name, require_unprotected, with_json,
+};
 use crate::trash_answers::{self, Trashed, moved_by_users};
 
 pub(crate) const LISTING: &str = "listing the trash";
@@ -63,6 +65,7 @@ impl RbdStorage {
         volume: &VolumeId,
         keep: Duration,
     ) -> Result<TrashedVolume, StorageError> {
+        require_addressable(volume)?;
         let image = match self.image(volume).await {
             Ok(image) => {
                 // A name may open a volume that has another by now.

@@ -239,7 +239,7 @@ operations! { "storage-volume":
     /// zeros. Contents change when the whole image has come and was checked, or not at all; the old
     /// ones go to the trash.
     PostStorageCephVolumePoolVolumeUpload {
-        POST "/storage/ceph/volume/{pool}/{volume}/upload", Operator, change(VolumeUpload) -> Uploaded
+        POST "/storage/ceph/volume/{pool}/{volume}/upload", Operator, upload(VolumeUpload) -> Uploaded
     }
 
     /// Sends the contents of a volume that nobody uses, or of a snapshot, as a raw disk image.

@@ -45,7 +45,8 @@ fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
     for content in
         operation["requestBody"]["content"].as_object().into_iter().flat_map(|c| c.values())
     {
-        let reference = content["schema"]["$ref"].as_str().expect("a body that has a name");
+        // A file by itself has no parts.
+        let Some(reference) = content["schema"]["$ref"].as_str() else { continue };
         let schema = &document["components"]["schemas"][reference.rsplit('/').next().unwrap()];
         names.extend(schema["properties"].as_object().unwrap().keys().cloned());
     }
