@@ -34,7 +34,7 @@ fn command(args: &[&str], deadline: Duration, most_written: u64) -> Command {
     let mut command = Command::new("setpriv");
     command
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"])
-        .args(["--bounding-set=-all", "--inh-caps=-all", "--pdeathsig=KILL", "--"])
+        .args(["--pdeathsig=KILL", "--"])
         .args(["prlimit", &format!("--as={MOST_MEMORY}"), "--core=0", "--nofile=64"])
         .args([format!("--cpu={}", deadline.as_secs()), format!("--fsize={most_written}")])
         .args(["--", "nice", "-n", "10", "qemu-img"])
