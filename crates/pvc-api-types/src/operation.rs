@@ -256,10 +256,11 @@ fn plain(kind: utoipa::openapi::Type) -> RefOr<Schema> {
 ///
 /// An effect is `read(PARAMETERS) -> REPLY`, `change(PARAMETERS)` or `task(PARAMETERS)`; the
 /// parameters are left out where there are none. A reply is a type, `[TYPE]` for a list of it,
-/// `json TYPE` for JSON that the document calls a text, `text`, `events`, `bytes` or `null`; a type may be
-/// followed by `204 "WHY"`, if there may be nothing to say. That to a change is a sentence, or
-/// `change(PARAMETERS) -> TYPE`; `upload` is such a change by a file. What changes something can be tried dry, with a reply of the same
-/// type, or `change(PARAMETERS), dry_run: TYPE, "what it replies"`.
+/// `json TYPE` for JSON that the document calls a text, `text`, `events`, `bytes` or `null`; a type
+/// may be followed by `204 "WHY"`, if there may be nothing to say. That to a change is a sentence,
+/// or `change(PARAMETERS) -> TYPE`; `upload` is such a change by a file. What changes something can
+/// be tried dry, with a reply of the same type, or `change(PARAMETERS), dry_run: TYPE, "what it
+/// replies"`.
 macro_rules! operations {
     ($tag:literal: $(
         $(#[doc = $doc:literal])+

@@ -19,8 +19,8 @@ fn boundary() -> String {
 }
 
 impl Client {
-    /// Sends a file as the part `file` of a form, which PVC 1.0.3 takes as well, and reads the reply.
-    /// The size of the file, in bytes, is announced if it is known.
+    /// Sends a file as the part `file` of a form, which PVC 1.0.3 takes as well, and reads the
+    /// reply. The size of the file, in bytes, is announced if it is known.
     ///
     /// # Errors
     /// As for every change. What `file` cannot read is [`Error::Lost`].

@@ -3,14 +3,14 @@
 //! ```text
 //!  a file, as it is sent ─▶ decompressed, on a thread ─▶ raw:   pieces, at once
 //!        │ counted, hashed                               other: a file without a name
-//!        ▼                                                      checked: header, `qemu-img check`, `map`
+//!        ▼                                                      checked: header, `check`, `map`
 //!   compared with what was announced                            `qemu-img convert` ─▶ pieces
 //! ```
 //!
-//! Whatever a file is made to do, it gets so much: 64 MiB for the window of a decoder, as many bytes
-//! as the disk may have and a tenth more on disk, a time that grows with them, and for `qemu-img`,
-//! which reads what is not raw, the rights of `nobody`, two files that have no name, and limits of
-//! the kernel.
+//! Whatever a file is made to do, it gets so much: 64 MiB for the window of a decoder, on disk as
+//! many bytes as the volume may have and a tenth more, a time that grows with them, and for
+//! `qemu-img`, which reads what is not raw, the rights of `nobody`, two files that have no name, and
+//! limits of the kernel.
 
 #![forbid(unsafe_code)]
 #![allow(

@@ -14,7 +14,7 @@ use crate::spool::Nameless;
 /// Address space of a `qemu-img`.
 const MOST_MEMORY: u64 = 2 << 30;
 
-/// What it says is read to this length, and a line of a list to that.
+/// Length to which its output is kept, and that of a line of a list.
 const MOST_SAID: u64 = 64 << 10;
 const MOST_LINE: usize = 4 << 10;
 
@@ -175,7 +175,7 @@ async fn check_map(
     in_time(deadline, work).await
 }
 
-/// One object in each line: `[{ … },`.
+/// Looks at each extent that is printed, one in each line: `[{ … },`.
 async fn check_extents(
     out: Option<impl AsyncRead + Unpin>,
     format: DiskFormat,

@@ -41,8 +41,8 @@ impl DiskFormat {
         }
     }
 
-    /// The format that a file with this beginning is of; `None` if it may be any raw disk. A VHD of a
-    /// fixed size begins as the disk does.
+    /// The format that a file with this beginning is of; `None` if it may be any raw disk. A VHD of
+    /// a fixed size begins as the disk does.
     pub fn of_beginning(beginning: &[u8]) -> Option<DiskFormat> {
         let is_vdi = beginning.get(64..68) == Some(&0xbeda_107f_u32.to_le_bytes());
         let magics: [(&[u8], DiskFormat); 6] = [

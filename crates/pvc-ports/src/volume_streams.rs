@@ -56,8 +56,7 @@ pub trait Upload: Send {
     ///
     /// # Errors
     /// [`VolumeExists`](StorageError::VolumeExists) if a volume has the name. On any error there is
-    /// nothing of it, but for [`TimedOut`](StorageError::TimedOut), after which it may still get the
-    /// name.
+    /// nothing of it, but for [`TimedOut`](StorageError::TimedOut): then it may still get the name.
     async fn commit(self: Box<Self>) -> Result<(), StorageError>;
 }
 

@@ -1,5 +1,5 @@
-//! What was cut off: volumes that are held by an upload whose daemon is gone, and what copies,
-//! uploads and downloads have left behind in the pools. The primary sees to both.
+//! Leftovers: volumes that are held by an upload whose daemon is gone, and what copies, uploads and
+//! downloads that were cut off have left in the pools. The primary sees to both.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 /// Time between two looks at the holds.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Time after which nobody is at it any more who holds a volume to give it new contents: the acts of
-/// that have a deadline of half a minute each.
+/// Time after which nobody is at it any more who holds a volume to give it new contents: each act of
+/// that has a deadline of half a minute.
 const CUT_OFF: Duration = Duration::from_secs(600);
 
 /// Time between two looks at the pools.
@@ -119,7 +119,7 @@ enum Leftover {
     Snapshot(VolumeId, SnapshotName),
 }
 
-/// Those of a pool's volumes and snapshots that are left over if they stay.
+/// Volumes and snapshots of a pool that are left over if they stay.
 fn candidates(volumes: &[VolumeInfo]) -> impl Iterator<Item = Leftover> {
     volumes.iter().flat_map(|volume| {
         let is_partial = volume.id.volume.is_reserved();

@@ -171,8 +171,8 @@ params! {
 params! {
     /// A disk image that is to be the contents of a volume.
     pub struct VolumeUpload {
-        /// The format of the image: `raw`, `qcow2`, `qed`, `vmdk`, `vdi`, `vpc` (VHD) or `vhdx`. Any of
-        /// them may be compressed as gzip, xz or zstd.
+        /// The format of the image: `raw`, `qcow2`, `qed`, `vmdk`, `vdi`, `vpc` (VHD) or `vhdx`. Any
+        /// of them may be compressed as gzip, xz or zstd.
         image_format: String,
         /// The size of the file that is sent, in bytes: another number of bytes is refused.
         file_size: Option<u64>,
@@ -239,7 +239,8 @@ operations! { "storage-volume":
     /// zeros. Contents change when the whole image has come and was checked, or not at all; the old
     /// ones go to the trash.
     PostStorageCephVolumePoolVolumeUpload {
-        POST "/storage/ceph/volume/{pool}/{volume}/upload", Operator, upload(VolumeUpload) -> Uploaded
+        POST "/storage/ceph/volume/{pool}/{volume}/upload", Operator,
+        upload(VolumeUpload) -> Uploaded
     }
 
     /// Sends the contents of a volume that nobody uses, or of a snapshot, as a raw disk image.

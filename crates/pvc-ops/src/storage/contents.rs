@@ -28,7 +28,7 @@ use super::{
 /// Begins to read a volume that nobody uses, or one of its snapshots.
 ///
 /// # Errors
-/// While a VM that uses the volume is not off, or it is held, unless a snapshot is meant; and if this
+/// While the volume is held, or a VM that uses it is not off and no snapshot is meant; and if this
 /// storage has no streams.
 pub async fn download(
     store: &Store,
@@ -127,7 +127,7 @@ pub async fn fill_volume(
         let recorded = record_volume(store, storage, volume).await;
         let released = store.change(|cluster| release(cluster, volume, &by)).await;
         for error in [recorded.err(), released.err()].into_iter().flatten() {
-            tracing::warn!(%volume, %error, "the records of a volume do not follow its new contents");
+            tracing::warn!(%volume, %error, "the records of a volume do not follow its contents");
         }
     }
     let old = replaced.map_err(|failed| match failed {
@@ -143,7 +143,7 @@ pub async fn fill_volume(
 
 /// Failure to give a volume other contents.
 enum Failed {
-    /// It has those that it had.
+    /// The volume has those that it had.
     AsBefore(StorageRefusal),
     /// Nobody knows.
     Open(StorageRefusal),

@@ -30,7 +30,7 @@ async fn world() -> World {
 }
 
 impl World {
-    /// What the volume begins with; `None` if there is none.
+    /// The first bytes of the volume; `None` if there is none.
     fn begin(&self) -> Option<String> {
         let read = self.storage.with_volumes(|volumes| volumes.read(&disk(), 0, 3));
         read.ok().map(|bytes| String::from_utf8(bytes).unwrap())

@@ -19,4 +19,5 @@ mod quick_start;
 mod run_script;
 mod signals;
 mod storage;
+mod transfer;
 mod vm_changes;

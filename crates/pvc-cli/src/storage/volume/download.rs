@@ -12,7 +12,7 @@ use crate::context::Pvc;
 use crate::interrupt;
 use crate::outcome::{Exit, Failure, Outcome, plain_io};
 
-/// As many zeros in a row are a hole of the file.
+/// Number of zeros in a row that are a hole of the file.
 const BLOCK: usize = 64 << 10;
 
 /// Save the contents of a volume as a raw image file

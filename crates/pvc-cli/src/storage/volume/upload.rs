@@ -120,7 +120,7 @@ impl Upload {
         if metadata.is_dir() {
             return Err(Failure::failed(format!("`{}` is a directory", self.file.display())));
         }
-        let size = metadata.is_file().then(|| metadata.len());
+        let size = Some(metadata.len()).filter(|_| metadata.is_file());
         Ok((Image::File(file), size))
     }
 
