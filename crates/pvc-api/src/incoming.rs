@@ -21,6 +21,9 @@ pub const SILENCE: Duration = Duration::from_secs(120);
 /// from others.
 const FEWEST_BYTES: u64 = 120 * (4 << 10);
 
+/// Time for which the rest of a file that is refused is still taken.
+const TURNED_AWAY: Duration = Duration::from_secs(60);
+
 /// The name of the part with the file.
 const PART: &str = "file";
 
@@ -95,6 +98,21 @@ impl Incoming {
                 Ok(None)
             }
         }
+    }
+
+    /// Takes the rest for a while and forgets it: a client that is still sending would lose the
+    /// reply that tells it why the file is refused.
+    pub fn turn_away(self) {
+        let rest = async move {
+            match self.source {
+                Source::Body(mut stream) => while let Some(Ok(_)) = stream.next().await {},
+                Source::Form { part: Some(mut part), .. } => {
+                    while let Ok(Some(_)) = part.chunk().await {}
+                }
+                Source::Form { part: None, .. } => {}
+            }
+        };
+        tokio::spawn(tokio::time::timeout(TURNED_AWAY, rest));
     }
 
     /// The end of a form says that its last part is whole.

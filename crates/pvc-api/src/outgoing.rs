@@ -15,8 +15,8 @@ use crate::slots::Slot;
 
 type Piece = io::Result<Bytes>;
 
-/// A body of as many bytes as the volume has; what is in no piece is zeros. Ends short, which breaks
-/// the connection, if the storage fails, the client takes nothing for two minutes, or the daemon
+/// A body of as many bytes as the volume has; what is in no piece is zeros. Ends short, which
+/// breaks the connection, if the storage fails, the client takes nothing for two minutes, or the daemon
 /// stops.
 pub fn body(
     download: Box<dyn Download>,
@@ -48,8 +48,8 @@ pub fn body(
     }))
 }
 
-/// Sends the whole contents. The last bytes are held back until the storage has said that it was all:
-/// a client that has got as many as were announced takes them for right.
+/// Sends the whole contents. The last bytes are held back until the storage has said that it was
+/// all: a client that has got as many as were announced takes them for right.
 async fn send(
     mut download: Box<dyn Download>,
     to: &mpsc::Sender<Piece>,

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 /// Time between two looks at the holds.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Time after which nobody is at it any more who holds a volume to give it new contents: each act of
-/// that has a deadline of half a minute.
+/// Time after which nobody is at it any more who holds a volume to give it new contents: each act
+/// of that has a deadline of half a minute.
 const CUT_OFF: Duration = Duration::from_secs(600);
 
 /// Time between two looks at the pools.

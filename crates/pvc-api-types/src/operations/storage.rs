@@ -171,8 +171,8 @@ params! {
 params! {
     /// A disk image that is to be the contents of a volume.
     pub struct VolumeUpload {
-        /// The format of the image: `raw`, `qcow2`, `qed`, `vmdk`, `vdi`, `vpc` (VHD) or `vhdx`. Any
-        /// of them may be compressed as gzip, xz or zstd.
+        /// The format of the image: `raw`, `qcow2`, `qed`, `vmdk`, `vdi`, `vpc` (VHD) or `vhdx`.
+        /// Any of them may be compressed as gzip, xz or zstd.
         image_format: String,
         /// The size of the file that is sent, in bytes: another number of bytes is refused.
         file_size: Option<u64>,

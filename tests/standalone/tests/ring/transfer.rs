@@ -123,7 +123,7 @@ fn a_client_or_a_daemon_that_dies_leaves_the_volume_as_it_was() {
         let client =
             machine.pvc_running(dies, &["storage", "volume", "upload", "-y", "vms", "data", &pipe]);
         let mut feeder = Command::new("sh")
-            .args(["-c", &format!("head -c 2000000 /dev/zero | tr '\\0' x; exec sleep 600")])
+            .args(["-c", "head -c 2000000 /dev/zero | tr '\\0' x; exec sleep 600"])
             .stdout(fs::File::options().write(true).open(&pipe).expect("the client reads it"))
             .spawn()
             .expect("there is a shell");

@@ -135,7 +135,11 @@ async fn take(asked: Ask<Upload>, size_bytes: u64, file: File) -> Result<Answer<
     let taking = pvc_images::take(&mut file, &announced, spool, places, &mut disk);
     let taken = api.stopping().run_until_cancelled(taking).await;
     let sent = match taken {
-        Some(taken) => taken.map_err(not_taken)?,
+        Some(Ok(sent)) => sent,
+        Some(Err(error)) => {
+            file.incoming.turn_away();
+            return Err(not_taken(error));
+        }
         None => return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon stops")),
     };
     let (volume, keep) = (id.clone(), api.settings().removed_volumes_stay);
