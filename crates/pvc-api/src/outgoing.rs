@@ -16,8 +16,8 @@ use crate::slots::Slot;
 type Piece = io::Result<Bytes>;
 
 /// A body of as many bytes as the volume has; what is in no piece is zeros. Ends short, which
-/// breaks the connection, if the storage fails, the client takes nothing for two minutes, or the daemon
-/// stops.
+/// breaks the connection, if the storage fails, the client takes nothing for two minutes, or the
+/// daemon stops.
 pub fn body(
     download: Box<dyn Download>,
     clock: Arc<dyn Clock>,
