@@ -173,3 +173,99 @@ async fn remove(storage: &dyn Storage, left: &Leftover) -> Result<(), StorageErr
         other => other,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pvc_embedded::EmbeddedTree;
+    use pvc_model::NodeName;
+    use pvc_model::storage::VolumeName;
+    use pvc_ports::Ports;
+    use pvc_store::{Change, Changes, Store};
+    use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock, ports};
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    fn id(text: &str) -> VolumeId {
+        VolumeId::parse(text).expect("well formed")
+    }
+
+    #[test]
+    fn what_comes_and_goes_is_never_old() {
+        let mut seen = Sightings::default();
+        let at = Duration::from_secs;
+        assert!(seen.note(vec!["a", "b"], at(0), at(10)).is_empty());
+        assert_eq!(seen.note(vec!["a"], at(10), at(10)), ["a"]);
+        assert!(seen.note(vec!["b"], at(20), at(10)).is_empty(), "it was gone meanwhile");
+        assert!(seen.note(vec!["a", "b"], at(29), at(10)).is_empty());
+        assert_eq!(seen.note(vec!["a", "b"], at(30), at(10)), ["b"]);
+    }
+
+    /// The context of a primary node, on this storage.
+    async fn context(storage: Arc<MemoryStorage>) -> Context {
+        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+        let tree = EmbeddedTree::in_memory().connect();
+        let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
+        store.initialize(false).await.unwrap();
+        let ports = Ports { storage, clock, random, ..ports() };
+        Context::new(NodeName::new("hv1"), ports, store)
+    }
+
+    async fn write(context: &Context, change: Change) {
+        let mut changes = Changes::new();
+        changes.push(change);
+        let mut changes = Some(changes);
+        let written = context.store.change(|_| {
+            Ok::<_, std::convert::Infallible>((changes.take().unwrap_or_default(), ()))
+        });
+        written.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_without_a_name_gets_its_old_contents_back_when_its_upload_is_cut_off() {
+        let storage = Arc::new(MemoryStorage::new());
+        storage.insert("vms/a");
+        let context = context(storage.clone()).await;
+        storage.trash(&id("vms/a"), DAY).await.unwrap();
+        let by = "somebody".to_owned();
+        let hold = VolumeHold { volume: id("vms/a"), purpose: Purpose::Fill, by };
+        write(&context, Change::HoldVolume(hold)).await;
+        let mut seen = Sightings::default();
+        settle_holds(&context, &mut seen, Duration::ZERO).await;
+        settle_holds(&context, &mut seen, CUT_OFF - EVERY).await;
+        assert!(storage.volume(&id("vms/a")).await.is_err(), "somebody may still be at it");
+        settle_holds(&context, &mut seen, CUT_OFF).await;
+        storage.volume(&id("vms/a")).await.unwrap();
+        assert!(context.store.fresh().await.unwrap().holds.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_not_completed_is_removed_after_a_day_unless_somebody_has_it_open() {
+        let storage = Arc::new(MemoryStorage::new());
+        for volume in ["vms/a", "vms/a.0123456789abcdef.partial", "vms/b.partial"] {
+            storage.insert(volume);
+        }
+        let context = context(storage.clone()).await;
+        pvc_ops::storage::record_volume(&context.store, storage.as_ref(), &id("vms/a"))
+            .await
+            .unwrap();
+        let open = VolumeId { volume: VolumeName::new("b.partial"), ..id("vms/a") };
+        storage.with_volumes(|volumes| volumes.open(&open, "somebody"));
+        let mut seen = Sightings::default();
+        let names = async || {
+            let volumes = storage.volumes(&id("vms/a").pool).await.unwrap();
+            volumes.iter().map(|found| found.id.volume.to_string()).collect::<Vec<_>>()
+        };
+        sweep(&context, &mut seen, Duration::ZERO).await;
+        sweep(&context, &mut seen, LEFT - SWEEP_EVERY).await;
+        assert_eq!(names().await.len(), 3);
+        sweep(&context, &mut seen, LEFT).await;
+        assert_eq!(names().await, ["a", "b.partial"]);
+        storage.with_volumes(|volumes| volumes.close_all("somebody"));
+        sweep(&context, &mut seen, LEFT + SWEEP_EVERY).await;
+        assert_eq!(names().await, ["a"]);
+    }
+}
