@@ -25,6 +25,11 @@ pub enum ImageError {
     Compressed { kind: &'static str, why: String },
     #[error("the file is no whole image in format {format}: {why}")]
     Bad { format: DiskFormat, why: String },
+    #[error(
+        "less than {} MiB are free in the directory in which images are read",
+        least_bytes >> 20
+    )]
+    NoRoom { least_bytes: u64 },
     #[error("the image could not be read within {seconds} s")]
     TimedOut { seconds: u64 },
     #[error("{doing} failed")]
@@ -38,7 +43,7 @@ pub enum ImageError {
 impl ImageError {
     /// Whether the image is what is wrong, and not this machine.
     pub fn is_of_the_image(&self) -> bool {
-        !matches!(self, ImageError::Io { .. })
+        !matches!(self, ImageError::Io { .. } | ImageError::NoRoom { .. })
     }
 
     pub fn hint(&self) -> Option<&'static str> {

@@ -18,6 +18,9 @@ const MOST_MEMORY: u64 = 2 << 30;
 const MOST_SAID: u64 = 64 << 10;
 const MOST_LINE: usize = 4 << 10;
 
+/// Time between two looks whether there is room.
+const ROOM_POLL: Duration = Duration::from_secs(1);
+
 const IMAGE: &str = "/proc/self/fd/0";
 const DISK: &str = "/proc/self/fd/1";
 
@@ -235,5 +238,19 @@ pub async fn convert(
             false => Err(refusal(format, &error)),
         }
     };
-    in_time(deadline, work).await
+    tokio::select! {
+        biased;
+        converted = in_time(deadline, work) => converted,
+        error = no_room(disk) => Err(error),
+    }
+}
+
+/// Returns when too little room is left beside the disk.
+async fn no_room(disk: &Nameless) -> ImageError {
+    loop {
+        if let Err(error) = disk.require_room().await {
+            return error;
+        }
+        tokio::time::sleep(ROOM_POLL).await;
+    }
 }

@@ -17,6 +17,9 @@ use crate::error::{ImageError, io};
 /// User and group `nobody` and `nogroup` of every Debian.
 const NOBODY: u32 = 65534;
 
+/// Room that is left to others on the file system, in bytes.
+const LEAST_FREE_BYTES: u64 = 512 << 20;
+
 #[derive(Debug, Clone)]
 pub struct Nameless {
     file: Arc<File>,
@@ -52,7 +55,17 @@ impl Nameless {
 
     pub async fn write(&self, at: u64, bytes: Bytes) -> Result<(), ImageError> {
         let file = self.file.clone();
-        aside(move || file.write_all_at(&bytes, at).map_err(io("keeping the image"))).await
+        aside(move || {
+            require_room(&file)?;
+            file.write_all_at(&bytes, at).map_err(io("keeping the image"))
+        })
+        .await
+    }
+
+    /// Refuses to go on where too little room is left to others.
+    pub async fn require_room(&self) -> Result<(), ImageError> {
+        let file = self.file.clone();
+        aside(move || require_room(&file)).await
     }
 
     pub async fn set_size(&self, bytes: u64) -> Result<(), ImageError> {
@@ -70,6 +83,15 @@ impl Nameless {
     pub async fn next_data(&self, at: u64) -> Result<Option<(u64, Bytes)>, ImageError> {
         let file = self.file.clone();
         aside(move || next_data(&file, at).map_err(io("reading the disk"))).await
+    }
+}
+
+fn require_room(file: &File) -> Result<(), ImageError> {
+    let found = nix::sys::statvfs::fstatvfs(file);
+    let found = found.map_err(|error| io("looking for room")(error.into()))?;
+    match found.blocks_available().saturating_mul(found.fragment_size()) < LEAST_FREE_BYTES {
+        true => Err(ImageError::NoRoom { least_bytes: LEAST_FREE_BYTES }),
+        false => Ok(()),
     }
 }
 

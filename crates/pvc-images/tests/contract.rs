@@ -213,6 +213,23 @@ async fn an_image_with_absurd_numbers_is_refused() {
     assert_eq!(error, words);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn room_is_left_to_others_where_images_are_read() {
+    let file = image(&disk(3 << 20), DiskFormat::Qcow2, &[]);
+    let spool = tempfile::tempdir().unwrap();
+    let folder = spool.path().display().to_string();
+    run("mount", &["-t", "tmpfs", "-o", "size=64M", "tmpfs", &folder]);
+    let mut source = Pieces(VecDeque::from([Bytes::from(file)]));
+    let (format, sha256, even_if_not_raw) = (DiskFormat::Qcow2, None, false);
+    let announced =
+        Announced { format, file_bytes: None, sha256, even_if_not_raw, most_bytes: MOST };
+    let (places, mut disk) = (Places::default(), Memory::default());
+    let taken = take(&mut source, &announced, spool.path(), &places, &mut disk).await;
+    run("umount", &[&folder]);
+    let error = taken.unwrap_err().to_string();
+    assert_eq!(error, "less than 512 MiB are free in the directory in which images are read");
+}
+
 /// Whether a program of this process, or of one that it has started, reads an image.
 fn readers() -> usize {
     let mut count = 0;
