@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use pvc_model::storage::{PoolName, TrashId};
+use pvc_model::storage::{PoolName, TrashId, VolumeId};
 use pvc_model::trash::{Kept, Now, TrashedVolume};
 use pvc_ports::StorageError;
 use pvc_role::{Context, DeadlineError};
@@ -67,7 +67,13 @@ impl Sweeper {
         let is_there = |id: &TrashId| trashed.iter().any(|entry| entry.id == *id);
         self.said.volumes.retain(|(of, id)| of != pool || is_there(id));
         let now = Now { wall: context.ports.clock.wall(), monotonic: context.now() };
-        for entry in self.kept.due(pool, trashed, now) {
+        let view = context.store.view();
+        let is_free = |entry: &TrashedVolume| {
+            let id = VolumeId { pool: pool.clone(), volume: entry.name.clone() };
+            !view.holds.contains_key(&id)
+        };
+        // What is held may be given back from the trash: its contents are replaced by others.
+        for entry in self.kept.due(pool, trashed, now).into_iter().filter(is_free) {
             // The next purge is tried whatever becomes of this one.
             let purge = context.ports.storage.purge(&entry.pool, &entry.id);
             match context.in_time(PURGE, purge).await {
@@ -110,8 +116,8 @@ mod tests {
 
     use pvc_embedded::EmbeddedTree;
     use pvc_model::NodeName;
+    use pvc_model::hold::{Purpose, VolumeHold};
     use pvc_model::node::{CoordinatorState, NodeRole};
-    use pvc_model::storage::VolumeId;
     use pvc_ports::{Ports, Storage};
     use pvc_store::{Change, Changes, Ipmi, NewNode, NodeChange, Store};
     use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock, ports};
@@ -187,6 +193,30 @@ mod tests {
         assert_eq!(left(&storage).await, [kept]);
         end.cancel();
         task.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_old_contents_of_a_volume_that_is_held_stay() {
+        let (context, storage) = node(CoordinatorState::Primary).await;
+        let old = removed(&storage, "vms/a", HOUR).await;
+        let held = |hold: Change| {
+            let mut changes = Changes::new();
+            changes.push(hold);
+            let mut changes = Some(changes);
+            context.store.change(move |_| {
+                Ok::<_, std::convert::Infallible>((changes.take().unwrap_or_default(), ()))
+            })
+        };
+        let (volume, by) = (VolumeId::parse("vms/a").unwrap(), "x".to_owned());
+        let hold = VolumeHold { volume: volume.clone(), purpose: Purpose::Fill, by };
+        held(Change::HoldVolume(hold)).await.unwrap();
+        context.sleep(2 * HOUR).await;
+        let mut sweeper = Sweeper::default();
+        sweeper.pass(&context).await;
+        assert_eq!(left(&storage).await, [old]);
+        held(Change::ReleaseVolume(volume)).await.unwrap();
+        sweeper.pass(&context).await;
+        assert_eq!(left(&storage).await, []);
     }
 
     #[tokio::test(start_paused = true)]

@@ -65,6 +65,9 @@ pub async fn begin_fill(
     streams.upload(volume, size_bytes, force).await.map_err(refused)
 }
 
+/// Time for which old contents are in the trash at least, until the new ones have the name.
+const LEAST_KEPT: Duration = Duration::from_secs(24 * 3600);
+
 /// Refuses what could not get new contents now; returns its size, in bytes.
 ///
 /// # Errors
@@ -163,7 +166,8 @@ async fn replace(
         let (volume, now_bytes) = (volume.clone(), found.size_bytes);
         return Err(Failed::AsBefore(StorageRefusal::Resized { volume, size_bytes, now_bytes }));
     }
-    let old = match storage.trash(volume, keep).await {
+    // Nothing purges it before it is known what has become of the new contents.
+    let old = match storage.trash(volume, keep.max(LEAST_KEPT)).await {
         Ok(old) => old,
         Err(error) if had_no_effect(&error) => return Err(as_before(error)),
         Err(error) => return Err(Failed::Open(error.into())),

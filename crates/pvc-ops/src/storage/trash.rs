@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::hold::check_not_held;
+use pvc_model::hold::{Held, Purpose, check_not_held};
 use pvc_model::storage::{PoolName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{Storage, StorageError, TrashedVolume};
 use pvc_store::{ChangeError, Store};
@@ -117,6 +117,15 @@ pub async fn purge_volume(
     id: &TrashId,
 ) -> Done<TrashedVolume> {
     let entry = find(store, storage, pool, id).await?;
+    let volume = VolumeId { pool: pool.clone(), volume: entry.name.clone() };
+    // Until the new contents of a volume have its name, the old ones may be needed.
+    match store.view().holds.get(&volume) {
+        Some(hold) if hold.purpose == Purpose::Fill => {
+            let purpose = Purpose::Fill;
+            return Err(refused(Held { volume, purpose }));
+        }
+        _ => {}
+    }
     if !store.is_dry() {
         storage.purge(pool, id).await.map_err(refused)?;
     }

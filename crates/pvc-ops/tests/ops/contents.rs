@@ -134,6 +134,25 @@ async fn nobody_takes_an_upload_over_or_makes_a_volume_of_its_name() {
     assert!(made.to_string().contains("is being given new contents"), "{made}");
 }
 
+#[tokio::test]
+async fn old_contents_that_may_be_needed_are_not_purged() {
+    let world = world().await;
+    let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+    let upload = Box::new(Fails(|| StorageError::TimedOut { seconds: 30 }));
+    let no_time = Duration::ZERO;
+    let disk = disk();
+    let failed = storage::fill_volume(store, volumes, random, &disk, SIZE, no_time, upload);
+    failed.await.unwrap_err();
+    let trashed = volumes.trashed(&disk.pool).await.unwrap();
+    assert!(trashed[0].kept_until - trashed[0].removed_at >= 24 * 3600, "also without a time");
+    let id = &trashed[0].id;
+    let refused = storage::purge_volume(store, volumes, &disk.pool, id).await.unwrap_err();
+    assert!(refused.to_string().contains("is being given new contents"), "{refused}");
+    let hold = world.hold().await.expect("nobody knows what has become of it");
+    storage::settle(store, volumes, &hold).await.unwrap();
+    assert_eq!(world.begin().as_deref(), Some("old"));
+}
+
 /// An upload whose end is an error.
 struct Fails(fn() -> StorageError);
 
