@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  RbdStorage   the Storage port: one `rbd` command per act, each with a deadline
+//!    clones     copy-on-write clones, and what they stand on
 //!    trash      removed images that are still kept
 //!  CephVolume   the OsdHost port: the disks of this node, and the OSDs on them
 //!  Monitors     commands to the monitors through librados: what is asked every few seconds
@@ -17,6 +18,7 @@
 #![expect(clippy::disallowed_methods, reason = "an adapter of a real cluster: its waits are real")]
 
 mod answers;
+mod clones;
 mod figures;
 mod monitors;
 mod osd_answers;

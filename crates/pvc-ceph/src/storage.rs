@@ -10,7 +10,7 @@ use pvc_model::BadName;
 use pvc_model::qcow2;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Exec, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage, StorageCluster,
+    Attachment, Exec, Flattened, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage, StorageCluster,
     StorageError, TrashedVolume, VolumeInfo, VolumeLock,
 };
 use serde_json::json;
@@ -39,8 +39,9 @@ const PARTIAL: &str = ".partial";
 const FIGURES: Duration = Duration::from_secs(15);
 const FIGURES_POLL: Duration = Duration::from_millis(200);
 
-/// Of a clone of a volume in use: what is copied is a snapshot of this name.
-const CLONED: &str = "pvc-clone";
+/// Begin of the names of snapshots that copies of volumes in use are made from, and that clones
+/// stand on.
+pub(crate) const CLONED: &str = "pvc-clone";
 
 /// The Storage port on the RBD images of one Ceph cluster. Cheap to clone.
 #[derive(Clone)]
@@ -148,7 +149,7 @@ impl RbdStorage {
     }
 
     /// Refuses what the pool has no room for.
-    async fn require_room(
+    pub(crate) async fn require_room(
         &self,
         pool: &PoolName,
         needed_bytes: u64,
@@ -158,7 +159,7 @@ impl RbdStorage {
     }
 
     /// Refuses a name that is taken: by a volume, or by what a rename that was cut short has left.
-    async fn require_absent(&self, volume: &VolumeId) -> Result<(), StorageError> {
+    pub(crate) async fn require_absent(&self, volume: &VolumeId) -> Result<(), StorageError> {
         match self.image(volume).await {
             Ok(_) if self.volume_names(&volume.pool).await?.contains(&volume.volume) => {
                 Err(StorageError::VolumeExists { volume: volume.clone() })
@@ -217,7 +218,7 @@ impl RbdStorage {
 
     /// Makes `volume` by `fill`, which is given another name in the same pool to work under:
     /// whatever becomes of it, `volume` is there as asked or not at all.
-    async fn publish<Fill>(
+    pub(crate) async fn publish<Fill>(
         &self,
         volume: &VolumeId,
         fill: impl FnOnce(VolumeId) -> Fill,
@@ -312,7 +313,7 @@ impl RbdStorage {
         copied.and(removed)
     }
 
-    async fn make_snapshot(
+    pub(crate) async fn make_snapshot(
         &self,
         volume: &VolumeId,
         snapshot: &SnapshotName,
@@ -625,6 +626,18 @@ impl Storage for RbdStorage {
         .await
     }
 
+    async fn clone_on_write(
+        &self,
+        volume: &VolumeId,
+        to: &VolumeName,
+    ) -> Result<(), StorageError> {
+        self.make_clone(volume, to).await
+    }
+
+    async fn flatten(&self, volume: &VolumeId, force: bool) -> Result<Flattened, StorageError> {
+        self.make_independent(volume, force).await
+    }
+
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
         let to = good_volume(&volume.pool, to)?;
         self.require_listed(volume).await?;
@@ -636,6 +649,7 @@ impl Storage for RbdStorage {
         // A name may open a volume that has another by now.
         self.require_listed(volume).await?;
         self.require_unused(volume).await?;
+        self.require_no_clones(volume).await?;
         let size_bytes = self.image(volume).await?.size;
         let doing = "removing a volume";
         let snapshots = self.snapshots(volume).await?;

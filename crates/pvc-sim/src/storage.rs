@@ -12,7 +12,7 @@ use pvc_model::osd::{OsdId, OsdState};
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Download, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo, Storage,
+    Attachment, Download, Flattened, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo, Storage,
     StorageCluster, StorageError, TrashedVolume, Upload, VolumeInfo, VolumeLock, VolumeStreams,
 };
 use pvc_testkit::{MemoryDownload, MemoryOsds, MemoryUpload, MemoryVolumes, Said};
@@ -283,6 +283,18 @@ impl Storage for Volumes {
         force: bool,
     ) -> Result<(), StorageError> {
         self.kept(|kept| kept.clone_volume(volume, to, force)).await
+    }
+
+    async fn clone_on_write(
+        &self,
+        volume: &VolumeId,
+        to: &VolumeName,
+    ) -> Result<(), StorageError> {
+        self.kept(|kept| kept.clone_on_write(volume, to)).await
+    }
+
+    async fn flatten(&self, volume: &VolumeId, force: bool) -> Result<Flattened, StorageError> {
+        self.kept(|kept| kept.flatten(volume, force)).await
     }
 
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {

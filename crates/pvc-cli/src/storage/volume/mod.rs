@@ -2,6 +2,7 @@
 
 mod add;
 mod clone;
+mod flatten;
 mod info;
 mod list;
 mod remove;
@@ -19,6 +20,7 @@ use crate::outcome::Outcome;
 pub enum Volume {
     Add(add::Add),
     Clone(clone::Clone),
+    Flatten(flatten::Flatten),
     Info(info::Info),
     List(list::List),
     Remove(remove::Remove),
@@ -35,6 +37,7 @@ impl Volume {
         match self {
             Volume::Add(command) => command.run(pvc),
             Volume::Clone(command) => command.run(pvc),
+            Volume::Flatten(command) => command.run(pvc),
             Volume::Info(command) => command.run(pvc),
             Volume::List(command) => command.run(pvc),
             Volume::Remove(command) => command.run(pvc),
