@@ -47,7 +47,7 @@ pub(crate) const CLONED: &str = "pvc-clone";
 #[derive(Clone)]
 pub struct RbdStorage {
     pub(crate) programs: Arc<Programs>,
-    /// One volume is restored at a time: Ceph itself lets two bring one back under two names.
+    /// Held while a volume is restored: Ceph itself lets two bring one back under two names.
     pub(crate) restoring: Arc<Mutex<()>>,
     pub(crate) monitors: Arc<Monitors>,
     pub(crate) access: RbdAccess,

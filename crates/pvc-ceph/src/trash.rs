@@ -142,7 +142,7 @@ impl RbdStorage {
         }
     }
 
-    /// One by one: removing all at once succeeds, for `rbd`, also if some could not be removed.
+    /// Removes a single one: removing all at once succeeds, for `rbd`, also if some could not be.
     async fn remove_snapshot_of_trashed(
         &self,
         pool: &PoolName,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::answers::json;
 
-/// Who moved an image to the trash: others are Ceph's own, such as its mirroring.
+/// Source of an image that somebody moved to the trash; others are Ceph's own, as mirroring is.
 const BY_USER: &str = "USER";
 
 /// Line of `rbd trash ls --all --long`.

@@ -1,4 +1,4 @@
-//! What every [`Storage`] keeps of its trash: the rules that [`storage_contract`] ends with.
+//! Rules of every [`Storage`] about its trash, with which [`storage_contract`] ends.
 //!
 //! [`storage_contract`]: crate::storage::storage_contract
 
@@ -17,7 +17,7 @@ pub async fn trash_contract(fixture: &dyn StorageFixture) {
     a_volume_in_the_trash_is_out_of_sight(fixture).await;
     a_volume_is_restored_with_its_snapshots(fixture).await;
     a_name_that_is_taken_is_not_restored_to(fixture).await;
-    volumes_of_one_name_are_told_apart(fixture).await;
+    volumes_of_one_name_are_distinguished(fixture).await;
     what_is_purged_is_gone(fixture).await;
     a_volume_in_use_is_not_moved_to_the_trash(fixture).await;
     what_the_trash_has_not_is_said_to_be_absent(fixture).await;
@@ -88,7 +88,7 @@ pub async fn a_name_that_is_taken_is_not_restored_to(fixture: &dyn StorageFixtur
     assert_eq!(ids(&*storage, &pool).await, [moved.id]);
 }
 
-pub async fn volumes_of_one_name_are_told_apart(fixture: &dyn StorageFixture) {
+pub async fn volumes_of_one_name_are_distinguished(fixture: &dyn StorageFixture) {
     let (storage, pool) = new_pool(fixture, "namesakes").await;
     let id = volume(&pool, "a");
     let mut moved = Vec::new();

@@ -28,8 +28,8 @@ pub struct Now {
 /// The volumes in the trash that somebody has seen, each with the time before which it is kept.
 ///
 /// Moments are those of the wall clock, which days and daemons have in common, and which may step.
-/// So a volume that was seen while its time was not over is kept for as long as was left of it then,
-/// also if the wall clock says otherwise meanwhile.
+/// So a volume that was seen while its time was not over is kept for as long as was left of it
+/// then, also if the wall clock says otherwise meanwhile.
 #[derive(Debug, Default)]
 pub struct Kept {
     not_before: BTreeMap<Seen, Duration>,

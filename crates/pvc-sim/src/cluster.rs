@@ -225,7 +225,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes the nodes ready, records the pool and defines the VMs, as whoever set the cluster up did.
+    /// Makes the nodes ready, records the pool and defines the VMs, as whoever set the cluster up
+    /// did.
     async fn furnish(&self) -> Result<(), Violation> {
         let mut changes = Changes::new();
         for host in 0..self.shape.hosts.len() {
@@ -549,7 +550,7 @@ impl Cluster {
         }
     }
 
-    /// What is said of the volume of each VM.
+    /// Words about the volume of each VM.
     fn volumes(&self, said: impl Fn(&State, &VolumeId) -> String) -> Vec<String> {
         self.world.with(|state| {
             let volume = |vm| state.ceph.disks.get(&vm_uuid(vm));

@@ -38,12 +38,12 @@ async fn watch(context: &Context, end: &CancellationToken) {
 #[derive(Default)]
 struct Sweeper {
     kept: Kept,
-    told: Told,
+    said: Said,
 }
 
-/// What was said of failures: once, until it works again.
+/// Failures that were said, once, until it works again.
 #[derive(Default)]
-struct Told {
+struct Said {
     pools: BTreeSet<PoolName>,
     volumes: BTreeSet<(PoolName, TrashId)>,
 }
@@ -51,21 +51,21 @@ struct Told {
 impl Sweeper {
     async fn pass(&mut self, context: &Context) {
         let pools: Vec<PoolName> = context.store.view().pools.keys().cloned().collect();
-        self.told.pools.retain(|pool| pools.contains(pool));
-        self.told.volumes.retain(|(pool, _)| pools.contains(pool));
+        self.said.pools.retain(|pool| pools.contains(pool));
+        self.said.volumes.retain(|(pool, _)| pools.contains(pool));
         for pool in pools {
             let listed = context.in_time(LOOK, context.ports.storage.trashed(&pool)).await;
             match listed {
                 Ok(trashed) => self.sweep(context, &pool, trashed).await,
-                Err(error) => self.told.of_pool(&pool, &error),
+                Err(error) => self.said.of_pool(&pool, &error),
             }
         }
     }
 
     async fn sweep(&mut self, context: &Context, pool: &PoolName, trashed: Vec<TrashedVolume>) {
-        self.told.pools.remove(pool);
+        self.said.pools.remove(pool);
         let is_there = |id: &TrashId| trashed.iter().any(|entry| entry.id == *id);
-        self.told.volumes.retain(|(of, id)| of != pool || is_there(id));
+        self.said.volumes.retain(|(of, id)| of != pool || is_there(id));
         let now = Now { wall: context.ports.clock.wall(), monotonic: context.now() };
         for entry in self.kept.due(pool, trashed, now) {
             // The next purge is tried whatever becomes of this one.
@@ -77,13 +77,13 @@ impl Sweeper {
                 ),
                 // Somebody restored or purged it this moment.
                 Err(DeadlineError::Failed(StorageError::NoTrashed { .. })) => {}
-                Err(error) => self.told.of_volume(&entry, &error),
+                Err(error) => self.said.of_volume(&entry, &error),
             }
         }
     }
 }
 
-impl Told {
+impl Said {
     fn of_pool(&mut self, pool: &PoolName, error: &DeadlineError<StorageError>) {
         if self.pools.insert(pool.clone()) {
             let error = pvc_model::with_causes(error);
@@ -200,13 +200,13 @@ mod tests {
         for _ in 0..2 {
             sweeper.pass(&context).await;
             assert_eq!(left(&storage).await, std::slice::from_ref(&stuck));
-            assert_eq!(sweeper.told.volumes.len(), 1);
+            assert_eq!(sweeper.said.volumes.len(), 1);
         }
         storage.with_volumes(|volumes| volumes.set_stuck(&stuck, false));
         sweeper.pass(&context).await;
         assert_eq!(left(&storage).await, []);
         sweeper.pass(&context).await;
-        assert!(sweeper.told.volumes.is_empty());
+        assert!(sweeper.said.volumes.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -232,10 +232,10 @@ mod tests {
         let mut sweeper = Sweeper::default();
         storage.set_failing(true);
         sweeper.pass(&context).await;
-        assert_eq!(sweeper.told.pools.len(), 1);
+        assert_eq!(sweeper.said.pools.len(), 1);
         storage.set_failing(false);
         sweeper.pass(&context).await;
         assert_eq!(left(&storage).await, []);
-        assert!(sweeper.told.pools.is_empty());
+        assert!(sweeper.said.pools.is_empty());
     }
 }

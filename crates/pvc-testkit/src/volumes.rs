@@ -48,7 +48,7 @@ pub struct MemoryVolumes {
     trash: BTreeMap<TrashId, (TrashedVolume, Volume)>,
     /// How many volumes were ever moved to the trash.
     trashings: u64,
-    /// Those of them that cannot be purged.
+    /// Volumes in the trash that cannot be purged.
     stuck: BTreeSet<TrashId>,
     /// How many volumes had copy-on-write clones.
     parents: u64,

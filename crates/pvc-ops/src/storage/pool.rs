@@ -96,7 +96,7 @@ fn in_cluster(storage: &dyn Storage) -> Result<&dyn StorageCluster, StorageRefus
     storage.cluster().ok_or(StorageRefusal::NoCluster)
 }
 
-/// What went with a pool.
+/// Numbers of volumes that went with a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemovedPool {
     pub volumes: usize,

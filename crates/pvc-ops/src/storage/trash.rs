@@ -11,13 +11,13 @@ use pvc_store::{ChangeError, Store};
 use super::volume::{check_new, record_new};
 use super::{Done, refused, require_free_name, require_pool};
 
-/// What became of a volume that was taken out of use.
+/// Fate of a volume that was taken out of use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Taken {
-    /// It is in the trash.
+    /// In the trash.
     Kept(TrashedVolume),
     Removed,
-    /// It was not there.
+    /// There was none.
     Absent,
 }
 

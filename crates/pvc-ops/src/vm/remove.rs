@@ -25,7 +25,7 @@ pub struct Removed {
     pub uuid: Uuid,
     pub name: String,
     pub volumes: Vec<VolumeId>,
-    /// Those of them that are in the trash.
+    /// Volumes of these that are in the trash.
     pub kept: Vec<TrashedVolume>,
 }
 
