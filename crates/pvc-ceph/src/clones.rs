@@ -121,11 +121,9 @@ impl RbdStorage {
         if trash {
             return Ok(None);
         }
-        let volume =
-            VolumeId { pool: PoolName::new(pool), volume: VolumeName::new(image) };
+        let volume = VolumeId { pool: PoolName::new(pool), volume: VolumeName::new(image) };
         let base = SnapshotName::new(snapshot);
-        if base.as_str().starts_with(CLONED)
-            && self.clones(&volume, Some(&base)).await?.is_empty()
+        if base.as_str().starts_with(CLONED) && self.clones(&volume, Some(&base)).await?.is_empty()
         {
             self.release(&volume, &base).await?;
         }

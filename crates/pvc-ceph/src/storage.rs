@@ -10,8 +10,8 @@ use pvc_model::BadName;
 use pvc_model::qcow2;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Exec, Flattened, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage, StorageCluster,
-    StorageError, TrashedVolume, VolumeInfo, VolumeLock,
+    Attachment, Exec, Flattened, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage,
+    StorageCluster, StorageError, TrashedVolume, VolumeInfo, VolumeLock,
 };
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -626,11 +626,7 @@ impl Storage for RbdStorage {
         .await
     }
 
-    async fn clone_on_write(
-        &self,
-        volume: &VolumeId,
-        to: &VolumeName,
-    ) -> Result<(), StorageError> {
+    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
         self.make_clone(volume, to).await
     }
 

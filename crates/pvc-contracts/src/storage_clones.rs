@@ -1,4 +1,4 @@
-//! What every [`Storage`] keeps of copy-on-write clones: rules of [`storage_contract`].
+//! Rules of every [`Storage`] about copy-on-write clones, a part of [`storage_contract`].
 //!
 //! [`Storage`]: pvc_ports::Storage
 //! [`storage_contract`]: crate::storage::storage_contract
@@ -58,7 +58,8 @@ pub async fn what_clones_stand_on_stays_until_they_are_flattened(fixture: &dyn S
         assert_eq!(storage.flatten(copy, false).await.ok(), Some(Flattened::Independent));
         if nth + 1 < clones.len() {
             let left = &clones[nth + 1..];
-            for refused in [storage.remove(&renamed).await.err(), storage.trash(&renamed, DAY).await.err()]
+            for refused in
+                [storage.remove(&renamed).await.err(), storage.trash(&renamed, DAY).await.err()]
             {
                 let Some(StorageError::HasClones { clones, .. }) = refused else {
                     panic!("{refused:?}");

@@ -242,11 +242,7 @@ impl Storage for DirectoryStorage {
     }
 
     /// Shares blocks where the file system can, and is a copy where it cannot.
-    async fn clone_on_write(
-        &self,
-        volume: &VolumeId,
-        to: &VolumeName,
-    ) -> Result<(), StorageError> {
+    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
         let (id, to) = (volume.clone(), VolumeId { pool: volume.pool.clone(), volume: to.clone() });
         self.work(move |root, copying| {
             let source = root.locked(&id)?;

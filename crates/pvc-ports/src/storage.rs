@@ -147,12 +147,12 @@ pub enum StorageError {
     },
 }
 
-/// What came of flattening a volume.
+/// Outcome of flattening a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Flattened {
-    /// It depends on this volume no more, if that is still one of a pool.
+    /// From now on independent of this volume, if that is still one of a pool.
     From(Option<VolumeId>),
-    /// It depended on no other.
+    /// Independent already.
     Independent,
 }
 
@@ -214,11 +214,7 @@ pub trait Storage: Send + Sync {
     /// A copy under a new name in the same pool that shares with the volume what neither of them
     /// has written since, where the storage can; it needs room for what is written. The volume is
     /// not removed while the copy depends on it: [`StorageError::HasClones`].
-    async fn clone_on_write(
-        &self,
-        volume: &VolumeId,
-        to: &VolumeName,
-    ) -> Result<(), StorageError>;
+    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError>;
     /// Makes a copy-on-write clone independent of the volume that it is a clone of, also while it
     /// is in use.
     async fn flatten(&self, volume: &VolumeId, force: bool) -> Result<Flattened, StorageError>;

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use pvc_model::pool::{PoolSpec, Tier};
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    CloneName, Flattened, ImageFormat, MOST_PIECE_BYTES, PoolFigures, PoolInfo, SnapshotInfo, StorageError,
-    TrashedVolume, VolumeInfo, VolumeLock,
+    CloneName, Flattened, ImageFormat, MOST_PIECE_BYTES, PoolFigures, PoolInfo, SnapshotInfo,
+    StorageError, TrashedVolume, VolumeInfo, VolumeLock,
 };
 
 use crate::contents::Contents;
