@@ -11,7 +11,9 @@ use pvc_ports::{CloneName, StorageError, TrashedVolume};
 
 use crate::answers::{self, Snapshot};
 use crate::rbd::{Failure, QUICK, image_args, io_error, long, pool_arg};
-use crate::storage::{RbdStorage, good_volume, require_pool_name, require_unprotected, with_json};
+use crate::storage::{
+    RbdStorage, good_volume, require_addressable, require_pool_name, require_unprotected, with_json,
+};
 use crate::trash_answers::{self, Trashed, moved_by_users};
 
 pub(crate) const LISTING: &str = "listing the trash";
@@ -56,13 +58,14 @@ impl RbdStorage {
         trash_answers::children(&text).map_err(|why| io_error(doing, why))
     }
 
-    /// A move that was cut off is brought to its end by the next one: Ceph finds by the name what
-    /// is half in the trash, and has no such volume any more.
+    /// Moves an image to the trash. A move that was cut off is brought to its end by the next one:
+    /// Ceph finds by the name what is half in the trash, and has no such volume any more.
     pub(crate) async fn move_to_trash(
         &self,
         volume: &VolumeId,
         keep: Duration,
     ) -> Result<TrashedVolume, StorageError> {
+        require_addressable(volume)?;
         let image = match self.image(volume).await {
             Ok(image) => {
                 // A name may open a volume that has another by now.
@@ -121,7 +124,7 @@ impl RbdStorage {
         })
     }
 
-    /// A purge that was cut off may have left an image that is no longer whole: it is still in the
+    /// Removes an image in the trash. A purge that was cut off may have left an image that is no longer whole: it is still in the
     /// trash, and its end is what was asked for.
     pub(crate) async fn purge_from_trash(
         &self,
