@@ -112,8 +112,8 @@ impl RbdStorage {
         })
     }
 
-    /// Removes an image in the trash. A purge that was cut off may have left an image that is no longer whole: it is still in the
-    /// trash, and its end is what was asked for.
+    /// Removes an image in the trash. A purge that was cut off may have left one that is no longer
+    /// whole: it is still in the trash, and its end is what was asked for.
     pub(crate) async fn purge_from_trash(
         &self,
         pool: &PoolName,
