@@ -155,6 +155,7 @@ fn what_1_0_3_takes_for_true_whatever_it_says_is_sent_only_where_it_is() {
         new_volume: "copy".to_owned(),
         force: Added(force),
         force_flag: Added(false),
+        copy_on_write: Added(false),
     };
     assert_eq!(request(false).write().query, [("new_volume", "copy".to_owned())]);
     let forced = [("new_volume", "copy".to_owned()), ("force", "True".to_owned())];

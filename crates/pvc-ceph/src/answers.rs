@@ -55,6 +55,18 @@ pub(crate) struct Image {
     pub size: u64,
     #[serde(default)]
     pub id: String,
+    /// Of a copy-on-write clone.
+    #[serde(default)]
+    pub parent: Option<Parent>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Parent {
+    pub pool: String,
+    pub image: String,
+    pub snapshot: String,
+    #[serde(default)]
+    pub trash: bool,
 }
 
 /// Line of `rbd snap ls`.

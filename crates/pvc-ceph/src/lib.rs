@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  RbdStorage   the Storage port: one `rbd` command per act, each with a deadline
+//!    clones     copy-on-write clones, and what they stand on
 //!    trash      removed images that are still kept
 //!    streams    the VolumeStreams port: `rbd import-diff` and `rbd export-diff`
 //!    diff       what goes through their pipes
@@ -20,6 +21,7 @@
 #![expect(clippy::disallowed_methods, reason = "an adapter of a real cluster: its waits are real")]
 
 mod answers;
+mod clones;
 mod diff;
 mod figures;
 mod monitors;

@@ -12,8 +12,8 @@ use pvc_model::storage::{
     CLONED, PARTIAL, PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName,
 };
 use pvc_ports::{
-    Attachment, Exec, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage, StorageCluster,
-    StorageError, TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
+    Attachment, Exec, Flattened, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage,
+    StorageCluster, StorageError, TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
 };
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -215,7 +215,7 @@ impl RbdStorage {
 
     /// Makes `volume` by `fill`, which is given another name in the same pool to work under:
     /// whatever becomes of it, `volume` is there as asked or not at all.
-    async fn publish<Fill>(
+    pub(crate) async fn publish<Fill>(
         &self,
         volume: &VolumeId,
         fill: impl FnOnce(VolumeId) -> Fill,
@@ -669,6 +669,14 @@ impl Storage for RbdStorage {
         .await
     }
 
+    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
+        self.make_clone(volume, to).await
+    }
+
+    async fn flatten(&self, volume: &VolumeId, force: bool) -> Result<Flattened, StorageError> {
+        self.make_independent(volume, force).await
+    }
+
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
         let to = good_volume(&volume.pool, to)?;
         self.require_listed(volume).await?;
@@ -680,6 +688,7 @@ impl Storage for RbdStorage {
         // A name may open a volume that has another by now.
         self.require_listed(volume).await?;
         self.require_unused(volume).await?;
+        self.require_no_clones(volume).await?;
         let size_bytes = self.image(volume).await?.size;
         let doing = "removing a volume";
         let snapshots = self.snapshots(volume).await?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use pvc_model::storage::{CLONED, SnapshotName, VolumeId};
+use pvc_model::storage::{DOWNLOADED, SnapshotName, VolumeId};
 use pvc_ports::{Download, MOST_PIECE_BYTES, Storage, StorageError, Upload, VolumeStreams};
 
 use crate::diff::{self, Diff, Next};
@@ -61,7 +61,7 @@ impl VolumeStreams for RbdStorage {
             None => {
                 self.image(volume).await?;
                 self.require_unused(volume).await?;
-                (SnapshotName::new(format!("{CLONED}-download-{}", random_digits()?)), true)
+                (SnapshotName::new(format!("{DOWNLOADED}{}", random_digits()?)), true)
             }
         };
         require_snapshot_name(volume, &name)?;

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
-use pvc_ports::{CloneName, StorageError, TrashedVolume};
+use pvc_ports::{StorageError, TrashedVolume};
 
 use crate::answers::{self, Snapshot};
 use crate::rbd::{Failure, QUICK, image_args, io_error, long, pool_arg};
@@ -49,17 +49,8 @@ impl RbdStorage {
         }
     }
 
-    /// Volumes that are clones of a snapshot of this one.
-    pub(crate) async fn clones(&self, volume: &VolumeId) -> Result<Vec<CloneName>, StorageError> {
-        let doing = "listing clones";
-        let args = with_json([image_args(volume), vec!["--all".to_owned()]].concat());
-        let listed = self.programs.rbd(&["children"], args, QUICK).await;
-        let text = listed.map_err(|failure| failure.of(volume, doing))?;
-        trash_answers::children(&text).map_err(|why| io_error(doing, why))
-    }
-
-    /// A move that was cut off is brought to its end by the next one: Ceph finds by the name what
-    /// is half in the trash, and has no such volume any more.
+    /// Moves an image to the trash. A move that was cut off is brought to its end by the next one:
+    /// Ceph finds by the name what is half in the trash, and has no such volume any more.
     pub(crate) async fn move_to_trash(
         &self,
         volume: &VolumeId,
@@ -77,10 +68,7 @@ impl RbdStorage {
         };
         if image.is_some() {
             self.require_unused(volume).await?;
-            let clones = self.clones(volume).await?;
-            if !clones.is_empty() {
-                return Err(StorageError::HasClones { volume: volume.clone(), clones });
-            }
+            self.require_no_clones(volume).await?;
             let snapshots = self.snapshots(volume).await?;
             snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;
         }
@@ -124,8 +112,8 @@ impl RbdStorage {
         })
     }
 
-    /// A purge that was cut off may have left an image that is no longer whole: it is still in the
-    /// trash, and its end is what was asked for.
+    /// Removes an image in the trash. A purge that was cut off may have left one that is no longer
+    /// whole: it is still in the trash, and its end is what was asked for.
     pub(crate) async fn purge_from_trash(
         &self,
         pool: &PoolName,

@@ -19,6 +19,7 @@ pub mod programs;
 pub mod proxy;
 pub mod services;
 pub mod storage;
+pub mod storage_clones;
 pub mod storage_cluster;
 pub mod storage_trash;
 pub mod tree;

@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{ImageFormat, Storage, StorageError, VolumeInfo};
 
+use crate::storage_clones::clones_contract;
 use crate::storage_trash::trash_contract;
 
 /// A Storage to be judged, and the guest's side of its volumes.
@@ -53,6 +54,7 @@ pub async fn storage_contract(fixture: &dyn StorageFixture) {
     images_that_are_not_what_they_say_are_refused(fixture).await;
     a_volume_in_use_is_left_alone(fixture).await;
     one_of_many_makers_wins(fixture).await;
+    clones_contract(fixture).await;
     trash_contract(fixture).await;
 }
 
@@ -64,7 +66,7 @@ pub(crate) fn volume(pool: &PoolName, name: &str) -> VolumeId {
     VolumeId { pool: pool.clone(), volume: VolumeName::new(name) }
 }
 
-fn snapshot(name: &str) -> SnapshotName {
+pub(crate) fn snapshot(name: &str) -> SnapshotName {
     SnapshotName::new(name)
 }
 

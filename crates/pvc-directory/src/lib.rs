@@ -38,7 +38,7 @@ use async_trait::async_trait;
 use pvc_model::qcow2;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, ImageFormat, PoolInfo, Storage, StorageError, TrashedVolume, VolumeInfo,
+    Attachment, Flattened, ImageFormat, PoolInfo, Storage, StorageError, TrashedVolume, VolumeInfo,
     VolumeLock, VolumeStreams,
 };
 
@@ -239,6 +239,25 @@ impl Storage for DirectoryStorage {
             new.publish(&to)
         })
         .await
+    }
+
+    /// Shares blocks where the file system can, and is a copy where it cannot.
+    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
+        let (id, to) = (volume.clone(), VolumeId { pool: volume.pool.clone(), volume: to.clone() });
+        self.work(move |root, copying| {
+            let source = root.locked(&id)?;
+            root.require_absent(&to)?;
+            let new = root.new_volume()?;
+            copy_image(root, &source, new.image(), copying)?;
+            new.publish(&to)
+        })
+        .await
+    }
+
+    /// Files that share blocks do not depend on each other.
+    async fn flatten(&self, volume: &VolumeId, _force: bool) -> Result<Flattened, StorageError> {
+        let id = volume.clone();
+        self.work(move |root, _| root.volume(&id).map(|_| Flattened::Independent)).await
     }
 
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {

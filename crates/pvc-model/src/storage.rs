@@ -55,6 +55,9 @@ pub const PARTIAL: &str = ".partial";
 /// volume.
 pub const CLONED: &str = "pvc-clone";
 
+/// Begin of those that are taken to download a volume.
+pub const DOWNLOADED: &str = "pvc-clone-download-";
+
 impl VolumeName {
     /// Whether the name is the storage's own: what has it is being made by somebody, or is left of
     /// what was not made whole.
@@ -64,6 +67,13 @@ impl VolumeName {
 }
 
 impl SnapshotName {
+    /// Whether the storage has taken the snapshot for the time of a copy or a download, which is
+    /// under way or was cut short. Others of its own are what clones stand on.
+    pub fn is_passing(&self) -> bool {
+        self.as_str().starts_with(DOWNLOADED)
+            || self.is_reserved() && self.as_str().ends_with(PARTIAL)
+    }
+
     /// Whether the name is the storage's own: what has it is being copied by somebody, or is left
     /// of a copy that was cut short.
     pub fn is_reserved(&self) -> bool {

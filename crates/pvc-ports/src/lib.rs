@@ -59,7 +59,7 @@ pub use programs::{
 pub use random::Random;
 pub use services::{Services, ServicesError, UnitState};
 pub use storage::{
-    Attachment, CloneName, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageError,
+    Attachment, CloneName, Flattened, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageError,
     TrashedVolume, VolumeInfo, VolumeLock,
 };
 pub use storage_cluster::{OsdFigures, PoolFigures, StorageCluster};

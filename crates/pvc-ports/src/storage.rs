@@ -147,6 +147,15 @@ pub enum StorageError {
     },
 }
 
+/// Outcome of flattening a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Flattened {
+    /// From now on independent of this volume, if that is still one of a pool.
+    From(Option<VolumeId>),
+    /// Independent already.
+    Independent,
+}
+
 /// A volume that is a copy-on-write clone of another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CloneName {
@@ -202,6 +211,13 @@ pub trait Storage: Send + Sync {
         to: &VolumeName,
         force: bool,
     ) -> Result<(), StorageError>;
+    /// A copy under a new name in the same pool that shares with the volume what neither of them
+    /// has written since, where the storage can; it needs room for what is written. The volume is
+    /// not removed while the copy depends on it: [`StorageError::HasClones`].
+    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError>;
+    /// Makes a copy-on-write clone independent of the volume that it is a clone of, also while it
+    /// is in use.
+    async fn flatten(&self, volume: &VolumeId, force: bool) -> Result<Flattened, StorageError>;
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError>;
     /// Removes the volume with its snapshots. An absent one is [`StorageError::NoVolume`].
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError>;

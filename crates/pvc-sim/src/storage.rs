@@ -12,8 +12,9 @@ use pvc_model::osd::{OsdId, OsdState};
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Download, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo, Storage,
-    StorageCluster, StorageError, TrashedVolume, Upload, VolumeInfo, VolumeLock, VolumeStreams,
+    Attachment, Download, Flattened, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo,
+    Storage, StorageCluster, StorageError, TrashedVolume, Upload, VolumeInfo, VolumeLock,
+    VolumeStreams,
 };
 use pvc_testkit::{MemoryDownload, MemoryOsds, MemoryUpload, MemoryVolumes, Said};
 use uuid::Uuid;
@@ -283,6 +284,14 @@ impl Storage for Volumes {
         force: bool,
     ) -> Result<(), StorageError> {
         self.kept(|kept| kept.clone_volume(volume, to, force)).await
+    }
+
+    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
+        self.kept(|kept| kept.clone_on_write(volume, to)).await
+    }
+
+    async fn flatten(&self, volume: &VolumeId, force: bool) -> Result<Flattened, StorageError> {
+        self.kept(|kept| kept.flatten(volume, force)).await
     }
 
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {

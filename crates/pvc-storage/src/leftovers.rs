@@ -124,7 +124,7 @@ fn candidates(volumes: &[VolumeInfo]) -> impl Iterator<Item = Leftover> {
     volumes.iter().flat_map(|volume| {
         let is_partial = volume.id.volume.is_reserved();
         let whole = is_partial.then(|| Leftover::Volume(volume.id.clone()));
-        let own = volume.snapshots.iter().filter(|one| one.name.is_reserved());
+        let own = volume.snapshots.iter().filter(|one| one.name.is_passing());
         let of =
             |one: &pvc_ports::SnapshotInfo| Leftover::Snapshot(volume.id.clone(), one.name.clone());
         whole.into_iter().chain(own.map(of))
@@ -191,6 +191,23 @@ mod tests {
 
     fn id(text: &str) -> VolumeId {
         VolumeId::parse(text).expect("well formed")
+    }
+
+    #[test]
+    fn what_clones_stand_on_is_no_leftover() {
+        let snapshot =
+            |name: &str| pvc_ports::SnapshotInfo { name: SnapshotName::new(name), size_bytes: 1 };
+        let names =
+            ["pvc-clone-0123456789abcdef", "mine", "pvc-clone-download-1", "pvc-clone-b.partial"];
+        let volume = VolumeInfo {
+            id: id("vms/a"),
+            size_bytes: 1,
+            used_bytes: None,
+            snapshots: names.map(snapshot).to_vec(),
+        };
+        let left: Vec<_> = candidates(&[volume]).collect();
+        let of = |name| Leftover::Snapshot(id("vms/a"), SnapshotName::new(name));
+        assert_eq!(left, [of("pvc-clone-download-1"), of("pvc-clone-b.partial")]);
     }
 
     #[test]

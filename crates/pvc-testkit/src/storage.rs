@@ -8,8 +8,9 @@ use pvc_model::fullness::Ratios;
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Clock, Download, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo, Storage,
-    StorageCluster, StorageError, TrashedVolume, Upload, VolumeInfo, VolumeLock, VolumeStreams,
+    Attachment, Clock, Download, Flattened, ImageFormat, OsdFigures, OsdHost, PoolFigures,
+    PoolInfo, Storage, StorageCluster, StorageError, TrashedVolume, Upload, VolumeInfo, VolumeLock,
+    VolumeStreams,
 };
 
 use crate::osds::{NodeOsds, SharedOsds};
@@ -216,6 +217,14 @@ impl Storage for MemoryStorage {
         force: bool,
     ) -> Result<(), StorageError> {
         self.reached(|volumes| volumes.clone_volume(volume, to, force)).await
+    }
+
+    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
+        self.reached(|volumes| volumes.clone_on_write(volume, to)).await
+    }
+
+    async fn flatten(&self, volume: &VolumeId, force: bool) -> Result<Flattened, StorageError> {
+        self.reached(|volumes| volumes.flatten(volume, force)).await
     }
 
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {

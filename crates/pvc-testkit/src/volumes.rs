@@ -6,8 +6,8 @@ use bytes::Bytes;
 use pvc_model::pool::{PoolSpec, Tier};
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    ImageFormat, MOST_PIECE_BYTES, PoolFigures, PoolInfo, SnapshotInfo, StorageError,
-    TrashedVolume, VolumeInfo, VolumeLock,
+    CloneName, Flattened, ImageFormat, MOST_PIECE_BYTES, PoolFigures, PoolInfo, SnapshotInfo,
+    StorageError, TrashedVolume, VolumeInfo, VolumeLock,
 };
 
 use crate::contents::Contents;
@@ -32,6 +32,10 @@ struct Volume {
     /// Clients that have the volume open. Whoever dies leaves a lock behind, and is missed here
     /// soon after.
     users: BTreeSet<String>,
+    /// Number by which copy-on-write clones know it; 0 until there is one.
+    number: u64,
+    /// Number of the volume that it is a clone of.
+    parent: Option<u64>,
 }
 
 /// Pools of volumes as a value: contents, snapshots, locks and users, by the rules of the
@@ -46,6 +50,8 @@ pub struct MemoryVolumes {
     trashings: u64,
     /// Volumes in the trash that cannot be purged.
     stuck: BTreeSet<TrashId>,
+    /// How many volumes had copy-on-write clones.
+    parents: u64,
     /// How many downloads there were.
     downloads: u64,
 }
@@ -128,6 +134,49 @@ impl MemoryVolumes {
         Ok(())
     }
 
+    pub fn clone_on_write(&mut self, volume: &VolumeId, to: &VolumeName) -> Result<()> {
+        let next = self.parents + 1;
+        self.find(volume)?;
+        let to = beside(volume, to);
+        self.require_place(&to)?;
+        let source = self.find_mut(volume)?;
+        if source.number == 0 {
+            source.number = next;
+        }
+        let (size_bytes, contents) = (source.size_bytes, source.contents.clone());
+        let parent = Some(source.number);
+        self.parents = next;
+        self.put(&to, Volume { size_bytes, contents, parent, ..Volume::default() });
+        Ok(())
+    }
+
+    pub fn flatten(&mut self, volume: &VolumeId, force: bool) -> Result<Flattened> {
+        let (parent, size_bytes) = (self.find(volume)?.parent, self.find(volume)?.size_bytes);
+        let Some(parent) = parent else { return Ok(Flattened::Independent) };
+        self.require_room(&volume.pool, size_bytes, force)?;
+        self.find_mut(volume)?.parent = None;
+        let is_it = |(_, known): &(&VolumeName, &Volume)| known.number == parent;
+        let name = self.volumes_of(&volume.pool)?.iter().find(is_it).map(|(name, _)| name);
+        Ok(Flattened::From(name.map(|name| beside(volume, name))))
+    }
+
+    /// Refuses what copy-on-write clones would miss.
+    fn require_no_clones(&self, volume: &VolumeId) -> Result<()> {
+        let number = self.find(volume)?.number;
+        let is_clone = |known: &Volume| number != 0 && known.parent == Some(number);
+        let there = self.volumes_of(&volume.pool)?.iter();
+        let there = there.filter(|(_, known)| is_clone(known)).map(|(name, _)| (name, false));
+        let trashed = self.trash.values().filter(|(_, known)| is_clone(known));
+        let all = there.chain(trashed.map(|(entry, _)| (&entry.name, true)));
+        let clones: Vec<CloneName> = all
+            .map(|(name, is_in_trash)| CloneName { volume: beside(volume, name), is_in_trash })
+            .collect();
+        match clones.is_empty() {
+            true => Ok(()),
+            false => Err(StorageError::HasClones { volume: volume.clone(), clones }),
+        }
+    }
+
     pub fn rename(&mut self, volume: &VolumeId, to: &VolumeName) -> Result<()> {
         let to = beside(volume, to);
         self.find(volume)?;
@@ -141,6 +190,7 @@ impl MemoryVolumes {
 
     pub fn remove(&mut self, volume: &VolumeId) -> Result<()> {
         self.require_unused(volume)?;
+        self.require_no_clones(volume)?;
         self.take(volume);
         Ok(())
     }
@@ -158,6 +208,7 @@ impl MemoryVolumes {
         keep: Duration,
     ) -> Result<TrashedVolume> {
         self.require_unused(volume)?;
+        self.require_no_clones(volume)?;
         let Some(moved) = self.take(volume) else {
             return Err(StorageError::NoVolume { volume: volume.clone() });
         };

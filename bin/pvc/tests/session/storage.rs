@@ -35,6 +35,11 @@ fn each_change_of_the_storage_is_one_request() {
         ("volume resize vms a 2G --force -y", format!("PUT {volume}/vms/a?new_size=2G&force=True")),
         ("volume rename vms a b -y", format!("PUT {volume}/vms/a?new_name=b")),
         ("volume clone vms a b", format!("POST {volume}/vms/a/clone?new_volume=b")),
+        (
+            "volume clone vms a b --copy-on-write",
+            format!("POST {volume}/vms/a/clone?new_volume=b&copy_on_write=True"),
+        ),
+        ("volume flatten vms a", format!("POST {volume}/vms/a/flatten")),
         ("volume scan vms a", format!("POST {volume}/vms/a/scan")),
         ("volume remove vms a -y", format!("DELETE {volume}/vms/a")),
         ("volume remove vms a -y --purge", format!("DELETE {volume}/vms/a?purge=True")),

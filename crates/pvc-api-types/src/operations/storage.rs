@@ -165,6 +165,17 @@ params! {
         force: Added,
         /// The same as `force`, by the name under which clients of PVC 1.0.3 send it.
         force_flag: Added,
+        /// Shares with the volume what neither has written since, and depends on it.
+        copy_on_write: Added,
+    }
+}
+
+params! {
+    /// A clone to make independent.
+    #[derive(Default)]
+    pub struct Flattening {
+        /// Also where the pool would be filled above 80 % by it.
+        force: Added,
     }
 }
 
@@ -227,9 +238,14 @@ operations! { "storage-volume":
         POST "/storage/ceph/volume/{pool}/{volume}/scan", Operator, change
     }
 
-    /// Makes a full copy of a volume, in the same pool.
+    /// Makes a copy of a volume, in the same pool: a full one, unless it is to be a clone.
     PostStorageCephVolumePoolVolumeClone {
         POST "/storage/ceph/volume/{pool}/{volume}/clone", Operator, change(CloneRequest)
+    }
+
+    /// Makes a copy-on-write clone independent of the volume that it is a clone of.
+    PostStorageCephVolumePoolVolumeFlatten {
+        POST "/storage/ceph/volume/{pool}/{volume}/flatten", Operator, change(Flattening)
     }
 
     /// Replaces the contents of a volume that nobody uses by a disk image.

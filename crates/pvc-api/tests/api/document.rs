@@ -54,7 +54,7 @@ fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
 }
 
 /// Operations that version 1.0.3 does not have.
-const NEW: [&str; 23] = [
+const NEW: [&str; 24] = [
     "DELETE /api/v1/storage/ceph/trash/{pool}/{id}",
     "DELETE /api/v1/tasks/{task_id}",
     "DELETE /api/v1/vm/{vm}/networks",
@@ -72,6 +72,7 @@ const NEW: [&str; 23] = [
     "GET /api/v1/vm/{vm}/vcpus",
     "GET /api/v1/vm/{vm}/volumes",
     "POST /api/v1/storage/ceph/trash/{pool}/{id}/restore",
+    "POST /api/v1/storage/ceph/volume/{pool}/{volume}/flatten",
     "POST /api/v1/store/access",
     "POST /api/v1/vm/{vm}/check",
     "POST /api/v1/vm/{vm}/networks",
@@ -82,7 +83,7 @@ const NEW: [&str; 23] = [
 
 /// Parameters that version 1.0.3 does not know and leaves out of account, beside `dry_run` of
 /// whatever changes something.
-const ADDED: [(&str, &str); 15] = [
+const ADDED: [(&str, &str); 16] = [
     ("DELETE /api/v1/storage/ceph/pool/{pool}", "force"),
     ("DELETE /api/v1/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", "force"),
     ("DELETE /api/v1/storage/ceph/volume/{pool}/{volume}", "force"),
@@ -91,6 +92,7 @@ const ADDED: [(&str, &str); 15] = [
     ("GET /api/v1/tasks", "all"),
     ("POST /api/v1/storage/ceph/osd", "plan"),
     ("POST /api/v1/storage/ceph/osd/{osdid}", "force"),
+    ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/clone", "copy_on_write"),
     ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/clone", "force_flag"),
     ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/upload", "force"),
     ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/upload", "sha256"),

@@ -22,7 +22,8 @@ pub use snapshot::{create_snapshot, remove_snapshot, rename_snapshot, roll_back}
 pub(crate) use trash::take_away;
 pub use trash::{Taken, purge_volume, restore_volume, trashed};
 pub use volume::{
-    Resized, clone_volume, create_volume, remove_volume, rename_volume, resize_volume,
+    CloneKind, Resized, clone_volume, create_volume, flatten_volume, remove_volume, rename_volume,
+    resize_volume,
 };
 
 use pvc_model::BadName;
@@ -169,6 +170,10 @@ fn hint_of(error: &StorageError) -> Option<String> {
         StorageError::InUse { .. } => "a VM, a copy or another program has it open: end that first",
         StorageError::NoVolume { .. } => "`pvc storage volume list` shows the volumes",
         StorageError::NoSnapshot { .. } => "`pvc storage volume snapshot list` shows the snapshots",
+        StorageError::HasClones { .. } => {
+            "`pvc storage volume flatten` makes a clone independent; one in the trash is restored \
+             or purged first"
+        }
         StorageError::NoTrashed { .. } => {
             "`pvc storage trash list` shows the removed volumes that are still kept; one that was \
              restored and is not shown is found by `pvc storage volume scan`"

@@ -8,7 +8,7 @@ use pvc_model::job::{JobVm, JobWork};
 use pvc_model::storage::{VolumeId, VolumeName};
 use pvc_model::vm::VmRecord;
 use pvc_model::vm::volumes::{runs_on, users};
-use pvc_ports::{Clock, Random, Storage, StorageError};
+use pvc_ports::{Clock, Flattened, Random, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
 use super::hold::holding;
@@ -255,12 +255,22 @@ pub async fn remove_volume(
     after(store, storage, volume, taken).await
 }
 
-/// Makes a full copy of a volume under another name in its pool, and records it.
+/// Kind of a copy of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloneKind {
+    /// Depends on nothing.
+    Full,
+    /// Shares with the volume what neither has written since, and depends on it.
+    CopyOnWrite,
+}
+
+/// Makes a copy of a volume under another name in its pool, and records it.
 pub async fn clone_volume(
     store: &Store,
     storage: &dyn Storage,
     volume: &VolumeId,
     to: &VolumeName,
+    kind: CloneKind,
     force: bool,
 ) -> Done<()> {
     let to = beside(volume, to)?;
@@ -270,10 +280,45 @@ pub async fn clone_volume(
     check_not_held(&view, &to, None).map_err(refused)?;
     if store.is_dry() {
         let size_bytes = storage.volume(volume).await.map_err(refused)?.size_bytes;
-        return check_new(storage, &to, size_bytes, force).await.map_err(refused);
+        let new = match kind {
+            CloneKind::Full => check_new(storage, &to, size_bytes, force),
+            // It has nothing of its own at first.
+            CloneKind::CopyOnWrite => check_new(storage, &to, 0, true),
+        };
+        return new.await.map_err(refused);
     }
-    let made = storage.clone_volume(volume, &to.volume, force).await;
-    record_new(store, storage, &to, made).await
+    let made = match kind {
+        CloneKind::Full => storage.clone_volume(volume, &to.volume, force).await,
+        CloneKind::CopyOnWrite => storage.clone_on_write(volume, &to.volume).await,
+    };
+    let recorded = record_new(store, storage, &to, made).await;
+    if kind == CloneKind::CopyOnWrite {
+        // It has a snapshot now that the copy stands on.
+        record_volume(store, storage, volume).await?;
+    }
+    recorded
+}
+
+/// Makes a copy-on-write clone independent of the volume that it is a clone of, and records both.
+pub async fn flatten_volume(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    force: bool,
+) -> Done<Flattened> {
+    let view = store.fresh().await?;
+    require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
+    check_not_held(&view, volume, None).map_err(refused)?;
+    if store.is_dry() {
+        storage.volume(volume).await.map_err(refused)?;
+        return Ok(Flattened::From(None));
+    }
+    let flattened = storage.flatten(volume, force).await.map_err(refused);
+    let flattened = after(store, storage, volume, flattened).await?;
+    if let Flattened::From(Some(parent)) = &flattened {
+        record_volume(store, storage, parent).await?;
+    }
+    Ok(flattened)
 }
 
 /// The volume with this new name in the same pool.

@@ -4,6 +4,7 @@ use pvc_model::pool::{PoolSpec, Replication, Tier};
 use pvc_model::request::StateRequest;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeName};
 use pvc_ops::storage;
+use pvc_ports::Flattened;
 use pvc_testkit::{Gate, ScriptedCluster};
 
 use super::*;
@@ -21,6 +22,8 @@ async fn removed_pool(store: &Store, volumes: &MemoryStorage) -> (usize, usize) 
     let removed = storage::remove_pool(store, volumes, &vms(), false).await.unwrap();
     (removed.volumes, removed.trashed)
 }
+
+const FULL: storage::CloneKind = storage::CloneKind::Full;
 
 fn spec(name: &str, copies: u32) -> PoolSpec {
     PoolSpec {
@@ -175,7 +178,7 @@ async fn a_volume_whose_change_was_not_recorded_is_recorded_by_the_next_ask() {
     let made = storage::create_volume(store, volumes, &id("vms/made"), 4096, false).await;
     made.expect_err("nobody knows what is in it");
     let copy = VolumeName::new("copy");
-    let cloned = storage::clone_volume(store, volumes, &id("vms/made"), &copy, false).await;
+    let cloned = storage::clone_volume(store, volumes, &id("vms/made"), &copy, FULL, false).await;
     cloned.expect_err("nobody knows what is in it");
     assert_eq!(world.recorded(), ["vms/copy", "vms/made"]);
 }
@@ -260,7 +263,7 @@ async fn a_volume_that_is_half_rolled_back_starts_no_vm_until_the_same_ask_has_c
     let (clock, name) = (world.clock.as_ref(), VolumeName::new("other"));
     for words in [
         storage::rename_volume(store, volumes, &disk, &name, true).await.unwrap_err(),
-        storage::clone_volume(store, volumes, &disk, &name, true).await.unwrap_err(),
+        storage::clone_volume(store, volumes, &disk, &name, FULL, true).await.unwrap_err(),
         storage::create_snapshot(store, volumes, &disk, &SnapshotName::new("x")).await.unwrap_err(),
         storage::remove_snapshot(store, volumes, &disk, &before, true).await.unwrap_err(),
         storage::resize_volume(store, volumes, clock, random, &disk, 1, true, "tests")
@@ -307,7 +310,7 @@ async fn names_of_what_is_not_complete_are_nobody_elses() {
     let moment = SnapshotName::new("pvc-clone-x");
     for words in [
         storage::create_volume(store, volumes, &id("vms/web1.partial"), 1, true).await.unwrap_err(),
-        storage::clone_volume(store, volumes, &disk, &partial, true).await.unwrap_err(),
+        storage::clone_volume(store, volumes, &disk, &partial, FULL, true).await.unwrap_err(),
         storage::rename_volume(store, volumes, &disk, &partial, true).await.unwrap_err(),
         storage::create_snapshot(store, volumes, &disk, &moment).await.unwrap_err(),
     ] {
@@ -346,4 +349,27 @@ async fn a_running_guest_learns_its_size_by_a_job_on_its_node() {
     assert_eq!(job.spec.run_on, "hv1");
     let smaller = resize(1 << 30).await.unwrap_err();
     assert!(smaller.to_string().contains("and is not off"), "{smaller}");
+}
+
+#[tokio::test]
+async fn a_copy_on_write_clone_keeps_its_volume_until_it_is_flattened() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let (disk, copy) = (id("vms/web1_sda"), VolumeName::new("copy"));
+    let kind = storage::CloneKind::CopyOnWrite;
+    storage::clone_volume(&store.dry(), volumes, &disk, &copy, kind, false).await.unwrap();
+    assert_eq!(world.recorded(), ["vms/web1_sda"]);
+    storage::clone_volume(store, volumes, &disk, &copy, kind, false).await.unwrap();
+    assert_eq!(world.recorded(), ["vms/copy", "vms/web1_sda"]);
+    for keep in [DAY, Duration::ZERO] {
+        let refused = storage::remove_volume(store, volumes, &disk, keep, false).await.unwrap_err();
+        assert!(refused.to_string().contains("clones that stand on it: `vms/copy`"), "{refused}");
+    }
+    let flattened = storage::flatten_volume(store, volumes, &id("vms/copy"), false).await.unwrap();
+    assert_eq!(flattened, Flattened::From(Some(disk.clone())));
+    let flattened = storage::flatten_volume(store, volumes, &id("vms/copy"), false).await.unwrap();
+    assert_eq!(flattened, Flattened::Independent);
+    storage::remove_volume(store, volumes, &disk, DAY, false).await.unwrap();
+    storage::flatten_volume(store, volumes, &id("vms/none"), false).await.unwrap_err();
+    storage::flatten_volume(&store.dry(), volumes, &id("vms/none"), false).await.unwrap_err();
 }

@@ -7,13 +7,14 @@ use pvc_api_types::operation::Operation;
 use pvc_api_types::operations::storage::{
     DeleteStorageCephVolumePoolVolume, GetStorageCephVolume, GetStorageCephVolumePoolVolume,
     PostStorageCephVolume, PostStorageCephVolumePoolVolume, PostStorageCephVolumePoolVolumeClone,
-    PostStorageCephVolumePoolVolumeScan, PutStorageCephVolumePoolVolume,
+    PostStorageCephVolumePoolVolumeFlatten, PostStorageCephVolumePoolVolumeScan,
+    PutStorageCephVolumePoolVolume,
 };
 use pvc_api_types::{Message, Volume};
 use pvc_model::storage::{PoolName, VolumeId, VolumeName, VolumeRecord};
 use pvc_model::with_causes;
-use pvc_ops::storage::{self, Resized, Taken};
-use pvc_ports::StorageError;
+use pvc_ops::storage::{self, CloneKind, Resized, Taken};
+use pvc_ports::{Flattened, StorageError};
 use pvc_store::{snapshot_text, volume_text};
 
 use super::{act, kept, size, volume_id};
@@ -34,6 +35,7 @@ pub fn add(table: Table) -> Table {
         .add(delete_storage_ceph_volume_pool_volume)
         .add(post_storage_ceph_volume_pool_volume_scan)
         .add(post_storage_ceph_volume_pool_volume_clone)
+        .add(post_storage_ceph_volume_pool_volume_flatten)
 }
 
 async fn get_storage_ceph_volume(
@@ -224,10 +226,28 @@ async fn post_storage_ceph_volume_pool_volume_clone(
     let ([pool, name], given) = (ask.at, ask.params);
     let (id, to) = (volume_id(&pool, &name), VolumeName::new(&given.new_volume));
     let force = given.force.0 || given.force_flag.0;
+    let kind = match given.copy_on_write.0 {
+        true => CloneKind::CopyOnWrite,
+        false => CloneKind::Full,
+    };
     let message = format!("Cloned volume \"{id}\" as \"{to}\" in pool \"{pool}\".");
     act(&ask.api, |api, on| async move {
-        storage::clone_volume(api.store(), &*on, &id, &to, force).await
+        storage::clone_volume(api.store(), &*on, &id, &to, kind, force).await
     })
     .await?;
     Ok(ask.mode.done(message))
+}
+
+async fn post_storage_ceph_volume_pool_volume_flatten(
+    ask: Ask<PostStorageCephVolumePoolVolumeFlatten>,
+) -> Result<Answer<PostStorageCephVolumePoolVolumeFlatten>> {
+    let ([pool, name], force) = (ask.at, ask.params.force.0);
+    let id = volume_id(&pool, &name);
+    let flattened = act(&ask.api, |api, on| async move {
+        storage::flatten_volume(api.store(), &*on, &id, force).await
+    });
+    Ok(ask.mode.done(match flattened.await? {
+        Flattened::From(_) => format!("Flattened volume \"{pool}/{name}\"."),
+        Flattened::Independent => format!("Volume \"{pool}/{name}\" depends on no other."),
+    }))
 }

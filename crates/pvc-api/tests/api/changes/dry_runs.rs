@@ -95,7 +95,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 53] = [
+const CHANGES: [(&str, &str, &str); 54] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
@@ -134,6 +134,7 @@ const CHANGES: [(&str, &str, &str); 53] = [
     ("DELETE", "/storage/ceph/volume/{pool}/{volume}", ""),
     ("POST", "/storage/ceph/volume/{pool}/{volume}/scan", ""),
     ("POST", "/storage/ceph/volume/{pool}/{volume}/clone", "new_volume=copy"),
+    ("POST", "/storage/ceph/volume/{pool}/{volume}/flatten", ""),
     ("POST", "/storage/ceph/volume/{pool}/{volume}/upload", "image_format=raw"),
     ("POST", "/storage/ceph/trash/{pool}/{id}/restore", "new_name=back"),
     ("DELETE", "/storage/ceph/trash/{pool}/{id}", ""),

@@ -321,3 +321,20 @@ async fn a_volume_that_is_purged_at_once_is_not_in_the_trash() {
     assert_eq!(message(&removed), "Removed volume \"vms/data\".");
     assert_eq!(api.get("/storage/ceph/trash").await.ok(), json!([]));
 }
+
+#[tokio::test]
+async fn a_clone_on_write_holds_its_volume_until_it_is_flattened() {
+    let api = with_data().await;
+    let clone = "/storage/ceph/volume/vms/data/clone?new_volume=copy&copy_on_write=true";
+    let cloned = api.post(clone).await.ok();
+    assert_eq!(message(&cloned), "Cloned volume \"vms/data\" as \"copy\" in pool \"vms\".");
+    let words = api.delete("/storage/ceph/volume/vms/data").await.refused(400);
+    assert!(words.contains("`vms/copy`"), "{words}");
+    let flatten = "/storage/ceph/volume/vms/copy/flatten";
+    let flattened = api.post(flatten).await.ok();
+    assert_eq!(message(&flattened), "Flattened volume \"vms/copy\".");
+    let flattened = api.post(flatten).await.ok();
+    assert_eq!(message(&flattened), "Volume \"vms/copy\" depends on no other.");
+    api.delete("/storage/ceph/volume/vms/data").await.ok();
+    api.post("/storage/ceph/volume/vms/none/flatten").await.refused(404);
+}

@@ -3,6 +3,7 @@
 mod add;
 mod clone;
 mod download;
+mod flatten;
 mod info;
 mod list;
 mod remove;
@@ -23,6 +24,7 @@ pub enum Volume {
     Add(add::Add),
     Clone(clone::Clone),
     Download(download::Download),
+    Flatten(flatten::Flatten),
     Info(info::Info),
     List(list::List),
     Remove(remove::Remove),
@@ -41,6 +43,7 @@ impl Volume {
             Volume::Add(command) => command.run(pvc),
             Volume::Clone(command) => command.run(pvc),
             Volume::Download(command) => command.run(pvc),
+            Volume::Flatten(command) => command.run(pvc),
             Volume::Info(command) => command.run(pvc),
             Volume::List(command) => command.run(pvc),
             Volume::Remove(command) => command.run(pvc),
