@@ -9,8 +9,10 @@ use tokio::sync::mpsc;
 use crate::MOST_PIECE_BYTES;
 use crate::error::ImageError;
 
-/// Memory that a decoder of xz may take, and the window of one of zstd: 64 MiB.
-const MOST_MEMORY: u64 = 64 << 20;
+/// Memory that a decoder of xz may take, which has 65 MiB for what `xz -9` makes.
+const MOST_MEMORY: u64 = 80 << 20;
+
+/// The window of a decoder of zstd, as a power of two: 64 MiB.
 const MOST_WINDOW_LOG: u32 = 26;
 
 /// The most bytes that are read with nothing to come out: parts of a file that say nothing, without

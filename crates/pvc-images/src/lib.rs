@@ -7,7 +7,7 @@
 //!   compared with what was announced                            `qemu-img convert` ─▶ pieces
 //! ```
 //!
-//! Whatever a file is made to do, it gets so much: 64 MiB for the window of a decoder, on disk as
+//! Whatever a file is made to do, it gets so much: 80 MiB for a decoder, on disk as
 //! many bytes as the volume may have and a tenth more, a time that grows with them, and for
 //! `qemu-img`, which reads what is not raw, the rights of `nobody`, two files that have no name,
 //! and limits of the kernel.

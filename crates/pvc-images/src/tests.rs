@@ -162,6 +162,15 @@ async fn what_stands_for_nothing_or_for_too_much_is_refused() {
 }
 
 #[tokio::test]
+async fn what_the_programs_make_at_their_best_is_taken() {
+    let xz = liblzma::encode_all(&b"disk"[..], 9).unwrap();
+    let zstd = zstd::encode_all(&b"disk"[..], 19).unwrap();
+    for file in [xz, zstd] {
+        assert_eq!(taken(&file, 99, &announced(DiskFormat::Raw)).await.unwrap().0.0, b"disk");
+    }
+}
+
+#[tokio::test]
 async fn a_window_larger_than_its_bound_is_refused() {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
     encoder.window_log(27).unwrap();
