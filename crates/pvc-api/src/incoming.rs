@@ -63,8 +63,7 @@ impl Incoming {
             }
             _ => {
                 body::turn_away(body);
-                return Err(ApiError::new(
-                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                return Err(ApiError::refused(
                     "the body is neither `multipart/form-data` nor `application/octet-stream`",
                 )
                 .hint(Some("curl -F file=@disk.qcow2, or curl -T disk.qcow2 with that type")));

@@ -99,7 +99,7 @@ async fn what_cannot_be_taken_leaves_the_volume_as_it_was() {
     assert!(words.contains("ended before"), "{words}");
     let typed = request(Method::POST, &format!("{UPLOAD}?image_format=raw"))
         .header("Content-Type", "application/json");
-    api.send(typed.body(Body::from("{}")).unwrap()).await.refused(415);
+    api.send(typed.body(Body::from("{}")).unwrap()).await.refused(400);
     assert_eq!(api.begin(), "old");
     assert!(api.store.fresh().await.unwrap().holds.is_empty());
     assert_eq!(api.storage.trashed(&data().pool).await.unwrap(), []);
