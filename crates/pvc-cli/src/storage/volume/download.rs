@@ -52,6 +52,10 @@ impl Download {
         if !is_output && !self.force && self.file.exists() {
             return Err(self.exists(&self.file));
         }
+        if pvc.dry_run {
+            pvc.done("Nothing is saved in a dry run.");
+            return Ok(());
+        }
         let params = VolumeDownload { snapshot: self.snapshot.clone() };
         let client = pvc.take_client()?;
         let operation = GetStorageCephVolumePoolVolumeDownload;

@@ -49,6 +49,10 @@ pub struct Upload {
     #[arg(long)]
     force: bool,
 
+    /// Send nothing; say whether it would be refused
+    #[arg(long)]
+    dry_run: bool,
+
     #[command(flatten)]
     yes: Yes,
 }
@@ -85,7 +89,7 @@ impl Upload {
             sha256: self.sha256.clone(),
             force: Added(self.force),
         };
-        if pvc.dry_run {
+        if self.dry_run {
             let tried = pvc.client()?.dry_run(operation, [pool, name], &params)?;
             let tried = tried.ok_or_else(pvc_client::Error::too_old_to_tell)?;
             pvc.done(tried.message);
