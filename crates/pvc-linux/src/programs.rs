@@ -226,19 +226,24 @@ fn kill_marked(is_meant: impl Fn(&str) -> bool) -> io::Result<BTreeSet<i32>> {
 }
 
 /// Kills every process whose mark `is_meant` until there is none, and returns how many there were.
+///
+/// A process that runs another program this moment has no mark while the kernel changes its memory,
+/// so there is none only when two looks in a row find none.
 async fn kill_all(
     name: &str,
     is_meant: impl Fn(&str) -> bool + Clone + Send + 'static,
 ) -> Result<usize, ProgramsError> {
     let (mut all, until) = (BTreeSet::new(), Instant::now() + DEATH);
+    let mut found_none = false;
     loop {
         let is_meant = is_meant.clone();
         let found = aside(move || kill_marked(is_meant)).await;
         let found = found.map_err(|source| ProgramsError::Unlisted { source })?;
-        if found.is_empty() {
-            return Ok(all.len());
+        match (found.is_empty(), found_none) {
+            (true, true) => return Ok(all.len()),
+            (is_none, _) => found_none = is_none,
         }
-        if Instant::now() >= until {
+        if !found_none && Instant::now() >= until {
             return Err(ProgramsError::Immortal { name: name.to_owned(), count: found.len() });
         }
         all.extend(found);

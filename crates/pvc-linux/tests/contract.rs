@@ -151,6 +151,16 @@ fn processes_of(token: &str) -> usize {
     processes.filter(says_so).count()
 }
 
+/// A process that begins another program says nothing for a moment.
+async fn until_there_are(count: usize, token: &str) {
+    let there = async {
+        while processes_of(token) != count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), there).await.expect("there come to be so many");
+}
+
 fn token(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }
@@ -202,11 +212,11 @@ async fn what_a_killed_daemon_has_left_is_ended_by_the_next_one_of_its_kind_alon
         .output()
         .unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&daemon.status), Some(9));
-    assert_eq!(processes_of(&token), 3);
+    until_there_are(3, &token).await;
     let own = programs.start(&shell(&token, "own", "exec sleep 600")).await.unwrap();
     let another = LinuxPrograms::new("another", runtime.path()).unwrap();
     assert_eq!(another.end_left_over().await.unwrap(), 0);
-    assert_eq!(processes_of(&token), 4);
+    until_there_are(4, &token).await;
     let unrelated = [format!("{token}/99999999/1/0"), format!("{token}/0123abcd/99999999/1/0")];
     let unrelated = unrelated
         .map(|mark| Command::new("sleep").arg("600").env("PVC_PROGRAM", mark).spawn().unwrap());
