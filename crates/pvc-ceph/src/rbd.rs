@@ -30,7 +30,11 @@ const NOT_FOUND: i32 = 2;
 const BUSY: i32 = 16;
 const EXISTS: i32 = 17;
 const NO_SPACE: i32 = 28;
+const NOT_EMPTY: i32 = 39;
 const QUOTA: i32 = 122;
+
+/// `rados` ends with 1 whatever it met, and says the number of the error.
+const NO_OBJECT: &str = "(2) No such file or directory";
 
 /// `rbd`, and `qemu-img` for images in other formats.
 pub(crate) struct Programs {
@@ -46,6 +50,8 @@ pub(crate) enum Failure {
     },
     Exists,
     Busy,
+    /// Something has snapshots.
+    NotEmpty,
     /// The pool is full, or has as much as it may have.
     Full,
     TimedOut {
@@ -66,6 +72,7 @@ impl Failure {
                 StorageError::InUse { volume: id(), holder: "another client of Ceph".to_owned() }
             }
             Failure::Full => io_error(doing, "the pool is full".to_owned()),
+            Failure::NotEmpty => io_error(doing, "it has snapshots".to_owned()),
             Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
             Failure::Other(said) => io_error(doing, said),
         }
@@ -74,10 +81,13 @@ impl Failure {
     /// The same, of a question about a whole pool.
     pub fn of_pool(self, pool: &PoolName, doing: &str) -> StorageError {
         match self {
-            Failure::NotFound { .. } => StorageError::NoPool { pool: pool.clone() },
+            Failure::NotFound { pool: true } => StorageError::NoPool { pool: pool.clone() },
+            Failure::NotFound { pool: false } => {
+                io_error(doing, "something in the pool was gone when it was looked at".to_owned())
+            }
             Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
             Failure::Other(said) => io_error(doing, said),
-            Failure::Exists | Failure::Busy | Failure::Full => {
+            Failure::Exists | Failure::Busy | Failure::NotEmpty | Failure::Full => {
                 io_error(doing, "an answer that makes no sense".to_owned())
             }
         }
@@ -144,6 +154,12 @@ impl Programs {
     ) -> Result<Vec<u8>, Failure> {
         let env = vec![("TZ".to_owned(), "UTC".to_owned())];
         self.run("rbd", self.args(words, args), env, deadline, &[0]).await
+    }
+
+    /// Runs `rados` on the objects of a pool and returns what it printed.
+    pub async fn rados(&self, pool: &PoolName, words: &[&str]) -> Result<Vec<u8>, Failure> {
+        let args = self.args(words, vec![pool_arg(pool)]);
+        self.run("rados", args, Vec::new(), long(0), &[0]).await
     }
 
     /// Starts `rbd`, which is to be given its input, or whose output is to be taken, by and by.
@@ -228,7 +244,11 @@ pub(crate) fn failure(program: &str, code: Option<i32>, stderr: &str) -> Failure
         Some(NOT_FOUND) if program == "rbd" => {
             Failure::NotFound { pool: stderr.contains("opening pool") }
         }
+        Some(_) if program == "rados" && stderr.contains(NO_OBJECT) => {
+            Failure::NotFound { pool: stderr.contains("opening pool") }
+        }
         Some(BUSY) if program == "rbd" => Failure::Busy,
+        Some(NOT_EMPTY) if program == "rbd" => Failure::NotEmpty,
         Some(EXISTS) if program == "rbd" => Failure::Exists,
         Some(NO_SPACE | QUOTA) if program == "rbd" => Failure::Full,
         _ => Failure::Other(said(program, code, stderr)),

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::{StreamExt, stream};
 use pvc_model::BadName;
 use pvc_model::qcow2;
 use pvc_model::storage::{
-    CLONED, PARTIAL, PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName,
+    CLONED, PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName,
 };
 use pvc_ports::{
     Attachment, Exec, Flattened, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage,
@@ -27,14 +28,16 @@ use crate::rbd::{
     FEATURES, Failure, Programs, QUICK, image_args, io_error, is_addressable, long, pool_arg,
     target_args,
 };
-use crate::{trash, trash_answers};
 
 const LOOKING: &str = "looking at a volume";
 const LISTING: &str = "listing volumes";
 const NAMING: &str = "naming a new volume";
 
 /// Times that a pool is listed while volumes go.
-const LIST_TRIES: u32 = 20;
+const LIST_TRIES: u32 = 5;
+
+/// How many volumes are looked at together where they cannot be listed.
+const LOOKS_AT_ONCE: usize = 8;
 
 /// Time that the managers may take to have figures of a new pool.
 const FIGURES: Duration = Duration::from_secs(15);
@@ -183,6 +186,30 @@ impl RbdStorage {
         Ok(names.into_iter().map(VolumeName::new).collect())
     }
 
+    /// The volumes of a pool that can be opened.
+    async fn volumes_one_by_one(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
+        let names = self.volume_names(pool).await?;
+        let ids = names.into_iter().map(|volume| VolumeId { pool: pool.clone(), volume });
+        let looks = ids.map(|id| async move { self.volume(&id).await });
+        let mut looks = stream::iter(looks).buffered(LOOKS_AT_ONCE);
+        let mut volumes = Vec::new();
+        while let Some(look) = looks.next().await {
+            match look {
+                Ok(volume) => volumes.push(volume),
+                Err(StorageError::NoVolume { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(volumes)
+    }
+
+    async fn require_no_volumes(&self, pool: &PoolName) -> Result<(), StorageError> {
+        match self.volume_names(pool).await?.len() {
+            0 => Ok(()),
+            volumes => Err(StorageError::PoolNotEmpty { pool: pool.clone(), volumes }),
+        }
+    }
+
     pub(crate) async fn require_listed(&self, volume: &VolumeId) -> Result<(), StorageError> {
         require_addressable(volume)?;
         match self.volume_names(&volume.pool).await?.contains(&volume.volume) {
@@ -223,28 +250,9 @@ impl RbdStorage {
     where
         Fill: Future<Output = Result<(), StorageError>>,
     {
-        let partial = self.partial_of(volume).await?;
+        let partial = partial_of(volume)?;
         let filled = fill(partial.clone()).await;
         self.complete(&partial, volume, filled).await
-    }
-
-    /// Returns the name under which `volume` is to be made, after what is left of earlier tries is
-    /// removed.
-    ///
-    /// What a crash leaves under such a name is removed by the next try for the same name; what
-    /// somebody has open is being made, and stays.
-    pub(crate) async fn partial_of(&self, volume: &VolumeId) -> Result<VolumeId, StorageError> {
-        for left in
-            self.volume_names(&volume.pool).await?.iter().filter(|name| is_partial(name, volume))
-        {
-            match self.remove_partial(&beside(volume, left.clone())).await {
-                Ok(()) | Err(StorageError::InUse { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        // A name of its own: an object of an old one may be left, and stand for another volume now.
-        let name = VolumeName::new(format!("{}.{}{PARTIAL}", volume.volume, random_digits()?));
-        Ok(beside(volume, name))
     }
 
     /// Gives `partial`, which is `filled` now, the name that it is for, or removes it.
@@ -420,25 +428,16 @@ pub(crate) fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) 
     }
 }
 
-fn beside(volume: &VolumeId, name: VolumeName) -> VolumeId {
-    VolumeId { pool: volume.pool.clone(), volume: name }
+/// Name of its own under which `volume` is to be made. What a crash leaves under such a name is not
+/// removed here: it may be complete and about to get its name.
+pub(crate) fn partial_of(volume: &VolumeId) -> Result<VolumeId, StorageError> {
+    let name = volume.volume.partial(random()?);
+    Ok(VolumeId { pool: volume.pool.clone(), volume: name })
 }
 
-/// 16 digits that nobody else has.
-pub(crate) fn random_digits() -> Result<String, StorageError> {
-    let random = getrandom::u64().map_err(|why| io_error(NAMING, why.to_string()))?;
-    Ok(format!("{random:016x}"))
-}
-
-/// Whether a copy to `volume` was made under this name: its own, a number of 16 digits, and the
-/// end; or without the number, as older nodes do.
-fn is_partial(name: &VolumeName, volume: &VolumeId) -> bool {
-    let middle = name.as_str().strip_prefix(volume.volume.as_str());
-    let middle = middle.and_then(|rest| rest.strip_suffix(PARTIAL));
-    middle.is_some_and(|middle| match middle.strip_prefix('.') {
-        Some(number) => number.len() == 16 && number.bytes().all(|digit| digit.is_ascii_hexdigit()),
-        None => middle.is_empty(),
-    })
+/// A number that nobody else has.
+pub(crate) fn random() -> Result<u64, StorageError> {
+    getrandom::u64().map_err(|why| io_error(NAMING, why.to_string()))
 }
 
 fn left_of_a_rename(volume: &VolumeId) -> StorageError {
@@ -566,14 +565,14 @@ impl Storage for RbdStorage {
     }
 
     async fn remove_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
-        let volumes = self.volumes(pool).await?.len();
-        if volumes > 0 {
-            return Err(StorageError::PoolNotEmpty { pool: pool.clone(), volumes });
-        }
+        require_pool_name(pool)?;
+        self.require_no_volumes(pool).await?;
         let volumes = self.all_trashed(pool).await?.len();
         if volumes > 0 {
             return Err(StorageError::PoolHasTrash { pool: pool.clone(), volumes });
         }
+        // One may have been restored between.
+        self.require_no_volumes(pool).await?;
         let (name, twice) = (pool.as_str(), "yes_i_really_really_mean_it");
         let command = json!({ "prefix": "osd pool rm", "pool": name, "pool2": name, twice: true });
         self.demand(&command, "removing a pool").await
@@ -582,21 +581,18 @@ impl Storage for RbdStorage {
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
         require_pool_name(pool)?;
         let args = with_json(vec!["--long".to_owned(), pool_arg(pool)]);
-        let mut tries = LIST_TRIES;
-        let text = loop {
-            tries -= 1;
+        for _ in 0..LIST_TRIES {
             match self.programs.rbd(&["ls"], args.clone(), long(0)).await {
-                Ok(text) => break text,
-                // A volume went while it was looked at, and the rest was not listed.
-                Err(Failure::NotFound { pool: false }) if tries > 0 => {}
-                Err(Failure::NotFound { pool: false }) => {
-                    let why = "volumes go while they are listed".to_owned();
-                    return Err(io_error(LISTING, why));
+                Ok(text) => {
+                    return answers::volumes(pool, &text).map_err(|why| io_error(LISTING, why));
                 }
+                // A volume went while it was looked at, and the rest was not listed.
+                Err(Failure::NotFound { pool: false }) => {}
                 Err(failure) => return Err(failure.of_pool(pool, LISTING)),
             }
-        };
-        answers::volumes(pool, &text).map_err(|why| io_error(LISTING, why))
+        }
+        // One whose removal was cut off is listed and cannot be opened.
+        self.volumes_one_by_one(pool).await
     }
 
     async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError> {
@@ -687,10 +683,20 @@ impl Storage for RbdStorage {
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
         // A name may open a volume that has another by now.
         self.require_listed(volume).await?;
+        let doing = "removing a volume";
+        let image = match self.image(volume).await {
+            Ok(image) => image,
+            // A removal that was cut off is brought to its end, and a move to the trash is not.
+            Err(StorageError::NoVolume { .. }) if self.half_trashed(volume).await?.is_none() => {
+                let removed = self.programs.rbd(&["rm"], image_args(volume), long(0)).await;
+                return removed.map(drop).map_err(|failure| failure.of(volume, doing));
+            }
+            Err(error) => return Err(error),
+        };
         self.require_unused(volume).await?;
         self.require_no_clones(volume).await?;
-        let size_bytes = self.image(volume).await?.size;
-        let doing = "removing a volume";
+        self.end_restoration(volume, &image.id).await?;
+        let size_bytes = image.size;
         let snapshots = self.snapshots(volume).await?;
         snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;
         if !snapshots.is_empty() {
@@ -716,8 +722,7 @@ impl Storage for RbdStorage {
     }
 
     async fn trashed(&self, pool: &PoolName) -> Result<Vec<TrashedVolume>, StorageError> {
-        let all = self.all_trashed(pool).await?;
-        trash_answers::moved_by_users(pool, all).map_err(|why| io_error(trash::LISTING, why))
+        self.trashed_by_users(pool).await
     }
 
     async fn restore(
@@ -727,6 +732,10 @@ impl Storage for RbdStorage {
         to: &VolumeName,
     ) -> Result<(), StorageError> {
         self.restore_from_trash(pool, id, to).await
+    }
+
+    async fn repair_name(&self, volume: &VolumeId) -> Result<bool, StorageError> {
+        self.mend_name(volume).await
     }
 
     async fn purge(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError> {
@@ -945,7 +954,7 @@ mod tests {
             )
         );
         let acts: Vec<_> = exec.ran().iter().map(|command| command.args[0].clone()).collect();
-        assert_eq!(acts, ["ls", "copy", "ls"], "looked for what is left before and after");
+        assert_eq!(acts, ["copy", "ls"], "what it has begun is removed");
     }
 
     #[tokio::test]
@@ -970,15 +979,6 @@ mod tests {
         let error = storage.volumes(&pool).await.unwrap_err();
         assert!(matches!(error, StorageError::NoPool { .. }), "{error}");
         assert_eq!(exec.ran().len(), 1);
-    }
-
-    #[test]
-    fn the_name_of_a_copy_that_is_not_whole_is_known() {
-        let of = |name: &str| is_partial(&VolumeName::new(name), &id("vms/web"));
-        assert!(of("web.partial") && of("web.0123456789abcdef.partial"));
-        for other in ["web", "web.partial2", "web2.partial", "web.b.partial", "web_b.partial"] {
-            assert!(!of(other), "{other}");
-        }
     }
 
     #[tokio::test]

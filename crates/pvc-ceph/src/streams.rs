@@ -14,7 +14,7 @@ use pvc_ports::{Download, MOST_PIECE_BYTES, Storage, StorageError, Upload, Volum
 use crate::diff::{self, Diff, Next};
 use crate::piped::{Pipe, Piped};
 use crate::rbd::{Failure, QUICK, image_args, io_error};
-use crate::storage::{RbdStorage, good_volume, named, random_digits, require_snapshot_name};
+use crate::storage::{RbdStorage, good_volume, named, partial_of, random, require_snapshot_name};
 
 const WRITING: &str = "writing a volume";
 const READING: &str = "reading a volume";
@@ -38,13 +38,14 @@ impl VolumeStreams for RbdStorage {
     ) -> Result<Box<dyn Upload>, StorageError> {
         let volume = good_volume(&volume.pool, &volume.volume)?;
         self.require_room(&volume.pool, size_bytes, force).await?;
-        let partial = self.partial_of(&volume).await?;
+        let partial = partial_of(&volume)?;
         let mut upload = RbdUpload {
             storage: self.clone(),
             volume,
             size_bytes,
             partial: Some(partial.clone()),
             import: None,
+            is_finished: false,
             unsent: VecDeque::from([diff::begin(size_bytes)]),
         };
         upload.begin(&partial).await.map_err(|error| named(error, &partial, &upload.volume))?;
@@ -61,7 +62,7 @@ impl VolumeStreams for RbdStorage {
             None => {
                 self.image(volume).await?;
                 self.require_unused(volume).await?;
-                (SnapshotName::new(format!("{DOWNLOADED}{}", random_digits()?)), true)
+                (SnapshotName::new(format!("{DOWNLOADED}{:016x}", random()?)), true)
             }
         };
         require_snapshot_name(volume, &name)?;
@@ -97,6 +98,7 @@ struct RbdUpload {
     /// The image that is filled, and removed when this is dropped; none once it gets its name.
     partial: Option<VolumeId>,
     import: Option<Piped>,
+    is_finished: bool,
     /// Bytes that the program has yet to be given: at most a piece that a dropped write left in
     /// part.
     unsent: VecDeque<Bytes>,
@@ -153,17 +155,6 @@ impl RbdUpload {
             (failure, None) => failure.of(&self.volume, WRITING),
         }
     }
-
-    /// Has the program write the end and go, so that what it has written is on disk.
-    async fn end(&mut self) -> Result<(), StorageError> {
-        self.unsent.push_back(diff::end());
-        self.send().await?;
-        let ended = self.import.as_mut().ok_or_else(gone)?.end().await;
-        match ended {
-            Ok(()) => Ok(()),
-            Err(failure) => Err(self.failed(failure).await),
-        }
-    }
 }
 
 fn gone() -> StorageError {
@@ -190,8 +181,25 @@ impl Upload for RbdUpload {
         self.send().await
     }
 
+    /// Has the program write the end and go, so that what it has written is on disk.
+    async fn finish(&mut self) -> Result<(), StorageError> {
+        if self.is_finished {
+            return Ok(());
+        }
+        self.unsent.push_back(diff::end());
+        self.send().await?;
+        let ended = self.import.as_mut().ok_or_else(gone)?.end().await;
+        match ended {
+            Ok(()) => {
+                self.is_finished = true;
+                Ok(())
+            }
+            Err(failure) => Err(self.failed(failure).await),
+        }
+    }
+
     async fn commit(mut self: Box<Self>) -> Result<(), StorageError> {
-        self.end().await?;
+        self.finish().await?;
         // Whoever stops waiting from here on may find it under either name, and removes nothing.
         let partial = self.partial.take().ok_or_else(gone)?;
         self.storage.complete(&partial, &self.volume, Ok(())).await
@@ -199,8 +207,7 @@ impl Upload for RbdUpload {
 }
 
 impl Drop for RbdUpload {
-    /// An image that is not removed here, for want of a runtime, is removed by the next try for the
-    /// same name.
+    /// An image that is not removed here, for want of a runtime, is a leftover.
     fn drop(&mut self) {
         let (Some(partial), Ok(runtime)) =
             (self.partial.take(), tokio::runtime::Handle::try_current())

@@ -1,9 +1,11 @@
 //! Removed images that are still kept: Ceph's own trash.
 //!
 //! An image has a name twice: as an object that says which image the name opens, and in the list of
-//! the pool. Moving it to the trash takes both away, one after the other, and restoring brings both
-//! back; so whoever asks whether a name is free asks for both.
+//! the pool. Moving it to the trash takes both away, one after the other, after the trash has its
+//! entry; and restoring brings both back before it has none. So whoever asks whether a name is free
+//! asks for both, and what the pool lists is a volume, also if the trash has it, too.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
@@ -20,6 +22,11 @@ pub(crate) const LISTING: &str = "listing the trash";
 const MOVING: &str = "moving a volume to the trash";
 const RESTORING: &str = "restoring a volume";
 const PURGING: &str = "purging a volume";
+const MENDING: &str = "putting the name of a volume right";
+
+/// Object in which a pool lists its images: `name_NAME` and `id_ID` for each (Ceph,
+/// `doc/dev/rbd-layering.rst` and `src/cls/rbd/cls_rbd.cc`).
+const DIRECTORY: &str = "rbd_directory";
 
 impl RbdStorage {
     /// Everything in the trash of a pool, whoever moved it there.
@@ -32,21 +39,85 @@ impl RbdStorage {
         trash_answers::trashed(&text).map_err(|why| io_error(LISTING, why))
     }
 
-    async fn find_trashed(
+    /// Everything that users moved there and that is no volume of the pool.
+    pub(crate) async fn trashed_by_users(
         &self,
         pool: &PoolName,
-        is_meant: impl Fn(&TrashedVolume) -> bool,
-    ) -> Result<Option<TrashedVolume>, StorageError> {
-        let all = self.all_trashed(pool).await?;
-        let ours = moved_by_users(pool, all).map_err(|why| io_error(LISTING, why))?;
-        Ok(ours.into_iter().filter(is_meant).max_by_key(|entry| entry.removed_at))
+    ) -> Result<Vec<TrashedVolume>, StorageError> {
+        let mut ours = moved_by_users(pool, self.all_trashed(pool).await?);
+        if !ours.is_empty() {
+            let listed = self.listed_ids(pool).await?;
+            ours.retain(|entry| !listed.contains(entry.id.as_str()));
+        }
+        Ok(ours)
     }
 
-    async fn require_trashed(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError> {
-        match self.find_trashed(pool, |entry| entry.id == *id).await? {
-            Some(_) => Ok(()),
-            None => Err(no_trashed(pool, id)),
+    /// Identifiers of the images that are volumes of the pool, as its directory has them.
+    async fn listed_ids(&self, pool: &PoolName) -> Result<BTreeSet<String>, StorageError> {
+        match self.programs.rados(pool, &["listomapkeys", DIRECTORY]).await {
+            Ok(text) => Ok(trash_answers::listed_ids(&text)),
+            // Nothing was ever in it.
+            Err(Failure::NotFound { pool: false }) => Ok(BTreeSet::new()),
+            Err(failure) => Err(failure.of_pool(pool, LISTING)),
         }
+    }
+
+    async fn require_trashed(
+        &self,
+        pool: &PoolName,
+        id: &TrashId,
+    ) -> Result<TrashedVolume, StorageError> {
+        let found = self.trashed_by_users(pool).await?.into_iter().find(|entry| entry.id == *id);
+        found.ok_or_else(|| no_trashed(pool, id))
+    }
+
+    /// Makes an image that is a volume of the pool and half in the trash a volume and nothing else:
+    /// Ceph refuses to remove one that it is restoring.
+    pub(crate) async fn end_restoration(
+        &self,
+        volume: &VolumeId,
+        image: &str,
+    ) -> Result<(), StorageError> {
+        let all = self.all_trashed(&volume.pool).await?;
+        let Some(id) = all.iter().find(|line| line.id == image).and_then(|l| TrashId::parse(&l.id))
+        else {
+            return Ok(());
+        };
+        let restore = async || {
+            let to = format!("--image={}", volume.volume);
+            let args = vec![pool_arg(&volume.pool), image_id(&id), to];
+            self.programs.rbd(&["trash", "restore"], args, QUICK).await
+        };
+        let restored = match restore().await {
+            // Not a restoration was cut off but a move.
+            Err(Failure::Busy) => {
+                match self.programs.rbd(&["trash", "mv"], image_args(volume), QUICK).await {
+                    Ok(_) => restore().await,
+                    Err(failure) => Err(failure),
+                }
+            }
+            restored => restored,
+        };
+        match restored {
+            // Somebody else was at it.
+            Ok(_) | Err(Failure::NotFound { pool: false }) => Ok(()),
+            Err(failure) => Err(failure.of(volume, RESTORING)),
+        }
+    }
+
+    /// Identifier of the image of this name whose move to the trash was cut off.
+    pub(crate) async fn half_trashed(
+        &self,
+        volume: &VolumeId,
+    ) -> Result<Option<TrashId>, StorageError> {
+        let mut ours = moved_by_users(&volume.pool, self.all_trashed(&volume.pool).await?);
+        ours.retain(|entry| entry.name == volume.volume);
+        if ours.is_empty() {
+            return Ok(None);
+        }
+        let listed = self.listed_ids(&volume.pool).await?;
+        let half = ours.into_iter().find(|entry| listed.contains(entry.id.as_str()));
+        Ok(half.map(|entry| entry.id))
     }
 
     /// Moves an image to the trash. A move that was cut off is brought to its end by the next one:
@@ -57,30 +128,69 @@ impl RbdStorage {
         keep: Duration,
     ) -> Result<TrashedVolume, StorageError> {
         require_addressable(volume)?;
-        let image = match self.image(volume).await {
+        let id = match self.image(volume).await {
             Ok(image) => {
                 // A name may open a volume that has another by now.
                 self.require_listed(volume).await?;
-                Some(image.id)
+                self.require_unused(volume).await?;
+                self.require_no_clones(volume).await?;
+                self.end_restoration(volume, &image.id).await?;
+                let snapshots = self.snapshots(volume).await?;
+                snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;
+                let unlikely = || io_error(MOVING, "its identifier is none".to_owned());
+                TrashId::parse(&image.id).ok_or_else(unlikely)?
             }
-            Err(StorageError::NoVolume { .. }) => None,
+            Err(StorageError::NoVolume { .. }) => {
+                let half = self.half_trashed(volume).await?;
+                half.ok_or_else(|| StorageError::NoVolume { volume: volume.clone() })?
+            }
             Err(error) => return Err(error),
         };
-        if image.is_some() {
-            self.require_unused(volume).await?;
-            self.require_no_clones(volume).await?;
-            let snapshots = self.snapshots(volume).await?;
-            snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;
-        }
         let args = [image_args(volume), expiry(keep)].concat();
         let moved = self.programs.rbd(&["trash", "mv"], args, QUICK).await;
         moved.map_err(|failure| failure.of(volume, MOVING))?;
-        let is_it = |entry: &TrashedVolume| match &image {
-            Some(id) => entry.id.as_str() == id,
-            None => entry.name == volume.volume,
+        let found = self.require_trashed(&volume.pool, &id).await;
+        found.map_err(|error| match error {
+            StorageError::TimedOut { .. } => error,
+            // It is done: whatever the trash says of it now is no refusal.
+            error => io_error(MOVING, format!("it was moved, and then: {error}")),
+        })
+    }
+
+    /// Brings to its end what was cut off of a move of this name to the trash, and frees the name
+    /// if it is left of a rename or a restoration. Returns whether a volume has it.
+    pub(crate) async fn mend_name(&self, volume: &VolumeId) -> Result<bool, StorageError> {
+        require_pool_name(&volume.pool)?;
+        if require_addressable(volume).is_err() {
+            return Ok(false);
+        }
+        let opened = match self.image(volume).await {
+            Ok(image) => Some(image),
+            Err(StorageError::NoVolume { .. }) => None,
+            Err(error) => return Err(error),
         };
-        let found = self.find_trashed(&volume.pool, is_it).await?;
-        found.ok_or_else(|| io_error(MOVING, "it was purged at once".to_owned()))
+        match (opened, self.volume_names(&volume.pool).await?.contains(&volume.volume)) {
+            (Some(image), true) => {
+                self.end_restoration(volume, &image.id).await?;
+                return Ok(true);
+            }
+            (None, true) => {
+                self.move_to_trash(volume, Duration::ZERO).await.map_err(|error| match error {
+                    StorageError::NoVolume { .. } => {
+                        io_error(MENDING, "the pool lists it, and it cannot be opened".to_owned())
+                    }
+                    other => other,
+                })?;
+            }
+            (_, false) => {
+                let object = format!("rbd_id.{}", volume.volume);
+                match self.programs.rados(&volume.pool, &["rm", &object]).await {
+                    Ok(_) | Err(Failure::NotFound { pool: false }) => {}
+                    Err(failure) => return Err(failure.of_pool(&volume.pool, MENDING)),
+                }
+            }
+        }
+        Ok(false)
     }
 
     pub(crate) async fn restore_from_trash(
@@ -120,15 +230,25 @@ impl RbdStorage {
         id: &TrashId,
     ) -> Result<(), StorageError> {
         self.require_trashed(pool, id).await?;
-        for snapshot in self.snapshots_of_trashed(pool, id).await? {
-            self.remove_snapshot_of_trashed(pool, id, &snapshot).await?;
+        // Ceph refuses one that is half in the trash; so its snapshots come after.
+        match self.remove_trashed(pool, id).await {
+            Err(Failure::NotEmpty) => {
+                for snapshot in self.snapshots_of_trashed(pool, id).await? {
+                    self.remove_snapshot_of_trashed(pool, id, &snapshot).await?;
+                }
+                self.remove_trashed(pool, id).await
+            }
+            removed => removed,
         }
+        .map_err(|failure| match failure {
+            Failure::NotFound { pool: false } => no_trashed(pool, id),
+            failure => failure_of_trashed(failure, pool, PURGING),
+        })
+    }
+
+    async fn remove_trashed(&self, pool: &PoolName, id: &TrashId) -> Result<(), Failure> {
         let args = [image_args_of(pool, id), vec!["--force".to_owned()]].concat();
-        match self.programs.rbd(&["trash", "rm"], args, PURGE).await {
-            Ok(_) => Ok(()),
-            Err(Failure::NotFound { pool: false }) => Err(no_trashed(pool, id)),
-            Err(failure) => Err(failure_of_trashed(failure, pool, PURGING)),
-        }
+        self.programs.rbd(&["trash", "rm"], args, PURGE).await.map(drop)
     }
 
     async fn snapshots_of_trashed(
@@ -206,7 +326,11 @@ fn no_trashed(pool: &PoolName, id: &TrashId) -> StorageError {
 /// The failure of an act on a volume that has no name.
 fn failure_of_trashed(failure: Failure, pool: &PoolName, doing: &str) -> StorageError {
     match failure {
-        Failure::Busy => io_error(doing, "another client of Ceph has it open".to_owned()),
+        Failure::Busy => {
+            let why = "another client of Ceph has it open, or its restoration was cut off";
+            io_error(doing, why.to_owned())
+        }
+        Failure::NotEmpty => io_error(doing, "it has snapshots".to_owned()),
         other => other.of_pool(pool, doing),
     }
 }

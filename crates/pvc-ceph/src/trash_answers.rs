@@ -1,5 +1,7 @@
 //! Output of `rbd trash ls` and `rbd children`, in values.
 
+use std::collections::BTreeSet;
+
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use pvc_model::storage::{PoolName, TrashId, VolumeId, VolumeName};
@@ -39,37 +41,40 @@ pub(crate) fn trashed(text: &[u8]) -> Result<Vec<Trashed>, String> {
 }
 
 /// The images that were moved there by whoever asked for it. An identifier that cannot be one of
-/// Ceph's could not be told to it, either.
-pub(crate) fn moved_by_users(
-    pool: &PoolName,
-    lines: Vec<Trashed>,
-) -> Result<Vec<TrashedVolume>, String> {
+/// Ceph's could not be told to it, either; and what does not say clearly until when it is kept is
+/// left alone.
+pub(crate) fn moved_by_users(pool: &PoolName, lines: Vec<Trashed>) -> Vec<TrashedVolume> {
     let ours = lines.into_iter().filter(|line| line.source == BY_USER);
     let known = ours.filter_map(|line| TrashId::parse(&line.id).map(|id| (id, line)));
-    known.map(|(id, line)| entry(pool, id, &line)).collect()
+    known.filter_map(|(id, line)| entry(pool, id, &line)).collect()
 }
 
-fn entry(pool: &PoolName, id: TrashId, line: &Trashed) -> Result<TrashedVolume, String> {
+/// Identifiers among the keys of a pool's directory.
+pub(crate) fn listed_ids(keys: &[u8]) -> BTreeSet<String> {
+    let keys = String::from_utf8_lossy(keys);
+    keys.lines().filter_map(|key| key.strip_prefix("id_")).map(str::to_owned).collect()
+}
+
+fn entry(pool: &PoolName, id: TrashId, line: &Trashed) -> Option<TrashedVolume> {
     let until = line
         .status
         .strip_prefix("protected until ")
-        .or_else(|| line.status.strip_prefix("expired at "))
-        .ok_or_else(|| format!("the state `{}` of image `{id}` is unknown", line.status))?;
-    Ok(TrashedVolume {
-        pool: pool.clone(),
-        name: VolumeName::new(&line.name),
-        removed_at: seconds(&line.deleted_at)?,
-        kept_until: seconds(until)?,
-        id,
-    })
+        .or_else(|| line.status.strip_prefix("expired at "));
+    let times = seconds(&line.deleted_at).zip(until.and_then(seconds));
+    let Some((removed_at, kept_until)) = times else {
+        tracing::debug!(%pool, %id, removed = line.deleted_at, state = line.status, "an image in \
+                        the trash has a state that is not understood; it is left alone");
+        return None;
+    };
+    let name = VolumeName::new(&line.name);
+    Some(TrashedVolume { pool: pool.clone(), id, name, removed_at, kept_until })
 }
 
 /// A moment as `asctime` prints it, in UTC: `Sat Nov 28 09:59:59 2026`.
-fn seconds(text: &str) -> Result<u64, String> {
-    let wrong = |error: &dyn std::fmt::Display| format!("`{text}` is no moment: {error}");
-    let time = DateTime::strptime("%a %b %e %H:%M:%S %Y", text).map_err(|error| wrong(&error))?;
-    let moment = time.to_zoned(TimeZone::UTC).map_err(|error| wrong(&error))?;
-    u64::try_from(moment.timestamp().as_second()).map_err(|error| wrong(&error))
+fn seconds(text: &str) -> Option<u64> {
+    let time = DateTime::strptime("%a %b %e %H:%M:%S %Y", text).ok()?;
+    let moment = time.to_zoned(TimeZone::UTC).ok()?;
+    u64::try_from(moment.timestamp().as_second()).ok()
 }
 
 pub(crate) fn children(text: &[u8]) -> Result<Vec<CloneName>, String> {
@@ -91,7 +96,7 @@ mod tests {
     }
 
     fn of_users(text: &str) -> Result<Vec<TrashedVolume>, String> {
-        moved_by_users(&vms(), trashed(text.as_bytes())?)
+        Ok(moved_by_users(&vms(), trashed(text.as_bytes())?))
     }
 
     /// Recorded: Ceph 16.2.15, with `TZ=UTC`.
@@ -119,6 +124,14 @@ mod tests {
         assert_eq!(of_users("[]"), Ok(vec![]));
     }
 
+    /// Recorded: Ceph 16.2.15, `rados listomapkeys rbd_directory`.
+    #[test]
+    fn the_images_of_a_pool_are_known_by_their_identifiers() {
+        let ids = listed_ids(b"id_10225c9a2ce1\nid_1026d7a1\nname_a\nname_id_1\n");
+        assert_eq!(ids.into_iter().collect::<Vec<_>>(), ["10225c9a2ce1", "1026d7a1"]);
+        assert!(listed_ids(b"").is_empty());
+    }
+
     #[test]
     fn what_others_moved_there_is_none_of_ours() {
         let text = r#"[{"id":"1a","name":"m","source":"MIRRORING","deleted_at":"x","status":"y"},
@@ -139,9 +152,12 @@ mod tests {
         ] {
             let text = format!(
                 r#"[{{"id":"1a","name":"m","source":"USER","deleted_at":"{deleted_at}",
-                    "status":"{status}"}}]"#
+                    "status":"{status}"}},{{"id":"1b","name":"n","source":"USER",
+                    "deleted_at":"Thu Nov 26 23:29:15 2026",
+                    "status":"expired at Thu Nov 26 23:29:15 2026"}}]"#
             );
-            assert!(of_users(&text).is_err(), "{deleted_at}, {status}");
+            let names: Vec<_> = of_users(&text).unwrap().into_iter().map(|e| e.name).collect();
+            assert_eq!(names, [VolumeName::new("n")], "{deleted_at}, {status}");
         }
         for cut in [0, 1, 30, 200, PACIFIC.len() - 1] {
             assert!(of_users(&PACIFIC[..cut]).is_err(), "{cut}");

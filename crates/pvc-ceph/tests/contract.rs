@@ -26,7 +26,7 @@ use pvc_contracts::volume_streams::volume_streams_contract;
 use pvc_linux::LinuxExec;
 use pvc_model::Uuid;
 use pvc_model::osd::OsdId;
-use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
     Attachment, Download, MOST_PIECE_BYTES, Storage, StorageError, Upload, VolumeInfo,
 };
@@ -52,6 +52,21 @@ impl Ceph {
 
     fn config(&self) -> String {
         self.cluster.config().display().to_string()
+    }
+
+    /// Does something to the objects of a pool; returns what they hold.
+    fn rados(&self, pool: &PoolName, words: &[&str], input: &[u8]) -> Vec<u8> {
+        let mut rados = Command::new("rados")
+            .args(["--conf", &self.config(), "--pool", pool.as_str()])
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        rados.stdin.take().unwrap().write_all(input).unwrap();
+        let output = rados.wait_with_output().unwrap();
+        assert!(output.status.success(), "{words:?}");
+        output.stdout
     }
 }
 
@@ -223,6 +238,9 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     a_broken_lock_stops_its_holder(&ceph).await;
     a_clone_of_a_volume_in_use_is_of_one_moment(&ceph).await;
     what_a_rename_cut_short_has_left_is_no_volume(&ceph).await;
+    what_is_half_in_the_trash_is_a_volume(&ceph).await;
+    a_move_that_was_cut_off_later_is_brought_to_its_end(&ceph).await;
+    a_restoration_that_was_cut_off_can_be_done_again(&ceph).await;
     zeros_that_are_written_over_data_count(&ceph).await;
     an_upload_that_failed_leaves_its_name_alone(&ceph).await;
     a_download_is_of_the_moment_it_began(&ceph).await;
@@ -295,13 +313,9 @@ async fn a_clone_of_a_volume_in_use_is_of_one_moment(ceph: &Ceph) {
 
 /// Gives `to` the object by which `from` is opened, as a rename that is cut short leaves it.
 fn leave_name(ceph: &Ceph, from: &VolumeId, to: &VolumeId) {
-    let (object, file) = (|id: &VolumeId| format!("rbd_id.{}", id.volume), ceph.scratch.path());
-    let file = file.join("rbd_id").display().to_string();
-    for [act, object] in [["get", &object(from)], ["put", &object(to)]] {
-        let (config, pool) = (ceph.config(), from.pool.as_str());
-        let args = ["--conf", &config, "--pool", pool, act, object, &file];
-        assert!(Command::new("rados").args(args).status().unwrap().success(), "{act} {object}");
-    }
+    let object = |id: &VolumeId| format!("rbd_id.{}", id.volume);
+    let opened = ceph.rados(&from.pool, &["get", &object(from), "-"], &[]);
+    ceph.rados(&to.pool, &["put", &object(to), "-"], &opened);
 }
 
 async fn what_a_rename_cut_short_has_left_is_no_volume(ceph: &Ceph) {
@@ -324,6 +338,173 @@ async fn what_a_rename_cut_short_has_left_is_no_volume(ceph: &Ceph) {
     for volume in [&new, &id("vms/next")] {
         assert_eq!(ceph.read(volume, 0, 4).await, b"dear", "{volume}");
     }
+}
+
+/// Everything that Ceph keeps of a name: the object by which it is opened, and its list entries.
+struct Name {
+    volume: VolumeId,
+    id: String,
+    opened: Vec<u8>,
+    listed: [Vec<u8>; 2],
+}
+
+/// States of an entry of the trash (Ceph, `src/cls/rbd/cls_rbd_types.h`).
+const MOVING: u8 = 1;
+const RESTORING: u8 = 3;
+
+impl Name {
+    fn of(ceph: &Ceph, volume: &VolumeId) -> Self {
+        let object = format!("rbd_id.{}", volume.volume);
+        let opened = ceph.rados(&volume.pool, &["get", &object, "-"], &[]);
+        // Its length in four bytes comes first.
+        let id = String::from_utf8(opened[4..].to_vec()).unwrap();
+        let mut name = Name { volume: volume.clone(), id, opened, listed: Default::default() };
+        let [by_name, by_id] = name.keys().map(|key| name.value(ceph, "rbd_directory", &key));
+        name.listed = [by_name, by_id];
+        name
+    }
+
+    fn keys(&self) -> [String; 2] {
+        [format!("name_{}", self.volume.volume), format!("id_{}", self.id)]
+    }
+
+    fn value(&self, ceph: &Ceph, object: &str, key: &str) -> Vec<u8> {
+        let file = ceph.scratch.path().join("value").display().to_string();
+        ceph.rados(&self.volume.pool, &["getomapval", object, key, &file], &[]);
+        std::fs::read(file).unwrap()
+    }
+
+    fn open(&self, ceph: &Ceph) {
+        let object = format!("rbd_id.{}", self.volume.volume);
+        ceph.rados(&self.volume.pool, &["put", &object, "-"], &self.opened);
+    }
+
+    fn list(&self, ceph: &Ceph) {
+        for (key, value) in self.keys().iter().zip(&self.listed) {
+            ceph.rados(&self.volume.pool, &["setomapval", "rbd_directory", key], value);
+        }
+    }
+
+    /// The state is the last byte of the trash's entry.
+    fn state(&self, ceph: &Ceph, state: u8) {
+        let [_, key] = self.keys();
+        let mut value = self.value(ceph, "rbd_trash", &key);
+        *value.last_mut().unwrap() = state;
+        ceph.rados(&self.volume.pool, &["setomapval", "rbd_trash", &key], &value);
+    }
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Moves a volume of content `dear` with a snapshot to the trash; what its name was.
+async fn trash(ceph: &Ceph, volume: &VolumeId) -> Name {
+    ceph.storage.create(volume, 1 << 20, false).await.unwrap();
+    ceph.write(volume, 0, b"dear").await;
+    ceph.storage.snapshot(volume, &SnapshotName::new("s")).await.unwrap();
+    let name = Name::of(ceph, volume);
+    assert_eq!(ceph.storage.trash(volume, DAY).await.unwrap().id.as_str(), name.id);
+    name
+}
+
+async fn trashed(ceph: &Ceph, volume: &VolumeId) -> Vec<TrashId> {
+    let all = ceph.storage.trashed(&volume.pool).await.unwrap().into_iter();
+    all.filter(|entry| entry.name == volume.volume).map(|entry| entry.id).collect()
+}
+
+/// Cut off when the trash had its entry and nothing else was done.
+async fn what_is_half_in_the_trash_is_a_volume(ceph: &Ceph) {
+    let half = id("vms/half");
+    let name = trash(ceph, &half).await;
+    let trash_id = TrashId::parse(&name.id).unwrap();
+    name.state(ceph, MOVING);
+    name.open(ceph);
+    name.list(ceph);
+    assert_eq!(trashed(ceph, &half).await, []);
+    let purged = ceph.storage.purge(&half.pool, &trash_id).await;
+    assert!(matches!(purged, Err(StorageError::NoTrashed { .. })), "{purged:?}");
+    assert_eq!(ceph.storage.volume(&half).await.unwrap().snapshots.len(), 1, "it is not touched");
+    assert_eq!(ceph.read(&half, 0, 4).await, b"dear");
+    assert!(ceph.storage.repair_name(&half).await.unwrap(), "it has its name");
+    assert_eq!(ceph.storage.trash(&half, DAY).await.unwrap().id, trash_id);
+    assert_eq!(trashed(ceph, &half).await, std::slice::from_ref(&trash_id));
+    ceph.storage.purge(&half.pool, &trash_id).await.unwrap();
+    assert_eq!(trashed(ceph, &half).await, []);
+}
+
+/// Cut off when the name opened nothing any more, and the pool still listed it: Ceph lists no
+/// volume of the pool with its size then.
+async fn a_move_that_was_cut_off_later_is_brought_to_its_end(ceph: &Ceph) {
+    let half = id("vms/half");
+    for is_mended in [true, false] {
+        let name = trash(ceph, &half).await;
+        let trash_id = TrashId::parse(&name.id).unwrap();
+        name.state(ceph, MOVING);
+        name.list(ceph);
+        let listed = ceph.storage.volumes(&half.pool).await.unwrap();
+        let has = |volume: &VolumeId| listed.iter().any(|info| info.id == *volume);
+        assert!(has(&id("vms/new")) && !has(&half), "{listed:?}");
+        assert_eq!(trashed(ceph, &half).await, []);
+        match is_mended {
+            true => assert!(!ceph.storage.repair_name(&half).await.unwrap()),
+            false => assert_eq!(ceph.storage.trash(&half, DAY).await.unwrap().id, trash_id),
+        }
+        assert_eq!(trashed(ceph, &half).await, std::slice::from_ref(&trash_id));
+        ceph.storage.restore(&half.pool, &trash_id, &half.volume).await.unwrap();
+        assert_eq!(ceph.read(&half, 0, 4).await, b"dear");
+        ceph.storage.remove(&half).await.unwrap();
+    }
+}
+
+async fn a_restoration_that_was_cut_off_can_be_done_again(ceph: &Ceph) {
+    let half = id("vms/half");
+    let name = trash(ceph, &half).await;
+    let trash_id = TrashId::parse(&name.id).unwrap();
+    name.state(ceph, RESTORING);
+    name.open(ceph);
+    assert!(!ceph.storage.repair_name(&half).await.unwrap(), "the pool does not list it");
+    assert!(ceph.storage.volume(&half).await.is_err(), "its name is free");
+    assert!(!ceph.storage.repair_name(&half).await.unwrap(), "also a second time");
+    ceph.storage.restore(&half.pool, &trash_id, &half.volume).await.unwrap();
+    assert_eq!(ceph.read(&half, 0, 4).await, b"dear");
+
+    // Cut off when only the trash still had its entry.
+    let name = {
+        ceph.storage.remove(&half).await.unwrap();
+        trash(ceph, &half).await
+    };
+    let trash_id = TrashId::parse(&name.id).unwrap();
+    name.state(ceph, RESTORING);
+    name.open(ceph);
+    name.list(ceph);
+    assert_eq!(trashed(ceph, &half).await, []);
+    let purged = ceph.storage.purge(&half.pool, &trash_id).await;
+    assert!(matches!(purged, Err(StorageError::NoTrashed { .. })), "{purged:?}");
+    assert!(ceph.storage.repair_name(&half).await.unwrap());
+    assert_eq!(ceph.read(&half, 0, 4).await, b"dear");
+
+    // The same, and a move that was cut off, of what is to be removed.
+    for state in [RESTORING, MOVING] {
+        ceph.storage.remove(&half).await.unwrap();
+        let name = trash(ceph, &half).await;
+        name.state(ceph, state);
+        name.open(ceph);
+        name.list(ceph);
+    }
+
+    // Cut off of a removal: the pool lists it, and nothing is there any more.
+    let gone = Name::of(ceph, &half);
+    ceph.storage.remove(&half).await.unwrap();
+    gone.list(ceph);
+    assert!(ceph.storage.repair_name(&half).await.is_err(), "nobody can say what it was");
+    ceph.storage.remove(&half).await.expect("its removal comes to its end");
+    assert!(!ceph.storage.repair_name(&half).await.unwrap());
+    ceph.storage.create(&half, 1 << 20, false).await.expect("its name is free");
+
+    // What a rename that was cut off has left.
+    let left = id("vms/left");
+    leave_name(ceph, &half, &left);
+    assert!(!ceph.storage.repair_name(&left).await.unwrap(), "it is the name of no volume");
+    ceph.storage.create(&left, 1 << 20, false).await.expect("its name is free");
 }
 
 async fn upload(ceph: &Ceph, volume: &VolumeId, size_bytes: u64) -> Box<dyn Upload> {
@@ -374,14 +555,18 @@ async fn an_upload_that_failed_leaves_its_name_alone(ceph: &Ceph) {
         names.filter(|id| id.volume.as_str().starts_with("lost")).collect::<Vec<_>>()
     };
     let listed = names(ceph.storage.volumes(&disk.pool).await.unwrap());
-    assert!(listed.len() == 2 && !listed.contains(&left), "{listed:?}");
+    assert!(listed.len() == 3 && listed.contains(&left), "it may be whole: {listed:?}");
     assert!(listed.iter().all(|id| id.volume.is_reserved()), "{listed:?}");
     first.write(0, Bytes::from_static(b"x")).await.unwrap();
     ceph.storage.create(&disk, 1 << 20, false).await.unwrap();
     let taken = first.commit().await;
     assert!(matches!(taken, Err(StorageError::VolumeExists { .. })), "{taken:?}");
     drop(second);
-    until(async || names(ceph.storage.volumes(&disk.pool).await.unwrap()) == [disk.clone()]).await;
+    until(async || {
+        names(ceph.storage.volumes(&disk.pool).await.unwrap()) == [disk.clone(), left.clone()]
+    })
+    .await;
+    ceph.storage.remove(&left).await.unwrap();
 }
 
 async fn a_download_is_of_the_moment_it_began(ceph: &Ceph) {

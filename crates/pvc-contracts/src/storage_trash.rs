@@ -35,6 +35,7 @@ pub async fn a_volume_in_the_trash_is_out_of_sight(fixture: &dyn StorageFixture)
     let id = volume(&pool, "a.b-c_d");
     storage.create(&id, 4096, false).await.expect("there is room");
     assert_eq!(storage.trashed(&pool).await.expect("the trash is listed"), []);
+    assert!(storage.repair_name(&id).await.expect("there is nothing to repair"));
     let moved = storage.trash(&id, DAY).await.expect("nobody uses it");
     assert_eq!((&moved.pool, &moved.name), (&pool, &id.volume));
     // A storage may count the second that has begun.
@@ -46,6 +47,7 @@ pub async fn a_volume_in_the_trash_is_out_of_sight(fixture: &dyn StorageFixture)
     refused!(storage.trash(&id, DAY).await, StorageError::NoVolume { .. });
     assert_eq!(storage.volumes(&pool).await.expect("volumes are listed"), []);
     assert_eq!(storage.trashed(&pool).await.expect("the trash is listed"), [moved]);
+    assert!(!storage.repair_name(&id).await.expect("there is nothing to repair"));
 }
 
 pub async fn a_volume_is_restored_with_its_snapshots(fixture: &dyn StorageFixture) {
@@ -148,10 +150,12 @@ pub async fn what_the_trash_has_not_is_said_to_be_absent(fixture: &dyn StorageFi
         refused!(storage.trashed(&none).await, StorageError::NoPool { .. });
         refused!(storage.purge(&none, &absent).await, StorageError::NoPool { .. });
         refused!(storage.restore(&none, &absent, &id.volume).await, StorageError::NoPool { .. });
+        refused!(storage.repair_name(&volume(&none, "a")).await, StorageError::NoPool { .. });
     }
     for name in ["..", "a/b", "a@b", "-rf", "a\0b"] {
         let bad = volume(&pool, name);
         refused!(storage.trash(&bad, DAY).await, StorageError::NoVolume { .. });
+        assert!(!storage.repair_name(&bad).await.expect("no volume can be called so"), "{name}");
     }
     // A volume that is not in the trash has no identifier in it.
     storage.create(&id, 4096, false).await.expect("there is room");

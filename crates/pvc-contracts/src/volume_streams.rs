@@ -166,6 +166,9 @@ impl Suite<'_> {
             assert!(matches!(error, StorageError::BeyondEnd { size_bytes: 4096, .. }), "{error}");
         }
         write(&mut upload, 4090, b"123456").await;
+        for _ in 0..2 {
+            upload.finish().await.expect("also when it is ended already");
+        }
         upload.commit().await.expect("nobody was faster");
         assert_eq!(self.fixture.read(&id, 4090, 6).await, b"123456");
     }

@@ -173,15 +173,18 @@ impl Root {
 
     pub fn remove_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
         let folder = self.pool_folder(pool)?;
-        if volumes_in(&folder, pool)?.is_empty() {
-            self.remove_trash(pool)?;
+        let not_empty = |volumes: usize| StorageError::PoolNotEmpty { pool: pool.clone(), volumes };
+        // The last volume may be moved to the trash this moment: what is refused looks no further.
+        let volumes = volumes_in(&folder, pool)?.len();
+        if volumes > 0 {
+            return Err(not_empty(volumes));
         }
+        self.remove_trash(pool)?;
         match unlinkat(&self.folder, pool.as_str(), UnlinkatFlags::RemoveDir) {
             Ok(()) => Ok(()),
-            Err(Errno::ENOTEMPTY | Errno::EEXIST) => Err(StorageError::PoolNotEmpty {
-                pool: pool.clone(),
-                volumes: volumes_in(&folder, pool)?.len(),
-            }),
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) => {
+                Err(not_empty(volumes_in(&folder, pool)?.len()))
+            }
             Err(error) => Err(errno(format!("removing pool `{pool}`"))(error)),
         }
     }

@@ -314,6 +314,16 @@ impl Storage for DirectoryStorage {
         self.work(move |root, _| root.restore(&id, &to)).await
     }
 
+    /// Whether a volume has the name: each act here is one step of the file system, so none is
+    /// ever cut off halfway.
+    async fn repair_name(&self, volume: &VolumeId) -> Result<bool, StorageError> {
+        match self.volume(volume).await {
+            Ok(_) => Ok(true),
+            Err(StorageError::NoVolume { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn purge(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError> {
         let (pool, id) = (pool.clone(), id.clone());
         self.work(move |root, _| root.purge(&pool, &id)).await

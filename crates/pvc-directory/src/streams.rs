@@ -109,6 +109,11 @@ impl Upload for DirectoryUpload {
         .await
     }
 
+    async fn finish(&mut self) -> Result<(), StorageError> {
+        let new = self.new.clone().ok_or_else(gone)?;
+        aside(move || new.image().sync_all().map_err(failed("writing a volume"))).await
+    }
+
     async fn commit(mut self: Box<Self>) -> Result<(), StorageError> {
         let id = self.id.clone();
         // A write whose future was dropped may still be at work, and ends soon.

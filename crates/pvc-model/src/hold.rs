@@ -6,10 +6,11 @@
 //! contents there never is a half, only a moment in which no volume has the name: the primary ends
 //! that, and nobody else.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::cluster::Cluster;
-use crate::storage::{SnapshotName, VolumeId};
+use crate::storage::{SnapshotName, TrashId, VolumeId};
 use crate::vm::VmRecord;
 
 /// A volume that is held, by whom.
@@ -28,7 +29,10 @@ pub enum Purpose {
     /// To this size, in bytes.
     Shrink(u64),
     /// Its contents give way to others: the old go to the trash, and the new get the name.
-    Fill,
+    Fill {
+        /// Volumes of this name that were in the trash before: none of them is the old contents.
+        trashed: BTreeSet<TrashId>,
+    },
 }
 
 impl Purpose {
@@ -37,7 +41,7 @@ impl Purpose {
         match self {
             Purpose::RollBack(_) | Purpose::Shrink(_) => true,
             // The contents of two attempts are not the same.
-            Purpose::Fill => false,
+            Purpose::Fill { .. } => false,
         }
     }
 }
@@ -47,7 +51,7 @@ impl fmt::Display for Purpose {
         match self {
             Purpose::RollBack(snapshot) => write!(f, "rolled back to snapshot `{snapshot}`"),
             Purpose::Shrink(bytes) => write!(f, "made smaller, to {bytes} bytes"),
-            Purpose::Fill => f.write_str("given new contents"),
+            Purpose::Fill { .. } => f.write_str("given new contents"),
         }
     }
 }
@@ -70,7 +74,7 @@ impl Held {
             Purpose::Shrink(bytes) => {
                 format!("`pvc storage volume resize {pool} {volume} {bytes} --force`")
             }
-            Purpose::Fill => {
+            Purpose::Fill { .. } => {
                 return "wait for it; if it was cut off, the primary node gives the volume its old \
                         contents back within a quarter of an hour"
                     .to_owned();
@@ -128,13 +132,14 @@ mod tests {
         ] {
             assert_eq!(&check_not_held(&cluster, &volume, allowed), expected, "{allowed:?}");
         }
+        let purpose = Purpose::Fill { trashed: BTreeSet::new() };
         let fill =
-            VolumeHold { purpose: Purpose::Fill, ..VolumeHold::clone(&cluster.holds[&volume]) };
+            VolumeHold { purpose: purpose.clone(), ..VolumeHold::clone(&cluster.holds[&volume]) };
         let mut filled = Cluster::default();
         filled.holds.insert(volume.clone(), Arc::new(fill));
-        let held = Held { volume: volume.clone(), purpose: Purpose::Fill };
+        let held = Held { volume: volume.clone(), purpose: purpose.clone() };
         assert_eq!(held.to_string(), "volume `vms/a` is being given new contents");
-        let again = check_not_held(&filled, &volume, Some(&Purpose::Fill));
+        let again = check_not_held(&filled, &volume, Some(&purpose));
         assert_eq!(again, Err(held), "two attempts have not the same contents");
 
         let other = VolumeId::parse("vms/b").unwrap();

@@ -64,6 +64,22 @@ impl VolumeName {
     pub fn is_reserved(&self) -> bool {
         self.as_str().ends_with(PARTIAL)
     }
+
+    /// Name under which the storage makes this volume: `NAME.0123456789abcdef.partial`, with a
+    /// number that no other has.
+    #[must_use]
+    pub fn partial(&self, number: u64) -> VolumeName {
+        VolumeName::new(format!("{self}.{number:016x}{PARTIAL}"))
+    }
+
+    /// Whether the name is one of [these](VolumeName::partial).
+    pub fn is_partial(&self) -> bool {
+        let number = self.as_str().strip_suffix(PARTIAL).and_then(|rest| rest.rsplit_once('.'));
+        let is_digit = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
+        number.is_some_and(|(name, number)| {
+            !name.is_empty() && number.len() == 16 && number.bytes().all(is_digit)
+        })
+    }
 }
 
 impl SnapshotName {
@@ -186,4 +202,28 @@ pub struct VolumeRecord {
     pub stats: Arc<str>,
     /// Snapshots with their stats text, by name.
     pub snapshots: Vec<(SnapshotName, Arc<str>)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_in_the_making_is_known_by_its_number() {
+        let partial = VolumeName::new("web.1").partial(0xfe);
+        assert_eq!(partial.as_str(), "web.1.00000000000000fe.partial");
+        assert!(partial.is_partial() && partial.is_reserved());
+        for name in [
+            "web.partial",
+            "web",
+            ".00000000000000fe.partial",
+            "00000000000000fe.partial",
+            "web.00000000000000FE.partial",
+            "web.0000000000000fe.partial",
+            "web.00000000000000fe.partial.partial",
+            "web.00000000000000fe",
+        ] {
+            assert!(!VolumeName::new(name).is_partial(), "{name}");
+        }
+    }
 }

@@ -239,6 +239,10 @@ pub trait Storage: Send + Sync {
         id: &TrashId,
         to: &VolumeName,
     ) -> Result<(), StorageError>;
+    /// Brings to its end, or undoes, what an act that was cut off has left of this name: a move to
+    /// the trash, a restoration, a rename. Nobody may be at one. Returns whether a volume has the
+    /// name.
+    async fn repair_name(&self, volume: &VolumeId) -> Result<bool, StorageError>;
     /// Removes a volume in the trash for good, also before its time.
     async fn purge(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError>;
 

@@ -52,7 +52,15 @@ pub trait Upload: Send {
     /// Dropping the future leaves the piece written in part. It may be written again.
     async fn write(&mut self, offset_bytes: u64, bytes: Bytes) -> Result<(), StorageError>;
 
-    /// Makes it the volume, on disk when this returns.
+    /// Ends the writing: what was written is on disk when this returns. Asked again it does
+    /// nothing.
+    ///
+    /// # Errors
+    /// Those of [`write`](Upload::write). The upload is to be dropped then.
+    async fn finish(&mut self) -> Result<(), StorageError>;
+
+    /// Makes it the volume, on disk when this returns, after the writing has been
+    /// [ended](Upload::finish) if it was not.
     ///
     /// # Errors
     /// [`VolumeExists`](StorageError::VolumeExists) if a volume has the name. On any error there is

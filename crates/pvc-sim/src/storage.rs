@@ -345,6 +345,10 @@ impl Storage for Volumes {
         self.kept(|kept| kept.restore(pool, id, to)).await
     }
 
+    async fn repair_name(&self, volume: &VolumeId) -> Result<bool, StorageError> {
+        self.kept(|kept| kept.repair_name(volume)).await
+    }
+
     async fn purge(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError> {
         self.kept(|kept| kept.purge(pool, id)).await
     }
@@ -518,6 +522,10 @@ impl Upload for CephUpload {
     async fn write(&mut self, offset_bytes: u64, bytes: Bytes) -> Result<(), StorageError> {
         let CephUpload { ceph, upload } = self;
         ceph.kept(|_| upload.write(offset_bytes, &bytes)).await
+    }
+
+    async fn finish(&mut self) -> Result<(), StorageError> {
+        self.ceph.kept(|_| Ok(())).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), StorageError> {

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pvc_model::hold::{Purpose, VolumeHold};
+use pvc_model::cluster::Cluster;
+use pvc_model::hold::Purpose;
 use pvc_model::storage::{SnapshotName, VolumeId};
+use pvc_model::vm::volumes::users;
 use pvc_ops::storage::{Settled, settle};
 use pvc_ports::{Storage, StorageError, VolumeInfo};
 use pvc_role::Context;
@@ -14,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 /// Time between two looks at the holds.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Time after which nobody is at it any more who holds a volume to give it new contents: each act
-/// of that has a deadline of half a minute.
+/// Time after which a volume that is held to be given new contents is seen to. Whoever is slower
+/// finds that it does not hold the volume any more, and stops.
 const CUT_OFF: Duration = Duration::from_secs(600);
 
 /// Time between two looks at the pools.
@@ -83,11 +85,11 @@ type Held = (VolumeId, String);
 
 async fn settle_holds(context: &Context, seen: &mut Sightings<Held>, now: Duration) {
     let view = context.store.view();
-    let filled = view.holds.values().filter(|hold| hold.purpose == Purpose::Fill);
+    let filled = view.holds.values().filter(|hold| matches!(hold.purpose, Purpose::Fill { .. }));
     let held = filled.map(|hold| (hold.volume.clone(), hold.by.clone())).collect();
     for (volume, by) in seen.note(held, now, CUT_OFF) {
-        let hold = VolumeHold { volume: volume.clone(), purpose: Purpose::Fill, by };
-        let settled = settle(&context.store, context.ports.storage.as_ref(), &hold);
+        let Some(hold) = view.holds.get(&volume).filter(|hold| hold.by == by) else { continue };
+        let settled = settle(&context.store, context.ports.storage.as_ref(), hold);
         match context.in_time(DEADLINE, settled).await {
             Ok(Settled::Stands) => {
                 tracing::info!(%volume, "an upload was cut off; the volume is let go of");
@@ -119,10 +121,13 @@ enum Leftover {
     Snapshot(VolumeId, SnapshotName),
 }
 
-/// Volumes and snapshots of a pool that are left over if they stay.
-fn candidates(volumes: &[VolumeInfo]) -> impl Iterator<Item = Leftover> {
+/// Volumes and snapshots of a pool that are left over if they stay. A volume that is recorded, or
+/// that a VM names, is somebody's, whatever it is called.
+fn candidates(cluster: &Cluster, volumes: &[VolumeInfo]) -> impl Iterator<Item = Leftover> {
     volumes.iter().flat_map(|volume| {
-        let is_partial = volume.id.volume.is_reserved();
+        let is_known =
+            cluster.volumes.contains_key(&volume.id) || users(cluster, &volume.id).next().is_some();
+        let is_partial = volume.id.volume.is_partial() && !is_known;
         let whole = is_partial.then(|| Leftover::Volume(volume.id.clone()));
         let own = volume.snapshots.iter().filter(|one| one.name.is_passing());
         let of =
@@ -137,7 +142,7 @@ async fn sweep(context: &Context, seen: &mut Sightings<Leftover>, now: Duration)
     let mut there = Vec::new();
     for pool in view.pools.keys() {
         match context.in_time(DEADLINE, storage.volumes(pool)).await {
-            Ok(volumes) => there.extend(candidates(&volumes)),
+            Ok(volumes) => there.extend(candidates(&view, &volumes)),
             // What was seen in it before is not forgotten.
             Err(error) => {
                 tracing::debug!(%pool, %error, "a pool cannot be looked at");
@@ -162,10 +167,11 @@ impl Leftover {
     }
 }
 
-/// Removes what is left over, unless somebody has it open.
+/// Removes what is left over, unless somebody has it open. A volume goes to the trash, from where
+/// it can be restored for a day: it may be complete, and about to get its name.
 async fn remove(storage: &dyn Storage, left: &Leftover) -> Result<(), StorageError> {
     let removed = match left {
-        Leftover::Volume(volume) => storage.remove(volume).await,
+        Leftover::Volume(volume) => storage.trash(volume, LEFT).await.map(drop),
         Leftover::Snapshot(volume, snapshot) => storage.remove_snapshot(volume, snapshot).await,
     };
     match removed {
@@ -180,6 +186,7 @@ mod tests {
 
     use pvc_embedded::EmbeddedTree;
     use pvc_model::NodeName;
+    use pvc_model::hold::VolumeHold;
     use pvc_model::storage::VolumeName;
     use pvc_ports::Ports;
     use pvc_store::{Change, Changes, Store};
@@ -205,7 +212,7 @@ mod tests {
             used_bytes: None,
             snapshots: names.map(snapshot).to_vec(),
         };
-        let left: Vec<_> = candidates(&[volume]).collect();
+        let left: Vec<_> = candidates(&Cluster::default(), &[volume]).collect();
         let of = |name| Leftover::Snapshot(id("vms/a"), SnapshotName::new(name));
         assert_eq!(left, [of("pvc-clone-download-1"), of("pvc-clone-b.partial")]);
     }
@@ -248,7 +255,8 @@ mod tests {
         let context = context(storage.clone()).await;
         storage.trash(&id("vms/a"), DAY).await.unwrap();
         let by = "somebody".to_owned();
-        let hold = VolumeHold { volume: id("vms/a"), purpose: Purpose::Fill, by };
+        let hold =
+            VolumeHold { volume: id("vms/a"), purpose: Purpose::Fill { trashed: [].into() }, by };
         write(&context, Change::HoldVolume(hold)).await;
         let mut seen = Sightings::default();
         settle_holds(&context, &mut seen, Duration::ZERO).await;
@@ -260,17 +268,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_not_completed_is_removed_after_a_day_unless_somebody_has_it_open() {
+    async fn what_was_not_completed_is_in_the_trash_after_a_day_unless_somebody_has_it_open() {
         let storage = Arc::new(MemoryStorage::new());
-        for volume in ["vms/a", "vms/a.0123456789abcdef.partial", "vms/b.partial"] {
-            storage.insert(volume);
+        let (left, open) = ("a.0123456789abcdef.partial", "b.0123456789abcdef.partial");
+        let (theirs, older) = ("c.0123456789abcdef.partial", "d.partial");
+        for volume in ["a", left, open, theirs, older] {
+            storage.insert(&format!("vms/{volume}"));
         }
         let context = context(storage.clone()).await;
-        pvc_ops::storage::record_volume(&context.store, storage.as_ref(), &id("vms/a"))
-            .await
-            .unwrap();
-        let open = VolumeId { volume: VolumeName::new("b.partial"), ..id("vms/a") };
-        storage.with_volumes(|volumes| volumes.open(&open, "somebody"));
+        let store = &context.store;
+        for volume in ["a", theirs] {
+            let volume = id(&format!("vms/{volume}"));
+            pvc_ops::storage::record_volume(store, storage.as_ref(), &volume).await.unwrap();
+        }
+        let volume = VolumeId { volume: VolumeName::new(open), ..id("vms/a") };
+        storage.with_volumes(|volumes| volumes.open(&volume, "somebody"));
         let mut seen = Sightings::default();
         let names = async || {
             let volumes = storage.volumes(&id("vms/a").pool).await.unwrap();
@@ -278,11 +290,14 @@ mod tests {
         };
         sweep(&context, &mut seen, Duration::ZERO).await;
         sweep(&context, &mut seen, LEFT - SWEEP_EVERY).await;
-        assert_eq!(names().await.len(), 3);
+        assert_eq!(names().await.len(), 5);
         sweep(&context, &mut seen, LEFT).await;
-        assert_eq!(names().await, ["a", "b.partial"]);
+        assert_eq!(names().await, ["a", open, theirs, older]);
         storage.with_volumes(|volumes| volumes.close_all("somebody"));
         sweep(&context, &mut seen, LEFT + SWEEP_EVERY).await;
-        assert_eq!(names().await, ["a"]);
+        assert_eq!(names().await, ["a", theirs, older]);
+        let trashed = storage.trashed(&id("vms/a").pool).await.unwrap();
+        let trashed: Vec<_> = trashed.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(trashed, [left, open], "either may have been about to get its name");
     }
 }

@@ -67,26 +67,41 @@ impl Sweeper {
         let is_there = |id: &TrashId| trashed.iter().any(|entry| entry.id == *id);
         self.said.volumes.retain(|(of, id)| of != pool || is_there(id));
         let now = Now { wall: context.ports.clock.wall(), monotonic: context.now() };
-        let view = context.store.view();
-        let is_free = |entry: &TrashedVolume| {
-            let id = VolumeId { pool: pool.clone(), volume: entry.name.clone() };
-            !view.holds.contains_key(&id)
-        };
-        // What is held may be given back from the trash: its contents are replaced by others.
-        for entry in self.kept.due(pool, trashed, now).into_iter().filter(is_free) {
+        for entry in self.kept.due(pool, trashed, now) {
             // The next purge is tried whatever becomes of this one.
-            let purge = context.ports.storage.purge(&entry.pool, &entry.id);
+            let purge = async {
+                match is_due_still(context, &entry).await? {
+                    true => context.ports.storage.purge(&entry.pool, &entry.id).await,
+                    false => {
+                        let (pool, id) = (entry.pool.clone(), entry.id.clone());
+                        Err(StorageError::NoTrashed { pool, id })
+                    }
+                }
+            };
             match context.in_time(PURGE, purge).await {
                 Ok(()) => tracing::info!(
                     pool = %entry.pool, volume = %entry.name, id = %entry.id,
                     "purged a removed volume whose time was over"
                 ),
-                // Somebody restored or purged it this moment.
+                // It is needed, or somebody restored or purged it meanwhile.
                 Err(DeadlineError::Failed(StorageError::NoTrashed { .. })) => {}
                 Err(error) => self.said.of_volume(&entry, &error),
             }
         }
     }
+}
+
+/// Whether a volume is in the trash as it was when its time was found to be over: the purges
+/// before it may have taken hours, in which it was restored and moved there anew. What is held may
+/// be given back from the trash: its contents are replaced by others.
+async fn is_due_still(context: &Context, entry: &TrashedVolume) -> Result<bool, StorageError> {
+    let trashed = context.ports.storage.trashed(&entry.pool).await?;
+    let id = VolumeId { pool: entry.pool.clone(), volume: entry.name.clone() };
+    let view = context.store.fresh().await.map_err(|error| StorageError::Io {
+        doing: "looking which volumes are held".to_owned(),
+        source: std::io::Error::other(error),
+    })?;
+    Ok(trashed.contains(entry) && !view.holds.contains_key(&id))
 }
 
 impl Said {
@@ -208,7 +223,11 @@ mod tests {
             })
         };
         let (volume, by) = (VolumeId::parse("vms/a").unwrap(), "x".to_owned());
-        let hold = VolumeHold { volume: volume.clone(), purpose: Purpose::Fill, by };
+        let hold = VolumeHold {
+            volume: volume.clone(),
+            purpose: Purpose::Fill { trashed: [].into() },
+            by,
+        };
         held(Change::HoldVolume(hold)).await.unwrap();
         context.sleep(2 * HOUR).await;
         let mut sweeper = Sweeper::default();
@@ -217,6 +236,21 @@ mod tests {
         held(Change::ReleaseVolume(volume)).await.unwrap();
         sweeper.pass(&context).await;
         assert_eq!(left(&storage).await, []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_restored_and_removed_again_is_kept_for_its_new_time() {
+        let (context, storage) = node(CoordinatorState::Primary).await;
+        let id = removed(&storage, "vms/a", HOUR).await;
+        context.sleep(2 * HOUR).await;
+        let stale = storage.trashed(&vms()).await.unwrap();
+        let volume = VolumeId::parse("vms/a").unwrap();
+        storage.restore(&vms(), &id, &volume.volume).await.unwrap();
+        let anew = storage.trash(&volume, HOUR).await.unwrap();
+        // Ceph's identifier of it is the same, whenever it was removed.
+        let same = vec![TrashedVolume { id: anew.id.clone(), ..stale[0].clone() }];
+        Sweeper::default().sweep(&context, &vms(), same).await;
+        assert_eq!(left(&storage).await, [anew.id]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -263,6 +263,10 @@ impl Storage for MemoryStorage {
         self.reached(|volumes| volumes.restore(pool, id, to)).await
     }
 
+    async fn repair_name(&self, volume: &VolumeId) -> Result<bool, StorageError> {
+        self.reached(|volumes| volumes.repair_name(volume)).await
+    }
+
     async fn purge(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError> {
         self.reached(|volumes| volumes.purge(pool, id)).await
     }
@@ -441,6 +445,10 @@ impl Upload for HeldUpload {
     async fn write(&mut self, offset_bytes: u64, bytes: Bytes) -> Result<(), StorageError> {
         let HeldUpload { inner, upload } = self;
         reached(inner, |_| upload.write(offset_bytes, &bytes)).await
+    }
+
+    async fn finish(&mut self) -> Result<(), StorageError> {
+        reached(&self.inner, |_| Ok(())).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), StorageError> {

@@ -101,6 +101,15 @@ impl MemoryVolumes {
         self.find(volume).map(|found| volume_info(volume.clone(), found))
     }
 
+    /// Whether a volume has the name. No act here is ever cut off halfway.
+    pub fn repair_name(&self, volume: &VolumeId) -> Result<bool> {
+        match self.find(volume) {
+            Ok(_) => Ok(true),
+            Err(StorageError::NoVolume { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     pub fn create(&mut self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<()> {
         self.require_place(volume)?;
         self.require_room(&volume.pool, size_bytes, force)?;

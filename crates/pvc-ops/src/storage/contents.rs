@@ -2,23 +2,25 @@
 //!
 //! ```text
 //!  an image is written beside the volume, and checked        (nothing has changed)
-//!    hold the volume: no VM that uses it starts
+//!    hold the volume: no VM that uses it starts; the hold says what the trash has of its name
 //!      the volume, as it was, goes to the trash                (no volume has the name)
 //!      what was written gets the name       or: the trash gives it back
 //!    record it, let go of it
 //! ```
 //!
-//! A process that dies in between leaves the hold: the [primary](settle) looks which of both has
-//! the name, and if none has, the trash gives the volume back.
+//! A process that dies in between leaves the hold: the [primary](settle) looks whether a volume has
+//! the name, and if none has, the trash gives back the one that is new in it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Purpose, VolumeHold, check_not_held};
-use pvc_model::storage::{SnapshotName, VolumeId};
+use pvc_model::storage::{SnapshotName, TrashId, VolumeId};
 use pvc_ports::{
     Download, Random, Storage, StorageError, TrashedVolume, Upload, VolumeInfo, VolumeStreams,
 };
-use pvc_store::{ChangeError, Store};
+use pvc_store::{Change, ChangeError, Changes, Store};
 
 use super::hold::{had_no_effect, hold, release};
 use super::{
@@ -93,8 +95,10 @@ pub async fn check_fill(
     Ok(found.size_bytes)
 }
 
+/// Refuses what has a snapshot, but for those of downloads that are under way, which read on in the
+/// trash.
 fn require_no_snapshots(volume: &VolumeInfo) -> Result<(), StorageRefusal> {
-    match volume.snapshots.first() {
+    match volume.snapshots.iter().find(|snapshot| !snapshot.name.is_passing()) {
         None => Ok(()),
         Some(snapshot) => Err(StorageRefusal::HasSnapshots {
             volume: volume.id.clone(),
@@ -117,11 +121,15 @@ pub async fn fill_volume(
     volume: &VolumeId,
     size_bytes: u64,
     keep: Duration,
-    upload: Box<dyn Upload>,
+    mut upload: Box<dyn Upload>,
 ) -> Done<TrashedVolume> {
+    // What takes long is done while the volume has its name.
+    upload.finish().await.map_err(refused)?;
     let by = random.uuid().to_string();
-    store.change(|cluster| hold(cluster, volume, &Purpose::Fill, &by)).await?;
-    let replaced = replace(storage, volume, size_bytes, keep, upload).await;
+    let purpose = Purpose::Fill { trashed: BTreeSet::new() };
+    store.change(|cluster| hold(cluster, volume, &purpose, &by)).await?;
+    let filling = Filling { store, storage, volume, by: &by };
+    let replaced = filling.replace(size_bytes, keep, upload).await;
     if matches!(replaced, Err(Failed::Open(_))) {
         tracing::warn!(%volume, "nobody knows which contents the volume has; it is held until the \
                                  primary node has looked");
@@ -134,7 +142,7 @@ pub async fn fill_volume(
         }
     }
     let old = replaced.map_err(|failed| match failed {
-        Failed::AsBefore(why) | Failed::Open(why) => ChangeError::Refused(why),
+        Failed::AsBefore(why) | Failed::Open(why) => why,
     })?;
     if keep.is_zero()
         && let Err(error) = storage.purge(&old.pool, &old.id).await
@@ -147,42 +155,95 @@ pub async fn fill_volume(
 /// Failure to give a volume other contents.
 enum Failed {
     /// The volume has those that it had.
-    AsBefore(StorageRefusal),
+    AsBefore(ChangeError<StorageRefusal>),
     /// Nobody knows.
-    Open(StorageRefusal),
+    Open(ChangeError<StorageRefusal>),
 }
 
-async fn replace(
-    storage: &dyn Storage,
-    volume: &VolumeId,
-    size_bytes: u64,
-    keep: Duration,
-    upload: Box<dyn Upload>,
-) -> Result<TrashedVolume, Failed> {
-    let as_before = |error: StorageError| Failed::AsBefore(error.into());
-    let found = storage.volume(volume).await.map_err(as_before)?;
-    require_no_snapshots(&found).map_err(Failed::AsBefore)?;
-    if found.size_bytes != size_bytes {
-        let (volume, now_bytes) = (volume.clone(), found.size_bytes);
-        return Err(Failed::AsBefore(StorageRefusal::Resized { volume, size_bytes, now_bytes }));
-    }
-    // Nothing purges it before it is known what has become of the new contents.
-    let old = match storage.trash(volume, keep.max(LEAST_KEPT)).await {
-        Ok(old) => old,
-        Err(error) if had_no_effect(&error) => return Err(as_before(error)),
-        Err(error) => return Err(Failed::Open(error.into())),
-    };
-    let error = match upload.commit().await {
-        Ok(()) => return Ok(old),
-        Err(error) => error,
-    };
-    // What was not done in time may still be done.
-    let is_over = !matches!(error, StorageError::TimedOut { .. });
-    if is_over && storage.restore(&old.pool, &old.id, &volume.volume).await.is_ok() {
-        return Err(as_before(error));
-    }
-    Err(Failed::Open(error.into()))
+fn as_before(error: impl Into<StorageRefusal>) -> Failed {
+    Failed::AsBefore(refused(error))
 }
+
+/// An attempt at new contents that holds the volume.
+struct Filling<'a> {
+    store: &'a Store,
+    storage: &'a dyn Storage,
+    volume: &'a VolumeId,
+    by: &'a str,
+}
+
+impl Filling<'_> {
+    async fn replace(
+        &self,
+        size_bytes: u64,
+        keep: Duration,
+        upload: Box<dyn Upload>,
+    ) -> Result<TrashedVolume, Failed> {
+        let Filling { storage, volume, .. } = self;
+        let found = storage.volume(volume).await.map_err(as_before)?;
+        require_no_snapshots(&found).map_err(as_before)?;
+        if found.size_bytes != size_bytes {
+            let (volume, now_bytes) = (found.id, found.size_bytes);
+            return Err(as_before(StorageRefusal::Resized { volume, size_bytes, now_bytes }));
+        }
+        self.note_trashed().await.map_err(Failed::AsBefore)?;
+        // Nothing purges it before it is known what has become of the new contents.
+        let old = match storage.trash(volume, keep.max(LEAST_KEPT)).await {
+            Ok(old) => old,
+            Err(error) if had_no_effect(&error) => return Err(as_before(error)),
+            Err(error) => return Err(Failed::Open(refused(error))),
+        };
+        // Whoever was stopped for long does not go on: nobody would see to what it leaves.
+        let (why, is_over) = match self.require_held().await {
+            Ok(()) => match upload.commit().await {
+                Ok(()) => return Ok(old),
+                // What was not done in time may still be done.
+                Err(late @ StorageError::TimedOut { .. }) => (refused(late), false),
+                Err(error) => (refused(error), true),
+            },
+            Err(error) => (error, true),
+        };
+        if is_over && storage.restore(&old.pool, &old.id, &volume.volume).await.is_ok() {
+            return Err(Failed::AsBefore(why));
+        }
+        Err(Failed::Open(why))
+    }
+
+    /// Notes in the hold what the trash has of this name, so that what comes to it is known for the
+    /// old contents whatever clocks say.
+    async fn note_trashed(&self) -> Done<()> {
+        let Filling { store, storage, volume, .. } = self;
+        let all = storage.trashed(&volume.pool).await.map_err(refused)?;
+        let namesakes = all.into_iter().filter(|entry| entry.name == volume.volume);
+        let trashed: BTreeSet<TrashId> = namesakes.map(|entry| entry.id).collect();
+        if trashed.len() > MOST_NAMESAKES {
+            let volume = VolumeId::clone(volume);
+            return Err(refused(StorageRefusal::ManyTrashed { volume, count: trashed.len() }));
+        }
+        let decide = |cluster: &Cluster| {
+            let held = self.find_hold(cluster)?;
+            let purpose = Purpose::Fill { trashed: trashed.clone() };
+            let mut changes = Changes::new();
+            changes.push(Change::HoldVolume(VolumeHold { purpose, ..held }));
+            Ok((changes, ()))
+        };
+        store.change(decide).await
+    }
+
+    async fn require_held(&self) -> Done<()> {
+        let view = self.store.fresh().await?;
+        self.find_hold(&view).map(drop).map_err(ChangeError::Refused)
+    }
+
+    fn find_hold(&self, cluster: &Cluster) -> Result<VolumeHold, StorageRefusal> {
+        let held = cluster.holds.get(self.volume).filter(|hold| hold.by == self.by);
+        let lost = || StorageRefusal::HoldLost { volume: self.volume.clone() };
+        held.map(|hold| VolumeHold::clone(hold)).ok_or_else(lost)
+    }
+}
+
+/// The most volumes of one name in the trash with which an upload begins.
+const MOST_NAMESAKES: usize = 1000;
 
 /// End of an attempt at new contents that was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,21 +256,24 @@ pub enum Settled {
     Gone,
 }
 
-/// Brings to its end what was held by an attempt at new contents that does not go on: the volume
-/// that was put into the trash last gets its name back, unless one has it. Lets go of the name.
+/// Brings to its end what was held by an attempt at new contents that does not go on: unless a
+/// volume has the name, the one that came to the trash since gets it back. Lets go of the name.
 ///
 /// # Errors
 /// The hold stays: it is to be tried again.
 pub async fn settle(store: &Store, storage: &dyn Storage, held: &VolumeHold) -> Done<Settled> {
     let (id, name) = (&held.volume, &held.volume.volume);
-    // The list, and not whether something opens by the name: a rename that was cut short lies.
-    let listed = storage.volumes(&id.pool).await.map_err(refused)?;
-    let settled = if listed.iter().any(|found| found.id == *id) {
+    let is_old = |entry: &TrashedVolume| match &held.purpose {
+        Purpose::Fill { trashed } => trashed.contains(&entry.id),
+        Purpose::RollBack(_) | Purpose::Shrink(_) => true,
+    };
+    // Not whether something opens by the name: what was cut off on its way lies.
+    let settled = if storage.repair_name(id).await.map_err(refused)? {
         Settled::Stands
     } else {
         let trashed = storage.trashed(&id.pool).await.map_err(refused)?;
-        let of_name = trashed.into_iter().filter(|old| old.name == *name);
-        match of_name.max_by_key(|old| old.removed_at) {
+        let ours = trashed.into_iter().filter(|old| old.name == *name && !is_old(old));
+        match ours.max_by_key(|old| old.removed_at) {
             Some(old) => {
                 storage.restore(&id.pool, &old.id, name).await.map_err(refused)?;
                 Settled::GivenBack

@@ -71,6 +71,12 @@ pub enum StorageRefusal {
     NoStreams,
     #[error("volume `{volume}` has a snapshot `{snapshot}`, which is of its present contents")]
     HasSnapshots { volume: VolumeId, snapshot: SnapshotName },
+    #[error(
+        "the trash has {count} volumes that were called `{volume}`, more than are looked through"
+    )]
+    ManyTrashed { volume: VolumeId, count: usize },
+    #[error("volume `{volume}` was let go of before it got its new contents")]
+    HoldLost { volume: VolumeId },
     #[error("volume `{volume}` has {now_bytes} bytes by now, and had {size_bytes}")]
     Resized { volume: VolumeId, size_bytes: u64, now_bytes: u64 },
     #[error("volume `{volume}` could not be removed, so pool `{}` stays", volume.pool)]
@@ -108,6 +114,8 @@ impl Refusal for StorageRefusal {
             | StorageRefusal::Held(_)
             | StorageRefusal::HasSnapshots { .. }
             | StorageRefusal::Resized { .. }
+            | StorageRefusal::ManyTrashed { .. }
+            | StorageRefusal::HoldLost { .. }
             | StorageRefusal::PartOfVm { .. }
             | StorageRefusal::OfVm { .. } => Kind::Conflict,
             StorageRefusal::Left { source, .. } | StorageRefusal::LeftInTrash { source, .. } => {
@@ -140,6 +148,14 @@ impl Refusal for StorageRefusal {
                      them; `pvc storage volume clone` keeps the contents beside"
                 ))
             }
+            StorageRefusal::ManyTrashed { .. } => {
+                Some("`pvc storage trash purge` removes them before their time".to_owned())
+            }
+            StorageRefusal::HoldLost { .. } => Some(
+                "the daemon was stopped for more than ten minutes; `pvc storage volume info` shows \
+                 whether the volume has its old contents, and then it can be uploaded again"
+                    .to_owned(),
+            ),
             StorageRefusal::Left { gone, .. } => Some(format!(
                 "{gone} volumes of the pool are gone: repeat it when the cause is mended"
             )),

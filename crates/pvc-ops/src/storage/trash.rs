@@ -120,9 +120,8 @@ pub async fn purge_volume(
     let volume = VolumeId { pool: pool.clone(), volume: entry.name.clone() };
     // Until the new contents of a volume have its name, the old ones may be needed.
     match store.view().holds.get(&volume) {
-        Some(hold) if hold.purpose == Purpose::Fill => {
-            let purpose = Purpose::Fill;
-            return Err(refused(Held { volume, purpose }));
+        Some(hold) if matches!(hold.purpose, Purpose::Fill { .. }) => {
+            return Err(refused(Held { volume, purpose: hold.purpose.clone() }));
         }
         _ => {}
     }

@@ -121,7 +121,7 @@ async fn nobody_takes_an_upload_over_or_makes_a_volume_of_its_name() {
     let world = world().await;
     let (first, second) = (world.upload().await, world.upload().await);
     let by = "somebody".to_owned();
-    let hold = VolumeHold { volume: disk(), purpose: Purpose::Fill, by };
+    let hold = VolumeHold { volume: disk(), purpose: Purpose::Fill { trashed: [].into() }, by };
     world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
     for upload in [first, second] {
         let refused = world.fill(upload).await.unwrap_err();
@@ -159,6 +159,10 @@ struct Fails(fn() -> StorageError);
 #[async_trait]
 impl Upload for Fails {
     async fn write(&mut self, _: u64, _: Bytes) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    async fn finish(&mut self) -> Result<(), StorageError> {
         Ok(())
     }
 
@@ -212,9 +216,14 @@ async fn an_upload_cut_off_at_any_call_leaves_the_old_or_the_new_contents() {
             () = closed(&gate) => {}
         }
         world.storage.set_gate(Gate::closing_at(u64::MAX));
+        // Whoever looks at the volume meanwhile may find that there is none, and record that.
+        let scanned = storage::scan(&world.store, &world.storage, &disk()).await;
+        let found = scanned.is_ok() && world.begin().is_some();
         if let Some(hold) = world.hold().await {
             let settled = storage::settle(&world.store, &world.storage, &hold).await.unwrap();
             assert_ne!(settled, Settled::Gone, "cut off at call {call}");
+        } else {
+            assert!(found, "cut off at call {call}: a hold is not gone with the volume's name");
         }
         assert_eq!(world.hold().await, None);
         match world.begin().as_deref() {
@@ -225,4 +234,73 @@ async fn an_upload_cut_off_at_any_call_leaves_the_old_or_the_new_contents() {
         assert!(world.store.view().volumes.contains_key(&disk()), "cut off at call {call}");
     }
     assert!(seen[0] > 3 && seen[1] > 0, "{seen:?}");
+}
+
+/// A daemon that stands still before, in or after each call of the storage, for so long that the
+/// primary settles what it holds, and then goes on.
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_goes_on_after_the_primary_settled_it_leaves_the_old_or_the_new_contents() {
+    let mut lost = 0;
+    for call in 0.. {
+        let world = world().await;
+        let upload = world.upload().await;
+        let gate = Gate::closing_at(call);
+        world.storage.set_gate(gate.clone());
+        let was_stopped = std::cell::Cell::new(false);
+        let primary = async {
+            closed(&gate).await;
+            was_stopped.set(true);
+            world.storage.set_gate(Gate::closing_at(u64::MAX));
+            if let Some(hold) = world.hold().await {
+                storage::settle(&world.store, &world.storage, &hold).await.unwrap();
+            }
+            gate.open();
+            std::future::pending::<()>().await;
+        };
+        let filled = tokio::select! {
+            filled = world.fill(upload) => filled,
+            () = primary => unreachable!("it is pending"),
+        };
+        if let Some(hold) = world.hold().await {
+            storage::settle(&world.store, &world.storage, &hold).await.unwrap();
+        }
+        let expected = if filled.is_ok() { "new" } else { "old" };
+        assert_eq!(world.begin().as_deref(), Some(expected), "stopped at call {call}: {filled:?}");
+        lost += u32::from(filled.is_err_and(|why| why.contains("was let go of")));
+        if !was_stopped.get() {
+            break;
+        }
+    }
+    assert!(lost > 2, "{lost}");
+}
+
+#[tokio::test]
+async fn the_old_contents_are_known_among_namesakes_in_the_trash_whatever_clocks_say() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let other = VolumeId::parse("vms/other").unwrap();
+    volumes.create(&other, SIZE, false).await.unwrap();
+    volumes.rename(&disk(), &VolumeName::new("aside")).await.unwrap();
+    volumes.rename(&other, &disk().volume).await.unwrap();
+    let ahead = Duration::from_secs(4_000_000_000);
+    volumes.with_volumes(|volumes| volumes.trash(&disk(), ahead, KEEP)).unwrap();
+    let aside = VolumeId::parse("vms/aside").unwrap();
+    volumes.rename(&aside, &disk().volume).await.unwrap();
+
+    let late = || StorageError::TimedOut { seconds: 30 };
+    world.fill(Box::new(Fails(late))).await.unwrap_err();
+    assert_eq!(volumes.trashed(&disk().pool).await.unwrap().len(), 2);
+    let hold = world.hold().await.expect("it is held until somebody has looked");
+    assert_eq!(storage::settle(store, volumes, &hold).await.unwrap(), Settled::GivenBack);
+    assert_eq!(world.begin().as_deref(), Some("old"));
+}
+
+#[tokio::test]
+async fn a_download_under_way_does_not_keep_a_volume_from_new_contents() {
+    let world = world().await;
+    let passing = SnapshotName::new("pvc-clone-download-0123456789abcdef");
+    world.storage.snapshot(&disk(), &passing).await.unwrap();
+    let upload = world.upload().await;
+    world.fill(upload).await.unwrap();
+    assert_eq!(world.begin().as_deref(), Some("new"));
 }

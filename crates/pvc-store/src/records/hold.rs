@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pvc_model::hold::{Purpose, VolumeHold};
-use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, PLAIN, RECORD, bytes_at, update};
@@ -39,6 +39,8 @@ struct Written {
     shrink: Option<u64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     fill: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    trashed: Vec<String>,
 }
 
 fn id(name: &str) -> Option<VolumeId> {
@@ -55,7 +57,11 @@ fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
     let purpose = match (written.roll_back, written.shrink, written.fill) {
         (Some(snapshot), None, false) => Purpose::RollBack(SnapshotName::new(snapshot)),
         (None, Some(bytes), false) => Purpose::Shrink(bytes),
-        (None, None, true) => Purpose::Fill,
+        (None, None, true) => {
+            // One that is no identifier is that of no volume.
+            let trashed = written.trashed.iter().filter_map(|id| TrashId::parse(id)).collect();
+            Purpose::Fill { trashed }
+        }
         _ => return None,
     };
     Some(VolumeHold { volume: id.clone(), purpose, by: written.by })
@@ -64,11 +70,14 @@ fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
 /// Writes the hold, new or taken over.
 pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
     let by = hold.by.clone();
-    let none = Written { by, roll_back: None, shrink: None, fill: false };
+    let none = Written { by, roll_back: None, shrink: None, fill: false, trashed: Vec::new() };
     let written = match &hold.purpose {
         Purpose::RollBack(snapshot) => Written { roll_back: Some(snapshot.to_string()), ..none },
         Purpose::Shrink(bytes) => Written { shrink: Some(*bytes), ..none },
-        Purpose::Fill => Written { fill: true, ..none },
+        Purpose::Fill { trashed } => {
+            let trashed = trashed.iter().map(TrashId::to_string).collect();
+            Written { fill: true, trashed, ..none }
+        }
     };
     let text = serde_json::to_string(&written).expect("texts, a number and a boolean");
     draft.put_deep(path(&hold.volume), text);
@@ -76,6 +85,15 @@ pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
 
 pub(crate) fn remove(draft: &mut Draft<'_>, id: &VolumeId) {
     draft.delete(&path(id));
+}
+
+/// Removes the hold of a volume that is gone. While a volume is given new contents it has no name
+/// for a moment, and is not gone.
+pub(super) fn remove_of_volume(draft: &mut Draft<'_>, id: &VolumeId) {
+    let held = read(draft.seen(), id);
+    if !held.is_some_and(|hold| matches!(hold.purpose, Purpose::Fill { .. })) {
+        remove(draft, id);
+    }
 }
 
 /// Removes the holds of all volumes in a pool.
@@ -101,7 +119,10 @@ mod tests {
         let back = read_back(r#"{"by":"x","roll_back":"before"}"#).expect("it is one");
         assert_eq!(back.purpose, Purpose::RollBack(SnapshotName::new("before")));
         let fill = read_back(r#"{"by":"x","fill":true}"#).expect("it is one");
-        assert_eq!(fill.purpose, Purpose::Fill);
+        assert_eq!(fill.purpose, Purpose::Fill { trashed: [].into() });
+        let fill = read_back(r#"{"by":"x","fill":true,"trashed":["1a","../b"]}"#).expect("one");
+        let trashed = TrashId::parse("1a").into_iter().collect();
+        assert_eq!(fill.purpose, Purpose::Fill { trashed });
         let both = r#"{"by":"x","shrink":1,"roll_back":"y"}"#;
         for text in [
             "",

@@ -76,7 +76,7 @@ pub(crate) fn put(draft: &mut Draft<'_>, id: &VolumeId, json: &str) {
 pub(crate) fn remove(draft: &mut Draft<'_>, id: &VolumeId) {
     draft.delete(&snapshots(id));
     draft.delete(&root(id));
-    hold::remove(draft, id);
+    hold::remove_of_volume(draft, id);
 }
 
 /// Writes the snapshot, new or not.
