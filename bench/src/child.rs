@@ -38,6 +38,11 @@ impl Holder {
         memory_of(self.child.id())
     }
 
+    /// The most resident memory that the process ever had.
+    pub fn peak_memory(&self) -> Result<u64> {
+        status_of(self.child.id(), "VmHWM:")
+    }
+
     /// Resident memory of the process without what it maps from files: copies of one program share
     /// that.
     pub fn private_memory(&self) -> Result<u64> {

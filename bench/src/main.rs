@@ -17,6 +17,7 @@ mod memory;
 mod place;
 mod report;
 mod statistics;
+mod uploads;
 
 use std::cell::OnceCell;
 use std::path::PathBuf;
@@ -70,6 +71,9 @@ enum Role {
     Serve {
         #[arg(long)]
         source: Source,
+        /// Folder with the configuration and keyring of the Ceph that has the volumes.
+        #[arg(long)]
+        ceph: Option<PathBuf>,
     },
     /// Serves replies of any size that mean nothing.
     #[command(hide = true)]
@@ -84,7 +88,7 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     match arguments.role {
         Some(Role::Hold { source, held }) => memory::hold(&source, held),
-        Some(Role::Serve { source }) => http::serve(&source),
+        Some(Role::Serve { source, ceph }) => http::serve(&source, ceph.as_deref()),
         Some(Role::Plain) => http::serve_plain(),
         Some(Role::Start { rounds, programs }) => cli::start(rounds, &programs),
         None => measure_all(&arguments),
@@ -163,13 +167,14 @@ fn measure_on(
     };
     let places = Places { kind, scale, made: OnceCell::new() };
     let size = |index: usize| Ok::<_, anyhow::Error>(&places.all()?[index]);
-    let measurements: [Measurement<'_>; 6] = [
+    let measurements: [Measurement<'_>; 7] = [
         ("cache", Box::new(|| cache::figures(size(3)?, scale))),
         (
             "memory of the cache",
             Box::new(|| Ok(vec![memory::cache(size(2)?)?, memory::cache(size(3)?)?])),
         ),
         ("HTTP", Box::new(|| http::figures(kind, places.all()?, scale))),
+        ("uploads", Box::new(|| uploads::figures(kind, scale))),
         ("keepalive", Box::new(|| keepalive::figures(kind, scale))),
         ("daemon", Box::new(|| daemon::figures(kind, &programs.pvcd, scale))),
         ("command line", Box::new(|| cli::figures(size(0)?, &programs.pvc, scale))),

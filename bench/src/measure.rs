@@ -23,6 +23,9 @@ pub struct Scale {
     /// can tell.
     pub batch: usize,
     pub keepalives: usize,
+    /// Size of the file that is uploaded.
+    pub upload_bytes: u64,
+    pub uploads: usize,
 }
 
 impl Scale {
@@ -33,9 +36,19 @@ impl Scale {
         sweeps: 9,
         batch: 1_000,
         keepalives: 10,
+        upload_bytes: 1 << 30,
+        uploads: 3,
     };
-    pub const QUICK: Scale =
-        Scale { vms: [2, 4, 8, 16], requests: 3, starts: 2, sweeps: 2, batch: 10, keepalives: 2 };
+    pub const QUICK: Scale = Scale {
+        vms: [2, 4, 8, 16],
+        requests: 3,
+        starts: 2,
+        sweeps: 2,
+        batch: 10,
+        keepalives: 2,
+        upload_bytes: 8 << 20,
+        uploads: 1,
+    };
 
     pub fn small(&self) -> usize {
         self.vms[0]

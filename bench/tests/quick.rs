@@ -31,8 +31,8 @@ fn figures(sections: &Value) -> Vec<&Value> {
 #[test]
 fn a_quick_run_makes_every_figure() {
     // Any program that is quiet and succeeds will do: which it is, is not the question here.
-    let sections =
-        ["cache", "HTTP", "keepalive", "command line"].map(|section| ["--only", section]);
+    let sections = ["cache", "HTTP", "uploads", "keepalive", "command line"]
+        .map(|section| ["--only", section]);
     let (printed, sections) =
         quick_run(&[&["--pvc", "/bin/true"], sections.as_flattened()].concat());
     let figures = figures(&sections);
@@ -52,7 +52,11 @@ fn a_quick_run_makes_every_figure() {
         "list 16 VMs over HTTP",
         "list 16 VMs, for each VM",
         "one VM by name of 16",
+        "list 8 volumes over HTTP",
+        "list 16 volumes over HTTP",
         "cluster status, 8 VMs",
+        "upload of 8.39 MB over HTTP",
+        "peak memory of the API, uploads of 8.39 MB",
         "metrics, 8 VMs",
         "list 8 VMs, while a quarter changes each second",
         "metrics, 8 VMs, while a quarter changes each second",

@@ -1,9 +1,14 @@
 //! A client that costs next to nothing: one connection kept open, one request at a time.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+
+/// Line between the fields of a form.
+const BOUNDARY: &str = "pvc-bench-0123456789abcdef";
 
 pub struct Client {
     stream: BufReader<TcpStream>,
@@ -29,6 +34,27 @@ impl Client {
         self.request("POST", path)
     }
 
+    /// Sends the file at `image` as the only field of a form.
+    pub fn post_file(&mut self, path: &str, image: &Path) -> Result<&[u8]> {
+        let mut file = File::open(image)?;
+        let begin = format!(
+            "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; \
+             filename=\"image\"\r\n\r\n"
+        );
+        let end = format!("\r\n--{BOUNDARY}--\r\n");
+        let length = begin.len() as u64 + file.metadata()?.len() + end.len() as u64;
+        let stream = self.stream.get_mut();
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {}\r\nContent-Type: \
+             multipart/form-data; boundary={BOUNDARY}\r\nContent-Length: {length}\r\n\r\n{begin}",
+            super::KEY
+        );
+        stream.write_all(request.as_bytes())?;
+        std::io::copy(&mut file, stream)?;
+        stream.write_all(end.as_bytes())?;
+        self.reply("POST", path)
+    }
+
     fn request(&mut self, method: &str, path: &str) -> Result<&[u8]> {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {}\r\nContent-Length: \
@@ -36,6 +62,10 @@ impl Client {
             super::KEY
         );
         self.stream.get_mut().write_all(request.as_bytes())?;
+        self.reply(method, path)
+    }
+
+    fn reply(&mut self, method: &str, path: &str) -> Result<&[u8]> {
         let head = self.head()?;
         self.body.resize(head.length, 0);
         self.stream.read_exact(&mut self.body)?;

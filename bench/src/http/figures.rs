@@ -12,6 +12,7 @@ use crate::place::{Kind, Place};
 use crate::report::{Budget, Figure, Quantity, Spread, bytes, grouped};
 
 const LIST: &str = "/api/v1/vm";
+const VOLUMES: &str = "/api/v1/storage/ceph/volume";
 const STATUS: &str = "/api/v1/status";
 const METRICS: &str = "/api/v1/metrics";
 
@@ -47,6 +48,7 @@ pub fn figures(kind: Kind, places: &[Place], scale: &Scale) -> Result<Vec<Figure
     };
     figures.extend(lists_after_changes(usual, plain, scale)?);
     figures.push(one_vm(large, plain, scale)?);
+    figures.extend(volumes(usual, large, plain, scale)?);
     figures.extend(overviews(usual, plain, scale)?);
     figures.extend(while_a_quarter_changes(usual, plain, scale)?);
     figures.push(tree_requests(usual, scale)?);
@@ -111,6 +113,20 @@ fn one_vm(server: &mut ApiServer, plain: &mut PlainServer, scale: &Scale) -> Res
     let replies = unchanged(server, plain, &path, scale.requests)?;
     let name = format!("one VM by name of {}", grouped(scale.large()));
     Ok(replies.figure(name).budget(Budget::P99(Duration::from_millis(2))))
+}
+
+/// Lists of volumes, of which each VM has one.
+fn volumes(
+    usual: &mut ApiServer,
+    large: &mut ApiServer,
+    plain: &mut PlainServer,
+    scale: &Scale,
+) -> Result<[Figure; 2]> {
+    let name = |volumes: usize| format!("list {} volumes over HTTP", grouped(volumes));
+    let budget = Budget::P99(Duration::from_millis(10));
+    let few = unchanged(usual, plain, VOLUMES, scale.requests)?;
+    let many = unchanged(large, plain, VOLUMES, scale.requests)?;
+    Ok([few.figure(name(scale.usual())).budget(budget), many.figure(name(scale.large()))])
 }
 
 fn overviews(

@@ -14,7 +14,10 @@ use axum::routing::{get, post};
 use axum::serve::ListenerExt;
 use bytes::Bytes;
 use pvc_api::{ApiSettings, ApiState, Token};
-use pvc_linux::{OsRandom, SystemClock};
+use pvc_ceph::{CephOptions, RbdStorage};
+use pvc_linux::{LinuxExec, OsRandom, SystemClock};
+use pvc_model::storage::RbdAccess;
+use pvc_ports::Storage;
 use pvc_store::Store;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +26,7 @@ use super::Client;
 use crate::child::{self, Holder};
 use crate::counting::{CountingTree, Requests};
 use crate::place::{Source, open_store, runtime};
-use crate::statistics;
+use crate::{statistics, uploads};
 
 /// Key of the API.
 pub const KEY: &str = "b6c4a3f2-bench";
@@ -42,7 +45,16 @@ pub struct ApiServer {
 
 impl ApiServer {
     pub fn start(source: &Source) -> Result<ApiServer> {
-        let holder = Holder::start(["serve", "--source", &source.to_string()])?;
+        ApiServer::of(Holder::start(["serve", "--source", &source.to_string()])?)
+    }
+
+    /// Starts one whose volumes are in the Ceph of this folder.
+    pub fn on_ceph(source: &Source, ceph: &std::path::Path) -> Result<ApiServer> {
+        let ceph = ceph.display().to_string();
+        ApiServer::of(Holder::start(["serve", "--source", &source.to_string(), "--ceph", &ceph])?)
+    }
+
+    fn of(holder: Holder) -> Result<ApiServer> {
         let ports: Value = serde_json::from_str(&holder.said)?;
         let port = |name: &str| -> Result<u16> {
             let port = ports[name]
@@ -57,6 +69,11 @@ impl ApiServer {
 
     pub fn memory(&self) -> Result<u64> {
         self.holder.memory()
+    }
+
+    /// The most memory that the process ever had.
+    pub fn peak_memory(&self) -> Result<u64> {
+        self.holder.peak_memory()
     }
 
     /// Requests of the process to its tree.
@@ -122,12 +139,12 @@ impl PlainServer {
 }
 
 /// The holder's side: serves until its input ends.
-pub fn serve(source: &Source) -> Result<()> {
+pub fn serve(source: &Source, ceph: Option<&std::path::Path>) -> Result<()> {
     runtime()?.block_on(async {
         let tree = Arc::new(CountingTree::new(source.open().await?));
         let store = open_store(tree.clone()).await?;
         let shutdown = CancellationToken::new();
-        let (api_port, api) = api(&store, shutdown.clone())?;
+        let (api_port, api) = api(&store, ceph.map(storage_on), shutdown.clone())?;
         let side = Router::new()
             .route("/requests", get(requests))
             .route("/touch/{vms}", post(touch))
@@ -141,16 +158,28 @@ pub fn serve(source: &Source) -> Result<()> {
     })
 }
 
+fn storage_on(ceph: &std::path::Path) -> Arc<dyn Storage> {
+    let (config, keyring) = uploads::files_of(ceph);
+    let access =
+        RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None };
+    let options = CephOptions { config, keyring, user: "admin".to_owned(), access };
+    Arc::new(RbdStorage::new(options, Arc::new(LinuxExec)))
+}
+
 type Serving<E> = tokio::task::JoinHandle<Result<(), E>>;
 
 /// The API as the daemon serves it.
-fn api(store: &Store, shutdown: CancellationToken) -> Result<(u16, Serving<pvc_api::ServeError>)> {
+fn api(
+    store: &Store,
+    storage: Option<Arc<dyn Storage>>,
+    shutdown: CancellationToken,
+) -> Result<(u16, Serving<pvc_api::ServeError>)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address: SocketAddr = listener.local_addr()?;
     let token = Token { description: "bench".to_owned(), secret: KEY.to_owned() };
     let settings = ApiSettings::new(address, vec![token]);
-    let state =
-        ApiState::new(store.clone(), Arc::new(SystemClock), Arc::new(OsRandom), None, settings);
+    let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
+    let state = ApiState::new(store.clone(), clock, random, storage, settings);
     Ok((address.port(), tokio::spawn(pvc_api::serve_on(vec![listener], state, shutdown))))
 }
 
