@@ -6,6 +6,8 @@
     reason = "a panic is how a test fails; files are real here"
 )]
 
+mod kills;
+
 use std::any::Any;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
