@@ -1,5 +1,5 @@
 use std::fs::File;
-use std::io::{IsTerminal, Read, Seek, SeekFrom, Write};
+use std::io::{BufWriter, IsTerminal, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -12,8 +12,11 @@ use crate::context::Pvc;
 use crate::interrupt;
 use crate::outcome::{Exit, Failure, Outcome, plain_io};
 
-/// Number of zeros in a row that are a hole of the file.
+/// Number of bytes that are read at a time.
 const BLOCK: usize = 64 << 10;
+
+/// Number of zeros in a row that are a hole of the file.
+const HOLE: usize = 4 << 10;
 
 /// Save the contents of a volume as a raw image file
 ///
@@ -97,33 +100,34 @@ impl Download {
         let mut part = self.file.clone().into_os_string();
         part.push(".part");
         let part = PathBuf::from(part);
-        let made = File::create_new(&part).map_err(|error| match error.kind() {
+        let made = interrupt::unfinished(&part).map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => self.exists(&part),
             _ => self.unwritable(&error),
         });
-        let mut file = made?;
-        interrupt::watch();
-        let saved = self.fill(from, &mut file, &part);
+        let (file, _meanwhile) = made?;
+        let saved = self.fill(from, file, &part);
         if saved.is_err() {
             let _ = std::fs::remove_file(&part);
-        }
-        if interrupt::happened() {
-            interrupt::end();
         }
         saved
     }
 
-    fn fill(&self, from: &mut impl Read, file: &mut File, part: &Path) -> Outcome {
+    fn fill(&self, from: &mut impl Read, file: File, part: &Path) -> Outcome {
         let unwritable = |error| self.unwritable(&error);
+        let mut file = BufWriter::with_capacity(BLOCK, file);
         let mut bytes = 0_u64;
         each_block(from, |block| {
-            bytes += block.len() as u64;
-            match block.iter().all(|byte| *byte == 0) {
-                true => file.seek(SeekFrom::Start(bytes)).map(drop),
-                false => file.write_all(block),
+            for piece in block.chunks(HOLE) {
+                bytes += piece.len() as u64;
+                match piece.iter().all(|byte| *byte == 0) {
+                    true => file.seek(SeekFrom::Start(bytes)).map(drop),
+                    false => file.write_all(piece),
+                }
+                .map_err(unwritable)?;
             }
-            .map_err(unwritable)
+            Ok(())
         })?;
+        let file = file.into_inner().map_err(|error| self.unwritable(error.error()))?;
         file.set_len(bytes).and_then(|()| file.sync_all()).map_err(unwritable)?;
         if self.force {
             std::fs::rename(part, &self.file).map_err(unwritable)
@@ -143,15 +147,12 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> Outcome {
     Ok(to.flush()?)
 }
 
-/// Reads to the end, in blocks of [`BLOCK`] bytes but for the last, until Ctrl-C.
+/// Reads to the end, in blocks of [`BLOCK`] bytes but for the last.
 fn each_block(from: &mut impl Read, mut each: impl FnMut(&[u8]) -> Outcome) -> Outcome {
     let mut block = vec![0; BLOCK];
     loop {
         let mut length = 0;
         while length < BLOCK {
-            if interrupt::happened() {
-                return Err(Failure::quiet(Exit::Interrupted));
-            }
             match from.read(&mut block[length..]) {
                 Ok(0) => break,
                 Ok(read) => length += read,
