@@ -94,7 +94,7 @@ fn upload(client: &Client, file: impl Read, size: Option<u64>) -> Result<Uploade
     client.upload(operation, ["vms", "data"], &params, file, size)
 }
 
-/// What comes of a download, read to its end.
+/// Bytes that come of a download, to its end.
 fn download(client: &Client) -> Result<io::Result<Vec<u8>>, Error> {
     let operation = GetStorageCephVolumePoolVolumeDownload;
     let (mut from, size) =
@@ -233,8 +233,8 @@ fn a_server_that_takes_no_more_of_a_file_is_given_up() {
         connection.say(GO_ON);
         connection
     });
-    let patience = Some(Duration::from_millis(300));
-    let lost = upload(&client(base, patience), io::repeat(b'x').take(1 << 28), Some(1 << 28));
+    let timeout = Some(Duration::from_millis(300));
+    let lost = upload(&client(base, timeout), io::repeat(b'x').take(1 << 28), Some(1 << 28));
     assert!(matches!(lost, Err(Error::Lost { changing: true, .. })), "{lost:?}");
     drop(served.join().unwrap());
 }
@@ -280,8 +280,8 @@ fn a_server_that_falls_silent_in_a_download_is_given_up() {
         connection.say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nimage");
         connection
     });
-    let patience = Some(Duration::from_millis(300));
-    let error = download(&client(base, patience)).unwrap().unwrap_err();
+    let timeout = Some(Duration::from_millis(300));
+    let error = download(&client(base, timeout)).unwrap().unwrap_err();
     assert_eq!(error.to_string(), "nothing came for 0.3 seconds");
     drop(served.join().unwrap());
 }

@@ -168,7 +168,7 @@ fn a_file_that_cannot_be_read_is_not_sent() {
 }
 
 #[test]
-fn an_old_server_is_not_told_the_size_of_a_raw_image() {
+fn an_old_server_does_not_get_the_size_of_a_raw_image() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);
     let uploaded = upload(&user, &image(&user));
