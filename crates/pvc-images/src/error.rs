@@ -32,6 +32,8 @@ pub enum ImageError {
     NoRoom { least_bytes: u64 },
     #[error("the image could not be read within {seconds} s")]
     TimedOut { seconds: u64 },
+    #[error("the decoder of the file broke off")]
+    DecoderLost,
     #[error("{doing} failed")]
     Io {
         doing: &'static str,
@@ -43,7 +45,8 @@ pub enum ImageError {
 impl ImageError {
     /// Whether the image is what is wrong, and not this machine.
     pub fn is_of_the_image(&self) -> bool {
-        !matches!(self, ImageError::Io { .. } | ImageError::NoRoom { .. })
+        use ImageError::{DecoderLost, Io, NoRoom};
+        !matches!(self, Io { .. } | NoRoom { .. } | DecoderLost)
     }
 
     pub fn hint(&self) -> Option<&'static str> {

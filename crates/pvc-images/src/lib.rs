@@ -32,7 +32,7 @@ use pvc_model::disk_image::DiskFormat;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
-use crate::decode::Decoder;
+use crate::decode::{Decoder, Part};
 pub use crate::error::{ImageError, TakeError};
 use crate::error::{SourceError, TargetError};
 
@@ -114,7 +114,7 @@ pub async fn take<S: Source, W: Target>(
     places: &Places,
     target: &mut W,
 ) -> Taken<Sent, S, W> {
-    let mut file = Counted { source, file_bytes: 0, hash: Sha256::new(), announced };
+    let mut file = Counted::new(source, announced);
     let (begin, compression) = file.begin().await?;
     let _place = match compression {
         Some(_) => Some(places.decoders.acquire().await.expect("it is never closed")),
@@ -156,7 +156,11 @@ struct Counted<'a, S> {
     announced: &'a Announced,
 }
 
-impl<S: Source> Counted<'_, S> {
+impl<'a, S: Source> Counted<'a, S> {
+    fn new(source: &'a mut S, announced: &'a Announced) -> Self {
+        Counted { source, file_bytes: 0, hash: Sha256::new(), announced }
+    }
+
     async fn next(&mut self) -> Result<Option<Bytes>, SourceError<S::Error>> {
         let Some(bytes) = self.source.next().await.map_err(SourceError::Source)? else {
             return Ok(None);
@@ -208,30 +212,35 @@ async fn decode<S: Source, W: Target>(
 ) -> Taken<u64, S, W> {
     let Decoder { input, mut output } = decoder;
     let feed = async {
+        let input = input;
         let mut next = Some(begin);
         while let Some(bytes) = next {
             // A decoder that is gone has said why.
-            if !bytes.is_empty() && input.send(bytes).await.is_err() {
-                break;
+            if !bytes.is_empty() && input.send(Part::Bytes(bytes)).await.is_err() {
+                return Ok(false);
             }
             next = file.next().await?;
         }
-        drop(input);
-        Ok::<_, TakeError<S::Error, W::Error>>(())
+        Ok::<_, TakeError<S::Error, W::Error>>(input.send(Part::End).await.is_ok())
     };
     let drain = async {
         let mut at = 0_u64;
-        while let Some(piece) = output.recv().await {
-            let piece = piece.map_err(TakeError::Image)?;
-            let length = piece.len() as u64;
-            sink.write(at, piece).await.map_err(TakeError::of_target)?;
-            at += length;
+        loop {
+            match output.recv().await.unwrap_or(Err(ImageError::DecoderLost))? {
+                Part::Bytes(piece) => {
+                    let length = piece.len() as u64;
+                    sink.write(at, piece).await.map_err(TakeError::of_target)?;
+                    at += length;
+                }
+                Part::End => return Ok::<_, TakeError<S::Error, W::Error>>(at),
+            }
         }
-        Ok::<_, TakeError<S::Error, W::Error>>(at)
     };
     // Whoever fails first ends both: a sender is not waited for whose file is refused.
-    let ((), at) = tokio::try_join!(feed, drain)?;
-    Ok(at)
+    match tokio::try_join!(feed, drain)? {
+        (true, at) => Ok(at),
+        (false, _) => Err(ImageError::DecoderLost.into()),
+    }
 }
 
 /// A raw disk, whose pieces go where they belong.

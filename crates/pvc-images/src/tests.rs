@@ -215,6 +215,29 @@ async fn an_image_that_is_sent_as_raw_by_mistake_is_refused() {
     assert_eq!(taken(&image, 3, &meant).await.unwrap().0.0, image);
 }
 
+#[tokio::test]
+async fn what_a_decoder_has_made_that_died_is_no_disk() {
+    let wanted = announced(DiskFormat::Raw);
+    for takes_the_file in [true, false] {
+        let mut source = Pieces([Bytes::from_static(b"disk")].into());
+        let mut file = Counted::new(&mut source, &wanted);
+        let (begin, _) = file.begin().await.ok().unwrap();
+        let (input, mut taken) = tokio::sync::mpsc::channel(1);
+        let (sender, output) = tokio::sync::mpsc::channel(1);
+        sender.send(Ok(Part::Bytes(Bytes::from_static(b"di")))).await.unwrap();
+        let dies = tokio::spawn(async move {
+            while takes_the_file && taken.recv().await.is_some() {}
+            drop(sender);
+        });
+        let mut target = Memory::default();
+        let mut disk = RawDisk { announced: &wanted, target: &mut target };
+        let decoder = Decoder { input, output };
+        let decoded = decode::<Pieces, Memory>(&mut file, begin, decoder, &mut disk).await;
+        assert_eq!(decoded.unwrap_err().to_string(), "the decoder of the file broke off");
+        dies.await.unwrap();
+    }
+}
+
 proptest::proptest! {
     #[test]
     fn no_file_makes_it_panic(
