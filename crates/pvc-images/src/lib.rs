@@ -68,10 +68,26 @@ pub struct Announced {
     pub file_bytes: Option<u64>,
     /// SHA-256 checksum of the file, if it was said.
     pub sha256: Option<[u8; 32]>,
-    /// Whether a raw image may begin like one of another format.
-    pub even_if_not_raw: bool,
+    /// Whether it was known how long the file is before it was sent, said or not: it is of a file on
+    /// a disk, and is not of the output of a program that may have failed.
+    pub has_known_end: bool,
+    /// Whether a raw image is taken also if it begins like one of another format, or may be cut.
+    pub is_meant_so: bool,
     /// Size of the disk that the image is for, in bytes; it may be smaller.
     pub most_bytes: u64,
+}
+
+impl Announced {
+    /// Refuses a raw image that may be the begin of one. Nothing in it says where it ends, and a
+    /// pipe ends well also when whoever writes into it has died.
+    fn require_whole(&self, disk_bytes: u64) -> Result<(), ImageError> {
+        let Announced { format, file_bytes, sha256, has_known_end, is_meant_so, most_bytes } = self;
+        let is_known = *has_known_end || file_bytes.is_some() || sha256.is_some();
+        match *format == DiskFormat::Raw && disk_bytes < *most_bytes && !is_known && !is_meant_so {
+            true => Err(ImageError::MayBeCut { disk_bytes, most_bytes: *most_bytes }),
+            false => Ok(()),
+        }
+    }
 }
 
 /// A file that has come, as it was.
@@ -143,6 +159,7 @@ pub async fn take<S: Source, W: Target>(
         return Err(ImageError::Empty.into());
     }
     let (file_bytes, sha256) = file.finish()?;
+    announced.require_whole(disk_bytes)?;
     Ok(Sent { file_bytes, sha256, disk_bytes })
 }
 
@@ -254,9 +271,9 @@ impl<W: Target> Target for RawDisk<'_, W> {
     type Error = TargetError<W::Error>;
 
     async fn write(&mut self, at: u64, piece: Bytes) -> Result<(), Self::Error> {
-        let Announced { most_bytes, even_if_not_raw, .. } = *self.announced;
+        let Announced { most_bytes, is_meant_so, .. } = *self.announced;
         let found = DiskFormat::of_beginning(&piece);
-        if let Some(format) = found.filter(|_| at == 0 && !even_if_not_raw) {
+        if let Some(format) = found.filter(|_| at == 0 && !is_meant_so) {
             return Err(ImageError::NotRaw { format }.into());
         }
         if at + piece.len() as u64 > most_bytes {

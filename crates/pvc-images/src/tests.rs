@@ -34,7 +34,14 @@ impl Source for Pieces {
 
 fn announced(format: DiskFormat) -> Announced {
     let most_bytes = 64 << 20;
-    Announced { format, file_bytes: None, sha256: None, even_if_not_raw: false, most_bytes }
+    Announced {
+        format,
+        file_bytes: None,
+        sha256: None,
+        has_known_end: true,
+        is_meant_so: false,
+        most_bytes,
+    }
 }
 
 /// The bytes of a disk, too many to be printed.
@@ -207,11 +214,32 @@ async fn a_file_is_compared_with_what_was_announced() {
 }
 
 #[tokio::test]
+async fn a_raw_image_of_unknown_size_fills_the_volume_or_may_be_cut() {
+    let most_bytes = 8;
+    let piped = || Announced { has_known_end: false, most_bytes, ..announced(DiskFormat::Raw) };
+    for file in [b"disk".to_vec(), gzip(b"disk"), zstd(b"disk")] {
+        let error = taken(&file, 3, &piped()).await.unwrap_err();
+        assert_eq!(
+            error,
+            "the raw image has 4 of the 8 bytes of the volume and may be cut: it was not said how \
+             many it has"
+        );
+        let sized = Announced { file_bytes: Some(file.len() as u64), ..piped() };
+        let hashed = Announced { sha256: Some(Sha256::digest(&file).into()), ..piped() };
+        let meant = Announced { is_meant_so: true, ..piped() };
+        for told in [sized, hashed, meant] {
+            assert_eq!(taken(&file, 3, &told).await.unwrap().0.0, b"disk", "{told:?}");
+        }
+    }
+    assert_eq!(taken(b"all of i", 3, &piped()).await.unwrap().0.0, b"all of i");
+}
+
+#[tokio::test]
 async fn an_image_that_is_sent_as_raw_by_mistake_is_refused() {
     let image = b"QFI\xfb\0\0\0\x03".repeat(100);
     let error = taken(&image, 3, &announced(DiskFormat::Raw)).await.unwrap_err();
     assert_eq!(error, "the image begins like one in format qcow2, and was sent as raw");
-    let meant = Announced { even_if_not_raw: true, ..announced(DiskFormat::Raw) };
+    let meant = Announced { is_meant_so: true, ..announced(DiskFormat::Raw) };
     assert_eq!(taken(&image, 3, &meant).await.unwrap().0.0, image);
 }
 

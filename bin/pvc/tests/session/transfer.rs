@@ -1,6 +1,7 @@
 //! Images of volumes that are sent and saved.
 
 use std::fs;
+use std::io::{Seek, SeekFrom};
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -176,6 +177,50 @@ fn an_old_server_does_not_get_the_size_of_a_raw_image() {
     let line = "POST /storage/ceph/volume/vms/data/upload?image_format=raw";
     assert!(changes(&stub)[0].starts_with(line), "{:?}", stub.lines());
     assert!(!changes(&stub)[0].contains("file_size"), "{:?}", stub.lines());
+}
+
+/// A server that takes everything of this release, and says that it was done.
+fn new_server() -> Stub {
+    Stub::start(|request, _| match request.method.as_str() {
+        "GET" => ok(DOCUMENT),
+        _ => message("done"),
+    })
+}
+
+#[test]
+fn the_size_of_what_comes_through_a_pipe_can_be_said_and_holds() {
+    let line = ["-q", "storage", "volume", "upload", "-y", "vms", "data", "-"];
+    let sized = |size: &'static str| [&line[..], &["--file-size", size]].concat();
+    for (args, said) in [(line.to_vec(), None), (sized("5"), Some("file_size=5"))] {
+        let stub = new_server();
+        let uploaded = User::of(&stub).answering("image", &args);
+        assert_eq!(code(&uploaded), 0, "{uploaded:?}");
+        let asked = &changes(&stub)[0];
+        assert_eq!(asked.contains("file_size"), said.is_some(), "{asked}");
+        assert!(asked.contains(said.unwrap_or_default()), "{asked}");
+    }
+    for (size, why) in [("6", "it ends after 5 of 6 bytes"), ("4", "it goes on after 4 bytes")] {
+        let failed = User::of(&new_server()).answering("image", &sized(size));
+        assert_eq!(code(&failed), 1, "{failed:?}");
+        assert!(err(&failed).contains(&format!("cannot read `-`: {why}")), "{failed:?}");
+    }
+}
+
+#[test]
+fn a_file_has_its_size_also_as_standard_input_where_it_stands() {
+    let stub = new_server();
+    let user = User::of(&stub);
+    let line = ["-q", "storage", "volume", "upload", "-y", "vms", "data", "-"];
+    let mut file = fs::File::open(image(&user)).unwrap();
+    file.seek(SeekFrom::Start(2)).unwrap();
+    let uploaded = user.command(&line).stdin(file).output().unwrap();
+    assert_eq!(code(&uploaded), 0, "{uploaded:?}");
+    assert!(changes(&stub)[0].contains("file_size=3"), "{:?}", stub.lines());
+    let file = fs::File::open(image(&user)).unwrap();
+    let wrong = [&line[..], &["--file-size", "9"]].concat();
+    let refused = user.command(&wrong).stdin(file).output().unwrap();
+    assert!(err(&refused).contains("`-` has 5 bytes, and not 9"), "{refused:?}");
+    assert_eq!(changes(&stub).len(), 1, "{:?}", stub.lines());
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn message(id: &VolumeId) -> String {
 
 /// Refuses what would be refused after the file has come, too; returns the size of the volume.
 async fn check(asked: &Ask<Upload>) -> Result<u64> {
-    announced(&asked.params, 0)?;
+    announced(&asked.params, false, 0)?;
     let (api, storage) = (&asked.api, asked.api.storage()?);
     let (id, force) = (id(asked), asked.params.force.0);
     let checked = storage::check_fill(api.store(), storage.as_ref(), &id, force);
@@ -93,12 +93,12 @@ async fn check(asked: &Ask<Upload>) -> Result<u64> {
 }
 
 /// The file as it is announced, for a volume of this size.
-fn announced(given: &VolumeUpload, most_bytes: u64) -> Result<Announced> {
+fn announced(given: &VolumeUpload, has_known_end: bool, most_bytes: u64) -> Result<Announced> {
     let format = given.image_format.parse();
     let format = format.map_err(|why| ApiError::parameter("image_format", format!("{why}")))?;
     let sha256 = given.sha256.as_deref().map(checksum).transpose()?;
-    let (file_bytes, even_if_not_raw) = (given.file_size, given.force.0);
-    Ok(Announced { format, file_bytes, sha256, even_if_not_raw, most_bytes })
+    let (file_bytes, is_meant_so) = (given.file_size, given.force.0);
+    Ok(Announced { format, file_bytes, sha256, has_known_end, is_meant_so, most_bytes })
 }
 
 /// A SHA-256 checksum in hexadecimal digits.
@@ -116,7 +116,9 @@ fn checksum(text: &str) -> Result<[u8; 32]> {
 async fn take(asked: Ask<Upload>, size_bytes: u64, file: File) -> Result<Answer<Upload>> {
     let id = id(&asked);
     let Ask { api, params: given, caller, mode, .. } = asked;
-    let announced = announced(&given, size_bytes)?;
+    // Who sends a file with its length, as clients of PVC 1.0.3 do, has all of it.
+    let has_known_end = file.headers.contains_key(CONTENT_LENGTH);
+    let announced = announced(&given, has_known_end, size_bytes)?;
     let slot = match api.uploads().take(&caller.description, "uploads") {
         Ok(slot) => slot,
         Err(refusal) => {

@@ -87,12 +87,15 @@ impl<'a, R: Read> Watched<'a, R> {
     fn next(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.from.read(into)?;
         let bytes = self.bytes + read as u64;
-        if let Some(size) = self.size
-            && (bytes > size || read == 0 && bytes < size && !into.is_empty())
-        {
-            return Err(io::Error::other("the file changes while it is read"));
+        match self.size {
+            Some(size) if bytes > size => {
+                Err(io::Error::other(format!("it goes on after {size} bytes, which are all")))
+            }
+            Some(size) if read == 0 && bytes < size && !into.is_empty() => {
+                Err(io::Error::other(format!("it ends after {bytes} of {size} bytes")))
+            }
+            _ => Ok(read),
         }
-        Ok(read)
     }
 }
 
