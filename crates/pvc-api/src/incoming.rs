@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use multer::{Field, Multipart};
@@ -15,13 +15,7 @@ use pvc_ports::Clock;
 
 use crate::body;
 use crate::error::{ApiError, Result};
-
-/// Time that a client may be silent.
-pub const SILENCE: Duration = Duration::from_secs(120);
-
-/// The fewest bytes that come in such a time: 4 KiB a second. A client that is slower keeps a place
-/// from others.
-const FEWEST_BYTES: u64 = 120 * (4 << 10);
+use crate::pace::Pace;
 
 /// Time for which the rest of a file that is refused is still taken.
 const TURNED_AWAY: Duration = Duration::from_secs(60);
@@ -157,43 +151,6 @@ fn bad_form(error: multer::Error) -> ApiError {
     }
 }
 
-/// Speed of a client: only the time counts for which it is waited.
-#[derive(Debug, Default)]
-struct Pace {
-    waited: Duration,
-    bytes: u64,
-}
-
-impl Pace {
-    async fn wait<T>(&mut self, clock: &dyn Clock, coming: impl Future<Output = T>) -> Result<T> {
-        let begun = clock.monotonic();
-        let come = tokio::select! {
-            biased;
-            come = coming => come,
-            () = clock.sleep(SILENCE) => return Err(body::too_slow(SILENCE)),
-        };
-        self.waited += clock.monotonic().saturating_sub(begun);
-        Ok(come)
-    }
-
-    fn count(&mut self, bytes: usize) -> Result<()> {
-        self.bytes += bytes as u64;
-        if self.waited < SILENCE {
-            return Ok(());
-        }
-        if self.bytes < FEWEST_BYTES {
-            let message = format!(
-                "{} bytes came in {} s, and fewer than {FEWEST_BYTES} are too few",
-                self.bytes,
-                self.waited.as_secs()
-            );
-            return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, message));
-        }
-        *self = Pace::default();
-        Ok(())
-    }
-}
-
 /// A form, whose parser keeps all that comes until it finds a part.
 struct Form {
     parts: Multipart<'static>,
@@ -288,6 +245,7 @@ impl Drop for OneByOne {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::StatusCode;
     use futures::stream;
     use pvc_testkit::TokioClock;
 
@@ -414,7 +372,7 @@ mod tests {
         assert_eq!(refused.status, StatusCode::REQUEST_TIMEOUT);
         assert_eq!(
             refused.body.message,
-            "33 bytes came in 150 s, and fewer than 491520 are too few"
+            "33 bytes went in 150 s, and fewer than 491520 are too few"
         );
     }
 }
