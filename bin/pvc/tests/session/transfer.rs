@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Seek, SeekFrom};
 use std::net::TcpListener;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::*;
@@ -124,6 +124,35 @@ fn a_download_replaces_no_file_unless_that_is_forced() {
     assert_eq!(code(&forced), 0, "{forced:?}");
     assert_eq!(fs::read(&file).unwrap(), b"image");
     assert_eq!(files(folder.path()), ["disk.raw"]);
+}
+
+#[test]
+fn a_device_a_pipe_and_a_link_stay_what_they_are() {
+    let user = User::of(&Stub::start(|_, _| ok("image")));
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::os::unix::fs::symlink("/dev/null", at("null")).unwrap();
+    fs::write(at("disk.raw"), "old").unwrap();
+    std::os::unix::fs::symlink("disk.raw", at("link")).unwrap();
+    assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    for name in ["null", "link", "pipe"] {
+        let refused = user.run(&words(&download(&at(name))));
+        assert_eq!(code(&refused), 1, "{refused:?}");
+        assert!(err(&refused).contains("exists already"), "{refused:?}");
+    }
+    let refused = user.run(&[&words(&download(folder.path()))[..], &["--force"]].concat());
+    assert!(err(&refused).contains("is a directory"), "{refused:?}");
+    let pipe = at("pipe");
+    let read = std::thread::spawn(move || fs::read(pipe).unwrap());
+    for name in ["null", "link", "pipe"] {
+        let forced = user.run(&[&words(&download(&at(name)))[..], &["--force"]].concat());
+        assert_eq!(code(&forced), 0, "{forced:?}");
+    }
+    assert_eq!(read.join().unwrap(), b"image");
+    assert_eq!(fs::read(at("disk.raw")).unwrap(), b"image", "what the link shows is replaced");
+    let kind = |name: &str| fs::symlink_metadata(at(name)).unwrap().file_type();
+    assert!(kind("null").is_symlink() && kind("link").is_symlink() && kind("pipe").is_fifo());
+    assert_eq!(files(folder.path()), ["disk.raw", "link", "null", "pipe"]);
 }
 
 #[test]
