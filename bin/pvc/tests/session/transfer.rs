@@ -253,6 +253,45 @@ fn a_file_has_its_size_also_as_standard_input_where_it_stands() {
 }
 
 #[test]
+fn an_image_on_standard_input_answers_no_question() {
+    let stub = new_server();
+    let user = User::of(&stub);
+    let line = ["-q", "storage", "volume", "upload", "vms", "data", "-"];
+    for image in ["y\nimage", "n\nimage"] {
+        let refused = user.answering(image, &line);
+        assert_eq!(code(&refused), 1, "{refused:?}");
+        assert!(err(&refused).contains("hint: say `--yes`"), "{refused:?}");
+    }
+    assert!(changes(&stub).is_empty(), "{:?}", stub.lines());
+}
+
+#[test]
+fn a_terminal_shows_what_becomes_of_an_upload_and_nothing_else_does() {
+    let user = User::of(&new_server());
+    let line = format!("storage volume upload -y vms data {}", image(&user).display());
+    let shown = user.on_a_terminal(&line);
+    let words =
+        ["Uploading file (total size 5B)...", "Parsing file on remote side... done.", "done"];
+    let mut rest = &shown[..];
+    for words in words {
+        let (_, after) =
+            rest.split_once(words).unwrap_or_else(|| panic!("no `{words}` in {shown}"));
+        rest = after;
+    }
+    assert!(!user.on_a_terminal(&format!("-q {line}")).contains("Uploading"));
+    let plain = user.run(&line.split(' ').collect::<Vec<_>>());
+    assert!(!err(&plain).contains("Uploading"), "{plain:?}");
+    let refusing = Stub::start(|request, _| match request.method.as_str() {
+        "GET" => ok(DOCUMENT),
+        _ => status(400, r#"{"message": "it was cut"}"#),
+    });
+    let user = User::of(&refusing);
+    let line = format!("storage volume upload -y vms data {}", image(&user).display());
+    let shown = user.on_a_terminal(&line);
+    assert!(shown.contains("remote side... \r\nerror: it was cut"), "{shown:?}");
+}
+
+#[test]
 fn a_checksum_that_differs_fails_the_upload() {
     let reply = |sha256: &str| format!(r#"{{"message": "done", "sha256": "{sha256}"}}"#);
     let right = "6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d";

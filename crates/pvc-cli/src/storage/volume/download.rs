@@ -75,7 +75,7 @@ impl Download {
             Place::File(file) => self.save(&mut watched, &file),
             Place::Device(kind) => self.write(&mut watched, kind, size),
         };
-        watched.progress.end();
+        watched.progress.end(saved.is_ok());
         saved?;
         let (bytes, checksum) = (watched.bytes, watched.checksum());
         if is_output {

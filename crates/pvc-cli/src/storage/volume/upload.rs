@@ -33,7 +33,7 @@ Examples:
   pvc storage volume upload -f qcow2 vms web1_root disk.qcow2
   pvc storage volume upload vms web1_data data.raw.zst
   ssh old cat /dev/vg/data | pvc storage volume upload --yes vms web1_data -
-  curl -f https://site/disk.raw | pvc storage volume upload --yes --sha256 9f86… vms web1_data -")]
+  curl -f https://site/disk.raw | pvc storage volume upload --yes --sha256 $SUM vms web1_data -")]
 pub struct Upload {
     #[command(flatten)]
     volume: Which,
@@ -91,6 +91,10 @@ impl Upload {
             return Ok(());
         }
         if !pvc.unasked(self.yes.yes) {
+            if self.is_input() {
+                return Err(Failure::failed("the image comes where a question would be answered")
+                    .hint("say `--yes`, or name a file"));
+            }
             pvc.client()?.dry_run(operation, [pool, name], &params)?;
         }
         let sentence = format!(
@@ -100,8 +104,9 @@ impl Upload {
         confirm::ask(pvc, self.yes, &sentence)?;
         let client = pvc.take_client()?;
         let mut watched = Watched::new(image, size, pvc);
+        watched.progress.begin_upload();
         let sent = client.upload(operation, [pool, name], &params, &mut watched, size);
-        watched.progress.end();
+        watched.progress.end(sent.is_ok());
         if let Some(error) = watched.failed.take() {
             return Err(self.unreadable(&error));
         }
@@ -110,9 +115,13 @@ impl Upload {
         self.say(pvc, &reply, &checksum)
     }
 
+    fn is_input(&self) -> bool {
+        self.file.as_os_str() == "-"
+    }
+
     /// The file, and how many bytes it has, if that is known.
     fn open(&self) -> Result<(File, Option<u64>), Failure> {
-        let opened = match self.file.as_os_str() == "-" {
+        let opened = match self.is_input() {
             // The descriptor itself: what is read of it is read by nobody else.
             true => std::io::stdin().as_fd().try_clone_to_owned().map(File::from),
             false => File::open(&self.file),
