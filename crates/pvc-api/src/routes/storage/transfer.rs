@@ -158,6 +158,10 @@ async fn take(asked: Ask<Upload>, size_bytes: u64, file: File) -> Result<Answer<
     Ok(Answer::json(&uploaded(mode.message(message(&id)), &sent)))
 }
 
+/// Number of times as long as for other changes that the storage has to begin a volume: it makes
+/// one, opens it, and has looked for room before.
+const BEGIN_TIMES: u32 = 3;
+
 /// Begins the contents. That goes on if nobody waits any more, and then they are discarded.
 async fn begin(api: &ApiState, id: &VolumeId, force: bool, slot: Slot) -> Result<InSlot> {
     let (of, id, storage) = (api.clone(), id.clone(), api.storage()?);
@@ -166,7 +170,7 @@ async fn begin(api: &ApiState, id: &VolumeId, force: bool, slot: Slot) -> Result
         let upload = Some(begun.map_err(refused)?);
         Ok(InSlot { upload, slot: Some(slot) })
     };
-    let time = api.settings().limits.change_time;
+    let time = api.settings().limits.change_time * BEGIN_TIMES;
     api.outcome_within(time, begin).await?.unwrap_or_else(|| {
         let message =
             format!("the storage did not begin a volume for it within {} s", time.as_secs());

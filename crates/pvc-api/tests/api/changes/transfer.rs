@@ -163,6 +163,28 @@ async fn what_would_be_refused_in_the_end_is_refused_before_a_byte_is_read() {
     assert_eq!(api.begin(), "old");
 }
 
+/// Number of calls of the storage, each of which passes a gate twice, before an upload begins: it
+/// is looked twice at the volume, whether it is unused, and at the pool.
+const LOOKS: u64 = 2 * 2 * 3;
+
+#[tokio::test(start_paused = true)]
+async fn a_storage_that_takes_its_time_to_begin_a_volume_gets_it() {
+    for (seconds, status) in [(80, 200), (100, 503)] {
+        let api = with_data().await;
+        let gate = Gate::closing_at(LOOKS);
+        api.storage.set_gate(gate.clone());
+        let opens = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            assert!(gate.is_closed());
+            gate.open();
+        });
+        let reply = api.upload("image_format=raw", "new").await;
+        assert_eq!(reply.status, status, "{}", reply.text());
+        opens.await.unwrap();
+        assert_eq!(api.begin(), if status == 200 { "new" } else { "old" });
+    }
+}
+
 #[tokio::test]
 async fn one_caller_has_half_of_the_uploads_that_may_be_under_way() {
     let api = with_data().await;
