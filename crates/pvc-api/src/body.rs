@@ -48,8 +48,9 @@ const LINGER_TIME: Duration = Duration::from_secs(2);
 
 /// Takes a little more of a body that was refused. A connection that is closed on unread bytes is
 /// reset, and a client that is still sending would lose the reply that tells it why.
-fn linger(mut stream: BodyDataStream) {
-    tokio::spawn(tokio::time::timeout(LINGER_TIME, async move {
+pub fn linger(mut stream: BodyDataStream) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    runtime.spawn(tokio::time::timeout(LINGER_TIME, async move {
         let mut taken = 0;
         while let Some(Ok(chunk)) = stream.next().await {
             taken += chunk.len();

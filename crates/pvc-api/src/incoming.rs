@@ -1,11 +1,13 @@
 //! The file that is sent with a request, as it comes: one piece in memory, whatever its size.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use multer::{Field, Multipart};
@@ -13,16 +15,13 @@ use pvc_ports::Clock;
 
 use crate::body;
 use crate::error::{ApiError, Result};
-
-/// Time that a client may be silent.
-pub const SILENCE: Duration = Duration::from_secs(120);
-
-/// The fewest bytes that come in such a time: 4 KiB a second. A client that is slower keeps a place
-/// from others.
-const FEWEST_BYTES: u64 = 120 * (4 << 10);
+use crate::pace::Pace;
 
 /// Time for which the rest of a file that is refused is still taken.
 const TURNED_AWAY: Duration = Duration::from_secs(60);
+
+/// The most bytes of a form beside its file: what comes before a part is kept until it begins.
+const MOST_BESIDE: u64 = 64 << 10;
 
 /// The name of the part with the file.
 const PART: &str = "file";
@@ -38,7 +37,7 @@ enum Source {
     /// The part, and the form with what comes after it.
     Form {
         part: Option<Field<'static>>,
-        form: Multipart<'static>,
+        form: Form,
     },
 }
 
@@ -56,9 +55,8 @@ impl Incoming {
             "application/octet-stream" => Source::Body(body.into_data_stream()),
             "multipart/form-data" => {
                 let boundary = multer::parse_boundary(kind).map_err(bad_form)?;
-                let stream = OneByOne { stream: body.into_data_stream(), has_given: false };
-                let mut form = Multipart::new(stream, boundary);
-                let part = pace.wait(clock, form.next_field()).await?.map_err(bad_form)?;
+                let mut form = Form::new(body, boundary);
+                let part = pace.wait(clock, form.next_part()).await??;
                 Source::Form { part: Some(require_file(part)?), form }
             }
             _ => {
@@ -119,7 +117,7 @@ impl Incoming {
         if let Source::Form { part, form } = &mut self.source
             && part.take().is_some()
         {
-            match self.pace.wait(clock, form.next_field()).await?.map_err(bad_form)? {
+            match self.pace.wait(clock, form.next_part()).await?? {
                 None => {}
                 Some(_) => return Err(ApiError::refused("the form has more than the file")),
             }
@@ -143,6 +141,9 @@ fn cut_off() -> ApiError {
 
 fn bad_form(error: multer::Error) -> ApiError {
     match error {
+        multer::Error::StreamReadFailed(why) if why.is::<TooMuchBeside>() => {
+            ApiError::refused(format!("the multipart body cannot be read: {why}"))
+        }
         multer::Error::IncompleteFieldData { .. }
         | multer::Error::IncompleteStream
         | multer::Error::StreamReadFailed(_) => cut_off(),
@@ -150,66 +151,101 @@ fn bad_form(error: multer::Error) -> ApiError {
     }
 }
 
-/// Speed of a client: only the time counts for which it is waited.
+/// A form, whose parser keeps all that comes until it finds a part.
+struct Form {
+    parts: Multipart<'static>,
+    beside: Arc<Beside>,
+}
+
+impl Form {
+    fn new(body: Body, boundary: String) -> Self {
+        let beside = Arc::<Beside>::default();
+        let stream = Some(body.into_data_stream());
+        let stream = OneByOne { stream, has_given: false, beside: beside.clone() };
+        Form { parts: Multipart::new(stream, boundary), beside }
+    }
+
+    async fn next_part(&mut self) -> Result<Option<Field<'static>>> {
+        self.beside.left.store(MOST_BESIDE, Ordering::Relaxed);
+        let part = self.parts.next_field().await.map_err(bad_form)?;
+        self.beside.left.store(Beside::IN_A_PART, Ordering::Relaxed);
+        Ok(part)
+    }
+}
+
+/// Number of bytes that may yet come before a part begins.
 #[derive(Debug, Default)]
-struct Pace {
-    waited: Duration,
-    bytes: u64,
+struct Beside {
+    left: AtomicU64,
 }
 
-impl Pace {
-    async fn wait<T>(&mut self, clock: &dyn Clock, coming: impl Future<Output = T>) -> Result<T> {
-        let begun = clock.monotonic();
-        let come = tokio::select! {
-            biased;
-            come = coming => come,
-            () = clock.sleep(SILENCE) => return Err(body::too_slow(SILENCE)),
-        };
-        self.waited += clock.monotonic().saturating_sub(begun);
-        Ok(come)
+impl Beside {
+    /// Any number of bytes, of a part that is taken as it comes.
+    const IN_A_PART: u64 = u64::MAX;
+
+    fn count(&self, bytes: usize) {
+        let left = self.left.load(Ordering::Relaxed);
+        if left != Self::IN_A_PART {
+            self.left.store(left.saturating_sub(bytes as u64), Ordering::Relaxed);
+        }
     }
 
-    fn count(&mut self, bytes: usize) -> Result<()> {
-        self.bytes += bytes as u64;
-        if self.waited < SILENCE {
-            return Ok(());
+    fn require_some_left(&self) -> std::result::Result<(), TooMuchBeside> {
+        match self.left.load(Ordering::Relaxed) {
+            0 => Err(TooMuchBeside),
+            _ => Ok(()),
         }
-        if self.bytes < FEWEST_BYTES {
-            let message = format!(
-                "{} bytes came in {} s, and fewer than {FEWEST_BYTES} are too few",
-                self.bytes,
-                self.waited.as_secs()
-            );
-            return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, message));
-        }
-        *self = Pace::default();
-        Ok(())
     }
 }
+
+/// Refusal of a form that is something else than a file for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("more than {} KiB come before a part begins", MOST_BESIDE >> 10)]
+struct TooMuchBeside;
+
+type Boxed = Box<dyn std::error::Error + Send + Sync>;
 
 /// A stream that has nothing ready after each piece: whoever takes all that is ready, as `multer`
 /// does, has one.
 struct OneByOne {
-    stream: BodyDataStream,
+    stream: Option<BodyDataStream>,
     has_given: bool,
+    beside: Arc<Beside>,
 }
 
 impl Stream for OneByOne {
-    type Item = std::result::Result<Bytes, axum::Error>;
+    type Item = std::result::Result<Bytes, Boxed>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if std::mem::take(&mut self.has_given) {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let next = self.stream.poll_next_unpin(context);
-        self.has_given = matches!(next, Poll::Ready(Some(Ok(_))));
+        if let Err(refusal) = self.beside.require_some_left() {
+            return Poll::Ready(Some(Err(refusal.into())));
+        }
+        let Some(stream) = &mut self.stream else { return Poll::Ready(None) };
+        let next = stream.poll_next_unpin(context).map_err(Boxed::from);
+        if let Poll::Ready(Some(Ok(piece))) = &next {
+            self.beside.count(piece.len());
+            self.has_given = true;
+        }
         next
+    }
+}
+
+impl Drop for OneByOne {
+    /// Whoever is still sending a form that is refused is to read why.
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            body::linger(stream);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::http::StatusCode;
     use futures::stream;
     use pvc_testkit::TokioClock;
 
@@ -275,6 +311,41 @@ mod tests {
         }
     }
 
+    /// Pieces of 64 KiB without end, of which it is counted how many were taken.
+    fn endless(begin: &'static str, taken: &Arc<AtomicU64>) -> Body {
+        let taken = taken.clone();
+        let filling = stream::repeat_with(move || {
+            taken.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, std::io::Error>(Bytes::from(vec![b'x'; 64 << 10]))
+        });
+        let begin = stream::iter([Ok(Bytes::from_static(begin.as_bytes()))]);
+        Body::from_stream(begin.chain(filling))
+    }
+
+    #[tokio::test]
+    async fn a_form_that_never_comes_to_its_file_is_refused_before_it_fills_the_memory() {
+        let clock = TokioClock::new();
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, FORM.parse().unwrap());
+        for begin in ["", "--b\r\nContent-Disposition: form-data; name=\"file", "--b\r\n"] {
+            let taken = Arc::default();
+            let opened = Incoming::open(&headers, endless(begin, &taken), &clock).await;
+            let error = opened.err().expect("there is no file");
+            assert_eq!(error.status, StatusCode::BAD_REQUEST);
+            let said =
+                "the multipart body cannot be read: more than 64 KiB come before a part begins";
+            assert_eq!(error.body.message, said, "{begin}");
+            assert!(taken.load(Ordering::Relaxed) <= 2, "{taken:?} pieces");
+        }
+        // Also behind the file, where another part would be refused.
+        let taken = Arc::default();
+        let begin = [HEAD, "disk\r\n--b\r\n"].concat().leak();
+        let mut incoming = Incoming::open(&headers, endless(begin, &taken), &clock).await.unwrap();
+        assert_eq!(incoming.next(&clock).await.unwrap().unwrap(), "disk");
+        incoming.next(&clock).await.unwrap_err();
+        assert!(taken.load(Ordering::Relaxed) <= 2, "{taken:?} pieces");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_client_that_is_silent_or_trickles_is_turned_away() {
         let clock = TokioClock::new();
@@ -301,7 +372,7 @@ mod tests {
         assert_eq!(refused.status, StatusCode::REQUEST_TIMEOUT);
         assert_eq!(
             refused.body.message,
-            "33 bytes came in 150 s, and fewer than 491520 are too few"
+            "33 bytes went in 150 s, and fewer than 491520 are too few"
         );
     }
 }

@@ -37,6 +37,7 @@ mod metrics;
 mod openapi;
 mod origin;
 mod outgoing;
+mod pace;
 mod params;
 mod refuse;
 mod routes;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -10,14 +11,18 @@ use pvc_ports::{Clock, Download, MOST_PIECE_BYTES};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::incoming::SILENCE;
+use crate::pace::{Pace, SILENCE, TooSlow};
 use crate::slots::Slot;
 
 type Piece = io::Result<Bytes>;
 
+/// Time that a download may take in all. After a day the primary takes its snapshot for something
+/// that was left behind, and removes it.
+const MOST_TIME: Duration = Duration::from_secs(23 * 3600);
+
 /// A body of as many bytes as the volume has; what is in no piece is zeros. Ends short, which
-/// breaks the connection, if the storage fails, the client takes nothing for two minutes, or the
-/// daemon stops.
+/// breaks the connection, if the storage fails, the client is [too slow](crate::pace), it takes
+/// more than [`MOST_TIME`], or the daemon stops.
 pub fn body(
     download: Box<dyn Download>,
     clock: Arc<dyn Clock>,
@@ -26,11 +31,14 @@ pub fn body(
 ) -> Body {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
-        let sent = stopping.run_until_cancelled(send(download, &sender, clock.as_ref())).await;
-        let failed = match sent {
-            Some(Ok(())) => None,
-            Some(Err(error)) => Some(error),
-            None => Some(io::Error::other("the daemon stops")),
+        let failed = tokio::select! {
+            biased;
+            () = stopping.cancelled() => Some(io::Error::other("the daemon stops")),
+            sent = send(download, &sender, clock.as_ref()) => sent.err(),
+            () = clock.sleep(MOST_TIME) => {
+                let hours = MOST_TIME.as_secs() / 3600;
+                Some(io::Error::other(format!("it takes longer than {hours} hours")))
+            }
         };
         if let Some(error) = failed {
             tracing::info!(%error, "a download did not come to its end");
@@ -57,7 +65,7 @@ async fn send(
 ) -> io::Result<()> {
     let size = download.size_bytes();
     let zeros = Bytes::from(vec![0; MOST_PIECE_BYTES]);
-    let mut pieces = Sender { to, clock, held: None };
+    let mut pieces = Sender { to, clock, pace: Pace::default(), held: None };
     let mut at = 0;
     loop {
         let next = download.next().await.map_err(io::Error::other)?;
@@ -84,6 +92,7 @@ async fn send(
 struct Sender<'a> {
     to: &'a mpsc::Sender<Piece>,
     clock: &'a dyn Clock,
+    pace: Pace,
     held: Option<Bytes>,
 }
 
@@ -103,16 +112,12 @@ impl Sender<'_> {
         }
     }
 
-    async fn give(&self, piece: Bytes) -> io::Result<()> {
-        tokio::select! {
-            biased;
-            sent = self.to.send(Ok(piece)) => {
-                sent.map_err(|_| io::Error::other("the client is gone"))
-            }
-            () = self.clock.sleep(SILENCE) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing"))
-            }
-        }
+    async fn give(&mut self, piece: Bytes) -> io::Result<()> {
+        let too_slow = |slow: TooSlow| io::Error::new(io::ErrorKind::TimedOut, slow);
+        let length = piece.len();
+        let sent = self.pace.wait(self.clock, self.to.send(Ok(piece))).await.map_err(too_slow)?;
+        sent.map_err(|_| io::Error::other("the client is gone"))?;
+        self.pace.count(length).map_err(too_slow)
     }
 }
 
@@ -147,6 +152,68 @@ mod tests {
                 None => Ok(None),
             }
         }
+    }
+
+    /// A volume without end, of pieces of four KiB. Whether somebody reads it is counted.
+    struct Endless {
+        at: u64,
+        _is_read: Arc<()>,
+    }
+
+    #[async_trait]
+    impl Download for Endless {
+        fn size_bytes(&self) -> u64 {
+            1 << 50
+        }
+
+        async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError> {
+            let at = self.at;
+            self.at += 4096;
+            Ok(Some((at, Bytes::from_static(&[b'x'; 4096]))))
+        }
+    }
+
+    /// Time after which nobody reads the volume any more whose client takes so many bytes at a
+    /// time, and then nothing for a while.
+    async fn ended(takes: usize, pause: Duration) -> Duration {
+        let (is_read, slots) = (Arc::new(()), Slots::new(2));
+        let download = Endless { at: 0, _is_read: is_read.clone() };
+        let clock = Arc::new(TokioClock::new());
+        let slot = slots.take("a", "downloads").unwrap();
+        let body = body(Box::new(download), clock.clone(), CancellationToken::new(), slot);
+        let mut stream = body.into_data_stream();
+        let begun = clock.monotonic();
+        loop {
+            let mut left = takes;
+            while left > 0 {
+                match futures::StreamExt::next(&mut stream).await {
+                    Some(Ok(piece)) => left = left.saturating_sub(piece.len()),
+                    other => {
+                        assert!(other.is_none_or(|piece| piece.is_err()), "it never looks whole");
+                        assert_eq!(Arc::strong_count(&is_read), 1);
+                        tokio::task::yield_now().await;
+                        slots.take("a", "downloads").expect("the slot is free again");
+                        return clock.monotonic() - begun;
+                    }
+                }
+            }
+            clock.sleep(pause).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_too_little_is_given_up_and_the_volume_is_free() {
+        for (takes, seconds) in [(1, 50), (4096, 119), (100_000, 60), (4096, 3600)] {
+            let ended = ended(takes, Duration::from_secs(seconds)).await;
+            assert!(ended <= Duration::from_secs(2 * 3600), "{takes} in {seconds} s: {ended:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_download_ends_before_what_it_reads_passes_for_something_left_behind() {
+        let ended = ended(1 << 20, Duration::from_secs(60)).await;
+        assert!(ended > Duration::from_secs(22 * 3600), "it is fast enough: {ended:?}");
+        assert!(ended < Duration::from_secs(24 * 3600), "{ended:?}");
     }
 
     async fn read(size: u64, pieces: &[(u64, &'static [u8])], is_lost: bool) -> (usize, bool) {

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use pvc_model::storage::{DOWNLOADED, SnapshotName, VolumeId};
 use pvc_ports::{Download, MOST_PIECE_BYTES, Storage, StorageError, Upload, VolumeStreams};
+use tokio::task::JoinHandle;
 
 use crate::diff::{self, Diff, Next};
 use crate::piped::{Pipe, Piped};
@@ -142,6 +143,15 @@ impl RbdUpload {
         Ok(())
     }
 
+    /// Begins to remove the image, if there is one. One that is not removed here, for want of a
+    /// runtime, is a leftover.
+    fn begin_discard(&mut self) -> Option<JoinHandle<()>> {
+        let partial = self.partial.take()?;
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        let (storage, import) = (self.storage.clone(), self.import.take());
+        Some(runtime.spawn(async move { discard(&storage, import, &partial).await }))
+    }
+
     async fn failed(&self, failure: Failure) -> StorageError {
         match (failure, &self.partial) {
             (Failure::Full, _) => match self.storage.pool(&self.volume.pool).await {
@@ -204,18 +214,18 @@ impl Upload for RbdUpload {
         let partial = self.partial.take().ok_or_else(gone)?;
         self.storage.complete(&partial, &self.volume, Ok(())).await
     }
+
+    async fn discard(mut self: Box<Self>) {
+        if let Some(discarded) = self.begin_discard() {
+            // It has said itself what it could not do.
+            let _ = discarded.await;
+        }
+    }
 }
 
 impl Drop for RbdUpload {
-    /// An image that is not removed here, for want of a runtime, is a leftover.
     fn drop(&mut self) {
-        let (Some(partial), Ok(runtime)) =
-            (self.partial.take(), tokio::runtime::Handle::try_current())
-        else {
-            return;
-        };
-        let (storage, import) = (self.storage.clone(), self.import.take());
-        runtime.spawn(async move { discard(&storage, import, &partial).await });
+        self.begin_discard();
     }
 }
 

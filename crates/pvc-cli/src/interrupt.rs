@@ -5,6 +5,11 @@
 //! Whichever way, the program ends by the signal itself: a shell then ends the loop around it, too,
 //! and says 130 ([`Exit::Interrupted`]).
 
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
 
@@ -15,6 +20,10 @@ use crate::outcome::Exit;
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static COMPATIBLE: AtomicBool = AtomicBool::new(false);
 static WORDS: AtomicPtr<Words> = AtomicPtr::new(std::ptr::null_mut());
+static UNFINISHED: AtomicPtr<CString> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Signals by which somebody or the system ends a program.
+const ENDS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
 /// A text, and the stream it goes to.
 struct Words {
@@ -63,6 +72,7 @@ pub struct Meanwhile(());
 
 impl Drop for Meanwhile {
     fn drop(&mut self) {
+        UNFINISHED.store(std::ptr::null_mut(), Ordering::Release);
         usual();
     }
 }
@@ -75,6 +85,28 @@ pub fn last_words(stream: Stream, text: String) -> Meanwhile {
     WORDS.store(Box::into_raw(words), Ordering::Release);
     install(SigHandler::Handler(speak));
     Meanwhile(())
+}
+
+/// Makes a file that must not exist. Meanwhile Ctrl-C and the other [signals that end a
+/// program](ENDS) remove it before they do: a read from a connection does not return because of
+/// them.
+///
+/// # Errors
+/// The file cannot be made.
+pub fn unfinished(path: &Path) -> io::Result<(File, Meanwhile)> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    let ends: SigSet = ENDS.into_iter().collect();
+    let before = ends.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
+    let made = File::create_new(path).map(|file| {
+        // Never freed: a handler may read it at any moment, and a command has one.
+        UNFINISHED.store(Box::into_raw(Box::new(name)), Ordering::Release);
+        for signal in ENDS {
+            replace(signal, SigHandler::Handler(remove));
+        }
+        (file, Meanwhile(()))
+    });
+    before.thread_set_mask()?;
+    made
 }
 
 /// Meanwhile Ctrl-C is left to the program that has the terminal: an editor, a pager. It gets the
@@ -96,10 +128,21 @@ fn usual() {
 }
 
 fn install(handler: SigHandler) {
+    let _ = act(Signal::SIGINT, handler);
+}
+
+/// Sets the action of a signal, unless it is ignored, as `nohup` wants it.
+fn replace(signal: Signal, handler: SigHandler) {
+    if let Ok(SigHandler::SigIgn) = act(signal, handler) {
+        let _ = act(signal, SigHandler::SigIgn);
+    }
+}
+
+fn act(signal: Signal, handler: SigHandler) -> nix::Result<SigHandler> {
     let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
     // SAFETY: the handlers do nothing but what a signal handler may: load and store atomics, write
-    // what does not change any more, set a disposition, raise, exit.
-    let _ = unsafe { sigaction(Signal::SIGINT, &action) };
+    // what does not change any more, remove a file, set a disposition, raise, exit.
+    unsafe { sigaction(signal, &action) }.map(|before| before.handler())
 }
 
 extern "C" fn mark(_: i32) {
@@ -113,7 +156,23 @@ extern "C" fn speak(signal: i32) {
     if let Some(words) = unsafe { WORDS.load(Ordering::Acquire).as_ref() } {
         write(words.stream, words.text.as_bytes());
     }
-    if COMPATIBLE.load(Ordering::Relaxed) {
+    finish(signal);
+}
+
+extern "C" fn remove(signal: i32) {
+    // SAFETY: what the pointer shows is never freed nor changed once it is set, and a file may be
+    // removed in a signal handler.
+    unsafe {
+        if let Some(path) = UNFINISHED.load(Ordering::Acquire).as_ref() {
+            nix::libc::unlink(path.as_ptr());
+        }
+    }
+    finish(signal);
+}
+
+/// Ends the program by the signal, or as PVC 1.0.3's client ends by Ctrl-C.
+fn finish(signal: i32) {
+    if signal == Signal::SIGINT as i32 && COMPATIBLE.load(Ordering::Relaxed) {
         abort(signal);
     }
     // SAFETY: both may be called in a signal handler. The signal ends the program as soon as this

@@ -17,7 +17,7 @@ use crate::query::{encoded, escape};
 use crate::{page, tls};
 
 /// A host that does not answer within this time is down or filtered, not slow.
-const CONNECT: Duration = Duration::from_millis(2050);
+pub(crate) const CONNECT: Duration = Duration::from_millis(2050);
 /// Some changes are answered only when the work is done: a disk export takes hours.
 pub(crate) const WORK: Duration = Duration::from_secs(48 * 3600);
 /// A read is answered from memory, so a server that takes longer does not answer at all.
@@ -41,7 +41,8 @@ pub struct Options {
     /// Advice if nobody answers, where more is known than the general.
     pub advice: Option<String>,
     /// Time that the first byte of an answer may take. Without it 10 s for a read, and as long as
-    /// the work takes for a change. A limit that a request has of its own wins.
+    /// the work takes for a change. A limit that a request has of its own wins. Also the time that
+    /// may pass without a byte of a file; without it 120 s.
     pub timeout: Option<Duration>,
     /// Whether changes are only tried: nothing is changed, and the answers say what would be.
     pub dry_run: bool,
@@ -89,7 +90,7 @@ pub(crate) enum Late {
 
 /// A server that can be asked. Cheap to make: nothing is connected before the first call.
 pub struct Client {
-    agent: Agent,
+    pub(crate) agent: Agent,
     pub(crate) options: Options,
     /// Number of times that a reading request is tried.
     attempts: u32,
@@ -425,7 +426,7 @@ impl Client {
     }
 
     /// Sends one request and reads the beginning of its answer.
-    pub(crate) fn ask(
+    fn ask(
         &self,
         method: Method,
         uri: &str,
@@ -451,7 +452,7 @@ impl Client {
         response.map_err(|error| self.failed(error, limits))
     }
 
-    pub(crate) fn go<B: ureq::AsSendBody>(
+    fn go<B: ureq::AsSendBody>(
         &self,
         request: Request<B>,
         limits: Limits,
@@ -468,11 +469,17 @@ impl Client {
     pub(crate) fn failed(&self, error: ureq::Error, limits: Limits) -> Error {
         let base = self.options.base.clone();
         let after = limits.first;
-        if matches!(error, ureq::Error::Timeout(ureq::Timeout::RecvResponse)) {
+        let is_silent = matches!(
+            error,
+            ureq::Error::Timeout(ureq::Timeout::RecvResponse | ureq::Timeout::PerRead)
+        );
+        if is_silent {
             match limits.late {
                 Late::AsAsked => return Error::TimedOut { after },
                 // What is left after failed tries says nothing to anybody.
-                Late::Unread => return Error::Silent { base, after: self.time_limit() },
+                Late::Unread => {
+                    return Error::Silent { base, after: self.time_limit().max(after) };
+                }
                 Late::Unknown => {}
             }
         }
@@ -515,6 +522,7 @@ fn is_timeout(error: &ureq::Error) -> bool {
 fn cause(error: ureq::Error) -> Box<dyn std::error::Error + Send + Sync> {
     match error {
         ureq::Error::Io(error) => error.into(),
+        ureq::Error::Timeout(ureq::Timeout::PerWrite) => "nothing more was taken".into(),
         ureq::Error::Timeout(_) => "no answer in time".into(),
         error => error.into(),
     }
@@ -523,7 +531,12 @@ fn cause(error: ureq::Error) -> Box<dyn std::error::Error + Send + Sync> {
 /// Whether the request had left when this happened, so that it may have had its effect.
 fn was_sent(error: &ureq::Error) -> bool {
     match error {
-        ureq::Error::Timeout(ureq::Timeout::RecvResponse | ureq::Timeout::RecvBody) => true,
+        ureq::Error::Timeout(
+            ureq::Timeout::RecvResponse
+            | ureq::Timeout::RecvBody
+            | ureq::Timeout::PerRead
+            | ureq::Timeout::PerWrite,
+        ) => true,
         ureq::Error::Protocol(_) => true,
         ureq::Error::Io(error) => matches!(
             error.kind(),

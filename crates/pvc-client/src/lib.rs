@@ -10,6 +10,7 @@
     reason = "no part of the simulated world: one thread, real time"
 )]
 
+mod answered;
 mod client;
 mod cluster;
 mod error;

@@ -1,14 +1,20 @@
 //! Files, in and out: as they are read or come, in pieces.
 
 use std::io::{self, Read};
+use std::time::Duration;
 
 use pvc_api_types::operation::{Method, OctetStream, Operation};
 use serde::de::DeserializeOwned;
+use ureq::http::request::Builder;
 use ureq::http::{HeaderValue, Request, StatusCode};
 
-use crate::client::{Answer, Client, Late, Limits, WORK, request, unsendable_key};
+use crate::answered::{self, Answered};
+use crate::client::{Answer, CONNECT, Client, Late, Limits, WORK, request, unsendable_key};
 use crate::error::Error;
 use crate::payload::Payload;
+
+/// Time without a byte after which a file is given up, as on the server.
+const SILENCE: Duration = Duration::from_secs(120);
 
 /// A boundary that no file contains but by a wonder of 128 bits, which changes with the process and
 /// the moment.
@@ -20,7 +26,8 @@ fn boundary() -> String {
 
 impl Client {
     /// Sends a file as the part `file` of a form, which PVC 1.0.3 takes as well, and reads the
-    /// reply. The size of the file, in bytes, is announced if it is known.
+    /// reply. The size of the file, in bytes, is announced if it is known. A file that the server
+    /// answers in its midst is not read to its end.
     ///
     /// # Errors
     /// As for every change. What `file` cannot read is [`Error::Lost`].
@@ -29,7 +36,7 @@ impl Client {
         _: O,
         at: [&str; N],
         params: &O::Params,
-        mut file: impl Read,
+        file: impl Read,
         size: Option<u64>,
     ) -> Result<O::Reply, Error>
     where
@@ -44,27 +51,34 @@ impl Client {
              filename=\"filename\"\r\nContent-Type: application/octet-stream\r\n\r\n"
         );
         let tail = format!("\r\n--{boundary}--\r\n");
-        let around = (head.len() + tail.len()) as u64;
-        let mut body = head.as_bytes().chain(file.by_ref()).chain(tail.as_bytes());
+        let length = size.map(|size| size + (head.len() + tail.len()) as u64);
+        let body = head.as_bytes().chain(file).chain(tail.as_bytes());
         let kind = format!("multipart/form-data; boundary={boundary}");
-        let mut asked = Request::builder()
-            .method(O::METHOD.as_str())
-            .uri(&uri)
+        let mut asked = self
+            .asked(O::METHOD, &uri)?
             .header("Content-Type", kind)
             // A refusal comes before the file goes.
             .header("Expect", "100-continue");
-        if let Some(size) = size {
-            asked = asked.header("Content-Length", (size + around).to_string());
+        if let Some(length) = length {
+            asked = asked.header("Content-Length", length.to_string());
         }
-        if let Some(key) = &self.options.api_key {
-            asked = asked
-                .header("X-Api-Key", HeaderValue::from_str(key).map_err(|_| unsendable_key())?);
-        }
-        let limits = Limits { first: WORK, body: WORK, late: Late::Unknown };
+        let first = self.options.timeout.unwrap_or(WORK);
+        let limits = Limits { first, body: WORK, late: Late::Unknown };
+        let answered = Answered::default();
+        let mut body = answered.unless(body, length);
+        let agent = answered::agent(self.agent.config().clone(), answered);
         let response = asked
             .body(ureq::SendBody::from_reader(&mut body))
             .map_err(ureq::Error::from)
-            .and_then(|asked| self.go(asked, limits))
+            .and_then(|asked| {
+                let configured = agent
+                    .configure_request(asked)
+                    .timeout_connect(Some(CONNECT))
+                    .timeout_recv_response(Some(limits.first))
+                    .timeout_recv_body(Some(limits.body))
+                    .timeout_per_write(Some(self.silence()));
+                agent.run(configured.build())
+            })
             .map_err(|error| self.failed(error, limits))?;
         let answer = Answer::read(response).map_err(|source| self.broken(source))?;
         Payload::new(answer.expect(StatusCode::OK)?).read()
@@ -84,8 +98,23 @@ impl Client {
         O: Operation<At = [String; N], Reply = OctetStream>,
     {
         let uri = format!("{}{}", self.options.base, request::<O, N>(at, params).path);
-        let limits = Limits { first: WORK, body: WORK, late: Late::Unread };
-        let response = self.ask(Method::Get, &uri, None, limits)?;
+        let silence = self.silence();
+        let limits = Limits { first: silence, body: WORK, late: Late::Unread };
+        let response = self
+            .asked(Method::Get, &uri)?
+            .body(())
+            .map_err(ureq::Error::from)
+            .and_then(|asked| {
+                let configured = self
+                    .agent
+                    .configure_request(asked)
+                    .timeout_connect(Some(CONNECT))
+                    .timeout_recv_response(Some(limits.first))
+                    .timeout_recv_body(Some(limits.body))
+                    .timeout_per_read(Some(silence));
+                self.agent.run(configured.build())
+            })
+            .map_err(|error| self.failed(error, limits))?;
         if response.status() != StatusCode::OK {
             return match Answer::read(response) {
                 Ok(answer) => Err(answer.refusal()),
@@ -96,7 +125,24 @@ impl Client {
             what: "does not say how many bytes come".to_owned(),
             source: None,
         })?;
-        Ok((Whole { from: response.into_body().into_reader(), left: size }, size))
+        Ok((Whole { from: response.into_body().into_reader(), left: size, silence }, size))
+    }
+
+    /// A request with the key.
+    fn asked(&self, method: Method, uri: &str) -> Result<Builder, Error> {
+        let asked = Request::builder().method(method.as_str()).uri(uri);
+        Ok(match &self.options.api_key {
+            Some(key) => {
+                let value = HeaderValue::from_str(key).map_err(|_| unsendable_key())?;
+                asked.header("X-Api-Key", value)
+            }
+            None => asked,
+        })
+    }
+
+    /// Time without a byte of a file after which it is given up.
+    fn silence(&self) -> Duration {
+        self.options.timeout.unwrap_or(SILENCE)
     }
 }
 
@@ -104,11 +150,19 @@ impl Client {
 struct Whole<R> {
     from: R,
     left: u64,
+    /// Time that the next of them may take.
+    silence: Duration,
 }
 
 impl<R: Read> Read for Whole<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let read = self.from.read(into)?;
+        let read = self.from.read(into).map_err(|error| match is_timeout(&error) {
+            true => {
+                let words = format!("nothing came for {} seconds", self.silence.as_secs_f64());
+                io::Error::new(io::ErrorKind::TimedOut, words)
+            }
+            false => error,
+        })?;
         if read == 0 && self.left > 0 && !into.is_empty() {
             let words = format!("the connection ended {} bytes before the end", self.left);
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, words));
@@ -116,4 +170,9 @@ impl<R: Read> Read for Whole<R> {
         self.left = self.left.saturating_sub(read as u64);
         Ok(read)
     }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    let source = error.get_ref().and_then(|source| source.downcast_ref());
+    matches!(source, Some(ureq::Error::Timeout(_))) || error.kind() == io::ErrorKind::TimedOut
 }

@@ -28,6 +28,7 @@ pub async fn volume_streams_contract(fixture: &dyn StorageFixture) {
     suite.a_volume_is_seen_when_it_is_committed_and_not_before().await;
     suite.what_was_not_written_is_zeros_and_takes_no_room().await;
     suite.a_dropped_upload_leaves_nothing().await;
+    suite.of_a_discarded_upload_nothing_is_listed_any_more().await;
     suite.a_name_that_is_taken_meanwhile_is_not_replaced().await;
     suite.a_piece_beyond_the_end_is_refused_and_the_upload_goes_on().await;
     suite.an_upload_is_refused_as_a_new_volume_is().await;
@@ -140,6 +141,15 @@ impl Suite<'_> {
         }
         self.upload(&id, 1 << 20).await.commit().await.expect("the name is free");
         self.storage.remove(&id).await.expect("it can be removed");
+    }
+
+    async fn of_a_discarded_upload_nothing_is_listed_any_more(&self) {
+        let id = self.volume("discarded");
+        let (_, names) = self.state().await;
+        let mut upload = self.upload(&id, 1 << 20).await;
+        write(&mut upload, 0, &[1; 100_000]).await;
+        upload.discard().await;
+        assert_eq!(self.state().await.1, names);
     }
 
     async fn a_name_that_is_taken_meanwhile_is_not_replaced(&self) {

@@ -8,6 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_ports::{Download, MOST_PIECE_BYTES, StorageError, Upload, VolumeStreams};
+use tokio::runtime::RuntimeFlavor;
+use tokio::task::JoinHandle;
 
 use crate::copy::{next_data, write_without_holes};
 use crate::layout::{NewVolume, Root, failed};
@@ -69,11 +71,18 @@ struct DirectoryUpload {
 
 impl Drop for DirectoryUpload {
     fn drop(&mut self) {
-        // Freeing the room of a large file takes its time.
-        if let (Some(new), Ok(runtime)) = (self.new.take(), tokio::runtime::Handle::try_current())
-            && runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread
-        {
-            runtime.spawn_blocking(move || drop(new));
+        self.begin_discard();
+    }
+}
+
+impl DirectoryUpload {
+    /// Frees the room aside, where that is possible: of a large file it takes its time.
+    fn begin_discard(&mut self) -> Option<JoinHandle<()>> {
+        let new = self.new.take()?;
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        match runtime.runtime_flavor() {
+            RuntimeFlavor::MultiThread => Some(runtime.spawn_blocking(move || drop(new))),
+            _ => None,
         }
     }
 }
@@ -128,6 +137,13 @@ impl Upload for DirectoryUpload {
             }
         })
         .await
+    }
+
+    async fn discard(mut self: Box<Self>) {
+        if let Some(discarded) = self.begin_discard() {
+            // A panic in it has been told of.
+            let _ = discarded.await;
+        }
     }
 }
 

@@ -20,9 +20,20 @@ const MOST_WINDOW_LOG: u32 = 26;
 const MOST_WITHOUT_OUTPUT: u64 = 4 << 20;
 
 /// A decoder at work. It ends with its input, or when its output is dropped.
+///
+/// Either way the end is said: a channel that just closes belongs to somebody who died, and what
+/// came through it may be cut.
 pub struct Decoder {
-    pub input: mpsc::Sender<Bytes>,
-    pub output: mpsc::Receiver<Result<Bytes, ImageError>>,
+    pub input: mpsc::Sender<Part>,
+    pub output: mpsc::Receiver<Result<Part, ImageError>>,
+}
+
+/// A message of a channel through which a file goes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Part {
+    Bytes(Bytes),
+    /// The file is whole; nothing follows.
+    End,
 }
 
 impl Decoder {
@@ -31,7 +42,7 @@ impl Decoder {
         let (input, receiver) = mpsc::channel(1);
         let (sender, output) = mpsc::channel(1);
         tokio::task::spawn_blocking(move || {
-            let file = FromChannel { receiver, bytes: Bytes::new(), unanswered: 0 };
+            let file = FromChannel::new(receiver);
             run(compression, file, &sender);
         });
         Decoder { input, output }
@@ -40,18 +51,29 @@ impl Decoder {
 
 /// The file, as a decoder reads it.
 struct FromChannel {
-    receiver: mpsc::Receiver<Bytes>,
+    receiver: mpsc::Receiver<Part>,
     bytes: Bytes,
+    has_ended: bool,
     /// Bytes that were read since something came out.
     unanswered: u64,
 }
 
+impl FromChannel {
+    fn new(receiver: mpsc::Receiver<Part>) -> Self {
+        FromChannel { receiver, bytes: Bytes::new(), has_ended: false, unanswered: 0 }
+    }
+}
+
 impl Read for FromChannel {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.bytes.is_empty() {
+        while self.bytes.is_empty() && !self.has_ended {
             match self.receiver.blocking_recv() {
-                Some(bytes) => self.bytes = bytes,
-                None => return Ok(0),
+                Some(Part::Bytes(bytes)) => self.bytes = bytes,
+                Some(Part::End) => self.has_ended = true,
+                None => {
+                    let words = "the upload was cut off";
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, words));
+                }
             }
         }
         let length = into.len().min(self.bytes.len());
@@ -133,7 +155,7 @@ impl Decode for Gzip {
     }
 }
 
-type Sender = mpsc::Sender<Result<Bytes, ImageError>>;
+type Sender = mpsc::Sender<Result<Part, ImageError>>;
 
 fn run(compression: Option<Compression>, file: FromChannel, to: &Sender) {
     let begun = begin(compression, file);
@@ -193,8 +215,67 @@ fn send_all(decoder: &mut dyn Decode, to: &Sender) -> io::Result<()> {
         }
         let is_last = length < piece.len();
         piece.truncate(length);
-        if length > 0 && to.blocking_send(Ok(piece.into())).is_err() || is_last {
+        if length > 0 && to.blocking_send(Ok(Part::Bytes(piece.into()))).is_err() {
             return Ok(());
+        }
+        if is_last {
+            // Nobody is told if nobody waits.
+            let _ = to.blocking_send(Ok(Part::End));
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Output of a decoder for these parts, after which nothing more comes.
+    async fn decoded(
+        compression: Option<Compression>,
+        parts: Vec<Part>,
+    ) -> (Vec<u8>, Option<Result<Part, ImageError>>) {
+        let Decoder { input, mut output } = Decoder::start(compression);
+        for part in parts {
+            // A decoder that has seen enough takes no more.
+            let _ = input.send(part).await;
+        }
+        drop(input);
+        let mut bytes = Vec::new();
+        loop {
+            match output.recv().await {
+                Some(Ok(Part::Bytes(piece))) => bytes.extend_from_slice(&piece),
+                other => return (bytes, other),
+            }
+        }
+    }
+
+    fn part(bytes: &[u8]) -> Part {
+        Part::Bytes(Bytes::copy_from_slice(bytes))
+    }
+
+    #[tokio::test]
+    async fn a_file_whose_sender_is_gone_before_it_said_the_end_is_cut() {
+        // Two whole files: each could be all of it.
+        let gzip = {
+            let mut encoder = flate2::read::GzEncoder::new(&b"disk"[..], Default::default());
+            let mut all = Vec::new();
+            encoder.read_to_end(&mut all).unwrap();
+            all
+        };
+        for (compression, file) in [
+            (None, b"disk".to_vec()),
+            (Some(Compression::Gzip), gzip),
+            (Some(Compression::Xz), liblzma::encode_all(&b"disk"[..], 1).unwrap()),
+            (Some(Compression::Zstd), zstd::encode_all(&b"disk"[..], 1).unwrap()),
+        ] {
+            let (bytes, end) = decoded(compression, vec![part(&file), Part::End]).await;
+            assert_eq!((&bytes[..], end.unwrap().unwrap()), (&b"disk"[..], Part::End));
+            for parts in [vec![part(&file)], vec![part(&file), part(b"")], vec![]] {
+                let (_, end) = decoded(compression, parts).await;
+                let error = end.expect("it says how it ended").unwrap_err().to_string();
+                assert!(error.ends_with("the upload was cut off"), "{compression:?}: {error}");
+            }
         }
     }
 }

@@ -15,6 +15,11 @@ pub enum ImageError {
     Empty,
     #[error("the image begins like one in format {format}, and was sent as raw")]
     NotRaw { format: DiskFormat },
+    #[error(
+        "the raw image has {disk_bytes} of the {most_bytes} bytes of the volume and may be cut: it \
+         was not said how many it has"
+    )]
+    MayBeCut { disk_bytes: u64, most_bytes: u64 },
     #[error("{}", too_large(*disk_bytes, *most_bytes))]
     TooLarge {
         /// `None` if that is not known.
@@ -32,6 +37,8 @@ pub enum ImageError {
     NoRoom { least_bytes: u64 },
     #[error("the image could not be read within {seconds} s")]
     TimedOut { seconds: u64 },
+    #[error("the decoder of the file broke off")]
+    DecoderLost,
     #[error("{doing} failed")]
     Io {
         doing: &'static str,
@@ -43,7 +50,8 @@ pub enum ImageError {
 impl ImageError {
     /// Whether the image is what is wrong, and not this machine.
     pub fn is_of_the_image(&self) -> bool {
-        !matches!(self, ImageError::Io { .. } | ImageError::NoRoom { .. })
+        use ImageError::{DecoderLost, Io, NoRoom};
+        !matches!(self, Io { .. } | NoRoom { .. } | DecoderLost)
     }
 
     pub fn hint(&self) -> Option<&'static str> {
@@ -51,6 +59,10 @@ impl ImageError {
             ImageError::NotRaw { .. } => {
                 Some("say its format (`-f`); `--force` if it is meant as it is")
             }
+            ImageError::MayBeCut { .. } => Some(
+                "say what the file must be (`--file-size`, `--sha256`); `--force` if it is meant \
+                 as it is",
+            ),
             ImageError::TooLarge { disk_bytes: Some(_), .. } => {
                 Some("`pvc storage volume resize` makes the volume larger")
             }

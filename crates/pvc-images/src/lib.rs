@@ -32,7 +32,7 @@ use pvc_model::disk_image::DiskFormat;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
-use crate::decode::Decoder;
+use crate::decode::{Decoder, Part};
 pub use crate::error::{ImageError, TakeError};
 use crate::error::{SourceError, TargetError};
 
@@ -68,10 +68,26 @@ pub struct Announced {
     pub file_bytes: Option<u64>,
     /// SHA-256 checksum of the file, if it was said.
     pub sha256: Option<[u8; 32]>,
-    /// Whether a raw image may begin like one of another format.
-    pub even_if_not_raw: bool,
+    /// Whether it was known how long the file is before it was sent, said or not: it is of a file
+    /// on a disk, and is not of the output of a program that may have failed.
+    pub has_known_end: bool,
+    /// Whether a raw image is taken also if it begins like one of another format, or may be cut.
+    pub is_meant_so: bool,
     /// Size of the disk that the image is for, in bytes; it may be smaller.
     pub most_bytes: u64,
+}
+
+impl Announced {
+    /// Refuses a raw image that may be the begin of one. Nothing in it says where it ends, and a
+    /// pipe ends well also when whoever writes into it has died.
+    fn require_whole(&self, disk_bytes: u64) -> Result<(), ImageError> {
+        let Announced { format, file_bytes, sha256, has_known_end, is_meant_so, most_bytes } = self;
+        let is_known = *has_known_end || file_bytes.is_some() || sha256.is_some();
+        match *format == DiskFormat::Raw && disk_bytes < *most_bytes && !is_known && !is_meant_so {
+            true => Err(ImageError::MayBeCut { disk_bytes, most_bytes: *most_bytes }),
+            false => Ok(()),
+        }
+    }
 }
 
 /// A file that has come, as it was.
@@ -114,7 +130,7 @@ pub async fn take<S: Source, W: Target>(
     places: &Places,
     target: &mut W,
 ) -> Taken<Sent, S, W> {
-    let mut file = Counted { source, file_bytes: 0, hash: Sha256::new(), announced };
+    let mut file = Counted::new(source, announced);
     let (begin, compression) = file.begin().await?;
     let _place = match compression {
         Some(_) => Some(places.decoders.acquire().await.expect("it is never closed")),
@@ -143,6 +159,7 @@ pub async fn take<S: Source, W: Target>(
         return Err(ImageError::Empty.into());
     }
     let (file_bytes, sha256) = file.finish()?;
+    announced.require_whole(disk_bytes)?;
     Ok(Sent { file_bytes, sha256, disk_bytes })
 }
 
@@ -156,7 +173,11 @@ struct Counted<'a, S> {
     announced: &'a Announced,
 }
 
-impl<S: Source> Counted<'_, S> {
+impl<'a, S: Source> Counted<'a, S> {
+    fn new(source: &'a mut S, announced: &'a Announced) -> Self {
+        Counted { source, file_bytes: 0, hash: Sha256::new(), announced }
+    }
+
     async fn next(&mut self) -> Result<Option<Bytes>, SourceError<S::Error>> {
         let Some(bytes) = self.source.next().await.map_err(SourceError::Source)? else {
             return Ok(None);
@@ -208,30 +229,35 @@ async fn decode<S: Source, W: Target>(
 ) -> Taken<u64, S, W> {
     let Decoder { input, mut output } = decoder;
     let feed = async {
+        let input = input;
         let mut next = Some(begin);
         while let Some(bytes) = next {
             // A decoder that is gone has said why.
-            if !bytes.is_empty() && input.send(bytes).await.is_err() {
-                break;
+            if !bytes.is_empty() && input.send(Part::Bytes(bytes)).await.is_err() {
+                return Ok(false);
             }
             next = file.next().await?;
         }
-        drop(input);
-        Ok::<_, TakeError<S::Error, W::Error>>(())
+        Ok::<_, TakeError<S::Error, W::Error>>(input.send(Part::End).await.is_ok())
     };
     let drain = async {
         let mut at = 0_u64;
-        while let Some(piece) = output.recv().await {
-            let piece = piece.map_err(TakeError::Image)?;
-            let length = piece.len() as u64;
-            sink.write(at, piece).await.map_err(TakeError::of_target)?;
-            at += length;
+        loop {
+            match output.recv().await.unwrap_or(Err(ImageError::DecoderLost))? {
+                Part::Bytes(piece) => {
+                    let length = piece.len() as u64;
+                    sink.write(at, piece).await.map_err(TakeError::of_target)?;
+                    at += length;
+                }
+                Part::End => return Ok::<_, TakeError<S::Error, W::Error>>(at),
+            }
         }
-        Ok::<_, TakeError<S::Error, W::Error>>(at)
     };
     // Whoever fails first ends both: a sender is not waited for whose file is refused.
-    let ((), at) = tokio::try_join!(feed, drain)?;
-    Ok(at)
+    match tokio::try_join!(feed, drain)? {
+        (true, at) => Ok(at),
+        (false, _) => Err(ImageError::DecoderLost.into()),
+    }
 }
 
 /// A raw disk, whose pieces go where they belong.
@@ -245,9 +271,9 @@ impl<W: Target> Target for RawDisk<'_, W> {
     type Error = TargetError<W::Error>;
 
     async fn write(&mut self, at: u64, piece: Bytes) -> Result<(), Self::Error> {
-        let Announced { most_bytes, even_if_not_raw, .. } = *self.announced;
+        let Announced { most_bytes, is_meant_so, .. } = *self.announced;
         let found = DiskFormat::of_beginning(&piece);
-        if let Some(format) = found.filter(|_| at == 0 && !even_if_not_raw) {
+        if let Some(format) = found.filter(|_| at == 0 && !is_meant_so) {
             return Err(ImageError::NotRaw { format }.into());
         }
         if at + piece.len() as u64 > most_bytes {

@@ -34,7 +34,14 @@ impl Source for Pieces {
 
 fn announced(format: DiskFormat) -> Announced {
     let most_bytes = 64 << 20;
-    Announced { format, file_bytes: None, sha256: None, even_if_not_raw: false, most_bytes }
+    Announced {
+        format,
+        file_bytes: None,
+        sha256: None,
+        has_known_end: true,
+        is_meant_so: false,
+        most_bytes,
+    }
 }
 
 /// The bytes of a disk, too many to be printed.
@@ -207,12 +214,56 @@ async fn a_file_is_compared_with_what_was_announced() {
 }
 
 #[tokio::test]
+async fn a_raw_image_of_unknown_size_fills_the_volume_or_may_be_cut() {
+    let most_bytes = 8;
+    let piped = || Announced { has_known_end: false, most_bytes, ..announced(DiskFormat::Raw) };
+    for file in [b"disk".to_vec(), gzip(b"disk"), zstd(b"disk")] {
+        let error = taken(&file, 3, &piped()).await.unwrap_err();
+        assert_eq!(
+            error,
+            "the raw image has 4 of the 8 bytes of the volume and may be cut: it was not said how \
+             many it has"
+        );
+        let sized = Announced { file_bytes: Some(file.len() as u64), ..piped() };
+        let hashed = Announced { sha256: Some(Sha256::digest(&file).into()), ..piped() };
+        let meant = Announced { is_meant_so: true, ..piped() };
+        for announced in [sized, hashed, meant] {
+            assert_eq!(taken(&file, 3, &announced).await.unwrap().0.0, b"disk", "{announced:?}");
+        }
+    }
+    assert_eq!(taken(b"all of i", 3, &piped()).await.unwrap().0.0, b"all of i");
+}
+
+#[tokio::test]
 async fn an_image_that_is_sent_as_raw_by_mistake_is_refused() {
     let image = b"QFI\xfb\0\0\0\x03".repeat(100);
     let error = taken(&image, 3, &announced(DiskFormat::Raw)).await.unwrap_err();
     assert_eq!(error, "the image begins like one in format qcow2, and was sent as raw");
-    let meant = Announced { even_if_not_raw: true, ..announced(DiskFormat::Raw) };
+    let meant = Announced { is_meant_so: true, ..announced(DiskFormat::Raw) };
     assert_eq!(taken(&image, 3, &meant).await.unwrap().0.0, image);
+}
+
+#[tokio::test]
+async fn what_a_decoder_has_made_that_died_is_no_disk() {
+    let wanted = announced(DiskFormat::Raw);
+    for takes_the_file in [true, false] {
+        let mut source = Pieces([Bytes::from_static(b"disk")].into());
+        let mut file = Counted::new(&mut source, &wanted);
+        let (begin, _) = file.begin().await.ok().unwrap();
+        let (input, mut taken) = tokio::sync::mpsc::channel(1);
+        let (sender, output) = tokio::sync::mpsc::channel(1);
+        sender.send(Ok(Part::Bytes(Bytes::from_static(b"di")))).await.unwrap();
+        let dies = tokio::spawn(async move {
+            while takes_the_file && taken.recv().await.is_some() {}
+            drop(sender);
+        });
+        let mut target = Memory::default();
+        let mut disk = RawDisk { announced: &wanted, target: &mut target };
+        let decoder = Decoder { input, output };
+        let decoded = decode::<Pieces, Memory>(&mut file, begin, decoder, &mut disk).await;
+        assert_eq!(decoded.unwrap_err().to_string(), "the decoder of the file broke off");
+        dies.await.unwrap();
+    }
 }
 
 proptest::proptest! {

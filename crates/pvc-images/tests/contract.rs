@@ -43,13 +43,16 @@ impl Source for Pieces {
 
 const MOST: u64 = 64 << 20;
 
+fn announced(format: DiskFormat, file_bytes: Option<u64>) -> Announced {
+    let (sha256, has_known_end, is_meant_so) = (None, false, false);
+    Announced { format, file_bytes, sha256, has_known_end, is_meant_so, most_bytes: MOST }
+}
+
 /// The disk of an image; the spool is empty after it.
 async fn taken(file: &[u8], format: DiskFormat) -> Result<(Vec<u8>, Sent), String> {
     let mut source = Pieces(file.chunks(70_001).map(Bytes::copy_from_slice).collect());
     let spool = tempfile::tempdir().unwrap();
-    let (file_bytes, most_bytes) = (Some(file.len() as u64), MOST);
-    let announced =
-        Announced { format, file_bytes, sha256: None, even_if_not_raw: false, most_bytes };
+    let announced = announced(format, Some(file.len() as u64));
     let mut disk = Memory::default();
     let taken = take(&mut source, &announced, spool.path(), &Places::default(), &mut disk).await;
     assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0);
@@ -220,9 +223,7 @@ async fn room_is_left_to_others_where_images_are_read() {
     let folder = spool.path().display().to_string();
     run("mount", &["-t", "tmpfs", "-o", "size=64M", "tmpfs", &folder]);
     let mut source = Pieces(VecDeque::from([Bytes::from(file)]));
-    let (format, sha256, even_if_not_raw) = (DiskFormat::Qcow2, None, false);
-    let announced =
-        Announced { format, file_bytes: None, sha256, even_if_not_raw, most_bytes: MOST };
+    let announced = announced(DiskFormat::Qcow2, None);
     let (places, mut disk) = (Places::default(), Memory::default());
     let taken = take(&mut source, &announced, spool.path(), &places, &mut disk).await;
     run("umount", &[&folder]);
@@ -258,10 +259,7 @@ async fn whoever_gives_up_leaves_no_program_and_no_file() {
     let file = image(&disk(48 << 20), DiskFormat::Qcow2, &["-c"]);
     let spool = tempfile::tempdir().unwrap();
     let mut source = Pieces(VecDeque::from([Bytes::from(file)]));
-    let format = DiskFormat::Qcow2;
-    let (sha256, even_if_not_raw) = (None, false);
-    let announced =
-        Announced { format, file_bytes: None, sha256, even_if_not_raw, most_bytes: MOST };
+    let announced = announced(DiskFormat::Qcow2, None);
     let places = Places::default();
     let mut disk = Stuck;
     let taking = take(&mut source, &announced, spool.path(), &places, &mut disk);

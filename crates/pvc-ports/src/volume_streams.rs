@@ -66,6 +66,12 @@ pub trait Upload: Send {
     /// [`VolumeExists`](StorageError::VolumeExists) if a volume has the name. On any error there is
     /// nothing of it, but for [`TimedOut`](StorageError::TimedOut): then it may still get the name.
     async fn commit(self: Box<Self>) -> Result<(), StorageError>;
+
+    /// Discards it, and returns when the storage has done that, or has given up.
+    ///
+    /// # Cancellation
+    /// It is discarded all the same, as by dropping it.
+    async fn discard(self: Box<Self>) {}
 }
 
 /// Contents of a volume or a snapshot as they were when the download began. Until it is dropped,

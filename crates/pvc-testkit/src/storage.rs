@@ -455,6 +455,10 @@ impl Upload for HeldUpload {
         let HeldUpload { inner, upload } = *self;
         reached(&inner, |volumes| volumes.commit(upload)).await
     }
+
+    async fn discard(self: Box<Self>) {
+        pass(&self.inner).await;
+    }
 }
 
 struct HeldDownload {

@@ -19,6 +19,7 @@ mod output;
 mod storage;
 #[path = "../../../../crates/pvc-client/tests/stub/mod.rs"]
 mod stub;
+mod transfer;
 mod waiting;
 mod what_if;
 
@@ -49,8 +50,12 @@ struct User {
 
 impl User {
     fn of(stub: &Stub) -> Self {
+        Self::at(stub.address)
+    }
+
+    fn at(address: std::net::SocketAddr) -> Self {
         let user = Self::without_connection();
-        let (host, port) = (stub.address.ip().to_string(), stub.address.port().to_string());
+        let (host, port) = (address.ip().to_string(), address.port().to_string());
         let added =
             user.run(&["connection", "add", "lab", "-a", &host, "-p", &port, "-k", "secret"]);
         assert_eq!(code(&added), 0, "{added:?}");

@@ -185,13 +185,15 @@ params! {
         /// The format of the image: `raw`, `qcow2`, `qed`, `vmdk`, `vdi`, `vpc` (VHD) or `vhdx`.
         /// Any of them may be compressed as gzip, xz or zstd.
         image_format: String,
-        /// The size of the file that is sent, in bytes: another number of bytes is refused.
+        /// The size of the file that is sent, in bytes: another number of bytes is refused. A `raw`
+        /// image that is smaller than the volume and has no size, neither here nor as
+        /// `Content-Length`, and no `sha256`, may have been cut and is refused.
         file_size: Option<u64>,
         /// The SHA-256 checksum of the file that is sent, as 64 hexadecimal digits: a file with
         /// another one is refused.
         sha256: Option<String>,
         /// Also where the pool would be filled above 80 %, and a `raw` image that begins as one of
-        /// another format does.
+        /// another format does, or may have been cut.
         force: Added,
     }
 }

@@ -23,7 +23,7 @@ pub fn check_is_vm(path: &str) -> Result<()> {
 }
 
 /// Paths below `/api/v1` that nothing is behind yet.
-const PATHS: [&str; 13] = [
+const PATHS: [&str; 12] = [
     "/metrics/ceph",
     "/metrics/zookeeper",
     "/vm/{vm}/backup",
@@ -34,7 +34,6 @@ const PATHS: [&str; 13] = [
     "/sriov",
     "/sriov/{*rest}",
     "/storage/ceph/benchmark",
-    "/storage/ceph/volume/{pool}/{volume}/upload",
     "/provisioner",
     "/provisioner/{*rest}",
 ];
@@ -75,7 +74,7 @@ fn message(path: &str) -> String {
     let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
         Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
         Some("network" | "sriov") => ("changing networks comes", "network"),
-        Some("storage") => ("OSDs, uploads and benchmarks come", "storage"),
+        Some("storage") => ("benchmarks of the storage come", "storage"),
         Some("provisioner") => ("the provisioner comes", "provisioner"),
         Some("metrics") => ("the figures of Ceph and ZooKeeper come", "storage"),
         _ => ("this comes", ""),

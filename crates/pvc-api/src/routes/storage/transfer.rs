@@ -16,12 +16,14 @@ use pvc_model::with_causes;
 use pvc_ops::storage::{self, StorageRefusal};
 use pvc_ports::{Clock, StorageError};
 use pvc_store::ChangeError;
+use tokio::task::JoinHandle;
 
 use super::{act, volume_id};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::incoming::Incoming;
 use crate::refuse::refused;
+use crate::slots::Slot;
 use crate::state::ApiState;
 use crate::table::{Ask, Table, ask};
 use crate::{body, outgoing};
@@ -85,7 +87,7 @@ fn message(id: &VolumeId) -> String {
 
 /// Refuses what would be refused after the file has come, too; returns the size of the volume.
 async fn check(asked: &Ask<Upload>) -> Result<u64> {
-    announced(&asked.params, 0)?;
+    announced(&asked.params, false, 0)?;
     let (api, storage) = (&asked.api, asked.api.storage()?);
     let (id, force) = (id(asked), asked.params.force.0);
     let checked = storage::check_fill(api.store(), storage.as_ref(), &id, force);
@@ -93,12 +95,12 @@ async fn check(asked: &Ask<Upload>) -> Result<u64> {
 }
 
 /// The file as it is announced, for a volume of this size.
-fn announced(given: &VolumeUpload, most_bytes: u64) -> Result<Announced> {
+fn announced(given: &VolumeUpload, has_known_end: bool, most_bytes: u64) -> Result<Announced> {
     let format = given.image_format.parse();
     let format = format.map_err(|why| ApiError::parameter("image_format", format!("{why}")))?;
     let sha256 = given.sha256.as_deref().map(checksum).transpose()?;
-    let (file_bytes, even_if_not_raw) = (given.file_size, given.force.0);
-    Ok(Announced { format, file_bytes, sha256, even_if_not_raw, most_bytes })
+    let (file_bytes, is_meant_so) = (given.file_size, given.force.0);
+    Ok(Announced { format, file_bytes, sha256, has_known_end, is_meant_so, most_bytes })
 }
 
 /// A SHA-256 checksum in hexadecimal digits.
@@ -116,22 +118,26 @@ fn checksum(text: &str) -> Result<[u8; 32]> {
 async fn take(asked: Ask<Upload>, size_bytes: u64, file: File) -> Result<Answer<Upload>> {
     let id = id(&asked);
     let Ask { api, params: given, caller, mode, .. } = asked;
-    let announced = announced(&given, size_bytes)?;
-    let slot = match api.uploads().take(&caller.description, "uploads") {
-        Ok(slot) => slot,
+    // Who sends a file with its length, as clients of PVC 1.0.3 do, has all of it.
+    let has_known_end = file.headers.contains_key(CONTENT_LENGTH);
+    let announced = announced(&given, has_known_end, size_bytes)?;
+    let slot = api.uploads().take(&caller.description, "uploads");
+    let begun = match slot {
+        Ok(slot) => begin(&api, &id, given.force.0, slot).await,
+        Err(refusal) => Err(refusal),
+    };
+    let upload = match begun {
+        Ok(upload) => upload,
         Err(refusal) => {
             body::turn_away(file.body);
             return Err(refusal);
         }
     };
-    let on = api.storage()?;
-    let begun = storage::begin_fill(api.store(), on.as_ref(), &id, given.force.0);
-    let upload = api.ask(async { begun.await.map_err(refused) }).await?;
     let clock = api.clock().clone();
     let incoming = Incoming::open(&file.headers, file.body, clock.as_ref()).await?;
     let mut file = FileOf { incoming, clock: clock.as_ref() };
     let (spool, places) = (&api.settings().spool, api.images());
-    let mut disk = DiskOf { upload };
+    let mut disk = DiskOf { upload: Box::new(upload) };
     let taking = pvc_images::take(&mut file, &announced, spool, places, &mut disk);
     let taken = api.stopping().run_until_cancelled(taking).await;
     let sent = match taken {
@@ -149,8 +155,79 @@ async fn take(asked: Ask<Upload>, size_bytes: u64, file: File) -> Result<Answer<
             .await
     })
     .await?;
-    drop(slot);
     Ok(Answer::json(&uploaded(mode.message(message(&id)), &sent)))
+}
+
+/// Number of times as long as for other changes that the storage has to begin a volume: it makes
+/// one, opens it, and has looked for room before.
+const BEGIN_TIMES: u32 = 3;
+
+/// Begins the contents. That goes on if nobody waits any more, and then they are discarded.
+async fn begin(api: &ApiState, id: &VolumeId, force: bool, slot: Slot) -> Result<InSlot> {
+    let (of, id, storage) = (api.clone(), id.clone(), api.storage()?);
+    let begin = async move {
+        let begun = storage::begin_fill(of.store(), storage.as_ref(), &id, force).await;
+        let upload = Some(begun.map_err(refused)?);
+        Ok(InSlot { upload, slot: Some(slot) })
+    };
+    let time = api.settings().limits.change_time * BEGIN_TIMES;
+    api.outcome_within(time, begin).await?.unwrap_or_else(|| {
+        let message =
+            format!("the storage did not begin a volume for it within {} s", time.as_secs());
+        Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
+    })
+}
+
+/// Contents in the making that have a slot until they are the volume's, or nothing is left of
+/// them: whoever lets uploads fail one after the other would fill the pool otherwise.
+struct InSlot {
+    /// Nothing once this has come to its end.
+    upload: Option<Box<dyn pvc_ports::Upload>>,
+    slot: Option<Slot>,
+}
+
+impl InSlot {
+    fn upload(&mut self) -> &mut dyn pvc_ports::Upload {
+        &mut **self.upload.as_mut().expect("only what consumes it takes it out")
+    }
+
+    fn begin_discard(&mut self) -> Option<JoinHandle<()>> {
+        let (upload, slot) = (self.upload.take()?, self.slot.take());
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        Some(runtime.spawn(async move {
+            upload.discard().await;
+            drop(slot);
+        }))
+    }
+}
+
+impl Drop for InSlot {
+    fn drop(&mut self) {
+        self.begin_discard();
+    }
+}
+
+#[async_trait]
+impl pvc_ports::Upload for InSlot {
+    async fn write(&mut self, at: u64, bytes: Bytes) -> Result<(), StorageError> {
+        self.upload().write(at, bytes).await
+    }
+
+    async fn finish(&mut self) -> Result<(), StorageError> {
+        self.upload().finish().await
+    }
+
+    async fn commit(mut self: Box<Self>) -> Result<(), StorageError> {
+        let upload = self.upload.take().expect("only what consumes it takes it out");
+        upload.commit().await
+    }
+
+    async fn discard(mut self: Box<Self>) {
+        if let Some(discarded) = self.begin_discard() {
+            // A panic in it has been told of.
+            let _ = discarded.await;
+        }
+    }
 }
 
 fn uploaded(message: String, sent: &Sent) -> Uploaded {
@@ -222,5 +299,70 @@ fn file_name(volume: &str, snapshot: Option<&SnapshotName>) -> String {
     match snapshot {
         Some(snapshot) => format!("{volume}@{snapshot}.raw"),
         None => format!("{volume}.raw"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pvc_ports::Upload;
+    use tokio::sync::Notify;
+
+    use super::InSlot;
+    use super::*;
+    use crate::slots::Slots;
+
+    /// An upload that is committed at once, and discarded when it is told to.
+    struct Slow(Arc<Notify>);
+
+    #[async_trait]
+    impl Upload for Slow {
+        async fn write(&mut self, _: u64, _: Bytes) -> Result<(), StorageError> {
+            Ok(())
+        }
+
+        async fn finish(&mut self) -> Result<(), StorageError> {
+            Ok(())
+        }
+
+        async fn commit(self: Box<Self>) -> Result<(), StorageError> {
+            Ok(())
+        }
+
+        async fn discard(self: Box<Self>) {
+            self.0.notified().await;
+        }
+    }
+
+    async fn settle() {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slot_is_taken_until_nothing_is_left_of_an_upload_that_failed() {
+        let (slots, may_end) = (Slots::new(1), Arc::new(Notify::new()));
+        let begun = || {
+            let slot = slots.take("a", "uploads").expect("it is free");
+            let upload: Option<Box<dyn Upload>> = Some(Box::new(Slow(may_end.clone())));
+            Box::new(InSlot { upload, slot: Some(slot) })
+        };
+        drop(begun());
+        settle().await;
+        assert_eq!(slots.take("a", "uploads").unwrap_err().status, 503);
+        may_end.notify_one();
+        settle().await;
+        begun().commit().await.unwrap();
+        let discarding = tokio::spawn(begun().discard());
+        settle().await;
+        assert_eq!(slots.take("a", "uploads").unwrap_err().status, 503);
+        discarding.abort();
+        settle().await;
+        assert_eq!(slots.take("a", "uploads").unwrap_err().status, 503, "it goes on");
+        may_end.notify_one();
+        settle().await;
+        slots.take("a", "uploads").unwrap();
     }
 }

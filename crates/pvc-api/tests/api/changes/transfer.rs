@@ -32,7 +32,13 @@ impl Api {
     async fn upload(&self, query: &str, body: impl Into<Body>) -> Reply {
         let asked = request(Method::POST, &format!("{UPLOAD}?{query}"));
         let asked = asked.header("Content-Type", "application/octet-stream");
-        self.send(asked.body(body.into()).unwrap()).await
+        let body = body.into();
+        // As a server has it, which this is without.
+        let asked = match axum::body::HttpBody::size_hint(&body).exact() {
+            Some(length) => asked.header("Content-Length", length),
+            None => asked,
+        };
+        self.send(asked.body(body).unwrap()).await
     }
 
     /// The first three bytes of the volume.
@@ -67,7 +73,8 @@ async fn a_form_of_a_browser_or_of_an_old_client_is_taken() {
     let form = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"filename\"\r\n\
                 Content-Type: application/octet-stream\r\n\r\nnew disk\r\n--b--\r\n";
     let asked = request(Method::POST, &format!("{UPLOAD}?image_format=raw"))
-        .header("Content-Type", "multipart/form-data; boundary=b");
+        .header("Content-Type", "multipart/form-data; boundary=b")
+        .header("Content-Length", form.len());
     api.send(asked.body(Body::from(form)).unwrap()).await.ok();
     assert_eq!(api.begin(), "new");
 }
@@ -108,6 +115,33 @@ async fn what_cannot_be_taken_leaves_the_volume_as_it_was() {
 }
 
 #[tokio::test]
+async fn a_raw_image_without_an_end_of_its_own_fills_the_volume_or_has_a_size() {
+    let api = with_data().await;
+    let piped =
+        |bytes: &'static [u8]| Body::from_stream(stream::iter([Ok::<_, std::io::Error>(bytes)]));
+    let form = b"--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nnew\r\n--b--\r\n";
+    let asked = request(Method::POST, &format!("{UPLOAD}?image_format=raw"))
+        .header("Content-Type", "multipart/form-data; boundary=b");
+    for cut in [
+        api.upload("image_format=raw", piped(b"new")).await,
+        api.send(asked.body(piped(form)).unwrap()).await,
+    ] {
+        assert!(cut.json()["hint"].as_str().unwrap().contains("`--file-size`"), "{cut:?}");
+        let words = cut.refused(400);
+        assert!(words.contains("has 3 of the 1048576 bytes"), "{words}");
+        assert_eq!(api.begin(), "old");
+    }
+    let checksum = format!("sha256={}", digits(b"new"));
+    for said in ["file_size=3", &*checksum, "force=true"] {
+        api.upload(&format!("image_format=raw&{said}"), piped(b"new")).await.ok();
+        assert_eq!(api.begin(), "new", "{said}");
+        api.storage.with_volumes(|volumes| volumes.write(&data(), 0, b"old")).unwrap();
+    }
+    api.upload("image_format=raw", piped(&[b'x'; 1 << 20])).await.ok();
+    assert_eq!(api.begin(), "xxx");
+}
+
+#[tokio::test]
 async fn what_would_be_refused_in_the_end_is_refused_before_a_byte_is_read() {
     let api = with_data().await;
     let unread = || Body::from_stream(stream::pending::<Result<&'static str, std::io::Error>>());
@@ -127,6 +161,28 @@ async fn what_would_be_refused_in_the_end_is_refused_before_a_byte_is_read() {
     let said = api.upload("image_format=raw&dry_run=true", unread()).await.ok();
     assert!(said["message"].as_str().unwrap().starts_with("nothing was changed"), "{said}");
     assert_eq!(api.begin(), "old");
+}
+
+/// Number of calls of the storage, each of which passes a gate twice, before an upload begins: it
+/// is looked twice at the volume, whether it is unused, and at the pool.
+const LOOKS: u64 = 2 * 2 * 3;
+
+#[tokio::test(start_paused = true)]
+async fn a_storage_that_takes_its_time_to_begin_a_volume_gets_it() {
+    for (seconds, status) in [(80, 200), (100, 503)] {
+        let api = with_data().await;
+        let gate = Gate::closing_at(LOOKS);
+        api.storage.set_gate(gate.clone());
+        let opens = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            assert!(gate.is_closed());
+            gate.open();
+        });
+        let reply = api.upload("image_format=raw", "new").await;
+        assert_eq!(reply.status, status, "{}", reply.text());
+        opens.await.unwrap();
+        assert_eq!(api.begin(), if status == 200 { "new" } else { "old" });
+    }
 }
 
 #[tokio::test]

@@ -1,8 +1,11 @@
-use std::fs::File;
-use std::io::{IsTerminal, Read, Seek, SeekFrom, Write};
+use std::fs::{File, FileType, OpenOptions};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::libc;
 use pvc_api_types::operations::storage::{GetStorageCephVolumePoolVolumeDownload, VolumeDownload};
 use serde_json::json;
 
@@ -12,8 +15,11 @@ use crate::context::Pvc;
 use crate::interrupt;
 use crate::outcome::{Exit, Failure, Outcome, plain_io};
 
-/// Number of zeros in a row that are a hole of the file.
+/// Number of bytes that are read at a time.
 const BLOCK: usize = 64 << 10;
+
+/// Number of zeros in a row that are a hole of the file.
+const HOLE: usize = 4 << 10;
 
 /// Save the contents of a volume as a raw image file
 ///
@@ -37,21 +43,23 @@ pub struct Download {
     #[arg(long)]
     snapshot: Option<String>,
 
-    /// Also over a file that exists
+    /// Also over a file that exists, or onto a device or into a pipe
     #[arg(long)]
     force: bool,
 }
 
+/// Destination of the contents.
+enum Place {
+    Output,
+    /// A file that has its name when all of it is there.
+    File(PathBuf),
+    /// A device or a pipe, which is written as the contents come.
+    Device(FileType),
+}
+
 impl Download {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let is_output = self.file.as_os_str() == "-";
-        if is_output && std::io::stdout().is_terminal() {
-            return Err(Failure::failed("a disk image is nothing for a terminal")
-                .hint("name a file, or redirect the output"));
-        }
-        if !is_output && !self.force && self.file.exists() {
-            return Err(self.exists(&self.file));
-        }
+        let place = self.place()?;
         if pvc.dry_run {
             pvc.done("Nothing is saved in a dry run.");
             return Ok(());
@@ -60,12 +68,14 @@ impl Download {
         let client = pvc.take_client()?;
         let operation = GetStorageCephVolumePoolVolumeDownload;
         let (from, size) = client.download(operation, self.volume.at(), &params)?;
+        let is_output = matches!(place, Place::Output);
         let mut watched = Watched::new(from, Some(size), pvc);
-        let saved = match is_output {
-            true => copy(&mut watched, &mut std::io::stdout().lock()),
-            false => self.save(&mut watched),
+        let saved = match place {
+            Place::Output => copy(&mut watched, &mut io::stdout().lock()),
+            Place::File(file) => self.save(&mut watched, &file),
+            Place::Device(kind) => self.write(&mut watched, kind, size),
         };
-        watched.progress.end();
+        watched.progress.end(saved.is_ok());
         saved?;
         let (bytes, checksum) = (watched.bytes, watched.checksum());
         if is_output {
@@ -83,6 +93,49 @@ impl Download {
         Ok(())
     }
 
+    fn place(&self) -> Result<Place, Failure> {
+        if self.file.as_os_str() == "-" {
+            return match io::stdout().is_terminal() {
+                false => Ok(Place::Output),
+                true => Err(Failure::failed("a disk image is nothing for a terminal")
+                    .hint("name a file, or redirect the output")),
+            };
+        }
+        let unwritable = |error| self.unwritable(&error);
+        let kind = match std::fs::metadata(&self.file) {
+            Ok(found) => found.file_type(),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Ok(Place::File(self.file.clone()));
+            }
+            Err(error) => return Err(unwritable(error)),
+        };
+        if kind.is_dir() {
+            return Err(Failure::failed(format!("`{}` is a directory", self.file.display())));
+        }
+        if !self.force {
+            return Err(self.exists(&self.file));
+        }
+        match kind.is_file() {
+            // A link stays, and what it shows is replaced.
+            true => self.file.canonicalize().map(Place::File).map_err(unwritable),
+            false => Ok(Place::Device(kind)),
+        }
+    }
+
+    /// Refuses a disk that is too small for the volume.
+    fn require_room(&self, device: &mut File, size: u64) -> Outcome {
+        let unwritable = |error| self.unwritable(&error);
+        let room = device.seek(SeekFrom::End(0)).map_err(unwritable)?;
+        device.rewind().map_err(unwritable)?;
+        match room < size {
+            true => Err(Failure::failed(format!(
+                "`{}` has {room} bytes, and the volume {size}",
+                self.file.display()
+            ))),
+            false => Ok(()),
+        }
+    }
+
     fn exists(&self, path: &Path) -> Failure {
         Failure::failed(format!("`{}` exists already", path.display()))
             .hint("`--force` replaces the file; what ends with `.part` is left of a download")
@@ -92,50 +145,107 @@ impl Download {
         Failure::failed(format!("cannot write `{}`: {}", self.file.display(), plain_io(error)))
     }
 
+    /// Writes every byte, also zeros: what a device had is not known.
+    fn write(&self, from: &mut impl Read, kind: FileType, size: u64) -> Outcome {
+        let unwritable = |error| self.unwritable(&error);
+        // A disk that the system uses is busy then.
+        let flags = if kind.is_block_device() { libc::O_EXCL } else { 0 };
+        let opened = OpenOptions::new().write(true).custom_flags(flags).open(&self.file);
+        let mut device = opened.map_err(unwritable)?;
+        if kind.is_block_device() {
+            self.require_room(&mut device, size)?;
+        }
+        each_block(from, |block| device.write_all(block).map_err(unwritable))?;
+        match device.sync_all() {
+            // A pipe has nothing to bring to a disk.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+            synced => synced.map_err(unwritable),
+        }
+    }
+
     /// Writes a file of another name, which gets its own when all of it is there.
-    fn save(&self, from: &mut impl Read) -> Outcome {
-        let mut part = self.file.clone().into_os_string();
+    fn save(&self, from: &mut impl Read, file: &Path) -> Outcome {
+        let mut part = file.to_owned().into_os_string();
         part.push(".part");
         let part = PathBuf::from(part);
-        let made = File::create_new(&part).map_err(|error| match error.kind() {
+        let made = interrupt::unfinished(&part).map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => self.exists(&part),
             _ => self.unwritable(&error),
         });
-        let mut file = made?;
-        interrupt::watch();
-        let saved = self.fill(from, &mut file, &part);
+        let (made, _meanwhile) = made?;
+        let saved = self.fill(from, made, &part, file);
         if saved.is_err() {
             let _ = std::fs::remove_file(&part);
-        }
-        if interrupt::happened() {
-            interrupt::end();
         }
         saved
     }
 
-    fn fill(&self, from: &mut impl Read, file: &mut File, part: &Path) -> Outcome {
+    fn fill(&self, from: &mut impl Read, made: File, part: &Path, target: &Path) -> Outcome {
         let unwritable = |error| self.unwritable(&error);
+        let mut file = BufWriter::with_capacity(BLOCK, made);
         let mut bytes = 0_u64;
         each_block(from, |block| {
-            bytes += block.len() as u64;
-            match block.iter().all(|byte| *byte == 0) {
-                true => file.seek(SeekFrom::Start(bytes)).map(drop),
-                false => file.write_all(block),
+            for piece in block.chunks(HOLE) {
+                bytes += piece.len() as u64;
+                match piece.iter().all(|byte| *byte == 0) {
+                    true => file.seek(SeekFrom::Start(bytes)).map(drop),
+                    false => file.write_all(piece),
+                }
+                .map_err(unwritable)?;
             }
-            .map_err(unwritable)
+            Ok(())
         })?;
+        let file = file.into_inner().map_err(|error| self.unwritable(error.error()))?;
         file.set_len(bytes).and_then(|()| file.sync_all()).map_err(unwritable)?;
-        if self.force {
-            std::fs::rename(part, &self.file).map_err(unwritable)
-        } else {
-            // A link does not replace what has come to be there meanwhile.
-            std::fs::hard_link(part, &self.file).map_err(|error| match error.kind() {
-                std::io::ErrorKind::AlreadyExists => self.exists(&self.file),
-                _ => self.unwritable(&error),
-            })?;
-            std::fs::remove_file(part).map_err(unwritable)
+        let named = match self.force {
+            true => std::fs::rename(part, target),
+            false => first_that_works(&NAMINGS, part, target),
+        };
+        named.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => self.exists(target),
+            _ => self.unwritable(&error),
+        })
+    }
+}
+
+/// A way to give a file a name that another may have got meanwhile: that one stays.
+type Naming = fn(&Path, &Path) -> io::Result<()>;
+
+/// All that there are, as not every file system knows the first.
+const NAMINGS: [Naming; 3] = [rename_beside, link, claim];
+
+fn first_that_works(namings: &[Naming], from: &Path, to: &Path) -> io::Result<()> {
+    let mut error = io::Error::from(ErrorKind::Unsupported);
+    for naming in namings {
+        match naming(from, to) {
+            Ok(()) => return Ok(()),
+            Err(exists) if exists.kind() == ErrorKind::AlreadyExists => return Err(exists),
+            Err(other) => error = other,
         }
     }
+    Err(error)
+}
+
+fn rename_beside(from: &Path, to: &Path) -> io::Result<()> {
+    let renamed = renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE);
+    renamed.map_err(io::Error::from)
+}
+
+/// Works where a rename would replace, as over NFS.
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::hard_link(from, to)?;
+    std::fs::remove_file(from)
+}
+
+/// Replaces only what it has made itself.
+fn claim(from: &Path, to: &Path) -> io::Result<()> {
+    File::create_new(to)?;
+    let renamed = std::fs::rename(from, to);
+    if renamed.is_err() {
+        // The failure is told that the name was claimed for.
+        let _ = std::fs::remove_file(to);
+    }
+    renamed
 }
 
 fn copy(from: &mut impl Read, to: &mut impl Write) -> Outcome {
@@ -143,15 +253,12 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> Outcome {
     Ok(to.flush()?)
 }
 
-/// Reads to the end, in blocks of [`BLOCK`] bytes but for the last, until Ctrl-C.
+/// Reads to the end, in blocks of [`BLOCK`] bytes but for the last.
 fn each_block(from: &mut impl Read, mut each: impl FnMut(&[u8]) -> Outcome) -> Outcome {
     let mut block = vec![0; BLOCK];
     loop {
         let mut length = 0;
         while length < BLOCK {
-            if interrupt::happened() {
-                return Err(Failure::quiet(Exit::Interrupted));
-            }
             match from.read(&mut block[length..]) {
                 Ok(0) => break,
                 Ok(read) => length += read,
@@ -169,5 +276,35 @@ fn each_block(from: &mut impl Read, mut each: impl FnMut(&[u8]) -> Outcome) -> O
         if length < BLOCK {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn unsupported(_: &Path, _: &Path) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::EPERM))
+    }
+
+    #[test]
+    fn a_file_gets_its_name_on_every_file_system_and_replaces_none() {
+        for (index, naming) in NAMINGS.into_iter().enumerate() {
+            let folder = tempfile::tempdir().unwrap();
+            let at = |name: &str| folder.path().join(name);
+            fs::write(at("part"), "new").unwrap();
+            fs::write(at("other"), "old").unwrap();
+            let refused = first_that_works(&[unsupported, naming], &at("part"), &at("other"));
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::AlreadyExists, "way {index}");
+            assert_eq!(fs::read(at("other")).unwrap(), b"old", "way {index}");
+            first_that_works(&[unsupported, naming], &at("part"), &at("disk")).unwrap();
+            assert_eq!(fs::read(at("disk")).unwrap(), b"new", "way {index}");
+            assert!(!at("part").exists(), "way {index}");
+        }
+        let nowhere = Path::new("/nonexistent/part");
+        let refused = first_that_works(&[unsupported], nowhere, nowhere).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
     }
 }

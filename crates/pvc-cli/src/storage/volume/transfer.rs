@@ -18,12 +18,38 @@ pub struct Progress<'a> {
     is_shown: bool,
     begun: Instant,
     shown: Option<Instant>,
+    /// Words about what the other side does when all is there, until they are said.
+    then: Option<&'static str>,
+    /// Whether they stand at the end of a line that goes on.
+    is_open: bool,
 }
 
 impl<'a> Progress<'a> {
     pub fn new(pvc: &'a Pvc, all: Option<u64>) -> Self {
-        let is_shown = std::io::stderr().is_terminal();
-        Progress { pvc, all, is_shown, begun: Instant::now(), shown: None }
+        let (begun, shown, then) = (Instant::now(), None, None);
+        Progress {
+            pvc,
+            all,
+            is_shown: io::stderr().is_terminal(),
+            begun,
+            shown,
+            then,
+            is_open: false,
+        }
+    }
+
+    /// Says, as PVC 1.0.3's client does, that something is sent, and at its end that the other side
+    /// is at it.
+    pub fn begin_upload(&mut self) {
+        let total = self.all.map_or_else(String::new, |all| format!(" (total size {})", size(all)));
+        self.say(&format!("Uploading file{total}...\n"));
+        self.then = Some("Parsing file on remote side... ");
+    }
+
+    fn say(&self, text: &str) {
+        if self.is_shown {
+            self.pvc.progress(text);
+        }
     }
 
     fn at(&mut self, bytes: u64) {
@@ -34,10 +60,26 @@ impl<'a> Progress<'a> {
         self.pvc.progress(&format!("\r{}\x1b[K", line(bytes, self.all, self.begun.elapsed())));
     }
 
-    /// Clears the line.
-    pub fn end(&self) {
-        if self.shown.is_some() {
+    /// All is there.
+    fn turn(&mut self) {
+        if let Some(words) = self.then.take() {
+            self.clear();
+            self.say(words);
+            self.is_open = true;
+        }
+    }
+
+    fn clear(&mut self) {
+        if self.shown.take().is_some() {
             self.pvc.progress("\r\x1b[K");
+        }
+    }
+
+    /// Ends the line, or clears it.
+    pub fn end(&mut self, went_well: bool) {
+        self.clear();
+        if std::mem::take(&mut self.is_open) {
+            self.say(if went_well { "done.\n" } else { "\n" });
         }
     }
 }
@@ -87,12 +129,15 @@ impl<'a, R: Read> Watched<'a, R> {
     fn next(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.from.read(into)?;
         let bytes = self.bytes + read as u64;
-        if let Some(size) = self.size
-            && (bytes > size || read == 0 && bytes < size && !into.is_empty())
-        {
-            return Err(io::Error::other("the file changes while it is read"));
+        match self.size {
+            Some(size) if bytes > size => {
+                Err(io::Error::other(format!("it goes on after {size} bytes, which are all")))
+            }
+            Some(size) if read == 0 && bytes < size && !into.is_empty() => {
+                Err(io::Error::other(format!("it ends after {bytes} of {size} bytes")))
+            }
+            _ => Ok(read),
         }
-        Ok(read)
     }
 }
 
@@ -102,7 +147,10 @@ impl<R: Read> Read for Watched<'_, R> {
             Ok(read) => {
                 self.bytes += read as u64;
                 self.hash.update(&into[..read]);
-                self.progress.at(self.bytes);
+                match read == 0 && !into.is_empty() {
+                    true => self.progress.turn(),
+                    false => self.progress.at(self.bytes),
+                }
                 Ok(read)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),

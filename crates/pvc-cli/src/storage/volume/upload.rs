@@ -1,5 +1,7 @@
 use std::fs::File;
-use std::io::{Read, Stdin};
+use std::io::{Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -22,13 +24,16 @@ use crate::outcome::{Exit, Failure, Outcome, plain_io};
 /// volume had before is in the trash of its pool then (`pvc storage trash list`). No VM
 /// that uses it may run, and it may have no snapshots.
 ///
-/// Any image may be compressed as gzip, xz or zstd.
+/// Any image may be compressed as gzip, xz or zstd. A raw image that comes through a pipe
+/// may have been cut where it begins: one smaller than the volume needs `--file-size` or
+/// `--sha256`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   pvc storage volume upload -f qcow2 vms web1_root disk.qcow2
   pvc storage volume upload vms web1_data data.raw.zst
-  ssh old cat /dev/vg/data | pvc storage volume upload --yes vms web1_data -")]
+  ssh old cat /dev/vg/data | pvc storage volume upload --yes vms web1_data -
+  curl -f https://site/disk.raw | pvc storage volume upload --yes --sha256 $SUM vms web1_data -")]
 pub struct Upload {
     #[command(flatten)]
     volume: Which,
@@ -41,11 +46,16 @@ pub struct Upload {
     #[arg(short = 'f', long, default_value = "raw", value_parser = formats())]
     format: String,
 
+    /// Size that the file must have, in bytes
+    #[arg(long, value_name = "BYTES")]
+    file_size: Option<u64>,
+
     /// SHA-256 checksum that the file must have, as 64 hexadecimal digits
     #[arg(long)]
     sha256: Option<String>,
 
-    /// Also if the pool would be filled above 80 %, and a raw image that begins like another
+    /// Also if the pool would be filled above 80 %, and a raw image that begins like another or
+    /// may be cut
     #[arg(long)]
     force: bool,
 
@@ -59,21 +69,6 @@ pub struct Upload {
 
 fn formats() -> PossibleValuesParser {
     PossibleValuesParser::new(DiskFormat::ALL.map(DiskFormat::as_str))
-}
-
-/// A file, or standard input.
-enum Image {
-    File(File),
-    Stdin(Stdin),
-}
-
-impl Read for Image {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Image::File(file) => file.read(into),
-            Image::Stdin(stdin) => stdin.read(into),
-        }
-    }
 }
 
 impl Upload {
@@ -96,6 +91,10 @@ impl Upload {
             return Ok(());
         }
         if !pvc.unasked(self.yes.yes) {
+            if self.is_input() {
+                return Err(Failure::failed("the image comes where a question would be answered")
+                    .hint("say `--yes`, or name a file"));
+            }
             pvc.client()?.dry_run(operation, [pool, name], &params)?;
         }
         let sentence = format!(
@@ -105,8 +104,9 @@ impl Upload {
         confirm::ask(pvc, self.yes, &sentence)?;
         let client = pvc.take_client()?;
         let mut watched = Watched::new(image, size, pvc);
+        watched.progress.begin_upload();
         let sent = client.upload(operation, [pool, name], &params, &mut watched, size);
-        watched.progress.end();
+        watched.progress.end(sent.is_ok());
         if let Some(error) = watched.failed.take() {
             return Err(self.unreadable(&error));
         }
@@ -115,17 +115,33 @@ impl Upload {
         self.say(pvc, &reply, &checksum)
     }
 
-    fn open(&self) -> Result<(Image, Option<u64>), Failure> {
-        if self.file.as_os_str() == "-" {
-            return Ok((Image::Stdin(std::io::stdin()), None));
-        }
-        let file = File::open(&self.file).map_err(|error| self.unreadable(&error))?;
-        let metadata = file.metadata().map_err(|error| self.unreadable(&error))?;
-        if metadata.is_dir() {
+    fn is_input(&self) -> bool {
+        self.file.as_os_str() == "-"
+    }
+
+    /// The file, and how many bytes it has, if that is known.
+    fn open(&self) -> Result<(File, Option<u64>), Failure> {
+        let opened = match self.is_input() {
+            // The descriptor itself: what is read of it is read by nobody else.
+            true => std::io::stdin().as_fd().try_clone_to_owned().map(File::from),
+            false => File::open(&self.file),
+        };
+        let mut file = opened.map_err(|error| self.unreadable(&error))?;
+        let kind = file.metadata().map_err(|error| self.unreadable(&error))?.file_type();
+        if kind.is_dir() {
             return Err(Failure::failed(format!("`{}` is a directory", self.file.display())));
         }
-        let size = Some(metadata.len()).filter(|_| metadata.is_file());
-        Ok((Image::File(file), size))
+        let size = match kind.is_file() || kind.is_block_device() {
+            true => Some(rest(&mut file).map_err(|error| self.unreadable(&error))?),
+            false => None,
+        };
+        match (self.file_size, size) {
+            (Some(wanted), Some(size)) if wanted != size => Err(Failure::failed(format!(
+                "`{}` has {size} bytes, and not {wanted}",
+                self.file.display()
+            ))),
+            (wanted, size) => Ok((file, wanted.or(size))),
+        }
     }
 
     fn unreadable(&self, error: &std::io::Error) -> Failure {
@@ -147,4 +163,12 @@ impl Upload {
         }
         Ok(())
     }
+}
+
+/// Number of bytes from where the file stands to its end.
+fn rest(file: &mut File) -> std::io::Result<u64> {
+    let at = file.stream_position()?;
+    let end = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(at))?;
+    Ok(end.saturating_sub(at))
 }
