@@ -103,6 +103,7 @@ impl MemoryVolumes {
 
     /// Whether a volume has the name. No act here is ever cut off halfway.
     pub fn repair_name(&self, volume: &VolumeId) -> Result<bool> {
+        self.volumes_of(&volume.pool)?;
         match self.find(volume) {
             Ok(_) => Ok(true),
             Err(StorageError::NoVolume { .. }) => Ok(false),
