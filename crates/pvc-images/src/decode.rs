@@ -1,8 +1,9 @@
-//! From a compressed file to what is in it, on a thread of its own.
+//! From a compressed file to what is in it, on a thread of its own; one that is not compressed is
+//! only cut into pieces, and needs none.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 pub use pvc_model::disk_image::Compression;
 use tokio::sync::mpsc;
 
@@ -18,6 +19,8 @@ const MOST_WINDOW_LOG: u32 = 26;
 /// The most bytes that are read with nothing to come out: parts of a file that say nothing, without
 /// end, keep a place for ever.
 const MOST_WITHOUT_OUTPUT: u64 = 4 << 20;
+
+const CUT_OFF: &str = "the upload was cut off";
 
 /// A decoder at work. It ends with its input, or when its output is dropped.
 ///
@@ -41,10 +44,12 @@ impl Decoder {
     pub fn start(compression: Option<Compression>) -> Self {
         let (input, receiver) = mpsc::channel(1);
         let (sender, output) = mpsc::channel(1);
-        tokio::task::spawn_blocking(move || {
-            let file = FromChannel::new(receiver);
-            run(compression, file, &sender);
-        });
+        match compression {
+            None => drop(tokio::spawn(cut(receiver, sender))),
+            Some(compression) => drop(tokio::task::spawn_blocking(move || {
+                run(compression, FromChannel::new(receiver), &sender);
+            })),
+        }
         Decoder { input, output }
     }
 }
@@ -70,10 +75,7 @@ impl Read for FromChannel {
             match self.receiver.blocking_recv() {
                 Some(Part::Bytes(bytes)) => self.bytes = bytes,
                 Some(Part::End) => self.has_ended = true,
-                None => {
-                    let words = "the upload was cut off";
-                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, words));
-                }
+                None => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, CUT_OFF)),
             }
         }
         let length = into.len().min(self.bytes.len());
@@ -89,12 +91,6 @@ impl Read for FromChannel {
 /// A decoder whose file can be told that something came out.
 trait Decode: Read {
     fn file(&mut self) -> &mut FromChannel;
-}
-
-impl Decode for FromChannel {
-    fn file(&mut self) -> &mut FromChannel {
-        self
-    }
 }
 
 impl Decode for liblzma::bufread::XzDecoder<BufReader<FromChannel>> {
@@ -157,15 +153,40 @@ impl Decode for Gzip {
 
 type Sender = mpsc::Sender<Result<Part, ImageError>>;
 
-fn run(compression: Option<Compression>, file: FromChannel, to: &Sender) {
+/// Sends the file on in whole pieces but for the last, until nobody takes it.
+async fn cut(mut file: mpsc::Receiver<Part>, to: Sender) {
+    let mut rest = BytesMut::new();
+    loop {
+        let part = file.recv().await;
+        if let Some(Part::Bytes(bytes)) = part {
+            rest.extend_from_slice(&bytes);
+            while rest.len() >= MOST_PIECE_BYTES {
+                let piece = Part::Bytes(rest.split_to(MOST_PIECE_BYTES).freeze());
+                if to.send(Ok(piece)).await.is_err() {
+                    return;
+                }
+            }
+            continue;
+        }
+        let last = Some(rest.freeze()).filter(|rest| !rest.is_empty()).map(Part::Bytes);
+        let end =
+            part.ok_or_else(|| ImageError::Compressed { kind: "plain", why: CUT_OFF.to_owned() });
+        for part in last.map(Ok).into_iter().chain([end]) {
+            // Nobody is told if nobody waits.
+            let _ = to.send(part).await;
+        }
+        return;
+    }
+}
+
+fn run(compression: Compression, file: FromChannel, to: &Sender) {
     let begun = begin(compression, file);
     let done = begun.and_then(|mut decoder| send_all(decoder.as_mut(), to));
     if let Err(error) = done {
         let kind = match compression {
-            None => "plain",
-            Some(Compression::Gzip) => "gzip",
-            Some(Compression::Xz) => "xz",
-            Some(Compression::Zstd) => "zstd",
+            Compression::Gzip => "gzip",
+            Compression::Xz => "xz",
+            Compression::Zstd => "zstd",
         };
         let why = shown(&error);
         // Nobody is told if nobody waits.
@@ -177,19 +198,18 @@ fn shown(error: &io::Error) -> String {
     error.to_string().chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
-fn begin(compression: Option<Compression>, file: FromChannel) -> io::Result<Box<dyn Decode>> {
+fn begin(compression: Compression, file: FromChannel) -> io::Result<Box<dyn Decode>> {
     Ok(match compression {
-        None => Box::new(file),
-        Some(Compression::Gzip) => {
+        Compression::Gzip => {
             let member = Some(flate2::bufread::GzDecoder::new(BufReader::new(file)));
             Box::new(Gzip { member })
         }
-        Some(Compression::Xz) => {
+        Compression::Xz => {
             let flags = liblzma::stream::CONCATENATED;
             let stream = liblzma::stream::Stream::new_stream_decoder(MOST_MEMORY, flags)?;
             Box::new(liblzma::bufread::XzDecoder::new_stream(BufReader::new(file), stream))
         }
-        Some(Compression::Zstd) => {
+        Compression::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::new(file)?;
             decoder.window_log_max(MOST_WINDOW_LOG)?;
             Box::new(decoder)
