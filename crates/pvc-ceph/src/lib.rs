@@ -25,6 +25,7 @@ mod clones;
 mod diff;
 mod figures;
 mod monitors;
+mod names;
 mod osd_answers;
 mod osd_host;
 mod osd_map;

@@ -31,10 +31,17 @@ const BUSY: i32 = 16;
 const EXISTS: i32 = 17;
 const NO_SPACE: i32 = 28;
 const NOT_EMPTY: i32 = 39;
+const UNCLEAN: i32 = 117;
 const QUOTA: i32 = 122;
 
-/// `rados` ends with 1 whatever it met, and says the number of the error.
+/// `rados` ends with 1 whatever it met, and says what it did and the number of the error. A
+/// keyring that is not there has that number, too.
 const NO_OBJECT: &str = "(2) No such file or directory";
+const OF_OBJECTS: [&str; 3] = ["error getting omap key set ", "error getting ", "error removing "];
+const NO_POOL: &str = "error opening pool ";
+
+/// Said by `rbd`, which ends with the number of that error, whatever it was to do.
+const NO_CLUSTER: &str = "couldn't connect to the cluster";
 
 /// `rbd`, and `qemu-img` for images in other formats.
 pub(crate) struct Programs {
@@ -52,6 +59,8 @@ pub(crate) enum Failure {
     Busy,
     /// Something has snapshots.
     NotEmpty,
+    /// Something is not completely in the trash.
+    NotMoved,
     /// The pool is full, or has as much as it may have.
     Full,
     TimedOut {
@@ -73,6 +82,7 @@ impl Failure {
             }
             Failure::Full => io_error(doing, "the pool is full".to_owned()),
             Failure::NotEmpty => io_error(doing, "it has snapshots".to_owned()),
+            Failure::NotMoved => io_error(doing, NOT_MOVED.to_owned()),
             Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
             Failure::Other(said) => io_error(doing, said),
         }
@@ -87,9 +97,11 @@ impl Failure {
             }
             Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
             Failure::Other(said) => io_error(doing, said),
-            Failure::Exists | Failure::Busy | Failure::NotEmpty | Failure::Full => {
-                io_error(doing, "an answer that makes no sense".to_owned())
-            }
+            Failure::Exists
+            | Failure::Busy
+            | Failure::NotEmpty
+            | Failure::NotMoved
+            | Failure::Full => io_error(doing, "an answer that makes no sense".to_owned()),
         }
     }
 
@@ -107,6 +119,8 @@ impl Failure {
         }
     }
 }
+
+const NOT_MOVED: &str = "it is not completely in the trash";
 
 pub(crate) fn io_error(doing: &str, said: String) -> StorageError {
     StorageError::Io { doing: doing.to_owned(), source: std::io::Error::other(said) }
@@ -157,9 +171,16 @@ impl Programs {
     }
 
     /// Runs `rados` on the objects of a pool and returns what it printed.
-    pub async fn rados(&self, pool: &PoolName, words: &[&str]) -> Result<Vec<u8>, Failure> {
+    pub async fn rados(
+        &self,
+        pool: &PoolName,
+        words: &[&str],
+        input: Option<Vec<u8>>,
+    ) -> Result<Vec<u8>, Failure> {
         let args = self.args(words, vec![pool_arg(pool)]);
-        self.run("rados", args, Vec::new(), long(0), &[0]).await
+        let (program, deadline) = ("rados".to_owned(), long(0));
+        let command = Command { program, args, env: Vec::new(), stdin: input, deadline };
+        self.run_command(command, &[0]).await
     }
 
     /// Starts `rbd`, which is to be given its input, or whose output is to be taken, by and by.
@@ -217,6 +238,11 @@ impl Programs {
         good: &[i32],
     ) -> Result<Vec<u8>, Failure> {
         let command = Command { program: program.to_owned(), args, env, stdin: None, deadline };
+        self.run_command(command, good).await
+    }
+
+    async fn run_command(&self, command: Command, good: &[i32]) -> Result<Vec<u8>, Failure> {
+        let program = command.program.clone();
         let output = match self.exec.run(command).await {
             Ok(output) => output,
             Err(ExecError::TimedOut { deadline, .. }) => {
@@ -227,7 +253,7 @@ impl Programs {
         if output.code.is_some_and(|code| good.contains(&code)) {
             return Ok(output.stdout);
         }
-        Err(failure(program, output.code, &String::from_utf8_lossy(&output.stderr)))
+        Err(failure(&program, output.code, &String::from_utf8_lossy(&output.stderr)))
     }
 }
 
@@ -240,15 +266,25 @@ fn with_cause(error: &ExecError) -> String {
 
 /// `rbd` ends with the number of the error it met.
 pub(crate) fn failure(program: &str, code: Option<i32>, stderr: &str) -> Failure {
+    if program == "rados" {
+        let missing = |line: &str| line.ends_with(NO_OBJECT);
+        let of_object = |line: &str| OF_OBJECTS.iter().any(|begin| line.starts_with(begin));
+        let mut lines = stderr.lines().map(str::trim).filter(|line| missing(line));
+        return match lines.find(|line| line.starts_with(NO_POOL) || of_object(line)) {
+            Some(line) => Failure::NotFound { pool: line.starts_with(NO_POOL) },
+            None => Failure::Other(said(program, code, stderr)),
+        };
+    }
     match code {
-        Some(NOT_FOUND) if program == "rbd" => {
-            Failure::NotFound { pool: stderr.contains("opening pool") }
+        Some(NOT_FOUND) if program == "rbd" && stderr.contains(NO_CLUSTER) => {
+            Failure::Other(said(program, code, stderr))
         }
-        Some(_) if program == "rados" && stderr.contains(NO_OBJECT) => {
+        Some(NOT_FOUND) if program == "rbd" => {
             Failure::NotFound { pool: stderr.contains("opening pool") }
         }
         Some(BUSY) if program == "rbd" => Failure::Busy,
         Some(NOT_EMPTY) if program == "rbd" => Failure::NotEmpty,
+        Some(UNCLEAN) if program == "rbd" => Failure::NotMoved,
         Some(EXISTS) if program == "rbd" => Failure::Exists,
         Some(NO_SPACE | QUOTA) if program == "rbd" => Failure::Full,
         _ => Failure::Other(said(program, code, stderr)),

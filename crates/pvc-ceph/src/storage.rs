@@ -34,7 +34,7 @@ const LISTING: &str = "listing volumes";
 const NAMING: &str = "naming a new volume";
 
 /// Times that a pool is listed while volumes go.
-const LIST_TRIES: u32 = 5;
+const LIST_TRIES: u32 = 3;
 
 /// How many volumes are looked at together where they cannot be listed.
 const LOOKS_AT_ONCE: usize = 8;
@@ -201,6 +201,20 @@ impl RbdStorage {
             }
         }
         Ok(volumes)
+    }
+
+    /// Brings to their end the removals of volumes that were cut off: the pool lists these, and
+    /// nothing is there any more.
+    async fn end_removals(&self, pool: &PoolName) -> Result<(), StorageError> {
+        for volume in self.volume_names(pool).await? {
+            let volume = VolumeId { pool: pool.clone(), volume };
+            let Err(StorageError::NoVolume { .. }) = self.image(&volume).await else { continue };
+            match self.remove(&volume).await {
+                Ok(()) | Err(StorageError::NoVolume { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     async fn require_no_volumes(&self, pool: &PoolName) -> Result<(), StorageError> {
@@ -566,6 +580,7 @@ impl Storage for RbdStorage {
 
     async fn remove_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
         require_pool_name(pool)?;
+        self.end_removals(pool).await?;
         self.require_no_volumes(pool).await?;
         let volumes = self.all_trashed(pool).await?.len();
         if volumes > 0 {
@@ -695,7 +710,7 @@ impl Storage for RbdStorage {
         };
         self.require_unused(volume).await?;
         self.require_no_clones(volume).await?;
-        self.end_restoration(volume, &image.id).await?;
+        self.end_half(volume, &image.id).await?;
         let size_bytes = image.size;
         let snapshots = self.snapshots(volume).await?;
         snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use pvc_model::storage::{DOWNLOADED, SnapshotName, VolumeId};
+use pvc_model::storage::{DOWNLOADED, SnapshotName, TrashId, VolumeId};
 use pvc_ports::{Download, MOST_PIECE_BYTES, Storage, StorageError, Upload, VolumeStreams};
 use tokio::task::JoinHandle;
 
+use crate::answers::Snapshot;
 use crate::diff::{self, Diff, Next};
 use crate::piped::{Pipe, Piped};
 use crate::rbd::{Failure, QUICK, image_args, io_error};
 use crate::storage::{RbdStorage, good_volume, named, partial_of, random, require_snapshot_name};
+use crate::trash::image_args_of;
 
 const WRITING: &str = "writing a volume";
 const READING: &str = "reading a volume";
@@ -61,16 +63,18 @@ impl VolumeStreams for RbdStorage {
         let (name, is_ours) = match snapshot {
             Some(name) => (name.clone(), false),
             None => {
-                self.image(volume).await?;
                 self.require_unused(volume).await?;
                 (SnapshotName::new(format!("{DOWNLOADED}{:016x}", random()?)), true)
             }
         };
         require_snapshot_name(volume, &name)?;
+        let unlikely = || io_error(READING, "its image has no identifier".to_owned());
+        let image = TrashId::parse(&self.image(volume).await?.id).ok_or_else(unlikely)?;
         // From here on it is removed when this is dropped, also if it was made in vain.
         let mut moment = Moment {
             storage: self.clone(),
             volume: volume.clone(),
+            image,
             name,
             id: None,
             is_ours,
@@ -254,6 +258,8 @@ async fn discard(storage: &RbdStorage, import: Option<Piped>, partial: &VolumeId
 struct Moment {
     storage: RbdStorage,
     volume: VolumeId,
+    /// The image, which has its snapshot also when another has its name, and it is in the trash.
+    image: TrashId,
     name: SnapshotName,
     id: Option<u64>,
     is_ours: bool,
@@ -264,8 +270,10 @@ impl Moment {
     /// Makes sure that what was read was the snapshot. One that is removed meanwhile reads as
     /// zeros, and the program ends well.
     async fn require_whole(&self) -> Result<(), StorageError> {
-        let found = self.storage.require_snapshot(&self.volume, &self.name).await?;
-        match Some(found.id) == self.id {
+        let (pool, name) = (&self.volume.pool, self.name.as_str());
+        let there = self.storage.snapshots_by_id(pool, &self.image).await?;
+        let is_it = |found: &Snapshot| found.name == name && Some(found.id) == self.id;
+        match there.iter().any(is_it) {
             true => Ok(()),
             false => Err(StorageError::NoSnapshot {
                 volume: self.volume.clone(),
@@ -282,24 +290,31 @@ impl Drop for Moment {
         if export.is_none() && !is_ours {
             return;
         }
-        let (storage, volume, name) =
-            (self.storage.clone(), self.volume.clone(), self.name.clone());
+        let (storage, volume) = (self.storage.clone(), self.volume.clone());
+        let (image, name) = (self.image.clone(), self.name.clone());
         runtime.spawn(async move {
             if let Some(export) = export {
                 export.leave().await;
             }
             if is_ours {
-                remove_ours(&storage, &volume, &name).await;
+                remove_ours(&storage, &volume, &image, &name).await;
             }
         });
     }
 }
 
 /// Removes a snapshot that was only made to be read. One that stays harms nobody but takes room.
-async fn remove_ours(storage: &RbdStorage, volume: &VolumeId, name: &SnapshotName) {
-    match storage.remove_snapshot(volume, name).await {
-        Ok(()) | Err(StorageError::NoSnapshot { .. } | StorageError::NoVolume { .. }) => {}
-        Err(error) => {
+async fn remove_ours(
+    storage: &RbdStorage,
+    volume: &VolumeId,
+    image: &TrashId,
+    name: &SnapshotName,
+) {
+    let args = [image_args_of(&volume.pool, image), vec![format!("--snap={name}")]].concat();
+    match storage.programs.rbd(&["snap", "rm"], args, QUICK).await {
+        Ok(_) | Err(Failure::NotFound { pool: false }) => {}
+        Err(failure) => {
+            let error = failure.of(volume, "removing a snapshot");
             tracing::warn!(%volume, snapshot = %name, %error, "a snapshot that was made for a \
                                                                download could not be removed");
         }
@@ -380,7 +395,8 @@ impl Download for RbdDownload {
         self.moment.export = None;
         self.state = State::Done;
         if self.moment.is_ours {
-            remove_ours(&self.moment.storage, &self.moment.volume, &self.moment.name).await;
+            let Moment { storage, volume, image, name, .. } = &self.moment;
+            remove_ours(storage, volume, image, name).await;
             self.moment.is_ours = false;
         }
         Ok(None)

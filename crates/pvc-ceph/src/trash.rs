@@ -1,11 +1,7 @@
 //! Removed images that are still kept: Ceph's own trash.
 //!
-//! An image has a name twice: as an object that says which image the name opens, and in the list of
-//! the pool. Moving it to the trash takes both away, one after the other, after the trash has its
-//! entry; and restoring brings both back before it has none. So whoever asks whether a name is free
-//! asks for both, and what the pool lists is a volume, also if the trash has it, too.
+//! Between two of its steps an image may be a volume and in the trash: see [`names`](crate::names).
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
@@ -22,11 +18,6 @@ pub(crate) const LISTING: &str = "listing the trash";
 const MOVING: &str = "moving a volume to the trash";
 const RESTORING: &str = "restoring a volume";
 const PURGING: &str = "purging a volume";
-const MENDING: &str = "putting the name of a volume right";
-
-/// Object in which a pool lists its images: `name_NAME` and `id_ID` for each (Ceph,
-/// `doc/dev/rbd-layering.rst` and `src/cls/rbd/cls_rbd.cc`).
-const DIRECTORY: &str = "rbd_directory";
 
 impl RbdStorage {
     /// Everything in the trash of a pool, whoever moved it there.
@@ -44,22 +35,8 @@ impl RbdStorage {
         &self,
         pool: &PoolName,
     ) -> Result<Vec<TrashedVolume>, StorageError> {
-        let mut ours = moved_by_users(pool, self.all_trashed(pool).await?);
-        if !ours.is_empty() {
-            let listed = self.listed_ids(pool).await?;
-            ours.retain(|entry| !listed.contains(entry.id.as_str()));
-        }
-        Ok(ours)
-    }
-
-    /// Identifiers of the images that are volumes of the pool, as its directory has them.
-    async fn listed_ids(&self, pool: &PoolName) -> Result<BTreeSet<String>, StorageError> {
-        match self.programs.rados(pool, &["listomapkeys", DIRECTORY]).await {
-            Ok(text) => Ok(trash_answers::listed_ids(&text)),
-            // Nothing was ever in it.
-            Err(Failure::NotFound { pool: false }) => Ok(BTreeSet::new()),
-            Err(failure) => Err(failure.of_pool(pool, LISTING)),
-        }
+        let ours = moved_by_users(pool, self.all_trashed(pool).await?);
+        self.without_volumes(pool, ours).await
     }
 
     async fn require_trashed(
@@ -69,55 +46,6 @@ impl RbdStorage {
     ) -> Result<TrashedVolume, StorageError> {
         let found = self.trashed_by_users(pool).await?.into_iter().find(|entry| entry.id == *id);
         found.ok_or_else(|| no_trashed(pool, id))
-    }
-
-    /// Makes an image that is a volume of the pool and half in the trash a volume and nothing else:
-    /// Ceph refuses to remove one that it is restoring.
-    pub(crate) async fn end_restoration(
-        &self,
-        volume: &VolumeId,
-        image: &str,
-    ) -> Result<(), StorageError> {
-        let all = self.all_trashed(&volume.pool).await?;
-        let Some(id) = all.iter().find(|line| line.id == image).and_then(|l| TrashId::parse(&l.id))
-        else {
-            return Ok(());
-        };
-        let restore = async || {
-            let to = format!("--image={}", volume.volume);
-            let args = vec![pool_arg(&volume.pool), image_id(&id), to];
-            self.programs.rbd(&["trash", "restore"], args, QUICK).await
-        };
-        let restored = match restore().await {
-            // Not a restoration was cut off but a move.
-            Err(Failure::Busy) => {
-                match self.programs.rbd(&["trash", "mv"], image_args(volume), QUICK).await {
-                    Ok(_) => restore().await,
-                    Err(failure) => Err(failure),
-                }
-            }
-            restored => restored,
-        };
-        match restored {
-            // Somebody else was at it.
-            Ok(_) | Err(Failure::NotFound { pool: false }) => Ok(()),
-            Err(failure) => Err(failure.of(volume, RESTORING)),
-        }
-    }
-
-    /// Identifier of the image of this name whose move to the trash was cut off.
-    pub(crate) async fn half_trashed(
-        &self,
-        volume: &VolumeId,
-    ) -> Result<Option<TrashId>, StorageError> {
-        let mut ours = moved_by_users(&volume.pool, self.all_trashed(&volume.pool).await?);
-        ours.retain(|entry| entry.name == volume.volume);
-        if ours.is_empty() {
-            return Ok(None);
-        }
-        let listed = self.listed_ids(&volume.pool).await?;
-        let half = ours.into_iter().find(|entry| listed.contains(entry.id.as_str()));
-        Ok(half.map(|entry| entry.id))
     }
 
     /// Moves an image to the trash. A move that was cut off is brought to its end by the next one:
@@ -134,16 +62,22 @@ impl RbdStorage {
                 self.require_listed(volume).await?;
                 self.require_unused(volume).await?;
                 self.require_no_clones(volume).await?;
-                self.end_restoration(volume, &image.id).await?;
+                self.end_half(volume, &image.id).await?;
                 let snapshots = self.snapshots(volume).await?;
                 snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;
                 let unlikely = || io_error(MOVING, "its identifier is none".to_owned());
                 TrashId::parse(&image.id).ok_or_else(unlikely)?
             }
-            Err(StorageError::NoVolume { .. }) => {
-                let half = self.half_trashed(volume).await?;
-                half.ok_or_else(|| StorageError::NoVolume { volume: volume.clone() })?
-            }
+            Err(StorageError::NoVolume { .. }) => match self.half_trashed(volume).await? {
+                Some(half) => half,
+                None => {
+                    self.require_listed(volume).await?;
+                    let said = "its removal was cut off, and `pvc storage volume remove --purge` \
+                                brings that to its end"
+                        .to_owned();
+                    return Err(StorageError::Refused { doing: MOVING, said });
+                }
+            },
             Err(error) => return Err(error),
         };
         let args = [image_args(volume), expiry(keep)].concat();
@@ -157,42 +91,6 @@ impl RbdStorage {
         })
     }
 
-    /// Brings to its end what was cut off of a move of this name to the trash, and frees the name
-    /// if it is left of a rename or a restoration. Returns whether a volume has it.
-    pub(crate) async fn mend_name(&self, volume: &VolumeId) -> Result<bool, StorageError> {
-        require_pool_name(&volume.pool)?;
-        if require_addressable(volume).is_err() {
-            return Ok(false);
-        }
-        let opened = match self.image(volume).await {
-            Ok(image) => Some(image),
-            Err(StorageError::NoVolume { .. }) => None,
-            Err(error) => return Err(error),
-        };
-        match (opened, self.volume_names(&volume.pool).await?.contains(&volume.volume)) {
-            (Some(image), true) => {
-                self.end_restoration(volume, &image.id).await?;
-                return Ok(true);
-            }
-            (None, true) => {
-                self.move_to_trash(volume, Duration::ZERO).await.map_err(|error| match error {
-                    StorageError::NoVolume { .. } => {
-                        io_error(MENDING, "the pool lists it, and it cannot be opened".to_owned())
-                    }
-                    other => other,
-                })?;
-            }
-            (_, false) => {
-                let object = format!("rbd_id.{}", volume.volume);
-                match self.programs.rados(&volume.pool, &["rm", &object]).await {
-                    Ok(_) | Err(Failure::NotFound { pool: false }) => {}
-                    Err(failure) => return Err(failure.of_pool(&volume.pool, MENDING)),
-                }
-            }
-        }
-        Ok(false)
-    }
-
     pub(crate) async fn restore_from_trash(
         &self,
         pool: &PoolName,
@@ -200,8 +98,12 @@ impl RbdStorage {
         to: &VolumeName,
     ) -> Result<(), StorageError> {
         let _alone = self.restoring.lock().await;
-        self.require_trashed(pool, id).await?;
+        let entry = self.require_trashed(pool, id).await?;
         let to = good_volume(pool, to)?;
+        if self.listed_ids(pool).await?.contains(id.as_str()) {
+            // Its move there was cut off.
+            self.end_move(&entry).await?;
+        }
         let is_taken = match self.image(&to).await {
             // A restoration that was cut off.
             Ok(image) if image.id == id.as_str() => false,
@@ -214,8 +116,18 @@ impl RbdStorage {
         if is_taken {
             return Err(StorageError::VolumeExists { volume: to });
         }
-        let args = vec![pool_arg(pool), image_id(id), format!("--image={}", to.volume)];
-        let restored = self.programs.rbd(&["trash", "restore"], args, QUICK).await;
+        let restore = async || {
+            let args = vec![pool_arg(pool), image_id(id), format!("--image={}", to.volume)];
+            self.programs.rbd(&["trash", "restore"], args, QUICK).await
+        };
+        let restored = match restore().await {
+            // It was cut off at its last step.
+            Err(Failure::Busy) => {
+                self.end_move(&entry).await?;
+                restore().await
+            }
+            restored => restored,
+        };
         restored.map(drop).map_err(|failure| match failure {
             Failure::NotFound { pool: false } => no_trashed(pool, id),
             other => other.of(&to, RESTORING),
@@ -229,21 +141,41 @@ impl RbdStorage {
         pool: &PoolName,
         id: &TrashId,
     ) -> Result<(), StorageError> {
-        self.require_trashed(pool, id).await?;
-        // Ceph refuses one that is half in the trash; so its snapshots come after.
-        match self.remove_trashed(pool, id).await {
-            Err(Failure::NotEmpty) => {
-                for snapshot in self.snapshots_of_trashed(pool, id).await? {
-                    self.remove_snapshot_of_trashed(pool, id, &snapshot).await?;
-                }
-                self.remove_trashed(pool, id).await
-            }
-            removed => removed,
+        let entry = self.require_trashed(pool, id).await?;
+        let mut removed = self.remove_trashed(pool, id).await;
+        if matches!(removed, Err(Failure::NotMoved)) {
+            self.end_move(&entry).await?;
+            removed = self.remove_trashed(pool, id).await;
         }
-        .map_err(|failure| match failure {
+        if matches!(removed, Err(Failure::NotEmpty)) {
+            self.remove_snapshots_of_trashed(pool, id).await?;
+            removed = self.remove_trashed(pool, id).await;
+        }
+        removed.map_err(|failure| match failure {
             Failure::NotFound { pool: false } => no_trashed(pool, id),
             failure => failure_of_trashed(failure, pool, PURGING),
         })
+    }
+
+    /// Removes the snapshots of an image that Ceph does not purge because of them.
+    async fn remove_snapshots_of_trashed(
+        &self,
+        pool: &PoolName,
+        id: &TrashId,
+    ) -> Result<(), StorageError> {
+        let snapshots = self.snapshots_by_id(pool, id).await?;
+        for (gone, snapshot) in snapshots.iter().enumerate() {
+            // Somebody may restore it between two of them.
+            match self.require_trashed(pool, id).await {
+                Err(StorageError::NoTrashed { .. }) if gone > 0 => {
+                    let why = format!("it was restored when {gone} of its snapshots were gone");
+                    return Err(io_error(PURGING, why));
+                }
+                found => found?,
+            };
+            self.remove_snapshot_of_trashed(pool, id, snapshot).await?;
+        }
+        Ok(())
     }
 
     async fn remove_trashed(&self, pool: &PoolName, id: &TrashId) -> Result<(), Failure> {
@@ -251,12 +183,13 @@ impl RbdStorage {
         self.programs.rbd(&["trash", "rm"], args, PURGE).await.map(drop)
     }
 
-    async fn snapshots_of_trashed(
+    /// The snapshots of an image, whatever it is called and wherever it is.
+    pub(crate) async fn snapshots_by_id(
         &self,
         pool: &PoolName,
         id: &TrashId,
     ) -> Result<Vec<Snapshot>, StorageError> {
-        let doing = "listing the snapshots of a volume in the trash";
+        let doing = "listing the snapshots of an image";
         let args = with_json([image_args_of(pool, id), vec!["--all".to_owned()]].concat());
         match self.programs.rbd(&["snap", "ls"], args, QUICK).await {
             Ok(text) => answers::snapshots(&text).map_err(|why| io_error(doing, why)),
@@ -315,7 +248,7 @@ fn image_id(id: &TrashId) -> String {
     format!("--image-id={id}")
 }
 
-fn image_args_of(pool: &PoolName, id: &TrashId) -> Vec<String> {
+pub(crate) fn image_args_of(pool: &PoolName, id: &TrashId) -> Vec<String> {
     vec![pool_arg(pool), image_id(id)]
 }
 

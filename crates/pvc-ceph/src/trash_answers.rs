@@ -49,8 +49,8 @@ pub(crate) fn moved_by_users(pool: &PoolName, lines: Vec<Trashed>) -> Vec<Trashe
     known.filter_map(|(id, line)| entry(pool, id, &line)).collect()
 }
 
-/// Identifiers among the keys of a pool's directory.
-pub(crate) fn listed_ids(keys: &[u8]) -> BTreeSet<String> {
+/// Identifiers among the keys of a pool's directory, or of its trash.
+pub(crate) fn ids_in_keys(keys: &[u8]) -> BTreeSet<String> {
     let keys = String::from_utf8_lossy(keys);
     keys.lines().filter_map(|key| key.strip_prefix("id_")).map(str::to_owned).collect()
 }
@@ -127,9 +127,9 @@ mod tests {
     /// Recorded: Ceph 16.2.15, `rados listomapkeys rbd_directory`.
     #[test]
     fn the_images_of_a_pool_are_known_by_their_identifiers() {
-        let ids = listed_ids(b"id_10225c9a2ce1\nid_1026d7a1\nname_a\nname_id_1\n");
+        let ids = ids_in_keys(b"id_10225c9a2ce1\nid_1026d7a1\nname_a\nname_id_1\n");
         assert_eq!(ids.into_iter().collect::<Vec<_>>(), ["10225c9a2ce1", "1026d7a1"]);
-        assert!(listed_ids(b"").is_empty());
+        assert!(ids_in_keys(b"").is_empty());
     }
 
     #[test]

@@ -240,6 +240,8 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     what_a_rename_cut_short_has_left_is_no_volume(&ceph).await;
     what_is_half_in_the_trash_is_a_volume(&ceph).await;
     a_move_that_was_cut_off_later_is_brought_to_its_end(&ceph).await;
+    a_move_that_was_cut_off_at_its_last_step_is_brought_to_its_end(&ceph).await;
+    a_ceph_that_cannot_be_asked_has_not_said_that_something_is_absent(&ceph).await;
     a_restoration_that_was_cut_off_can_be_done_again(&ceph).await;
     zeros_that_are_written_over_data_count(&ceph).await;
     an_upload_that_failed_leaves_its_name_alone(&ceph).await;
@@ -385,10 +387,13 @@ impl Name {
         }
     }
 
-    /// The state is the last byte of the trash's entry.
+    /// The state is the last byte of the trash's entry, and the moments before it are of eight
+    /// bytes each, whose first four are seconds: that of the move is long past then.
     fn state(&self, ceph: &Ceph, state: u8) {
         let [_, key] = self.keys();
         let mut value = self.value(ceph, "rbd_trash", &key);
+        let moved = value.len() - 17;
+        value[moved..moved + 4].copy_from_slice(&1_700_000_000_u32.to_le_bytes());
         *value.last_mut().unwrap() = state;
         ceph.rados(&self.volume.pool, &["setomapval", "rbd_trash", &key], &value);
     }
@@ -443,7 +448,7 @@ async fn a_move_that_was_cut_off_later_is_brought_to_its_end(ceph: &Ceph) {
         let listed = ceph.storage.volumes(&half.pool).await.unwrap();
         let has = |volume: &VolumeId| listed.iter().any(|info| info.id == *volume);
         assert!(has(&id("vms/new")) && !has(&half), "{listed:?}");
-        assert_eq!(trashed(ceph, &half).await, []);
+        assert_eq!(trashed(ceph, &half).await, std::slice::from_ref(&trash_id), "but for its name");
         match is_mended {
             true => assert!(!ceph.storage.repair_name(&half).await.unwrap()),
             false => assert_eq!(ceph.storage.trash(&half, DAY).await.unwrap().id, trash_id),
@@ -452,6 +457,47 @@ async fn a_move_that_was_cut_off_later_is_brought_to_its_end(ceph: &Ceph) {
         ceph.storage.restore(&half.pool, &trash_id, &half.volume).await.unwrap();
         assert_eq!(ceph.read(&half, 0, 4).await, b"dear");
         ceph.storage.remove(&half).await.unwrap();
+    }
+}
+
+/// Cut off before the entry said that it is whole: Ceph neither restores nor purges it so.
+async fn a_move_that_was_cut_off_at_its_last_step_is_brought_to_its_end(ceph: &Ceph) {
+    let half = id("vms/half");
+    for is_purged in [false, true] {
+        let name = trash(ceph, &half).await;
+        let trash_id = TrashId::parse(&name.id).unwrap();
+        name.state(ceph, MOVING);
+        assert!(!ceph.storage.repair_name(&half).await.unwrap());
+        assert_eq!(trashed(ceph, &half).await, std::slice::from_ref(&trash_id));
+        match is_purged {
+            true => ceph.storage.purge(&half.pool, &trash_id).await.unwrap(),
+            false => {
+                ceph.storage.restore(&half.pool, &trash_id, &half.volume).await.unwrap();
+                assert_eq!(ceph.read(&half, 0, 4).await, b"dear");
+                ceph.storage.remove(&half).await.unwrap();
+            }
+        }
+        assert_eq!(trashed(ceph, &half).await, []);
+    }
+}
+
+/// A program that finds no keyring ends as one that finds no object.
+async fn a_ceph_that_cannot_be_asked_has_not_said_that_something_is_absent(ceph: &Ceph) {
+    let options = CephOptions {
+        config: ceph.cluster.config(),
+        keyring: ceph.scratch.path().join("none"),
+        user: "nobody".to_owned(),
+        access: access(),
+    };
+    let storage = RbdStorage::new(options, Arc::new(LinuxExec));
+    let volume = id("vms/new");
+    for error in [
+        storage.volume(&volume).await.unwrap_err(),
+        storage.trash(&volume, DAY).await.unwrap_err(),
+        storage.trashed(&volume.pool).await.unwrap_err(),
+        storage.repair_name(&volume).await.unwrap_err(),
+    ] {
+        assert!(matches!(error, StorageError::Io { .. }), "{error:?}");
     }
 }
 

@@ -31,7 +31,8 @@ pub enum Purpose {
     /// Its contents give way to others: the old go to the trash, and the new get the name.
     Fill {
         /// Volumes of this name that were in the trash before: none of them is the old contents.
-        trashed: BTreeSet<TrashId>,
+        /// `None` until they were looked for: then nothing has been moved there.
+        trashed: Option<BTreeSet<TrashId>>,
     },
 }
 
@@ -132,7 +133,7 @@ mod tests {
         ] {
             assert_eq!(&check_not_held(&cluster, &volume, allowed), expected, "{allowed:?}");
         }
-        let purpose = Purpose::Fill { trashed: BTreeSet::new() };
+        let purpose = Purpose::Fill { trashed: None };
         let fill =
             VolumeHold { purpose: purpose.clone(), ..VolumeHold::clone(&cluster.holds[&volume]) };
         let mut filled = Cluster::default();

@@ -255,8 +255,11 @@ mod tests {
         let context = context(storage.clone()).await;
         storage.trash(&id("vms/a"), DAY).await.unwrap();
         let by = "somebody".to_owned();
-        let hold =
-            VolumeHold { volume: id("vms/a"), purpose: Purpose::Fill { trashed: [].into() }, by };
+        let hold = VolumeHold {
+            volume: id("vms/a"),
+            purpose: Purpose::Fill { trashed: Some([].into()) },
+            by,
+        };
         write(&context, Change::HoldVolume(hold)).await;
         let mut seen = Sightings::default();
         settle_holds(&context, &mut seen, Duration::ZERO).await;

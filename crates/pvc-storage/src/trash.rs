@@ -225,7 +225,7 @@ mod tests {
         let (volume, by) = (VolumeId::parse("vms/a").unwrap(), "x".to_owned());
         let hold = VolumeHold {
             volume: volume.clone(),
-            purpose: Purpose::Fill { trashed: [].into() },
+            purpose: Purpose::Fill { trashed: Some([].into()) },
             by,
         };
         held(Change::HoldVolume(hold)).await.unwrap();

@@ -18,7 +18,8 @@ use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Purpose, VolumeHold, check_not_held};
 use pvc_model::storage::{SnapshotName, TrashId, VolumeId};
 use pvc_ports::{
-    Download, Random, Storage, StorageError, TrashedVolume, Upload, VolumeInfo, VolumeStreams,
+    Clock, Download, Random, Storage, StorageError, TrashedVolume, Upload, VolumeInfo,
+    VolumeStreams,
 };
 use pvc_store::{Change, ChangeError, Changes, Store};
 
@@ -107,8 +108,17 @@ fn require_no_snapshots(volume: &VolumeInfo) -> Result<(), StorageRefusal> {
     }
 }
 
-/// Gives a volume of `size_bytes` the contents that were uploaded. What it was before goes to the
-/// trash for the time of `keep`, and is returned; without such a time it is removed.
+/// Contents that a volume is to have.
+pub struct NewContents {
+    pub upload: Box<dyn Upload>,
+    /// Size of the volume, for which they are.
+    pub size_bytes: u64,
+    /// Time for which the old contents are kept; without any they are removed.
+    pub keep: Duration,
+}
+
+/// Gives a volume the contents that were uploaded. What it was before goes to the trash, and is
+/// returned.
 ///
 /// # Errors
 /// Those of [`check_fill`], which are looked for again, and if the volume has another size by now.
@@ -118,17 +128,17 @@ pub async fn fill_volume(
     store: &Store,
     storage: &dyn Storage,
     random: &dyn Random,
+    clock: &dyn Clock,
     volume: &VolumeId,
-    size_bytes: u64,
-    keep: Duration,
-    mut upload: Box<dyn Upload>,
+    new: NewContents,
 ) -> Done<TrashedVolume> {
+    let NewContents { mut upload, size_bytes, keep } = new;
     // What takes long is done while the volume has its name.
     upload.finish().await.map_err(refused)?;
     let by = random.uuid().to_string();
-    let purpose = Purpose::Fill { trashed: BTreeSet::new() };
+    let purpose = Purpose::Fill { trashed: None };
     store.change(|cluster| hold(cluster, volume, &purpose, &by)).await?;
-    let filling = Filling { store, storage, volume, by: &by };
+    let filling = Filling { store, storage, clock, volume, by: &by };
     let replaced = filling.replace(size_bytes, keep, upload).await;
     if matches!(replaced, Err(Failed::Open(_))) {
         tracing::warn!(%volume, "nobody knows which contents the volume has; it is held until the \
@@ -168,6 +178,7 @@ fn as_before(error: impl Into<StorageRefusal>) -> Failed {
 struct Filling<'a> {
     store: &'a Store,
     storage: &'a dyn Storage,
+    clock: &'a dyn Clock,
     volume: &'a VolumeId,
     by: &'a str,
 }
@@ -179,21 +190,15 @@ impl Filling<'_> {
         keep: Duration,
         upload: Box<dyn Upload>,
     ) -> Result<TrashedVolume, Failed> {
-        let Filling { storage, volume, .. } = self;
-        let found = storage.volume(volume).await.map_err(as_before)?;
-        require_no_snapshots(&found).map_err(as_before)?;
-        if found.size_bytes != size_bytes {
-            let (volume, now_bytes) = (found.id, found.size_bytes);
-            return Err(as_before(StorageRefusal::Resized { volume, size_bytes, now_bytes }));
-        }
-        self.note_trashed().await.map_err(Failed::AsBefore)?;
-        // Nothing purges it before it is known what has become of the new contents.
-        let old = match storage.trash(volume, keep.max(LEAST_KEPT)).await {
-            Ok(old) => old,
-            Err(error) if had_no_effect(&error) => return Err(as_before(error)),
-            Err(error) => return Err(Failed::Open(refused(error))),
+        let (storage, volume) = (self.storage, self.volume);
+        let (old, noted) = tokio::select! {
+            old = self.move_old(size_bytes, keep) => old?,
+            () = self.clock.sleep(MOST_BEFORE) => {
+                let seconds = MOST_BEFORE.as_secs();
+                return Err(Failed::Open(refused(StorageError::TimedOut { seconds })));
+            }
         };
-        // Whoever was stopped for long does not go on: nobody would see to what it leaves.
+        // Whoever was stopped for long does not go on: the primary may have let go of the volume.
         let (why, is_over) = match self.require_held().await {
             Ok(()) => match upload.commit().await {
                 Ok(()) => return Ok(old),
@@ -206,12 +211,55 @@ impl Filling<'_> {
         if is_over && storage.restore(&old.pool, &old.id, &volume.volume).await.is_ok() {
             return Err(Failed::AsBefore(why));
         }
+        self.hold_again(noted).await;
         Err(Failed::Open(why))
+    }
+
+    /// Moves the volume to the trash if it is still as it was. Returns what the trash had of its
+    /// name before, too.
+    async fn move_old(
+        &self,
+        size_bytes: u64,
+        keep: Duration,
+    ) -> Result<(TrashedVolume, BTreeSet<TrashId>), Failed> {
+        let Filling { storage, volume, .. } = self;
+        let found = storage.volume(volume).await.map_err(as_before)?;
+        require_no_snapshots(&found).map_err(as_before)?;
+        if found.size_bytes != size_bytes {
+            let (volume, now_bytes) = (found.id, found.size_bytes);
+            return Err(as_before(StorageRefusal::Resized { volume, size_bytes, now_bytes }));
+        }
+        let noted = self.note_trashed().await.map_err(Failed::AsBefore)?;
+        // Nothing purges it before it is known what has become of the new contents.
+        match storage.trash(volume, keep.max(LEAST_KEPT)).await {
+            Ok(old) => Ok((old, noted)),
+            Err(error) if had_no_effect(&error) => Err(as_before(error)),
+            Err(error) => Err(Failed::Open(refused(error))),
+        }
+    }
+
+    /// Holds the volume, which may have no name, for the primary to see to it, if the primary has
+    /// let go of it already.
+    async fn hold_again(&self, trashed: BTreeSet<TrashId>) {
+        let decide = |cluster: &Cluster| {
+            let mut changes = Changes::new();
+            if !cluster.holds.contains_key(self.volume) {
+                let purpose = Purpose::Fill { trashed: Some(trashed.clone()) };
+                let (volume, by) = (self.volume.clone(), self.by.to_owned());
+                changes.push(Change::HoldVolume(VolumeHold { volume, purpose, by }));
+            }
+            Ok::<_, StorageRefusal>((changes, ()))
+        };
+        if let Err(error) = self.store.change(decide).await {
+            tracing::error!(volume = %self.volume, %error, "a volume that may have no name could \
+                                                            not be held; `pvc storage trash list` \
+                                                            has its old contents");
+        }
     }
 
     /// Notes in the hold what the trash has of this name, so that what comes to it is known for the
     /// old contents whatever clocks say.
-    async fn note_trashed(&self) -> Done<()> {
+    async fn note_trashed(&self) -> Done<BTreeSet<TrashId>> {
         let Filling { store, storage, volume, .. } = self;
         let all = storage.trashed(&volume.pool).await.map_err(refused)?;
         let namesakes = all.into_iter().filter(|entry| entry.name == volume.volume);
@@ -222,12 +270,13 @@ impl Filling<'_> {
         }
         let decide = |cluster: &Cluster| {
             let held = self.find_hold(cluster)?;
-            let purpose = Purpose::Fill { trashed: trashed.clone() };
+            let purpose = Purpose::Fill { trashed: Some(trashed.clone()) };
             let mut changes = Changes::new();
             changes.push(Change::HoldVolume(VolumeHold { purpose, ..held }));
             Ok((changes, ()))
         };
-        store.change(decide).await
+        store.change(decide).await?;
+        Ok(trashed)
     }
 
     async fn require_held(&self) -> Done<()> {
@@ -241,6 +290,10 @@ impl Filling<'_> {
         held.map(|hold| VolumeHold::clone(hold)).ok_or_else(lost)
     }
 }
+
+/// Time after which an attempt that has not yet moved the volume to the trash gives up. The primary
+/// [settles](settle) a hold that is twice as old.
+const MOST_BEFORE: Duration = Duration::from_secs(300);
 
 /// The most volumes of one name in the trash with which an upload begins.
 const MOST_NAMESAKES: usize = 1000;
@@ -264,8 +317,9 @@ pub enum Settled {
 pub async fn settle(store: &Store, storage: &dyn Storage, held: &VolumeHold) -> Done<Settled> {
     let (id, name) = (&held.volume, &held.volume.volume);
     let is_old = |entry: &TrashedVolume| match &held.purpose {
-        Purpose::Fill { trashed } => trashed.contains(&entry.id),
-        Purpose::RollBack(_) | Purpose::Shrink(_) => true,
+        Purpose::Fill { trashed: Some(before) } => before.contains(&entry.id),
+        // Nothing was moved there.
+        Purpose::Fill { trashed: None } | Purpose::RollBack(_) | Purpose::Shrink(_) => true,
     };
     // Not whether something opens by the name: what was cut off on its way lies.
     let settled = if storage.repair_name(id).await.map_err(refused)? {

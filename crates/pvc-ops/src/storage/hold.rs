@@ -71,6 +71,7 @@ pub(super) fn had_no_effect(error: &StorageError) -> bool {
             | StorageError::NoVolume { .. }
             | StorageError::NoSnapshot { .. }
             | StorageError::InUse { .. }
+            | StorageError::Refused { .. }
             | StorageError::WouldShrink { .. }
     )
 }

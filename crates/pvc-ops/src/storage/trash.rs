@@ -98,7 +98,11 @@ pub async fn restore_volume(
     let name = VolumeName::parse(to.unwrap_or(&entry.name).as_str()).map_err(refused)?;
     require_free_name(name.as_str()).map_err(ChangeError::Refused)?;
     let volume = VolumeId { pool: pool.clone(), volume: name };
-    check_not_held(&store.view(), &volume, None).map_err(refused)?;
+    // What is replaced this moment is given back under its own name, and not taken away.
+    let was = VolumeId { pool: pool.clone(), volume: entry.name };
+    for name in [&volume, &was] {
+        check_not_held(&store.view(), name, None).map_err(refused)?;
+    }
     if store.is_dry() {
         // It has its room already.
         check_new(storage, &volume, 0, true).await.map_err(refused)?;

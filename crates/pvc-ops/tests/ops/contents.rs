@@ -44,9 +44,13 @@ impl World {
     }
 
     async fn fill(&self, upload: Box<dyn Upload>) -> Result<(), String> {
+        self.fill_keeping(upload, KEEP).await
+    }
+
+    async fn fill_keeping(&self, upload: Box<dyn Upload>, keep: Duration) -> Result<(), String> {
         let (store, volumes, random) = (&self.store, &self.storage, &self.random);
-        let disk = disk();
-        let filled = storage::fill_volume(store, volumes, random, &disk, SIZE, KEEP, upload);
+        let (disk, new) = (disk(), storage::NewContents { upload, size_bytes: SIZE, keep });
+        let filled = storage::fill_volume(store, volumes, random, &*self.clock, &disk, new);
         filled.await.map(drop).map_err(|error| error.to_string())
     }
 
@@ -76,9 +80,7 @@ async fn new_contents_have_the_name_and_the_old_are_in_the_trash() {
 async fn without_a_time_to_keep_them_old_contents_are_gone() {
     let world = world().await;
     let upload = world.upload().await;
-    let (store, volumes, random) = (&world.store, &world.storage, &world.random);
-    let no_time = Duration::ZERO;
-    storage::fill_volume(store, volumes, random, &disk(), SIZE, no_time, upload).await.unwrap();
+    world.fill_keeping(upload, Duration::ZERO).await.unwrap();
     assert_eq!(world.storage.trashed(&disk().pool).await.unwrap(), []);
     assert_eq!(world.begin().as_deref(), Some("new"));
 }
@@ -121,7 +123,7 @@ async fn nobody_takes_an_upload_over_or_makes_a_volume_of_its_name() {
     let world = world().await;
     let (first, second) = (world.upload().await, world.upload().await);
     let by = "somebody".to_owned();
-    let hold = VolumeHold { volume: disk(), purpose: Purpose::Fill { trashed: [].into() }, by };
+    let hold = VolumeHold { volume: disk(), purpose: Purpose::Fill { trashed: None }, by };
     world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
     for upload in [first, second] {
         let refused = world.fill(upload).await.unwrap_err();
@@ -137,12 +139,10 @@ async fn nobody_takes_an_upload_over_or_makes_a_volume_of_its_name() {
 #[tokio::test]
 async fn old_contents_that_may_be_needed_are_not_purged() {
     let world = world().await;
-    let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+    let (store, volumes) = (&world.store, &world.storage);
     let upload = Box::new(Fails(|| StorageError::TimedOut { seconds: 30 }));
-    let no_time = Duration::ZERO;
     let disk = disk();
-    let failed = storage::fill_volume(store, volumes, random, &disk, SIZE, no_time, upload);
-    failed.await.unwrap_err();
+    world.fill_keeping(upload, Duration::ZERO).await.unwrap_err();
     let trashed = volumes.trashed(&disk.pool).await.unwrap();
     assert!(trashed[0].kept_until - trashed[0].removed_at >= 24 * 3600, "also without a time");
     let id = &trashed[0].id;
@@ -272,6 +272,69 @@ async fn an_upload_that_goes_on_after_the_primary_settled_it_leaves_the_old_or_t
         }
     }
     assert!(lost > 2, "{lost}");
+}
+
+/// A primary lets go of the volume while the upload stands still before, in or after each call of
+/// the storage, which does not answer from then on.
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_lost_its_hold_and_cannot_give_the_volume_back_holds_it_again() {
+    let mut without_name = 0;
+    for call in 0.. {
+        let world = world().await;
+        let upload = world.upload().await;
+        let gate = Gate::closing_at(call);
+        world.storage.set_gate(gate.clone());
+        let was_stopped = std::cell::Cell::new(false);
+        let primary = async {
+            closed(&gate).await;
+            was_stopped.set(true);
+            world.write(|changes| _ = changes.push(Change::ReleaseVolume(disk()))).await;
+            world.storage.set_failing(true);
+            gate.open();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            _ = world.fill(upload) => {}
+            () = primary => unreachable!("it is pending"),
+        }
+        world.storage.set_failing(false);
+        let hold = world.hold().await;
+        if world.begin().is_none() {
+            without_name += 1;
+            let hold = hold.as_ref().expect("somebody has to see to it");
+            storage::settle(&world.store, &world.storage, hold).await.unwrap();
+        }
+        assert!(world.begin().is_some(), "stopped at call {call}");
+        if !was_stopped.get() {
+            break;
+        }
+    }
+    assert!(without_name > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_does_not_come_to_move_the_volume_gives_up_before_the_primary_sees_to_it() {
+    let world = world().await;
+    let upload = world.upload().await;
+    world.storage.set_removal_takes(Duration::from_secs(3600));
+    let refused = world.fill(upload).await.unwrap_err();
+    assert!(refused.contains("within 300 s"), "{refused}");
+    assert!(world.hold().await.is_some(), "a program may still be at it");
+    assert_eq!(world.begin().as_deref(), Some("old"));
+}
+
+#[tokio::test]
+async fn old_contents_that_are_held_are_not_restored_elsewhere() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let late = || StorageError::TimedOut { seconds: 30 };
+    world.fill(Box::new(Fails(late))).await.unwrap_err();
+    let old = &volumes.trashed(&disk().pool).await.unwrap()[0].id;
+    let elsewhere = VolumeName::new("elsewhere");
+    let pool = disk().pool;
+    let restored = storage::restore_volume(store, volumes, &pool, old, Some(&elsewhere));
+    let refused = restored.await.unwrap_err().to_string();
+    assert!(refused.contains("is being given new contents"), "{refused}");
 }
 
 #[tokio::test]

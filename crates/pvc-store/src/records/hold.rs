@@ -1,5 +1,6 @@
 //! Volumes that are held: `/pvcrs/holds/{pool}:{volume}` with JSON, ours alone.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pvc_model::hold::{Purpose, VolumeHold};
@@ -39,8 +40,8 @@ struct Written {
     shrink: Option<u64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     fill: bool,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    trashed: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trashed: Option<Vec<String>>,
 }
 
 fn id(name: &str) -> Option<VolumeId> {
@@ -59,8 +60,8 @@ fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
         (None, Some(bytes), false) => Purpose::Shrink(bytes),
         (None, None, true) => {
             // One that is no identifier is that of no volume.
-            let trashed = written.trashed.iter().filter_map(|id| TrashId::parse(id)).collect();
-            Purpose::Fill { trashed }
+            let ids = |ids: Vec<String>| ids.iter().filter_map(|id| TrashId::parse(id)).collect();
+            Purpose::Fill { trashed: written.trashed.map(ids) }
         }
         _ => return None,
     };
@@ -70,12 +71,13 @@ fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
 /// Writes the hold, new or taken over.
 pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
     let by = hold.by.clone();
-    let none = Written { by, roll_back: None, shrink: None, fill: false, trashed: Vec::new() };
+    let none = Written { by, roll_back: None, shrink: None, fill: false, trashed: None };
     let written = match &hold.purpose {
         Purpose::RollBack(snapshot) => Written { roll_back: Some(snapshot.to_string()), ..none },
         Purpose::Shrink(bytes) => Written { shrink: Some(*bytes), ..none },
         Purpose::Fill { trashed } => {
-            let trashed = trashed.iter().map(TrashId::to_string).collect();
+            let ids = |ids: &BTreeSet<TrashId>| ids.iter().map(TrashId::to_string).collect();
+            let trashed = trashed.as_ref().map(ids);
             Written { fill: true, trashed, ..none }
         }
     };
@@ -119,10 +121,10 @@ mod tests {
         let back = read_back(r#"{"by":"x","roll_back":"before"}"#).expect("it is one");
         assert_eq!(back.purpose, Purpose::RollBack(SnapshotName::new("before")));
         let fill = read_back(r#"{"by":"x","fill":true}"#).expect("it is one");
-        assert_eq!(fill.purpose, Purpose::Fill { trashed: [].into() });
+        assert_eq!(fill.purpose, Purpose::Fill { trashed: None });
         let fill = read_back(r#"{"by":"x","fill":true,"trashed":["1a","../b"]}"#).expect("one");
         let trashed = TrashId::parse("1a").into_iter().collect();
-        assert_eq!(fill.purpose, Purpose::Fill { trashed });
+        assert_eq!(fill.purpose, Purpose::Fill { trashed: Some(trashed) });
         let both = r#"{"by":"x","shrink":1,"roll_back":"y"}"#;
         for text in [
             "",

@@ -13,7 +13,7 @@ use pvc_api_types::operations::storage::{
 use pvc_images::{Announced, Sent, Source, TakeError, Target};
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::with_causes;
-use pvc_ops::storage::{self, StorageRefusal};
+use pvc_ops::storage::{self, NewContents, StorageRefusal};
 use pvc_ports::{Clock, StorageError};
 use pvc_store::ChangeError;
 use tokio::task::JoinHandle;
@@ -150,9 +150,9 @@ async fn take(asked: Ask<Upload>, size_bytes: u64, file: File) -> Result<Answer<
     };
     let (volume, keep) = (id.clone(), api.settings().removed_volumes_stay);
     act(&api, |api, on| async move {
-        let random = api.random().as_ref();
-        storage::fill_volume(api.store(), &*on, random, &volume, size_bytes, keep, disk.upload)
-            .await
+        let (random, clock) = (api.random().as_ref(), api.clock().as_ref());
+        let new = NewContents { upload: disk.upload, size_bytes, keep };
+        storage::fill_volume(api.store(), &*on, random, clock, &volume, new).await
     })
     .await?;
     Ok(Answer::json(&uploaded(mode.message(message(&id)), &sent)))
