@@ -1,9 +1,11 @@
 //! Output of `rbd`, in values.
 
-use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{SnapshotInfo, VolumeInfo, VolumeLock};
+use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
+use pvc_ports::{SnapshotInfo, StorageError, VolumeInfo, VolumeLock};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+
+use crate::rbd::io_error;
 
 /// Reads JSON, or says what kept it from being that. Figures that are no numbers may be bare words.
 pub(crate) fn json<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
@@ -58,6 +60,14 @@ pub(crate) struct Image {
     /// Of a copy-on-write clone.
     #[serde(default)]
     pub parent: Option<Parent>,
+}
+
+impl Image {
+    /// The identifier that the image has also when it has no name.
+    pub fn trash_id(&self, doing: &str) -> Result<TrashId, StorageError> {
+        let unlikely = || io_error(doing, format!("`{}` is no identifier of an image", self.id));
+        TrashId::parse(&self.id).ok_or_else(unlikely)
+    }
 }
 
 #[derive(Deserialize)]

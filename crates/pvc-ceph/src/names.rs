@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pvc_model::storage::{PoolName, TrashId, VolumeId};
 use pvc_ports::{StorageError, TrashedVolume};
 
-use crate::rbd::{Failure, QUICK, image_args, io_error, pool_arg};
+use crate::rbd::{Failure, QUICK, image_args, io_error};
 use crate::storage::{RbdStorage, require_addressable, require_pool_name};
 use crate::trash_answers::{ids_in_keys, moved_by_users};
 
@@ -66,7 +66,7 @@ impl RbdStorage {
     }
 
     /// Whether the name opens nothing.
-    async fn opens_nothing(&self, volume: &VolumeId) -> Result<bool, StorageError> {
+    pub(crate) async fn opens_nothing(&self, volume: &VolumeId) -> Result<bool, StorageError> {
         match self.image(volume).await {
             Ok(_) => Ok(false),
             Err(StorageError::NoVolume { .. }) => Ok(true),
@@ -86,30 +86,33 @@ impl RbdStorage {
         let listed = self.listed_ids(pool).await?;
         let mut left = Vec::new();
         for entry in entries {
-            // One that is listed, and that its name does not open, is in the trash but for that.
-            let is_volume = listed.contains(entry.id.as_str())
-                && !self.opens_nothing(&volume_of(&entry)).await?;
-            if !is_volume {
+            if !listed.contains(entry.id.as_str()) || self.is_half_moved(&entry).await? {
                 left.push(entry);
             }
         }
         Ok(left)
     }
 
-    /// Identifier of the image of this name, which opens nothing, if its move to the trash was cut
-    /// off.
+    /// Whether the pool lists an entry of the trash by its name, which opens nothing: it is in the
+    /// trash but for that. One that is listed by another name is a volume that was renamed.
+    async fn is_half_moved(&self, entry: &TrashedVolume) -> Result<bool, StorageError> {
+        Ok(self.volume_names(&entry.pool).await?.contains(&entry.name)
+            && self.opens_nothing(&volume_of(entry)).await?)
+    }
+
+    /// The entry of the trash of the image of this name, which opens nothing, if its move there was
+    /// cut off.
     pub(crate) async fn half_trashed(
         &self,
         volume: &VolumeId,
-    ) -> Result<Option<TrashId>, StorageError> {
+    ) -> Result<Option<TrashedVolume>, StorageError> {
         let mut ours = moved_by_users(&volume.pool, self.all_trashed(&volume.pool).await?);
         ours.retain(|entry| entry.name == volume.volume);
         if ours.is_empty() {
             return Ok(None);
         }
         let listed = self.listed_ids(&volume.pool).await?;
-        let half = ours.into_iter().find(|entry| listed.contains(entry.id.as_str()));
-        Ok(half.map(|entry| entry.id))
+        Ok(ours.into_iter().find(|entry| listed.contains(entry.id.as_str())))
     }
 
     /// Brings the move of an image to the trash to its end, which was cut off when its name opened
@@ -140,28 +143,24 @@ impl RbdStorage {
     pub(crate) async fn end_half(
         &self,
         volume: &VolumeId,
-        image: &str,
+        image: &TrashId,
     ) -> Result<(), StorageError> {
         let pool = &volume.pool;
-        if !self.ids_in(pool, TRASH).await?.contains(image) {
+        if !self.ids_in(pool, TRASH).await?.contains(image.as_str()) {
             return Ok(());
         }
         let key = format!("id_{image}");
         let all = self.all_trashed(pool).await?;
-        let Some(line) = all.into_iter().find(|line| line.id == image) else {
+        let Some(line) = all.into_iter().find(|line| line.id == image.as_str()) else {
             let said = format!(
                 "a removal of it was cut off; if none is under way, `rados --pool {pool} rmomapkey \
                  {TRASH} {key}` makes it a volume like any other"
             );
             return Err(StorageError::Refused { doing: MENDING, said });
         };
-        let args = [
-            vec![pool_arg(pool), format!("--image-id={image}")],
-            vec![format!("--image={}", volume.volume)],
-        ];
-        match self.programs.rbd(&["trash", "restore"], args.concat(), QUICK).await {
+        match self.restore_as(image, volume).await {
             // Somebody else was at it.
-            Ok(_) | Err(Failure::NotFound { pool: false }) => return Ok(()),
+            Ok(()) | Err(Failure::NotFound { pool: false }) => return Ok(()),
             // Not a restoration was cut off but a move.
             Err(Failure::Busy) => {}
             Err(failure) => return Err(failure.of(volume, MENDING)),
@@ -192,7 +191,7 @@ impl RbdStorage {
         };
         let is_listed = self.volume_names(&volume.pool).await?.contains(&volume.volume);
         match (opened, is_listed) {
-            (Some(image), true) => match self.end_half(volume, &image.id).await {
+            (Some(image), true) => match self.end_half(volume, &image.trash_id(MENDING)?).await {
                 // It has its name.
                 Ok(()) | Err(StorageError::InUse { .. } | StorageError::Refused { .. }) => {
                     return Ok(true);
@@ -200,9 +199,7 @@ impl RbdStorage {
                 Err(error) => return Err(error),
             },
             (None, true) => {
-                let all = moved_by_users(&volume.pool, self.all_trashed(&volume.pool).await?);
                 let half = self.half_trashed(volume).await?;
-                let half = half.and_then(|id| all.into_iter().find(|entry| entry.id == id));
                 let unlikely = "the pool lists it, and it cannot be opened".to_owned();
                 self.end_move(&half.ok_or_else(|| io_error(MENDING, unlikely))?).await?;
             }

@@ -81,8 +81,8 @@ impl Failure {
                 StorageError::InUse { volume: id(), holder: "another client of Ceph".to_owned() }
             }
             Failure::Full => io_error(doing, "the pool is full".to_owned()),
-            Failure::NotEmpty => io_error(doing, "it has snapshots".to_owned()),
-            Failure::NotMoved => io_error(doing, NOT_MOVED.to_owned()),
+            Failure::NotEmpty => io_error(doing, NOT_EMPTY_SAID.to_owned()),
+            Failure::NotMoved => io_error(doing, NOT_MOVED_SAID.to_owned()),
             Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
             Failure::Other(said) => io_error(doing, said),
         }
@@ -97,11 +97,11 @@ impl Failure {
             }
             Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
             Failure::Other(said) => io_error(doing, said),
-            Failure::Exists
-            | Failure::Busy
-            | Failure::NotEmpty
-            | Failure::NotMoved
-            | Failure::Full => io_error(doing, "an answer that makes no sense".to_owned()),
+            Failure::NotEmpty => io_error(doing, NOT_EMPTY_SAID.to_owned()),
+            Failure::NotMoved => io_error(doing, NOT_MOVED_SAID.to_owned()),
+            Failure::Exists | Failure::Busy | Failure::Full => {
+                io_error(doing, "an answer that makes no sense".to_owned())
+            }
         }
     }
 
@@ -120,7 +120,8 @@ impl Failure {
     }
 }
 
-const NOT_MOVED: &str = "it is not completely in the trash";
+const NOT_EMPTY_SAID: &str = "it has snapshots";
+const NOT_MOVED_SAID: &str = "it is not completely in the trash";
 
 pub(crate) fn io_error(doing: &str, said: String) -> StorageError {
     StorageError::Io { doing: doing.to_owned(), source: std::io::Error::other(said) }

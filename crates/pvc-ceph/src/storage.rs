@@ -208,7 +208,9 @@ impl RbdStorage {
     async fn end_removals(&self, pool: &PoolName) -> Result<(), StorageError> {
         for volume in self.volume_names(pool).await? {
             let volume = VolumeId { pool: pool.clone(), volume };
-            let Err(StorageError::NoVolume { .. }) = self.image(&volume).await else { continue };
+            if !self.opens_nothing(&volume).await? {
+                continue;
+            }
             match self.remove(&volume).await {
                 Ok(()) | Err(StorageError::NoVolume { .. }) => {}
                 Err(error) => return Err(error),
@@ -710,7 +712,7 @@ impl Storage for RbdStorage {
         };
         self.require_unused(volume).await?;
         self.require_no_clones(volume).await?;
-        self.end_half(volume, &image.id).await?;
+        self.end_half(volume, &image.trash_id(doing)?).await?;
         let size_bytes = image.size;
         let snapshots = self.snapshots(volume).await?;
         snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;

@@ -68,8 +68,7 @@ impl VolumeStreams for RbdStorage {
             }
         };
         require_snapshot_name(volume, &name)?;
-        let unlikely = || io_error(READING, "its image has no identifier".to_owned());
-        let image = TrashId::parse(&self.image(volume).await?.id).ok_or_else(unlikely)?;
+        let image = self.image(volume).await?.trash_id(READING)?;
         // From here on it is removed when this is dropped, also if it was made in vain.
         let mut moment = Moment {
             storage: self.clone(),

@@ -14,7 +14,7 @@ use crate::storage::{
 };
 use crate::trash_answers::{self, Trashed, moved_by_users};
 
-pub(crate) const LISTING: &str = "listing the trash";
+const LISTING: &str = "listing the trash";
 const MOVING: &str = "moving a volume to the trash";
 const RESTORING: &str = "restoring a volume";
 const PURGING: &str = "purging a volume";
@@ -62,14 +62,14 @@ impl RbdStorage {
                 self.require_listed(volume).await?;
                 self.require_unused(volume).await?;
                 self.require_no_clones(volume).await?;
-                self.end_half(volume, &image.id).await?;
+                let id = image.trash_id(MOVING)?;
+                self.end_half(volume, &id).await?;
                 let snapshots = self.snapshots(volume).await?;
                 snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;
-                let unlikely = || io_error(MOVING, "its identifier is none".to_owned());
-                TrashId::parse(&image.id).ok_or_else(unlikely)?
+                id
             }
             Err(StorageError::NoVolume { .. }) => match self.half_trashed(volume).await? {
-                Some(half) => half,
+                Some(half) => half.id,
                 None => {
                     self.require_listed(volume).await?;
                     let said = "its removal was cut off, and `pvc storage volume remove --purge` \
@@ -116,22 +116,25 @@ impl RbdStorage {
         if is_taken {
             return Err(StorageError::VolumeExists { volume: to });
         }
-        let restore = async || {
-            let args = vec![pool_arg(pool), image_id(id), format!("--image={}", to.volume)];
-            self.programs.rbd(&["trash", "restore"], args, QUICK).await
-        };
-        let restored = match restore().await {
+        let restored = match self.restore_as(id, &to).await {
             // It was cut off at its last step.
             Err(Failure::Busy) => {
                 self.end_move(&entry).await?;
-                restore().await
+                self.restore_as(id, &to).await
             }
             restored => restored,
         };
-        restored.map(drop).map_err(|failure| match failure {
+        restored.map_err(|failure| match failure {
             Failure::NotFound { pool: false } => no_trashed(pool, id),
             other => other.of(&to, RESTORING),
         })
+    }
+
+    /// Has Ceph make an image of the trash this volume.
+    pub(crate) async fn restore_as(&self, id: &TrashId, to: &VolumeId) -> Result<(), Failure> {
+        let name = vec![format!("--image={}", to.volume)];
+        let args = [image_args_of(&to.pool, id), name].concat();
+        self.programs.rbd(&["trash", "restore"], args, QUICK).await.map(drop)
     }
 
     /// Removes an image in the trash. A purge that was cut off may have left one that is no longer
@@ -244,12 +247,8 @@ fn expiry(keep: Duration) -> Vec<String> {
     }
 }
 
-fn image_id(id: &TrashId) -> String {
-    format!("--image-id={id}")
-}
-
 pub(crate) fn image_args_of(pool: &PoolName, id: &TrashId) -> Vec<String> {
-    vec![pool_arg(pool), image_id(id)]
+    vec![pool_arg(pool), format!("--image-id={id}")]
 }
 
 fn no_trashed(pool: &PoolName, id: &TrashId) -> StorageError {
@@ -263,7 +262,6 @@ fn failure_of_trashed(failure: Failure, pool: &PoolName, doing: &str) -> Storage
             let why = "another client of Ceph has it open, or its restoration was cut off";
             io_error(doing, why.to_owned())
         }
-        Failure::NotEmpty => io_error(doing, "it has snapshots".to_owned()),
         other => other.of_pool(pool, doing),
     }
 }

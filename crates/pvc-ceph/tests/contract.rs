@@ -239,6 +239,7 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     a_clone_of_a_volume_in_use_is_of_one_moment(&ceph).await;
     what_a_rename_cut_short_has_left_is_no_volume(&ceph).await;
     what_is_half_in_the_trash_is_a_volume(&ceph).await;
+    a_volume_that_was_renamed_is_none_of_the_trash(&ceph).await;
     a_move_that_was_cut_off_later_is_brought_to_its_end(&ceph).await;
     a_move_that_was_cut_off_at_its_last_step_is_brought_to_its_end(&ceph).await;
     a_ceph_that_cannot_be_asked_has_not_said_that_something_is_absent(&ceph).await;
@@ -434,6 +435,21 @@ async fn what_is_half_in_the_trash_is_a_volume(ceph: &Ceph) {
     assert_eq!(trashed(ceph, &half).await, std::slice::from_ref(&trash_id));
     ceph.storage.purge(&half.pool, &trash_id).await.unwrap();
     assert_eq!(trashed(ceph, &half).await, []);
+}
+
+/// The same, and the volume was renamed since: Ceph itself would purge it, as its entry is whole.
+async fn a_volume_that_was_renamed_is_none_of_the_trash(ceph: &Ceph) {
+    let (half, renamed) = (id("vms/half"), id("vms/renamed"));
+    let name = trash(ceph, &half).await;
+    let trash_id = TrashId::parse(&name.id).unwrap();
+    name.open(ceph);
+    name.list(ceph);
+    ceph.storage.rename(&half, &renamed.volume).await.unwrap();
+    assert_eq!(trashed(ceph, &half).await, []);
+    let purged = ceph.storage.purge(&half.pool, &trash_id).await;
+    assert!(matches!(purged, Err(StorageError::NoTrashed { .. })), "{purged:?}");
+    assert_eq!(ceph.read(&renamed, 0, 4).await, b"dear");
+    ceph.storage.remove(&renamed).await.unwrap();
 }
 
 /// Cut off when the name opened nothing any more, and the pool still listed it: Ceph lists no
