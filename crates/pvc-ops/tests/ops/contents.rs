@@ -236,67 +236,66 @@ async fn an_upload_cut_off_at_any_call_leaves_the_old_or_the_new_contents() {
     assert!(seen[0] > 3 && seen[1] > 0, "{seen:?}");
 }
 
-/// A daemon that stands still before, in or after each call of the storage, for so long that the
-/// primary settles what it holds, and then goes on.
+/// Has the upload stand still before its call `call` of the storage, or after that has had its
+/// effect, and go on after `meanwhile`. Returns what came of it, and whether it came to that call.
+async fn fill_stopped_at(
+    call: u64,
+    world: &World,
+    meanwhile: impl AsyncFn(),
+) -> (Result<(), String>, bool) {
+    let upload = world.upload().await;
+    let gate = Gate::closing_at(call);
+    world.storage.set_gate(gate.clone());
+    let was_stopped = std::cell::Cell::new(false);
+    let others = async {
+        closed(&gate).await;
+        was_stopped.set(true);
+        meanwhile().await;
+        gate.open();
+        std::future::pending::<()>().await;
+    };
+    let filled = tokio::select! {
+        filled = world.fill(upload) => filled,
+        () = others => unreachable!("it is pending"),
+    };
+    (filled, was_stopped.get())
+}
+
+/// A daemon that stands still for so long that the primary settles what it holds.
 #[tokio::test(start_paused = true)]
 async fn an_upload_that_goes_on_after_the_primary_settled_it_leaves_the_old_or_the_new_contents() {
     let mut lost = 0;
     for call in 0.. {
         let world = world().await;
-        let upload = world.upload().await;
-        let gate = Gate::closing_at(call);
-        world.storage.set_gate(gate.clone());
-        let was_stopped = std::cell::Cell::new(false);
-        let primary = async {
-            closed(&gate).await;
-            was_stopped.set(true);
+        let settle = async || {
             world.storage.set_gate(Gate::closing_at(u64::MAX));
             if let Some(hold) = world.hold().await {
                 storage::settle(&world.store, &world.storage, &hold).await.unwrap();
             }
-            gate.open();
-            std::future::pending::<()>().await;
         };
-        let filled = tokio::select! {
-            filled = world.fill(upload) => filled,
-            () = primary => unreachable!("it is pending"),
-        };
-        if let Some(hold) = world.hold().await {
-            storage::settle(&world.store, &world.storage, &hold).await.unwrap();
-        }
+        let (filled, was_stopped) = fill_stopped_at(call, &world, settle).await;
+        settle().await;
         let expected = if filled.is_ok() { "new" } else { "old" };
         assert_eq!(world.begin().as_deref(), Some(expected), "stopped at call {call}: {filled:?}");
         lost += u32::from(filled.is_err_and(|why| why.contains("was let go of")));
-        if !was_stopped.get() {
+        if !was_stopped {
             break;
         }
     }
     assert!(lost > 2, "{lost}");
 }
 
-/// A primary lets go of the volume while the upload stands still before, in or after each call of
-/// the storage, which does not answer from then on.
+/// A primary that lets go of the volume, on a storage that does not answer from then on.
 #[tokio::test(start_paused = true)]
 async fn an_upload_that_lost_its_hold_and_cannot_give_the_volume_back_holds_it_again() {
     let mut without_name = 0;
     for call in 0.. {
         let world = world().await;
-        let upload = world.upload().await;
-        let gate = Gate::closing_at(call);
-        world.storage.set_gate(gate.clone());
-        let was_stopped = std::cell::Cell::new(false);
-        let primary = async {
-            closed(&gate).await;
-            was_stopped.set(true);
+        let let_go = async || {
             world.write(|changes| _ = changes.push(Change::ReleaseVolume(disk()))).await;
             world.storage.set_failing(true);
-            gate.open();
-            std::future::pending::<()>().await;
         };
-        tokio::select! {
-            _ = world.fill(upload) => {}
-            () = primary => unreachable!("it is pending"),
-        }
+        let (_, was_stopped) = fill_stopped_at(call, &world, let_go).await;
         world.storage.set_failing(false);
         let hold = world.hold().await;
         if world.begin().is_none() {
@@ -305,7 +304,7 @@ async fn an_upload_that_lost_its_hold_and_cannot_give_the_volume_back_holds_it_a
             storage::settle(&world.store, &world.storage, hold).await.unwrap();
         }
         assert!(world.begin().is_some(), "stopped at call {call}");
-        if !was_stopped.get() {
+        if !was_stopped {
             break;
         }
     }
