@@ -2,8 +2,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use nix::sys::prctl;
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid, getppid};
 use pvc_ports::{Command, Exec, ExecError, Output};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Child;
@@ -16,7 +17,8 @@ const KEPT_BYTES: u64 = 1 << 20;
 /// background may hold them open for ever.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Runs programs of this machine, each in a process group of its own.
+/// Runs programs of this machine, each in a process group of its own. They end with this process,
+/// also when it is killed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LinuxExec;
 
@@ -40,7 +42,18 @@ impl Exec for LinuxExec {
 
 fn spawn(command: &Command) -> Result<Child, ExecError> {
     let stdin = if command.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
-    let spawned = tokio::process::Command::new(&command.program)
+    let own = getpid();
+    let mut spawned = tokio::process::Command::new(&command.program);
+    // The kernel kills it when the thread ends that starts it: one of the runtime, which has them
+    // as long as it lives. Futures are polled by no others (nothing here blocks on one).
+    let end_with_us = move || {
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        // We may have been killed before the kernel knew.
+        if getppid() == own { Ok(()) } else { Err(nix::errno::Errno::ESRCH.into()) }
+    };
+    // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
+    unsafe { spawned.pre_exec(end_with_us) };
+    let spawned = spawned
         .args(&command.args)
         .envs(command.env.iter().map(|(name, value)| (name, value)))
         .stdin(stdin)

@@ -6,7 +6,7 @@
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -27,7 +27,9 @@ use pvc_linux::{
 };
 use pvc_model::host_filter::{HostFilter, table};
 use pvc_model::link::{LinkAbilities, LinkKind, PortVlan, Vxlan};
-use pvc_ports::{FileOwner, Firewall as _, Network, Program, ProgramSignal, Programs as _};
+use pvc_ports::{
+    Exec as _, FileOwner, Firewall as _, Network, Program, ProgramSignal, Programs as _,
+};
 
 /// Runs `test` on a thread in a network namespace of its own, which ends with it: whatever it does,
 /// this machine's network is not touched.
@@ -230,6 +232,36 @@ async fn what_a_killed_daemon_has_left_is_ended_by_the_next_one_of_its_kind_alon
     own.signal(ProgramSignal::Terminate);
     own.ended().await;
     assert_eq!(processes_of(&token), 0);
+}
+
+/// Runs itself as a daemon: with `PVC_DAEMON` set it runs a program until it is killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_ends_with_the_daemon_that_runs_it_also_when_that_is_killed() {
+    let token = std::env::var("PVC_DAEMON");
+    let command = |token: String| pvc_ports::Command {
+        program: "sleep".to_owned(),
+        args: vec!["600".to_owned()],
+        env: vec![("TOKEN".to_owned(), token)],
+        stdin: None,
+        deadline: Duration::from_secs(600),
+    };
+    if let Ok(token) = token {
+        LinuxExec.run(command(token)).await.unwrap();
+        return;
+    }
+    let token = self::token("exec");
+    let name = "a_program_ends_with_the_daemon_that_runs_it_also_when_that_is_killed";
+    let mut daemon = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact"])
+        .env("PVC_DAEMON", &token)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let long = Duration::from_secs(20);
+    pvc_testkit::eventually("it runs", long, || processes_of(&token) == 1).await;
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    pvc_testkit::eventually("it has ended", long, || processes_of(&token) == 0).await;
 }
 
 #[test]

@@ -64,7 +64,8 @@ pub trait Exec: Send + Sync {
     /// Runs `command` to its end. A non-zero exit status is an [`Output`], not an error.
     ///
     /// # Cancellation
-    /// Dropping the future kills the process group.
+    /// Dropping the future kills the process group. When this process is killed, the program is,
+    /// too; what that has started itself may go on.
     async fn run(&self, command: Command) -> Result<Output, ExecError>;
 }
 
