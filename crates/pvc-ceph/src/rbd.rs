@@ -150,6 +150,10 @@ impl Programs {
         Programs { exec, options }
     }
 
+    pub fn options(&self) -> &CephOptions {
+        &self.options
+    }
+
     /// Runs `rbd` and returns what it printed.
     pub async fn rbd(
         &self,

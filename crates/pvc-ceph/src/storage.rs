@@ -13,8 +13,9 @@ use pvc_model::storage::{
     CLONED, PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName,
 };
 use pvc_ports::{
-    Attachment, Exec, Flattened, ImageFormat, OsdHost, PoolInfo, SnapshotInfo, Storage,
-    StorageCluster, StorageError, TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
+    Attachment, Exec, Flattened, ImageFormat, MeasuredPlace, MeasuredVolume, OsdHost, PoolInfo,
+    SnapshotInfo, Storage, StorageCluster, StorageError, TrashedVolume, VolumeInfo, VolumeLock,
+    VolumeStreams,
 };
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -834,6 +835,21 @@ impl Storage for RbdStorage {
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {
         self.image(volume).await?;
         Ok(Attachment::Rbd(self.access.clone()))
+    }
+
+    /// The identity is that of the image, which no other has in this pool.
+    async fn measured(&self, volume: &VolumeId) -> Result<MeasuredVolume, StorageError> {
+        let identity = self.image(volume).await?.id;
+        // What opens by a name that a rename has left is called otherwise.
+        if !self.volume_names(&volume.pool).await?.contains(&volume.volume) {
+            return Err(StorageError::NoVolume { volume: volume.clone() });
+        }
+        if identity.is_empty() {
+            return Err(io_error(LOOKING, "the image has no identity".to_owned()));
+        }
+        let CephOptions { config, keyring, user, .. } = self.programs.options().clone();
+        let place = MeasuredPlace::Rbd { image: volume.clone(), user, config, keyring };
+        Ok(MeasuredVolume { identity, place })
     }
 
     async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError> {

@@ -62,6 +62,13 @@ pub fn host_contract(host: &dyn Host) {
     assert!(load.memory_free_mib <= load.memory_total_mib, "{load:?}");
     assert!(load.load >= 0.0, "{load:?}");
 
+    let before = host.usage(&[], None).expect("a machine knows how it is used");
+    let after = host.usage(&["no such program"], Some("no-such-link")).expect("and says so again");
+    assert!(after.cpu_total >= before.cpu_total && after.cpu_busy >= before.cpu_busy);
+    assert!(after.cpu_busy <= after.cpu_total, "{after:?}");
+    assert!(after.memory_used_mib <= after.memory_total_mib, "{after:?}");
+    assert_eq!((after.processes.len(), after.sent_bytes), (0, 0), "of what is not there");
+
     let interfaces = host.interfaces().expect("a machine knows its interfaces");
     let names: Vec<&String> = interfaces.iter().map(|interface| &interface.name).collect();
     assert!(names.is_sorted_by(|a, b| a < b), "each once, by name: {names:?}");

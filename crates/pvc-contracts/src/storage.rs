@@ -40,6 +40,7 @@ pub async fn storage_contract(fixture: &dyn StorageFixture) {
     sizes_are_exact(fixture).await;
     a_volume_is_made_once(fixture).await;
     what_is_absent_is_said_to_be(fixture).await;
+    a_volume_has_an_identity_under_every_name(fixture).await;
     names_that_leave_their_place_are_refused(fixture).await;
     a_new_volume_is_zeros(fixture).await;
     resizing_keeps_contents_and_refuses_to_shrink(fixture).await;
@@ -143,6 +144,7 @@ pub async fn what_is_absent_is_said_to_be(fixture: &dyn StorageFixture) {
     refused!(storage.snapshot(&id, &snap).await, StorageError::NoVolume { .. });
     refused!(storage.roll_back(&id, &snap).await, StorageError::NoVolume { .. });
     refused!(storage.attachment(&id).await, StorageError::NoVolume { .. });
+    refused!(storage.measured(&id).await, StorageError::NoVolume { .. });
     refused!(storage.locks(&id).await, StorageError::NoVolume { .. });
     storage.create(&id, 4096, false).await.expect("there is room");
     refused!(storage.roll_back(&id, &snap).await, StorageError::NoSnapshot { .. });
@@ -151,6 +153,21 @@ pub async fn what_is_absent_is_said_to_be(fixture: &dyn StorageFixture) {
         storage.rename_snapshot(&id, &snap, &snapshot("t")).await,
         StorageError::NoSnapshot { .. }
     );
+}
+
+pub async fn a_volume_has_an_identity_under_every_name(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "identity").await;
+    let (id, other) = (volume(&pool, "a"), volume(&pool, "b"));
+    storage.create(&id, 4096, false).await.expect("there is room");
+    let first = storage.measured(&id).await.expect("it is there").identity;
+    storage.rename(&id, &other.volume).await.expect("the name is free");
+    let renamed = storage.measured(&other).await.expect("it is there").identity;
+    assert_eq!(renamed, first);
+    storage.remove(&other).await.expect("nobody uses it");
+    storage.create(&id, 4096, false).await.expect("there is room");
+    let second = storage.measured(&id).await.expect("it is there").identity;
+    assert_ne!(second, first, "another volume of the same name");
+    storage.remove(&id).await.expect("nobody uses it");
 }
 
 pub async fn names_that_leave_their_place_are_refused(fixture: &dyn StorageFixture) {

@@ -28,7 +28,7 @@ mod streams;
 mod trash;
 
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,8 +38,8 @@ use async_trait::async_trait;
 use pvc_model::qcow2;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Flattened, ImageFormat, PoolInfo, Storage, StorageError, TrashedVolume, VolumeInfo,
-    VolumeLock, VolumeStreams,
+    Attachment, Flattened, ImageFormat, MeasuredPlace, MeasuredVolume, PoolInfo, Storage,
+    StorageError, TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
 };
 
 use crate::copy::{Copying, copy_contents};
@@ -137,6 +137,12 @@ fn copy_in_full(
     let needed = image.metadata().map_err(failed("looking at an image"))?.blocks() * 512;
     require_room(root, pool, needed, true)?;
     copy_contents(image, to, copying).map_err(no_room(root, pool, needed))
+}
+
+/// Whether the file system can go past the kernel's cache.
+fn reads_directly(image: &Path) -> bool {
+    let direct = nix::fcntl::OFlag::O_DIRECT.bits();
+    std::fs::OpenOptions::new().read(true).custom_flags(direct).open(image).is_ok()
 }
 
 #[async_trait]
@@ -405,6 +411,25 @@ impl Storage for DirectoryStorage {
         self.work(move |root, _| {
             root.volume(&id)?;
             Ok(Attachment::File { path: root.image_path(&id) })
+        })
+        .await
+    }
+
+    /// The identity is that of the image file, with the time at which it was made: the number of a
+    /// file that was removed is given to another.
+    async fn measured(&self, volume: &VolumeId) -> Result<MeasuredVolume, StorageError> {
+        let id = volume.clone();
+        self.work(move |root, _| {
+            let image = root.volume(&id)?.image()?;
+            let looking = || failed("looking at an image");
+            let known = image.metadata().map_err(looking())?;
+            let born = known.created().ok();
+            let born = born.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+            let born = born.map_or(0, |at| at.as_nanos());
+            let identity = format!("{}:{}:{born}", known.dev(), known.ino());
+            let path = root.image_path(&id);
+            let is_direct = reads_directly(&path);
+            Ok(MeasuredVolume { identity, place: MeasuredPlace::File { path, is_direct } })
         })
         .await
     }

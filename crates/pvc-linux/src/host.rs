@@ -1,9 +1,11 @@
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::sys::utsname::uname;
-use pvc_ports::{Host, HostError, HostFacts, HostLoad, InterfaceCounters};
+use pvc_ports::{Host, HostError, HostFacts, HostLoad, HostUsage, InterfaceCounters, ProcessUsage};
 
 /// The machine as the kernel shows it below `/proc` and `/sys`.
 #[derive(Debug, Clone)]
@@ -71,6 +73,28 @@ impl Host for LinuxHost {
         })
     }
 
+    fn usage(&self, processes: &[&str], interface: Option<&str>) -> Result<HostUsage, HostError> {
+        let path = self.proc.join("stat");
+        let text = read(&path)?;
+        let (cpu_busy, cpu_total) =
+            cpu_times(&text).ok_or_else(|| odd(&path, "there are no times of all CPUs in it"))?;
+        let HostLoad { memory_total_mib, memory_used_mib, .. } = self.load()?;
+        let bytes = |counter| {
+            let name = interface.filter(|name| is_file_name(name))?;
+            let path = self.sys.join("class/net").join(name).join("statistics").join(counter);
+            fs::read_to_string(path).ok()?.trim().parse().ok()
+        };
+        Ok(HostUsage {
+            cpu_busy,
+            cpu_total,
+            memory_total_mib,
+            memory_used_mib,
+            processes: self.processes(processes)?,
+            received_bytes: bytes("rx_bytes").unwrap_or(0),
+            sent_bytes: bytes("tx_bytes").unwrap_or(0),
+        })
+    }
+
     fn interfaces(&self) -> Result<Vec<InterfaceCounters>, HostError> {
         let net = self.sys.join("class/net");
         let failed = |source| HostError { what: net.display().to_string(), source };
@@ -87,6 +111,68 @@ impl Host for LinuxHost {
         interfaces.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(interfaces)
     }
+}
+
+impl LinuxHost {
+    /// The usage of all processes with each of these names.
+    fn processes(&self, names: &[&str]) -> Result<BTreeMap<String, ProcessUsage>, HostError> {
+        let failed = |source| HostError { what: self.proc.display().to_string(), source };
+        let mut found: BTreeMap<String, ProcessUsage> = BTreeMap::new();
+        for entry in fs::read_dir(&self.proc).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let is_process = entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
+            if !is_process {
+                continue;
+            }
+            // A process may end while it is looked at; then it is not there.
+            let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
+            let Some((name, usage)) = process(&text) else { continue };
+            if names.contains(&name) {
+                let sum = found.entry(name.to_owned()).or_default();
+                sum.cpu += usage.cpu;
+                sum.memory_mib += usage.memory_mib;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Ticks of the kernel's clock in a second, as it shows them to programs on every architecture that
+/// we run on.
+const TICKS_PER_SECOND: u64 = 100;
+
+fn ticks(count: u64) -> Duration {
+    Duration::from_millis(count.saturating_mul(1000 / TICKS_PER_SECOND))
+}
+
+/// Time that all CPUs have worked, and time that they have had, from `/proc/stat`. The time of
+/// guests is part of that of users.
+fn cpu_times(stat: &str) -> Option<(Duration, Duration)> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let times: Option<Vec<u64>> =
+        line.split_whitespace().take(8).map(|word| word.parse().ok()).collect();
+    let times = times.filter(|times| times.len() >= 5)?;
+    let total = times.iter().fold(0_u64, |sum, time| sum.saturating_add(*time));
+    let idle = times[3].saturating_add(times[4]);
+    Some((ticks(total.saturating_sub(idle)), ticks(total)))
+}
+
+/// Name and usage of a process, from its `stat`. The name may have anything in it, and stands in
+/// parentheses.
+fn process(stat: &str) -> Option<(&str, ProcessUsage)> {
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let field = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    let pages = field(21)?;
+    let page_bytes = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
+    let bytes = pages.saturating_mul(u64::try_from(page_bytes).ok()?);
+    let cpu = ticks(field(11)?.saturating_add(field(12)?));
+    Some((name, ProcessUsage { cpu, memory_mib: bytes >> 20 }))
+}
+
+/// Whether the name of an interface leads to no other folder.
+fn is_file_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains('/') && name != "." && name != ".."
 }
 
 fn counters(folder: &Path) -> Result<InterfaceCounters, HostError> {
@@ -192,6 +278,39 @@ mod tests {
             (interfaces[0].speed_mbit, interfaces[0].up, interfaces[0].rx_bytes),
             (None, false, 7)
         );
+    }
+
+    #[test]
+    fn what_a_machine_and_its_processes_use_is_counted() {
+        let stat = "cpu  100 0 50 800 50 0 0 0 70 0\ncpu0 100 0 50 800 50 0 0 0 70 0\n";
+        let of = |name: &str, user: u32, pages: u32| {
+            format!("7 ({name}) S 1 7 7 0 -1 0 0 0 0 0 {user} 10 0 0 20 0 9 0 5 99 {pages} 0 0\n")
+        };
+        let (one, two) = (of("ceph-osd", 190, 2560), of("ceph-osd", 90, 2560));
+        let odd = of("a) (b", 1, 1);
+        let (_root, host) = machine(&[
+            ("proc/stat", stat),
+            ("proc/meminfo", "MemTotal: 2048000 kB\nMemFree: 1024000 kB\n"),
+            ("proc/loadavg", "0.50 0.25 0.10 1/99 4711\n"),
+            ("proc/10/stat", &one),
+            ("proc/11/stat", &two),
+            ("proc/12/stat", &odd),
+            ("proc/13/stat", "no process\n"),
+            ("sys/class/net/bond0/statistics/rx_bytes", "700\n"),
+            ("sys/class/net/bond0/statistics/tx_bytes", "900\n"),
+        ]);
+        let usage = host.usage(&["ceph-osd", "ceph-mon"], Some("bond0")).unwrap();
+        assert_eq!(usage.cpu_busy, Duration::from_millis(1500));
+        assert_eq!(usage.cpu_total, Duration::from_secs(10));
+        assert_eq!((usage.memory_total_mib, usage.memory_used_mib), (2000, 1000));
+        assert_eq!((usage.received_bytes, usage.sent_bytes), (700, 900));
+        let names: Vec<&str> = usage.processes.keys().map(String::as_str).collect();
+        assert_eq!(names, ["ceph-osd"]);
+        assert_eq!(usage.processes["ceph-osd"].cpu, Duration::from_secs(3));
+        assert!(usage.processes["ceph-osd"].memory_mib >= 20);
+        assert_eq!(process(&odd).map(|(name, _)| name), Some("a) (b"));
+        let elsewhere = host.usage(&[], Some("../bond0")).unwrap();
+        assert_eq!((elsewhere.received_bytes, elsewhere.processes.len()), (0, 0));
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Facts about this machine, and its load.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 /// Facts that do not change while the daemon runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFacts {
@@ -36,6 +39,27 @@ pub struct InterfaceCounters {
     pub up: bool,
 }
 
+/// Counters of this machine since it started, and its memory.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct HostUsage {
+    /// Time that all CPUs together have worked, and time that they have had.
+    pub cpu_busy: Duration,
+    pub cpu_total: Duration,
+    pub memory_total_mib: u64,
+    pub memory_used_mib: u64,
+    /// Processes of that name, all together.
+    pub processes: BTreeMap<String, ProcessUsage>,
+    /// Bytes that the interface has received and sent; 0 if there is no such interface.
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ProcessUsage {
+    pub cpu: Duration,
+    pub memory_mib: u64,
+}
+
 #[derive(Debug, thiserror::Error)]
 #[error("`{what}` could not be read")]
 pub struct HostError {
@@ -49,6 +73,9 @@ pub struct HostError {
 pub trait Host: Send + Sync {
     fn facts(&self) -> Result<HostFacts, HostError>;
     fn load(&self) -> Result<HostLoad, HostError>;
+    /// Usage of the machine, of the processes with these names, and of one interface of any kind.
+    /// Goes through all processes: not for every second.
+    fn usage(&self, processes: &[&str], interface: Option<&str>) -> Result<HostUsage, HostError>;
     /// The physical interfaces (those with a device behind them), by name.
     fn interfaces(&self) -> Result<Vec<InterfaceCounters>, HostError>;
 }

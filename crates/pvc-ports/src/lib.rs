@@ -43,7 +43,7 @@ pub use files::{
     file_path,
 };
 pub use firewall::{Firewall, FirewallError};
-pub use host::{Host, HostError, HostFacts, HostLoad, InterfaceCounters};
+pub use host::{Host, HostError, HostFacts, HostLoad, HostUsage, InterfaceCounters, ProcessUsage};
 pub use hypervisor::{
     ConsoleLog, DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
     HypervisorFacts, Migration, MigrationJob, MigrationProgress, VncAddress,
@@ -59,8 +59,8 @@ pub use programs::{
 pub use random::Random;
 pub use services::{Services, ServicesError, UnitState};
 pub use storage::{
-    Attachment, CloneName, Flattened, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageError,
-    TrashedVolume, VolumeInfo, VolumeLock,
+    Attachment, CloneName, Flattened, ImageFormat, MeasuredPlace, MeasuredVolume, PoolInfo,
+    SnapshotInfo, Storage, StorageError, TrashedVolume, VolumeInfo, VolumeLock,
 };
 pub use storage_cluster::{OsdFigures, PoolFigures, StorageCluster};
 pub use tree::{

@@ -71,6 +71,33 @@ pub enum Attachment {
     Rbd(RbdAccess),
 }
 
+/// Way in which a program of this node that measures a volume reaches it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MeasuredPlace {
+    /// An image in RBD.
+    Rbd {
+        image: VolumeId,
+        /// Ceph's name for us as a user, without `client.`.
+        user: String,
+        /// Ceph's own configuration file, and the keyring with the key of `user`.
+        config: std::path::PathBuf,
+        keyring: std::path::PathBuf,
+    },
+    File {
+        path: std::path::PathBuf,
+        /// Whether the file can be read and written past the kernel's cache.
+        is_direct: bool,
+    },
+}
+
+/// A volume as a program finds it that measures it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeasuredVolume {
+    /// Identity of the volume: no other ever has it, whatever it is called.
+    pub identity: String,
+    pub place: MeasuredPlace,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageFormat {
     Raw,
@@ -280,6 +307,9 @@ pub trait Storage: Send + Sync {
 
     /// Returns how this node's hypervisor reaches the volume, which must exist.
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError>;
+
+    /// Returns how a program of this node that measures the volume reaches it.
+    async fn measured(&self, volume: &VolumeId) -> Result<MeasuredVolume, StorageError>;
 
     /// Lists the locks of those who hold the volume for writing.
     async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError>;

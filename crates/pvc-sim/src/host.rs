@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_model::link::IpNet;
 use pvc_ports::{
-    Command, Exec, ExecError, Host as HostPort, HostError, HostFacts, HostLoad, InterfaceCounters,
-    Output, Services, ServicesError, UnitState,
+    Command, Exec, ExecError, Host as HostPort, HostError, HostFacts, HostLoad, HostUsage,
+    InterfaceCounters, Output, Services, ServicesError, UnitState,
 };
 use pvc_testkit::legacy::LegacyApi;
 use pvc_testkit::{
@@ -322,12 +322,29 @@ impl Machine {
         Machine { gate, host, figures: FakeHost::new(), exec }
     }
 
+    /// A test of fio, which takes the time that it is to take. The volume is filled before that
+    /// time is over.
+    async fn measure(&self, command: &Command) -> Result<Output, ExecError> {
+        let time = command.args.iter().find_map(|it| it.strip_prefix("--runtime=")?.parse().ok());
+        let test = command.args.iter().find_map(|it| it.strip_prefix("--name="));
+        let note = format!("fio measures {}", test.unwrap_or_default());
+        self.gate.call(|state| state.run.note(note)).await;
+        let is_timed = command.args.iter().any(|argument| argument == "--time_based");
+        let seconds: u64 = time.unwrap_or_default();
+        self.gate.sleep(Duration::from_secs(if is_timed { seconds } else { seconds / 5 })).await;
+        Ok(ScriptedExec::success(FIO_REPORT))
+    }
+
     async fn services(&self) -> Arc<ScriptedServices> {
         self.gate.call(|state| state.hosts[self.host].services.clone()).await
     }
 }
 
-/// The one program that there is: the one that resets the machine.
+/// Report of fio, as far as it is needed.
+const FIO_REPORT: &str = r#"{"jobs":[{"error":0,"read":{"bw_bytes":1,"iops":2,"io_bytes":3},
+    "write":{"bw_bytes":4,"iops":5,"io_bytes":67108864}}]}"#;
+
+/// The one program that there is beside fio: the one that resets the machine.
 fn programs(world: World, host: usize) -> ScriptedExec {
     ScriptedExec::new(move |command| {
         let resets = command.program == "systemctl"
@@ -371,6 +388,10 @@ impl HostPort for Machine {
         self.figures.load()
     }
 
+    fn usage(&self, processes: &[&str], interface: Option<&str>) -> Result<HostUsage, HostError> {
+        self.figures.usage(processes, interface)
+    }
+
     fn interfaces(&self) -> Result<Vec<InterfaceCounters>, HostError> {
         self.figures.interfaces()
     }
@@ -380,6 +401,9 @@ impl HostPort for Machine {
 impl Exec for Machine {
     async fn run(&self, command: Command) -> Result<Output, ExecError> {
         self.gate.pass().await;
+        if command.program == "fio" {
+            return self.measure(&command).await;
+        }
         let output = self.exec.run(command).await;
         // Whoever has reset the machine has ended with it.
         self.gate.pass().await;

@@ -12,9 +12,9 @@ use pvc_model::osd::{OsdId, OsdState};
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Download, Flattened, ImageFormat, OsdFigures, OsdHost, PoolFigures, PoolInfo,
-    Storage, StorageCluster, StorageError, TrashedVolume, Upload, VolumeInfo, VolumeLock,
-    VolumeStreams,
+    Attachment, Download, Flattened, ImageFormat, MeasuredPlace, MeasuredVolume, OsdFigures,
+    OsdHost, PoolFigures, PoolInfo, Storage, StorageCluster, StorageError, TrashedVolume, Upload,
+    VolumeInfo, VolumeLock, VolumeStreams,
 };
 use pvc_testkit::{MemoryDownload, MemoryOsds, MemoryUpload, MemoryVolumes, Said};
 use uuid::Uuid;
@@ -398,6 +398,16 @@ impl Storage for Volumes {
 
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {
         self.kept(|kept| kept.volume(volume).map(|_| Attachment::Rbd(ACCESS.clone()))).await
+    }
+
+    async fn measured(&self, volume: &VolumeId) -> Result<MeasuredVolume, StorageError> {
+        let place = MeasuredPlace::Rbd {
+            image: volume.clone(),
+            user: ACCESS.user.clone(),
+            config: "/etc/ceph/ceph.conf".into(),
+            keyring: "/etc/ceph/ceph.client.admin.keyring".into(),
+        };
+        self.kept(|kept| Ok(MeasuredVolume { identity: kept.identity(volume)?, place })).await
     }
 
     async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError> {

@@ -8,9 +8,9 @@ use pvc_model::fullness::Ratios;
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Clock, Download, Flattened, ImageFormat, OsdFigures, OsdHost, PoolFigures,
-    PoolInfo, Storage, StorageCluster, StorageError, TrashedVolume, Upload, VolumeInfo, VolumeLock,
-    VolumeStreams,
+    Attachment, Clock, Download, Flattened, ImageFormat, MeasuredPlace, MeasuredVolume, OsdFigures,
+    OsdHost, PoolFigures, PoolInfo, Storage, StorageCluster, StorageError, TrashedVolume, Upload,
+    VolumeInfo, VolumeLock, VolumeStreams,
 };
 
 use crate::osds::{NodeOsds, SharedOsds};
@@ -321,6 +321,26 @@ impl Storage for MemoryStorage {
                 Some(monitors) => Attachment::Rbd(monitors.access().clone()),
                 None => Attachment::File { path: PathBuf::from(format!("/volumes/{volume}")) },
             })
+        })
+        .await
+    }
+
+    async fn measured(&self, volume: &VolumeId) -> Result<MeasuredVolume, StorageError> {
+        self.reached(|volumes| {
+            let identity = volumes.identity(volume)?;
+            let place = match &self.cluster {
+                Some(monitors) => MeasuredPlace::Rbd {
+                    image: volume.clone(),
+                    user: monitors.access().user.clone(),
+                    config: "/etc/ceph/ceph.conf".into(),
+                    keyring: "/etc/ceph/ceph.client.admin.keyring".into(),
+                },
+                None => MeasuredPlace::File {
+                    path: PathBuf::from(format!("/volumes/{volume}")),
+                    is_direct: true,
+                },
+            };
+            Ok(MeasuredVolume { identity, place })
         })
         .await
     }

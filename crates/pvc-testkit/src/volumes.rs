@@ -32,6 +32,8 @@ struct Volume {
     /// Clients that have the volume open. Whoever dies leaves a lock behind, and is missed here
     /// soon after.
     users: BTreeSet<String>,
+    /// Number of the volume: no other has had it.
+    identity: u64,
     /// Number by which copy-on-write clones know it; 0 until there is one.
     number: u64,
     /// Number of the volume that it is a clone of.
@@ -54,6 +56,8 @@ pub struct MemoryVolumes {
     parents: u64,
     /// How many downloads there were.
     downloads: u64,
+    /// How many volumes were made.
+    made: u64,
 }
 
 type Result<T> = std::result::Result<T, StorageError>;
@@ -114,8 +118,13 @@ impl MemoryVolumes {
     pub fn create(&mut self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<()> {
         self.require_place(volume)?;
         self.require_room(&volume.pool, size_bytes, force)?;
-        self.put(volume, Volume { size_bytes, ..Volume::default() });
+        self.put_new(volume, Volume { size_bytes, ..Volume::default() });
         Ok(())
+    }
+
+    /// Identity of the volume, which it has under every name.
+    pub fn identity(&self, volume: &VolumeId) -> Result<String> {
+        self.find(volume).map(|volume| volume.identity.to_string())
     }
 
     pub fn resize(&mut self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<()> {
@@ -140,7 +149,7 @@ impl MemoryVolumes {
         let to = beside(volume, to);
         self.require_place(&to)?;
         self.require_room(&to.pool, size_bytes, force)?;
-        self.put(&to, Volume { size_bytes, contents, ..Volume::default() });
+        self.put_new(&to, Volume { size_bytes, contents, ..Volume::default() });
         Ok(())
     }
 
@@ -156,7 +165,7 @@ impl MemoryVolumes {
         let (size_bytes, contents) = (source.size_bytes, source.contents.clone());
         let parent = Some(source.number);
         self.parents = next;
-        self.put(&to, Volume { size_bytes, contents, parent, ..Volume::default() });
+        self.put_new(&to, Volume { size_bytes, contents, parent, ..Volume::default() });
         Ok(())
     }
 
@@ -311,7 +320,7 @@ impl MemoryVolumes {
         let size_bytes = image::size_of(source, format)?;
         self.require_room(&volume.pool, size_bytes, force)?;
         let contents = image::contents_of(source, format)?;
-        self.put(volume, Volume { size_bytes, contents, ..Volume::default() });
+        self.put_new(volume, Volume { size_bytes, contents, ..Volume::default() });
         Ok(())
     }
 
@@ -450,7 +459,7 @@ impl MemoryVolumes {
     pub fn commit(&mut self, upload: MemoryUpload) -> Result<()> {
         let MemoryUpload { id, size_bytes, contents } = upload;
         self.require_place(&id)?;
-        self.put(&id, Volume { size_bytes, contents, ..Volume::default() });
+        self.put_new(&id, Volume { size_bytes, contents, ..Volume::default() });
         Ok(())
     }
 
@@ -602,6 +611,11 @@ impl MemoryVolumes {
 
     fn take(&mut self, volume: &VolumeId) -> Option<Volume> {
         self.pools.get_mut(&volume.pool)?.remove(&volume.volume)
+    }
+
+    fn put_new(&mut self, id: &VolumeId, volume: Volume) {
+        self.made += 1;
+        self.put(id, Volume { identity: self.made, ..volume });
     }
 
     fn put(&mut self, id: &VolumeId, volume: Volume) {
