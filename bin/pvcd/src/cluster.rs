@@ -80,7 +80,8 @@ pub async fn worker(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Resul
             shutdown.begun();
             Notifier.ready();
         };
-        let ended = pvc_daemon::worker(&store, name, ports, ready, shutdown.asked());
+        let benchmarks = settings::benchmarks(&config);
+        let ended = pvc_daemon::worker(&store, name, ports, benchmarks, ready, shutdown.asked());
         Ok(beating(ended).await.ok_or_else(frozen)??)
     });
     finish(&log, shutdown, in_time(shutdown, ended).await)

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use pvc_api::{ApiSettings, Names, TlsFiles, Token};
 use pvc_config::{ClusterNetwork, Config, FenceAction, LocateError, Machine};
+use pvc_daemon::BenchmarkSettings;
 use pvc_linux::OsRandom;
 use pvc_linux::log::LogSettings;
 use pvc_model::fence::Rules;
@@ -83,6 +84,16 @@ pub fn log(config: &Config, daemon: &str, with_store: bool) -> LogSettings {
         file: logging.file.then(|| config.paths.log.join(format!("{daemon}.log"))),
         stdout: logging.stdout,
         store: with_store && logging.zookeeper && logging.node_log_lines > 0,
+    }
+}
+
+/// How the worker measures the storage.
+pub fn benchmarks(config: &Config) -> BenchmarkSettings {
+    let networks = config.networks.as_ref();
+    BenchmarkSettings {
+        storage_interface: networks.map(|networks| networks.storage.device.clone()),
+        volume_bytes: u64::from(config.benchmark.volume_gib) << 30,
+        test_time: config.benchmark.test_time,
     }
 }
 

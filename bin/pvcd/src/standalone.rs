@@ -83,7 +83,8 @@ async fn with_store(
         let work = || {
             let (store, name) = (store.clone(), name.clone());
             let (ports, stop) = (ports.clone(), serving.clone());
-            async move { pvc_daemon::worker(&store, name, ports, || (), &stop).await }
+            let benchmarks = settings::benchmarks(config);
+            async move { pvc_daemon::worker(&store, name, ports, benchmarks, || (), &stop).await }
         };
         let dump = || dump::keep(store.clone(), clock.clone(), dumps.clone(), serving.clone());
         let api = keep_running("api", clock.as_ref(), &serving, serve);

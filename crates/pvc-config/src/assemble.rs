@@ -44,6 +44,10 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
         guest_networking: guest_networking(reader, subsystems),
         ceph: ceph(reader, &paths, subsystems, &cluster),
         api: api(reader),
+        benchmark: Benchmark {
+            volume_gib: reader.want("benchmark.volume_gib"),
+            test_time: reader.want("benchmark.test_seconds"),
+        },
         autobackup: section(reader, "autobackup"),
         automirror: section(reader, "automirror"),
         warnings: Vec::new(),

@@ -53,6 +53,7 @@ pub struct Config {
     /// Given whenever storage is on.
     pub ceph: Option<Ceph>,
     pub api: Api,
+    pub benchmark: Benchmark,
     /// Left to the worker to read.
     pub autobackup: Option<RawSection>,
     /// Left to the worker to read.
@@ -254,6 +255,14 @@ pub struct Timers {
     pub vm_shutdown_timeout: Duration,
     pub keepalive_interval: Duration,
     pub monitoring_interval: Duration,
+}
+
+/// How the storage is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Benchmark {
+    pub volume_gib: u32,
+    /// Time of each test.
+    pub test_time: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

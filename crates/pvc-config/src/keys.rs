@@ -666,6 +666,16 @@ pub(crate) const KEYS: &[Key] = &[
     key(TLS, Kind::Flag, "Serve HTTPS.").default("false"),
     key("api.ssl.certificate", Kind::File, "Certificate chain, PEM.").need(Need::With(TLS)),
     key("api.ssl.private_key", Kind::File, "Its private key, PEM.").need(Need::With(TLS)),
+    // benchmark
+    key(
+        "benchmark.volume_gib",
+        Kind::Count { min: 1, unit: "GiB" },
+        "Size of the volume that `pvc storage benchmark run` makes.",
+    )
+    .default("64")
+    .alone("8"),
+    key("benchmark.test_seconds", Kind::Seconds, "How long each of its eight tests takes.")
+        .default("75"),
     // jobs
     key("autobackup", Kind::Section, "Scheduled backups; none if empty or absent."),
     key(

@@ -17,9 +17,10 @@ use pvc_model::NodeName;
 use pvc_node::{Node, NodeError, NodeSettings, Outcome};
 use pvc_ports::{Clock, Ports, Random, Storage};
 use pvc_store::{Store, StoreError};
-use pvc_worker::Worker;
+use pvc_worker::{BenchmarkTools, Worker};
 use tokio_util::sync::CancellationToken;
 
+pub use pvc_worker::BenchmarkSettings;
 pub use way_out::{GONE_WITHIN, Shutdown, on_session};
 
 /// The node daemon. `dress` gives it what only its process has: a log, a service manager.
@@ -75,14 +76,16 @@ pub async fn worker(
     store: &Store,
     name: NodeName,
     ports: Ports,
+    settings: BenchmarkSettings,
     ready: impl FnOnce(),
     shutdown: &CancellationToken,
 ) -> Option<Result<Outcome, StoreError>> {
     if let Err(error) = store.check_layout() {
         return Some(Err(error));
     }
-    let Ports { hypervisor, storage, clock, random, .. } = ports;
-    let worker = Worker::new(name, store.clone(), hypervisor, storage, clock, random);
+    let Ports { hypervisor, storage, clock, random, exec, host, .. } = ports;
+    let worker = Worker::new(name, store.clone(), hypervisor, storage, clock, random)
+        .with_benchmarks(BenchmarkTools { exec, host, settings });
     ready();
     let stop = shutdown.child_token();
     let work = async {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::benchmark::BenchmarkRecord;
 use crate::fault::FaultRecord;
 use crate::fullness::FullnessRecord;
 use crate::hold::VolumeHold;
@@ -53,6 +54,8 @@ pub struct Cluster {
     pub holds: SharedMap<VolumeId, Arc<VolumeHold>>,
     pub faults: SharedMap<String, Arc<FaultRecord>>,
     pub jobs: SharedMap<JobId, Arc<Job>>,
+    /// Benchmarks of the storage, by their numbers.
+    pub benchmarks: SharedMap<u32, Arc<BenchmarkRecord>>,
     /// The workers that are connected now. Legacy peers have none that is seen here.
     pub workers: SharedMap<NodeName, Arc<WorkerRecord>>,
 }

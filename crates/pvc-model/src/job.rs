@@ -14,7 +14,7 @@ use self::course::{Course, Failure};
 use self::osd::OsdReplacement;
 use crate::cluster::Cluster;
 use crate::osd::{AddOsds, DeviceSpec, OsdId};
-use crate::storage::VolumeId;
+use crate::storage::{PoolName, VolumeId};
 use crate::vm::VmRecord;
 use crate::{NodeName, Uuid};
 
@@ -121,6 +121,8 @@ pub enum JobWork {
     RemoveOsd { osd: OsdId, force: bool },
     /// Makes the volume group for the databases of OSDs of a disk.
     AddDbGroup { device: DeviceSpec },
+    /// Measures a pool, under a name by which the result is found.
+    BenchmarkStorage { pool: PoolName, name: String },
     /// Recorded by another version of PVC: kept as it is, and failed by the worker of its node.
     Other { name: String, vm: Option<Uuid>, args: Vec<(String, String)>, why: NotUnderstood },
 }
@@ -148,9 +150,10 @@ impl JobWork {
     pub const REFRESH_OSD: &'static str = "osd.refresh";
     pub const REMOVE_OSD: &'static str = "osd.remove";
     pub const ADD_DB_GROUP: &'static str = "osd.add_db_vg";
+    pub const BENCHMARK_STORAGE: &'static str = "storage.benchmark";
 
     /// The kinds that this version knows.
-    pub const KINDS: [&'static str; 11] = [
+    pub const KINDS: [&'static str; 12] = [
         Self::FLUSH_LOCKS,
         Self::ATTACH_DEVICE,
         Self::DETACH_DEVICE,
@@ -162,6 +165,7 @@ impl JobWork {
         Self::REFRESH_OSD,
         Self::REMOVE_OSD,
         Self::ADD_DB_GROUP,
+        Self::BENCHMARK_STORAGE,
     ];
 
     /// The name of the kind, which the API calls the task's name.
@@ -178,6 +182,7 @@ impl JobWork {
             JobWork::RefreshOsd { .. } => Self::REFRESH_OSD,
             JobWork::RemoveOsd { .. } => Self::REMOVE_OSD,
             JobWork::AddDbGroup { .. } => Self::ADD_DB_GROUP,
+            JobWork::BenchmarkStorage { .. } => Self::BENCHMARK_STORAGE,
             JobWork::Other { name, .. } => name,
         }
     }
@@ -196,6 +201,7 @@ impl JobWork {
             | JobWork::RefreshOsd { .. }
             | JobWork::RemoveOsd { .. }
             | JobWork::AddDbGroup { .. }
+            | JobWork::BenchmarkStorage { .. }
             | JobWork::Other { .. } => None,
         }
     }
@@ -230,6 +236,8 @@ impl JobSpec {
             JobWork::AddOsds(_) | JobWork::AddDbGroup { .. } => {
                 Some(format!("disks of {}", self.node))
             }
+            // Each would measure the other.
+            JobWork::BenchmarkStorage { .. } => Some("benchmark of the storage".to_owned()),
             work => match work.osd() {
                 Some(osd) => Some(format!("OSD {osd}")),
                 None => work.vm().map(JobVm::key),

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attention;
+pub mod benchmark;
 pub mod cluster;
 pub mod database_cluster;
 pub mod disk_image;

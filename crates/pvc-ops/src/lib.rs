@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod benchmark;
 pub mod cluster;
 pub mod device;
 pub mod fault;

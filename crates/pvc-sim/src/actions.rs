@@ -151,6 +151,10 @@ pub enum Ask {
     RemoveVolume(usize),
     /// Its volume is restored, which was removed.
     RestoreVolume(usize),
+    /// The storage is measured.
+    Benchmark,
+    /// The task that is not over is stopped.
+    CancelTask,
     Rename {
         vm: usize,
         to: String,
@@ -238,7 +242,7 @@ impl Ask {
             | Ask::ReadyAndWait(host)
             | Ask::Primary(host)
             | Ask::Secondary(host) => (vec![*host], Vec::new()),
-            Ask::Maintenance(_) => (Vec::new(), Vec::new()),
+            Ask::Maintenance(_) | Ask::Benchmark | Ask::CancelTask => (Vec::new(), Vec::new()),
         }
     }
 }

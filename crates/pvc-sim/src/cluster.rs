@@ -542,6 +542,7 @@ impl Cluster {
             hosts: shape.hosts.iter().map(|host| host.name.clone()).collect(),
             vms: (0..shape.vms.len()).map(name).collect(),
             volumes: self.volumes(|_, volume| volume.to_string()),
+            task: self.world.with(|state| state.task_at_work()).unwrap_or_default(),
             trashed: self.volumes(|state, volume| {
                 let id = state.ceph.volumes.trash_id(volume);
                 format!("{}/{}", volume.pool, id.map(|id| id.to_string()).unwrap_or_default())

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_api::{ApiSettings, ApiState};
-use pvc_daemon::ApiPorts;
+use pvc_daemon::{ApiPorts, BenchmarkSettings};
 use pvc_model::NodeName;
 use pvc_model::fence::Rules;
 use pvc_model::node::NodeRole;
@@ -30,6 +30,10 @@ use crate::process::{Gate, HostClock, Pid, random};
 use crate::state::State;
 use crate::storage::{Volumes, storage_address};
 use crate::zookeeper::{Connection, SESSION_TIMEOUT};
+
+/// How the storage is measured; the time is that of the sample configuration.
+const BENCHMARK_BYTES: u64 = 64 << 20;
+const BENCHMARK_TIME: Duration = Duration::from_secs(75);
 
 const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -351,7 +355,12 @@ async fn run_worker(gate: Gate, name: NodeName, ports: Ports, shutdown: Cancella
     let tree = Arc::new(tree);
     let (clock, random) = (ports.clock.clone(), ports.random.clone());
     let Ok(store) = Store::open_jobs(tree.clone(), clock, random).await else { return };
-    let _ = pvc_daemon::worker(&store, name, ports, || (), &shutdown).await;
+    let settings = BenchmarkSettings {
+        storage_interface: None,
+        volume_bytes: BENCHMARK_BYTES,
+        test_time: BENCHMARK_TIME,
+    };
+    let _ = pvc_daemon::worker(&store, name, ports, settings, || (), &shutdown).await;
     tree.close().await;
 }
 

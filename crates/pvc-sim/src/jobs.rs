@@ -75,6 +75,13 @@ impl State {
         self.jobs = jobs;
     }
 
+    /// A job that is not over.
+    pub fn task_at_work(&self) -> Option<String> {
+        let mut jobs = self.jobs.seen.iter();
+        let open = jobs.find(|(_, seen)| !seen.job.progress.state.is_over());
+        open.map(|(id, _)| id.to_string())
+    }
+
     /// The API has told somebody that there is such a job, or how it has ended.
     pub fn heard_of_job(&mut self, id: &str, is_done: Option<bool>) {
         self.jobs.answers.push((id.to_owned(), is_done));

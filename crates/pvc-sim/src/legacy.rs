@@ -168,6 +168,8 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<LegacyAsk> {
         | Ask::FlushLocks(_)
         | Ask::RemoveVolume(_)
         | Ask::RestoreVolume(_)
+        | Ask::Benchmark
+        | Ask::CancelTask
         | Ask::Attach(_)
         | Ask::Detach(_)
         | Ask::Method { .. }

@@ -20,6 +20,9 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// The same time for something that is asked for with `--wait`.
 const LONG_TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 
+/// Time that eight tests take, with a worker that dies in one of them.
+const BENCHMARK_TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
+
 /// Time between two looks at a task until it has ended.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -102,6 +105,8 @@ pub(crate) struct Names {
     /// The volume of each VM, `POOL/VOLUME`, and the same in the trash, `POOL/ID`.
     pub volumes: Vec<String>,
     pub trashed: Vec<String>,
+    /// The task that is not over, if there is one.
+    pub task: String,
     /// XML that the request brings along.
     pub xml: String,
 }
@@ -194,6 +199,8 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
         Ask::RestoreVolume(which) => {
             Asked::post(format!("storage/ceph/trash/{}/restore", names.trashed[*which]))
         }
+        Ask::Benchmark => Asked::post("storage/ceph/benchmark".to_owned()).with("pool", "vms"),
+        Ask::CancelTask => Asked::new(Method::DELETE, format!("tasks/{}", names.task)),
         Ask::FlushLocks(which) => Asked::post(format!("{}/locks", vm(which))),
         Ask::Attach(which) => Asked::post(format!("{}/device", vm(which))).with_xml(DEVICE),
         Ask::Detach(which) => {
@@ -236,6 +243,7 @@ impl Counter {
             | Ask::Disable(_)
             | Ask::Undefine(_)
             | Ask::Rename { .. } => LONG_TIME_LIMIT,
+            Ask::Benchmark => BENCHMARK_TIME_LIMIT,
             _ => TIME_LIMIT,
         };
         in_time(time_limit, async {
@@ -318,6 +326,7 @@ mod tests {
             vms: vec!["web1".into()],
             volumes: vec!["vms/web1_sda".to_owned()],
             trashed: vec!["vms/1a".to_owned()],
+            task: "0123abcd".to_owned(),
             xml: "<domain/>".into(),
         }
     }
@@ -340,6 +349,8 @@ mod tests {
             (Ask::Undefine(0), "DELETE /api/v1/vm/web1?"),
             (Ask::RemoveVolume(0), "DELETE /api/v1/storage/ceph/volume/vms/web1_sda?force=true"),
             (Ask::RestoreVolume(0), "POST /api/v1/storage/ceph/trash/vms/1a/restore?"),
+            (Ask::CancelTask, "DELETE /api/v1/tasks/0123abcd?"),
+            (Ask::Benchmark, "POST /api/v1/storage/ceph/benchmark?pool=vms"),
             (
                 Ask::Move { vm: 0, to: Some(1), live_only: true },
                 "POST /api/v1/vm/web1/node?action=move&force_live=true&node=hv2",

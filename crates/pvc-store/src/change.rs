@@ -1,6 +1,7 @@
 //! The changes that can be written, in the words of the model, and which [kind of
 //! record](crate::records) writes each.
 
+use pvc_model::benchmark::BenchmarkRecord;
 use pvc_model::fault::FaultRecord;
 use pvc_model::fence::FenceNote;
 use pvc_model::fullness::FullnessRecord;
@@ -17,7 +18,8 @@ use crate::records::cluster::{self, ConfigChange};
 use crate::records::node::{self, NewNode, NodeChange};
 use crate::records::vm::{self, NewVm, VmChange};
 use crate::records::{
-    daemon_note, fault, fence_note, fullness, hold, job, move_note, osd, placement, pool, volume,
+    benchmark, daemon_note, fault, fence_note, fullness, hold, job, move_note, osd, placement,
+    pool, volume,
 };
 
 /// A set of changes that become true together or not at all.
@@ -116,6 +118,9 @@ pub enum Change {
     JobProgress(JobId, JobProgress),
     CancelJob(JobId),
     RemoveJob(JobId),
+    PutBenchmark(BenchmarkRecord),
+    /// Removes a benchmark by its number.
+    RemoveBenchmark(u32),
 }
 
 impl Change {
@@ -151,6 +156,8 @@ impl Change {
             Change::JobProgress(id, progress) => job::put_progress(draft, id, progress),
             Change::CancelJob(id) => job::request_cancel(draft, id),
             Change::RemoveJob(id) => job::remove(draft, id),
+            Change::PutBenchmark(record) => benchmark::put(draft, record),
+            Change::RemoveBenchmark(number) => benchmark::remove(draft, *number),
         }
     }
 

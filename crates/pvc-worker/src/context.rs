@@ -14,6 +14,8 @@ use pvc_store::{Change, ChangeError, Changes, Expect, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::jobs::BenchmarkTools;
+
 /// Time between two records of what a step says of itself. What the job's course depends on is
 /// recorded at once.
 pub(crate) const RECORD_EVERY: Duration = Duration::from_secs(1);
@@ -31,6 +33,8 @@ pub(crate) struct Tools {
     pub storage: Arc<dyn Storage>,
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
+    /// `None` if this worker measures nothing.
+    pub benchmarks: Option<Arc<BenchmarkTools>>,
     /// Held from the look at a disk to the end of what is done to it: jobs that erase disks are at
     /// work at once, and each is to see what the other has made.
     pub disks: Arc<tokio::sync::Mutex<()>>,

@@ -1,5 +1,6 @@
 //! The kinds of jobs, one file each.
 
+mod benchmark;
 mod device;
 mod locks;
 mod osd;
@@ -7,6 +8,7 @@ mod rename;
 mod resize;
 mod text;
 
+pub use self::benchmark::{BenchmarkSettings, BenchmarkTools};
 pub(crate) use self::rename::left_half_way;
 
 use std::sync::Arc;
@@ -47,6 +49,9 @@ pub(crate) fn steps(work: &JobWork) -> Result<Arc<dyn Steps>, NotUnderstood> {
         }
         JobWork::RemoveOsd { osd, force } => Arc::new(osd::Remove { osd: *osd, force: *force }),
         JobWork::AddDbGroup { device } => Arc::new(osd::AddDbGroup { device: device.clone() }),
+        JobWork::BenchmarkStorage { pool, name } => {
+            Arc::new(benchmark::BenchmarkStorage { pool: pool.clone(), name: name.clone() })
+        }
         JobWork::Other { why, .. } => return Err(why.clone()),
     })
 }

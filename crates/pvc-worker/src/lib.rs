@@ -22,4 +22,5 @@ mod plan;
 mod runner;
 mod worker;
 
+pub use jobs::{BenchmarkSettings, BenchmarkTools};
 pub use worker::Worker;

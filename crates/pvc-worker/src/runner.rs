@@ -529,6 +529,7 @@ pub(crate) mod tests {
             storage: Arc::new(MemoryStorage::new()),
             clock,
             random: Arc::new(SeededRandom::new(2)),
+            benchmarks: None,
             disks: Arc::default(),
         };
         (store, Arc::new(Context::new(tools, &job, claim.id())), job, claim)

@@ -18,7 +18,7 @@ use tokio::task::{self, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::{Context, Tools};
-use crate::jobs;
+use crate::jobs::{self, BenchmarkTools};
 use crate::kind::Steps;
 use crate::plan::{Doing, Step, plan};
 use crate::runner::{Parted, fail, perform};
@@ -114,7 +114,16 @@ impl Worker {
         random: Arc<dyn Random>,
     ) -> Self {
         let disks = Arc::default();
-        Worker { tools: Tools { node, store, hypervisor, storage, clock, random, disks } }
+        let benchmarks = None;
+        let tools = Tools { node, store, hypervisor, storage, clock, random, benchmarks, disks };
+        Worker { tools }
+    }
+
+    /// Has the worker measure the storage as well.
+    #[must_use]
+    pub fn with_benchmarks(self, benchmarks: BenchmarkTools) -> Self {
+        let benchmarks = Some(Arc::new(benchmarks));
+        Worker { tools: Tools { benchmarks, ..self.tools } }
     }
 
     /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next
@@ -269,7 +278,10 @@ impl Worker {
         if store.view().workers.contains_key(node) {
             return;
         }
-        let kinds = JobWork::KINDS.map(str::to_owned).into_iter().collect();
+        let can_measure = self.tools.benchmarks.is_some();
+        let kinds = JobWork::KINDS.into_iter();
+        let kinds = kinds.filter(|kind| can_measure || *kind != JobWork::BENCHMARK_STORAGE);
+        let kinds = kinds.map(str::to_owned).collect();
         if let Err(error) = store.announce_worker(node, &WorkerRecord { kinds }).await {
             tracing::debug!(%error, "this worker could not be announced; it will be tried again");
         }

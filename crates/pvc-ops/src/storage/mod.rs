@@ -27,6 +27,7 @@ pub use volume::{
 };
 
 use pvc_model::BadName;
+use pvc_model::benchmark::is_own_volume;
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::Held;
 use pvc_model::pool::{BadGroups, BadReplication};
@@ -61,6 +62,8 @@ pub enum StorageRefusal {
     Held(#[from] Held),
     #[error("`{name}` is a name of what is not complete yet, and may be removed at any time")]
     Reserved { name: String },
+    #[error("`{name}` is a name of volumes that benchmarks make and remove")]
+    OfBenchmarks { name: String },
     #[error("snapshot `{whole}` of VM `{vm}` has a part in volume `{volume}`")]
     PartOfVm { vm: String, whole: String, volume: VolumeId },
     #[error(
@@ -107,6 +110,7 @@ impl Refusal for StorageRefusal {
             | StorageRefusal::Groups(_)
             | StorageRefusal::NoBytes
             | StorageRefusal::Reserved { .. }
+            | StorageRefusal::OfBenchmarks { .. }
             | StorageRefusal::NoStreams
             | StorageRefusal::NoCluster => Kind::Invalid,
             StorageRefusal::Used { .. }
@@ -227,6 +231,14 @@ fn require_at_rest(
             Err(StorageRefusal::Running { vm: vm.name.clone(), volume: volume.clone() })
         }
     }
+}
+
+/// Refuses names that a volume cannot be given: the storage's own, and those of benchmarks.
+fn require_free_volume_name(name: &str) -> Result<(), StorageRefusal> {
+    if is_own_volume(name) {
+        return Err(StorageRefusal::OfBenchmarks { name: shown(name) });
+    }
+    require_free_name(name)
 }
 
 /// Refuses names that are the storage's own, of volumes and of snapshots alike.

@@ -9,7 +9,7 @@ use pvc_ports::{Storage, StorageError, TrashedVolume};
 use pvc_store::{ChangeError, Store};
 
 use super::volume::{check_new, record_new};
-use super::{Done, refused, require_free_name, require_pool};
+use super::{Done, refused, require_free_volume_name, require_pool};
 
 /// Fate of a volume that was taken out of use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub async fn restore_volume(
 ) -> Done<VolumeId> {
     let entry = find(store, storage, pool, id).await?;
     let name = VolumeName::parse(to.unwrap_or(&entry.name).as_str()).map_err(refused)?;
-    require_free_name(name.as_str()).map_err(ChangeError::Refused)?;
+    require_free_volume_name(name.as_str()).map_err(ChangeError::Refused)?;
     let volume = VolumeId { pool: pool.clone(), volume: name };
     // What is replaced this moment is given back under its own name, and not taken away.
     let was = VolumeId { pool: pool.clone(), volume: entry.name };

@@ -15,7 +15,7 @@ use super::hold::holding;
 use super::record::after;
 use super::trash::{Taken, take_away};
 use super::{
-    Done, StorageRefusal, record_volume, refused, require_at_rest, require_free_name,
+    Done, StorageRefusal, record_volume, refused, require_at_rest, require_free_volume_name,
     require_no_part, require_pool, require_unused,
 };
 use crate::job::{JobRequest, submit};
@@ -30,7 +30,7 @@ pub async fn create_volume(
     force: bool,
 ) -> Done<()> {
     VolumeName::parse(volume.volume.as_str()).map_err(refused)?;
-    require_free_name(volume.volume.as_str()).map_err(ChangeError::Refused)?;
+    require_free_volume_name(volume.volume.as_str()).map_err(ChangeError::Refused)?;
     if size_bytes == 0 {
         return Err(ChangeError::Refused(StorageRefusal::NoBytes));
     }
@@ -324,6 +324,6 @@ pub async fn flatten_volume(
 /// The volume with this new name in the same pool.
 fn beside(volume: &VolumeId, name: &VolumeName) -> Done<VolumeId> {
     let name = VolumeName::parse(name.as_str()).map_err(refused)?;
-    require_free_name(name.as_str()).map_err(ChangeError::Refused)?;
+    require_free_volume_name(name.as_str()).map_err(ChangeError::Refused)?;
     Ok(VolumeId { pool: volume.pool.clone(), volume: name })
 }

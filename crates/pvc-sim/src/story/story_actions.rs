@@ -250,6 +250,8 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
     Form { form: "vm undefine VM", means: |f| ask(Ask::Undefine(f.vm())) },
     Form { form: "storage volume remove VM", means: |f| ask(Ask::RemoveVolume(f.vm())) },
     Form { form: "storage trash restore VM", means: |f| ask(Ask::RestoreVolume(f.vm())) },
+    Form { form: "task cancel", means: |_| ask(Ask::CancelTask) },
+    Form { form: "storage benchmark run", means: |_| ask(Ask::Benchmark) },
     Form { form: "vm flush-locks VM", means: |f| ask(Ask::FlushLocks(f.vm())) },
     Form { form: "vm attach interface to VM", means: |f| ask(Ask::Attach(f.vm())) },
     Form { form: "vm detach interface from VM", means: |f| ask(Ask::Detach(f.vm())) },

@@ -8,7 +8,7 @@ use pvc_model::job::{
     ClaimId, Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, Steps,
 };
 use pvc_model::refusal::Kind as RefusalKind;
-use pvc_model::storage::VolumeId;
+use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{CreateMode, Op};
 use serde::{Deserialize, Serialize};
@@ -261,6 +261,7 @@ pub fn job_arguments(work: &JobWork) -> Vec<(String, String)> {
         | JobWork::RefreshOsd { .. }
         | JobWork::RemoveOsd { .. }
         | JobWork::AddDbGroup { .. } => osd::arguments(work),
+        JobWork::BenchmarkStorage { pool, name } => of(&[("pool", pool.as_str()), ("name", name)]),
         JobWork::Other { args, .. } => args.clone(),
     }
 }
@@ -279,6 +280,9 @@ fn work_from(name: String, uuid: Option<Uuid>, args: Vec<(String, String)>) -> J
         JobWork::RENAME_VM => arguments.renaming().map(|(vm, to)| JobWork::RenameVm { vm, to }),
         JobWork::RESIZE_DISK => {
             arguments.resizing().map(|(vm, volume)| JobWork::ResizeDisk { vm, volume })
+        }
+        JobWork::BENCHMARK_STORAGE => {
+            arguments.benchmark().map(|(pool, name)| JobWork::BenchmarkStorage { pool, name })
         }
         name if name.starts_with("osd.") => arguments.osd_work(name),
         name => Err(NotUnderstood::UnknownKind { name: name.to_owned() }),
@@ -322,6 +326,10 @@ impl Arguments<'_> {
 
     fn vm(&self) -> Result<JobVm, NotUnderstood> {
         Ok(JobVm { name: self.text("domain")?, uuid: self.uuid })
+    }
+
+    fn benchmark(&self) -> Result<(PoolName, String), NotUnderstood> {
+        Ok((PoolName::new(self.text("pool")?), self.text("name")?))
     }
 
     fn device(&self) -> Result<(JobVm, String), NotUnderstood> {

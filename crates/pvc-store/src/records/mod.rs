@@ -5,6 +5,7 @@
 //! on any path asks the [table](KINDS) which kind it is of. A new kind is a file and a line there;
 //! CONTRIBUTING.md has the list of files of a real one.
 
+pub(crate) mod benchmark;
 pub(crate) mod cluster;
 pub(crate) mod daemon;
 pub(crate) mod daemon_note;
@@ -53,6 +54,7 @@ static KINDS: &[Kind] = &[
     fault::KIND,
     job::KIND,
     worker::KIND,
+    benchmark::KIND,
     // Those that the view does not show.
     daemon::KIND,
     placement::KIND,
@@ -388,6 +390,7 @@ mod tests {
             "/pvcrs/fences/hv1",
             "/pvcrs/fullness/vms",
             "/pvcrs/holds/vms:a",
+            "/pvcrs/benchmarks/1",
             "/pvcrs/of_tomorrow/x",
         ];
         let of_vm = ["/pvcrs/moves", "/pvcrs/renamings"].map(|root| format!("{root}/{UUID}"));
@@ -513,6 +516,7 @@ mod tests {
                 "/ceph/health",
                 "/ceph/util",
                 "/config/primary_node",
+                "/pvcrs/benchmarks",
                 "/pvcrs/daemon",
                 "/pvcrs/fences",
                 "/pvcrs/fullness",

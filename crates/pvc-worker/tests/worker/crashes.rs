@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
+use pvc_model::benchmark::{BenchmarkState, volume_of};
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
-use pvc_model::storage::{OsdRecord, VolumeId, VolumeName};
+use pvc_model::storage::{OsdRecord, PoolName, VolumeId, VolumeName};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Hypervisor, Op, Storage, Tree};
@@ -20,6 +21,7 @@ use pvc_testkit::{
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
+use crate::measuring;
 use crate::osds::{self, OsdCase};
 
 const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
@@ -39,12 +41,14 @@ enum Case {
     Detach,
     Rename,
     Resize,
+    Benchmark,
     Osds(OsdCase),
 }
 
 fn cases() -> impl Iterator<Item = Case> {
-    let about_vms = [Case::FlushLocks, Case::Attach, Case::Detach, Case::Rename, Case::Resize];
-    about_vms.into_iter().chain(OsdCase::ALL.map(Case::Osds))
+    let others =
+        [Case::FlushLocks, Case::Attach, Case::Detach, Case::Rename, Case::Resize, Case::Benchmark];
+    others.into_iter().chain(OsdCase::ALL.map(Case::Osds))
 }
 
 struct World {
@@ -136,7 +140,7 @@ impl World {
             Case::Resize => {
                 world.hypervisor.start(UUID, &xml()).await.expect("nothing of it runs");
             }
-            Case::Rename | Case::Osds(_) => {}
+            Case::Rename | Case::Benchmark | Case::Osds(_) => {}
         }
         if case == Case::Detach {
             let attach = pvc_ports::DeviceChange::Attach;
@@ -162,6 +166,9 @@ impl World {
             Case::Detach => JobWork::DetachDevice { vm, xml: DISK.to_owned() },
             Case::Rename => JobWork::RenameVm { vm, to: "shop".to_owned() },
             Case::Resize => JobWork::ResizeDisk { vm, volume: id("vms/web1_sda") },
+            Case::Benchmark => {
+                JobWork::BenchmarkStorage { pool: PoolName::new("vms"), name: "b1".to_owned() }
+            }
             Case::Osds(case) => case.work(),
         }
     }
@@ -198,6 +205,7 @@ impl World {
             Arc::new(TokioClock::new()),
             random(),
         );
+        let worker = worker.with_benchmarks(measuring::tools(gate.clone()));
         let task = tokio::spawn(async move { worker.run(CancellationToken::new()).await });
         Process { gate, tree, task }
     }
@@ -259,6 +267,11 @@ impl World {
         (record.name.clone(), there)
     }
 
+    /// The volume that a benchmark makes.
+    fn measured(&self) -> VolumeId {
+        VolumeId { pool: PoolName::new("vms"), volume: volume_of(&self.job) }
+    }
+
     /// Finds how much of the job is there: all of it, or nothing. Locks are freed one by one.
     async fn is_done(&self) -> Option<bool> {
         match self.case {
@@ -278,6 +291,15 @@ impl World {
                     ("shop", "shop_sda shop_sdb") => Some(true),
                     ("web1", "web1_sda web1_sdb") => Some(false),
                     _ => None,
+                }
+            }
+            Case::Benchmark => {
+                let volume = self.storage.volume(&self.measured()).await;
+                let view = self.store.fresh().await.expect("the tree is open");
+                match (volume.is_ok(), view.benchmarks.values().next()) {
+                    (false, None) => Some(false),
+                    (false, Some(it)) => (it.state != BenchmarkState::Running).then_some(true),
+                    (true, _) => None,
                 }
             }
             Case::Osds(case) => {
@@ -355,10 +377,14 @@ async fn a_job_is_done_when_nothing_happens() {
     }
 }
 
-/// Step between the calls that are tried: 1, but `of_osds` for jobs about OSDs, which have hundreds
-/// of calls.
-fn every(case: Case, of_osds: usize) -> usize {
-    if let Case::Osds(_) = case { of_osds } else { 1 }
+/// Step between the calls that are tried: 1, but `of_long` for jobs about OSDs and benchmarks,
+/// which have a hundred calls and more.
+fn every(case: Case, of_long: usize) -> usize {
+    if is_long(case) { of_long } else { 1 }
+}
+
+fn is_long(case: Case) -> bool {
+    matches!(case, Case::Osds(_) | Case::Benchmark)
 }
 
 /// Calls of the worker, one after the other, until the job ends before the last.
@@ -398,7 +424,7 @@ async fn a_job_whose_worker_dies_at_any_call_is_done_once_by_the_next() {
 async fn a_job_whose_workers_die_twice_is_done_by_the_third() {
     for case in cases() {
         // Not every pair of calls is tried.
-        let (step, again_step) = if let Case::Osds(_) = case { (17, 40) } else { (1, 3) };
+        let (step, again_step) = if is_long(case) { (17, 40) } else { (1, 3) };
         at_each_call!(call, step, {
             let mut stops = false;
             for again in (0..).step_by(again_step) {
@@ -524,6 +550,7 @@ async fn a_worker_that_is_asked_to_stop_leaves_its_job_to_the_next_one() {
             let (stop, clock) = (CancellationToken::new(), Arc::new(TokioClock::new()));
             let (hypervisor, storage) = (world.hypervisor.clone(), world.storage.clone());
             let worker = Worker::new("hv1".into(), store, hypervisor, storage, clock, random());
+            let worker = worker.with_benchmarks(measuring::tools(gate.clone()));
             let asked = stop.clone();
             let task = tokio::spawn(async move { worker.run(asked).await });
             let process = Process { gate, tree, task };

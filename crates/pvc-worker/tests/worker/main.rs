@@ -2,7 +2,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test waits in paused time")]
 
+mod benchmarks;
+mod contract;
 mod crashes;
 mod jobs;
+mod measuring;
 mod osd_jobs;
 mod osds;

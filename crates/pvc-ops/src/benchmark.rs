@@ -1,0 +1,103 @@
+//! Benchmarks of the storage.
+
+use pvc_model::benchmark::{at_work, check_benchmark_name, shown as shown_benchmarks};
+use pvc_model::cluster::Cluster;
+use pvc_model::job::{JobId, JobSpec, JobWork};
+use pvc_model::storage::PoolName;
+use pvc_model::{BadName, NodeName, shown};
+use pvc_ports::{Clock, Random};
+use pvc_store::{ChangeError, Changes, Store, local_time};
+
+use crate::job::{JobRequest, submit};
+use crate::refusal::{Kind, Refusal};
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BenchmarkRefusal {
+    #[error("there is no pool `{pool}`")]
+    NoPool { pool: String },
+    #[error(transparent)]
+    Name(#[from] BadName),
+    #[error("there is a benchmark `{name}` already")]
+    NameTaken { name: String },
+    #[error("the storage is measured by task `{job}` at present, and two would measure each other")]
+    AtWork { job: JobId },
+    #[error("there is no primary node, whose worker would do it")]
+    NoPrimary,
+    #[error("no worker of node `{node}` knows tasks of the kind `{kind}`")]
+    NoWorker { node: NodeName, kind: String },
+}
+
+impl Refusal for BenchmarkRefusal {
+    fn kind(&self) -> Kind {
+        match self {
+            BenchmarkRefusal::NoPool { .. } | BenchmarkRefusal::Name(_) => Kind::Invalid,
+            _ => Kind::Conflict,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            BenchmarkRefusal::NoPool { .. } => {
+                Some("`pvc storage pool list` shows the pools".to_owned())
+            }
+            BenchmarkRefusal::NameTaken { .. } => {
+                Some("`pvc storage benchmark list` shows them; give another name".to_owned())
+            }
+            BenchmarkRefusal::AtWork { job } => Some(format!(
+                "wait for it; `pvc task log {job}` shows how far it is, and `pvc task cancel \
+                 {job}` stops it"
+            )),
+            BenchmarkRefusal::NoWorker { .. } => Some(
+                "does its worker run, and is its PVC as new as this one? `pvc node list` shows the \
+                 versions"
+                    .to_owned(),
+            ),
+            BenchmarkRefusal::Name(_) | BenchmarkRefusal::NoPrimary => None,
+        }
+    }
+}
+
+/// Has the worker of the primary measure a pool. Without a `name` the benchmark is called after the
+/// time of this node and the primary.
+pub async fn run_benchmark(
+    store: &Store,
+    clock: &dyn Clock,
+    random: &dyn Random,
+    pool: &str,
+    name: Option<&str>,
+    submitter: &str,
+) -> Result<JobSpec, ChangeError<BenchmarkRefusal>> {
+    submit(store, clock, random, |cluster| {
+        let pool = find_pool(cluster, pool)?;
+        if let Some(job) = at_work(cluster) {
+            return Err(BenchmarkRefusal::AtWork { job: job.spec.id.clone() });
+        }
+        let node = cluster.config.primary.clone().ok_or(BenchmarkRefusal::NoPrimary)?;
+        let name = match name {
+            Some(name) => name.to_owned(),
+            None => format!("{}_{node}", local_time(clock.wall()).replace(' ', "T")),
+        };
+        check_benchmark_name(&name)?;
+        if shown_benchmarks(cluster).iter().any(|record| record.name == name) {
+            return Err(BenchmarkRefusal::NameTaken { name });
+        }
+        let work = JobWork::BenchmarkStorage { pool, name };
+        let knows = |kind| cluster.workers.get(&node).is_some_and(|it| it.kinds.contains(kind));
+        if !knows(work.name()) {
+            let kind = work.name().to_owned();
+            return Err(BenchmarkRefusal::NoWorker { node, kind });
+        }
+        let (run_on, submitter) = ("primary".to_owned(), submitter.to_owned());
+        Ok((JobRequest { work, node, run_on, submitter }, Changes::new()))
+    })
+    .await
+}
+
+/// The pool, which has to be recorded: Ceph may have others for other things.
+fn find_pool(cluster: &Cluster, pool: &str) -> Result<PoolName, BenchmarkRefusal> {
+    let name = PoolName::new(pool);
+    match cluster.pools.contains_key(&name) {
+        true => Ok(name),
+        false => Err(BenchmarkRefusal::NoPool { pool: shown(pool) }),
+    }
+}
