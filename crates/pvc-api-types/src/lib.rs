@@ -18,6 +18,7 @@ pub mod param;
 #[macro_use]
 pub mod operation;
 
+pub mod benchmark;
 pub mod cluster;
 pub mod event;
 pub mod network;
@@ -31,6 +32,7 @@ pub mod task;
 pub mod vm;
 pub mod what_if;
 
+pub use benchmark::Benchmark;
 pub use cluster::{
     BadRequest, ClusterHealth, ClusterStatus, CpuUse, DiskUse, Fault, HealthMessage, MemoryUse,
     Message, NodeHealth, PrimaryNode, Resources, StateCounts, StatusDetail, StatusNode, StatusOsd,

@@ -1,5 +1,6 @@
 //! The operations of the API, by group.
 
+pub mod benchmark;
 pub mod cluster;
 pub mod event;
 pub mod fault;

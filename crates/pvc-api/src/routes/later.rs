@@ -23,7 +23,7 @@ pub fn check_is_vm(path: &str) -> Result<()> {
 }
 
 /// Paths below `/api/v1` that nothing is behind yet.
-const PATHS: [&str; 12] = [
+const PATHS: [&str; 11] = [
     "/metrics/ceph",
     "/metrics/zookeeper",
     "/vm/{vm}/backup",
@@ -33,7 +33,6 @@ const PATHS: [&str; 12] = [
     "/vm/{vm}/mirror/{*rest}",
     "/sriov",
     "/sriov/{*rest}",
-    "/storage/ceph/benchmark",
     "/provisioner",
     "/provisioner/{*rest}",
 ];
@@ -74,7 +73,6 @@ fn message(path: &str) -> String {
     let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
         Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
         Some("network" | "sriov") => ("changing networks comes", "network"),
-        Some("storage") => ("benchmarks of the storage come", "storage"),
         Some("provisioner") => ("the provisioner comes", "provisioner"),
         Some("metrics") => ("the figures of Ceph and ZooKeeper come", "storage"),
         _ => ("this comes", ""),

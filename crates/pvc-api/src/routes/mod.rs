@@ -1,6 +1,7 @@
 //! The handlers, one file per group of operations. What an operation takes, replies and is called
 //! stands in `pvc_api_types::operations`.
 
+mod benchmark;
 mod cluster;
 mod event;
 mod fault;
@@ -64,6 +65,7 @@ pub fn table() -> Table {
         osd::add,
         storage::add,
         storage_report::add,
+        benchmark::add,
         metrics::add,
     ];
     groups.into_iter().fold(Table::new(openapi::frame()), |table, add| add(table))

@@ -1,5 +1,6 @@
 //! Records as objects of the wire. Pure: no request, no store, no clock.
 
+pub mod benchmark;
 pub mod fault;
 pub mod network;
 pub mod node;

@@ -15,8 +15,10 @@ use pvc_embedded::EmbeddedTree;
 use pvc_ports::{CreateMode, Op, Tree};
 use pvc_store::Store;
 use pvc_store::synthetic::Shape;
-use pvc_testkit::{MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock, eventually};
-use pvc_worker::Worker;
+use pvc_testkit::{
+    FakeHost, MemoryStorage, ScriptedExec, ScriptedHypervisor, SeededRandom, TokioClock, eventually,
+};
+use pvc_worker::{BenchmarkSettings, BenchmarkTools, Worker};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -30,6 +32,10 @@ pub struct Api {
     pub tree: Arc<dyn Tree>,
     pub storage: Arc<MemoryStorage>,
 }
+
+/// Report of fio, as far as it is needed.
+const FIO_REPORT: &str = r#"{"jobs":[{"error":0,"read":{"bw_bytes":1,"iops":2.5,"io_bytes":3},
+    "write":{"bw_bytes":4,"iops":5.5,"io_bytes":4096}}]}"#;
 
 /// A reply, read to its end.
 #[derive(Debug)]
@@ -216,6 +222,16 @@ impl Api {
             Arc::new(clock),
             Arc::new(SeededRandom::new(5)),
         );
+        let fio = |_: &pvc_ports::Command| Ok(ScriptedExec::success(FIO_REPORT));
+        let worker = worker.with_benchmarks(BenchmarkTools {
+            exec: Arc::new(ScriptedExec::new(fio)),
+            host: Arc::new(FakeHost::new()),
+            settings: BenchmarkSettings {
+                storage_interface: None,
+                volume_bytes: 4096,
+                test_time: Duration::from_secs(1),
+            },
+        });
         tokio::spawn(async move { worker.run(CancellationToken::new()).await });
     }
 

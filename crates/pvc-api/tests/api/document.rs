@@ -132,7 +132,6 @@ fn everything_of_this_release_is_in_the_document() {
         "/restore",
         "/sriov",
         "/provisioner",
-        "/storage/ceph/benchmark",
         "/network",
         "autobackup",
         "automirror",

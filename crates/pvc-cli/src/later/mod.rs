@@ -18,13 +18,12 @@ use crate::outcome::{Exit, Failure};
 const TABLE: &str = include_str!("tree.txt");
 
 /// Purposes of the groups of the table.
-const ABOUTS: [(&str, &str); 20] = [
+const ABOUTS: [(&str, &str); 19] = [
     ("network acl", "Manage the firewall rules of a network"),
     ("network dhcp", "Manage the static leases of a network"),
     ("network sriov", "Manage SR-IOV devices"),
     ("network sriov pf", "Show the SR-IOV physical functions of a node"),
     ("network sriov vf", "Manage the SR-IOV virtual functions of a node"),
-    ("storage benchmark", "Measure the storage"),
     ("provisioner", "Make VMs from templates"),
     ("provisioner ova", "Manage OVA images"),
     ("provisioner profile", "Manage profiles"),
@@ -252,11 +251,8 @@ mod tests {
 
     #[test]
     fn a_command_of_the_table_is_found_whatever_its_arguments() {
-        assert_eq!(meant("pvc storage benchmark run"), Some("storage benchmark run".to_owned()));
-        assert_eq!(
-            meant("pvc -c office storage benchmark list -x"),
-            Some("storage benchmark list".to_owned())
-        );
+        assert_eq!(meant("pvc network acl list"), Some("network acl list".to_owned()));
+        assert_eq!(meant("pvc -c office network acl list -x"), Some("network acl list".to_owned()));
         assert_eq!(meant("pvc vm autobackup extra"), Some("vm autobackup".to_owned()));
         assert_eq!(meant("pvc vm snapshot create"), Some("vm snapshot create".to_owned()));
     }

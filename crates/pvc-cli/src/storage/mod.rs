@@ -1,5 +1,6 @@
 //! The storage: its state, OSDs, pools, volumes, snapshots of volumes, and removed volumes.
 
+mod benchmark;
 mod fullness;
 mod osd;
 mod pool;
@@ -22,6 +23,9 @@ pub enum Storage {
     Util(util::Util),
     #[command(hide = true)]
     CreateDbVg(osd::CreateDbVg),
+    /// Measure the storage
+    #[command(subcommand, arg_required_else_help = true)]
+    Benchmark(benchmark::Benchmarks),
     /// Manage OSDs
     #[command(subcommand, arg_required_else_help = true)]
     Osd(osd::Osds),
@@ -42,6 +46,7 @@ impl Storage {
             Storage::Status(command) => command.run(pvc),
             Storage::Util(command) => command.run(pvc),
             Storage::CreateDbVg(command) => command.run(pvc),
+            Storage::Benchmark(command) => command.run(pvc),
             Storage::Osd(command) => command.run(pvc),
             Storage::Pool(command) => command.run(pvc),
             Storage::Trash(command) => command.run(pvc),

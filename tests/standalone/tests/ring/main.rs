@@ -6,6 +6,7 @@
 
 mod bad_input;
 mod bad_starts;
+mod benchmark;
 mod cluster;
 mod daemon_deaths;
 mod damaged_tree;

@@ -1,5 +1,6 @@
 //! Changes: each kind once, its refusals, and waiting for it.
 
+mod benchmark;
 mod definitions;
 mod dry_runs;
 mod hardware;
