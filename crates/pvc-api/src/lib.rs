@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod ahead;
 mod answer;
 mod auth;
 mod body;

@@ -26,7 +26,7 @@ use crate::refuse::refused;
 use crate::slots::Slot;
 use crate::state::ApiState;
 use crate::table::{Ask, Table, ask};
-use crate::{body, outgoing};
+use crate::{ahead, body, outgoing};
 
 type Upload = PostStorageCephVolumePoolVolumeUpload;
 
@@ -40,24 +40,55 @@ async fn post_storage_ceph_volume_pool_volume_upload(
     api: ApiState,
     request: Request,
 ) -> Result<Answer<Upload>> {
-    let (head, file) = without_body(request);
-    let asked = match ask::<Upload>(api, head).await {
-        Ok(asked) => check(&asked).await.map(|size_bytes| (asked, size_bytes)),
+    let (head, mut file) = without_body(request);
+    let admitted = match ask::<Upload>(api, head).await {
+        Ok(asked) => admit(asked, &mut file).await,
         Err(refusal) => Err(refusal),
     };
-    match asked {
-        Ok((asked, _)) if asked.mode.is_dry() => {
+    match admitted {
+        Ok(Admitted { asked, contents: Some(contents), size_bytes }) => {
+            take(asked, contents, size_bytes, file).await
+        }
+        Ok(Admitted { asked, contents: None, .. }) => {
             body::turn_away(file.body);
             let message = asked.mode.message(message(&id(&asked)));
             let sha256 = String::new();
             Ok(Answer::json(&Uploaded { message, file_bytes: 0, sha256, disk_bytes: 0 }))
         }
-        Ok((asked, size_bytes)) => take(asked, size_bytes, file).await,
         Err(refusal) => {
             body::turn_away(file.body);
             Err(refusal)
         }
     }
+}
+
+/// An upload that may begin, to a volume of this size.
+struct Admitted {
+    asked: Ask<Upload>,
+    /// Nothing in a dry run.
+    contents: Option<InSlot>,
+    size_bytes: u64,
+}
+
+/// Refuses what would be refused after the file has come, too, and begins the contents.
+async fn admit(asked: Ask<Upload>, file: &mut File) -> Result<Admitted> {
+    let api = asked.api.clone();
+    let contents = match asked.mode.is_dry() {
+        true => None,
+        false => {
+            let slot = api.uploads().take(&asked.caller.description, "uploads")?;
+            // Only now: what is taken ahead takes memory.
+            let body = std::mem::take(&mut file.body);
+            file.body = ahead::taken(&file.headers, body, api.clock().clone());
+            Some(slot)
+        }
+    };
+    let size_bytes = check(&asked).await?;
+    let contents = match contents {
+        Some(slot) => Some(begin(&api, &id(&asked), asked.params.force.0, slot).await?),
+        None => None,
+    };
+    Ok(Admitted { asked, contents, size_bytes })
 }
 
 /// The body of a request, and the headers that say what it is.
@@ -85,7 +116,7 @@ fn message(id: &VolumeId) -> String {
     format!("Wrote uploaded file to volume \"{id}\".")
 }
 
-/// Refuses what would be refused after the file has come, too; returns the size of the volume.
+/// Refuses what could not be taken; returns the size of the volume.
 async fn check(asked: &Ask<Upload>) -> Result<u64> {
     announced(&asked.params, false, 0)?;
     let (api, storage) = (&asked.api, asked.api.storage()?);
@@ -115,29 +146,22 @@ fn checksum(text: &str) -> Result<[u8; 32]> {
 }
 
 /// Takes the file, and gives the volume its contents.
-async fn take(asked: Ask<Upload>, size_bytes: u64, file: File) -> Result<Answer<Upload>> {
+async fn take(
+    asked: Ask<Upload>,
+    contents: InSlot,
+    size_bytes: u64,
+    file: File,
+) -> Result<Answer<Upload>> {
     let id = id(&asked);
-    let Ask { api, params: given, caller, mode, .. } = asked;
+    let Ask { api, params: given, mode, .. } = asked;
     // Who sends a file with its length, as clients of PVC 1.0.3 do, has all of it.
     let has_known_end = file.headers.contains_key(CONTENT_LENGTH);
     let announced = announced(&given, has_known_end, size_bytes)?;
-    let slot = api.uploads().take(&caller.description, "uploads");
-    let begun = match slot {
-        Ok(slot) => begin(&api, &id, given.force.0, slot).await,
-        Err(refusal) => Err(refusal),
-    };
-    let upload = match begun {
-        Ok(upload) => upload,
-        Err(refusal) => {
-            body::turn_away(file.body);
-            return Err(refusal);
-        }
-    };
     let clock = api.clock().clone();
     let incoming = Incoming::open(&file.headers, file.body, clock.as_ref()).await?;
     let mut file = FileOf { incoming, clock: clock.as_ref() };
     let (spool, places) = (&api.settings().spool, api.images());
-    let mut disk = DiskOf { upload: Box::new(upload) };
+    let mut disk = DiskOf { upload: Box::new(contents) };
     let taking = pvc_images::take(&mut file, &announced, spool, places, &mut disk);
     let taken = api.stopping().run_until_cancelled(taking).await;
     let sent = match taken {

@@ -1,5 +1,7 @@
 //! Contents of volumes, in and out.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use axum::body::Body;
 use futures::stream;
 use pvc_model::storage::VolumeId;
@@ -188,20 +190,24 @@ async fn a_storage_that_takes_its_time_to_begin_a_volume_gets_it() {
 #[tokio::test]
 async fn one_caller_has_half_of_the_uploads_that_may_be_under_way() {
     let api = with_data().await;
+    let begun = Arc::new(AtomicUsize::new(0));
     let waiting: Vec<_> = (0..4)
         .map(|_| {
-            let api = api.clone();
-            tokio::spawn(async move {
-                let begun = stream::iter([Ok::<_, std::io::Error>("new")]);
-                let body = Body::from_stream(futures::StreamExt::chain(begun, stream::pending()));
-                api.upload("image_format=raw", body).await
-            })
+            let (api, begun) = (api.clone(), begun.clone());
+            let begins = async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, std::io::Error>("new")
+            };
+            let body = futures::StreamExt::chain(stream::once(begins), stream::pending());
+            let body = Body::from_stream(body);
+            tokio::spawn(async move { api.upload("image_format=raw", body).await })
         })
         .collect();
-    // Those that wait have begun, or will.
-    while api.upload("image_format=raw&file_size=9", "new").await.status != 503 {
+    while begun.load(Ordering::Relaxed) < 4 {
         tokio::task::yield_now().await;
     }
+    let refused = api.upload("image_format=raw", "new").await.refused(503);
+    assert_eq!(refused, "4 uploads are under way, 4 of them yours: no more now");
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
     while api.upload("image_format=raw", "new").await.status != 200 {
         tokio::task::yield_now().await;
