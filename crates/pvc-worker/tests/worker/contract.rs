@@ -125,9 +125,15 @@ async fn each_test_has_figures(storage: Arc<dyn Storage>, pool: &PoolName) {
     for test in Test::ALL {
         let report = &result[test.name()];
         let figures = &report["jobs"][0][if test.is_read() { "read" } else { "write" }];
-        for figure in ["io_bytes", "bw_bytes", "iops", "iops_max", "bw_mean"] {
+        for figure in ["io_bytes", "bw_bytes", "iops"] {
             let is_there = figures[figure].as_f64().is_some_and(|figure| figure > 0.0);
             assert!(is_there, "{test:?} {figure}: {report}");
+        }
+        // Those that fio takes every half second: on a busy machine a test of one may have none.
+        for (figure, samples) in [("iops_max", "iops_samples"), ("bw_mean", "bw_samples")] {
+            let has_samples = figures[samples].as_u64().expect("fio counts them") > 0;
+            let found = figures[figure].as_f64().expect("fio says it");
+            assert!(found > 0.0 || !has_samples, "{test:?} {figure}: {report}");
         }
         assert!(figures["lat_ns"]["mean"].as_f64().is_some_and(|ns| ns > 0.0), "{report}");
         let memory = &report["avg_memory_util_percent"]["total"];
