@@ -1,4 +1,5 @@
-//! The life of pools, volumes and snapshots on Ceph, by `pvc`, while a guest runs.
+//! The storage on Ceph, by `pvc`, while a guest runs: the life of pools, volumes, snapshots and
+//! OSDs, contents in and out, and benchmarks.
 
 use pvc_lab_tests::Lab;
 use pvc_standalone_tests::{Output, eventually};
@@ -22,6 +23,109 @@ fn pools_volumes_and_snapshots_have_their_life_on_ceph() {
     storage("pool remove fast -y").says(&["with 2 volumes"]);
     let pools = lab.on("pvchv1", "ceph osd pool ls");
     assert!(!pools.ok().contains("fast"), "{pools}");
+}
+
+#[test]
+fn contents_come_and_go_and_what_was_removed_comes_back() {
+    let lab = Lab::whole();
+    let pvc = |line: &str| lab.pvc(&line.split(' ').collect::<Vec<_>>());
+    pvc("storage pool add stock 8 --replcfg copies=2,mincopies=1").ok();
+    pvc("storage volume add stock disk 32M").ok();
+    let image = "cd /root && rm -f disk.* && qemu-img create -q -f qcow2 disk.qcow2 32M && \
+                 qemu-io -c 'write -q -P 7 1M 4M' disk.qcow2 && \
+                 qemu-img convert -O raw disk.qcow2 disk.raw && \
+                 head -c 200000 disk.qcow2 >disk.cut && zstd -q -k disk.qcow2";
+    lab.on("pvchv1", image).ok();
+    let is_the_image = |lab: &Lab, volume: &str| {
+        let compare = format!("rbd export --no-progress {volume} - | cmp - /root/disk.raw");
+        lab.on("pvchv1", &compare).ok();
+    };
+    for file in ["disk.qcow2", "disk.qcow2.zst"] {
+        let said = pvc(&format!("storage volume upload -y -f qcow2 stock disk /root/{file}"));
+        said.says(&["Wrote uploaded file to volume \"stock/disk\".", "SHA-256 of the file: "]);
+        is_the_image(&lab, "stock/disk");
+    }
+    pvc("storage volume upload -y -f qcow2 stock disk /root/disk.cut").fails(1);
+    pvc("storage volume upload -y -f raw stock disk /root/disk.qcow2").fails(1);
+    is_the_image(&lab, "stock/disk");
+    pvc("storage volume download stock disk /root/disk.saved").ok();
+    lab.on("pvchv1", "cmp /root/disk.saved /root/disk.raw").ok();
+
+    pvc("storage volume clone --copy-on-write stock disk copy").ok();
+    lab.on("pvchv1", "rbd info stock/copy | grep parent").ok();
+    pvc("storage volume remove stock disk -y").fails(1);
+    pvc("storage volume flatten stock copy").ok();
+    is_the_image(&lab, "stock/copy");
+    assert!(!lab.on("pvchv1", "rbd info stock/copy").ok().contains("parent"));
+
+    pvc("storage volume remove stock disk -y").ok();
+    let trashed = lab.on("pvchv1", "rbd trash ls stock").ok().to_owned();
+    let id = trashed.split_whitespace().next().expect("it is in the trash").to_owned();
+    pvc("storage trash list -p stock").says(&[&id, "disk"]);
+    pvc(&format!("storage trash restore stock {id} --name back")).ok();
+    is_the_image(&lab, "stock/back");
+    pvc("storage pool remove stock -y").says(&["with 2 volumes"]);
+    lab.on("pvchv1", "rm -f /root/disk.*").ok();
+}
+
+#[test]
+fn a_running_guest_gets_a_disk_and_gives_it_back_and_its_locks_stay() {
+    let lab = Lab::whole();
+    lab.start("web1", "pvchv2");
+    let pvc = |line: &str| lab.pvc(&line.split(' ').collect::<Vec<_>>());
+    // Known already, after another story.
+    pvc("storage pool add vms 16");
+    pvc("storage volume add vms web1_data 32M").ok();
+    pvc("vm volume add web1 vms/web1_data -d sdb --live -y").ok();
+    let disks = || lab.on("pvchv2", "virsh domblklist web1");
+    disks().says(&["sda", "sdb", "vms/web1_data"]);
+    let in_use = pvc("storage volume remove vms web1_data -y").fails(1).to_owned();
+    assert!(in_use.contains("`web1`"), "{in_use}");
+    pvc("vm volume remove web1 vms/web1_data --live -y").ok();
+    assert!(!disks().ok().contains("web1_data"), "{}", disks());
+    pvc("storage volume remove vms web1_data -y --purge").ok();
+    pvc("vm flush-locks web1").fails(1);
+    let locked = lab.on("pvchv2", "rbd lock ls vms/web1_sda");
+    assert!(!locked.ok().trim().is_empty(), "a guest that runs keeps its lock");
+}
+
+#[test]
+fn ceph_is_measured_and_its_osds_are_looked_after() {
+    let lab = Lab::whole();
+    let pvc = |line: &str| lab.pvc(&line.split(' ').collect::<Vec<_>>());
+    pvc("storage pool add meter 8 --replcfg copies=2,mincopies=1").ok();
+    lab.on("pvchv1", "rm -f /root/task").ok();
+    let begun = pvc("storage benchmark run meter --name lab -y --no-wait").ok().to_owned();
+    let task = begun.split_whitespace().nth(2).expect("the task is named").to_owned();
+    pvc("storage benchmark run meter -y").fails(1);
+    eventually("the benchmark ends", 600, || {
+        let shown = lab.pvc(&["task", &task, "-f", "json"]);
+        match shown.ok().contains("\"SUCCESS\"") {
+            true => Ok(()),
+            false => Err(shown.to_string()),
+        }
+    });
+    pvc("storage benchmark list").says(&["lab", "Sequential (4M blocks)"]);
+    assert!(pvc("storage benchmark info lab").ok().contains('█'));
+    assert_eq!(lab.on("pvchv1", "rbd ls meter").ok().trim(), "", "its volume is removed");
+    pvc("storage pool remove meter -y").ok();
+
+    pvc("storage status").says(&["HEALTH"]);
+    pvc("storage util").ok();
+    pvc("storage osd list").says(&["pvchv1", "pvchv2", "pvchv3"]);
+    let flags = |lab: &Lab| lab.on("pvchv1", "ceph osd dump | grep ^flags").ok().to_owned();
+    pvc("storage osd set noscrub").ok();
+    assert!(flags(&lab).contains("noscrub"));
+    pvc("storage osd unset noscrub").ok();
+    assert!(!flags(&lab).contains("noscrub"));
+    let state = |lab: &Lab| lab.on("pvchv1", "ceph osd dump | grep ^osd.2").ok().to_owned();
+    pvc("storage osd out 2").ok();
+    assert!(state(&lab).contains(" out "), "{}", state(&lab));
+    pvc("storage osd in 2").ok();
+    assert!(state(&lab).contains(" in "), "{}", state(&lab));
+    // The files that the OSDs of the lab lie in are no disks: see docs/dev/lab.md.
+    pvc("storage osd add pvchv1 /dev/null --plan").fails(1);
+    pvc("storage osd add pvchv1 detect:NONE:1G:0 --plan").fails(1);
 }
 
 fn a_pool_is_made_with_its_copies(lab: &Lab, storage: &impl Fn(&str) -> Output, copies: &str) {
