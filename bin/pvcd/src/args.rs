@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 /// Every PVC daemon in one program
 ///
@@ -39,9 +39,6 @@ pub enum Role {
     Worker(Start),
     /// All roles and the store in one process, on one machine
     Standalone(StandaloneStart),
-    /// Make volumes from image files of this machine, also while the daemons run
-    #[command(subcommand)]
-    Volume(Volume),
 }
 
 #[derive(Debug, Args)]
@@ -72,27 +69,6 @@ pub struct StandaloneStart {
     /// option says which dump that is, and changes nothing.
     #[arg(long)]
     pub recover: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Volume {
-    /// Create a volume from an image file
-    Import {
-        #[arg(value_name = "POOL/VOLUME")]
-        volume: String,
-        file: PathBuf,
-        #[arg(long, value_enum, default_value_t = Format::Raw)]
-        format: Format,
-        /// Also beyond 80 % of the pool
-        #[arg(long)]
-        force: bool,
-    },
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum Format {
-    Raw,
-    Qcow2,
 }
 
 impl Arguments {

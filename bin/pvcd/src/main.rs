@@ -13,7 +13,6 @@ mod signals;
 mod standalone;
 mod supervise;
 mod token;
-mod volume;
 
 use std::os::unix::process::CommandExt;
 use std::sync::Arc;
@@ -51,10 +50,7 @@ fn run(arguments: Arguments) -> anyhow::Result<u8> {
     let (Role::Node(start)
     | Role::Api(start)
     | Role::Worker(start)
-    | Role::Standalone(StandaloneStart { start, .. })) = &arguments.role
-    else {
-        return on_runtime(arguments.role);
-    };
+    | Role::Standalone(StandaloneStart { start, .. })) = &arguments.role;
     if start.version {
         report::say(&format!("{} {}", args::program(), env!("CARGO_PKG_VERSION")));
         return Ok(0);
@@ -106,11 +102,6 @@ async fn play(role: Role, shutdown: &Shutdown) -> anyhow::Result<u8> {
         Role::Worker(Start { config, .. }) => Box::pin(cluster::worker(config, shutdown)).await?,
         Role::Standalone(StandaloneStart { start, recover }) => {
             Box::pin(standalone::run(start.config, recover, shutdown)).await?
-        }
-        Role::Volume(command) => {
-            let config = settings::volumes()?;
-            Box::pin(volume::run(command, &config)).await?;
-            Outcome::Stopped
         }
     };
     match ended {

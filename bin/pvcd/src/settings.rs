@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pvc_api::{ApiSettings, Names, TlsFiles, Token};
-use pvc_config::{ClusterNetwork, Config, FenceAction, LocateError, Machine};
+use pvc_config::{ClusterNetwork, Config, FenceAction, Machine};
 use pvc_daemon::BenchmarkSettings;
 use pvc_linux::OsRandom;
 use pvc_linux::log::LogSettings;
@@ -63,15 +63,6 @@ pub fn standalone(file: Option<PathBuf>) -> anyhow::Result<Config> {
     match file.or_else(named) {
         Some(file) => Ok(Config::read_for(&file, &machine)?),
         None => Ok(Config::standalone(&machine.state_directory, &machine.hostname)),
-    }
-}
-
-/// The configuration that says where the volumes are: the one that a daemon here would read.
-pub fn volumes() -> anyhow::Result<Config> {
-    match Config::locate(|name| std::env::var_os(name)) {
-        Ok(file) => Ok(Config::read_for(&file, &Machine::this()?)?),
-        Err(LocateError::NoFile) => standalone(None),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -208,32 +208,6 @@ impl Programs {
         words.iter().map(|word| (*word).to_owned()).chain(args).chain(who).collect()
     }
 
-    /// Runs `qemu-img` and returns what it printed; `good` are the exit codes that are no failure.
-    pub async fn qemu_img(
-        &self,
-        args: Vec<String>,
-        deadline: Duration,
-        good: &[i32],
-    ) -> Result<Vec<u8>, Failure> {
-        self.run("qemu-img", args, Vec::new(), deadline, good).await
-    }
-
-    /// The volume as QEMU's tools are told of it.
-    pub fn qemu_name(&self, volume: &VolumeId) -> String {
-        let options = [
-            ("id", self.options.user.clone()),
-            ("conf", self.options.config.display().to_string()),
-            ("keyring", self.options.keyring.display().to_string()),
-        ];
-        let options = options.map(|(name, value)| format!(":{name}={}", escaped(&value)));
-        format!(
-            "rbd:{}/{}{}",
-            escaped(volume.pool.as_str()),
-            escaped(volume.volume.as_str()),
-            options.concat()
-        )
-    }
-
     async fn run(
         &self,
         program: &str,
@@ -307,17 +281,6 @@ fn said(program: &str, code: Option<i32>, stderr: &str) -> String {
         (None, Some(code)) => format!("`{program}` ended with status {code}"),
         (None, None) => format!("`{program}` was ended by a signal"),
     }
-}
-
-/// Escapes the characters that have a meaning in the names of QEMU's RBD driver.
-fn escaped(text: &str) -> String {
-    text.chars().fold(String::new(), |mut all, c| {
-        if matches!(c, ':' | '@' | '=' | '\\') {
-            all.push('\\');
-        }
-        all.push(c);
-        all
-    })
 }
 
 #[cfg(test)]

@@ -1,24 +1,20 @@
 //! The Storage port on RBD.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use pvc_model::BadName;
-use pvc_model::qcow2;
 use pvc_model::storage::{
     CLONED, PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName,
 };
 use pvc_ports::{
-    Attachment, Exec, Flattened, ImageFormat, MeasuredPlace, MeasuredVolume, OsdHost, PoolInfo,
-    SnapshotInfo, Storage, StorageCluster, StorageError, TrashedVolume, VolumeInfo, VolumeLock,
-    VolumeStreams,
+    Attachment, Exec, Flattened, MeasuredPlace, MeasuredVolume, OsdHost, PoolInfo, SnapshotInfo,
+    Storage, StorageCluster, StorageError, TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
 };
 use serde_json::json;
-use tokio::io::AsyncReadExt;
 use tokio::sync::Mutex;
 
 use crate::CephOptions;
@@ -367,58 +363,6 @@ impl RbdStorage {
         made.map(drop).map_err(|failure| failure.of_snapshot(volume, snapshot, "making a snapshot"))
     }
 
-    async fn import_raw(
-        &self,
-        volume: &VolumeId,
-        source: &Path,
-        size_bytes: u64,
-    ) -> Result<(), StorageError> {
-        let path = format!("--path={}", source.display());
-        self.publish(volume, |partial| async move {
-            let args = [
-                vec![path],
-                target_args(&partial.pool, &partial.volume),
-                FEATURES.map(str::to_owned).to_vec(),
-            ];
-            let imported = self.programs.rbd(&["import"], args.concat(), long(size_bytes)).await;
-            imported.map(drop).map_err(|failure| failure.of(&partial, "importing an image"))
-        })
-        .await
-    }
-
-    async fn import_qcow2(
-        &self,
-        volume: &VolumeId,
-        source: &Path,
-        size_bytes: u64,
-    ) -> Result<(), StorageError> {
-        self.check_qcow2(source, size_bytes).await?;
-        let from = source.display().to_string();
-        self.publish(volume, |partial| async move {
-            self.make_empty(&partial, size_bytes).await?;
-            let words = ["convert", "-q", "-n", "-f", "qcow2", "-O", "raw", "--"];
-            let target = self.programs.qemu_name(&partial);
-            let args = words.iter().map(|word| (*word).to_owned()).chain([from, target]).collect();
-            let converted = self.programs.qemu_img(args, long(size_bytes), &[0]).await;
-            converted.map(drop).map_err(|failure| failure.of(&partial, "converting an image"))
-        })
-        .await
-    }
-
-    /// An image that was cut short converts without complaint, to zeros.
-    async fn check_qcow2(&self, source: &Path, size_bytes: u64) -> Result<(), StorageError> {
-        let words = ["check", "-q", "-f", "qcow2", "--"];
-        let path = source.display().to_string();
-        let args = words.iter().map(|word| (*word).to_owned()).chain([path]).collect();
-        // 3 is for room that is wasted inside the image, which harms nobody.
-        match self.programs.qemu_img(args, long(size_bytes), &[0, 3]).await {
-            Ok(_) => Ok(()),
-            Err(Failure::TimedOut { seconds }) => Err(StorageError::TimedOut { seconds }),
-            Err(Failure::Other(why)) => Err(bad_image(source, ImageFormat::Qcow2, why)),
-            Err(other) => Err(bad_image(source, ImageFormat::Qcow2, format!("{other:?}"))),
-        }
-    }
-
     pub(crate) async fn make_empty(
         &self,
         volume: &VolumeId,
@@ -512,30 +456,6 @@ pub(crate) fn require_unprotected(
 /// Names of what is to be made keep our own rules.
 pub(crate) fn good_volume(pool: &PoolName, name: &VolumeName) -> Result<VolumeId, BadName> {
     Ok(VolumeId { pool: pool.clone(), volume: VolumeName::parse(name.as_str())? })
-}
-
-fn bad_image(path: &Path, format: ImageFormat, why: impl Into<String>) -> StorageError {
-    StorageError::BadImage { source_path: path.display().to_string(), format, why: why.into() }
-}
-
-/// The size of the disk that an image file describes.
-async fn size_of_image(path: &Path, format: ImageFormat) -> Result<u64, StorageError> {
-    let opening =
-        |source| StorageError::Io { doing: format!("opening `{}`", path.display()), source };
-    let mut file = tokio::fs::File::open(path).await.map_err(opening)?;
-    let metadata = file.metadata().await.map_err(opening)?;
-    if !metadata.is_file() {
-        return Err(bad_image(path, format, "it is not a file"));
-    }
-    match format {
-        ImageFormat::Raw => Ok(metadata.len()),
-        ImageFormat::Qcow2 => {
-            let mut header = [0; qcow2::HEADER];
-            let read = file.read_exact(&mut header).await;
-            read.map_err(|_| bad_image(path, format, "it is too short for a qcow2 image"))?;
-            qcow2::virtual_size(&header).map_err(|why| bad_image(path, format, why))
-        }
-    }
 }
 
 #[async_trait]
@@ -813,23 +733,6 @@ impl Storage for RbdStorage {
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
         let rolled_back = self.programs.rbd(&["snap", "rollback"], args, long(size_bytes)).await;
         rolled_back.map(drop).map_err(|failure| failure.of(volume, "rolling back a volume"))
-    }
-
-    async fn import(
-        &self,
-        volume: &VolumeId,
-        source: &Path,
-        format: ImageFormat,
-        force: bool,
-    ) -> Result<(), StorageError> {
-        let volume = good_volume(&volume.pool, &volume.volume)?;
-        self.require_absent(&volume).await?;
-        let size_bytes = size_of_image(source, format).await?;
-        self.require_room(&volume.pool, size_bytes, force).await?;
-        match format {
-            ImageFormat::Raw => self.import_raw(&volume, source, size_bytes).await,
-            ImageFormat::Qcow2 => self.import_qcow2(&volume, source, size_bytes).await,
-        }
     }
 
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {

@@ -10,7 +10,6 @@
 
 use std::any::Any;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -204,10 +203,6 @@ impl Drop for Machine {
 impl StorageFixture for Ceph {
     fn storage(&self) -> Arc<dyn Storage> {
         Arc::new(self.storage.clone())
-    }
-
-    fn scratch(&self) -> &Path {
-        self.scratch.path()
     }
 
     async fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]) {

@@ -6,12 +6,11 @@
 #![allow(clippy::disallowed_methods, reason = "images for real storages are real files")]
 
 use std::any::Any;
-use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{ImageFormat, Storage, StorageError, VolumeInfo};
+use pvc_ports::{Storage, StorageError, VolumeInfo};
 
 use crate::storage_clones::clones_contract;
 use crate::storage_trash::trash_contract;
@@ -20,9 +19,6 @@ use crate::storage_trash::trash_contract;
 #[async_trait]
 pub trait StorageFixture: Send + Sync {
     fn storage(&self) -> Arc<dyn Storage>;
-
-    /// A folder for image files.
-    fn scratch(&self) -> &Path;
 
     /// Writes into a volume as a guest would.
     async fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]);
@@ -50,9 +46,6 @@ pub async fn storage_contract(fixture: &dyn StorageFixture) {
     snapshots_are_distinguished(fixture).await;
     removing_takes_everything(fixture).await;
     room_is_kept(fixture).await;
-    raw_images_are_imported(fixture).await;
-    qcow2_images_are_imported(fixture).await;
-    images_that_are_not_what_they_say_are_refused(fixture).await;
     a_volume_in_use_is_left_alone(fixture).await;
     one_of_many_makers_wins(fixture).await;
     clones_contract(fixture).await;
@@ -333,100 +326,6 @@ pub async fn room_is_kept(fixture: &dyn StorageFixture) {
     refused!(storage.resize(&other, free / 10 * 9, false).await, StorageError::BeyondSafe { .. });
     refused!(storage.resize(&other, free * 2, true).await, StorageError::NoRoom { .. });
     assert_eq!(storage.volume(&other).await.expect("it is there").size_bytes, 4096);
-}
-
-pub async fn raw_images_are_imported(fixture: &dyn StorageFixture) {
-    let (storage, pool) = new_pool(fixture, "import-raw").await;
-    let id = volume(&pool, "a");
-    let path = fixture.scratch().join("image.raw");
-    let mut image = vec![0_u8; 3_000_001];
-    image[2_000_000..2_000_005].copy_from_slice(b"hello");
-    tokio::fs::write(&path, &image).await.expect("the scratch folder can be written");
-    storage
-        .import(&id, &path, ImageFormat::Raw, false)
-        .await
-        .expect("a raw image is taken as it is");
-    assert_eq!(storage.volume(&id).await.expect("it is there").size_bytes, 3_000_001);
-    assert_eq!(fixture.read(&id, 0, 3_000_001).await, image);
-    refused!(
-        storage.import(&id, &path, ImageFormat::Raw, false).await,
-        StorageError::VolumeExists { .. }
-    );
-    let absent = fixture.scratch().join("absent.raw");
-    assert!(storage.import(&volume(&pool, "b"), &absent, ImageFormat::Raw, false).await.is_err());
-    refused!(storage.volume(&volume(&pool, "b")).await, StorageError::NoVolume { .. });
-}
-
-/// Runs `qemu-img`, which the packages of this project bring along.
-async fn qemu_img(args: &[&str]) {
-    let output = tokio::process::Command::new("qemu-img")
-        .args(args)
-        .output()
-        .await
-        .expect("qemu-img is installed");
-    assert!(
-        output.status.success(),
-        "qemu-img {args:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-pub async fn qcow2_images_are_imported(fixture: &dyn StorageFixture) {
-    let (storage, pool) = new_pool(fixture, "import-qcow2").await;
-    let raw = fixture.scratch().join("source.raw");
-    let mut image = vec![0_u8; 2 << 20];
-    image[1_500_000..1_500_005].copy_from_slice(b"hello");
-    tokio::fs::write(&raw, &image).await.expect("the scratch folder can be written");
-    let qcow2 = fixture.scratch().join("image.qcow2").display().to_string();
-    qemu_img(&["convert", "-f", "raw", "-O", "qcow2", "-c", &raw.display().to_string(), &qcow2])
-        .await;
-    let id = volume(&pool, "a");
-    storage
-        .import(&id, Path::new(&qcow2), ImageFormat::Qcow2, false)
-        .await
-        .expect("a qcow2 image is converted");
-    assert_eq!(storage.volume(&id).await.expect("it is there").size_bytes, 2 << 20);
-    assert_eq!(fixture.read(&id, 0, 2 << 20).await, image);
-}
-
-pub async fn images_that_are_not_what_they_say_are_refused(fixture: &dyn StorageFixture) {
-    let (storage, pool) = new_pool(fixture, "bad-images").await;
-    let at = |name: &str| fixture.scratch().join(name).display().to_string();
-    let (base, backed, huge, text) =
-        (at("base.qcow2"), at("backed.qcow2"), at("huge.qcow2"), at("text.qcow2"));
-    qemu_img(&["create", "-f", "qcow2", &base, "1M"]).await;
-    qemu_img(&["create", "-f", "qcow2", "-b", &base, "-F", "qcow2", &backed]).await;
-    qemu_img(&["create", "-f", "qcow2", &huge, "100T"]).await;
-    tokio::fs::write(&text, "no image at all").await.expect("the scratch folder can be written");
-    let external = at("external.qcow2");
-    qemu_img(&[
-        "create",
-        "-f",
-        "qcow2",
-        "-o",
-        &format!("data_file={}", at("data.raw")),
-        &external,
-        "1M",
-    ])
-    .await;
-    let cut = at("cut.qcow2");
-    let (data, full) = (at("data"), at("full.qcow2"));
-    tokio::fs::write(&data, vec![9_u8; 1 << 20]).await.expect("the scratch folder can be written");
-    qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &data, &full]).await;
-    let whole = tokio::fs::read(&full).await.expect("it was made");
-    tokio::fs::write(&cut, &whole[..whole.len() / 2])
-        .await
-        .expect("the scratch folder can be written");
-
-    for bad in [&backed, &text, &external, &cut, &fixture.scratch().display().to_string()] {
-        let id = volume(&pool, "a");
-        let result = storage.import(&id, Path::new(bad), ImageFormat::Qcow2, true).await;
-        refused!(result, StorageError::BadImage { .. });
-        refused!(storage.volume(&id).await, StorageError::NoVolume { .. });
-    }
-    let result =
-        storage.import(&volume(&pool, "a"), Path::new(&huge), ImageFormat::Qcow2, true).await;
-    refused!(result, StorageError::NoRoom { .. });
 }
 
 pub async fn a_volume_in_use_is_left_alone(fixture: &dyn StorageFixture) {

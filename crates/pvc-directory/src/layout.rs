@@ -531,10 +531,6 @@ impl NewVolume {
         &self.image
     }
 
-    pub fn image_path(&self) -> PathBuf {
-        self.work.path.join("volume").join(IMAGE)
-    }
-
     /// Makes it the volume `id`.
     pub fn publish(self, id: &VolumeId) -> Result<(), StorageError> {
         let making = || format!("making volume `{id}`");

@@ -12,9 +12,9 @@
 //! is renamed away first. A crash therefore leaves volumes that are whole, and leftovers under
 //! `.work`, which the next [`DirectoryStorage::open`] removes.
 //!
-//! Several processes may use one directory at a time (a daemon and an import from the command
-//! line): they keep out of each other's way with `flock` on the folders of volumes, and out of
-//! QEMU's way with the very locks that QEMU takes on its images.
+//! Several processes may use one directory at a time: they keep out of each other's way with
+//! `flock` on the folders of volumes, and out of QEMU's way with the very locks that QEMU takes on
+//! its images.
 
 #![allow(
     clippy::disallowed_methods,
@@ -28,18 +28,17 @@ mod streams;
 mod trash;
 
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pvc_model::qcow2;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Flattened, ImageFormat, MeasuredPlace, MeasuredVolume, PoolInfo, Storage,
-    StorageError, TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
+    Attachment, Flattened, MeasuredPlace, MeasuredVolume, PoolInfo, Storage, StorageError,
+    TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
 };
 
 use crate::copy::{Copying, copy_contents};
@@ -48,10 +47,6 @@ use crate::lock::ImageGuard;
 
 /// The pool that every directory has from the start.
 pub const DEFAULT_POOL: &str = "vms";
-
-/// How fast `qemu-img` must be at least, once its [`CONVERT_START`] is over.
-const CONVERT_BYTES_PER_SECOND: u64 = 4 << 20;
-const CONVERT_START: Duration = Duration::from_secs(120);
 
 /// The Storage port on a directory of this host. Cheap to clone.
 #[derive(Clone)]
@@ -389,19 +384,6 @@ impl Storage for DirectoryStorage {
         .await
     }
 
-    async fn import(
-        &self,
-        volume: &VolumeId,
-        source: &Path,
-        format: ImageFormat,
-        force: bool,
-    ) -> Result<(), StorageError> {
-        match format {
-            ImageFormat::Raw => self.import_raw(volume, source, force).await,
-            ImageFormat::Qcow2 => self.import_qcow2(volume, source, force).await,
-        }
-    }
-
     fn streams(&self) -> Option<&dyn VolumeStreams> {
         Some(self)
     }
@@ -446,79 +428,6 @@ impl Storage for DirectoryStorage {
     }
 }
 
-impl DirectoryStorage {
-    async fn import_raw(
-        &self,
-        volume: &VolumeId,
-        source: &Path,
-        force: bool,
-    ) -> Result<(), StorageError> {
-        let (id, source) = (volume.clone(), source.to_owned());
-        self.work(move |root, copying| {
-            root.require_absent(&id)?;
-            let file = open_source(&source, ImageFormat::Raw)?;
-            let size = file.metadata().map_err(failed("reading an image"))?.len();
-            require_room(root, &id.pool, size, force)?;
-            let new = root.new_volume()?;
-            copy_contents(&file, new.image(), copying).map_err(no_room(root, &id.pool, size))?;
-            new.publish(&id)
-        })
-        .await
-    }
-
-    async fn import_qcow2(
-        &self,
-        volume: &VolumeId,
-        source: &Path,
-        force: bool,
-    ) -> Result<(), StorageError> {
-        let (id, path) = (volume.clone(), source.to_owned());
-        let (source, size, new) = self
-            .work(move |root, _| {
-                root.require_absent(&id)?;
-                let file = open_source(&path, ImageFormat::Qcow2)?;
-                let size =
-                    virtual_size(&file).map_err(|why| bad_image(&path, ImageFormat::Qcow2, why))?;
-                require_room(root, &id.pool, size, force)?;
-                let source = path.canonicalize().map_err(failed("reading an image"))?;
-                Ok((source, size, root.new_volume()?))
-            })
-            .await?;
-        convert(&source, new.image_path(), size).await?;
-        let id = volume.clone();
-        self.work(move |_, _| {
-            let length = new.image().metadata().map_err(failed("reading an image"))?.len();
-            if length != size {
-                let why = format!("it describes {size} bytes and has {length}");
-                return Err(bad_image(&source, ImageFormat::Qcow2, why));
-            }
-            new.publish(&id)
-        })
-        .await
-    }
-}
-
-fn virtual_size(file: &std::fs::File) -> Result<u64, String> {
-    let mut header = [0_u8; qcow2::HEADER];
-    file.read_exact_at(&mut header, 0)
-        .map_err(|_| "it is too short for a qcow2 image".to_owned())?;
-    qcow2::virtual_size(&header)
-}
-
-fn bad_image(path: &Path, format: ImageFormat, why: impl Into<String>) -> StorageError {
-    StorageError::BadImage { source_path: path.display().to_string(), format, why: why.into() }
-}
-
-fn open_source(path: &Path, format: ImageFormat) -> Result<std::fs::File, StorageError> {
-    let file =
-        std::fs::File::open(path).map_err(failed(format!("opening `{}`", path.display())))?;
-    let metadata = file.metadata().map_err(failed("reading an image"))?;
-    if !metadata.is_file() {
-        return Err(bad_image(path, format, "it is not a file"));
-    }
-    Ok(file)
-}
-
 /// A full disk in the middle of a copy is a lack of room, not a failure of the storage.
 fn no_room<'a>(
     root: &'a Root,
@@ -537,40 +446,4 @@ fn no_room<'a>(
             _ => failed("copying an image")(error),
         }
     }
-}
-
-/// Has `qemu-img` check a qcow2 image, and write its contents into an existing file.
-async fn convert(source: &Path, target: PathBuf, size_bytes: u64) -> Result<(), StorageError> {
-    let deadline = CONVERT_START + Duration::from_secs(size_bytes / CONVERT_BYTES_PER_SECOND);
-    let mut check = tokio::process::Command::new("qemu-img");
-    check.args(["check", "-q", "-f", "qcow2", "--"]).arg(source);
-    // An image that was cut short converts without complaint, to zeros. 3 is for room that is
-    // wasted inside the image, which harms nobody.
-    run_qemu_img(check, source, deadline, &[0, 3]).await?;
-    let mut convert = tokio::process::Command::new("qemu-img");
-    convert.args(["convert", "-q", "-f", "qcow2", "-O", "raw", "--"]).arg(source).arg(target);
-    run_qemu_img(convert, source, deadline, &[0]).await
-}
-
-/// Runs `qemu-img` on the image `source`. The child dies with the future.
-async fn run_qemu_img(
-    mut command: tokio::process::Command,
-    source: &Path,
-    deadline: Duration,
-    good: &[i32],
-) -> Result<(), StorageError> {
-    command.stdin(std::process::Stdio::null()).kill_on_drop(true);
-    let output = match tokio::time::timeout(deadline, command.output()).await {
-        Err(_) => return Err(StorageError::TimedOut { seconds: deadline.as_secs() }),
-        Ok(output) => output.map_err(failed("running `qemu-img` (package qemu-utils)"))?,
-    };
-    if output.status.code().is_some_and(|code| good.contains(&code)) {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let first = said
-        .lines()
-        .find(|line| !line.trim().is_empty())
-        .unwrap_or("`qemu-img` finds errors in it");
-    Err(bad_image(source, ImageFormat::Qcow2, first.trim_start_matches("qemu-img: ")))
 }

@@ -59,8 +59,8 @@ pub use programs::{
 pub use random::Random;
 pub use services::{Services, ServicesError, UnitState};
 pub use storage::{
-    Attachment, CloneName, Flattened, ImageFormat, MeasuredPlace, MeasuredVolume, PoolInfo,
-    SnapshotInfo, Storage, StorageError, TrashedVolume, VolumeInfo, VolumeLock,
+    Attachment, CloneName, Flattened, MeasuredPlace, MeasuredVolume, PoolInfo, SnapshotInfo,
+    Storage, StorageError, TrashedVolume, VolumeInfo, VolumeLock,
 };
 pub use storage_cluster::{OsdFigures, PoolFigures, StorageCluster};
 pub use tree::{

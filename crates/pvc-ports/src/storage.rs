@@ -1,6 +1,5 @@
 //! Volumes: RBD images in a cluster, files on one machine.
 
-use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -98,12 +97,6 @@ pub struct MeasuredVolume {
     pub place: MeasuredPlace,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ImageFormat {
-    Raw,
-    Qcow2,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     #[error("pool `{pool}` does not exist")]
@@ -160,8 +153,6 @@ pub enum StorageError {
         "volume `{volume}` has {size_bytes} bytes, and nothing can be written at {offset_bytes}"
     )]
     BeyondEnd { volume: VolumeId, offset_bytes: u64, size_bytes: u64 },
-    #[error("`{source_path}` is not a valid {format:?} image: {why}")]
-    BadImage { source_path: String, format: ImageFormat, why: String },
     #[error(transparent)]
     BadName(#[from] pvc_model::BadName),
     #[error("the storage did not answer within {seconds} s")]
@@ -294,15 +285,6 @@ pub trait Storage: Send + Sync {
         &self,
         volume: &VolumeId,
         snapshot: &SnapshotName,
-    ) -> Result<(), StorageError>;
-
-    /// Creates `volume` from the image file at `source`, with the size the image describes.
-    async fn import(
-        &self,
-        volume: &VolumeId,
-        source: &Path,
-        format: ImageFormat,
-        force: bool,
     ) -> Result<(), StorageError>;
 
     /// Returns how this node's hypervisor reaches the volume, which must exist.

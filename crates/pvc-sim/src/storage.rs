@@ -1,7 +1,6 @@
 //! Ceph, as far as guests are concerned: volumes, who holds them for writing, and who is shut out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -12,8 +11,8 @@ use pvc_model::osd::{OsdId, OsdState};
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Download, Flattened, ImageFormat, MeasuredPlace, MeasuredVolume, OsdFigures,
-    OsdHost, PoolFigures, PoolInfo, Storage, StorageCluster, StorageError, TrashedVolume, Upload,
+    Attachment, Download, Flattened, MeasuredPlace, MeasuredVolume, OsdFigures, OsdHost,
+    PoolFigures, PoolInfo, Storage, StorageCluster, StorageError, TrashedVolume, Upload,
     VolumeInfo, VolumeLock, VolumeStreams,
 };
 use pvc_testkit::{MemoryDownload, MemoryOsds, MemoryUpload, MemoryVolumes, Said};
@@ -386,16 +385,6 @@ impl Storage for Volumes {
         self.kept(|kept| kept.roll_back(volume, snapshot)).await
     }
 
-    async fn import(
-        &self,
-        volume: &VolumeId,
-        source: &Path,
-        format: ImageFormat,
-        force: bool,
-    ) -> Result<(), StorageError> {
-        self.kept(|kept| kept.import(volume, source, format, force)).await
-    }
-
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {
         self.kept(|kept| kept.volume(volume).map(|_| Attachment::Rbd(ACCESS.clone()))).await
     }
@@ -582,7 +571,6 @@ mod tests {
     struct Simulated {
         world: World,
         storage: Arc<Volumes>,
-        scratch: tempfile::TempDir,
     }
 
     const GUEST: Uuid = Uuid::from_u128(4711);
@@ -606,10 +594,6 @@ mod tests {
     impl StorageFixture for Simulated {
         fn storage(&self) -> Arc<dyn Storage> {
             self.storage.clone()
-        }
-
-        fn scratch(&self) -> &Path {
-            self.scratch.path()
         }
 
         async fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]) {
@@ -645,7 +629,7 @@ mod tests {
     fn simulated() -> Simulated {
         let (world, gates) = World::of_hosts(2);
         let storage = Arc::new(Volumes { gate: gates[1].clone(), host: 1 });
-        Simulated { world, storage, scratch: tempfile::tempdir().expect("a folder can be made") }
+        Simulated { world, storage }
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,17 +11,6 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// Makes the contents of an image; its holes take no room.
-    pub fn of(image: &[u8]) -> Self {
-        let mut contents = Contents::default();
-        for (number, block) in image.chunks(BLOCK).enumerate() {
-            if block.iter().any(|byte| *byte != 0) {
-                contents.write((number * BLOCK) as u64, block);
-            }
-        }
-        contents
-    }
-
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         for (number, at, piece) in pieces(offset, bytes.len()) {
             let block = self.blocks.entry(number).or_insert_with(|| Arc::new([0; BLOCK]));

@@ -18,7 +18,6 @@ mod gate;
 mod guests;
 mod host;
 mod hypervisor;
-mod image;
 pub mod legacy;
 mod migration;
 mod network;

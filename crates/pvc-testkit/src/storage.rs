@@ -1,4 +1,4 @@
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use pvc_model::fullness::Ratios;
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Clock, Download, Flattened, ImageFormat, MeasuredPlace, MeasuredVolume, OsdFigures,
-    OsdHost, PoolFigures, PoolInfo, Storage, StorageCluster, StorageError, TrashedVolume, Upload,
+    Attachment, Clock, Download, Flattened, MeasuredPlace, MeasuredVolume, OsdFigures, OsdHost,
+    PoolFigures, PoolInfo, Storage, StorageCluster, StorageError, TrashedVolume, Upload,
     VolumeInfo, VolumeLock, VolumeStreams,
 };
 
@@ -302,16 +302,6 @@ impl Storage for MemoryStorage {
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
         self.reached(|volumes| volumes.roll_back(volume, snapshot)).await
-    }
-
-    async fn import(
-        &self,
-        volume: &VolumeId,
-        source: &Path,
-        format: ImageFormat,
-        force: bool,
-    ) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.import(volume, source, format, force)).await
     }
 
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {

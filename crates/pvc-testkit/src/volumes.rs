@@ -1,17 +1,15 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_model::pool::{PoolSpec, Tier};
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    CloneName, Flattened, ImageFormat, MOST_PIECE_BYTES, PoolFigures, PoolInfo, SnapshotInfo,
-    StorageError, TrashedVolume, VolumeInfo, VolumeLock,
+    CloneName, Flattened, MOST_PIECE_BYTES, PoolFigures, PoolInfo, SnapshotInfo, StorageError,
+    TrashedVolume, VolumeInfo, VolumeLock,
 };
 
 use crate::contents::Contents;
-use crate::image;
 
 /// Bytes that fit into each pool.
 const POOL_BYTES: u64 = 1 << 40;
@@ -305,22 +303,6 @@ impl MemoryVolumes {
         let found = self.find_mut(volume)?;
         let Snapshot { size_bytes, contents, .. } = found.snapshots[at].clone();
         (found.size_bytes, found.contents) = (size_bytes, contents);
-        Ok(())
-    }
-
-    /// Blocks while it reads the file.
-    pub fn import(
-        &mut self,
-        volume: &VolumeId,
-        source: &Path,
-        format: ImageFormat,
-        force: bool,
-    ) -> Result<()> {
-        self.require_place(volume)?;
-        let size_bytes = image::size_of(source, format)?;
-        self.require_room(&volume.pool, size_bytes, force)?;
-        let contents = image::contents_of(source, format)?;
-        self.put_new(volume, Volume { size_bytes, contents, ..Volume::default() });
         Ok(())
     }
 

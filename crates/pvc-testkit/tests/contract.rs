@@ -222,7 +222,6 @@ async fn the_doubles_of_a_machine_keep_the_contracts() {
 
 struct InMemory {
     storage: Arc<MemoryStorage>,
-    scratch: tempfile::TempDir,
 }
 
 /// Somebody who has volumes open until this is dropped.
@@ -238,10 +237,6 @@ impl Drop for Guest {
 impl StorageFixture for InMemory {
     fn storage(&self) -> Arc<dyn Storage> {
         self.storage.clone()
-    }
-
-    fn scratch(&self) -> &Path {
-        self.scratch.path()
     }
 
     async fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]) {
@@ -260,15 +255,13 @@ impl StorageFixture for InMemory {
 
 #[tokio::test(start_paused = true)]
 async fn the_storage_in_memory_keeps_the_contract() {
-    let scratch = tempfile::tempdir().unwrap();
-    storage_contract(&InMemory { storage: Arc::new(MemoryStorage::new()), scratch }).await;
+    storage_contract(&InMemory { storage: Arc::new(MemoryStorage::new()) }).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_streams_of_volumes_in_memory_keep_the_contract() {
-    let scratch = tempfile::tempdir().unwrap();
     let storage = Arc::new(MemoryStorage::new());
-    volume_streams_contract(&InMemory { storage, scratch }).await;
+    volume_streams_contract(&InMemory { storage }).await;
 }
 
 #[tokio::test(start_paused = true)]

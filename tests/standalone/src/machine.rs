@@ -362,14 +362,6 @@ impl Machine {
         Daemon::start(&self.keeper, name, &mut command)
     }
 
-    /// `pvcd volume import VOLUME FILE`
-    pub fn import_volume(&self, volume: &str, file: &Path) -> Output {
-        let mut command = Command::new(program("pvcd"));
-        command.args(["volume", "import", volume]).arg(file);
-        self.surround(&mut command);
-        run(&mut command, "")
-    }
-
     /// `pvc storage volume add` in the pool `vms`.
     #[track_caller]
     pub fn add_volume(&self, volume: &str, size: &str) {
@@ -397,7 +389,7 @@ impl Machine {
         command
             .env("PVC_CONFIG_FILE", self.config_file())
             .env("PVC_CLIENT_DIR", self.dir().join("client"))
-            .env("PVCD", program("pvcd"))
+            .env("PVC", program("pvc"))
             .env("XDG_CACHE_HOME", self.dir().join("cache"))
             .env("HOME", self.dir())
             .env("NO_COLOR", "1")
@@ -438,7 +430,9 @@ impl Machine {
         if self.settings.cluster {
             fs::copy(image, self.dir().join(format!("{name}.img"))).expect("there is room in /tmp");
         } else {
-            self.import_volume(&format!("vms/{name}_sda"), &image).ok();
+            let (volume, image) = (format!("{name}_sda"), image.to_string_lossy());
+            self.add_volume(&volume, "32M");
+            self.pvc(&["storage", "volume", "upload", "-y", "vms", &volume, &image]).ok();
         }
     }
 

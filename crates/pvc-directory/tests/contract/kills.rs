@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pvc_directory::DirectoryStorage;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeName};
-use pvc_ports::{Attachment, ImageFormat, Storage, StorageError, VolumeStreams};
+use pvc_ports::{Attachment, Storage, StorageError, VolumeStreams};
 
 use crate::id;
 
@@ -36,7 +36,7 @@ const CALLS: [&str; 12] = [
 /// More than any act makes of one kind.
 const MOST_CALLS: usize = 100;
 
-const ACTS: [&str; 18] = [
+const ACTS: [&str; 17] = [
     "create",
     "grow",
     "shrink",
@@ -51,7 +51,6 @@ const ACTS: [&str; 18] = [
     "rename snapshot",
     "remove snapshot",
     "roll back",
-    "import",
     "upload",
     "create pool",
     "remove pool",
@@ -93,10 +92,6 @@ async fn act(directory: &Path, act: &str) -> Result<(), StorageError> {
         "rename snapshot" => storage.rename_snapshot(&volume, &snapshot, &other).await,
         "remove snapshot" => storage.remove_snapshot(&volume, &snapshot).await,
         "roll back" => storage.roll_back(&volume, &snapshot).await,
-        "import" => {
-            let image = directory.join("image");
-            storage.import(&to, &image, ImageFormat::Raw, false).await
-        }
         "upload" => {
             let mut upload = storage.upload(&to, SIZE, false).await?;
             for at in [0, SIZE / 2] {
@@ -113,7 +108,6 @@ async fn act(directory: &Path, act: &str) -> Result<(), StorageError> {
 /// Makes a directory with everything that an act needs.
 async fn prepare(directory: &Path) {
     let storage = DirectoryStorage::open(&directory.join("volumes")).unwrap();
-    std::fs::write(directory.join("image"), vec![7; 100_000]).unwrap();
     for name in ["vms/a", "vms/t"] {
         let mut upload = storage.upload(&id(name), SIZE, false).await.unwrap();
         upload.write(0, Bytes::from(vec![1; 100_000])).await.unwrap();

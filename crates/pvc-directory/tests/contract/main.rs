@@ -9,7 +9,7 @@
 mod kills;
 
 use std::any::Any;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_contracts::volume_streams::volume_streams_contract;
 use pvc_directory::DirectoryStorage;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{Attachment, ImageFormat, Storage, StorageError};
+use pvc_ports::{Attachment, Storage, StorageError};
 
 struct Directory {
     storage: DirectoryStorage,
@@ -90,10 +90,6 @@ impl Drop for Holder {
 impl StorageFixture for Directory {
     fn storage(&self) -> Arc<dyn Storage> {
         Arc::new(self.storage.clone())
-    }
-
-    fn scratch(&self) -> &Path {
-        self.scratch.path()
     }
 
     async fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]) {
@@ -220,13 +216,13 @@ async fn images_are_private_and_their_folders_can_be_passed() {
 }
 
 #[tokio::test]
-async fn an_import_whose_caller_goes_away_leaves_nothing() {
+async fn a_copy_whose_caller_goes_away_leaves_nothing() {
     let directory = Directory::new();
-    let source = directory.scratch.path().join("large.raw");
-    std::fs::write(&source, vec![1_u8; 300 << 20]).unwrap();
-    let target = id("vms/large");
-    let import = directory.storage.import(&target, &source, ImageFormat::Raw, true);
-    drop(tokio::time::timeout(std::time::Duration::from_millis(5), import).await);
+    let (large, copy) = (id("vms/large"), VolumeName::new("copy"));
+    directory.storage.create(&large, 300 << 20, true).await.unwrap();
+    directory.write(&large, 0, &vec![1_u8; 300 << 20]).await;
+    let copying = directory.storage.clone_volume(&large, &copy, true);
+    drop(tokio::time::timeout(std::time::Duration::from_millis(5), copying).await);
     // The copy notices at its next mebibyte.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while directory.leftovers() > 0 {
@@ -238,13 +234,14 @@ async fn an_import_whose_caller_goes_away_leaves_nothing() {
 #[tokio::test]
 async fn copies_have_holes_where_the_image_has_zeros() {
     let directory = Directory::new();
-    let source = directory.scratch.path().join("zeros.raw");
-    std::fs::write(&source, vec![0_u8; 8 << 20]).unwrap();
-    assert!(source.metadata().unwrap().blocks() > 0);
-    directory.storage.import(&id("vms/a"), &source, ImageFormat::Raw, false).await.unwrap();
+    let source = id("vms/a");
+    directory.storage.create(&source, 8 << 20, false).await.unwrap();
+    directory.write(&source, 0, &vec![0_u8; 8 << 20]).await;
+    assert!(directory.storage.volume(&source).await.unwrap().used_bytes > Some(0));
     directory.storage.clone_volume(&id("vms/a"), &VolumeName::new("b"), false).await.unwrap();
     directory.storage.snapshot(&id("vms/b"), &SnapshotName::new("s")).await.unwrap();
     let info = directory.storage.volume(&id("vms/b")).await.unwrap();
     assert_eq!((info.size_bytes, info.used_bytes), (8 << 20, Some(0)));
+    directory.storage.remove(&source).await.unwrap();
     assert_eq!(directory.storage.pool(&PoolName::new("vms")).await.unwrap().stored_bytes, 0);
 }
