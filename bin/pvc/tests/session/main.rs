@@ -7,6 +7,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod benchmark;
 mod confirmation;
 mod connections;
 mod definitions;
@@ -34,6 +35,7 @@ use stub::{Received, Reply, Stub, ok, status};
 const DOCUMENT: &str = include_str!("../../../../docs/api/openapi.json");
 const VMS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/vms.json");
 const NODES: &str = include_str!("../../../../crates/pvc-cli/tests/wire/nodes.json");
+const BENCHMARKS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/benchmarks.json");
 const FAULTS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/faults.json");
 const NETWORKS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/networks.json");
 const OSDS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/osds.json");

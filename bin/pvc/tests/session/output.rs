@@ -27,6 +27,7 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
     match request.path() {
         "/api/v1/faults" => ok(FAULTS),
         "/api/v1/network" => ok(NETWORKS),
+        "/api/v1/storage/ceph/benchmark" => ok(BENCHMARKS),
         "/api/v1/storage/ceph/osd" => ok(OSDS),
         "/api/v1/storage/ceph/pool" => ok(POOLS),
         "/api/v1/storage/ceph/snapshot" => {
@@ -49,7 +50,7 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
 }
 
 /// Every list, by the column to sort it by.
-const LISTS: [(&str, &str); 20] = [
+const LISTS: [(&str, &str); 21] = [
     ("cluster fault list", "id"),
     ("cluster task", "id"),
     ("cluster task list", "id"),
@@ -57,6 +58,7 @@ const LISTS: [(&str, &str); 20] = [
     ("connection list", "name"),
     ("network list", "vni"),
     ("node list", "name"),
+    ("storage benchmark list", "job"),
     ("storage osd list", "id"),
     ("storage pool list", "name"),
     ("storage trash list", "id"),

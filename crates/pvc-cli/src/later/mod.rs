@@ -41,13 +41,12 @@ const ABOUTS: [(&str, &str); 19] = [
 ];
 
 /// Groups of which only a part is still in the table.
-const PARTLY_HERE: [&str; 4] = ["vm", "network", "storage", "storage volume"];
+const PARTLY_HERE: [&str; 2] = ["vm", "network"];
 
 /// Adds what the table has.
 pub fn add_groups(command: Command) -> Command {
     command
         .mut_subcommand("network", |group| fill(group, "network"))
-        .mut_subcommand("storage", |group| fill(group, "storage"))
         .mut_subcommand("vm", |group| fill(group, "vm"))
         .subcommand(group("provisioner", "provisioner").defer(|group| fill(group, "provisioner")))
 }
