@@ -79,14 +79,23 @@ fn a_running_guest_gets_a_disk_and_gives_it_back_and_its_locks_stay() {
     pvc("vm volume add web1 vms/web1_data -d sdb --live -y").ok();
     let disks = || lab.on("pvchv2", "virsh domblklist web1");
     disks().says(&["sda", "sdb", "vms/web1_data"]);
+    lab.hears("pvchv2", "web1", "disks now: sda=65536 sdb=65536");
     let in_use = pvc("storage volume remove vms web1_data -y").fails(1).to_owned();
     assert!(in_use.contains("`web1`"), "{in_use}");
     pvc("vm volume remove web1 vms/web1_data --live -y").ok();
     assert!(!disks().ok().contains("web1_data"), "{}", disks());
+    lab.hears("pvchv2", "web1", "disks now: sda=65536\n");
     pvc("storage volume remove vms web1_data -y --purge").ok();
-    pvc("vm flush-locks web1").fails(1);
-    let locked = lab.on("pvchv2", "rbd lock ls vms/web1_sda");
-    assert!(!locked.ok().trim().is_empty(), "a guest that runs keeps its lock");
+    let refused = pvc("vm flush-locks web1").fails(1).to_owned();
+    assert!(refused.contains("its locks can be flushed in"), "{refused}");
+    let locks = || lab.on("pvchv1", "rbd lock ls vms/web1_sda").ok().trim().to_owned();
+    assert!(!locks().is_empty(), "a guest that runs keeps its lock");
+    pvc("vm stop web1 -y --wait").ok();
+    lab.on("pvchv1", "rbd lock add vms/web1_sda of-nobody").ok();
+    assert!(locks().contains("of-nobody"), "{}", locks());
+    pvc("vm flush-locks web1").ok();
+    assert_eq!(locks(), "", "the locks of a guest that is off go");
+    pvc("vm start web1 --wait").ok();
 }
 
 #[test]
@@ -97,7 +106,8 @@ fn ceph_is_measured_and_its_osds_are_looked_after() {
     lab.on("pvchv1", "rm -f /root/task").ok();
     let begun = pvc("storage benchmark run meter --name lab -y --no-wait").ok().to_owned();
     let task = begun.split_whitespace().nth(2).expect("the task is named").to_owned();
-    pvc("storage benchmark run meter -y").fails(1);
+    let second = pvc("storage benchmark run meter -y").fails(1).to_owned();
+    assert!(second.contains("is measured by task"), "{second}");
     eventually("the benchmark ends", 600, || {
         let shown = lab.pvc(&["task", &task, "-f", "json"]);
         match shown.ok().contains("\"SUCCESS\"") {
@@ -111,7 +121,7 @@ fn ceph_is_measured_and_its_osds_are_looked_after() {
     pvc("storage pool remove meter -y").ok();
 
     pvc("storage status").says(&["HEALTH"]);
-    pvc("storage util").ok();
+    pvc("storage util").says(&["RAW STORAGE", "vms"]);
     pvc("storage osd list").says(&["pvchv1", "pvchv2", "pvchv3"]);
     let flags = |lab: &Lab| lab.on("pvchv1", "ceph osd dump | grep ^flags").ok().to_owned();
     pvc("storage osd set noscrub").ok();
@@ -124,8 +134,10 @@ fn ceph_is_measured_and_its_osds_are_looked_after() {
     pvc("storage osd in 2").ok();
     assert!(state(&lab).contains(" in "), "{}", state(&lab));
     // The files that the OSDs of the lab lie in are no disks: see docs/dev/lab.md.
-    pvc("storage osd add pvchv1 /dev/null --plan").fails(1);
-    pvc("storage osd add pvchv1 detect:NONE:1G:0 --plan").fails(1);
+    for (device, why) in [("/dev/null", "is no disk"), ("detect:NONE:1G:0", "no disk")] {
+        let said = pvc(&format!("storage osd add pvchv1 {device} --plan")).fails(1).to_owned();
+        assert!(said.contains(why), "{device}: {said}");
+    }
 }
 
 fn a_pool_is_made_with_its_copies(lab: &Lab, storage: &impl Fn(&str) -> Output, copies: &str) {
@@ -173,6 +185,7 @@ fn a_running_guest_sees_its_disk_grow(lab: &Lab, storage: &impl Fn(&str) -> Outp
         let seen = lab.on("pvchv2", "virsh domblkinfo web1 sda");
         if seen.ok().contains("268435456") { Ok(()) } else { Err(seen.to_string()) }
     });
+    lab.hears("pvchv2", "web1", "disks now: sda=524288");
 }
 
 fn what_it_uses_stays_as_it_is(storage: &impl Fn(&str) -> Output) {

@@ -180,12 +180,23 @@ fn it_boots_with_all_that(machine: &Machine) {
     assert_eq!(disks(), 2);
     machine.pvc(&["vm", "volume", "remove", "hello", "vms/extra", "-y"]).ok();
     assert_eq!(disks(), 1, "without `-L` the running guest loses it at once");
+    the_guest_says(machine, "disks now: sda=65536\n");
     machine.pvc(&["vm", "volume", "add", "hello", "vms/extra", "-y"]).ok();
     assert_eq!(disks(), 2, "and gets it at once");
+    the_guest_says(machine, "disks now: sda=65536 sdb=131072\n");
+    machine.pvc(&["storage", "volume", "resize", "vms", "extra", "80M", "-y"]).ok();
+    the_guest_says(machine, "disks now: sda=65536 sdb=163840\n");
     machine.pvc(&["cluster", "task"]).ok();
     machine.pvc(&["vm", "rename", "hello", "other", "-y"]).fails_with_hint_or_word("hello");
     machine.pvc(&["vm", "stop", "hello", "-y"]).ok();
     machine.wait_until_off("hello", 20);
+}
+
+fn the_guest_says(machine: &Machine, words: &str) {
+    eventually(&format!("the guest says `{words}`"), 30, || {
+        let console = machine.console_text("hello").replace('\r', "");
+        if console.contains(words) { Ok(()) } else { Err(console) }
+    });
 }
 
 fn it_is_renamed_with_its_volume(machine: &Machine) {
