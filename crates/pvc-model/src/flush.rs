@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::cluster::Cluster;
+use crate::hold::{Held, check_none_held};
 use crate::node::{DomainState, NodeRecord};
 use crate::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
 use crate::vm::moving::{MovePhase, is_moving};
@@ -179,7 +180,26 @@ pub struct Unflush {
     /// On their way here, or waiting for their turn.
     pub waiting: Vec<Uuid>,
     /// VMs that stay where they are, and why.
-    pub stay: Vec<(Uuid, Unfit)>,
+    pub stay: Vec<(Uuid, Stays)>,
+}
+
+/// Reason for which a VM is not taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stays {
+    /// The node does not do.
+    Unfit(Unfit),
+    /// Stays off, for nobody knows when its volume is whole again.
+    Held(Held),
+}
+
+impl Stays {
+    /// The reason for people, of a VM that `node` would take back.
+    pub fn why(&self, node: &NodeName) -> String {
+        match self {
+            Stays::Unfit(unfit) => format!("node `{node}` {unfit}"),
+            Stays::Held(held) => held.to_string(),
+        }
+    }
 }
 
 impl Unflush {
@@ -207,7 +227,7 @@ pub fn unflush(
         match take_back(vm, own) {
             Some(TakeBack::Move(uuid)) if tried.contains(&uuid) => {}
             Some(TakeBack::Move(uuid)) => match fits(vm, own, free_mib) {
-                Err(unfit) => back.stay.push((uuid, unfit)),
+                Err(unfit) => back.stay.push((uuid, Stays::Unfit(unfit))),
                 Ok(()) if slots == 0 => back.waiting.push(uuid),
                 Ok(()) => {
                     slots -= 1;
@@ -216,6 +236,14 @@ pub fn unflush(
                     }
                     back.now.push(TakeBack::Move(uuid));
                 }
+            },
+            Some(TakeBack::Start(uuid)) => match check_none_held(cluster, vm) {
+                Ok(()) => back.now.push(TakeBack::Start(uuid)),
+                // Whoever dies on the way leaves half a volume, until an operator asks again.
+                Err(held) if held.purpose.can_be_taken_over() => {
+                    back.stay.push((uuid, Stays::Held(held)));
+                }
+                Err(_) => back.waiting.push(uuid),
             },
             Some(other) => back.now.push(other),
             None => {}
@@ -403,8 +431,12 @@ fn waits_to_fill(cluster: &Cluster, node: &NodeName) -> Vec<Wait> {
     let place = |vm: &VmRecord| {
         vm.node.as_ref().map_or_else(String::new, |node| format!(" on node `{node}`"))
     };
-    let mut waits: Vec<Wait> =
-        back.waiting.iter().map(|uuid| on_its_way(&cluster.vms[uuid])).collect();
+    let waiting = back.waiting.iter().map(|uuid| &*cluster.vms[uuid]);
+    let wait = |vm: &VmRecord| match check_none_held(cluster, vm) {
+        Err(held) => Wait::of(vm, WaitKind::Busy, format!("it is to be started, and {held}")),
+        Ok(()) => on_its_way(vm),
+    };
+    let mut waits: Vec<Wait> = waiting.map(wait).collect();
     for wanted in &back.now {
         match wanted {
             TakeBack::Start(uuid) => {
@@ -428,9 +460,10 @@ fn waits_to_fill(cluster: &Cluster, node: &NodeName) -> Vec<Wait> {
             TakeBack::Unmark(_) | TakeBack::Assign(_) => {}
         }
     }
-    for (uuid, unfit) in &back.stay {
+    for (uuid, stays) in &back.stay {
         let vm = &cluster.vms[uuid];
-        let why = format!("it stays{}: node `{node}` {unfit}", place(vm));
+        let place = if matches!(stays, Stays::Held(_)) { " off".to_owned() } else { place(vm) };
+        let why = format!("it stays{place}: {}", stays.why(node));
         waits.push(Wait::of(vm, WaitKind::Stays, why));
     }
     waits.sort_by_key(|wait| wait.vm);

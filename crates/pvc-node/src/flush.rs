@@ -252,11 +252,12 @@ async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
             memory.tried.insert(*vm);
         }
     }
-    for (vm, unfit) in &back.stay {
+    for (vm, stays) in &back.stay {
         if memory.stay.insert(*vm) {
             tracing::warn!(
                 vm = name_of(shared, *vm),
-                "the VM is not taken back: this node {unfit}"
+                "the VM is not taken back: {}",
+                stays.why(shared.name())
             );
         }
     }
@@ -285,7 +286,9 @@ async fn take_one_back(shared: &Shared, wanted: &TakeBack, tried: &BTreeSet<Uuid
         changes.expect(Expect::NodeDomain(shared.name().clone()));
         changes.expect(Expect::VmNode(vm)).expect(Expect::VmState(vm));
         match wanted {
-            TakeBack::Start(_) => _ = changes.vm(vm, VmChange::State(VmState::Start)),
+            TakeBack::Start(_) => {
+                changes.expect(Expect::Holds).vm(vm, VmChange::State(VmState::Start));
+            }
             TakeBack::Move(_) => _ = changes.vm(vm, VmChange::State(VmState::Migrate)),
             TakeBack::Unmark(_) | TakeBack::Assign(_) => {}
         }

@@ -192,6 +192,9 @@ pub enum Expect {
     /// The places that VMs were given: of two who choose nodes at once, one chooses again and sees
     /// the other's choice.
     Placements,
+    /// The volumes that are held: of who holds one and who starts a VM with it at once, the later
+    /// one decides again.
+    Holds,
 }
 
 impl Expect {
@@ -201,6 +204,7 @@ impl Expect {
         match self {
             Expect::VmNames => vm::expect_names(draft),
             Expect::Placements => placement::expect(draft),
+            Expect::Holds => hold::expect(draft)?,
             Expect::VmExists(uuid) => draft.check(vm::root(*uuid))?,
             Expect::VmState(uuid) => vm::expect(draft, *uuid, "state")?,
             Expect::VmNode(uuid) => vm::expect(draft, *uuid, "node")?,

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::flush::{Fate, Flush, Leave, TakeBack, Unflush, fates, flush, unflush};
+use pvc_model::flush::{Fate, Flush, Leave, Stays, TakeBack, Unflush, fates, flush, unflush};
+use pvc_model::hold::{Held, Purpose, VolumeHold};
 use pvc_model::node::{DaemonState, DomainState, NodeFigures, NodeRecord};
 use pvc_model::placement::{Promises, Unfit};
+use pvc_model::storage::VolumeId;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
@@ -110,7 +112,8 @@ fn no_memory_is_promised_twice_while_a_node_takes_its_vms_back() {
     }
     let back = taken_back(&cluster);
     assert_eq!((back.now.len(), back.waiting), (0, vec![id(1), id(2)]), "they are on their way");
-    assert_eq!(back.stay, [(id(3), Unfit::NotEnoughFree { free_mib: 76, needed_mib: 512 })]);
+    let unfit = Unfit::NotEnoughFree { free_mib: 76, needed_mib: 512 };
+    assert_eq!(back.stay, [(id(3), Stays::Unfit(unfit))]);
 
     let own = Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap());
     (own.running, own.figures.memory_free_mib) = (vec![id(1), id(2)], 76);
@@ -238,6 +241,30 @@ fn a_node_takes_back_what_is_marked_and_only_what_may_run() {
 }
 
 #[test]
+fn what_is_marked_is_not_started_while_its_volume_is_held() {
+    let volume = VolumeId::parse("vms/web_sda").unwrap();
+    let recorded_volumes = vec![volume.clone()];
+    let marked = vm(1, VmState::Stop, "hv1");
+    let marked = VmRecord { autostart: true, recorded_volumes, ..marked };
+    let other = VmRecord { autostart: true, ..vm(2, VmState::Stop, "hv1") };
+    let held = |purpose: Purpose| {
+        let vms = vec![marked.clone(), other.clone()];
+        let mut cluster = cluster(vec![node("hv1"), node("hv2")], vms);
+        let hold = VolumeHold { volume: volume.clone(), purpose, by: "somebody".to_owned() };
+        cluster.holds.insert(volume.clone(), Arc::new(hold));
+        taken_back(&cluster)
+    };
+    // The primary ends it if whoever is at it does not.
+    let fill = held(Purpose::Fill { trashed: None });
+    assert_eq!((fill.now, fill.waiting), (vec![TakeBack::Start(id(2))], vec![id(1)]));
+    // Nobody does, and the node is not to wait for ever.
+    let purpose = Purpose::Shrink(1);
+    let shrunk = held(purpose.clone());
+    assert_eq!(shrunk.now, [TakeBack::Start(id(2))]);
+    assert_eq!(shrunk.stay, [(id(1), Stays::Held(Held { volume, purpose }))]);
+}
+
+#[test]
 fn a_vm_that_came_from_here_belongs_here_again_and_stays_off_if_it_was() {
     let vms = vec![
         from_here(1, VmState::Stop),
@@ -270,7 +297,8 @@ fn what_has_not_left_yet_is_called_back_and_what_does_not_fit_stays() {
     let mut cluster = cluster(vec![own, node("hv2")], vms);
     let back = taken_back(&cluster);
     assert_eq!(back.now, [TakeBack::Move(id(1))]);
-    assert_eq!(back.stay, [(id(3), Unfit::NotEnoughFree { free_mib: 100, needed_mib: 512 })]);
+    let unfit = Unfit::NotEnoughFree { free_mib: 100, needed_mib: 512 };
+    assert_eq!(back.stay, [(id(3), Stays::Unfit(unfit))]);
     Arc::make_mut(cluster.vms.get_mut(&id(1)).unwrap()).node = Some(me());
     assert!(!taken_back(&cluster).is_done(), "it is on its way");
     let all = BTreeSet::from([id(3)]);
@@ -288,7 +316,7 @@ fn a_node_is_empty_when_nothing_is_left_and_ready_when_nothing_is_to_come() {
     ] {
         assert!(!left.is_done(), "{left:?}");
     }
-    let stay = vec![(id(1), Unfit::NotInLimit)];
+    let stay = vec![(id(1), Stays::Unfit(Unfit::NotInLimit))];
     assert!(Unflush::default().is_done());
     assert!(Unflush { stay, ..Unflush::default() }.is_done(), "it stays where it is");
     assert!(!Unflush { now: vec![TakeBack::Move(id(1))], ..Unflush::default() }.is_done());

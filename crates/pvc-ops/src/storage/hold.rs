@@ -8,12 +8,14 @@ use pvc_ports::{Random, StorageError};
 use pvc_store::{Change, Changes, Expect, Store};
 
 use super::{Done, StorageRefusal, refused, require_at_rest, require_pool};
+use crate::refusal::check_not_being_renamed;
 
 /// Does `act` to the volume while it is held for `purpose`. The hold stays if nobody knows how far
 /// the act has come: whoever asks for the same again brings it to its end.
 ///
 /// # Errors
-/// If a VM that uses the volume is not off, and if it is held for something else.
+/// If a VM that uses the volume is not off or is being renamed, and if it is held for something
+/// else.
 pub(super) async fn holding<T>(
     store: &Store,
     random: &dyn Random,
@@ -40,8 +42,10 @@ pub(super) fn hold(
     require_at_rest(cluster, |used| used == volume)?;
     check_not_held(cluster, volume, Some(purpose))?;
     let mut changes = Changes::new();
+    // Of a renaming or a start at the same time and this, the later one decides again.
+    changes.expect(Expect::VmNames);
     for vm in users(cluster, volume) {
-        // Of a start at the same time and this, the later one decides again.
+        check_not_being_renamed(cluster, vm)?;
         changes.expect(Expect::VmState(vm.uuid));
     }
     let (volume, purpose, by) = (volume.clone(), purpose.clone(), by.to_owned());

@@ -38,7 +38,7 @@ use pvc_ports::StorageError;
 use pvc_store::ChangeError;
 
 use crate::Outcome;
-use crate::refusal::{Kind, Refusal};
+use crate::refusal::{BeingRenamed, Kind, Refusal};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StorageRefusal {
@@ -60,6 +60,8 @@ pub enum StorageRefusal {
     Running { vm: String, volume: VolumeId },
     #[error(transparent)]
     Held(#[from] Held),
+    #[error(transparent)]
+    BeingRenamed(#[from] BeingRenamed),
     #[error("`{name}` is a name of what is not complete yet, and may be removed at any time")]
     Reserved { name: String },
     #[error("`{name}` is a name of volumes that benchmarks make and remove")]
@@ -116,6 +118,7 @@ impl Refusal for StorageRefusal {
             StorageRefusal::Used { .. }
             | StorageRefusal::Running { .. }
             | StorageRefusal::Held(_)
+            | StorageRefusal::BeingRenamed(_)
             | StorageRefusal::HasSnapshots { .. }
             | StorageRefusal::Resized { .. }
             | StorageRefusal::ManyTrashed { .. }
@@ -142,6 +145,7 @@ impl Refusal for StorageRefusal {
                 "`pvc vm shutdown {vm} --wait` first, or `pvc vm stop {vm} --wait` if it failed"
             )),
             StorageRefusal::Held(held) => Some(held.hint()),
+            StorageRefusal::BeingRenamed(error) => error.hint(),
             StorageRefusal::OfVm { .. } | StorageRefusal::PartOfVm { .. } => {
                 Some("the snapshot of the VM would miss it from then on".to_owned())
             }

@@ -11,7 +11,7 @@ use pvc_model::shown;
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::VmRecord;
 use pvc_ports::{Random, Storage, StorageError, aside};
-use pvc_store::{ChangeError, Changes, Store};
+use pvc_store::{ChangeError, Changes, Expect, Store};
 
 use super::define::{DefineRefusal, Hardware, Modified, check_nics};
 use crate::refusal::{Kind, Refusal, find_vm};
@@ -165,8 +165,11 @@ pub async fn change_hardware(
                 // Somebody else has changed it meanwhile: this is changed in what is there now.
                 edited = Edited::of(present, &edit)?;
             }
-            let (changes, modified): (Changes, Modified) =
+            let (mut changes, modified): (Changes, Modified) =
                 edited.hardware.replace(cluster, vm, ask.restart, ask.force)?;
+            if added.is_some() {
+                changes.expect(Expect::Holds);
+            }
             Ok((changes, Changed { modified, devices: edited.devices.clone() }))
         })
         .await

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pvc_domain::{Domain, DomainError, EditError, VM_NAME_LIMIT, renamed_volume};
 use pvc_model::cluster::Cluster;
+use pvc_model::hold::{Held, check_none_held};
 use pvc_model::job::{JobVm, JobWork, worker_for};
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
@@ -47,6 +48,8 @@ pub enum RenameRefusal {
     NoVm(#[from] NoVm),
     #[error(transparent)]
     BeingRenamed(#[from] BeingRenamed),
+    #[error(transparent)]
+    Held(#[from] Held),
     #[error(transparent)]
     BadName(#[from] BadName),
     #[error("VM name `{name}` is written like a UUID")]
@@ -102,6 +105,7 @@ impl Refusal for RenameRefusal {
         match self {
             RenameRefusal::NoVm(error) => error.hint(),
             RenameRefusal::BeingRenamed(error) => error.hint(),
+            RenameRefusal::Held(held) => Some(held.hint()),
             RenameRefusal::NotOff { vm, .. } | RenameRefusal::StillRuns { vm } => {
                 Some(format!("`pvc vm shutdown --wait {vm}` stops it"))
             }
@@ -167,11 +171,13 @@ fn request(
     }
     check(cluster, record, to)?;
     check_not_being_renamed(cluster, record)?;
+    check_none_held(cluster, record)?;
     let work = JobWork::RenameVm { vm: JobVm::new(record), to: to.to_owned() };
     let node = worker_for(cluster, &work, record.node.as_ref()).ok_or(RenameRefusal::NoWorker)?;
     let mut expected = Changes::new();
     expected
         .expect(Expect::VmNames)
+        .expect(Expect::Holds)
         .expect(Expect::VmState(record.uuid))
         .expect(Expect::VmXml(record.uuid));
     let (run_on, submitter) = (node.to_string(), submitter.to_owned());

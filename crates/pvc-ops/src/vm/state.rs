@@ -281,6 +281,9 @@ pub(super) fn check_start(
     check_not_being_renamed(cluster, record)?;
     check_none_held(cluster, record)
         .map_err(|held| StateRefusal::VolumeHeld { vm: record.name.clone(), held })?;
+    if record.named_volumes().next().is_some() {
+        changes.expect(Expect::Holds);
+    }
     check_volumes_free(cluster, record, changes)
 }
 

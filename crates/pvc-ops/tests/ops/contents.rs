@@ -366,3 +366,24 @@ async fn a_download_under_way_does_not_keep_a_volume_from_new_contents() {
     world.fill(upload).await.unwrap();
     assert_eq!(world.begin().as_deref(), Some("new"));
 }
+
+/// Found by a seed: the new contents got the VM's new name, and the primary gave the old ones the
+/// old name, which nobody has.
+#[tokio::test(start_paused = true)]
+async fn a_vm_whose_volume_is_held_is_not_renamed_nor_a_volume_held_whose_vm_is() {
+    let world = world().await;
+    world.define("web1", UUID).await;
+    world.announce_worker("hv1").await;
+    let (by, purpose) = ("somebody".to_owned(), Purpose::Fill { trashed: None });
+    let hold = VolumeHold { volume: disk(), purpose, by };
+    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    let refusal = refused(world.rename("web1", "shop").await);
+    assert_eq!(refusal.to_string(), "volume `vms/web1_sda` is being given new contents");
+    world.write(|changes| _ = changes.push(Change::ReleaseVolume(disk()))).await;
+    let upload = world.upload().await;
+    let refusal = refused(world.rename("web1", "shop").await);
+    assert!(matches!(refusal, RenameRefusal::Unfinished(_)), "nobody works here: {refusal}");
+    let refusal = world.fill(upload).await.unwrap_err();
+    assert_eq!(refusal, "VM `web1` is being renamed to `shop`");
+    assert_eq!((world.begin().as_deref(), world.hold().await), (Some("old"), None));
+}

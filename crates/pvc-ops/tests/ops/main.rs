@@ -23,6 +23,7 @@ use std::time::Duration;
 use pvc_domain::{NewDisk, WhichNics};
 use pvc_embedded::EmbeddedTree;
 use pvc_model::domain::DiskSource;
+use pvc_model::hold::{Purpose, VolumeHold};
 use pvc_model::job::course::Failure;
 use pvc_model::job::{JobProgress, JobState, JobVm, JobWork, WorkerRecord};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};

@@ -223,6 +223,29 @@ async fn of_two_vms_with_one_volume_that_are_started_at_once_one_is() {
     assert!(matches!(refusal, StateRefusal::VolumeInUse { .. }), "{refusal}");
 }
 
+/// Found by a story: a hold that an API did not see yet kept it from nothing.
+#[tokio::test]
+async fn of_a_start_and_a_hold_of_its_volume_at_once_the_start_is_decided_again() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let (slow, connection) = world.slow_process().await;
+    let faster = world.store.clone();
+    connection.before_next_multi(async move {
+        let (volume, by) = (VolumeId::parse("vms/web1_sda").unwrap(), "somebody".to_owned());
+        let hold = VolumeHold { volume, purpose: Purpose::Fill { trashed: None }, by };
+        let mut changes = Changes::new();
+        changes.push(Change::HoldVolume(hold));
+        let mut changes = Some(changes);
+        let held = faster.change(|_| {
+            Ok::<_, std::convert::Infallible>((changes.take().unwrap_or_default(), ()))
+        });
+        held.await.unwrap();
+    });
+    let start = StateAsk::new(StateRequest::Start, false);
+    let refusal = refused(vm::set_state(&slow, "web1", start).await);
+    assert!(matches!(refusal, StateRefusal::VolumeHeld { .. }), "{refusal}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_running_vm_is_disabled_after_it_stopped() {
     let world = World::with_nodes(&["hv1"]).await;

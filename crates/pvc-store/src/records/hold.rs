@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pvc_model::hold::{Purpose, VolumeHold};
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, PLAIN, RECORD, bytes_at, update};
 use crate::draft::Draft;
+use crate::error::StoreError;
 use crate::feed::EventKind;
 use crate::raw::Raw;
 use crate::reader::{MOST_JSON, json};
@@ -68,7 +70,8 @@ fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
     Some(VolumeHold { volume: id.clone(), purpose, by: written.by })
 }
 
-/// Writes the hold, new or taken over.
+/// Writes the hold, new or taken over. The version of the container grows, so that whoever decided
+/// before [decides again](expect).
 pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
     let by = hold.by.clone();
     let none = Written { by, roll_back: None, shrink: None, fill: false, trashed: None };
@@ -82,7 +85,15 @@ pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
         }
     };
     let text = serde_json::to_string(&written).expect("texts, a number and a boolean");
-    draft.put_deep(path(&hold.volume), text);
+    draft.put_deep(ROOT.to_owned(), Bytes::new());
+    draft.put(path(&hold.volume), text);
+}
+
+/// Demands that no volume was held since.
+pub(crate) fn expect(draft: &mut Draft<'_>) -> Result<(), StoreError> {
+    // What this multi makes was not there.
+    draft.ensure(ROOT);
+    draft.check(ROOT.to_owned())
 }
 
 pub(crate) fn remove(draft: &mut Draft<'_>, id: &VolumeId) {
