@@ -18,6 +18,7 @@ use crate::legacy::install;
 use crate::power::BmcManner;
 use crate::process::Process;
 use crate::state::State;
+use crate::uploads::{Sending, UploadMoment};
 use crate::zookeeper::Ensemble;
 
 /// An event of a history. Hosts and VMs are numbers, from 0.
@@ -106,6 +107,9 @@ pub enum Action {
     /// still there.
     JobStops(u32, Moment),
     JobGoesOn,
+    /// The next upload that comes to this moment stands still there.
+    UploadStops(UploadMoment),
+    UploadGoesOn,
     Ask(Ask),
 }
 
@@ -151,6 +155,11 @@ pub enum Ask {
     RemoveVolume(usize),
     /// Its volume is restored, which was removed.
     RestoreVolume(usize),
+    /// Its volume is to have the contents of a file that is sent so.
+    Upload {
+        vm: usize,
+        sending: Sending,
+    },
     /// The storage is measured.
     Benchmark,
     /// The task that is not over is stopped.
@@ -230,6 +239,7 @@ impl Ask {
             | Ask::Attach(vm)
             | Ask::Detach(vm)
             | Ask::Rename { vm, .. }
+            | Ask::Upload { vm, .. }
             | Ask::Modify { vm, .. }
             | Ask::Method { vm, .. } => (Vec::new(), vec![*vm]),
             Ask::Move { vm, to, .. } | Ask::Migrate { vm, to } => {
@@ -271,7 +281,9 @@ impl Action {
             | Action::DatabaseSilent
             | Action::DatabaseAnswers
             | Action::JobStops(..)
-            | Action::JobGoesOn => (Vec::new(), Vec::new()),
+            | Action::JobGoesOn
+            | Action::UploadStops(_)
+            | Action::UploadGoesOn => (Vec::new(), Vec::new()),
             Action::PowerLoss(host)
             | Action::PowerReturn(host)
             | Action::Unplug(host, _)
@@ -443,6 +455,8 @@ impl Action {
             }
             Action::JobStops(step, moment) => state.job_steps.stop_at(step, moment),
             Action::JobGoesOn => state.job_steps.go_on(),
+            Action::UploadStops(moment) => state.ceph.uploads.stop_at(moment),
+            Action::UploadGoesOn => state.ceph.uploads.go_on(),
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }
         state.rearranged();
@@ -505,6 +519,8 @@ impl Action {
             | Action::DatabaseAnswers
             | Action::JobStops(..)
             | Action::JobGoesOn
+            | Action::UploadStops(_)
+            | Action::UploadGoesOn
             | Action::Ask(_) => true,
         }
     }

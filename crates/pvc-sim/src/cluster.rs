@@ -302,6 +302,7 @@ impl Cluster {
                 world.with(|state| {
                     state.judge(|truth, sight| truth.records_changed(sight, view.clone()));
                     state.look_at_jobs(&view);
+                    state.ceph.uploads.look(&view, state.run.now);
                 });
                 for (host, name) in names.iter().enumerate() {
                     let Some(record) = view.nodes.get(name.as_str()) else { continue };
@@ -480,7 +481,7 @@ impl Cluster {
         self.promises().asked(&ask);
         let (world, promises, names) =
             (self.world.clone(), self.promises.clone(), self.names(&ask));
-        let shape = self.shape.clone();
+        let (shape, file) = (self.shape.clone(), names.file);
         let (answered, answer) = oneshot::channel();
         tokio::spawn(async move {
             let answer = match api {
@@ -497,6 +498,9 @@ impl Cluster {
             world.with(|state| {
                 state.run.note(format!("operator {number}: {}", said(&answer)));
                 state.run.count(kind_of(&answer).to_owned());
+                if let Some(file) = file {
+                    state.ceph.uploads.answered(file, &answer);
+                }
             });
             promises.lock().expect("nothing panics while it holds them").answered(&ask, &answer);
             let _ = answered.send(answer); // who asked may not wait for it
@@ -542,6 +546,12 @@ impl Cluster {
             hosts: shape.hosts.iter().map(|host| host.name.clone()).collect(),
             vms: (0..shape.vms.len()).map(name).collect(),
             volumes: self.volumes(|_, volume| volume.to_string()),
+            file: match ask {
+                Ask::Upload { vm, sending } => {
+                    Some(self.world.with(|state| state.ceph.uploads.begin(*vm, *sending)))
+                }
+                _ => None,
+            },
             task: self.world.with(|state| state.task_at_work()).unwrap_or_default(),
             trashed: self.volumes(|state, volume| {
                 let id = state.ceph.volumes.trash_id(volume);

@@ -110,7 +110,10 @@ impl State {
         });
         let pool = PoolName::new("vms");
         let there = self.ceph.volumes.volumes(&pool).unwrap_or_default();
-        let is_left = |volume: &VolumeId| !disks.values().any(|disk| disk == volume);
+        // Those that are in the making, or were, are judged with the uploads.
+        let is_left = |volume: &VolumeId| {
+            !volume.volume.is_partial() && !disks.values().any(|disk| disk == volume)
+        };
         let left = || there.into_iter().map(|volume| volume.id).find(is_left);
         wrong.or_else(|| left().map(|volume| format!("volume {volume} is nobody's")))
     }

@@ -168,6 +168,7 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<LegacyAsk> {
         | Ask::FlushLocks(_)
         | Ask::RemoveVolume(_)
         | Ask::RestoreVolume(_)
+        | Ask::Upload { .. }
         | Ask::Benchmark
         | Ask::CancelTask
         | Ask::Attach(_)

@@ -14,6 +14,7 @@
 //!  files  firewall  programs  database  database_cluster
 //!  truth      what must never be true; orders: of what is done with VMs
 //!  jobs       how jobs ended, against what is so; job_steps: where one stands still
+//!  uploads    files that are sent, where one stands still, and what has become of each
 //!  state      all of it as one value, and what concerns several parts
 //!  run        time, chance and what waits; nature: how the world is
 //!  log        what happened, the same bytes for the same seed
@@ -57,6 +58,7 @@ mod state;
 mod storage;
 mod story;
 mod truth;
+mod uploads;
 mod what_if;
 mod zookeeper;
 
@@ -72,6 +74,7 @@ pub use seeds::{Case, Report};
 pub use state::World;
 pub use story::{Failure, Story, folders, sentences};
 pub use truth::Violation;
+pub use uploads::{Flaw, Sending, UploadMoment};
 pub use what_if::{Death, Question, what_if};
 
 /// Exit code of a program that SIGPIPE has ended, as a shell gives it: 128 and the signal.

@@ -13,6 +13,7 @@ use tower::ServiceExt as _;
 
 use crate::actions::{Ask, OnlyWay};
 use crate::process::Gate;
+use crate::uploads::File;
 
 /// Time for which an operator waits for an answer.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -105,6 +106,8 @@ pub(crate) struct Names {
     /// The volume of each VM, `POOL/VOLUME`, and the same in the trash, `POOL/ID`.
     pub volumes: Vec<String>,
     pub trashed: Vec<String>,
+    /// The file that the request sends.
+    pub file: Option<File>,
     /// The task that is not over, if there is one.
     pub task: String,
     /// XML that the request brings along.
@@ -119,11 +122,14 @@ struct Asked {
     query: BTreeMap<&'static str, String>,
     /// The members of a form in its body.
     form: Vec<(&'static str, String)>,
+    /// The file that is its body instead.
+    file: Option<File>,
 }
 
 impl Asked {
     fn new(method: Method, path: String) -> Asked {
-        Asked { method, path: format!("/api/v1/{path}"), query: BTreeMap::new(), form: Vec::new() }
+        let path = format!("/api/v1/{path}");
+        Asked { method, path, query: BTreeMap::new(), form: Vec::new(), file: None }
     }
 
     fn post(path: String) -> Asked {
@@ -147,15 +153,31 @@ impl Asked {
         self
     }
 
+    fn with_file(self, file: Option<File>) -> Asked {
+        let query = file.iter().flat_map(File::query);
+        let announced = query.fold(self, |asked, (name, value)| asked.with(name, value));
+        Asked { file, ..announced }
+    }
+
     fn request(&self) -> Request<Body> {
         let query = encoded(self.query.iter().map(|(name, value)| (*name, value.as_str())));
         let form = encoded(self.form.iter().map(|(name, value)| (*name, value.as_str())));
-        Request::builder()
-            .method(self.method.clone())
-            .uri(format!("{}?{query}", self.path))
-            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
-            .body(Body::from(form))
-            .expect("names and encoded texts make a request")
+        let request =
+            Request::builder().method(self.method.clone()).uri(format!("{}?{query}", self.path));
+        let request = match self.file {
+            None => request
+                .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+                .body(Body::from(form)),
+            Some(file) => {
+                let request = request.header(header::CONTENT_TYPE, file.content_type());
+                let request = match file.length() {
+                    Some(length) => request.header(header::CONTENT_LENGTH, length),
+                    None => request,
+                };
+                request.body(Body::from_stream(file.body()))
+            }
+        };
+        request.expect("names and encoded texts make a request")
     }
 }
 
@@ -198,6 +220,10 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
         }
         Ask::RestoreVolume(which) => {
             Asked::post(format!("storage/ceph/trash/{}/restore", names.trashed[*which]))
+        }
+        Ask::Upload { vm, .. } => {
+            let path = format!("storage/ceph/volume/{}/upload", names.volumes[*vm]);
+            Asked::post(path).with_file(names.file)
         }
         Ask::Benchmark => Asked::post("storage/ceph/benchmark".to_owned()).with("pool", "vms"),
         Ask::CancelTask => Asked::new(Method::DELETE, format!("tasks/{}", names.task)),
@@ -243,6 +269,9 @@ impl Counter {
             | Ask::Disable(_)
             | Ask::Undefine(_)
             | Ask::Rename { .. } => LONG_TIME_LIMIT,
+            Ask::Upload { .. } => {
+                names.file.and_then(|file| file.leaves_after()).unwrap_or(LONG_TIME_LIMIT)
+            }
             Ask::Benchmark => BENCHMARK_TIME_LIMIT,
             _ => TIME_LIMIT,
         };
@@ -319,6 +348,7 @@ pub(crate) async fn in_time<T>(time_limit: Duration, work: impl Future<Output = 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::uploads::Sending;
 
     fn names() -> Names {
         Names {
@@ -326,6 +356,7 @@ mod tests {
             vms: vec!["web1".into()],
             volumes: vec!["vms/web1_sda".to_owned()],
             trashed: vec!["vms/1a".to_owned()],
+            file: Some(File { upload: 1, sending: Sending::default() }),
             task: "0123abcd".to_owned(),
             xml: "<domain/>".into(),
         }
@@ -349,6 +380,11 @@ mod tests {
             (Ask::Undefine(0), "DELETE /api/v1/vm/web1?"),
             (Ask::RemoveVolume(0), "DELETE /api/v1/storage/ceph/volume/vms/web1_sda?force=true"),
             (Ask::RestoreVolume(0), "POST /api/v1/storage/ceph/trash/vms/1a/restore?"),
+            (
+                Ask::Upload { vm: 0, sending: Sending::default() },
+                "POST /api/v1/storage/ceph/volume/vms/web1_sda/upload?file_size=3145728\
+                 &image_format=raw",
+            ),
             (Ask::CancelTask, "DELETE /api/v1/tasks/0123abcd?"),
             (Ask::Benchmark, "POST /api/v1/storage/ceph/benchmark?pool=vms"),
             (

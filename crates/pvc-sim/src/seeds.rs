@@ -20,6 +20,7 @@ use crate::nature::{Elections, Mutation, Nature};
 use crate::power::BmcManner;
 use crate::promises::Goal;
 use crate::truth::Violation;
+use crate::uploads::{Flaw, Sending, UploadMoment};
 
 /// Time in which, after everything is well again, all that should run has to run.
 const PROGRESS: Duration = Duration::from_secs(15 * 60);
@@ -65,13 +66,19 @@ impl Case {
     /// minutes.
     pub fn from_seed(seed: u64, minutes: u64, mutation: Option<Mutation>) -> Case {
         let mut chance = Chance::for_purpose(seed, "shape");
-        let shape = shape(&mut chance, seed, mutation);
+        let mut shape = shape(&mut chance, seed, mutation);
         let mut chance = Chance::for_purpose(seed, "history");
         let mut history = faults(&mut chance, &shape, minutes);
         history.extend(operators(&mut chance, &shape, minutes));
         // Drawn apart: what is drawn above is the same for a seed as before there were jobs.
         let mut chance = Chance::for_purpose(seed, "jobs");
         history.extend(jobs(&mut chance, &shape, minutes));
+        let mut chance = Chance::for_purpose(seed, "uploads");
+        if chance.happens(300) {
+            // Volumes are recorded, as uploads need them, where Ceph has monitors.
+            shape.nature.monitors = true;
+            history.extend(uploads(&mut chance, &shape, minutes));
+        }
         history.sort_by_key(|event| event.at);
         Case { shape, history }
     }
@@ -131,9 +138,11 @@ impl Case {
         cluster.pass(Duration::from_secs(30)).await?;
         self.lose_one_for_good(cluster).await?;
         cluster.heal();
+        settles(cluster, "holds", Cluster::held, Cluster::repair).await?;
         settles(cluster, "progress", Cluster::unsettled, Cluster::repair).await?;
         cluster.kept_promises(|_| true)?;
-        cluster.jobs_are_whole()
+        cluster.jobs_are_whole()?;
+        cluster.uploads_are_whole()
     }
 
     /// Has one machine die for good in every second run while the others are still busy with all
@@ -257,6 +266,13 @@ impl Cluster {
             }
         }
         unsettled
+    }
+
+    /// Lists the volumes that are held: whoever held one has let go of it by now, or the primary
+    /// has.
+    fn held(&self) -> Vec<String> {
+        let view = self.view();
+        view.holds.values().map(|hold| format!("{} is {}", hold.volume, hold.purpose)).collect()
     }
 
     /// Whether some node whose daemon runs is giving its VMs away.
@@ -410,6 +426,17 @@ impl Cluster {
         });
         match wrong {
             Some(what) => Err(Violation { rule: "jobs".to_owned(), what }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether volumes have what operators were told of, and nothing is left of other uploads.
+    ///
+    /// # Errors
+    /// The first thing that is wrong about one.
+    pub(crate) fn uploads_are_whole(&self) -> Result<(), Violation> {
+        match self.world.with(|state| state.wrong_about_uploads()) {
+            Some(what) => Err(Violation { rule: "uploads".to_owned(), what }),
             None => Ok(()),
         }
     }
@@ -705,6 +732,83 @@ fn job_faults(chance: &mut Chance, shape: &Shape, at: u64) -> Vec<Event> {
         }
         7 => (vec![Action::CephSilent], vec![Action::CephAnswers]),
         _ => (vec![Action::HypervisorDown(host)], vec![Action::HypervisorUp(host)]),
+    };
+    let event = |at| move |action| Event { at, action };
+    let begin = begin.into_iter().map(event(at));
+    begin.chain(end.into_iter().map(event(until))).collect()
+}
+
+/// Uploads: the VM is off before most of them and started at some time, every second one stands
+/// still somewhere for a while, and most meet a fault when their file has come or before.
+fn uploads(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
+    let between = *chance.pick(&[30_000, 90_000, 240_000]).expect("not empty");
+    let mut events = Vec::new();
+    let mut at = 5_000;
+    loop {
+        at += 1 + chance.below(2 * between);
+        if at > minutes * 60_000 {
+            return events;
+        }
+        let vm = chance.below(shape.vms.len() as u64) as usize;
+        let ask = |at, ask| Event { at, action: Action::Ask(ask) };
+        if !chance.happens(100) {
+            events.push(ask(at, Ask::Stop(vm)));
+        }
+        let asked = at + 8_000;
+        let sending = sending(chance);
+        let upload = |sending| Ask::Upload { vm, sending };
+        let come = asked + sending.takes_ms;
+        events.push(ask(asked, upload(sending)));
+        if chance.happens(150) {
+            let other = Sending { takes_ms: chance.below(30_000), flaw: None };
+            events.push(ask(asked + chance.below(10_000), upload(other)));
+        }
+        if chance.happens(500) {
+            let moment = *chance
+                .pick(&[
+                    UploadMoment::Held,
+                    UploadMoment::Trashed,
+                    UploadMoment::Naming,
+                    UploadMoment::Named,
+                ])
+                .expect("not empty");
+            let lasts = lasts(chance) * (1 + chance.below(2));
+            events.push(Event { at: asked, action: Action::UploadStops(moment) });
+            events.push(Event { at: come + lasts, action: Action::UploadGoesOn });
+        }
+        if chance.happens(600) {
+            let fails_at = asked + chance.below(sending.takes_ms + 10_000);
+            events.extend(upload_faults(chance, shape, fails_at));
+        }
+        let starts_at = asked + chance.below(sending.takes_ms + 60_000);
+        events.extend([ask(starts_at, Ask::Start(vm)), ask(starts_at + 60_000, Ask::Start(vm))]);
+    }
+}
+
+fn sending(chance: &mut Chance) -> Sending {
+    let takes_ms = *chance.pick(&[0, 2_000, 20_000, 90_000]).expect("not empty");
+    let flaws =
+        [Flaw::BreaksOff, Flaw::HangsUp, Flaw::Stalls, Flaw::WrongSize, Flaw::WrongChecksum];
+    let flaw = chance.happens(300).then(|| *chance.pick(&flaws).expect("not empty"));
+    Sending { takes_ms, flaw }
+}
+
+/// Faults that meet an upload: of the APIs, of a host, of the store, and of the storage.
+fn upload_faults(chance: &mut Chance, shape: &Shape, at: u64) -> Vec<Event> {
+    let hosts = 0..shape.hosts.len();
+    let host = chance.below(shape.hosts.len() as u64) as usize;
+    let until = at + 1_000 + chance.below(90_000);
+    let (begin, end): (Vec<Action>, Vec<Action>) = match chance.below(9) {
+        0 | 1 => (hosts.map(Action::KillApi).collect(), Vec::new()),
+        2 => (hosts.map(Action::RestartApi).collect(), Vec::new()),
+        3 => (vec![Action::PowerLoss(host)], vec![Action::PowerReturn(host)]),
+        4 => (vec![Action::FreezeHost(host)], vec![Action::ThawHost(host)]),
+        5 => (vec![Action::StoreTakesNoWrites], vec![Action::StoreTakesWrites]),
+        6 => {
+            let servers = hosts.clone().map(Action::ServerDown);
+            (servers.collect(), hosts.map(Action::ServerUp).collect())
+        }
+        _ => (vec![Action::CephSilent], vec![Action::CephAnswers]),
     };
     let event = |at| move |action| Event { at, action };
     let begin = begin.into_iter().map(event(at));

@@ -303,6 +303,7 @@ impl State {
     pub fn heal(&mut self) {
         self.run.note("-- everything is well again");
         self.ceph.silent = false;
+        self.ceph.uploads.heal();
         if let Some(database) = &self.database_cluster {
             database.answers();
         }

@@ -16,6 +16,8 @@ use pvc_ports::{
     VolumeInfo, VolumeLock, VolumeStreams,
 };
 use pvc_testkit::{MemoryDownload, MemoryOsds, MemoryUpload, MemoryVolumes, Said};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::host::Host;
@@ -23,12 +25,16 @@ use crate::osds::DISKS;
 use crate::process::Gate;
 use crate::run::Run;
 use crate::state::State;
+use crate::uploads::{UploadMoment, Uploads};
 
 /// Time for which a program waits for a Ceph that is silent.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Time for which Ceph takes whoever died for a user of its volumes.
 const MISSED: Duration = Duration::from_secs(30);
+
+/// Time that the answer to a change is on its way.
+const ANSWER: Duration = Duration::from_millis(10);
 
 /// How hypervisors reach its volumes.
 static ACCESS: LazyLock<RbdAccess> = LazyLock::new(|| RbdAccess {
@@ -74,6 +80,8 @@ pub(crate) struct Ceph {
     pub silent: bool,
     /// OSDs and the disks of the hosts.
     pub osds: MemoryOsds,
+    /// Uploads to its volumes.
+    pub uploads: Uploads,
     /// Answers of its monitors.
     said: Said,
     next_client: ClientId,
@@ -95,7 +103,8 @@ impl Ceph {
         for host in hosts {
             DISKS.iter().for_each(|(disk, bytes)| osds.add_blank(host, disk, *bytes));
         }
-        Ceph { volumes, disks, blocked, silent: false, osds, said, next_client: 0 }
+        let uploads = Uploads::default();
+        Ceph { volumes, disks, blocked, silent: false, osds, uploads, said, next_client: 0 }
     }
 
     pub fn new_client(&mut self) -> ClientId {
@@ -224,6 +233,18 @@ impl Volumes {
         Err(StorageError::TimedOut { seconds: TIME_LIMIT.as_secs() })
     }
 
+    /// Hands over the answer to a change, unless Ceph falls silent before it comes: what is done is
+    /// not always told.
+    async fn answered<T>(&self, done: T) -> Result<T, StorageError> {
+        self.gate.sleep(ANSWER).await;
+        let answers = |state: &State| state.ceph.is_reached_from(&state.hosts[self.host]);
+        if self.gate.call(|state| answers(state)).await {
+            return Ok(done);
+        }
+        self.gate.sleep(TIME_LIMIT).await;
+        Err(StorageError::TimedOut { seconds: TIME_LIMIT.as_secs() })
+    }
+
     async fn kept<T>(
         &self,
         act: impl FnOnce(&mut MemoryVolumes) -> Result<T, StorageError>,
@@ -321,14 +342,17 @@ impl Storage for Volumes {
         volume: &VolumeId,
         keep: Duration,
     ) -> Result<TrashedVolume, StorageError> {
-        self.reached(|state| {
+        self.gate.at_upload(UploadMoment::Held).await;
+        let trashed = self.reached(|state| {
             let now = state.run.wall(state.hosts[self.host].wall_offset);
             let entry = state.ceph.volumes.trash(volume, now, keep)?;
             let id = entry.id.clone();
             state.run.note(format!("ceph: volume {volume} is in the trash as {id}"));
             Ok(entry)
-        })
-        .await
+        });
+        let entry = trashed.await?;
+        self.gate.at_upload(UploadMoment::Trashed).await;
+        self.answered(entry).await
     }
 
     async fn trashed(&self, pool: &PoolName) -> Result<Vec<TrashedVolume>, StorageError> {
@@ -341,7 +365,13 @@ impl Storage for Volumes {
         id: &TrashId,
         to: &VolumeName,
     ) -> Result<(), StorageError> {
-        self.kept(|kept| kept.restore(pool, id, to)).await
+        let restored = self.reached(|state| {
+            state.ceph.volumes.restore(pool, id, to)?;
+            state.run.note(format!("ceph: {pool}/{id} of the trash is volume {to} again"));
+            Ok(())
+        });
+        restored.await?;
+        self.answered(()).await
     }
 
     async fn repair_name(&self, volume: &VolumeId) -> Result<bool, StorageError> {
@@ -496,8 +526,17 @@ impl VolumeStreams for Volumes {
         size_bytes: u64,
         force: bool,
     ) -> Result<Box<dyn Upload>, StorageError> {
-        let upload = self.kept(|kept| kept.upload(volume, size_bytes, force)).await?;
-        Ok(Box::new(CephUpload { ceph: self.clone(), upload }))
+        let begun = self.reached(|state| {
+            let upload = state.ceph.volumes.upload(volume, size_bytes, force)?;
+            let name = volume.volume.partial(state.run.chance.draw());
+            let partial = VolumeId { pool: volume.pool.clone(), volume: name };
+            state.ceph.volumes.create(&partial, size_bytes, true)?;
+            state.ceph.uploads.begins(&partial, self.gate.pid);
+            Ok((upload, partial))
+        });
+        let (upload, partial) = begun.await?;
+        let (ceph, volume) = (self.clone(), volume.clone());
+        Ok(Box::new(CephUpload { ceph, volume, upload: Some(upload), partial: Some(partial) }))
     }
 
     async fn download(
@@ -513,23 +552,73 @@ impl VolumeStreams for Volumes {
 /// A volume in the making, by the daemon of one host.
 struct CephUpload {
     ceph: Volumes,
-    upload: MemoryUpload,
+    volume: VolumeId,
+    /// Contents so far; nothing once they have the name.
+    upload: Option<MemoryUpload>,
+    /// Name under which it is seen in the pool; nothing once this has come to its end.
+    partial: Option<VolumeId>,
+}
+
+impl CephUpload {
+    /// Begins to remove what is seen of it in the pool.
+    fn begin_discard(&mut self) -> Option<JoinHandle<()>> {
+        let partial = self.partial.take()?;
+        let (ceph, runtime) = (self.ceph.clone(), Handle::try_current().ok()?);
+        Some(runtime.spawn(async move {
+            let removed = ceph.kept(|kept| kept.remove(&partial)).await;
+            ceph.gate
+                .call(|state| {
+                    state.ceph.uploads.ends(&partial);
+                    if let Err(error) = removed {
+                        state.run.note(format!("ceph: {partial} is left: {error}"));
+                    }
+                })
+                .await;
+        }))
+    }
 }
 
 #[async_trait]
 impl Upload for CephUpload {
     async fn write(&mut self, offset_bytes: u64, bytes: Bytes) -> Result<(), StorageError> {
-        let CephUpload { ceph, upload } = self;
-        ceph.kept(|_| upload.write(offset_bytes, &bytes)).await
+        let upload = self.upload.as_mut().expect("only what consumes it takes it out");
+        self.ceph.kept(|_| upload.write(offset_bytes, &bytes)).await
     }
 
     async fn finish(&mut self) -> Result<(), StorageError> {
         self.ceph.kept(|_| Ok(())).await
     }
 
-    async fn commit(self: Box<Self>) -> Result<(), StorageError> {
-        let CephUpload { ceph, upload } = *self;
-        ceph.kept(|kept| kept.commit(upload)).await
+    async fn commit(mut self: Box<Self>) -> Result<(), StorageError> {
+        self.finish().await?;
+        let (ceph, volume) = (self.ceph.clone(), self.volume.clone());
+        let upload = self.upload.take().expect("only what consumes it takes it out");
+        // From here on nobody removes it who does not know how far it is.
+        let partial = self.partial.take().expect("only what consumes it takes it out");
+        ceph.gate.call(|state| state.ceph.uploads.ends(&partial)).await;
+        ceph.gate.at_upload(UploadMoment::Naming).await;
+        let named = ceph.reached(|state| {
+            state.ceph.volumes.remove(&partial)?;
+            state.ceph.volumes.commit(upload)?;
+            state.contents_named(&volume);
+            Ok(())
+        });
+        named.await?;
+        ceph.gate.at_upload(UploadMoment::Named).await;
+        ceph.answered(()).await
+    }
+
+    async fn discard(mut self: Box<Self>) {
+        if let Some(discarded) = self.begin_discard() {
+            // It has said itself what it could not do.
+            let _ = discarded.await;
+        }
+    }
+}
+
+impl Drop for CephUpload {
+    fn drop(&mut self) {
+        self.begin_discard();
     }
 }
 

@@ -370,6 +370,10 @@ impl Play<'_> {
                 expected: "every job is over, and done or undone".to_owned(),
                 so: wrong.what,
             })?;
+            self.cluster.uploads_are_whole().map_err(|wrong| Failure {
+                expected: "volumes have what was uploaded, and nothing is left of it".to_owned(),
+                so: wrong.what,
+            })?;
         }
         match story.fenced.iter().find(|node| !self.fenced.contains(node)) {
             Some(node) => Err(Failure {

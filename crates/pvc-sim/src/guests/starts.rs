@@ -132,6 +132,11 @@ impl Hypervisors {
         let domain =
             pvc_domain::summary(&guest.xml).map_err(|error| refused(&error.to_string()))?;
         for volume in domain.own_volumes() {
+            let (ceph, now) = (&*around.ceph, around.run.now);
+            if let Some(wrong) = ceph.uploads.wrong_about_start(&ceph.volumes, volume, now) {
+                let what = format!("VM {name} starts on {}: {wrong}", around.hosts[host].name);
+                around.truth.violate(around.run, "uploads", what);
+            }
             if let Err(why) = around.ceph.take(volume, &Lock { client, host }) {
                 around.run.note(format!(
                     "{}: guest {name} does not start: {why}",

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::words::{Form, NodeWord};
 use crate::cluster::{Cluster, vm_uuid};
 use crate::jobs::unfinished;
+use crate::uploads::{Contents, contents};
 
 /// Something that is true or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,12 @@ pub(super) enum Fact {
     VolumeIsFree(usize),
     /// Its volume was removed and is still kept, or is not.
     VolumeIsInTrash(usize, bool),
+    VolumeIsHeld(usize, bool),
+    /// Its volume has the contents of the upload with this number, or those of before, 0.
+    VolumeHasContents(usize, u64),
+    UploadStandsStill,
+    /// No volume is in the pool that was not completed.
+    NothingIsLeft,
     IsCalled(usize, String),
     /// The running guest has the interface that operators plug in, or has not.
     HasInterface(usize, bool),
@@ -124,6 +131,18 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "volume of VM is free", means: |f| Fact::VolumeIsFree(f.vm()) },
     Form { form: "volume of VM is in trash", means: |f| Fact::VolumeIsInTrash(f.vm(), true) },
     Form { form: "volume of VM is not in trash", means: |f| Fact::VolumeIsInTrash(f.vm(), false) },
+    Form { form: "volume of VM is held", means: |f| Fact::VolumeIsHeld(f.vm(), true) },
+    Form { form: "volume of VM is not held", means: |f| Fact::VolumeIsHeld(f.vm(), false) },
+    Form {
+        form: "volume of VM has its first contents",
+        means: |f| Fact::VolumeHasContents(f.vm(), 0),
+    },
+    Form {
+        form: "volume of VM has contents of upload COUNT",
+        means: |f| Fact::VolumeHasContents(f.vm(), u64::from(f.count)),
+    },
+    Form { form: "upload stands still", means: |_| Fact::UploadStandsStill },
+    Form { form: "nothing is left of uploads", means: |_| Fact::NothingIsLeft },
     Form { form: "VM is called TEXT", means: |f| Fact::IsCalled(f.vm(), f.text.clone()) },
     Form { form: "VM has an interface more", means: |f| Fact::HasInterface(f.vm(), true) },
     Form { form: "VM has no interface more", means: |f| Fact::HasInterface(f.vm(), false) },
@@ -277,6 +296,26 @@ impl Look<'_> {
                     volume.is_some_and(|volume| state.ceph.volumes.trash_id(volume).is_some())
                 });
                 so(is_there == *wanted, || format!("that is {is_there}"))
+            }
+            Fact::VolumeIsHeld(vm, wanted) => {
+                let view = self.cluster.view();
+                let held = self.cluster.world.with(|state| {
+                    let volume = state.ceph.disks.get(&vm_uuid(*vm));
+                    volume.and_then(|volume| view.holds.get(volume).cloned())
+                });
+                so(held.is_some() == *wanted, || match held {
+                    Some(held) => format!("it is held: {}", held.purpose),
+                    None => "it is not held".to_owned(),
+                })
+            }
+            Fact::VolumeHasContents(vm, upload) => self.has_contents(*vm, *upload),
+            Fact::UploadStandsStill => {
+                let stands = self.cluster.world.with(|state| state.ceph.uploads.stands_still());
+                so(stands, || "none does".to_owned())
+            }
+            Fact::NothingIsLeft => {
+                let is_left = self.cluster.world.with(|state| state.has_partial_volume());
+                so(!is_left, || "a volume is there that was not completed".to_owned())
             }
             Fact::IsCalled(vm, name) => {
                 self.record(*vm, |record| record.name == *name, |record| record.name.clone())
@@ -505,6 +544,15 @@ impl Look<'_> {
             locks.unwrap_or_default().iter().map(|lock| lock.locker.clone()).collect()
         });
         so(lockers.is_empty(), || format!("it is locked by {}", lockers.join(" and ")))
+    }
+
+    fn has_contents(&self, vm: usize, upload: u64) -> Result<(), String> {
+        let found = self.cluster.world.with(|state| {
+            let volume = state.ceph.disks.get(&vm_uuid(vm)).ok_or("it has none")?;
+            contents(&state.ceph.volumes, volume).map_err(|error| error.to_string())
+        })?;
+        let wanted = if upload == 0 { Contents::First } else { Contents::Of(upload) };
+        so(found == wanted, || format!("it has {found:?}"))
     }
 
     fn has_interface(&self, vm: usize, wanted: bool) -> Result<(), String> {

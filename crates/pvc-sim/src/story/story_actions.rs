@@ -5,6 +5,7 @@ use crate::actions::{Action, Ask, OnlyWay, StartFailure};
 use crate::host::Net;
 use crate::job_steps::Moment;
 use crate::power::BmcManner;
+use crate::uploads::{Flaw, Sending, UploadMoment};
 
 /// Something that happens.
 #[derive(Clone)]
@@ -232,6 +233,24 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         means: |f| fault(Action::JobStops(f.count, Moment::After)),
     },
     Form { form: "job goes on", means: |_| fault(Action::JobGoesOn) },
+    // Uploads.
+    Form {
+        form: "next upload stops when volume is held",
+        means: |_| fault(Action::UploadStops(UploadMoment::Held)),
+    },
+    Form {
+        form: "next upload stops when volume is in trash",
+        means: |_| fault(Action::UploadStops(UploadMoment::Trashed)),
+    },
+    Form {
+        form: "next upload stops before new contents have name",
+        means: |_| fault(Action::UploadStops(UploadMoment::Naming)),
+    },
+    Form {
+        form: "next upload stops when new contents have name",
+        means: |_| fault(Action::UploadStops(UploadMoment::Named)),
+    },
+    Form { form: "upload goes on", means: |_| fault(Action::UploadGoesOn) },
     // What operators ask for.
     Form { form: "vm start VM", means: |f| ask(Ask::Start(f.vm())) },
     Form { form: "vm stop VM", means: |f| ask(Ask::Stop(f.vm())) },
@@ -250,6 +269,28 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
     Form { form: "vm undefine VM", means: |f| ask(Ask::Undefine(f.vm())) },
     Form { form: "storage volume remove VM", means: |f| ask(Ask::RemoveVolume(f.vm())) },
     Form { form: "storage trash restore VM", means: |f| ask(Ask::RestoreVolume(f.vm())) },
+    Form { form: "storage volume upload VM", means: |f| upload(f, None) },
+    Form { form: "storage volume upload VM in TIME", means: |f| upload(f, None) },
+    Form {
+        form: "storage volume upload VM in TIME and break off",
+        means: |f| upload(f, Some(Flaw::BreaksOff)),
+    },
+    Form {
+        form: "storage volume upload VM in TIME and hang up",
+        means: |f| upload(f, Some(Flaw::HangsUp)),
+    },
+    Form {
+        form: "storage volume upload VM in TIME and stall",
+        means: |f| upload(f, Some(Flaw::Stalls)),
+    },
+    Form {
+        form: "storage volume upload VM with a wrong size",
+        means: |f| upload(f, Some(Flaw::WrongSize)),
+    },
+    Form {
+        form: "storage volume upload VM with a wrong checksum",
+        means: |f| upload(f, Some(Flaw::WrongChecksum)),
+    },
     Form { form: "task cancel", means: |_| ask(Ask::CancelTask) },
     Form { form: "storage benchmark run", means: |_| ask(Ask::Benchmark) },
     Form { form: "vm flush-locks VM", means: |f| ask(Ask::FlushLocks(f.vm())) },
@@ -297,6 +338,12 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
     Form { form: "maintenance off", means: |_| ask(Ask::Maintenance(false)) },
     Form { form: "nothing", means: |_| StoryAction::Does(Vec::new()) },
 ];
+
+fn upload(f: &Filled, flaw: Option<Flaw>) -> StoryAction {
+    let takes = f.times.first().copied().unwrap_or_default();
+    let takes_ms = u64::try_from(takes.as_millis()).unwrap_or(u64::MAX);
+    ask(Ask::Upload { vm: f.vm(), sending: Sending { takes_ms, flaw } })
+}
 
 fn fail(vm: usize, host: Option<usize>, times: u32, how: StartFailure) -> Action {
     Action::FailStarts { vm, host, times, how }
