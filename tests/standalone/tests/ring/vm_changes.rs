@@ -180,12 +180,12 @@ fn it_boots_with_all_that(machine: &Machine) {
     assert_eq!(disks(), 2);
     machine.pvc(&["vm", "volume", "remove", "hello", "vms/extra", "-y"]).ok();
     assert_eq!(disks(), 1, "without `-L` the running guest loses it at once");
-    the_guest_says(machine, "disks now: sda=65536\n");
+    the_guest_says(machine, "disks now: sda=65536 (all)");
     machine.pvc(&["vm", "volume", "add", "hello", "vms/extra", "-y"]).ok();
     assert_eq!(disks(), 2, "and gets it at once");
-    the_guest_says(machine, "disks now: sda=65536 sdb=131072\n");
+    the_guest_says(machine, "disks now: sda=65536 sdb=131072 (all)");
     machine.pvc(&["storage", "volume", "resize", "vms", "extra", "80M", "-y"]).ok();
-    the_guest_says(machine, "disks now: sda=65536 sdb=163840\n");
+    the_guest_says(machine, "disks now: sda=65536 sdb=163840 (all)");
     machine.pvc(&["cluster", "task"]).ok();
     machine.pvc(&["vm", "rename", "hello", "other", "-y"]).fails_with_hint_or_word("hello");
     machine.pvc(&["vm", "stop", "hello", "-y"]).ok();
@@ -194,7 +194,7 @@ fn it_boots_with_all_that(machine: &Machine) {
 
 fn the_guest_says(machine: &Machine, words: &str) {
     eventually(&format!("the guest says `{words}`"), 30, || {
-        let console = machine.console_text("hello").replace('\r', "");
+        let console = machine.console_text("hello");
         if console.contains(words) { Ok(()) } else { Err(console) }
     });
 }
