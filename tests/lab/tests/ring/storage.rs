@@ -109,8 +109,8 @@ fn ceph_is_measured_and_its_osds_are_looked_after() {
     let second = pvc("storage benchmark run meter -y").fails(1).to_owned();
     assert!(second.contains("is measured by task"), "{second}");
     eventually("the benchmark ends", 600, || {
-        let shown = lab.pvc(&["task", &task, "-f", "json"]);
-        match shown.ok().contains("\"SUCCESS\"") {
+        let shown = lab.pvc(&["task", &task, "--no-wait"]);
+        match shown.ok().contains("is done") {
             true => Ok(()),
             false => Err(shown.to_string()),
         }
