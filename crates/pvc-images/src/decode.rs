@@ -183,11 +183,7 @@ fn run(compression: Compression, file: FromChannel, to: &Sender) {
     let begun = begin(compression, file);
     let done = begun.and_then(|mut decoder| send_all(decoder.as_mut(), to));
     if let Err(error) = done {
-        let kind = match compression {
-            Compression::Gzip => "gzip",
-            Compression::Xz => "xz",
-            Compression::Zstd => "zstd",
-        };
+        let kind = compression.as_str();
         let why = shown(&error);
         // Nobody is told if nobody waits.
         let _ = to.blocking_send(Err(ImageError::Compressed { kind, why }));

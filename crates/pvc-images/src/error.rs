@@ -1,6 +1,6 @@
 use std::io;
 
-use pvc_model::disk_image::DiskFormat;
+use pvc_model::disk_image::{DiskFormat, TooLargeFor};
 
 /// Something that is wrong with an image, or with the machine that is to read it.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +39,14 @@ pub enum ImageError {
     TimedOut { seconds: u64 },
     #[error("the decoder of the file broke off")]
     DecoderLost,
+    #[error(transparent)]
+    TooLargeFor(#[from] TooLargeFor),
+    #[error("no image in format {format} could be made: {why}")]
+    NotMade { format: DiskFormat, why: String },
+    #[error("no image could be made within {seconds} s")]
+    NotMadeInTime { seconds: u64 },
+    #[error("the encoder of the file broke off")]
+    EncoderLost,
     #[error("{doing} failed")]
     Io {
         doing: &'static str,
@@ -50,8 +58,9 @@ pub enum ImageError {
 impl ImageError {
     /// Whether the image is what is wrong, and not this machine.
     pub fn is_of_the_image(&self) -> bool {
-        use ImageError::{DecoderLost, Io, NoRoom};
-        !matches!(self, Io { .. } | NoRoom { .. } | DecoderLost)
+        use ImageError::{DecoderLost, EncoderLost, Io, NoRoom, NotMade, NotMadeInTime};
+        let is_ours = matches!(self, Io { .. } | NoRoom { .. } | DecoderLost);
+        !is_ours && !matches!(self, NotMade { .. } | NotMadeInTime { .. } | EncoderLost)
     }
 
     pub fn hint(&self) -> Option<&'static str> {
@@ -66,9 +75,8 @@ impl ImageError {
             ImageError::TooLarge { disk_bytes: Some(_), .. } => {
                 Some("`pvc storage volume resize` makes the volume larger")
             }
-            ImageError::Io { .. } => Some(
-                "is `qemu-utils` installed, and is there room below the API's directory for \
-                 uploads?",
+            ImageError::Io { .. } | ImageError::NotMade { .. } => Some(
+                "is `qemu-utils` installed, and is there room in the API's directory for images?",
             ),
             _ => None,
         }
@@ -110,6 +118,17 @@ impl<S, W> TakeError<S, W> {
             TargetError::Image(error) => TakeError::Image(error),
         }
     }
+}
+
+/// Failure to give an image: of the disk that it is made of, or of the making.
+#[derive(Debug, thiserror::Error)]
+pub enum GiveError<E> {
+    #[error("the disk could not be read")]
+    Disk(#[source] E),
+    #[error("the storage gave pieces that do not fit")]
+    Misfit,
+    #[error(transparent)]
+    Image(#[from] ImageError),
 }
 
 /// The half of a [`TakeError`] that reading can come to.

@@ -1,10 +1,16 @@
-//! Disk images of many formats, as pieces of a raw disk.
+//! Disk images of many formats, as pieces of a raw disk: taken by [`take`], and made by [`give`].
 //!
 //! ```text
 //!  a file, as it is sent ─▶ decompressed, on a thread ─▶ raw:   pieces, at once
 //!        │ counted, hashed                               other: a file without a name
 //!        ▼                                                      checked: header, `check`, `map`
 //!   compared with what was announced                            `qemu-img convert` ─▶ pieces
+//! ```
+//!
+//! ```text
+//!  pieces of a disk ─▶ raw:   with its holes filled, at once  ─▶ as it is, or compressed,
+//!                      other: a file without a name              on a thread
+//!                             `qemu-img convert` ─▶ another
 //! ```
 //!
 //! Whatever a file is made to do, it gets so much: 80 MiB for a decoder, on disk as
@@ -19,7 +25,9 @@
 )]
 
 mod decode;
+mod encode;
 mod error;
+mod give;
 mod qemu;
 mod spool;
 
@@ -33,8 +41,9 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use crate::decode::{Decoder, Part};
-pub use crate::error::{ImageError, TakeError};
+pub use crate::error::{GiveError, ImageError, TakeError};
 use crate::error::{SourceError, TargetError};
+pub use crate::give::{Disk, Given, Wanted, give, give_within};
 
 /// The most bytes of one piece.
 pub const MOST_PIECE_BYTES: usize = 1 << 20;
@@ -99,12 +108,12 @@ pub struct Sent {
     pub disk_bytes: u64,
 }
 
-/// Places that all who take images share.
+/// Places that all who take and give images share.
 #[derive(Debug, Clone)]
 pub struct Places {
     /// For decoders: each has its window.
     decoders: Arc<Semaphore>,
-    /// For `qemu-img`.
+    /// For `qemu-img`, and for disks that are kept for it.
     conversions: Arc<Semaphore>,
 }
 
@@ -292,9 +301,7 @@ struct Image<'a> {
 impl Image<'_> {
     async fn keep(&self, at: u64, piece: Bytes) -> Result<(), ImageError> {
         let Announced { format, most_bytes, .. } = *self.announced;
-        // What a format needs beside the data of the disk.
-        let most_image = most_bytes.saturating_add(most_bytes / 10).saturating_add(64 << 20);
-        if at + piece.len() as u64 > most_image {
+        if at + piece.len() as u64 > most_image_bytes(most_bytes) {
             return Err(ImageError::TooLarge { disk_bytes: None, most_bytes });
         }
         if at == 0 {
@@ -320,6 +327,11 @@ impl Image<'_> {
         }
         Ok((disk, disk_bytes))
     }
+}
+
+/// The most bytes of an image of a disk: what a format needs beside the data of the disk.
+fn most_image_bytes(disk_bytes: u64) -> u64 {
+    disk_bytes.saturating_add(disk_bytes / 10).saturating_add(64 << 20)
 }
 
 /// The image, as the sink of what is decoded.

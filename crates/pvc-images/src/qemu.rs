@@ -103,11 +103,17 @@ fn require_whole(format: DiskFormat, image_bytes: u64) -> Result<(), ImageError>
 }
 
 fn refusal(format: DiskFormat, said: &[u8]) -> ImageError {
-    let said = String::from_utf8_lossy(said);
-    let line = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason");
-    let line = line.trim_start_matches("qemu-img: ").replace(&options(format), "the image");
-    let why = line.chars().filter(|c| !c.is_control()).take(200).collect();
+    let line = lines(said).into_iter().next().unwrap_or_else(|| "no reason".to_owned());
+    let why = line.replace(&options(format), "the image").chars().take(200).collect();
     ImageError::Bad { format, why }
+}
+
+/// The lines that a program said, without its name.
+fn lines(said: &[u8]) -> Vec<String> {
+    let said = String::from_utf8_lossy(&said[..said.len().min(4096)]);
+    let lines = said.lines().map(|line| line.trim().trim_start_matches("qemu-img: "));
+    let plain = |line: &str| line.chars().filter(|c| !c.is_control()).take(400).collect();
+    lines.filter(|line| !line.is_empty()).map(plain).collect()
 }
 
 /// Runs `qemu-img` on the image; returns how it ended, and what it said on both ways.
@@ -227,21 +233,81 @@ pub async fn convert(
     let opened = options(format);
     let args = ["convert", "-n", "--target-is-zero", "-S", "64k", "-O", "raw", &opened, DISK];
     let deadline = long(disk_bytes);
-    let mut command = command(&args, deadline, disk_bytes);
-    command.stdin(image.for_program()?).stdout(disk.for_program()?).stderr(Stdio::piped());
+    let command = command(&args, deadline, disk_bytes);
+    let late = ImageError::TimedOut { seconds: deadline.as_secs() };
+    let (status, error) = from_to(command, image, disk, deadline, late).await?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(refusal(format, &error)),
+    }
+}
+
+/// Ways in which an image is made, where a format has several.
+fn making(format: DiskFormat) -> &'static [&'static str] {
+    match format {
+        DiskFormat::Qcow2 => &["-o", "compat=1.1"],
+        // One file, which programs of VMware and VirtualBox open as it is; disks of ESXi have this
+        // adapter.
+        DiskFormat::Vmdk => &["-o", "subformat=monolithicSparse,adapter_type=lsilogic"],
+        // The disk would be rounded up to a whole number of cylinders.
+        DiskFormat::Vpc => &["-o", "subformat=dynamic,force_size=on"],
+        DiskFormat::Raw | DiskFormat::Qed | DiskFormat::Vdi | DiskFormat::Vhdx => &[],
+    }
+}
+
+/// Makes of a raw disk an image of at most `most_bytes`. The disk is whatever somebody wrote there:
+/// what it looks like is not asked.
+pub async fn make(
+    disk: &Nameless,
+    disk_bytes: u64,
+    format: DiskFormat,
+    image: &Nameless,
+    most_bytes: u64,
+) -> Result<(), ImageError> {
+    let opened = options(DiskFormat::Raw);
+    let to = ["-O", format.as_str()];
+    let args = [&["convert"], &to[..], making(format), &[&opened, DISK]].concat();
+    let deadline = long(disk_bytes);
+    let command = command(&args, deadline, most_bytes);
+    let late = ImageError::NotMadeInTime { seconds: deadline.as_secs() };
+    let (status, error) = from_to(command, disk, image, deadline, late).await?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(ImageError::NotMade { format, why: said(&error, status) }),
+    }
+}
+
+/// Reason of a failure, as a program has said it, or by how it ended. Before the reason it may say
+/// that it could not remove what it had begun.
+fn said(error: &[u8], status: ExitStatus) -> String {
+    match lines(error).pop() {
+        Some(line) => {
+            line.replace(&options(DiskFormat::Raw), "the disk").replace(DISK, "the image")
+        }
+        None => format!("`qemu-img` ended with {status}"),
+    }
+}
+
+/// Runs `qemu-img` from one file to another, while there is room beside that; returns how it ended,
+/// and what it complained of.
+async fn from_to(
+    mut command: Command,
+    from: &Nameless,
+    to: &Nameless,
+    deadline: Duration,
+    late: ImageError,
+) -> Result<(ExitStatus, Vec<u8>), ImageError> {
+    command.stdin(from.for_program()?).stdout(to.for_program()?).stderr(Stdio::piped());
     let work = async {
         let mut child = command.spawn().map_err(io(READING))?;
         let error = read(child.stderr.take()).await?;
         let status = child.wait().await.map_err(io(READING))?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(refusal(format, &error)),
-        }
+        Ok((status, error))
     };
     tokio::select! {
         biased;
-        converted = in_time(deadline, work) => converted,
-        error = no_room(disk) => Err(error),
+        done = tokio::time::timeout(deadline, work) => done.unwrap_or(Err(late)),
+        error = no_room(to) => Err(error),
     }
 }
 

@@ -73,6 +73,12 @@ impl Nameless {
         aside(move || file.set_len(bytes).map_err(io("making room for the disk"))).await
     }
 
+    /// Size of the file, in bytes.
+    pub async fn size(&self) -> Result<u64, ImageError> {
+        let file = self.file.clone();
+        aside(move || Ok(file.metadata().map_err(io("looking at the image"))?.len())).await
+    }
+
     /// The file, for a program to have as its own standard input or output.
     pub fn for_program(&self) -> Result<Stdio, ImageError> {
         let file = self.file.try_clone().map_err(io("handing over a file"))?;
@@ -82,7 +88,7 @@ impl Nameless {
     /// The next piece from `at` on that is no hole.
     pub async fn next_data(&self, at: u64) -> Result<Option<(u64, Bytes)>, ImageError> {
         let file = self.file.clone();
-        aside(move || next_data(&file, at).map_err(io("reading the disk"))).await
+        aside(move || next_data(&file, at).map_err(io("reading a file that was kept"))).await
     }
 }
 

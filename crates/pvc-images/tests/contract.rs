@@ -1,4 +1,5 @@
-//! Images as the real `qemu-img` makes them, whole and cut, and those that mean harm.
+//! Images as the real `qemu-img` makes them, whole and cut, and those that mean harm; and what we
+//! have it make.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 #![allow(clippy::disallowed_methods, reason = "these tests are about files and programs")]
@@ -9,8 +10,11 @@ use std::process::Command;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use pvc_images::{Announced, MOST_PIECE_BYTES, Places, Sent, Source, Target, take};
-use pvc_model::disk_image::DiskFormat;
+use pvc_images::{
+    Announced, Disk, GiveError, MOST_PIECE_BYTES, Places, Sent, Source, Target, Wanted, give,
+    give_within, take,
+};
+use pvc_model::disk_image::{Compression, DiskFormat};
 
 struct Pieces(VecDeque<Bytes>);
 
@@ -231,15 +235,31 @@ async fn room_is_left_to_others_where_images_are_read() {
     assert_eq!(error, "less than 512 MiB are free in the directory in which images are read");
 }
 
-/// Whether a program of this process, or of one that it has started, reads an image.
-fn readers() -> usize {
+/// Number of programs that this process has started and whose command line says this.
+fn programs(word: &str) -> usize {
+    let own = std::process::id().to_string();
     let mut count = 0;
     for process in std::fs::read_dir("/proc").unwrap().flatten() {
-        let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        count += usize::from(line.starts_with("qemu-img") && line.contains("/proc/self/fd/0"));
+        let read = |name| std::fs::read(process.path().join(name)).unwrap_or_default();
+        let line = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+        let status = read("stat");
+        // What follows the name: state and parent.
+        let status = String::from_utf8_lossy(&status);
+        let parent = status.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
+        let is_ours = parent == Some(&own);
+        count += usize::from(is_ours && line.starts_with("qemu-img") && line.contains(word));
     }
     count
+}
+
+/// Programs that read an image.
+fn readers() -> usize {
+    programs("/proc/self/fd/0")
+}
+
+/// Programs that make an image.
+fn writers() -> usize {
+    programs("-O vmdk")
 }
 
 /// A disk that takes nothing.
@@ -276,4 +296,175 @@ async fn whoever_gives_up_leaves_no_program_and_no_file() {
         tokio::task::yield_now().await;
     }
     assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0);
+}
+
+/// A disk that is read from memory.
+struct OfMemory {
+    disk: Vec<u8>,
+    at: usize,
+}
+
+#[async_trait]
+impl Disk for OfMemory {
+    type Error = Infallible;
+
+    fn size_bytes(&self) -> u64 {
+        self.disk.len() as u64
+    }
+
+    async fn next(&mut self) -> Result<Option<(u64, Bytes)>, Infallible> {
+        while self.at < self.disk.len() {
+            let at = self.at;
+            self.at = self.disk.len().min(at + MOST_PIECE_BYTES);
+            let piece = &self.disk[at..self.at];
+            if piece.iter().any(|byte| *byte != 0) {
+                return Ok(Some((at as u64, Bytes::copy_from_slice(piece))));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The file of an image of the disk; the spool is empty after it.
+async fn given(
+    disk: &[u8],
+    format: DiskFormat,
+    compression: Option<Compression>,
+) -> Result<Vec<u8>, GiveError<Infallible>> {
+    let spool = tempfile::tempdir().unwrap();
+    let disk = OfMemory { disk: disk.to_vec(), at: 0 };
+    let wanted = Wanted { format, compression };
+    let mut given = give(disk, wanted, spool.path(), &Places::default()).await?;
+    let announced = given.size_bytes();
+    assert_eq!(announced.is_none(), compression.is_some());
+    let mut file = Vec::new();
+    while let Some(piece) = given.next().await? {
+        assert!(piece.len() <= 2 * MOST_PIECE_BYTES);
+        file.extend_from_slice(&piece);
+    }
+    assert!(announced.is_none_or(|size| size == file.len() as u64));
+    assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0);
+    Ok(file)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_comes_back_from_every_format_and_every_compression() {
+    let ways = Compression::ALL.map(Some);
+    for length in [3 << 20, (5 << 20) + 37 * 512] {
+        let disk = disk(length);
+        for format in DiskFormat::ALL {
+            for compression in [None].into_iter().chain(ways) {
+                let file = given(&disk, format, compression).await.unwrap();
+                assert_eq!(Compression::of_beginning(&file), compression, "{format}");
+                let (back, _) = taken(&file, format).await.unwrap();
+                assert!(back == disk, "{format} {compression:?} of {length} bytes");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_takes_as_little_room_as_its_disk_and_is_sound() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image").display().to_string();
+    let data = disk(40 << 20);
+    for (disk, least) in [(&data, 300_000), (&vec![0; 40 << 20], 0)] {
+        for format in DiskFormat::ALL.into_iter().filter(|format| *format != DiskFormat::Raw) {
+            let file = given(disk, format, None).await.unwrap();
+            // Formats round what is written up to their blocks: VHDX has the largest, of 8 MiB.
+            assert!(file.len() > least && file.len() < 33 << 20, "{format}: {}", file.len());
+            std::fs::write(&path, file).unwrap();
+            if matches!(format, DiskFormat::Qcow2 | DiskFormat::Qed | DiskFormat::Vdi) {
+                run("qemu-img", &["check", "-q", "-f", format.as_str(), &path]);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_of_no_whole_sectors_is_filled_up_with_zeros() {
+    let disk = disk((3 << 20) + 100);
+    for format in [DiskFormat::Qcow2, DiskFormat::Vpc] {
+        let file = given(&disk, format, None).await.unwrap();
+        let (back, _) = taken(&file, format).await.unwrap();
+        assert_eq!(back.len(), (3 << 20) + 512, "{format}");
+        assert!(back.starts_with(&disk) && back[disk.len()..].iter().all(|byte| *byte == 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_looks_like_an_image_is_taken_for_what_it_is() {
+    let mut disk = made(|path| {
+        let backing = ["-b", "/etc/shadow", "-F", "raw"];
+        run("qemu-img", &[&["create", "-f", "qcow2"][..], &backing, &[path, "1M"]].concat());
+    });
+    disk.resize(disk.len().next_multiple_of(512), 0);
+    for format in [DiskFormat::Qcow2, DiskFormat::Vmdk, DiskFormat::Vhdx] {
+        let file = given(&disk, format, None).await.unwrap();
+        let (back, _) = taken(&file, format).await.unwrap();
+        assert!(back == disk, "{format}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn room_is_left_to_others_where_images_are_made() {
+    let spool = tempfile::tempdir().unwrap();
+    let folder = spool.path().display().to_string();
+    run("mount", &["-t", "tmpfs", "-o", "size=64M", "tmpfs", &folder]);
+    let disk = OfMemory { disk: disk(3 << 20), at: 0 };
+    let wanted = Wanted { format: DiskFormat::Qcow2, compression: None };
+    let given = give(disk, wanted, spool.path(), &Places::default()).await;
+    run("umount", &[&folder]);
+    let error = given.err().unwrap().to_string();
+    assert_eq!(error, "less than 512 MiB are free in the directory in which images are read");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_grows_beyond_its_bound_is_not_made() {
+    let spool = tempfile::tempdir().unwrap();
+    for format in [DiskFormat::Qcow2, DiskFormat::Vmdk, DiskFormat::Vhdx] {
+        for (most_bytes, is_made) in [(100_000, false), (80 << 20, true)] {
+            let disk = OfMemory { disk: disk(3 << 20), at: 0 };
+            let wanted = Wanted { format, compression: None };
+            let places = Places::default();
+            let given = give_within(disk, wanted, most_bytes, spool.path(), &places).await;
+            match given {
+                Ok(_) => assert!(is_made, "{format} in {most_bytes} bytes"),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(!is_made && error.contains("File too large"), "{error}");
+                    let words = format!("no image in format {format} could be made: ");
+                    assert!(error.starts_with(&words), "{error}");
+                }
+            }
+        }
+    }
+    assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_gives_up_an_image_in_the_making_leaves_no_program_and_no_file() {
+    let spool = tempfile::tempdir().unwrap();
+    // Enough for the program to be seen.
+    let disk = OfMemory { disk: vec![7; 256 << 20], at: 0 };
+    let wanted = Wanted { format: DiskFormat::Vmdk, compression: None };
+    let places = Places::default();
+    let giving = give(disk, wanted, spool.path(), &places);
+    let begun = async {
+        while writers() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = begun => {}
+        given = giving => panic!("it was made before anybody saw that: {}", given.is_ok()),
+    }
+    while writers() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0);
+    let disk = OfMemory { disk: vec![7; 1 << 20], at: 0 };
+    let again = give(disk, wanted, spool.path(), &places).await;
+    assert!(again.is_ok(), "its place is free again");
 }

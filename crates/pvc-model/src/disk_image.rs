@@ -41,6 +41,31 @@ impl DiskFormat {
         }
     }
 
+    /// End of the name of a file in this format, as it is usual.
+    pub fn ending(self) -> &'static str {
+        match self {
+            DiskFormat::Vpc => "vhd",
+            _ => self.as_str(),
+        }
+    }
+
+    /// Refuses a disk of more bytes than programs of others take in this format, or QEMU makes.
+    pub fn require_room(self, disk_bytes: u64) -> Result<(), TooLargeFor> {
+        const GIB: u64 = 1 << 30;
+        let most_bytes = match self {
+            DiskFormat::Raw | DiskFormat::Qcow2 => return Ok(()),
+            // A VMDK of one file has its data within 2 TiB of it, beside its tables.
+            DiskFormat::Vmdk | DiskFormat::Vpc => 2040 * GIB,
+            DiskFormat::Qed => 63 * 1024 * GIB,
+            DiskFormat::Vhdx => 64 * 1024 * GIB,
+            DiskFormat::Vdi => 511 * 1024 * GIB,
+        };
+        match disk_bytes > most_bytes {
+            true => Err(TooLargeFor { format: self, disk_bytes, most_bytes }),
+            false => Ok(()),
+        }
+    }
+
     /// The format that a file with this beginning is of; `None` if it may be any raw disk. A VHD of
     /// a fixed size begins as the disk does.
     pub fn of_beginning(beginning: &[u8]) -> Option<DiskFormat> {
@@ -71,6 +96,18 @@ pub struct UnknownFormat {
     pub word: String,
 }
 
+/// A disk that is too large for a format.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "an image in format {format} is of a disk of at most {most_bytes} bytes, and this one has \
+     {disk_bytes}"
+)]
+pub struct TooLargeFor {
+    pub format: DiskFormat,
+    pub disk_bytes: u64,
+    pub most_bytes: u64,
+}
+
 impl FromStr for DiskFormat {
     type Err = UnknownFormat;
 
@@ -89,6 +126,25 @@ pub enum Compression {
 }
 
 impl Compression {
+    pub const ALL: [Compression; 3] = [Compression::Gzip, Compression::Xz, Compression::Zstd];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Compression::Gzip => "gzip",
+            Compression::Xz => "xz",
+            Compression::Zstd => "zstd",
+        }
+    }
+
+    /// End of the name of a file that is compressed so.
+    pub fn ending(self) -> &'static str {
+        match self {
+            Compression::Gzip => "gz",
+            Compression::Xz => "xz",
+            Compression::Zstd => "zst",
+        }
+    }
+
     /// Number of bytes from its beginning that must be known of a file.
     pub const BEGINNING: usize = 6;
 
@@ -169,6 +225,27 @@ mod tests {
         }
         let error = "iso".parse::<DiskFormat>().unwrap_err();
         assert!(error.to_string().starts_with("`iso` is no format of disk images; raw, "));
+    }
+
+    #[test]
+    fn a_disk_is_too_large_for_some_formats() {
+        const TIB: u64 = 1 << 40;
+        for (format, fits, too_large) in [
+            (DiskFormat::Raw, u64::MAX, None),
+            (DiskFormat::Qcow2, u64::MAX, None),
+            (DiskFormat::Qed, 63 * TIB, Some(63 * TIB + 1)),
+            (DiskFormat::Vmdk, 2040 << 30, Some(2 * TIB)),
+            (DiskFormat::Vdi, 511 * TIB, Some(512 * TIB)),
+            (DiskFormat::Vpc, 2040 << 30, Some((2040 << 30) + 512)),
+            (DiskFormat::Vhdx, 64 * TIB, Some(65 * TIB)),
+        ] {
+            assert_eq!(format.require_room(fits), Ok(()), "{format}");
+            for disk_bytes in too_large {
+                let refused = format.require_room(disk_bytes).unwrap_err();
+                let words = format!("of at most {fits} bytes, and this one has {disk_bytes}");
+                assert!(refused.to_string().ends_with(&words), "{refused}");
+            }
+        }
     }
 
     #[test]
