@@ -1,7 +1,9 @@
 //! The words of parameters against those of the records that they stand for.
 
+use pvc_api_types::operations::storage::{CompressionWord, ImageFormatWord};
 use pvc_api_types::operations::vm::{ListedState, MethodWord, SelectorWord, StateWord};
 use pvc_api_types::param::Choice;
+use pvc_model::disk_image::{Compression, DiskFormat};
 use pvc_model::request::StateRequest;
 use pvc_model::vm::{MigrationMethod, Selector, VmState};
 
@@ -30,4 +32,12 @@ fn each_state_that_can_be_requested_is_a_word_and_the_state_of_the_record() {
     requests.sort_unstable();
     assert_eq!(words, requests);
     assert!(words.iter().all(|word| VmState::WORDS.contains(word)));
+}
+
+#[test]
+fn an_image_is_sent_in_every_format_and_compression_that_is_taken() {
+    assert_eq!(ImageFormatWord::WORDS, DiskFormat::ALL.map(DiskFormat::as_str));
+    let words: Vec<&str> =
+        ["none"].into_iter().chain(Compression::ALL.map(Compression::as_str)).collect();
+    assert_eq!(CompressionWord::WORDS, words);
 }

@@ -165,16 +165,20 @@ impl<O: Operation<Reply = EventStream>> Answer<O> {
 }
 
 impl<O: Operation<Reply = OctetStream>> Answer<O> {
-    /// A body of `size` bytes, which a browser keeps as a file of this name.
-    pub fn bytes(size: u64, name: &str, body: Body) -> Self {
+    /// A body of `size` bytes, which a browser keeps as a file of this name. One whose size is not
+    /// known goes in chunks, of which the last says that it was all.
+    pub fn bytes(size: Option<u64>, name: &str, body: Body) -> Self {
         // Whatever would end the quotes, or is no ASCII.
         let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '/');
         let name: String = name.chars().map(|c| if plain(c) { c } else { '_' }).collect();
         let kept = HeaderValue::from_str(&format!("attachment; filename=\"{name}\""));
-        Answer::new(([(header::CONTENT_TYPE, OCTET_STREAM)], body))
-            .with(header::CONTENT_LENGTH, HeaderValue::from(size))
+        let answer = Answer::new(([(header::CONTENT_TYPE, OCTET_STREAM)], body))
             .with(header::CONTENT_DISPOSITION, kept.expect("printable ASCII makes a header value"))
-            .not_kept()
+            .not_kept();
+        match size {
+            Some(size) => answer.with(header::CONTENT_LENGTH, HeaderValue::from(size)),
+            None => answer,
+        }
     }
 }
 

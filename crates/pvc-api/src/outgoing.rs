@@ -1,13 +1,16 @@
-//! The contents of a volume as the body of a reply: one piece in memory, whatever the size.
+//! The contents of a volume as the body of a reply: a few pieces in memory, whatever the size.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use axum::body::Body;
 use bytes::Bytes;
 use futures::stream;
-use pvc_ports::{Clock, Download, MOST_PIECE_BYTES};
+use pvc_images::{Disk, Given};
+use pvc_model::with_causes;
+use pvc_ports::{Clock, Download, StorageError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -18,13 +21,28 @@ type Piece = io::Result<Bytes>;
 
 /// Time that a download may take in all. After a day the primary takes its snapshot for something
 /// that was left behind, and removes it.
-const MOST_TIME: Duration = Duration::from_secs(23 * 3600);
+pub const MOST_TIME: Duration = Duration::from_secs(23 * 3600);
 
-/// A body of as many bytes as the volume has; what is in no piece is zeros. Ends short, which
-/// breaks the connection, if the storage fails, the client is [too slow](crate::pace), it takes
-/// more than [`MOST_TIME`], or the daemon stops.
+/// The contents of a volume, as an image is made of them.
+pub struct DiskOf(pub Box<dyn Download>);
+
+#[async_trait]
+impl Disk for DiskOf {
+    type Error = StorageError;
+
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError> {
+        self.0.next().await
+    }
+}
+
+/// A body of the whole file. Ends short, which breaks the connection, if the storage fails, the
+/// client is [too slow](crate::pace), it takes more than [`MOST_TIME`], or the daemon stops.
 pub fn body(
-    download: Box<dyn Download>,
+    file: Given<DiskOf>,
     clock: Arc<dyn Clock>,
     stopping: CancellationToken,
     slot: Slot,
@@ -34,7 +52,7 @@ pub fn body(
         let failed = tokio::select! {
             biased;
             () = stopping.cancelled() => Some(io::Error::other("the daemon stops")),
-            sent = send(download, &sender, clock.as_ref()) => sent.err(),
+            sent = send(file, &sender, clock.as_ref()) => sent.err(),
             () = clock.sleep(MOST_TIME) => {
                 let hours = MOST_TIME.as_secs() / 3600;
                 Some(io::Error::other(format!("it takes longer than {hours} hours")))
@@ -56,37 +74,19 @@ pub fn body(
     }))
 }
 
-/// Sends the whole contents. The last bytes are held back until the storage has said that it was
-/// all: a client that has got as many as were announced takes them for right.
+/// Sends the whole file. The last bytes are held back until the storage has said that it was all:
+/// a client that has got as many as were announced takes them for right.
 async fn send(
-    mut download: Box<dyn Download>,
+    mut file: Given<DiskOf>,
     to: &mpsc::Sender<Piece>,
     clock: &dyn Clock,
 ) -> io::Result<()> {
-    let size = download.size_bytes();
-    let zeros = Bytes::from(vec![0; MOST_PIECE_BYTES]);
     let mut pieces = Sender { to, clock, pace: Pace::default(), held: None };
-    let mut at = 0;
-    loop {
-        let next = download.next().await.map_err(io::Error::other)?;
-        let (until, bytes) = match next {
-            Some((offset, bytes)) => (offset, Some(bytes)),
-            None => (size, None),
-        };
-        let end = until.checked_add(bytes.as_ref().map_or(0, Bytes::len) as u64);
-        if until < at || end.is_none_or(|end| end > size) {
-            return Err(io::Error::other("the storage gave pieces that do not fit"));
-        }
-        while at < until {
-            let length = usize::try_from(until - at).unwrap_or(MOST_PIECE_BYTES);
-            let length = length.min(MOST_PIECE_BYTES);
-            pieces.send(zeros.slice(..length)).await?;
-            at += length as u64;
-        }
-        let Some(bytes) = bytes else { return pieces.finish().await };
-        at += bytes.len() as u64;
-        pieces.send(bytes).await?;
+    let failed = |error| io::Error::other(with_causes(&error));
+    while let Some(piece) = file.next().await.map_err(failed)? {
+        pieces.send(piece).await?;
     }
+    pieces.finish().await
 }
 
 struct Sender<'a> {
@@ -124,9 +124,10 @@ impl Sender<'_> {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::path::Path;
 
-    use async_trait::async_trait;
-    use pvc_ports::StorageError;
+    use pvc_images::{Places, Wanted};
+    use pvc_model::disk_image::{Compression, DiskFormat};
     use pvc_testkit::TokioClock;
 
     use super::*;
@@ -173,6 +174,12 @@ mod tests {
         }
     }
 
+    async fn raw(download: Box<dyn Download>, compression: Option<Compression>) -> Given<DiskOf> {
+        let wanted = Wanted { format: DiskFormat::Raw, compression };
+        let (nowhere, places) = (Path::new("/nonexistent"), Places::default());
+        pvc_images::give(DiskOf(download), wanted, nowhere, &places).await.unwrap()
+    }
+
     /// Time after which nobody reads the volume any more whose client takes so many bytes at a
     /// time, and then nothing for a while.
     async fn ended(takes: usize, pause: Duration) -> Duration {
@@ -180,7 +187,8 @@ mod tests {
         let download = Endless { at: 0, _is_read: is_read.clone() };
         let clock = Arc::new(TokioClock::new());
         let slot = slots.take("a", "downloads").unwrap();
-        let body = body(Box::new(download), clock.clone(), CancellationToken::new(), slot);
+        let file = raw(Box::new(download), None).await;
+        let body = body(file, clock.clone(), CancellationToken::new(), slot);
         let mut stream = body.into_data_stream();
         let begun = clock.monotonic();
         loop {
@@ -216,11 +224,17 @@ mod tests {
         assert!(ended < Duration::from_secs(24 * 3600), "{ended:?}");
     }
 
-    async fn read(size: u64, pieces: &[(u64, &'static [u8])], is_lost: bool) -> (usize, bool) {
+    async fn read(
+        size: u64,
+        pieces: &[(u64, &'static [u8])],
+        is_lost: bool,
+        compression: Option<Compression>,
+    ) -> (usize, bool) {
         let download = Scripted { size, pieces: pieces.iter().copied().collect(), is_lost };
         let slot = Slots::new(2).take("a", "downloads").unwrap();
         let clock = Arc::new(TokioClock::new());
-        let body = body(Box::new(download), clock, CancellationToken::new(), slot);
+        let file = raw(Box::new(download), compression).await;
+        let body = body(file, clock, CancellationToken::new(), slot);
         let mut stream = body.into_data_stream();
         let mut count = 0;
         while let Some(piece) = futures::StreamExt::next(&mut stream).await {
@@ -233,24 +247,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_in_no_piece_is_zeros() {
-        assert_eq!(read(5 << 20, &[(1 << 20, b"middle")], false).await, (5 << 20, true));
-        assert_eq!(read(6, &[(0, b"all"), (3, b"of")], false).await, (6, true));
-        assert_eq!(read(0, &[], false).await, (0, true));
+    async fn all_of_a_file_is_sent() {
+        assert_eq!(read(5 << 20, &[(1 << 20, b"middle")], false, None).await, (5 << 20, true));
+        assert_eq!(read(6, &[(0, b"all"), (3, b"of")], false, None).await, (6, true));
+        assert_eq!(read(0, &[], false, None).await, (0, true));
+        for compression in Compression::ALL {
+            let (count, is_whole) = read(5 << 20, &[(9, b"data")], false, Some(compression)).await;
+            assert!(is_whole && count > 0 && count < 100_000, "{compression:?}: {count}");
+        }
     }
 
     #[tokio::test]
     async fn a_download_that_fails_at_its_end_never_looks_whole() {
         for pieces in [&[(0, &b"all"[..]), (3, b"of")][..], &[(2, b"end")], &[]] {
-            let (count, is_whole) = read(5, pieces, true).await;
+            let (count, is_whole) = read(5, pieces, true, None).await;
             assert!(!is_whole && count < 5, "{pieces:?}: {count}");
+            for compression in Compression::ALL {
+                let (_, is_whole) = read(5, pieces, true, Some(compression)).await;
+                assert!(!is_whole, "{compression:?} of {pieces:?}");
+            }
         }
     }
 
     #[tokio::test]
     async fn pieces_that_do_not_fit_end_it() {
         for pieces in [&[(4, &b"xy"[..])][..], &[(2, b"b"), (0, b"a")], &[(u64::MAX, b"x")]] {
-            assert!(!read(5, pieces, false).await.1, "{pieces:?}");
+            assert!(!read(5, pieces, false, None).await.1, "{pieces:?}");
         }
     }
 }

@@ -20,7 +20,9 @@ mod payload;
 mod query;
 mod tls;
 mod transfer;
+mod unhurried;
 
 pub use client::{Client, Exchange, Options, Submitted, Waiting};
 pub use error::{Error, Kind};
 pub use payload::Payload;
+pub use transfer::Begin;

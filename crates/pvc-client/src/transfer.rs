@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use pvc_api_types::operation::{Method, OctetStream, Operation};
 use serde::de::DeserializeOwned;
+use ureq::Body;
+use ureq::http::header::TRANSFER_ENCODING;
 use ureq::http::request::Builder;
-use ureq::http::{HeaderValue, Request, StatusCode};
+use ureq::http::{HeaderValue, Request, Response, StatusCode};
 
 use crate::answered::{self, Answered};
 use crate::client::{Answer, CONNECT, Client, Late, Limits, WORK, request, unsendable_key};
 use crate::error::Error;
 use crate::payload::Payload;
+use crate::unhurried;
 
 /// Time without a byte after which a file is given up, as on the server.
 const SILENCE: Duration = Duration::from_secs(120);
@@ -84,35 +87,42 @@ impl Client {
         Payload::new(answer.expect(StatusCode::OK)?).read()
     }
 
-    /// Asks for bytes; returns them as they come, and how many they are.
+    /// Asks for bytes; returns them as they come, and how many they are, if that is said. They may
+    /// be made first, for as long as that takes.
     ///
     /// # Errors
-    /// As for every read. A server that does not say how many bytes come is not understood.
+    /// As for every read. A server with whose reply it cannot be told where the bytes end is not
+    /// understood.
     pub fn download<O, const N: usize>(
         &self,
         _: O,
         at: [&str; N],
         params: &O::Params,
-    ) -> Result<(impl Read + use<O, N>, u64), Error>
+        begin: Begin,
+    ) -> Result<(impl Read + use<O, N>, Option<u64>), Error>
     where
         O: Operation<At = [String; N], Reply = OctetStream>,
     {
         let uri = format!("{}{}", self.options.base, request::<O, N>(at, params).path);
         let silence = self.silence();
-        let limits = Limits { first: silence, body: WORK, late: Late::Unread };
+        let first = match begin {
+            Begin::AtOnce => silence,
+            Begin::WhenMade => self.options.timeout.unwrap_or(WORK),
+        };
+        let limits = Limits { first, body: WORK, late: Late::Unread };
+        let agent = unhurried::agent(self.agent.config().clone());
         let response = self
             .asked(Method::Get, &uri)?
             .body(())
             .map_err(ureq::Error::from)
             .and_then(|asked| {
-                let configured = self
-                    .agent
+                let configured = agent
                     .configure_request(asked)
                     .timeout_connect(Some(CONNECT))
                     .timeout_recv_response(Some(limits.first))
                     .timeout_recv_body(Some(limits.body))
                     .timeout_per_read(Some(silence));
-                self.agent.run(configured.build())
+                agent.run(configured.build())
             })
             .map_err(|error| self.failed(error, limits))?;
         if response.status() != StatusCode::OK {
@@ -121,10 +131,11 @@ impl Client {
                 Err(source) => Err(self.broken(source)),
             };
         }
-        let size = response.body().content_length().ok_or_else(|| Error::BadAnswer {
-            what: "does not say how many bytes come".to_owned(),
-            source: None,
-        })?;
+        let size = response.body().content_length();
+        if size.is_none() && !is_chunked(&response) {
+            let what = "does not say how many bytes come".to_owned();
+            return Err(Error::BadAnswer { what, source: None });
+        }
         Ok((Whole { from: response.into_body().into_reader(), left: size, silence }, size))
     }
 
@@ -146,10 +157,25 @@ impl Client {
     }
 }
 
+/// When the bytes of a download begin to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begin {
+    AtOnce,
+    /// When the server has made the file.
+    WhenMade,
+}
+
+/// Whether a last chunk says where the body ends.
+fn is_chunked(response: &Response<Body>) -> bool {
+    let coding = response.headers().get(TRANSFER_ENCODING);
+    coding.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+}
+
 /// Bytes that must come to their announced end.
 struct Whole<R> {
     from: R,
-    left: u64,
+    /// How many are left; nothing if chunks say where the end is.
+    left: Option<u64>,
     /// Time that the next of them may take.
     silence: Duration,
 }
@@ -163,11 +189,11 @@ impl<R: Read> Read for Whole<R> {
             }
             false => error,
         })?;
-        if read == 0 && self.left > 0 && !into.is_empty() {
-            let words = format!("the connection ended {} bytes before the end", self.left);
+        if let Some(left) = self.left.filter(|left| read == 0 && *left > 0 && !into.is_empty()) {
+            let words = format!("the connection ended {left} bytes before the end");
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, words));
         }
-        self.left = self.left.saturating_sub(read as u64);
+        self.left = self.left.map(|left| left.saturating_sub(read as u64));
         Ok(read)
     }
 }

@@ -17,7 +17,7 @@ use pvc_api_types::operations::storage::{
     VolumeUpload,
 };
 use pvc_api_types::param::Added;
-use pvc_client::{Client, Error, Options};
+use pvc_client::{Begin, Client, Error, Options};
 
 const GO_ON: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -98,10 +98,11 @@ fn upload(client: &Client, file: impl Read, size: Option<u64>) -> Result<Uploade
 fn download(client: &Client) -> Result<io::Result<Vec<u8>>, Error> {
     let operation = GetStorageCephVolumePoolVolumeDownload;
     let (mut from, size) =
-        client.download(operation, ["vms", "data"], &VolumeDownload::default())?;
+        client.download(operation, ["vms", "data"], &VolumeDownload::default(), Begin::AtOnce)?;
     let mut bytes = Vec::new();
     let read = from.read_to_end(&mut bytes);
-    Ok(read.map(|_| bytes).inspect(|bytes| assert_eq!(bytes.len() as u64, size)))
+    let is_whole = |bytes: &Vec<u8>| size.is_none_or(|size| size == bytes.len() as u64);
+    Ok(read.map(|_| bytes).inspect(|bytes| assert!(is_whole(bytes), "{size:?}")))
 }
 
 const DONE: &str = r#"{"message": "done", "file_bytes": 5, "sha256": ""}"#;
@@ -283,5 +284,41 @@ fn a_server_that_falls_silent_in_a_download_is_given_up() {
     let timeout = Some(Duration::from_millis(300));
     let error = download(&client(base, timeout)).unwrap().unwrap_err();
     assert_eq!(error.to_string(), "nothing came for 0.3 seconds");
+    drop(served.join().unwrap());
+}
+
+/// Bytes of a download whose reply is this.
+fn downloaded(reply: &'static str) -> Result<io::Result<Vec<u8>>, Error> {
+    let (base, served) = server(move |mut connection| {
+        connection.head();
+        connection.say(reply);
+    });
+    let downloaded = download(&client(base, None));
+    served.join().unwrap();
+    downloaded
+}
+
+#[test]
+fn a_download_in_chunks_has_an_end_or_is_cut() {
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nimage\r\n0\r\n\r\n";
+    assert_eq!(downloaded(chunked).unwrap().unwrap(), b"image");
+    let head = chunked.find("5\r\n").unwrap();
+    for end in head..chunked.len() - 4 {
+        let cut = downloaded(&chunked[..end]).unwrap();
+        assert!(cut.is_err(), "{:?} is taken for whole", &chunked[..end]);
+    }
+}
+
+#[test]
+fn an_image_that_is_made_first_may_take_its_time_but_not_longer_than_is_said() {
+    let (base, served) = server(|mut connection| {
+        connection.head();
+        connection
+    });
+    let client = client(base, Some(Duration::from_millis(300)));
+    let operation = GetStorageCephVolumePoolVolumeDownload;
+    let params = VolumeDownload::default();
+    let late = client.download(operation, ["vms", "data"], &params, Begin::WhenMade).err();
+    assert!(matches!(late, Some(Error::Silent { .. })), "{late:?}");
     drop(served.join().unwrap());
 }

@@ -240,7 +240,7 @@ mod tests {
             (DiskFormat::Vhdx, 64 * TIB, Some(65 * TIB)),
         ] {
             assert_eq!(format.require_room(fits), Ok(()), "{format}");
-            for disk_bytes in too_large {
+            if let Some(disk_bytes) = too_large {
                 let refused = format.require_room(disk_bytes).unwrap_err();
                 let words = format!("of at most {fits} bytes, and this one has {disk_bytes}");
                 assert!(refused.to_string().ends_with(&words), "{refused}");

@@ -173,6 +173,47 @@ fn zeros_are_holes_of_a_saved_file() {
     assert!(taken <= 16 << 10, "{taken} bytes are taken by four blocks");
 }
 
+#[test]
+fn a_format_and_a_compression_are_asked_for_by_their_words() {
+    let stub = Stub::start(|_, _| ok("image"));
+    let user = User::of(&stub);
+    let folder = tempfile::tempdir().unwrap();
+    for (options, query) in [
+        (&[][..], ""),
+        (&["-f", "raw", "-c", "none"], ""),
+        (&["-f", "vmdk"], "?image_format=vmdk"),
+        (&["--format", "qcow2", "--compress", "zstd"], "?image_format=qcow2&compression=zstd"),
+        (&["-c", "xz", "--snapshot", "old"], "?snapshot=old&compression=xz"),
+    ] {
+        let line = download(&folder.path().join("disk"));
+        let saved = user.run(&[&words(&line)[..], &["--force"], options].concat());
+        assert_eq!(code(&saved), 0, "{saved:?}");
+        let line = format!("GET /storage/ceph/volume/vms/data/download{query}");
+        let asked = stub.lines().pop().unwrap();
+        assert!(asked.trim_end() == line, "{asked} and not {line}");
+    }
+    let asked = stub.lines().len();
+    for options in [["-f", "iso"], ["-c", "zip"]] {
+        let line = download(&folder.path().join("disk"));
+        assert_eq!(code(&user.run(&[&words(&line)[..], &options].concat())), 2);
+    }
+    assert_eq!(stub.lines().len(), asked);
+}
+
+#[test]
+fn a_terminal_shows_what_a_download_waits_for() {
+    let user = User::of(&Stub::start(|_, _| ok("image")));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("disk").display().to_string();
+    let line = format!("storage volume download -f vhdx vms data {file}");
+    let shown = user.on_a_terminal(&line);
+    assert!(shown.contains("Making an image in format vhdx on remote side... done."), "{shown}");
+    let refusing = r#"{"message": "it is in use"}"#;
+    let user = User::of(&Stub::start(move |_, _| status(400, refusing)));
+    let shown = user.on_a_terminal(&format!("{line} --force"));
+    assert!(shown.contains("remote side... \r\nerror: it is in use"), "{shown:?}");
+}
+
 /// A user with an image of five bytes.
 fn image(user: &User) -> PathBuf {
     let file = user.home.path().join("disk.raw");

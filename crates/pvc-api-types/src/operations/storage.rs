@@ -198,12 +198,34 @@ params! {
     }
 }
 
+choice! {
+    /// Format of a disk image.
+    pub enum ImageFormatWord {
+        Raw = "raw",
+        Qcow2 = "qcow2",
+        Qed = "qed",
+        Vmdk = "vmdk",
+        Vdi = "vdi",
+        Vpc = "vpc",
+        Vhdx = "vhdx",
+    }
+}
+
+choice! {
+    /// Way in which a file is compressed.
+    pub enum CompressionWord { None = "none", Gzip = "gzip", Xz = "xz", Zstd = "zstd" }
+}
+
 params! {
     /// The contents to send.
     #[derive(Default)]
     pub struct VolumeDownload {
         /// The snapshot whose contents are meant, and not those of now.
         snapshot: Option<String>,
+        /// The format of the image, `raw` without it. Any other is made before the reply begins.
+        image_format: Option<ImageFormatWord>,
+        /// How the image is compressed, `none` without it. How many bytes come is not said then.
+        compression: Option<CompressionWord>,
     }
 }
 
@@ -261,7 +283,7 @@ operations! { "storage-volume":
         upload(VolumeUpload) -> Uploaded
     }
 
-    /// Sends the contents of a volume that nobody uses, or of a snapshot, as a raw disk image.
+    /// Sends the contents of a volume that nobody uses, or of a snapshot, as a disk image.
     GetStorageCephVolumePoolVolumeDownload {
         GET "/storage/ceph/volume/{pool}/{volume}/download", Operator, read(VolumeDownload) -> bytes
     }

@@ -68,6 +68,50 @@ fn an_image_of_any_format_fills_a_volume_and_comes_back() {
 }
 
 #[test]
+fn a_volume_is_saved_in_any_format_and_compression_and_fills_another() {
+    let machine = machine();
+    storage(&machine, "volume add vms other 10M").ok();
+    let (raw, disk) = disk(&machine, 7);
+    storage(&machine, &format!("volume upload -y vms data {}", raw.display())).ok();
+    storage(&machine, "volume snapshot add vms data before").ok();
+    let whole = [disk, vec![0; 6 << 20]].concat();
+    let at = |name: &str| machine.dir().join(name).display().to_string();
+    fs::write(at("whole"), &whole).expect("the machine's folder can be written");
+    for (format, way, ending) in [
+        ("qcow2", "zstd", ".zst"),
+        ("vmdk", "gzip", ".gz"),
+        ("vhdx", "xz", ".xz"),
+        ("raw", "zstd", ".zst"),
+        ("qed", "none", ""),
+        ("vdi", "none", ""),
+        ("vpc", "none", ""),
+    ] {
+        let (image, file) = (at(format), at(&format!("{format}{ending}")));
+        let snapshot = if format == "vdi" { "--snapshot before" } else { "" };
+        let line = format!("volume download vms data {file} -f {format} -c {way} {snapshot}");
+        let said = storage(&machine, line.trim_end());
+        let sha256 = Command::new("sha256sum").arg(&file).output().expect("it is installed");
+        let sha256 = String::from_utf8(sha256.stdout).expect("it prints text");
+        let sha256 = sha256.split(' ').next().expect("it prints the checksum first");
+        said.says(&[&format!("SHA-256 {sha256}")]);
+        let size = fs::metadata(&file).expect("it was saved").len();
+        assert!(way == "none" || size < 1 << 20, "{format} {way}: {size}");
+        if way != "none" {
+            run(way, &["-q", "-d", "-k", &file]);
+        }
+        run("qemu-img", &["compare", "-f", "raw", "-F", format, &at("whole"), &image]);
+        storage(&machine, &format!("volume upload -y -f {format} vms other {file}")).ok();
+        let back = at("back");
+        storage(&machine, &format!("volume download vms other {back} --force")).ok();
+        assert!(fs::read(&back).expect("it was saved") == whole, "{format} {way}");
+        storage(&machine, "volume remove vms other --purge -y").ok();
+        storage(&machine, "volume add vms other 10M").ok();
+    }
+    let line = format!("volume download vms data {} -f iso", at("iso"));
+    storage(&machine, &line).fails(2);
+}
+
+#[test]
 fn what_cannot_fill_a_volume_changes_nothing() {
     let machine = machine();
     let (good, disk) = disk(&machine, 5);

@@ -8,13 +8,17 @@ use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
 use pvc_api_types::Uploaded;
 use pvc_api_types::operations::storage::{
-    GetStorageCephVolumePoolVolumeDownload, PostStorageCephVolumePoolVolumeUpload, VolumeUpload,
+    CompressionWord, GetStorageCephVolumePoolVolumeDownload, ImageFormatWord,
+    PostStorageCephVolumePoolVolumeUpload, VolumeDownload, VolumeUpload,
 };
-use pvc_images::{Announced, Sent, Source, TakeError, Target};
+use pvc_images::{
+    Announced, GiveError, Given, ImageError, Sent, Source, TakeError, Target, Wanted,
+};
+use pvc_model::disk_image::{Compression, DiskFormat};
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::with_causes;
 use pvc_ops::storage::{self, NewContents, StorageRefusal};
-use pvc_ports::{Clock, StorageError};
+use pvc_ports::{Clock, Download, StorageError};
 use pvc_store::ChangeError;
 use tokio::task::JoinHandle;
 
@@ -22,6 +26,7 @@ use super::{act, volume_id};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::incoming::Incoming;
+use crate::outgoing::{DiskOf, MOST_TIME};
 use crate::refuse::refused;
 use crate::slots::Slot;
 use crate::state::ApiState;
@@ -161,7 +166,7 @@ async fn take(
     let incoming = Incoming::open(&file.headers, file.body, clock.as_ref()).await?;
     let mut file = FileOf { incoming, clock: clock.as_ref() };
     let (spool, places) = (&api.settings().spool, api.images());
-    let mut disk = DiskOf { upload: Box::new(contents) };
+    let mut disk = Filled { upload: Box::new(contents) };
     let taking = pvc_images::take(&mut file, &announced, spool, places, &mut disk);
     let taken = api.stopping().run_until_cancelled(taking).await;
     let sent = match taken {
@@ -275,12 +280,12 @@ impl Source for FileOf<'_> {
 }
 
 /// The contents in the making, as an image is written to.
-struct DiskOf {
+struct Filled {
     upload: Box<dyn pvc_ports::Upload>,
 }
 
 #[async_trait]
-impl Target for DiskOf {
+impl Target for Filled {
     type Error = StorageError;
 
     async fn write(&mut self, at: u64, bytes: Bytes) -> Result<(), StorageError> {
@@ -292,14 +297,16 @@ fn not_taken(error: TakeError<ApiError, StorageError>) -> ApiError {
     match error {
         TakeError::Source(refusal) => refusal,
         TakeError::Target(error) => refused(ChangeError::Refused(StorageRefusal::from(error))),
-        TakeError::Image(error) => {
-            let status = match error.is_of_the_image() {
-                true => StatusCode::BAD_REQUEST,
-                false => StatusCode::SERVICE_UNAVAILABLE,
-            };
-            ApiError::new(status, with_causes(&error)).hint(error.hint())
-        }
+        TakeError::Image(error) => of_image(&error),
     }
+}
+
+fn of_image(error: &ImageError) -> ApiError {
+    let status = match error.is_of_the_image() {
+        true => StatusCode::BAD_REQUEST,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    ApiError::new(status, with_causes(error)).hint(error.hint())
 }
 
 async fn get_storage_ceph_volume_pool_volume_download(
@@ -307,23 +314,74 @@ async fn get_storage_ceph_volume_pool_volume_download(
 ) -> Result<Answer<GetStorageCephVolumePoolVolumeDownload>> {
     let ([pool, name], api) = (ask.at, ask.api);
     let id = volume_id(&pool, &name);
+    let wanted = wanted(&ask.params);
     let snapshot = ask.params.snapshot.map(SnapshotName::new);
     let slot = api.downloads().take(&ask.caller.description, "downloads")?;
     let storage = api.storage()?;
     let begun = storage::download(api.store(), storage.as_ref(), &id, snapshot.as_ref());
     let download = api.ask(async { begun.await.map_err(refused) }).await?;
-    let size = download.size_bytes();
+    let file = give(&api, download, wanted).await?;
+    let size = file.size_bytes();
     let (clock, stopping) = (api.clock().clone(), api.stopping().clone());
-    let body = outgoing::body(download, clock, stopping, slot);
-    Ok(Answer::bytes(size, &file_name(&name, snapshot.as_ref()), body))
+    let body = outgoing::body(file, clock, stopping, slot);
+    Ok(Answer::bytes(size, &file_name(&name, snapshot.as_ref(), wanted), body))
+}
+
+/// The image that is asked for.
+fn wanted(params: &VolumeDownload) -> Wanted {
+    let format = match params.image_format.unwrap_or(ImageFormatWord::Raw) {
+        ImageFormatWord::Raw => DiskFormat::Raw,
+        ImageFormatWord::Qcow2 => DiskFormat::Qcow2,
+        ImageFormatWord::Qed => DiskFormat::Qed,
+        ImageFormatWord::Vmdk => DiskFormat::Vmdk,
+        ImageFormatWord::Vdi => DiskFormat::Vdi,
+        ImageFormatWord::Vpc => DiskFormat::Vpc,
+        ImageFormatWord::Vhdx => DiskFormat::Vhdx,
+    };
+    let compression = match params.compression.unwrap_or(CompressionWord::None) {
+        CompressionWord::None => None,
+        CompressionWord::Gzip => Some(Compression::Gzip),
+        CompressionWord::Xz => Some(Compression::Xz),
+        CompressionWord::Zstd => Some(Compression::Zstd),
+    };
+    Wanted { format, compression }
+}
+
+/// Makes the image, which a client that goes away ends, or begins to.
+async fn give(
+    api: &ApiState,
+    download: Box<dyn Download>,
+    wanted: Wanted,
+) -> Result<Given<DiskOf>> {
+    let (spool, places) = (&api.settings().spool, api.images());
+    let unavailable = |message| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message);
+    tokio::select! {
+        biased;
+        () = api.stopping().cancelled() => Err(unavailable("the daemon stops".to_owned())),
+        given = pvc_images::give(DiskOf(download), wanted, spool, places) => {
+            given.map_err(not_given)
+        }
+        () = api.clock().sleep(MOST_TIME) => {
+            let hours = MOST_TIME.as_secs() / 3600;
+            Err(unavailable(format!("no image was made of it within {hours} hours")))
+        }
+    }
+}
+
+fn not_given(error: GiveError<StorageError>) -> ApiError {
+    match error {
+        GiveError::Disk(error) => refused(ChangeError::Refused(StorageRefusal::from(error))),
+        GiveError::Misfit => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        GiveError::Image(error) => of_image(&error),
+    }
 }
 
 /// The name under which a browser keeps the contents.
-fn file_name(volume: &str, snapshot: Option<&SnapshotName>) -> String {
-    match snapshot {
-        Some(snapshot) => format!("{volume}@{snapshot}.raw"),
-        None => format!("{volume}.raw"),
-    }
+fn file_name(volume: &str, snapshot: Option<&SnapshotName>, wanted: Wanted) -> String {
+    let Wanted { format, compression } = wanted;
+    let moment = snapshot.map_or_else(String::new, |snapshot| format!("@{snapshot}"));
+    let packed = compression.map_or_else(String::new, |way| format!(".{}", way.ending()));
+    format!("{volume}{moment}.{}{packed}", format.ending())
 }
 
 #[cfg(test)]

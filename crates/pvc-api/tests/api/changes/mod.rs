@@ -2,6 +2,7 @@
 
 mod benchmark;
 mod definitions;
+mod download;
 mod dry_runs;
 mod hardware;
 mod moving;

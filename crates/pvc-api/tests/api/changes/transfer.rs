@@ -12,17 +12,17 @@ use super::*;
 use crate::common::request;
 
 const UPLOAD: &str = "/storage/ceph/volume/vms/data/upload";
-const DOWNLOAD: &str = "/storage/ceph/volume/vms/data/download";
+pub const DOWNLOAD: &str = "/storage/ceph/volume/vms/data/download";
 
 /// The VM `web`, off, and the volume `vms/data` of 1 MiB, which begins with `old`.
-async fn with_data() -> Arc<Api> {
+pub async fn with_data() -> Arc<Api> {
     let api = with_web().await;
     api.post("/storage/ceph/volume/vms/data?size=1M").await.ok();
     api.storage.with_volumes(|volumes| volumes.write(&data(), 0, b"old")).unwrap();
     api
 }
 
-fn data() -> VolumeId {
+pub fn data() -> VolumeId {
     VolumeId::parse("vms/data").unwrap()
 }
 

@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::libc;
-use pvc_api_types::operations::storage::{GetStorageCephVolumePoolVolumeDownload, VolumeDownload};
-use serde_json::json;
+use pvc_api_types::operations::storage::{
+    CompressionWord, GetStorageCephVolumePoolVolumeDownload, ImageFormatWord, VolumeDownload,
+};
+use pvc_api_types::param::Choice;
+use pvc_client::Begin;
 
 use super::Which;
-use super::transfer::Watched;
+use super::transfer::{Progress, Watched};
+use crate::choice::words;
 use crate::context::Pvc;
 use crate::interrupt;
 use crate::outcome::{Exit, Failure, Outcome, plain_io};
@@ -21,16 +25,22 @@ const BLOCK: usize = 64 << 10;
 /// Number of zeros in a row that are a hole of the file.
 const HOLE: usize = 4 << 10;
 
-/// Save the contents of a volume as a raw image file
+/// Save the contents of a volume as an image file
 ///
 /// No VM that uses the volume may run; a snapshot can be saved at any time. The file has
 /// its name when all of it is there.
+///
+/// The server makes the image in the format that is asked for before it begins to send it, which
+/// takes minutes for a large volume; a raw one it sends at once. It compresses as it sends. What
+/// the name of the file ends with changes nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   pvc storage volume download vms web1_root web1.raw
   pvc storage volume download vms web1_root web1.raw --snapshot before
-  pvc storage volume download vms web1_data - | zstd > data.raw.zst")]
+  pvc storage volume download -f qcow2 vms web1_root web1.qcow2
+  pvc storage volume download -f vmdk -c zstd vms web1_root web1.vmdk.zst
+  pvc storage volume download -c gzip vms web1_data - | ssh backup 'cat > data.raw.gz'")]
 pub struct Download {
     #[command(flatten)]
     volume: Which,
@@ -38,6 +48,15 @@ pub struct Download {
     /// The file, which must not exist; `-` is standard output
     #[arg(value_hint = clap::ValueHint::FilePath)]
     file: PathBuf,
+
+    /// Format of the image
+    #[arg(short = 'f', long, default_value = "raw", value_parser = words::<ImageFormatWord>())]
+    format: ImageFormatWord,
+
+    /// How the image is compressed
+    #[arg(short = 'c', long, value_name = "HOW", default_value = "none")]
+    #[arg(value_parser = words::<CompressionWord>())]
+    compress: CompressionWord,
 
     /// The snapshot whose contents are meant
     #[arg(long)]
@@ -60,16 +79,9 @@ enum Place {
 impl Download {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let place = self.place()?;
-        if pvc.dry_run {
-            pvc.done("Nothing is saved in a dry run.");
-            return Ok(());
-        }
-        let params = VolumeDownload { snapshot: self.snapshot.clone() };
-        let client = pvc.take_client()?;
-        let operation = GetStorageCephVolumePoolVolumeDownload;
-        let (from, size) = client.download(operation, self.volume.at(), &params)?;
+        let (from, size) = self.begin(pvc)?;
         let is_output = matches!(place, Place::Output);
-        let mut watched = Watched::new(from, Some(size), pvc);
+        let mut watched = Watched::new(from, size, pvc);
         let saved = match place {
             Place::Output => copy(&mut watched, &mut io::stdout().lock()),
             Place::File(file) => self.save(&mut watched, &file),
@@ -85,12 +97,35 @@ impl Download {
         let [pool, name] = self.volume.at();
         let file = self.file.display();
         let message = format!("Saved volume \"{pool}/{name}\" as `{file}`.");
-        let value = json!({ "message": message, "file_bytes": bytes, "sha256": checksum });
-        if !pvc.done_as_json(&value) {
-            pvc.out.line(message);
-            pvc.out.line(format!("{bytes} bytes, SHA-256 {checksum}"));
-        }
+        pvc.out.line(message);
+        pvc.out.line(format!("{bytes} bytes, SHA-256 {checksum}"));
         Ok(())
+    }
+
+    /// Asks for the image, and waits until it comes; how many bytes it has, if that is known.
+    fn begin(&self, pvc: &mut Pvc) -> Result<(impl Read + use<>, Option<u64>), Failure> {
+        let Download { format, compress, .. } = *self;
+        let is_raw = format == ImageFormatWord::Raw;
+        // What a server does without being asked for.
+        let params = VolumeDownload {
+            snapshot: self.snapshot.clone(),
+            image_format: Some(format).filter(|_| !is_raw),
+            compression: Some(compress).filter(|way| *way != CompressionWord::None),
+        };
+        let client = pvc.take_client()?;
+        let mut waiting = Progress::new(pvc, None);
+        let begin = match is_raw {
+            true => Begin::AtOnce,
+            false => {
+                let image = format!("Making an image in format {} on remote side", format.word());
+                waiting.begin_waiting(&image);
+                Begin::WhenMade
+            }
+        };
+        let operation = GetStorageCephVolumePoolVolumeDownload;
+        let begun = client.download(operation, self.volume.at(), &params, begin);
+        waiting.end(begun.is_ok());
+        Ok(begun?)
     }
 
     fn place(&self) -> Result<Place, Failure> {
@@ -122,14 +157,14 @@ impl Download {
         }
     }
 
-    /// Refuses a disk that is too small for the volume.
+    /// Refuses a disk that is too small for the image.
     fn require_room(&self, device: &mut File, size: u64) -> Outcome {
         let unwritable = |error| self.unwritable(&error);
         let room = device.seek(SeekFrom::End(0)).map_err(unwritable)?;
         device.rewind().map_err(unwritable)?;
         match room < size {
             true => Err(Failure::failed(format!(
-                "`{}` has {room} bytes, and the volume {size}",
+                "`{}` has {room} bytes, and the image {size}",
                 self.file.display()
             ))),
             false => Ok(()),
@@ -146,13 +181,13 @@ impl Download {
     }
 
     /// Writes every byte, also zeros: what a device had is not known.
-    fn write(&self, from: &mut impl Read, kind: FileType, size: u64) -> Outcome {
+    fn write(&self, from: &mut impl Read, kind: FileType, size: Option<u64>) -> Outcome {
         let unwritable = |error| self.unwritable(&error);
         // A disk that the system uses is busy then.
         let flags = if kind.is_block_device() { libc::O_EXCL } else { 0 };
         let opened = OpenOptions::new().write(true).custom_flags(flags).open(&self.file);
         let mut device = opened.map_err(unwritable)?;
-        if kind.is_block_device() {
+        if let Some(size) = size.filter(|_| kind.is_block_device()) {
             self.require_room(&mut device, size)?;
         }
         each_block(from, |block| device.write_all(block).map_err(unwritable))?;

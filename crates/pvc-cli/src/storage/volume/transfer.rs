@@ -46,6 +46,12 @@ impl<'a> Progress<'a> {
         self.then = Some("Parsing file on remote side... ");
     }
 
+    /// Says what is waited for, until this [ends](Self::end).
+    pub fn begin_waiting(&mut self, words: &str) {
+        self.say(&format!("{words}... "));
+        self.is_open = true;
+    }
+
     fn say(&self, text: &str) {
         if self.is_shown {
             self.pvc.progress(text);

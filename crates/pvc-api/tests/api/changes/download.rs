@@ -1,0 +1,161 @@
+//! Images that are made of volumes. What `qemu-img` makes is tested with it, in `pvc-images`.
+
+use std::net::{SocketAddr, TcpListener};
+
+use pvc_api::serve_on;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use super::transfer::{DOWNLOAD, data, with_data};
+use super::*;
+use crate::common::KEY;
+
+const UPLOAD: &str = "/storage/ceph/volume/vms/data/upload?image_format=raw";
+
+#[tokio::test]
+async fn a_compressed_image_is_taken_as_it_was_given() {
+    for (way, ending) in [("gzip", "gz"), ("xz", "xz"), ("zstd", "zst")] {
+        let api = with_data().await;
+        let got = api.get(&format!("{DOWNLOAD}?compression={way}")).await;
+        assert_eq!(got.status, 200, "{way}");
+        assert!(!got.headers.contains_key("content-length"), "{way}");
+        assert!(got.body.len() < 10_000, "{way}: {} bytes", got.body.len());
+        assert_eq!(got.headers["content-type"], "application/octet-stream");
+        let name = format!("attachment; filename=\"data.raw.{ending}\"");
+        assert_eq!(got.headers["content-disposition"], name);
+        api.storage.with_volumes(|volumes| volumes.write(&data(), 0, b"new")).unwrap();
+        let asked = crate::common::request(Method::POST, UPLOAD)
+            .header("Content-Type", "application/octet-stream");
+        let said = api.send(asked.body(got.body.into()).unwrap()).await.ok();
+        assert_eq!(said["disk_bytes"], 1 << 20, "{way}");
+        let read = api.storage.with_volumes(|volumes| volumes.read(&data(), 0, 3)).unwrap();
+        assert_eq!(read, b"old", "{way}");
+    }
+    let api = with_data().await;
+    let plain = api.get(&format!("{DOWNLOAD}?compression=none&image_format=raw")).await;
+    assert_eq!(plain.headers["content-length"], "1048576");
+    assert_eq!(plain.headers["content-disposition"], "attachment; filename=\"data.raw\"");
+}
+
+#[tokio::test]
+async fn a_word_for_no_format_and_no_compression_is_refused_by_its_name() {
+    let api = with_data().await;
+    for (query, parameter) in [
+        ("image_format=iso", "image_format"),
+        ("image_format=", "image_format"),
+        ("image_format=QCOW2", "image_format"),
+        ("compression=zip", "compression"),
+        ("compression=gzip&compression=xz", "compression"),
+    ] {
+        let words = api.get(&format!("{DOWNLOAD}?{query}")).await.refused(400);
+        assert!(words.contains(parameter), "{query}: {words}");
+    }
+    api.storage.with_volumes(|volumes| volumes.check_unused(&data())).unwrap();
+}
+
+/// Number of times that the storage's gate is passed before the first piece of a download.
+const BEGIN: u64 = 2;
+
+/// A volume, with a gate that closes before this call of the storage.
+async fn gated(call: u64, limits: Limits) -> (Arc<Api>, Arc<Gate>) {
+    let api = start(&Shape::with_vms(0).dump(), ApiSettings { limits, ..settings() }).await;
+    api.post("/storage/ceph/volume/vms/data?size=1M").await.ok();
+    let gate = Gate::closing_at(call);
+    api.storage.set_gate(gate.clone());
+    (Arc::new(api), gate)
+}
+
+async fn until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn is_unused(api: &Api) -> bool {
+    api.storage.with_volumes(|volumes| volumes.check_unused(&data())).is_ok()
+}
+
+#[tokio::test]
+async fn a_daemon_that_stops_does_not_wait_for_an_image_in_the_making() {
+    let (api, gate) = gated(BEGIN, settings().limits).await;
+    let asked = api.clone();
+    let path = format!("{DOWNLOAD}?image_format=qcow2");
+    let asked = tokio::spawn(async move { asked.get(&path).await });
+    until(|| gate.is_closed()).await;
+    assert!(!is_unused(&api));
+    api.state.stopping().cancel();
+    assert_eq!(asked.await.unwrap().refused(503), "the daemon stops");
+    assert!(is_unused(&api));
+}
+
+/// The API on a socket.
+fn listening(api: &Api) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(serve_on(vec![listener], api.state.clone(), CancellationToken::new()));
+    address
+}
+
+async fn asked(address: SocketAddr, query: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "GET /api/v1{DOWNLOAD}?{query} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\nConnection: \
+         close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+async fn all_of(mut stream: TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // A connection that is broken has an end as well.
+    let _ = stream.read_to_end(&mut bytes).await;
+    bytes
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_ends_the_image_in_the_making() {
+    let limits = Limits { transfers: 1, ..settings().limits };
+    let (api, gate) = gated(BEGIN, limits).await;
+    let stream = asked(listening(&api), "image_format=qcow2").await;
+    until(|| gate.is_closed()).await;
+    assert!(!is_unused(&api));
+    drop(stream);
+    tokio::time::timeout(Duration::from_secs(20), until(|| is_unused(&api)))
+        .await
+        .expect("it is noticed while nothing is sent");
+    gate.open();
+    let again = api.get(DOWNLOAD).await;
+    assert_eq!(again.status, 200, "its slot, the only one, is free again: {}", again.text());
+}
+
+#[tokio::test]
+async fn a_connection_on_which_nothing_comes_for_long_is_kept() {
+    let limits = Limits { head_time: Duration::from_millis(200), ..settings().limits };
+    let (api, gate) = gated(0, limits).await;
+    let stream = asked(listening(&api), "snapshot=none").await;
+    until(|| gate.is_closed()).await;
+    // Nothing is to be seen while it is kept: several times what an idle one has.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    gate.open();
+    let reply = String::from_utf8(all_of(stream).await).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 404"), "{reply}");
+}
+
+#[tokio::test]
+async fn a_compressed_image_that_is_cut_has_no_last_chunk() {
+    for fails in [false, true] {
+        let (api, gate) = gated(BEGIN, settings().limits).await;
+        let address = listening(&api);
+        let stream = asked(address, "compression=zstd").await;
+        until(|| gate.is_closed()).await;
+        api.storage.set_failing(fails);
+        gate.open();
+        let reply = all_of(stream).await;
+        let text = String::from_utf8_lossy(&reply);
+        assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+        assert!(text.contains("transfer-encoding: chunked"), "{text}");
+        assert_eq!(reply.ends_with(b"\r\n0\r\n\r\n"), !fails, "{text}");
+    }
+}
