@@ -31,12 +31,19 @@ impl Copying {
 
     /// Lets `to` share the contents of `from` as they are at this moment. `false` if the file
     /// system cannot do that; then nothing was changed.
-    pub fn reflink(&self, from: &File, to: &File) -> bool {
+    ///
+    /// # Errors
+    /// If it can, and has no room for what it would have to note.
+    pub fn reflink(&self, from: &File, to: &File) -> io::Result<bool> {
         let source = u64::try_from(from.as_raw_fd())
             .expect("an open file has a descriptor that is not negative");
         // SAFETY: both descriptors are open for the duration of the call, and the ioctl takes the
         // source's number as its argument; no memory is handed over.
-        unsafe { ficlone(to.as_raw_fd(), source) }.is_ok()
+        match unsafe { ficlone(to.as_raw_fd(), source) } {
+            Ok(_) => Ok(true),
+            Err(error @ (Errno::ENOSPC | Errno::EDQUOT)) => Err(error.into()),
+            Err(_) => Ok(false),
+        }
     }
 
     fn check(&self) -> io::Result<()> {
@@ -53,7 +60,7 @@ impl Copying {
 /// Makes the empty file `to` equal to `from`: as a reflink where the file system can, else as a
 /// copy in which runs of zeros take no room. `to` is on disk when this returns.
 pub(crate) fn copy_contents(from: &File, to: &File, copying: &Copying) -> io::Result<()> {
-    if !copying.reflink(from, to) {
+    if !copying.reflink(from, to)? {
         let length = from.metadata()?.len();
         to.set_len(length)?;
         let mut at = 0;

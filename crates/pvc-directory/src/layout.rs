@@ -121,7 +121,9 @@ impl Root {
 
     fn discard(&self, name: &str) {
         let path = self.path.join(WORK).join(name);
-        if let Err(error) = std::fs::remove_dir_all(&path) {
+        if let Err(error) = std::fs::remove_dir_all(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!(path = %path.display(), %error, "leftovers cannot be removed; they take \
                                                             up room");
         }
@@ -285,8 +287,16 @@ impl Root {
     /// Takes the volume away as one step, then frees its room.
     pub fn remove(&self, id: &VolumeId) -> Result<(), StorageError> {
         let pool = self.pool_folder(&id.pool)?;
-        let work = self.work_folder()?;
-        place(&pool, id.volume.as_str(), &work.folder, "volume").map_err(errno("removing a volume"))
+        self.take_away(&pool, id.volume.as_str()).map_err(errno("removing a volume"))
+    }
+
+    /// Moves a folder away in one step, and removes it with all that is in it. Nothing is made for
+    /// that: on a full disk nothing could be.
+    pub fn take_away(&self, parent: impl AsFd, name: &str) -> Result<(), Errno> {
+        let gone = uuid::Uuid::new_v4().simple().to_string();
+        place(parent, name, &self.work, &gone)?;
+        self.discard(&gone);
+        Ok(())
     }
 }
 

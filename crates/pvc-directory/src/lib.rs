@@ -103,6 +103,8 @@ fn require_room(
     root.pool(pool)?.check_room(needed_bytes, force)
 }
 
+const COPYING: &str = "copying an image";
+
 /// Copies an image whose contents a guest may be writing at this moment: only a reflink shows it at
 /// one moment, so without reflinks an image in use is refused.
 fn copy_image(
@@ -113,11 +115,26 @@ fn copy_image(
 ) -> Result<(), StorageError> {
     let image = from.image()?;
     let guard = ImageGuard::take(&image)?;
-    if copying.reflink(&image, to) {
-        return to.sync_all().map_err(failed("copying an image"));
+    if copying.reflink(&image, to).map_err(failed(COPYING))? {
+        return to.sync_all().map_err(failed(COPYING));
     }
     let Some(_guard) = guard else { return Err(from.in_use(&image)) };
     copy_in_full(root, from, &image, to, copying)
+}
+
+/// Makes a new volume that has the contents of `source`.
+fn make_copy(
+    root: &Root,
+    source: &Volume,
+    to: &VolumeId,
+    copying: &Copying,
+) -> Result<(), StorageError> {
+    let make = || {
+        let new = root.new_volume()?;
+        copy_image(root, source, new.image(), copying)?;
+        new.publish(to)
+    };
+    make().map_err(no_room(root, &to.pool, source.info()?.size_bytes))
 }
 
 /// Copies an image that nobody writes. The copy must fit: a full disk would harm everybody on it.
@@ -131,7 +148,7 @@ fn copy_in_full(
     let pool = &volume.id().pool;
     let needed = image.metadata().map_err(failed("looking at an image"))?.blocks() * 512;
     require_room(root, pool, needed, true)?;
-    copy_contents(image, to, copying).map_err(no_room(root, pool, needed))
+    copy_contents(image, to, copying).map_err(failed(COPYING)).map_err(no_room(root, pool, needed))
 }
 
 /// Whether the file system can go past the kernel's cache.
@@ -181,9 +198,12 @@ impl Storage for DirectoryStorage {
         self.work(move |root, _| {
             root.require_absent(&id)?;
             require_room(root, &id.pool, size_bytes, force)?;
-            let new = root.new_volume()?;
-            new.image().set_len(size_bytes).map_err(failed("making a volume"))?;
-            new.publish(&id)
+            let make = || {
+                let new = root.new_volume()?;
+                new.image().set_len(size_bytes).map_err(failed("making a volume"))?;
+                new.publish(&id)
+            };
+            make().map_err(no_room(root, &id.pool, size_bytes))
         })
         .await
     }
@@ -235,9 +255,7 @@ impl Storage for DirectoryStorage {
             let source = root.locked(&id)?;
             root.require_absent(&to)?;
             require_room(root, &id.pool, source.info()?.size_bytes, force)?;
-            let new = root.new_volume()?;
-            copy_image(root, &source, new.image(), copying)?;
-            new.publish(&to)
+            make_copy(root, &source, &to, copying)
         })
         .await
     }
@@ -248,9 +266,7 @@ impl Storage for DirectoryStorage {
         self.work(move |root, copying| {
             let source = root.locked(&id)?;
             root.require_absent(&to)?;
-            let new = root.new_volume()?;
-            copy_image(root, &source, new.image(), copying)?;
-            new.publish(&to)
+            make_copy(root, &source, &to, copying)
         })
         .await
     }
@@ -339,10 +355,13 @@ impl Storage for DirectoryStorage {
         self.work(move |root, copying| {
             let volume = root.locked(&id)?;
             volume.require_no_snapshot(&name)?;
-            let work = root.work_folder()?;
-            let file = work.file("snapshot")?;
-            copy_image(root, &volume, &file, copying)?;
-            volume.publish_snapshot(&work, &file, &name)
+            let make = || {
+                let work = root.work_folder()?;
+                let file = work.file("snapshot")?;
+                copy_image(root, &volume, &file, copying)?;
+                volume.publish_snapshot(&work, &file, &name)
+            };
+            make().map_err(no_room(root, &id.pool, volume.info()?.size_bytes))
         })
         .await
     }
@@ -376,10 +395,14 @@ impl Storage for DirectoryStorage {
             let volume = root.locked(&id)?;
             let _guard = volume.require_unused()?;
             let source = volume.snapshot_file(&name)?;
-            let work = root.work_folder()?;
-            let file = work.file("image")?;
-            copy_in_full(root, &volume, &source, &file, copying)?;
-            volume.replace_image(&work, &file)
+            let needed = source.metadata().map_err(failed("looking at a snapshot"))?.len();
+            let make = || {
+                let work = root.work_folder()?;
+                let file = work.file("image")?;
+                copy_in_full(root, &volume, &source, &file, copying)?;
+                volume.replace_image(&work, &file)
+            };
+            make().map_err(no_room(root, &id.pool, needed))
         })
         .await
     }
@@ -428,22 +451,23 @@ impl Storage for DirectoryStorage {
     }
 }
 
-/// A full disk in the middle of a copy is a lack of room, not a failure of the storage.
+/// A disk that is full in the middle of something is a lack of room, not a failure of the storage.
 fn no_room<'a>(
     root: &'a Root,
     pool: &'a PoolName,
     needed_bytes: u64,
-) -> impl FnOnce(io::Error) -> StorageError + 'a {
+) -> impl FnOnce(StorageError) -> StorageError + 'a {
     move |error| {
-        let full =
-            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let StorageError::Io { source, .. } = &error else { return error };
+        let is_full =
+            matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         match root.pool(pool) {
-            Ok(info) if full => StorageError::NoRoom {
+            Ok(info) if is_full => StorageError::NoRoom {
                 pool: pool.clone(),
                 free_bytes: info.free_bytes,
                 needed_bytes,
             },
-            _ => failed("copying an image")(error),
+            _ => error,
         }
     }
 }

@@ -29,8 +29,12 @@ impl VolumeStreams for DirectoryStorage {
             .work(move |root, _| {
                 root.check_new_name(&id)?;
                 require_room(root, &id.pool, size_bytes, force)?;
-                let new = root.new_volume()?;
-                new.image().set_len(size_bytes).map_err(failed("making a volume"))?;
+                let make = || {
+                    let new = root.new_volume()?;
+                    new.image().set_len(size_bytes).map_err(failed("making a volume"))?;
+                    Ok(new)
+                };
+                let new = make().map_err(no_room(root, &id.pool, size_bytes))?;
                 Ok((id, new))
             })
             .await?;
@@ -109,11 +113,9 @@ impl Upload for DirectoryUpload {
         let new = self.new.clone().ok_or_else(gone)?;
         let (root, pool) = (self.root.clone(), self.id.pool.clone());
         aside(move || {
-            write_without_holes(new.image(), offset_bytes, &bytes).map_err(no_room(
-                &root,
-                &pool,
-                bytes.len() as u64,
-            ))
+            write_without_holes(new.image(), offset_bytes, &bytes)
+                .map_err(failed("writing a volume"))
+                .map_err(no_room(&root, &pool, bytes.len() as u64))
         })
         .await
     }

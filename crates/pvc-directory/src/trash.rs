@@ -55,8 +55,7 @@ impl Root {
     /// Takes the volume away as one step, then frees its room.
     pub fn purge(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError> {
         let (folder, name) = self.find_trashed(pool, id)?;
-        let work = self.work_folder()?;
-        place(&folder, &name, &work.folder, "volume").map_err(|error| match error {
+        self.take_away(&folder, &name).map_err(|error| match error {
             Errno::ENOENT => no_trashed(pool, id),
             error => errno("purging a volume")(error),
         })

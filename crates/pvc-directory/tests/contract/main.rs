@@ -6,6 +6,7 @@
     reason = "a panic is how a test fails; files are real here"
 )]
 
+mod disks;
 mod kills;
 
 use std::any::Any;
