@@ -11,7 +11,8 @@ use super::{Done, StorageRefusal, refused, require_at_rest, require_pool};
 use crate::refusal::check_not_being_renamed;
 
 /// Does `act` to the volume while it is held for `purpose`. The hold stays if nobody knows how far
-/// the act has come: whoever asks for the same again brings it to its end.
+/// the act has come, or an earlier attempt at it: whoever asks for the same again brings it to its
+/// end.
 ///
 /// # Errors
 /// If a VM that uses the volume is not off or is being renamed, and if it is held for something
@@ -24,9 +25,18 @@ pub(super) async fn holding<T>(
     act: impl Future<Output = Result<T, StorageError>>,
 ) -> Done<T> {
     let by = random.uuid().to_string();
-    store.change(|cluster| hold(cluster, volume, purpose, &by)).await?;
+    let taken_over = |cluster: &Cluster| {
+        let (changes, ()) = hold(cluster, volume, purpose, &by)?;
+        let held = cluster.holds.get(volume);
+        Ok((changes, held.is_some_and(|hold| hold.by != by)))
+    };
+    let is_taken_over = store.change(taken_over).await?;
     let done = act.await;
-    if done.as_ref().err().is_none_or(had_no_effect) {
+    let is_settled = match &done {
+        Ok(_) => true,
+        Err(error) => !is_taken_over && had_no_effect(error),
+    };
+    if is_settled {
         store.change(|cluster| release(cluster, volume, &by)).await?;
     }
     done.map_err(refused)
@@ -75,6 +85,7 @@ pub(super) fn had_no_effect(error: &StorageError) -> bool {
             | StorageError::NoVolume { .. }
             | StorageError::NoSnapshot { .. }
             | StorageError::InUse { .. }
+            | StorageError::NoRoom { .. }
             | StorageError::Refused { .. }
             | StorageError::WouldShrink { .. }
     )

@@ -273,6 +273,14 @@ async fn a_volume_that_is_half_rolled_back_starts_no_vm_until_the_same_ask_has_c
         assert!(words.to_string().contains("is being rolled back"), "{words}");
     }
 
+    // What is refused at once has not undone what the first attempt did.
+    volumes.with_volumes(|volumes| volumes.open(&disk, "what is left of it"));
+    let words = storage::roll_back(store, volumes, random, &disk, &before).await.unwrap_err();
+    assert!(words.to_string().contains("is in use"), "{words}");
+    volumes.with_volumes(|volumes| volumes.close_all("what is left of it"));
+    let words = start().await.unwrap_err().to_string();
+    assert!(words.contains("is being rolled back"), "{words}");
+
     storage::roll_back(store, volumes, random, &disk, &before).await.unwrap();
     assert!(store.view().holds.is_empty());
     start().await.unwrap();

@@ -1,4 +1,4 @@
-//! The disk that holds the store is full.
+//! The disk that holds the store, or the one that holds the volumes, is full.
 
 use std::fs;
 use std::process::Command;
@@ -88,4 +88,64 @@ fn fill(file: &std::path::Path) {
     for size in [1 << 16, 1 << 12, 1 << 8, 1] {
         while file.write(&vec![0; size]).is_ok_and(|written| written > 0) {}
     }
+}
+
+#[test]
+fn a_full_disk_of_volumes_refuses_what_needs_room_and_loses_nothing() {
+    let mut machine = Machine::prepared(Settings::default());
+    let volumes = machine.dir().join("volumes");
+    fs::create_dir_all(&volumes).expect("the test's directory can be written");
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=16m,mode=755", "pvc-test"]).arg(&volumes);
+    run(&mut mount, "").ok();
+    machine.libvirt().start();
+    machine.start_daemons();
+    let storage = |line: &str| {
+        let words: Vec<&str> = ["-q", "storage"].into_iter().chain(line.split(' ')).collect();
+        machine.pvc(&words)
+    };
+    let image = |name: &str, byte: u8| {
+        let path = machine.dir().join(name);
+        fs::write(&path, vec![byte; 2 << 20]).expect("there is room in /tmp");
+        path.display().to_string()
+    };
+    let (old, new) = (image("old", b'1'), image("new", b'2'));
+    for volume in ["data", "target"] {
+        storage(&format!("volume add vms {volume} 2M")).ok();
+    }
+    storage(&format!("volume upload -y vms data {old}")).ok();
+    storage("volume snapshot add vms data before").ok();
+    storage(&format!("volume upload -y vms target {old}")).ok();
+
+    let filler = volumes.join("filler");
+    fill(&filler);
+    for line in [
+        "volume clone vms data copy",
+        "volume clone --copy-on-write vms data copy",
+        "volume snapshot add vms data more",
+        "volume snapshot rollback vms data before -y",
+        "volume add vms copy 2M",
+        "volume resize vms data 3M -y",
+        &format!("volume upload -y vms target {new}"),
+    ] {
+        let said = storage(line).fails(1);
+        let is_clear = said.contains("pool `vms` has 0 bytes free, ") && said.contains("hint:");
+        assert!(is_clear, "{line}: {said}");
+    }
+    machine.volumes_are(&["vms/data", "vms/target"]);
+    let work = fs::read_dir(volumes.join(".work")).expect("it is there").count();
+    assert_eq!(work, 0, "something is left of what was refused");
+    storage("volume snapshot list -f raw").says(&["vms/data@before"]);
+    for volume in ["data", "target"] {
+        let path = machine.dir().join("read").display().to_string();
+        storage(&format!("volume download vms {volume} {path} --force")).ok();
+        assert!(fs::read(&path).expect("it was read") == vec![b'1'; 2 << 20], "{volume}");
+    }
+
+    // Nothing is held by what was refused before it did anything.
+    fs::remove_file(&filler).expect("it is there");
+    storage("volume snapshot add vms data more").ok();
+    storage("volume rename vms data renamed -y").ok();
+    storage(&format!("volume upload -y vms target {new}")).ok();
+    machine.volumes_are(&["vms/renamed", "vms/target"]);
 }
