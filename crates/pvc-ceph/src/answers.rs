@@ -60,9 +60,16 @@ pub(crate) struct Image {
     /// Of a copy-on-write clone.
     #[serde(default)]
     pub parent: Option<Parent>,
+    #[serde(default)]
+    op_features: Vec<String>,
 }
 
 impl Image {
+    /// Whether clones stand on it that need no protected snapshot (of Ceph's format 2).
+    pub fn is_parent(&self) -> bool {
+        self.op_features.iter().any(|feature| feature == "clone-parent")
+    }
+
     /// The identifier that the image has also when it has no name.
     pub fn trash_id(&self, doing: &str) -> Result<TrashId, StorageError> {
         let unlikely = || io_error(doing, format!("`{}` is no identifier of an image", self.id));

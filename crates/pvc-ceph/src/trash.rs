@@ -7,7 +7,7 @@ use std::time::Duration;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{StorageError, TrashedVolume};
 
-use crate::answers::{self, Snapshot};
+use crate::answers::{self, Image, Snapshot};
 use crate::rbd::{Failure, QUICK, image_args, io_error, long, pool_arg};
 use crate::storage::{
     RbdStorage, good_volume, require_addressable, require_pool_name, require_unprotected, with_json,
@@ -167,6 +167,7 @@ impl RbdStorage {
         id: &TrashId,
     ) -> Result<(), StorageError> {
         let snapshots = self.snapshots_by_id(pool, id).await?;
+        self.release_snapshots_of_trashed(pool, id, &snapshots).await?;
         for (gone, snapshot) in snapshots.iter().enumerate() {
             // Somebody may restore it between two of them.
             match self.require_trashed(pool, id).await {
@@ -176,7 +177,30 @@ impl RbdStorage {
                 }
                 found => found?,
             };
-            self.remove_snapshot_of_trashed(pool, id, snapshot).await?;
+            self.of_snapshot_of_trashed("rm", pool, id, snapshot).await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses an image that clones stand on before any of its snapshots is gone, and takes the
+    /// protection from those that nobody stands on.
+    async fn release_snapshots_of_trashed(
+        &self,
+        pool: &PoolName,
+        id: &TrashId,
+        snapshots: &[Snapshot],
+    ) -> Result<(), StorageError> {
+        if let Some(removed) = snapshots.iter().find(|snapshot| snapshot.is_removed()) {
+            return Err(trashed_has_clones(pool, id, Some(removed)));
+        }
+        // Clones of this format need no protection, and which snapshot they are of is not told of
+        // what has no name.
+        if self.image_by_id(pool, id).await?.is_parent() {
+            return Err(trashed_has_clones(pool, id, None));
+        }
+        for snapshot in snapshots.iter().filter(|snapshot| snapshot.is_protected()) {
+            self.require_trashed(pool, id).await?;
+            self.of_snapshot_of_trashed("unprotect", pool, id, snapshot).await?;
         }
         Ok(())
     }
@@ -201,34 +225,39 @@ impl RbdStorage {
         }
     }
 
-    /// Removes a single one: removing all at once succeeds, for `rbd`, also if some could not be.
-    async fn remove_snapshot_of_trashed(
+    async fn image_by_id(&self, pool: &PoolName, id: &TrashId) -> Result<Image, StorageError> {
+        let args = with_json(image_args_of(pool, id));
+        let printed = self.programs.rbd(&["info"], args, QUICK).await;
+        let text = printed.map_err(|failure| match failure {
+            Failure::NotFound { pool: false } => no_trashed(pool, id),
+            failure => failure_of_trashed(failure, pool, PURGING),
+        })?;
+        answers::json(&text).map_err(|why| io_error(PURGING, why))
+    }
+
+    /// Does something to a single one: removing all at once succeeds, for `rbd`, also if some could
+    /// not be.
+    async fn of_snapshot_of_trashed(
         &self,
+        act: &str,
         pool: &PoolName,
         id: &TrashId,
         snapshot: &Snapshot,
     ) -> Result<(), StorageError> {
-        let has_clones = || StorageError::TrashedHasClones {
-            pool: pool.clone(),
-            id: id.clone(),
-            snapshot: SnapshotName::new(&snapshot.name),
-        };
-        if snapshot.is_removed() {
-            return Err(has_clones());
+        let args = [image_args_of(pool, id), vec![format!("--snap={}", snapshot.name)]].concat();
+        match self.programs.rbd(&["snap", act], args, QUICK).await {
+            Ok(_) | Err(Failure::NotFound { pool: false }) => Ok(()),
+            Err(Failure::Busy) => Err(trashed_has_clones(pool, id, Some(snapshot))),
+            Err(failure) => Err(failure_of_trashed(failure, pool, PURGING)),
         }
-        let args = || [image_args_of(pool, id), vec![format!("--snap={}", snapshot.name)]].concat();
-        let steps: &[&[&str]] = match snapshot.is_protected() {
-            true => &[&["snap", "unprotect"], &["snap", "rm"]],
-            false => &[&["snap", "rm"]],
-        };
-        for words in steps {
-            match self.programs.rbd(words, args(), QUICK).await {
-                Ok(_) | Err(Failure::NotFound { pool: false }) => {}
-                Err(Failure::Busy) => return Err(has_clones()),
-                Err(failure) => return Err(failure_of_trashed(failure, pool, PURGING)),
-            }
-        }
-        Ok(())
+    }
+}
+
+fn trashed_has_clones(pool: &PoolName, id: &TrashId, snapshot: Option<&Snapshot>) -> StorageError {
+    StorageError::TrashedHasClones {
+        pool: pool.clone(),
+        id: id.clone(),
+        snapshot: snapshot.map(|snapshot| SnapshotName::new(&snapshot.name)),
     }
 }
 

@@ -53,6 +53,13 @@ impl Ceph {
         self.cluster.config().display().to_string()
     }
 
+    /// Does something by hand, as somebody does who uses the pool beside us.
+    fn rbd(&self, words: &[&str]) {
+        let config = self.config();
+        let done = Command::new("rbd").args(["--conf", &config]).args(words).output().unwrap();
+        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
     /// Does something to the objects of a pool; returns what they hold.
     fn rados(&self, pool: &PoolName, words: &[&str], input: &[u8]) -> Vec<u8> {
         let mut rados = Command::new("rados")
@@ -239,6 +246,8 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     a_move_that_was_cut_off_at_its_last_step_is_brought_to_its_end(&ceph).await;
     a_ceph_that_cannot_be_asked_has_not_said_that_something_is_absent(&ceph).await;
     a_restoration_that_was_cut_off_can_be_done_again(&ceph).await;
+    a_snapshot_that_is_protected_stays(&ceph).await;
+    what_clones_stand_on_is_not_purged_and_loses_nothing(&ceph).await;
     zeros_that_are_written_over_data_count(&ceph).await;
     an_upload_that_failed_leaves_its_name_alone(&ceph).await;
     a_download_is_of_the_moment_it_began(&ceph).await;
@@ -562,6 +571,104 @@ async fn a_restoration_that_was_cut_off_can_be_done_again(ceph: &Ceph) {
     leave_name(ceph, &half, &left);
     assert!(!ceph.storage.repair_name(&left).await.unwrap(), "it is the name of no volume");
     ceph.storage.create(&left, 1 << 20, false).await.expect("its name is free");
+}
+
+fn snapshot_names(info: &VolumeInfo) -> Vec<&str> {
+    info.snapshots.iter().map(|snapshot| snapshot.name.as_str()).collect()
+}
+
+/// A volume of content `dear` with the snapshots `first` and `base`.
+async fn make_base(ceph: &Ceph, volume: &VolumeId) {
+    ceph.storage.create(volume, 1 << 20, false).await.unwrap();
+    ceph.write(volume, 0, b"dear").await;
+    for name in ["first", "base"] {
+        ceph.storage.snapshot(volume, &SnapshotName::new(name)).await.unwrap();
+    }
+}
+
+/// Protected by hand, with a clone that stands on it and without.
+async fn a_snapshot_that_is_protected_stays(ceph: &Ceph) {
+    let (volume, clone, base) = (id("vms/base"), id("vms/stands"), SnapshotName::new("base"));
+    make_base(ceph, &volume).await;
+    ceph.rbd(&["snap", "protect", "vms/base@base"]);
+    let stays = async || {
+        let refused = ceph.storage.remove_snapshot(&volume, &base).await;
+        let is_it = |snapshot: &SnapshotName| *snapshot == base;
+        assert!(
+            matches!(&refused, Err(StorageError::Protected { snapshot, .. }) if is_it(snapshot)),
+            "{refused:?}"
+        );
+        let info = ceph.storage.volume(&volume).await.unwrap();
+        assert_eq!(snapshot_names(&info), ["first", "base"]);
+    };
+    stays().await;
+    for refused in
+        [ceph.storage.remove(&volume).await.err(), ceph.storage.trash(&volume, DAY).await.err()]
+    {
+        assert!(matches!(refused, Some(StorageError::Protected { .. })), "{refused:?}");
+    }
+    stays().await;
+
+    ceph.rbd(&["clone", "--rbd-default-clone-format=1", "vms/base@base", "vms/stands"]);
+    stays().await;
+    for refused in
+        [ceph.storage.remove(&volume).await.err(), ceph.storage.trash(&volume, DAY).await.err()]
+    {
+        let Some(StorageError::HasClones { clones, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(
+            clones.into_iter().map(|clone| clone.volume).collect::<Vec<_>>(),
+            [clone.clone()]
+        );
+    }
+    stays().await;
+    assert_eq!(ceph.read(&clone, 0, 4).await, b"dear");
+
+    ceph.storage.flatten(&clone, false).await.unwrap();
+    // A snapshot that somebody else protected is theirs, also when nobody stands on it.
+    stays().await;
+    ceph.rbd(&["snap", "unprotect", "vms/base@base"]);
+    ceph.storage.remove_snapshot(&volume, &base).await.unwrap();
+    ceph.storage.remove(&volume).await.unwrap();
+    assert_eq!(ceph.read(&clone, 0, 4).await, b"dear");
+    ceph.storage.remove(&clone).await.unwrap();
+}
+
+/// Of both formats that Ceph has clones in. Ceph's own command moves their volume to the trash.
+async fn what_clones_stand_on_is_not_purged_and_loses_nothing(ceph: &Ceph) {
+    let (volume, clone) = (id("vms/base"), id("vms/stands"));
+    for format in ["1", "2"] {
+        make_base(ceph, &volume).await;
+        let trash_id = TrashId::parse(&Name::of(ceph, &volume).id).unwrap();
+        ceph.rbd(&["snap", "protect", "vms/base@first"]);
+        if format == "1" {
+            ceph.rbd(&["snap", "protect", "vms/base@base"]);
+        }
+        let as_format = format!("--rbd-default-clone-format={format}");
+        ceph.rbd(&["clone", &as_format, "vms/base@base", "vms/stands"]);
+        ceph.rbd(&["trash", "mv", "vms/base"]);
+        for _ in 0..2 {
+            let refused = ceph.storage.purge(&volume.pool, &trash_id).await;
+            let Err(StorageError::TrashedHasClones { id, snapshot, .. }) = refused else {
+                panic!("format {format}: {refused:?}");
+            };
+            assert_eq!(id, trash_id);
+            // Which one it is Ceph tells of those that it lets nobody unprotect.
+            assert_eq!(snapshot.is_some(), format == "1", "{snapshot:?}");
+            assert!(snapshot.is_none_or(|snapshot| snapshot.as_str() == "base"));
+            assert_eq!(trashed(ceph, &volume).await, std::slice::from_ref(&trash_id));
+        }
+        ceph.storage.restore(&volume.pool, &trash_id, &volume.volume).await.unwrap();
+        let info = ceph.storage.volume(&volume).await.unwrap();
+        assert_eq!(snapshot_names(&info), ["first", "base"], "format {format}");
+        assert_eq!(ceph.read(&clone, 0, 4).await, b"dear");
+
+        ceph.rbd(&["trash", "mv", "vms/base"]);
+        ceph.storage.flatten(&clone, false).await.unwrap();
+        ceph.storage.purge(&volume.pool, &trash_id).await.unwrap();
+        assert_eq!(trashed(ceph, &volume).await, []);
+        assert_eq!(ceph.read(&clone, 0, 4).await, b"dear");
+        ceph.storage.remove(&clone).await.unwrap();
+    }
 }
 
 async fn upload(ceph: &Ceph, volume: &VolumeId, size_bytes: u64) -> Box<dyn Upload> {

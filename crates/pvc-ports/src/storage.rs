@@ -111,9 +111,14 @@ pub enum StorageError {
     NoTrashed { pool: PoolName, id: TrashId },
     #[error(
         "volume `{id}` in the trash of pool `{pool}` cannot be purged: other volumes are clones of \
-         its snapshot `{snapshot}`"
+         {}", of_trashed(snapshot.as_ref())
     )]
-    TrashedHasClones { pool: PoolName, id: TrashId, snapshot: SnapshotName },
+    TrashedHasClones {
+        pool: PoolName,
+        id: TrashId,
+        /// Nothing if the storage does not tell which it is.
+        snapshot: Option<SnapshotName>,
+    },
     #[error("volume `{volume}` does not exist")]
     NoVolume { volume: VolumeId },
     #[error("volume `{volume}` exists already")]
@@ -179,6 +184,13 @@ pub enum Flattened {
 pub struct CloneName {
     pub volume: VolumeId,
     pub is_in_trash: bool,
+}
+
+fn of_trashed(snapshot: Option<&SnapshotName>) -> String {
+    match snapshot {
+        Some(snapshot) => format!("its snapshot `{snapshot}`"),
+        None => "one of its snapshots".to_owned(),
+    }
 }
 
 /// Number of clones that a message names.

@@ -19,6 +19,8 @@ struct Snapshot {
     name: SnapshotName,
     size_bytes: u64,
     contents: Contents,
+    /// Whether somebody protected it, for clones of theirs to stand on.
+    is_protected: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -194,6 +196,14 @@ impl MemoryVolumes {
         }
     }
 
+    fn require_unprotected(&self, volume: &VolumeId) -> Result<()> {
+        let found = self.find(volume)?;
+        match found.snapshots.iter().find(|snapshot| snapshot.is_protected) {
+            None => Ok(()),
+            Some(snapshot) => Err(protected(volume, snapshot)),
+        }
+    }
+
     pub fn rename(&mut self, volume: &VolumeId, to: &VolumeName) -> Result<()> {
         let to = beside(volume, to);
         self.find(volume)?;
@@ -208,6 +218,7 @@ impl MemoryVolumes {
     pub fn remove(&mut self, volume: &VolumeId) -> Result<()> {
         self.require_unused(volume)?;
         self.require_no_clones(volume)?;
+        self.require_unprotected(volume)?;
         self.take(volume);
         Ok(())
     }
@@ -226,6 +237,7 @@ impl MemoryVolumes {
     ) -> Result<TrashedVolume> {
         self.require_unused(volume)?;
         self.require_no_clones(volume)?;
+        self.require_unprotected(volume)?;
         let Some(moved) = self.take(volume) else {
             return Err(StorageError::NoVolume { volume: volume.clone() });
         };
@@ -263,6 +275,11 @@ impl MemoryVolumes {
         if self.stuck.contains(id) {
             return Err(StorageError::TimedOut { seconds: 10 });
         }
+        let snapshots = self.trash.get(id).map_or(&[][..], |(_, volume)| &volume.snapshots);
+        if let Some(base) = snapshots.iter().find(|snapshot| snapshot.is_protected) {
+            let (pool, id, snapshot) = (pool.clone(), id.clone(), Some(base.name.clone()));
+            return Err(StorageError::TrashedHasClones { pool, id, snapshot });
+        }
         self.trash.remove(id);
         Ok(())
     }
@@ -272,7 +289,7 @@ impl MemoryVolumes {
         let found = self.find_mut(volume)?;
         found.require_no_snapshot(volume, &name)?;
         let (size_bytes, contents) = (found.size_bytes, found.contents.clone());
-        found.snapshots.push(Snapshot { name, size_bytes, contents });
+        found.snapshots.push(Snapshot { name, size_bytes, contents, is_protected: false });
         Ok(())
     }
 
@@ -293,6 +310,9 @@ impl MemoryVolumes {
     pub fn remove_snapshot(&mut self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<()> {
         let found = self.find_mut(volume)?;
         let at = found.snapshot(volume, snapshot)?;
+        if found.snapshots[at].is_protected {
+            return Err(protected(volume, &found.snapshots[at]));
+        }
         found.snapshots.remove(at);
         Ok(())
     }
@@ -484,6 +504,16 @@ impl MemoryVolumes {
         volumes.entry(volume.volume.clone()).or_insert_with(new);
     }
 
+    /// Lets somebody protect every snapshot of this name, also of what is in the trash, for clones
+    /// of theirs to stand on.
+    pub fn protect(&mut self, snapshot: &SnapshotName) {
+        let there = self.pools.values_mut().flat_map(BTreeMap::values_mut);
+        let trashed = self.trash.values_mut().map(|(_, volume)| volume);
+        for found in there.chain(trashed).flat_map(|volume| &mut volume.snapshots) {
+            found.is_protected |= found.name == *snapshot;
+        }
+    }
+
     /// Sets whether a volume in the trash cannot be purged.
     pub fn set_stuck(&mut self, id: &TrashId, is_stuck: bool) {
         match is_stuck {
@@ -660,6 +690,10 @@ impl Volume {
         let kept = self.snapshots.iter().map(|snapshot| snapshot.contents.used_bytes());
         self.contents.used_bytes() + kept.sum::<u64>()
     }
+}
+
+fn protected(volume: &VolumeId, snapshot: &Snapshot) -> StorageError {
+    StorageError::Protected { volume: volume.clone(), snapshot: snapshot.name.clone() }
 }
 
 fn volume_info(id: VolumeId, volume: &Volume) -> VolumeInfo {

@@ -198,6 +198,17 @@ fn hint_of(error: &StorageError) -> Option<String> {
             "`pvc storage volume flatten` makes a clone independent; one in the trash is restored \
              or purged first"
         }
+        StorageError::Protected { .. } => {
+            "`pvc storage volume flatten` makes a clone independent; then, or if there is none, \
+             `rbd snap unprotect` on a node ends the protection"
+        }
+        StorageError::TrashedHasClones { .. } => {
+            "`pvc storage volume flatten` makes a clone independent; `rbd children` on a node \
+             names the clones, once `pvc storage trash restore` has given the volume a name"
+        }
+        StorageError::NoRoom { .. } => {
+            "`pvc storage trash purge` frees the room of removed volumes before their time"
+        }
         StorageError::NoTrashed { .. } => {
             "`pvc storage trash list` shows the removed volumes that are still kept; one that was \
              restored and is not shown is found by `pvc storage volume scan`"

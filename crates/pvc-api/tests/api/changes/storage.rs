@@ -1,5 +1,7 @@
 //! Pools, volumes and their snapshots are made, changed and removed.
 
+use pvc_model::storage::SnapshotName;
+
 use super::*;
 
 fn message(reply: &serde_json::Value) -> &str {
@@ -305,6 +307,40 @@ async fn a_removed_volume_is_listed_restored_and_purged() {
         api.delete(&format!("/storage/ceph/trash/{bad}")).await.refused(404);
     }
     api.get("/storage/ceph/trash?pool=none").await.refused(404);
+}
+
+#[tokio::test]
+async fn what_clones_of_others_stand_on_stays_and_the_refusal_says_how_it_can_go() {
+    let api = with_data().await;
+    let before = SnapshotName::new("before");
+    api.storage.with_volumes(|volumes| volumes.protect(&before));
+    let removal = "/storage/ceph/snapshot/vms/data/before";
+    for path in [removal, "/storage/ceph/volume/vms/data"] {
+        let refused = api.delete(path).await;
+        assert_eq!(
+            refused.refused(400),
+            "snapshot `before` of volume `vms/data` is protected: other volumes may be clones of it"
+        );
+        let hint = refused.json()["hint"].to_string();
+        assert!(hint.contains("flatten") && hint.contains("rbd snap unprotect"), "{hint}");
+    }
+    assert_eq!(api.names("/storage/ceph/snapshot").await, ["before"]);
+
+    api.post("/storage/ceph/volume/vms/more?size=1M").await.ok();
+    api.post("/storage/ceph/snapshot/vms/more/base").await.ok();
+    api.delete("/storage/ceph/volume/vms/more").await.ok();
+    api.storage.with_volumes(|volumes| volumes.protect(&SnapshotName::new("base")));
+    let trash = api.get("/storage/ceph/trash").await.ok();
+    let id = trash[0]["id"].as_str().unwrap();
+    let refused = api.delete(&format!("/storage/ceph/trash/vms/{id}")).await;
+    let words = format!(
+        "volume `{id}` in the trash of pool `vms` cannot be purged: other volumes are clones of \
+         its snapshot `base`"
+    );
+    assert_eq!(refused.refused(400), words);
+    let hint = refused.json()["hint"].to_string();
+    assert!(hint.contains("flatten") && hint.contains("rbd children"), "{hint}");
+    assert_eq!(api.get("/storage/ceph/trash").await.ok(), trash);
 }
 
 #[tokio::test]
