@@ -25,6 +25,7 @@ use pvc_contracts::volume_streams::volume_streams_contract;
 use pvc_linux::LinuxExec;
 use pvc_model::Uuid;
 use pvc_model::osd::OsdId;
+use pvc_model::pool::{PoolSpec, Replication, Tier};
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
     Attachment, Download, MOST_PIECE_BYTES, Storage, StorageError, Upload, VolumeInfo,
@@ -253,6 +254,7 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     a_download_is_of_the_moment_it_began(&ceph).await;
     a_snapshot_that_is_removed_meanwhile_is_no_download(&ceph).await;
     the_cluster_says_how_it_is(&ceph).await;
+    pools_of_a_tier_share_its_rule(&ceph).await;
     it_keeps_the_contract_of_a_storage_cluster(ceph.clone()).await;
     it_keeps_the_contract_of_an_osd_map(&ceph).await;
     monitors_that_hang_are_not_waited_for(&ceph).await;
@@ -834,10 +836,41 @@ async fn it_keeps_the_contract_of_a_storage_cluster(ceph: Arc<Ceph>) {
     };
     let fixture = StorageClusterFixture {
         storage,
+        tier: Tier::Ssd,
         set_silent: Box::new(set_silent),
         time_limit: Duration::from_secs(60),
     };
     storage_cluster_contract(fixture).await;
+}
+
+/// Gives the OSD a class: Ceph finds none for a disk that is a file.
+fn class_the_osd(ceph: &Ceph, tier: Tier) {
+    let class = ["osd", "crush", "set-device-class", tier.as_str(), "osd.0"];
+    ceph.cluster.ceph(&class).unwrap();
+    let classes = ceph.cluster.ceph(&["osd", "crush", "class", "ls", "--format=json"]).unwrap();
+    assert_eq!(classes.trim(), format!("[\"{}\"]", tier.as_str()));
+}
+
+/// The rule of a tier is made with its first pool, and serves the others.
+async fn pools_of_a_tier_share_its_rule(ceph: &Ceph) {
+    let (tier, cluster) = (Tier::Ssd, ceph.storage.cluster().unwrap());
+    class_the_osd(ceph, tier);
+    let rules = || ceph.cluster.ceph(&["osd", "crush", "rule", "ls"]).unwrap();
+    let rule = format!("{}_tier", tier.as_str());
+    for name in ["tiered", "tiered-too"] {
+        let replication = Replication { copies: 2, min_copies: 1 };
+        let name = PoolName::new(name);
+        let spec = PoolSpec { name: name.clone(), placement_groups: 8, replication, tier };
+        cluster.make_pool(&spec).await.unwrap();
+        let said = ceph.cluster.ceph(&["osd", "pool", "get", name.as_str(), "crush_rule"]);
+        assert_eq!(said.unwrap().trim(), format!("crush_rule: {rule}"));
+        assert_eq!(rules().lines().filter(|known| *known == rule).count(), 1, "{}", rules());
+        let disk = VolumeId { pool: name, volume: VolumeName::new("disk") };
+        ceph.storage.create(&disk, 1 << 20, false).await.unwrap();
+        ceph.write(&disk, 0, b"dear").await;
+        ceph.storage.remove(&disk).await.unwrap();
+        ceph.storage.remove_pool(&disk.pool).await.unwrap();
+    }
 }
 
 /// Beside the one OSD that has all data there is one that is entered and never made.

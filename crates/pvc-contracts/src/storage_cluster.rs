@@ -14,8 +14,10 @@ use tokio::time::{Instant, sleep};
 /// Environment that the suite needs from whoever runs it.
 pub struct StorageClusterFixture {
     /// A storage that is a cluster and has at least one OSD, of a device that is no NVMe. The suite
-    /// makes the pools `figures` and `made` and removes them.
+    /// makes the pools `figures`, `made` and `tiered` and removes them.
     pub storage: Arc<dyn Storage>,
+    /// Class of the OSDs' devices.
+    pub tier: Tier,
     /// Has all of the cluster's monitors fall silent, or answer again.
     pub set_silent: Box<dyn Fn(bool) + Send + Sync>,
     /// Time within which what was changed shows, and a call ends that nobody answers.
@@ -35,6 +37,7 @@ pub async fn storage_cluster_contract(fixture: StorageClusterFixture) {
     fixture.its_pools_are_shown_in_numbers().await;
     fixture.a_pool_is_made_as_it_is_described_and_once().await;
     fixture.a_pool_needs_devices_of_its_class().await;
+    fixture.a_pool_lies_on_devices_of_its_class().await;
     fixture.a_pool_is_parted_anew_while_it_is_used().await;
     fixture.its_osds_are_shown_once_each().await;
     fixture.a_volume_has_a_record_while_it_is_there().await;
@@ -110,6 +113,18 @@ impl StorageClusterFixture {
         assert!(matches!(refused, Err(StorageError::NoDevices { class: "nvme" })), "{refused:?}");
         let pool = self.storage.pool(&spec.name).await;
         assert!(matches!(pool, Err(StorageError::NoPool { .. })), "{pool:?}");
+    }
+
+    async fn a_pool_lies_on_devices_of_its_class(&self) {
+        let spec = PoolSpec { name: PoolName::new("tiered"), ..made(8, 2, self.tier) };
+        for _ in 0..2 {
+            self.cluster().make_pool(&spec).await.expect("there is none, or one like it");
+        }
+        let disk = volume("tiered/disk");
+        self.storage.create(&disk, VOLUME_BYTES, false).await.expect("it is for volumes");
+        self.storage.remove(&disk).await.expect("nobody uses it");
+        self.storage.remove_pool(&spec.name).await.expect("it is empty");
+        self.figures_until(|shown| !shown.contains(&spec.name)).await;
     }
 
     async fn a_pool_is_parted_anew_while_it_is_used(&self) {

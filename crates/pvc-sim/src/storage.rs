@@ -653,6 +653,7 @@ mod tests {
     use pvc_contracts::storage::{StorageFixture, storage_contract};
     use pvc_contracts::storage_cluster::{StorageClusterFixture, storage_cluster_contract};
     use pvc_contracts::volume_streams::volume_streams_contract;
+    use pvc_model::pool::Tier;
 
     use super::*;
     use crate::state::World;
@@ -737,6 +738,7 @@ mod tests {
         world.with(|state| state.run.nature.monitors = true);
         let fixture = StorageClusterFixture {
             storage,
+            tier: Tier::Ssd,
             set_silent: Box::new(move |is| world.with(|state| state.ceph.silent = is)),
             time_limit: 2 * TIME_LIMIT,
         };

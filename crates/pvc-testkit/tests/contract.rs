@@ -29,6 +29,7 @@ use pvc_database::SqliteDatabase;
 use pvc_model::Uuid;
 use pvc_model::link::LinkAbilities;
 use pvc_model::osd::{BlockDevice, Device, OsdId, OsdState};
+use pvc_model::pool::Tier;
 use pvc_model::storage::{RbdAccess, VolumeId};
 use pvc_ports::{
     Bmc, Database as _, DatabaseError, FileAccess, FileOwner, Files as _, Program, ProgramEnd,
@@ -278,6 +279,7 @@ async fn the_scripted_cluster_keeps_the_contract() {
     let silent = storage.clone();
     let fixture = StorageClusterFixture {
         storage,
+        tier: Tier::Ssd,
         set_silent: Box::new(move |is_silent| silent.set_failing(is_silent)),
         time_limit: Duration::from_secs(20),
     };
