@@ -97,6 +97,20 @@ impl MemoryOsds {
         Arc::new(Mutex::new(self))
     }
 
+    /// Lets the cluster be another one: whatever lies on disks is not its own.
+    pub fn set_cluster(&mut self, cluster: Uuid) {
+        self.cluster = cluster;
+    }
+
+    /// Class that a node gave its OSD when it was made.
+    pub fn class(&self, node: &str, osd: OsdId) -> Option<&'static str> {
+        let groups = self.nodes.get(node)?.groups.values();
+        groups.flat_map(|group| group.volumes.values()).find_map(|volume| match volume.content {
+            Content::Block { id, class, .. } if id == osd => Some(class),
+            _ => None,
+        })
+    }
+
     /// Gives a node a disk, with whatever the disk says is on it.
     pub fn add_disk(&mut self, node: &str, disk: BlockDevice) {
         self.node(node).disks.insert(disk.device.clone(), disk);

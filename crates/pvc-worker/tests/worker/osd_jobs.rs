@@ -390,3 +390,38 @@ async fn a_disk_that_another_task_has_made_a_group_on_is_not_taken() {
     world.osds().unset_flag(OsdFlag::NoRebalance);
     assert_eq!(world.end(&first).await.0, JobState::Succeeded);
 }
+
+/// A disk that is put into another slot, one of another cluster, and one whose OSD was made anew
+/// elsewhere.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_the_recorded_osd_is_not_taken_up_and_nothing_changes() {
+    let uuid = Some(Uuid::from_u128(0xbad));
+    let other = OsdState { id: OsdId(0), uuid, is_up: false, is_in: true, is_new: false };
+    let refresh = |name| JobWork::RefreshOsd { osd: OsdId(0), device: osds::spec(name) };
+    type Change = Box<dyn Fn(&mut MemoryOsds)>;
+    let cases: [(JobWork, Change, &str); 4] = [
+        (refresh("/dev/sdd"), Box::new(|_| ()), "OSD 0 is not on device `/dev/sdd`"),
+        (refresh("/dev/sdx"), Box::new(|_| ()), "device `/dev/sdx` does not exist"),
+        (
+            refresh("/dev/sdb"),
+            Box::new(|osds| osds.set_cluster(Uuid::from_u128(0xfeed))),
+            "OSD 0 on device `/dev/sdb` is of another cluster",
+        ),
+        (
+            refresh("/dev/sdb"),
+            Box::new(move |osds| osds.insert(other.clone())),
+            "and the cluster knows none of that number and UUID",
+        ),
+    ];
+    for (work, change, words) in cases {
+        let world = World::new(OsdCase::Refresh).await;
+        change(&mut world.osds());
+        let (records, states) = (world.store.view().osds.clone(), world.osds().osd_states());
+        let id = world.submit(1, work).await;
+        let (state, why) = world.end(&id).await;
+        assert!(state == JobState::Failed && why.contains(words), "{words}: {why}");
+        assert_eq!(world.store.view().osds, records, "{words}");
+        assert_eq!(world.osds().osd_states(), states, "{words}");
+        assert_ne!(world.osds().daemon_state(NODE, OsdId(0)), UnitState::Active, "{words}");
+    }
+}

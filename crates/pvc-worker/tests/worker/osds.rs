@@ -17,6 +17,8 @@ use pvc_testkit::{MemoryOsds, MemoryStorage, ScriptedCluster, SharedOsds};
 
 pub const NODE: &str = "hv1";
 const GIB: u64 = 1 << 30;
+/// Piece in which LVM gives room.
+const EXTENT: u64 = 4 << 20;
 /// Weight of the OSDs that are there, and of the new ones.
 const WEIGHT: f64 = 0.5;
 const NEW_WEIGHT: f64 = 2.0;
@@ -25,10 +27,14 @@ const NEW_WEIGHT: f64 = 2.0;
 pub enum OsdCase {
     /// A disk is split into two, with databases in the group for those.
     Add,
+    /// An NVMe disk becomes an OSD, with a database of a part of its size.
+    AddNvme,
     /// Two that share a disk, with databases, move to another disk.
     Replace,
     /// The same, on the disk that they have.
     ReplaceInPlace,
+    /// The same on another disk, with a weight, and with databases of a part of its size.
+    ReplaceOtherwise,
     /// Two of a disk that their node does not know any more.
     Refresh,
     Remove,
@@ -38,10 +44,12 @@ pub enum OsdCase {
 }
 
 impl OsdCase {
-    pub const ALL: [OsdCase; 7] = [
+    pub const ALL: [OsdCase; 9] = [
         OsdCase::Add,
+        OsdCase::AddNvme,
         OsdCase::Replace,
         OsdCase::ReplaceInPlace,
+        OsdCase::ReplaceOtherwise,
         OsdCase::Refresh,
         OsdCase::Remove,
         OsdCase::RemoveOneOfTwo,
@@ -51,7 +59,7 @@ impl OsdCase {
     /// Number of OSDs that there are on `/dev/sdb`.
     fn before(self) -> u32 {
         match self {
-            OsdCase::Add | OsdCase::AddDbGroup => 0,
+            OsdCase::Add | OsdCase::AddNvme | OsdCase::AddDbGroup => 0,
             OsdCase::Remove => 1,
             _ => 2,
         }
@@ -62,6 +70,7 @@ impl OsdCase {
         osds.add_blank(NODE, "/dev/sdb", 100 * GIB);
         osds.add_blank(NODE, "/dev/sdc", 20 * GIB);
         osds.add_blank(NODE, "/dev/sdd", 200 * GIB);
+        osds.add_blank(NODE, "/dev/nvme0n1", 100 * GIB);
         if self != OsdCase::AddDbGroup {
             let partition = osds.partition(NODE, &device("/dev/sdc")).expect("it is empty");
             let group = LvmName::db_group();
@@ -94,8 +103,19 @@ impl OsdCase {
                 db: Some(DbSize::Bytes(GIB)),
                 count: 2,
             }),
+            OsdCase::AddNvme => JobWork::AddOsds(AddOsds {
+                device: spec("/dev/nvme0n1"),
+                weight: NEW_WEIGHT,
+                db: Some(DbSize::Ratio(0.05)),
+                count: 1,
+            }),
             OsdCase::Replace => JobWork::ReplaceOsd(replacement(spec("/dev/sdd"))),
             OsdCase::ReplaceInPlace => JobWork::ReplaceOsd(replacement(spec("/dev/sdb"))),
+            OsdCase::ReplaceOtherwise => JobWork::ReplaceOsd(OsdReplacement {
+                weight: Some(NEW_WEIGHT),
+                db: Some(DbSize::Ratio(0.02)),
+                ..replacement(spec("/dev/sdd"))
+            }),
             OsdCase::Refresh => JobWork::RefreshOsd { osd, device: spec("/dev/sdb") },
             OsdCase::Remove | OsdCase::RemoveOneOfTwo => JobWork::RemoveOsd { osd, force: false },
             OsdCase::AddDbGroup => JobWork::AddDbGroup { device: spec("/dev/sdc") },
@@ -114,13 +134,30 @@ impl OsdCase {
         let mut osds = osds.lock().expect("nothing panics while holding it");
         assert!(osds.lost().is_empty(), "data was lost: {:?}", osds.lost());
         let now = Now::of(&mut osds, view);
-        let databases = |ids: &[u32]| now.databases == ids;
+        let databases = |ids: &[u32]| now.databases == databases_of(ids, GIB);
         let (done, undone) = match self {
             OsdCase::Add => (
                 now.run("/dev/sdb", NEW_WEIGHT) == [0, 1]
                     && now.recorded("/dev/sdb") == [0, 1]
+                    && now.classes == ["ssd", "ssd"]
                     && databases(&[0, 1]),
                 now.is_empty() && databases(&[]),
+            ),
+            // Of 25,599 extents, as the group takes one for itself, 5 percent.
+            OsdCase::AddNvme => (
+                now.run("/dev/nvme0n1", NEW_WEIGHT) == [0]
+                    && now.recorded("/dev/nvme0n1") == [0]
+                    && now.classes == ["nvme"]
+                    && now.databases == databases_of(&[0], 1279 * EXTENT),
+                now.is_empty() && now.is_blank("/dev/nvme0n1") && databases(&[]),
+            ),
+            // Of 25,599 extents each, 2 percent.
+            OsdCase::ReplaceOtherwise => (
+                now.run("/dev/sdd", NEW_WEIGHT) == [0, 1]
+                    && now.recorded("/dev/sdd") == [0, 1]
+                    && now.is_blank("/dev/sdb")
+                    && now.databases == databases_of(&[0, 1], 511 * EXTENT),
+                now.is_as(before) && now.is_blank("/dev/sdd"),
             ),
             OsdCase::Replace => (
                 now.run("/dev/sdd", WEIGHT) == [0, 1]
@@ -158,6 +195,10 @@ impl OsdCase {
             _ => None,
         }
     }
+}
+
+fn databases_of(ids: &[u32], bytes: u64) -> Vec<(u32, u64)> {
+    ids.iter().map(|id| (*id, bytes)).collect()
 }
 
 /// A storage whose cluster has these OSDs, used on the node.
@@ -216,8 +257,11 @@ struct Now {
     active: Vec<OsdId>,
     places: Vec<(OsdId, f64)>,
     records: Vec<OsdRecord>,
-    /// Numbers of the OSDs that have a volume in the group for databases, which they use.
-    databases: Vec<u32>,
+    /// Classes of the OSDs that lie here, by number.
+    classes: Vec<&'static str>,
+    /// Numbers of the OSDs that have a volume in the group for databases, which they use, and its
+    /// bytes.
+    databases: Vec<(u32, u64)>,
     has_group: bool,
     blank: Vec<Device>,
 }
@@ -229,8 +273,9 @@ impl Now {
         let group = osds.volume_group(NODE, &LvmName::db_group());
         let volumes = group.iter().flat_map(|group| &group.volumes);
         let number = |name: &LvmName| name.as_str().strip_prefix("osd-")?.parse().ok();
-        let databases: Vec<u32> = volumes.filter_map(|(name, _)| number(name)).collect();
-        let uses = |id: &u32| {
+        let databases: Vec<(u32, u64)> =
+            volumes.filter_map(|(name, bytes)| Some((number(name)?, *bytes))).collect();
+        let uses = |(id, _): &(u32, u64)| {
             let db = LogicalVolume::db_of(OsdId(*id)).device();
             lie.iter().any(|lvm| lvm.id.0 == *id && lvm.db.as_ref() == Some(&db))
         };
@@ -244,7 +289,9 @@ impl Now {
         let mut records: Vec<OsdRecord> =
             view.osds.values().map(|record| record.as_ref().clone()).collect();
         records.sort_by_key(|record| record.id.clone());
+        let classes = lie.iter().filter_map(|lvm| osds.class(NODE, lvm.id)).collect();
         Now {
+            classes,
             active,
             places,
             records,
@@ -302,6 +349,6 @@ impl Now {
         self.records == before
             && self.run("/dev/sdb", WEIGHT) == ids
             && self.recorded("/dev/sdb") == ids
-            && self.databases == ids
+            && self.databases == databases_of(&ids, GIB)
     }
 }

@@ -2,7 +2,7 @@
 
 use pvc_model::NodeName;
 use pvc_model::job::JobWork;
-use pvc_model::osd::{Device, OsdFlag, OsdId};
+use pvc_model::osd::{Device, LvmName, OsdFlag, OsdId};
 use pvc_model::storage::RbdAccess;
 use pvc_testkit::{MemoryOsds, MemoryStorage, ScriptedCluster, SharedOsds};
 use serde_json::Value;
@@ -137,6 +137,35 @@ async fn a_volume_group_for_databases_is_made_and_used() {
     let osd = api.get("/storage/ceph/osd/1").await.ok();
     assert_eq!((text(&osd[0], "db_device"), &osd[0]["is_split"]), ("osd-db/osd-1", &json!(true)));
     assert_eq!(osds.lock().unwrap().osd_states().len(), 2);
+    assert_eq!(databases(&osds), [("osd-0".to_owned(), 4 * GIB), ("osd-1".to_owned(), 4 * GIB)]);
+}
+
+/// The volumes in the group for databases, with their bytes.
+fn databases(osds: &SharedOsds) -> Vec<(String, u64)> {
+    let group = osds.lock().unwrap().volume_group(NODE, &LvmName::db_group()).unwrap();
+    group.volumes.iter().map(|(name, bytes)| (name.to_string(), *bytes)).collect()
+}
+
+#[tokio::test]
+async fn a_database_of_a_part_of_the_disk_and_a_weight_are_what_the_task_makes() {
+    let (api, osds) = at_work().await;
+    osds.lock().unwrap().add_blank(NODE, "/dev/nvme0n1", 50 * GIB);
+    let group = "/storage/ceph/osddb?node=pvchv1&device=/dev/sdc";
+    assert_eq!(text(&api.end(api.post(group).await).await, "state"), "SUCCESS");
+    let add = "/storage/ceph/osd?node=pvchv1&device=/dev/sdb&weight=1&ext_db_ratio=0.05";
+    let made = api.end(api.post(add).await).await;
+    assert_eq!(text(&made, "state"), "SUCCESS", "{made}");
+    // 5 percent of 25,599 extents of 4 MiB.
+    assert_eq!(databases(&osds), [("osd-0".to_owned(), 1279 << 22)]);
+    assert_eq!(osds.lock().unwrap().place(OsdId(0)), Some((NODE.to_owned(), 1.0)));
+
+    let moved = "/storage/ceph/osd/0?new_device=/dev/nvme0n1&weight=2.5&ext_db_ratio=0.2";
+    let moved = api.end(api.post(&format!("{moved}&{MEANT}")).await).await;
+    assert_eq!(text(&moved, "state"), "SUCCESS", "{moved}");
+    assert_eq!(api.osds().await, ["0:pvchv1:/dev/nvme0n1"]);
+    assert_eq!(osds.lock().unwrap().place(OsdId(0)), Some((NODE.to_owned(), 2.5)));
+    // 20 percent of 12,799.
+    assert_eq!(databases(&osds), [("osd-0".to_owned(), 2559 << 22)]);
 }
 
 #[tokio::test]

@@ -33,6 +33,13 @@ pub(crate) enum OsdJobError {
     },
     #[error("OSD {osd} is not on device `{device}`")]
     NotThere { osd: OsdId, device: Device },
+    #[error("OSD {osd} on device `{device}` is of another cluster, {cluster}")]
+    OfAnotherCluster { osd: OsdId, device: Device, cluster: Uuid },
+    #[error(
+        "OSD {osd} on device `{device}` has the UUID {uuid}, and the cluster knows none of that \
+         number and UUID"
+    )]
+    Unknown { osd: OsdId, device: Device, uuid: Uuid },
     #[error(
         "OSD {osd} of the cluster has the UUID {uuid}: it is another one than the recorded, and \
          not on this node"
@@ -68,6 +75,8 @@ impl Refusal for OsdJobError {
             | OsdJobError::AnotherDisk { .. }
             | OsdJobError::OfJob { .. }
             | OsdJobError::NotThere { .. }
+            | OsdJobError::OfAnotherCluster { .. }
+            | OsdJobError::Unknown { .. }
             | OsdJobError::Another { .. }
             | OsdJobError::Gone { .. }
             | OsdJobError::NotStarted { .. } => RefusalKind::Conflict,

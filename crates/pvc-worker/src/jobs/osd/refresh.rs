@@ -1,7 +1,7 @@
 //! Takes up the OSDs of a disk that its node does not know any more: it was installed anew.
 
 use async_trait::async_trait;
-use pvc_model::osd::{DeviceSpec, OsdId};
+use pvc_model::osd::{BlockDevice, Device, DeviceSpec, OsdId};
 use serde::{Deserialize, Serialize};
 
 use super::acts::{are_recorded, record, start};
@@ -37,7 +37,7 @@ impl Kind for Refresh {
         let known = Known::look(hands).await?;
         let mut osds = known.on(&now);
         if !osds.iter().any(|osd| osd.id == self.osd) {
-            return Err(OsdJobError::NotThere { osd: self.osd, device: disk.name });
+            return Err(why_not(self.osd, &known, &now, disk.name));
         }
         osds.retain(|osd| {
             let record = view.osds.get(&osd.id.to_string());
@@ -93,6 +93,17 @@ impl Kind for Refresh {
         let ids: Vec<OsdId> = facts.iter().flatten().map(|osd| osd.id).collect();
         let (osds, node, device) = (named(&ids), &context.tools.node, &self.device);
         format!("{osds} run on node \"{node}\" from device {device}")
+    }
+}
+
+/// Reason why the OSD on the disk cannot be taken up.
+fn why_not(osd: OsdId, known: &Known, disk: &BlockDevice, device: Device) -> OsdJobError {
+    match known.on_node.iter().find(|lvm| lvm.id == osd && lvm.is_on(disk)) {
+        None => OsdJobError::NotThere { osd, device },
+        Some(lvm) if lvm.cluster != known.cluster => {
+            OsdJobError::OfAnotherCluster { osd, device, cluster: lvm.cluster }
+        }
+        Some(lvm) => OsdJobError::Unknown { osd, device, uuid: lvm.uuid },
     }
 }
 
