@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod contract;
 mod machine;
 
 use std::sync::Arc;
