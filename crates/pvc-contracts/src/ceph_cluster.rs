@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::zookeeper_server::{KEEPER, has_ended};
+use crate::zookeeper_server::{KEEPER, has_ended, wait_until_frozen};
 
 const START_LIMIT: Duration = Duration::from_secs(120);
 
@@ -89,14 +89,15 @@ impl CephCluster {
         self.dir.join("keyring")
     }
 
-    /// Freezes a daemon: connections stay open, nothing is answered.
+    /// Freezes a daemon: connections stay open, nothing is answered. Returns once all its threads
+    /// stand.
     pub fn stop(&self, daemon: Daemon) -> io::Result<()> {
-        self.signal(daemon, Signal::SIGSTOP)
+        wait_until_frozen(self.signal(daemon, Signal::SIGSTOP)?)
     }
 
     /// Goes on after [`stop`](CephCluster::stop).
     pub fn cont(&self, daemon: Daemon) -> io::Result<()> {
-        self.signal(daemon, Signal::SIGCONT)
+        self.signal(daemon, Signal::SIGCONT).map(drop)
     }
 
     /// Runs `ceph` with `args` and returns what it prints.
@@ -105,10 +106,11 @@ impl CephCluster {
         self.run("ceph", &args)
     }
 
-    fn signal(&self, daemon: Daemon, signal: Signal) -> io::Result<()> {
+    fn signal(&self, daemon: Daemon, signal: Signal) -> io::Result<Pid> {
         let running = self.running.iter().find(|running| running.daemon == daemon);
         let running = running.ok_or_else(|| io::Error::other("the daemon does not run"))?;
-        kill(running.process, signal).map_err(io::Error::from)
+        kill(running.process, signal)?;
+        Ok(running.process)
     }
 
     /// Small and quick: one copy, one placement group per pool, little memory, and figures every

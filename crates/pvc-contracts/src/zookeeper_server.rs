@@ -142,15 +142,7 @@ impl ZookeeperServer {
     pub fn stop(&self) -> io::Result<()> {
         self.signal(Signal::SIGSTOP)?;
         let server = self.pid().ok_or_else(|| io::Error::other("the server does not run"))?;
-        let tasks = format!("/proc/{server}/task");
-        let limit = Instant::now() + Duration::from_secs(10);
-        while !all_stopped(&tasks)? {
-            if Instant::now() > limit {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not freeze"));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        wait_until_frozen(server)
     }
 
     /// Goes on after [`stop`](ZookeeperServer::stop).
@@ -247,6 +239,20 @@ impl ZookeeperServer {
             Err(error) => error.to_string(),
         }
     }
+}
+
+/// Waits until all threads of a process that was told to stop stand: the signal reaches them one
+/// after the other.
+pub(crate) fn wait_until_frozen(process: impl std::fmt::Display) -> io::Result<()> {
+    let tasks = format!("/proc/{process}/task");
+    let limit = Instant::now() + Duration::from_secs(10);
+    while !all_stopped(&tasks)? {
+        if Instant::now() > limit {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the process does not freeze"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// Whether every thread below `tasks` is stopped. One that ended meanwhile counts as stopped.
