@@ -5,6 +5,7 @@
 
 pub mod course;
 pub mod osd;
+pub mod transfer;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,7 +15,8 @@ use self::course::{Course, Failure};
 use self::osd::OsdReplacement;
 use crate::cluster::Cluster;
 use crate::osd::{AddOsds, DeviceSpec, OsdId};
-use crate::storage::{PoolName, VolumeId};
+use crate::storage::{PoolName, SnapshotName, VolumeId};
+use crate::transfer::Transferred;
 use crate::vm::VmRecord;
 use crate::{NodeName, Uuid};
 
@@ -123,6 +125,10 @@ pub enum JobWork {
     AddDbGroup { device: DeviceSpec },
     /// Measures a pool, under a name by which the result is found.
     BenchmarkStorage { pool: PoolName, name: String },
+    /// Takes the contents of a volume from a client of the API.
+    Upload { volume: VolumeId },
+    /// Gives the contents of a volume, or of one of its snapshots, to a client of the API.
+    Download { volume: VolumeId, snapshot: Option<SnapshotName> },
     /// Recorded by another version of PVC: kept as it is, and failed by the worker of its node.
     Other { name: String, vm: Option<Uuid>, args: Vec<(String, String)>, why: NotUnderstood },
 }
@@ -136,6 +142,8 @@ pub enum NotUnderstood {
     MissingArgument { argument: &'static str },
     #[error("the job's argument `{argument}` is not understood: {why}")]
     BadArgument { argument: &'static str, why: String },
+    #[error("jobs of the kind `{name}` are done by the API daemon that was asked, and no worker")]
+    NotForWorkers { name: &'static str },
 }
 
 impl JobWork {
@@ -151,9 +159,11 @@ impl JobWork {
     pub const REMOVE_OSD: &'static str = "osd.remove";
     pub const ADD_DB_GROUP: &'static str = "osd.add_db_vg";
     pub const BENCHMARK_STORAGE: &'static str = "storage.benchmark";
+    pub const UPLOAD: &'static str = "storage.upload";
+    pub const DOWNLOAD: &'static str = "storage.download";
 
     /// The kinds that this version knows.
-    pub const KINDS: [&'static str; 12] = [
+    pub const KINDS: [&'static str; 14] = [
         Self::FLUSH_LOCKS,
         Self::ATTACH_DEVICE,
         Self::DETACH_DEVICE,
@@ -166,6 +176,8 @@ impl JobWork {
         Self::REMOVE_OSD,
         Self::ADD_DB_GROUP,
         Self::BENCHMARK_STORAGE,
+        Self::UPLOAD,
+        Self::DOWNLOAD,
     ];
 
     /// The name of the kind, which the API calls the task's name.
@@ -183,6 +195,8 @@ impl JobWork {
             JobWork::RemoveOsd { .. } => Self::REMOVE_OSD,
             JobWork::AddDbGroup { .. } => Self::ADD_DB_GROUP,
             JobWork::BenchmarkStorage { .. } => Self::BENCHMARK_STORAGE,
+            JobWork::Upload { .. } => Self::UPLOAD,
+            JobWork::Download { .. } => Self::DOWNLOAD,
             JobWork::Other { name, .. } => name,
         }
     }
@@ -202,13 +216,21 @@ impl JobWork {
             | JobWork::RemoveOsd { .. }
             | JobWork::AddDbGroup { .. }
             | JobWork::BenchmarkStorage { .. }
+            | JobWork::Upload { .. }
+            | JobWork::Download { .. }
             | JobWork::Other { .. } => None,
         }
     }
 
-    /// Whether it touches nothing of one host, so that any worker can do it.
+    /// Whether it touches nothing of one host, so that any worker can do it, or end its record.
     pub fn runs_anywhere(&self) -> bool {
-        matches!(self, JobWork::RenameVm { .. })
+        matches!(self, JobWork::RenameVm { .. }) || self.is_transfer()
+    }
+
+    /// Whether the API daemon that was asked does it, for as long as its client stays: it can be
+    /// begun by nobody else, and is over with that daemon.
+    pub fn is_transfer(&self) -> bool {
+        matches!(self, JobWork::Upload { .. } | JobWork::Download { .. })
     }
 }
 
@@ -217,7 +239,7 @@ impl JobWork {
 pub struct JobSpec {
     pub id: JobId,
     pub work: JobWork,
-    /// The node whose worker does it.
+    /// The node whose worker does it; of a transfer, whose API daemon does.
     pub node: NodeName,
     /// Value of `run_on` in the listing: `primary`, or the node's name.
     pub run_on: String,
@@ -269,6 +291,8 @@ pub struct JobProgress {
     pub trouble: Option<Failure>,
     /// Failure that ended it, if one did.
     pub failure: Option<Failure>,
+    /// Amount that has gone, of a transfer.
+    pub transferred: Option<Transferred>,
 }
 
 /// The steps of a job, and how far it is with them.
@@ -296,6 +320,7 @@ impl JobProgress {
             steps: None,
             trouble: None,
             failure: None,
+            transferred: None,
         }
     }
 

@@ -42,6 +42,7 @@ pub mod shared_map;
 pub mod size;
 pub mod space;
 pub mod storage;
+pub mod transfer;
 pub mod trash;
 pub mod vm;
 pub mod what_if;

@@ -73,7 +73,7 @@ pub async fn submit<E>(
         .await
 }
 
-fn unused(cluster: &Cluster, random: &dyn Random) -> JobId {
+pub(crate) fn unused(cluster: &Cluster, random: &dyn Random) -> JobId {
     loop {
         let bits = u32::try_from(random.next_u64() >> 32).expect("a shifted number has 32 bits");
         let id = JobId::from_bits(bits);

@@ -23,6 +23,7 @@ pub mod node;
 pub mod osd;
 mod refusal;
 pub mod storage;
+pub mod transfer;
 pub mod vm;
 mod wait;
 

@@ -203,7 +203,8 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
             progress.current == progress.total
                 && steps.course == Course::Forward { done: all(progress) }
         }
-        (JobState::Succeeded, None) => false,
+        // A transfer has none.
+        (JobState::Succeeded, None) => progress.transferred.is_some(),
         (_, Some(steps)) => matches!(steps.course, Course::Back { left: 0, .. }),
         (_, None) => true,
     };

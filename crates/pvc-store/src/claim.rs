@@ -1,19 +1,19 @@
-//! The worker that has a job: an ephemeral key of the job's record.
+//! The daemon that has a job: an ephemeral key of the job's record.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use pvc_model::job::{ClaimId, JobId};
-use pvc_ports::{CreateMode, Op, SessionState, TreeError};
+use pvc_model::job::{ClaimId, JobId, JobProgress, JobSpec};
+use pvc_ports::{CreateMode, Done, MultiError, Op, SessionState, TreeError};
 
 use crate::error::StoreError;
 use crate::records::job;
-use crate::store::Store;
+use crate::store::{Store, flat, is_conflict};
 
 /// The time between two looks whether a job was claimed, while that cannot be told.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A job held by this process's worker.
+/// A job held by this process.
 pub struct JobClaim {
     store: Store,
     job: JobId,
@@ -23,6 +23,10 @@ pub struct JobClaim {
 impl JobClaim {
     pub fn id(&self) -> ClaimId {
         self.id
+    }
+
+    pub fn job(&self) -> &JobId {
+        &self.job
     }
 
     /// Lets the job go. If the connection is lost, the claim goes with the session.
@@ -56,6 +60,45 @@ impl Store {
             Err(TreeError::NodeExists { .. } | TreeError::NoNode { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
+        self.see_claim(id, made, session).await
+    }
+
+    /// Records a job that this process has begun, which nobody sees without its claim: no worker
+    /// takes it for one that waits, or was left. `None` if there is a job of that name.
+    ///
+    /// # Errors
+    /// The job is not recorded, or by a session that is over.
+    ///
+    /// # Cancellation
+    /// Not to be dropped: a job that was recorded would be this process's, which does not know it.
+    pub async fn submit_claimed(
+        &self,
+        spec: &JobSpec,
+        progress: &JobProgress,
+    ) -> Result<Option<JobClaim>, StoreError> {
+        let (path, data) = (job::owner(&spec.id), Bytes::new());
+        let claim = Op::Create { path, data, mode: CreateMode::Ephemeral };
+        let ops = job::creation(spec, progress).into_iter().chain([claim]).collect();
+        let session = *self.tree.session().borrow();
+        let made = match self.tree.multi(ops).await {
+            Ok(done) => match done.last() {
+                Some(Done::Created(stat)) => Some(ClaimId(stat.czxid)),
+                _ => None,
+            },
+            Err(MultiError::Tree(TreeError::OutcomeUnknown)) => None,
+            Err(MultiError::Refused { why, .. }) if is_conflict(&why) => return Ok(None),
+            Err(error) => return Err(flat(error)),
+        };
+        self.see_claim(&spec.id, made, session).await
+    }
+
+    /// Waits until the claim that was `made`, or may have been by `session`, is in view.
+    async fn see_claim(
+        &self,
+        id: &JobId,
+        made: Option<ClaimId>,
+        session: SessionState,
+    ) -> Result<Option<JobClaim>, StoreError> {
         // A claim of ours that we do not know of would keep the job from everybody, us included,
         // for as long as our session lasts.
         loop {
@@ -76,7 +119,8 @@ impl Store {
             Some(made) => Some(made),
             None => self.own(&job::owner(id)).await?.map(|stat| ClaimId(stat.czxid)),
         };
-        self.refresh(vec![job::owner(id), job::progress(id), job::cancel(id)]).await?;
+        let paths = [job::root(id), job::owner(id), job::progress(id), job::cancel(id)];
+        self.refresh(paths.to_vec()).await?;
         Ok(made.map(|made| JobClaim { store: self.clone(), job: id.clone(), id: made }))
     }
 

@@ -20,6 +20,8 @@ pub(crate) enum Step {
     Begin(JobId),
     /// A worker of an earlier version has begun it and is gone: nobody knows how far it is.
     Abandoned(JobId),
+    /// The API daemon that transferred it is gone, and its client with it.
+    BrokenOff(JobId),
     /// The job was cancelled before anybody began it.
     Cancelled(JobId),
     Forget(JobId),
@@ -52,6 +54,7 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
         match job.progress.state {
             JobState::Pending if job.cancel_requested => steps.push(Step::Cancelled(id)),
             JobState::Pending | JobState::Running if job.claim.is_some() => {}
+            JobState::Running if job.spec.work.is_transfer() => steps.push(Step::BrokenOff(id)),
             JobState::Running if job.progress.worker.is_none() => steps.push(Step::Abandoned(id)),
             JobState::Pending | JobState::Running if room == 0 => {}
             JobState::Pending | JobState::Running => {
@@ -92,6 +95,7 @@ mod tests {
     use std::sync::Arc;
 
     use pvc_model::job::{ClaimId, JobProgress, JobSpec, JobVm, JobWork};
+    use pvc_model::storage::VolumeId;
 
     use super::*;
 
@@ -178,6 +182,28 @@ mod tests {
         let held = Job { claim: Some(ClaimId(7)), ..job(2, "b", JobState::Running) };
         let abandoned = Step::Abandoned(JobId::from_bits(1));
         assert_eq!(steps(vec![old, held], &Doing::default()), [abandoned]);
+    }
+
+    #[test]
+    fn a_transfer_whose_daemon_is_gone_is_ended_by_its_node_or_by_any_if_that_is_gone_too() {
+        let mut transfer = job(1, "", JobState::Running);
+        let volume = VolumeId::parse("vms/data").expect("it is one");
+        transfer.spec.work = JobWork::Upload { volume };
+        transfer.spec.node = "hv2".into();
+        transfer.progress.worker = Some("hv2".into());
+        let planned = |transfer: &Job, workers: &[&str]| {
+            let workers = workers.iter().map(|node| (NodeName::new(*node), Arc::default()));
+            let jobs = [(transfer.spec.id.clone(), Arc::new(transfer.clone()))].into();
+            let cluster = Cluster { jobs, workers: workers.collect(), ..Cluster::default() };
+            plan(&cluster, &"hv1".into(), &Doing::default(), 1000)
+        };
+        let broken_off = [Step::BrokenOff(JobId::from_bits(1))];
+        assert_eq!(planned(&transfer, &["hv1", "hv2"]), [], "its own worker does it");
+        assert_eq!(planned(&transfer, &["hv1"]), broken_off);
+        transfer.cancel_requested = true;
+        assert_eq!(planned(&transfer, &["hv1"]), broken_off);
+        transfer.claim = Some(ClaimId(7));
+        assert_eq!(planned(&transfer, &["hv1"]), [], "it goes on");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
+use pvc_model::job::transfer::TransferEnd;
 use pvc_model::job::{
     Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
 };
@@ -257,13 +258,27 @@ impl Worker {
                 }
                 Step::Abandoned(id) => {
                     if let Some(job) = view.jobs.get(&id) {
-                        self.close(job, JobState::Failed, "its worker stopped before it was done")
-                            .await;
+                        self.close(job, |begun, now| {
+                            let status = "its worker stopped before it was done";
+                            begun.ended(JobState::Failed, status, now)
+                        })
+                        .await;
+                    }
+                }
+                Step::BrokenOff(id) => {
+                    if let Some(job) = view.jobs.get(&id) {
+                        self.close(job, |begun, now| {
+                            begun.transfer_ended(TransferEnd::DaemonGone, false, now)
+                        })
+                        .await;
                     }
                 }
                 Step::Cancelled(id) => {
                     if let Some(job) = view.jobs.get(&id) {
-                        self.close(job, JobState::Cancelled, "cancelled before it began").await;
+                        self.close(job, |pending, now| {
+                            pending.ended(JobState::Cancelled, "cancelled before it began", now)
+                        })
+                        .await;
                     }
                 }
                 Step::Forget(id) => self.remove(&id).await,
@@ -313,9 +328,10 @@ impl Worker {
     }
 
     /// Ends a job that nobody does, if it still is as it was in the view that was looked at.
-    async fn close(&self, seen: &Job, state: JobState, status: &str) {
+    async fn close(&self, seen: &Job, end: impl FnOnce(JobProgress, u64) -> JobProgress) {
         let id = &seen.spec.id;
-        let ended = seen.progress.clone().ended(state, status, self.now());
+        let ended = end(seen.progress.clone(), self.now());
+        let status = &ended.status;
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
             let same = |job: &&Arc<Job>| job.claim.is_none() && job.progress == seen.progress;

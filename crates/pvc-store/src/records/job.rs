@@ -8,7 +8,8 @@ use pvc_model::job::{
     ClaimId, Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, Steps,
 };
 use pvc_model::refusal::Kind as RefusalKind;
-use pvc_model::storage::{PoolName, VolumeId};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_model::transfer::Transferred;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{CreateMode, Op};
 use serde::{Deserialize, Serialize};
@@ -40,7 +41,8 @@ pub(super) const KIND: Kind = Kind {
     ..PLAIN
 };
 
-fn root(id: &JobId) -> String {
+/// The key of the job's record.
+pub(crate) fn root(id: &JobId) -> String {
     format!("{ROOT}/{id}")
 }
 
@@ -49,7 +51,7 @@ pub(crate) fn progress(id: &JobId) -> String {
     format!("{}/progress", root(id))
 }
 
-/// The key that is there as long as the worker is connected that has the job.
+/// The key that is there as long as the daemon is connected that has the job.
 pub(crate) fn owner(id: &JobId) -> String {
     format!("{}/owner", root(id))
 }
@@ -91,7 +93,7 @@ pub(crate) fn remove(draft: &mut Draft<'_>, id: &JobId) {
 }
 
 /// The operations that make a job which has got so far already.
-pub(super) fn creation(spec: &JobSpec, made: &JobProgress) -> [Op; 2] {
+pub(crate) fn creation(spec: &JobSpec, made: &JobProgress) -> [Op; 2] {
     let create = |path: String, data: String| Op::Create {
         path,
         data: Bytes::from(data),
@@ -135,6 +137,29 @@ struct Progress {
     trouble: Option<FailureRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failure: Option<FailureRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    transferred: Option<TransferredRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TransferredRecord {
+    bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    of: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bytes_per_second: Option<u64>,
+}
+
+impl TransferredRecord {
+    fn of(gone: &Transferred) -> Self {
+        let Transferred { bytes, of, bytes_per_second } = *gone;
+        TransferredRecord { bytes, of, bytes_per_second }
+    }
+
+    fn read(self) -> Transferred {
+        let TransferredRecord { bytes, of, bytes_per_second } = self;
+        Transferred { bytes, of, bytes_per_second }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -262,8 +287,17 @@ pub fn job_arguments(work: &JobWork) -> Vec<(String, String)> {
         | JobWork::RemoveOsd { .. }
         | JobWork::AddDbGroup { .. } => osd::arguments(work),
         JobWork::BenchmarkStorage { pool, name } => of(&[("pool", pool.as_str()), ("name", name)]),
+        JobWork::Upload { volume } => of(&volume_arguments(volume)),
+        JobWork::Download { volume, snapshot } => {
+            let snapshot = snapshot.as_ref().map(|name| ("snapshot", name.as_str()));
+            of(&volume_arguments(volume).into_iter().chain(snapshot).collect::<Vec<_>>())
+        }
         JobWork::Other { args, .. } => args.clone(),
     }
+}
+
+fn volume_arguments(id: &VolumeId) -> [(&str, &str); 2] {
+    [("pool", id.pool.as_str()), ("volume", id.volume.as_str())]
 }
 
 /// The work of a job by its recorded name and arguments. `uuid` is that of the VM it is about.
@@ -284,6 +318,11 @@ fn work_from(name: String, uuid: Option<Uuid>, args: Vec<(String, String)>) -> J
         JobWork::BENCHMARK_STORAGE => {
             arguments.benchmark().map(|(pool, name)| JobWork::BenchmarkStorage { pool, name })
         }
+        JobWork::UPLOAD => arguments.volume().map(|volume| JobWork::Upload { volume }),
+        JobWork::DOWNLOAD => arguments.volume().map(|volume| {
+            let snapshot = arguments.find("snapshot").map(SnapshotName::new);
+            JobWork::Download { volume, snapshot }
+        }),
         name if name.starts_with("osd.") => arguments.osd_work(name),
         name => Err(NotUnderstood::UnknownKind { name: name.to_owned() }),
     };
@@ -330,6 +369,11 @@ impl Arguments<'_> {
 
     fn benchmark(&self) -> Result<(PoolName, String), NotUnderstood> {
         Ok((PoolName::new(self.text("pool")?), self.text("name")?))
+    }
+
+    fn volume(&self) -> Result<VolumeId, NotUnderstood> {
+        let (pool, volume) = (self.text("pool")?, self.text("volume")?);
+        Ok(VolumeId { pool: PoolName::new(pool), volume: VolumeName::new(volume) })
     }
 
     fn device(&self) -> Result<(JobVm, String), NotUnderstood> {
@@ -408,6 +452,7 @@ fn progress_from(text: &str) -> JobProgress {
         steps,
         trouble: progress.trouble.map(FailureRecord::read),
         failure: progress.failure.map(FailureRecord::read),
+        transferred: progress.transferred.map(TransferredRecord::read),
     }
 }
 
@@ -426,19 +471,18 @@ fn progress_text(progress: &JobProgress) -> String {
         steps: progress.steps.as_ref().map(StepsRecord::of),
         trouble: progress.trouble.as_ref().map(FailureRecord::of),
         failure: progress.failure.as_ref().map(FailureRecord::of),
+        transferred: progress.transferred.as_ref().map(TransferredRecord::of),
     };
     serde_json::to_string(&progress).expect("strings and numbers always have a JSON form")
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::reader::raw_of;
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;
-    use pvc_model::storage::{PoolName, VolumeName};
-
-    use super::*;
-    use crate::reader::raw_of;
 
     fn uuid() -> impl Strategy<Value = Option<Uuid>> {
         option::of(any::<u128>().prop_map(Uuid::from_u128))
@@ -458,6 +502,22 @@ mod tests {
         })
     }
 
+    fn volume() -> impl Strategy<Value = VolumeId> {
+        ("[a-z]{1,9}", "[^/]{1,20}").prop_map(|(pool, volume)| VolumeId {
+            pool: PoolName::new(pool),
+            volume: VolumeName::new(volume),
+        })
+    }
+
+    fn transferred() -> impl Strategy<Value = Transferred> {
+        let figures = (any::<u64>(), any::<Option<u64>>(), any::<Option<u64>>());
+        figures.prop_map(|(bytes, of, bytes_per_second)| Transferred {
+            bytes,
+            of,
+            bytes_per_second,
+        })
+    }
+
     fn work() -> impl Strategy<Value = JobWork> {
         let device = || (vm(), "\\PC{0,80}");
         prop_oneof![
@@ -465,11 +525,13 @@ mod tests {
             device().prop_map(|(vm, xml)| JobWork::AttachDevice { vm, xml }),
             device().prop_map(|(vm, xml)| JobWork::DetachDevice { vm, xml }),
             (vm(), "\\PC{0,20}").prop_map(|(vm, to)| JobWork::RenameVm { vm, to }),
-            (vm(), "[a-z]{1,9}", "[^/]{1,20}").prop_map(|(vm, pool, volume)| {
-                let (pool, volume) = (PoolName::new(pool), VolumeName::new(volume));
-                JobWork::ResizeDisk { vm, volume: VolumeId { pool, volume } }
-            }),
+            (vm(), volume()).prop_map(|(vm, volume)| JobWork::ResizeDisk { vm, volume }),
             osd::tests::work(),
+            volume().prop_map(|volume| JobWork::Upload { volume }),
+            (volume(), option::of("\\PC{0,20}")).prop_map(|(volume, snapshot)| {
+                let snapshot = snapshot.map(SnapshotName::new);
+                JobWork::Download { volume, snapshot }
+            }),
             other(),
         ]
     }
@@ -528,9 +590,11 @@ mod tests {
         let states: Vec<JobState> = STATES.iter().map(|(state, _)| *state).collect();
         let counts = (any::<u32>(), 1..u32::MAX, any::<Option<u64>>(), any::<Option<u64>>());
         let texts = ("\\PC{0,40}", lines(), option::of("[a-z0-9-]{1,12}"));
-        let rest = (option::of(steps), option::of(failure()), option::of(failure()));
+        let failures = (option::of(failure()), option::of(failure()));
+        let rest = (option::of(steps), failures, option::of(transferred()));
         (proptest::sample::select(states), counts, texts, rest).prop_map(
-            |(state, counts, (status, log, worker), (steps, trouble, failure))| {
+            |(state, counts, (status, log, worker), (steps, failures, transferred))| {
+                let (trouble, failure) = failures;
                 let (current, total, started_at, ended_at) = counts;
                 let worker = worker.map(NodeName::new);
                 JobProgress {
@@ -545,6 +609,7 @@ mod tests {
                     steps,
                     trouble,
                     failure,
+                    transferred,
                 }
             },
         )

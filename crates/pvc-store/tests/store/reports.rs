@@ -80,6 +80,33 @@ async fn a_job_is_claimed_by_one_worker_only_and_let_go_with_its_session() {
     assert!(world.other.claim_job(&id).await.expect("reachable").is_some());
 }
 
+#[tokio::test]
+async fn a_job_that_was_begun_already_is_seen_with_its_claim_until_that_goes_with_the_session() {
+    let world = cluster().await;
+    let id = JobId::from_bits(7);
+    let volume = VolumeId::parse("vms/data").expect("it is one");
+    let spec = JobSpec {
+        id: id.clone(),
+        work: JobWork::Upload { volume },
+        node: "hv1".into(),
+        run_on: "hv1".into(),
+        submitter: "cli".into(),
+        submitted_at: 1,
+    };
+    let gone = Transferred { bytes: 7, of: Some(70), bytes_per_second: None };
+    let begun = JobProgress::of_transfer("hv1".into(), 1, gone);
+    let claim = world.store.submit_claimed(&spec, &begun).await.expect("reachable").expect("new");
+    assert_eq!(world.store.view().jobs[&id].claim, Some(claim.id()), "it is in view at once");
+    let job = world.other.fresh().await.expect("readable").jobs[&id].clone();
+    assert_eq!((&job.spec, &job.progress, job.claim), (&spec, &begun, Some(claim.id())));
+    assert!(world.other.claim_job(&id).await.expect("reachable").is_none());
+    let again = world.other.submit_claimed(&spec, &begun).await.expect("reachable");
+    assert!(again.is_none(), "there is one of that name");
+    world.store.tree().close().await;
+    let job = world.other.fresh().await.expect("readable").jobs[&id].clone();
+    assert_eq!((job.progress.state, job.claim), (JobState::Running, None));
+}
+
 /// Found by a seed: a daemon that had stood still locked a VM that was removed meanwhile, and half
 /// of its record was back.
 #[tokio::test]

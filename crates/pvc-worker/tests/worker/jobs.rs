@@ -12,6 +12,7 @@ use pvc_model::job::{
     being_renamed_to,
 };
 use pvc_model::storage::VolumeId;
+use pvc_model::transfer::Transferred;
 use pvc_model::vm::VmState;
 use pvc_ports::{Clock, CreateMode, Op, Storage, Tree};
 use pvc_store::{Change, Changes, NewVm, Store, VmChange};
@@ -290,6 +291,40 @@ async fn a_job_that_a_worker_of_an_earlier_version_has_left_has_failed() {
         (end.state, end.status.as_str()),
         (JobState::Failed, "its worker stopped before it was done")
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transfer_whose_daemon_has_died_is_ended_and_one_under_way_is_left_alone() {
+    let world = World::with_vm(VmState::Stop).await;
+    let (dies, lives) = (open(&world.tree).await, open(&world.tree).await);
+    let begin = async |store: &Store, bits: u32, node: &str| {
+        let volume = VolumeId::parse("vms/data").expect("it is one");
+        let spec = JobSpec {
+            id: JobId::from_bits(bits),
+            work: JobWork::Upload { volume },
+            // Of no worker that is there.
+            node: node.into(),
+            run_on: node.to_owned(),
+            submitter: "tests".to_owned(),
+            submitted_at: 1,
+        };
+        let gone = Transferred { bytes: 7, of: Some(70), bytes_per_second: Some(7) };
+        let begun = JobProgress::of_transfer(node.into(), 1, gone);
+        store.submit_claimed(&spec, &begun).await.expect("reachable").expect("it is new");
+        spec.id
+    };
+    let (dead, away) = (begin(&dies, 1, "hv1").await, begin(&dies, 2, "hv9").await);
+    let under_way = begin(&lives, 3, "hv1").await;
+    dies.tree().close().await;
+    for id in [dead, away] {
+        let end = world.end_of(&id).await;
+        assert_eq!(
+            (end.state, end.status.as_str(), end.failure.is_some()),
+            (JobState::Failed, "the API daemon that it went through is gone", true)
+        );
+    }
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(world.store.view().jobs[&under_way].progress.state, JobState::Running);
 }
 
 #[tokio::test(start_paused = true)]
