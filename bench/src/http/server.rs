@@ -177,7 +177,7 @@ fn api(
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address: SocketAddr = listener.local_addr()?;
     let token = Token { description: "bench".to_owned(), secret: KEY.to_owned() };
-    let settings = ApiSettings::new(address, vec![token]);
+    let settings = ApiSettings::new("pvchv1".into(), address, vec![token]);
     let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
     let state = ApiState::new(store.clone(), clock, random, storage, settings);
     Ok((address.port(), tokio::spawn(pvc_api::serve_on(vec![listener], state, shutdown))))

@@ -259,7 +259,7 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
         refuse_memory_overcommit: api.refuse_memory_overcommit,
         removed_volumes_stay: Duration::from_secs(u64::from(api.removed_volume_hours) * 3600),
         metrics: config.subsystems.prometheus,
-        ..ApiSettings::new(api.listen, Vec::new())
+        ..ApiSettings::new(config.node.name.as_str().into(), api.listen, Vec::new())
     })
 }
 

@@ -49,7 +49,9 @@ pub use storage::{
     Pool, SnapshotStats, StorageSnapshot, TrashedVolume, Uploaded, Volume, VolumeStats,
 };
 pub use storage_report::{CephReport, PoolFullness};
-pub use task::{DeliveryInfo, EndedTask, QueuedTask, TaskLog, TaskQueues, TaskRef, TaskStatus};
+pub use task::{
+    DeliveryInfo, EndedTask, QueuedTask, TaskLog, TaskQueues, TaskRef, TaskStatus, TaskTransfer,
+};
 pub use vm::{
     MoveCandidate, MovePlan, Vm, VmConsole, VmController, VmDisk, VmHardware, VmMemory, VmMeta,
     VmMigration, VmNetwork, VmNode, VmSnapshot, VmState, VmTag, VmTags, VmVcpus, VmVnc,

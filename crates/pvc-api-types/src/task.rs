@@ -33,6 +33,24 @@ wire! {
         pub acknowledged: bool,
         pub delivery_info: DeliveryInfo,
         pub worker_pid: Option<i64>,
+        /// Present step, or reason why it does not go on. Never sent by PVC 1.0.3, as what follows.
+        pub status: String,
+        /// Author of the request: the description of the API token.
+        pub submitter: String,
+        /// Amount that has gone, of an upload or a download.
+        pub transferred: Option<TaskTransfer>,
+    }
+
+    /// Amount of a file that has gone.
+    #[derive(Eq)]
+    pub struct TaskTransfer {
+        pub bytes: u64,
+        /// Bytes of the whole file; `null` if nobody has said how many.
+        pub of: Option<u64>,
+        /// Mean of the last half minute; `null` after the end.
+        pub bytes_per_second: Option<u64>,
+        /// `null` if that is not known, or nothing goes.
+        pub seconds_left: Option<u64>,
     }
 
     /// A task that has ended.
@@ -42,7 +60,7 @@ wire! {
         /// The arguments by name, with at least `run_on`.
         #[schema(value_type = Object)]
         pub kwargs: Value,
-        /// The worker that did it: `pvcworkerd@<node>`.
+        /// The daemon that did it: `pvcworkerd@<node>`, or `pvcapid@<node>`.
         pub worker: String,
         /// Seconds since the epoch, as the other times.
         pub submitted_at: u64,
@@ -53,6 +71,9 @@ wire! {
         pub state: String,
         /// Result, or why it failed.
         pub status: String,
+        pub submitter: String,
+        /// Amount that had gone, of an upload or a download.
+        pub transferred: Option<TaskTransfer>,
     }
 
     /// Record of a task, also after its end: for a day, and of the latest 1000.
@@ -60,9 +81,15 @@ wire! {
         /// Eight lowercase hex digits.
         pub id: String,
         pub name: String,
+        /// The arguments by name, with at least `run_on`.
+        #[schema(value_type = Object)]
+        pub kwargs: Value,
+        /// Author of the request: the description of the API token.
+        pub submitter: String,
         /// The node that it was given to.
         pub node: String,
-        /// The node whose worker does it or did so last; `null` before one has begun.
+        /// The node whose worker does it or did so last, or whose API daemon, of an upload or a
+        /// download; `null` before one has begun.
         pub worker: Option<String>,
         /// Seconds since the epoch, as the other times.
         pub submitted_at: u64,
@@ -74,6 +101,8 @@ wire! {
         pub state: String,
         /// Present step, result, or why it failed.
         pub status: String,
+        /// Amount that has gone, of an upload or a download.
+        pub transferred: Option<TaskTransfer>,
         /// The latest 200 lines, oldest first.
         pub log: Vec<String>,
     }
@@ -87,7 +116,8 @@ wire! {
     }
 }
 
-/// Unfinished tasks by worker, `pvcworkerd@<node>`; and those that have ended, if asked for.
+/// Unfinished tasks by worker, `pvcworkerd@<node>`, and uploads and downloads by API daemon,
+/// `pvcapid@<node>`; and those that have ended, if asked for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct TaskQueues {

@@ -25,6 +25,9 @@ const ADDED: &[(&str, &str)] = &[
     ("Node", "hypervisor"),
     ("Node", "fence"),
     ("Node", "waits_for"),
+    ("QueuedTask", "status"),
+    ("QueuedTask", "submitter"),
+    ("QueuedTask", "transferred"),
     ("TaskQueues", "ended"),
     ("Vm", "migration"),
 ];

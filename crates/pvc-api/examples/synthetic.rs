@@ -2,7 +2,6 @@
 //! 17370 1000` listens on port 17370 with 1,000 VMs and the key `synthetic`. Nobody plays the
 //! nodes.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pvc_api::{ApiSettings, ApiState, Token, serve};
@@ -26,7 +25,7 @@ async fn main() -> Result<(), Failure> {
     store.initialize(false).await?;
     store.restore(&Shape::with_vms(vms.into()).dump()).await?;
     let token = Token { description: "synthetic".into(), secret: "synthetic".into() };
-    let settings = ApiSettings::new(SocketAddr::from(([127, 0, 0, 1], port)), vec![token]);
+    let settings = ApiSettings::new("pvchv1".into(), ([127, 0, 0, 1], port).into(), vec![token]);
     let storage = Arc::new(MemoryStorage::new());
     let state = ApiState::new(store, clock, random, Some(storage), settings.clone());
     let stop = CancellationToken::new();

@@ -51,6 +51,7 @@ mod table;
 mod throttle;
 #[cfg(feature = "server")]
 mod tls;
+mod under_way;
 mod view;
 mod wait;
 

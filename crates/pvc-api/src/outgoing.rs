@@ -51,7 +51,9 @@ pub fn body(
     tokio::spawn(async move {
         let failed = tokio::select! {
             biased;
-            () = stopping.cancelled() => Some(io::Error::other("the daemon stops")),
+            () = stopping.cancelled() => {
+                Some(io::Error::other("it was cancelled, or the daemon stops"))
+            }
             sent = send(file, &sender, clock.as_ref()) => sent.err(),
             () = clock.sleep(MOST_TIME) => {
                 let hours = MOST_TIME.as_secs() / 3600;

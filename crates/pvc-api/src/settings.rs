@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pvc_model::NodeName;
+
 /// A way in: who it is for, and the word they must say. `Debug` keeps the word to itself.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
@@ -93,6 +95,8 @@ pub struct Names {
 /// Everything that is set about the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiSettings {
+    /// Node on which it runs.
+    pub node: NodeName,
     /// Address at which it listens, besides this port on the loopback.
     pub listen: SocketAddr,
     /// Whether the address comes and goes, as a floating one does: it is listened on also while it
@@ -118,9 +122,10 @@ pub struct ApiSettings {
 }
 
 impl ApiSettings {
-    /// Plain HTTP at `listen` for whoever knows one of `tokens`.
-    pub fn new(listen: SocketAddr, tokens: Vec<Token>) -> Self {
+    /// Plain HTTP on `node`, at `listen`, for whoever knows one of `tokens`.
+    pub fn new(node: NodeName, listen: SocketAddr, tokens: Vec<Token>) -> Self {
         ApiSettings {
+            node,
             listen,
             floating: false,
             tokens: Some(tokens),

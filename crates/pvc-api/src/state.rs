@@ -178,6 +178,11 @@ impl ApiState {
         self.shared.changes.wait().await;
     }
 
+    /// Does something that is to come to its end also when the daemon stops, within its time.
+    pub(crate) fn track(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.shared.changes.spawn(task);
+    }
+
     /// Refuses at once what would only wait for a store that is known to be gone: without a quorum
     /// no decision is taken, and whoever asked should not hang until that is said.
     fn check_reachable(&self) -> Result<()> {

@@ -133,7 +133,7 @@ mod tests {
         store: &Store,
         shutdown: &CancellationToken,
     ) -> Option<Result<Outcome, StoreError>> {
-        let settings = ApiSettings::new(([127, 0, 0, 1], 0).into(), Vec::new());
+        let settings = ApiSettings::new("hv1".into(), ([127, 0, 0, 1], 0).into(), Vec::new());
         let ports = ApiPorts {
             clock: Arc::new(TokioClock::new()),
             random: Arc::new(SeededRandom::new(2)),

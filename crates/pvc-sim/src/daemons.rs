@@ -124,8 +124,9 @@ pub(crate) fn start_api(state: &mut State, host: usize) {
     let daemon = Daemon { pid, shutdown: shutdown.clone() };
     state.hosts[host].api = Some(ApiDaemon { daemon, desk: None });
     let storage = ports(state, host, pid).storage;
+    let home = (host, NodeName::new(&state.hosts[host].name));
     let task =
-        tokio::spawn(run_api(gate(state, pid), host, state.run.nature.seed, storage, shutdown));
+        tokio::spawn(run_api(gate(state, pid), home, state.run.nature.seed, storage, shutdown));
     look_after(state, host, pid, task, move |state| {
         if state.hosts[host].api.as_ref().is_some_and(|own| own.daemon.pid == pid) {
             state.hosts[host].api = None;
@@ -312,7 +313,7 @@ const REMOVED_VOLUMES_STAY: Duration = Duration::from_secs(3600);
 /// handlers.
 async fn run_api(
     gate: Gate,
-    host: usize,
+    (host, node): (usize, NodeName),
     seed: u64,
     storage: Arc<dyn Storage>,
     shutdown: CancellationToken,
@@ -324,7 +325,7 @@ async fn run_api(
         tokens: None,
         metrics: false,
         removed_volumes_stay: REMOVED_VOLUMES_STAY,
-        ..ApiSettings::new(SocketAddr::from(([0, 0, 0, 0], 7370)), Vec::new())
+        ..ApiSettings::new(node, SocketAddr::from(([0, 0, 0, 0], 7370)), Vec::new())
     };
     let drain_time = settings.limits.drain_time;
     let (gate, ports) = (&gate, ApiPorts { clock, random, storage });

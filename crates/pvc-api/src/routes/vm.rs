@@ -178,7 +178,8 @@ mod tests {
         let tree = EmbeddedTree::in_memory().connect();
         let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
         store.restore(&Shape::with_vms(20).dump()).await.unwrap();
-        let settings = ApiSettings { tokens: None, ..ApiSettings::new(address, vec![]) };
+        let settings =
+            ApiSettings { tokens: None, ..ApiSettings::new("hv1".into(), address, vec![]) };
         let api = ApiState::new(store.clone(), clock, random, None, settings);
         let known = |uuid| {
             let view = store.view();

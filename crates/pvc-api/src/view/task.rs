@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use pvc_api_types as api;
+use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{Job, JobSpec, JobState};
+use pvc_model::job::{Job, JobProgress, JobSpec, JobState};
 use pvc_store::job_arguments;
 use serde_json::{Map, Value};
 
@@ -39,6 +40,8 @@ pub fn log(job: &Job) -> api::TaskLog {
     api::TaskLog {
         id: spec.id.to_string(),
         name: spec.work.name().to_owned(),
+        kwargs: arguments(spec),
+        submitter: spec.submitter.clone(),
         node: spec.node.to_string(),
         worker: progress.worker.as_ref().map(ToString::to_string),
         submitted_at: spec.submitted_at,
@@ -46,8 +49,18 @@ pub fn log(job: &Job) -> api::TaskLog {
         ended_at: progress.ended_at,
         state: state(progress.state).to_owned(),
         status: progress.status.clone(),
+        transferred: transferred(progress),
         log: progress.log.clone(),
     }
+}
+
+fn transferred(progress: &JobProgress) -> Option<api::TaskTransfer> {
+    progress.transferred.map(|gone| api::TaskTransfer {
+        bytes: gone.bytes,
+        of: gone.of,
+        bytes_per_second: gone.bytes_per_second,
+        seconds_left: gone.seconds_left(),
+    })
 }
 
 fn state(state: JobState) -> &'static str {
@@ -64,10 +77,11 @@ fn failure(why: &str) -> String {
     format!("TaskFailure: {why}")
 }
 
-/// All jobs that have not ended, by worker: those at work, and those that wait for it. Every node
-/// has its entry, so that a client sees who could work.
+/// All jobs that have not ended, by daemon: those at work, and those that wait for it. The worker of
+/// every node has its entry, so that a client sees who could work.
 pub fn queues(cluster: &Cluster) -> api::TaskQueues {
-    let workers = || cluster.nodes.keys().map(|node| (worker(node.as_str()), Vec::new()));
+    let worker = |node: &NodeName| format!("pvcworkerd@{node}");
+    let workers = || cluster.nodes.keys().map(|node| (worker(node), Vec::new()));
     let mut queues = api::TaskQueues {
         scheduled: workers().collect(),
         active: workers().collect::<BTreeMap<_, Vec<_>>>(),
@@ -79,7 +93,7 @@ pub fn queues(cluster: &Cluster) -> api::TaskQueues {
             JobState::Running => &mut queues.active,
             _ => &mut queues.reserved,
         };
-        queue.entry(worker(at_work(job))).or_default().push(queued(job));
+        queue.entry(at_work(job)).or_default().push(queued(job));
     }
     queues
 }
@@ -99,22 +113,22 @@ fn ended_task(job: &Job) -> api::EndedTask {
         id: spec.id.to_string(),
         name: spec.work.name().to_owned(),
         kwargs: arguments(spec),
-        worker: worker(at_work(job)),
+        worker: at_work(job),
         submitted_at: spec.submitted_at,
         started_at: progress.started_at,
         ended_at: progress.ended_at,
         state: state(progress.state).to_owned(),
         status: progress.status.clone(),
+        submitter: spec.submitter.clone(),
+        transferred: transferred(progress),
     }
 }
 
-/// The node whose worker has the job, or is to have it.
-fn at_work(job: &Job) -> &str {
-    job.progress.worker.as_ref().unwrap_or(&job.spec.node).as_str()
-}
-
-fn worker(node: &str) -> String {
-    format!("pvcworkerd@{node}")
+/// The daemon that has the job, or is to have it.
+fn at_work(job: &Job) -> String {
+    let daemon = if job.spec.work.is_transfer() { "pvcapid" } else { "pvcworkerd" };
+    let node = job.progress.worker.as_ref().unwrap_or(&job.spec.node);
+    format!("{daemon}@{node}")
 }
 
 fn queued(job: &Job) -> api::QueuedTask {
@@ -125,7 +139,7 @@ fn queued(job: &Job) -> api::QueuedTask {
         args: Vec::new(),
         kwargs: arguments(spec),
         r#type: spec.work.name().to_owned(),
-        hostname: worker(at_work(job)),
+        hostname: at_work(job),
         time_start: job.progress.started_at.map(|seconds| seconds as f64),
         acknowledged: job.claim.is_some(),
         delivery_info: api::DeliveryInfo {
@@ -135,6 +149,9 @@ fn queued(job: &Job) -> api::QueuedTask {
             redelivered: None,
         },
         worker_pid: None,
+        status: job.progress.status.clone(),
+        submitter: spec.submitter.clone(),
+        transferred: transferred(&job.progress),
     }
 }
 

@@ -82,7 +82,8 @@ pub fn settings() -> ApiSettings {
     };
     let tokens = vec![token("admin", KEY), token("monitoring", "another-key")];
     let limits = Limits { body_bytes: 1 << 20, restore_bytes: 8 << 20, ..Limits::default() };
-    ApiSettings { limits, ..ApiSettings::new(SocketAddr::from(([127, 0, 0, 1], 0)), tokens) }
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    ApiSettings { limits, ..ApiSettings::new("pvchv1".into(), listen, tokens) }
 }
 
 pub async fn start(dump: &BTreeMap<String, String>, settings: ApiSettings) -> Api {

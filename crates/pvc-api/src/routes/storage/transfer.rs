@@ -15,6 +15,8 @@ use pvc_images::{
     Announced, GiveError, Given, ImageError, Sent, Source, TakeError, Target, Wanted,
 };
 use pvc_model::disk_image::{Compression, DiskFormat};
+use pvc_model::job::JobWork;
+use pvc_model::job::transfer::TransferEnd;
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::with_causes;
 use pvc_ops::storage::{self, NewContents, StorageRefusal};
@@ -31,6 +33,7 @@ use crate::refuse::refused;
 use crate::slots::Slot;
 use crate::state::ApiState;
 use crate::table::{Ask, Table, ask};
+use crate::under_way::Transfer;
 use crate::{ahead, body, outgoing};
 
 type Upload = PostStorageCephVolumePoolVolumeUpload;
@@ -158,30 +161,44 @@ async fn take(
     file: File,
 ) -> Result<Answer<Upload>> {
     let id = id(&asked);
-    let Ask { api, params: given, mode, .. } = asked;
+    let Ask { api, params: given, mode, caller, .. } = asked;
     // Who sends a file with its length, as clients of PVC 1.0.3 do, has all of it.
     let has_known_end = file.headers.contains_key(CONTENT_LENGTH);
     let announced = announced(&given, has_known_end, size_bytes)?;
     let clock = api.clock().clone();
+    let of = given.file_size.or(length(&file.headers));
     let incoming = Incoming::open(&file.headers, file.body, clock.as_ref()).await?;
-    let mut file = FileOf { incoming, clock: clock.as_ref() };
+    let work = JobWork::Upload { volume: id.clone() };
+    let mut transfer = Transfer::begin(&api, work, &caller.description);
+    of.inspect(|bytes| transfer.announce(*bytes));
+    let mut file = FileOf { incoming, clock: clock.as_ref(), transfer: &transfer };
     let (spool, places) = (&api.settings().spool, api.images());
     let mut disk = Filled { upload: Box::new(contents) };
     let taking = pvc_images::take(&mut file, &announced, spool, places, &mut disk);
-    let taken = api.stopping().run_until_cancelled(taking).await;
+    let taken = transfer.stop().run_until_cancelled(taking).await;
     let sent = match taken {
         Some(Ok(sent)) => sent,
         Some(Err(error)) => {
             file.incoming.turn_away();
-            return Err(not_taken(error));
+            return Err(transfer.failed(not_taken(error)));
         }
-        None => return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon stops")),
+        None => {
+            file.incoming.turn_away();
+            return Err(transfer.stopped());
+        }
     };
+    transfer.say(Some("the volume gets its new contents"));
+    let result = format!("{} bytes, SHA-256 {}", sent.file_bytes, hexadecimal(&sent.sha256));
     let (volume, keep) = (id.clone(), api.settings().removed_volumes_stay);
     act(&api, |api, on| async move {
         let (random, clock) = (api.random().as_ref(), api.clock().as_ref());
         let new = NewContents { upload: disk.upload, size_bytes, keep };
-        storage::fill_volume(api.store(), &*on, random, clock, &volume, new).await
+        let filled = storage::fill_volume(api.store(), &*on, random, clock, &volume, new).await;
+        transfer.end(match &filled {
+            Ok(_) => TransferEnd::Whole(result),
+            Err(error) => TransferEnd::Failed(with_causes(error)),
+        });
+        filled
     })
     .await?;
     Ok(Answer::json(&uploaded(mode.message(message(&id)), &sent)))
@@ -260,14 +277,24 @@ impl pvc_ports::Upload for InSlot {
 }
 
 fn uploaded(message: String, sent: &Sent) -> Uploaded {
-    let sha256 = sent.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256 = hexadecimal(&sent.sha256);
     Uploaded { message, file_bytes: sent.file_bytes, sha256, disk_bytes: sent.disk_bytes }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Bytes of the body, if they were announced: of a form some hundred more than its file has.
+fn length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// The file of a request, as an image is taken from.
 struct FileOf<'a> {
     incoming: Incoming,
     clock: &'a dyn Clock,
+    transfer: &'a Transfer,
 }
 
 #[async_trait]
@@ -275,7 +302,12 @@ impl Source for FileOf<'_> {
     type Error = ApiError;
 
     async fn next(&mut self) -> Result<Option<Bytes>> {
-        self.incoming.next(self.clock).await
+        let piece = self.incoming.next(self.clock).await?;
+        match &piece {
+            Some(piece) => self.transfer.count(piece.len()),
+            None => self.transfer.say(Some("the image is read")),
+        }
+        Ok(piece)
     }
 }
 
@@ -320,11 +352,23 @@ async fn get_storage_ceph_volume_pool_volume_download(
     let storage = api.storage()?;
     let begun = storage::download(api.store(), storage.as_ref(), &id, snapshot.as_ref());
     let download = api.ask(async { begun.await.map_err(refused) }).await?;
-    let file = give(&api, download, wanted).await?;
+    let kept_as = file_name(&name, snapshot.as_ref(), wanted);
+    let work = JobWork::Download { volume: id, snapshot };
+    let transfer = Transfer::begin(&api, work, &ask.caller.description);
+    if wanted.format != DiskFormat::Raw {
+        transfer.say(Some("making the image"));
+    }
+    let stop = transfer.stop().clone();
+    let file = match stop.run_until_cancelled(give(&api, download, wanted)).await {
+        Some(Ok(file)) => file,
+        Some(Err(error)) => return Err(transfer.failed(error)),
+        None => return Err(transfer.stopped()),
+    };
+    transfer.say(None);
     let size = file.size_bytes();
-    let (clock, stopping) = (api.clock().clone(), api.stopping().clone());
-    let body = outgoing::body(file, clock, stopping, slot);
-    Ok(Answer::bytes(size, &file_name(&name, snapshot.as_ref(), wanted), body))
+    size.inspect(|size| transfer.announce(*size));
+    let body = outgoing::body(file, api.clock().clone(), stop, slot);
+    Ok(Answer::bytes(size, &kept_as, transfer.through(body)))
 }
 
 /// The image that is asked for.
@@ -357,7 +401,6 @@ async fn give(
     let unavailable = |message| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message);
     tokio::select! {
         biased;
-        () = api.stopping().cancelled() => Err(unavailable("the daemon stops".to_owned())),
         given = pvc_images::give(DiskOf(download), wanted, spool, places) => {
             given.map_err(not_given)
         }

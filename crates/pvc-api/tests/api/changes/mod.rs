@@ -12,6 +12,7 @@ mod storage;
 mod store;
 mod tasks;
 mod transfer;
+mod under_way;
 
 use std::sync::Arc;
 use std::time::Duration;

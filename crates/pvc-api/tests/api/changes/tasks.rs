@@ -79,15 +79,17 @@ async fn q24_another_clusters_key_is_not_shown_among_the_tasks() {
 async fn what_a_task_has_recorded_can_be_read_after_its_end() {
     let api = with_vms(0).await;
     let waits = json!({"name": "vm.flush_locks", "node": "pvchv1", "run_on": "pvchv1",
-        "args": [["domain", "web"]], "submitted_at": 100});
+        "args": [["domain", "web"]], "submitted_at": 100, "submitter": "admin"});
     api.write("/tasks/00000007", waits.to_string()).await;
     api.eventually("the task is seen", |view| !view.jobs.is_empty()).await;
     let log = api.get("/tasks/00000007/log").await.ok();
     assert_eq!(
         log,
-        json!({"id": "00000007", "name": "vm.flush_locks", "node": "pvchv1", "worker": null,
+        json!({"id": "00000007", "name": "vm.flush_locks",
+            "kwargs": {"domain": "web", "run_on": "pvchv1"}, "submitter": "admin",
+            "node": "pvchv1", "worker": null,
             "submitted_at": 100, "started_at": null, "ended_at": null, "state": "PENDING",
-            "status": "waiting for the worker", "log": []})
+            "status": "waiting for the worker", "transferred": null, "log": []})
     );
     for (recorded, seen, state) in
         [("failed", JobState::Failed, "FAILURE"), ("cancelled", JobState::Cancelled, "CANCELLED")]
@@ -102,9 +104,11 @@ async fn what_a_task_has_recorded_can_be_read_after_its_end() {
         let log = api.get("/tasks/00000007/log").await.ok();
         assert_eq!(
             log,
-            json!({"id": "00000007", "name": "vm.flush_locks", "node": "pvchv1",
-                "worker": "pvchv2", "submitted_at": 100, "started_at": 101, "ended_at": 103,
-                "state": state, "status": "no such pool", "log": ["one", "two"]})
+            json!({"id": "00000007", "name": "vm.flush_locks",
+                "kwargs": {"domain": "web", "run_on": "pvchv1"}, "submitter": "admin",
+                "node": "pvchv1", "worker": "pvchv2",
+                "submitted_at": 100, "started_at": 101, "ended_at": 103, "state": state,
+                "status": "no such pool", "transferred": null, "log": ["one", "two"]})
         );
     }
     let message = api.get("/tasks/00000008/log").await.refused(404);
@@ -116,7 +120,7 @@ async fn tasks_that_have_ended_are_listed_if_they_are_asked_for_the_latest_first
     let api = with_vms(0).await;
     let args = json!([["destination_api_key", "top-secret"], ["domain", "web"]]);
     let task = json!({"name": "vm.send_snapshot", "node": "pvchv1", "run_on": "primary",
-        "args": args, "submitted_at": 100});
+        "args": args, "submitted_at": 100, "submitter": "admin"});
     for (id, ended_at) in [("00000001", 110), ("00000002", 130), ("00000003", 120)] {
         api.write(&format!("/tasks/{id}"), task.to_string()).await;
         let progress = json!({"state": "succeeded", "current": 1, "total": 1, "status": "sent",
@@ -138,7 +142,7 @@ async fn tasks_that_have_ended_are_listed_if_they_are_asked_for_the_latest_first
         json!({"id": "00000002", "name": "vm.send_snapshot", "worker": "pvcworkerd@pvchv2",
             "kwargs": {"destination_api_key": "***", "domain": "web", "run_on": "primary"},
             "submitted_at": 100, "started_at": 101, "ended_at": 130, "state": "SUCCESS",
-            "status": "sent"})
+            "status": "sent", "submitter": "admin", "transferred": null})
     );
     assert_eq!(all["reserved"]["pvcworkerd@pvchv1"][0]["id"], "00000004");
     let unfinished = api.get("/tasks").await.ok();
