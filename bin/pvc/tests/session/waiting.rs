@@ -44,6 +44,53 @@ fn what_a_task_has_done_is_shown_after_its_end() {
 }
 
 #[test]
+fn a_download_under_way_is_listed_and_shown_with_how_far_it_is() {
+    let gone = r#""name": "storage.download", "kwargs": {"pool": "vms", "volume": "a", "run_on": "hv2"},
+        "submitter": "backups", "status": "1024M of 2048M (50 %), 100M/s, 11 s left",
+        "transferred": {"bytes": 1073741824, "of": 2147483648, "bytes_per_second": 104857600,
+        "seconds_left": 11}"#;
+    let log = format!(
+        r#"{{"id": "0a1b2c3d", {gone}, "node": "hv2", "worker": "hv2", "submitted_at": 1700000000,
+        "started_at": 1700000000, "ended_at": null, "state": "RUNNING", "log": []}}"#
+    );
+    let queues = format!(
+        r#"{{"active": {{"pvcapid@hv2": [{{"id": "0a1b2c3d", {gone}}}]}}, "reserved": {{}},
+        "scheduled": {{}}}}"#
+    );
+    let stub = Stub::start(move |request, _| match request.path() {
+        "/api/v1/tasks/0a1b2c3d/log" => ok(&log),
+        _ => ok(&queues),
+    });
+    let user = User::of(&stub);
+    let rows = user.run(&["-q", "task", "list", "-f", "csv", "--no-headers"]);
+    let first = out(&rows).lines().next().map(str::to_owned).unwrap_or_default();
+    assert_eq!(
+        first,
+        "0a1b2c3d,storage.download,active,pvcapid@hv2,backups,\
+         \"1024M of 2048M (50 %), 100M/s, 11 s left\",pool,vms"
+    );
+    let json = user.run(&["-q", "task", "list", "-f", "json"]);
+    assert!(out(&json).contains(r#""seconds_left": 11"#), "{json:?}");
+    let shown = user.run(&["-q", "task", "show", "0a1b2c3d"]);
+    assert_eq!(
+        out(&shown),
+        "Task:      0a1b2c3d (storage.download)\n\
+         Arguments: pool: vms\n           volume: a\n\
+         By:        backups\n\
+         Node:      hv2\n\
+         Worker:    hv2\n\
+         Submitted: 2023-11-14 22:13:20 UTC\n\
+         Started:   2023-11-14 22:13:20 UTC\n\
+         Ended:     N/A\n\
+         State:     RUNNING\n\
+         Status:    1024M of 2048M (50 %), 100M/s, 11 s left\n\
+         Bytes:     1073741824 of 2147483648\n"
+    );
+    let json = user.run(&["-q", "task", "show", "0a1b2c3d", "-f", "json"]);
+    assert!(out(&json).starts_with(r#"{"id": "0a1b2c3d""#), "{json:?}");
+}
+
+#[test]
 fn ended_tasks_are_listed_if_they_are_asked_for_and_the_cluster_knows_them() {
     let ended = r#"{"active": {}, "reserved": {}, "scheduled": {}, "ended": [
         {"id": "0a1b2c3d", "name": "vm.rename", "state": "CANCELLED", "ended_at": 1700000000,

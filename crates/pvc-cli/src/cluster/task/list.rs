@@ -61,6 +61,23 @@ pub struct Listed<'a> {
     stage: Stage<'a>,
 }
 
+impl Listed<'_> {
+    fn submitter(&self) -> &str {
+        match self.stage {
+            Stage::Unfinished(task) => &task.submitter,
+            Stage::Ended(task) => &task.submitter,
+        }
+    }
+
+    /// How far the task is, or what came of it.
+    fn said(&self) -> &str {
+        match self.stage {
+            Stage::Unfinished(task) => &task.status,
+            Stage::Ended(task) => &task.status,
+        }
+    }
+}
+
 /// A task by what the API says of it.
 enum Stage<'a> {
     Unfinished(&'a QueuedTask),
@@ -100,14 +117,23 @@ pub fn listed(queues: &TaskQueues) -> Vec<Listed<'_>> {
 fn value(listed: &Listed<'_>) -> Value {
     let Listed { id, kind, worker, name, kwargs, stage } = listed;
     match stage {
-        Stage::Unfinished(task) => json!({
-            "type": kind,
-            "worker": worker,
-            "id": id,
-            "name": name,
-            "args": task.args,
-            "kwargs": kwargs,
-        }),
+        Stage::Unfinished(task) => {
+            let mut value = json!({
+                "type": kind,
+                "worker": worker,
+                "id": id,
+                "name": name,
+                "args": task.args,
+                "kwargs": kwargs,
+            });
+            // PVC 1.0.3 says none of it.
+            if !task.status.is_empty() {
+                value["status"] = json!(task.status);
+                value["submitter"] = json!(task.submitter);
+                value["transferred"] = json!(task.transferred);
+            }
+            value
+        }
         Stage::Ended(task) => json!({
             "type": kind,
             "worker": worker,
@@ -119,29 +145,42 @@ fn value(listed: &Listed<'_>) -> Value {
             "started_at": task.started_at,
             "ended_at": task.ended_at,
             "status": task.status,
+            "submitter": task.submitter,
+            "transferred": task.transferred,
         }),
     }
 }
 
-/// The longest argument that is shown in full.
+/// The longest argument, author and result that are shown in full.
 const SHOWN: usize = 24;
+const SHOWN_OF_RESULT: usize = 48;
 
-/// The tasks as rows, with the time of their end if `ended` ones are among them.
+/// The tasks as rows, with the time of their end if `ended` ones are among them, and with who asked
+/// for them and how far they are if the API says it.
 fn table(tasks: &[Listed<'_>], ended: bool) -> Table {
-    let columns = [("ID", 3), ("Name", 5), ("Status", 7), ("Worker", 7), ("Ended", 6)];
-    let columns = if ended { &columns[..] } else { &columns[..4] };
+    let is_said = tasks.iter().any(|listed| !listed.said().is_empty());
+    let columns = [("ID", 3), ("Name", 5), ("Status", 7), ("Worker", 7)].into_iter();
+    let columns = columns.chain(is_said.then_some(("By", 3)));
+    let columns = columns.chain(ended.then_some(("Ended", 6)));
+    let columns: Vec<_> = columns.chain(is_said.then_some(("Progress", 9))).collect();
     let mut table =
-        Table::new().group("Tasks", columns).group("Arguments", &[("Name", 5), ("Data", 10)]);
+        Table::new().group("Tasks", &columns).group("Arguments", &[("Name", 5), ("Data", 10)]);
     for listed in tasks {
-        let mut arguments = arguments(listed.kwargs).into_iter();
+        let mut arguments = arguments(listed.kwargs, SHOWN).into_iter();
         let mut row: Vec<Cell> = vec![
             listed.id.into(),
             listed.name.into(),
             listed.kind.as_str().into(),
             listed.worker.into(),
         ];
+        if is_said {
+            row.push(shortened(listed.submitter(), SHOWN).into());
+        }
         if ended {
             row.push(end(&listed.stage).into());
+        }
+        if is_said {
+            row.push(shortened(listed.said(), SHOWN_OF_RESULT).into());
         }
         let blank = || columns.iter().map(|_| Cell::from(""));
         let with = |row: Vec<Cell>, (name, data): (String, String)| {
@@ -162,31 +201,33 @@ fn end(stage: &Stage<'_>) -> String {
     }
 }
 
-/// The arguments worth showing; where a task runs is said by its worker.
-fn arguments(kwargs: &Value) -> Vec<(String, String)> {
+/// The arguments worth showing, cut to so many characters; where a task runs is said by its worker.
+pub fn arguments(kwargs: &Value, most: usize) -> Vec<(String, String)> {
     let Some(kwargs) = kwargs.as_object() else {
         return match kwargs.as_str() {
-            Some(text) => vec![(String::new(), shortened(text))],
+            Some(text) => vec![(String::new(), shortened(text, most))],
             None => Vec::new(),
         };
     };
     let shown = |(name, value): (&String, &Value)| {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        (name.clone(), shortened(&text))
+        (name.clone(), shortened(&text, most))
     };
     kwargs.iter().filter(|(name, _)| *name != "run_on").map(shown).collect()
 }
 
-fn shortened(text: &str) -> String {
-    if text.chars().count() <= SHOWN {
+fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
         return text.to_owned();
     }
-    let start: String = text.chars().take(SHOWN).collect();
+    let start: String = text.chars().take(most).collect();
     format!("{start} ...")
 }
 
 #[cfg(test)]
 mod tests {
+    use pvc_api_types::TaskTransfer;
+
     use super::*;
     use crate::output::Paint;
 
@@ -201,6 +242,23 @@ mod tests {
     }
 
     #[test]
+    fn an_upload_under_way_says_by_whom_and_how_far_it_is() {
+        let upload = QueuedTask {
+            id: "5c3f1a2b".to_owned(),
+            name: "storage.upload".to_owned(),
+            kwargs: json!({"pool": "vms", "run_on": "pvchv2", "volume": "web1_root"}),
+            status: "512M of 2048M (25 %), 100M/s, 15 s left".to_owned(),
+            submitter: "admin".to_owned(),
+            transferred: Some(TaskTransfer::default()),
+            ..QueuedTask::default()
+        };
+        let active = [("pvcapid@pvchv2".to_owned(), vec![upload])].into();
+        let queues = TaskQueues { active, ..TaskQueues::default() };
+        let text = table(&listed(&queues), false).render(Paint::OFF) + "\n";
+        crate::golden::check("task-list-upload.txt", &text);
+    }
+
+    #[test]
     fn what_has_ended_stands_below_with_its_end() {
         let mut queues = queues();
         queues.ended = Some(vec![EndedTask {
@@ -210,6 +268,8 @@ mod tests {
             worker: "pvcworkerd@pvchv2".to_owned(),
             ended_at: Some(1_700_000_000),
             state: "FAILURE".to_owned(),
+            status: "the client went away".to_owned(),
+            submitter: "admin".to_owned(),
             ..EndedTask::default()
         }]);
         let text = table(&listed(&queues), true).render(Paint::OFF) + "\n";

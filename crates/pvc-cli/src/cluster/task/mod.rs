@@ -3,6 +3,7 @@
 mod cancel;
 mod list;
 mod log;
+mod show;
 
 use clap::{Args, Subcommand};
 use pvc_api_types::TaskStatus;
@@ -26,6 +27,7 @@ Examples:
   pvc cluster task a3f4d9c1
   pvc cluster task a3f4d9c1 --no-wait -f json
   pvc task list --all
+  pvc task show a3f4d9c1
   pvc task log a3f4d9c1
   pvc task cancel a3f4d9c1")]
 #[command(args_conflicts_with_subcommands = true)]
@@ -52,6 +54,7 @@ enum Action {
     Cancel(cancel::Cancel),
     List(list::List),
     Log(log::Log),
+    Show(show::Show),
 }
 
 impl Task {
@@ -60,6 +63,7 @@ impl Task {
             Some(Action::Cancel(command)) => return command.run(pvc),
             Some(Action::List(command)) => return command.run(pvc),
             Some(Action::Log(command)) => return command.run(pvc),
+            Some(Action::Show(command)) => return command.run(pvc),
             None => {}
         }
         match self.task_id.as_deref() {

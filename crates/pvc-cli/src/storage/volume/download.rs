@@ -300,7 +300,8 @@ fn each_block(from: &mut impl Read, mut each: impl FnMut(&[u8]) -> Outcome) -> O
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     let message = format!("the download broke off: {}", plain_io(&error));
-                    return Err(Failure::new(Exit::Unreachable, message));
+                    return Err(Failure::new(Exit::Unreachable, message)
+                        .hint("`pvc task list --all` may say why the server broke it off"));
                 }
             }
         }

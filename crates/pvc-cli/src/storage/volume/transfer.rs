@@ -3,10 +3,11 @@
 use std::io::{self, IsTerminal, Read};
 use std::time::{Duration, Instant};
 
+use pvc_model::size::format_size;
+use pvc_model::transfer::{Speed, Transferred};
 use sha2::{Digest, Sha256};
 
 use crate::context::Pvc;
-use crate::output::units;
 
 /// Time between two lines of progress.
 const EVERY: Duration = Duration::from_secs(1);
@@ -17,6 +18,7 @@ pub struct Progress<'a> {
     all: Option<u64>,
     is_shown: bool,
     begun: Instant,
+    speed: Speed,
     shown: Option<Instant>,
     /// Words about what the other side does when all is there, until they are said.
     then: Option<&'static str>,
@@ -26,12 +28,13 @@ pub struct Progress<'a> {
 
 impl<'a> Progress<'a> {
     pub fn new(pvc: &'a Pvc, all: Option<u64>) -> Self {
-        let (begun, shown, then) = (Instant::now(), None, None);
+        let (shown, then) = (None, None);
         Progress {
             pvc,
             all,
             is_shown: io::stderr().is_terminal(),
-            begun,
+            begun: Instant::now(),
+            speed: Speed::from(Duration::ZERO),
             shown,
             then,
             is_open: false,
@@ -41,7 +44,8 @@ impl<'a> Progress<'a> {
     /// Says, as PVC 1.0.3's client does, that something is sent, and at its end that the other side
     /// is at it.
     pub fn begin_upload(&mut self) {
-        let total = self.all.map_or_else(String::new, |all| format!(" (total size {})", size(all)));
+        let total = |all| format!(" (total size {})", format_size(all));
+        let total = self.all.map_or_else(String::new, total);
         self.say(&format!("Uploading file{total}...\n"));
         self.then = Some("Parsing file on remote side... ");
     }
@@ -63,7 +67,10 @@ impl<'a> Progress<'a> {
             return;
         }
         self.shown = Some(Instant::now());
-        self.pvc.progress(&format!("\r{}\x1b[K", line(bytes, self.all, self.begun.elapsed())));
+        self.speed.look(self.begun.elapsed(), bytes);
+        let bytes_per_second = self.speed.bytes_per_second();
+        let gone = Transferred { bytes, of: self.all, bytes_per_second };
+        self.pvc.progress(&format!("\r{gone}\x1b[K"));
     }
 
     /// All is there.
@@ -88,25 +95,6 @@ impl<'a> Progress<'a> {
             self.say(if went_well { "done.\n" } else { "\n" });
         }
     }
-}
-
-fn size(bytes: u64) -> String {
-    units::bytes(i64::try_from(bytes).unwrap_or(i64::MAX))
-}
-
-/// `512M of 2048M (25 %), 100M/s, 15 s left`
-fn line(bytes: u64, all: Option<u64>, taken: Duration) -> String {
-    let rate = bytes as f64 / taken.as_secs_f64().max(0.001);
-    let pace = format!("{}/s", size(rate as u64));
-    let Some(all) = all.filter(|all| *all > 0) else { return format!("{}, {pace}", size(bytes)) };
-    let percent = bytes.saturating_mul(100) / all;
-    let left = (all.saturating_sub(bytes) as f64 / rate.max(1.0)).ceil() as u64;
-    let left = match left {
-        0..120 => format!("{left} s"),
-        120..7200 => format!("{} min", left / 60),
-        _ => format!("{} h", left / 3600),
-    };
-    format!("{} of {} ({percent} %), {pace}, {left} left", size(bytes), size(all))
 }
 
 /// A file that is read: counted, hashed and shown.
@@ -166,25 +154,5 @@ impl<R: Read> Read for Watched<'_, R> {
                 Err(copy)
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn progress_says_how_much_how_fast_and_how_long_yet() {
-        let (half, all) = (1 << 30, Some(2 << 30));
-        assert_eq!(
-            line(half, all, Duration::from_secs(10)),
-            "1024M of 2048M (50 %), 103M/s, 10 s left"
-        );
-        assert_eq!(
-            line(1 << 20, all, Duration::from_secs(10)),
-            "1024K of 2048M (0 %), 103K/s, 5 h left"
-        );
-        assert_eq!(line(half, None, Duration::from_secs(10)), "1024M, 103M/s");
-        assert_eq!(line(0, Some(0), Duration::ZERO), "0B, 0B/s");
     }
 }
