@@ -20,8 +20,8 @@ operations! { "tasks":
     /// Progress of a task. A task that never was, or is forgotten, is not there.
     GetTasksTaskId { GET "/tasks/{task_id}", Reader, read -> TaskStatus }
 
-    /// Record of a task: author, arguments, times, daemon, how far it is or what came of it, and the
-    /// lines of its log.
+    /// Record of a task: author, arguments, times, daemon, how far it is or what came of it, and
+    /// the lines of its log.
     GetTasksTaskIdLog { GET "/tasks/{task_id}/log", Reader, read -> TaskLog }
 
     /// Asks a task to stop. One that waits ends at once, one at work at its next step, an upload or

@@ -77,8 +77,8 @@ fn failure(why: &str) -> String {
     format!("TaskFailure: {why}")
 }
 
-/// All jobs that have not ended, by daemon: those at work, and those that wait for it. The worker of
-/// every node has its entry, so that a client sees who could work.
+/// All jobs that have not ended, by daemon: those at work, and those that wait for it. The worker
+/// of every node has its entry, so that a client sees who could work.
 pub fn queues(cluster: &Cluster) -> api::TaskQueues {
     let worker = |node: &NodeName| format!("pvcworkerd@{node}");
     let workers = || cluster.nodes.keys().map(|node| (worker(node), Vec::new()));

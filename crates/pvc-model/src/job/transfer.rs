@@ -14,7 +14,7 @@ const MOST_CHARACTERS: usize = 500;
 pub enum TransferEnd {
     /// All of it has gone and was taken, with this result.
     Whole(String),
-    /// It failed for this reason.
+    /// Reason why it failed.
     Failed(String),
     /// Nobody takes or sends any more, and nobody said why.
     ClientGone,

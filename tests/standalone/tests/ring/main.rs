@@ -21,4 +21,5 @@ mod run_script;
 mod signals;
 mod storage;
 mod transfer;
+mod transfer_tasks;
 mod vm_changes;
