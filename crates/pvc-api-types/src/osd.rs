@@ -16,6 +16,8 @@ wire! {
         /// Figures by name. Before the first collection each is the text `|`, but `up` and `in`.
         #[schema(value_type = Object)]
         pub stats: Map<String, Value>,
+        /// Age of the figures: as in a report of the storage.
+        pub answered_at: Option<u64>,
     }
 
     /// Whether an OSD runs and holds data.

@@ -92,5 +92,7 @@ wire! {
         /// Counters by name; 0 before the first collection.
         #[schema(value_type = Object)]
         pub stats: Map<String, Value>,
+        /// Age of the counters: as in a report of the storage.
+        pub answered_at: Option<u64>,
     }
 }

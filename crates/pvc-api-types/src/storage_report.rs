@@ -8,6 +8,10 @@ wire! {
         pub primary_node: String,
         /// Text for people; empty before the first collection.
         pub ceph_data: String,
+        /// Moment at which the storage was asked for it last and answered, in seconds since
+        /// 1970-01-01T00:00:00Z by the clock of the primary node; written once a minute. `null` if
+        /// it is not known, as while a node of PVC 1.0.3 is the primary.
+        pub answered_at: Option<u64>,
     }
     /// Fullness of a pool, now and as it is predicted.
     pub struct PoolFullness {

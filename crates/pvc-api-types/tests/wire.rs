@@ -28,6 +28,7 @@ const ADDED: &[(&str, &str)] = &[
     ("QueuedTask", "status"),
     ("QueuedTask", "submitter"),
     ("QueuedTask", "transferred"),
+    ("Pool", "answered_at"),
     ("TaskQueues", "ended"),
     ("Vm", "migration"),
 ];

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
+use jiff::fmt::rfc2822::DateTimeParser;
 use pvc_api_types::operation::{self, Method, Operation, ROOT};
 use pvc_api_types::param::{Nothing, Parameters};
 use pvc_api_types::{Message, TaskRef};
@@ -327,7 +328,11 @@ impl Client {
             match self.exchange(Method::Get, &uri, None, limits) {
                 Ok(answer) if answer.is_passing() && again => {}
                 Err(error) if error.may_pass() && again => {}
-                Ok(answer) => return Ok(Payload::new(answer.expect(StatusCode::OK)?)),
+                Ok(answer) => {
+                    let served_at = answer.date();
+                    let payload = Payload::new(answer.expect(StatusCode::OK)?);
+                    return Ok(payload.dated(served_at));
+                }
                 Err(error) => return Err(error),
             }
             std::thread::sleep(PAUSE * attempt);
@@ -631,6 +636,14 @@ impl Answer {
     /// Whether a second try may help: what a server says while it moves, restarts or is busy.
     fn is_passing(&self) -> bool {
         matches!(self.status.as_u16(), 429 | 500 | 502 | 503 | 504)
+    }
+
+    /// The moment that the server says it is.
+    fn date(&self) -> Option<u64> {
+        let is_date = |(name, _): &&(String, String)| name.eq_ignore_ascii_case("date");
+        let (_, date) = self.headers.iter().find(is_date)?;
+        let at = DateTimeParser::new().parse_timestamp(date).ok()?;
+        u64::try_from(at.as_second()).ok()
     }
 
     fn json(&self) -> Result<Value, serde_json::Error> {

@@ -16,12 +16,22 @@ use crate::page;
 #[derive(Debug, Clone)]
 pub struct Payload<T> {
     body: Vec<u8>,
+    served_at: Option<u64>,
     kind: PhantomData<fn() -> T>,
 }
 
 impl<T: DeserializeOwned> Payload<T> {
     pub(crate) fn new(body: Vec<u8>) -> Self {
-        Self { body, kind: PhantomData }
+        Self { body, served_at: None, kind: PhantomData }
+    }
+
+    pub(crate) fn dated(self, served_at: Option<u64>) -> Self {
+        Self { served_at, ..self }
+    }
+
+    /// Moment of the answer by the server's own clock, in seconds since the epoch, if it says so.
+    pub fn served_at(&self) -> Option<u64> {
+        self.served_at
     }
 
     /// The body as it came. Fails if it is no JSON.
@@ -74,11 +84,12 @@ impl<T: DeserializeOwned> Payload<Vec<T>> {
     /// The only element of a list, or `None` if there is not exactly one: the API answers a
     /// question for one object with a list. An object outside any list counts as one.
     pub fn only(self) -> Option<Payload<T>> {
+        let payload = |body| Payload::new(body).dated(self.served_at);
         if self.body.trim_ascii_start().starts_with(b"{") {
-            return Some(Payload::new(self.body));
+            return Some(payload(self.body));
         }
         match &serde_json::from_slice::<Vec<&RawValue>>(&self.body).ok()?[..] {
-            [only] => Some(Payload::new(only.get().as_bytes().to_vec())),
+            [only] => Some(payload(only.get().as_bytes().to_vec())),
             _ => None,
         }
     }

@@ -206,6 +206,24 @@ fn listener(serve: impl Fn(std::net::TcpStream) + Send + 'static) -> String {
 }
 
 #[test]
+fn an_answer_says_when_it_was_served_by_the_servers_own_clock() {
+    let served_at = |date: &'static str| {
+        let address = listener(move |mut stream| {
+            use std::io::{Read, Write};
+            let _ = stream.read(&mut [0; 4096]);
+            let headers = "Content-Length: 2\r\nConnection: close";
+            let _ = write!(stream, "HTTP/1.1 200 OK\r\n{date}{headers}\r\n\r\n[]");
+        });
+        let client = client(format!("http://{address}/api/v1"));
+        client.read(GetVm, [], &VmFilter::default()).unwrap().served_at()
+    };
+    assert_eq!(served_at("Date: Fri, 27 Nov 2026 09:01:32 GMT\r\n"), Some(1_795_770_092));
+    for none in ["", "Date: yesterday\r\n", "Date: Thu, 01 Jan 1960 00:00:00 GMT\r\n"] {
+        assert_eq!(served_at(none), None, "{none}");
+    }
+}
+
+#[test]
 fn a_server_that_speaks_tls_where_http_was_expected_is_named_as_such() {
     let (provider, none) = (rustls::crypto::aws_lc_rs::default_provider(), NoCertificate);
     let config = rustls::ServerConfig::builder_with_provider(provider.into())

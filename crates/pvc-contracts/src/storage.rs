@@ -326,6 +326,16 @@ pub async fn room_is_kept(fixture: &dyn StorageFixture) {
     refused!(storage.resize(&other, free / 10 * 9, false).await, StorageError::BeyondSafe { .. });
     refused!(storage.resize(&other, free * 2, true).await, StorageError::NoRoom { .. });
     assert_eq!(storage.volume(&other).await.expect("it is there").size_bytes, 4096);
+
+    // Nothing is written into it, so that all of the room is still there.
+    let (percent, sparse) = (|share: u64| free / 100 * share, volume(&pool, "c"));
+    storage.create(&sparse, percent(60), false).await.expect("it fits below the safe mark");
+    refused!(storage.create(&id, percent(85), false).await, StorageError::BeyondSafe { .. });
+    storage.resize(&sparse, percent(85), false).await.expect("it takes the difference alone");
+    assert_eq!(storage.volume(&sparse).await.expect("it is there").size_bytes, percent(85));
+    storage.remove(&sparse).await.expect("nobody uses it");
+    storage.create(&sparse, percent(90), true).await.expect("force goes beyond the safe mark");
+    storage.remove(&sparse).await.expect("nobody uses it");
 }
 
 pub async fn a_volume_in_use_is_left_alone(fixture: &dyn StorageFixture) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::answered::AnsweredRecord;
 use crate::benchmark::BenchmarkRecord;
 use crate::fault::FaultRecord;
 use crate::fullness::FullnessRecord;
@@ -50,6 +51,8 @@ pub struct Cluster {
     pub volumes: SharedMap<VolumeId, Arc<VolumeRecord>>,
     /// How full the pools were.
     pub fullness: SharedMap<PoolName, Arc<FullnessRecord>>,
+    /// When the storage answered last, if a daemon of ours has asked it.
+    pub answered: Option<Arc<AnsweredRecord>>,
     /// The volumes that no guest may use now.
     pub holds: SharedMap<VolumeId, Arc<VolumeHold>>,
     pub faults: SharedMap<String, Arc<FaultRecord>>,

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod answered;
 pub mod attention;
 pub mod benchmark;
 pub mod cluster;

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use pvc_model::answered::Question;
 use pvc_model::cluster::Cluster;
 use pvc_ports::{OsdFigures, PoolFigures, PoolInfo, StorageCluster, StorageError};
 use pvc_role::{Alarm, Context};
@@ -14,6 +15,7 @@ use pvc_store::Report;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::answered::Answered;
 use crate::fullness;
 
 /// Time for which the answer to one question is waited for. Adapters have deadlines of their own;
@@ -33,17 +35,20 @@ pub async fn run(context: Context, interval: Duration, end: CancellationToken) {
 }
 
 async fn watch(context: &Context, interval: Duration, end: &CancellationToken) {
-    let mut silence = Silence::default();
+    let (mut silence, mut answered) = (Silence::default(), Answered::default());
     let mut turns = context.turns(end);
     while turns.next(interval).await {
         if let Some(cluster) = context.ports.storage.cluster().filter(|_| context.is_primary()) {
+            let at = context.ports.clock.wall().as_secs();
             let answers = ask(context, cluster).await;
             silence.note(context, &answers).await;
             let pools = answers.contents();
-            publish(context, answers).await;
+            let stamp = answered.note(context, at, answers.outcomes());
+            publish(context, answers, stamp).await;
             fullness::note(context, &pools, timely(context, cluster.full_ratios())).await;
         } else {
             silence = Silence::default();
+            answered.forget();
         }
     }
 }
@@ -84,16 +89,30 @@ async fn timely<T>(context: &Context, question: impl Future<Output = Asked<T>>) 
 }
 
 impl Answers {
+    /// Each question with the reason why it was not answered, if it was not.
+    fn errors(&self) -> [(Question, Option<&StorageError>); 5] {
+        [
+            (Question::Status, self.status.as_ref().err()),
+            (Question::Health, self.health.as_ref().err()),
+            (Question::Usage, self.usage.as_ref().err()),
+            (Question::Pools, self.pools.as_ref().err()),
+            (Question::Osds, self.osds.as_ref().err()),
+        ]
+    }
+
     /// Questions that were not answered, with the reason.
-    fn failures(&self) -> Vec<(&'static str, &StorageError)> {
-        let all = [
-            ("status", self.status.as_ref().err()),
-            ("health", self.health.as_ref().err()),
-            ("usage", self.usage.as_ref().err()),
-            ("pools", self.pools.as_ref().err()),
-            ("OSDs", self.osds.as_ref().err()),
-        ];
-        all.into_iter().filter_map(|(what, error)| Some((what, error?))).collect()
+    fn failures(&self) -> Vec<(Question, &StorageError)> {
+        self.errors().into_iter().filter_map(|(what, error)| Some((what, error?))).collect()
+    }
+
+    /// Each question that was asked, and whether it was answered.
+    fn outcomes(&self) -> Vec<(Question, bool)> {
+        // Without records of OSDs nobody asks for their figures.
+        let is_asked = |question| {
+            question != Question::Osds || !matches!(&self.osds, Ok(osds) if osds.is_empty())
+        };
+        let outcomes = self.errors().into_iter().filter(|(question, _)| is_asked(*question));
+        outcomes.map(|(question, error)| (question, error.is_none())).collect()
     }
 
     /// Contents of the pools.
@@ -123,8 +142,10 @@ impl Answers {
     }
 }
 
-async fn publish(context: &Context, answers: Answers) {
-    let reports = answers.reports(&context.store.view());
+/// Writes what was answered, together with its `stamp` if that is due.
+async fn publish(context: &Context, answers: Answers, stamp: Option<Report>) {
+    let mut reports = answers.reports(&context.store.view());
+    reports.extend(stamp);
     // Another may have become primary while Ceph was asked.
     if reports.is_empty() || !context.is_primary() {
         return;
@@ -137,7 +158,7 @@ async fn publish(context: &Context, answers: Answers) {
 
 /// Questions that Ceph does not answer, and for how long it has said nothing at all.
 struct Silence {
-    missing: BTreeSet<&'static str>,
+    missing: BTreeSet<Question>,
     alarm: Alarm,
 }
 
@@ -150,9 +171,9 @@ impl Default for Silence {
 impl Silence {
     async fn note(&mut self, context: &Context, answers: &Answers) {
         let failures = answers.failures();
-        let missing: BTreeSet<&str> = failures.iter().map(|(what, _)| *what).collect();
+        let missing: BTreeSet<Question> = failures.iter().map(|(what, _)| *what).collect();
         if let Some((_, error)) = failures.first().filter(|_| !missing.is_subset(&self.missing)) {
-            let what = missing.iter().copied().collect::<Vec<_>>().join(", ");
+            let what = missing.iter().map(Question::to_string).collect::<Vec<_>>().join(", ");
             let error = *error as &dyn std::error::Error;
             tracing::warn!(what, error, "Ceph does not say how it is; what it said last stays");
         } else if failures.is_empty() && !self.missing.is_empty() {
@@ -233,6 +254,7 @@ mod tests {
 
     use pvc_embedded::EmbeddedTree;
     use pvc_model::NodeName;
+    use pvc_model::answered::{AnsweredRecord, REWRITTEN_AFTER, answered_at};
     use pvc_model::node::{CoordinatorState, NodeRole};
     use pvc_model::storage::{OsdRecord, PoolName, PoolRecord, RbdAccess};
     use pvc_ports::Ports;
@@ -297,7 +319,12 @@ mod tests {
         };
         assert_eq!(
             answers.failures().iter().map(|(what, _)| *what).collect::<Vec<_>>(),
-            ["health", "usage"]
+            [Question::Health, Question::Usage]
+        );
+        let answered = answers.outcomes().into_iter().filter(|(_, is_answered)| *is_answered);
+        assert_eq!(
+            answered.map(|(question, _)| question).collect::<Vec<_>>(),
+            [Question::Status, Question::Pools, Question::Osds]
         );
         let reports = answers.reports(&view());
         assert_eq!(
@@ -308,6 +335,18 @@ mod tests {
                 Report::OsdStats("0".to_owned(), osd_stats(&osd(0))),
             ],
             "what the cluster has no record of is left alone"
+        );
+    }
+
+    #[test]
+    fn osds_that_nobody_asks_for_have_neither_answered_nor_been_silent() {
+        let (text, osds) = (|| Ok(String::new()), Ok(Vec::new()));
+        let (status, health, usage) = (text(), text(), text());
+        let answers = Answers { status, health, usage, pools: late(), osds };
+        let asked = Question::ALL.into_iter().filter(|question| *question != Question::Osds);
+        assert_eq!(
+            answers.outcomes(),
+            asked.map(|question| (question, question != Question::Pools)).collect::<Vec<_>>()
         );
     }
 
@@ -385,14 +424,54 @@ mod tests {
         })
         .await;
 
+        let (now, stamp) = (
+            || context.ports.clock.wall().as_secs(),
+            || answered_at(&view(), Question::Status).unwrap(),
+        );
+        let first = stamp();
+        eventually("its stamp moves while it answers", time_limit, || stamp() > first).await;
+        assert!(stamp() >= first + REWRITTEN_AFTER, "but once a minute");
+        let last = now();
+
         cluster.say(|said| said.hangs = true);
         eventually("it is a fault", time_limit, || view().faults.contains_key("CEPH_SILENT_HV1"))
             .await;
         assert_eq!(&*view().config.storage_status, "HEALTH_OK");
+        let silent = stamp();
+        let since = last.saturating_sub(INTERVAL.as_secs())..=last + INTERVAL.as_secs();
+        assert!(since.contains(&silent), "{silent} is the last answer: {since:?}");
+        context.sleep(4 * DEADLINE).await;
+        assert_eq!(stamp(), silent, "it stands still with the words");
 
         cluster.say(|said| (said.hangs, said.text) = (false, "HEALTH_WARN".to_owned()));
         eventually("it is heard again", time_limit, || {
             &*view().config.storage_status == "HEALTH_WARN"
+        })
+        .await;
+        assert!(stamp() >= silent + 4 * DEADLINE.as_secs(), "at once with what it says");
+        end.cancel();
+        task.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_primary_keeps_the_age_of_what_it_is_not_told_anew() {
+        let cluster = Arc::new(ScriptedCluster::new(access()));
+        cluster.say(|said| said.hangs = true);
+        let context = primary(MemoryStorage::of_cluster(cluster.clone())).await;
+        let mut before = AnsweredRecord::taken_over(NodeName::new("hv9"), None);
+        before.note(Question::Status, 7, true);
+        context.store.report(vec![Report::StorageAnswered(before)]).await.unwrap();
+        eventually("another has asked", Duration::from_secs(5), || {
+            context.store.view().answered.is_some()
+        })
+        .await;
+        let end = CancellationToken::new();
+        let task = tokio::spawn(run(context.clone(), INTERVAL, end.clone()));
+        eventually("the new one says what is known", Duration::from_secs(120), || {
+            let view = context.store.view();
+            let is_by_it =
+                view.answered.as_ref().is_some_and(|record| record.by == *context.name());
+            is_by_it && answered_at(&view, Question::Status) == Some(7)
         })
         .await;
         end.cancel();

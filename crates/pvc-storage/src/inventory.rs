@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
+use pvc_model::answered::Question;
 use pvc_model::cluster::Cluster;
 use pvc_model::fullness::Ratios;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeRecord};
@@ -14,6 +15,7 @@ use pvc_store::{Change, Changes, Report, snapshot_text, volume_text};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::answered::Answered;
 use crate::{directory, fullness};
 
 /// Time between two looks at the directory: volumes are also made beside the daemon.
@@ -21,6 +23,9 @@ const EVERY: Duration = Duration::from_secs(5);
 
 /// Time that a look may take.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Questions that a look answers.
+const ASKED: [Question; 3] = [Question::Status, Question::Usage, Question::Pools];
 
 /// Volumes that there are, as they are to be recorded.
 struct Found {
@@ -44,18 +49,23 @@ impl FoundVolume {
 
 /// Works until `end`.
 pub async fn run(context: Context, end: CancellationToken) {
-    let mut turns = context.turns(&end);
+    let (mut turns, mut answered) = (context.turns(&end), Answered::default());
     while turns.next(EVERY).await {
-        pass(&context).await;
+        pass(&context, &mut answered).await;
     }
 }
 
 /// Looks once, and makes the records say what there is.
-async fn pass(context: &Context) {
-    let before = context.store.view();
-    let found = match context.in_time(DEADLINE, look(context.ports.storage.as_ref())).await {
+async fn pass(context: &Context, answered: &mut Answered) {
+    let (before, at) = (context.store.view(), context.ports.clock.wall().as_secs());
+    let look = context.in_time(DEADLINE, look(context.ports.storage.as_ref())).await;
+    let stamp = answered.note(context, at, ASKED.map(|question| (question, look.is_ok())));
+    let found = match look {
         Ok(found) => found,
-        Err(error) => return tracing::warn!(%error, "the volumes cannot be looked at"),
+        Err(error) => {
+            tracing::warn!(%error, "the volumes cannot be looked at");
+            return write(context, stamp.into_iter().collect()).await;
+        }
     };
     let recorded = context
         .store
@@ -66,14 +76,19 @@ async fn pass(context: &Context) {
         Report::StorageStatus(directory::status(&found.pools, found.volumes.len())),
         Report::StorageUsage(directory::usage(&found.pools)),
     ];
-    let stats = found.pools.iter().map(stats).chain(texts).collect();
-    if let Err(error) = recorded {
-        tracing::debug!(%error, "the records of the volumes could not be brought up to date; it is \
-                                 tried again");
-    } else if let Err(error) = context.store.report(stats).await {
-        tracing::debug!(%error, "the figures of the pools could not be written");
+    let stats = found.pools.iter().map(stats).chain(texts).chain(stamp).collect();
+    match recorded {
+        Ok(()) => write(context, stats).await,
+        Err(error) => tracing::debug!(%error, "the records of the volumes could not be brought up \
+                                               to date; it is tried again"),
     }
     fullness::note(context, &found.pools, async { Ok(Ratios::OF_DIRECTORY) }).await;
+}
+
+async fn write(context: &Context, reports: Vec<Report>) {
+    if let Err(error) = context.store.report(reports).await {
+        tracing::debug!(%error, "the figures of the pools could not be written");
+    }
 }
 
 async fn look(storage: &dyn Storage) -> Result<Found, StorageError> {
@@ -170,6 +185,7 @@ mod tests {
 
     use pvc_embedded::EmbeddedTree;
     use pvc_model::NodeName;
+    use pvc_model::answered::answered_at;
     use pvc_model::storage::PoolRecord;
     use pvc_ports::{Ports, SnapshotInfo};
     use pvc_store::Store;
@@ -248,14 +264,26 @@ mod tests {
         store.initialize(false).await.unwrap();
         let storage = Arc::new(MemoryStorage::new());
         storage.insert("vms/web1_sda");
-        let ports = Ports { storage, clock, random, ..ports() };
+        let ports = Ports { storage: storage.clone(), clock, random, ..ports() };
         let context = Context::new(NodeName::new("hv1"), ports, store);
-        pass(&context).await;
+        let (mut answered, now) = (Answered::default(), || context.ports.clock.wall().as_secs());
+        pass(&context, &mut answered).await;
         let view = context.store.fresh().await.unwrap();
         let status = &view.config.storage_status;
         assert!(status.contains("pools:   1\n    volumes: 1\n"), "{status}");
         assert!(view.config.storage_util.contains("\nvms "), "{}", view.config.storage_util);
         assert_eq!(view.volumes.len(), 1);
+        assert_eq!(answered_at(&view, Question::Usage), Some(now()));
+
+        context.sleep(EVERY).await;
+        pass(&context, &mut answered).await;
+        context.sleep(EVERY).await;
+        storage.set_failing(true);
+        pass(&context, &mut answered).await;
+        let view = context.store.fresh().await.unwrap();
+        let last = Some(now() - EVERY.as_secs());
+        assert_eq!(answered_at(&view, Question::Usage), last, "the last look that saw something");
+        assert_eq!(view.answered.as_ref().map(|record| record.silent.len()), Some(ASKED.len()));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  ceph       how Ceph is doing, published by the primary
+//!  answered   how old that is, kept by whoever asks
 //!  fullness   how full pools become, kept by whoever collects their figures
 //!  inventory  volumes of one machine alone → records of them
 //!  leftovers  uploads and copies that were cut off, put right by the primary
@@ -11,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answered;
 pub mod ceph;
 mod directory;
 mod fullness;

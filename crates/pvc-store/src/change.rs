@@ -1,6 +1,7 @@
 //! The changes that can be written, in the words of the model, and which [kind of
 //! record](crate::records) writes each.
 
+use pvc_model::answered::AnsweredRecord;
 use pvc_model::benchmark::BenchmarkRecord;
 use pvc_model::fault::FaultRecord;
 use pvc_model::fence::FenceNote;
@@ -18,8 +19,8 @@ use crate::records::cluster::{self, ConfigChange};
 use crate::records::node::{self, NewNode, NodeChange};
 use crate::records::vm::{self, NewVm, VmChange};
 use crate::records::{
-    benchmark, daemon_note, fault, fence_note, fullness, hold, job, move_note, osd, placement,
-    pool, volume,
+    answered, benchmark, daemon_note, fault, fence_note, fullness, hold, job, move_note, osd,
+    placement, pool, volume,
 };
 
 /// A set of changes that become true together or not at all.
@@ -252,6 +253,8 @@ pub enum Report {
     VolumeStats(VolumeId, String),
     /// How full the pool was.
     Fullness(PoolName, FullnessRecord),
+    /// When the storage answered last; goes with what it answered.
+    StorageAnswered(AnsweredRecord),
 }
 
 impl Report {
@@ -279,6 +282,7 @@ impl Report {
             Report::PoolStats(name, json) => (pool::stats(name), json.clone()),
             Report::VolumeStats(id, json) => (volume::stats(id), json.clone()),
             Report::Fullness(name, record) => (fullness::path(name), fullness::text(record)),
+            Report::StorageAnswered(record) => (answered::PATH.to_owned(), answered::text(record)),
         };
         vec![(key, value)]
     }

@@ -58,6 +58,8 @@ pub struct MemoryVolumes {
     downloads: u64,
     /// How many volumes were made.
     made: u64,
+    /// Bytes that pools store beside their volumes.
+    others: BTreeMap<PoolName, u64>,
 }
 
 type Result<T> = std::result::Result<T, StorageError>;
@@ -583,6 +585,11 @@ impl MemoryVolumes {
 
     /// # Panics
     /// If it is beyond the end of the volume.
+    /// Fills a pool to so many percent with what are no volumes.
+    pub fn fill_pool(&mut self, pool: &PoolName, percent: u64) {
+        self.others.insert(pool.clone(), POOL_BYTES / 100 * percent);
+    }
+
     pub fn write(&mut self, volume: &VolumeId, offset: u64, bytes: &[u8]) -> Result<()> {
         let found = self.find_mut(volume)?;
         assert!(
@@ -650,7 +657,8 @@ impl MemoryVolumes {
     fn pool_info(&self, name: &PoolName, volumes: &BTreeMap<VolumeName, Volume>) -> PoolInfo {
         let trashed = self.trash.values().filter(|(entry, _)| entry.pool == *name);
         let trashed = trashed.map(|(_, volume)| volume);
-        let stored_bytes = volumes.values().chain(trashed).map(Volume::stored_bytes).sum();
+        let stored = volumes.values().chain(trashed).map(Volume::stored_bytes).sum::<u64>();
+        let stored_bytes = stored + self.others.get(name).copied().unwrap_or_default();
         PoolInfo {
             name: name.clone(),
             stored_bytes,

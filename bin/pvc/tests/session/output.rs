@@ -311,6 +311,52 @@ fn the_storage_reports_on_itself_as_text_or_as_the_api_answers() {
 }
 
 #[test]
+fn what_the_storage_said_long_ago_is_called_old() {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let said = |age: u64, ahead: u64| {
+        let at = now - age + ahead;
+        let stub = Stub::start(move |request, _| match request.path() {
+            "/api/v1/storage/ceph/status" => ok(format!(
+                r#"{{"type": "status", "primary_node": "hv1", "ceph_data": "HEALTH_OK",
+                    "answered_at": {at}}}"#
+            )),
+            "/api/v1/storage/ceph/pool" => {
+                ok(format!(r#"[{{"name": "vms", "answered_at": {at}}}]"#))
+            }
+            "/api/v1/storage/ceph/osd" => ok(format!(r#"[{{"id": "0", "answered_at": {at}}}]"#)),
+            _ => status(404, r#"{"message": "nothing of that name"}"#),
+        });
+        let user = User::of(&stub);
+        let run = |line: &str| {
+            let words: Vec<&str> = ["storage"].into_iter().chain(line.split(' ')).collect();
+            user.run(&words)
+        };
+        let (status, pools, osds) = (run("status"), run("pool list"), run("osd list"));
+        let bare = err(&run("pool list -f raw")) + &err(&run("status -f json"));
+        assert!(!bare.contains("as of"), "there are no figures in it: {bare}");
+        (out(&status), [err(&status), err(&pools), err(&osds)])
+    };
+    let (text, notes) = said(300, 0);
+    assert!(
+        text.starts_with("Storage status (primary node hv1, as of 5 minutes ago):\n"),
+        "{text}"
+    );
+    for note in notes {
+        assert!(
+            note.contains(" as of 5 minutes ago: the storage has not answered since"),
+            "{note}"
+        );
+    }
+    // The clock of the primary node is fast.
+    let (text, notes) = said(0, 7200);
+    assert!(
+        text.starts_with("Storage status (primary node hv1, as of 0 seconds ago):\n"),
+        "{text}"
+    );
+    assert!(notes.iter().all(|note| !note.contains("as of")), "{notes:?}");
+}
+
+#[test]
 fn usage_is_shown_with_what_becomes_of_each_pool_where_the_cluster_knows_that() {
     let pools = include_str!("../../../../crates/pvc-cli/tests/wire/fullness.json");
     let report = r#"{"type": "utilization", "primary_node": "hv1", "ceph_data": "CLASS  SIZE"}"#;

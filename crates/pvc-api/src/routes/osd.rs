@@ -43,7 +43,7 @@ async fn get_storage_ceph_osd(ask: Ask<GetStorageCephOsd>) -> Result<Answer<GetS
     let cluster = ask.api.view();
     let wanted = |record: &&OsdRecord| limit.matches(&record.id);
     let records = cluster.osds.values().map(AsRef::as_ref).filter(wanted);
-    let mut osds: Vec<Osd> = records.map(view::osd::osd).collect();
+    let mut osds: Vec<Osd> = records.map(|record| view::osd::osd(record, &cluster)).collect();
     osds.sort_by_key(|osd| (osd.id.parse::<u64>().ok(), osd.id.clone()));
     Ok(Answer::json(&osds))
 }
@@ -53,7 +53,7 @@ async fn get_storage_ceph_osd_osdid(
 ) -> Result<Answer<GetStorageCephOsdOsdid>> {
     let ([id], cluster) = (ask.at, ask.api.view());
     let (_, record) = find_osd(&cluster, &id).map_err(not_found)?;
-    Ok(Answer::json(&vec![view::osd::osd(record)]))
+    Ok(Answer::json(&vec![view::osd::osd(record, &cluster)]))
 }
 
 async fn get_storage_ceph_osd_osdid_state(

@@ -1,6 +1,8 @@
 //! OSDs on the wire.
 
 use pvc_api_types as api;
+use pvc_model::answered::{Question, answered_at};
+use pvc_model::cluster::Cluster;
 use pvc_model::storage::OsdRecord;
 use pvc_store::OSD_STATS_TO_COME;
 use serde_json::Value;
@@ -8,7 +10,7 @@ use serde_json::Value;
 use super::storage::object;
 
 /// An OSD. One that nobody has looked at yet has figures that say so: clients read them all.
-pub fn osd(record: &OsdRecord) -> api::Osd {
+pub fn osd(record: &OsdRecord, cluster: &Cluster) -> api::Osd {
     let mut stats = object(&record.stats);
     for (name, value) in object(OSD_STATS_TO_COME) {
         stats.entry(name).or_insert(value);
@@ -21,6 +23,7 @@ pub fn osd(record: &OsdRecord) -> api::Osd {
         is_split: record.is_split,
         db_device: record.db_device.clone(),
         stats,
+        answered_at: answered_at(cluster, Question::Osds),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Pools and volumes on the wire.
 
 use pvc_api_types as api;
+use pvc_model::answered::{Question, answered_at};
 use pvc_model::cluster::Cluster;
 use pvc_model::size::{format_size, parse_size};
 use pvc_model::storage::{PoolRecord, SnapshotName, VolumeId, VolumeRecord};
@@ -48,6 +49,7 @@ pub fn pool(record: &PoolRecord, cluster: &Cluster) -> api::Pool {
         tier: record.tier.clone(),
         pgs: record.pgs.clone(),
         stats,
+        answered_at: answered_at(cluster, Question::Pools),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pvc_api_types as api;
+use pvc_model::answered::{Question, answered_at};
 use pvc_model::cluster::Cluster;
 use pvc_model::fullness::{overcommitted, predict};
 use pvc_model::size::parse_size;
@@ -13,18 +14,19 @@ use super::status::percent;
 use super::storage::object;
 
 pub fn status(cluster: &Cluster) -> api::CephReport {
-    report("status", &cluster.config.storage_status, cluster)
+    report("status", &cluster.config.storage_status, Question::Status, cluster)
 }
 
 pub fn utilization(cluster: &Cluster) -> api::CephReport {
-    report("utilization", &cluster.config.storage_util, cluster)
+    report("utilization", &cluster.config.storage_util, Question::Usage, cluster)
 }
 
-fn report(kind: &str, text: &str, cluster: &Cluster) -> api::CephReport {
+fn report(kind: &str, text: &str, question: Question, cluster: &Cluster) -> api::CephReport {
     api::CephReport {
         r#type: kind.to_owned(),
         primary_node: cluster.config.primary.as_ref().map_or("none".into(), ToString::to_string),
         ceph_data: text.trim_end().to_owned(),
+        answered_at: answered_at(cluster, question),
     }
 }
 

@@ -545,23 +545,32 @@ async fn the_storage_reports_on_itself_in_the_words_that_the_primary_has_collect
     dump.remove("/config/primary_node");
     dump.remove("/ceph");
     let api = start(&dump, common::settings()).await;
-    let nothing = json!({"type": "status", "primary_node": "none", "ceph_data": ""});
+    let nothing = json!({"type": "status", "primary_node": "none", "ceph_data": "",
+        "answered_at": null});
     assert_eq!(api.get("/storage/ceph/status").await.ok(), nothing);
 
     let api = with_vms(1).await;
     api.write("/config/primary_node", "hv2").await;
     api.write("/ceph", "  cluster:\n    health: HEALTH_OK\n \n").await;
     api.write("/ceph/util", "--- RAW STORAGE ---\nCLASS  SIZE\n").await;
+    let answered = r#"{"node":"hv2","answered":{"status":1795735755,"pools":1795735700}}"#;
+    api.write("/pvcrs/storage_answered", answered).await;
     let of_status = json!({
-        "type": "status", "primary_node": "hv2", "ceph_data": "  cluster:\n    health: HEALTH_OK"
+        "type": "status", "primary_node": "hv2", "ceph_data": "  cluster:\n    health: HEALTH_OK",
+        "answered_at": 1_795_735_755
     });
     assert_eq!(api.get("/storage/ceph/status").await.ok(), of_status);
     let usage = json!({
         "type": "utilization",
         "primary_node": "hv2",
-        "ceph_data": "--- RAW STORAGE ---\nCLASS  SIZE"
+        "ceph_data": "--- RAW STORAGE ---\nCLASS  SIZE",
+        "answered_at": null
     });
     assert_eq!(api.get("/storage/ceph/utilization").await.ok(), usage);
+    let pools = async || api.get("/storage/ceph/pool").await.ok()[0]["answered_at"].clone();
+    assert_eq!(pools().await, 1_795_735_700);
+    api.write("/config/primary_node", "legacy").await;
+    assert_eq!(pools().await, json!(null), "what another collects since is not as old");
 }
 
 #[tokio::test]

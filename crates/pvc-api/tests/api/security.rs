@@ -157,6 +157,62 @@ async fn by_the_names_of_its_nodes_and_those_that_are_set_the_api_is_reached_wit
     }
 }
 
+/// A browser sends a form without asking first (a request that CORS calls simple), with a file and
+/// the session of who looks at the page.
+#[tokio::test]
+async fn a_form_with_a_file_from_a_foreign_page_is_refused_before_a_byte_of_it_is_used() {
+    let upload = "/api/v1/storage/ceph/volume/vms/data/upload?image_format=raw";
+    for settings in [open_to_everybody(), settings()] {
+        let api = start(&Shape::with_vms(1).dump(), settings).await;
+        for page in [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")] {
+            let body = Body::from_stream(futures::stream::poll_fn(
+                |_| -> std::task::Poll<Option<Result<bytes::Bytes, std::io::Error>>> {
+                    panic!("the body was read")
+                },
+            ));
+            let form = Request::post(upload)
+                .header("host", "127.0.0.1:7370")
+                .header(page.0, page.1)
+                .header("X-Api-Key", KEY)
+                .header("Content-Type", "multipart/form-data; boundary=b");
+            let reply = api.send(form.body(body).unwrap()).await;
+            let words = reply.refused(403);
+            assert_eq!(words, "the request was sent by a web page of another site", "{page:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_page_of_another_site_is_allowed_to_read_an_answer() {
+    let api = start(&Shape::with_vms(1).dump(), open_to_everybody()).await;
+    let (own, foreign) = ("http://127.0.0.1:7370", "http://evil.example");
+    for (method, path, origin, statuses) in [
+        (Method::GET, "/vm", None, [200, 200]),
+        (Method::GET, "/vm", Some(own), [200, 200]),
+        (Method::GET, "/vm", Some(foreign), [403, 403]),
+        (Method::OPTIONS, "/vm", Some(own), [403, 405]),
+        (Method::OPTIONS, "/vm", Some(foreign), [403, 405]),
+        (Method::OPTIONS, "/storage/ceph/volume/vms/data/upload", Some(foreign), [403, 405]),
+    ] {
+        let asked = Request::builder()
+            .method(method.clone())
+            .uri(format!("/api/v1{path}"))
+            .header("host", "127.0.0.1:7370")
+            .header("access-control-request-method", "POST");
+        let asked = origin.into_iter().fold(asked, |asked, origin| asked.header("origin", origin));
+        let reply = api.send(asked.body(Body::empty()).unwrap()).await;
+        let status = reply.status.as_u16();
+        assert!(statuses.contains(&status), "{method} {path} {origin:?}: {status}");
+        let allowed: Vec<&str> = reply
+            .headers
+            .keys()
+            .map(|name| name.as_str())
+            .filter(|name| name.starts_with("access-control-"))
+            .collect();
+        assert_eq!(allowed, [""; 0], "{method} {path} {origin:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_right_key_is_enough_under_any_name_but_not_from_a_foreign_page() {
     let api = with_vms(1).await;

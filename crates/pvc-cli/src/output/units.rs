@@ -39,7 +39,7 @@ pub fn age(seconds: i64) -> String {
         3600..86_400 => (3600, "hour"),
         _ => (86_400, "day"),
     };
-    let figure = (seconds + divisor / 2) / divisor;
+    let figure = seconds.saturating_add(divisor / 2) / divisor;
     let plural = if figure == 1 { "" } else { "s" };
     format!("{figure} {unit}{plural}")
 }

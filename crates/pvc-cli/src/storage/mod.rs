@@ -1,5 +1,6 @@
 //! The storage: its state, OSDs, pools, volumes, snapshots of volumes, and removed volumes.
 
+mod age;
 mod benchmark;
 mod fullness;
 mod osd;

@@ -9,7 +9,7 @@ use crate::outcome::Outcome;
 /// Show the state of the storage
 ///
 /// In Ceph's own words, as the primary node collected them last. On one machine alone:
-/// what there is in its directory.
+/// what there is in its directory. The heading says how old it is.
 #[derive(Debug, Args)]
 pub struct Status {
     #[arg(short, long, value_enum, default_value_t = TextFormat::Pretty, help = "How to print it")]
@@ -20,8 +20,7 @@ impl Status {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let answer = pvc.client()?.read_soon(GetStorageCephStatus)?;
         if !self.format.print_payload(pvc, &answer)? {
-            let text = report::text("Storage status", &answer.read()?, pvc.out.paint());
-            pvc.out.text(text);
+            report::print(pvc, "Storage status", &answer)?;
         }
         Ok(())
     }

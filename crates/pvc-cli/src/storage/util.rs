@@ -26,8 +26,7 @@ impl Util {
         if self.format.print_payload(pvc, &answer)? {
             return Ok(());
         }
-        let text = report::text("Storage utilization", &answer.read()?, pvc.out.paint());
-        pvc.out.text(text);
+        report::print(pvc, "Storage utilization", &answer)?;
         match fullness::read(pvc)? {
             Some(table) => {
                 pvc.out.line("");

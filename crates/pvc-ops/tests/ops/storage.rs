@@ -360,6 +360,31 @@ async fn a_running_guest_learns_its_size_by_a_job_on_its_node() {
 }
 
 #[tokio::test]
+async fn a_resize_counts_the_difference_alone_also_dry() {
+    const GIB: u64 = 1 << 30;
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let (clock, random) = (world.clock.as_ref(), &world.random);
+    // The pool holds 1024 GiB, of which 819 are taken without force.
+    let big = id("vms/big");
+    storage::create_volume(store, volumes, &big, 600 * GIB, false).await.unwrap();
+    let resize = |store: Store, size: u64, force: bool| {
+        let big = big.clone();
+        async move {
+            storage::resize_volume(&store, volumes, clock, random, &big, size, force, "tests").await
+        }
+    };
+    for store in [store.dry(), store.clone()] {
+        let beyond = resize(store.clone(), 1500 * GIB, false).await.unwrap_err().to_string();
+        assert!(beyond.contains("would be filled beyond 80 %"), "900 GiB more: {beyond}");
+        let resized = resize(store.clone(), 900 * GIB, false).await.unwrap();
+        assert_eq!((resized.from_bytes, resized.to_bytes), (600 * GIB, 900 * GIB));
+        resize(store.dry(), 1500 * GIB, true).await.unwrap();
+    }
+    resize(store.clone(), 1800 * GIB, true).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_copy_on_write_clone_keeps_its_volume_until_it_is_flattened() {
     let world = world().await;
     let (store, volumes) = (&world.store, &world.storage);

@@ -5,6 +5,7 @@
 //! on any path asks the [table](KINDS) which kind it is of. A new kind is a file and a line there;
 //! CONTRIBUTING.md has the list of files of a real one.
 
+pub(crate) mod answered;
 pub(crate) mod benchmark;
 pub(crate) mod cluster;
 pub(crate) mod daemon;
@@ -50,6 +51,7 @@ static KINDS: &[Kind] = &[
     pool::KIND,
     volume::KIND,
     fullness::KIND,
+    answered::KIND,
     hold::KIND,
     fault::KIND,
     job::KIND,
@@ -389,6 +391,7 @@ mod tests {
             "/pvcrs/nodes/hv1",
             "/pvcrs/fences/hv1",
             "/pvcrs/fullness/vms",
+            "/pvcrs/storage_answered",
             "/pvcrs/holds/vms:a",
             "/pvcrs/benchmarks/1",
             "/pvcrs/of_tomorrow/x",
@@ -524,6 +527,7 @@ mod tests {
                 "/pvcrs/moves",
                 "/pvcrs/nodes",
                 "/pvcrs/placement",
+                "/pvcrs/storage_answered",
                 "/pvcrs/workers",
                 "/pvcrs/working_on",
             ]

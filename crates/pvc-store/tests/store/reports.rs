@@ -155,3 +155,28 @@ async fn faults_are_written_acknowledged_and_removed() {
     .await;
     assert!(world.other.fresh().await.expect("readable").faults.is_empty());
 }
+
+/// Figures come every few seconds from every node, and most are those of before.
+#[tokio::test]
+async fn what_is_reported_as_it_was_is_not_written_again() {
+    let world = cluster().await;
+    let (path, tree) = ("/ceph/util", world.store.tree());
+    let version =
+        async || tree.get(path).await.expect("reachable").expect("it is there").stat.version;
+    let report = async |text: &str| {
+        let (usage, status) =
+            (Report::StorageUsage(text.to_owned()), Report::StorageStatus("HEALTH_OK".to_owned()));
+        world.store.report(vec![usage, status]).await.expect("reachable");
+        world.store.fresh().await.expect("reachable");
+    };
+    let before = version().await;
+    report("10% used").await;
+    let (once, zxid) = (version().await, tree.get("/ceph").await.unwrap().unwrap().stat.mzxid);
+    assert_eq!(once, before + 1);
+    report("10% used").await;
+    assert_eq!(version().await, once, "the same is not written twice");
+    report("11% used").await;
+    assert_eq!(version().await, once + 1);
+    let status = tree.get("/ceph").await.unwrap().unwrap().stat;
+    assert_eq!(status.mzxid, zxid, "what stays beside it is not written either");
+}

@@ -14,6 +14,7 @@ fn pools_volumes_and_snapshots_have_their_life_beside_a_running_guest() {
     storage("volume snapshot add vms hello_sda off").ok();
     machine.boot("hello");
     a_pool_comes_and_goes(&machine, &storage);
+    the_storage_says_how_it_is(&storage);
     a_volume_and_its_snapshots_change(&machine, &storage);
     a_running_guest_sees_its_disk_grow(&machine, &storage);
     what_it_uses_stays_as_it_is(&machine, &storage);
@@ -34,6 +35,30 @@ fn a_pool_comes_and_goes(
     storage("pool remove fast -y").says(&["Removed pool \"fast\" with 1 volumes."]);
     machine.volumes_are(&["vms/hello_sda"]);
     storage("pool list -f raw").says(&["vms"]);
+}
+
+fn the_storage_says_how_it_is(storage: &impl Fn(&str) -> pvc_standalone_tests::Output) {
+    storage("pool add fast 64").ok();
+    eventually("the state of the storage has both pools", 30, || {
+        let said = storage("status").ok().to_owned();
+        if said.contains("pools:   2\n") { Ok(()) } else { Err(said) }
+    });
+    storage("status").says(&["Storage status (primary node ", ", as of ", " ago):\n"]);
+    let used =
+        storage("util").says(&["Storage utilization (", "STORED", "--- POOLS ---"]).to_owned();
+    for pool in ["vms ", "fast "] {
+        let found = used.lines().filter(|line| line.starts_with(pool)).count();
+        assert_eq!(found, 2, "in the words of the storage and in our table: {used}");
+    }
+    let answer: serde_json::Value =
+        serde_json::from_str(storage("pool list -f json").ok()).expect("it is JSON");
+    let answered = answer[0]["answered_at"].as_u64();
+    assert!(answered.is_some_and(|at| at > 1_700_000_000), "{answer}");
+    storage("pool remove fast -y").ok();
+    eventually("a pool is gone", 30, || {
+        let said = storage("status").ok().to_owned();
+        if said.contains("pools:   1\n") { Ok(()) } else { Err(said) }
+    });
 }
 
 fn a_volume_and_its_snapshots_change(
@@ -96,9 +121,12 @@ fn what_it_uses_stays_as_it_is(
         let said = storage(line).fails_with_hint();
         assert!(said.contains("`hello`"), "{line}: {said}");
     }
+    let kept = machine.pvc(&["-q", "vm", "flush-locks", "hello"]).fails_with_hint();
+    assert!(kept.contains("its locks can be flushed in"), "{kept}");
     assert_eq!(machine.qemu("hello"), qemu);
     machine.volumes_are(&["vms/hello_sda"]);
     machine.pvc(&["vm", "stop", "hello", "-y", "--wait"]).ok();
+    machine.pvc(&["vm", "flush-locks", "hello"]).says(&["(vm.flush_locks)", "SUCCESS: "]);
     storage("volume remove vms hello_sda -y").fails_with_hint();
     storage("volume snapshot rollback vms hello_sda off -y").ok();
     machine.pvc(&["vm", "start", "hello"]).ok();

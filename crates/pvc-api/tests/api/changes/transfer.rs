@@ -165,6 +165,29 @@ async fn what_would_be_refused_in_the_end_is_refused_before_a_byte_is_read() {
     assert_eq!(api.begin(), "old");
 }
 
+#[tokio::test]
+async fn a_pool_that_is_full_to_81_percent_takes_an_upload_by_force_alone() {
+    let api = with_data().await;
+    api.storage.with_volumes(|volumes| volumes.fill_pool(&data().pool, 79));
+    api.upload("image_format=raw&file_size=3", "ok?").await.ok();
+    api.storage.with_volumes(|volumes| volumes.fill_pool(&data().pool, 81));
+    let unread = || {
+        Body::from_stream(stream::poll_fn(
+            |_| -> std::task::Poll<Option<Result<&'static str, std::io::Error>>> {
+                panic!("the body was read")
+            },
+        ))
+    };
+    for dry in ["", "&dry_run=true"] {
+        let reply = api.upload(&format!("image_format=raw{dry}"), unread()).await;
+        let words = reply.refused(400);
+        assert!(words.contains("would be filled beyond 80 %"), "{words}");
+        assert_eq!(api.begin(), "ok?");
+    }
+    api.upload("image_format=raw&file_size=3&force=true", "new").await.ok();
+    assert_eq!(api.begin(), "new");
+}
+
 /// Number of calls of the storage, each of which passes a gate twice, before an upload begins: it
 /// is looked twice at the volume, whether it is unused, and at the pool.
 const LOOKS: u64 = 2 * 2 * 3;

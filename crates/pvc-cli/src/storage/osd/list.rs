@@ -7,6 +7,7 @@ use crate::context::Pvc;
 use crate::format::{Listing, or_empty};
 use crate::outcome::Outcome;
 use crate::output::{Cell, Colour, Table, units};
+use crate::storage::age;
 
 /// List the OSDs
 ///
@@ -35,7 +36,12 @@ impl List {
         let Some(mut osds) = osds else { return Ok(()) };
         osds.sort_by_key(|osd| (osd.id.parse::<u64>().ok(), osd.id.clone()));
         let name = |osd: &Osd| format!("{}:{}:{}", osd.id, osd.node, osd.device);
-        self.list.print(pvc, &osds, name, table)
+        self.list.print(pvc, &osds, name, table)?;
+        if !self.list.is_bare() {
+            let answered_at = osds.iter().find_map(|osd| osd.answered_at);
+            age::note(pvc, "figures", age::of(&answer, answered_at));
+        }
+        Ok(())
     }
 }
 

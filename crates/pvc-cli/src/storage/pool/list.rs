@@ -6,6 +6,7 @@ use crate::context::Pvc;
 use crate::format::{Listing, or_empty};
 use crate::outcome::Outcome;
 use crate::output::{Table, units};
+use crate::storage::age;
 
 /// List the pools
 ///
@@ -32,7 +33,12 @@ impl List {
         // They stay in the API's order, which is that of Ceph's numbers.
         let pools: Option<Vec<Pool>> = self.list.read(pvc, &answer, self.limit.is_some(), what)?;
         let Some(pools) = pools else { return Ok(()) };
-        self.list.print(pvc, &pools, |pool| pool.name.clone(), table)
+        self.list.print(pvc, &pools, |pool| pool.name.clone(), table)?;
+        if !self.list.is_bare() {
+            let answered_at = pools.iter().find_map(|pool| pool.answered_at);
+            age::note(pvc, "figures", age::of(&answer, answered_at));
+        }
+        Ok(())
     }
 }
 
