@@ -741,7 +741,7 @@ fn job_faults(chance: &mut Chance, shape: &Shape, at: u64) -> Vec<Event> {
 /// Uploads: the VM is off before most of them and started at some time, every second one stands
 /// still somewhere for a while, and most meet a fault when their file has come or before.
 fn uploads(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
-    let between = *chance.pick(&[30_000, 90_000, 240_000]).expect("not empty");
+    let between = *chance.pick(&[15_000, 40_000, 120_000]).expect("not empty");
     let mut events = Vec::new();
     let mut at = 5_000;
     loop {
