@@ -475,8 +475,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::hold::{Purpose, VolumeHold};
     use crate::node::{DaemonState, NodeFigures};
     use crate::records;
+    use crate::storage::VolumeId;
     use crate::vm::moving::MoveNote;
 
     /// hv1 in this state with VM number 1, of 512 MiB; hv2 with 1000 MiB free.
@@ -717,6 +719,27 @@ mod tests {
         let why = "it stays on node `hv2`: node `hv1` has 100 MiB of memory free, and the VM needs \
                    512 MiB";
         assert_eq!(waits_for(&cluster), (Stays, why.to_owned(), None));
+        let volume = VolumeId::parse("vms/a").unwrap();
+        for (purpose, kind, why) in [
+            (
+                Purpose::Fill { trashed: None },
+                Busy,
+                "it is to be started, and volume `vms/a` is being given new contents",
+            ),
+            (
+                Purpose::Shrink(1),
+                Stays,
+                "it stays off: volume `vms/a` is being made smaller, to 1 bytes",
+            ),
+        ] {
+            let recorded_volumes = vec![volume.clone()];
+            let vm = VmRecord { autostart: true, recorded_volumes, ..here(VmState::Stop) };
+            let mut cluster = super::tests::cluster(DomainState::Unflush, vm);
+            node(&mut cluster, "hv1", |node| node.running.clear());
+            let hold = VolumeHold { volume: volume.clone(), purpose, by: String::new() };
+            cluster.holds.insert(volume.clone(), Arc::new(hold));
+            assert_eq!(waits_for(&cluster), (kind, why.to_owned(), None));
+        }
     }
 
     #[test]

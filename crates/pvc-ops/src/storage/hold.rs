@@ -1,14 +1,16 @@
 //! Holding a volume while something is done to it of which no guest may see a half.
 
+use pvc_domain::renamed_volume;
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Purpose, VolumeHold, check_not_held};
+use pvc_model::job::being_renamed_to;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::volumes::users;
 use pvc_ports::{Random, StorageError};
 use pvc_store::{Change, Changes, Expect, Store};
 
 use super::{Done, StorageRefusal, refused, require_at_rest, require_pool};
-use crate::refusal::check_not_being_renamed;
+use crate::refusal::BeingRenamed;
 
 /// Does `act` to the volume while it is held for `purpose`. The hold stays if nobody knows how far
 /// the act has come, or an earlier attempt at it: whoever asks for the same again brings it to its
@@ -54,13 +56,28 @@ pub(super) fn hold(
     let mut changes = Changes::new();
     // Of a renaming or a start at the same time and this, the later one decides again.
     changes.expect(Expect::VmNames);
+    check_keeps_its_name(cluster, volume)?;
     for vm in users(cluster, volume) {
-        check_not_being_renamed(cluster, vm)?;
         changes.expect(Expect::VmState(vm.uuid));
     }
     let (volume, purpose, by) = (volume.clone(), purpose.clone(), by.to_owned());
     changes.push(Change::HoldVolume(VolumeHold { volume, purpose, by }));
     Ok((changes, ()))
+}
+
+/// Refuses a name that the renaming of a VM takes from a volume, or gives to one: if it is taken
+/// back it is to find the volume.
+fn check_keeps_its_name(cluster: &Cluster, volume: &VolumeId) -> Result<(), BeingRenamed> {
+    for vm in cluster.vms.values() {
+        let Some(to) = being_renamed_to(cluster, vm.uuid) else { continue };
+        let is_meant = |own: &VolumeId| {
+            own == volume || renamed_volume(&vm.name, to, own).as_ref() == Some(volume)
+        };
+        if vm.named_volumes().any(is_meant) {
+            return Err(BeingRenamed { vm: vm.name.clone(), to: to.to_owned() });
+        }
+    }
+    Ok(())
 }
 
 /// Lets go of the volume, unless a later attempt has taken it over.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pvc_domain::{Domain, DomainError, EditError, VM_NAME_LIMIT, renamed_volume};
 use pvc_model::cluster::Cluster;
-use pvc_model::hold::{Held, check_none_held};
+use pvc_model::hold::{Held, check_none_held, check_not_held};
 use pvc_model::job::{JobVm, JobWork, worker_for};
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
@@ -172,6 +172,11 @@ fn request(
     check(cluster, record, to)?;
     check_not_being_renamed(cluster, record)?;
     check_none_held(cluster, record)?;
+    // A volume that is given new contents has no name for a moment.
+    let new_names = record.named_volumes().filter_map(|own| renamed_volume(&record.name, to, own));
+    for name in new_names {
+        check_not_held(cluster, &name, None)?;
+    }
     let work = JobWork::RenameVm { vm: JobVm::new(record), to: to.to_owned() };
     let node = worker_for(cluster, &work, record.node.as_ref()).ok_or(RenameRefusal::NoWorker)?;
     let mut expected = Changes::new();

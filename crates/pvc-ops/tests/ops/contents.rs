@@ -374,16 +374,29 @@ async fn a_vm_whose_volume_is_held_is_not_renamed_nor_a_volume_held_whose_vm_is(
     let world = world().await;
     world.define("web1", UUID).await;
     world.announce_worker("hv1").await;
-    let (by, purpose) = ("somebody".to_owned(), Purpose::Fill { trashed: None });
-    let hold = VolumeHold { volume: disk(), purpose, by };
-    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
-    let refusal = refused(world.rename("web1", "shop").await);
-    assert_eq!(refusal.to_string(), "volume `vms/web1_sda` is being given new contents");
-    world.write(|changes| _ = changes.push(Change::ReleaseVolume(disk()))).await;
+    let new_name = VolumeId::parse("vms/shop_sda").unwrap();
+    for volume in [disk(), new_name.clone()] {
+        let (by, purpose) = ("somebody".to_owned(), Purpose::Fill { trashed: None });
+        let hold = VolumeHold { volume: volume.clone(), purpose, by };
+        world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+        let refusal = refused(world.rename("web1", "shop").await);
+        let said = format!("volume `{volume}` is being given new contents");
+        assert_eq!(refusal.to_string(), said);
+        world.write(|changes| _ = changes.push(Change::ReleaseVolume(volume.clone()))).await;
+    }
     let upload = world.upload().await;
     let refusal = refused(world.rename("web1", "shop").await);
     assert!(matches!(refusal, RenameRefusal::Unfinished(_)), "nobody works here: {refusal}");
     let refusal = world.fill(upload).await.unwrap_err();
     assert_eq!(refusal, "VM `web1` is being renamed to `shop`");
+    // The renaming is half done, and may be taken back.
+    world.storage.rename(&disk(), &new_name.volume).await.unwrap();
+    let begun = storage::begin_fill(&world.store, &world.storage, &new_name, false).await;
+    let (upload, store) = (begun.unwrap(), &world.store);
+    let new = storage::NewContents { upload, size_bytes: SIZE, keep: KEEP };
+    let (volumes, random, clock) = (&world.storage, &world.random, &*world.clock);
+    let filled = storage::fill_volume(store, volumes, random, clock, &new_name, new).await;
+    assert_eq!(refused(filled).to_string(), "VM `web1` is being renamed to `shop`");
+    world.storage.rename(&new_name, &disk().volume).await.unwrap();
     assert_eq!((world.begin().as_deref(), world.hold().await), (Some("old"), None));
 }
