@@ -48,7 +48,7 @@ pub use osd::{Osd, OsdState};
 pub use storage::{
     Pool, SnapshotStats, StorageSnapshot, TrashedVolume, Uploaded, Volume, VolumeStats,
 };
-pub use storage_report::{CephReport, PoolFullness};
+pub use storage_report::{CephReport, PoolFullness, SnapshotUsage};
 pub use task::{
     DeliveryInfo, EndedTask, QueuedTask, TaskLog, TaskQueues, TaskRef, TaskStatus, TaskTransfer,
 };

@@ -47,5 +47,27 @@ wire! {
         pub nearfull_in: Option<u64>,
         pub backfillfull_in: Option<u64>,
         pub full_in: Option<u64>,
+        /// Snapshots that hold the most, the largest first: 20 at most, and none that holds
+        /// nothing.
+        pub largest_snapshots: Vec<SnapshotUsage>,
+        /// When the storage was asked last what snapshots hold, in seconds since the epoch; `null`
+        /// if it was not asked yet, or there are none.
+        pub snapshots_looked_at: Option<u64>,
+        /// Number of snapshots of which the storage did not say then what they hold; `null`
+        /// likewise.
+        pub snapshots_unknown: Option<u64>,
+    }
+    /// Space that a snapshot holds.
+    pub struct SnapshotUsage {
+        pub volume: String,
+        pub snapshot: String,
+        /// Bytes that are kept for this snapshot, and neither for its volume nor for a newer one:
+        /// its removal with all older ones of the volume frees what they hold together.
+        pub bytes: u64,
+        /// Part of them that is not kept for an older one either: its removal alone frees them.
+        /// `null` if the storage cannot tell.
+        pub own_bytes: Option<u64>,
+        /// When the storage said so, in seconds since the epoch.
+        pub looked_at: u64,
     }
 }

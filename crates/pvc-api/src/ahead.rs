@@ -1,8 +1,8 @@
-//! A body that is taken ahead of whoever reads it: some of it at once, and then more each second, so
-//! that its sender sees that somebody is there.
+//! A body that is taken ahead of whoever reads it: some of it at once, and then more each second,
+//! so that its sender sees that somebody is there.
 //!
 //! The client of PVC 1.0.3 gives up a server that takes nothing for two seconds in the midst of a
-//! file, and a storage may need longer to begin a volume, or for a write. What it sends goes on when
+//! file, and a storage may need longer to begin a volume, or for a write. Its sending goes on when
 //! a third of its system's buffer is free, which has 4 MiB at most by default.
 
 use std::sync::Arc;

@@ -57,6 +57,8 @@ pub(crate) struct Image {
     pub size: u64,
     #[serde(default)]
     pub id: String,
+    #[serde(default)]
+    features: Vec<String>,
     /// Of a copy-on-write clone.
     #[serde(default)]
     pub parent: Option<Parent>,
@@ -68,6 +70,11 @@ impl Image {
     /// Whether clones stand on it that need no protected snapshot (of Ceph's format 2).
     pub fn is_parent(&self) -> bool {
         self.op_features.iter().any(|feature| feature == "clone-parent")
+    }
+
+    /// Whether Ceph keeps a map of what differs between its snapshots.
+    pub fn has_fast_diff(&self) -> bool {
+        self.features.iter().any(|feature| feature == "fast-diff")
     }
 
     /// The identifier that the image has also when it has no name.

@@ -3,6 +3,7 @@
 //! ```text
 //!  RbdStorage   the Storage port: one `rbd` command per act, each with a deadline
 //!    clones     copy-on-write clones, and what they stand on
+//!    usage      what snapshots hold
 //!    trash      removed images that are still kept
 //!    streams    the VolumeStreams port: `rbd import-diff` and `rbd export-diff`
 //!    diff       what goes through their pipes
@@ -40,6 +41,7 @@ mod storage;
 mod streams;
 mod trash;
 mod trash_answers;
+mod usage;
 
 use std::path::PathBuf;
 

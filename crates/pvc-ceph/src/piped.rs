@@ -70,6 +70,12 @@ impl Piped {
         Ok(Piped { program, child, input, output, said, deadline: STALLED })
     }
 
+    /// The same, with another deadline to get on by a byte.
+    #[must_use]
+    pub fn with_deadline(self, deadline: Duration) -> Self {
+        Piped { deadline, ..self }
+    }
+
     /// Whether the program has ended, well or not.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))

@@ -12,7 +12,8 @@ use pvc_model::storage::{
 };
 use pvc_ports::{
     Attachment, Exec, Flattened, MeasuredPlace, MeasuredVolume, OsdHost, PoolInfo, SnapshotInfo,
-    Storage, StorageCluster, StorageError, TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
+    SnapshotUsage, Storage, StorageCluster, StorageError, TrashedVolume, VolumeInfo, VolumeLock,
+    VolumeStreams,
 };
 use serde_json::json;
 use tokio::sync::Mutex;
@@ -733,6 +734,10 @@ impl Storage for RbdStorage {
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
         let rolled_back = self.programs.rbd(&["snap", "rollback"], args, long(size_bytes)).await;
         rolled_back.map(drop).map_err(|failure| failure.of(volume, "rolling back a volume"))
+    }
+
+    async fn snapshot_usage(&self, volume: &VolumeId) -> Result<Vec<SnapshotUsage>, StorageError> {
+        self.usage_of_snapshots(volume).await
     }
 
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {

@@ -28,7 +28,8 @@ use pvc_model::osd::OsdId;
 use pvc_model::pool::{PoolSpec, Replication, Tier};
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Download, MOST_PIECE_BYTES, Storage, StorageError, Upload, VolumeInfo,
+    Attachment, Download, MOST_PIECE_BYTES, SnapshotUsage, Storage, StorageError, Upload,
+    VolumeInfo,
 };
 
 struct Ceph {
@@ -253,6 +254,7 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     an_upload_that_failed_leaves_its_name_alone(&ceph).await;
     a_download_is_of_the_moment_it_began(&ceph).await;
     a_snapshot_that_is_removed_meanwhile_is_no_download(&ceph).await;
+    a_snapshot_holds_what_was_there_and_is_no_more(&ceph).await;
     the_cluster_says_how_it_is(&ceph).await;
     pools_of_a_tier_share_its_rule(&ceph).await;
     it_keeps_the_contract_of_a_storage_cluster(ceph.clone()).await;
@@ -784,6 +786,54 @@ async fn until(is_so: impl AsyncFn() -> bool) {
     while !is_so().await {
         assert!(Instant::now() < deadline, "it does not come to be so");
         tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Also of an image with a map of its differences, and of snapshots that others have made.
+async fn a_snapshot_holds_what_was_there_and_is_no_more(ceph: &Ceph) {
+    const OBJECT: u64 = 4 << 20;
+    let plain = id("vms/held");
+    ceph.storage.create(&plain, 16 * OBJECT, false).await.unwrap();
+    ceph.rbd(&[
+        "create",
+        "--size=64M",
+        "--image-feature=layering,exclusive-lock,object-map,fast-diff",
+        "--pool=vms",
+        "--image=mapped",
+    ]);
+    for (volume, written) in [(plain, 4096), (id("vms/mapped"), OBJECT)] {
+        let mut guest = Guest::of(&ceph.config(), "libvirt", &volume);
+        let image = format!("--image={}", volume.volume);
+        let snapshot = |name: &str| {
+            ceph.rbd(&["snap", "create", "--pool=vms", &image, &format!("--snap={name}")]);
+        };
+        let held = async || {
+            let usage = ceph.storage.snapshot_usage(&volume).await.unwrap();
+            let of = |usage: &SnapshotUsage| {
+                (usage.name.to_string(), usage.held_bytes, usage.own_bytes.unwrap())
+            };
+            usage.iter().map(of).collect::<Vec<_>>()
+        };
+        let expected = |all: &[(&str, u64, u64)]| {
+            let of = |(name, held, own): &(&str, u64, u64)| ((*name).to_owned(), *held, *own);
+            all.iter().map(of).collect::<Vec<_>>()
+        };
+        let bytes = [1; 4096];
+        assert_eq!(guest.write(0, &bytes), "ok");
+        assert_eq!(guest.write(OBJECT, &bytes), "ok");
+        snapshot("-s \u{1b}1");
+        // What nothing was written to holds nothing, nor does what was written where nothing was.
+        assert_eq!(guest.write(2 * OBJECT, &bytes), "ok");
+        let first = "-s \u{1b}1";
+        assert_eq!(held().await, expected(&[(first, 0, 0)]), "{volume}");
+        assert_eq!(guest.write(0, &bytes), "ok");
+        assert_eq!(held().await, expected(&[(first, written, written)]), "{volume}");
+        snapshot("s2");
+        assert_eq!(guest.write(0, &bytes), "ok");
+        assert_eq!(guest.write(OBJECT, &bytes), "ok");
+        // The second object is in the first snapshot as well.
+        let both = expected(&[(first, written, written), ("s2", 2 * written, written)]);
+        assert_eq!(held().await, both, "{volume}");
     }
 }
 

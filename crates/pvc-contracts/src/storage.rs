@@ -44,6 +44,7 @@ pub async fn storage_contract(fixture: &dyn StorageFixture) {
     a_rename_takes_snapshots_along(fixture).await;
     a_snapshot_keeps_what_was(fixture).await;
     snapshots_are_distinguished(fixture).await;
+    a_snapshot_holds_what_was_overwritten(fixture).await;
     removing_takes_everything(fixture).await;
     room_is_kept(fixture).await;
     a_volume_in_use_is_left_alone(fixture).await;
@@ -296,6 +297,39 @@ pub async fn snapshots_are_distinguished(fixture: &dyn StorageFixture) {
     refused!(storage.roll_back(&id, &snapshot("first")).await, StorageError::NoSnapshot { .. });
     storage.roll_back(&id, &snapshot("s2")).await.expect("the other one is still there");
     assert_eq!(fixture.read(&id, 0, 3).await, b"two");
+}
+
+pub async fn a_snapshot_holds_what_was_overwritten(fixture: &dyn StorageFixture) {
+    const MIB: u64 = 1 << 20;
+    let (storage, pool) = new_pool(fixture, "holding").await;
+    let id = volume(&pool, "a");
+    storage.create(&id, 64 * MIB, false).await.expect("there is room");
+    assert_eq!(storage.snapshot_usage(&id).await.expect("it is told"), []);
+    let fill = async |with: u8| {
+        for at in 0..8 {
+            fixture.write(&id, at * MIB, &[with; MIB as usize]).await;
+        }
+    };
+    for (name, with) in [("s1", 1), ("s2", 2)] {
+        fill(with).await;
+        storage.snapshot(&id, &snapshot(name)).await.expect("a snapshot can be made");
+    }
+    fill(3).await;
+    let usage = storage.snapshot_usage(&id).await.expect("it is told");
+    let mut names: Vec<&str> = usage.iter().map(|usage| usage.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["s1", "s2"]);
+    let is_near = |bytes: u64| (8 * MIB..=10 * MIB).contains(&bytes);
+    for usage in &usage {
+        assert!(is_near(usage.held_bytes) && usage.own_bytes.is_none_or(is_near), "{usage:?}");
+    }
+    storage.remove_snapshot(&id, &snapshot("s1")).await.expect("it can be removed");
+    let usage = storage.snapshot_usage(&id).await.expect("it is told");
+    assert!(usage.len() == 1 && is_near(usage[0].held_bytes), "{usage:?}");
+    for absent in [volume(&pool, "absent"), volume(&pool, "../a"), volume(&pool, "a@s2")] {
+        let usage = storage.snapshot_usage(&absent).await;
+        refused!(usage, StorageError::NoVolume { .. });
+    }
 }
 
 pub async fn removing_takes_everything(fixture: &dyn StorageFixture) {

@@ -398,6 +398,12 @@ impl Volume {
         Ok(self.stat(IMAGE)?.1 + snapshots)
     }
 
+    /// Names of its snapshots, and the bytes that each takes up.
+    pub fn snapshot_usage(&self) -> Result<Vec<(SnapshotName, u64)>, StorageError> {
+        let snapshots = self.snapshots()?.into_iter();
+        Ok(snapshots.map(|(name, _, stored)| (name, stored)).collect())
+    }
+
     fn stat(&self, name: &str) -> Result<(u64, u64), StorageError> {
         size_and_stored(&self.folder, name)
             .map_err(errno(format!("looking at volume `{}`", self.id)))

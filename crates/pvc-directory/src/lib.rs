@@ -37,8 +37,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Flattened, MeasuredPlace, MeasuredVolume, PoolInfo, Storage, StorageError,
-    TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
+    Attachment, Flattened, MeasuredPlace, MeasuredVolume, PoolInfo, SnapshotUsage, Storage,
+    StorageError, TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
 };
 
 use crate::copy::{Copying, copy_contents};
@@ -149,6 +149,13 @@ fn copy_in_full(
     let needed = image.metadata().map_err(failed("looking at an image"))?.blocks() * 512;
     require_room(root, pool, needed, true)?;
     copy_contents(image, to, copying).map_err(failed(COPYING)).map_err(no_room(root, pool, needed))
+}
+
+/// Whether files may share blocks: it is tried.
+fn shares_blocks(root: &Root, copying: &Copying) -> Result<bool, StorageError> {
+    let work = root.work_folder()?;
+    let (from, to) = (work.file("from")?, work.file("to")?);
+    copying.reflink(&from, &to).map_err(failed(COPYING))
 }
 
 /// Whether the file system can go past the kernel's cache.
@@ -409,6 +416,23 @@ impl Storage for DirectoryStorage {
 
     fn streams(&self) -> Option<&dyn VolumeStreams> {
         Some(self)
+    }
+
+    /// Each snapshot is a file of its own. Where the file system lets files share blocks, nobody
+    /// says which are shared: then a snapshot holds its blocks at most.
+    async fn snapshot_usage(&self, volume: &VolumeId) -> Result<Vec<SnapshotUsage>, StorageError> {
+        let id = volume.clone();
+        self.work(move |root, copying| {
+            let usage = root.volume(&id)?.snapshot_usage()?;
+            let of = |(name, held_bytes): (SnapshotName, u64), is_shared: bool| SnapshotUsage {
+                name,
+                held_bytes,
+                own_bytes: (!is_shared).then_some(held_bytes),
+            };
+            let is_shared = !usage.is_empty() && shares_blocks(root, copying)?;
+            Ok(usage.into_iter().map(|found| of(found, is_shared)).collect())
+        })
+        .await
     }
 
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {

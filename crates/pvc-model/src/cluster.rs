@@ -11,6 +11,7 @@ use crate::job::{Job, JobId, WorkerRecord};
 use crate::network::NetworkRecord;
 use crate::node::NodeRecord;
 use crate::shared_map::SharedMap;
+use crate::snapshot_usage::SnapshotUsageRecord;
 use crate::storage::{OsdRecord, PoolName, PoolRecord, VolumeId, VolumeRecord};
 use crate::vm::{Selector, VmRecord};
 use crate::{NodeName, Uuid};
@@ -53,6 +54,8 @@ pub struct Cluster {
     pub fullness: SharedMap<PoolName, Arc<FullnessRecord>>,
     /// When the storage answered last, if a daemon of ours has asked it.
     pub answered: Option<Arc<AnsweredRecord>>,
+    /// Space that the snapshots of the pools hold.
+    pub snapshot_usage: SharedMap<PoolName, Arc<SnapshotUsageRecord>>,
     /// The volumes that no guest may use now.
     pub holds: SharedMap<VolumeId, Arc<VolumeHold>>,
     pub faults: SharedMap<String, Arc<FaultRecord>>,

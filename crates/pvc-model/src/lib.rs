@@ -41,6 +41,7 @@ pub mod refusal;
 pub mod request;
 pub mod shared_map;
 pub mod size;
+pub mod snapshot_usage;
 pub mod space;
 pub mod storage;
 pub mod transfer;

@@ -11,7 +11,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord, NodeRole};
 use pvc_ports::{FilesError, HypervisorError, Ports};
 use pvc_role::Tasks;
-use pvc_storage::{ceph, inventory, leftovers, secret, trash};
+use pvc_storage::{ceph, inventory, leftovers, secret, snapshot_usage, trash};
 use pvc_store::{ChangeError, Changes, Expect, NodeChange, Report, Store, StoreError};
 use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
@@ -288,6 +288,7 @@ fn start_others(acting: &mut Tasks, shared: &Arc<Shared>) {
     if settings.standalone || on.storage {
         acting.supervise("trash", context, trash::run);
         acting.supervise("leftovers", context, leftovers::run);
+        acting.supervise("snapshot usage", context, snapshot_usage::run);
     }
 }
 

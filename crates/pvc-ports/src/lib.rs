@@ -60,7 +60,7 @@ pub use random::Random;
 pub use services::{Services, ServicesError, UnitState};
 pub use storage::{
     Attachment, CloneName, Flattened, MeasuredPlace, MeasuredVolume, PoolInfo, SnapshotInfo,
-    Storage, StorageError, TrashedVolume, VolumeInfo, VolumeLock,
+    SnapshotUsage, Storage, StorageError, TrashedVolume, VolumeInfo, VolumeLock,
 };
 pub use storage_cluster::{OsdFigures, PoolFigures, StorageCluster};
 pub use tree::{

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+pub use pvc_model::snapshot_usage::SnapshotUsage;
 use pvc_model::space::{Lack, check_room};
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 pub use pvc_model::trash::TrashedVolume;
@@ -298,6 +299,14 @@ pub trait Storage: Send + Sync {
         volume: &VolumeId,
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError>;
+
+    /// Tells what each snapshot of the volume holds, in the order in which they were made or of
+    /// their names. May take long: the storage may have to look at every part of the volume, for
+    /// each of its snapshots.
+    ///
+    /// # Cancellation
+    /// Dropping the future ends the look. Nothing is changed by it.
+    async fn snapshot_usage(&self, volume: &VolumeId) -> Result<Vec<SnapshotUsage>, StorageError>;
 
     /// Returns how this node's hypervisor reaches the volume, which must exist.
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError>;

@@ -12,8 +12,8 @@ use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
     Attachment, Download, Flattened, MeasuredPlace, MeasuredVolume, OsdFigures, OsdHost,
-    PoolFigures, PoolInfo, Storage, StorageCluster, StorageError, TrashedVolume, Upload,
-    VolumeInfo, VolumeLock, VolumeStreams,
+    PoolFigures, PoolInfo, SnapshotUsage, Storage, StorageCluster, StorageError, TrashedVolume,
+    Upload, VolumeInfo, VolumeLock, VolumeStreams,
 };
 use pvc_testkit::{MemoryDownload, MemoryOsds, MemoryUpload, MemoryVolumes, Said};
 use tokio::runtime::Handle;
@@ -413,6 +413,10 @@ impl Storage for Volumes {
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
         self.kept(|kept| kept.roll_back(volume, snapshot)).await
+    }
+
+    async fn snapshot_usage(&self, volume: &VolumeId) -> Result<Vec<SnapshotUsage>, StorageError> {
+        self.kept(|kept| kept.snapshot_usage(volume)).await
     }
 
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_primary_keeps_the_age_of_what_it_is_not_told_anew() {
+    async fn a_new_primary_keeps_the_age_of_what_it_has_no_answer_to() {
         let cluster = Arc::new(ScriptedCluster::new(access()));
         cluster.say(|said| said.hangs = true);
         let context = primary(MemoryStorage::of_cluster(cluster.clone())).await;

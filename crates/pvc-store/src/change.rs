@@ -9,6 +9,7 @@ use pvc_model::fullness::FullnessRecord;
 use pvc_model::hold::VolumeHold;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
 use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures};
+use pvc_model::snapshot_usage::SnapshotUsageRecord;
 use pvc_model::storage::{OsdRecord, PoolName, SnapshotName, VolumeId};
 use pvc_model::vm::moving::MoveNote;
 use pvc_model::{NodeName, Uuid};
@@ -20,7 +21,7 @@ use crate::records::node::{self, NewNode, NodeChange};
 use crate::records::vm::{self, NewVm, VmChange};
 use crate::records::{
     answered, benchmark, daemon_note, fault, fence_note, fullness, hold, job, move_note, osd,
-    placement, pool, volume,
+    placement, pool, snapshot_usage, volume,
 };
 
 /// A set of changes that become true together or not at all.
@@ -113,6 +114,8 @@ pub enum Change {
     ReleaseVolume(VolumeId),
     /// Forgets how full a pool was.
     ForgetFullness(PoolName),
+    /// Forgets what the snapshots of a pool hold.
+    ForgetSnapshotUsage(PoolName),
     /// Says of the VM's move what others act upon.
     MoveNote(Uuid, MoveNote),
     SubmitJob(JobSpec),
@@ -152,6 +155,7 @@ impl Change {
             Change::HoldVolume(hold) => hold::put(draft, hold),
             Change::ReleaseVolume(id) => hold::remove(draft, id),
             Change::ForgetFullness(pool) => fullness::remove(draft, pool),
+            Change::ForgetSnapshotUsage(pool) => snapshot_usage::remove(draft, pool),
             Change::MoveNote(uuid, note) => move_note::put(draft, *uuid, note),
             Change::SubmitJob(spec) => job::submit(draft, spec),
             Change::JobProgress(id, progress) => job::put_progress(draft, id, progress),
@@ -255,6 +259,8 @@ pub enum Report {
     Fullness(PoolName, FullnessRecord),
     /// When the storage answered last; goes with what it answered.
     StorageAnswered(AnsweredRecord),
+    /// Space that the snapshots of the pool hold.
+    SnapshotUsage(PoolName, SnapshotUsageRecord),
 }
 
 impl Report {
@@ -283,6 +289,9 @@ impl Report {
             Report::VolumeStats(id, json) => (volume::stats(id), json.clone()),
             Report::Fullness(name, record) => (fullness::path(name), fullness::text(record)),
             Report::StorageAnswered(record) => (answered::PATH.to_owned(), answered::text(record)),
+            Report::SnapshotUsage(name, record) => {
+                (snapshot_usage::path(name), snapshot_usage::text(record))
+            }
         };
         vec![(key, value)]
     }
@@ -291,7 +300,9 @@ impl Report {
     pub(crate) fn record(&self) -> Option<String> {
         match self {
             Report::Move(uuid, _) => Some(vm::root(*uuid)),
-            Report::Fullness(name, _) => Some(pool::root(name.as_str())),
+            Report::Fullness(name, _) | Report::SnapshotUsage(name, _) => {
+                Some(pool::root(name.as_str()))
+            }
             _ => None,
         }
     }

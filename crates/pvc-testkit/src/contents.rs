@@ -60,6 +60,15 @@ impl Contents {
         }
     }
 
+    /// Numbers of the blocks that `other` does not share, each with its number of bytes.
+    pub fn not_in<'a>(&'a self, other: &'a Contents) -> impl Iterator<Item = (u64, u64)> + 'a {
+        let is_other = |number: &u64, block: &Arc<[u8; BLOCK]>| {
+            other.blocks.get(number).is_none_or(|found| !Arc::ptr_eq(found, block))
+        };
+        let blocks = self.blocks.iter().filter(move |(number, block)| is_other(number, block));
+        blocks.map(|(number, _)| (*number, BLOCK as u64))
+    }
+
     pub fn used_bytes(&self) -> u64 {
         (self.blocks.len() * BLOCK) as u64
     }

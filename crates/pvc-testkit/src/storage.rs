@@ -9,8 +9,8 @@ use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
     Attachment, Clock, Download, Flattened, MeasuredPlace, MeasuredVolume, OsdFigures, OsdHost,
-    PoolFigures, PoolInfo, Storage, StorageCluster, StorageError, TrashedVolume, Upload,
-    VolumeInfo, VolumeLock, VolumeStreams,
+    PoolFigures, PoolInfo, SnapshotUsage, Storage, StorageCluster, StorageError, TrashedVolume,
+    Upload, VolumeInfo, VolumeLock, VolumeStreams,
 };
 
 use crate::osds::{NodeOsds, SharedOsds};
@@ -302,6 +302,10 @@ impl Storage for MemoryStorage {
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
         self.reached(|volumes| volumes.roll_back(volume, snapshot)).await
+    }
+
+    async fn snapshot_usage(&self, volume: &VolumeId) -> Result<Vec<SnapshotUsage>, StorageError> {
+        self.reached(|volumes| volumes.snapshot_usage(volume)).await
     }
 
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {

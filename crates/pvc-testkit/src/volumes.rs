@@ -5,8 +5,8 @@ use bytes::Bytes;
 use pvc_model::pool::{PoolSpec, Tier};
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    CloneName, Flattened, MOST_PIECE_BYTES, PoolFigures, PoolInfo, SnapshotInfo, StorageError,
-    TrashedVolume, VolumeInfo, VolumeLock,
+    CloneName, Flattened, MOST_PIECE_BYTES, PoolFigures, PoolInfo, SnapshotInfo, SnapshotUsage,
+    StorageError, TrashedVolume, VolumeInfo, VolumeLock,
 };
 
 use crate::contents::Contents;
@@ -326,6 +326,27 @@ impl MemoryVolumes {
         let Snapshot { size_bytes, contents, .. } = found.snapshots[at].clone();
         (found.size_bytes, found.contents) = (size_bytes, contents);
         Ok(())
+    }
+
+    pub fn snapshot_usage(&self, volume: &VolumeId) -> Result<Vec<SnapshotUsage>> {
+        let found = self.find(volume)?;
+        let now = std::iter::once(&found.contents);
+        let all: Vec<&Contents> =
+            found.snapshots.iter().map(|snapshot| &snapshot.contents).chain(now).collect();
+        let usage = |(at, snapshot): (usize, &Snapshot)| {
+            let held: BTreeMap<u64, u64> = snapshot.contents.not_in(all[at + 1]).collect();
+            let is_new = |number: u64| match at.checked_sub(1) {
+                Some(before) => snapshot.contents.not_in(all[before]).any(|new| new.0 == number),
+                None => true,
+            };
+            let own = held.iter().filter(|(number, _)| is_new(**number)).map(|(_, bytes)| bytes);
+            SnapshotUsage {
+                name: snapshot.name.clone(),
+                held_bytes: held.values().sum(),
+                own_bytes: Some(own.sum()),
+            }
+        };
+        Ok(found.snapshots.iter().enumerate().map(usage).collect())
     }
 
     pub fn locks(&self, volume: &VolumeId) -> Result<&[VolumeLock]> {

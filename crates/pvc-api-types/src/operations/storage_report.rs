@@ -11,7 +11,7 @@ operations! { "storage-utilization":
     /// Usage of the storage in its own words, as the primary collected it last.
     GetStorageCephUtilization { GET "/storage/ceph/utilization", Reader, read -> CephReport }
 
-    /// Fullness of each pool: how far it is over-committed, and when it fills at the rate of the
-    /// last days.
+    /// Fullness of each pool: how far it is over-committed, when it fills at the rate of the last
+    /// days, and which snapshots hold the most.
     GetStorageCephFullness { GET "/storage/ceph/fullness", Reader, read -> [PoolFullness] }
 }

@@ -7,6 +7,7 @@ use pvc_model::answered::{Question, answered_at};
 use pvc_model::cluster::Cluster;
 use pvc_model::fullness::{overcommitted, predict};
 use pvc_model::size::parse_size;
+use pvc_model::snapshot_usage::{SeenSnapshot, SnapshotUsageRecord, is_there, volume_of};
 use pvc_model::storage::{PoolName, PoolRecord, VolumeRecord};
 use serde_json::Value;
 
@@ -61,6 +62,7 @@ fn pool_fullness(pool: &PoolRecord, cluster: &Cluster, held: &Held) -> api::Pool
     let record = cluster.fullness.get(&pool.name).map(|record| (**record).clone());
     let record = record.unwrap_or_default();
     let forecast = predict(&record, stored_bytes, free_bytes);
+    let usage = cluster.snapshot_usage.get(&pool.name).map(|usage| &**usage);
     let all = stored_bytes as f64 + free_bytes as f64;
     api::PoolFullness {
         pool: pool.name.to_string(),
@@ -81,7 +83,32 @@ fn pool_fullness(pool: &PoolRecord, cluster: &Cluster, held: &Held) -> api::Pool
         nearfull_in: forecast.nearfull_in,
         backfillfull_in: forecast.backfillfull_in,
         full_in: forecast.full_in,
+        largest_snapshots: usage.map(|usage| largest(pool, usage, cluster)).unwrap_or_default(),
+        snapshots_looked_at: usage.map(|usage| usage.at),
+        snapshots_unknown: usage.map(|usage| usage.unknown),
     }
+}
+
+/// The snapshots that hold the most, without those that were removed since they were looked at.
+fn largest(
+    pool: &PoolRecord,
+    usage: &SnapshotUsageRecord,
+    cluster: &Cluster,
+) -> Vec<api::SnapshotUsage> {
+    let is_still_there = |seen: &&SeenSnapshot| {
+        let volume = cluster.volumes.get(&volume_of(&pool.name, seen));
+        volume.is_some_and(|volume| {
+            is_there(seen, volume.snapshots.iter().map(|(name, _)| name.clone()))
+        })
+    };
+    let shown = |seen: &SeenSnapshot| api::SnapshotUsage {
+        volume: seen.volume.to_string(),
+        snapshot: seen.usage.name.to_string(),
+        bytes: seen.usage.held_bytes,
+        own_bytes: seen.usage.own_bytes,
+        looked_at: seen.at,
+    };
+    usage.largest.iter().filter(is_still_there).map(shown).collect()
 }
 
 /// The recorded size: a number of bytes, or, where a legacy peer wrote it, a text. 0 if it is

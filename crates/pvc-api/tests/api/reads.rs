@@ -613,6 +613,45 @@ async fn pools_say_how_full_they_become_and_how_far_they_are_over_committed() {
 }
 
 #[tokio::test]
+async fn pools_say_which_snapshots_hold_the_most_and_what_is_not_known() {
+    let api = with_vms(0).await;
+    let fullness = async || api.get("/storage/ceph/fullness").await.ok()[0].clone();
+    for volume in ["a", "b"] {
+        api.write(&format!("/ceph/volumes/vms/{volume}/stats"), r#"{"size": 5}"#.to_owned()).await;
+        api.write(&format!("/ceph/snapshots/vms/{volume}/s/stats"), "{}".to_owned()).await;
+    }
+    let pool = fullness().await;
+    let unseen = (&pool["largest_snapshots"], &pool["snapshots_looked_at"]);
+    assert_eq!(unseen, (&json!([]), &json!(null)));
+    assert_eq!((&pool["snapshots_unknown"], &pool["snapshots"]), (&json!(null), &json!(2)));
+
+    let seen = |volume: &str, snapshot: &str, held: u64, own: Value| {
+        json!({
+            "volume": volume, "snapshot": snapshot, "held": held, "own": own, "at": 40,
+        })
+    };
+    let largest = [
+        seen("gone", "s", 9, json!(9)),
+        seen("a", "gone", 8, json!(8)),
+        seen("b", "s", 7, json!(null)),
+        seen("b", "pvc-clone-0123", 6, json!(0)),
+    ];
+    let record = json!({"at": 50, "unknown": 1, "largest": largest}).to_string();
+    api.write("/pvcrs/snapshot-usage/vms", record).await;
+    let pool = fullness().await;
+    let shown = |snapshot: &str, bytes: u64, own_bytes: Value| {
+        json!({
+            "volume": "b", "snapshot": snapshot, "bytes": bytes, "own_bytes": own_bytes,
+            "looked_at": 40,
+        })
+    };
+    let expected = json!([shown("s", 7, json!(null)), shown("pvc-clone-0123", 6, json!(0))]);
+    assert_eq!(pool["largest_snapshots"], expected, "without those that are gone");
+    let looked = (&pool["snapshots_looked_at"], &pool["snapshots_unknown"]);
+    assert_eq!(looked, (&json!(50), &json!(1)));
+}
+
+#[tokio::test]
 async fn only_a_storage_that_is_near_is_looked_at_for_a_volume_that_no_record_tells_of() {
     for (storage_is_near, status) in [(true, 200), (false, 404)] {
         let settings = pvc_api::ApiSettings { storage_is_near, ..common::settings() };

@@ -1,22 +1,27 @@
 //! How full pools are and become, as `pvc storage util` shows it.
 
-use pvc_api_types::PoolFullness;
 use pvc_api_types::operations::storage_report::GetStorageCephFullness;
+use pvc_api_types::{PoolFullness, SnapshotUsage};
 use pvc_client::Kind;
 
 use crate::context::Pvc;
 use crate::outcome::Failure;
 use crate::output::{Cell, Colour, Table, units};
+use crate::time::utc;
 
-/// The table; `None` of a cluster that knows nothing of it, or has no pool.
-pub fn read(pvc: &mut Pvc) -> Result<Option<Table>, Failure> {
+/// Number of snapshots that are shown.
+const MOST_SNAPSHOTS: usize = 20;
+
+/// The tables; none of a cluster that knows nothing of it, or has no pool.
+pub fn read(pvc: &mut Pvc) -> Result<Vec<Table>, Failure> {
     let pools = match pvc.client()?.read_soon(GetStorageCephFullness) {
         Ok(answer) => answer.read()?,
         // The cluster is of PVC 1.0.3, or of an earlier release.
         Err(error) if matches!(error.kind(), Kind::NotFound | Kind::NotYet) => Vec::new(),
         Err(error) => return Err(error.into()),
     };
-    Ok((!pools.is_empty()).then(|| table(&pools)))
+    let tables = [table(&pools), snapshots(&pools)];
+    Ok(tables.into_iter().filter(|table| !table.is_empty()).collect())
 }
 
 fn table(pools: &[PoolFullness]) -> Table {
@@ -27,6 +32,42 @@ fn table(pools: &[PoolFullness]) -> Table {
         .important(&["Name", "State", "Used%", "Free", "Full in", "Lacking"]);
     for pool in pools {
         table.row(row(pool));
+    }
+    table
+}
+
+/// Snapshots that hold the most of all pools, and how many there are of which that is not known.
+fn snapshots(pools: &[PoolFullness]) -> Table {
+    let mut table = Table::new()
+        .group("Snapshots", &[("Pool", 5), ("Volume", 7), ("Snapshot", 9)])
+        .group("Space", &[("Held", 5), ("Own", 5), ("Seen", 5)])
+        .important(&["Volume", "Snapshot", "Held"]);
+    let mut largest: Vec<(&String, &SnapshotUsage)> = Vec::new();
+    for pool in pools {
+        largest.extend(pool.largest_snapshots.iter().map(|usage| (&pool.pool, usage)));
+    }
+    largest.sort_by_key(|(_, usage)| std::cmp::Reverse(usage.bytes));
+    for (pool, usage) in largest.into_iter().take(MOST_SNAPSHOTS) {
+        table.row(vec![
+            pool.as_str().into(),
+            usage.volume.as_str().into(),
+            usage.snapshot.as_str().into(),
+            bytes(usage.bytes).into(),
+            usage.own_bytes.map_or_else(|| "?".to_owned(), bytes).into(),
+            utc(usage.looked_at).into(),
+        ]);
+    }
+    for pool in pools {
+        let (count, seen) = match (pool.snapshots_looked_at, pool.snapshots_unknown) {
+            (Some(at), Some(unknown)) => (unknown, utc(at)),
+            _ => (pool.snapshots, "never".to_owned()),
+        };
+        if count > 0 {
+            let count = format!("({count} unknown)");
+            let unknown = || Cell::coloured("?", Colour::Yellow);
+            let name = pool.pool.as_str().into();
+            table.row(vec![name, "".into(), count.into(), unknown(), unknown(), seen.into()]);
+        }
     }
     table
 }
@@ -98,7 +139,16 @@ mod tests {
     fn a_pool_is_shown_with_what_becomes_of_it() {
         let pools: Vec<PoolFullness> =
             serde_json::from_str(include_str!("../../tests/wire/fullness.json")).unwrap();
-        crate::golden::check("storage-util.txt", &(table(&pools).render(Paint::OFF) + "\n"));
+        let tables = [table(&pools), snapshots(&pools)].map(|table| table.render(Paint::OFF));
+        crate::golden::check("storage-util.txt", &(tables.join("\n\n") + "\n"));
+    }
+
+    #[test]
+    fn without_snapshots_nothing_is_said_of_them() {
+        let pool = PoolFullness { pool: "vms".to_owned(), ..PoolFullness::default() };
+        assert!(snapshots(std::slice::from_ref(&pool)).is_empty());
+        // A cluster of an earlier release does not tell what they hold.
+        assert!(!snapshots(&[PoolFullness { snapshots: 1, ..pool }]).is_empty());
     }
 
     #[test]

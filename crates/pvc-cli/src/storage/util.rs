@@ -13,7 +13,8 @@ use crate::outcome::Outcome;
 ///
 /// Below that, a table of what becomes of each pool: when it is nearly full and full if it
 /// grows as in the last seven days, and what it would lack if all volumes were written
-/// full. `--format json` is the report alone.
+/// full. The last table has the snapshots that hold the most space. `--format json` is the
+/// report alone.
 #[derive(Debug, Args)]
 pub struct Util {
     #[arg(short, long, value_enum, default_value_t = TextFormat::Pretty, help = "How to print it")]
@@ -27,12 +28,10 @@ impl Util {
             return Ok(());
         }
         report::print(pvc, "Storage utilization", &answer)?;
-        match fullness::read(pvc)? {
-            Some(table) => {
-                pvc.out.line("");
-                Shape::default().print(pvc, PlainFormat::Pretty, table)
-            }
-            None => Ok(()),
+        for table in fullness::read(pvc)? {
+            pvc.out.line("");
+            Shape::default().print(pvc, PlainFormat::Pretty, table)?;
         }
+        Ok(())
     }
 }

@@ -234,7 +234,7 @@ fn a_full_disk_takes_nothing_more_and_what_frees_room_works_on_it() {
     });
 }
 
-/// What shares blocks needs a few of its own.
+/// A file that shares blocks needs a few of its own.
 #[test]
 fn a_full_disk_whose_files_share_blocks_says_so_and_volumes_can_be_removed_from_it() {
     on(Mounted::xfs, async |directory| {

@@ -24,6 +24,7 @@ pub(crate) mod osd;
 pub(crate) mod placement;
 pub(crate) mod pool;
 mod private;
+pub(crate) mod snapshot_usage;
 pub(crate) mod vm;
 pub(crate) mod volume;
 mod worker;
@@ -52,6 +53,7 @@ static KINDS: &[Kind] = &[
     volume::KIND,
     fullness::KIND,
     answered::KIND,
+    snapshot_usage::KIND,
     hold::KIND,
     fault::KIND,
     job::KIND,
@@ -392,6 +394,7 @@ mod tests {
             "/pvcrs/fences/hv1",
             "/pvcrs/fullness/vms",
             "/pvcrs/storage_answered",
+            "/pvcrs/snapshot-usage/vms",
             "/pvcrs/holds/vms:a",
             "/pvcrs/benchmarks/1",
             "/pvcrs/of_tomorrow/x",
@@ -527,6 +530,7 @@ mod tests {
                 "/pvcrs/moves",
                 "/pvcrs/nodes",
                 "/pvcrs/placement",
+                "/pvcrs/snapshot-usage",
                 "/pvcrs/storage_answered",
                 "/pvcrs/workers",
                 "/pvcrs/working_on",

@@ -3,7 +3,7 @@
 
 use pvc_model::storage::{PoolName, PoolRecord};
 
-use super::{Keys, Kind, PLAIN, fullness, hold, show, volume};
+use super::{Keys, Kind, PLAIN, fullness, hold, show, snapshot_usage, volume};
 use crate::draft::Draft;
 use crate::feed::EventKind;
 use crate::raw::Raw;
@@ -59,13 +59,15 @@ pub(crate) fn put(draft: &mut Draft<'_>, name: &PoolName, pgs: &str, tier: &str)
     }
 }
 
-/// Removes the pool with the records of its volumes and their snapshots, and of how full it was.
+/// Removes the pool with the records of its volumes and their snapshots, of how full it was, and of
+/// what its snapshots hold.
 pub(crate) fn remove(draft: &mut Draft<'_>, name: &PoolName) {
     for container in volume::containers(name).iter().rev() {
         draft.delete(container);
     }
     draft.delete(&root(name.as_str()));
     fullness::remove(draft, name);
+    snapshot_usage::remove(draft, name);
     hold::remove_of_pool(draft, name);
 }
 

@@ -119,6 +119,7 @@ fn a_full_disk_of_volumes_refuses_what_needs_room_and_loses_nothing() {
 
     let filler = volumes.join("filler");
     fill(&filler);
+    let upload = format!("volume upload -y vms target {new}");
     for line in [
         "volume clone vms data copy",
         "volume clone --copy-on-write vms data copy",
@@ -126,7 +127,7 @@ fn a_full_disk_of_volumes_refuses_what_needs_room_and_loses_nothing() {
         "volume snapshot rollback vms data before -y",
         "volume add vms copy 2M",
         "volume resize vms data 3M -y",
-        &format!("volume upload -y vms target {new}"),
+        upload.as_str(),
     ] {
         let said = storage(line).fails(1);
         let is_clear = said.contains("pool `vms` has 0 bytes free, ") && said.contains("hint:");
@@ -146,6 +147,6 @@ fn a_full_disk_of_volumes_refuses_what_needs_room_and_loses_nothing() {
     fs::remove_file(&filler).expect("it is there");
     storage("volume snapshot add vms data more").ok();
     storage("volume rename vms data renamed -y").ok();
-    storage(&format!("volume upload -y vms target {new}")).ok();
+    storage(&upload).ok();
     machine.volumes_are(&["vms/renamed", "vms/target"]);
 }

@@ -1,0 +1,119 @@
+//! Space that the snapshots of pools hold: `/pvcrs/snapshot-usage/{pool}` with JSON, ours alone.
+//! Whoever looks at them writes it.
+
+use std::sync::Arc;
+
+use pvc_model::snapshot_usage::{
+    MOST_SNAPSHOTS, SeenSnapshot, SnapshotUsage, SnapshotUsageRecord, sorted,
+};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeName};
+use serde::{Deserialize, Serialize};
+
+use super::{Kind, PLAIN, RECORD, bytes_at, update};
+use crate::draft::Draft;
+use crate::feed::EventKind;
+use crate::raw::Raw;
+use crate::reader::{MOST_JSON, json};
+
+const ROOT: &str = "/pvcrs/snapshot-usage";
+
+pub(super) const KIND: Kind = Kind {
+    roots: &[ROOT],
+    base: &[(ROOT, "")],
+    record: |key| key.first().map(str::to_owned),
+    read: |raw, _, name| {
+        let record = read(raw, name).map(Arc::new);
+        let (pool, event) = (PoolName::new(name), EventKind::Pool(name.to_owned()));
+        // A pool is not gone with what its snapshots hold.
+        Box::new(move |view| update(&mut view.snapshot_usage, pool, record).map(|_| (event, false)))
+    },
+    weight: |raw, _, name| RECORD + bytes_at(raw.place(ROOT), name).min(MOST_JSON),
+    is_observed: |_| true,
+    ..PLAIN
+};
+
+#[derive(Serialize, Deserialize)]
+struct Written {
+    /// Seconds since the epoch.
+    at: u64,
+    unknown: u64,
+    largest: Vec<WrittenSnapshot>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WrittenSnapshot {
+    volume: String,
+    snapshot: String,
+    held: u64,
+    own: Option<u64>,
+    at: u64,
+}
+
+pub(crate) fn path(pool: &PoolName) -> String {
+    format!("{ROOT}/{pool}")
+}
+
+fn read(raw: &Raw, name: &str) -> Option<SnapshotUsageRecord> {
+    let text = json(raw, &path(&PoolName::new(name)))?;
+    let Written { at, unknown, largest } = serde_json::from_str(&text).ok()?;
+    let seen = |written: WrittenSnapshot| {
+        let WrittenSnapshot { volume, snapshot, held: held_bytes, own: own_bytes, at } = written;
+        let usage = SnapshotUsage { name: SnapshotName::new(snapshot), held_bytes, own_bytes };
+        SeenSnapshot { volume: VolumeName::new(volume), usage, at }
+    };
+    let largest = sorted(largest.into_iter().take(MOST_SNAPSHOTS).map(seen).collect());
+    Some(SnapshotUsageRecord { at, unknown, largest })
+}
+
+pub(crate) fn text(record: &SnapshotUsageRecord) -> String {
+    let written = |seen: &SeenSnapshot| WrittenSnapshot {
+        volume: seen.volume.to_string(),
+        snapshot: seen.usage.name.to_string(),
+        held: seen.usage.held_bytes,
+        own: seen.usage.own_bytes,
+        at: seen.at,
+    };
+    let largest = record.largest.iter().map(written).collect();
+    let written = Written { at: record.at, unknown: record.unknown, largest };
+    serde_json::to_string(&written).expect("it has names and whole numbers alone")
+}
+
+pub(crate) fn remove(draft: &mut Draft<'_>, pool: &PoolName) {
+    draft.delete(&path(pool));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reader::raw_of;
+
+    fn read_back(text: &str) -> Option<SnapshotUsageRecord> {
+        read(&raw_of([("/pvcrs/snapshot-usage/vms".to_owned(), text.to_owned())]), "vms")
+    }
+
+    #[test]
+    fn what_was_seen_reads_back_as_it_was_written_whatever_the_names() {
+        let seen = |snapshot: &str, held_bytes, own_bytes| {
+            let usage = SnapshotUsage { name: SnapshotName::new(snapshot), held_bytes, own_bytes };
+            SeenSnapshot { volume: VolumeName::new("web1\"_sda\n"), usage, at: 7 }
+        };
+        let largest = vec![seen("s \u{1b}[31m\\", u64::MAX, None), seen("t", 5, Some(0))];
+        let record = SnapshotUsageRecord { at: 9, unknown: 3, largest };
+        assert_eq!(read_back(&text(&record)), Some(record));
+    }
+
+    #[test]
+    fn what_another_wrote_is_bounded_and_in_order() {
+        let one = |held: u64| {
+            format!(r#"{{"volume":"a","snapshot":"s{held}","held":{held},"own":null,"at":1}}"#)
+        };
+        let all: Vec<String> = (1..=MOST_SNAPSHOTS as u64 + 9).map(one).collect();
+        let many = format!(r#"{{"at":1,"unknown":0,"largest":[{}],"more":1}}"#, all.join(","));
+        let record = read_back(&many).expect("it is one");
+        let held: Vec<u64> = record.largest.iter().map(|seen| seen.usage.held_bytes).collect();
+        assert_eq!((held.len(), held[0]), (MOST_SNAPSHOTS, MOST_SNAPSHOTS as u64));
+        for text in ["", "{}", "[]", r#"{"at":-1,"unknown":0,"largest":[]}"#] {
+            assert_eq!(read_back(text), None, "{text}");
+        }
+    }
+}
