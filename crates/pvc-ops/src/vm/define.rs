@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pvc_domain::{Domain, Problem};
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::{Disk, DiskSource, DomainSummary, Nic, NicKind};
+use pvc_model::hold::{Held, check_not_held};
 use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
@@ -127,6 +128,8 @@ pub enum DefineRefusal {
     #[error("volume `{volume}` belongs to VM `{vm}`, which is being removed")]
     VolumeGoes { volume: VolumeId, vm: String },
     #[error(transparent)]
+    Held(#[from] Held),
+    #[error(transparent)]
     Nic(#[from] NicRefusal),
     #[error("disk source `{path}` is not the absolute path of a file")]
     RelativeFile { path: String },
@@ -150,6 +153,7 @@ impl Refusal for DefineRefusal {
             DefineRefusal::NameTaken { .. }
             | DefineRefusal::UuidTaken { .. }
             | DefineRefusal::VolumeGoes { .. }
+            | DefineRefusal::Held(_)
             | DefineRefusal::NameInUse { .. } => Kind::Conflict,
             _ => Kind::Invalid,
         }
@@ -188,6 +192,7 @@ impl Refusal for DefineRefusal {
             DefineRefusal::NameInUse { .. } => {
                 Some("stop the VM first; `pvc vm rename` renames its volumes, too".to_owned())
             }
+            DefineRefusal::Held(held) => Some(held.hint()),
             DefineRefusal::Nic(error) => Some(error.hint()),
             DefineRefusal::NameLikeUuid { .. }
             | DefineRefusal::BadTag(_)
@@ -305,10 +310,15 @@ impl Hardware {
         }
         let volumes = summary.volumes();
         let known: BTreeSet<&VolumeId> = record.named_volumes().collect();
-        if volumes.iter().any(|volume| !known.contains(volume)) {
+        let new: Vec<&VolumeId> = volumes.iter().filter(|new| !known.contains(new)).collect();
+        if !new.is_empty() {
             check_volumes_stay(cluster, record.uuid, &volumes)?;
-            // A removal that begins at this moment has seen that nobody else uses them.
-            changes.expect(Expect::VmNames);
+            // A VM that runs here is started with them elsewhere if its node dies.
+            for volume in new {
+                check_not_held(cluster, volume, None)?;
+            }
+            // A removal or a hold that begins at this moment has seen that nobody else uses them.
+            changes.expect(Expect::VmNames).expect(Expect::Holds);
         }
         if let Some(node) = record.node.as_ref().and_then(|name| cluster.node(name.as_str())) {
             check_size(node, summary.memory_mib, summary.vcpus)

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use pvc_domain::{Domain, DomainError, EditError, HardwareEdit, NewDisk, NewNic, WhichNics};
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::{DiskSource, Nic, NicKind, bridge_of, drawn_mac};
-use pvc_model::hold::{Held, check_not_held};
 use pvc_model::network_core::CoreNet;
 use pvc_model::shown;
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::VmRecord;
 use pvc_ports::{Random, Storage, StorageError, aside};
-use pvc_store::{ChangeError, Changes, Expect, Store};
+use pvc_store::{ChangeError, Changes, Store};
 
 use super::define::{DefineRefusal, Hardware, Modified, check_nics};
 use crate::refusal::{Kind, Refusal, find_vm};
@@ -89,8 +88,6 @@ pub enum HardwareRefusal {
     NoPool { pool: PoolName },
     #[error("no volume `{volume}`")]
     NoVolume { volume: VolumeId },
-    #[error(transparent)]
-    Held(#[from] Held),
     /// Whether there is such a volume cannot be told.
     #[error("{0}")]
     Storage(String),
@@ -104,7 +101,6 @@ impl Refusal for HardwareRefusal {
             HardwareRefusal::Edit(_)
             | HardwareRefusal::Unreadable { .. }
             | HardwareRefusal::NoPool { .. } => Kind::Invalid,
-            HardwareRefusal::Held(_) => Kind::Conflict,
             HardwareRefusal::Storage(_) => Kind::Unavailable,
         }
     }
@@ -121,7 +117,6 @@ impl Refusal for HardwareRefusal {
             HardwareRefusal::NoVolume { .. } => {
                 "create it first: `pvc storage volume add POOL VOLUME SIZE`"
             }
-            HardwareRefusal::Held(held) => return Some(held.hint()),
             HardwareRefusal::NoPool { .. } | HardwareRefusal::Storage(_) => return None,
         };
         Some(hint.to_owned())
@@ -157,19 +152,13 @@ pub async fn change_hardware(
     let mut edited = edited.map_err(ChangeError::Refused)?;
     store
         .change(|cluster| {
-            if let Some(volume) = &added {
-                check_not_held(cluster, volume, None)?;
-            }
             let present = find_vm(cluster, vm).map_err(DefineRefusal::from)?;
             if present.xml != edited.from {
                 // Somebody else has changed it meanwhile: this is changed in what is there now.
                 edited = Edited::of(present, &edit)?;
             }
-            let (mut changes, modified): (Changes, Modified) =
+            let (changes, modified): (Changes, Modified) =
                 edited.hardware.replace(cluster, vm, ask.restart, ask.force)?;
-            if added.is_some() {
-                changes.expect(Expect::Holds);
-            }
             Ok((changes, Changed { modified, devices: edited.devices.clone() }))
         })
         .await

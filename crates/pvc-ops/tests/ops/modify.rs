@@ -207,3 +207,21 @@ async fn no_vm_is_plugged_in_among_the_nodes_unless_that_is_forced_or_was_so_bef
     ask = device::DeviceAsk { force: false, change: DeviceChange::Detach, ..ask };
     submit(&ask).await.unwrap();
 }
+
+/// It would run with half a volume where it is started after its node has died.
+#[tokio::test]
+async fn a_volume_that_is_held_is_given_to_no_vm() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let volume = VolumeId::parse("vms/half").unwrap();
+    let disk = "<disk type='network'><source protocol='rbd' name='vms/half'/><target dev='sdb' \
+                bus='scsi'/></disk></devices>";
+    let with_disk = xml("web1", UUID).replace("</devices>", disk);
+    let purpose = Purpose::Fill { trashed: None };
+    let hold = VolumeHold { volume: volume.clone(), purpose, by: "somebody".to_owned() };
+    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    let refusal = refused(modify(&world, "web1", &with_disk, false).await);
+    assert_eq!(refusal.to_string(), "volume `vms/half` is being given new contents");
+    world.write(|changes| _ = changes.push(Change::ReleaseVolume(volume.clone()))).await;
+    modify(&world, "web1", &with_disk, false).await.unwrap();
+}
