@@ -148,6 +148,7 @@ fn a_guest_that_cannot_start_says_why_and_harms_nobody() {
     assert!(waited.stderr.contains("diskless_sda"), "{waited}");
 
     machine.boot("well");
+    machine.pvc(&["vm", "stop", "diskless", "--wait", "-y"]).ok();
     machine.make_disk("diskless");
     machine.boot("diskless");
     assert_eq!(machine.vm("diskless")["failed_reason"], "");
