@@ -7,7 +7,7 @@ use pvc_model::job::JobVm;
 use pvc_model::storage::VolumeId;
 use pvc_model::{NodeName, Uuid};
 use pvc_ops::{Kind as RefusalKind, NoVm, Refusal};
-use pvc_ports::{HypervisorError, StorageError};
+use pvc_ports::{Attachment, HypervisorError, StorageError};
 use serde::{Deserialize, Serialize};
 
 use super::{find, name, text};
@@ -92,7 +92,16 @@ impl Kind for ResizeDisk {
             other => other?,
         };
         let disks = summary(&xml)?.disks;
-        let is_meant = |source: &DiskSource| *source == DiskSource::Volume(step.volume.clone());
+        // On one machine alone the guest's own XML has the file of the volume.
+        let file = match context.tools.storage.attachment(&step.volume).await? {
+            Attachment::File { path } => Some(path.display().to_string()),
+            Attachment::Rbd(_) => None,
+        };
+        let is_meant = |source: &DiskSource| match source {
+            DiskSource::Volume(volume) => *volume == step.volume,
+            DiskSource::File(path) => file.as_ref() == Some(path),
+            DiskSource::Empty | DiskSource::Other(_) => false,
+        };
         let mut notified = 0;
         for disk in disks.iter().filter(|disk| is_meant(&disk.source)) {
             // Asked each time: of two sizes in a row the guest learns the second.

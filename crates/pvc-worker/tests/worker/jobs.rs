@@ -14,7 +14,7 @@ use pvc_model::job::{
 use pvc_model::storage::VolumeId;
 use pvc_model::transfer::Transferred;
 use pvc_model::vm::VmState;
-use pvc_ports::{Clock, CreateMode, Op, Storage, Tree};
+use pvc_ports::{Clock, CreateMode, Hypervisor, Op, Storage, Tree};
 use pvc_store::{Change, Changes, NewVm, Store, VmChange};
 use pvc_testkit::{FlakyTree, MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
 use pvc_worker::Worker;
@@ -469,4 +469,27 @@ async fn a_rename_takes_the_volumes_along_and_reaches_the_vms_snapshots() {
     let snapshot = &record.snapshots[0];
     assert_eq!(snapshot.volumes, ["vms/shop_sda@before", "vms/data@before"]);
     assert!(snapshot.xml.contains("<name>shop</name>") && snapshot.xml.contains("vms/shop_sda"));
+}
+
+/// On one machine alone the XML of the guest itself names the file of its volume.
+#[tokio::test(start_paused = true)]
+async fn a_guest_learns_the_size_of_its_volume_by_whichever_name_it_has_it() {
+    for source in ["protocol='rbd' name='vms/web1_sda'", "file='/volumes/vms/web1_sda'"] {
+        let kind = if source.starts_with("file") { "file" } else { "network" };
+        let xml = format!(
+            "<domain type='kvm'><name>web1</name><uuid>{UUID}</uuid><memory unit='MiB'>512</memory>\
+             <vcpu>1</vcpu><os><type arch='x86_64' machine='pc'>hvm</type></os><devices>\
+             <disk type='{kind}' device='disk'><source {source}/><target dev='sda' bus='scsi'/>\
+             </disk></devices></domain>"
+        );
+        let world = World::with_vm(VmState::Start).await;
+        world.hypervisor.start(UUID, &xml).await.expect("nothing of it runs");
+        let volume = VolumeId::parse("vms/web1_sda").expect("well formed");
+        let work = JobWork::ResizeDisk { vm: by_name("web1"), volume };
+        let id = world.submit(1, work).await;
+        let end = world.end_of(&id).await;
+        assert!(end.status.starts_with("notified VM \"web1\""), "{source}: {}", end.status);
+        let calls = world.hypervisor.calls();
+        assert!(calls.iter().any(|call| call.starts_with("resize ")), "{source}: {calls:?}");
+    }
 }
