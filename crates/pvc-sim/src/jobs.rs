@@ -158,7 +158,9 @@ impl Jobs {
 
     fn wrong(&self, view: &View, seen: &Seen) -> Option<String> {
         let what = said(&seen.job);
-        if !view.jobs.contains_key(&seen.job.spec.id) {
+        // A transfer is long over when a day has passed, and forgotten.
+        let may_be_forgotten = seen.job.spec.work.is_transfer() && seen.boots_at_end.is_some();
+        if !view.jobs.contains_key(&seen.job.spec.id) && !may_be_forgotten {
             return Some(format!("{what} has no record any more"));
         }
         wrong_end(&seen.job).map(|why| format!("{what} {why}: {:?}", seen.job.progress))
