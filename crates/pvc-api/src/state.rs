@@ -192,6 +192,21 @@ impl ApiState {
         }
     }
 
+    /// Waits until the store can be reached, no longer than `time`: for work that is too long to be
+    /// done again because its end falls into a short outage.
+    pub(crate) async fn reached_within(&self, time: Duration) -> Result<()> {
+        let end = self.clock().monotonic() + time;
+        loop {
+            match self.store().outage() {
+                None => return Ok(()),
+                Some(outage) if self.clock().monotonic() >= end => {
+                    return Err(out_of_reach(outage));
+                }
+                Some(_) => self.clock().sleep(LOOK_AGAIN).await,
+            }
+        }
+    }
+
     /// Asks the store something beside the view, within the time of a change.
     pub async fn ask<T>(&self, question: impl Future<Output = Result<T>>) -> Result<T> {
         self.check_reachable()?;
@@ -256,6 +271,9 @@ impl ApiState {
 
 /// A connection that is lost for so long may be one that changes servers: requests wait for it.
 const HICCUP: Duration = Duration::from_secs(3);
+
+/// Time between two looks whether the store can be reached.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// When it is worth asking again, in seconds.
 const RETRY_AFTER: u64 = 5;

@@ -16,7 +16,7 @@ use futures::{Stream, StreamExt};
 use pvc_model::job::transfer::TransferEnd;
 use pvc_model::job::{JobId, JobProgress, JobWork};
 use pvc_model::transfer::{Speed, Transferred};
-use pvc_store::JobClaim;
+use pvc_store::{JobClaim, StoreError};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +24,7 @@ use crate::error::ApiError;
 use crate::state::ApiState;
 
 /// Time after which a transfer is recorded: most are over by then, and write nothing.
-pub const RECORDED_AFTER: Duration = Duration::from_secs(2);
+pub const RECORDED_AFTER: Duration = Duration::from_secs(10);
 
 /// Time between two records of how far a transfer is.
 pub const RECORD_EVERY: Duration = Duration::from_secs(5);
@@ -118,9 +118,11 @@ impl Transfer {
         Body::from_stream(Counted { body: body.into_data_stream(), transfer: self })
     }
 
+    /// Ends the download whose last byte was handed to the connection: whether its client has got
+    /// it is not known here.
     fn sent(&mut self) {
         let bytes = self.shared.bytes.load(Ordering::Relaxed);
-        self.end(TransferEnd::Whole(format!("{bytes} bytes")));
+        self.end(TransferEnd::Whole(format!("{bytes} bytes sent")));
     }
 }
 
@@ -178,63 +180,64 @@ struct Record {
 impl Record {
     /// Keeps the record until the transfer has ended, and says how.
     async fn keep(mut self, mut ended: oneshot::Receiver<TransferEnd>) {
-        let clock = self.api.clock().clone();
-        let mut rest = RECORDED_AFTER;
-        let claim = loop {
+        let (clock, mut changes) = (self.api.clock().clone(), self.api.store().changed());
+        let mut rest = clock.sleep(RECORDED_AFTER);
+        let mut claim: Option<JobClaim> = None;
+        let (mut was_recorded, mut recorded) = (false, None);
+        let end = loop {
+            changes.borrow_and_update();
+            if let Some(held) = &claim {
+                self.heed_request(held);
+                if !self.is_held(held) {
+                    lost(held);
+                    (claim, recorded) = (None, None);
+                }
+            }
             tokio::select! {
                 biased;
-                // It was never seen.
-                _ = &mut ended => return,
-                () = clock.sleep(rest) => {}
-            }
-            match self.begin().await {
-                Some(claim) => break claim,
-                None => rest = RECORD_EVERY,
+                end = &mut ended => break end.unwrap_or(TransferEnd::ClientGone),
+                Ok(()) = changes.changed(), if claim.is_some() => {}
+                () = &mut rest => {
+                    let progress = self.progress();
+                    match &claim {
+                        None => claim = self.begin().await.unwrap_or_default(),
+                        Some(held) if recorded.as_ref() != Some(&progress) => {
+                            // Whether it is held any more is seen above.
+                            if self.update(held, &progress).await.is_some() {
+                                recorded = Some(progress);
+                            }
+                        }
+                        Some(_) => {}
+                    }
+                    was_recorded |= claim.is_some();
+                    rest = clock.sleep(RECORD_EVERY);
+                }
             }
         };
-        let end = self.watch(&claim, ended).await;
-        self.end(claim, end).await;
+        // What was never seen leaves nothing.
+        if was_recorded {
+            self.end(claim, end).await;
+        }
     }
 
-    /// Records the transfer. No more than a delay of the record comes of a store that is away.
-    async fn begin(&mut self) -> Option<JobClaim> {
+    /// Records the transfer. No more than a delay of the record comes of a store that is away,
+    /// which is an error here; `None` if it is not to be recorded.
+    async fn begin(&mut self) -> Result<Option<JobClaim>, StoreError> {
         let node = self.api.settings().node.clone();
         let progress = JobProgress::of_transfer(node.clone(), self.began_at, self.look());
         let (store, clock, random) = (self.api.store(), self.api.clock(), self.api.random());
         let of = (&node, &self.work, self.submitter.as_str());
         let recorded = pvc_ops::transfer::record(store, &**clock, &**random, of, &progress).await;
-        recorded.unwrap_or_else(|error| {
+        recorded.inspect_err(|error| {
             tracing::debug!(%error, "a transfer could not be recorded; it will be tried again");
-            None
         })
     }
 
-    /// Takes notice of a request to cancel, and records how far the transfer is when that has
-    /// changed, until it ends.
-    async fn watch(
-        &mut self,
-        claim: &JobClaim,
-        mut ended: oneshot::Receiver<TransferEnd>,
-    ) -> TransferEnd {
-        let (clock, mut changes) = (self.api.clock().clone(), self.api.store().changed());
-        let mut rest = clock.sleep(RECORD_EVERY);
-        let mut recorded = None;
-        loop {
-            changes.borrow_and_update();
-            self.heed_request(claim);
-            tokio::select! {
-                biased;
-                end = &mut ended => return end.unwrap_or(TransferEnd::ClientGone),
-                Ok(()) = changes.changed() => {}
-                () = &mut rest => {
-                    let progress = self.progress();
-                    if recorded.as_ref() != Some(&progress) && self.update(claim, &progress).await {
-                        recorded = Some(progress);
-                    }
-                    rest = clock.sleep(RECORD_EVERY);
-                }
-            }
-        }
+    /// Whether the record is this daemon's, as far as is known. It is not any more once a session
+    /// has ended: then a worker ends the record, or has done so.
+    fn is_held(&self, claim: &JobClaim) -> bool {
+        let view = self.api.store().view();
+        view.jobs.get(claim.job()).and_then(|job| job.claim) == Some(claim.id())
     }
 
     fn heed_request(&self, claim: &JobClaim) {
@@ -248,27 +251,40 @@ impl Record {
     }
 
     /// Records the end, also when the store is away for now: a record that says that it runs would
-    /// be believed for as long as this daemon lives.
-    async fn end(mut self, claim: JobClaim, end: TransferEnd) {
+    /// be believed for as long as this daemon lives. One that has been lost is made anew.
+    async fn end(mut self, mut claim: Option<JobClaim>, end: TransferEnd) {
         let is_cancelled = self.shared.cancelled.get().is_some();
         let now = self.api.clock().wall().as_secs();
         let ended = self.progress().transfer_ended(end, is_cancelled, now);
-        while !self.update(&claim, &ended).await {
+        loop {
+            if claim.is_none() {
+                claim = match self.begin().await {
+                    // No worker is there any more that would forget it.
+                    Ok(None) => return,
+                    begun => begun.unwrap_or_default(),
+                };
+            }
+            if let Some(held) = claim.take() {
+                match self.update(&held, &ended).await {
+                    Some(true) => return held.release().await,
+                    Some(false) => lost(&held),
+                    None => claim = Some(held),
+                }
+            }
             self.api.clock().sleep(RECORD_EVERY).await;
         }
-        claim.release().await;
     }
 
-    /// Returns whether there is nothing more to write: it was written, or is not ours any more.
-    async fn update(&self, claim: &JobClaim, progress: &JobProgress) -> bool {
-        match pvc_ops::transfer::update(self.api.store(), claim, progress).await {
-            Ok(_) => true,
-            Err(error) => {
+    /// Writes the progress; `Some(false)` if the record is not ours any more, `None` if it is to be
+    /// tried again.
+    async fn update(&self, claim: &JobClaim, progress: &JobProgress) -> Option<bool> {
+        let updated = pvc_ops::transfer::update(self.api.store(), claim, progress).await;
+        updated
+            .inspect_err(|error| {
                 tracing::debug!(job = %claim.job(), %error, "the progress of a transfer could not \
                                                              be recorded; it will be tried again");
-                false
-            }
-        }
+            })
+            .ok()
     }
 
     fn progress(&mut self) -> JobProgress {
@@ -284,4 +300,9 @@ impl Record {
         self.speed.look(self.api.clock().monotonic(), bytes);
         Transferred { bytes, of, bytes_per_second: self.speed.bytes_per_second() }
     }
+}
+
+fn lost(claim: &JobClaim) {
+    tracing::warn!(job = %claim.job(), "the record of a transfer is not this daemon's any more, \
+                                        whose session has ended; it is recorded anew");
 }

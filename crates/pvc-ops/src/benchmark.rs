@@ -6,7 +6,7 @@ use pvc_model::job::{JobId, JobSpec, JobWork};
 use pvc_model::storage::PoolName;
 use pvc_model::{BadName, NodeName, shown};
 use pvc_ports::{Clock, Random};
-use pvc_store::{ChangeError, Changes, Store, local_time};
+use pvc_store::{ChangeError, Changes, Expect, Store, local_time};
 
 use crate::job::{JobRequest, submit};
 use crate::refusal::{Kind, Refusal};
@@ -88,7 +88,10 @@ pub async fn run_benchmark(
             return Err(BenchmarkRefusal::NoWorker { node, kind });
         }
         let (run_on, submitter) = ("primary".to_owned(), submitter.to_owned());
-        Ok((JobRequest { work, node, run_on, submitter }, Changes::new()))
+        let mut changes = Changes::new();
+        // Of two requests at once the later one sees the other's task.
+        changes.expect(Expect::Benchmarks);
+        Ok((JobRequest { work, node, run_on, submitter }, changes))
     })
     .await
 }

@@ -200,6 +200,8 @@ pub enum Expect {
     /// The volumes that are held: of who holds one and who starts a VM with it at once, the later
     /// one decides again.
     Holds,
+    /// The benchmarks that were asked for: of two who ask at once, the later one decides again.
+    Benchmarks,
 }
 
 impl Expect {
@@ -210,6 +212,7 @@ impl Expect {
             Expect::VmNames => vm::expect_names(draft),
             Expect::Placements => placement::expect(draft),
             Expect::Holds => hold::expect(draft)?,
+            Expect::Benchmarks => benchmark::expect(draft),
             Expect::VmExists(uuid) => draft.check(vm::root(*uuid))?,
             Expect::VmState(uuid) => vm::expect(draft, *uuid, "state")?,
             Expect::VmNode(uuid) => vm::expect(draft, *uuid, "node")?,

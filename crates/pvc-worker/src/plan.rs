@@ -14,6 +14,10 @@ pub(crate) const AT_ONCE: usize = 3;
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 const ENDED_JOBS: usize = 1000;
 
+/// Number of records of ended transfers. A client that transfers without end pushes out those of
+/// others, and no job that tells what has become of the cluster.
+const ENDED_TRANSFERS: usize = 200;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Takes it up, or goes on with what a worker before this one has begun.
@@ -78,16 +82,25 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
 /// The jobs that ended too long ago, and the oldest of those that are too many.
 fn to_forget(cluster: &Cluster, now: u64) -> impl Iterator<Item = JobId> {
     let over = cluster.jobs.values().filter(|job| job.progress.state.is_over());
+    let (transfers, others): (Vec<&Job>, Vec<&Job>) =
+        over.map(AsRef::as_ref).partition(|job| job.spec.work.is_transfer());
+    let forgotten = [(others, ENDED_JOBS), (transfers, ENDED_TRANSFERS)];
+    forgotten.into_iter().flat_map(move |(over, most)| outdated(over, most, now))
+}
+
+/// Those of these ended jobs that ended too long ago, and the oldest of more than `most`.
+fn outdated(over: Vec<&Job>, most: usize, now: u64) -> impl Iterator<Item = JobId> {
     let ended = |job: &Job| job.progress.ended_at.unwrap_or(job.spec.submitted_at);
-    let mut over: Vec<(u64, &JobId)> = over.map(|job| (ended(job), &job.spec.id)).collect();
+    let mut over: Vec<(u64, JobId)> =
+        over.into_iter().map(|job| (ended(job), job.spec.id.clone())).collect();
     over.sort_unstable();
-    let surplus = over.len().saturating_sub(ENDED_JOBS);
+    let surplus = over.len().saturating_sub(most);
     let is_old = move |ended: u64| now.saturating_sub(ended) > KEPT.as_secs();
     let forgotten = over
         .into_iter()
         .enumerate()
         .filter(move |(at, (ended, _))| *at < surplus || is_old(*ended));
-    forgotten.map(|(_, (_, id))| id.clone())
+    forgotten.map(|(_, (_, id))| id)
 }
 
 #[cfg(test)]
@@ -252,6 +265,26 @@ mod tests {
         cluster.workers =
             ["hv1", "hv2"].map(|node| (NodeName::new(node), Arc::default())).into_iter().collect();
         assert_eq!((forget(&cluster, "hv1"), forget(&cluster, "hv2")), (oldest.to_vec(), vec![]));
+    }
+
+    #[test]
+    fn ended_transfers_push_out_each_other_and_no_other_job() {
+        let ended = |bits: u32, is_transfer: bool| {
+            let mut job = job(bits, "a", JobState::Succeeded);
+            if is_transfer {
+                let volume = VolumeId::parse("vms/data").expect("it is one");
+                job.spec.work = JobWork::Download { volume, snapshot: None };
+            }
+            job.progress.ended_at = Some(u64::from(bits));
+            (job.spec.id.clone(), Arc::new(job))
+        };
+        // The others are older than every transfer.
+        let others = ENDED_JOBS as u32;
+        let last = others + ENDED_TRANSFERS as u32 + 2;
+        let jobs = (1..=last).map(|bits| ended(bits, bits > others)).collect();
+        let cluster = Cluster { jobs, ..Cluster::default() };
+        let oldest = [1, 2].map(|more| Step::Forget(JobId::from_bits(others + more)));
+        assert_eq!(plan(&cluster, &"hv1".into(), &Doing::default(), 1000), oldest);
     }
 
     #[test]

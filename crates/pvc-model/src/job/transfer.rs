@@ -18,7 +18,8 @@ pub enum TransferEnd {
     Failed(String),
     /// Nobody takes or sends any more, and nobody said why.
     ClientGone,
-    /// The API daemon has ended without a word.
+    /// The API daemon has ended without a word, or was cut off from the store for too long. Then it
+    /// records the transfer anew.
     DaemonGone,
 }
 
@@ -59,7 +60,9 @@ impl JobProgress {
             }
             TransferEnd::Failed(why) => cut(&why),
             TransferEnd::ClientGone => "the client went away".to_owned(),
-            TransferEnd::DaemonGone => "the API daemon that it went through is gone".to_owned(),
+            TransferEnd::DaemonGone => {
+                "the API daemon that it went through is gone, or was cut off".to_owned()
+            }
         };
         let failure = Failure { kind: Kind::Unavailable, why: why.clone(), hint: None };
         let ended = JobProgress { failure: Some(failure), ..ended };
@@ -109,7 +112,12 @@ mod tests {
             (failed(), true, Cancelled, cancelled),
             (ClientGone, false, Failed, "the client went away"),
             (ClientGone, true, Cancelled, cancelled),
-            (DaemonGone, false, Failed, "the API daemon that it went through is gone"),
+            (
+                DaemonGone,
+                false,
+                Failed,
+                "the API daemon that it went through is gone, or was cut off",
+            ),
         ] {
             let ended = half().transfer_ended(end, is_cancelled, 9);
             assert_eq!((ended.state, ended.status.as_str()), (state, status));

@@ -18,10 +18,10 @@ use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Purpose, VolumeHold, check_not_held};
 use pvc_model::storage::{SnapshotName, TrashId, VolumeId};
 use pvc_ports::{
-    Clock, Download, Random, Storage, StorageError, TrashedVolume, Upload, VolumeInfo,
+    Clock, Download, Random, Storage, StorageError, TrashedVolume, TreeError, Upload, VolumeInfo,
     VolumeStreams,
 };
-use pvc_store::{Change, ChangeError, Changes, Store};
+use pvc_store::{Change, ChangeError, Changes, Store, StoreError};
 
 use super::hold::{had_no_effect, hold, release};
 use super::{
@@ -137,7 +137,7 @@ pub async fn fill_volume(
     upload.finish().await.map_err(refused)?;
     let by = random.uuid().to_string();
     let purpose = Purpose::Fill { trashed: None };
-    store.change(|cluster| hold(cluster, volume, &purpose, &by)).await?;
+    hold_when_reached(store, clock, volume, &purpose, &by).await?;
     let filling = Filling { store, storage, clock, volume, by: &by };
     let replaced = filling.replace(size_bytes, keep, upload).await;
     if matches!(replaced, Err(Failed::Open(_))) {
@@ -290,6 +290,36 @@ impl Filling<'_> {
         held.map(|hold| VolumeHold::clone(hold)).ok_or_else(lost)
     }
 }
+
+/// Holds the volume for `by`. A store that is away is waited for: the contents are whole, and took
+/// long to come.
+async fn hold_when_reached(
+    store: &Store,
+    clock: &dyn Clock,
+    volume: &VolumeId,
+    purpose: &Purpose,
+    by: &str,
+) -> Done<()> {
+    let end = clock.monotonic() + MOST_AWAY;
+    loop {
+        let held = store.change(|cluster| hold(cluster, volume, purpose, by)).await;
+        let is_away = matches!(
+            held,
+            Err(ChangeError::Store(StoreError::Tree(
+                TreeError::Unreachable { .. }
+                    | TreeError::OutcomeUnknown
+                    | TreeError::SessionExpired
+            )))
+        );
+        if !is_away || clock.monotonic() >= end {
+            return held;
+        }
+        clock.sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Time for which whole contents wait for a store that is away.
+const MOST_AWAY: Duration = Duration::from_secs(100);
 
 /// Time after which an attempt that has not yet moved the volume to the trash gives up. The primary
 /// [settles](settle) a hold that is twice as old.

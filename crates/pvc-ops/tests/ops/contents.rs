@@ -59,6 +59,22 @@ impl World {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn whole_contents_wait_for_a_store_that_is_away() {
+    let world = world().await;
+    let upload = world.upload().await;
+    let (slow, connection) = world.slow_process().await;
+    let world = World { store: slow, ..world };
+    connection.cut();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        connection.mend();
+    });
+    world.fill(upload).await.unwrap();
+    assert_eq!(world.begin().as_deref(), Some("new"));
+    assert_eq!(world.hold().await, None);
+}
+
 #[tokio::test]
 async fn new_contents_have_the_name_and_the_old_are_in_the_trash() {
     let world = world().await;

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod benchmark;
 mod contents;
 mod define;
 mod hardware;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pvc_model::benchmark::{BenchmarkRecord, BenchmarkState};
 use pvc_model::job::JobId;
 use pvc_model::storage::VolumeId;
@@ -34,8 +35,14 @@ pub(super) const KIND: Kind = Kind {
     },
     weight: |raw, _, name| RECORD + bytes_at(raw.place(ROOT), name).min(MOST_BYTES),
     is_observed: |_| true,
+    is_guard: |key| key.is_root(),
     ..PLAIN
 };
+
+/// Demands that nobody has asked for a benchmark since.
+pub(crate) fn expect(draft: &mut Draft<'_>) {
+    draft.put_deep(ROOT.to_owned(), Bytes::new());
+}
 
 /// The number of a benchmark, as it is always written.
 fn number(name: &str) -> Option<u32> {

@@ -1,5 +1,7 @@
 //! Contents of volumes, in and out.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::extract::Request;
@@ -187,6 +189,11 @@ async fn take(
             return Err(transfer.stopped());
         }
     };
+    match transfer.stop().run_until_cancelled(api.reached_within(MOST_AWAY)).await {
+        Some(Ok(())) => {}
+        Some(Err(error)) => return Err(transfer.failed(error)),
+        None => return Err(transfer.stopped()),
+    }
     transfer.say(Some("the volume gets its new contents"));
     let result = format!("{} bytes, SHA-256 {}", sent.file_bytes, hexadecimal(&sent.sha256));
     let (volume, keep) = (id.clone(), api.settings().removed_volumes_stay);
@@ -203,6 +210,10 @@ async fn take(
     .await?;
     Ok(Answer::json(&uploaded(mode.message(message(&id)), &sent)))
 }
+
+/// Time for which an upload that has come whole waits for a store that is away. A client that hears
+/// nothing gives up after two minutes.
+const MOST_AWAY: Duration = Duration::from_secs(100);
 
 /// Number of times as long as for other changes that the storage has to begin a volume: it makes
 /// one, opens it, and has looked for room before.
