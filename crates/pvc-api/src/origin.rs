@@ -8,10 +8,12 @@
 
 use std::net::IpAddr;
 
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use pvc_api_types::operation::{Operation, ROOT};
+use pvc_api_types::operations::storage::GetStorageCephVolumePoolVolumeDownload as Download;
 
 use crate::auth::{self, API_KEY};
 use crate::error::ApiError;
@@ -20,7 +22,7 @@ use crate::state::ApiState;
 /// Refuses what a foreign web page has sent, before anything else is looked at.
 pub async fn check(State(api): State<ApiState>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    if let Err(why) = page(headers, request.method()) {
+    if let Err(why) = page(headers, may_be_linked(&request)) {
         return why.refusal();
     }
     // A certificate is for our names alone.
@@ -68,8 +70,16 @@ impl Foreign {
     }
 }
 
+/// Whether a link to this may stand on a page of another site: following it changes nothing, and
+/// costs little. A download costs room and hours of work.
+fn may_be_linked(request: &Request) -> bool {
+    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let operation = path.and_then(|path| path.strip_prefix(ROOT));
+    *request.method() == Method::GET && operation != Some(Download::PATH)
+}
+
 /// Checks what the browser says of the page that asks. Programs say nothing.
-fn page(headers: &HeaderMap, method: &Method) -> Result<(), Foreign> {
+fn page(headers: &HeaderMap, may_be_linked: bool) -> Result<(), Foreign> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     if let Some(origin) = text("origin") {
         let host = text("host").unwrap_or_default();
@@ -81,7 +91,7 @@ fn page(headers: &HeaderMap, method: &Method) -> Result<(), Foreign> {
     match text("sec-fetch-site") {
         None | Some("same-origin" | "none") => Ok(()),
         // Somebody follows a link to here; the page that it stands on does not see what is there.
-        Some(_) if *method == Method::GET && text("sec-fetch-mode") == Some("navigate") => Ok(()),
+        Some(_) if may_be_linked && text("sec-fetch-mode") == Some("navigate") => Ok(()),
         Some(_) => Err(Foreign::Page),
     }
 }
@@ -139,7 +149,7 @@ mod tests {
             &[("host", "10.0.0.1:7370"), ("sec-fetch-site", "same-origin")],
             &[("host", "10.0.0.1:7370"), ("sec-fetch-site", "none")],
         ] {
-            assert_eq!(page(&headers(own), &Method::POST), Ok(()), "{own:?}");
+            assert_eq!(page(&headers(own), false), Ok(()), "{own:?}");
         }
     }
 
@@ -159,8 +169,9 @@ mod tests {
                 ("sec-fetch-mode", "no-cors"),
             ],
         ] {
-            for method in [Method::GET, Method::POST] {
-                assert_eq!(page(&headers(foreign), &method), Err(Foreign::Page), "{foreign:?}");
+            for may_be_linked in [true, false] {
+                let found = page(&headers(foreign), may_be_linked);
+                assert_eq!(found, Err(Foreign::Page), "{foreign:?}");
             }
         }
     }
@@ -168,12 +179,8 @@ mod tests {
     #[test]
     fn a_link_from_another_site_may_be_followed_and_changes_nothing() {
         let link = headers(&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")]);
-        assert_eq!(page(&link, &Method::GET), Ok(()));
-        assert_eq!(
-            page(&link, &Method::POST),
-            Err(Foreign::Page),
-            "a form that another site sends"
-        );
+        assert_eq!(page(&link, true), Ok(()));
+        assert_eq!(page(&link, false), Err(Foreign::Page), "a form that another site sends");
     }
 
     #[test]

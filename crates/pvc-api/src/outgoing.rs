@@ -178,8 +178,8 @@ mod tests {
 
     async fn raw(download: Box<dyn Download>, compression: Option<Compression>) -> Given<DiskOf> {
         let wanted = Wanted { format: DiskFormat::Raw, compression };
-        let (nowhere, places) = (Path::new("/nonexistent"), Places::default());
-        pvc_images::give(DiskOf(download), wanted, nowhere, &places).await.unwrap()
+        let (nowhere, turn) = (Path::new("/nonexistent"), Places::default().turn(wanted).await);
+        pvc_images::give(DiskOf(download), turn, nowhere).await.unwrap()
     }
 
     /// Time after which nobody reads the volume any more whose client takes so many bytes at a

@@ -110,7 +110,7 @@ pub struct ApiSettings {
     /// Whether the storage can be looked at for a read, as a directory can: a cluster's takes a
     /// program each time, and may hang.
     pub storage_is_near: bool,
-    /// Directory below which uploaded images are kept while they are read, as files without a name.
+    /// Directory below which images are kept while they are read or made, as files without a name.
     pub spool: PathBuf,
     /// Whether a start is refused that would take more memory than the VM's node has.
     pub refuse_memory_overcommit: bool,

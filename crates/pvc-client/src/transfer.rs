@@ -19,6 +19,10 @@ use crate::unhurried;
 /// Time without a byte after which a file is given up, as on the server.
 const SILENCE: Duration = Duration::from_secs(120);
 
+/// Time that the server may take to make a file: it gives up after 23 hours. Nothing is heard of one
+/// that has lost its power.
+const MADE: Duration = Duration::from_secs(25 * 3600);
+
 /// A boundary that no file contains but by a wonder of 128 bits, which changes with the process and
 /// the moment.
 fn boundary() -> String {
@@ -107,7 +111,7 @@ impl Client {
         let silence = self.silence();
         let first = match begin {
             Begin::AtOnce => silence,
-            Begin::WhenMade => self.options.timeout.unwrap_or(WORK),
+            Begin::WhenMade => self.options.timeout.unwrap_or(MADE),
         };
         let limits = Limits { first, body: WORK, late: Late::Unread };
         let agent = unhurried::agent(self.agent.config().clone());

@@ -1,10 +1,12 @@
 //! From a file to the same compressed, on a thread of its own.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pvc_model::disk_image::Compression;
-use tokio::sync::mpsc;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::decode::Part;
 use crate::error::{ImageError, io};
@@ -19,6 +21,9 @@ const ZSTD_LEVEL: i32 = 3;
 ///
 /// Whatever comes out for a piece goes out with it: so something goes at least for every few MiB,
 /// also of zeros, and a reader at the other end hears that it goes on.
+///
+/// It works for the time of one piece only while it has one of the places, so that guests keep the
+/// other cores. It has none while its client does not take what came out.
 pub struct Encoder {
     pub input: mpsc::Sender<Part>,
     /// Ends with [`Part::End`] once all of a file is in it that was whole.
@@ -26,11 +31,13 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    pub fn start(compression: Compression) -> Self {
+    pub fn start(compression: Compression, places: Arc<Semaphore>) -> Self {
         let (input, receiver) = mpsc::channel(1);
         let (sender, output) = mpsc::channel(1);
+        let runtime = Handle::current();
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = run(compression, receiver, &sender) {
+            let turn = || runtime.block_on(places.acquire()).expect("it is never closed");
+            if let Err(error) = run(compression, receiver, &sender, turn) {
                 // Nobody is told if nobody waits.
                 let _ = sender.blocking_send(Err(io("compressing the image")(error)));
             }
@@ -94,15 +101,17 @@ fn begin(compression: Compression) -> io::Result<Box<dyn Encode>> {
 
 /// Encodes until the end is said, until nobody takes it, or until the input just ends: that is
 /// somebody who gave up, and a file that is cut must not look whole.
-fn run(
+fn run<T>(
     compression: Compression,
     mut input: mpsc::Receiver<Part>,
     to: &mpsc::Sender<Result<Part, ImageError>>,
+    turn: impl Fn() -> T,
 ) -> io::Result<()> {
     let mut encoder = begin(compression)?;
     loop {
         let made = match input.blocking_recv() {
             Some(Part::Bytes(bytes)) => {
+                let _turn = turn();
                 encoder.write_all(&bytes)?;
                 encoder.made()
             }

@@ -35,6 +35,17 @@ pub enum ImageError {
         least_bytes >> 20
     )]
     NoRoom { least_bytes: u64 },
+    #[error(
+        "the image takes up to {needed_bytes} bytes of room while it is made, and {free_bytes} are \
+         free in the directory for that beside the {} MiB that are left to others",
+        least_bytes >> 20
+    )]
+    NoRoomFor {
+        needed_bytes: u64,
+        /// Without what is left to others.
+        free_bytes: u64,
+        least_bytes: u64,
+    },
     #[error("the image could not be read within {seconds} s")]
     TimedOut { seconds: u64 },
     #[error("the decoder of the file broke off")]
@@ -58,8 +69,8 @@ pub enum ImageError {
 impl ImageError {
     /// Whether the image is what is wrong, and not this machine.
     pub fn is_of_the_image(&self) -> bool {
-        use ImageError::{DecoderLost, EncoderLost, Io, NoRoom, NotMade, NotMadeInTime};
-        let is_ours = matches!(self, Io { .. } | NoRoom { .. } | DecoderLost);
+        use ImageError::{DecoderLost, EncoderLost, Io, NoRoom, NoRoomFor, NotMade, NotMadeInTime};
+        let is_ours = matches!(self, Io { .. } | NoRoom { .. } | NoRoomFor { .. } | DecoderLost);
         !is_ours && !matches!(self, NotMade { .. } | NotMadeInTime { .. } | EncoderLost)
     }
 
@@ -75,6 +86,10 @@ impl ImageError {
             ImageError::TooLarge { disk_bytes: Some(_), .. } => {
                 Some("`pvc storage volume resize` makes the volume larger")
             }
+            ImageError::NoRoomFor { .. } => Some(
+                "a raw image, also a compressed one, takes no room (`-c zstd`): `qemu-img convert` \
+                 makes another of it on a machine that has room",
+            ),
             ImageError::Io { .. } | ImageError::NotMade { .. } => Some(
                 "is `qemu-utils` installed, and is there room in the API's directory for images?",
             ),

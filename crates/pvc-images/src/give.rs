@@ -1,16 +1,18 @@
 //! A disk as the file of an image.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_model::disk_image::{Compression, DiskFormat};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::decode::Part;
 use crate::encode::Encoder;
 use crate::error::{GiveError, ImageError};
 use crate::spool::Nameless;
-use crate::{MOST_PIECE_BYTES, Places, data_in, most_image_bytes, qemu};
+use crate::{MOST_PIECE_BYTES, data_in, most_image_bytes, qemu};
 
 /// The disk that is read.
 #[async_trait]
@@ -35,6 +37,16 @@ pub struct Wanted {
     pub compression: Option<Compression>,
 }
 
+/// Leave to make an image, which [`Places::turn`](crate::Places::turn) gives. It is to be had before
+/// the disk is opened, which nobody else can open then, or which has a snapshot that is kept.
+#[derive(Debug)]
+pub struct Turn {
+    pub(crate) wanted: Wanted,
+    /// Of an image that is made whole: others wait until it is.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
+    pub(crate) encoders: Arc<Semaphore>,
+}
+
 /// Makes the disk the file of an image, or begins to: one in a format other than raw is all made
 /// when this returns, in a file without a name in `spool`, and the disk is not read any more. Any
 /// other file is made as it is [read](Given::next).
@@ -47,12 +59,11 @@ pub struct Wanted {
 /// Dropping the future ends programs that work for it, and leaves no file.
 pub async fn give<D: Disk>(
     disk: D,
-    wanted: Wanted,
+    turn: Turn,
     spool: &Path,
-    places: &Places,
 ) -> Result<Given<D>, GiveError<D::Error>> {
     let most_bytes = most_image_bytes(disk.size_bytes());
-    give_within(disk, wanted, most_bytes, spool, places).await
+    give_within(disk, turn, most_bytes, spool).await
 }
 
 /// Same as [`give`], of an image that `qemu-img` may make so large, in bytes.
@@ -61,22 +72,19 @@ pub async fn give<D: Disk>(
 /// [`ImageError::NotMade`] if it would be larger.
 pub async fn give_within<D: Disk>(
     disk: D,
-    wanted: Wanted,
+    turn: Turn,
     most_bytes: u64,
     spool: &Path,
-    places: &Places,
 ) -> Result<Given<D>, GiveError<D::Error>> {
-    let Wanted { format, compression } = wanted;
+    let Turn { wanted: Wanted { format, compression }, place, encoders } = turn;
     format.require_room(disk.size_bytes()).map_err(ImageError::from)?;
     let file = match format {
         DiskFormat::Raw => File::Disk(Pieces::new(disk)),
-        _ => {
-            let _place = places.conversions.acquire().await.expect("it is never closed");
-            File::Image(make(disk, format, spool, most_bytes).await?)
-        }
+        _ => File::Image(make(disk, format, spool, most_bytes).await?),
     };
+    drop(place);
     let encoding = compression.map(|compression| Encoding {
-        encoder: Encoder::start(compression),
+        encoder: Encoder::start(compression, encoders),
         next: None,
         is_read: false,
     });
@@ -262,7 +270,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
-    use crate::{Announced, Source, Target, take};
+    use crate::{Announced, Places, Source, Target, take};
 
     /// A disk of these pieces, which may turn out at its end not to have been read whole.
     struct Scripted {
@@ -301,8 +309,8 @@ mod tests {
         compression: Option<Compression>,
     ) -> (Vec<u8>, Result<(), GiveError<&'static str>>) {
         let wanted = Wanted { format: DiskFormat::Raw, compression };
-        let nowhere = Path::new("/nonexistent");
-        let mut given = give(disk, wanted, nowhere, &Places::default()).await.expect("it is read");
+        let (nowhere, turn) = (Path::new("/nonexistent"), Places::default().turn(wanted).await);
+        let mut given = give(disk, turn, nowhere).await.expect("it is read");
         let announced = given.size_bytes();
         let mut file = Vec::new();
         loop {
@@ -412,7 +420,8 @@ mod tests {
     #[tokio::test]
     async fn something_goes_out_for_zeros_before_long() {
         for compression in [Compression::Gzip, Compression::Xz, Compression::Zstd] {
-            let Encoder { input, mut output } = Encoder::start(compression);
+            let Encoder { input, mut output } =
+                Encoder::start(compression, Arc::new(Semaphore::new(1)));
             let zeros = Bytes::from(vec![0; MOST_PIECE_BYTES]);
             let feed = async move {
                 for _ in 0..48 {
@@ -435,7 +444,8 @@ mod tests {
     #[tokio::test]
     async fn an_encoder_whose_input_just_ends_makes_no_whole_file() {
         for compression in [Compression::Gzip, Compression::Xz, Compression::Zstd] {
-            let Encoder { input, mut output } = Encoder::start(compression);
+            let Encoder { input, mut output } =
+                Encoder::start(compression, Arc::new(Semaphore::new(1)));
             input.send(Part::Bytes(Bytes::from_static(b"disk"))).await.expect("it takes them");
             drop(input);
             while let Some(part) = output.recv().await {
@@ -448,8 +458,64 @@ mod tests {
     async fn a_disk_that_is_too_large_for_the_format_is_not_read() {
         let (disk, spool) = (scripted(3 << 40, &[]), Path::new("/nonexistent"));
         let wanted = Wanted { format: DiskFormat::Vpc, compression: None };
-        let refused = give(disk, wanted, spool, &Places::default()).await.err();
+        let refused = give(disk, Places::default().turn(wanted).await, spool).await.err();
         let Some(GiveError::Image(error)) = refused else { panic!("it is too large") };
         assert!(error.is_of_the_image() && error.to_string().contains("in format vpc"), "{error}");
+    }
+    /// Outcome of the future, if it is there at once.
+    fn polled<T>(future: &mut std::pin::Pin<Box<impl Future<Output = T>>>) -> Option<T> {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(outcome) => Some(outcome),
+            std::task::Poll::Pending => None,
+        }
+    }
+
+    const QCOW2: Wanted = Wanted { format: DiskFormat::Qcow2, compression: None };
+
+    #[tokio::test]
+    async fn one_image_is_made_at_a_time_and_what_is_made_of_none_does_not_wait() {
+        let (places, raw) = (Places::default(), Wanted { format: DiskFormat::Raw, ..QCOW2 });
+        let first = places.turn(QCOW2).await;
+        let (mut second, mut third) = (Box::pin(places.turn(QCOW2)), Box::pin(places.turn(QCOW2)));
+        assert!(polled(&mut second).is_none() && polled(&mut third).is_none());
+        drop((places.turn(raw).await, places.turn(raw).await));
+        drop(second);
+        drop(first);
+        assert!(polled(&mut third).is_some(), "whoever gave up is out of the queue");
+    }
+
+    #[tokio::test]
+    async fn an_upload_does_not_wait_for_an_image_in_the_making() {
+        let places = Places::default();
+        let _making = places.turn(QCOW2).await;
+        assert_eq!(places.readers.available_permits(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_turn_ends_when_the_image_is_made_or_fails() {
+        let places = Places::default();
+        let spool = tempfile::tempdir().expect("a temporary folder");
+        let lost = Scripted { is_lost: true, ..scripted(5, &[]) };
+        let failed = give(lost, places.turn(QCOW2).await, spool.path()).await;
+        assert!(matches!(failed.err(), Some(GiveError::Disk("lost"))));
+        let made = give(scripted(512, &[]), places.turn(QCOW2).await, spool.path()).await;
+        let _sent_for_long = made.expect("it is made");
+        assert!(polled(&mut Box::pin(places.turn(QCOW2))).is_some());
+    }
+
+    #[tokio::test]
+    async fn so_many_pieces_are_compressed_at_a_time_as_there_are_places() {
+        let places = Arc::new(Semaphore::new(1));
+        let taken = places.clone().acquire_owned().await.expect("it is never closed");
+        let Encoder { input, mut output } = Encoder::start(Compression::Zstd, places.clone());
+        input.send(Part::Bytes(Bytes::from_static(b"disk"))).await.expect("it takes them");
+        // There is room for this once the encoder has the piece, for which it waits.
+        input.send(Part::End).await.expect("it takes them");
+        output.try_recv().expect_err("nothing comes out meanwhile");
+        drop(taken);
+        while output.recv().await.expect("an end").expect("no error") != Part::End {}
+        let again = places.acquire().await.expect("an encoder that is done has none");
+        drop(again);
     }
 }

@@ -43,7 +43,8 @@ use tokio::sync::Semaphore;
 use crate::decode::{Decoder, Part};
 pub use crate::error::{GiveError, ImageError, TakeError};
 use crate::error::{SourceError, TargetError};
-pub use crate::give::{Disk, Given, Wanted, give, give_within};
+pub use crate::give::{Disk, Given, Turn, Wanted, give, give_within};
+pub use crate::spool::require_room_for;
 
 /// The most bytes of one piece.
 pub const MOST_PIECE_BYTES: usize = 1 << 20;
@@ -113,13 +114,35 @@ pub struct Sent {
 pub struct Places {
     /// For decoders: each has its window.
     decoders: Arc<Semaphore>,
-    /// For `qemu-img`, and for disks that are kept for it.
-    conversions: Arc<Semaphore>,
+    /// For `qemu-img`, and for disks that are kept for it: one to read images, and another to make
+    /// them, so that neither waits for the other.
+    readers: Arc<Semaphore>,
+    makers: Arc<Semaphore>,
+    /// For encoders, for a piece at a time: each has a core for itself.
+    encoders: Arc<Semaphore>,
 }
 
 impl Default for Places {
     fn default() -> Self {
-        Places { decoders: Arc::new(Semaphore::new(4)), conversions: Arc::new(Semaphore::new(2)) }
+        let places = |count| Arc::new(Semaphore::new(count));
+        Places { decoders: places(4), readers: places(1), makers: places(1), encoders: places(2) }
+    }
+}
+
+impl Places {
+    /// Waits until the image may be made, one after the other; whoever makes none does not wait.
+    ///
+    /// # Cancellation
+    /// Dropping the future gives up the place in the queue.
+    pub async fn turn(&self, wanted: Wanted) -> Turn {
+        let place = match wanted.format {
+            DiskFormat::Raw => None,
+            _ => {
+                let place = self.makers.clone().acquire_owned().await;
+                Some(place.expect("it is never closed"))
+            }
+        };
+        Turn { wanted, place, encoders: self.encoders.clone() }
     }
 }
 
@@ -158,7 +181,7 @@ pub async fn take<S: Source, W: Target>(
             if image_bytes == 0 {
                 return Err(ImageError::Empty.into());
             }
-            let _place = places.conversions.acquire().await.expect("it is never closed");
+            let _place = places.readers.acquire().await.expect("it is never closed");
             let (disk, disk_bytes) = image.convert(image_bytes, spool).await?;
             copy(&disk, target).await.map_err(TakeError::of_target)?;
             disk_bytes

@@ -307,14 +307,20 @@ async fn from_to(
     tokio::select! {
         biased;
         done = tokio::time::timeout(deadline, work) => done.unwrap_or(Err(late)),
-        error = no_room(to) => Err(error),
+        error = no_room(from, to) => Err(error),
     }
 }
 
-/// Returns when too little room is left beside the disk.
-async fn no_room(disk: &Nameless) -> ImageError {
+/// Returns when too little room is left beside what is written. What was written until then is on
+/// the disk after each look, and neither that nor what was read fills the memory.
+async fn no_room(from: &Nameless, to: &Nameless) -> ImageError {
     loop {
-        if let Err(error) = disk.require_room().await {
+        let looked = async {
+            to.require_room().await?;
+            to.flush().await?;
+            from.flush().await
+        };
+        if let Err(error) = looked.await {
             return error;
         }
         tokio::time::sleep(ROOM_POLL).await;

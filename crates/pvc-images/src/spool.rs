@@ -6,23 +6,72 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use nix::errno::Errno;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::unistd::{Gid, Uid, Whence, fchown, lseek};
 
-use crate::MOST_PIECE_BYTES;
 use crate::error::{ImageError, io};
+use crate::{MOST_PIECE_BYTES, most_image_bytes};
 
 /// User and group `nobody` and `nogroup` of every Debian.
 const NOBODY: u32 = 65534;
 
-/// Room that is left to others on the file system, in bytes.
-const LEAST_FREE_BYTES: u64 = 512 << 20;
+/// Room that is left to others on a file system of so many bytes. A monitor of Ceph says that it
+/// has little below 30 % and stops below 5 %.
+fn left_to_others(file_system_bytes: u64) -> u64 {
+    (file_system_bytes / 10).max(512 << 20)
+}
+
+/// Written bytes after which they are on the disk: whoever else waits for the disk, as ZooKeeper
+/// does for each change, never waits for more of ours.
+const FLUSHED_EVERY: u64 = 8 << 20;
 
 #[derive(Debug, Clone)]
 pub struct Nameless {
     file: Arc<File>,
+    /// Bytes that were written since the last flush.
+    unflushed: Arc<AtomicU64>,
+}
+
+/// Room of a file system, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Room {
+    free: u64,
+    all: u64,
+}
+
+impl Room {
+    fn require(self, needed_bytes: u64) -> Result<(), ImageError> {
+        let least_bytes = left_to_others(self.all);
+        let rest = self.free.checked_sub(needed_bytes).filter(|rest| *rest >= least_bytes);
+        match (rest, needed_bytes) {
+            (Some(_), _) => Ok(()),
+            (None, 0) => Err(ImageError::NoRoom { least_bytes }),
+            (None, _) => {
+                let free_bytes = self.free.saturating_sub(least_bytes);
+                Err(ImageError::NoRoomFor { needed_bytes, free_bytes, least_bytes })
+            }
+        }
+    }
+}
+
+/// Refuses an image in the making for which there is no room in `spool`: for the data of its disk,
+/// of `data_bytes`, and for as much again and what the format takes beside it.
+///
+/// # Errors
+/// [`ImageError::NoRoomFor`], and if the file system cannot be asked.
+pub async fn require_room_for(data_bytes: u64, spool: &Path) -> Result<(), ImageError> {
+    let spool = spool.to_owned();
+    let needed_bytes = data_bytes.saturating_add(most_image_bytes(data_bytes));
+    aside(move || {
+        let doing = "looking for room for the image";
+        std::fs::create_dir_all(&spool).map_err(io(doing))?;
+        room(&File::open(spool).map_err(io(doing))?)?.require(needed_bytes)
+    })
+    .await
 }
 
 async fn aside<T: Send + 'static>(
@@ -48,18 +97,33 @@ impl Nameless {
                 let owned = fchown(file.as_fd(), Some(user), Some(group));
                 owned.map_err(|error| io(doing)(error.into()))?;
             }
-            Ok(Nameless { file: Arc::new(file) })
+            Ok(Nameless { file: Arc::new(file), unflushed: Arc::default() })
         })
         .await
     }
 
     pub async fn write(&self, at: u64, bytes: Bytes) -> Result<(), ImageError> {
-        let file = self.file.clone();
+        let (file, unflushed) = (self.file.clone(), self.unflushed.clone());
         aside(move || {
             require_room(&file)?;
-            file.write_all_at(&bytes, at).map_err(io("keeping the image"))
+            file.write_all_at(&bytes, at).map_err(io("keeping the image"))?;
+            let length = bytes.len() as u64;
+            let before = unflushed.fetch_add(length, Ordering::Relaxed);
+            match before + length < FLUSHED_EVERY {
+                true => Ok(()),
+                false => {
+                    unflushed.store(0, Ordering::Relaxed);
+                    flush(&file)
+                }
+            }
         })
         .await
+    }
+
+    /// Has what a program wrote on the disk, and in no memory.
+    pub async fn flush(&self) -> Result<(), ImageError> {
+        let file = self.file.clone();
+        aside(move || flush(&file)).await
     }
 
     /// Refuses to go on where too little room is left to others.
@@ -92,13 +156,22 @@ impl Nameless {
     }
 }
 
-fn require_room(file: &File) -> Result<(), ImageError> {
+fn room(file: &File) -> Result<Room, ImageError> {
     let found = nix::sys::statvfs::fstatvfs(file);
     let found = found.map_err(|error| io("looking for room")(error.into()))?;
-    match found.blocks_available().saturating_mul(found.fragment_size()) < LEAST_FREE_BYTES {
-        true => Err(ImageError::NoRoom { least_bytes: LEAST_FREE_BYTES }),
-        false => Ok(()),
-    }
+    let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
+    Ok(Room { free: bytes(found.blocks_available()), all: bytes(found.blocks()) })
+}
+
+fn require_room(file: &File) -> Result<(), ImageError> {
+    room(file)?.require(0)
+}
+
+fn flush(file: &File) -> Result<(), ImageError> {
+    let doing = "writing the image to the disk";
+    file.sync_data().map_err(io(doing))?;
+    let dropped = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+    dropped.map_err(|error| io(doing)(error.into()))
 }
 
 fn next_data(file: &File, at: u64) -> std::io::Result<Option<(u64, Bytes)>> {
@@ -119,4 +192,57 @@ fn next_data(file: &File, at: u64) -> std::io::Result<Option<(u64, Bytes)>> {
     let mut bytes = vec![0; length];
     file.read_exact_at(&mut bytes, start)?;
     Ok(Some((start, bytes.into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn a_tenth_of_the_file_system_is_left_to_others_and_half_a_gib_at_least() {
+        for (all, least) in [(0, GIB / 2), (5 * GIB, GIB / 2), (100 * GIB, 10 * GIB)] {
+            let room = |free| Room { free, all };
+            assert!(room(least).require(0).is_ok(), "{all}");
+            assert!(matches!(room(least - 1).require(0), Err(ImageError::NoRoom { .. })), "{all}");
+            assert!(room(least + 7).require(7).is_ok(), "{all}");
+            let refused = room(least + 6).require(7).unwrap_err();
+            assert!(matches!(refused, ImageError::NoRoomFor { free_bytes: 6, .. }), "{refused}");
+            assert!(room(u64::MAX).require(u64::MAX).is_err(), "{all}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_image_for_which_there_is_no_room_is_refused_with_a_way_out() {
+        let spool = tempfile::tempdir().unwrap();
+        let error = require_room_for(1 << 60, spool.path()).await.unwrap_err();
+        assert!(!error.is_of_the_image() && error.hint().is_some(), "{error}");
+        assert!(error.to_string().contains("of room"), "{error}");
+    }
+
+    /// Bytes of the file that are in memory.
+    fn cached(file: &Nameless) -> u64 {
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.file.as_raw_fd());
+        let found = std::process::Command::new("fincore")
+            .args(["--bytes", "--noheadings", "--output", "RES", &path])
+            .output()
+            .unwrap();
+        String::from_utf8(found.stdout).unwrap().trim().parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_is_written_does_not_gather_in_memory() {
+        let file = Nameless::new(Path::new("/var/tmp")).await.unwrap();
+        let piece = Bytes::from(vec![1; MOST_PIECE_BYTES]);
+        for at in 0..20 {
+            file.write(at * MOST_PIECE_BYTES as u64, piece.clone()).await.unwrap();
+            assert!(cached(&file) <= FLUSHED_EVERY, "{} bytes", cached(&file));
+        }
+        file.flush().await.unwrap();
+        assert_eq!(cached(&file), 0);
+        assert_eq!(file.next_data(0).await.unwrap(), Some((0, piece)));
+    }
 }

@@ -333,8 +333,8 @@ async fn given(
 ) -> Result<Vec<u8>, GiveError<Infallible>> {
     let spool = tempfile::tempdir().unwrap();
     let disk = OfMemory { disk: disk.to_vec(), at: 0 };
-    let wanted = Wanted { format, compression };
-    let mut given = give(disk, wanted, spool.path(), &Places::default()).await?;
+    let turn = Places::default().turn(Wanted { format, compression }).await;
+    let mut given = give(disk, turn, spool.path()).await?;
     let announced = given.size_bytes();
     assert_eq!(announced.is_none(), compression.is_some());
     let mut file = Vec::new();
@@ -413,7 +413,8 @@ async fn room_is_left_to_others_where_images_are_made() {
     run("mount", &["-t", "tmpfs", "-o", "size=64M", "tmpfs", &folder]);
     let disk = OfMemory { disk: disk(3 << 20), at: 0 };
     let wanted = Wanted { format: DiskFormat::Qcow2, compression: None };
-    let given = give(disk, wanted, spool.path(), &Places::default()).await;
+    let turn = Places::default().turn(wanted).await;
+    let given = give(disk, turn, spool.path()).await;
     run("umount", &[&folder]);
     let error = given.err().unwrap().to_string();
     assert_eq!(error, "less than 512 MiB are free in the directory in which images are read");
@@ -425,9 +426,8 @@ async fn an_image_that_grows_beyond_its_bound_is_not_made() {
     for format in [DiskFormat::Qcow2, DiskFormat::Vmdk, DiskFormat::Vhdx] {
         for (most_bytes, is_made) in [(100_000, false), (80 << 20, true)] {
             let disk = OfMemory { disk: disk(3 << 20), at: 0 };
-            let wanted = Wanted { format, compression: None };
-            let places = Places::default();
-            let given = give_within(disk, wanted, most_bytes, spool.path(), &places).await;
+            let turn = Places::default().turn(Wanted { format, compression: None }).await;
+            let given = give_within(disk, turn, most_bytes, spool.path()).await;
             match given {
                 Ok(_) => assert!(is_made, "{format} in {most_bytes} bytes"),
                 Err(error) => {
@@ -449,7 +449,7 @@ async fn whoever_gives_up_an_image_in_the_making_leaves_no_program_and_no_file()
     let disk = OfMemory { disk: vec![7; 256 << 20], at: 0 };
     let wanted = Wanted { format: DiskFormat::Vmdk, compression: None };
     let places = Places::default();
-    let giving = give(disk, wanted, spool.path(), &places);
+    let giving = give(disk, places.turn(wanted).await, spool.path());
     let begun = async {
         while writers() == 0 {
             tokio::task::yield_now().await;
@@ -465,6 +465,6 @@ async fn whoever_gives_up_an_image_in_the_making_leaves_no_program_and_no_file()
     }
     assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0);
     let disk = OfMemory { disk: vec![7; 1 << 20], at: 0 };
-    let again = give(disk, wanted, spool.path(), &places).await;
+    let again = give(disk, places.turn(wanted).await, spool.path()).await;
     assert!(again.is_ok(), "its place is free again");
 }

@@ -632,3 +632,25 @@ async fn q45_a_cluster_is_initialized_once_and_overwritten_only_when_requested()
     assert!(again.refused(400).contains("holds a cluster already"));
     api.post("/initialize?yes-i-really-mean-it=yes&overwrite=yes").await.ok();
 }
+
+#[tokio::test]
+async fn a_link_on_a_page_of_another_site_leads_to_pages_and_to_no_download() {
+    let api = start(&Shape::with_vms(1).dump(), open_to_everybody()).await;
+    api.post("/storage/ceph/volume/vms/data?size=1M").await.ok();
+    let download = "/api/v1/storage/ceph/volume/vms/data/download";
+    for (path, site, status) in [
+        ("/api/v1/vm", "cross-site", 200),
+        (download, "same-origin", 200),
+        (download, "none", 200),
+        (download, "same-site", 403),
+        (download, "cross-site", 403),
+        ("/api/v1/storage/ceph/volume/vms/d%61ta/download?image_format=vdi", "cross-site", 403),
+    ] {
+        let link = Request::get(path)
+            .header("host", "127.0.0.1:7370")
+            .header("sec-fetch-site", site)
+            .header("sec-fetch-mode", "navigate");
+        let reply = api.send(link.body(Body::empty()).unwrap()).await;
+        assert_eq!(reply.status, status, "{path} from {site}: {}", reply.text());
+    }
+}

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode, Version};
 use bytes::Bytes;
 use pvc_api_types::Uploaded;
 use pvc_api_types::operations::storage::{
@@ -14,7 +14,7 @@ use pvc_api_types::operations::storage::{
     PostStorageCephVolumePoolVolumeUpload, VolumeDownload, VolumeUpload,
 };
 use pvc_images::{
-    Announced, GiveError, Given, ImageError, Sent, Source, TakeError, Target, Wanted,
+    Announced, GiveError, Given, ImageError, Sent, Source, TakeError, Target, Turn, Wanted,
 };
 use pvc_model::disk_image::{Compression, DiskFormat};
 use pvc_model::job::JobWork;
@@ -22,7 +22,7 @@ use pvc_model::job::transfer::TransferEnd;
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::with_causes;
 use pvc_ops::storage::{self, NewContents, StorageRefusal};
-use pvc_ports::{Clock, Download, StorageError};
+use pvc_ports::{Clock, StorageError};
 use pvc_store::ChangeError;
 use tokio::task::JoinHandle;
 
@@ -39,11 +39,12 @@ use crate::under_way::Transfer;
 use crate::{ahead, body, outgoing};
 
 type Upload = PostStorageCephVolumePoolVolumeUpload;
+type Download = GetStorageCephVolumePoolVolumeDownload;
 
 pub fn add(table: Table) -> Table {
     table
         .add_raw(post_storage_ceph_volume_pool_volume_upload)
-        .add(get_storage_ceph_volume_pool_volume_download)
+        .add_raw(get_storage_ceph_volume_pool_volume_download)
 }
 
 async fn post_storage_ceph_volume_pool_volume_upload(
@@ -353,24 +354,31 @@ fn of_image(error: &ImageError) -> ApiError {
 }
 
 async fn get_storage_ceph_volume_pool_volume_download(
-    ask: Ask<GetStorageCephVolumePoolVolumeDownload>,
-) -> Result<Answer<GetStorageCephVolumePoolVolumeDownload>> {
+    api: ApiState,
+    request: Request,
+) -> Result<Answer<Download>> {
+    if request.method() == Method::HEAD {
+        let message = "a download has no `HEAD`: an image would be made only to be measured";
+        return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message));
+    }
+    let has_chunks = request.version() > Version::HTTP_10;
+    let ask = ask::<Download>(api, request).await?;
     let ([pool, name], api) = (ask.at, ask.api);
     let id = volume_id(&pool, &name);
     let wanted = wanted(&ask.params);
+    if wanted.compression.is_some() && !has_chunks {
+        let message = "a compressed download that breaks off would look whole by HTTP/1.0";
+        let hint = "HTTP/1.1 says where it ends; what is not compressed has a `Content-Length`";
+        return Err(ApiError::refused(message).hint(Some(hint)));
+    }
     let snapshot = ask.params.snapshot.map(SnapshotName::new);
     let slot = api.downloads().take(&ask.caller.description, "downloads")?;
-    let storage = api.storage()?;
-    let begun = storage::download(api.store(), storage.as_ref(), &id, snapshot.as_ref());
-    let download = api.ask(async { begun.await.map_err(refused) }).await?;
     let kept_as = file_name(&name, snapshot.as_ref(), wanted);
-    let work = JobWork::Download { volume: id, snapshot };
+    let work = JobWork::Download { volume: id.clone(), snapshot: snapshot.clone() };
     let transfer = Transfer::begin(&api, work, &ask.caller.description);
-    if wanted.format != DiskFormat::Raw {
-        transfer.say(Some("making the image"));
-    }
     let stop = transfer.stop().clone();
-    let file = match stop.run_until_cancelled(give(&api, download, wanted)).await {
+    let begun = give(&api, &id, snapshot.as_ref(), wanted, &transfer);
+    let file = match stop.run_until_cancelled(begun).await {
         Some(Ok(file)) => file,
         Some(Err(error)) => return Err(transfer.failed(error)),
         None => return Err(transfer.stopped()),
@@ -402,24 +410,76 @@ fn wanted(params: &VolumeDownload) -> Wanted {
     Wanted { format, compression }
 }
 
-/// Makes the image, which a client that goes away ends, or begins to.
+/// Time that a download waits at most until its image may be made.
+const MOST_WAIT: Duration = Duration::from_secs(600);
+
+/// Makes the image, which a client that goes away ends, or begins to. Nobody is kept from the
+/// volume before it is read.
 async fn give(
     api: &ApiState,
-    download: Box<dyn Download>,
+    volume: &VolumeId,
+    snapshot: Option<&SnapshotName>,
     wanted: Wanted,
+    transfer: &Transfer,
 ) -> Result<Given<DiskOf>> {
-    let (spool, places) = (&api.settings().spool, api.images());
-    let unavailable = |message| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message);
+    let (spool, storage) = (&api.settings().spool, api.storage()?);
+    let is_made = wanted.format != DiskFormat::Raw;
+    let data_bytes = match is_made {
+        true => Some(data_bytes(api, volume, snapshot, wanted).await?),
+        false => None,
+    };
+    let turn = turn(api, wanted, transfer).await?;
+    if let Some(data_bytes) = data_bytes {
+        let has_room = pvc_images::require_room_for(data_bytes, spool).await;
+        has_room.map_err(|error| of_image(&error))?;
+    }
+    let begun = storage::download(api.store(), storage.as_ref(), volume, snapshot);
+    let download = api.ask(async { begun.await.map_err(refused) }).await?;
+    transfer.say(is_made.then_some("making the image"));
     tokio::select! {
         biased;
-        given = pvc_images::give(DiskOf(download), wanted, spool, places) => {
-            given.map_err(not_given)
-        }
+        given = pvc_images::give(DiskOf(download), turn, spool) => given.map_err(not_given),
         () = api.clock().sleep(MOST_TIME) => {
             let hours = MOST_TIME.as_secs() / 3600;
-            Err(unavailable(format!("no image was made of it within {hours} hours")))
+            let message = format!("no image was made of it within {hours} hours");
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
         }
     }
+}
+
+/// Waits until the image may be made.
+async fn turn(api: &ApiState, wanted: Wanted, transfer: &Transfer) -> Result<Turn> {
+    transfer.say((wanted.format != DiskFormat::Raw).then_some("waits for its turn"));
+    tokio::select! {
+        biased;
+        turn = api.images().turn(wanted) => Ok(turn),
+        () = api.clock().sleep(MOST_WAIT) => {
+            let minutes = MOST_WAIT.as_secs() / 60;
+            let message = format!("other images were being made for {minutes} minutes: try again");
+            let hint = "a raw image, also a compressed one, does not wait";
+            let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message);
+            Err(error.hint(Some(hint)).retry_after(60))
+        }
+    }
+}
+
+/// The most bytes of data that are in the volume, or were at the snapshot.
+async fn data_bytes(
+    api: &ApiState,
+    volume: &VolumeId,
+    snapshot: Option<&SnapshotName>,
+    wanted: Wanted,
+) -> Result<u64> {
+    let storage = api.storage()?;
+    let refusal = |error| refused(ChangeError::Refused(StorageRefusal::from(error)));
+    let found = api.ask(async { storage.volume(volume).await.map_err(refusal) }).await?;
+    let at = found.snapshots.iter().find(|at| Some(&at.name) == snapshot);
+    let size_bytes = at.map_or(found.size_bytes, |at| at.size_bytes);
+    let too_large = |error| of_image(&ImageError::from(error));
+    wanted.format.require_room(size_bytes).map_err(too_large)?;
+    // What is used now says nothing of what was.
+    let used_bytes = found.used_bytes.filter(|_| snapshot.is_none());
+    Ok(used_bytes.map_or(size_bytes, |used| used.min(size_bytes)))
 }
 
 fn not_given(error: GiveError<StorageError>) -> ApiError {

@@ -2,7 +2,10 @@
 
 use std::net::{SocketAddr, TcpListener};
 
+use axum::body::Body;
+use axum::http::Version;
 use pvc_api::serve_on;
+use pvc_model::storage::VolumeId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
@@ -57,6 +60,9 @@ async fn a_word_for_no_format_and_no_compression_is_refused_by_its_name() {
 /// Number of times that the storage's gate is passed before the first piece of a download.
 const BEGIN: u64 = 2;
 
+/// The same of one of which an image is made: it is asked for its size first.
+const BEGIN_OF_IMAGE: u64 = 3;
+
 /// A volume, with a gate that closes before this call of the storage.
 async fn gated(call: u64, limits: Limits) -> (Arc<Api>, Arc<Gate>) {
     let api = start(&Shape::with_vms(0).dump(), ApiSettings { limits, ..settings() }).await;
@@ -78,7 +84,7 @@ fn is_unused(api: &Api) -> bool {
 
 #[tokio::test]
 async fn a_daemon_that_stops_does_not_wait_for_an_image_in_the_making() {
-    let (api, gate) = gated(BEGIN, settings().limits).await;
+    let (api, gate) = gated(BEGIN_OF_IMAGE, settings().limits).await;
     let asked = api.clone();
     let path = format!("{DOWNLOAD}?image_format=qcow2");
     let asked = tokio::spawn(async move { asked.get(&path).await });
@@ -117,7 +123,7 @@ async fn all_of(mut stream: TcpStream) -> Vec<u8> {
 #[tokio::test]
 async fn a_client_that_goes_away_ends_the_image_in_the_making() {
     let limits = Limits { transfers: 1, ..settings().limits };
-    let (api, gate) = gated(BEGIN, limits).await;
+    let (api, gate) = gated(BEGIN_OF_IMAGE, limits).await;
     let stream = asked(listening(&api), "image_format=qcow2").await;
     until(|| gate.is_closed()).await;
     assert!(!is_unused(&api));
@@ -158,4 +164,64 @@ async fn a_compressed_image_that_is_cut_has_no_last_chunk() {
         assert!(text.contains("transfer-encoding: chunked"), "{text}");
         assert_eq!(reply.ends_with(b"\r\n0\r\n\r\n"), !fails, "{text}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_the_image_of_another_keeps_nobody_from_the_volume_and_gives_up() {
+    let limits = Limits { transfers: 8, ..settings().limits };
+    let (api, gate) = gated(BEGIN_OF_IMAGE, limits).await;
+    let image = |volume: &str| {
+        let path = format!("/storage/ceph/volume/vms/{volume}/download?image_format=qcow2");
+        let api = api.clone();
+        tokio::spawn(async move { api.get(&path).await })
+    };
+    let first = image("data");
+    until(|| gate.is_closed()).await;
+    api.storage.set_gate(Gate::closing_at(u64::MAX));
+    api.post("/storage/ceph/volume/vms/other?size=1M").await.ok();
+    let second = image("other");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let other = VolumeId::parse("vms/other").unwrap();
+    api.storage.with_volumes(|volumes| volumes.check_unused(&other)).unwrap();
+    let tasks = api.get("/tasks").await.text();
+    assert!(tasks.contains("waits for its turn"), "{tasks}");
+    let raw = api.get("/storage/ceph/volume/vms/other/download?compression=zstd").await;
+    assert_eq!(raw.status, 200, "what takes no room does not wait");
+    let refused = second.await.unwrap();
+    assert!(refused.headers.contains_key("retry-after"));
+    let words = refused.refused(503);
+    assert_eq!(words, "other images were being made for 10 minutes: try again");
+    assert!(!first.is_finished());
+    first.abort();
+}
+
+#[tokio::test]
+async fn an_image_for_which_there_is_no_room_is_refused_before_its_volume_is_opened() {
+    let nowhere = ApiSettings { spool: "/proc/none".into(), ..settings() };
+    let api = start(&Shape::with_vms(0).dump(), nowhere).await;
+    api.post("/storage/ceph/volume/vms/data?size=1M").await.ok();
+    let gate = Gate::closing_at(1);
+    api.storage.set_gate(gate.clone());
+    let words = api.get(&format!("{DOWNLOAD}?image_format=vdi")).await.refused(503);
+    assert!(words.starts_with("looking for room for the image failed"), "{words}");
+    assert!(!gate.is_closed(), "the size alone was asked for");
+}
+
+#[tokio::test]
+async fn nothing_is_made_for_a_client_that_does_not_take_it_or_could_not_see_its_end() {
+    let (api, gate) = gated(0, settings().limits).await;
+    for query in ["image_format=qcow2", "compression=zstd", ""] {
+        let head = crate::common::request(Method::HEAD, &format!("{DOWNLOAD}?{query}"));
+        let reply = api.send(head.body(Body::empty()).unwrap()).await;
+        assert_eq!(reply.status, 405, "{query}");
+    }
+    let old = |query: &str| {
+        let asked = crate::common::request(Method::GET, &format!("{DOWNLOAD}?{query}"));
+        api.send(asked.version(Version::HTTP_10).body(Body::empty()).unwrap())
+    };
+    let words = old("compression=gzip").await.refused(400);
+    assert_eq!(words, "a compressed download that breaks off would look whole by HTTP/1.0");
+    assert!(!gate.is_closed(), "the storage was not asked");
+    gate.open();
+    assert_eq!(old("").await.headers["content-length"], "1048576");
 }
