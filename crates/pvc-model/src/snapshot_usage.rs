@@ -4,13 +4,31 @@
 //! snapshots that still has it: whoever removes that one with all older ones of the volume frees
 //! what they hold together. What no other snapshot has is its own, and goes with it alone.
 
+use std::collections::BTreeMap;
+
 use crate::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 
-/// Seconds between two looks at the snapshots of a pool.
+/// Least number of seconds between two passes through the volumes of a pool.
 pub const LOOK_EVERY: u64 = 60 * 60;
+
+/// How many times as long as its looks took a pool is left alone after a pass.
+pub const REST: u64 = 20;
+
+/// Seconds after which a look that was in vain was a load that is not asked for again soon.
+pub const COSTLY: u64 = 60;
+
+/// Seconds for which a volume is left alone after such a look.
+pub const LEFT_ALONE: u64 = 24 * 60 * 60;
+
+/// Seconds of looks after which what they have brought is written before the end of a pass.
+pub const WRITTEN_AFTER: u64 = 30;
 
 /// Number of snapshots that are kept of a pool.
 pub const MOST_SNAPSHOTS: usize = 20;
+
+/// Number of volumes of a pool that are left alone. More cannot be looked at in vain within
+/// [`LEFT_ALONE`] as long as each look takes [`COSTLY`].
+pub const MOST_LATE: usize = (LEFT_ALONE / COSTLY) as usize;
 
 /// Space that a snapshot holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,11 +52,28 @@ pub struct SeenSnapshot {
 /// Record of what was seen of a pool's snapshots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SnapshotUsageRecord {
-    /// The last look, in seconds since the epoch.
-    pub at: u64,
-    /// Number of snapshots of which is not known what they hold.
+    /// End of the last pass, in seconds since the epoch; `None` before the first.
+    pub at: Option<u64>,
+    /// Seconds that the looks of that pass took together.
+    pub took: u64,
+    /// Number of snapshots of which was not known then what they hold.
     pub unknown: u64,
     /// Snapshots that hold the most, the largest first. None of them holds nothing.
+    pub largest: Vec<SeenSnapshot>,
+    /// Volumes that are left alone, with when the look ended that was in vain.
+    pub late: BTreeMap<VolumeName, u64>,
+    /// The pass that is under way, whoever goes on with it.
+    pub pass: Option<Pass>,
+}
+
+/// Pass through the volumes of a pool, in the order of their names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pass {
+    /// The last volume that is done.
+    pub after: VolumeName,
+    /// Same as those of the record, so far.
+    pub took: u64,
+    pub unknown: u64,
     pub largest: Vec<SeenSnapshot>,
 }
 
@@ -48,49 +83,99 @@ pub struct Look {
     pub volume: VolumeName,
     /// The snapshots that it has by the records.
     pub snapshots: Vec<SnapshotName>,
-    /// `None` if the storage did not say.
+    /// `None` if the storage did not say, or was not asked.
     pub usage: Option<Vec<SnapshotUsage>>,
+    /// Seconds that it took.
+    pub took: u64,
 }
 
-/// Whether it is time for another look. A last one of the future was taken by another clock.
+/// Whether it is time for another pass, or to go on with one. A last one of the future was made by
+/// another clock.
 pub fn is_due(record: Option<&SnapshotUsageRecord>, now: u64) -> bool {
-    record.is_none_or(|last| last.at > now || now - last.at >= LOOK_EVERY)
+    let Some(record) = record else { return true };
+    let rest = record.took.saturating_mul(REST).max(LOOK_EVERY);
+    record.pass.is_some() || record.at.is_none_or(|at| at > now || now - at >= rest)
 }
 
-/// The pool that is to be looked at next: of those that are due, the one whose last look is the
-/// longest ago.
+/// The pool that is to be looked at next: of those that are due, one whose pass is under way, or
+/// whose last one is the longest ago.
 pub fn next_due<'a>(
     pools: impl IntoIterator<Item = (&'a PoolName, Option<&'a SnapshotUsageRecord>)>,
     now: u64,
 ) -> Option<&'a PoolName> {
     let due = pools.into_iter().filter(|(_, record)| is_due(*record, now));
-    due.min_by_key(|(_, record)| record.map(|last| last.at)).map(|(pool, _)| pool)
+    let order = |record: Option<&SnapshotUsageRecord>| {
+        (record.is_none_or(|last| last.pass.is_none()), record.and_then(|last| last.at))
+    };
+    due.min_by_key(|(_, record)| order(*record)).map(|(pool, _)| pool)
 }
 
-/// The record after a look at all volumes of a pool that have snapshots. What is not answered now
-/// is as it was seen before, or unknown.
-pub fn looked(before: &SnapshotUsageRecord, looks: &[Look], at: u64) -> SnapshotUsageRecord {
-    let (mut unknown, mut largest) = (0, Vec::new());
-    for look in looks {
-        if let Some(usage) = &look.usage {
-            let seen = |usage: &SnapshotUsage| SeenSnapshot {
-                volume: look.volume.clone(),
-                usage: usage.clone(),
-                at,
-            };
-            largest.extend(usage.iter().filter(|usage| usage.held_bytes > 0).map(seen));
-            let is_missing = |name: &&SnapshotName| usage.iter().all(|seen| seen.name != **name);
-            unknown += look.snapshots.iter().filter(is_missing).count() as u64;
-            continue;
-        }
-        let was_seen = |seen: &&SeenSnapshot| {
-            seen.volume == look.volume && look.snapshots.contains(&seen.usage.name)
-        };
-        let known: Vec<SeenSnapshot> = before.largest.iter().filter(was_seen).cloned().collect();
-        unknown += (look.snapshots.len() - known.len().min(look.snapshots.len())) as u64;
-        largest.extend(known);
+impl SnapshotUsageRecord {
+    /// Whether the pass that is under way has still to come to a volume.
+    pub fn has_to_come_to(&self, volume: &VolumeName) -> bool {
+        self.pass.as_ref().is_none_or(|pass| *volume > pass.after)
     }
-    SnapshotUsageRecord { at, unknown, largest: sorted(largest) }
+
+    /// Whether a volume is left alone: the storage was long in not answering.
+    pub fn leaves_alone(&self, volume: &VolumeName, now: u64) -> bool {
+        self.late.get(volume).is_some_and(|at| is_recent(*at, now))
+    }
+
+    /// Takes in a look that ended at `at`. What is not answered is as it was seen before, or
+    /// unknown.
+    pub fn take(&mut self, look: Look, at: u64) {
+        let Look { volume, snapshots, usage, took } = look;
+        let (mut unknown, mut largest) = (snapshots.len(), Vec::new());
+        if let Some(usage) = usage {
+            let is_missing = |name: &&SnapshotName| usage.iter().all(|seen| seen.name != **name);
+            unknown = snapshots.iter().filter(is_missing).count();
+            let holding = usage.into_iter().filter(|usage| usage.held_bytes > 0);
+            largest.extend(holding.map(|usage| SeenSnapshot { volume: volume.clone(), usage, at }));
+            self.late.remove(&volume);
+        } else {
+            let was_seen = |seen: &&SeenSnapshot| {
+                seen.volume == volume && snapshots.contains(&seen.usage.name)
+            };
+            largest.extend(self.largest.iter().filter(was_seen).cloned());
+            unknown = unknown.saturating_sub(largest.len());
+            if took >= COSTLY {
+                self.late.insert(volume.clone(), at);
+            }
+        }
+        let pass = self.pass.take();
+        let (took_before, unknown_before, seen_before) =
+            pass.map(|pass| (pass.took, pass.unknown, pass.largest)).unwrap_or_default();
+        largest.extend(seen_before);
+        self.pass = Some(Pass {
+            after: volume,
+            took: took_before.saturating_add(took),
+            unknown: unknown_before.saturating_add(unknown as u64),
+            largest: sorted(largest),
+        });
+    }
+
+    /// Ends the pass: it has come to all volumes that have snapshots.
+    pub fn end_pass(&mut self, at: u64) {
+        self.late.retain(|_, then| is_recent(*then, at));
+        let pass = self.pass.take();
+        (self.took, self.unknown, self.largest) =
+            pass.map(|pass| (pass.took, pass.unknown, pass.largest)).unwrap_or_default();
+        self.at = Some(at);
+    }
+
+    /// Snapshots that hold the most by all that was seen, the largest first: of the volumes that
+    /// the pass has come to what it has seen, and of the others what was seen before.
+    pub fn seen(&self) -> Vec<SeenSnapshot> {
+        let before = self.largest.iter().filter(|seen| self.has_to_come_to(&seen.volume));
+        let now = self.pass.iter().flat_map(|pass| &pass.largest);
+        sorted(before.chain(now).cloned().collect())
+    }
+}
+
+/// Whether a volume that was looked at in vain is still left alone. One of the future was looked at
+/// by another clock.
+fn is_recent(at: u64, now: u64) -> bool {
+    at <= now && now - at < LEFT_ALONE
 }
 
 /// The largest of them, in order.
@@ -131,7 +216,15 @@ mod tests {
 
     fn look(volume: &str, snapshots: &[&str], usage: Option<Vec<SnapshotUsage>>) -> Look {
         let snapshots = snapshots.iter().map(|text| name(text)).collect();
-        Look { volume: VolumeName::new(volume), snapshots, usage }
+        Look { volume: VolumeName::new(volume), snapshots, usage, took: 1 }
+    }
+
+    /// The record after a pass with these looks.
+    fn looked(before: &SnapshotUsageRecord, looks: &[Look], at: u64) -> SnapshotUsageRecord {
+        let mut record = before.clone();
+        looks.iter().for_each(|look| record.take(look.clone(), at));
+        record.end_pass(at);
+        record
     }
 
     /// Volume, snapshot, bytes and time.
@@ -151,7 +244,7 @@ mod tests {
         ];
         let record = looked(&SnapshotUsageRecord::default(), &looks, 50);
         assert_eq!(shown(&record), [("c", "s", 9, 50), ("a", "s", 7, 50), ("b", "s", 7, 50)]);
-        assert_eq!((record.unknown, record.at), (0, 50));
+        assert_eq!((record.unknown, record.at, record.took), (0, Some(50), 3));
     }
 
     #[test]
@@ -164,7 +257,7 @@ mod tests {
         let silent = [look("a", &["s", "new"], None), look("b", &["x", "y"], None)];
         let record = looked(&before, &silent, 90);
         assert_eq!(shown(&record), [("a", "s", 7, 50)], "with the moment of the answer");
-        assert_eq!((record.unknown, record.at), (3, 90));
+        assert_eq!((record.unknown, record.at), (3, Some(90)));
         // One that the storage does not speak of is not known either.
         let odd = [look("a", &["s", "new"], Some(vec![usage("s", 8)]))];
         let record = looked(&record, &odd, 95);
@@ -173,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_pool_is_looked_at_each_hour_and_the_one_that_waits_longest_first() {
-        let at = |at| SnapshotUsageRecord { at, ..SnapshotUsageRecord::default() };
+        let at = |at| SnapshotUsageRecord { at: Some(at), ..SnapshotUsageRecord::default() };
         let (a, b, c) = (PoolName::new("a"), PoolName::new("b"), PoolName::new("c"));
         let (old, older, new) = (at(1000), at(900), at(4000));
         let next = |pools: &[(&'static str, Option<&SnapshotUsageRecord>)], now| {
@@ -187,6 +280,68 @@ mod tests {
         assert_eq!(next(&all, 4500), Some(b.clone()));
         assert_eq!(next(&[("a", Some(&old)), ("c", None)], 4600), Some(c.clone()), "never seen");
         assert_eq!(next(&[("a", Some(&old))], 999), Some(a.clone()), "a clock was set back");
+        // A pass goes on before another pool has its turn.
+        let mut begun = at(5000);
+        begun.take(look("v", &["s"], None), 5000);
+        assert_eq!(next(&[("a", Some(&old)), ("b", Some(&begun))], 5001), Some(b.clone()));
+    }
+
+    #[test]
+    fn a_pool_rests_twenty_times_as_long_as_its_looks_took() {
+        for (took, rest) in [(0, 3600), (180, 3600), (181, 3620), (36_000, 720_000)] {
+            let record = SnapshotUsageRecord { at: Some(1000), took, ..Default::default() };
+            assert!(!is_due(Some(&record), 1000 + rest - 1), "{took} s");
+            assert!(is_due(Some(&record), 1000 + rest), "{took} s");
+        }
+        let forged = SnapshotUsageRecord { at: Some(0), took: u64::MAX, ..Default::default() };
+        assert!(!is_due(Some(&forged), 1 << 40));
+    }
+
+    #[test]
+    fn a_volume_whose_look_was_long_in_vain_is_left_alone_for_a_day() {
+        let volume = VolumeName::new("a");
+        let is_left_alone = |usage: Option<Vec<SnapshotUsage>>, took, after| {
+            let mut record = SnapshotUsageRecord::default();
+            record.take(Look { took, ..look("a", &["s"], usage) }, 1000);
+            record.leaves_alone(&volume, 1000 + after)
+        };
+        assert!(is_left_alone(None, COSTLY, 0) && is_left_alone(None, COSTLY, LEFT_ALONE - 1));
+        assert!(!is_left_alone(None, COSTLY, LEFT_ALONE), "it is tried again");
+        assert!(!is_left_alone(None, COSTLY - 1, 0), "it cost nothing");
+        assert!(!is_left_alone(Some(Vec::new()), 9 * COSTLY, 0), "it was answered");
+        let mut record = SnapshotUsageRecord::default();
+        record.take(Look { took: COSTLY, ..look("a", &["s"], None) }, 1000);
+        assert!(!record.leaves_alone(&volume, 999), "a clock was set back");
+        record.end_pass(1000);
+        assert!(record.leaves_alone(&volume, 1001), "the end of the pass does not change that");
+        record.take(look("a", &["s"], None), 1002);
+        assert!(record.leaves_alone(&volume, 1003), "nor a look that asks nothing");
+        record.take(look("a", &["s"], Some(Vec::new())), 1004);
+        record.end_pass(1000 + LEFT_ALONE);
+        assert_eq!(record.late, BTreeMap::new());
+    }
+
+    #[test]
+    fn a_pass_goes_on_where_it_was_left_and_until_its_end_what_was_seen_before_is_shown() {
+        let first = [
+            look("a", &["s"], Some(vec![usage("s", 7)])),
+            look("b", &["s"], Some(vec![usage("s", 8)])),
+        ];
+        let mut record = looked(&SnapshotUsageRecord::default(), &first, 50);
+        assert!(record.has_to_come_to(&VolumeName::new("a")));
+        record.take(look("a", &["s"], Some(vec![usage("s", 9)])), 90);
+        let (a, b) = (VolumeName::new("a"), VolumeName::new("b"));
+        assert!(!record.has_to_come_to(&a) && record.has_to_come_to(&b));
+        let seen = |record: &SnapshotUsageRecord| {
+            let of = |seen: SeenSnapshot| (seen.volume.to_string(), seen.usage.held_bytes, seen.at);
+            record.seen().into_iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(&record), [("a".to_owned(), 9, 90), ("b".to_owned(), 8, 50)]);
+        assert_eq!((record.at, record.unknown), (Some(50), 0));
+        record.take(look("b", &["s"], None), 95);
+        record.end_pass(95);
+        assert_eq!(seen(&record), [("a".to_owned(), 9, 90), ("b".to_owned(), 8, 50)]);
+        assert_eq!((record.at, record.took, record.pass), (Some(95), 2, None));
     }
 
     #[test]

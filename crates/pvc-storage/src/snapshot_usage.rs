@@ -2,7 +2,9 @@
 //! time.
 //!
 //! The storage may have to look at every part of every volume that has snapshots, so this is a task
-//! of its own, which nothing waits for. What it does not say is unknown until the next look.
+//! of its own, which nothing waits for. What it does not say is unknown until the next look. A pool
+//! rests far longer than the looks at it took, and what was looked at is written as the pass goes:
+//! another primary goes on with it.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -10,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::snapshot_usage::{Look, SnapshotUsageRecord, looked, next_due};
+use pvc_model::snapshot_usage::{
+    Look, SnapshotUsage, SnapshotUsageRecord, WRITTEN_AFTER, next_due,
+};
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
 use pvc_role::Context;
 use pvc_store::{Change, Changes, Report};
@@ -19,11 +23,15 @@ use tokio_util::sync::CancellationToken;
 /// Time between two looks whether a pool is due.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Time that the storage may take for the snapshots of a volume.
-const LOOK: Duration = Duration::from_secs(600);
+/// Time that the storage may take for the snapshots of a volume: it looks at one object after the
+/// other.
+const LOOK: Duration = Duration::from_secs(3600);
 
 /// Time that the store may take for the answers.
 const WRITE: Duration = Duration::from_secs(5);
+
+/// Time after which the end of a pass that could not be written is written again.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// Looks at one pool after the other, until `end`.
 pub async fn run(context: Context, end: CancellationToken) {
@@ -40,25 +48,41 @@ async fn watch(context: &Context, end: &CancellationToken) {
     }
 }
 
-/// Looks at the pool that is due, if one is.
+/// Looks at the volumes of the pool that is due, if one is.
 async fn pass(context: &Context) {
     forget_gone(context).await;
-    let (view, now) = (context.store.view(), context.ports.clock.wall().as_secs());
+    let view = context.store.view();
     let pools = pools_with_snapshots(&view);
     let record = |pool: &PoolName| view.snapshot_usage.get(pool).map(|record| &**record);
     let known = pools.keys().map(|pool| (*pool, record(pool)));
-    let Some(pool) = next_due(known, now) else { return };
-    let mut looks = Vec::new();
+    let Some(pool) = next_due(known, wall(context)) else { return };
+    let mut usage = record(pool).cloned().unwrap_or_default();
+    let mut unwritten = 0;
     for (volume, snapshots) in &pools[pool] {
-        // Another looks by itself, and writes what it sees.
+        // Another looks by itself, and goes on with what is written.
         if !context.is_primary() {
             return;
         }
-        looks.push(look(context, volume, snapshots).await);
+        if !usage.has_to_come_to(&volume.volume) {
+            continue;
+        }
+        let is_left_alone = usage.leaves_alone(&volume.volume, wall(context));
+        let look = look(context, volume, snapshots, is_left_alone).await;
+        unwritten += look.took;
+        usage.take(look, wall(context));
+        // What cannot be written now goes with what is written next.
+        if unwritten >= WRITTEN_AFTER && write(context, pool, &usage).await {
+            unwritten = 0;
+        }
     }
-    let before = record(pool).cloned().unwrap_or_default();
-    let at = context.ports.clock.wall().as_secs();
-    write(context, pool, looked(&before, &looks, at)).await;
+    usage.end_pass(wall(context));
+    while context.is_primary() && !write(context, pool, &usage).await {
+        context.sleep(RETRY).await;
+    }
+}
+
+fn wall(context: &Context) -> u64 {
+    context.ports.clock.wall().as_secs()
 }
 
 /// The volumes that have snapshots by the records, by their pools.
@@ -76,25 +100,41 @@ fn pools_with_snapshots(
     pools
 }
 
-async fn look(context: &Context, volume: &VolumeId, snapshots: &[SnapshotName]) -> Look {
+/// Asks what the snapshots of a volume hold, unless it is left alone.
+async fn look(
+    context: &Context,
+    volume: &VolumeId,
+    snapshots: &[SnapshotName],
+    is_left_alone: bool,
+) -> Look {
+    let begun = context.now();
+    let usage = if is_left_alone { None } else { ask(context, volume).await };
+    let took = context.now().saturating_sub(begun).as_secs();
+    Look { volume: volume.volume.clone(), snapshots: snapshots.to_vec(), usage, took }
+}
+
+async fn ask(context: &Context, volume: &VolumeId) -> Option<Vec<SnapshotUsage>> {
     let asked = context.in_time(LOOK, context.ports.storage.snapshot_usage(volume)).await;
     let usage = asked.inspect_err(|error| {
         tracing::info!(%volume, %error, "the storage does not say what the snapshots of a volume \
-                                         hold; it is asked again in an hour");
+                                         hold; it is asked again later");
     });
-    Look { volume: volume.volume.clone(), snapshots: snapshots.to_vec(), usage: usage.ok() }
+    usage.ok()
 }
 
-async fn write(context: &Context, pool: &PoolName, record: SnapshotUsageRecord) {
+/// Returns whether it is written.
+async fn write(context: &Context, pool: &PoolName, record: &SnapshotUsageRecord) -> bool {
     // Another may have become primary while the storage was asked.
     if !context.is_primary() {
-        return;
+        return false;
     }
-    let report = vec![Report::SnapshotUsage(pool.clone(), record)];
-    if let Err(error) = context.in_time(WRITE, context.store.report(report)).await {
-        let error = &error as &dyn std::error::Error;
+    let report = vec![Report::SnapshotUsage(pool.clone(), record.clone())];
+    let written = context.in_time(WRITE, context.store.report(report)).await;
+    let written = written.inspect_err(|error| {
+        let error = error as &dyn std::error::Error;
         tracing::debug!(error, "what snapshots hold could not be written; it is tried again");
-    }
+    });
+    written.is_ok()
 }
 
 /// Forgets pools that are no more, or have no snapshots.
@@ -247,7 +287,7 @@ mod tests {
         pass(&world.context).await;
         let record = world.record().await.unwrap();
         assert_eq!((&record.largest, record.unknown), (&first.largest, 1));
-        assert!(record.at >= first.at + HOUR.as_secs());
+        assert!(record.at.unwrap() >= first.at.unwrap() + HOUR.as_secs());
     }
 
     #[tokio::test(start_paused = true)]

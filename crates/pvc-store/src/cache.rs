@@ -560,13 +560,16 @@ fn shown_with(groups: &[Group], decoded: Decoded, state: State) -> (State, Vec<E
     groups.iter().for_each(|group| raw.take_over(&group.read));
     let revision = cluster.revision + 1;
     let mut view = Cluster { revision, ..(*cluster).clone() };
-    let events: Vec<Event> = decoded
-        .into_iter()
-        .filter_map(|show| show?(&mut view))
-        .map(|(what, gone)| Event { revision, what, gone })
-        .collect();
+    let (mut events, mut is_changed) = (Vec::new(), false);
+    for (subject, show) in groups.iter().flat_map(Group::subjects).zip(decoded) {
+        let Some((what, gone)) = show.and_then(|show| show(&mut view)) else { continue };
+        is_changed = true;
+        if !subject.is_quiet() {
+            events.push(Event { revision, what, gone });
+        }
+    }
     records::settle(&mut view);
-    let cluster = if events.is_empty() { cluster } else { Arc::new(view) };
+    let cluster = if is_changed { Arc::new(view) } else { cluster };
     (State { raw, cluster }, events)
 }
 

@@ -84,8 +84,8 @@ fn pool_fullness(pool: &PoolRecord, cluster: &Cluster, held: &Held) -> api::Pool
         backfillfull_in: forecast.backfillfull_in,
         full_in: forecast.full_in,
         largest_snapshots: usage.map(|usage| largest(pool, usage, cluster)).unwrap_or_default(),
-        snapshots_looked_at: usage.map(|usage| usage.at),
-        snapshots_unknown: usage.map(|usage| usage.unknown),
+        snapshots_looked_at: usage.and_then(|usage| usage.at),
+        snapshots_unknown: usage.filter(|usage| usage.at.is_some()).map(|usage| usage.unknown),
     }
 }
 
@@ -108,7 +108,7 @@ fn largest(
         own_bytes: seen.usage.own_bytes,
         looked_at: seen.at,
     };
-    usage.largest.iter().filter(is_still_there).map(shown).collect()
+    usage.seen().iter().filter(is_still_there).map(shown).collect()
 }
 
 /// The recorded size: a number of bytes, or, where a legacy peer wrote it, a text. 0 if it is

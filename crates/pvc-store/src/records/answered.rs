@@ -28,6 +28,8 @@ pub(super) const KIND: Kind = Kind {
         })
     },
     is_observed: |_| true,
+    // Once a minute nobody is told that the cluster has changed.
+    is_quiet: true,
     ..PLAIN
 };
 

@@ -108,6 +108,9 @@ pub(crate) struct Kind {
     /// be so: a restore leaves what is there. What a daemon needs to find its way (jobs, moves,
     /// notes) belongs to it.
     is_observed: fn(Key<'_>) -> bool,
+    /// Whether the view shows its changes without an event that announces them: they come all the
+    /// time, and say nothing of what the records of others are.
+    is_quiet: bool,
     /// Tells whether different changes write the same key, and the same into it, so that others do
     /// not interfere: nobody can tell who wrote it last.
     is_guard: fn(Key<'_>) -> bool,
@@ -134,6 +137,7 @@ const PLAIN: Kind = Kind {
     is_stamp: |_| false,
     is_closed: |_| false,
     is_observed: |_| false,
+    is_quiet: false,
     is_guard: |_| false,
     for_jobs: &[],
     secret_beside: |_| None,
@@ -260,6 +264,11 @@ impl Subject {
     pub fn of(path: &str) -> Option<Subject> {
         let (kind, key) = find(path)?;
         (KINDS[kind].record)(key).map(|name| Subject { kind, name })
+    }
+
+    /// Tells whether no event announces what changes of it.
+    pub fn is_quiet(&self) -> bool {
+        KINDS[self.kind].is_quiet
     }
 
     pub fn weight(&self, raw: &Raw, view: &Cluster) -> usize {

@@ -1,10 +1,11 @@
 //! Space that the snapshots of pools hold: `/pvcrs/snapshot-usage/{pool}` with JSON, ours alone.
 //! Whoever looks at them writes it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pvc_model::snapshot_usage::{
-    MOST_SNAPSHOTS, SeenSnapshot, SnapshotUsage, SnapshotUsageRecord, sorted,
+    MOST_LATE, MOST_SNAPSHOTS, Pass, SeenSnapshot, SnapshotUsage, SnapshotUsageRecord, sorted,
 };
 use pvc_model::storage::{PoolName, SnapshotName, VolumeName};
 use serde::{Deserialize, Serialize};
@@ -35,7 +36,22 @@ pub(super) const KIND: Kind = Kind {
 #[derive(Serialize, Deserialize)]
 struct Written {
     /// Seconds since the epoch.
-    at: u64,
+    at: Option<u64>,
+    #[serde(default)]
+    took: u64,
+    unknown: u64,
+    largest: Vec<WrittenSnapshot>,
+    /// Volumes, with seconds since the epoch.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    late: BTreeMap<String, u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pass: Option<WrittenPass>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WrittenPass {
+    after: String,
+    took: u64,
     unknown: u64,
     largest: Vec<WrittenSnapshot>,
 }
@@ -55,17 +71,34 @@ pub(crate) fn path(pool: &PoolName) -> String {
 
 fn read(raw: &Raw, name: &str) -> Option<SnapshotUsageRecord> {
     let text = json(raw, &path(&PoolName::new(name)))?;
-    let Written { at, unknown, largest } = serde_json::from_str(&text).ok()?;
+    let Written { at, took, unknown, largest, late, pass } = serde_json::from_str(&text).ok()?;
+    let late = late.into_iter().take(MOST_LATE);
+    let pass = pass.map(|WrittenPass { after, took, unknown, largest }| Pass {
+        after: VolumeName::new(after),
+        took,
+        unknown,
+        largest: seen(largest),
+    });
+    Some(SnapshotUsageRecord {
+        at,
+        took,
+        unknown,
+        largest: seen(largest),
+        late: late.map(|(volume, at)| (VolumeName::new(volume), at)).collect(),
+        pass,
+    })
+}
+
+fn seen(written: Vec<WrittenSnapshot>) -> Vec<SeenSnapshot> {
     let seen = |written: WrittenSnapshot| {
         let WrittenSnapshot { volume, snapshot, held: held_bytes, own: own_bytes, at } = written;
         let usage = SnapshotUsage { name: SnapshotName::new(snapshot), held_bytes, own_bytes };
         SeenSnapshot { volume: VolumeName::new(volume), usage, at }
     };
-    let largest = sorted(largest.into_iter().take(MOST_SNAPSHOTS).map(seen).collect());
-    Some(SnapshotUsageRecord { at, unknown, largest })
+    sorted(written.into_iter().take(MOST_SNAPSHOTS).map(seen).collect())
 }
 
-pub(crate) fn text(record: &SnapshotUsageRecord) -> String {
+fn written(seen: &[SeenSnapshot]) -> Vec<WrittenSnapshot> {
     let written = |seen: &SeenSnapshot| WrittenSnapshot {
         volume: seen.volume.to_string(),
         snapshot: seen.usage.name.to_string(),
@@ -73,8 +106,24 @@ pub(crate) fn text(record: &SnapshotUsageRecord) -> String {
         own: seen.usage.own_bytes,
         at: seen.at,
     };
-    let largest = record.largest.iter().map(written).collect();
-    let written = Written { at: record.at, unknown: record.unknown, largest };
+    seen.iter().map(written).collect()
+}
+
+pub(crate) fn text(record: &SnapshotUsageRecord) -> String {
+    let pass = record.pass.as_ref().map(|pass| WrittenPass {
+        after: pass.after.to_string(),
+        took: pass.took,
+        unknown: pass.unknown,
+        largest: written(&pass.largest),
+    });
+    let written = Written {
+        at: record.at,
+        took: record.took,
+        unknown: record.unknown,
+        largest: written(&record.largest),
+        late: record.late.iter().map(|(volume, at)| (volume.to_string(), *at)).collect(),
+        pass,
+    };
     serde_json::to_string(&written).expect("it has names and whole numbers alone")
 }
 
@@ -98,7 +147,18 @@ mod tests {
             SeenSnapshot { volume: VolumeName::new("web1\"_sda\n"), usage, at: 7 }
         };
         let largest = vec![seen("s \u{1b}[31m\\", u64::MAX, None), seen("t", 5, Some(0))];
-        let record = SnapshotUsageRecord { at: 9, unknown: 3, largest };
+        let mut record = SnapshotUsageRecord {
+            at: Some(9),
+            took: 4,
+            unknown: 3,
+            largest: largest.clone(),
+            ..SnapshotUsageRecord::default()
+        };
+        assert_eq!(read_back(&text(&record)), Some(record.clone()));
+        let after = VolumeName::new("w\"");
+        record.at = None;
+        record.late = BTreeMap::from([(after.clone(), 8)]);
+        record.pass = Some(Pass { after, took: 5, unknown: 6, largest });
         assert_eq!(read_back(&text(&record)), Some(record));
     }
 
