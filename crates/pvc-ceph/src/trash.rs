@@ -198,11 +198,30 @@ impl RbdStorage {
         if self.image_by_id(pool, id).await?.is_parent() {
             return Err(trashed_has_clones(pool, id, None));
         }
+        let mut released: Vec<&str> = Vec::new();
         for snapshot in snapshots.iter().filter(|snapshot| snapshot.is_protected()) {
-            self.require_trashed(pool, id).await?;
-            self.of_snapshot_of_trashed("unprotect", pool, id, snapshot).await?;
+            if let Err(error) = self.release_snapshot_of_trashed(pool, id, snapshot).await {
+                // Ceph protects none by the identifier of its image, so they stay as they are.
+                if !released.is_empty() {
+                    tracing::warn!(%pool, %id, ?released, "an image is not purged, and some of its \
+                                                           snapshots are no longer protected; \
+                                                           restore it to protect them again");
+                }
+                return Err(error);
+            }
+            released.push(&snapshot.name);
         }
         Ok(())
+    }
+
+    async fn release_snapshot_of_trashed(
+        &self,
+        pool: &PoolName,
+        id: &TrashId,
+        snapshot: &Snapshot,
+    ) -> Result<(), StorageError> {
+        self.require_trashed(pool, id).await?;
+        self.of_snapshot_of_trashed("unprotect", pool, id, snapshot).await
     }
 
     async fn remove_trashed(&self, pool: &PoolName, id: &TrashId) -> Result<(), Failure> {

@@ -11,10 +11,10 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use pvc_model::snapshot_usage::SnapshotUsage;
 use pvc_model::storage::{SnapshotName, VolumeId};
-use pvc_ports::StorageError;
+use pvc_ports::{StorageError, aside};
 use serde::Deserialize;
 
 use crate::answers;
@@ -25,18 +25,33 @@ use crate::storage::{RbdStorage, require_snapshot_name, with_json};
 const LOOKING: &str = "looking what snapshots hold";
 
 /// Time in which `rbd diff` must have said something: it says all of it at its end.
-const ANSWERED: Duration = Duration::from_secs(600);
+const ANSWERED: Duration = Duration::from_secs(3600);
 
-/// Bytes that a difference may have as text: those of some TiB.
-const MOST_TEXT: usize = 64 << 20;
+/// Bytes that a stretch may have as text.
+const MOST_STRETCH: usize = 512;
+
+/// Stretches that do not touch of which one thing may be known: what a guest has scattered more is
+/// unknown.
+const MOST_STRETCHES: usize = 100_000;
+
+/// Asks for one object at a time, where ten are usual: nobody waits for the answer.
+const ONE_AT_A_TIME: &str = "--rbd-concurrent-management-ops=1";
 
 /// Stretch of an image in the output of `rbd diff`.
 #[derive(Deserialize)]
 struct Listed {
     offset: u64,
     length: u64,
-    /// `true` or `false`, as text: whether it has data now.
-    exists: String,
+    exists: Exists,
+}
+
+/// Whether a stretch has data now.
+#[derive(Deserialize)]
+enum Exists {
+    #[serde(rename = "true")]
+    Yes,
+    #[serde(rename = "false")]
+    No,
 }
 
 /// Parts of an image: stretches in order, which do not touch.
@@ -100,31 +115,94 @@ struct Difference {
 }
 
 impl Difference {
-    /// Reads a difference to an image of this size. Nothing is believed to lie beyond its end.
-    fn read(text: &[u8], size_bytes: u64) -> Result<Self, String> {
-        let listed: Vec<Listed> = answers::json(text)?;
-        let of = |exists: &'static str| {
-            let these = listed.iter().filter(move |stretch| stretch.exists == exists);
-            Extents::of(these.map(move |stretch| {
-                let end = stretch.offset.saturating_add(stretch.length);
-                stretch.offset..end.min(size_bytes)
-            }))
-        };
-        match listed.iter().all(|stretch| ["true", "false"].contains(&stretch.exists.as_str())) {
-            true => Ok(Difference { written: of("true"), discarded: of("false") }),
-            false => Err("its answer is not understood: `exists` is no truth".to_owned()),
-        }
-    }
-
     /// The same, where the image had another size: what lay beyond is gone.
     fn shrunk(self, from_bytes: u64, to_bytes: u64) -> Self {
-        let discarded = self.discarded.or(&Extents::of([to_bytes..from_bytes.max(to_bytes)]));
+        let discarded =
+            self.discarded.or(&Extents::of(std::iter::once(to_bytes..from_bytes.max(to_bytes))));
         Difference { discarded, ..self }
     }
 
     fn changed(&self) -> Extents {
         self.written.or(&self.discarded)
     }
+}
+
+/// Place in the output of `rbd diff`: a list of stretches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Before,
+    Within,
+    Behind,
+}
+
+/// Difference to an image of this size that is read as its text comes: neither the text nor
+/// stretches that touch are kept.
+struct Reading {
+    size_bytes: u64,
+    place: Place,
+    written: Vec<Range<u64>>,
+    discarded: Vec<Range<u64>>,
+}
+
+impl Reading {
+    fn new(size_bytes: u64) -> Self {
+        let (written, discarded) = (Vec::new(), Vec::new());
+        Reading { size_bytes, place: Place::Before, written, discarded }
+    }
+
+    /// Takes all of the text that has come completely.
+    fn take(&mut self, text: &mut BytesMut) -> Result<(), String> {
+        while let Some(letter) = text.first() {
+            match (letter, self.place) {
+                (b' ' | b'\n' | b'\r' | b'\t', _) | (b',', Place::Within) => {}
+                (b'[', Place::Before) => self.place = Place::Within,
+                (b']', Place::Within) => self.place = Place::Behind,
+                (b'{', Place::Within) => {
+                    let within = &text[..text.len().min(MOST_STRETCH)];
+                    match within.iter().position(|letter| *letter == b'}') {
+                        Some(end) => {
+                            self.add(&answers::json(&text[..=end])?)?;
+                            text.advance(end);
+                        }
+                        None if text.len() < MOST_STRETCH => return Ok(()),
+                        None => return Err("a stretch of its answer has no end".to_owned()),
+                    }
+                }
+                _ => return Err("its answer is no list of stretches".to_owned()),
+            }
+            text.advance(1);
+        }
+        Ok(())
+    }
+
+    /// Adds a stretch. Nothing is believed to lie beyond the end of the image.
+    fn add(&mut self, listed: &Listed) -> Result<(), String> {
+        let end = listed.offset.saturating_add(listed.length).min(self.size_bytes);
+        let all = match listed.exists {
+            Exists::Yes => &mut self.written,
+            Exists::No => &mut self.discarded,
+        };
+        let is_full = all.len() >= MOST_STRETCHES;
+        match all.last_mut() {
+            Some(last) if last.end == listed.offset => last.end = last.end.max(end),
+            _ if is_full => return Err(too_scattered()),
+            _ => all.push(listed.offset..end),
+        }
+        Ok(())
+    }
+
+    /// The difference, if the text has come to its end.
+    fn end(self, rest: &[u8]) -> Result<Difference, String> {
+        if self.place != Place::Behind || !rest.is_empty() {
+            return Err("its answer has no end".to_owned());
+        }
+        let Reading { written, discarded, .. } = self;
+        Ok(Difference { written: Extents::of(written), discarded: Extents::of(discarded) })
+    }
+}
+
+fn too_scattered() -> String {
+    format!("its answer has more than {MOST_STRETCHES} stretches")
 }
 
 /// Image as it is passed from snapshot to snapshot.
@@ -144,13 +222,17 @@ impl Walk {
 
     /// Goes on to the next snapshot, or to the volume as it is now; returns what the snapshot holds
     /// that is left.
-    fn go_on(&mut self, name: SnapshotName, next: &Difference) -> SnapshotUsage {
+    fn go_on(&mut self, name: SnapshotName, next: &Difference) -> Result<SnapshotUsage, String> {
         let changed = next.changed();
         let held = self.filled.and(&changed);
         let own = self.changed.as_ref().map_or_else(|| held.clone(), |new| held.and(new));
         self.filled = self.filled.without(&next.discarded).or(&next.written);
         self.changed = Some(changed);
-        SnapshotUsage { name, held_bytes: held.bytes(), own_bytes: Some(own.bytes()) }
+        // Each difference may add as many.
+        if self.filled.0.len() > MOST_STRETCHES {
+            return Err(too_scattered());
+        }
+        Ok(SnapshotUsage { name, held_bytes: held.bytes(), own_bytes: Some(own.bytes()) })
     }
 }
 
@@ -171,7 +253,14 @@ impl RbdStorage {
         for (at, snapshot) in snapshots.iter().enumerate() {
             let next = snapshots.get(at + 1);
             let difference = self.difference(volume, &image, Some(snapshot), next).await?;
-            usage.push(walk.go_on(name(snapshot), &difference));
+            let (name, mut before) = (name(snapshot), walk);
+            let gone_on = aside(move || {
+                let held = before.go_on(name, &difference);
+                (before, held)
+            });
+            let (after, held) = gone_on.await;
+            usage.push(held.map_err(|why| io_error(LOOKING, why))?);
+            walk = after;
         }
         Ok(usage)
     }
@@ -188,29 +277,28 @@ impl RbdStorage {
         let to_name = to.map(|snapshot| format!("--snap={}", snapshot.name));
         let whole = image.has_fast_diff().then(|| "--whole-object".to_owned());
         let more = [from_name, to_name, whole].into_iter().flatten().collect();
-        let args = with_json([image_args(volume), more].concat());
-        let text = self.long_text(volume, args).await?;
         let to_bytes = to.map_or(image.size, |snapshot| snapshot.size);
-        let difference = Difference::read(&text, to_bytes).map_err(|why| io_error(LOOKING, why))?;
+        let args = [image_args(volume), vec![ONE_AT_A_TIME.to_owned()], more].concat();
+        let difference = self.read_difference(volume, with_json(args), to_bytes).await?;
         Ok(difference.shrunk(from.map_or(0, |snapshot| snapshot.size), to_bytes))
     }
 
-    /// Output of `rbd diff`, which may be longer than what is kept of other programs.
-    async fn long_text(
+    /// Reads the output of `rbd diff`, which may be longer than what is kept of other programs.
+    async fn read_difference(
         &self,
         volume: &VolumeId,
         args: Vec<String>,
-    ) -> Result<BytesMut, StorageError> {
+        size_bytes: u64,
+    ) -> Result<Difference, StorageError> {
         let failed = |failure: crate::rbd::Failure| failure.of(volume, LOOKING);
         let started = self.programs.rbd_piped(&["diff"], args, Pipe::Output).map_err(failed)?;
         let (mut program, mut text) = (started.with_deadline(ANSWERED), BytesMut::new());
+        let mut reading = Reading::new(size_bytes);
         while program.take(&mut text).await.map_err(failed)? {
-            if text.len() > MOST_TEXT {
-                return Err(io_error(LOOKING, format!("it says more than {MOST_TEXT} bytes")));
-            }
+            reading.take(&mut text).map_err(|why| io_error(LOOKING, why))?;
         }
         program.end().await.map_err(failed)?;
-        Ok(text)
+        aside(move || reading.end(&text)).await.map_err(|why| io_error(LOOKING, why))
     }
 }
 
@@ -232,15 +320,58 @@ mod tests {
         r#"[{"offset":41943040,"length":4096,"exists":"true"}]"#,
     ];
 
+    /// Reads a text that comes in pieces of this length.
+    fn read_in(pieces: usize, text: &str, size_bytes: u64) -> Result<Difference, String> {
+        let (mut reading, mut unread) = (Reading::new(size_bytes), BytesMut::new());
+        for piece in text.as_bytes().chunks(pieces) {
+            unread.extend_from_slice(piece);
+            reading.take(&mut unread)?;
+        }
+        reading.end(&unread)
+    }
+
     fn read(text: &str) -> Difference {
-        Difference::read(text.as_bytes(), 64 * MIB).unwrap()
+        read_in(64, text, 64 * MIB).unwrap()
+    }
+
+    #[test]
+    fn a_difference_is_read_as_it_comes_and_what_touches_is_one() {
+        for pieces in [1, 7, 50, 10_000] {
+            let first = read_in(pieces, SAID[0], 64 * MIB).unwrap();
+            assert_eq!(
+                first.written,
+                Extents::of(std::iter::once(0..16 * MIB)),
+                "in pieces of {pieces}"
+            );
+            let third = read_in(pieces, SAID[2], 64 * MIB).unwrap();
+            assert_eq!(third.written, Extents::of(std::iter::once(0..4096)));
+            assert_eq!(third.discarded, Extents::of(std::iter::once(12 * MIB..16 * MIB)));
+        }
+        let mut reading = Reading::new(u64::MAX);
+        let stretch = |offset| Listed { offset, length: 1, exists: Exists::Yes };
+        for at in 0..MOST_STRETCHES as u64 {
+            reading.add(&stretch(2 * at)).unwrap();
+        }
+        let last = 2 * (MOST_STRETCHES as u64 - 1);
+        reading.add(&stretch(last + 1)).expect("it goes on where the last one ends");
+        reading.add(&stretch(last + 9)).unwrap_err();
+    }
+
+    #[test]
+    fn a_volume_that_is_scattered_more_with_each_snapshot_is_unknown() {
+        let scattered = |first: u64| {
+            let written = (0..60_000).map(|at| 4 * at + first..4 * at + first + 1);
+            Difference { written: Extents::of(written), discarded: Extents::default() }
+        };
+        let mut walk = Walk::begin(scattered(0));
+        walk.go_on(SnapshotName::new("s"), &scattered(2)).unwrap_err();
     }
 
     #[test]
     fn a_snapshot_holds_what_was_overwritten_and_discarded_since() {
         let mut walk = Walk::begin(read(SAID[0]));
         let mut go_on = |name: &str, said: &str| {
-            let usage = walk.go_on(SnapshotName::new(name), &read(said));
+            let usage = walk.go_on(SnapshotName::new(name), &read(said)).unwrap();
             (usage.held_bytes, usage.own_bytes)
         };
         assert_eq!(go_on("s1", SAID[1]), (8 * MIB, Some(8 * MIB)));
@@ -252,11 +383,12 @@ mod tests {
     #[test]
     fn what_lay_beyond_the_end_of_a_smaller_image_is_held() {
         let mut walk = Walk::begin(read(SAID[0]));
-        let smaller = Difference::read(b"[]", 10 * MIB).unwrap().shrunk(64 * MIB, 10 * MIB);
-        let usage = walk.go_on(SnapshotName::new("s"), &smaller);
+        let smaller = read_in(64, "[]", 10 * MIB).unwrap().shrunk(64 * MIB, 10 * MIB);
+        let usage = walk.go_on(SnapshotName::new("s"), &smaller).unwrap();
         assert_eq!(usage.held_bytes, 6 * MIB);
-        let grown = Difference::read(b"[]", 64 * MIB).unwrap().shrunk(10 * MIB, 64 * MIB);
-        assert_eq!(walk.go_on(SnapshotName::new("t"), &grown).held_bytes, 0);
+        let grown = read_in(64, "[]", 64 * MIB).unwrap().shrunk(10 * MIB, 64 * MIB);
+        let usage = walk.go_on(SnapshotName::new("t"), &grown).unwrap();
+        assert_eq!(usage.held_bytes, 0);
     }
 
     #[test]
@@ -265,15 +397,20 @@ mod tests {
         assert_eq!(read(&beyond).changed().bytes(), 0);
         let twice =
             r#"[{"offset":5,"length":5,"exists":"true"},{"offset":0,"length":7,"exists":"true"}]"#;
-        assert_eq!(read(twice).written, Extents(vec![0..10]));
+        assert_eq!(read(twice).written, Extents::of(std::iter::once(0..10)));
         for text in [
             "",
             "{}",
             r#"[{"offset":-1,"length":1,"exists":"true"}]"#,
             r#"[{"offset":0,"length":1,"exists":"perhaps"}]"#,
             r#"[{"offset":0,"length":1}]"#,
+            r#"[{"offset":0,"length":1,"exists":"true"}"#,
+            r#"[{"offset":0,"length":1,"exists":"true"#,
+            r#"[{"offset":0,"length":1,"exists":"true"}]]"#,
+            r#"[1]"#,
+            &format!("[{{{}}}]", " ".repeat(MOST_STRETCH)),
         ] {
-            assert!(Difference::read(text.as_bytes(), MIB).is_err(), "{text}");
+            assert!(read_in(64, text, MIB).is_err(), "{text}");
         }
     }
 

@@ -19,8 +19,8 @@ use crate::unhurried;
 /// Time without a byte after which a file is given up, as on the server.
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// Time that the server may take to make a file: it gives up after 23 hours. Nothing is heard of one
-/// that has lost its power.
+/// Time that the server may take to make a file: it gives up after 23 hours. Nothing is heard of
+/// one that has lost its power.
 const MADE: Duration = Duration::from_secs(25 * 3600);
 
 /// A boundary that no file contains but by a wonder of 128 bits, which changes with the process and

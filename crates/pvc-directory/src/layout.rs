@@ -308,8 +308,25 @@ pub(crate) fn place(
     new_name: &str,
 ) -> Result<(), Errno> {
     renameat2(from.as_fd(), name, to.as_fd(), new_name, RenameFlags::RENAME_NOREPLACE)?;
-    fsync(from)?;
-    fsync(to)
+    sync_done(from)?;
+    sync_done(to)
+}
+
+/// Sees to it that a folder is on disk in which something was renamed.
+fn sync_done(folder: impl AsFd) -> Result<(), Errno> {
+    fsync(folder).map_err(failed_when_done)
+}
+
+/// An error that comes when everything is in its place: also a full disk is a failure of it then.
+/// A lack of room would say that nothing was done.
+fn failed_when_done(error: Errno) -> Errno {
+    match error {
+        Errno::ENOSPC | Errno::EDQUOT => {
+            tracing::warn!(%error, "what was done may not stay: its folder cannot be written");
+            Errno::EIO
+        }
+        error => error,
+    }
 }
 
 pub(crate) fn taken(error: Errno, exists: impl FnOnce() -> StorageError) -> StorageError {
@@ -488,7 +505,7 @@ impl Volume {
     pub fn replace_image(&self, work: &WorkFolder, file: &File) -> Result<(), StorageError> {
         file.sync_all().map_err(failed("writing an image"))?;
         renameat2(&work.folder, "image", &self.folder, IMAGE, RenameFlags::empty())
-            .and_then(|()| fsync(&self.folder))
+            .and_then(|()| sync_done(&self.folder))
             .map_err(errno("replacing an image"))
     }
 
@@ -558,5 +575,22 @@ impl NewVolume {
         })?;
         place(&self.work.folder, "volume", &pool, id.volume.as_str())
             .map_err(|error| taken(error, || StorageError::VolumeExists { volume: id.clone() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lack of room is taken for a refusal: nothing was done.
+    #[test]
+    fn a_disk_that_is_full_when_all_is_done_is_a_failure_and_no_lack_of_room() {
+        for full in [Errno::ENOSPC, Errno::EDQUOT] {
+            let error = io::Error::from(failed_when_done(full));
+            let is_no_room =
+                matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+            assert!(!is_no_room, "{error}");
+        }
+        assert_eq!(failed_when_done(Errno::EROFS), Errno::EROFS);
     }
 }

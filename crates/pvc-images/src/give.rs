@@ -37,8 +37,9 @@ pub struct Wanted {
     pub compression: Option<Compression>,
 }
 
-/// Leave to make an image, which [`Places::turn`](crate::Places::turn) gives. It is to be had before
-/// the disk is opened, which nobody else can open then, or which has a snapshot that is kept.
+/// Leave to make an image, which [`Places::turn`](crate::Places::turn) gives. It is to be had
+/// before the disk is opened, which nobody else can open then, or which has a snapshot that is
+/// kept.
 #[derive(Debug)]
 pub struct Turn {
     pub(crate) wanted: Wanted,

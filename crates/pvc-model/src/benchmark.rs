@@ -208,15 +208,14 @@ pub fn next_number(cluster: &Cluster) -> u32 {
     cluster.benchmarks.keys().next_back().map_or(1, |last| last.saturating_add(1))
 }
 
-/// Numbers of the benchmarks that go when `new` is recorded: those that were left behind, except
-/// by `new` itself, and the oldest of too many.
+/// Numbers of the benchmarks that go when `new` is recorded: the oldest of too many that are done
+/// or at work. One that was left behind says whose its volume is, until that was looked for.
 pub fn outdated(cluster: &Cluster, new: u32) -> Vec<u32> {
-    let others = cluster.benchmarks.iter().filter(|(number, _)| **number != new);
-    let (left, kept): (Vec<_>, Vec<_>) =
-        others.partition(|(_, record)| record.is_left_behind(cluster));
-    let surplus = (kept.len() + 1).saturating_sub(MOST_KEPT);
-    let oldest = kept.into_iter().take(surplus);
-    left.into_iter().chain(oldest).map(|(number, _)| *number).collect()
+    let is_kept =
+        |number: u32, record: &BenchmarkRecord| number != new && !record.is_left_behind(cluster);
+    let kept = cluster.benchmarks.iter().filter(|(number, record)| is_kept(**number, record));
+    let surplus = (kept.clone().count() + 1).saturating_sub(MOST_KEPT);
+    kept.take(surplus).map(|(number, _)| *number).collect()
 }
 
 /// Counters of a node at one moment.
@@ -369,7 +368,7 @@ mod tests {
         let numbers: Vec<u32> = shown(&cluster).iter().map(|record| record.number).collect();
         assert_eq!(numbers, [3, 1], "the newest first; of 4 there is no job any more");
         assert_eq!(at_work(&cluster).map(|job| job.spec.id.clone()), Some(JobId::from_bits(3)));
-        assert_eq!(outdated(&cluster, 3), [2, 4]);
+        assert_eq!(outdated(&cluster, 3), [0; 0], "of 2 and 4 a volume may be left");
         assert_eq!(next_number(&cluster), 5);
     }
 

@@ -14,7 +14,7 @@ pub const LOOK_EVERY: u64 = 60 * 60;
 /// How many times as long as its looks took a pool is left alone after a pass.
 pub const REST: u64 = 20;
 
-/// Seconds after which a look that was in vain was a load that is not asked for again soon.
+/// Seconds after which a look without an answer was a load that is not asked for again soon.
 pub const COSTLY: u64 = 60;
 
 /// Seconds for which a volume is left alone after such a look.
@@ -26,8 +26,8 @@ pub const WRITTEN_AFTER: u64 = 30;
 /// Number of snapshots that are kept of a pool.
 pub const MOST_SNAPSHOTS: usize = 20;
 
-/// Number of volumes of a pool that are left alone. More cannot be looked at in vain within
-/// [`LEFT_ALONE`] as long as each look takes [`COSTLY`].
+/// Number of volumes of a pool that are left alone. More cannot be looked at without an answer
+/// within [`LEFT_ALONE`] as long as each look takes [`COSTLY`].
 pub const MOST_LATE: usize = (LEFT_ALONE / COSTLY) as usize;
 
 /// Space that a snapshot holds.
@@ -60,7 +60,7 @@ pub struct SnapshotUsageRecord {
     pub unknown: u64,
     /// Snapshots that hold the most, the largest first. None of them holds nothing.
     pub largest: Vec<SeenSnapshot>,
-    /// Volumes that are left alone, with when the look ended that was in vain.
+    /// Volumes that are left alone, with when the look ended that had no answer.
     pub late: BTreeMap<VolumeName, u64>,
     /// The pass that is under way, whoever goes on with it.
     pub pass: Option<Pass>,
@@ -172,8 +172,8 @@ impl SnapshotUsageRecord {
     }
 }
 
-/// Whether a volume that was looked at in vain is still left alone. One of the future was looked at
-/// by another clock.
+/// Whether a volume that was looked at without an answer is still left alone. One of the future was
+/// looked at by another clock.
 fn is_recent(at: u64, now: u64) -> bool {
     at <= now && now - at < LEFT_ALONE
 }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_whose_look_was_long_in_vain_is_left_alone_for_a_day() {
+    fn a_volume_whose_look_was_long_and_had_no_answer_is_left_alone_for_a_day() {
         let volume = VolumeName::new("a");
         let is_left_alone = |usage: Option<Vec<SnapshotUsage>>, took, after| {
             let mut record = SnapshotUsageRecord::default();

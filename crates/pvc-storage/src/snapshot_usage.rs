@@ -128,8 +128,12 @@ async fn write(context: &Context, pool: &PoolName, record: &SnapshotUsageRecord)
     if !context.is_primary() {
         return false;
     }
-    let report = vec![Report::SnapshotUsage(pool.clone(), record.clone())];
-    let written = context.in_time(WRITE, context.store.report(report)).await;
+    let report = async {
+        // A report of what was made a moment ago, and is not seen here yet, is passed over.
+        context.store.fresh().await?;
+        context.store.report(vec![Report::SnapshotUsage(pool.clone(), record.clone())]).await
+    };
+    let written = context.in_time(WRITE, report).await;
     let written = written.inspect_err(|error| {
         let error = error as &dyn std::error::Error;
         tracing::debug!(error, "what snapshots hold could not be written; it is tried again");
@@ -168,7 +172,7 @@ mod tests {
     use pvc_model::node::{CoordinatorState, NodeRole};
     use pvc_ports::{Ports, Storage};
     use pvc_store::{Ipmi, NewNode, NodeChange, Store};
-    use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock, ports};
+    use pvc_testkit::{Gate, MemoryStorage, SeededRandom, TokioClock, ports};
 
     use super::*;
 
@@ -288,6 +292,43 @@ mod tests {
         let record = world.record().await.unwrap();
         assert_eq!((&record.largest, record.unknown), (&first.largest, 1));
         assert!(record.at.unwrap() >= first.at.unwrap() + HOUR.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_primary_goes_on_where_the_last_one_was() {
+        let world = World::new().await;
+        let mut begun = SnapshotUsageRecord::default();
+        let (volume, snapshots) = (id("vms/a").volume, vec![SnapshotName::new("s")]);
+        begun.take(Look { volume, snapshots, usage: None, took: 400 }, wall(&world.context));
+        let report = vec![Report::SnapshotUsage(PoolName::new("vms"), begun)];
+        world.context.store.report(report).await.unwrap();
+        assert!(world.record().await.is_some());
+        pass(&world.context).await;
+        let record = world.record().await.unwrap();
+        assert_eq!((record.took, record.unknown, record.pass), (400, 1, None), "not asked again");
+        world.context.sleep(HOUR).await;
+        pass(&world.context).await;
+        assert_eq!(world.record().await.unwrap().unknown, 1, "its rest is longer than an hour");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_that_the_storage_is_silent_of_is_left_alone_for_a_day_and_its_pool_rests() {
+        let world = World::new().await;
+        world.storage.set_gate(Gate::closing_at(1));
+        pass(&world.context).await;
+        let record = world.record().await.unwrap();
+        assert_eq!((record.took, record.unknown, record.late.len()), (LOOK.as_secs(), 1, 1));
+        world.storage.set_gate(Gate::closing_at(u64::MAX));
+        world.context.sleep(19 * HOUR).await;
+        pass(&world.context).await;
+        assert_eq!(world.record().await, Some(record), "the pool rests");
+        world.context.sleep(HOUR).await;
+        pass(&world.context).await;
+        let record = world.record().await.unwrap();
+        assert_eq!((record.took, record.unknown), (0, 1), "the volume is left alone");
+        world.context.sleep(4 * HOUR).await;
+        pass(&world.context).await;
+        assert_eq!(world.largest().await, [("s".to_owned(), 2)]);
     }
 
     #[tokio::test(start_paused = true)]

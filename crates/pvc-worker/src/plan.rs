@@ -88,7 +88,7 @@ fn to_forget(cluster: &Cluster, now: u64) -> impl Iterator<Item = JobId> {
     forgotten.into_iter().flat_map(move |(over, most)| outdated(over, most, now))
 }
 
-/// Those of these ended jobs that ended too long ago, and the oldest of more than `most`.
+/// Jobs among these ended ones that ended too long ago, and the oldest of more than `most`.
 fn outdated(over: Vec<&Job>, most: usize, now: u64) -> impl Iterator<Item = JobId> {
     let ended = |job: &Job| job.progress.ended_at.unwrap_or(job.spec.submitted_at);
     let mut over: Vec<(u64, JobId)> =

@@ -202,7 +202,7 @@ async fn a_volume_group_is_made_once_and_shows_whose_disk_it_is_on() {
     let again = host.create_volume_group(&group, &path).await;
     assert!(matches!(again, Err(OsdError::GroupExists { .. })), "{again:?}");
     let taken = host.device(&path).await.unwrap();
-    assert_eq!(taken.groups, [group.clone()]);
+    assert_eq!(taken.groups, std::slice::from_ref(&group));
 
     let volume = LogicalVolume { group: group.clone(), name: LvmName::db_group() };
     let none = host.remove_volume(&volume).await;

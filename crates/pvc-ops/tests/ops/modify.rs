@@ -208,7 +208,7 @@ async fn no_vm_is_plugged_in_among_the_nodes_unless_that_is_forced_or_was_so_bef
     submit(&ask).await.unwrap();
 }
 
-/// It would run with half a volume where it is started after its node has died.
+/// The VM would run with half a volume where it is started after its node has died.
 #[tokio::test]
 async fn a_volume_that_is_held_is_given_to_no_vm() {
     let world = World::with_nodes(&["hv1"]).await;

@@ -17,13 +17,14 @@ mod reports;
 mod roles;
 mod view;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_embedded::EmbeddedTree;
+use pvc_model::answered::{AnsweredRecord, Question};
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::FaultRecord;
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, WorkerRecord};

@@ -21,6 +21,23 @@ async fn events_tell_what_changed_and_continue_from_a_cursor() {
 }
 
 #[tokio::test]
+async fn the_age_of_what_the_storage_says_is_shown_and_announced_to_nobody() {
+    let world = cluster().await;
+    let mut feed = world.store.events(None);
+    let record = AnsweredRecord {
+        by: "hv1".into(),
+        at: BTreeMap::from([(Question::Status, 7)]),
+        silent: BTreeSet::new(),
+    };
+    let report = vec![Report::StorageAnswered(record.clone())];
+    world.store.report(report).await.expect("reachable");
+    let shown = world.store.fresh().await.expect("reachable").answered.clone();
+    assert_eq!(shown.as_deref(), Some(&record));
+    define(&world.store, new_vm("web1", UUID)).await;
+    assert_eq!(feed.next().await.expect("open").what, EventKind::Vm(UUID), "it is the first");
+}
+
+#[tokio::test]
 async fn events_are_kept_once_somebody_wants_them() {
     let world = cluster().await;
     let begun = world.store.view().revision;

@@ -440,27 +440,34 @@ async fn remove(
     }
 }
 
-/// Removes the volumes of benchmarks that have come to no end.
+/// Removes the volumes of benchmarks that have come to no end, and then their records.
 async fn remove_left_behind(context: &Context) -> Result<()> {
     let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
     for record in view.benchmarks.values().filter(|record| record.is_left_behind(&view)) {
-        let Some(present) = present(context, &record.volume).await? else { continue };
-        let is_made = match &record.made {
-            Some(made) => *made == present.identity,
-            None => record.volume.volume == volume_of(&record.job),
-        };
-        if is_made {
-            remove(context, &record.volume, &present.identity).await?;
-            context.log(format!("volume {}, which was left, is removed", record.volume));
+        if let Some(present) = present(context, &record.volume).await? {
+            let is_made = match &record.made {
+                Some(made) => *made == present.identity,
+                None => record.volume.volume == volume_of(&record.job),
+            };
+            if is_made {
+                remove(context, &record.volume, &present.identity).await?;
+                context.log(format!("volume {}, which was left, is removed", record.volume));
+            }
         }
+        forget_of(context, &record.job).await?;
     }
     Ok(())
 }
 
 async fn forget(context: &Context) -> Result<()> {
+    forget_of(context, &context.job).await
+}
+
+/// Forgets the benchmark of a job.
+async fn forget_of(context: &Context, job: &JobId) -> Result<()> {
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
-        if let Some(record) = own(cluster, &context.job) {
+        if let Some(record) = own(cluster, job) {
             changes.push(Change::RemoveBenchmark(record.number));
         }
         Ok((changes, ()))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pvc_model::benchmark::{
     FILL_TIME, MON_PROCESS, OSD_PROCESS, ProcessSample, SAMPLE_EVERY, SETTLING_TIME, Sample, Test,
 };
-use pvc_ports::HostUsage;
+use pvc_ports::{HostUsage, aside};
 
 use super::BenchmarkTools;
 use crate::context::Context;
@@ -49,7 +49,11 @@ pub(super) async fn sample(
         if time < settled || time > settings.test_time {
             continue;
         }
-        match tools.host.usage(&[OSD_PROCESS, MON_PROCESS], settings.storage_interface.as_deref()) {
+        // It goes through all processes.
+        let (host, interface) = (tools.host.clone(), settings.storage_interface.clone());
+        let looked =
+            aside(move || host.usage(&[OSD_PROCESS, MON_PROCESS], interface.as_deref())).await;
+        match looked {
             Ok(usage) => samples.push(taken(clock.monotonic(), usage)),
             Err(error) => tracing::debug!(%error, "the load of this node could not be looked at"),
         }
