@@ -307,7 +307,7 @@ pub async fn a_snapshot_holds_what_was_overwritten(fixture: &dyn StorageFixture)
     assert_eq!(storage.snapshot_usage(&id).await.expect("it is told"), []);
     let fill = async |with: u8| {
         for at in 0..8 {
-            fixture.write(&id, at * MIB, &[with; MIB as usize]).await;
+            fixture.write(&id, at * MIB, &vec![with; MIB as usize]).await;
         }
     };
     for (name, with) in [("s1", 1), ("s2", 2)] {

@@ -40,13 +40,13 @@ fn a_slow_upload_is_a_task_with_its_progress_and_ends_when_that_is_cancelled() {
     });
     assert_eq!(task["worker"], format!("pvcapid@{}", machine.node()), "{task}");
     assert_eq!(task["kwargs"]["volume"], "data", "{task}");
-    assert_eq!(task["submitter"], "this machine", "{task}");
+    assert_eq!(task["submitter"], "the test", "{task}");
     assert_eq!(task["transferred"]["of"], 120_000_000, "{task}");
     assert!(task["transferred"]["seconds_left"].as_u64() > Some(0), "{task}");
     let id = task["id"].as_str().expect("it has one");
     machine.pvc(&["-q", "task", "list"]).says(&[id, " left"]);
     let shown = machine.pvc(&["-q", "task", "show", id]);
-    shown.says(&["storage.upload", "pool: vms", "volume: data", "this machine", "RUNNING", "/s"]);
+    shown.says(&["storage.upload", "pool: vms", "volume: data", "the test", "RUNNING", "/s"]);
 
     machine.pvc(&["-q", "task", "cancel", id]).ok();
     let ended = client.wait_with_output().expect("it can be waited for");
