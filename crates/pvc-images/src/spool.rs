@@ -19,10 +19,11 @@ use crate::{MOST_PIECE_BYTES, most_image_bytes};
 /// User and group `nobody` and `nogroup` of every Debian.
 const NOBODY: u32 = 65534;
 
-/// Room that is left to others on a file system of so many bytes. A monitor of Ceph says that it
+/// Room that is left to others on a file system of so many bytes: a tenth, and no more than 8 GiB,
+/// as much is free on a large disk that is otherwise full. A monitor of Ceph says that it
 /// has little below 30 % and stops below 5 %.
 fn left_to_others(file_system_bytes: u64) -> u64 {
-    (file_system_bytes / 10).max(512 << 20)
+    (file_system_bytes / 10).clamp(512 << 20, 8 << 30)
 }
 
 /// Written bytes after which they are on the disk: whoever else waits for the disk, as ZooKeeper
@@ -203,8 +204,10 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn a_tenth_of_the_file_system_is_left_to_others_and_half_a_gib_at_least() {
-        for (all, least) in [(0, GIB / 2), (5 * GIB, GIB / 2), (100 * GIB, 10 * GIB)] {
+    fn a_tenth_of_the_file_system_is_left_to_others_half_a_gib_at_least_and_eight_at_most() {
+        for (all, least) in
+            [(0, GIB / 2), (5 * GIB, GIB / 2), (50 * GIB, 5 * GIB), (250 * GIB, 8 * GIB)]
+        {
             let room = |free| Room { free, all };
             assert!(room(least).require(0).is_ok(), "{all}");
             assert!(matches!(room(least - 1).require(0), Err(ImageError::NoRoom { .. })), "{all}");
