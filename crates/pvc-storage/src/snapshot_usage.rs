@@ -128,12 +128,8 @@ async fn write(context: &Context, pool: &PoolName, record: &SnapshotUsageRecord)
     if !context.is_primary() {
         return false;
     }
-    let report = async {
-        // A report of what was made a moment ago, and is not seen here yet, is passed over.
-        context.store.fresh().await?;
-        context.store.report(vec![Report::SnapshotUsage(pool.clone(), record.clone())]).await
-    };
-    let written = context.in_time(WRITE, report).await;
+    let report = vec![Report::SnapshotUsage(pool.clone(), record.clone())];
+    let written = context.in_time(WRITE, context.store.report(report)).await;
     let written = written.inspect_err(|error| {
         let error = error as &dyn std::error::Error;
         tracing::debug!(error, "what snapshots hold could not be written; it is tried again");

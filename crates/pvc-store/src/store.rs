@@ -234,11 +234,16 @@ impl Store {
                 |report: &&Report| report.record().is_none_or(|record| state.raw.contains(&record));
             reports.iter().filter(is_there).flat_map(Report::values).collect()
         };
-        while let Some(ops) = self.report_ops(&values) {
+        // Keys that were created a moment ago, and are not in the cache yet.
+        let mut new = BTreeSet::new();
+        while let Some(ops) = self.report_ops(&values, &new) {
             match self.tree.multi(ops.clone()).await {
                 Ok(_) => return Ok(()),
+                Err(MultiError::Refused { index, why: TreeError::NodeExists { .. } }) => {
+                    new.insert(ops[index].path().to_owned());
+                }
                 Err(MultiError::Refused { index, why }) if is_conflict(&why) => {
-                    // Its record was removed, or its key created, a moment ago: drop it this time.
+                    // Its record was removed a moment ago: drop it.
                     values.remove(ops[index].path());
                 }
                 Err(error) => return Err(flat(error)),
@@ -248,13 +253,20 @@ impl Store {
     }
 
     /// `None` if there is nothing to write.
-    fn report_ops(&self, values: &BTreeMap<String, String>) -> Option<Vec<Op>> {
+    fn report_ops(
+        &self,
+        values: &BTreeMap<String, String>,
+        new: &BTreeSet<String>,
+    ) -> Option<Vec<Op>> {
         let state = self.shown.get();
         let op = |(path, value): (&String, &String)| {
             let data = Bytes::from(value.clone());
             match state.raw.get(path) {
                 Some(node) if node.data == data && !records::is_left_out(path) => None,
                 Some(_) => Some(Op::Set { path: path.clone(), data, version: None }),
+                None if new.contains(path) => {
+                    Some(Op::Set { path: path.clone(), data, version: None })
+                }
                 None if state.raw.contains(keys::parent(path)) => {
                     Some(Op::Create { path: path.clone(), data, mode: CreateMode::Persistent })
                 }

@@ -197,3 +197,15 @@ async fn what_is_reported_as_it_was_is_not_written_again() {
     let status = tree.get("/ceph").await.unwrap().unwrap().stat;
     assert_eq!(status.mzxid, zxid, "what stays beside it is not written either");
 }
+
+#[tokio::test]
+async fn what_is_reported_twice_at_once_is_what_was_said_last() {
+    let world = cluster().await;
+    for at in [7, 8] {
+        let at = BTreeMap::from([(Question::Status, at)]);
+        let record = AnsweredRecord { by: "hv1".into(), at, silent: BTreeSet::new() };
+        world.store.report(vec![Report::StorageAnswered(record)]).await.expect("reachable");
+    }
+    let shown = world.store.fresh().await.expect("reachable").answered.clone();
+    assert_eq!(shown.expect("it is recorded").at, BTreeMap::from([(Question::Status, 8)]));
+}
