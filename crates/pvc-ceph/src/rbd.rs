@@ -43,7 +43,7 @@ const NO_POOL: &str = "error opening pool ";
 /// Said by `rbd`, which ends with the number of that error, whatever it was to do.
 const NO_CLUSTER: &str = "couldn't connect to the cluster";
 
-/// `rbd`, and `qemu-img` for images in other formats.
+/// `rbd`, and `rados` for what `rbd` does not show.
 pub(crate) struct Programs {
     exec: Arc<dyn Exec>,
     options: CephOptions,
@@ -161,7 +161,7 @@ impl Programs {
         args: Vec<String>,
         deadline: Duration,
     ) -> Result<Vec<u8>, Failure> {
-        self.run("rbd", self.args(words, args), Vec::new(), deadline, &[0]).await
+        self.run("rbd", self.args(words, args), Vec::new(), None, deadline).await
     }
 
     /// Runs `rbd` with times in UTC, which it prints without saying of which zone they are.
@@ -172,7 +172,7 @@ impl Programs {
         deadline: Duration,
     ) -> Result<Vec<u8>, Failure> {
         let env = vec![("TZ".to_owned(), "UTC".to_owned())];
-        self.run("rbd", self.args(words, args), env, deadline, &[0]).await
+        self.run("rbd", self.args(words, args), env, None, deadline).await
     }
 
     /// Runs `rados` on the objects of a pool and returns what it printed.
@@ -183,9 +183,7 @@ impl Programs {
         input: Option<Vec<u8>>,
     ) -> Result<Vec<u8>, Failure> {
         let args = self.args(words, vec![pool_arg(pool)]);
-        let (program, deadline) = ("rados".to_owned(), long(0));
-        let command = Command { program, args, env: Vec::new(), stdin: input, deadline };
-        self.run_command(command, &[0]).await
+        self.run("rados", args, Vec::new(), input, long(0)).await
     }
 
     /// Starts `rbd`, which is to be given its input, or whose output is to be taken, by and by.
@@ -213,15 +211,10 @@ impl Programs {
         program: &str,
         args: Vec<String>,
         env: Vec<(String, String)>,
+        stdin: Option<Vec<u8>>,
         deadline: Duration,
-        good: &[i32],
     ) -> Result<Vec<u8>, Failure> {
-        let command = Command { program: program.to_owned(), args, env, stdin: None, deadline };
-        self.run_command(command, good).await
-    }
-
-    async fn run_command(&self, command: Command, good: &[i32]) -> Result<Vec<u8>, Failure> {
-        let program = command.program.clone();
+        let command = Command { program: program.to_owned(), args, env, stdin, deadline };
         let output = match self.exec.run(command).await {
             Ok(output) => output,
             Err(ExecError::TimedOut { deadline, .. }) => {
@@ -229,10 +222,10 @@ impl Programs {
             }
             Err(error) => return Err(Failure::Other(with_cause(&error))),
         };
-        if output.code.is_some_and(|code| good.contains(&code)) {
+        if output.code == Some(0) {
             return Ok(output.stdout);
         }
-        Err(failure(&program, output.code, &String::from_utf8_lossy(&output.stderr)))
+        Err(failure(program, output.code, &String::from_utf8_lossy(&output.stderr)))
     }
 }
 

@@ -231,17 +231,8 @@ fn id(text: &str) -> VolumeId {
     VolumeId::parse(text).unwrap()
 }
 
-#[test]
-fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
-    // Without optimization the parts together need more than the stack of a test's thread.
-    let all = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        runtime.block_on(everything());
-    });
-    all.unwrap().join().unwrap();
-}
-
-async fn everything() {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     let ceph = Arc::new(Ceph::start());
     storage_contract(&*ceph).await;
     volume_streams_contract(&*ceph).await;

@@ -3,8 +3,6 @@
 //! A test of an adapter implements [`StorageFixture`] and calls [`storage_contract`]. Each rule is
 //! a function of its own and works in pools of its own, so that one can be run alone.
 
-#![allow(clippy::disallowed_methods, reason = "images for real storages are real files")]
-
 use std::any::Any;
 use std::sync::Arc;
 
