@@ -16,7 +16,7 @@ use pvc_store::synthetic::Shape;
 use pvc_store::{Changes, Store, VmChange};
 use pvc_testkit::{
     FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ScriptedExec,
-    ScriptedHypervisor, ScriptedPower, ScriptedServices,
+    ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -168,6 +168,7 @@ fn ports(hypervisor: ScriptedHypervisor, host: Arc<FakeHost>) -> Ports {
         exec: Arc::new(ScriptedExec::without_programs()),
         files: Arc::new(MemoryFiles::new()),
         firewall: Arc::new(MemoryFirewall::new()),
+        programs: Arc::new(ScriptedPrograms::new()),
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),
     }
@@ -202,6 +203,7 @@ fn settings(name: &NodeName) -> NodeSettings {
         selector: None,
         upstream_ip: None,
         floating: Vec::new(),
+        guest_networks: None,
         ipmi: None,
         fencing: Rules::never(INTERVAL),
         fence_only_with_own_bmc: false,

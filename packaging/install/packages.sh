@@ -20,13 +20,13 @@ SUITE_FILE=/etc/apt/sources.list.d/pvc-backports.sources
 
 BUILD=(pkg-config gcc libc6-dev libvirt-dev)
 RUN=(libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils seabios busybox-static iproute2 curl
-    fio)
+    fio dnsmasq-base nftables)
 # `zookeeper` brings no service of its own (that is `zookeeperd`): tests start their own server.
 # Without an slf4j binding on its class path a ZooKeeper server logs nothing at all.
 # A Ceph of one monitor, one manager and one OSD on the loopback is what volumes in a cluster are tested on.
 # `postgresql` for the same reason: the tests make a server of their own.
 TEST=(zookeeper default-jre-headless libslf4j-java python3 python3-venv e2fsprogs xfsprogs strace fdisk gdisk lvm2
-    ceph-mon ceph-mgr ceph-osd ceph-common qemu-block-extra openipmi ipmitool nftables postgresql)
+    ceph-mon ceph-mgr ceph-osd ceph-common qemu-block-extra openipmi ipmitool postgresql)
 # What `cargo xtask package` packs with.
 PACKAGE=(dpkg-dev binutils)
 # The lab's nodes bring their own packages; this is what makes, boots, connects and unplugs them.

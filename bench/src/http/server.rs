@@ -179,7 +179,7 @@ fn api(
     let token = Token { description: "bench".to_owned(), secret: KEY.to_owned() };
     let settings = ApiSettings::new("pvchv1".into(), address, vec![token]);
     let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
-    let state = ApiState::new(store.clone(), clock, random, storage, settings);
+    let state = ApiState::new(store.clone(), clock, random, storage, None, settings);
     Ok((address.port(), tokio::spawn(pvc_api::serve_on(vec![listener], state, shutdown))))
 }
 

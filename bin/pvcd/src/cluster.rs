@@ -14,9 +14,9 @@ use pvc_ports::Tree;
 use pvc_store::Store;
 use pvc_zookeeper::ZookeeperTree;
 
-use crate::standalone::{finish, in_time};
+use crate::standalone::{finish, in_time, tell_metadata};
 use crate::supervise::{frozen, while_beating};
-use crate::{ports, settings, signals};
+use crate::{lease, ports, settings, signals};
 
 pub async fn node(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Result<Outcome> {
     let (config, mut log) = begin(file, "pvcnoded", true, shutdown)?;
@@ -36,7 +36,9 @@ async fn run_node(
     with_store(config, shutdown, ports::store, async |store| {
         let begun = shutdown.clone();
         let dress = |node: Node| {
-            node.with_log(log_lines)
+            let node = lease::heard(node, config);
+            tell_metadata(node, config, &store, shutdown.asked().clone())
+                .with_log(log_lines)
                 .when_waiting(|what| Notifier.waiting(what))
                 .when_ready(move || {
                     begun.begun();
@@ -56,7 +58,8 @@ pub async fn api(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Result<O
     let ended = with_store(&config, shutdown, ports::store, async |store| {
         let settings = settings::api(&config)?;
         let storage = ports::storage(&config)?;
-        let ports = ApiPorts { clock: Arc::new(SystemClock), random: Arc::new(OsRandom), storage };
+        let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
+        let ports = ApiPorts { clock, random, storage, firewall: ports::firewall() };
         let where_to = settings.clone();
         let serve = |state, stop| async move {
             let listeners = pvc_api::listen(&where_to)?;

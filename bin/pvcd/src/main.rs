@@ -6,6 +6,7 @@
 mod args;
 mod cluster;
 mod dump;
+mod lease;
 mod ports;
 mod report;
 mod settings;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use args::{Arguments, Role, StandaloneStart, Start};
+use lease::LeaseCall;
 use pvc_daemon::Shutdown;
 use pvc_linux::SystemClock;
 use pvc_node::Outcome;
@@ -38,7 +40,12 @@ const TIDY_EVERY: Duration = Duration::from_secs(30);
 
 fn main() {
     pvc_linux::one_heap();
-    let code = run(Arguments::from_process()).unwrap_or_else(|error| {
+    // dnsmasq's words are no command line of ours.
+    let ended = match LeaseCall::of_process() {
+        Some(call) => call.report(),
+        None => run(Arguments::from_process()),
+    };
+    let code = ended.unwrap_or_else(|error| {
         report::error(&error);
         1
     });
@@ -47,10 +54,12 @@ fn main() {
 
 /// Returns the exit code.
 fn run(arguments: Arguments) -> anyhow::Result<u8> {
-    let (Role::Node(start)
-    | Role::Api(start)
-    | Role::Worker(start)
-    | Role::Standalone(StandaloneStart { start, .. })) = &arguments.role;
+    let start = match &arguments.role {
+        Role::Node(start)
+        | Role::Api(start)
+        | Role::Worker(start)
+        | Role::Standalone(StandaloneStart { start, .. }) => start,
+    };
     if start.version {
         report::say(&format!("{} {}", args::program(), env!("CARGO_PKG_VERSION")));
         return Ok(0);

@@ -9,12 +9,13 @@ use pvc_config::{Ceph, Config, Zookeeper, ZookeeperTls};
 use pvc_directory::DirectoryStorage;
 use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
 use pvc_linux::{
-    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, NftFirewall, OsRandom, SystemClock, Systemctl,
+    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, LinuxPrograms, NftFirewall, OsRandom,
+    SystemClock, Systemctl,
 };
 use pvc_model::storage::RbdAccess;
 use pvc_node::Ports;
 use pvc_patroni::Patroni;
-use pvc_ports::{DatabaseCluster, Storage, Tree};
+use pvc_ports::{DatabaseCluster, Firewall, Storage, Tree};
 use pvc_power::Ipmitool;
 use pvc_store::{Store, StoreError};
 use pvc_zookeeper::{Tls, ZookeeperOptions, ZookeeperTree};
@@ -33,10 +34,26 @@ pub fn machine(config: &Config) -> anyhow::Result<Ports> {
         database_cluster: database_cluster(config),
         exec: Arc::new(LinuxExec),
         files: Arc::new(LinuxFiles),
-        firewall: Arc::new(NftFirewall::new(Arc::new(LinuxExec))),
+        firewall: firewall(),
+        programs: Arc::new(programs(config)?),
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),
     })
+}
+
+#[expect(clippy::disallowed_methods, reason = "before there are ports")]
+/// Programs that run on, of this kind of daemon: what another kind has left is not ours to end.
+fn programs(config: &Config) -> anyhow::Result<LinuxPrograms> {
+    let owner = if config.standalone.is_some() { "pvc-standalone" } else { "pvcnoded" };
+    let runtime = &config.paths.dynamic;
+    std::fs::create_dir_all(runtime)
+        .with_context(|| format!("the directory `{}` cannot be made", runtime.display()))?;
+    Ok(LinuxPrograms::new(owner, runtime)?)
+}
+
+/// The packet filter of this machine.
+pub fn firewall() -> Arc<dyn Firewall> {
+    Arc::new(NftFirewall::new(Arc::new(LinuxExec)))
 }
 
 /// The database of a coordinator, where Patroni is among the services that PVC starts.

@@ -2,23 +2,31 @@
 
 #![allow(clippy::disallowed_methods, reason = "its tests look at files of their own")]
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pvc_api::{ApiSettings, Names, TlsFiles, Token};
-use pvc_config::{ClusterNetwork, Config, FenceAction, Machine};
+use pvc_api::{ApiSettings, Names, Spool, TlsFiles, Token};
+use pvc_config::{ClusterNetwork, Config, Evpn, FenceAction, Machine, Networks};
 use pvc_daemon::BenchmarkSettings;
 use pvc_linux::OsRandom;
 use pvc_linux::log::LogSettings;
+use pvc_model::NodeName;
 use pvc_model::fence::Rules;
+use pvc_model::guest_network::evpn::EvpnSettings;
+use pvc_model::guest_network::plan::{Tunnels, Underlay};
+use pvc_model::guest_network::request::Neighbour;
 use pvc_model::host_filter::HostFilter;
 use pvc_model::link::IpNet;
 use pvc_model::network_core::{CoreNet, CoreNetwork, CoreNetworks};
 use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
-use pvc_node::{FloatingAddress, LogSwitches, MigrationSettings, NodeSettings, Subsystems};
+use pvc_node::{
+    DhcpSettings, FloatingAddress, GuestNetworkSettings, LogSwitches, MigrationSettings,
+    NodeSettings, Subsystems,
+};
 use pvc_store::Ipmi;
 
 use crate::token;
@@ -127,6 +135,7 @@ pub fn node(config: &Config) -> NodeSettings {
         selector: Some(config.migration.target_selector.clone()),
         upstream_ip: upstream.map(|network| network.floating.to_string()),
         floating: floating(config),
+        guest_networks: guest_networks(config),
         ipmi: config.fencing.ipmi.as_ref().map(|ipmi| Ipmi {
             hostname: ipmi.hostname.clone(),
             username: ipmi.username.clone(),
@@ -168,28 +177,90 @@ fn fencing(config: &Config) -> Rules {
 /// Addresses that go with the primary role, and on which links of this node, where networks are
 /// PVC's to manage.
 fn floating(config: &Config) -> Vec<FloatingAddress> {
-    let (Some(core), Some(networks)) = (core_networks(config), &config.networks) else {
-        return Vec::new();
-    };
     let mut floating: Vec<FloatingAddress> = Vec::new();
-    for (net, duty, network) in [
-        (CoreNet::Upstream, Duty::Upstream, &networks.upstream),
-        (CoreNet::Cluster, Duty::Inner, &networks.cluster),
-        (CoreNet::Storage, Duty::Inner, &networks.storage),
-    ] {
+    let (core, networks) = (core_networks(config), config.networks.as_ref());
+    let known = core.as_ref().zip(networks).into_iter().flat_map(|(core, networks)| {
+        [
+            (core, CoreNet::Upstream, Duty::Upstream, &networks.upstream),
+            (core, CoreNet::Cluster, Duty::Inner, &networks.cluster),
+            (core, CoreNet::Storage, Duty::Inner, &networks.storage),
+        ]
+    });
+    for (core, net, duty, network) in known {
         let (link, address) = (core.bridge_of(net).to_owned(), IpNet::from(network.floating));
         // Networks that share a device may share the address, too.
         if !floating.iter().any(|other| (&other.link, other.address) == (&link, address)) {
             floating.push(FloatingAddress { duty, link, address });
         }
     }
-    let metadata = IpNet::from(IpAddr::from(METADATA));
-    floating.push(FloatingAddress {
-        duty: Duty::Metadata,
-        link: "lo".to_owned(),
-        address: metadata,
-    });
+    if config.subsystems.networking {
+        let (link, address) = ("lo".to_owned(), IpNet::from(IpAddr::from(METADATA)));
+        floating.push(FloatingAddress { duty: Duty::Metadata, link, address });
+    }
     floating
+}
+
+/// The networks of VMs, where this node carries them: those of a machine by itself do not leave it.
+pub fn guest_networks(config: &Config) -> Option<GuestNetworkSettings> {
+    if !config.subsystems.networking {
+        return None;
+    }
+    let cluster = config.networks.as_ref().filter(|_| config.standalone.is_none());
+    let tunnels = cluster.map(|networks| Tunnels {
+        local: networks.cluster.address.map(|net| IpAddr::V4(net.addr())),
+        mtu: networks.cluster.mtu,
+    });
+    let underlay = Underlay {
+        tunnels,
+        bridge_device: config.guest_networking.bridge_device.clone(),
+        bridge_mtu: config.guest_networking.bridge_mtu,
+    };
+    let mut nodes: BTreeSet<IpNet> = BTreeSet::new();
+    if let Some(Networks { cluster, upstream, storage }) = cluster {
+        nodes.extend([cluster.network, storage.network].map(IpNet::V4));
+        // The rest of the upstream network is the guests' way out.
+        let own = upstream.address.map(|net| net.addr());
+        nodes.extend(
+            own.into_iter().chain([upstream.floating.addr()]).map(|ip| IpNet::from(IpAddr::V4(ip))),
+        );
+        let others = config.firewall.iter().flat_map(|firewall| &firewall.nodes);
+        nodes.extend(others.filter(|net| net.prefix_len() == 32).copied().map(IpNet::V4));
+    }
+    let directory = config.paths.dynamic.join("dnsmasq");
+    let executable = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/pvcd"));
+    let dhcp = DhcpSettings {
+        socket: directory.join("leases.socket").display().to_string(),
+        directory,
+        executable: executable.display().to_string(),
+    };
+    Some(GuestNetworkSettings { underlay, nodes, dhcp, evpn: evpn(config) })
+}
+
+/// FRR's configuration, where it is PVC's to write.
+fn evpn(config: &Config) -> Option<EvpnSettings> {
+    let Evpn { asn, routers, router_asn } = config.guest_networking.evpn.clone()?;
+    let cluster = &config.networks.as_ref()?.cluster;
+    let Some(own) = cluster.address else {
+        tracing::warn!(
+            "`guest_networking.evpn.enabled` has no effect: this node has no address on the \
+             cluster network"
+        );
+        return None;
+    };
+    let all_nodes = config.cluster.all_nodes.iter();
+    let configured = all_nodes
+        .filter_map(|name| Some((NodeName::new(name.as_str()), cluster.address_of(name)?)));
+    let coordinators = config.cluster.coordinators.iter();
+    Some(EvpnSettings {
+        asn,
+        routers,
+        router_asn,
+        own: own.addr(),
+        network: cluster.network.trunc(),
+        coordinators: coordinators.map(|name| NodeName::new(name.as_str())).collect(),
+        configured: configured.collect(),
+        is_coordinator: config.is_coordinator(),
+    })
 }
 
 /// The networks between the nodes, where they are PVC's to manage.
@@ -256,11 +327,31 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
         names: names(config),
         tls: api.tls.as_ref().map(files),
         storage_is_near: config.standalone.is_some(),
+        spool: Spool {
+            directory: api.images.directory.clone(),
+            least_free_bytes: api.images.least_free_mib.map(|mib| u64::from(mib) << 20),
+        },
         refuse_memory_overcommit: api.refuse_memory_overcommit,
         removed_volumes_stay: Duration::from_secs(u64::from(api.removed_volume_hours) * 3600),
+        core_networks: neighbours(config),
         metrics: config.subsystems.prometheus,
         ..ApiSettings::new(config.node.name.as_str().into(), api.listen, Vec::new())
     })
+}
+
+/// The networks between the nodes, whoever manages them.
+fn neighbours(config: &Config) -> Vec<Neighbour> {
+    let Some(networks) = &config.networks else { return Vec::new() };
+    let named = [
+        ("cluster", &networks.cluster),
+        ("upstream", &networks.upstream),
+        ("storage", &networks.storage),
+    ];
+    let neighbour = |(name, network): (&str, &ClusterNetwork)| Neighbour {
+        network: IpNet::V4(network.network),
+        name: format!("the {name} network"),
+    };
+    named.map(neighbour).into()
 }
 
 /// The names that this machine and the nodes have, as far as the configuration says them.
@@ -357,6 +448,20 @@ mod tests {
         assert_eq!(sample("enable_networking: yes", "enable_networking: no").host_filter, None);
     }
 
+    #[test]
+    fn the_api_knows_the_networks_between_the_nodes() {
+        let text = include_str!("../../../packaging/config/pvc.conf");
+        let settings = api(&Config::parse(text, "pvc.conf", "pvchv1").unwrap()).unwrap();
+        let named =
+            settings.core_networks.iter().map(|near| (near.network.to_string(), &*near.name));
+        let expected = [
+            ("10.1.0.0/24", "the cluster network"),
+            ("10.0.0.0/24", "the upstream network"),
+            ("10.2.0.0/24", "the storage network"),
+        ];
+        assert_eq!(named.collect::<Vec<_>>(), expected.map(|(net, name)| (net.to_owned(), name)));
+    }
+
     /// The API of the sample configuration with `line` added to what it says of the API, on a tree
     /// with a VM whose node has too little memory. What it answers to a start.
     async fn start_where_there_is_no_room(line: &str) -> (StatusCode, String) {
@@ -372,7 +477,7 @@ mod tests {
         let node = store.view().vm("vm00000").unwrap().node.clone().unwrap();
         let figures = NodeFigures { memory_total_mib: 1, ..NodeFigures::default() };
         store.report(vec![Report::Figures(node, figures)]).await.unwrap();
-        let state = ApiState::new(store, clock, random, None, api(&config).unwrap());
+        let state = ApiState::new(store, clock, random, None, None, api(&config).unwrap());
         let router = pvc_api::router(state);
         let ask = async |state: &str| {
             let path = format!("/api/v1/vm/vm00000/state?state={state}");

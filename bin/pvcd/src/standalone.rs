@@ -1,20 +1,26 @@
 //! Standalone mode: one machine, with all roles and the store in one process. What each role does
 //! with what it is given is in `pvc-daemon`, as a cluster's daemons have it, too.
 
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use pvc_api::{ApiState, MetadataPorts};
 use pvc_daemon::{ApiPorts, Shutdown};
 use pvc_embedded::{Dumps, EmbeddedTree};
 use pvc_linux::log::Log;
-use pvc_linux::{Notifier, SystemClock};
+use pvc_linux::{Notifier, OsRandom, SystemClock};
 use pvc_node::{Node, Outcome, Ports};
 use pvc_ports::Tree;
+use pvc_store::Store;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::supervise::{frozen, keep_running};
-use crate::{dump, ports, report, settings, signals};
+use crate::{dump, lease, ports, report, settings, signals};
 
 /// Time that the last log lines may take to reach the disk.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
@@ -24,7 +30,7 @@ pub async fn run(
     recover: bool,
     shutdown: &Shutdown,
 ) -> anyhow::Result<Outcome> {
-    let config = settings::standalone(file)?;
+    let mut config = settings::standalone(file)?;
     let own = config
         .standalone
         .clone()
@@ -34,6 +40,8 @@ pub async fn run(
         tracing::warn!("configuration: {}", warning.message());
     }
     signals::listen(shutdown, log.reopener())?;
+    let networks = if config.subsystems.networking { its_networks() } else { None };
+    config.subsystems.networking = networks.is_some();
     let directory = own.state_directory.join("tree");
     let tree = match dump::open(&directory, recover, &SystemClock).await {
         Ok(tree) => tree,
@@ -47,6 +55,25 @@ pub async fn run(
     };
     let ended = in_time(shutdown, whole).await;
     finish(&log, shutdown, ended)
+}
+
+/// Lock by which this PVC alone has the networks of this machine: two would remove each other's
+/// bridges and packet filter. `None` if another one has it; it lasts as long as this process.
+#[expect(clippy::disallowed_methods, reason = "before there are ports")]
+fn its_networks() -> Option<File> {
+    let locked = || -> anyhow::Result<File> {
+        let namespace = std::fs::metadata("/proc/self/ns/net")?.ino();
+        let path = format!("/run/pvc-networks-{namespace}.lock");
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+        let file = file.with_context(|| format!("`{path}` cannot be opened"))?;
+        file.try_lock().with_context(|| format!("another PVC holds `{path}`"))?;
+        Ok(file)
+    };
+    locked()
+        .inspect_err(|error| {
+            tracing::warn!("networks of VMs are off in this PVC: {error:#}");
+        })
+        .ok()
 }
 
 async fn with_store(
@@ -69,12 +96,14 @@ async fn with_store(
     let roles = async {
         let serve = || {
             let (store, settings, stop) = (store.clone(), api_settings.clone(), serving.clone());
-            let Ports { clock, random, storage, .. } = ports.clone();
+            let Ports { clock, random, storage, firewall, network, .. } = ports.clone();
             async move {
                 let where_to = settings.clone();
-                let serve =
-                    |state, stop| async move { Ok(pvc_api::serve(&where_to, state, stop).await?) };
-                let ports = ApiPorts { clock, random, storage };
+                let serve = |state: ApiState, stop| async move {
+                    let state = state.with_machine(network);
+                    Ok(pvc_api::serve(&where_to, state, stop).await?)
+                };
+                let ports = ApiPorts { clock, random, storage, firewall };
                 let ended: Option<anyhow::Result<Outcome>> =
                     pvc_daemon::api(&store, settings, ports, serve, &stop).await;
                 ended
@@ -97,7 +126,9 @@ async fn with_store(
     let node = async {
         let begun = shutdown.clone();
         let dress = |node: Node| {
-            node.with_log(log_lines)
+            let node = lease::heard(node, config);
+            tell_metadata(node, config, &store, running.clone())
+                .with_log(log_lines)
                 .when_ready(move || {
                     begun.begun();
                     Notifier.ready();
@@ -120,6 +151,33 @@ async fn with_store(
     served?;
     node?;
     Ok(if begins_anew { Outcome::Reexec } else { Outcome::Stopped })
+}
+
+/// Tells guests their metadata while the node has the primary's services, until `end`.
+pub fn tell_metadata(
+    node: Node,
+    config: &pvc_config::Config,
+    store: &Store,
+    end: CancellationToken,
+) -> Node {
+    if settings::guest_networks(config).is_none() {
+        return node;
+    }
+    let trouble = Arc::new(watch::Sender::default());
+    let seen = trouble.subscribe();
+    let ports = MetadataPorts {
+        store: store.clone(),
+        clock: Arc::new(SystemClock),
+        random: Arc::new(OsRandom),
+        is_token_required: config.guest_networking.metadata_token,
+        trouble,
+    };
+    let services = node.services();
+    tokio::spawn(async move {
+        let serve = || pvc_api::serve_metadata(ports.clone(), services.clone(), end.clone());
+        keep_running("metadata", &SystemClock, &end, serve).await
+    });
+    node.with_metadata_trouble(seen)
 }
 
 /// When one role ends, for whatever reason, the others are asked to.

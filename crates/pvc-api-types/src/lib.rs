@@ -39,7 +39,7 @@ pub use cluster::{
     StatusVm, StoreAccess,
 };
 pub use event::{Change, Event, EventKind};
-pub use network::{Acl, Ipv4Settings, Ipv6Settings, Lease, Network, SriovVf};
+pub use network::{Acl, CreatedNetwork, Ipv4Settings, Ipv6Settings, Lease, Network, SriovVf};
 pub use node::{
     FlushPlan, FlushStep, HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState,
     NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,

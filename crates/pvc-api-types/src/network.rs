@@ -13,6 +13,18 @@ wire! {
         pub name_servers: Vec<String>,
         pub ip6: Ipv6Settings,
         pub ip4: Ipv4Settings,
+        /// Whether guests reach what lies outside under the primary's address. Not told by PVC
+        /// 1.0.3.
+        pub masquerade: bool,
+        /// Whether guests may send only as themselves. Not told by PVC 1.0.3.
+        pub spoof_guard: bool,
+    }
+
+    /// The reply to a network that was made.
+    pub struct CreatedNetwork {
+        pub message: String,
+        /// Its number. Not told by PVC 1.0.3.
+        pub vni: i64,
     }
 
     pub struct Ipv6Settings {

@@ -164,6 +164,24 @@ impl Param for Option<Commas> {
     }
 }
 
+/// List, and whether anything was said at all: an empty text means the empty list. Sent repeated.
+impl Param for Option<Vec<String>> {
+    const REQUIRED: bool = false;
+    fn read(values: &[String]) -> Result<Self, String> {
+        Ok((!values.is_empty()).then(|| parts(values)))
+    }
+    fn write(&self) -> Vec<String> {
+        match self {
+            Some(list) if list.is_empty() => vec![String::new()],
+            Some(list) => list.clone(),
+            None => Vec::new(),
+        }
+    }
+    fn schema() -> Schema {
+        list_schema()
+    }
+}
+
 /// A boolean that is false unless said otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Flag(pub bool);

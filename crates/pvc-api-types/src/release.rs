@@ -2,10 +2,10 @@
 
 /// The release that brings a group of calls; `None` for what is here, or unknown.
 ///
-/// `group` is the group's word on the command line; `vm snapshot` and its like are two.
+/// `group` is the group's word on the command line; of some it is two, such as `vm snapshot`.
 pub fn arrival(group: &str) -> Option<&'static str> {
     match group {
-        "network" | "storage" => Some("release 0.4"),
+        "network sriov" | "storage" => Some("release 0.4"),
         "vm snapshot" | "vm backup" | "vm mirror" | "vm autobackup" | "vm automirror" => {
             Some("release 0.5")
         }

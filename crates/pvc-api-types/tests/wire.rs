@@ -22,6 +22,8 @@ fn names(object: &Value) -> Vec<String> {
 
 /// Members that we have added to an object of the recorded interface.
 const ADDED: &[(&str, &str)] = &[
+    ("Network", "masquerade"),
+    ("Network", "spoof_guard"),
     ("Node", "hypervisor"),
     ("Node", "fence"),
     ("Node", "waits_for"),

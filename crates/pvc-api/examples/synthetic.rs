@@ -8,7 +8,7 @@ use pvc_api::{ApiSettings, ApiState, Token, serve};
 use pvc_embedded::EmbeddedTree;
 use pvc_store::Store;
 use pvc_store::synthetic::Shape;
-use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock};
+use pvc_testkit::{MemoryFirewall, MemoryStorage, SeededRandom, TokioClock};
 use tokio_util::sync::CancellationToken;
 
 type Failure = Box<dyn std::error::Error>;
@@ -27,7 +27,9 @@ async fn main() -> Result<(), Failure> {
     let token = Token { description: "synthetic".into(), secret: "synthetic".into() };
     let settings = ApiSettings::new("pvchv1".into(), ([127, 0, 0, 1], port).into(), vec![token]);
     let storage = Arc::new(MemoryStorage::new());
-    let state = ApiState::new(store, clock, random, Some(storage), settings.clone());
+    let firewall = Arc::new(MemoryFirewall::new());
+    let state =
+        ApiState::new(store, clock, random, Some(storage), Some(firewall), settings.clone());
     let stop = CancellationToken::new();
     let on_interrupt = stop.clone();
     tokio::spawn(async move {

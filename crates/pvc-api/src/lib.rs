@@ -34,6 +34,8 @@ mod guard;
 mod incoming;
 mod json;
 mod limit;
+#[cfg(feature = "server")]
+mod metadata;
 mod metrics;
 mod openapi;
 mod origin;
@@ -56,7 +58,10 @@ mod view;
 mod wait;
 
 pub use answer::{Answer, Encoded};
+#[cfg(feature = "server")]
+pub use metadata::{MetadataPorts, serve_metadata, serve_metadata_on};
 pub use openapi::document;
+pub use pvc_images::Spool;
 pub use routes::router;
 #[cfg(feature = "server")]
 pub use serve::{ServeError, listen, serve, serve_on};

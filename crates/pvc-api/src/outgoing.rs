@@ -125,12 +125,10 @@ impl Sender<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
-    use std::path::Path;
-
-    use pvc_images::{Places, Wanted};
+    use pvc_images::{Places, Spool, Wanted};
     use pvc_model::disk_image::{Compression, DiskFormat};
     use pvc_testkit::TokioClock;
+    use std::collections::VecDeque;
 
     use super::*;
     use crate::slots::Slots;
@@ -178,8 +176,9 @@ mod tests {
 
     async fn raw(download: Box<dyn Download>, compression: Option<Compression>) -> Given<DiskOf> {
         let wanted = Wanted { format: DiskFormat::Raw, compression };
-        let (nowhere, turn) = (Path::new("/nonexistent"), Places::default().turn(wanted).await);
-        pvc_images::give(DiskOf(download), turn, nowhere).await.unwrap()
+        let nowhere = Spool { directory: "/nonexistent".into(), least_free_bytes: Some(0) };
+        let turn = Places::default().turn(wanted).await;
+        pvc_images::give(DiskOf(download), turn, &nowhere).await.unwrap()
     }
 
     /// Time after which nobody reads the volume any more whose client takes so many bytes at a

@@ -116,7 +116,7 @@ fn listen_here(address: SocketAddr) -> Option<TcpListener> {
 }
 
 /// Listens on an address that this host need not have yet.
-fn listen_ahead(address: SocketAddr) -> io::Result<TcpListener> {
+pub(crate) fn listen_ahead(address: SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;

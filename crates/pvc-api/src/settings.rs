@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pvc_images::Spool;
 use pvc_model::NodeName;
+use pvc_model::guest_network::request::Neighbour;
 
 /// A way in: who it is for, and the word they must say. `Debug` keeps the word to itself.
 #[derive(Clone, PartialEq, Eq)]
@@ -110,12 +112,14 @@ pub struct ApiSettings {
     /// Whether the storage can be looked at for a read, as a directory can: a cluster's takes a
     /// program each time, and may hang.
     pub storage_is_near: bool,
-    /// Directory below which images are kept while they are read or made, as files without a name.
-    pub spool: PathBuf,
+    /// Place for images while they are read or made.
+    pub spool: Spool,
     /// Whether a start is refused that would take more memory than the VM's node has.
     pub refuse_memory_overcommit: bool,
     /// Time for which volumes that are removed are kept in the trash; none removes them at once.
     pub removed_volumes_stay: Duration,
+    /// Networks between the nodes, which none of VMs may overlap.
+    pub core_networks: Vec<Neighbour>,
     /// Whether the metrics endpoints exist.
     pub metrics: bool,
     pub limits: Limits,
@@ -132,9 +136,10 @@ impl ApiSettings {
             names: Names::default(),
             tls: None,
             storage_is_near: false,
-            spool: PathBuf::from("/var/tmp"),
+            spool: Spool::default(),
             refuse_memory_overcommit: false,
             removed_volumes_stay: Duration::from_secs(24 * 3600),
+            core_networks: Vec::new(),
             metrics: true,
             limits: Limits::default(),
         }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use pvc_api_types::ClusterStatus;
 use pvc_model::cluster::Cluster;
+use pvc_ops::network::Surroundings;
 use pvc_ops::{Outcome, Refusal};
-use pvc_ports::{Clock, Random, Storage};
+use pvc_ports::{Clock, Firewall, Network, Random, Storage};
 use pvc_store::Store;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -28,12 +29,14 @@ pub struct ApiState {
     shared: Arc<Shared>,
     /// The store of a dry run decides and writes nothing.
     store: Store,
+    machine: Option<Arc<dyn Network>>,
 }
 
 struct Shared {
     clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
     storage: Option<Arc<dyn Storage>>,
+    firewall: Option<Arc<dyn Firewall>>,
     settings: ApiSettings,
     tokens: Tokens,
     sessions: Sessions,
@@ -53,11 +56,13 @@ struct Shared {
 
 impl ApiState {
     /// `storage` is where VMs have their volumes; without it, what touches volumes is refused.
+    /// `firewall` says which rules nft takes; without it, no rule is added to a network.
     pub fn new(
         store: Store,
         clock: Arc<dyn Clock>,
         random: Arc<dyn Random>,
         storage: Option<Arc<dyn Storage>>,
+        firewall: Option<Arc<dyn Firewall>>,
         settings: ApiSettings,
     ) -> Self {
         let shared = Arc::new(Shared {
@@ -78,9 +83,15 @@ impl ApiState {
             clock,
             random,
             storage,
+            firewall,
             settings,
         });
-        ApiState { shared, store }
+        ApiState { shared, store, machine: None }
+    }
+
+    /// The same for a machine that is alone: networks of VMs may not overlap those that it is in.
+    pub fn with_machine(self, machine: Arc<dyn Network>) -> Self {
+        ApiState { machine: Some(machine), ..self }
     }
 
     pub fn store(&self) -> &Store {
@@ -111,6 +122,17 @@ impl ApiState {
             let message = "this API has no storage that it could change volumes in";
             ApiError::new(axum::http::StatusCode::NOT_IMPLEMENTED, message)
         })
+    }
+
+    /// The packet filter of this machine, which says what it would take.
+    pub(crate) fn firewall(&self) -> Option<&dyn Firewall> {
+        self.shared.firewall.as_deref()
+    }
+
+    /// Networks that are not those of VMs.
+    pub(crate) fn surroundings(&self) -> Surroundings<'_> {
+        let configured = &self.settings().core_networks;
+        Surroundings { configured, machine: self.machine.as_deref() }
     }
 
     pub fn settings(&self) -> &ApiSettings {

@@ -1,6 +1,7 @@
 //! Completions, with the VMs, nodes, tags, OSDs, pools, volumes, faults and tasks there are now.
 
 use pvc_api_types::operations::fault::{FaultOrder, GetFaults, SortKey};
+use pvc_api_types::operations::network::{GetNetwork, NetworkFilter};
 use pvc_api_types::operations::node::{GetNode, NodeFilter};
 use pvc_api_types::operations::osd::{GetStorageCephOsd, OsdFilter};
 use pvc_api_types::operations::storage::{
@@ -18,7 +19,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
-use pvc_api_types::{Fault, Osd, StorageSnapshot, Volume};
+use pvc_api_types::{Fault, Network, Osd, StorageSnapshot, Volume};
 use pvc_client::Client;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
 
@@ -137,6 +138,19 @@ pub fn nodes() -> ArgValueCandidates {
             )
         };
         candidates(names().into_iter().flatten())
+    })
+}
+
+/// The descriptions of all networks, and the numbers of those that have none.
+pub fn networks() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let networks =
+            || client()?.read(GetNetwork, [], &NetworkFilter::default()).ok()?.read().ok();
+        let name = |network: Network| match network.description.is_empty() {
+            true => network.vni.to_string(),
+            false => network.description,
+        };
+        candidates(networks().into_iter().flatten().map(name))
     })
 }
 

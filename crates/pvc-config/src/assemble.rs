@@ -103,6 +103,10 @@ pub(crate) fn api(reader: &mut Reader<'_>) -> Api {
         names: reader.get("api.listen.names").unwrap_or_default(),
         refuse_memory_overcommit: reader.want("api.refuse_memory_overcommit"),
         removed_volume_hours: reader.want("api.removed_volume_hours"),
+        images: Images {
+            directory: reader.want("api.images.directory"),
+            least_free_mib: reader.get("api.images.least_free_mib"),
+        },
         token_file: makes_a_token.then(|| reader.state.join("api-token")),
         authentication,
         tls: tls(reader),
@@ -520,11 +524,37 @@ fn guest_networking(reader: &mut Reader<'_>, subsystems: Subsystems) -> GuestNet
         );
     }
     GuestNetworking {
+        evpn: evpn(reader, subsystems),
         bridge_device: reader.get("guest_networking.bridge_device"),
         bridge_mtu: reader.get("guest_networking.bridge_mtu"),
+        metadata_token: reader.want("guest_networking.metadata_token"),
         sriov_enabled,
         sriov_devices: devices,
     }
+}
+
+/// BGP of the cluster, if PVC is to write it.
+fn evpn(reader: &mut Reader<'_>, subsystems: Subsystems) -> Option<Evpn> {
+    const ENABLED: &str = "guest_networking.evpn.enabled";
+    const ROUTERS: &str = "guest_networking.evpn.routers";
+    const ASN: &str = "guest_networking.evpn.asn";
+    const ROUTER_ASN: &str = "guest_networking.evpn.router_asn";
+    let enabled: bool = reader.want(ENABLED);
+    let asn = reader.want(ASN);
+    let router_asn = reader.get(ROUTER_ASN).unwrap_or(asn);
+    let routers: Vec<ipnet::IpNet> = reader.get(ROUTERS).unwrap_or_default();
+    for network in routers.iter().filter(|network| network.prefix_len() != network.max_prefix_len())
+    {
+        let found = format!("has the network `{network}`");
+        reader.error_at(ROUTERS, HERE, found, "", "each router is one address");
+    }
+    if enabled && (!subsystems.networking || reader.standalone) {
+        let hint = "it joins the nodes of a cluster with networking";
+        reader.warn_at(ENABLED, HERE, "has no effect here", hint);
+        return None;
+    }
+    let routers = routers.iter().map(ipnet::IpNet::addr).collect();
+    enabled.then_some(Evpn { asn, routers, router_asn })
 }
 
 fn ceph(

@@ -10,6 +10,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net};
 use pvc_model::vm::Selector;
 
+use crate::networks::host_by_id;
 use crate::problem::Problem;
 use crate::secret::{RawSection, Secret};
 
@@ -196,6 +197,16 @@ pub struct Firewall {
     pub allow: BTreeSet<IpNet>,
 }
 
+impl ClusterNetwork {
+    /// Address that this file gives to the node of that name: `by-id` says so of every node.
+    pub fn address_of(&self, node: &str) -> Option<Ipv4Addr> {
+        match self.selection {
+            AddressSelection::ById => host_by_id(self.network, NodeId::of(node).number),
+            AddressSelection::Static(_) | AddressSelection::Unassigned => None,
+        }
+    }
+}
+
 /// How a node gets its address on a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressSelection {
@@ -326,8 +337,22 @@ pub struct Logging {
 pub struct GuestNetworking {
     pub bridge_device: Option<String>,
     pub bridge_mtu: Option<u32>,
+    /// Whether guests have to get a token before they are told their metadata.
+    pub metadata_token: bool,
+    /// `None` if FRR's configuration is not PVC's to write.
+    pub evpn: Option<Evpn>,
     pub sriov_enabled: bool,
     pub sriov_devices: Vec<SriovDevice>,
+}
+
+/// The cluster's BGP, by which the ends of the tunnels find each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evpn {
+    /// Number of the cluster's autonomous system.
+    pub asn: u32,
+    /// Routers outside, and the number of their autonomous system.
+    pub routers: BTreeSet<IpAddr>,
+    pub router_asn: u32,
 }
 
 /// A network card whose virtual functions VMs may have.
@@ -358,6 +383,7 @@ pub struct Api {
     pub refuse_memory_overcommit: bool,
     /// Time for which volumes that are removed are kept; 0 removes them at once.
     pub removed_volume_hours: u32,
+    pub images: Images,
     pub authentication: Authentication,
     /// File in which the daemon of a machine by itself keeps the token that it makes when none is
     /// set.
@@ -377,6 +403,14 @@ impl Api {
         };
         SocketAddr::new(ip, self.listen.port())
     }
+}
+
+/// Place in which images of volumes are read and made.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Images {
+    pub directory: PathBuf,
+    /// Room that is left to others on its file system; `None` leaves that to the API.
+    pub least_free_mib: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

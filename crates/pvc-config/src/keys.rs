@@ -175,10 +175,13 @@ pub(crate) const KEYS: &[Key] = &[
     key(HYPERVISOR, Kind::Flag, "Run VMs here.")
         .old(&["functions.enable_hypervisor"])
         .default("true"),
-    key(NETWORKING, Kind::Flag, "Manage the networks between the nodes; those of VMs not yet.")
-        .old(&["functions.enable_networking"])
-        .default("true")
-        .alone("false"),
+    key(
+        NETWORKING,
+        Kind::Flag,
+        "Manage the networks between the nodes and those of VMs; in standalone mode those of VMs.",
+    )
+    .old(&["functions.enable_networking"])
+    .default("true"),
     key(
         STORAGE,
         Kind::Flag,
@@ -548,9 +551,39 @@ pub(crate) const KEYS: &[Key] = &[
     )
     .old_optional(&["system.configuration.networking.bridge_device"])
     .need(WITH_NETWORKING),
+    key(
+        "guest_networking.metadata_token",
+        Kind::Flag,
+        "Whether a guest has to get a token before the metadata service tells it anything, as with \
+         IMDSv2; the primary's setting counts.",
+    )
+    .default("false"),
     key("guest_networking.bridge_mtu", Kind::Mtu, "Largest MTU of a bridged network.")
         .old_optional(&["system.configuration.networking.bridge_mtu"])
         .need(WITH_NETWORKING),
+    key(
+        "guest_networking.evpn.enabled",
+        Kind::Flag,
+        "PVC writes its part of `/etc/frr/frr.conf`, on this node: see the manual (networks for \
+         VMs). Off, the file is the installation's, as with PVC 1.0.3.",
+    )
+    .default("false"),
+    key(
+        "guest_networking.evpn.asn",
+        Kind::Count { min: 1, unit: "an autonomous system" },
+        "Number of the cluster's autonomous system in BGP, the same on each node.",
+    )
+    .default("65500"),
+    key(
+        "guest_networking.evpn.routers",
+        Kind::Sources,
+        "Addresses of routers outside that managed networks are announced to.",
+    ),
+    key(
+        "guest_networking.evpn.router_asn",
+        Kind::Count { min: 1, unit: "an autonomous system" },
+        "Number of the routers' autonomous system; if not given, the cluster's.",
+    ),
     key(
         "guest_networking.sriov_enable",
         Kind::Flag,
@@ -641,6 +674,21 @@ pub(crate) const KEYS: &[Key] = &[
          key).",
     )
     .default("24"),
+    key(
+        "api.images.directory",
+        Kind::Directory,
+        "Where images of volumes are kept while they are read or made; made if it is not there. \
+         See the manual (storage) for one below `/home`, `/root`, `/usr` or `/etc` (PVC 1.0 does \
+         not know this key).",
+    )
+    .default("/var/tmp"),
+    key(
+        "api.images.least_free_mib",
+        Kind::Count { min: 0, unit: "MiB" },
+        "Room that is left to others on the file system of that directory: an image that would \
+         take more is refused. If not given, a tenth of it, but 512 MiB at least and 8 GiB at most \
+         (PVC 1.0 does not know this key).",
+    ),
     key(
         "api.authentication.enabled",
         Kind::Flag,

@@ -215,7 +215,7 @@ fn warn_of_no_id(reader: &mut Reader<'_>, path: &str, at: At, id: &NodeId, addre
 }
 
 /// The `id`-th host of the network; 0 stands for the last one, as PVC 1.0.3 has it.
-fn host_by_id(network: Ipv4Net, id: u32) -> Option<Ipv4Addr> {
+pub(crate) fn host_by_id(network: Ipv4Net, id: u32) -> Option<Ipv4Addr> {
     let (first, last) = hosts(network);
     if id == 0 {
         return Some(Ipv4Addr::from(last));

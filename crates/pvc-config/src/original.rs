@@ -16,8 +16,13 @@ const LAB: &str = include_str!("../../../lab/node/files/etc/pvc/pvc.conf");
 
 /// Keys that only a file of ours has. PVC 1.0.3 looks up the keys that it knows and passes over
 /// others.
-const OURS: [&str; 3] =
-    ["cluster.firewall.enabled", "benchmark.volume_gib", "benchmark.test_seconds"];
+const OURS: [&str; 5] = [
+    "cluster.firewall.enabled",
+    "api.images.least_free_mib",
+    "guest_networking.evpn.enabled",
+    "benchmark.volume_gib",
+    "benchmark.test_seconds",
+];
 
 /// A key of PVC 1.0.3.
 #[derive(Debug, PartialEq)]

@@ -29,6 +29,8 @@ pub async fn firewall_contract(fixture: FirewallFixture) {
     fixture.what_is_refused_leaves_the_table_as_it_was().await;
     fixture.what_is_only_checked_is_not_loaded().await;
     fixture.rules_that_leave_their_table_are_not_taken().await;
+    let had_old_rules = fixture.firewall.remove_old_rules().await.expect("there is nothing to do");
+    assert!(!had_old_rules, "PVC 1.0.3 was never here");
     assert_eq!((fixture.tables)(), foreign, "tables of others stay as they are");
 }
 

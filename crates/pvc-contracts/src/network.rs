@@ -37,6 +37,9 @@ pub async fn network_contract(network: Arc<dyn Network>, fixture: NetworkFixture
     suite.odd_names_and_absent_links_are_named().await;
     suite.a_link_is_switched_on_and_off_and_gets_its_mtu().await;
     suite.a_link_becomes_a_port_and_leaves_again().await;
+    suite.a_bridge_keeps_the_mac_address_that_it_was_given().await;
+    suite.a_note_stays_on_its_link().await;
+    suite.checksums_are_computed_where_somebody_asks_for_it().await;
     suite.addresses_come_and_go_without_their_neighbours().await;
     suite.a_leased_address_goes_by_itself_unless_it_is_leased_anew().await;
     suite.an_address_is_announced_on_a_link_that_is_up().await;
@@ -130,6 +133,40 @@ impl Suite {
             assert_eq!(self.device().await.master.as_deref(), master);
         }
         assert!(self.network.set_master(BRIDGE, Some("lo")).await.is_err(), "`lo` is no bridge");
+    }
+
+    async fn a_bridge_keeps_the_mac_address_that_it_was_given(&self) {
+        let device = &self.fixture.device;
+        ok(self.network.set_master(device, None).await);
+        // The largest: of those of its ports a bridge takes the smallest.
+        let mac = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
+        for _ in 0..2 {
+            ok(self.network.set_mac(BRIDGE, mac).await);
+            assert_eq!(self.link(BRIDGE).await.mac, Some(mac));
+        }
+        ok(self.network.set_master(device, Some(BRIDGE)).await);
+        assert_eq!(self.link(BRIDGE).await.mac, Some(mac));
+        is_no_link(self.network.set_mac("absent", mac).await);
+    }
+
+    async fn a_note_stays_on_its_link(&self) {
+        assert_eq!(self.link(BRIDGE).await.alias, None);
+        for note in ["one", "PVC network 7", "PVC network 7"] {
+            ok(self.network.set_alias(BRIDGE, note).await);
+            assert_eq!(self.link(BRIDGE).await.alias.as_deref(), Some(note));
+        }
+        let error = self.network.set_alias(BRIDGE, &"x".repeat(300)).await.expect_err("too long");
+        assert!(matches!(error, NetworkError::Refused { .. }), "{error}");
+        ok(self.network.set_alias(BRIDGE, "").await);
+        assert_eq!(self.link(BRIDGE).await.alias, None);
+        is_no_link(self.network.set_alias("absent", "x").await);
+    }
+
+    async fn checksums_are_computed_where_somebody_asks_for_it(&self) {
+        for _ in 0..2 {
+            ok(self.network.compute_checksums(BRIDGE).await);
+        }
+        is_no_link(self.network.compute_checksums("absent").await);
     }
 
     async fn addresses_come_and_go_without_their_neighbours(&self) {
@@ -229,6 +266,7 @@ impl Suite {
         let vlan = self.link("vlcontract").await;
         assert_eq!(vlan.kind, LinkKind::Vlan { lower: Some(device.clone()), id: 7 });
         assert!(!vlan.up, "{vlan:?}");
+        assert_eq!(vlan.lies_on.as_deref(), Some(&**device));
         let error = self
             .network
             .create_vlan("vlcontract", device, 8)

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use pvc_api::{ApiSettings, ApiState};
 use pvc_model::NodeName;
 use pvc_node::{Node, NodeError, NodeSettings, Outcome};
-use pvc_ports::{Clock, Ports, Random, Storage};
+use pvc_ports::{Clock, Firewall, Ports, Random, Storage};
 use pvc_store::{Store, StoreError};
 use pvc_worker::{BenchmarkTools, Worker};
 use tokio_util::sync::CancellationToken;
@@ -40,6 +40,7 @@ pub struct ApiPorts {
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
     pub storage: Arc<dyn Storage>,
+    pub firewall: Arc<dyn Firewall>,
 }
 
 /// The API's daemon. `serve` takes requests until it is told to stop, and then finishes those that
@@ -61,8 +62,9 @@ where
     if let Err(error) = store.check_layout() {
         return Some(Err(error.into()));
     }
-    let ApiPorts { clock, random, storage } = ports;
-    let state = ApiState::new(store.clone(), clock, random, Some(storage), settings);
+    let ApiPorts { clock, random, storage, firewall } = ports;
+    let (storage, firewall) = (Some(storage), Some(firewall));
+    let state = ApiState::new(store.clone(), clock, random, storage, firewall, settings);
     let stop = shutdown.child_token();
     until_layout_changes(store, &stop, serve(state, stop.clone())).await
 }
@@ -110,7 +112,7 @@ async fn until_layout_changes<E>(
 mod tests {
     use pvc_embedded::EmbeddedTree;
     use pvc_ports::{Op, Tree};
-    use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock};
+    use pvc_testkit::{MemoryFirewall, MemoryStorage, SeededRandom, TokioClock};
 
     use super::*;
 
@@ -138,6 +140,7 @@ mod tests {
             clock: Arc::new(TokioClock::new()),
             random: Arc::new(SeededRandom::new(2)),
             storage: Arc::new(MemoryStorage::new()),
+            firewall: Arc::new(MemoryFirewall::new()),
         };
         let serve = |_, stop: CancellationToken| async move {
             stop.cancelled().await;

@@ -222,6 +222,7 @@ fn settings() -> NodeSettings {
         migration: MigrationSettings::default(),
         selector: None,
         upstream_ip: None,
+        guest_networks: None,
         floating: vec![FloatingAddress {
             duty: Duty::Inner,
             link: "brcluster".to_owned(),

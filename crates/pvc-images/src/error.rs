@@ -88,10 +88,16 @@ impl ImageError {
             }
             ImageError::NoRoomFor { .. } => Some(
                 "a raw image, also a compressed one, takes no room (`-c zstd`): `qemu-img convert` \
-                 makes another of it on a machine that has room",
+                 makes another of it on a machine that has room; `api.images.directory` names \
+                 another directory, and `api.images.least_free_mib` says what is left to others",
+            ),
+            ImageError::NoRoom { .. } => Some(
+                "`api.images.directory` names another directory, and `api.images.least_free_mib` \
+                 says what is left to others",
             ),
             ImageError::Io { .. } | ImageError::NotMade { .. } => Some(
-                "is `qemu-utils` installed, and is there room in the API's directory for images?",
+                "is `qemu-utils` installed, and is there room in the directory for images \
+                 (`api.images.directory`)?",
             ),
             _ => None,
         }

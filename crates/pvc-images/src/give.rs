@@ -1,6 +1,5 @@
 //! A disk as the file of an image.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -11,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::decode::Part;
 use crate::encode::Encoder;
 use crate::error::{GiveError, ImageError};
-use crate::spool::Nameless;
+use crate::spool::{Nameless, Spool};
 use crate::{MOST_PIECE_BYTES, data_in, most_image_bytes, qemu};
 
 /// The disk that is read.
@@ -61,7 +60,7 @@ pub struct Turn {
 pub async fn give<D: Disk>(
     disk: D,
     turn: Turn,
-    spool: &Path,
+    spool: &Spool,
 ) -> Result<Given<D>, GiveError<D::Error>> {
     let most_bytes = most_image_bytes(disk.size_bytes());
     give_within(disk, turn, most_bytes, spool).await
@@ -75,7 +74,7 @@ pub async fn give_within<D: Disk>(
     disk: D,
     turn: Turn,
     most_bytes: u64,
-    spool: &Path,
+    spool: &Spool,
 ) -> Result<Given<D>, GiveError<D::Error>> {
     let Turn { wanted: Wanted { format, compression }, place, encoders } = turn;
     format.require_room(disk.size_bytes()).map_err(ImageError::from)?;
@@ -96,7 +95,7 @@ pub async fn give_within<D: Disk>(
 async fn make<D: Disk>(
     disk: D,
     format: DiskFormat,
-    spool: &Path,
+    spool: &Spool,
     most_bytes: u64,
 ) -> Result<Image, GiveError<D::Error>> {
     let size_bytes = disk.size_bytes();
@@ -269,9 +268,20 @@ impl<D: Disk> Given<D> {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::path::Path;
 
     use super::*;
     use crate::{Announced, Places, Source, Target, take};
+
+    /// A place of which nothing is left to others.
+    fn spool(directory: &Path) -> Spool {
+        Spool { directory: directory.to_owned(), least_free_bytes: Some(0) }
+    }
+
+    /// A place for what is made of no image.
+    fn nowhere() -> Spool {
+        spool(Path::new("/nonexistent"))
+    }
 
     /// A disk of these pieces, which may turn out at its end not to have been read whole.
     struct Scripted {
@@ -310,8 +320,8 @@ mod tests {
         compression: Option<Compression>,
     ) -> (Vec<u8>, Result<(), GiveError<&'static str>>) {
         let wanted = Wanted { format: DiskFormat::Raw, compression };
-        let (nowhere, turn) = (Path::new("/nonexistent"), Places::default().turn(wanted).await);
-        let mut given = give(disk, turn, nowhere).await.expect("it is read");
+        let turn = Places::default().turn(wanted).await;
+        let mut given = give(disk, turn, &nowhere()).await.expect("it is read");
         let announced = given.size_bytes();
         let mut file = Vec::new();
         loop {
@@ -361,8 +371,8 @@ mod tests {
         };
         let mut source = Back(VecDeque::from([Bytes::from(file)]), Vec::new());
         let mut target = Back(VecDeque::new(), Vec::new());
-        let nowhere = Path::new("/nonexistent");
-        let taken = take(&mut source, &announced, nowhere, &Places::default(), &mut target).await;
+        let (spool, places) = (nowhere(), Places::default());
+        let taken = take(&mut source, &announced, &spool, &places, &mut target).await;
         let sent = taken.map_err(|error| error.to_string())?;
         target.1.resize(usize::try_from(sent.disk_bytes).expect("a small disk"), 0);
         Ok(target.1)
@@ -411,9 +421,9 @@ mod tests {
                 let (_, end) = given(scripted(5, pieces), compression).await;
                 assert!(matches!(end, Err(GiveError::Misfit)), "{pieces:?}: {end:?}");
             }
-            let spool = tempfile::tempdir().expect("a temporary folder");
+            let folder = tempfile::tempdir().expect("a temporary folder");
             let disk = scripted(5, pieces);
-            let made = make(disk, DiskFormat::Qcow2, spool.path(), 1 << 20).await;
+            let made = make(disk, DiskFormat::Qcow2, &spool(folder.path()), 1 << 20).await;
             assert!(matches!(made, Err(GiveError::Misfit)));
         }
     }
@@ -457,9 +467,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_disk_that_is_too_large_for_the_format_is_not_read() {
-        let (disk, spool) = (scripted(3 << 40, &[]), Path::new("/nonexistent"));
+        let disk = scripted(3 << 40, &[]);
         let wanted = Wanted { format: DiskFormat::Vpc, compression: None };
-        let refused = give(disk, Places::default().turn(wanted).await, spool).await.err();
+        let refused = give(disk, Places::default().turn(wanted).await, &nowhere()).await.err();
         let Some(GiveError::Image(error)) = refused else { panic!("it is too large") };
         assert!(error.is_of_the_image() && error.to_string().contains("in format vpc"), "{error}");
     }
@@ -496,11 +506,12 @@ mod tests {
     #[tokio::test]
     async fn a_turn_ends_when_the_image_is_made_or_fails() {
         let places = Places::default();
-        let spool = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let spool = spool(folder.path());
         let lost = Scripted { is_lost: true, ..scripted(5, &[]) };
-        let failed = give(lost, places.turn(QCOW2).await, spool.path()).await;
+        let failed = give(lost, places.turn(QCOW2).await, &spool).await;
         assert!(matches!(failed.err(), Some(GiveError::Disk("lost"))));
-        let made = give(scripted(512, &[]), places.turn(QCOW2).await, spool.path()).await;
+        let made = give(scripted(512, &[]), places.turn(QCOW2).await, &spool).await;
         let _sent_for_long = made.expect("it is made");
         assert!(polled(&mut Box::pin(places.turn(QCOW2))).is_some());
     }

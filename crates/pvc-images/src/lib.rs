@@ -31,7 +31,6 @@ mod give;
 mod qemu;
 mod spool;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -44,7 +43,8 @@ use crate::decode::{Decoder, Part};
 pub use crate::error::{GiveError, ImageError, TakeError};
 use crate::error::{SourceError, TargetError};
 pub use crate::give::{Disk, Given, Turn, Wanted, give, give_within};
-pub use crate::spool::require_room_for;
+use crate::spool::Nameless;
+pub use crate::spool::{Spool, require_room_for};
 
 /// The most bytes of one piece.
 pub const MOST_PIECE_BYTES: usize = 1 << 20;
@@ -158,7 +158,7 @@ impl Places {
 pub async fn take<S: Source, W: Target>(
     source: &mut S,
     announced: &Announced,
-    spool: &Path,
+    spool: &Spool,
     places: &Places,
     target: &mut W,
 ) -> Taken<Sent, S, W> {
@@ -175,7 +175,7 @@ pub async fn take<S: Source, W: Target>(
             decode::<S, W>(&mut file, begin, decoder, &mut disk).await?
         }
         _ => {
-            let image = Image { announced, file: spool::Nameless::new(spool).await? };
+            let image = Image { announced, file: Nameless::new(spool).await? };
             let mut sink = ImageSink::<W> { image: &image, of: std::marker::PhantomData };
             let image_bytes = decode::<S, W>(&mut file, begin, decoder, &mut sink).await?;
             if image_bytes == 0 {
@@ -318,7 +318,7 @@ impl<W: Target> Target for RawDisk<'_, W> {
 /// An image in a format that `qemu-img` reads when all of it is there.
 struct Image<'a> {
     announced: &'a Announced,
-    file: spool::Nameless,
+    file: Nameless,
 }
 
 impl Image<'_> {
@@ -334,17 +334,13 @@ impl Image<'_> {
     }
 
     /// The disk of the image, and its size in bytes.
-    async fn convert(
-        self,
-        image_bytes: u64,
-        spool: &Path,
-    ) -> Result<(spool::Nameless, u64), ImageError> {
+    async fn convert(self, image_bytes: u64, spool: &Spool) -> Result<(Nameless, u64), ImageError> {
         let Announced { format, most_bytes, .. } = *self.announced;
         let disk_bytes = qemu::check(&self.file, format, image_bytes).await?;
         if disk_bytes > most_bytes {
             return Err(ImageError::TooLarge { disk_bytes: Some(disk_bytes), most_bytes });
         }
-        let disk = spool::Nameless::new(spool).await?;
+        let disk = Nameless::new(spool).await?;
         if disk_bytes > 0 {
             qemu::convert(&self.file, format, &disk, disk_bytes).await?;
         }
@@ -372,10 +368,7 @@ impl<W: Target> Target for ImageSink<'_, W> {
     }
 }
 
-async fn copy<W: Target>(
-    disk: &spool::Nameless,
-    target: &mut W,
-) -> Result<(), TargetError<W::Error>> {
+async fn copy<W: Target>(disk: &Nameless, target: &mut W) -> Result<(), TargetError<W::Error>> {
     let mut at = 0;
     while let Some((offset, piece)) = disk.next_data(at).await? {
         at = offset + piece.len() as u64;

@@ -3,6 +3,7 @@
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use pvc_model::disk_image::DiskFormat;
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
@@ -25,6 +26,9 @@ const IMAGE: &str = "/proc/self/fd/0";
 const DISK: &str = "/proc/self/fd/1";
 
 const READING: &str = "running `qemu-img`";
+
+/// Words of the C library for a file system that is full.
+const FULL: &str = "No space left on device";
 
 /// Time that goes through `bytes` may take.
 fn long(bytes: u64) -> Duration {
@@ -238,6 +242,10 @@ pub async fn convert(
     let (status, error) = from_to(command, image, disk, deadline, late).await?;
     match status.success() {
         true => Ok(()),
+        // Nothing is wrong with the image.
+        false if lines(&error).iter().any(|line| line.ends_with(FULL)) => {
+            Err(io("keeping the disk of the image")(Errno::ENOSPC.into()))
+        }
         false => Err(refusal(format, &error)),
     }
 }

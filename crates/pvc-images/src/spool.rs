@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,9 +19,25 @@ use crate::{MOST_PIECE_BYTES, most_image_bytes};
 /// User and group `nobody` and `nogroup` of every Debian.
 const NOBODY: u32 = 65534;
 
-/// Room that is left to others on a file system of so many bytes: a tenth, and no more than 8 GiB,
-/// as much is free on a large disk that is otherwise full. A monitor of Ceph says that it
-/// has little below 30 % and stops below 5 %.
+/// Place for images that are read or made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spool {
+    /// Directory in which they are files without a name; made if it is not there.
+    pub directory: PathBuf,
+    /// Room that is left to others on its file system, in bytes. `None` is a tenth of it, but
+    /// 512 MiB at least and 8 GiB at most.
+    pub least_free_bytes: Option<u64>,
+}
+
+impl Default for Spool {
+    fn default() -> Self {
+        Spool { directory: PathBuf::from("/var/tmp"), least_free_bytes: None }
+    }
+}
+
+/// Room that is left to others on a file system of so many bytes: a tenth, but 512 MiB at least and
+/// 8 GiB at most, because a tenth of a large disk is more than anybody misses. A monitor of Ceph
+/// says that it has little below 30 % and stops below 5 %.
 fn left_to_others(file_system_bytes: u64) -> u64 {
     (file_system_bytes / 10).clamp(512 << 20, 8 << 30)
 }
@@ -33,6 +49,8 @@ const FLUSHED_EVERY: u64 = 8 << 20;
 #[derive(Debug, Clone)]
 pub struct Nameless {
     file: Arc<File>,
+    /// Room that is left to others, as [`Spool::least_free_bytes`].
+    least_free_bytes: Option<u64>,
     /// Bytes that were written since the last flush.
     unflushed: Arc<AtomicU64>,
 }
@@ -45,8 +63,8 @@ struct Room {
 }
 
 impl Room {
-    fn require(self, needed_bytes: u64) -> Result<(), ImageError> {
-        let least_bytes = left_to_others(self.all);
+    fn require(self, needed_bytes: u64, least_free_bytes: Option<u64>) -> Result<(), ImageError> {
+        let least_bytes = least_free_bytes.unwrap_or_else(|| left_to_others(self.all));
         let rest = self.free.checked_sub(needed_bytes).filter(|rest| *rest >= least_bytes);
         match (rest, needed_bytes) {
             (Some(_), _) => Ok(()),
@@ -64,13 +82,14 @@ impl Room {
 ///
 /// # Errors
 /// [`ImageError::NoRoomFor`], and if the file system cannot be asked.
-pub async fn require_room_for(data_bytes: u64, spool: &Path) -> Result<(), ImageError> {
-    let spool = spool.to_owned();
+pub async fn require_room_for(data_bytes: u64, spool: &Spool) -> Result<(), ImageError> {
+    let Spool { directory, least_free_bytes } = spool.clone();
     let needed_bytes = data_bytes.saturating_add(most_image_bytes(data_bytes));
     aside(move || {
         let doing = "looking for room for the image";
-        std::fs::create_dir_all(&spool).map_err(io(doing))?;
-        room(&File::open(spool).map_err(io(doing))?)?.require(needed_bytes)
+        std::fs::create_dir_all(&directory).map_err(io(doing))?;
+        let directory = File::open(directory).map_err(io(doing))?;
+        room(&directory)?.require(needed_bytes, least_free_bytes)
     })
     .await
 }
@@ -86,9 +105,9 @@ async fn aside<T: Send + 'static>(
 }
 
 impl Nameless {
-    /// An empty file of `nobody` on the file system of this directory.
-    pub async fn new(directory: &Path) -> Result<Self, ImageError> {
-        let directory = directory.to_owned();
+    /// An empty file of `nobody`.
+    pub async fn new(spool: &Spool) -> Result<Self, ImageError> {
+        let Spool { directory, least_free_bytes } = spool.clone();
         aside(move || {
             let doing = "making a file for the image";
             std::fs::create_dir_all(&directory).map_err(io(doing))?;
@@ -98,15 +117,15 @@ impl Nameless {
                 let owned = fchown(file.as_fd(), Some(user), Some(group));
                 owned.map_err(|error| io(doing)(error.into()))?;
             }
-            Ok(Nameless { file: Arc::new(file), unflushed: Arc::default() })
+            Ok(Nameless { file: Arc::new(file), least_free_bytes, unflushed: Arc::default() })
         })
         .await
     }
 
     pub async fn write(&self, at: u64, bytes: Bytes) -> Result<(), ImageError> {
-        let (file, unflushed) = (self.file.clone(), self.unflushed.clone());
+        let Nameless { file, least_free_bytes, unflushed } = self.clone();
         aside(move || {
-            require_room(&file)?;
+            room(&file)?.require(0, least_free_bytes)?;
             file.write_all_at(&bytes, at).map_err(io("keeping the image"))?;
             let length = bytes.len() as u64;
             let before = unflushed.fetch_add(length, Ordering::Relaxed);
@@ -129,8 +148,8 @@ impl Nameless {
 
     /// Refuses to go on where too little room is left to others.
     pub async fn require_room(&self) -> Result<(), ImageError> {
-        let file = self.file.clone();
-        aside(move || require_room(&file)).await
+        let Nameless { file, least_free_bytes, .. } = self.clone();
+        aside(move || room(&file)?.require(0, least_free_bytes)).await
     }
 
     pub async fn set_size(&self, bytes: u64) -> Result<(), ImageError> {
@@ -162,10 +181,6 @@ fn room(file: &File) -> Result<Room, ImageError> {
     let found = found.map_err(|error| io("looking for room")(error.into()))?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
     Ok(Room { free: bytes(found.blocks_available()), all: bytes(found.blocks()) })
-}
-
-fn require_room(file: &File) -> Result<(), ImageError> {
-    room(file)?.require(0)
 }
 
 fn flush(file: &File) -> Result<(), ImageError> {
@@ -209,19 +224,38 @@ mod tests {
             [(0, GIB / 2), (5 * GIB, GIB / 2), (50 * GIB, 5 * GIB), (250 * GIB, 8 * GIB)]
         {
             let room = |free| Room { free, all };
-            assert!(room(least).require(0).is_ok(), "{all}");
-            assert!(matches!(room(least - 1).require(0), Err(ImageError::NoRoom { .. })), "{all}");
-            assert!(room(least + 7).require(7).is_ok(), "{all}");
-            let refused = room(least + 6).require(7).unwrap_err();
+            assert!(room(least).require(0, None).is_ok(), "{all}");
+            assert!(
+                matches!(room(least - 1).require(0, None), Err(ImageError::NoRoom { .. })),
+                "{all}"
+            );
+            assert!(room(least + 7).require(7, None).is_ok(), "{all}");
+            let refused = room(least + 6).require(7, None).unwrap_err();
             assert!(matches!(refused, ImageError::NoRoomFor { free_bytes: 6, .. }), "{refused}");
-            assert!(room(u64::MAX).require(u64::MAX).is_err(), "{all}");
+            assert!(room(u64::MAX).require(u64::MAX, None).is_err(), "{all}");
+        }
+    }
+
+    #[test]
+    fn as_much_is_left_to_others_as_is_set() {
+        for (least, all) in [(0, 250 * GIB), (GIB, 250 * GIB), (10 * GIB, 5 * GIB)] {
+            let room = |free| Room { free, all };
+            room(least).require(0, Some(least)).unwrap();
+            room(least + 7).require(7, Some(least)).unwrap();
+            let refused = room(least + 6).require(7, Some(least)).unwrap_err();
+            assert!(matches!(refused, ImageError::NoRoomFor { free_bytes: 6, .. }), "{refused}");
+            if least > 0 {
+                let refused = room(least - 1).require(0, Some(least)).unwrap_err();
+                assert!(matches!(refused, ImageError::NoRoom { .. }), "{refused}");
+            }
         }
     }
 
     #[tokio::test]
     async fn an_image_for_which_there_is_no_room_is_refused_with_a_way_out() {
-        let spool = tempfile::tempdir().unwrap();
-        let error = require_room_for(1 << 60, spool.path()).await.unwrap_err();
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool { directory: folder.path().to_owned(), least_free_bytes: None };
+        let error = require_room_for(1 << 60, &spool).await.unwrap_err();
         assert!(!error.is_of_the_image() && error.hint().is_some(), "{error}");
         assert!(error.to_string().contains("of room"), "{error}");
     }
@@ -238,7 +272,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_written_does_not_gather_in_memory() {
-        let file = Nameless::new(Path::new("/var/tmp")).await.unwrap();
+        let spool = Spool { least_free_bytes: Some(0), ..Spool::default() };
+        let file = Nameless::new(&spool).await.unwrap();
         let piece = Bytes::from(vec![1; MOST_PIECE_BYTES]);
         for at in 0..20 {
             file.write(at * MOST_PIECE_BYTES as u64, piece.clone()).await.unwrap();

@@ -57,8 +57,9 @@ impl std::fmt::Debug for Disk {
 /// The disk of a file that comes in pieces of this size, and what is said of it.
 async fn taken(file: &[u8], piece: usize, announced: &Announced) -> Result<(Disk, Sent), String> {
     let mut source = Pieces(file.chunks(piece).map(Bytes::copy_from_slice).collect());
-    let (mut disk, spool) = (Memory::default(), tempfile::tempdir().unwrap());
-    let taken = take(&mut source, announced, spool.path(), &Places::default(), &mut disk).await;
+    let (mut disk, folder) = (Memory::default(), tempfile::tempdir().unwrap());
+    let spool = Spool { directory: folder.path().to_owned(), least_free_bytes: Some(0) };
+    let taken = take(&mut source, announced, &spool, &Places::default(), &mut disk).await;
     let sent = taken.map_err(|error| error.to_string())?;
     let mut disk = disk.0;
     disk.resize(usize::try_from(sent.disk_bytes).unwrap(), 0);

@@ -11,12 +11,42 @@ use std::process::Command;
 use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_images::{
-    Announced, Disk, GiveError, MOST_PIECE_BYTES, Places, Sent, Source, Target, Wanted, give,
-    give_within, take,
+    Announced, Disk, GiveError, MOST_PIECE_BYTES, Places, Sent, Source, Spool, TakeError, Target,
+    Wanted, give, give_within, take,
 };
 use pvc_model::disk_image::{Compression, DiskFormat};
+use tempfile::TempDir;
 
 struct Pieces(VecDeque<Bytes>);
+
+/// A place for images in this folder, of which nothing is left to others: what is free on this
+/// machine is no matter of these tests.
+fn spool_in(folder: &TempDir) -> Spool {
+    Spool { directory: folder.path().to_owned(), least_free_bytes: Some(0) }
+}
+
+/// A folder on a file system of its own.
+struct Mounted(TempDir);
+
+impl Mounted {
+    /// An empty one of this size.
+    fn with(size: &str) -> Mounted {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display().to_string();
+        run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs", &path]);
+        Mounted(folder)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        run("umount", &[&self.0.path().display().to_string()]);
+    }
+}
+
+fn is_empty(folder: &TempDir) -> bool {
+    std::fs::read_dir(folder.path()).unwrap().next().is_none()
+}
 
 /// A disk in memory.
 #[derive(Default)]
@@ -55,11 +85,12 @@ fn announced(format: DiskFormat, file_bytes: Option<u64>) -> Announced {
 /// The disk of an image; the spool is empty after it.
 async fn taken(file: &[u8], format: DiskFormat) -> Result<(Vec<u8>, Sent), String> {
     let mut source = Pieces(file.chunks(70_001).map(Bytes::copy_from_slice).collect());
-    let spool = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let announced = announced(format, Some(file.len() as u64));
     let mut disk = Memory::default();
-    let taken = take(&mut source, &announced, spool.path(), &Places::default(), &mut disk).await;
-    assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0);
+    let (spool, places) = (spool_in(&folder), Places::default());
+    let taken = take(&mut source, &announced, &spool, &places, &mut disk).await;
+    assert!(is_empty(&folder));
     let sent = taken.map_err(|error| error.to_string())?;
     let mut disk = disk.0;
     disk.resize(usize::try_from(sent.disk_bytes).unwrap(), 0);
@@ -223,16 +254,29 @@ async fn an_image_with_absurd_numbers_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn room_is_left_to_others_where_images_are_read() {
     let file = image(&disk(3 << 20), DiskFormat::Qcow2, &[]);
-    let spool = tempfile::tempdir().unwrap();
-    let folder = spool.path().display().to_string();
-    run("mount", &["-t", "tmpfs", "-o", "size=64M", "tmpfs", &folder]);
+    let folder = Mounted::with("64M");
+    let spool = Spool { least_free_bytes: None, ..spool_in(&folder.0) };
     let mut source = Pieces(VecDeque::from([Bytes::from(file)]));
     let announced = announced(DiskFormat::Qcow2, None);
     let (places, mut disk) = (Places::default(), Memory::default());
-    let taken = take(&mut source, &announced, spool.path(), &places, &mut disk).await;
-    run("umount", &[&folder]);
+    let taken = take(&mut source, &announced, &spool, &places, &mut disk).await;
     let error = taken.unwrap_err().to_string();
     assert_eq!(error, "less than 512 MiB are free in the directory in which images are read");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_image_is_blamed_for_a_full_directory() {
+    // Little as a file, and more than the directory as a disk.
+    let file = image(&vec![7; 16 << 20], DiskFormat::Qcow2, &["-c"]);
+    let folder = Mounted::with("8M");
+    let mut source = Pieces(VecDeque::from([Bytes::from(file)]));
+    let announced = announced(DiskFormat::Qcow2, None);
+    let (places, mut disk) = (Places::default(), Memory::default());
+    let taken = take(&mut source, &announced, &spool_in(&folder.0), &places, &mut disk).await;
+    let Err(TakeError::Image(error)) = taken else { panic!("it has no room") };
+    assert!(!error.is_of_the_image(), "{error}");
+    let hint = error.hint().unwrap();
+    assert!(hint.contains("api.images.directory"), "{hint}");
 }
 
 /// Number of programs that this process has started and whose command line says this.
@@ -277,12 +321,13 @@ impl Target for Stuck {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_gives_up_leaves_no_program_and_no_file() {
     let file = image(&disk(48 << 20), DiskFormat::Qcow2, &["-c"]);
-    let spool = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let mut source = Pieces(VecDeque::from([Bytes::from(file)]));
     let announced = announced(DiskFormat::Qcow2, None);
     let places = Places::default();
     let mut disk = Stuck;
-    let taking = take(&mut source, &announced, spool.path(), &places, &mut disk);
+    let spool = spool_in(&folder);
+    let taking = take(&mut source, &announced, &spool, &places, &mut disk);
     let begun = async {
         while readers() == 0 {
             tokio::task::yield_now().await;
@@ -295,7 +340,7 @@ async fn whoever_gives_up_leaves_no_program_and_no_file() {
     while readers() > 0 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0);
+    assert!(is_empty(&folder));
 }
 
 /// A disk that is read from memory.
@@ -331,10 +376,10 @@ async fn given(
     format: DiskFormat,
     compression: Option<Compression>,
 ) -> Result<Vec<u8>, GiveError<Infallible>> {
-    let spool = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let disk = OfMemory { disk: disk.to_vec(), at: 0 };
     let turn = Places::default().turn(Wanted { format, compression }).await;
-    let mut given = give(disk, turn, spool.path()).await?;
+    let mut given = give(disk, turn, &spool_in(&folder)).await?;
     let announced = given.size_bytes();
     assert_eq!(announced.is_none(), compression.is_some());
     let mut file = Vec::new();
@@ -343,7 +388,7 @@ async fn given(
         file.extend_from_slice(&piece);
     }
     assert!(announced.is_none_or(|size| size == file.len() as u64));
-    assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0);
+    assert!(is_empty(&folder));
     Ok(file)
 }
 
@@ -408,26 +453,24 @@ async fn a_disk_that_looks_like_an_image_is_taken_for_what_it_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn room_is_left_to_others_where_images_are_made() {
-    let spool = tempfile::tempdir().unwrap();
-    let folder = spool.path().display().to_string();
-    run("mount", &["-t", "tmpfs", "-o", "size=64M", "tmpfs", &folder]);
+    let folder = Mounted::with("64M");
+    let spool = Spool { least_free_bytes: None, ..spool_in(&folder.0) };
     let disk = OfMemory { disk: disk(3 << 20), at: 0 };
     let wanted = Wanted { format: DiskFormat::Qcow2, compression: None };
     let turn = Places::default().turn(wanted).await;
-    let given = give(disk, turn, spool.path()).await;
-    run("umount", &[&folder]);
+    let given = give(disk, turn, &spool).await;
     let error = given.err().unwrap().to_string();
     assert_eq!(error, "less than 512 MiB are free in the directory in which images are read");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_grows_beyond_its_bound_is_not_made() {
-    let spool = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     for format in [DiskFormat::Qcow2, DiskFormat::Vmdk, DiskFormat::Vhdx] {
         for (most_bytes, is_made) in [(100_000, false), (80 << 20, true)] {
             let disk = OfMemory { disk: disk(3 << 20), at: 0 };
             let turn = Places::default().turn(Wanted { format, compression: None }).await;
-            let given = give_within(disk, turn, most_bytes, spool.path()).await;
+            let given = give_within(disk, turn, most_bytes, &spool_in(&folder)).await;
             match given {
                 Ok(_) => assert!(is_made, "{format} in {most_bytes} bytes"),
                 Err(error) => {
@@ -439,17 +482,18 @@ async fn an_image_that_grows_beyond_its_bound_is_not_made() {
             }
         }
     }
-    assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0);
+    assert!(is_empty(&folder));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_gives_up_an_image_in_the_making_leaves_no_program_and_no_file() {
-    let spool = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     // Enough for the program to be seen.
     let disk = OfMemory { disk: vec![7; 256 << 20], at: 0 };
     let wanted = Wanted { format: DiskFormat::Vmdk, compression: None };
     let places = Places::default();
-    let giving = give(disk, places.turn(wanted).await, spool.path());
+    let spool = spool_in(&folder);
+    let giving = give(disk, places.turn(wanted).await, &spool);
     let begun = async {
         while writers() == 0 {
             tokio::task::yield_now().await;
@@ -463,8 +507,8 @@ async fn whoever_gives_up_an_image_in_the_making_leaves_no_program_and_no_file()
     while writers() > 0 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0);
+    assert!(is_empty(&folder));
     let disk = OfMemory { disk: vec![7; 1 << 20], at: 0 };
-    let again = give(disk, places.turn(wanted).await, spool.path()).await;
+    let again = give(disk, places.turn(wanted).await, &spool).await;
     assert!(again.is_ok(), "its place is free again");
 }

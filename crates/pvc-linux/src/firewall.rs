@@ -3,6 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::firewall::{TableName, check_rules, commands};
+use pvc_model::guest_network::rules::old::OldRules;
+use pvc_model::guest_network::rules::table;
 use pvc_ports::{Command, Exec, ExecError, Firewall, FirewallError, Output};
 
 /// How long `nft` may take. It waits for nobody but other changes of the ruleset.
@@ -30,8 +32,13 @@ impl NftFirewall {
         let command = Command {
             program: "nft".to_owned(),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-            // What it says is read by this program.
-            env: vec![("LC_ALL".to_owned(), "C".to_owned())],
+            env: vec![
+                // What it says is read by this program.
+                ("LC_ALL".to_owned(), "C".to_owned()),
+                // Rules name no hosts. What nft takes for one all the same is not waited for long.
+                ("RES_OPTIONS".to_owned(), "timeout:1 attempts:1".to_owned()),
+                ("LOCALDOMAIN".to_owned(), String::new()),
+            ],
             stdin: stdin.map(String::into_bytes),
             deadline: DEADLINE,
         };
@@ -104,5 +111,45 @@ impl Firewall for NftFirewall {
             Err(FirewallError::NoProgram { .. }) if rules.is_none() => Ok(()),
             done => done,
         }
+    }
+
+    async fn remove_old_rules(&self) -> Result<bool, FirewallError> {
+        let said = |output: &Output| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            said.lines().next().unwrap_or("`nft` failed without saying why").trim().to_owned()
+        };
+        let run = async |args: &[&str], stdin: Option<String>| {
+            self.run(args, stdin, "change", &table()).await.map_err(|error| match error {
+                FirewallError::TimedOut { deadline, .. } => {
+                    let why = format!("`nft` did not end within {} s", deadline.as_secs());
+                    FirewallError::OldRules { why }
+                }
+                other => other,
+            })
+        };
+        let list = ["--stateless", "--handle", "list", "table", "inet", "filter"];
+        let listed = match run(&list, None).await {
+            Err(FirewallError::NoProgram { .. }) => return Ok(false),
+            listed => listed?,
+        };
+        // Without the table there are no rules in it.
+        let old = match listed.code {
+            Some(0) => OldRules::find(&String::from_utf8_lossy(&listed.stdout)),
+            _ if said(&listed).contains("No such file or directory") => return Ok(false),
+            _ => return Err(FirewallError::OldRules { why: said(&listed) }),
+        };
+        if old.is_empty() {
+            return Ok(false);
+        }
+        let done = run(&["--file", "-"], Some(old.commands())).await?;
+        if done.code != Some(0) {
+            return Err(FirewallError::OldRules { why: said(&done) });
+        }
+        let done = run(&["--file", "-"], Some(old.chain_commands())).await?;
+        if done.code != Some(0) {
+            let why = said(&done);
+            tracing::warn!("empty chains of PVC 1.0.3 stay in the table `inet filter`: {why}");
+        }
+        Ok(true)
     }
 }

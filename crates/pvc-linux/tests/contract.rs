@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, recv, recvfrom,
+    setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
@@ -281,6 +282,63 @@ fn the_firewall_of_this_machine_keeps_the_contract() {
         wait(firewall_contract(fixture));
     });
     test.join().unwrap();
+}
+
+/// Frames that a bridge hands to a guest go over no card: what is left to one to compute arrives as
+/// it is, and clients of DHCP that look at it drop the answer.
+#[test]
+fn what_a_bridge_sends_to_a_guest_has_its_checksum() {
+    let test = alone(|| {
+        ip("link add vmbr7 type bridge");
+        ip("addr add 10.20.7.1/24 dev vmbr7");
+        ip("link add tap1 type veth peer name eth0");
+        ip("link set tap1 master vmbr7");
+        for link in ["vmbr7", "tap1", "eth0"] {
+            ip(&format!("link set {link} up"));
+        }
+        ip("neigh add 10.20.7.2 lladdr 52:54:00:00:00:02 dev vmbr7");
+        let guest =
+            socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll)
+                .unwrap();
+        setsockopt(&guest, sockopt::ReceiveTimeout, &TimeVal::new(1, 0)).unwrap();
+        let port = nix::net::if_::if_nametoindex("eth0").unwrap();
+        let server = std::net::UdpSocket::bind("10.20.7.1:7777").unwrap();
+        let arrives_summed = || {
+            let mut buffer = [0; 2048];
+            for _ in 0..20 {
+                server.send_to(b"an offer of DHCP", "10.20.7.2:68").unwrap();
+                while let Ok((length, from)) = recvfrom::<LinkAddr>(guest.as_raw_fd(), &mut buffer)
+                {
+                    let frame = &buffer[..length];
+                    let is_ours = length > 42 && frame[34..36] == 7777_u16.to_be_bytes();
+                    let at = from.and_then(|from| u32::try_from(from.ifindex()).ok());
+                    if is_ours && at == Some(port) {
+                        return is_summed(&frame[14..]);
+                    }
+                }
+            }
+            panic!("nothing arrives");
+        };
+        assert!(!arrives_summed(), "else nothing is shown here");
+        wait(LinuxNetwork::new().compute_checksums("vmbr7")).unwrap();
+        assert!(arrives_summed());
+    });
+    test.join().unwrap();
+}
+
+/// Whether the checksum of an IPv4 packet of UDP is right.
+fn is_summed(packet: &[u8]) -> bool {
+    let length = usize::from(u16::from_be_bytes([packet[2], packet[3]]));
+    let (header, udp) = (&packet[12..20], &packet[20..length]);
+    let words = |bytes: &[u8]| -> u32 {
+        bytes
+            .chunks(2)
+            .map(|pair| u32::from(pair[0]) * 256 + u32::from(*pair.get(1).unwrap_or(&0)))
+            .sum()
+    };
+    let sum = words(header) + 17 + u32::try_from(udp.len()).unwrap() + words(udp);
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (folded & 0xffff) + (folded >> 16) == 0xffff
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::fault::FaultRecord;
 use crate::fullness::FullnessRecord;
 use crate::hold::VolumeHold;
 use crate::job::{Job, JobId, WorkerRecord};
-use crate::network::NetworkRecord;
+use crate::network::{NetworkOptions, NetworkRecord};
 use crate::node::NodeRecord;
 use crate::shared_map::SharedMap;
 use crate::snapshot_usage::SnapshotUsageRecord;
@@ -47,6 +47,8 @@ pub struct Cluster {
     /// VM names to UUIDs; of two VMs with one name, the one with the smaller UUID.
     pub vm_names: SharedMap<String, Uuid>,
     pub networks: SharedMap<String, Arc<NetworkRecord>>,
+    /// Options that legacy peers know nothing of, by VNI; a network without has none of them.
+    pub network_options: SharedMap<String, Arc<NetworkOptions>>,
     pub osds: SharedMap<String, Arc<OsdRecord>>,
     pub pools: SharedMap<PoolName, Arc<PoolRecord>>,
     pub volumes: SharedMap<VolumeId, Arc<VolumeRecord>>,

@@ -25,6 +25,7 @@ pub mod fence;
 pub mod firewall;
 pub mod flush;
 pub mod fullness;
+pub mod guest_network;
 pub mod hold;
 pub mod host_filter;
 pub mod job;

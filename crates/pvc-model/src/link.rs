@@ -21,6 +21,11 @@ pub struct Link {
     pub carrier: bool,
     /// The link that this one is a port of: a bridge, a bond.
     pub master: Option<String>,
+    /// The link that this one, of whatever kind, lies on: a VLAN on its card; `None` also if that
+    /// lies in another network namespace.
+    pub lies_on: Option<String>,
+    /// Note that somebody has put on it (`ip link set LINK alias …`).
+    pub alias: Option<String>,
     /// `None` for links that have no Ethernet address.
     pub mac: Option<Mac>,
     /// Each with the prefix length of the network that it stands in.

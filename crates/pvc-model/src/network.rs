@@ -24,14 +24,41 @@ pub struct NetworkRecord {
     pub acls: Vec<AclRecord>,
 }
 
+/// Options of a network that legacy peers know nothing of; recorded apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NetworkOptions {
+    /// Whether guests reach addresses outside of the cluster under the address of the primary,
+    /// which then stands for theirs in their packets.
+    pub masquerade: bool,
+    /// Whether each guest may send only as itself: from its own MAC address and the addresses that
+    /// DHCP has given it, and without being a DHCP server or a router.
+    pub spoof_guard: bool,
+}
+
 /// An IPv4 address that a network's DHCP keeps for a MAC address, or has given to it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeaseRecord {
     pub mac: String,
     pub address: String,
     pub hostname: String,
     /// When it ends, in seconds since the epoch, as text; `None` for a reservation.
     pub expiry: Option<String>,
+    /// Name that the client gave itself beside its MAC address, as DHCP servers write it; `*` or
+    /// empty if it gave none. Reservations have none.
+    pub client_id: String,
+}
+
+/// An IPv4 address that a network's DHCP has given, as the node writes it that gave it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GivenLease {
+    /// In small letters, with colons.
+    pub mac: String,
+    pub address: std::net::Ipv4Addr,
+    pub hostname: Option<String>,
+    /// When it ends, in seconds since the epoch; `None` if that is not known.
+    pub expiry: Option<u64>,
+    /// Name that the client gave itself beside its MAC address.
+    pub client_id: Option<String>,
 }
 
 /// A rule of a network's firewall.

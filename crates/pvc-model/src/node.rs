@@ -138,6 +138,8 @@ pub struct DaemonNote {
     pub version: String,
     /// The node's address on the storage network, which the locks of its guests carry.
     pub storage_address: Option<String>,
+    /// The node's address on the cluster network, at which the others' tunnels end.
+    pub cluster_address: Option<String>,
     /// Whether it looks after guests at all.
     pub runs_guests: bool,
     /// Whether it lets a guest go on that came from another node held, and only then.

@@ -18,8 +18,9 @@
 //!
 //! All of them are roles (`pvc-role`): they work from the present state and are only woken by
 //! changes, so start-up, normal change and recovery are one code path, and one that panics is
-//! started again. Those of the networks between the nodes and of the storage are in
-//! `pvc-core-network` and `pvc-storage`; `node` starts them with the others.
+//! started again. Those of the networks between the nodes, of the networks of VMs and of the
+//! storage are in `pvc-core-network`, `pvc-guest-network` and `pvc-storage`; `node` starts them
+//! with the others.
 
 #![forbid(unsafe_code)]
 
@@ -31,6 +32,7 @@ mod fence;
 mod figures;
 mod flush;
 mod keepalive;
+mod metadata;
 mod node;
 mod nodelog;
 mod primary;
@@ -43,7 +45,11 @@ mod sweep;
 mod vms;
 
 pub use node::{Node, NodeError, Outcome};
+pub use pvc_guest_network::dhcp::{DhcpSettings, LEASE_NETWORK, LEASE_SOCKET};
+pub use pvc_guest_network::leases::{LeaseRequest, LeaseRequests};
 pub use pvc_ports::Ports;
 pub use services::Service;
-pub use settings::{FloatingAddress, LogSwitches, MigrationSettings, NodeSettings, Subsystems};
+pub use settings::{
+    FloatingAddress, GuestNetworkSettings, LogSwitches, MigrationSettings, NodeSettings, Subsystems,
+};
 pub use startup::before_store;

@@ -1,11 +1,14 @@
 //! The node: its tasks, and the way out.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_core_network::{among_nodes, filter, networks};
+use pvc_guest_network::leases::LeaseRequests;
+use pvc_guest_network::{dhcp, evpn, firewall, guard, leases, links};
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord, NodeRole};
@@ -14,6 +17,7 @@ use pvc_role::Tasks;
 use pvc_storage::{ceph, inventory, leftovers, secret, snapshot_usage, trash};
 use pvc_store::{ChangeError, Changes, Expect, NodeChange, Report, Store, StoreError};
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::settings::NodeSettings;
@@ -21,7 +25,8 @@ use crate::shared::{Heartbeat, Shared, id_of};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
-    bmc, collect, console, database, fence, flush, keepalive, nodelog, primary, reset, sweep,
+    bmc, collect, console, database, fence, flush, keepalive, metadata, nodelog, primary, reset,
+    sweep,
 };
 
 /// Time that the store may take for each of the last words.
@@ -107,8 +112,16 @@ impl From<ChangeError<NoFacts>> for NodeError {
 pub struct Node {
     shared: Arc<Shared>,
     log_lines: Option<Receiver<String>>,
+    lease_requests: Option<LeaseRequests>,
+    metadata_trouble: Option<watch::Receiver<Option<String>>>,
     ready: Box<dyn Fn() + Send + Sync>,
     waiting: Box<Waiting>,
+}
+
+/// Words of what serves guests beside the roles.
+struct Others {
+    leases: Option<LeaseRequests>,
+    metadata_trouble: Option<watch::Receiver<Option<String>>>,
 }
 
 /// Callback that is told what the start-up waits for.
@@ -118,6 +131,8 @@ pub(crate) type Waiting = dyn Fn(&str) + Send + Sync;
 struct Running {
     /// Everything that acts.
     acting: Tasks,
+    /// Hears what the DHCP servers say of leases until they have ended.
+    leases: Tasks,
     /// Goes on until the primary role has been handed over.
     primary: Tasks,
     /// Goes on to the last step but one.
@@ -129,13 +144,38 @@ struct Running {
 impl Node {
     pub fn new(settings: NodeSettings, ports: Ports, store: Store) -> Self {
         let shared = Arc::new(Shared::new(settings, ports, store));
-        Node { shared, log_lines: None, ready: Box::new(|| {}), waiting: Box::new(|_| {}) }
+        Node {
+            shared,
+            log_lines: None,
+            lease_requests: None,
+            metadata_trouble: None,
+            ready: Box::new(|| {}),
+            waiting: Box::new(|_| {}),
+        }
     }
 
     /// Takes the lines of the daemon's own log that are to be kept in the store.
     pub fn with_log(mut self, lines: Option<Receiver<String>>) -> Self {
         self.log_lines = lines;
         self
+    }
+
+    /// Takes what the DHCP servers that this node runs say of leases.
+    pub fn with_lease_requests(mut self, requests: LeaseRequests) -> Self {
+        self.lease_requests = Some(requests);
+        self
+    }
+
+    /// Takes what keeps the metadata service from serving, should anything: a fault tells of it.
+    pub fn with_metadata_trouble(mut self, trouble: watch::Receiver<Option<String>>) -> Self {
+        self.metadata_trouble = Some(trouble);
+        self
+    }
+
+    /// Says how many times this node has had the primary's services, 0 while it has not: for what
+    /// goes with them and is served by others.
+    pub fn services(&self) -> watch::Receiver<u64> {
+        self.shared.role.term.subscribe()
     }
 
     /// Calls `ready` once the start-up is complete.
@@ -185,7 +225,9 @@ impl Node {
             return ended;
         }
         let layout = shared.store.view().config.schema;
-        let running = start(&shared, self.log_lines);
+        let others =
+            Others { leases: self.lease_requests, metadata_trouble: self.metadata_trouble };
+        let running = start(&shared, self.log_lines, others);
         (self.ready)();
         tracing::info!("started");
         let ended = tokio::select! {
@@ -207,9 +249,10 @@ impl Node {
 }
 
 /// Starts every role of the node.
-fn start(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Running {
+fn start(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>, others: Others) -> Running {
     let mut running = Running {
         acting: Tasks::new(shared),
+        leases: Tasks::new(shared),
         primary: Tasks::new(shared),
         keepalive: Tasks::new(shared),
         log: Tasks::new(shared),
@@ -217,6 +260,7 @@ fn start(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Running {
     start_high_availability(&mut running.acting, shared);
     start_compute(&mut running.acting, shared);
     start_others(&mut running.acting, shared);
+    start_guest_networks(&mut running, shared, others);
     let primary = &mut running.primary;
     primary.supervise("primary", shared, primary::run);
     primary.supervise("primary peers", shared, primary::peers::run);
@@ -289,6 +333,42 @@ fn start_others(acting: &mut Tasks, shared: &Arc<Shared>) {
         acting.supervise("trash", context, trash::run);
         acting.supervise("leftovers", context, leftovers::run);
         acting.supervise("snapshot usage", context, snapshot_usage::run);
+    }
+}
+
+/// The networks of VMs: each role tells the next one what stands.
+fn start_guest_networks(running: &mut Running, shared: &Arc<Shared>, others: Others) {
+    let (context, acting) = (&shared.context, &mut running.acting);
+    let Some(settings) = shared.settings.guest_networks.clone() else { return };
+    let (filtered, _) = watch::channel(BTreeSet::new());
+    let (standing, _) = watch::channel(links::Standing::new());
+    let (nodes, tell) = (settings.nodes, filtered.clone());
+    acting.supervise("guest firewall", context, move |context, end| {
+        firewall::run(context, nodes.clone(), tell.clone(), end)
+    });
+    let (underlay, tell) = (settings.underlay, standing.clone());
+    acting.supervise("guest links", context, move |context, end| {
+        links::run(context, underlay.clone(), filtered.subscribe(), tell.clone(), end)
+    });
+    acting.supervise("guest guard", context, guard::run);
+    let (dhcp, term) = (settings.dhcp, shared.role.term.clone());
+    acting.supervise("dhcp", context, move |context, end| {
+        dhcp::run(context, dhcp.clone(), term.subscribe(), standing.subscribe(), end)
+    });
+    if let Some(settings) = settings.evpn {
+        acting.supervise("evpn", context, move |context, end| {
+            evpn::run(context, settings.clone(), end)
+        });
+    }
+    if let Some(requests) = others.leases {
+        running.leases.supervise("leases", context, move |context, end| {
+            leases::run(context, requests.clone(), end)
+        });
+    }
+    if let Some(trouble) = others.metadata_trouble {
+        acting.supervise("metadata", context, move |context, end| {
+            metadata::run(context, trouble.clone(), end)
+        });
     }
 }
 
@@ -386,6 +466,7 @@ async fn fall_silent(mut running: Running) {
 impl Running {
     async fn end_acting(&mut self) {
         self.acting.end("what acts").await;
+        self.leases.end("what hears of leases").await;
     }
 
     async fn end_primary(&mut self) {

@@ -504,7 +504,7 @@ pub(crate) async fn step_down(shared: &Shared) {
     if has_heir && shared.within(STEP_DOWN, until_idle(shared)).await.is_none() {
         tracing::warn!("nobody has taken the primary role over");
     }
-    if shared.role.holds() && role::leave_all(shared).await {
+    if shared.role.holds() && role::leave_on_the_way_out(shared).await {
         settle(shared, CoordinatorState::Secondary, None).await;
     }
 }

@@ -30,11 +30,13 @@ pub(crate) fn needed(settings: &NodeSettings) -> Vec<Service> {
     let on = settings.subsystems;
     let coordinator = settings.role == NodeRole::Coordinator;
     let host = settings.name.as_str();
+    let writes_evpn = settings.guest_networks.as_ref().is_some_and(|on| on.evpn.is_some());
     let table = [
         ("zookeeper.service".to_owned(), coordinator),
         ("libvirtd.service".to_owned(), on.hypervisor),
         ("patroni.service".to_owned(), on.networking && coordinator),
-        ("frr.service".to_owned(), on.networking && coordinator),
+        // Hypervisors have tunnels, too, and PVC 1.0.3 left them out.
+        ("frr.service".to_owned(), on.networking && (coordinator || writes_evpn)),
         (format!("ceph-mon@{host}.service"), on.storage && coordinator),
         (format!("ceph-mgr@{host}.service"), on.storage && coordinator),
         ("keydb-server.service".to_owned(), (on.api || on.worker) && coordinator),

@@ -1,10 +1,14 @@
 //! Settings of a node.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pvc_guest_network::dhcp::DhcpSettings;
 use pvc_model::NodeName;
 use pvc_model::fence::Rules;
+use pvc_model::guest_network::evpn::EvpnSettings;
+use pvc_model::guest_network::plan::Underlay;
 use pvc_model::host_filter::HostFilter;
 use pvc_model::link::IpNet;
 use pvc_model::network_core::CoreNetworks;
@@ -52,6 +56,8 @@ pub struct NodeSettings {
     pub upstream_ip: Option<String>,
     /// Addresses that a primary has and others have not.
     pub floating: Vec<FloatingAddress>,
+    /// Networks of VMs, as this node carries them; `None` where it carries none.
+    pub guest_networks: Option<GuestNetworkSettings>,
     /// BMC of this node: recorded for the others, and asked at the start and now and then.
     pub ipmi: Option<Ipmi>,
     /// Rules for when others are taken for dead, and what is done then.
@@ -95,6 +101,25 @@ impl Default for MigrationSettings {
     }
 }
 
+/// Settings of the networks of VMs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestNetworkSettings {
+    pub underlay: Underlay,
+    /// Addresses of the nodes, and networks between them: see `pvc_guest_network::firewall`.
+    pub nodes: BTreeSet<IpNet>,
+    pub dhcp: DhcpSettings,
+    /// `None` where FRR's configuration is not PVC's to write.
+    pub evpn: Option<EvpnSettings>,
+}
+
+impl NodeSettings {
+    /// Address of this node on the cluster's network.
+    pub(crate) fn cluster_address(&self) -> Option<String> {
+        let address = self.core_networks.as_ref()?.cluster.address?;
+        Some(address.addr().to_string())
+    }
+}
+
 /// An address that goes with the primary role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FloatingAddress {
@@ -103,6 +128,22 @@ pub struct FloatingAddress {
     /// The link that carries its network on this node.
     pub link: String,
     pub address: IpNet,
+}
+
+/// The bridge of a network of VMs, and the primary's address there; or `lo` and that of the
+/// metadata, which comes and goes with the gateways.
+pub(crate) type Gateway = (String, IpNet);
+
+impl FloatingAddress {
+    pub(crate) fn of_network((link, address): Gateway) -> FloatingAddress {
+        FloatingAddress { duty: Duty::Gateways, link, address }
+    }
+
+    /// The gateway that this is, if it is one, or comes and goes with them.
+    pub(crate) fn gateway(&self) -> Option<Gateway> {
+        matches!(self.duty, Duty::Gateways | Duty::Metadata)
+            .then(|| (self.link.clone(), self.address))
+    }
 }
 
 /// The `enable_…` switches.
@@ -158,6 +199,7 @@ pub(crate) mod tests {
             selector: None,
             upstream_ip: None,
             floating: Vec::new(),
+            guest_networks: None,
             ipmi: None,
             fencing: Rules::never(Duration::from_secs(5)),
             fence_only_with_own_bmc: false,

@@ -140,6 +140,7 @@ impl Shared {
         let note = DaemonNote {
             version: settings.version.clone(),
             storage_address: settings.storage_address.clone(),
+            cluster_address: settings.cluster_address(),
             runs_guests: settings.subsystems.hypervisor,
             takes_held_guests: true,
             stamps_while_starting: true,

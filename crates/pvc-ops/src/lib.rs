@@ -19,6 +19,7 @@ pub mod cluster;
 pub mod device;
 pub mod fault;
 pub mod job;
+pub mod network;
 pub mod node;
 pub mod osd;
 mod refusal;

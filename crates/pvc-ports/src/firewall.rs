@@ -22,6 +22,8 @@ pub enum FirewallError {
         /// Message of `nft`, in a line.
         why: String,
     },
+    #[error("the rules that PVC 1.0.3 has left in the table `inet filter` stay: {why}")]
+    OldRules { why: String },
     #[error("`{program}` is not installed")]
     NoProgram { program: String, package: &'static str },
     #[error("`{program}` could not be run")]
@@ -41,20 +43,25 @@ impl FirewallError {
             FirewallError::NoProgram { package, .. } => {
                 Some(format!("`apt install {package}` brings it"))
             }
-            FirewallError::Refused { what: "show" | "load" | "drop", why, .. }
-                if why.contains("Operation not permitted") =>
-            {
+            _ if self.is_forbidden() => {
                 Some("this needs root, and in a container CAP_NET_ADMIN".to_owned())
             }
             _ => None,
         }
+    }
+
+    /// Whether this program may not do that at all, whatever the rules say.
+    pub fn is_forbidden(&self) -> bool {
+        let words = "Operation not permitted";
+        matches!(self, FirewallError::Refused { why, .. } if why.contains(words))
     }
 }
 
 /// The packet filter of this machine, as far as its tables are PVC's.
 ///
 /// Each table is given whole: what stands between its braces, in the words of nft. Tables of others
-/// are never touched, whatever the rules say. A call returns within seconds.
+/// are never touched, whatever the rules say, but for what PVC 1.0.3 made in one. A call returns
+/// within seconds.
 ///
 /// # Cancellation
 /// Dropping the future of a change leaves the table as it was or as it was to be, never a part of
@@ -75,4 +82,8 @@ pub trait Firewall: Send + Sync {
     /// Makes the table of these rules, in place of the one that is there, or removes it: in one
     /// step. If they are refused the table stays as it is. Counters begin anew.
     async fn apply(&self, table: &TableName, rules: Option<&str>) -> Result<(), FirewallError>;
+
+    /// Removes the rules of networks that PVC 1.0.3 has left in the table `inet filter`, and none
+    /// of an operator's there. Returns whether there were any.
+    async fn remove_old_rules(&self) -> Result<bool, FirewallError>;
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pvc_model::link::{IpNet, LinkAbilities, Links, PortVlans, Route, Vxlan};
+use pvc_model::link::{IpNet, LinkAbilities, Links, Mac, PortVlans, Route, Vxlan};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
@@ -78,6 +78,19 @@ pub trait Network: Send + Sync {
     /// Removes a bridge, a VLAN or a VXLAN; any other kind is not ours to remove. Its ports are
     /// left without a bridge.
     async fn remove_link(&self, link: &str) -> Result<(), NetworkError>;
+
+    /// Gives a link an Ethernet address, which it keeps: a bridge takes none of its ports from then
+    /// on.
+    async fn set_mac(&self, link: &str, mac: Mac) -> Result<(), NetworkError>;
+    /// Notes on the link what it is, for whoever looks ([`Link::alias`](pvc_model::link::Link));
+    /// at most 255 bytes.
+    async fn set_alias(&self, link: &str, alias: &str) -> Result<(), NetworkError>;
+    /// Has this machine compute the checksums of what it sends over `link`, instead of leaving that
+    /// to a card: between a bridge and the guests on it there is none.
+    ///
+    /// # Errors
+    /// [`Unsupported`](NetworkError::Unsupported) if the link has no such setting.
+    async fn compute_checksums(&self, link: &str) -> Result<(), NetworkError>;
 
     async fn set_mtu(&self, link: &str, mtu: u32) -> Result<(), NetworkError>;
     async fn set_up(&self, link: &str, up: bool) -> Result<(), NetworkError>;

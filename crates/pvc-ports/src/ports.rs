@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Clock, DatabaseCluster, Exec, Files, Firewall, Host, Hypervisor, Network, Power, Random,
-    Services, Storage,
+    Clock, DatabaseCluster, Exec, Files, Firewall, Host, Hypervisor, Network, Power, Programs,
+    Random, Services, Storage,
 };
 
 /// The world of one node.
@@ -19,6 +19,8 @@ pub struct Ports {
     pub exec: Arc<dyn Exec>,
     pub files: Arc<dyn Files>,
     pub firewall: Arc<dyn Firewall>,
+    /// Programs that run on.
+    pub programs: Arc<dyn Programs>,
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
 }

@@ -61,14 +61,19 @@ impl Context {
         });
     }
 
-    /// Takes the fault of this kind that is about this node back, if it stands: what was wrong is
-    /// over, and whoever raised it knows. Others stay until an operator deletes them.
+    /// Takes the fault of this kind that is about this node back, as [`clear`](Context::clear)
+    /// does.
     pub async fn clear_own(&self, kind: &str) {
-        let id = fault_id(kind, self.name().as_str());
+        self.clear(&fault_id(kind, self.name().as_str())).await;
+    }
+
+    /// Takes a fault back, if it stands: what was wrong is over, and whoever raised it knows.
+    /// Others stay until an operator deletes them.
+    pub async fn clear(&self, id: &str) {
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
-            if cluster.faults.contains_key(&id) {
-                changes.push(Change::RemoveFault(id.clone()));
+            if cluster.faults.contains_key(id) {
+                changes.push(Change::RemoveFault(id.to_owned()));
             }
             Ok::<_, Infallible>((changes, ()))
         };

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use pvc_model::osd::OsdId;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::MigrationMethod;
 use pvc_ports::GuestRun;
@@ -15,9 +16,11 @@ use crate::guests::FailingStarts;
 use crate::host::Net;
 use crate::job_steps::Moment;
 use crate::legacy::install;
+use crate::osds::DISKS;
 use crate::power::BmcManner;
 use crate::process::Process;
 use crate::state::State;
+use crate::storage_changes::{ChangeMoment, StorageAsk};
 use crate::uploads::{Sending, UploadMoment};
 use crate::zookeeper::Ensemble;
 
@@ -110,6 +113,21 @@ pub enum Action {
     /// The next upload that comes to this moment stands still there.
     UploadStops(UploadMoment),
     UploadGoesOn,
+    /// The next change of the storage that comes to this moment stands still there.
+    ChangeStops(ChangeMoment),
+    ChangeGoesOn,
+    /// Number of placement groups of the OSD that have no other copy yet.
+    OsdIsNeeded(u32, u64),
+    /// The host has the disk no more, nor what is on it.
+    DiskIsLost {
+        host: usize,
+        device: String,
+    },
+    /// The host has an empty disk of this name.
+    DiskIsNew {
+        host: usize,
+        device: String,
+    },
     Ask(Ask),
 }
 
@@ -162,6 +180,7 @@ pub enum Ask {
     },
     /// The storage is measured.
     Benchmark,
+    Storage(StorageAsk),
     /// The task that is not over is stopped.
     CancelTask,
     Rename {
@@ -252,6 +271,7 @@ impl Ask {
             | Ask::ReadyAndWait(host)
             | Ask::Primary(host)
             | Ask::Secondary(host) => (vec![*host], Vec::new()),
+            Ask::Storage(ask) => ask.about(),
             Ask::Maintenance(_) | Ask::Benchmark | Ask::CancelTask => (Vec::new(), Vec::new()),
         }
     }
@@ -283,7 +303,13 @@ impl Action {
             | Action::JobStops(..)
             | Action::JobGoesOn
             | Action::UploadStops(_)
-            | Action::UploadGoesOn => (Vec::new(), Vec::new()),
+            | Action::UploadGoesOn
+            | Action::ChangeStops(_)
+            | Action::ChangeGoesOn
+            | Action::OsdIsNeeded(..) => (Vec::new(), Vec::new()),
+            Action::DiskIsLost { host, .. } | Action::DiskIsNew { host, .. } => {
+                (vec![*host], Vec::new())
+            }
             Action::PowerLoss(host)
             | Action::PowerReturn(host)
             | Action::Unplug(host, _)
@@ -333,6 +359,7 @@ impl Action {
             return format!("Bmc {}", manner.split('(').next().unwrap_or_default());
         }
         let text = match self {
+            Action::Ask(Ask::Storage(ask)) => format!("ask {ask:?}"),
             Action::Ask(ask) => format!("ask {ask:?}"),
             other => format!("{other:?}"),
         };
@@ -455,8 +482,23 @@ impl Action {
             }
             Action::JobStops(step, moment) => state.job_steps.stop_at(step, moment),
             Action::JobGoesOn => state.job_steps.go_on(),
-            Action::UploadStops(moment) => state.ceph.uploads.stop_at(moment),
-            Action::UploadGoesOn => state.ceph.uploads.go_on(),
+            Action::UploadStops(moment) => state.ceph.uploads.still.stop_at(moment),
+            Action::UploadGoesOn => state.ceph.uploads.still.go_on(),
+            Action::ChangeStops(moment) => state.ceph.changes.still.stop_at(moment),
+            Action::ChangeGoesOn => state.ceph.changes.still.go_on(),
+            Action::OsdIsNeeded(osd, groups) => {
+                // One that does not run holds nothing that was written a moment ago.
+                if state.ceph.osds.known().any(|it| it.id == OsdId(osd) && it.is_up) {
+                    state.ceph.osds.set_needed(OsdId(osd), groups);
+                }
+            }
+            Action::DiskIsLost { host, ref device } => {
+                state.ceph.osds.remove_disk(&state.hosts[host].name, device);
+                state.disks_changed();
+            }
+            Action::DiskIsNew { host, ref device } => {
+                state.ceph.osds.add_blank(&state.hosts[host].name, device, DISKS[0].1);
+            }
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }
         state.rearranged();
@@ -521,6 +563,11 @@ impl Action {
             | Action::JobGoesOn
             | Action::UploadStops(_)
             | Action::UploadGoesOn
+            | Action::ChangeStops(_)
+            | Action::ChangeGoesOn
+            | Action::OsdIsNeeded(..)
+            | Action::DiskIsLost { .. }
+            | Action::DiskIsNew { .. }
             | Action::Ask(_) => true,
         }
     }

@@ -303,6 +303,7 @@ impl Cluster {
                     state.judge(|truth, sight| truth.records_changed(sight, view.clone()));
                     state.look_at_jobs(&view);
                     state.ceph.uploads.look(&view, state.run.now);
+                    state.ceph.osd_truth.look(&view);
                 });
                 for (host, name) in names.iter().enumerate() {
                     let Some(record) = view.nodes.get(name.as_str()) else { continue };
@@ -479,6 +480,10 @@ impl Cluster {
             state.run.count(Action::Ask(ask.clone()).kind());
         });
         self.promises().asked(&ask);
+        if let Ask::Storage(ask) = &ask {
+            self.world.with(|state| state.ceph.changes.asked(ask));
+        }
+        let begun = self.now();
         let (world, promises, names) =
             (self.world.clone(), self.promises.clone(), self.names(&ask));
         let (shape, file) = (self.shape.clone(), names.file);
@@ -500,6 +505,9 @@ impl Cluster {
                 state.run.count(kind_of(&answer).to_owned());
                 if let Some(file) = file {
                     state.ceph.uploads.answered(file, &answer);
+                }
+                if let Ask::Storage(ask) = &ask {
+                    state.storage_answered(ask, begun, &answer);
                 }
             });
             promises.lock().expect("nothing panics while it holds them").answered(&ask, &answer);

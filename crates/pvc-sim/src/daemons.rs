@@ -13,7 +13,7 @@ use pvc_model::fence::Rules;
 use pvc_model::node::NodeRole;
 use pvc_model::vm::Selector;
 use pvc_node::{LogSwitches, MigrationSettings, NodeSettings, Ports, Subsystems};
-use pvc_ports::{Clock, DatabaseCluster, Random, Storage, Tree};
+use pvc_ports::{Clock, DatabaseCluster, Random, Tree};
 use pvc_store::{Ipmi, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,7 @@ use crate::network::{HostNetwork, floating};
 use crate::operators::{Desk, in_time};
 use crate::power::{HostPower, bmc_name};
 use crate::process::{Gate, HostClock, Pid, random};
+use crate::programs::HostPrograms;
 use crate::state::State;
 use crate::storage::{Volumes, storage_address};
 use crate::zookeeper::{Connection, SESSION_TIMEOUT};
@@ -123,10 +124,10 @@ pub(crate) fn start_api(state: &mut State, host: usize) {
     let shutdown = CancellationToken::new();
     let daemon = Daemon { pid, shutdown: shutdown.clone() };
     state.hosts[host].api = Some(ApiDaemon { daemon, desk: None });
-    let storage = ports(state, host, pid).storage;
+    let ports = ports(state, host, pid);
     let home = (host, NodeName::new(&state.hosts[host].name));
     let task =
-        tokio::spawn(run_api(gate(state, pid), home, state.run.nature.seed, storage, shutdown));
+        tokio::spawn(run_api(gate(state, pid), home, state.run.nature.seed, ports, shutdown));
     look_after(state, host, pid, task, move |state| {
         if state.hosts[host].api.as_ref().is_some_and(|own| own.daemon.pid == pid) {
             state.hosts[host].api = None;
@@ -234,6 +235,7 @@ fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
         selector: Some(Selector::Mem),
         upstream_ip: None,
         floating: floating(),
+        guest_networks: None,
         ipmi: known.build.has_bmc.then(|| ipmi(&known.name)),
         fencing: state.run.rules.clone(),
         fence_only_with_own_bmc: false,
@@ -263,6 +265,10 @@ pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
         firewall: Arc::new(HostFirewall {
             gate: gate.clone(),
             inner: state.hosts[host].firewall.clone(),
+        }),
+        programs: Arc::new(HostPrograms {
+            gate: gate.clone(),
+            inner: state.hosts[host].programs.clone(),
         }),
         clock: Arc::new(HostClock { gate, host: Some(host) }),
         random: random(state.run.nature.seed, pid),
@@ -315,7 +321,7 @@ async fn run_api(
     gate: Gate,
     (host, node): (usize, NodeName),
     seed: u64,
-    storage: Arc<dyn Storage>,
+    Ports { storage, firewall, .. }: Ports,
     shutdown: CancellationToken,
 ) {
     let clock: Arc<dyn Clock> = Arc::new(HostClock { gate: gate.clone(), host: Some(host) });
@@ -328,7 +334,7 @@ async fn run_api(
         ..ApiSettings::new(node, SocketAddr::from(([0, 0, 0, 0], 7370)), Vec::new())
     };
     let drain_time = settings.limits.drain_time;
-    let (gate, ports) = (&gate, ApiPorts { clock, random, storage });
+    let (gate, ports) = (&gate, ApiPorts { clock, random, storage, firewall });
     let serve = |api: ApiState, stop: CancellationToken| async move {
         let desk = Desk { router: pvc_api::router(api.clone()), in_flight: Arc::default() };
         gate.call(|state| set_desk(state, host, Some(desk.clone()))).await;

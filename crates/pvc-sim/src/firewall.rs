@@ -31,4 +31,9 @@ impl Firewall for HostFirewall {
         self.gate.pass().await;
         self.inner.apply(table, rules).await
     }
+
+    async fn remove_old_rules(&self) -> Result<bool, FirewallError> {
+        self.gate.pass().await;
+        self.inner.remove_old_rules().await
+    }
 }

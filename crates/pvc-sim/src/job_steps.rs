@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::process::{Gate, Pid};
+use crate::stand_still::StandStill;
 
 /// Moment of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,33 +30,31 @@ pub(crate) struct JobSteps {
     /// Number of the steps that each worker has recorded as done, of a job on its way forward.
     recorded: BTreeMap<Pid, u32>,
     /// Step, counted from 1, and its moment at which the next worker is to stand still.
-    stop: Option<(u32, Moment)>,
-    /// Lets the worker go on that stands still.
-    standing: Option<oneshot::Sender<()>>,
+    still: StandStill<(u32, Moment)>,
 }
 
 impl JobSteps {
     pub fn stop_at(&mut self, step: u32, moment: Moment) {
-        self.stop = Some((step, moment));
+        self.still.stop_at((step, moment));
     }
 
     /// Whether a worker has come to where it was to stand still, and was not told to go on.
     pub fn stands_still(&self) -> bool {
-        self.standing.is_some()
+        self.still.stands_still()
     }
 
     pub fn go_on(&mut self) {
-        if let Some(standing) = self.standing.take() {
-            let _ = standing.send(()); // its process may have ended
-        }
+        self.still.go_on();
+    }
+
+    /// No worker stands still any more, or will.
+    pub fn heal(&mut self) {
+        self.still.heal();
     }
 
     /// The end of the wait, if the worker is to stand still here.
     fn reach(&mut self, step: u32, moment: Moment) -> Option<oneshot::Receiver<()>> {
-        self.stop.take_if(|stop| *stop == (step, moment))?;
-        let (standing, released) = oneshot::channel();
-        self.standing = Some(standing);
-        Some(released)
+        self.still.reach((step, moment))
     }
 
     fn before_write(&mut self, pid: Pid, write: Write) -> Option<oneshot::Receiver<()>> {
@@ -90,7 +89,7 @@ impl JobSteps {
 pub(crate) enum Write {
     /// The progress of a job, with the number of steps that are done if it is on its way forward.
     Progress(Option<u32>),
-    /// Records of VMs: what a step of a job may be about.
+    /// Records of VMs or of OSDs: what a step of a job may be about.
     Effect,
     Other,
 }
@@ -106,7 +105,7 @@ impl Write {
                     return Write::Progress(steps_done(data));
                 }
                 Op::Set { path, .. } | Op::Create { path, .. } | Op::Delete { path, .. }
-                    if path.starts_with("/domains/") =>
+                    if path.starts_with("/domains/") || path.starts_with("/ceph/osds/") =>
                 {
                     meaning = Write::Effect;
                 }
@@ -144,13 +143,6 @@ impl Gate {
         let until = self.world.with(|state| state.job_steps.after_effect(self.pid));
         self.stand_still(until).await;
     }
-
-    async fn stand_still(&self, until: Option<oneshot::Receiver<()>>) -> bool {
-        let Some(until) = until else { return false };
-        let _ = until.await; // told to go on, or nobody can tell any more
-        self.pass().await;
-        true
-    }
 }
 
 #[cfg(test)]
@@ -174,6 +166,7 @@ mod tests {
         assert_eq!(progress(r#"{"forward":{"done":2}}"#), Write::Progress(Some(2)));
         assert_eq!(progress(r#"{"back":{"left":2,"cause":"cancelled"}}"#), Write::Progress(None));
         assert_eq!(Write::of(&[set("/domains/x/state", "stop")]), Write::Effect);
+        assert_eq!(Write::of(&[set("/ceph/osds/1/node", "hv1")]), Write::Effect);
         assert_eq!(Write::of(&[set("/nodes/hv1/daemonstate", "run")]), Write::Other);
     }
 

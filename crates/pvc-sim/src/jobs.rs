@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pvc_model::cluster::Cluster as View;
 use pvc_model::job::course::Course;
-use pvc_model::job::{Job, JobId, JobProgress, JobState, JobWork};
+use pvc_model::job::{Job, JobId, JobProgress, JobState, JobWork, Steps};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_ports::{GuestRun, VolumeLock};
 use uuid::Uuid;
@@ -112,7 +112,8 @@ impl State {
         let there = self.ceph.volumes.volumes(&pool).unwrap_or_default();
         // Those that are in the making, or were, are judged with the uploads.
         let is_left = |volume: &VolumeId| {
-            !volume.volume.is_partial() && !disks.values().any(|disk| disk == volume)
+            let is_meant = self.ceph.changes.is_copy(volume);
+            !volume.volume.is_partial() && !is_meant && !disks.values().any(|disk| disk == volume)
         };
         let left = || there.into_iter().map(|volume| volume.id).find(is_left);
         wrong.or_else(|| left().map(|volume| format!("volume {volume} is nobody's")))
@@ -207,6 +208,10 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
         }
         // A transfer has none.
         (JobState::Succeeded, None) => progress.transferred.is_some(),
+        // Behind the point of no return it is tried again until somebody cancels it.
+        (JobState::Failed, Some(Steps { course: Course::Forward { .. }, .. })) => {
+            job.cancel_requested && may_end_half_way(&job.spec.work)
+        }
         (_, Some(steps)) => matches!(steps.course, Course::Back { left: 0, .. }),
         (_, None) => true,
     };
@@ -222,6 +227,11 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
     }
 }
 
+/// Whether jobs of this kind have a point of no return.
+fn may_end_half_way(work: &JobWork) -> bool {
+    matches!(work, JobWork::AddOsds(_) | JobWork::ReplaceOsd(_) | JobWork::RemoveOsd { .. })
+}
+
 fn all(progress: &JobProgress) -> u32 {
     progress.steps.as_ref().map_or(0, |steps| steps.planned.len() as u32)
 }
@@ -235,7 +245,8 @@ pub(crate) fn unfinished(view: &View) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use pvc_model::job::course::{Cause, Failure};
-    use pvc_model::job::{JobSpec, JobVm, Steps};
+    use pvc_model::job::{JobSpec, JobVm};
+    use pvc_model::osd::OsdId;
     use pvc_model::refusal::Kind;
 
     use super::*;
@@ -307,6 +318,13 @@ mod tests {
             assert_eq!(wrong_end(&job), Some("ended half way"), "{job:?}");
         }
         assert_eq!(wrong_end(&job(1, attach)), Some("is not over"));
+        let removal = |_| JobWork::RemoveOsd { osd: OsdId(1), force: false };
+        let mut stopped = ended(job(1, removal), JobState::Failed, Course::Forward { done: 1 });
+        stopped.progress.failure =
+            Some(Failure { kind: Kind::Conflict, why: "no".into(), hint: None });
+        assert_eq!(wrong_end(&stopped), Some("ended half way"));
+        stopped.cancel_requested = true;
+        assert_eq!(wrong_end(&stopped), None, "it could not be taken back");
     }
 
     /// A world of one host, and a view of its jobs.

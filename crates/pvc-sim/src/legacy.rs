@@ -169,6 +169,7 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<LegacyAsk> {
         | Ask::RemoveVolume(_)
         | Ask::RestoreVolume(_)
         | Ask::Upload { .. }
+        | Ask::Storage(_)
         | Ask::Benchmark
         | Ask::CancelTask
         | Ask::Attach(_)

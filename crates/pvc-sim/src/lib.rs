@@ -15,6 +15,8 @@
 //!  truth      what must never be true; orders: of what is done with VMs
 //!  jobs       how jobs ended, against what is so; job_steps: where one stands still
 //!  uploads    files that are sent, where one stands still, and what has become of each
+//!  storage_changes    what operators change of the storage, and whether it is whole; osd_truth: of
+//!             OSDs; stand_still: where somebody is to stand still
 //!  state      all of it as one value, and what concerns several parts
 //!  run        time, chance and what waits; nature: how the world is
 //!  log        what happened, the same bytes for the same seed
@@ -45,17 +47,18 @@ mod nature;
 mod network;
 mod operators;
 mod orders;
+mod osd_truth;
 mod osds;
 mod power;
 mod process;
-// No role starts programs yet: the port's suite alone runs on them.
-#[cfg(test)]
 mod programs;
 mod promises;
 mod run;
 mod seeds;
+mod stand_still;
 mod state;
 mod storage;
+mod storage_changes;
 mod story;
 mod truth;
 mod uploads;
@@ -72,6 +75,7 @@ pub use nature::{Mutation, Nature};
 pub use power::BmcManner;
 pub use seeds::{Case, Report};
 pub use state::World;
+pub use storage_changes::{ChangeMoment, StorageAsk};
 pub use story::{Failure, Story, folders, sentences};
 pub use truth::Violation;
 pub use uploads::{Flaw, Sending, UploadMoment};

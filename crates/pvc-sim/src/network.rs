@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pvc_model::link::{IpNet, LinkAbilities, Links, PortVlans, Route, Vxlan};
+use pvc_model::link::{IpNet, LinkAbilities, Links, Mac, PortVlans, Route, Vxlan};
 use pvc_model::primary::handover::Duty;
 use pvc_node::FloatingAddress;
 use pvc_ports::{Network, NetworkError};
@@ -94,6 +94,21 @@ impl Network for HostNetwork {
     async fn remove_link(&self, link: &str) -> Result<(), NetworkError> {
         self.gate.pass().await;
         self.inner.remove_link(link).await
+    }
+
+    async fn set_mac(&self, link: &str, mac: Mac) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.set_mac(link, mac).await
+    }
+
+    async fn set_alias(&self, link: &str, alias: &str) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.set_alias(link, alias).await
+    }
+
+    async fn compute_checksums(&self, link: &str) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.compute_checksums(link).await
     }
 
     async fn set_mtu(&self, link: &str, mtu: u32) -> Result<(), NetworkError> {

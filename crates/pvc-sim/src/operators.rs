@@ -8,11 +8,13 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, header};
+use futures::StreamExt as _;
 use serde_json::Value;
 use tower::ServiceExt as _;
 
 use crate::actions::{Ask, OnlyWay};
 use crate::process::Gate;
+use crate::storage_changes::{POOL, StorageAsk};
 use crate::uploads::File;
 
 /// Time for which an operator waits for an answer.
@@ -225,6 +227,7 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
             let path = format!("storage/ceph/volume/{}/upload", names.volumes[*vm]);
             Asked::post(path).with_file(names.file)
         }
+        Ask::Storage(ask) => asked_of_storage(ask, names),
         Ask::Benchmark => Asked::post("storage/ceph/benchmark".to_owned()).with("pool", "vms"),
         Ask::CancelTask => Asked::new(Method::DELETE, format!("tasks/{}", names.task)),
         Ask::FlushLocks(which) => Asked::post(format!("{}/locks", vm(which))),
@@ -259,6 +262,77 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
     }
 }
 
+/// Words with which whoever removes something says that it is meant.
+const MEANT: (&str, &str) = ("yes-i-really-mean-it", "yes");
+
+/// Size of each database of an OSD.
+const DB_SIZE: &str = "10G";
+
+fn asked_of_storage(ask: &StorageAsk, names: &Names) -> Asked {
+    let below = |rest: &str| format!("storage/ceph/{rest}");
+    let osd = |osd: &u32| below(&format!("osd/{osd}"));
+    let volume = |vm: &usize| below(&format!("volume/{}", names.volumes[*vm]));
+    let snapshot =
+        |vm: &usize, name: &str| below(&format!("snapshot/{}/{name}", names.volumes[*vm]));
+    let pool = |pool: &str| below(&format!("pool/{pool}"));
+    let copy = |copy: &str| below(&format!("volume/{POOL}/{copy}"));
+    match ask {
+        StorageAsk::AddDbGroup { host, device } => {
+            let asked = Asked::post(below("osddb")).with("node", &names.hosts[*host]);
+            asked.with("device", device)
+        }
+        StorageAsk::AddOsds { host, device, count, has_db } => {
+            let asked = Asked::post(below("osd")).with("node", &names.hosts[*host]);
+            let asked = asked.with("device", device).with("weight", "1");
+            let asked = asked.with("osd_count", count.to_string());
+            if *has_db { asked.with("ext_db_size", DB_SIZE) } else { asked }
+        }
+        StorageAsk::ReplaceOsd { osd: which, device, force } => {
+            let asked = Asked::post(osd(which)).with("new_device", device);
+            asked.with(MEANT.0, MEANT.1).with("force", force.to_string())
+        }
+        StorageAsk::RefreshOsd { osd: which, device } => {
+            Asked::new(Method::PUT, osd(which)).with("device", device)
+        }
+        StorageAsk::RemoveOsd { osd: which, force } => {
+            let asked = Asked::new(Method::DELETE, osd(which)).with(MEANT.0, MEANT.1);
+            asked.with("force", force.to_string())
+        }
+        StorageAsk::AddSnapshot { vm, name } => Asked::post(snapshot(vm, name)),
+        StorageAsk::RenameSnapshot { vm, name, to } => {
+            Asked::new(Method::PUT, snapshot(vm, name)).with("new_name", to)
+        }
+        StorageAsk::RemoveSnapshot { vm, name } => Asked::new(Method::DELETE, snapshot(vm, name)),
+        StorageAsk::RollBack { vm, name } => {
+            Asked::post(format!("{}/rollback", snapshot(vm, name)))
+        }
+        StorageAsk::Clone { vm, to, is_on_write } => {
+            let asked = Asked::post(format!("{}/clone", volume(vm))).with("new_volume", to);
+            asked.with("copy_on_write", is_on_write.to_string())
+        }
+        StorageAsk::Flatten { copy: which } => Asked::post(format!("{}/flatten", copy(which))),
+        StorageAsk::RemoveCopy { copy: which } => Asked::new(Method::DELETE, copy(which)),
+        StorageAsk::Resize { vm, mib } => {
+            let bytes = mib << 20;
+            Asked::new(Method::PUT, volume(vm)).with("new_size", bytes.to_string())
+        }
+        StorageAsk::Download { vm } => Asked::new(Method::GET, format!("{}/download", volume(vm))),
+        StorageAsk::AddPool { pool: which } => {
+            let asked = Asked::post(pool(which)).with("pgs", "32");
+            asked.with("replcfg", "copies=3,mincopies=2")
+        }
+        StorageAsk::SetPgs { pool: which, count } => {
+            Asked::new(Method::PUT, pool(which)).with("pgs", count.to_string())
+        }
+        StorageAsk::AddVolume { volume } => {
+            Asked::post(below(&format!("volume/{volume}"))).with("size", "1G")
+        }
+        StorageAsk::RemovePool { pool: which } => {
+            Asked::new(Method::DELETE, pool(which)).with(MEANT.0, MEANT.1)
+        }
+    }
+}
+
 impl Counter {
     /// Asks, and hears what becomes of it; of a task, when it has ended.
     pub async fn ask(&self, ask: &Ask, names: &Names) -> Answer {
@@ -273,10 +347,19 @@ impl Counter {
                 names.file.and_then(|file| file.leaves_after()).unwrap_or(LONG_TIME_LIMIT)
             }
             Ask::Benchmark => BENCHMARK_TIME_LIMIT,
+            // Tasks, which may wait for the data of an OSD.
+            Ask::Storage(
+                StorageAsk::AddDbGroup { .. }
+                | StorageAsk::AddOsds { .. }
+                | StorageAsk::ReplaceOsd { .. }
+                | StorageAsk::RefreshOsd { .. }
+                | StorageAsk::RemoveOsd { .. },
+            ) => LONG_TIME_LIMIT,
             _ => TIME_LIMIT,
         };
         in_time(time_limit, async {
-            let reply = self.send(&asked(ask, names)).await?;
+            let reads = matches!(ask, Ask::Storage(StorageAsk::Download { .. }));
+            let reply = self.send(&asked(ask, names), reads).await?;
             match reply["task_id"].as_str() {
                 Some(task) => self.until_over(task).await,
                 None => Ok(()),
@@ -285,8 +368,9 @@ impl Counter {
         .await
     }
 
-    /// Sends a request. Returns what the API replies, or why it refuses.
-    async fn send(&self, asked: &Asked) -> Result<Value, Refusal> {
+    /// Sends a request. Returns what the API replies, or why it refuses. Of what is only read, as a
+    /// file, the begin will do: whoever asks for it goes away then.
+    async fn send(&self, asked: &Asked, is_file: bool) -> Result<Value, Refusal> {
         // A process that stands still takes nothing, and gives nothing.
         self.gate.pass().await;
         if !self.is_open() {
@@ -297,6 +381,12 @@ impl Counter {
         let response = self.desk.router.clone().oneshot(asked.request()).await;
         let Ok(response) = response;
         let status = response.status();
+        if is_file && status.is_success() {
+            let begin = response.into_body().into_data_stream().next().await;
+            let is_read = begin.is_none_or(|piece| piece.is_ok());
+            let why = "the contents did not come".to_owned();
+            return if is_read { Ok(Value::Null) } else { Err(Refusal { why, is_final: false }) };
+        }
         let body = to_bytes(response.into_body(), REPLY_BYTES).await;
         let body = body.map_err(|error| Refusal { why: error.to_string(), is_final: false })?;
         self.gate.pass().await;
@@ -323,7 +413,8 @@ impl Counter {
     async fn until_over(&self, task: &str) -> Result<(), Refusal> {
         self.gate.world.with(|state| state.heard_of_job(task, None));
         loop {
-            let status = self.send(&Asked::new(Method::GET, format!("tasks/{task}"))).await?;
+            let status =
+                self.send(&Asked::new(Method::GET, format!("tasks/{task}")), false).await?;
             match status["state"].as_str() {
                 Some("SUCCESS") => {
                     self.gate.world.with(|state| state.heard_of_job(task, Some(true)));
@@ -384,6 +475,28 @@ mod tests {
                 Ask::Upload { vm: 0, sending: Sending::default() },
                 "POST /api/v1/storage/ceph/volume/vms/web1_sda/upload?file_size=3145728\
                  &image_format=raw",
+            ),
+            (
+                Ask::Storage(StorageAsk::AddOsds {
+                    host: 1,
+                    device: "/dev/sdb".to_owned(),
+                    count: 2,
+                    has_db: true,
+                }),
+                "POST /api/v1/storage/ceph/osd?device=%2Fdev%2Fsdb&ext_db_size=10G&node=hv2\
+                 &osd_count=2&weight=1",
+            ),
+            (
+                Ask::Storage(StorageAsk::RemoveOsd { osd: 3, force: false }),
+                "DELETE /api/v1/storage/ceph/osd/3?force=false&yes-i-really-mean-it=yes",
+            ),
+            (
+                Ask::Storage(StorageAsk::RollBack { vm: 0, name: "s1".to_owned() }),
+                "POST /api/v1/storage/ceph/snapshot/vms/web1_sda/s1/rollback?",
+            ),
+            (
+                Ask::Storage(StorageAsk::Resize { vm: 0, mib: 2 }),
+                "PUT /api/v1/storage/ceph/volume/vms/web1_sda?new_size=2097152",
             ),
             (Ask::CancelTask, "DELETE /api/v1/tasks/0123abcd?"),
             (Ask::Benchmark, "POST /api/v1/storage/ceph/benchmark?pool=vms"),

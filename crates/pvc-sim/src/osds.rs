@@ -35,6 +35,7 @@ impl Volumes {
         act: impl FnOnce(&mut MemoryOsds, &str) -> Result<T, OsdError>,
     ) -> Result<T, OsdError> {
         let changed = self.look(act).await?;
+        self.gate.call(State::judge_osds).await;
         self.gate.after_effect().await;
         Ok(changed)
     }
@@ -45,6 +46,7 @@ impl Volumes {
         act: impl FnOnce(&mut MemoryOsds, &str) -> Result<T, OsdError>,
     ) -> Result<T, OsdError> {
         let changed = self.reached(|state| Ok(self.act(state, act))).await??;
+        self.gate.call(State::judge_osds).await;
         self.gate.after_effect().await;
         Ok(changed)
     }
@@ -63,6 +65,7 @@ impl Volumes {
         act: impl FnOnce(&mut MemoryOsds) -> Result<T, OsdError>,
     ) -> Result<T, OsdError> {
         let changed = self.ask(act).await?;
+        self.gate.call(State::judge_osds).await;
         self.gate.after_effect().await;
         Ok(changed)
     }
@@ -200,7 +203,14 @@ impl OsdMap for Volumes {
     }
 
     async fn destroy(&self, id: OsdId, force: bool) -> Result<(), OsdError> {
-        self.order(|osds| osds.destroy(id, force)).await
+        self.order(|osds| {
+            // Data moves as long as the OSD is out, whoever looks at it.
+            if !force {
+                osds.safe_to_destroy(id)?;
+            }
+            osds.destroy(id, force)
+        })
+        .await
     }
 
     async fn purge(&self, id: OsdId, force: bool) -> Result<(), OsdError> {

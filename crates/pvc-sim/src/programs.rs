@@ -10,9 +10,9 @@ use pvc_testkit::ScriptedPrograms;
 use crate::process::Gate;
 
 /// The programs of a host, as its daemon has them.
-struct HostPrograms {
-    gate: Gate,
-    inner: ScriptedPrograms,
+pub(crate) struct HostPrograms {
+    pub gate: Gate,
+    pub inner: ScriptedPrograms,
 }
 
 #[async_trait]

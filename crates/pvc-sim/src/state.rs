@@ -303,7 +303,9 @@ impl State {
     pub fn heal(&mut self) {
         self.run.note("-- everything is well again");
         self.ceph.silent = false;
-        self.ceph.uploads.heal();
+        self.ceph.uploads.still.heal();
+        self.ceph.changes.still.heal();
+        self.job_steps.heal();
         if let Some(database) = &self.database_cluster {
             database.answers();
         }

@@ -21,10 +21,12 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::host::Host;
+use crate::osd_truth::OsdTruth;
 use crate::osds::DISKS;
 use crate::process::Gate;
 use crate::run::Run;
 use crate::state::State;
+use crate::storage_changes::{ChangeMoment, Effect, HALF_BYTES, StorageChanges};
 use crate::uploads::{UploadMoment, Uploads};
 
 /// Time for which a program waits for a Ceph that is silent.
@@ -82,6 +84,8 @@ pub(crate) struct Ceph {
     pub osds: MemoryOsds,
     /// Uploads to its volumes.
     pub uploads: Uploads,
+    pub changes: StorageChanges,
+    pub osd_truth: OsdTruth,
     /// Answers of its monitors.
     said: Said,
     next_client: ClientId,
@@ -103,8 +107,20 @@ impl Ceph {
         for host in hosts {
             DISKS.iter().for_each(|(disk, bytes)| osds.add_blank(host, disk, *bytes));
         }
-        let uploads = Uploads::default();
-        Ceph { volumes, disks, blocked, silent: false, osds, uploads, said, next_client: 0 }
+        let osd_truth = OsdTruth::with_others(osds.known().filter_map(|state| state.uuid));
+        let (uploads, changes) = (Uploads::default(), StorageChanges::default());
+        Ceph {
+            volumes,
+            disks,
+            blocked,
+            silent: false,
+            osds,
+            uploads,
+            changes,
+            osd_truth,
+            said,
+            next_client: 0,
+        }
     }
 
     pub fn new_client(&mut self) -> ClientId {
@@ -245,6 +261,16 @@ impl Volumes {
         Err(StorageError::TimedOut { seconds: TIME_LIMIT.as_secs() })
     }
 
+    /// Changes something for somebody who may stand still before he is told.
+    async fn changed<T>(
+        &self,
+        act: impl FnOnce(&mut State) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let done = self.reached(act).await?;
+        self.gate.at_change(ChangeMoment::Done).await;
+        self.answered(done).await
+    }
+
     async fn kept<T>(
         &self,
         act: impl FnOnce(&mut MemoryVolumes) -> Result<T, StorageError>,
@@ -268,7 +294,7 @@ impl Storage for Volumes {
     }
 
     async fn remove_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
-        self.kept(|kept| kept.remove_pool(pool)).await
+        self.changed(|state| state.ceph.volumes.remove_pool(pool)).await
     }
 
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
@@ -294,7 +320,17 @@ impl Storage for Volumes {
         size_bytes: u64,
         force: bool,
     ) -> Result<(), StorageError> {
-        self.kept(|kept| kept.resize(volume, size_bytes, force)).await
+        self.changed(|state| {
+            let from_bytes = state.ceph.volumes.volume(volume)?.size_bytes;
+            state.ceph.volumes.resize(volume, size_bytes, force)?;
+            if size_bytes < from_bytes {
+                let what = format!("{volume} was made smaller, and nobody had asked for that");
+                state.truth.violate(&state.run, "storage", what);
+            }
+            state.storage_changed(Effect::Has(volume.clone(), size_bytes));
+            Ok(())
+        })
+        .await
     }
 
     async fn clone_volume(
@@ -303,15 +339,41 @@ impl Storage for Volumes {
         to: &VolumeName,
         force: bool,
     ) -> Result<(), StorageError> {
-        self.kept(|kept| kept.clone_volume(volume, to, force)).await
+        let partial = self
+            .reached(|state| {
+                let size_bytes = state.ceph.volumes.volume(volume)?.size_bytes;
+                let place = VolumeId { pool: volume.pool.clone(), volume: to.clone() };
+                VolumeName::parse(to.as_str())?;
+                if state.ceph.volumes.volume(&place).is_ok() {
+                    return Err(StorageError::VolumeExists { volume: place });
+                }
+                let name = to.partial(state.run.chance.draw());
+                let partial = VolumeId { pool: volume.pool.clone(), volume: name };
+                state.ceph.volumes.create(&partial, size_bytes, force)?;
+                Ok(partial)
+            })
+            .await?;
+        self.gate.at_change(ChangeMoment::HalfWay).await;
+        let cloned = self.changed(|state| {
+            state.ceph.volumes.remove(&partial)?;
+            state.ceph.volumes.clone_volume(volume, to, force)
+        });
+        let cloned = cloned.await;
+        if cloned.is_err() {
+            // As far as that can be done now: the rest is the primary's.
+            let _ = self.kept(|kept| kept.remove(&partial)).await;
+        }
+        cloned
     }
 
     async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
-        self.kept(|kept| kept.clone_on_write(volume, to)).await
+        self.gate.at_change(ChangeMoment::HalfWay).await;
+        self.changed(|state| state.ceph.volumes.clone_on_write(volume, to)).await
     }
 
     async fn flatten(&self, volume: &VolumeId, force: bool) -> Result<Flattened, StorageError> {
-        self.kept(|kept| kept.flatten(volume, force)).await
+        self.gate.at_change(ChangeMoment::HalfWay).await;
+        self.changed(|state| state.ceph.volumes.flatten(volume, force)).await
     }
 
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
@@ -330,7 +392,10 @@ impl Storage for Volumes {
     }
 
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
-        self.kept(|kept| kept.remove(volume)).await
+        self.kept(|kept| kept.remove(volume)).await?;
+        // Of a pool whose volumes go one by one.
+        self.gate.at_change(ChangeMoment::HalfWay).await;
+        Ok(())
     }
 
     async fn check_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
@@ -387,7 +452,12 @@ impl Storage for Volumes {
         volume: &VolumeId,
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
-        self.kept(|kept| kept.snapshot(volume, snapshot)).await
+        self.changed(|state| {
+            state.ceph.volumes.snapshot(volume, snapshot)?;
+            state.snapshot_taken(volume);
+            Ok(())
+        })
+        .await
     }
 
     async fn rename_snapshot(
@@ -396,7 +466,7 @@ impl Storage for Volumes {
         snapshot: &SnapshotName,
         to: &SnapshotName,
     ) -> Result<(), StorageError> {
-        self.kept(|kept| kept.rename_snapshot(volume, snapshot, to)).await
+        self.changed(|state| state.ceph.volumes.rename_snapshot(volume, snapshot, to)).await
     }
 
     async fn remove_snapshot(
@@ -404,7 +474,7 @@ impl Storage for Volumes {
         volume: &VolumeId,
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
-        self.kept(|kept| kept.remove_snapshot(volume, snapshot)).await
+        self.changed(|state| state.ceph.volumes.remove_snapshot(volume, snapshot)).await
     }
 
     async fn roll_back(
@@ -412,7 +482,21 @@ impl Storage for Volumes {
         volume: &VolumeId,
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
-        self.kept(|kept| kept.roll_back(volume, snapshot)).await
+        self.kept(|kept| kept.begin_roll_back(volume, snapshot, HALF_BYTES)).await?;
+        self.gate.at_change(ChangeMoment::HalfWay).await;
+        let rest = self.changed(|state| {
+            state.ceph.volumes.roll_back(volume, snapshot)?;
+            state.storage_changed(Effect::RolledBack(volume.clone(), snapshot.clone()));
+            Ok(())
+        });
+        rest.await.map_err(|error| match error {
+            StorageError::TimedOut { .. } => error,
+            // Whatever keeps it from its end, it was begun.
+            other => StorageError::Io {
+                doing: "rolling back a volume".to_owned(),
+                source: std::io::Error::other(other.to_string()),
+            },
+        })
     }
 
     async fn snapshot_usage(&self, volume: &VolumeId) -> Result<Vec<SnapshotUsage>, StorageError> {
@@ -506,7 +590,7 @@ impl StorageCluster for Volumes {
     }
 
     async fn make_pool(&self, pool: &PoolSpec) -> Result<(), StorageError> {
-        self.kept(|kept| kept.make_pool(pool)).await
+        self.changed(|state| state.ceph.volumes.make_pool(pool)).await
     }
 
     async fn set_placement_groups(&self, pool: &PoolName, count: u32) -> Result<(), StorageError> {

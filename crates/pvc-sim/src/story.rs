@@ -374,6 +374,10 @@ impl Play<'_> {
                 expected: "volumes have what was uploaded, and nothing is left of it".to_owned(),
                 so: wrong.what,
             })?;
+            self.cluster.storage_is_whole().map_err(|wrong| Failure {
+                expected: "OSDs, volumes and pools are whole, and recorded so".to_owned(),
+                so: wrong.what,
+            })?;
         }
         match story.fenced.iter().find(|node| !self.fenced.contains(node)) {
             Some(node) => Err(Failure {

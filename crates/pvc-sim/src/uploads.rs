@@ -13,17 +13,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::stream::{self, Stream};
 use pvc_model::cluster::Cluster as View;
-use pvc_model::hold::Purpose;
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_ports::StorageError;
 use pvc_testkit::MemoryVolumes;
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
 
 use crate::cluster::vm_uuid;
 use crate::operators::Answer;
 use crate::process::{Gate, Pid};
+use crate::stand_still::StandStill;
 use crate::state::State;
+use crate::storage_changes;
 
 /// How the file of an upload is sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,12 +200,10 @@ pub(crate) struct Uploads {
     named: Vec<u64>,
     /// Volumes in the making, each with the process that is at it, until that is done with it.
     in_the_making: BTreeMap<VolumeId, Pid>,
-    /// Volumes that are held to be given new contents: the attempt, and since when it holds.
+    /// Volumes that are held: the attempt, and since when it holds.
     holds: BTreeMap<VolumeId, (String, Duration)>,
     /// Moment at which the next upload is to stand still.
-    stop: Option<UploadMoment>,
-    /// Lets the upload go on that stands still.
-    standing: Option<oneshot::Sender<()>>,
+    pub still: StandStill<UploadMoment>,
 }
 
 struct Asked {
@@ -252,13 +250,11 @@ impl Uploads {
 
     /// Takes notice of the volumes that are held.
     pub fn look(&mut self, view: &View, now: Duration) {
-        let filled =
-            view.holds.values().filter(|hold| matches!(hold.purpose, Purpose::Fill { .. }));
         let since = |volume: &VolumeId, by: &String| {
             let before = self.holds.get(volume).filter(|(attempt, _)| attempt == by);
             before.map_or(now, |(_, since)| *since)
         };
-        let held = filled.map(|hold| {
+        let held = view.holds.values().map(|hold| {
             let since = since(&hold.volume, &hold.by);
             (hold.volume.clone(), (hold.by.clone(), since))
         });
@@ -277,7 +273,8 @@ impl Uploads {
             let seconds = (now - *since).as_secs();
             return Some(format!("{volume} is held by {by} for {seconds} s"));
         }
-        self.wrong_contents(volumes, volume)
+        let wrong = storage_changes::wrong_contents(volumes, volume);
+        wrong.or_else(|| self.wrong_contents(volumes, volume))
     }
 
     /// The fault of what the volume has now, if there is one.
@@ -302,51 +299,17 @@ impl Uploads {
     pub fn ends(&mut self, partial: &VolumeId) {
         self.in_the_making.remove(partial);
     }
-
-    // --- Standing still ------------------------------------------------------------------------
-
-    pub fn stop_at(&mut self, moment: UploadMoment) {
-        self.stop = Some(moment);
-    }
-
-    pub fn stands_still(&self) -> bool {
-        self.standing.is_some()
-    }
-
-    /// Lets the upload go on that stands still.
-    pub fn go_on(&mut self) {
-        if let Some(standing) = self.standing.take() {
-            let _ = standing.send(()); // its process may have ended
-        }
-    }
-
-    /// No upload stands still any more, or will.
-    pub fn heal(&mut self) {
-        self.stop = None;
-        self.go_on();
-    }
-
-    /// The end of the wait, if the upload is to stand still here.
-    fn reach(&mut self, moment: UploadMoment) -> Option<oneshot::Receiver<()>> {
-        self.stop.take_if(|stop| *stop == moment)?;
-        let (standing, released) = oneshot::channel();
-        self.standing = Some(standing);
-        Some(released)
-    }
 }
 
 impl Gate {
     /// Stands still at this moment of an upload, if one is to do so there.
     pub async fn at_upload(&self, moment: UploadMoment) {
         let until = self.world.with(|state| {
-            let until = state.ceph.uploads.reach(moment)?;
+            let until = state.ceph.uploads.still.reach(moment)?;
             state.run.note(format!("an upload stands still: {moment:?}"));
             Some(until)
         });
-        if let Some(until) = until {
-            let _ = until.await; // told to go on, or nobody can tell any more
-            self.pass().await;
-        }
+        self.stand_still(until).await;
     }
 }
 
@@ -427,7 +390,7 @@ impl State {
 mod tests {
     use std::sync::Arc;
 
-    use pvc_model::hold::VolumeHold;
+    use pvc_model::hold::{Purpose, VolumeHold};
 
     use super::*;
     use crate::operators::Refusal;

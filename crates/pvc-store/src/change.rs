@@ -8,6 +8,7 @@ use pvc_model::fence::FenceNote;
 use pvc_model::fullness::FullnessRecord;
 use pvc_model::hold::VolumeHold;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
+use pvc_model::network::{AclRecord, GivenLease, LeaseRecord, NetworkOptions, NetworkRecord};
 use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures};
 use pvc_model::snapshot_usage::SnapshotUsageRecord;
 use pvc_model::storage::{OsdRecord, PoolName, SnapshotName, VolumeId};
@@ -20,8 +21,8 @@ use crate::records::cluster::{self, ConfigChange};
 use crate::records::node::{self, NewNode, NodeChange};
 use crate::records::vm::{self, NewVm, VmChange};
 use crate::records::{
-    answered, benchmark, daemon_note, fault, fence_note, fullness, hold, job, move_note, osd,
-    placement, pool, snapshot_usage, volume,
+    answered, benchmark, daemon_note, fault, fence_note, fullness, hold, job, move_note, network,
+    network_options, osd, placement, pool, snapshot_usage, volume,
 };
 
 /// A set of changes that become true together or not at all.
@@ -125,6 +126,44 @@ pub enum Change {
     PutBenchmark(BenchmarkRecord),
     /// Removes a benchmark by its number.
     RemoveBenchmark(u32),
+    /// Writes a network, without its leases and rules.
+    PutNetwork(Box<NetworkRecord>),
+    /// Removes a network by its VNI, with everything below it.
+    RemoveNetwork(String),
+    PutNetworkOptions {
+        vni: String,
+        options: NetworkOptions,
+    },
+    PutReservation {
+        vni: String,
+        reservation: LeaseRecord,
+    },
+    RemoveReservation {
+        vni: String,
+        mac: String,
+    },
+    /// Writes what DHCP has given, in the place of what that MAC address had.
+    PutLease {
+        vni: String,
+        lease: GivenLease,
+    },
+    RemoveLease {
+        vni: String,
+        mac: String,
+    },
+    PutAcl {
+        vni: String,
+        acl: AclRecord,
+    },
+    /// Gives a rule that is there another order.
+    OrderAcl {
+        vni: String,
+        acl: AclRecord,
+    },
+    RemoveAcl {
+        vni: String,
+        acl: AclRecord,
+    },
 }
 
 impl Change {
@@ -163,6 +202,22 @@ impl Change {
             Change::RemoveJob(id) => job::remove(draft, id),
             Change::PutBenchmark(record) => benchmark::put(draft, record),
             Change::RemoveBenchmark(number) => benchmark::remove(draft, *number),
+            Change::PutNetwork(record) => network::put(draft, record),
+            Change::RemoveNetwork(vni) => network::remove(draft, vni),
+            Change::PutNetworkOptions { vni, options } => {
+                network_options::put(draft, vni, *options);
+            }
+            Change::PutReservation { vni, reservation } => {
+                network::put_reservation(draft, vni, reservation);
+            }
+            Change::RemoveReservation { vni, mac } => {
+                network::remove_lease(draft, vni, mac, true);
+            }
+            Change::PutLease { vni, lease } => network::put_lease(draft, vni, lease),
+            Change::RemoveLease { vni, mac } => network::remove_lease(draft, vni, mac, false),
+            Change::PutAcl { vni, acl } => network::put_acl(draft, vni, acl),
+            Change::OrderAcl { vni, acl } => network::order_acl(draft, vni, acl),
+            Change::RemoveAcl { vni, acl } => network::remove_acl(draft, vni, acl),
         }
     }
 
@@ -202,6 +257,8 @@ pub enum Expect {
     Holds,
     /// The benchmarks that were asked for: of two who ask at once, the later one decides again.
     Benchmarks,
+    /// The network, but for its leases and rules.
+    Network(String),
 }
 
 impl Expect {
@@ -218,6 +275,7 @@ impl Expect {
             Expect::VmNode(uuid) => vm::expect(draft, *uuid, "node")?,
             Expect::VmXml(uuid) => vm::expect(draft, *uuid, "xml")?,
             Expect::VmNodeLimit(uuid) => vm::expect(draft, *uuid, "node_limit")?,
+            Expect::Network(vni) => network::expect(draft, vni)?,
             Expect::JobClaim(id) => draft.check(job::owner(id))?,
             Expect::JobProgress(id) => draft.check(job::progress(id))?,
             Expect::Primary => draft.check(cluster::PRIMARY.to_owned())?,

@@ -60,6 +60,15 @@ impl Contents {
         }
     }
 
+    /// Makes the first `bytes` what they are in `other`, in whole blocks.
+    pub fn take_front_of(&mut self, other: &Contents, bytes: u64) {
+        let first_kept = bytes / BLOCK as u64;
+        let kept = self.blocks.split_off(&first_kept);
+        let front = other.blocks.range(..first_kept);
+        self.blocks = front.map(|(number, block)| (*number, block.clone())).collect();
+        self.blocks.extend(kept);
+    }
+
     /// Numbers of the blocks that `other` does not share, each with its number of bytes.
     pub fn not_in<'a>(&'a self, other: &'a Contents) -> impl Iterator<Item = (u64, u64)> + 'a {
         let is_other = |number: &u64, block: &Arc<[u8; BLOCK]>| {

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::firewall::{TableName, check_rules};
@@ -11,6 +12,8 @@ struct Inner {
     tables: BTreeMap<TableName, String>,
     changes: usize,
     refuses: Refuses,
+    delay: Duration,
+    has_old_rules: bool,
 }
 
 /// The packet filter of a machine without packets: tables that say what they were made of.
@@ -22,7 +25,15 @@ impl MemoryFirewall {
     /// Without any table.
     pub fn new() -> Self {
         let (tables, refuses) = (BTreeMap::new(), Box::new(|_: &TableName, _: Option<&str>| false));
-        MemoryFirewall { inner: Mutex::new(Inner { tables, changes: 0, refuses }) }
+        MemoryFirewall {
+            inner: Mutex::new(Inner {
+                tables,
+                changes: 0,
+                refuses,
+                delay: Duration::ZERO,
+                has_old_rules: false,
+            }),
+        }
     }
 
     /// Takes all tables away, as `nft flush ruleset` does.
@@ -37,6 +48,20 @@ impl MemoryFirewall {
         refuses: impl Fn(&TableName, Option<&str>) -> bool + Send + Sync + 'static,
     ) {
         self.inner().refuses = Box::new(refuses);
+    }
+
+    /// Lets this much time pass before rules are refused or taken.
+    pub fn set_delay(&self, delay: Duration) {
+        self.inner().delay = delay;
+    }
+
+    /// Leaves rules of networks there, as PVC 1.0.3 does.
+    pub fn leave_old_rules(&self) {
+        self.inner().has_old_rules = true;
+    }
+
+    pub fn has_old_rules(&self) -> bool {
+        self.inner().has_old_rules
     }
 
     /// How often a table was loaded or removed.
@@ -87,6 +112,10 @@ impl Firewall for MemoryFirewall {
     }
 
     async fn apply(&self, table: &TableName, rules: Option<&str>) -> Result<(), FirewallError> {
+        let delay = self.inner().delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
         let mut inner = self.inner();
         inner.check(if rules.is_some() { "load" } else { "drop" }, table, rules)?;
         inner.changes += 1;
@@ -95,5 +124,9 @@ impl Firewall for MemoryFirewall {
             None => inner.tables.remove(table),
         };
         Ok(())
+    }
+
+    async fn remove_old_rules(&self) -> Result<bool, FirewallError> {
+        Ok(std::mem::take(&mut self.inner().has_old_rules))
     }
 }

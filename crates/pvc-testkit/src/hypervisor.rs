@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -60,6 +60,8 @@ struct Inner {
     /// Guests that are on their way out: when, by Tokio's clock, and which instance.
     leaving: Vec<(tokio::time::Instant, Uuid, i32)>,
     stats_hang: bool,
+    xml_hangs: BTreeSet<Uuid>,
+    xml_reads: BTreeMap<Uuid, usize>,
     is_silent: bool,
     /// CPU time that each guest has taken since it was made busy; `None` while it is idle.
     busy: Option<u64>,
@@ -79,6 +81,8 @@ impl Default for Inner {
             manners: BTreeMap::new(),
             leaving: Vec::new(),
             stats_hang: false,
+            xml_hangs: BTreeSet::new(),
+            xml_reads: BTreeMap::new(),
             is_silent: false,
             busy: None,
             calls: Vec::new(),
@@ -128,6 +132,19 @@ impl ScriptedHypervisor {
     /// Sets whether statistics hang. While set, [`Hypervisor::stats`] never returns.
     pub fn set_stats_hang(&self, hang: bool) {
         self.with(|inner| inner.stats_hang = hang);
+    }
+
+    /// Sets whether the XML of this guest hangs. While set, [`Hypervisor::live_xml`] never returns.
+    pub fn set_xml_hangs(&self, uuid: Uuid, hangs: bool) {
+        self.with(|inner| match hangs {
+            true => inner.xml_hangs.insert(uuid),
+            false => inner.xml_hangs.remove(&uuid),
+        });
+    }
+
+    /// Number of times that somebody asked for the XML of this guest.
+    pub fn count_of_xml(&self, uuid: Uuid) -> usize {
+        self.with(|inner| inner.xml_reads.get(&uuid).copied().unwrap_or(0))
     }
 
     /// Has guests take CPU time from now on: their statistics differ from one call to the next.
@@ -432,6 +449,13 @@ impl Hypervisor for ScriptedHypervisor {
     }
 
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
+        let hangs = self.with(|inner| {
+            *inner.xml_reads.entry(uuid).or_default() += 1;
+            inner.xml_hangs.contains(&uuid)
+        });
+        if hangs {
+            std::future::pending::<()>().await;
+        }
         self.passed(|inner| inner.host.live_xml(uuid)).await
     }
 

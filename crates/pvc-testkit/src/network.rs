@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::link::{
-    IpNet, Link, LinkAbilities, LinkKind, Links, PortVlan, PortVlans, Route, Vxlan, is_link_name,
+    IpNet, Link, LinkAbilities, LinkKind, Links, Mac, PortVlan, PortVlans, Route, Vxlan,
+    is_link_name,
 };
 use pvc_ports::{Network, NetworkError};
 use tokio::time::Instant;
@@ -15,6 +16,9 @@ use tokio::time::Instant;
 pub enum NetworkChange {
     Created { link: String, kind: LinkKind },
     Removed { link: String },
+    Mac { link: String, mac: Mac },
+    Alias { link: String, alias: String },
+    ChecksumsComputed { link: String },
     Mtu { link: String, mtu: u32 },
     Up { link: String, up: bool },
     Master { link: String, master: Option<String> },
@@ -37,10 +41,14 @@ struct Inner {
     /// Times at which addresses go by themselves.
     leases: BTreeMap<(String, IpNet), Instant>,
     failing: bool,
+    hides_abilities: bool,
     refuses: Option<Refuses>,
     /// VLANs of bridges and their ports, also where no bridge keeps them apart.
     vlans: BTreeMap<String, PortVlans>,
     lacks: Lacks,
+    looks: u64,
+    /// Links for which this machine computes checksums.
+    checksums: BTreeSet<String>,
 }
 
 /// Abilities that the kernel lacks.
@@ -127,6 +135,13 @@ impl MemoryNetwork {
         inner.link(link).expect("it was just inserted").up = true;
     }
 
+    /// Plugs a port, such as that of a guest, into a bridge.
+    pub fn plug_in(&self, link: &str, bridge: &str) {
+        let mut inner = self.inner();
+        inner.insert(link, LinkKind::Other("tun".to_owned()), 1500);
+        inner.link(link).expect("it was just inserted").master = Some(bridge.to_owned());
+    }
+
     /// Takes a link away, of whatever kind, as a driver does when its card is pulled out.
     pub fn pull_out(&self, link: &str) {
         self.inner().take(link);
@@ -141,6 +156,11 @@ impl MemoryNetwork {
         };
     }
 
+    /// Has the kernel not say from now on what it can, as where a program may have no namespaces.
+    pub fn hide_abilities(&self) {
+        self.inner().hides_abilities = true;
+    }
+
     /// Sets whether changes fail. While set, every call fails as if the kernel refused.
     pub fn set_failing(&self, failing: bool) {
         self.inner().failing = failing;
@@ -149,6 +169,11 @@ impl MemoryNetwork {
     /// Has every change fail, from now on, that `refuses` says so of; it changes nothing.
     pub fn set_refusing(&self, refuses: impl Fn(&NetworkChange) -> bool + Send + Sync + 'static) {
         self.inner().refuses = Some(Arc::new(refuses));
+    }
+
+    /// How many times the links were asked for.
+    pub fn looks(&self) -> u64 {
+        self.inner().looks
     }
 
     /// Changes so far, in order.
@@ -250,6 +275,8 @@ impl Inner {
             up: false,
             carrier: true,
             master: None,
+            lies_on: None,
+            alias: None,
             mac,
             addresses: BTreeSet::new(),
             vlan_filtering: false,
@@ -284,6 +311,7 @@ impl Inner {
     fn take(&mut self, name: &str) {
         self.links.remove(name);
         self.vlans.remove(name);
+        self.checksums.remove(name);
         let on_it = |kind: &LinkKind| match kind {
             LinkKind::Vlan { lower, .. } => lower.as_deref() == Some(name),
             LinkKind::Vxlan(vxlan) => vxlan.lower.as_deref() == Some(name),
@@ -327,7 +355,8 @@ fn refused(what: &str, why: &str) -> NetworkError {
 #[async_trait]
 impl Network for MemoryNetwork {
     async fn links(&self) -> Result<Links, NetworkError> {
-        let inner = self.inner();
+        let mut inner = self.inner();
+        inner.looks += 1;
         inner.answers()?;
         let mut links = inner.links.clone();
         for link in links.values_mut() {
@@ -364,6 +393,7 @@ impl Network for MemoryNetwork {
                 return Ok(None);
             }
             inner.insert(link, kind.clone(), mtu);
+            inner.link(link)?.lies_on = Some(lower.to_owned());
             Ok(Some(NetworkChange::Created { link: link.to_owned(), kind }))
         })
     }
@@ -392,6 +422,7 @@ impl Network for MemoryNetwork {
                 return Err(refused("make a VXLAN", "another one has its number"));
             }
             inner.insert(link, kind.clone(), 1450);
+            inner.link(link)?.lies_on.clone_from(&vxlan.lower);
             Ok(Some(NetworkChange::Created { link: link.to_owned(), kind }))
         })
     }
@@ -407,6 +438,34 @@ impl Network for MemoryNetwork {
                 link: link.to_owned(),
                 wanted: "bridge, VLAN or VXLAN".to_owned(),
             }),
+        })
+    }
+
+    async fn set_mac(&self, link: &str, mac: Mac) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            let before = inner.link(link)?.mac.replace(mac);
+            Ok((before != Some(mac)).then(|| NetworkChange::Mac { link: link.to_owned(), mac }))
+        })
+    }
+
+    async fn set_alias(&self, link: &str, alias: &str) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            if alias.len() > 255 {
+                return Err(refused("note what it is", "that is too long"));
+            }
+            let alias = alias.to_owned();
+            let noted = (!alias.is_empty()).then(|| alias.clone());
+            let before = std::mem::replace(&mut inner.link(link)?.alias, noted.clone());
+            let link = link.to_owned();
+            Ok((before != noted).then_some(NetworkChange::Alias { link, alias }))
+        })
+    }
+
+    async fn compute_checksums(&self, link: &str) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            inner.link(link)?;
+            let is_new = inner.checksums.insert(link.to_owned());
+            Ok(is_new.then(|| NetworkChange::ChecksumsComputed { link: link.to_owned() }))
         })
     }
 
@@ -526,6 +585,9 @@ impl Network for MemoryNetwork {
     async fn abilities(&self) -> Result<LinkAbilities, NetworkError> {
         let inner = self.inner();
         inner.answers()?;
+        if inner.hides_abilities {
+            return Err(refused("give a thread a network of its own", "that is forbidden"));
+        }
         let Lacks { vlans, vxlans, vlan_filtering } = inner.lacks;
         Ok(LinkAbilities { vlans: !vlans, vxlans: !vxlans, vlan_filtering: !vlan_filtering })
     }

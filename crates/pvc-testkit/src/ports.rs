@@ -4,7 +4,8 @@ use pvc_ports::Ports;
 
 use crate::{
     FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ScriptedExec,
-    ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock,
+    ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices, SeededRandom,
+    TokioClock,
 };
 
 /// A machine on which nothing is installed.
@@ -20,6 +21,7 @@ pub fn ports() -> Ports {
         exec: Arc::new(ScriptedExec::without_programs()),
         files: Arc::new(MemoryFiles::new()),
         firewall: Arc::new(MemoryFirewall::new()),
+        programs: Arc::new(ScriptedPrograms::new()),
         clock: Arc::new(TokioClock::new()),
         random: Arc::new(SeededRandom::new(1)),
     }

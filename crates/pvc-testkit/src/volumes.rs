@@ -328,6 +328,22 @@ impl MemoryVolumes {
         Ok(())
     }
 
+    /// Makes the first `bytes` of a volume what they were at its snapshot: what a rollback has done
+    /// that is cut off.
+    pub fn begin_roll_back(
+        &mut self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+        bytes: u64,
+    ) -> Result<()> {
+        let at = self.find(volume)?.snapshot(volume, snapshot)?;
+        self.require_unused(volume)?;
+        let found = self.find_mut(volume)?;
+        let before = found.snapshots[at].contents.clone();
+        found.contents.take_front_of(&before, bytes);
+        Ok(())
+    }
+
     pub fn snapshot_usage(&self, volume: &VolumeId) -> Result<Vec<SnapshotUsage>> {
         let found = self.find(volume)?;
         let now = std::iter::once(&found.contents);
@@ -604,13 +620,13 @@ impl MemoryVolumes {
         self.find_mut(volume).map(|found| &mut found.locks)
     }
 
-    /// # Panics
-    /// If it is beyond the end of the volume.
     /// Fills a pool to so many percent with what are no volumes.
     pub fn fill_pool(&mut self, pool: &PoolName, percent: u64) {
         self.others.insert(pool.clone(), POOL_BYTES / 100 * percent);
     }
 
+    /// # Panics
+    /// If it is beyond the end of the volume.
     pub fn write(&mut self, volume: &VolumeId, offset: u64, bytes: &[u8]) -> Result<()> {
         let found = self.find_mut(volume)?;
         assert!(
@@ -623,6 +639,29 @@ impl MemoryVolumes {
 
     pub fn read(&self, volume: &VolumeId, offset: u64, length: usize) -> Result<Vec<u8>> {
         self.find(volume).map(|found| found.contents.read(offset, length))
+    }
+
+    /// The same of the volume as its snapshot has it.
+    pub fn read_snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u8>> {
+        let found = self.find(volume)?;
+        let at = found.snapshot(volume, snapshot)?;
+        Ok(found.snapshots[at].contents.read(offset, length))
+    }
+
+    /// Whether the volume depends on another one, of which it is a copy-on-write clone.
+    pub fn is_clone(&self, volume: &VolumeId) -> Result<bool> {
+        self.find(volume).map(|found| found.parent.is_some())
+    }
+
+    /// Clients that have the volume open.
+    pub fn users(&self, volume: &VolumeId) -> Result<&BTreeSet<String>> {
+        self.find(volume).map(|found| &found.users)
     }
 }
 

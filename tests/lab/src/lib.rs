@@ -379,11 +379,23 @@ impl Lab {
 
     /// The same with any address upstream.
     pub fn watch_address(&self, address: &str) -> Ping {
+        self.watch("switch", &[], address)
+    }
+
+    /// The same from the network namespace `guest` of a node.
+    pub fn watch_from(&self, node: &str, address: &str) -> Ping {
+        let ping = self.watch(node, &["ip", "netns", "exec", "guest"], address);
+        Ping { of: Some((self.name, node.to_owned())), ..ping }
+    }
+
+    fn watch(&self, place: &str, within: &[&str], address: &str) -> Ping {
         let mut ping = Command::new(program("xtask"));
-        ping.args(["lab", "exec", "switch", "--", "ping", "-i", "0.025", address])
+        ping.args(["lab", "exec", place, "--"])
+            .args(within)
+            .args(["ping", "-i", "0.025", address])
             .env("PVC_LAB", self.name);
         let child = ping.stdout(Stdio::piped()).spawn().expect("xtask was built");
-        Ping { child }
+        Ping { child, of: None }
     }
 
     /// A node other than `node` to ask about it.
@@ -417,21 +429,36 @@ impl Lab {
                 if removed.code == 0 { Ok(()) } else { Err(removed) }
             });
         }
+        let networks = self.json(&["network", "list"]).unwrap_or_default();
+        for network in networks.as_array().into_iter().flatten() {
+            let vni = crate::plain(&network["vni"]);
+            self.pvc(&["network", "remove", &vni]);
+        }
     }
 }
 
 /// A `ping` that goes on.
 pub struct Ping {
     child: Child,
+    /// The lab and the node that it runs on, if it has processes of its own there, which no signal
+    /// from outside reaches.
+    of: Option<(&'static str, String)>,
 }
 
 impl Ping {
     /// Ends it: how many pings found no answer.
     pub fn lost(self) -> u32 {
         // An interrupt makes it count.
-        let interrupted =
-            Command::new("kill").args(["-s", "INT", &self.child.id().to_string()]).status();
-        assert!(interrupted.is_ok_and(|status| status.success()), "ping ended by itself");
+        match &self.of {
+            Some((lab, node)) => {
+                xtask(lab, &["exec", node, "--", "pkill", "-INT", "-x", "ping"], "").ok();
+            }
+            None => {
+                let id = self.child.id().to_string();
+                let interrupted = Command::new("kill").args(["-s", "INT", &id]).status();
+                assert!(interrupted.is_ok_and(|status| status.success()), "ping ended by itself");
+            }
+        }
         let output = self.child.wait_with_output().expect("it is our child");
         let text = String::from_utf8_lossy(&output.stdout);
         let count = |word: &str| {

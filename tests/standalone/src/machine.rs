@@ -42,6 +42,8 @@ pub struct Settings {
     pub state: &'static str,
     /// A real ZooKeeper, and each role a process of its own.
     pub cluster: bool,
+    /// Networks of VMs, for a test with a network namespace of its own.
+    pub networks: bool,
 }
 
 impl Default for Settings {
@@ -51,6 +53,7 @@ impl Default for Settings {
             shutdown_timeout: 60,
             state: "state",
             cluster: false,
+            networks: false,
         }
     }
 }
@@ -148,26 +151,32 @@ impl Machine {
     pub fn configuration(&self) -> String {
         let mut text = match &self.zookeeper {
             None => format!(
-                "standalone:\n  state_directory: {}\n  volume_directory: \
-                 {}\n  libvirt_uri: \"{}\"\n",
+                "subsystem:\n  enable_networking: {}\nstandalone:\n  state_directory: {}\n  \
+                 volume_directory: {}\n  libvirt_uri: \"{}\"\n",
+                if self.settings.networks { "yes" } else { "no" },
                 self.state().display(),
                 self.dir().join("volumes").display(),
                 self.libvirt.uri(),
             ),
             Some(zookeeper) => cluster_sections(&zookeeper.address()),
         };
+        let dynamic = match self.settings.networks {
+            true => self.dir().join("run"),
+            // The same for all: whether KVM works here is asked once.
+            false => built().join("dynamic"),
+        };
         let dir = self.dir().display();
         let _ = write!(
             text,
             "path:\n  dynamic_directory: {}\n  system_log_directory: {dir}/log\n  \
              console_log_directory: {dir}/console\n  ceph_directory: {dir}/ceph\n\
-             api:\n  listen:\n    address: \"127.0.0.1\"\n    port: \
-             {}\n  authentication:\n    enabled: yes\n    \
+             api:\n  images:\n    directory: {dir}/images\n    least_free_mib: 0\n  \
+             listen:\n    address: \"127.0.0.1\"\n    port: {}\n  \
+             authentication:\n    enabled: yes\n    \
              source: token\n    secret_key: \"0123456789abcdef0123456789abcdef\"\n  token:\n    - \
              description: \"the test\"\n      token: \"{}\"\n\
              timer:\n  vm_shutdown_timeout: {}\n",
-            // One for all: whether KVM works here is asked once.
-            built().join("dynamic").display(),
+            dynamic.display(),
             self.api.port,
             self.api.token,
             self.settings.shutdown_timeout,

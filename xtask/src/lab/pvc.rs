@@ -89,17 +89,13 @@ pub fn install(lab: &Lab, node: &NodeName) -> Result<()> {
 /// this node has. Arguments: its name and its number.
 const INTRODUCE: &str = r#"
     set -e
-    new=$1 number=$2 peer="neighbor 10.99.1.$2 peer-group nodes"
+    new=$1 number=$2
     grep -qw "$new.cluster.lab" /etc/hosts ||
         printf '10.99.%d.%d %s\n' 1 "$number" "$new.cluster.lab $new" 0 "$number" \
             "$new.upstream.lab" 2 "$number" "$new.storage.lab" >>/etc/hosts
     grep -q "^  all_nodes: .*$new" /etc/pvc/pvc.conf ||
         sed -i "s/^\(  all_nodes: \[.*\)\]/\1, $new]/" /etc/pvc/pvc.conf
     pvcnoded --check-config /etc/pvc/pvc.conf >/dev/null
-    grep -q "$peer" /etc/frr/frr.conf ||
-        sed -i "s/^ neighbor nodes timers connect 3/&\n $peer/" /etc/frr/frr.conf
-    ! systemctl is-active --quiet frr ||
-        vtysh -c 'configure terminal' -c 'router bgp 65500' -c "$peer"
     # Its packet filter is to let the new node in.
     systemctl restart pvcnoded
 "#;

@@ -17,6 +17,12 @@ fn help_says_what_a_later_release_brings() {
     assert!(top.contains("  storage      Manage the storage\n"), "{top}");
     let storage = out(&user.run(&["storage", "--help"]));
     assert!(!storage.contains("[arrives"), "{storage}");
+    let network = out(&user.run(&["network", "--help"]));
+    assert!(
+        network.contains("  sriov   Manage SR-IOV devices [arrives with release "),
+        "{network}"
+    );
+    assert!(!network.contains("Add a network [arrives"), "{network}");
     let vm = out(&user.run(&["vm", "--help"]));
     assert!(vm.contains("  snapshot     Manage snapshots of a VM [arrives with release "), "{vm}");
     assert!(!vm.contains("List the VMs [arrives"), "{vm}");
@@ -69,21 +75,10 @@ fn options_of_two_letters_work_where_they_always_have() {
         stub.lines(),
         ["GET /node?limit=x&daemon_state=run&coordinator_state=primary&domain_state=ready"]
     );
-    assert_eq!(
-        code(&user.run(&[
-            "-q",
-            "network",
-            "add",
-            "10",
-            "-d",
-            "x",
-            "-p",
-            "managed",
-            "-i6",
-            "fd00::/64"
-        ])),
-        6
-    );
+    let line = ["-q", "network", "add", "10", "-d", "x", "-p", "managed", "-i6", "fd00::/64"];
+    user.run(&line);
+    let asked = stub.lines().pop().unwrap();
+    assert!(asked.ends_with("&ip6_network=fd00%3A%3A%2F64"), "{asked}");
 }
 
 /// Asks what a shell's function asks at a Tab behind these words.
@@ -111,6 +106,8 @@ fn tab_offers_the_names_of_the_vms_there_are() {
     assert!(offered.contains("NODE_FLUSH"), "{offered}");
     let offered = out(&complete(&user, &["task", "cancel", ""]));
     assert!(offered.contains("0a1b2c3d"), "{offered}");
+    let offered = out(&complete(&user, &["network", "remove", ""]));
+    assert!(offered.contains("1001"), "{offered}");
     let offered = out(&complete(&user, &["network", "sriov", ""]));
     assert!(offered.contains("vf"), "{offered}");
 }

@@ -14,6 +14,7 @@ mod definitions;
 mod following;
 mod hardware;
 mod help;
+mod networks;
 mod osd;
 mod outcomes;
 mod output;
@@ -43,6 +44,16 @@ const POOLS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/pools.js
 const TASKS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/tasks.json");
 const TREE: &str = include_str!("../../../../crates/pvc-cli/tests/golden/tree.txt");
 const STATUS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/status.json");
+
+const LEASES: &str = r#"[
+    {"hostname": "web1", "ip4_address": "10.20.1.10", "mac_address": "52:54:00:00:00:01",
+     "timestamp": "static"},
+    {"hostname": "db1", "ip4_address": "10.20.1.101", "mac_address": "52:54:00:00:00:02",
+     "timestamp": "1731672000"}]"#;
+const RULES: &str = r#"[
+    {"direction": "in", "order": 10, "description": "rest", "rule": "drop"},
+    {"direction": "in", "order": 2, "description": "ssh", "rule": "tcp dport 22 accept"},
+    {"direction": "out", "order": 0, "description": "all", "rule": "accept"}]"#;
 
 /// A user with a home of their own and, mostly, one stored connection.
 struct User {

@@ -27,6 +27,8 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
     match request.path() {
         "/api/v1/faults" => ok(FAULTS),
         "/api/v1/network" => ok(NETWORKS),
+        "/api/v1/network/web1/acl" => ok(RULES),
+        "/api/v1/network/web1/lease" => ok(LEASES),
         "/api/v1/storage/ceph/benchmark" => ok(BENCHMARKS),
         "/api/v1/storage/ceph/osd" => ok(OSDS),
         "/api/v1/storage/ceph/pool" => ok(POOLS),
@@ -50,12 +52,14 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
 }
 
 /// Every list, by the column to sort it by.
-const LISTS: [(&str, &str); 21] = [
+const LISTS: [(&str, &str); 23] = [
     ("cluster fault list", "id"),
     ("cluster task", "id"),
     ("cluster task list", "id"),
     ("connection detail", "name"),
     ("connection list", "name"),
+    ("network acl list web1", "order"),
+    ("network dhcp list web1", "hostname"),
     ("network list", "vni"),
     ("node list", "name"),
     ("storage benchmark list", "job"),

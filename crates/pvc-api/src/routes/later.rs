@@ -54,17 +54,10 @@ fn coming(path: &str) -> ApiError {
     ApiError::new(StatusCode::NOT_IMPLEMENTED, message(path))
 }
 
-/// Method that is missing at a path that can only be read so far, if it is missing there.
-pub fn missing_method(method: &Method, path: &str) -> Option<String> {
-    let changes = matches!(*method, Method::POST | Method::PUT | Method::DELETE);
-    let group = path.trim_start_matches("/api/v1/").split('/').next();
-    (changes && matches!(group, Some("network"))).then(|| message(path))
-}
-
 /// Sentence about what cannot be read yet.
 fn reading(path: &str) -> String {
     match path.trim_start_matches("/api/v1/").split('/').next() {
-        Some(group @ ("storage" | "network" | "sriov")) => coming_with("reading this comes", group),
+        Some("sriov") => coming_with("reading this comes", "network sriov"),
         _ => message(path),
     }
 }
@@ -72,7 +65,7 @@ fn reading(path: &str) -> String {
 fn message(path: &str) -> String {
     let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
         Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
-        Some("network" | "sriov") => ("changing networks comes", "network"),
+        Some("sriov") => ("changing this comes", "network sriov"),
         Some("provisioner") => ("the provisioner comes", "provisioner"),
         Some("metrics") => ("the figures of Ceph and ZooKeeper come", "storage"),
         _ => ("this comes", ""),
@@ -81,7 +74,6 @@ fn message(path: &str) -> String {
 }
 
 fn coming_with(what: &str, group: &str) -> String {
-    let group = if group == "sriov" { "network" } else { group };
     let release = arrival(group).unwrap_or("a later release");
     format!("{what} with {release}; this one is {}", env!("CARGO_PKG_VERSION"))
 }

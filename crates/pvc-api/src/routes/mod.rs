@@ -82,9 +82,7 @@ async fn wrong_method(request: Request) -> Response {
     if request.method() == Method::OPTIONS {
         return StatusCode::OK.into_response();
     }
-    let impossible = || format!("the method {} is not possible here", request.method());
-    let message =
-        later::missing_method(request.method(), request.uri().path()).unwrap_or_else(impossible);
+    let message = format!("the method {} is not possible here", request.method());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
         .hint(Some("the header `Allow` of this reply lists those that are"))
         .into_response()

@@ -1,30 +1,47 @@
-//! Networks, to read.
+//! Networks of VMs, their leases and their rules.
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use pvc_api_types::operation::Operation;
 use pvc_api_types::operations::network::{
-    GetNetwork, GetNetworkVni, GetNetworkVniAcl, GetNetworkVniAclDescription, GetNetworkVniLease,
-    GetNetworkVniLeaseMac, Way,
+    DeleteNetworkVni, DeleteNetworkVniAclDescription, DeleteNetworkVniLeaseMac, GetNetwork,
+    GetNetworkVni, GetNetworkVniAcl, GetNetworkVniAclDescription, GetNetworkVniLease,
+    GetNetworkVniLeaseMac, NetworkWord, PostNetwork, PostNetworkVni, PostNetworkVniAcl,
+    PostNetworkVniAclDescription, PostNetworkVniLease, PostNetworkVniLeaseMac, PutNetworkVni, Way,
 };
-use pvc_api_types::{Acl, Lease, Network};
+use pvc_api_types::{CreatedNetwork, Lease, Message, Network};
+use pvc_model::guest_network::acl::NewAcl;
+use pvc_model::guest_network::lease::{NewReservation, mac_text, parse_mac};
+use pvc_model::guest_network::request::{NetworkFields, NewNetwork, NewVni};
 use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkRecord};
+use pvc_ops::network::{self, Named, RemovedNetwork};
 
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
 use crate::state::ApiState;
-use crate::table::{Ask, Table};
-use crate::view::network::{acl, lease, network};
+use crate::table::{Ask, Mode, Table};
+use crate::view;
 
 pub fn add(table: Table) -> Table {
     table
         .add(get_network)
+        .add(post_network)
         .add(get_network_vni)
+        .add(post_network_vni)
+        .add(put_network_vni)
+        .add(delete_network_vni)
         .add(get_network_vni_lease)
+        .add(post_network_vni_lease)
         .add(get_network_vni_lease_mac)
+        .add(post_network_vni_lease_mac)
+        .add(delete_network_vni_lease_mac)
         .add(get_network_vni_acl)
+        .add(post_network_vni_acl)
         .add(get_network_vni_acl_description)
+        .add(post_network_vni_acl_description)
+        .add(delete_network_vni_acl_description)
 }
 
 async fn get_network(ask: Ask<GetNetwork>) -> Result<Answer<GetNetwork>> {
@@ -33,80 +50,270 @@ async fn get_network(ask: Ask<GetNetwork>) -> Result<Answer<GetNetwork>> {
     let wanted =
         |record: &&NetworkRecord| limit.matches(&record.vni) || limit.matches(&record.description);
     let records = cluster.networks.values().map(AsRef::as_ref).filter(wanted);
-    let mut networks: Vec<Network> = records.filter_map(network).collect();
+    let mut networks: Vec<Network> =
+        records.filter_map(|record| view::network::network(&cluster, record)).collect();
     networks.sort_by_key(|network| network.vni);
     Ok(Answer::json(&networks))
 }
 
 async fn get_network_vni(ask: Ask<GetNetworkVni>) -> Result<Answer<GetNetworkVni>> {
     let [vni] = ask.at;
-    let record = ask.api.view().network(&vni).and_then(|record| network(record));
+    let cluster = ask.api.view();
+    let record = cluster.network(&vni);
+    let network = record.and_then(|record| view::network::network(&cluster, record));
     let network =
-        record.ok_or_else(|| ApiError::not_found(format!("there is no network `{vni}`")))?;
+        network.ok_or_else(|| ApiError::not_found(format!("there is no network `{vni}`")))?;
     Ok(Answer::json(&vec![network]))
+}
+
+/// The members of both forms of an ask, under the names of the model.
+macro_rules! fields {
+    ($given:ident, $description:expr) => {
+        NetworkFields {
+            description: $description,
+            mtu: $given.mtu,
+            domain: $given.domain,
+            name_servers: $given.name_servers,
+            ip4_network: $given.ip4_network,
+            ip4_gateway: $given.ip4_gateway,
+            dhcp4: $given.dhcp4,
+            dhcp4_start: $given.dhcp4_start,
+            dhcp4_end: $given.dhcp4_end,
+            ip6_network: $given.ip6_network,
+            ip6_gateway: $given.ip6_gateway,
+            masquerade: $given.masquerade,
+            spoof_guard: $given.spoof_guard,
+        }
+    };
+}
+
+async fn post_network(ask: Ask<PostNetwork>) -> Result<Answer<PostNetwork>> {
+    let given = ask.params;
+    let (kind, fields) = (given.nettype, fields!(given, None));
+    create(&ask.api, ask.mode, &given.vni, given.description, kind, fields).await
+}
+
+async fn post_network_vni(ask: Ask<PostNetworkVni>) -> Result<Answer<PostNetworkVni>> {
+    let ([vni], given) = (ask.at, ask.params);
+    let (kind, fields) = (given.nettype, fields!(given, None));
+    create(&ask.api, ask.mode, &vni, given.description, kind, fields).await
+}
+
+async fn create<O: Operation<Reply = CreatedNetwork>>(
+    api: &ApiState,
+    mode: Mode,
+    vni: &str,
+    description: String,
+    kind: NetworkWord,
+    fields: NetworkFields,
+) -> Result<Answer<O>> {
+    let vni = NewVni::parse(vni).map_err(|bad| {
+        ApiError::parameter("vni", bad.to_string()).hint(Some("`auto` is the next free one"))
+    })?;
+    let managed = kind == NetworkWord::Managed;
+    let new = NewNetwork { vni, description, managed, fields };
+    let make = |api: ApiState| async move {
+        network::add_network(api.store(), api.surroundings(), &new).await
+    };
+    let made = api.carry_out(make).await?;
+    let message = mode.message(format!("Created network {}.", named(&made)));
+    let vni = made.vni.parse().unwrap_or_default();
+    Ok(Answer::json(&CreatedNetwork { message, vni }))
+}
+
+fn named(Named { vni, description }: &Named) -> String {
+    format!("{vni} \"{description}\"")
+}
+
+async fn put_network_vni(ask: Ask<PutNetworkVni>) -> Result<Answer<PutNetworkVni>> {
+    let ([vni], given) = (ask.at, ask.params);
+    let fields = fields!(given, given.description);
+    let change = |api: ApiState| async move {
+        network::modify_network(api.store(), api.surroundings(), &vni, &fields).await
+    };
+    let changed = ask.api.carry_out(change).await?;
+    Ok(ask.mode.done(format!("Changed network {}.", named(&changed))))
+}
+
+async fn delete_network_vni(ask: Ask<DeleteNetworkVni>) -> Result<Answer<DeleteNetworkVni>> {
+    let ([vni], force) = (ask.at, ask.params.force.0);
+    known(&ask.api, &vni)?;
+    let remove =
+        |api: ApiState| async move { network::remove_network(api.store(), &vni, force).await };
+    let RemovedNetwork { network, users } = ask.api.carry_out(remove).await?;
+    let mut message = format!("Removed network {}.", named(&network));
+    if let Some(users) = users {
+        message.push_str(&format!(" It is still named by the definition of {users}."));
+    }
+    Ok(ask.mode.done(message))
+}
+
+/// Refuses what is asked of a network that is not there, as clients of PVC 1.0.3 know it: there is
+/// something else of which it is no part.
+fn known(api: &ApiState, vni: &str) -> Result<Arc<NetworkRecord>> {
+    let network = api.view().network(vni).cloned();
+    network.ok_or_else(|| {
+        ApiError::refused(format!("there is no network `{vni}`"))
+            .hint(Some("`pvc network list` shows the networks"))
+    })
 }
 
 /// The network that a list is about, and which of its entries are asked for.
 fn asked(api: &ApiState, vni: &str, limit: Option<&str>) -> Result<(Arc<NetworkRecord>, Limit)> {
     let limit = Limit::new(limit)?;
-    let network = api.view().network(vni).cloned();
-    let network =
-        network.ok_or_else(|| ApiError::refused(format!("there is no network `{vni}`")))?;
-    Ok((network, limit))
+    Ok((known(api, vni)?, limit))
 }
 
 async fn get_network_vni_lease(ask: Ask<GetNetworkVniLease>) -> Result<Answer<GetNetworkVniLease>> {
     let ([vni], filter) = (ask.at, ask.params);
-    leases(&ask.api, &vni, filter.limit.as_deref(), filter.reserved.unwrap_or(false))
+    let (network, limit) = asked(&ask.api, &vni, filter.limit.as_deref())?;
+    let only_static = filter.reserved.unwrap_or(false);
+    let wanted = |lease: &&LeaseRecord| {
+        !(only_static && lease.expiry.is_some()) && limit.matches(&lease.mac)
+    };
+    let leases = network.leases.iter().filter(wanted).map(view::network::lease);
+    Ok(Answer::json(&leases.collect()))
 }
 
 async fn get_network_vni_lease_mac(
     ask: Ask<GetNetworkVniLeaseMac>,
 ) -> Result<Answer<GetNetworkVniLeaseMac>> {
-    let [vni, mac] = ask.at;
-    leases(&ask.api, &vni, Some(&mac), false)
+    let [vni, which] = ask.at;
+    let network = known(&ask.api, &vni)?;
+    let mac = parse_mac(&which).map_or_else(|| which.clone(), mac_text);
+    let wanted = |lease: &&LeaseRecord| lease.mac.eq_ignore_ascii_case(&mac);
+    let leases: Vec<Lease> =
+        network.leases.iter().filter(wanted).map(view::network::lease).collect();
+    match leases.is_empty() {
+        true => Err(ApiError::not_found(format!("network {} has no lease of it", network.vni))),
+        false => Ok(Answer::json(&leases)),
+    }
 }
 
-fn leases<O>(api: &ApiState, vni: &str, limit: Option<&str>, only_static: bool) -> Result<Answer<O>>
-where
-    O: Operation<Reply = Vec<Lease>>,
-{
-    let (network, limit) = asked(api, vni, limit)?;
-    let wanted = |lease: &&LeaseRecord| {
-        !(only_static && lease.expiry.is_some()) && limit.matches(&lease.mac)
-    };
-    Ok(Answer::json(&network.leases.iter().filter(wanted).map(lease).collect()))
+async fn post_network_vni_lease(
+    ask: Ask<PostNetworkVniLease>,
+) -> Result<Answer<PostNetworkVniLease>> {
+    let ([vni], given) = (ask.at, ask.params);
+    reserve(&ask.api, ask.mode, vni, given.macaddress, given.ipaddress, given.hostname).await
+}
+
+async fn post_network_vni_lease_mac(
+    ask: Ask<PostNetworkVniLeaseMac>,
+) -> Result<Answer<PostNetworkVniLeaseMac>> {
+    let ([vni, mac], given) = (ask.at, ask.params);
+    reserve(&ask.api, ask.mode, vni, mac, given.ipaddress, given.hostname).await
+}
+
+async fn reserve<O: Operation<Reply = Message>>(
+    api: &ApiState,
+    mode: Mode,
+    vni: String,
+    mac: String,
+    address: String,
+    hostname: Option<String>,
+) -> Result<Answer<O>> {
+    let vni = known(api, &vni)?.vni.clone();
+    let new = NewReservation { mac, address, hostname: hostname.unwrap_or_default() };
+    let network = vni.clone();
+    let make = |api: ApiState| async move { network::reserve(api.store(), &vni, &new).await };
+    let LeaseRecord { mac, address, .. } = api.carry_out(make).await?;
+    Ok(mode.done(format!("Reserved {address} for {mac} in network {network}.")))
+}
+
+async fn delete_network_vni_lease_mac(
+    ask: Ask<DeleteNetworkVniLeaseMac>,
+) -> Result<Answer<DeleteNetworkVniLeaseMac>> {
+    let [vni, which] = ask.at;
+    let vni = known(&ask.api, &vni)?.vni.clone();
+    let network = vni.clone();
+    let remove = |api: ApiState| async move { network::release(api.store(), &vni, &which).await };
+    let gone = ask.api.carry_out(remove).await.map_err(as_refused)?;
+    let what = if gone.expiry.is_none() { "reservation" } else { "lease" };
+    let LeaseRecord { mac, address, .. } = gone;
+    let message = format!("Removed the {what} of {address} for {mac} from network {network}.");
+    Ok(ask.mode.done(message))
+}
+
+/// A refusal with the status that PVC 1.0.3 has for what is not in a network.
+fn as_refused(mut error: ApiError) -> ApiError {
+    if error.status == StatusCode::NOT_FOUND {
+        error.status = StatusCode::BAD_REQUEST;
+    }
+    error
 }
 
 async fn get_network_vni_acl(ask: Ask<GetNetworkVniAcl>) -> Result<Answer<GetNetworkVniAcl>> {
     let ([vni], filter) = (ask.at, ask.params);
-    let direction = filter.direction.map(|way| match way {
+    let wanted_way = filter.direction.map(direction);
+    let (network, limit) = asked(&ask.api, &vni, filter.limit.as_deref())?;
+    let wanted = |acl: &&AclRecord| {
+        wanted_way.is_none_or(|direction| acl.direction == direction)
+            && limit.matches(&acl.description)
+    };
+    Ok(Answer::json(&network.acls.iter().filter(wanted).map(view::network::acl).collect()))
+}
+
+fn direction(way: Way) -> Direction {
+    match way {
         Way::In => Direction::In,
         Way::Out => Direction::Out,
-    });
-    acls(&ask.api, &vni, filter.limit.as_deref(), direction)
+    }
 }
 
 async fn get_network_vni_acl_description(
     ask: Ask<GetNetworkVniAclDescription>,
 ) -> Result<Answer<GetNetworkVniAclDescription>> {
     let [vni, description] = ask.at;
-    acls(&ask.api, &vni, Some(&description), None)
+    let network = known(&ask.api, &vni)?;
+    let rules = network.acls.iter().filter(|acl| acl.description == description);
+    let rules: Vec<_> = rules.map(view::network::acl).collect();
+    match rules.is_empty() {
+        true => Err(ApiError::not_found(format!("network {} has no such rule", network.vni))),
+        false => Ok(Answer::json(&rules)),
+    }
 }
 
-fn acls<O>(
+async fn post_network_vni_acl(ask: Ask<PostNetworkVniAcl>) -> Result<Answer<PostNetworkVniAcl>> {
+    let ([vni], given) = (ask.at, ask.params);
+    let direction = direction(given.direction.unwrap_or(Way::Out));
+    let (description, rule, order) = (given.description, given.rule, given.order);
+    add_acl(&ask.api, ask.mode, vni, NewAcl { direction, order, description, rule }).await
+}
+
+async fn post_network_vni_acl_description(
+    ask: Ask<PostNetworkVniAclDescription>,
+) -> Result<Answer<PostNetworkVniAclDescription>> {
+    let ([vni, description], given) = (ask.at, ask.params);
+    let direction = direction(given.direction.unwrap_or(Way::Out));
+    let (rule, order) = (given.rule, given.order);
+    add_acl(&ask.api, ask.mode, vni, NewAcl { direction, order, description, rule }).await
+}
+
+async fn add_acl<O: Operation<Reply = Message>>(
     api: &ApiState,
-    vni: &str,
-    limit: Option<&str>,
-    direction: Option<Direction>,
-) -> Result<Answer<O>>
-where
-    O: Operation<Reply = Vec<Acl>>,
-{
-    let (network, limit) = asked(api, vni, limit)?;
-    let wanted = |acl: &&AclRecord| {
-        direction.is_none_or(|direction| acl.direction == direction)
-            && limit.matches(&acl.description)
+    mode: Mode,
+    vni: String,
+    new: NewAcl,
+) -> Result<Answer<O>> {
+    let vni = known(api, &vni)?.vni.clone();
+    let network = vni.clone();
+    let make = |api: ApiState| async move {
+        network::add_acl(api.store(), api.firewall(), &vni, &new).await
     };
-    Ok(Answer::json(&network.acls.iter().filter(wanted).map(acl).collect()))
+    let AclRecord { direction, order, description, .. } = api.carry_out(make).await?;
+    let direction = direction.as_str();
+    Ok(mode
+        .done(format!("Added rule \"{description}\" to network {network}, {direction} {order}.")))
+}
+
+async fn delete_network_vni_acl_description(
+    ask: Ask<DeleteNetworkVniAclDescription>,
+) -> Result<Answer<DeleteNetworkVniAclDescription>> {
+    let [vni, description] = ask.at;
+    let vni = known(&ask.api, &vni)?.vni.clone();
+    let (network, which) = (vni.clone(), description.clone());
+    let remove =
+        |api: ApiState| async move { network::remove_acl(api.store(), &vni, &which).await };
+    ask.api.carry_out(remove).await.map_err(as_refused)?;
+    Ok(ask.mode.done(format!("Removed rule \"{description}\" from network {network}.")))
 }

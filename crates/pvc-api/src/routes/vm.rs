@@ -180,7 +180,7 @@ mod tests {
         store.restore(&Shape::with_vms(20).dump()).await.unwrap();
         let settings =
             ApiSettings { tokens: None, ..ApiSettings::new("hv1".into(), address, vec![]) };
-        let api = ApiState::new(store.clone(), clock, random, None, settings);
+        let api = ApiState::new(store.clone(), clock, random, None, None, settings);
         let known = |uuid| {
             let view = store.view();
             let asked = api.vms().ask(&view, [&view.vms[&uuid]]);

@@ -1,10 +1,13 @@
 //! Networks on the wire.
 
 use pvc_api_types as api;
-use pvc_model::network::{AclRecord, LeaseRecord, NetworkRecord};
+use pvc_model::cluster::Cluster;
+use pvc_model::network::{AclRecord, LeaseRecord, NetworkOptions, NetworkRecord};
 
 /// A network, or `None` if its record's VNI is no number: clients take it as one.
-pub fn network(record: &NetworkRecord) -> Option<api::Network> {
+pub fn network(cluster: &Cluster, record: &NetworkRecord) -> Option<api::Network> {
+    let options = cluster.network_options.get(&record.vni).map(|options| **options);
+    let NetworkOptions { masquerade, spoof_guard } = options.unwrap_or_default();
     Some(api::Network {
         vni: record.vni.parse().ok()?,
         description: record.description.clone(),
@@ -24,6 +27,8 @@ pub fn network(record: &NetworkRecord) -> Option<api::Network> {
             dhcp_start: unset(&record.dhcp4_start),
             dhcp_end: unset(&record.dhcp4_end),
         },
+        masquerade,
+        spoof_guard,
     })
 }
 

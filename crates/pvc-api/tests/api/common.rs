@@ -10,13 +10,14 @@ use axum::body::{Body, to_bytes};
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use bytes::Bytes;
-use pvc_api::{ApiSettings, ApiState, Limits, Token, router};
+use pvc_api::{ApiSettings, ApiState, Limits, Spool, Token, router};
 use pvc_embedded::EmbeddedTree;
 use pvc_ports::{CreateMode, Op, Tree};
 use pvc_store::Store;
 use pvc_store::synthetic::Shape;
 use pvc_testkit::{
-    FakeHost, MemoryStorage, ScriptedExec, ScriptedHypervisor, SeededRandom, TokioClock, eventually,
+    FakeHost, MemoryFirewall, MemoryStorage, ScriptedExec, ScriptedHypervisor, SeededRandom,
+    TokioClock, eventually,
 };
 use pvc_worker::{BenchmarkSettings, BenchmarkTools, Worker};
 use serde_json::Value;
@@ -31,6 +32,7 @@ pub struct Api {
     pub store: Store,
     pub tree: Arc<dyn Tree>,
     pub storage: Arc<MemoryStorage>,
+    pub firewall: Arc<MemoryFirewall>,
 }
 
 /// Report of fio, as far as it is needed.
@@ -83,7 +85,9 @@ pub fn settings() -> ApiSettings {
     let tokens = vec![token("admin", KEY), token("monitoring", "another-key")];
     let limits = Limits { body_bytes: 1 << 20, restore_bytes: 8 << 20, ..Limits::default() };
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    ApiSettings { limits, ..ApiSettings::new("pvchv1".into(), listen, tokens) }
+    // What is free on this machine is no matter of these tests.
+    let spool = Spool { least_free_bytes: Some(0), ..Spool::default() };
+    ApiSettings { limits, spool, ..ApiSettings::new("pvchv1".into(), listen, tokens) }
 }
 
 pub async fn start(dump: &BTreeMap<String, String>, settings: ApiSettings) -> Api {
@@ -113,15 +117,16 @@ pub async fn start_with(
         store.restore(dump).await.unwrap();
         store.repair().await.unwrap();
     }
-    let storage = Arc::new(storage);
+    let (storage, firewall) = (Arc::new(storage), Arc::new(MemoryFirewall::new()));
     let state = ApiState::new(
         store.clone(),
         Arc::new(TokioClock::new()),
         random,
         Some(storage.clone()),
+        Some(firewall.clone()),
         settings,
     );
-    Api { router: router(state.clone()), state, store, tree, storage }
+    Api { router: router(state.clone()), state, store, tree, storage, firewall }
 }
 
 /// Three nodes, `vms` VMs, four networks.

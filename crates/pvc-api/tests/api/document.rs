@@ -83,13 +83,18 @@ const NEW: [&str; 24] = [
 
 /// Parameters that version 1.0.3 does not know and leaves out of account, beside `dry_run` of
 /// whatever changes something.
-const ADDED: [(&str, &str); 16] = [
+const ADDED: [(&str, &str); 23] = [
+    ("DELETE /api/v1/network/{vni}", "force"),
     ("DELETE /api/v1/storage/ceph/pool/{pool}", "force"),
     ("DELETE /api/v1/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", "force"),
     ("DELETE /api/v1/storage/ceph/volume/{pool}/{volume}", "force"),
     ("DELETE /api/v1/storage/ceph/volume/{pool}/{volume}", "purge"),
     ("GET /api/v1/backup", "secrets"),
     ("GET /api/v1/tasks", "all"),
+    ("POST /api/v1/network", "masquerade"),
+    ("POST /api/v1/network", "spoof_guard"),
+    ("POST /api/v1/network/{vni}", "masquerade"),
+    ("POST /api/v1/network/{vni}", "spoof_guard"),
     ("POST /api/v1/storage/ceph/osd", "plan"),
     ("POST /api/v1/storage/ceph/osd/{osdid}", "force"),
     ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/clone", "copy_on_write"),
@@ -99,6 +104,8 @@ const ADDED: [(&str, &str); 16] = [
     ("POST /api/v1/vm", "force"),
     ("POST /api/v1/vm/{vm}", "force"),
     ("POST /api/v1/vm/{vm}/device", "force"),
+    ("PUT /api/v1/network/{vni}", "masquerade"),
+    ("PUT /api/v1/network/{vni}", "spoof_guard"),
     ("PUT /api/v1/vm/{vm}", "force"),
 ];
 
@@ -132,7 +139,6 @@ fn everything_of_this_release_is_in_the_document() {
         "/restore",
         "/sriov",
         "/provisioner",
-        "/network",
         "autobackup",
         "automirror",
         "/metrics/",

@@ -6,7 +6,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_api::{ApiSettings, Limits, ServeError, TlsFiles, serve, serve_on};
+use pvc_api::{
+    ApiSettings, Limits, MetadataPorts, ServeError, TlsFiles, serve, serve_metadata_on, serve_on,
+};
 use pvc_store::synthetic::Shape;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -447,4 +449,82 @@ fn the_loopback_is_listened_on_once_and_not_at_any_price() {
         "somebody else's port on the loopback keeps the API from nothing"
     );
     assert!(!addresses[1..].iter().any(SocketAddr::is_ipv4), "{addresses:?}");
+}
+
+/// The metadata of a guest that asks from the loopback: a reservation says that it is there.
+#[tokio::test]
+async fn metadata_are_served_to_a_guest_while_this_node_has_the_services() {
+    let api = with_vms(3).await;
+    let (name, vni, mac) = {
+        let view = api.store.view();
+        let vm = view.vms.values().next().unwrap().clone();
+        let nic = vm.domain.as_ref().unwrap().nics[0].clone();
+        (vm.name.clone(), nic.vni(), nic.mac)
+    };
+    let network = format!("/networks/{vni}");
+    api.write(&format!("{network}/nettype"), "managed").await;
+    api.write(&format!("{network}/ip4_network"), "127.0.0.0/24").await;
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    let (trouble, mut reported) = tokio::sync::watch::channel(None);
+    let ports = MetadataPorts {
+        store: api.store.clone(),
+        clock: Arc::new(pvc_testkit::TokioClock::new()),
+        random: Arc::new(pvc_testkit::SeededRandom::new(1)),
+        is_token_required: false,
+        trouble: Arc::new(trouble),
+    };
+    let (term, seen) = tokio::sync::watch::channel(0);
+    let end = CancellationToken::new();
+    let task = tokio::spawn(serve_metadata_on(address, ports, seen, end.clone()));
+    tokio::task::yield_now().await;
+    term.send(3).unwrap();
+    let in_use = reported.wait_for(Option::is_some).await.unwrap().clone();
+    assert!(in_use.unwrap().contains("in use"));
+    term.send(0).unwrap();
+    drop(free);
+    assert!(TcpStream::connect(address).await.is_err(), "this node has no services");
+    term.send(3).unwrap();
+    let served = async || {
+        while TcpStream::connect(address).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), served()).await.unwrap();
+    assert_eq!(*reported.borrow(), None);
+    let path = "/latest/meta-data/name";
+    let unknown = get(address, path).await;
+    assert!(unknown.starts_with("HTTP/1.1 404"), "{unknown}");
+    let reservation = format!("{network}/dhcp4_reservations/{mac}");
+    api.write(&format!("{reservation}/ipaddr"), "127.0.0.1").await;
+    let guest = get(address, path).await;
+    assert!(guest.starts_with("HTTP/1.1 200") && guest.ends_with(&name), "{guest}");
+
+    let put = "PUT /latest/api/token HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+    let ttl = "X-aws-ec2-metadata-token-ttl-seconds: 60\r\n";
+    let given = say(address, &format!("{put}{ttl}\r\n")).await;
+    assert!(given.contains("x-aws-ec2-metadata-token-ttl-seconds: 60"), "{given}");
+    let token = given.rsplit("\r\n").next().unwrap().to_owned();
+    let showing = |token: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-aws-ec2-metadata-token: {token}\r\n\r\n")
+    };
+    assert!(say(address, &showing(&token)).await.starts_with("HTTP/1.1 200"));
+    assert!(say(address, &showing("1")).await.starts_with("HTTP/1.1 401"));
+    let passed_on = say(address, &format!("{put}{ttl}X-Forwarded-For: 1.2.3.4\r\n\r\n")).await;
+    assert!(passed_on.starts_with("HTTP/1.1 403"), "{passed_on}");
+    let large = format!("GET {path} HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "x".repeat(100_000));
+    let large = say(address, &large).await;
+    assert!(large.starts_with("HTTP/1.1 431"), "{large}");
+    let half = say(address, "GET / HTTP/1.1\r\nHost: ").await;
+    assert!(!half.starts_with("HTTP/1.1 2"), "it is closed in time: {half}");
+
+    term.send(0).unwrap();
+    let over = async || {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), over()).await.unwrap();
+    end.cancel();
+    task.await.unwrap();
 }

@@ -18,9 +18,7 @@ use crate::outcome::{Exit, Failure};
 const TABLE: &str = include_str!("tree.txt");
 
 /// Purposes of the groups of the table.
-const ABOUTS: [(&str, &str); 19] = [
-    ("network acl", "Manage the firewall rules of a network"),
-    ("network dhcp", "Manage the static leases of a network"),
+const ABOUTS: [(&str, &str); 17] = [
     ("network sriov", "Manage SR-IOV devices"),
     ("network sriov pf", "Show the SR-IOV physical functions of a node"),
     ("network sriov vf", "Manage the SR-IOV virtual functions of a node"),
@@ -250,8 +248,9 @@ mod tests {
 
     #[test]
     fn a_command_of_the_table_is_found_whatever_its_arguments() {
-        assert_eq!(meant("pvc network acl list"), Some("network acl list".to_owned()));
-        assert_eq!(meant("pvc -c office network acl list -x"), Some("network acl list".to_owned()));
+        let vf_list = Some("network sriov vf list".to_owned());
+        assert_eq!(meant("pvc network sriov vf list"), vf_list);
+        assert_eq!(meant("pvc -c office network sriov vf list -x"), vf_list);
         assert_eq!(meant("pvc vm autobackup extra"), Some("vm autobackup".to_owned()));
         assert_eq!(meant("pvc vm snapshot create"), Some("vm snapshot create".to_owned()));
     }

@@ -18,7 +18,7 @@ use crate::output::{Paint, Table};
 #[derive(Debug, Args)]
 pub struct Info {
     /// The network, by VNI or description
-    #[arg(value_name = "VNI")]
+    #[arg(value_name = "VNI", add = crate::completion::networks())]
     vni: String,
 
     #[arg(short, long, value_enum, default_value_t = InfoFormat::Pretty, help = "How to print it")]
@@ -95,8 +95,16 @@ fn view(network: &Network, paint: Paint) -> String {
                 format!("{} - {}", network.ip4.dhcp_start, network.ip4.dhcp_end),
             );
         }
+        lines.blank();
+        lines.line("Masquerade", word(network.masquerade));
+        lines.line("Spoof guard", word(network.spoof_guard));
     }
     lines.finish()
+}
+
+/// The word that a flag of a network has elsewhere.
+fn word(flag: bool) -> &'static str {
+    if flag { "True" } else { "False" }
 }
 
 fn tables(leases: &[Value], rules: &[Value], paint: Paint) -> String {

@@ -1,9 +1,15 @@
-//! Networks, to read.
+//! Networks of VMs.
 
+mod acl;
+mod add;
+mod dhcp;
 mod info;
 mod list;
+mod modify;
+mod options;
+mod remove;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -11,15 +17,37 @@ use crate::outcome::Outcome;
 /// Manage networks
 #[derive(Debug, Subcommand)]
 pub enum Network {
+    /// Manage the firewall rules of a network
+    #[command(subcommand, arg_required_else_help = true)]
+    Acl(acl::Acl),
+    Add(Box<add::Add>),
+    /// Manage the DHCP leases of a network
+    #[command(subcommand, arg_required_else_help = true)]
+    Dhcp(dhcp::Dhcp),
     Info(info::Info),
     List(list::List),
+    Modify(Box<modify::Modify>),
+    Remove(remove::Remove),
 }
 
 impl Network {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         match self {
+            Network::Acl(command) => command.run(pvc),
+            Network::Add(command) => command.run(pvc),
+            Network::Dhcp(command) => command.run(pvc),
             Network::Info(command) => command.run(pvc),
             Network::List(command) => command.run(pvc),
+            Network::Modify(command) => command.run(pvc),
+            Network::Remove(command) => command.run(pvc),
         }
     }
+}
+
+/// The network that a command is about.
+#[derive(Debug, Args)]
+struct Which {
+    /// The network, by VNI or description
+    #[arg(value_name = "NET", add = crate::completion::networks())]
+    network: String,
 }

@@ -172,7 +172,7 @@ fn standalone_mode_needs_no_file() {
     assert_eq!(config.paths.log, Path::new("/srv/pvc/log"));
     assert_eq!(config.paths.console_log, Path::new("/srv/pvc/log/console"));
     let on = Subsystems {
-        networking: false,
+        networking: true,
         storage: false,
         hypervisor: true,
         worker: true,
@@ -427,6 +427,21 @@ fn a_client_reads_the_api_of_a_file_whose_rest_is_broken() {
     let api = read_api(&file).expect("the API's section is fine");
     assert_eq!(api.local_address().to_string(), "127.0.0.1:7370");
     assert_eq!(api.authentication.tokens.len(), 1);
+}
+
+#[test]
+fn images_are_made_where_it_is_set_and_leave_others_as_much_room_as_is_set() {
+    let images = |set: &str| {
+        let text = SAMPLE.replace("\napi:\n", &format!("\napi:\n{set}"));
+        let config = parse(&text, "pvchv1");
+        assert_eq!(config.warnings, []);
+        config.api.images
+    };
+    let usual = Images { directory: "/var/tmp".into(), least_free_mib: None };
+    assert_eq!(images(""), usual);
+    let set = images("  images:\n    directory: /srv/images\n    least_free_mib: 0\n");
+    let wanted = Images { directory: "/srv/images".into(), least_free_mib: Some(0) };
+    assert_eq!(set, wanted);
 }
 
 #[test]

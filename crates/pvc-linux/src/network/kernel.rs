@@ -160,14 +160,18 @@ fn link(message: &LinkMessage, names: &BTreeMap<u32, String>) -> Option<Link> {
         up: message.header.flags.contains(LinkFlags::Up),
         carrier: message.header.flags.contains(LinkFlags::LowerUp),
         master: None,
+        lies_on: None,
+        alias: None,
         mac: None,
         addresses: BTreeSet::new(),
         vlan_filtering: false,
         vlans: PortVlans::new(),
     };
-    let mut lower = None;
+    let (mut lower, mut is_elsewhere) = (None, false);
     for attribute in &message.attributes {
         match attribute {
+            LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
+            LinkAttribute::LinkNetNsId(_) => is_elsewhere = true,
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
             LinkAttribute::Controller(index) => link.master = names.get(index).cloned(),
             LinkAttribute::Address(bytes) => link.mac = Mac::try_from(bytes.as_slice()).ok(),
@@ -179,8 +183,12 @@ fn link(message: &LinkMessage, names: &BTreeMap<u32, String>) -> Option<Link> {
             _ => {}
         }
     }
-    if let LinkKind::Vlan { lower: below, .. } = &mut link.kind {
-        *below = lower;
+    // The number of a link elsewhere may be that of another one here.
+    link.lies_on = lower.filter(|_| !is_elsewhere);
+    match &mut link.kind {
+        LinkKind::Vlan { lower, .. } => lower.clone_from(&link.lies_on),
+        LinkKind::Vxlan(vxlan) => link.lies_on.clone_from(&vxlan.lower),
+        _ => {}
     }
     Some(link)
 }

@@ -2,6 +2,7 @@
 
 mod abilities;
 mod announce;
+mod checksums;
 mod kernel;
 
 use std::io;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use nix::errno::Errno;
 use pvc_model::link::{
-    IpNet, LinkAbilities, LinkKind, Links, PortVlan, PortVlans, Route, Vxlan, is_link_name,
+    IpNet, LinkAbilities, LinkKind, Links, Mac, PortVlan, PortVlans, Route, Vxlan, is_link_name,
 };
 use pvc_ports::{Network, NetworkError};
 use rtnetlink::packet_route::AddressFamily;
@@ -220,6 +221,34 @@ impl Network for LinuxNetwork {
             handle.link().del(index).execute().await.map_err(errno)
         });
         unless(done.await, &[Errno::ENODEV])
+    }
+
+    async fn set_mac(&self, link: &str, mac: Mac) -> Result<(), NetworkError> {
+        let shown = mac.map(|octet| format!("{octet:02x}")).join(":");
+        let what = format!("give `{link}` the MAC address {shown}");
+        change(link, what, |link| link.address(mac.to_vec())).await
+    }
+
+    async fn set_alias(&self, link: &str, alias: &str) -> Result<(), NetworkError> {
+        let what = format!("note `{alias}` on `{link}`");
+        change(link, what, |link| link.alias(alias)).await
+    }
+
+    async fn compute_checksums(&self, link: &str) -> Result<(), NetworkError> {
+        index_of(link)?;
+        checksums::compute(link).map_err(|source| {
+            match source.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::ENODEV) => NetworkError::NoLink { link: link.to_owned() },
+                Some(Errno::EOPNOTSUPP) => {
+                    let what = format!("choice of who computes the checksums of `{link}`");
+                    NetworkError::Unsupported { what }
+                }
+                _ => {
+                    let what = format!("leave the checksums of `{link}` to this machine");
+                    NetworkError::Refused { what, source }
+                }
+            }
+        })
     }
 
     async fn set_mtu(&self, link: &str, mtu: u32) -> Result<(), NetworkError> {

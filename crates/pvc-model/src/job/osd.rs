@@ -46,19 +46,30 @@ pub fn sharing<'a>(cluster: &'a Cluster, osd: &OsdRecord) -> Vec<&'a OsdRecord> 
     all
 }
 
-/// The job that has not ended and changes the OSD, or one that shares its disk; not `own`.
+/// The job that has not ended and changes the OSD, or one that shares its disk; not `own`. One that
+/// has made it and is not done with it is such a job, too: what it has found out so far names the
+/// OSD by its UUID.
 pub fn changing_osd<'a>(
     cluster: &'a Cluster,
     osd: &OsdRecord,
     own: Option<&JobId>,
 ) -> Option<&'a Job> {
-    let touched: Vec<&str> = sharing(cluster, osd).into_iter().map(|osd| osd.id.as_str()).collect();
+    let touched: Vec<&OsdRecord> = sharing(cluster, osd);
     let jobs = cluster.jobs.values().map(AsRef::as_ref);
     let others = jobs.filter(|job| !job.progress.state.is_over() && Some(&job.spec.id) != own);
     let touches = |job: &&Job| {
-        job.spec.work.osd().is_some_and(|osd| touched.contains(&osd.to_string().as_str()))
+        let changed = job.spec.work.osd().map(|osd| osd.to_string());
+        let is_changed = touched.iter().any(|osd| changed.as_ref() == Some(&osd.id));
+        is_changed || touched.iter().any(|osd| has_made(job, osd))
     };
     others.into_iter().find(touches)
+}
+
+/// Whether the job is one that makes OSDs, and this is one of them.
+fn has_made(job: &Job, osd: &OsdRecord) -> bool {
+    let facts = job.progress.steps.iter().flat_map(|steps| &steps.facts);
+    let makes = matches!(job.spec.work, JobWork::AddOsds(_)) && !osd.fsid.is_empty();
+    makes && facts.into_iter().any(|fact| fact.contains(&osd.fsid))
 }
 
 /// The job that has not ended, is not `own`, and has decided to use the disk of this node: its
@@ -89,7 +100,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::job::{JobProgress, JobSpec, JobState};
+    use crate::job::course::Course;
+    use crate::job::{JobProgress, JobSpec, JobState, Steps};
+    use crate::osd::AddOsds;
 
     fn osd(id: &str, node: &str, device: &str) -> OsdRecord {
         OsdRecord {
@@ -122,6 +135,41 @@ mod tests {
         assert_eq!(ids(0), ["2", "10"]);
         assert_eq!(ids(2), ["3"]);
         assert_eq!(ids(4), ["5"], "of no device nobody knows which it is");
+    }
+
+    #[test]
+    fn a_job_that_has_made_an_osd_is_in_the_way_of_others_until_it_ends() {
+        let uuid = "2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1".to_owned();
+        let made = OsdRecord { fsid: uuid.clone(), ..osd("1", "hv1", "/dev/sdb") };
+        let other = osd("2", "hv1", "/dev/sdc");
+        let mut cluster = cluster(&[made.clone(), other.clone()]);
+        let device = DeviceSpec::parse("/dev/sdb").expect("a device's name");
+        let new = AddOsds { device, weight: 1.0, db: None, count: 1 };
+        let spec = JobSpec {
+            id: JobId::from_bits(7),
+            work: JobWork::AddOsds(new),
+            node: "hv1".into(),
+            run_on: "hv1".into(),
+            submitter: String::new(),
+            submitted_at: 0,
+        };
+        let steps = Steps {
+            planned: vec!["\"make\"".to_owned(), "\"start\"".to_owned()],
+            facts: vec![format!(r#"{{"made":{{"osds":[{{"id":"1","uuid":"{uuid}"}}]}}}}"#)],
+            course: Course::Forward { done: 1 },
+        };
+        let progress = JobProgress { steps: Some(steps), ..JobProgress::pending() };
+        let mut job = Job { spec, progress, cancel_requested: false, claim: None };
+        cluster.jobs.insert(job.spec.id.clone(), Arc::new(job.clone()));
+        assert_eq!(changing_osd(&cluster, &made, None).map(|job| &job.spec.id), Some(&job.spec.id));
+        assert!(changing_osd(&cluster, &made, Some(&job.spec.id)).is_none(), "it is the job's own");
+        assert!(
+            changing_osd(&cluster, &other, None).is_none(),
+            "others are free, also without a UUID"
+        );
+        job.progress.state = JobState::Succeeded;
+        cluster.jobs.insert(job.spec.id.clone(), Arc::new(job));
+        assert!(changing_osd(&cluster, &made, None).is_none());
     }
 
     #[test]

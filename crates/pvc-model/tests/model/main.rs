@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod guest_links;
 mod network_core;
+mod network_requests;
 mod node_rules;
 mod primary_rules;
 mod records;

@@ -45,6 +45,8 @@ fn link(name: &str, kind: LinkKind) -> Link {
         up: false,
         carrier: true,
         master: None,
+        lies_on: None,
+        alias: None,
         mac: Some([2, 0, 0, 0, 0, 1]),
         addresses: BTreeSet::new(),
         vlan_filtering: false,

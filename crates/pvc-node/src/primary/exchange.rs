@@ -40,7 +40,7 @@ const API: &str = "pvcapid.service";
 
 /// Whether the neighbours would see it in two places.
 fn is_of_addresses(duty: Duty) -> bool {
-    matches!(duty, Duty::Upstream | Duty::Inner)
+    matches!(duty, Duty::Upstream | Duty::Inner | Duty::Gateways)
 }
 
 /// The part of one node in a hand-over.

@@ -9,6 +9,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use futures::future::join_all;
+use pvc_model::guest_network::GuestNetworks;
 use pvc_model::link::IpNet;
 use pvc_model::primary::handover::Duty;
 use pvc_model::primary::{LEASE_MARGIN, Peers, must_let_go};
@@ -16,7 +18,7 @@ use pvc_model::with_causes;
 use pvc_ports::NetworkError;
 use tokio::sync::watch;
 
-use crate::settings::FloatingAddress;
+use crate::settings::{FloatingAddress, Gateway};
 use crate::shared::Shared;
 
 /// Every duty, in the order in which they are taken.
@@ -39,6 +41,8 @@ struct State {
     refused: BTreeMap<IpNet, String>,
     /// Duties that are to go: their addresses may still be here, and is not to be kept.
     leaving: BTreeSet<Duty>,
+    /// The gateways that are here, or may be: which ones there should be changes.
+    gateways: BTreeSet<Gateway>,
     /// Whether it is known what a former life left here.
     has_looked: bool,
     /// Whether this daemon is on its way out: it takes nothing any more.
@@ -167,12 +171,15 @@ pub(crate) async fn adopt(shared: &Shared) {
     let is_here = |floating: &&FloatingAddress| {
         links.get(&floating.link).is_some_and(|link| link.addresses.contains(&floating.address))
     };
-    let found: Vec<&FloatingAddress> = shared.settings.floating.iter().filter(is_here).collect();
+    let all = floating(shared);
+    let found: Vec<&FloatingAddress> = all.iter().filter(is_here).collect();
     for floating in &found {
         tracing::info!(address = %floating.address, link = floating.link, "a floating address was \
                                                                            left here");
     }
-    shared.role.state().taken.extend(found.iter().map(|floating| floating.duty));
+    let mut state = shared.role.state();
+    state.gateways.extend(found.iter().filter_map(|floating| floating.gateway()));
+    state.taken.extend(found.iter().map(|floating| floating.duty));
 }
 
 /// Longest time for which the kernel keeps an address that it is not asked to keep any more.
@@ -195,9 +202,14 @@ pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
     if duty == Duty::Services {
         shared.role.term.send_modify(|term| *term += 1);
     }
+    let floating = addresses(shared, duty);
+    let brought = join_all(floating.iter().map(|floating| bring(shared, floating))).await;
     let mut all = true;
-    for floating in addresses(shared, duty) {
-        let brought = bring(shared, floating).await;
+    for (floating, brought) in floating.iter().zip(brought) {
+        // The bridge of a network may not be there yet: then its gateway comes after it.
+        if duty == Duty::Gateways && matches!(brought, Err(NetworkError::NoLink { .. })) {
+            continue;
+        }
         shared.role.note(floating.address, &brought);
         all &= log_result(floating, "taken", brought);
     }
@@ -242,14 +254,33 @@ pub(crate) async fn leave_all(shared: &Shared) -> bool {
     all
 }
 
+/// Lets go of everything at the end of the daemon, services first. In standalone mode nobody else
+/// can have the gateways: guests keep them until this node is back, or the kernel takes them away.
+pub(crate) async fn leave_on_the_way_out(shared: &Shared) -> bool {
+    let stays = |duty: Duty| {
+        let is_alone = shared.settings.standalone && shared.settings.guest_networks.is_some();
+        is_alone && matches!(duty, Duty::Gateways | Duty::Metadata)
+    };
+    let mut all = true;
+    for duty in DUTIES.into_iter().rev().filter(|duty| !stays(*duty)) {
+        all &= leave(shared, duty).await;
+    }
+    all
+}
+
 async fn leave_now(shared: &Shared, duty: Duty) -> bool {
     if duty == Duty::Services {
         shared.role.term.send_if_modified(|term| std::mem::take(term) != 0);
     }
     let mut all = true;
-    for floating in addresses(shared, duty) {
-        shared.role.state().refused.remove(&floating.address);
-        all &= log_result(floating, "removed", remove(shared, floating).await);
+    for floating in held(shared, duty) {
+        let gone = log_result(&floating, "removed", remove(shared, &floating).await);
+        let mut state = shared.role.state();
+        state.refused.remove(&floating.address);
+        if let Some(gateway) = floating.gateway().filter(|_| gone) {
+            state.gateways.remove(&gateway);
+        }
+        all &= gone;
     }
     all
 }
@@ -263,12 +294,19 @@ pub(crate) async fn renew(shared: &Shared) {
     }
     let Some(Ok(links)) = shared.within(KERNEL, shared.ports.network.links()).await else { return };
     let kept = shared.role.kept();
-    for floating in shared.settings.floating.iter().filter(|floating| kept.contains(&floating.duty))
-    {
-        let here = links
-            .get(&floating.link)
-            .is_some_and(|link| link.addresses.contains(&floating.address));
-        if here {
+    let all = floating(shared);
+    leave_former_gateways(shared, &all).await;
+    // What need not be here any more is no lack.
+    let is_wanted = |address: &IpNet| all.iter().any(|floating| floating.address == *address);
+    shared.role.state().refused.retain(|address, _| is_wanted(address));
+    for floating in all.iter().filter(|floating| kept.contains(&floating.duty)) {
+        let link = links.get(&floating.link);
+        let gateway = floating.gateway();
+        let is_held = gateway.as_ref().is_none_or(|of| shared.role.state().gateways.contains(of));
+        if gateway.is_some() && link.is_none() {
+            continue;
+        }
+        if link.is_some_and(|link| link.addresses.contains(&floating.address)) {
             let renewed = lease(shared, floating).await;
             if renewed.is_err() {
                 log_result(floating, "renewed", renewed);
@@ -278,19 +316,75 @@ pub(crate) async fn renew(shared: &Shared) {
             // What the kernel keeps refusing is tried each time, and told once: see `Role::lacks`.
             if shared.role.note(floating.address, &brought) || brought.is_ok() {
                 let FloatingAddress { address, link, .. } = floating;
-                tracing::warn!(%address, link, "a floating address was gone");
-                log_result(floating, "put back", brought);
+                if is_held {
+                    tracing::warn!(%address, link, "a floating address was gone");
+                }
+                log_result(floating, if is_held { "put back" } else { "taken" }, brought);
             }
         }
     }
 }
 
-fn addresses(shared: &Shared, duty: Duty) -> impl Iterator<Item = &FloatingAddress> {
-    shared.settings.floating.iter().filter(move |floating| floating.duty == duty)
+/// Lets go of the gateways of networks that have none any more, or another.
+async fn leave_former_gateways(shared: &Shared, all: &[FloatingAddress]) {
+    for gateway in former_gateways(shared, all.iter()) {
+        let floating = FloatingAddress::of_network(gateway.clone());
+        if log_result(&floating, "removed", remove(shared, &floating).await) {
+            let mut state = shared.role.state();
+            state.gateways.remove(&gateway);
+            state.refused.remove(&floating.address);
+        }
+    }
+}
+
+/// Every address of the role: those of the cluster, and the gateways of its networks. That of the
+/// metadata is a cloud provider's as well: it is taken while guests have a gateway by which they
+/// could ask.
+fn floating(shared: &Shared) -> Vec<FloatingAddress> {
+    let mut all = shared.settings.floating.clone();
+    if shared.settings.guest_networks.is_some() {
+        let standing = all.len();
+        for network in GuestNetworks::of(&shared.store.view()).networks {
+            let gateways = network.gateways().into_iter();
+            let link = network.vni.bridge();
+            all.extend(gateways.map(|net| FloatingAddress::of_network((link.clone(), net))));
+        }
+        if all.len() == standing {
+            all.retain(|floating| floating.duty != Duty::Metadata);
+        }
+    }
+    all
+}
+
+/// The addresses that go with a duty now.
+fn addresses(shared: &Shared, duty: Duty) -> Vec<FloatingAddress> {
+    floating(shared).into_iter().filter(|floating| floating.duty == duty).collect()
+}
+
+/// The addresses that go with a duty, and those that went with it when they were brought here.
+fn held(shared: &Shared, duty: Duty) -> Vec<FloatingAddress> {
+    let (mut all, others): (Vec<_>, Vec<_>) =
+        floating(shared).into_iter().partition(|floating| floating.duty == duty);
+    if duty == Duty::Gateways {
+        let former = former_gateways(shared, all.iter().chain(&others));
+        all.extend(former.into_iter().map(FloatingAddress::of_network));
+    }
+    all
+}
+
+/// Gateways that are here, or may be, and are not among those that should.
+fn former_gateways<'a>(
+    shared: &Shared,
+    now: impl Iterator<Item = &'a FloatingAddress>,
+) -> BTreeSet<Gateway> {
+    let mut former = shared.role.state().gateways.clone();
+    now.filter_map(FloatingAddress::gateway).for_each(|now| _ = former.remove(&now));
+    former
 }
 
 async fn bring(shared: &Shared, floating: &FloatingAddress) -> Result<(), NetworkError> {
     lease(shared, floating).await?;
+    shared.role.state().gateways.extend(floating.gateway());
     let address: IpAddr = floating.address.addr();
     if floating.duty == Duty::Metadata {
         return Ok(()); // it is for this machine's own guests, and on a link without neighbours

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::{self, fault_id};
+use pvc_model::guest_network::GuestNetworks;
 use pvc_model::network_core::{CoreNet, CoreNetworks};
 use pvc_model::node::DaemonState;
 use pvc_model::storage::VolumeId;
@@ -110,8 +111,16 @@ impl StepError {
                  VM's locks by hand",
                 ASKED.as_secs()
             )),
+            // The bridge is about to be made, or a fault tells why it is not.
+            StepError::Hypervisor(HypervisorError::Refused { why })
+                if is_of_a_network_to_come(why, shared) =>
+            {
+                None
+            }
             StepError::Hypervisor(HypervisorError::Refused { why }) => {
-                Some(with_advice(why, shared.settings.core_networks.as_ref(), shared.name()))
+                let settings = &shared.settings;
+                let is_ours = settings.guest_networks.is_some();
+                Some(with_advice(why, settings.core_networks.as_ref(), is_ours, shared.name()))
             }
             StepError::Storage(StorageError::NoVolume { volume }) => Some(format!(
                 "volume `{volume}` does not exist; create it, or take the disk out with `pvc vm \
@@ -441,20 +450,46 @@ pub(super) fn console_log_path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{safe}.log"))
 }
 
+/// The bridge for lack of which the hypervisor refused a guest.
+fn missing_bridge(why: &str) -> Option<&str> {
+    let (_, rest) = why.split_once("Cannot get interface MTU on '")?;
+    rest.split_once("': No such device").map(|(bridge, _)| bridge)
+}
+
+/// Whether the guest was refused for lack of the bridge of a network that this node makes: at a
+/// node's start it may come a moment after the first VMs.
+fn is_of_a_network_to_come(why: &str, shared: &Shared) -> bool {
+    let is_made = |bridge: &str| {
+        let networks = GuestNetworks::of(&shared.store.view()).networks;
+        networks.iter().any(|network| network.vni.bridge() == bridge)
+    };
+    shared.settings.guest_networks.is_some() && missing_bridge(why).is_some_and(is_made)
+}
+
 /// Joins what the hypervisor said, and what to do about it where it is known. `networks` are those
-/// between the nodes, where this daemon makes them.
-fn with_advice(why: &str, networks: Option<&CoreNetworks>, node: &NodeName) -> String {
-    let bridge = why
-        .split_once("Cannot get interface MTU on '")
-        .and_then(|(_, rest)| rest.split_once("': No such device"))
-        .map(|(bridge, _)| bridge)
-        // It goes into a command that somebody may copy.
+/// between the nodes, where this daemon makes them; `has_guest_networks` if it makes those of VMs.
+fn with_advice(
+    why: &str,
+    networks: Option<&CoreNetworks>,
+    has_guest_networks: bool,
+    node: &NodeName,
+) -> String {
+    // It goes into a command that somebody may copy.
+    let bridge = missing_bridge(why)
         .filter(|bridge| bridge.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)));
     let Some(bridge) = bridge else { return why.to_owned() };
     let core = CoreNet::ALL.into_iter().find(|net| net.bridge() == bridge);
-    match core.zip(networks) {
-        Some((net, networks)) => format!("{why}; {}", advice_on_core(net, networks, node)),
-        None => format!("{why}; {}", advice_on_other(bridge)),
+    let vni = bridge.strip_prefix("vmbr").filter(|_| has_guest_networks);
+    match (core.zip(networks), vni) {
+        (Some((net, networks)), _) => format!("{why}; {}", advice_on_core(net, networks, node)),
+        (None, Some(vni)) => {
+            let fault = fault_id("GUEST_NETWORK", node.as_str());
+            format!(
+                "{why}; network {vni} is not among those of `pvc network list`, or fault `{fault}` \
+                 says what keeps it from this node"
+            )
+        }
+        (None, None) => format!("{why}; {}", advice_on_other(bridge)),
     }
 }
 
@@ -476,12 +511,9 @@ fn advice_on_core(net: CoreNet, networks: &CoreNetworks, node: &NodeName) -> Str
 }
 
 fn advice_on_other(bridge: &str) -> String {
-    let missing = match bridge.strip_prefix("vmbr") {
-        Some(_) => "networks of VMs are made by a later release",
-        None => "it does not exist on this node",
-    };
     format!(
-        "{missing}; `ip link add {bridge} type bridge && ip link set {bridge} up` makes one by hand"
+        "it does not exist on this node; `ip link add {bridge} type bridge && ip link set \
+         {bridge} up` makes one by hand"
     )
 }
 
@@ -508,8 +540,13 @@ mod tests {
 
     /// Advice about a missing bridge, without the words of libvirt.
     fn advice(bridge: &str, networks: Option<&CoreNetworks>) -> String {
+        advice_with(bridge, networks, false)
+    }
+
+    /// Same as [`advice`], on a node that may make the networks of VMs.
+    fn advice_with(bridge: &str, networks: Option<&CoreNetworks>, is_ours: bool) -> String {
         let why = format!("Cannot get interface MTU on '{bridge}': No such device");
-        let said = with_advice(&why, networks, &NodeName::new("hv1"));
+        let said = with_advice(&why, networks, is_ours, &NodeName::new("hv1"));
         said.strip_prefix(&format!("{why}; ")).expect("what libvirt said comes first").to_owned()
     }
 
@@ -533,14 +570,17 @@ mod tests {
         {
             let said = advice(bridge, networks);
             assert!(said.contains(&by_hand(bridge)), "{said}");
-            assert_eq!(said.contains("later release"), bridge == "vmbr100", "{said}");
         }
+        // The packet filter of a bridge made by hand is nobody's.
+        let said = advice_with("vmbr100", Some(&networks), true);
+        assert!(said.contains("network 100") && said.contains("GUEST_NETWORK_HV1"), "{said}");
+        assert!(!said.contains("ip link"), "{said}");
         for other in [
             "Cannot get interface MTU on 'br0': Permission denied",
             "Cannot get interface MTU on 'a;reboot': No such device",
             "no such machine",
         ] {
-            assert_eq!(with_advice(other, None, &NodeName::new("hv1")), other);
+            assert_eq!(with_advice(other, None, true, &NodeName::new("hv1")), other);
         }
     }
 

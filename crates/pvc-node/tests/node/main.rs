@@ -8,6 +8,7 @@ mod contract;
 mod daemon;
 mod faults;
 mod fence;
+mod gateways;
 mod keepalive;
 mod legacy;
 mod legacy_peer;

@@ -18,7 +18,8 @@ use pvc_ports::{Clock, DatabaseCluster, GuestRun};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
     FakeHost, FlakyTree, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ScriptedExec,
-    ScriptedHypervisor, ScriptedPower, ScriptedServices, SeededRandom, TokioClock, eventually,
+    ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices, SeededRandom,
+    TokioClock, eventually,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -127,6 +128,7 @@ pub async fn world() -> World {
         migration: MigrationSettings::default(),
         selector: Some(Selector::Mem),
         upstream_ip: None,
+        guest_networks: None,
         floating: Vec::new(),
         ipmi: None,
         fencing: Rules::never(INTERVAL),
@@ -207,6 +209,7 @@ impl World {
             exec: self.exec.clone(),
             files: self.files.clone(),
             firewall: Arc::new(MemoryFirewall::new()),
+            programs: Arc::new(ScriptedPrograms::new()),
             clock: self.clock.clone(),
             random: Arc::new(SeededRandom::new(2)),
         }

@@ -2,7 +2,7 @@
 
 use pvc_domain::renamed_volume;
 use pvc_model::cluster::Cluster;
-use pvc_model::hold::{Purpose, VolumeHold, check_not_held};
+use pvc_model::hold::{Held, Purpose, VolumeHold, check_not_held};
 use pvc_model::job::being_renamed_to;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::volumes::users;
@@ -42,6 +42,34 @@ pub(super) async fn holding<T>(
         store.change(|cluster| release(cluster, volume, &by)).await?;
     }
     done.map_err(refused)
+}
+
+/// Does `act`, which makes something of the present contents of a volume, and tells whether the
+/// volume was held meanwhile: what was made may be half of one thing and half of another then.
+///
+/// # Errors
+/// If the store is not reached afterwards: nobody knows.
+pub(super) async fn watching<T>(
+    store: &Store,
+    volume: &VolumeId,
+    act: impl Future<Output = T>,
+) -> Done<(T, Result<(), Held>)> {
+    let mut changed = store.changed();
+    let mut act = std::pin::pin!(act);
+    let mut seen = Ok(());
+    let done = loop {
+        tokio::select! {
+            biased;
+            done = &mut act => break done,
+            Ok(()) = changed.changed() => {
+                seen = seen.and_then(|()| check_not_held(&store.view(), volume, None));
+            }
+            else => break act.await,
+        }
+    };
+    let view = store.fresh().await?;
+    let seen = seen.and_then(|()| check_not_held(&view, volume, None));
+    Ok((done, seen))
 }
 
 pub(super) fn hold(

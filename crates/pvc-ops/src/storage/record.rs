@@ -67,12 +67,19 @@ async fn record(
         return Err(ChangeError::Store(StoreError::NotInitialized));
     }
     for _ in 0..TRIES {
-        let before = store.view().volumes.get(volume).cloned();
+        let view = store.view();
+        let before = view.volumes.get(volume).cloned();
+        let has_pool = view.pools.contains_key(&volume.pool);
         let kept = before.as_deref().filter(|_| keep_snapshots);
         let found = look(storage, volume, kept).await.map_err(refused)?;
-        let decide = |cluster: &Cluster| match cluster.volumes.get(volume) == before.as_ref() {
-            true => Ok((differences(cluster, volume, found.as_ref()), ())),
-            false => Err(Overtaken),
+        let decide = |cluster: &Cluster| {
+            // A pool that was removed meanwhile does not come back with what was found in it.
+            let is_as_before = cluster.volumes.get(volume) == before.as_ref()
+                && cluster.pools.contains_key(&volume.pool) == has_pool;
+            match is_as_before {
+                true => Ok((differences(cluster, volume, found.as_ref()), ())),
+                false => Err(Overtaken),
+            }
         };
         match store.change(decide).await {
             Ok(()) => return Ok(found.is_some()),

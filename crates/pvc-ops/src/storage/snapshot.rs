@@ -7,7 +7,7 @@ use pvc_model::vm::volumes::owner_of_snapshot;
 use pvc_ports::{Random, Storage, StorageError};
 use pvc_store::{ChangeError, Store};
 
-use super::hold::holding;
+use super::hold::{holding, watching};
 use super::record::after;
 use super::{
     Done, StorageRefusal, record_volume, refused, require_at_rest, require_free_name, require_pool,
@@ -15,6 +15,9 @@ use super::{
 
 /// Takes a snapshot of a volume. One that is there and is not recorded is recorded, and the ask is
 /// refused all the same: it is of another moment.
+///
+/// # Errors
+/// If the volume is held, also for a part of the time that this takes: then there is no snapshot.
 pub async fn create_snapshot(
     store: &Store,
     storage: &dyn Storage,
@@ -29,7 +32,15 @@ pub async fn create_snapshot(
     if store.is_dry() {
         return check_no_snapshot(storage, volume, snapshot).await.map_err(refused);
     }
-    let made = storage.snapshot(volume, snapshot).await;
+    let act = storage.snapshot(volume, snapshot);
+    let (made, was_held) = watching(store, volume, act).await?;
+    if let (Ok(()), Err(held)) = (&made, was_held)
+        // What the volume is rolled back to was there, whole, before that began.
+        && held.purpose != Purpose::RollBack(snapshot.clone())
+    {
+        storage.remove_snapshot(volume, snapshot).await.map_err(refused)?;
+        return Err(refused(held));
+    }
     if matches!(made, Ok(()) | Err(StorageError::SnapshotExists { .. })) {
         record_volume(store, storage, volume).await?;
     }

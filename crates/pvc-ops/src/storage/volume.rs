@@ -11,7 +11,7 @@ use pvc_model::vm::volumes::{runs_on, users};
 use pvc_ports::{Clock, Flattened, Random, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
-use super::hold::holding;
+use super::hold::{holding, watching};
 use super::record::after;
 use super::trash::{Taken, take_away};
 use super::{
@@ -265,6 +265,9 @@ pub enum CloneKind {
 }
 
 /// Makes a copy of a volume under another name in its pool, and records it.
+///
+/// # Errors
+/// If the volume is held, also for a part of the time that this takes: then there is no copy.
 pub async fn clone_volume(
     store: &Store,
     storage: &dyn Storage,
@@ -287,10 +290,17 @@ pub async fn clone_volume(
         };
         return new.await.map_err(refused);
     }
-    let made = match kind {
-        CloneKind::Full => storage.clone_volume(volume, &to.volume, force).await,
-        CloneKind::CopyOnWrite => storage.clone_on_write(volume, &to.volume).await,
+    let make = async {
+        match kind {
+            CloneKind::Full => storage.clone_volume(volume, &to.volume, force).await,
+            CloneKind::CopyOnWrite => storage.clone_on_write(volume, &to.volume).await,
+        }
     };
+    let (made, was_held) = watching(store, volume, make).await?;
+    if let (Ok(()), Err(held)) = (&made, was_held) {
+        storage.remove(&to).await.map_err(refused)?;
+        return Err(refused(held));
+    }
     let recorded = record_new(store, storage, &to, made).await;
     if kind == CloneKind::CopyOnWrite {
         // It has a snapshot now that the copy stands on.

@@ -320,6 +320,10 @@ impl Hardware {
             // A removal or a hold that begins at this moment has seen that nobody else uses them.
             changes.expect(Expect::VmNames).expect(Expect::Holds);
         }
+        if is_plugged_in(record.domain.as_ref().map_or(&[], |known| &known.nics), &summary.nics) {
+            // A removal of its network that begins at this moment has seen nobody in it.
+            changes.expect(Expect::VmNames);
+        }
         if let Some(node) = record.node.as_ref().and_then(|name| cluster.node(name.as_str())) {
             check_size(node, summary.memory_mib, summary.vcpus)
                 .map_err(|unfit| DefineRefusal::TooLarge { node: node.name.clone(), unfit })?;
@@ -400,6 +404,14 @@ pub(crate) fn check_nics(before: &[Nic], after: &[Nic], force: bool) -> Result<(
         None => Ok(()),
         Some(bridge) => Err(NicRefusal::AmongNodes { bridge: bridge.to_owned() }),
     }
+}
+
+/// Whether there is a bridge `after` that there was not `before`.
+fn is_plugged_in(before: &[Nic], after: &[Nic]) -> bool {
+    let bridges = |nics: &[Nic]| -> BTreeSet<String> {
+        nics.iter().filter(|nic| matches!(nic.kind, NicKind::Bridge(_))).map(Nic::vni).collect()
+    };
+    !bridges(after).is_subset(&bridges(before))
 }
 
 /// Refuses disks whose files are named by a relative path: it depends on the directory in which

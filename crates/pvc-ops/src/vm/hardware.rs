@@ -146,16 +146,21 @@ pub async fn change_hardware(
     if let Some(volume) = &added {
         check_volume(&view, near, volume).await.map_err(ChangeError::Refused)?;
     }
-    let edit = resolve(&view, random, ask).map_err(ChangeError::Refused)?;
+    // Each try is about the same card.
+    let drawn = drawn_mac_of(random);
+    let mut edit = resolve(&view, &drawn, ask).map_err(ChangeError::Refused)?;
     let (present, wanted) = (record.clone(), edit.clone());
     let edited = aside(move || Edited::of(&present, &wanted)).await;
     let mut edited = edited.map_err(ChangeError::Refused)?;
     store
         .change(|cluster| {
             let present = find_vm(cluster, vm).map_err(DefineRefusal::from)?;
-            if present.xml != edited.from {
+            // A network may be gone meanwhile, or have another number.
+            let wanted = resolve(cluster, &drawn, ask)?;
+            if present.xml != edited.from || wanted != edit {
                 // Somebody else has changed it meanwhile: this is changed in what is there now.
-                edited = Edited::of(present, &edit)?;
+                edited = Edited::of(present, &wanted)?;
+                edit = wanted;
             }
             let (changes, modified): (Changes, Modified) =
                 edited.hardware.replace(cluster, vm, ask.restart, ask.force)?;
@@ -186,19 +191,22 @@ impl Edited {
     }
 }
 
-/// The change as an edit of the XML.
+fn drawn_mac_of(random: &dyn Random) -> String {
+    let [one, two, three, ..] = random.next_u64().to_be_bytes();
+    drawn_mac([one, two, three])
+}
+
+/// The change as an edit of the XML. `drawn` is the MAC address of a card for which none is given.
 fn resolve(
     cluster: &Cluster,
-    random: &dyn Random,
+    drawn: &str,
     ask: &HardwareAsk,
 ) -> Result<HardwareEdit, HardwareRefusal> {
     Ok(match ask.change.clone() {
         HardwareChange::Memory(mib) => HardwareEdit::Memory(mib),
         HardwareChange::Vcpus { vcpus, topology } => HardwareEdit::Vcpus { vcpus, topology },
-        HardwareChange::AddNic(card) => {
-            HardwareEdit::AddNic(nic(cluster, random, card, ask.force)?)
-        }
-        HardwareChange::RemoveNics(which) => HardwareEdit::RemoveNics(which),
+        HardwareChange::AddNic(card) => HardwareEdit::AddNic(nic(cluster, drawn, card, ask.force)?),
+        HardwareChange::RemoveNics(which) => HardwareEdit::RemoveNics(by_number(cluster, which)),
         HardwareChange::AddDisk(disk) => HardwareEdit::AddDisk(disk),
         HardwareChange::RemoveDisk(which) => HardwareEdit::RemoveDisk(which),
     })
@@ -206,7 +214,7 @@ fn resolve(
 
 fn nic(
     cluster: &Cluster,
-    random: &dyn Random,
+    drawn: &str,
     card: NewCard,
     force: bool,
 ) -> Result<NewNic, HardwareRefusal> {
@@ -216,14 +224,19 @@ fn nic(
         Some(SriovMode::Macvtap) => NicKind::Direct(network),
         None => NicKind::Bridge(bridge(cluster, &network)?),
     };
-    let mac = mac.unwrap_or_else(|| {
-        let [one, two, three, ..] = random.next_u64().to_be_bytes();
-        drawn_mac([one, two, three])
-    });
+    let mac = mac.unwrap_or_else(|| drawn.to_owned());
     // Before it is built: nothing is known of a function that would be refused.
     let new = Nic { kind, mac, model, target: None };
     check_nics(&[], std::slice::from_ref(&new), force).map_err(DefineRefusal::from)?;
     Ok(NewNic { kind: new.kind, mac: new.mac, model: new.model, pci: None })
+}
+
+/// The same cards, of a network that is named by its description: in the XML it is a number.
+fn by_number(cluster: &Cluster, which: WhichNics) -> WhichNics {
+    let named = which.network.as_ref().filter(|_| !which.sriov);
+    let record = named.and_then(|network| cluster.network(network));
+    let network = record.map(|record| record.vni.clone()).or(which.network);
+    WhichNics { network, ..which }
 }
 
 /// The bridge of a network that there is.

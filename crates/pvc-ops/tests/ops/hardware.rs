@@ -121,7 +121,7 @@ async fn a_card_is_plugged_into_a_network_that_there_is() {
         let refusal = refused(world.change(&own(mac)).await);
         assert!(refusal.to_string().contains(words), "{refusal}");
     }
-    let all = WhichNics { network: Some("1001".to_owned()), ..WhichNics::default() };
+    let all = WhichNics { network: Some("office".to_owned()), ..WhichNics::default() };
     let removed = world.change(&asking(HardwareChange::RemoveNics(all))).await.unwrap();
     assert_eq!(removed.devices.len(), 3);
     assert_eq!(world.vm().domain.clone().unwrap().nics.len(), 1);

@@ -10,6 +10,7 @@ mod hardware;
 mod jobs;
 mod modify;
 mod moving;
+mod networks;
 mod nodes;
 mod removal;
 mod rename;

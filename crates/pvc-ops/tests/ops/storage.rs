@@ -143,6 +143,38 @@ async fn a_pool_with_a_volume_that_cannot_go_says_how_far_it_came_and_is_removed
     assert_eq!(removed_pool(store, volumes).await, (1, 0));
 }
 
+/// Whoever records a volume has looked at it before, and its pool may be gone since.
+#[tokio::test]
+async fn a_pool_that_is_removed_while_its_volume_is_made_does_not_come_back() {
+    for call in 0.. {
+        let (world, new) = (world().await, id("vms/new"));
+        let (store, volumes) = (&world.store, &world.storage);
+        let gate = Gate::closing_at(call);
+        volumes.set_gate(gate.clone());
+        let removed = async {
+            while !gate.is_closed() {
+                tokio::task::yield_now().await;
+            }
+            volumes.set_gate(Gate::closing_at(u64::MAX));
+            removed_pool(store, volumes).await;
+            gate.open();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            _ = storage::create_volume(store, volumes, &new, 4096, false) => {}
+            () = removed => unreachable!("it is pending"),
+        }
+        if !gate.is_closed() && store.fresh().await.unwrap().pools.contains_key(&vms()) {
+            // Nothing stopped it.
+            assert!(call > 3, "it asks the storage more than {call} times");
+            break;
+        }
+        assert!(world.recorded().is_empty(), "stopped at call {call}");
+        let pools = &store.fresh().await.unwrap().pools;
+        assert!(!pools.contains_key(&vms()), "stopped at call {call}");
+    }
+}
+
 #[tokio::test]
 async fn a_volume_whose_change_was_not_recorded_is_recorded_by_the_next_ask() {
     let world = world().await;
@@ -286,6 +318,71 @@ async fn a_volume_that_is_half_rolled_back_starts_no_vm_until_the_same_ask_has_c
     start().await.unwrap();
     let running = storage::roll_back(store, volumes, random, &disk, &before).await.unwrap_err();
     assert!(running.to_string().contains("and is not off"), "{running}");
+}
+
+/// The volume is held when it was looked whether it is, and what is made of it may be of half a
+/// rollback.
+#[tokio::test]
+async fn nothing_is_made_of_a_volume_that_comes_to_be_held_meanwhile() {
+    let (disk, name) = (id("vms/web1_sda"), VolumeName::new("copy"));
+    let (snapshot, before) = (SnapshotName::new("new"), SnapshotName::new("before"));
+    for what in ["a copy", "a clone", "a snapshot"] {
+        let mut refused = 0;
+        for call in 0.. {
+            let world = world().await;
+            let (store, volumes) = (&world.store, &world.storage);
+            storage::create_snapshot(store, volumes, &disk, &before).await.unwrap();
+            let gate = Gate::closing_at(call);
+            volumes.set_gate(gate.clone());
+            let hold = pvc_model::hold::VolumeHold {
+                volume: disk.clone(),
+                purpose: pvc_model::hold::Purpose::RollBack(before.clone()),
+                by: "somebody".to_owned(),
+            };
+            let held = async {
+                while !gate.is_closed() {
+                    tokio::task::yield_now().await;
+                }
+                volumes.set_gate(Gate::closing_at(u64::MAX));
+                world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+                for _ in 0..100 {
+                    tokio::task::yield_now().await;
+                }
+                // It is over before what was begun earlier.
+                world.write(|changes| _ = changes.push(Change::ReleaseVolume(disk.clone()))).await;
+                gate.open();
+                std::future::pending::<()>().await;
+            };
+            let kind = match what {
+                "a copy" => FULL,
+                _ => storage::CloneKind::CopyOnWrite,
+            };
+            let make = async {
+                match what {
+                    "a snapshot" => {
+                        storage::create_snapshot(store, volumes, &disk, &snapshot).await
+                    }
+                    _ => storage::clone_volume(store, volumes, &disk, &name, kind, false).await,
+                }
+            };
+            let made = tokio::select! {
+                made = make => made,
+                () = held => unreachable!("it is pending"),
+            };
+            let snapshots = volumes.volume(&disk).await.unwrap().snapshots;
+            let is_there = match what {
+                "a snapshot" => snapshots.iter().any(|found| found.name == snapshot),
+                _ => volumes.volume(&id("vms/copy")).await.is_ok(),
+            };
+            assert_eq!(is_there, made.is_ok(), "{what}, stopped at call {call}: {made:?}");
+            if let Err(why) = made {
+                assert!(why.to_string().contains("is being rolled back"), "{why}");
+                refused += 1;
+            } else if refused > 0 {
+                break;
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -5,12 +5,17 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::node::{CoordinatorState, NodeFigures, NodeRecord};
+use pvc_model::osd::OsdId;
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
 use pvc_model::vm::{VmRecord, VmState};
+use pvc_ports::{UnitState, VolumeInfo};
 use uuid::Uuid;
 
 use super::words::{Form, NodeWord};
 use crate::cluster::{Cluster, vm_uuid};
 use crate::jobs::unfinished;
+use crate::state::State;
+use crate::storage_changes::{generation, generation_of_snapshot};
 use crate::uploads::{Contents, contents};
 
 /// Something that is true or not.
@@ -40,6 +45,22 @@ pub(super) enum Fact {
     VolumeIsHeld(usize, bool),
     /// Its volume has the contents of the upload with this number, or those of before, 0.
     VolumeHasContents(usize, u64),
+    /// Its volume has the contents of its snapshot, or is as it was written last.
+    VolumeIsAsAtSnapshot(usize, String),
+    VolumeHasSnapshot(usize, String, bool),
+    VolumeHasSize(usize, u64),
+    /// A volume is there, and recorded, or neither; `POOL/VOLUME`.
+    ThereIsVolume(String, bool),
+    ThereIsPool(String, bool),
+    /// The volume depends on the one that it is a copy of.
+    IsClone(String, bool),
+    /// The OSD is recorded, lies on a disk of the node, runs and holds data.
+    OsdRuns(u32, usize),
+    /// Neither the cluster nor a record knows the OSD.
+    OsdIsGone(u32),
+    /// Nothing is on a disk of the node.
+    DiskIsEmpty(usize, String),
+    ChangeStandsStill,
     UploadStandsStill,
     /// No volume is in the pool that was not completed.
     NothingIsLeft,
@@ -49,6 +70,8 @@ pub(super) enum Fact {
     /// A worker has come to where the next job was to stop.
     JobStandsStill,
     EveryJobIsOver,
+    /// A line of a job's log has these words.
+    JobSays(String),
     IsUndefined(usize),
     /// The VM has so much memory, by its record, and by its guest if it runs.
     HasMemory(usize, u64),
@@ -141,12 +164,45 @@ pub(super) const FORMS: &[Form<Fact>] = &[
         form: "volume of VM has contents of upload COUNT",
         means: |f| Fact::VolumeHasContents(f.vm(), u64::from(f.count)),
     },
+    Form {
+        form: "volume of VM is as at snapshot TEXT",
+        means: |f| Fact::VolumeIsAsAtSnapshot(f.vm(), f.text.clone()),
+    },
+    Form {
+        form: "volume of VM has snapshot TEXT",
+        means: |f| Fact::VolumeHasSnapshot(f.vm(), f.text.clone(), true),
+    },
+    Form {
+        form: "volume of VM has no snapshot TEXT",
+        means: |f| Fact::VolumeHasSnapshot(f.vm(), f.text.clone(), false),
+    },
+    Form {
+        form: "volume of VM has COUNT MiB",
+        means: |f| Fact::VolumeHasSize(f.vm(), u64::from(f.count)),
+    },
+    Form { form: "there is volume TEXT", means: |f| Fact::ThereIsVolume(f.text.clone(), true) },
+    Form { form: "there is no volume TEXT", means: |f| Fact::ThereIsVolume(f.text.clone(), false) },
+    Form { form: "there is pool TEXT", means: |f| Fact::ThereIsPool(f.text.clone(), true) },
+    Form { form: "there is no pool TEXT", means: |f| Fact::ThereIsPool(f.text.clone(), false) },
+    Form { form: "there is clone TEXT", means: |f| Fact::IsClone(f.text.clone(), true) },
+    Form {
+        form: "there is independent volume TEXT",
+        means: |f| Fact::IsClone(f.text.clone(), false),
+    },
+    Form { form: "osd COUNT runs on NODE", means: |f| Fact::OsdRuns(f.count, f.node()) },
+    Form { form: "osd COUNT is gone", means: |f| Fact::OsdIsGone(f.count) },
+    Form {
+        form: "NODE has nothing on disk TEXT",
+        means: |f| Fact::DiskIsEmpty(f.node(), f.text.clone()),
+    },
+    Form { form: "change of storage stands still", means: |_| Fact::ChangeStandsStill },
     Form { form: "upload stands still", means: |_| Fact::UploadStandsStill },
     Form { form: "nothing is left of uploads", means: |_| Fact::NothingIsLeft },
     Form { form: "VM is called TEXT", means: |f| Fact::IsCalled(f.vm(), f.text.clone()) },
     Form { form: "VM has an interface more", means: |f| Fact::HasInterface(f.vm(), true) },
     Form { form: "VM has no interface more", means: |f| Fact::HasInterface(f.vm(), false) },
     Form { form: "job stands still", means: |_| Fact::JobStandsStill },
+    Form { form: "job says TEXT", means: |f| Fact::JobSays(f.text.clone()) },
     Form { form: "every job is over", means: |_| Fact::EveryJobIsOver },
     Form { form: "VM is undefined", means: |f| Fact::IsUndefined(f.vm()) },
     Form { form: "VM has COUNT MiB", means: |f| Fact::HasMemory(f.vm(), u64::from(f.count)) },
@@ -309,8 +365,57 @@ impl Look<'_> {
                 })
             }
             Fact::VolumeHasContents(vm, upload) => self.has_contents(*vm, *upload),
+            Fact::VolumeIsAsAtSnapshot(vm, name) => self.is_as_at_snapshot(*vm, name),
+            Fact::VolumeHasSnapshot(vm, name, wanted) => {
+                let found = self.volume(*vm)?.snapshots;
+                so(found.iter().any(|it| it.name.as_str() == name) == *wanted, || {
+                    format!("its snapshots are {found:?}")
+                })
+            }
+            Fact::VolumeHasSize(vm, mib) => {
+                let bytes = self.volume(*vm)?.size_bytes;
+                so(bytes == mib << 20, || format!("it has {} MiB", bytes >> 20))
+            }
+            Fact::ThereIsVolume(name, wanted) => {
+                let volume = VolumeId::from_record(name).ok_or("that is no name of one")?;
+                let is_recorded = self.cluster.view().volumes.contains_key(&volume);
+                let is_there = |state: &mut State| state.ceph.volumes.volume(&volume).is_ok();
+                self.is_there(self.cluster.world.with(is_there), is_recorded, *wanted)
+            }
+            Fact::ThereIsPool(name, wanted) => {
+                let pool = PoolName::new(name);
+                let is_recorded = self.cluster.view().pools.contains_key(&pool);
+                let is_there = |state: &mut State| state.ceph.volumes.pool(&pool).is_ok();
+                self.is_there(self.cluster.world.with(is_there), is_recorded, *wanted)
+            }
+            Fact::IsClone(name, wanted) => {
+                let volume = VolumeId::from_record(name).ok_or("that is no name of one")?;
+                let is_clone =
+                    self.cluster.world.with(|state| state.ceph.volumes.is_clone(&volume));
+                let is_clone = is_clone.map_err(|error| error.to_string())?;
+                so(is_clone == *wanted, || format!("that is {is_clone}"))
+            }
+            Fact::OsdRuns(osd, node) => self.osd_runs(OsdId(*osd), *node),
+            Fact::OsdIsGone(osd) => {
+                let is_recorded = self.cluster.view().osds.contains_key(&osd.to_string());
+                let is_there = |state: &mut State| state.ceph.osds.osd_ids().contains(&OsdId(*osd));
+                self.is_there(self.cluster.world.with(is_there), is_recorded, false)
+            }
+            Fact::DiskIsEmpty(node, device) => {
+                let name = self.name(*node).to_owned();
+                let disks = self.cluster.world.with(|state| state.ceph.osds.devices(&name));
+                let disk = disks.into_iter().find(|disk| disk.device.as_str() == device);
+                let groups = disk.ok_or("there is no such disk")?.groups;
+                so(groups.is_empty(), || format!("it has {groups:?}"))
+            }
+            Fact::ChangeStandsStill => {
+                let stands =
+                    self.cluster.world.with(|state| state.ceph.changes.still.stands_still());
+                so(stands, || "none does".to_owned())
+            }
             Fact::UploadStandsStill => {
-                let stands = self.cluster.world.with(|state| state.ceph.uploads.stands_still());
+                let stands =
+                    self.cluster.world.with(|state| state.ceph.uploads.still.stands_still());
                 so(stands, || "none does".to_owned())
             }
             Fact::NothingIsLeft => {
@@ -328,6 +433,12 @@ impl Look<'_> {
             Fact::EveryJobIsOver => {
                 let open: Vec<String> = unfinished(&self.cluster.view()).collect();
                 so(open.is_empty(), || open.join("; "))
+            }
+            Fact::JobSays(text) => {
+                let view = self.cluster.view();
+                let lines: Vec<&String> =
+                    view.jobs.values().flat_map(|job| &job.progress.log).collect();
+                so(lines.iter().any(|line| line.contains(text)), || format!("they say {lines:?}"))
             }
             Fact::NodeRuns(node, number, wanted) => {
                 let runs = self.guests_on(*node);
@@ -553,6 +664,47 @@ impl Look<'_> {
         })?;
         let wanted = if upload == 0 { Contents::First } else { Contents::Of(upload) };
         so(found == wanted, || format!("it has {found:?}"))
+    }
+
+    fn volume(&self, vm: usize) -> Result<VolumeInfo, String> {
+        self.cluster.world.with(|state| {
+            let volume = state.ceph.disks.get(&vm_uuid(vm)).ok_or("it has none")?;
+            state.ceph.volumes.volume(volume).map_err(|error| error.to_string())
+        })
+    }
+
+    fn is_as_at_snapshot(&self, vm: usize, name: &str) -> Result<(), String> {
+        let snapshot = SnapshotName::new(name);
+        let (now, then) = self.cluster.world.with(|state| {
+            let volume = state.ceph.disks.get(&vm_uuid(vm)).ok_or("it has none")?;
+            let volumes = &state.ceph.volumes;
+            let now = generation(volumes, volume).map_err(|error| error.to_string())?;
+            let then = generation_of_snapshot(volumes, volume, &snapshot);
+            Ok::<_, String>((now, then.map_err(|error| error.to_string())?))
+        })?;
+        so(now.is_some() && now == then, || format!("it was written {now:?} times, not {then:?}"))
+    }
+
+    fn is_there(&self, is_there: bool, is_recorded: bool, wanted: bool) -> Result<(), String> {
+        so((is_there, is_recorded) == (wanted, wanted), || {
+            format!("that it is there is {is_there}, that it is recorded is {is_recorded}")
+        })
+    }
+
+    fn osd_runs(&self, osd: OsdId, node: usize) -> Result<(), String> {
+        let name = self.name(node).to_owned();
+        let record = self.cluster.view().osds.get(&osd.to_string()).cloned();
+        let record = record.ok_or("it is not recorded")?;
+        let (state, daemon) = self.cluster.world.with(|state| {
+            let states = state.ceph.osds.osd_states();
+            let found = states.into_iter().find(|found| found.id == osd);
+            (found, state.ceph.osds.daemon_state(&name, osd))
+        });
+        let state = state.ok_or("the cluster does not know it")?;
+        let is_recorded =
+            record.node == name && state.uuid.is_some_and(|uuid| uuid.to_string() == record.fsid);
+        let runs = state.is_up && state.is_in && daemon == UnitState::Active;
+        so(is_recorded && runs, || format!("{state:?}, its daemon {daemon:?}, {record:?}"))
     }
 
     fn has_interface(&self, vm: usize, wanted: bool) -> Result<(), String> {

@@ -5,6 +5,7 @@ use crate::actions::{Action, Ask, OnlyWay, StartFailure};
 use crate::host::Net;
 use crate::job_steps::Moment;
 use crate::power::BmcManner;
+use crate::storage_changes::{ChangeMoment, StorageAsk};
 use crate::uploads::{Flaw, Sending, UploadMoment};
 
 /// Something that happens.
@@ -251,6 +252,28 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         means: |_| fault(Action::UploadStops(UploadMoment::Named)),
     },
     Form { form: "upload goes on", means: |_| fault(Action::UploadGoesOn) },
+    // Other changes of the storage.
+    Form {
+        form: "next change of storage stops half way",
+        means: |_| fault(Action::ChangeStops(ChangeMoment::HalfWay)),
+    },
+    Form {
+        form: "next change of storage stops when it is done",
+        means: |_| fault(Action::ChangeStops(ChangeMoment::Done)),
+    },
+    Form { form: "change of storage goes on", means: |_| fault(Action::ChangeGoesOn) },
+    Form {
+        form: "osd COUNT has data that no other has",
+        means: |f| fault(Action::OsdIsNeeded(f.count, 5)),
+    },
+    Form {
+        form: "NODE loses disk TEXT",
+        means: |f| fault(Action::DiskIsLost { host: f.node(), device: f.text.clone() }),
+    },
+    Form {
+        form: "NODE gets disk TEXT",
+        means: |f| fault(Action::DiskIsNew { host: f.node(), device: f.text.clone() }),
+    },
     // What operators ask for.
     Form { form: "vm start VM", means: |f| ask(Ask::Start(f.vm())) },
     Form { form: "vm stop VM", means: |f| ask(Ask::Stop(f.vm())) },
@@ -293,6 +316,64 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
     },
     Form { form: "task cancel", means: |_| ask(Ask::CancelTask) },
     Form { form: "storage benchmark run", means: |_| ask(Ask::Benchmark) },
+    Form {
+        form: "storage osd create-db-vg NODE TEXT",
+        means: |f| change(StorageAsk::AddDbGroup { host: f.node(), device: f.text.clone() }),
+    },
+    Form { form: "storage osd add with a database NODE TEXT", means: |f| add_osd(f, true) },
+    Form { form: "storage osd add NODE TEXT", means: |f| add_osd(f, false) },
+    Form { form: "storage osd replace COUNT by force TEXT", means: |f| replace_osd(f, true) },
+    Form { form: "storage osd replace COUNT TEXT", means: |f| replace_osd(f, false) },
+    Form {
+        form: "storage osd refresh COUNT TEXT",
+        means: |f| change(StorageAsk::RefreshOsd { osd: f.count, device: f.text.clone() }),
+    },
+    Form {
+        form: "storage osd remove COUNT",
+        means: |f| change(StorageAsk::RemoveOsd { osd: f.count, force: false }),
+    },
+    Form {
+        form: "storage osd remove COUNT by force",
+        means: |f| change(StorageAsk::RemoveOsd { osd: f.count, force: true }),
+    },
+    Form {
+        form: "storage volume snapshot add VM TEXT",
+        means: |f| change(StorageAsk::AddSnapshot { vm: f.vm(), name: f.text.clone() }),
+    },
+    Form {
+        form: "storage volume snapshot remove VM TEXT",
+        means: |f| change(StorageAsk::RemoveSnapshot { vm: f.vm(), name: f.text.clone() }),
+    },
+    Form {
+        form: "storage volume snapshot rollback VM TEXT",
+        means: |f| change(StorageAsk::RollBack { vm: f.vm(), name: f.text.clone() }),
+    },
+    Form { form: "storage volume clone VM to TEXT", means: |f| copy(f, false) },
+    Form { form: "storage volume clone VM on write to TEXT", means: |f| copy(f, true) },
+    Form {
+        form: "storage volume flatten TEXT",
+        means: |f| change(StorageAsk::Flatten { copy: f.text.clone() }),
+    },
+    Form {
+        form: "storage volume resize VM to COUNT MiB",
+        means: |f| change(StorageAsk::Resize { vm: f.vm(), mib: u64::from(f.count) }),
+    },
+    Form {
+        form: "storage volume download VM",
+        means: |f| change(StorageAsk::Download { vm: f.vm() }),
+    },
+    Form {
+        form: "storage volume add TEXT",
+        means: |f| change(StorageAsk::AddVolume { volume: f.text.clone() }),
+    },
+    Form {
+        form: "storage pool add TEXT",
+        means: |f| change(StorageAsk::AddPool { pool: f.text.clone() }),
+    },
+    Form {
+        form: "storage pool remove TEXT",
+        means: |f| change(StorageAsk::RemovePool { pool: f.text.clone() }),
+    },
     Form { form: "vm flush-locks VM", means: |f| ask(Ask::FlushLocks(f.vm())) },
     Form { form: "vm attach interface to VM", means: |f| ask(Ask::Attach(f.vm())) },
     Form { form: "vm detach interface from VM", means: |f| ask(Ask::Detach(f.vm())) },
@@ -343,6 +424,22 @@ fn upload(f: &Filled, flaw: Option<Flaw>) -> StoryAction {
     let takes = f.times.first().copied().unwrap_or_default();
     let takes_ms = u64::try_from(takes.as_millis()).unwrap_or(u64::MAX);
     ask(Ask::Upload { vm: f.vm(), sending: Sending { takes_ms, flaw } })
+}
+
+fn change(change: StorageAsk) -> StoryAction {
+    ask(Ask::Storage(change))
+}
+
+fn add_osd(f: &Filled, has_db: bool) -> StoryAction {
+    change(StorageAsk::AddOsds { host: f.node(), device: f.text.clone(), count: 1, has_db })
+}
+
+fn replace_osd(f: &Filled, force: bool) -> StoryAction {
+    change(StorageAsk::ReplaceOsd { osd: f.count, device: f.text.clone(), force })
+}
+
+fn copy(f: &Filled, is_on_write: bool) -> StoryAction {
+    change(StorageAsk::Clone { vm: f.vm(), to: f.text.clone(), is_on_write })
 }
 
 fn fail(vm: usize, host: Option<usize>, times: u32, how: StartFailure) -> Action {

@@ -23,6 +23,8 @@ struct Note {
     said_by: String,
     #[serde(default)]
     storage_address: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster_address: Option<String>,
     /// Not there in notes from before it was asked: only a hypervisor wrote those.
     #[serde(default)]
     runs_guests: Option<bool>,
@@ -48,6 +50,7 @@ pub(crate) fn text(daemon: &DaemonNote, hypervisor: Option<&HypervisorNote>) -> 
     let note = Note {
         said_by: daemon.version.clone(),
         storage_address: daemon.storage_address.clone(),
+        cluster_address: daemon.cluster_address.clone(),
         runs_guests: Some(daemon.runs_guests),
         takes_held_guests: daemon.takes_held_guests,
         stamps_while_starting: daemon.stamps_while_starting,
@@ -64,6 +67,7 @@ fn note_from(text: &str) -> Option<(DaemonNote, Option<HypervisorNote>)> {
     let daemon = DaemonNote {
         version: note.said_by,
         storage_address: note.storage_address,
+        cluster_address: note.cluster_address,
         runs_guests: note.runs_guests.unwrap_or(true),
         takes_held_guests: note.takes_held_guests,
         stamps_while_starting: note.stamps_while_starting,
@@ -90,7 +94,8 @@ mod tests {
         assert!(daemon.runs_guests);
         assert_eq!(hypervisor.unwrap().accelerator, "kvm");
         for runs_guests in [true, false] {
-            let said = DaemonNote { runs_guests, ..daemon.clone() };
+            let cluster_address = runs_guests.then(|| "10.0.0.1".to_owned());
+            let said = DaemonNote { runs_guests, cluster_address, ..daemon.clone() };
             assert_eq!(note_from(&text(&said, None)), Some((said, None)));
         }
     }

@@ -19,6 +19,7 @@ pub(crate) mod job;
 mod log;
 pub(crate) mod move_note;
 pub(crate) mod network;
+pub(crate) mod network_options;
 pub(crate) mod node;
 pub(crate) mod osd;
 pub(crate) mod placement;
@@ -406,6 +407,7 @@ mod tests {
             "/pvcrs/snapshot-usage/vms",
             "/pvcrs/holds/vms:a",
             "/pvcrs/benchmarks/1",
+            "/pvcrs/networks/1001",
             "/pvcrs/of_tomorrow/x",
         ];
         let of_vm = ["/pvcrs/moves", "/pvcrs/renamings"].map(|root| format!("{root}/{UUID}"));

@@ -1,22 +1,35 @@
-//! Networks: `/networks/{vni}` (`spec/zookeeper.md` §4.4).
+//! Networks: `/networks/{vni}` (`spec/zookeeper.md` §4.4), and their [options](network_options).
 
-use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkRecord};
+use std::sync::Arc;
 
-use super::{Keys, Kind, PLAIN, show, weight_of};
+use bytes::Bytes;
+use pvc_model::network::{AclRecord, Direction, GivenLease, LeaseRecord, NetworkRecord};
+
+use super::{Keys, Kind, PLAIN, network_options, update, weight_of};
+use crate::draft::Draft;
 use crate::feed::EventKind;
 use crate::raw::Raw;
-use crate::reader::{Reader, beginning, comma_list};
+use crate::reader::{Reader, beginning, comma_list, joined};
 
+/// Its version grows with every network that is made, changed or removed: of two at once, the later
+/// one is decided again.
 const ROOT: &str = "/networks";
 
 pub(super) const KIND: Kind = Kind {
-    roots: &[ROOT],
-    base: &[(ROOT, "")],
+    roots: &[ROOT, network_options::ROOT],
+    base: &[(ROOT, ""), (network_options::ROOT, "")],
     keys: KEYS,
     record: |key| key.first().map(str::to_owned),
     read: |raw, _, vni| {
-        let event = EventKind::Network(vni.to_owned());
-        show(|view| &mut view.networks, vni.to_owned(), read(raw, vni), event)
+        let (record, vni) = (read(raw, vni).map(Arc::new), vni.to_owned());
+        let options = network_options::read(raw, &vni).map(Arc::new);
+        Box::new(move |view| {
+            let event = EventKind::Network(vni.clone());
+            let gone = update(&mut view.networks, vni.clone(), record);
+            let changed = update(&mut view.network_options, vni, options);
+            // A network is not gone with its options.
+            gone.or(changed.map(|_| false)).map(|gone| (event, gone))
+        })
     },
     weight: |raw, _, vni| {
         let lists = [
@@ -26,11 +39,21 @@ pub(super) const KIND: Kind = Kind {
             ("firewall_rules/out", 3),
         ];
         weight_of(raw.place(ROOT).below(vni), &lists, &["name_servers"])
+            + network_options::weight(raw, vni)
     },
     is_of_list: |key| match key.below {
+        _ if key.root != ROOT => false,
         [_, "dhcp4_leases" | "dhcp4_reservations", entry, _] => !entry.is_empty(),
         [_, "firewall_rules", _, rule] => !rule.is_empty(),
         _ => false,
+    },
+    // Written with what lies below it.
+    is_guard: |key| {
+        let lists = ["dhcp4_reservations", "firewall_rules"];
+        let [_, list, entry, below] = key.below;
+        // A list of rules is one of a direction.
+        let is_list = if list == lists[0] { entry.is_empty() } else { below.is_empty() };
+        key.root == ROOT && (key.is_root() || (lists.contains(&list) && is_list))
     },
     ..PLAIN
 };
@@ -55,6 +78,9 @@ pub(crate) const KEYS: Keys = &[
     ("firewall_rules/in", ""),
     ("firewall_rules/out", ""),
 ];
+
+/// Its version grows with every reservation.
+const RESERVATIONS: &str = "dhcp4_reservations";
 
 pub(crate) fn root(vni: &str) -> String {
     format!("{ROOT}/{vni}")
@@ -94,6 +120,7 @@ fn leases(r: &mut Reader<'_>, container: &str, is_dynamic: bool) -> Vec<LeaseRec
         address: r.text("ipaddr"),
         hostname: r.text("hostname"),
         expiry: is_dynamic.then(|| r.text("expiry")),
+        client_id: if is_dynamic { r.text("clientid") } else { String::new() },
         mac: mac.to_owned(),
     })
 }
@@ -108,4 +135,184 @@ fn acls(r: &mut Reader<'_>, direction: Direction) -> Vec<AclRecord> {
     });
     acls.sort_by_key(|acl| acl.order);
     acls
+}
+
+/// Writes a network, new or not, without its leases and rules. Of one that is there only what
+/// changes is written, as legacy peers act on each write; the rest must be as it was seen, and so
+/// must the reservations, which are addresses of the network.
+pub(crate) fn put(draft: &mut Draft<'_>, record: &NetworkRecord) {
+    draft.put(ROOT.to_owned(), Bytes::new());
+    let root = root(&record.vni);
+    put_new(draft, root.clone(), record.description.clone());
+    for (key, first) in KEYS {
+        let path = format!("{root}/{key}");
+        match text(record, key) {
+            Some(value) => put_new(draft, path, value),
+            None if *key == RESERVATIONS && draft.check(path.clone()).is_ok() => {}
+            None if draft.seen().contains(&path) => {}
+            None => draft.put(path, *first),
+        }
+    }
+}
+
+/// Value of a key that a record has a text for.
+fn text(record: &NetworkRecord, key: &str) -> Option<String> {
+    Some(match key {
+        "nettype" => record.nettype.clone(),
+        "mtu" => record.mtu.clone(),
+        "domain" => record.domain.clone(),
+        "name_servers" => joined(&record.name_servers, ","),
+        "ip4_network" => record.ip4_network.clone(),
+        "ip4_gateway" => record.ip4_gateway.clone(),
+        "dhcp4_flag" => record.dhcp4_flag.clone(),
+        "dhcp4_start" => record.dhcp4_start.clone(),
+        "dhcp4_end" => record.dhcp4_end.clone(),
+        "ip6_network" => record.ip6_network.clone(),
+        "ip6_gateway" => record.ip6_gateway.clone(),
+        "dhcp6_flag" => record.dhcp6_flag.clone(),
+        _ => return None,
+    })
+}
+
+/// Writes a value if it is another than the one that was seen, and else demands that one.
+fn put_new(draft: &mut Draft<'_>, path: String, value: String) {
+    let is_same = draft.seen().text(&path).is_some_and(|text| text == value.as_str());
+    if !is_same || draft.check(path.clone()).is_err() {
+        draft.put(path, value);
+    }
+}
+
+/// Removes a network with all that is below it, and its options.
+pub(crate) fn remove(draft: &mut Draft<'_>, vni: &str) {
+    draft.put(ROOT.to_owned(), Bytes::new());
+    draft.delete(&root(vni));
+    network_options::remove(draft, vni);
+}
+
+/// Demands that the network is as it was seen, but for its leases and rules.
+pub(crate) fn expect(draft: &mut Draft<'_>, vni: &str) -> Result<(), crate::error::StoreError> {
+    let root = root(vni);
+    draft.check(root.clone())?;
+    let keys = KEYS.iter().filter(|(key, _)| !is_container(key));
+    for path in keys.map(|(key, _)| format!("{root}/{key}")) {
+        if draft.seen().contains(&path) {
+            draft.check(path)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_container(key: &str) -> bool {
+    key.starts_with("firewall_rules") || matches!(key, "dhcp4_reservations" | "dhcp4_leases")
+}
+
+/// Writes a reservation. Of two at once, the later one is decided again.
+pub(crate) fn put_reservation(draft: &mut Draft<'_>, vni: &str, lease: &LeaseRecord) {
+    let root = root(vni);
+    if !draft.demand(root.clone()) {
+        return;
+    }
+    let container = format!("{root}/dhcp4_reservations");
+    draft.put(container.clone(), Bytes::new());
+    let path = format!("{container}/{}", lease.mac);
+    draft.put(path.clone(), "static");
+    draft.put(format!("{path}/ipaddr"), lease.address.clone());
+    draft.put(format!("{path}/hostname"), lease.hostname.clone());
+}
+
+pub(crate) fn remove_lease(draft: &mut Draft<'_>, vni: &str, mac: &str, is_reservation: bool) {
+    let container = if is_reservation { "dhcp4_reservations" } else { "dhcp4_leases" };
+    draft.delete(&format!("{}/{container}/{mac}", root(vni)));
+}
+
+/// Writes what DHCP has given to a MAC address, in the place of what it had.
+pub(crate) fn put_lease(draft: &mut Draft<'_>, vni: &str, lease: &GivenLease) {
+    let root = root(vni);
+    if !draft.demand(root.clone()) {
+        return;
+    }
+    let container = format!("{root}/dhcp4_leases");
+    draft.ensure(&container);
+    let path = format!("{container}/{}", lease.mac);
+    let values = [
+        ("ipaddr", lease.address.to_string()),
+        ("hostname", lease.hostname.clone().unwrap_or_default()),
+        ("expiry", lease.expiry.unwrap_or_default().to_string()),
+        ("clientid", lease.client_id.clone().unwrap_or_else(|| "*".to_owned())),
+    ];
+    draft.put(path.clone(), Bytes::new());
+    for (key, value) in values {
+        draft.put(format!("{path}/{key}"), value);
+    }
+}
+
+/// Writes a rule. Of two changes at once in a direction, the later one is decided again.
+pub(crate) fn put_acl(draft: &mut Draft<'_>, vni: &str, acl: &AclRecord) {
+    if let Some(path) = acl_path(draft, vni, acl.direction, &acl.description) {
+        draft.put(path.clone(), Bytes::new());
+        draft.put(format!("{path}/order"), acl.order.to_string());
+        draft.put(format!("{path}/rule"), acl.rule.clone());
+    }
+}
+
+/// Writes the order of a rule that is there.
+pub(crate) fn order_acl(draft: &mut Draft<'_>, vni: &str, acl: &AclRecord) {
+    if let Some(path) = acl_path(draft, vni, acl.direction, &acl.description) {
+        draft.put(format!("{path}/order"), acl.order.to_string());
+    }
+}
+
+pub(crate) fn remove_acl(draft: &mut Draft<'_>, vni: &str, acl: &AclRecord) {
+    if let Some(path) = acl_path(draft, vni, acl.direction, &acl.description) {
+        draft.delete(&path);
+    }
+}
+
+/// Path of a rule, of which the list that it is in is written as well; `None` if the network is
+/// gone.
+fn acl_path(
+    draft: &mut Draft<'_>,
+    vni: &str,
+    direction: Direction,
+    description: &str,
+) -> Option<String> {
+    let root = root(vni);
+    if !draft.demand(root.clone()) {
+        return None;
+    }
+    let container = format!("{root}/firewall_rules/{}", direction.as_str());
+    draft.put_deep(container.clone(), Bytes::new());
+    Some(format!("{container}/{description}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use pvc_model::guest_network::dnsmasq;
+
+    use super::super::is_guard;
+    use crate::reader::MOST_ENTRIES;
+
+    #[test]
+    fn every_lease_that_dnsmasq_gives_is_read() {
+        const { assert!(dnsmasq::MOST_LEASES <= MOST_ENTRIES) };
+    }
+
+    #[test]
+    fn what_is_written_with_what_lies_below_it_tells_nothing_of_who_wrote_it() {
+        for (path, guards) in [
+            ("/networks", true),
+            ("/networks/1", false),
+            ("/networks/1/mtu", false),
+            ("/networks/1/dhcp4_reservations", true),
+            ("/networks/1/dhcp4_reservations/52:54:00:00:00:01", false),
+            ("/networks/1/dhcp4_leases", false),
+            ("/networks/1/firewall_rules/in", true),
+            ("/networks/1/firewall_rules/in/ssh", false),
+            ("/networks/1/firewall_rules/in/ssh/order", false),
+            ("/pvcrs/networks", false),
+            ("/pvcrs/networks/1", false),
+        ] {
+            assert_eq!(is_guard(path), guards, "{path}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ mod kazoo;
 mod layout;
 mod lock;
 mod logs;
+mod networks;
 mod records;
 mod reports;
 mod roles;

@@ -392,6 +392,7 @@ impl MemoryOsds {
             let said = format!("RuntimeError: could not find osd.{id} with osd_fsid {uuid}");
             return Err(failed("ceph-volume", &doing, &said));
         }
+        self.node(node).activated.insert(uuid);
         if !self.node(node).runs(id) {
             self.boot(node, id, uuid);
         }

@@ -48,6 +48,8 @@ struct NodeDisks {
     links: BTreeMap<Device, Device>,
     groups: BTreeMap<LvmName, Group>,
     daemons: BTreeMap<OsdId, UnitState>,
+    /// OSDs that start when the node boots.
+    activated: BTreeSet<Uuid>,
     /// Acts that fail from now on, with what the program says.
     failing: BTreeMap<String, String>,
 }
@@ -178,14 +180,19 @@ impl MemoryOsds {
         running.into_iter().for_each(|id| self.set_daemon(node, id, UnitState::Inactive));
     }
 
-    /// A node has booted: OSDs that lie on its disks start.
+    /// A node has booted: OSDs that lie on its disks and were activated start.
     pub fn node_on(&mut self, node: &str) {
         for osd in self.osds_of(node) {
-            let known = self.node(node).daemons.contains_key(&osd.id);
-            if known {
+            // A new one of the same number does not start in place of the one before it.
+            if self.node(node).activated.contains(&osd.uuid) {
                 self.boot(node, osd.id, osd.uuid);
             }
         }
+    }
+
+    /// OSDs as the map has them, whatever their daemons would say next.
+    pub fn known(&self) -> impl Iterator<Item = &OsdState> {
+        self.map.values().map(|mapped| &mapped.state)
     }
 
     /// OSDs that were ended while their data was not safe without them.

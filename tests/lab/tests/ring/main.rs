@@ -10,6 +10,7 @@ mod disasters;
 mod fencing;
 mod flushes;
 mod growth;
+mod guest_networks;
 mod leader;
 mod migrations;
 mod mixed;

@@ -58,9 +58,13 @@ fn contents_come_and_go_and_what_was_removed_comes_back() {
     is_the_image(&lab, "stock/copy");
     assert!(!lab.on("pvchv1", "rbd info stock/copy").ok().contains("parent"));
 
+    // What new contents have replaced is in the trash, too.
+    let trashed = || lab.on("pvchv1", "rbd trash ls stock").ok().to_owned();
+    let before = trashed();
     pvc("storage volume remove stock disk -y").ok();
-    let trashed = lab.on("pvchv1", "rbd trash ls stock").ok().to_owned();
-    let id = trashed.split_whitespace().next().expect("it is in the trash").to_owned();
+    let after = trashed();
+    let removed = after.lines().find(|line| !before.contains(*line)).expect("it is in the trash");
+    let id = removed.split_whitespace().next().expect("a line begins with an id").to_owned();
     pvc("storage trash list -p stock").says(&[&id, "disk"]);
     pvc(&format!("storage trash restore stock {id} --name back")).ok();
     is_the_image(&lab, "stock/back");
@@ -122,7 +126,12 @@ fn ceph_is_measured_and_its_osds_are_looked_after() {
 
     pvc("storage status").says(&["HEALTH"]);
     pvc("storage util").says(&["RAW STORAGE", "vms"]);
-    pvc("storage osd list").says(&["pvchv1", "pvchv2", "pvchv3"]);
+    the_labs_osds_are_recorded(&lab);
+    eventually("the OSDs have their figures", 60, || {
+        let list = pvc("storage osd list");
+        let has_all = ["pvchv1", "pvchv2", "pvchv3"].iter().all(|node| list.ok().contains(node));
+        if has_all && list.ok().contains("Yes") { Ok(()) } else { Err(list.to_string()) }
+    });
     let flags = |lab: &Lab| lab.on("pvchv1", "ceph osd dump | grep ^flags").ok().to_owned();
     pvc("storage osd set noscrub").ok();
     assert!(flags(&lab).contains("noscrub"));
@@ -137,6 +146,28 @@ fn ceph_is_measured_and_its_osds_are_looked_after() {
     for (device, why) in [("/dev/null", "is no disk"), ("detect:NONE:1G:0", "no disk")] {
         let said = pvc(&format!("storage osd add pvchv1 {device} --plan")).fails(1).to_owned();
         assert!(said.contains(why), "{device}: {said}");
+    }
+}
+
+/// Writes the records of the lab's OSDs, which it has made beside PVC.
+fn the_labs_osds_are_recorded(lab: &Lab) {
+    for (id, node) in ["pvchv1", "pvchv2", "pvchv3"].into_iter().enumerate() {
+        for (key, value) in [
+            ("", ""),
+            ("/node", node),
+            ("/device", "/dev/loop0"),
+            ("/db_device", ""),
+            ("/fsid", ""),
+            ("/fsid/osd", ""),
+            ("/fsid/cluster", ""),
+            ("/lvm", ""),
+            ("/lvm/vg", ""),
+            ("/lvm/lv", ""),
+            ("/is_split", "False"),
+            ("/stats", "{}"),
+        ] {
+            lab.write_key(&format!("/ceph/osds/{id}{key}"), value);
+        }
     }
 }
 

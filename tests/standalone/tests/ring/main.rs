@@ -15,6 +15,7 @@ mod guest_deaths;
 mod http_life;
 mod layout;
 mod libvirt_deaths;
+mod networks;
 mod progress;
 mod quick_start;
 mod run_script;

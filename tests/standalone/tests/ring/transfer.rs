@@ -64,6 +64,8 @@ fn an_image_of_any_format_fills_a_volume_and_comes_back() {
     is_filled_by(&machine, &disk);
     let trash = storage(&machine, "trash list -f raw");
     assert_eq!(trash.ok().lines().count(), 4, "what was there before can be restored");
+    let mut spool = fs::read_dir(machine.dir().join("images")).expect("it is made where it is set");
+    assert!(spool.next().is_none(), "what was made there had no name");
     machine.volumes_are(&["vms/data"]);
 }
 

@@ -4,10 +4,12 @@ use std::net::{SocketAddr, TcpListener};
 
 use axum::body::Body;
 use axum::http::Version;
-use pvc_api::serve_on;
+use bytes::Bytes;
+use pvc_api::{Spool, serve_on};
 use pvc_model::storage::VolumeId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::transfer::{DOWNLOAD, data, with_data};
@@ -78,6 +80,15 @@ async fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until the gate is closed; fails with the answer of whoever has asked if that comes before.
+async fn until_closed<T: std::fmt::Debug>(gate: &Gate, asked: &mut JoinHandle<T>) {
+    tokio::select! {
+        biased;
+        () = until(|| gate.is_closed()) => {}
+        answer = asked => panic!("it was answered before the gate closed: {:?}", answer.unwrap()),
+    }
+}
+
 fn is_unused(api: &Api) -> bool {
     api.storage.with_volumes(|volumes| volumes.check_unused(&data())).is_ok()
 }
@@ -87,8 +98,8 @@ async fn a_daemon_that_stops_does_not_wait_for_an_image_in_the_making() {
     let (api, gate) = gated(BEGIN_OF_IMAGE, settings().limits).await;
     let asked = api.clone();
     let path = format!("{DOWNLOAD}?image_format=qcow2");
-    let asked = tokio::spawn(async move { asked.get(&path).await });
-    until(|| gate.is_closed()).await;
+    let mut asked = tokio::spawn(async move { asked.get(&path).await });
+    until_closed(&gate, &mut asked).await;
     assert!(!is_unused(&api));
     api.state.stopping().cancel();
     assert_eq!(asked.await.unwrap().refused(503), "the daemon stops");
@@ -103,31 +114,30 @@ fn listening(api: &Api) -> SocketAddr {
     address
 }
 
-async fn asked(address: SocketAddr, query: &str) -> TcpStream {
+/// The whole answer, as it comes. Whoever aborts this closes the connection.
+async fn asked(address: SocketAddr, query: &str) -> JoinHandle<Bytes> {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = format!(
         "GET /api/v1{DOWNLOAD}?{query} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\nConnection: \
          close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    stream
-}
-
-async fn all_of(mut stream: TcpStream) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    // A connection that is broken has an end as well.
-    let _ = stream.read_to_end(&mut bytes).await;
-    bytes
+    tokio::spawn(async move {
+        let mut bytes = Vec::new();
+        // A connection that is broken has an end as well.
+        let _ = stream.read_to_end(&mut bytes).await;
+        bytes.into()
+    })
 }
 
 #[tokio::test]
 async fn a_client_that_goes_away_ends_the_image_in_the_making() {
     let limits = Limits { transfers: 1, ..settings().limits };
     let (api, gate) = gated(BEGIN_OF_IMAGE, limits).await;
-    let stream = asked(listening(&api), "image_format=qcow2").await;
-    until(|| gate.is_closed()).await;
+    let mut client = asked(listening(&api), "image_format=qcow2").await;
+    until_closed(&gate, &mut client).await;
     assert!(!is_unused(&api));
-    drop(stream);
+    client.abort();
     tokio::time::timeout(Duration::from_secs(20), until(|| is_unused(&api)))
         .await
         .expect("it is noticed while nothing is sent");
@@ -140,25 +150,24 @@ async fn a_client_that_goes_away_ends_the_image_in_the_making() {
 async fn a_connection_on_which_nothing_comes_for_long_is_kept() {
     let limits = Limits { head_time: Duration::from_millis(200), ..settings().limits };
     let (api, gate) = gated(0, limits).await;
-    let stream = asked(listening(&api), "snapshot=none").await;
-    until(|| gate.is_closed()).await;
+    let mut client = asked(listening(&api), "snapshot=none").await;
+    until_closed(&gate, &mut client).await;
     // Nothing is to be seen while it is kept: several times what an idle one has.
     tokio::time::sleep(Duration::from_secs(1)).await;
     gate.open();
-    let reply = String::from_utf8(all_of(stream).await).unwrap();
-    assert!(reply.starts_with("HTTP/1.1 404"), "{reply}");
+    let reply = client.await.unwrap();
+    assert!(reply.starts_with(b"HTTP/1.1 404"), "{reply:?}");
 }
 
 #[tokio::test]
 async fn a_compressed_image_that_is_cut_has_no_last_chunk() {
     for fails in [false, true] {
         let (api, gate) = gated(BEGIN, settings().limits).await;
-        let address = listening(&api);
-        let stream = asked(address, "compression=zstd").await;
-        until(|| gate.is_closed()).await;
+        let mut client = asked(listening(&api), "compression=zstd").await;
+        until_closed(&gate, &mut client).await;
         api.storage.set_failing(fails);
         gate.open();
-        let reply = all_of(stream).await;
+        let reply = client.await.unwrap();
         let text = String::from_utf8_lossy(&reply);
         assert!(text.starts_with("HTTP/1.1 200"), "{text}");
         assert!(text.contains("transfer-encoding: chunked"), "{text}");
@@ -175,8 +184,8 @@ async fn whoever_waits_for_the_image_of_another_keeps_nobody_from_the_volume_and
         let api = api.clone();
         tokio::spawn(async move { api.get(&path).await })
     };
-    let first = image("data");
-    until(|| gate.is_closed()).await;
+    let mut first = image("data");
+    until_closed(&gate, &mut first).await;
     api.storage.set_gate(Gate::closing_at(u64::MAX));
     api.post("/storage/ceph/volume/vms/other?size=1M").await.ok();
     let second = image("other");
@@ -195,8 +204,8 @@ async fn whoever_waits_for_the_image_of_another_keeps_nobody_from_the_volume_and
 
 #[tokio::test]
 async fn an_image_for_which_there_is_no_room_is_refused_before_its_volume_is_opened() {
-    let nowhere = ApiSettings { spool: "/proc/none".into(), ..settings() };
-    let api = start(&Shape::with_vms(0).dump(), nowhere).await;
+    let spool = Spool { directory: "/proc/none".into(), least_free_bytes: Some(0) };
+    let api = start(&Shape::with_vms(0).dump(), ApiSettings { spool, ..settings() }).await;
     api.post("/storage/ceph/volume/vms/data?size=1M").await.ok();
     let gate = Gate::closing_at(2);
     api.storage.set_gate(gate.clone());

@@ -95,7 +95,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 55] = [
+const CHANGES: [(&str, &str, &str); 65] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
@@ -124,6 +124,16 @@ const CHANGES: [(&str, &str, &str); 55] = [
     ("DELETE", "/vm/{vm}/volumes", "volume=sda"),
     ("POST", "/vm/{vm}/locks", ""),
     ("POST", "/vm/{vm}/device", "xml=@device"),
+    ("POST", "/network", "vni=auto&description=new&nettype=managed"),
+    ("POST", "/network/{vni}", "description=new&nettype=bridged"),
+    ("PUT", "/network/{vni}", "masquerade=true"),
+    ("DELETE", "/network/{vni}", ""),
+    ("POST", "/network/{vni}/lease", "macaddress=52:54:00:00:00:02&ipaddress=10.20.1.11"),
+    ("POST", "/network/{vni}/lease/{mac}", "ipaddress=10.20.1.11"),
+    ("DELETE", "/network/{vni}/lease/{mac}", ""),
+    ("POST", "/network/{vni}/acl", "description=new&rule=drop"),
+    ("POST", "/network/{vni}/acl/{description}", "rule=drop"),
+    ("DELETE", "/network/{vni}/acl/{description}", ""),
     ("POST", "/storage/ceph/pool", "pool=fast&pgs=8&replcfg=copies=3,mincopies=2"),
     ("POST", "/storage/ceph/pool/{pool}", "pgs=8&replcfg=copies=3,mincopies=2"),
     ("PUT", "/storage/ceph/pool/{pool}", "pgs=8"),
@@ -162,6 +172,10 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
     api.delete("/storage/ceph/volume/vms/gone").await.ok();
     let trash = api.get("/storage/ceph/trash").await.ok();
     let trashed = trash[0]["id"].as_str().unwrap();
+    let net = "nettype=managed&description=net&ip4_network=10.20.1.0/24";
+    api.post(&format!("/network/1999?{net}")).await.ok();
+    api.post("/network/1999/lease/52:54:00:00:00:01?ipaddress=10.20.1.10").await.ok();
+    api.post("/network/1999/acl/last?rule=drop").await.ok();
     let document = serde_json::to_value(pvc_api::document()).unwrap();
     let paths = document["paths"].as_object().unwrap();
     let mut described: Vec<(String, String)> = Vec::new();
@@ -194,7 +208,9 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
         let path = path.replace("{vm}", expected).replace("{node}", "pvchv1");
         let path = path.replace("{pool}", "vms").replace("{volume}", "data");
         let path = path.replace("{snapshot}", "before").replace("{id}", trashed);
-        let path = path.replace(['{', '}'], "");
+        let path = path.replace("{mac}", "52:54:00:00:00:01").replace("{description}", "last");
+        let vni = if method == "POST" && path == "/network/{vni}" { "auto" } else { "1999" };
+        let path = path.replace("{vni}", vni).replace(['{', '}'], "");
         let given = given
             .replace("@new", &escaped(&xml("extra", &new)))
             .replace("@web", &escaped(&xml("web", UUID)))
@@ -212,7 +228,7 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
         assert_eq!(after, before, "{method} {path} changed something: {}", reply.text());
         assert_eq!(api.get("/storage/ceph/trash").await.ok(), trash, "{method} {path}");
     }
-    assert!(done >= 28, "most of them would be carried out: {done}");
+    assert!(done >= 36, "most of them would be carried out: {done}");
 }
 
 fn escaped(text: &str) -> String {

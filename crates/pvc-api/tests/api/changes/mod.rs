@@ -6,6 +6,7 @@ mod download;
 mod dry_runs;
 mod hardware;
 mod moving;
+mod networks;
 mod osd;
 mod states;
 mod storage;

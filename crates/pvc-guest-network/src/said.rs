@@ -1,0 +1,26 @@
+//! Complaints that were logged, and are not logged again while they last.
+
+use std::collections::BTreeMap;
+
+/// Complaints by what they are about, each with its text.
+pub(crate) type Complaints = BTreeMap<String, String>;
+
+#[derive(Default)]
+pub(crate) struct Said {
+    said: Complaints,
+}
+
+impl Said {
+    /// Logs what is new or has another text than before, and what is no longer so.
+    pub fn log_new(&mut self, now: Complaints) {
+        for (about, text) in &now {
+            if self.said.get(about) != Some(text) {
+                tracing::error!("{about}: {text}");
+            }
+        }
+        for (about, text) in self.said.iter().filter(|(about, _)| !now.contains_key(*about)) {
+            tracing::info!("{about}: no longer so: {text}");
+        }
+        self.said = now;
+    }
+}

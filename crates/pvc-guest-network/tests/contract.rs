@@ -1,0 +1,539 @@
+//! The firewall of guest networks with the kernel's packet filter and packets that pass it, in
+//! network namespaces of the test's own.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+#![allow(clippy::disallowed_methods, reason = "a test waits in real time")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::process::Command;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::Pid;
+use pvc_linux::{LinuxExec, NftFirewall};
+use pvc_model::cluster::Cluster;
+use pvc_model::guest_network::Vni;
+use pvc_model::guest_network::guard::{self, GuardedPort};
+use pvc_model::guest_network::rules::{
+    Acls, Known, NetworkFilter, check_rule, network_filter, probe, table,
+};
+use pvc_model::network::{AclRecord, Direction, NetworkOptions, NetworkRecord};
+use pvc_ports::{Firewall as _, FirewallError};
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A thread in a network namespace of its own, which ends with it.
+struct Space {
+    work: Option<mpsc::Sender<Work>>,
+    thread: Option<JoinHandle<()>>,
+    id: Pid,
+}
+
+impl Space {
+    fn new() -> Space {
+        let (work, todo) = mpsc::channel::<Work>();
+        let (say, id) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("root may have a network namespace");
+            ip("link set lo up");
+            say.send(nix::unistd::gettid()).unwrap();
+            todo.iter().for_each(|work| work());
+        });
+        Space { work: Some(work), thread: Some(thread), id: id.recv().unwrap() }
+    }
+
+    fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (say, done) = mpsc::channel();
+        let work: Work = Box::new(move || say.send(work()).unwrap());
+        self.work.as_ref().unwrap().send(work).unwrap();
+        done.recv().expect("the work does not panic")
+    }
+
+    fn ip(&self, args: &str) {
+        let args = args.to_owned();
+        self.run(move || ip(&args));
+    }
+
+    fn connects(&self, from: &str, to: &str) -> bool {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.run(move || connects(&from, &to))
+    }
+
+    /// Accepts connections, and says from where they come.
+    fn listen(&self, at: &str) -> Arc<Mutex<Vec<SocketAddr>>> {
+        let (at, callers) = (at.to_owned(), Arc::new(Mutex::new(Vec::new())));
+        let seen = callers.clone();
+        self.run(move || {
+            let listener = TcpListener::bind(&at).unwrap_or_else(|why| panic!("{at}: {why}"));
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    seen.lock().unwrap().push(stream.unwrap().peer_addr().unwrap());
+                }
+            });
+        });
+        callers
+    }
+
+    fn nft(&self, rules: &NetworkFilter) {
+        let rules = rules.rules();
+        self.run(move || {
+            let firewall = NftFirewall::new(Arc::new(LinuxExec));
+            wait(firewall.apply(&table(), Some(&rules)))
+                .unwrap_or_else(|error| panic!("{error}: {rules}"));
+        });
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        drop(self.work.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+fn ip(args: &str) {
+    let done = Command::new("ip").args(args.split_whitespace()).output().unwrap();
+    assert!(done.status.success(), "`ip {args}`: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Whether a connection from the address `from` stands within a second.
+fn connects(from: &str, to: &str) -> bool {
+    let from: SocketAddr = from.parse().unwrap();
+    let to: SocketAddr = to.parse().unwrap();
+    wait(async {
+        let socket = match from {
+            SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4().unwrap(),
+            SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6().unwrap(),
+        };
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(from).unwrap();
+        matches!(tokio::time::timeout(Duration::from_secs(1), socket.connect(to)).await, Ok(Ok(_)))
+    })
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < end, "not in time: {what}");
+    }
+}
+
+fn acl(direction: Direction, order: u32, rule: &str) -> AclRecord {
+    let description = format!("rule{order}");
+    AclRecord { direction, order, description, rule: rule.to_owned() }
+}
+
+fn filter(networks: Vec<NetworkRecord>, masked: &[&str]) -> NetworkFilter {
+    let mut cluster = Cluster::default();
+    for record in networks {
+        cluster.networks.insert(record.vni.clone(), Arc::new(record));
+    }
+    for vni in masked {
+        let options = NetworkOptions { masquerade: true, ..NetworkOptions::default() };
+        cluster.network_options.insert((*vni).to_owned(), Arc::new(options));
+    }
+    let nodes = BTreeSet::from(["192.0.2.66/32".parse().unwrap()]);
+    let known = Known {
+        closed: &BTreeSet::new(),
+        nodes: &nodes,
+        last: &BTreeMap::<Vni, Acls>::new(),
+        refused: &|_| None,
+    };
+    let (filter, bad) = network_filter(&cluster, &known);
+    assert_eq!(bad, []);
+    filter
+}
+
+/// Network 7 or 8, as PVC makes it: `10.20.V.0/24` and `2001:db8:V::/64`.
+fn network(vni: u32, acls: &[AclRecord]) -> NetworkRecord {
+    NetworkRecord {
+        vni: vni.to_string(),
+        description: format!("net{vni}"),
+        nettype: "managed".to_owned(),
+        ip4_network: format!("10.20.{vni}.0/24"),
+        ip6_network: format!("2001:db8:{vni}::/64"),
+        acls: acls.to_vec(),
+        ..NetworkRecord::default()
+    }
+}
+
+/// A node that routes between two networks, with two guests in the first and one in the second, and
+/// another machine outside.
+struct World {
+    node: Space,
+    guest7: Space,
+    other7: Space,
+    guest8: Space,
+    outside: Space,
+}
+
+impl World {
+    fn new() -> World {
+        let [node, guest7, other7, guest8, outside] = [(); 5].map(|()| Space::new());
+        let world = World { node, guest7, other7, guest8, outside };
+        for setting in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+            let path = format!("/proc/sys/net/{setting}");
+            world.node.run(move || std::fs::write(path, "1").unwrap());
+        }
+        for vni in [7, 8] {
+            world.node.ip(&format!("link add vmbr{vni} type bridge"));
+            world.node.ip(&format!("link set vmbr{vni} up"));
+            world.node.ip(&format!("addr add 10.20.{vni}.1/24 dev vmbr{vni}"));
+            world.node.ip(&format!("addr add 2001:db8:{vni}::1/64 dev vmbr{vni} nodad"));
+        }
+        world.node.ip("addr add 169.254.169.254/32 dev lo");
+        world.plug(&world.guest7, "tap1", 7, 2);
+        world.plug(&world.other7, "tap2", 7, 3);
+        world.plug(&world.guest8, "tap3", 8, 2);
+        let to = world.outside.id;
+        world.node.ip(&format!("link add up0 type veth peer name eth0 netns {to}"));
+        world.node.ip("link set up0 up");
+        world.node.ip("addr add 192.0.2.1/24 dev up0");
+        for address in ["192.0.2.9/24", "192.0.2.66/24"] {
+            world.outside.ip(&format!("addr add {address} dev eth0"));
+        }
+        world.outside.ip("link set eth0 up");
+        world.outside.ip("route add 10.20.0.0/16 via 192.0.2.1");
+        world
+    }
+
+    fn plug(&self, guest: &Space, tap: &str, vni: u32, host: u32) {
+        let to = guest.id;
+        self.node.ip(&format!("link add {tap} type veth peer name eth0 netns {to}"));
+        self.node.ip(&format!("link set {tap} master vmbr{vni} up"));
+        guest.ip(&format!("addr add 10.20.{vni}.{host}/24 dev eth0"));
+        guest.ip(&format!("addr add 2001:db8:{vni}::{host}/64 dev eth0 nodad"));
+        guest.ip("link set eth0 up");
+        guest.ip(&format!("route add default via 10.20.{vni}.1"));
+        guest.ip(&format!("-6 route add default via 2001:db8:{vni}::1"));
+    }
+}
+
+const NONE: [u16; 0] = [];
+const G7: &str = "10.20.7.2:0";
+const G7_6: &str = "[2001:db8:7::2]:0";
+const G8: &str = "10.20.8.2:0";
+
+#[test]
+fn guests_reach_the_services_of_their_network_and_nothing_else_of_the_node() {
+    let world = World::new();
+    for at in ["[::]:22", "[::]:53", "[::]:80", "[::]:2181"] {
+        world.node.listen(at);
+    }
+    world.other7.listen("[::]:22");
+    eventually("the bridge forwards", || world.guest7.connects(G7, "10.20.7.1:22"));
+    eventually("IPv6, too", || world.guest7.connects(G7_6, "[2001:db8:7::1]:22"));
+    world.node.nft(&filter(vec![network(7, &[]), network(8, &[])], &[]));
+    let reaches = |to: &str| world.guest7.connects(G7, to);
+    assert!(reaches("10.20.7.1:53"), "DNS");
+    assert!(world.guest7.connects(G7_6, "[2001:db8:7::1]:53"), "DNS over IPv6");
+    assert!(reaches("169.254.169.254:80"), "metadata");
+    for to in ["10.20.7.1:22", "10.20.7.1:80", "10.20.7.1:2181", "192.0.2.1:2181"] {
+        assert!(!reaches(to), "{to}");
+    }
+    assert!(!world.guest7.connects(G7_6, "[2001:db8:7::1]:22"), "IPv6");
+    assert!(reaches("10.20.7.3:22"), "another guest of its network");
+    assert!(world.node.connects("10.20.7.1:0", "10.20.7.3:22"), "the node reaches its guests");
+    assert!(world.outside.connects("192.0.2.9:0", "192.0.2.1:22"), "others are not looked at");
+    let pings = |guest: &Space, to: &str| {
+        let to = to.to_owned();
+        guest.run(move || {
+            Command::new("ping").args(["-c1", "-W1", &to]).output().unwrap().status.success()
+        })
+    };
+    assert!(pings(&world.guest7, "10.20.7.1") && pings(&world.guest7, "2001:db8:7::1"));
+
+    // As somebody else, above all as a node, whom the node may let in.
+    world.guest7.ip("addr add 192.0.2.66/32 dev eth0");
+    world.node.ip("route add 192.0.2.66/32 dev vmbr7");
+    for to in ["10.20.7.1:53", "169.254.169.254:80"] {
+        assert!(!world.guest7.connects("192.0.2.66:0", to), "{to} as another");
+    }
+    // DHCP comes from whoever has another address or none yet.
+    let server = world.node.run(|| UdpSocket::bind("0.0.0.0:67").unwrap());
+    server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    world.guest7.run(|| {
+        let socket = UdpSocket::bind("192.0.2.66:68").unwrap();
+        socket.set_broadcast(true).unwrap();
+        socket.send_to(b"x", "255.255.255.255:67").unwrap();
+    });
+    server.recv(&mut [0; 8]).expect("a request of DHCP comes in");
+}
+
+#[test]
+fn rules_of_a_network_judge_what_comes_in_and_what_goes_out() {
+    let world = World::new();
+    let ports = [22, 80, 81, 443];
+    for port in ports {
+        world.guest8.listen(&format!("[::]:{port}"));
+        world.outside.listen(&format!("[::]:{port}"));
+    }
+    eventually("the node forwards", || world.guest7.connects(G7, "10.20.8.2:22"));
+    eventually("IPv6, too", || world.guest7.connects(G7_6, "[2001:db8:8::2]:22"));
+    world.node.nft(&filter(vec![network(7, &[]), network(8, &[])], &[]));
+    let reached = |guest: &Space, from: &str, to: &str| -> Vec<u16> {
+        ports.into_iter().filter(|port| guest.connects(from, &format!("{to}:{port}"))).collect()
+    };
+    let from7 = || reached(&world.guest7, G7, "10.20.8.2");
+    assert_eq!(from7(), ports, "without rules networks reach each other");
+
+    // The network that the packet leaves accepts it; that is no word about the other's rules.
+    let leaves = [acl(Direction::Out, 1, "tcp dport 81 drop"), acl(Direction::Out, 2, "accept")];
+    let enters = [
+        acl(Direction::In, 10, "tcp dport 22-500 drop"),
+        acl(Direction::In, 2, "tcp dport { 80, 81 } accept"),
+        acl(Direction::In, 1, "ct state established,related accept"),
+    ];
+    world.node.nft(&filter(vec![network(7, &leaves), network(8, &enters)], &[]));
+    assert_eq!(from7(), [80], "2 comes before 10");
+    assert_eq!(reached(&world.guest7, G7_6, "[2001:db8:8::2]"), [80]);
+    assert_eq!(reached(&world.guest7, G7, "192.0.2.9"), [22, 80, 443]);
+    assert_eq!(reached(&world.outside, "192.0.2.9:0", "10.20.8.2"), [80, 81]);
+    assert_eq!(reached(&world.guest8, G8, "192.0.2.9"), ports, "its answers come in");
+
+    // Addresses that are not of its network: a guest may route, unless it has a guard, and never
+    // be a node.
+    for other in ["10.20.8.77", "192.0.2.67"] {
+        world.guest7.ip(&format!("addr add {other}/32 dev eth0"));
+        world.node.ip(&format!("route add {other}/32 dev vmbr7"));
+    }
+    world.outside.ip("route add 192.0.2.67/32 via 192.0.2.1");
+    let mut own = filter(vec![network(7, &[]), network(8, &[])], &[]);
+    world.node.nft(&own);
+    assert_eq!(reached(&world.guest7, "10.20.8.77:0", "192.0.2.9"), ports);
+    assert_eq!(reached(&world.guest7, "192.0.2.67:0", "192.0.2.9"), ports);
+    own.nodes.insert("192.0.2.67/32".parse().unwrap());
+    world.node.nft(&own);
+    assert_eq!(reached(&world.guest7, "192.0.2.67:0", "192.0.2.9"), NONE);
+    own.networks.get_mut(&Vni::new(7).unwrap()).unwrap().guarded = true;
+    world.node.nft(&own);
+    assert_eq!(reached(&world.guest7, "10.20.8.77:0", "192.0.2.9"), NONE);
+    assert_eq!(reached(&world.guest7, G7, "192.0.2.9"), ports);
+
+    // What is recorded no more is closed.
+    let mut gone = filter(vec![network(7, &[])], &[]);
+    gone.closed = [Vni::new(8).unwrap()].into();
+    world.node.nft(&gone);
+    assert_eq!(from7(), NONE);
+    assert_eq!(reached(&world.guest8, G8, "192.0.2.9"), NONE);
+    assert_eq!(reached(&world.guest7, G7, "192.0.2.9"), ports);
+}
+
+#[test]
+fn masked_guests_leave_under_the_address_of_the_node_and_reach_nodes_under_their_own() {
+    let world = World::new();
+    let callers = world.outside.listen("[::]:80");
+    world.guest8.listen("[::]:80");
+    eventually("the node forwards", || world.guest7.connects(G7, "192.0.2.9:80"));
+    world.node.nft(&filter(vec![network(7, &[]), network(8, &[])], &["7"]));
+    let caller = |guest: &Space, from: &str, to: &str| {
+        callers.lock().unwrap().clear();
+        assert!(guest.connects(from, to), "{from} to {to}");
+        eventually("it is accepted", || !callers.lock().unwrap().is_empty());
+        let caller = callers.lock().unwrap()[0].ip();
+        caller.to_canonical().to_string()
+    };
+    assert_eq!(caller(&world.guest7, G7, "192.0.2.9:80"), "192.0.2.1");
+    assert_eq!(caller(&world.guest8, G8, "192.0.2.9:80"), "10.20.8.2", "it did not ask for it");
+    assert_eq!(caller(&world.guest7, G7, "192.0.2.66:80"), "10.20.7.2", "a node sees who it is");
+    let seen = world.guest8.listen("[::]:81");
+    assert!(world.guest7.connects(G7, "10.20.8.2:81"));
+    eventually("it is accepted", || !seen.lock().unwrap().is_empty());
+    let seen = seen.lock().unwrap()[0].ip().to_canonical().to_string();
+    assert_eq!(seen, "10.20.7.2", "between networks nobody is masked");
+}
+
+#[test]
+fn tables_of_others_stay_and_a_refused_table_leaves_the_old_one() {
+    let node = Space::new();
+    node.run(|| {
+        let nft = |args: &[&str]| {
+            let done = Command::new("nft").args(args).output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            String::from_utf8(done.stdout).unwrap()
+        };
+        nft(&["add table inet filter"]);
+        nft(&["add chain inet filter input { type filter hook input priority 0; }"]);
+        let foreign = nft(&["list", "table", "inet", "filter"]);
+        let firewall = NftFirewall::new(Arc::new(LinuxExec));
+        let good = filter(vec![network(7, &[acl(Direction::In, 1, "drop")])], &["7"]);
+        wait(firewall.apply(&table(), Some(&good.rules()))).unwrap();
+        let shown = wait(firewall.table(&table())).unwrap();
+        // nft lets it pass, and the kernel refuses it in this hook.
+        let bad = filter(vec![network(7, &[acl(Direction::In, 1, "snat ip to 192.0.2.1")])], &[]);
+        let error = wait(firewall.apply(&table(), Some(&bad.rules()))).unwrap_err();
+        assert!(matches!(error, FirewallError::Refused { .. }), "{error}");
+        let (probe_table, _) = probe(Direction::In, "");
+        let error = wait(firewall.apply(&probe_table, Some(&bad.probe_rules(1)))).unwrap_err();
+        assert!(matches!(error, FirewallError::Refused { .. }), "{error}");
+        assert_eq!(wait(firewall.table(&table())).unwrap(), shown);
+        assert_eq!(nft(&["list", "table", "inet", "filter"]), foreign);
+        wait(firewall.apply(&table(), None)).unwrap();
+        assert_eq!(nft(&["list", "tables"]).trim(), "table inet filter");
+    });
+}
+
+/// The words of PVC 1.0.3 (`spec/network.md` 5), among an operator's own.
+#[test]
+fn rules_of_pvc_1_0_3_are_removed_and_the_operators_stay() {
+    let space = Space::new();
+    space.run(|| {
+        let nft = |args: &[&str]| {
+            let done = Command::new("nft").args(args).output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            String::from_utf8(done.stdout).unwrap()
+        };
+        for command in [
+            "add table inet filter",
+            "add chain inet filter input { type filter hook input priority 0; }",
+            "add chain inet filter forward { type filter hook forward priority 0; }",
+            "add chain inet filter own",
+            "add rule inet filter input iifname \"eth0\" tcp dport 22 counter accept",
+            "add rule inet filter forward ip saddr 192.0.2.0/24 counter jump own",
+        ] {
+            nft(&[command]);
+        }
+        let before = nft(&["list", "table", "inet", "filter"]);
+        let remove = || wait(NftFirewall::new(Arc::new(LinuxExec)).remove_old_rules()).unwrap();
+        assert!(!remove());
+        for command in [
+            "add chain inet filter vxlan7-in",
+            "add chain inet filter vxlan7-out",
+            "add rule inet filter vxlan7-in counter",
+            "add rule inet filter vxlan7-out counter",
+            "add rule inet filter input iifname vmbr7 meta l4proto { icmp, ipv6-icmp } counter \
+             accept",
+            "add rule inet filter input iifname vmbr7 ip protocol icmp counter accept",
+            "add rule inet filter input iifname vmbr7 tcp dport 53 counter accept",
+            "add rule inet filter input iifname vmbr7 udp dport { 53, 67, 123 } counter accept",
+            "add rule inet filter input iifname vmbr7 meta nfproto ipv6 udp dport 547 counter \
+             accept",
+            "add rule inet filter input iifname vmbr7 tcp dport 80 counter accept",
+            "add rule inet filter input iifname vmbr7 counter drop",
+            "add rule inet filter forward ip6 daddr 2001:db8:7::/64 counter jump vxlan7-in",
+            "add rule inet filter forward ip saddr 10.20.7.0/24 counter jump vxlan7-out",
+            "add rule inet filter vxlan7-in counter tcp dport 22 drop",
+        ] {
+            nft(&[command]);
+        }
+        assert!(remove());
+        assert_eq!(nft(&["list", "table", "inet", "filter"]), before);
+        assert!(!remove());
+    });
+}
+
+#[test]
+fn rules_of_two_networks_may_name_their_meters_alike() {
+    let meter = "meter m { ip saddr limit rate 10/second } accept";
+    let acls =
+        [acl(Direction::In, 1, meter), acl(Direction::In, 2, meter), acl(Direction::Out, 1, meter)];
+    let rules = filter(vec![network(7, &acls), network(8, &acls)], &[]);
+    Space::new().nft(&rules);
+}
+
+/// Whether a rule is one rule is decided by [`check_rule`]; here nft has its say as well.
+#[test]
+fn what_nft_says_of_single_rules_is_what_a_probe_says() {
+    let space = Space::new();
+    space.run(|| {
+        let firewall = NftFirewall::new(Arc::new(LinuxExec));
+        let is_taken = |rule: &str| {
+            let Ok(rule) = check_rule(rule) else { return false };
+            let (table, rules) = probe(Direction::Out, rule);
+            wait(firewall.check(&table, &rules)).is_ok()
+        };
+        for good in [
+            "",
+            "accept",
+            "drop # nothing } ; else",
+            "tcp dport { 22, 80-90 } counter accept comment \"a; b # c } d\"",
+            "ip saddr vmap { 10.0.0.1 : accept, 10.0.0.2 : drop }",
+            "ct state established,related accept",
+            "meter m { ip saddr limit rate 10/second } accept",
+            "meter guests { ip saddr limit rate 10/second } accept",
+            "ip saddr . tcp dport vmap { 10.0.0.1 . ssh : accept, 10.0.0.2 . http : drop }",
+            "fib saddr . iif oif missing drop",
+            "ip6 saddr vmap { 2001:db8::1 : accept, 2001:db8:1::/48 : drop }",
+            "icmpv6 type echo-request limit rate 5/second accept",
+            "@th,0,16 22 drop",
+            "iifname eth0.100 reject",
+        ] {
+            assert!(is_taken(good), "{good}");
+        }
+        for bad in [
+            "allow",
+            "accept; drop",
+            "type filter hook input priority 0",
+            "policy drop",
+            "define x = 1",
+            "$x accept",
+            "iif eth77 drop",
+            "ip saddr @guests accept",
+            "jump vxlan1-in",
+            "tcp dport vmap { 22 : goto input }",
+            "accept }\nchain x {",
+            "accept } chain x { type filter hook input priority 0",
+            "log prefix \"open",
+            "accept \"",
+            "accept '",
+            "\u{e9}",
+            &"{".repeat(10_000),
+            &"(".repeat(10_000),
+        ] {
+            assert!(!is_taken(bad), "{bad}");
+        }
+    });
+}
+
+#[test]
+fn a_guarded_guest_sends_as_itself_alone() {
+    let world = World::new();
+    world.guest7.ip("link set eth0 address 52:54:00:00:07:02");
+    for address in ["10.20.7.99/24", "2001:db8:7::99/64"] {
+        let nodad = if address.contains(':') { " nodad" } else { "" };
+        world.guest7.ip(&format!("addr add {address} dev eth0{nodad}"));
+    }
+    world.other7.listen("[::]:22");
+    let to = ["10.20.7.3:22", "[2001:db8:7::3]:22"];
+    let (own, other) = ([G7, G7_6], ["10.20.7.99:0", "[2001:db8:7::99]:0"]);
+    let reached = |from: [&str; 2]| [0, 1].map(|at| world.guest7.connects(from[at], to[at]));
+    eventually("the bridge forwards", || reached(own) == [true; 2] && reached(other) == [true; 2]);
+    let port = GuardedPort {
+        mac: [0x52, 0x54, 0, 0, 7, 2],
+        addresses: ["10.20.7.2", "2001:db8:7::2"].map(|address| address.parse().unwrap()).into(),
+        ip6: Some("2001:db8:7::/64".parse().unwrap()),
+    };
+    let rules = guard::rules(&[("tap1".to_owned(), port)].into()).unwrap();
+    world.node.run(move || {
+        let firewall = NftFirewall::new(Arc::new(LinuxExec));
+        wait(firewall.apply(&guard::table(), Some(&rules)))
+            .unwrap_or_else(|error| panic!("{error}: {rules}"));
+    });
+    for guest in [&world.guest7, &world.other7] {
+        guest.ip("neigh flush all");
+    }
+    assert_eq!(reached(own), [true; 2]);
+    assert_eq!(reached(other), [false; 2], "addresses of others");
+    // An offer of DHCP, as a server would make it.
+    let client = world.other7.run(|| UdpSocket::bind("0.0.0.0:68").unwrap());
+    client.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let send = |from: &'static str| {
+        world.guest7.run(move || {
+            UdpSocket::bind(from).unwrap().send_to(b"x", "10.20.7.3:68").unwrap();
+        });
+        client.recv(&mut [0; 8]).is_ok()
+    };
+    assert!(!send("10.20.7.2:67") && send("10.20.7.2:69"));
+    world.guest7.ip("link set eth0 address 52:54:00:00:07:77");
+    assert_eq!(reached(own), [false; 2], "the MAC address of another");
+}

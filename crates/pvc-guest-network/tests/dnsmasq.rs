@@ -1,0 +1,212 @@
+//! Servers of DHCP and DNS that are dnsmasq itself, in a network and among mounts of the test's
+//! own.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+#![allow(clippy::disallowed_methods, reason = "a test waits in real time")]
+
+use std::convert::Infallible;
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use pvc_embedded::EmbeddedTree;
+use pvc_guest_network::dhcp::{self, DhcpSettings};
+use pvc_guest_network::links::Standing;
+use pvc_linux::{LinuxExec, LinuxFiles, LinuxNetwork, LinuxPrograms, SystemClock};
+use pvc_model::NodeName;
+use pvc_model::guest_network::Vni;
+use pvc_model::guest_network::dnsmasq::is_reservable;
+use pvc_model::network::NetworkRecord;
+use pvc_ports::Ports;
+use pvc_role::Context;
+use pvc_store::{Change, Changes, Store};
+use pvc_testkit::{SeededRandom, ports};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+const GATEWAY: &str = "10.20.1.1:53";
+
+/// Writes down how it was called, and knows the leases that lie beside it.
+const LEASE_PROGRAM: &str = "#!/bin/sh
+echo \"$PVC_LEASE_NETWORK $PVC_LEASE_SOCKET $*\" >>\"$(dirname \"$0\")/calls\"
+[ \"$1\" != init ] || cat \"$(dirname \"$0\")/database\"
+";
+
+fn record() -> NetworkRecord {
+    NetworkRecord {
+        vni: "1001".to_owned(),
+        description: "net1".to_owned(),
+        nettype: "managed".to_owned(),
+        domain: "net1.example".to_owned(),
+        ip4_network: "10.20.1.0/24".to_owned(),
+        ip4_gateway: "10.20.1.1".to_owned(),
+        dhcp4_flag: "True".to_owned(),
+        dhcp4_start: "10.20.1.100".to_owned(),
+        dhcp4_end: "10.20.1.199".to_owned(),
+        ..NetworkRecord::default()
+    }
+}
+
+fn does(words: &str) {
+    let mut words = words.split_whitespace();
+    let done = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Has a server of the network run with what `directory` holds, its own files where nothing can be
+/// executed, until `is_so`.
+async fn serve(directory: &Path, record: NetworkRecord, what: &str, is_so: impl Fn() -> bool) {
+    let files = directory.join("run");
+    fs::create_dir(&files).unwrap();
+    does(&format!("mount -t tmpfs -o noexec,nosuid none {}", files.display()));
+    let executable = directory.join("program");
+    fs::write(&executable, LEASE_PROGRAM).unwrap();
+    fs::set_permissions(&executable, fs::Permissions::from_mode(0o755)).unwrap();
+    let (clock, random) = (Arc::new(SystemClock), Arc::new(SeededRandom::new(1)));
+    let tree = EmbeddedTree::in_memory().connect();
+    let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
+    store.initialize(false).await.unwrap();
+    let decide = |_: &_| {
+        let mut changes = Changes::new();
+        changes.push(Change::PutNetwork(Box::new(record.clone())));
+        Ok::<_, Infallible>((changes, ()))
+    };
+    store.change(decide).await.unwrap();
+    let owner = directory.display().to_string();
+    let ports = Ports {
+        clock,
+        random,
+        network: Arc::new(LinuxNetwork::new()),
+        programs: Arc::new(LinuxPrograms::new(&owner, directory).unwrap()),
+        files: Arc::new(LinuxFiles),
+        exec: Arc::new(LinuxExec),
+        ..ports()
+    };
+    let context = Context::new(NodeName::new("hv1"), ports, store);
+    let settings = DhcpSettings {
+        directory: files.clone(),
+        executable: executable.display().to_string(),
+        socket: "/run/leases".to_owned(),
+    };
+    let end = CancellationToken::new();
+    let (_term, terms) = watch::channel(1);
+    let (_standing, stands) = watch::channel(Standing::from([Vni::new(1001).unwrap()]));
+    let role = tokio::spawn(dhcp::run(context.clone(), settings, terms, stands, end.clone()));
+    let late = context.now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(context.now() < late, "not in time: {what}");
+        context.sleep(Duration::from_millis(100)).await;
+    }
+    end.cancel();
+    role.await.unwrap();
+    assert_eq!(fs::read_dir(&files).unwrap().count(), 0, "its files go with it");
+}
+
+/// Runs `work` with a bridge and mounts of its own, which end with it.
+fn on_a_bridge_of_its_own(work: impl Future<Output = ()> + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        let own = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
+        unshare(own).expect("root may have namespaces");
+        does("mount --make-rprivate /");
+        does("ip link set lo up");
+        does("ip link add vmbr1001 type bridge");
+        does("ip address add 10.20.1.1/24 dev vmbr1001");
+        does("ip link set vmbr1001 up");
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().build().unwrap().block_on(work);
+    });
+    thread.join().unwrap();
+}
+
+fn answers() -> bool {
+    TcpStream::connect_timeout(&GATEWAY.parse().unwrap(), Duration::from_secs(1)).is_ok()
+}
+
+/// `/run` of a Debian node is mounted with `noexec`.
+#[test]
+fn a_server_whose_files_lie_where_nothing_can_be_executed_asks_for_its_leases_and_tells_of_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_owned();
+    on_a_bridge_of_its_own(async move {
+        let lease = "4000000000 52:54:00:00:00:01 10.20.1.100 web1 *\n";
+        fs::write(directory.join("database"), lease).unwrap();
+        let calls = directory.join("calls");
+        let has_reported = || {
+            let calls = fs::read_to_string(&calls).unwrap_or_default();
+            let reported = ["init", "old 52:54:00:00:00:01 10.20.1.100 web1"];
+            answers()
+                && reported
+                    .map(|words| format!("1001 /run/leases {words}\n"))
+                    .iter()
+                    .all(|call| calls.contains(call.as_str()))
+        };
+        serve(&directory, record(), "it answers, and tells of its lease", has_reported).await;
+    });
+}
+
+#[test]
+fn a_server_starts_with_more_leases_than_its_range_has_addresses() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_owned();
+    on_a_bridge_of_its_own(async move {
+        let small = NetworkRecord { dhcp4_end: "10.20.1.109".to_owned(), ..record() };
+        let lease =
+            |number| format!("4000000000 52:54:00:00:00:{number:02x} 10.20.1.{number} * *\n");
+        fs::write(directory.join("database"), (2..250).map(lease).collect::<String>()).unwrap();
+        serve(&directory, small, "it answers", answers).await;
+    });
+}
+
+/// dnsmasq tells of a lease by the name that is reserved for its host, if it takes it for one.
+#[test]
+fn a_name_can_be_reserved_if_dnsmasq_takes_it_for_a_name() {
+    const NAMES: [&str; 16] = [
+        "ignore", "infinite", "5", "90", "12h", "1s", "7w", "30m", "2d", "h", "hh", "12x", "1a",
+        "4s5", "12-h", "x_y",
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_owned();
+    let lines = |line: fn(u8, &str) -> String| {
+        (10..).zip(NAMES).map(|(number, name)| line(number, name)).collect::<String>()
+    };
+    let leases =
+        lines(|number, _| format!("4000000000 52:54:00:00:00:{number} 10.20.1.{number} * *\n"));
+    let reserved = lines(|number, name| {
+        format!("dhcp-host=52:54:00:00:00:{number},10.20.1.{number},{name}\n")
+    });
+    on_a_bridge_of_its_own(async move {
+        let (program, conf) = (directory.join("program"), directory.join("conf"));
+        fs::write(directory.join("database"), leases).unwrap();
+        fs::write(&conf, reserved).unwrap();
+        fs::write(&program, LEASE_PROGRAM).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut server = Command::new("/usr/sbin/dnsmasq")
+            .args(["--keep-in-foreground", "--log-facility=-", "--pid-file", "--leasefile-ro"])
+            .args(["--bind-interfaces", "--interface=vmbr1001"])
+            .arg("--dhcp-range=10.20.1.100,10.20.1.199,48h")
+            .arg(format!("--conf-file={}", conf.display()))
+            .arg(format!("--dhcp-script={}", program.display()))
+            .spawn()
+            .unwrap();
+        let late = Instant::now() + Duration::from_secs(20);
+        let calls = loop {
+            let calls = fs::read_to_string(directory.join("calls")).unwrap_or_default();
+            if (10..).zip(NAMES).all(|(number, _)| calls.contains(&format!(" 10.20.1.{number}"))) {
+                break calls;
+            }
+            assert!(Instant::now() < late, "not in time: {calls}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        server.kill().unwrap();
+        server.wait().unwrap();
+        for (number, name) in (10..).zip(NAMES) {
+            let is_one = calls.contains(&format!(" 10.20.1.{number} {name}\n"));
+            assert_eq!(is_reservable(name), is_one, "{name}: {calls}");
+        }
+    });
+}

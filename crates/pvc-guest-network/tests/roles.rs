@@ -1,0 +1,352 @@
+//! Links, DHCP servers and leases as roles, in the testkit's world.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_embedded::EmbeddedTree;
+use pvc_guest_network::dhcp::{self, DhcpSettings};
+use pvc_guest_network::leases::{self, LeaseRequest};
+use pvc_guest_network::links::{self, Standing};
+use pvc_model::NodeName;
+use pvc_model::guest_network::Vni;
+use pvc_model::guest_network::dnsmasq::LeaseNews;
+use pvc_model::guest_network::plan::Underlay;
+use pvc_model::network::{GivenLease, NetworkOptions, NetworkRecord};
+use pvc_ports::{Network, Ports};
+use pvc_role::Context;
+use pvc_store::{Change, Changes, Store};
+use pvc_testkit::{MemoryNetwork, ScriptedPrograms, SeededRandom, TokioClock, eventually, ports};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+const SOON: Duration = Duration::from_secs(30);
+const MAC: &str = "52:54:00:00:00:01";
+
+struct World {
+    context: Context,
+    network: Arc<MemoryNetwork>,
+    programs: ScriptedPrograms,
+    end: CancellationToken,
+}
+
+async fn world() -> World {
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+    let tree = EmbeddedTree::in_memory().connect();
+    let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
+    store.initialize(false).await.unwrap();
+    let (network, programs) = (Arc::new(MemoryNetwork::new()), ScriptedPrograms::new());
+    let ports = Ports {
+        clock,
+        random,
+        network: network.clone(),
+        programs: Arc::new(programs.clone()),
+        ..ports()
+    };
+    let context = Context::new(NodeName::new("hv1"), ports, store);
+    World { context, network, programs, end: CancellationToken::new() }
+}
+
+fn vni() -> Vni {
+    Vni::new(1001).unwrap()
+}
+
+fn record() -> NetworkRecord {
+    NetworkRecord {
+        vni: "1001".to_owned(),
+        description: "net1".to_owned(),
+        nettype: "managed".to_owned(),
+        domain: "net1.example".to_owned(),
+        ip4_network: "10.20.1.0/24".to_owned(),
+        ip4_gateway: "10.20.1.1".to_owned(),
+        dhcp4_flag: "True".to_owned(),
+        dhcp4_start: "10.20.1.100".to_owned(),
+        dhcp4_end: "10.20.1.199".to_owned(),
+        ..NetworkRecord::default()
+    }
+}
+
+impl World {
+    async fn change(&self, change: Change) {
+        let decide = |_: &_| {
+            let mut changes = Changes::new();
+            changes.push(change.clone());
+            Ok::<_, Infallible>((changes, ()))
+        };
+        self.context.store.change(decide).await.unwrap();
+    }
+
+    async fn has(&self, link: &str) -> bool {
+        self.network.links().await.unwrap().contains_key(link)
+    }
+
+    async fn becomes(&self, what: &str, link: &str, is_there: bool) {
+        let end = self.context.now() + SOON;
+        while self.has(link).await != is_there {
+            assert!(self.context.now() < end, "{what}");
+            self.context.sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    fn servers(&self) -> Vec<String> {
+        self.programs.running().into_iter().map(|program| program.name).collect()
+    }
+
+    fn leases(&self) -> Vec<(String, String)> {
+        let view = self.context.store.view();
+        let leases = view.networks.get("1001").map(|network| network.leases.clone());
+        let leases = leases.unwrap_or_default().into_iter();
+        leases.map(|lease| (lease.mac, lease.address)).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_is_made_once_it_is_filtered_and_removed_with_its_record() {
+    let world = world().await;
+    let (filtered, is_filtered) = watch::channel(BTreeSet::new());
+    let (standing, stands) = watch::channel(Standing::new());
+    let underlay = Underlay { tunnels: None, bridge_device: None, bridge_mtu: None };
+    let role =
+        links::run(world.context.clone(), underlay, is_filtered, standing, world.end.clone());
+    let role = tokio::spawn(role);
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    world.context.sleep(SOON).await;
+    assert!(!world.has("vmbr1001").await, "nothing filters it");
+    filtered.send_replace(BTreeSet::from([vni()]));
+    world.becomes("the network is made", "vmbr1001", true).await;
+    eventually("it is said to stand", SOON, || stands.borrow().contains(&vni())).await;
+    world.network.pull_out("vmbr1001");
+    world.becomes("what somebody removes is made again", "vmbr1001", true).await;
+    world.change(Change::RemoveNetwork("1001".to_owned())).await;
+    world.becomes("the network is removed", "vmbr1001", false).await;
+    eventually("it stands no more", SOON, || stands.borrow().is_empty()).await;
+    world.end.cancel();
+    role.await.unwrap();
+}
+
+/// The DHCP servers of a node with the networks, which has the services of the primary.
+struct Servers {
+    term: watch::Sender<u64>,
+    role: tokio::task::JoinHandle<()>,
+    _standing: watch::Sender<Standing>,
+}
+
+impl Servers {
+    fn of(world: &World) -> Servers {
+        let (term, terms) = watch::channel(1);
+        let (standing, stands) = watch::channel(Standing::from([vni()]));
+        let settings = DhcpSettings {
+            directory: "/run/pvc/dnsmasq".into(),
+            executable: "/usr/sbin/pvcnoded".to_owned(),
+            socket: "/run/pvc/leases".to_owned(),
+        };
+        let role = dhcp::run(world.context.clone(), settings, terms, stands, world.end.clone());
+        Servers { term, role: tokio::spawn(role), _standing: standing }
+    }
+
+    async fn end(self, world: &World) {
+        world.end.cancel();
+        self.role.await.unwrap();
+    }
+}
+
+impl World {
+    async fn has_address(&self, address: &str, is_there: bool) {
+        let address = address.parse().unwrap();
+        match is_there {
+            true => self.network.add_address("vmbr1001", address).await.unwrap(),
+            false => self.network.remove_address("vmbr1001", address).await.unwrap(),
+        }
+    }
+
+    fn fault(&self) -> Option<String> {
+        let view = self.context.store.view();
+        view.faults.get("DHCP_HV1").map(|fault| fault.message.clone())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_in_the_way_of_networks_is_a_fault_and_not_what_only_cannot_be_found_out() {
+    let world = world().await;
+    world.network.hide_abilities();
+    let (_filtered, is_filtered) = watch::channel(BTreeSet::from([vni()]));
+    let (standing, stands) = watch::channel(Standing::new());
+    let underlay = Underlay { tunnels: None, bridge_device: None, bridge_mtu: None };
+    let role =
+        links::run(world.context.clone(), underlay, is_filtered, standing, world.end.clone());
+    let role = tokio::spawn(role);
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    eventually("the network stands", SOON, || stands.borrow().contains(&vni())).await;
+    let fault = || world.context.store.view().faults.get("GUEST_NETWORK_HV1").cloned();
+    assert_eq!(fault(), None);
+    world.network.set_failing(true);
+    eventually("a kernel that does not answer is a fault", 2 * SOON, || fault().is_some()).await;
+    let message = fault().unwrap().message.clone();
+    assert!(message.contains("the links cannot be looked at"), "{message}");
+    world.network.set_failing(false);
+    eventually("it is taken back", 2 * SOON, || fault().is_none()).await;
+    world.end.cancel();
+    role.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_runs_where_the_services_are_once_its_gateway_is_there() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    let servers = Servers::of(&world);
+    world.context.sleep(SOON).await;
+    assert!(world.servers().is_empty(), "it could not listen on its gateway");
+    world.network.create_bridge("vmbr1001").await.unwrap();
+    world.has_address("10.20.1.1/24", true).await;
+    eventually("the server runs", SOON, || world.servers() == ["dnsmasq-1001"]).await;
+    let server = world.programs.running().remove(0);
+    assert!(server.args.contains(&"--dhcp-script=/usr/sbin/pvcnoded".to_owned()), "{server:?}");
+    let env = [("PVC_LEASE_SOCKET", "/run/pvc/leases"), ("PVC_LEASE_NETWORK", "1001")];
+    assert_eq!(server.env, env.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    world.programs.crash("dnsmasq-1001");
+    eventually("it ended", SOON, || world.servers().is_empty()).await;
+    eventually("one that dies is started again", SOON, || world.servers().len() == 1).await;
+    // The gateway is leased from the kernel: one that is late stops no server.
+    world.has_address("10.20.1.1/24", false).await;
+    world.context.sleep(SOON).await;
+    assert_eq!(world.servers().len(), 1);
+    servers.term.send_replace(0);
+    eventually("it goes with the services", SOON, || world.servers().is_empty()).await;
+    servers.end(&world).await;
+}
+
+/// A gateway of IPv6 that the kernel refuses is no reason to be without IPv4.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_stays_away_is_a_fault_and_keeps_the_other_family_from_nothing() {
+    let world = world().await;
+    let dual = NetworkRecord {
+        ip6_network: "2001:db8:1::/64".to_owned(),
+        ip6_gateway: "2001:db8:1::1".to_owned(),
+        dhcp6_flag: "True".to_owned(),
+        ..record()
+    };
+    world.change(Change::PutNetwork(Box::new(dual))).await;
+    world.network.create_bridge("vmbr1001").await.unwrap();
+    world.has_address("10.20.1.1/24", true).await;
+    let servers = Servers::of(&world);
+    let serves = |arg: &str| {
+        let running = world.programs.running();
+        running.first().is_some_and(|server| server.args.iter().any(|found| found == arg))
+    };
+    let range = "--dhcp-range=10.20.1.100,10.20.1.199,48h";
+    eventually("IPv4 is served", SOON, || serves(range)).await;
+    assert!(!serves("--enable-ra"));
+    eventually("the fault is raised", SOON, || world.fault().is_some()).await;
+    let fault = world.fault().unwrap();
+    assert!(fault.contains("`vmbr1001`") && fault.contains("`2001:db8:1::1/64`"), "{fault}");
+    world.has_address("2001:db8:1::1/64", true).await;
+    eventually("both are served", SOON, || serves(range) && serves("--enable-ra")).await;
+    eventually("the fault is over", SOON, || world.fault().is_none()).await;
+    servers.end(&world).await;
+}
+
+/// Keepalives change the store several times a second in a large cluster.
+#[tokio::test(start_paused = true)]
+async fn changes_of_other_records_are_no_reason_to_ask_the_kernel() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    world.network.create_bridge("vmbr1001").await.unwrap();
+    world.has_address("10.20.1.1/24", true).await;
+    let servers = Servers::of(&world);
+    eventually("the server runs", SOON, || world.servers().len() == 1).await;
+    let (before, began) = (world.network.looks(), world.context.now());
+    for number in 0..100 {
+        let other = NetworkOptions { masquerade: number % 2 == 0, ..NetworkOptions::default() };
+        world.change(Change::PutNetworkOptions { vni: "7".to_owned(), options: other }).await;
+        world.context.sleep(Duration::from_millis(10)).await;
+    }
+    let looks = world.network.looks() - before;
+    assert!(looks <= 1, "{looks} in {:?}", world.context.now() - began);
+    let other = NetworkRecord { dhcp4_end: "10.20.1.150".to_owned(), ..record() };
+    world.change(Change::PutNetwork(Box::new(other))).await;
+    let range = "--dhcp-range=10.20.1.100,10.20.1.150,48h".to_owned();
+    let has_it = || world.programs.running().iter().any(|server| server.args.contains(&range));
+    eventually("a change of its own is for a server at once", Duration::from_secs(1), has_it).await;
+    servers.end(&world).await;
+}
+
+fn given(address: &str) -> LeaseNews {
+    LeaseNews::Given(GivenLease {
+        mac: MAC.to_owned(),
+        address: address.parse().unwrap(),
+        hostname: Some("web1".to_owned()),
+        expiry: Some(4_000_000_000),
+        client_id: None,
+    })
+}
+
+fn ended(address: &str) -> LeaseNews {
+    LeaseNews::Ended { mac: MAC.to_owned(), address: address.parse().unwrap() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_are_recorded_before_the_server_has_its_answer_and_given_to_the_next_one() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    let (requests, queue) = mpsc::channel(8);
+    let queue = Arc::new(Mutex::new(queue));
+    let role = tokio::spawn(leases::run(world.context.clone(), queue, world.end.clone()));
+    let tell = async |news: LeaseNews| {
+        let (done, written) = oneshot::channel();
+        requests.send(LeaseRequest::News { vni: vni(), news, done }).await.unwrap();
+        written.await.unwrap();
+    };
+    let recorded = |address: &str| vec![(MAC.to_owned(), address.to_owned())];
+    tell(given("10.20.1.100")).await;
+    assert_eq!(world.leases(), recorded("10.20.1.100"));
+    tell(given("10.99.1.100")).await;
+    assert_eq!(world.leases(), recorded("10.20.1.100"), "what is of no network is no lease");
+    tell(given("10.20.1.101")).await;
+    tell(ended("10.20.1.100")).await;
+    assert_eq!(world.leases(), recorded("10.20.1.101"), "it has another one by now");
+    let (answer, database) = oneshot::channel();
+    requests.send(LeaseRequest::Database { vni: vni(), answer }).await.unwrap();
+    assert_eq!(database.await.unwrap(), format!("4000000000 {MAC} 10.20.1.101 web1 *\n"));
+    tell(ended("10.20.1.101")).await;
+    assert_eq!(world.leases(), []);
+    world.end.cancel();
+    role.await.unwrap();
+}
+
+/// Has the role hear all of it at once, and end in the same moment.
+async fn recorded_of(world: &World, news: &[LeaseNews]) -> Vec<String> {
+    let (requests, queue) = mpsc::channel(8);
+    for news in news {
+        let (done, _) = oneshot::channel();
+        let request = LeaseRequest::News { vni: vni(), news: news.clone(), done };
+        requests.try_send(request).unwrap();
+    }
+    let end = CancellationToken::new();
+    end.cancel();
+    leases::run(world.context.clone(), Arc::new(Mutex::new(queue)), end).await;
+    world.leases().into_iter().map(|(_, address)| address).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_said_of_leases_before_the_end_is_recorded() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    assert_eq!(recorded_of(&world, &[given("10.20.1.100")]).await, ["10.20.1.100"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_one_address_is_not_that_of_the_next_one() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    let (first, second) = ("10.20.1.100", "10.20.1.101");
+    assert_eq!(recorded_of(&world, &[given(first)]).await, [first]);
+    assert_eq!(recorded_of(&world, &[given(second), ended(first)]).await, [second]);
+    assert_eq!(recorded_of(&world, &[ended(second), given(second)]).await, [second]);
+    // Nothing of the second one is recorded when it ends, and both have.
+    let all = [given(first), ended(second), ended(first)];
+    assert!(recorded_of(&world, &all).await.is_empty());
+}

@@ -1,0 +1,213 @@
+//! The guard against guests that send as others (`NetworkOptions::spoof_guard`): the words for nft.
+//!
+//! Each port of a guest on the bridge of a guarded network lets in frames from the guest's own MAC
+//! address, under addresses that DHCP has given or keeps for it, and nothing that a DHCP server or
+//! a router says. It judges what enters the bridge from a guest, and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::Ipv6Net;
+
+use crate::cluster::Cluster;
+use crate::domain::{DomainSummary, NicKind};
+use crate::firewall::{TableFamily, TableName};
+use crate::guest_network::{GuestNetworks, Vni};
+use crate::link::{Mac, is_link_name};
+
+/// The table that is the guard.
+pub fn table() -> TableName {
+    TableName::new(TableFamily::Bridge, "pvc-guard").expect("the name is one of ours")
+}
+
+/// The port of a guest on the bridge of a guarded network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuardedPort {
+    pub mac: Mac,
+    /// Addresses that DHCP has given to it or keeps for it.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Network of IPv6 in which guests make addresses from their MAC address by themselves.
+    pub ip6: Option<Ipv6Net>,
+}
+
+impl GuardedPort {
+    fn ip4(&self) -> BTreeSet<Ipv4Addr> {
+        let ip4 = |address: &IpAddr| match address {
+            IpAddr::V4(address) => Some(*address),
+            IpAddr::V6(_) => None,
+        };
+        self.addresses.iter().filter_map(ip4).collect()
+    }
+
+    /// With those that the guest makes from its MAC address.
+    fn ip6(&self) -> BTreeSet<Ipv6Addr> {
+        let ip6 = self.addresses.iter().filter_map(|address| match address {
+            IpAddr::V6(address) => Some(*address),
+            IpAddr::V4(_) => None,
+        });
+        let link_local = made_of(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), self.mac);
+        // Only in a network of 64 bits is there room for what is made of a MAC address.
+        let own = self.ip6.filter(|net| net.prefix_len() == 64);
+        let own = own.map(|net| made_of(net.network(), self.mac));
+        ip6.chain([link_local]).chain(own).collect()
+    }
+}
+
+/// The ports to guard, by their links. `guests` is what the hypervisor says of those that run here:
+/// what a record says may not be so yet.
+pub fn guarded_ports<'a>(
+    cluster: &Cluster,
+    guests: impl IntoIterator<Item = &'a DomainSummary>,
+) -> BTreeMap<String, GuardedPort> {
+    let networks = GuestNetworks::of(cluster).networks;
+    let mut ports = BTreeMap::new();
+    for nic in guests.into_iter().flat_map(|guest| &guest.nics) {
+        let NicKind::Bridge(bridge) = &nic.kind else { continue };
+        let (Some(link), Some(mac)) = (&nic.target, mac_of(&nic.mac)) else { continue };
+        let of_bridge = |vni| networks.iter().find(|network| network.vni == vni);
+        let Some(network) = Vni::of_bridge(bridge).and_then(of_bridge) else { continue };
+        let Some(managed) = network.managed().filter(|_| network.options.spoof_guard) else {
+            continue;
+        };
+        let record = cluster.networks.get(&network.vni.to_string());
+        let leases = record.map_or(&[][..], |record| &record.leases);
+        let own = leases.iter().filter(|lease| mac_of(&lease.mac) == Some(mac));
+        let addresses = own.filter_map(|lease| lease.address.parse().ok()).collect();
+        let ip6 = managed.ip6.as_ref().map(|ip6| ip6.network);
+        ports.insert(link.clone(), GuardedPort { mac, addresses, ip6 });
+    }
+    ports
+}
+
+fn mac_of(text: &str) -> Option<Mac> {
+    let octet = |text: &str| {
+        let is_octet = text.len() == 2 && text.bytes().all(|c| c.is_ascii_hexdigit());
+        u8::from_str_radix(text, 16).ok().filter(|_| is_octet)
+    };
+    let octets: Option<Vec<u8>> = text.split(':').map(octet).collect();
+    octets?.try_into().ok()
+}
+
+/// The address in the network `prefix` (64 bits) that is made of a MAC address (EUI-64).
+fn made_of(prefix: Ipv6Addr, mac: Mac) -> Ipv6Addr {
+    let mut octets = prefix.octets();
+    let [a, b, c, d, e, f] = mac;
+    octets[8..].copy_from_slice(&[a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+    octets.into()
+}
+
+/// Text between the braces of the [`table`] for these ports, by their links; `None` if there is
+/// nothing to guard. A name that is no link's is left out: it comes from a guest's definition.
+pub fn rules(ports: &BTreeMap<String, GuardedPort>) -> Option<String> {
+    let is_plain = |link: &str| is_link_name(link) && !link.contains(['"', '\\', '*']);
+    let ports: Vec<(usize, (&String, &GuardedPort))> =
+        (1..).zip(ports.iter().filter(|(link, _)| is_plain(link))).collect();
+    if ports.is_empty() {
+        return None;
+    }
+    let mut text = String::new();
+    let mut jumps = Vec::new();
+    for (number, (link, port)) in ports {
+        text += &chain(number, port);
+        jumps.push(format!("\"{link}\" : goto port{number}"));
+    }
+    let jumps = jumps.join(", ");
+    Some(format!(
+        "{text}\
+chain prerouting {{
+	type filter hook prerouting priority filter - 5; policy accept;
+	iifname vmap {{ {jumps} }}
+}}
+"
+    ))
+}
+
+/// The chain of one port. What is no IPv4, IPv6 or ARP, such as frames with a tag, does not pass.
+fn chain(number: usize, port: &GuardedPort) -> String {
+    let mac = port.mac.map(|octet| format!("{octet:02x}")).join(":");
+    let mut text = format!(
+        "\
+chain port{number} {{
+	ether saddr != {mac} counter drop
+	arp saddr ether != {mac} counter drop
+	ether type arp arp saddr ip 0.0.0.0 accept
+	ether type ip udp sport 67 counter drop
+	ether type ip ip saddr 0.0.0.0 udp sport 68 udp dport 67 accept
+	ether type ip6 udp sport 547 counter drop
+	ether type ip6 icmpv6 type {{ nd-router-advert, nd-redirect }} counter drop
+	ether type ip6 ip6 saddr :: icmpv6 type {{ nd-neighbor-solicit, nd-router-solicit, \
+         mld2-listener-report, mld-listener-report }} accept
+"
+    );
+    let ip4 = join(&port.ip4());
+    if !ip4.is_empty() {
+        let _ = writeln!(text, "\tether type arp arp saddr ip {{ {ip4} }} accept");
+        let _ = writeln!(text, "\tether type ip ip saddr {{ {ip4} }} accept");
+    }
+    let advert = "icmpv6 type nd-neighbor-advert";
+    let own = port.ip6();
+    let ip6 = join(&own);
+    for address in own {
+        // The address that it says it has, 64 bits into the message: nft of Debian 12 has no word
+        // for it.
+        let bits = address.to_bits();
+        let _ = writeln!(
+            text,
+            "\tether type ip6 ip6 saddr {{ {ip6} }} {advert} @th,64,128 0x{bits:032x} accept"
+        );
+    }
+    let _ = writeln!(text, "\tether type ip6 {advert} counter drop");
+    let _ = writeln!(text, "\tether type ip6 ip6 saddr {{ {ip6} }} accept");
+    text + "\tcounter drop\n}\n"
+}
+
+fn join<T: ToString>(items: &BTreeSet<T>) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::firewall::check_rules;
+
+    fn port(addresses: &[&str]) -> GuardedPort {
+        GuardedPort {
+            mac: [0x52, 0x54, 0, 0x11, 0x22, 0x33],
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            ip6: Some("2001:db8:7::/64".parse().unwrap()),
+        }
+    }
+
+    #[test]
+    fn a_port_is_let_in_by_its_own_addresses() {
+        let ports = [("vnet0".to_owned(), port(&["10.20.7.2", "2001:db8:7::9"]))].into();
+        let text = rules(&ports).unwrap();
+        assert_eq!(check_rules(&text), Ok(()));
+        let own = "2001:db8:7::9, 2001:db8:7:0:5054:ff:fe11:2233, fe80::5054:ff:fe11:2233";
+        for line in [
+            "ether saddr != 52:54:00:11:22:33 counter drop",
+            "ether type ip ip saddr { 10.20.7.2 } accept",
+            "ether type arp arp saddr ip { 10.20.7.2 } accept",
+            &format!("ether type ip6 ip6 saddr {{ {own} }} accept"),
+            "iifname vmap { \"vnet0\" : goto port1 }",
+        ] {
+            assert!(text.contains(&format!("\t{line}\n")), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_port_without_an_address_may_ask_for_one_and_no_more() {
+        let text = rules(&[("vnet0".to_owned(), port(&[]))].into()).unwrap();
+        assert!(text.contains("udp sport 68 udp dport 67 accept"), "{text}");
+        assert!(!text.contains("ip saddr {  }") && !text.contains("10.20"), "{text}");
+    }
+
+    #[test]
+    fn names_that_are_no_links_are_left_out() {
+        let names = ["", "a\"b", "vnet*", "a b", "x; flush ruleset", "very-long-name-of-a-link"];
+        let odd = names.map(|name| (name.to_owned(), port(&[]))).into();
+        assert_eq!(rules(&odd), None);
+        assert_eq!(rules(&BTreeMap::new()), None);
+    }
+}

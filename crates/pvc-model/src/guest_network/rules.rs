@@ -1,0 +1,1018 @@
+//! The firewall of networks of VMs: the words for nft, and which rules of operators they take in.
+//!
+//! ```text
+//!  input        from a guest to this node: the services of its network, and nothing else
+//!  spoofed      from a guest to elsewhere: not as a node, and with a guard as nobody else
+//!  forward-in   to an address of a network: its rules `in`
+//!  forward-out  from an address of a network: its rules `out`
+//!  leave-masked from a network that asks for it, to outside of the cluster
+//! ```
+//!
+//! Each is a chain of its own at its hook, so that an `accept` of one network's rules ends nothing
+//! but its own chain: those of the other network that a packet touches, and tables of others, judge
+//! it as well. Nothing here needs connection tracking, which would burden Ceph's traffic too; an
+//! operator's rule and masquerade may.
+
+pub mod old;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use ipnet::{Ipv4Net, Ipv6Net};
+
+use crate::cluster::Cluster;
+use crate::firewall::{BadRules, TableFamily, TableName, check_rules};
+use crate::guest_network::plan::is_marked;
+use crate::guest_network::{GuestNetwork, GuestNetworkKind, GuestNetworks, Vni};
+use crate::link::{IpNet, LinkKind, Links};
+use crate::network::{AclRecord, Direction, NetworkRecord};
+use crate::shown;
+
+pub(super) use words::Tokens;
+use words::{Places, own_meters};
+
+/// The table that is the firewall.
+pub fn table() -> TableName {
+    TableName::new(TableFamily::Inet, "pvc-networks").expect("the name is one of ours")
+}
+
+/// The table in which rules are tried. It lets everything pass.
+pub fn probe_table() -> TableName {
+    TableName::new(TableFamily::Inet, "pvc-probe").expect("the name is one of ours")
+}
+
+/// The most bytes that one rule may have.
+pub const MOST_RULE_BYTES: usize = 16 << 10;
+
+/// The most bytes of rules that all networks have together; see [`shares`].
+pub(super) const MOST_ACL_BYTES: usize = 2 << 20;
+
+/// How deep braces may stand in each other: nft needs two, for sets in meters.
+const MOST_DEPTH: usize = 4;
+
+/// Reason why a rule is not taken, whatever nft would say to it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadRule {
+    #[error("it has more than {} KiB", MOST_RULE_BYTES >> 10)]
+    TooLong,
+    #[error("it is more than one rule: there is a `;`, or a line that ends")]
+    SeveralRules,
+    #[error("its braces do not close, or stand too deep in each other")]
+    Braces,
+    #[error("it goes to another chain by `{0}`, and this firewall has no chains of others")]
+    Jumps(String),
+    #[error("it names the set `@{0}`, and this firewall has no sets of others")]
+    NamesSet(String),
+    #[error(
+        "`{0}` looks like the name of a host, which each node would look up: write its address"
+    )]
+    NamesHost(String),
+    #[error("it is not one that stays in its place")]
+    Leaves(#[source] BadRules),
+}
+
+/// Finds out whether a rule can be put into a chain and be one rule there, and stay in it. What is
+/// left is up to nft. Returns it without spaces around it and the comment behind it.
+///
+/// # Errors
+/// What speaks against it.
+pub fn check_rule(rule: &str) -> Result<&str, BadRule> {
+    let rule = rule.trim();
+    if rule.len() > MOST_RULE_BYTES {
+        return Err(BadRule::TooLong);
+    }
+    if rule.contains(['\n', '\r']) {
+        return Err(BadRule::SeveralRules);
+    }
+    let rule = without_comment(rule);
+    check_rules(rule).map_err(|why| match why {
+        BadRules::ClosesTable { .. } | BadRules::Open => BadRule::Braces,
+        other => BadRule::Leaves(other),
+    })?;
+    let mut depth = 0_usize;
+    let mut before = "";
+    let mut tokens = Tokens(rule);
+    let mut places = Places::default();
+    while let Some(token) = tokens.next() {
+        let is_looked_up = places.looks_up(token);
+        match token {
+            ";" => return Err(BadRule::SeveralRules),
+            "{" => depth += 1,
+            "}" => depth = depth.saturating_sub(1),
+            "jump" | "goto" => return Err(BadRule::Jumps(token.to_owned())),
+            "@" if !is_of_packet(tokens.0) => {
+                return Err(BadRule::NamesSet(shown(tokens.0.split(' ').next().unwrap_or(""))));
+            }
+            _ if is_looked_up || (is_host_name(token) && !names_link(before)) => {
+                return Err(BadRule::NamesHost(shown(token)));
+            }
+            _ => {}
+        }
+        if depth > MOST_DEPTH {
+            return Err(BadRule::Braces);
+        }
+        if !matches!(token, "!=" | "==") {
+            before = token;
+        }
+    }
+    Ok(rule)
+}
+
+/// Whether what follows an `@` is a place in a packet, as `th,0,16`, and not a set.
+fn is_of_packet(rest: &str) -> bool {
+    ["ll", "nh", "th", "ih"]
+        .iter()
+        .any(|base| rest.strip_prefix(base).is_some_and(|rest| rest.trim_start().starts_with(',')))
+}
+
+fn names_link(word: &str) -> bool {
+    matches!(word, "iif" | "oif" | "iifname" | "oifname")
+}
+
+/// A word as `web.example.com`: addresses of IPv6 may have points, and have colons then.
+fn is_host_name(word: &str) -> bool {
+    !word.starts_with('"')
+        && word.contains('.')
+        && !word.contains(':')
+        && word.contains(|c: char| c.is_alphabetic())
+}
+
+fn without_comment(rule: &str) -> &str {
+    let mut is_quoted = false;
+    for (at, c) in rule.char_indices() {
+        match c {
+            '"' => is_quoted = !is_quoted,
+            '#' if !is_quoted => return rule[..at].trim_end(),
+            _ => {}
+        }
+    }
+    rule
+}
+
+/// Table and rules in which nft can be asked about one rule that [`check_rule`] has let pass.
+pub fn probe(direction: Direction, rule: &str) -> (TableName, String) {
+    let chain = AclChain { rules: vec![rule.to_owned()], is_cut: false };
+    let mut network = FilteredNetwork::default();
+    match direction {
+        Direction::In => network.acls.incoming = chain,
+        Direction::Out => network.acls.outgoing = chain,
+    }
+    let vni = Vni::new(1).expect("there is such a number");
+    let filter = NetworkFilter { networks: [(vni, network)].into(), ..NetworkFilter::default() };
+    (probe_table(), filter.probe_rules(1))
+}
+
+/// Rules of operators for one direction of one network, as they go to nft.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AclChain {
+    /// Each has passed [`check_rule`].
+    pub rules: Vec<String>,
+    /// Whether rules behind these are missing, so that what none of these judges is dropped.
+    pub is_cut: bool,
+}
+
+impl AclChain {
+    fn text(&self, name: &str) -> String {
+        let mut text = format!("chain {name} {{\n\tcounter\n");
+        for (number, rule) in (1..).zip(&self.rules) {
+            // A word before it, so that it is a rule and never a property of the chain.
+            text += &format!("\tcounter {}\n", own_meters(rule, &format!("{name}-{number}")));
+        }
+        if self.is_cut {
+            text += "\tcounter drop\n";
+        }
+        text + "}\n"
+    }
+}
+
+/// Rules of operators for a network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Acls {
+    pub incoming: AclChain,
+    pub outgoing: AclChain,
+}
+
+impl Acls {
+    pub fn chains(&self) -> [(Direction, &AclChain); 2] {
+        [(Direction::In, &self.incoming), (Direction::Out, &self.outgoing)]
+    }
+}
+
+/// A network as it is filtered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FilteredNetwork {
+    pub ip4: Option<Ipv4Net>,
+    pub ip6: Option<Ipv6Net>,
+    pub masquerade: bool,
+    /// Whether its guests may send from addresses of their network alone.
+    pub guarded: bool,
+    pub acls: Acls,
+}
+
+/// The firewall of all networks on a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NetworkFilter {
+    pub networks: BTreeMap<Vni, FilteredNetwork>,
+    /// Networks of which nothing may come in or go out; see [`closed`].
+    pub closed: BTreeSet<Vni>,
+    /// Addresses of the nodes, and networks between them. No guest sends from one of them, and
+    /// guests reach them under their own addresses: as a node, a guest would be let in where nodes
+    /// are.
+    pub nodes: BTreeSet<IpNet>,
+}
+
+/// Networks that are not filtered by a record, and whose bridge is still there: it has a tunnel, or
+/// our mark and a port, or was `filtered` before. One that was removed a moment ago, or whose
+/// record is not understood, is closed until the bridge is gone, or the record is mended.
+pub fn closed(links: &Links, networks: &GuestNetworks, filtered: &BTreeSet<Vni>) -> BTreeSet<Vni> {
+    let kind = |vni: Vni| networks.networks.iter().find(|net| net.vni == vni).map(|net| &net.kind);
+    let of_tunnel = links.values().filter_map(|link| {
+        let vni = link.name.strip_prefix("vxlan").and_then(Vni::parse)?;
+        let is_tunnel = matches!(link.kind, LinkKind::Vxlan(_));
+        (is_tunnel && link.master.as_deref() == Some(&*vni.bridge())).then_some(vni)
+    });
+    // That a network of one machine alone has become a bridged one shows in nothing but its record.
+    let is_bridge = |vni: &&Vni| links.contains_key(&vni.bridge()) && kind(**vni).is_none();
+    let of_before = filtered.iter().filter(is_bridge).copied();
+    // A machine alone has no tunnels, and its daemon may have been down when a network went.
+    let masters: BTreeSet<&str> =
+        links.values().filter_map(|link| link.master.as_deref()).collect();
+    let of_mark = links.values().filter_map(|link| {
+        let vni = Vni::of_bridge(&link.name).filter(|vni| kind(*vni).is_none())?;
+        (is_marked(link, vni) && masters.contains(&*link.name)).then_some(vni)
+    });
+    let is_managed = |vni: Vni| matches!(kind(vni), Some(GuestNetworkKind::Managed(_)));
+    of_tunnel.chain(of_mark).chain(of_before).filter(|vni| !is_managed(*vni)).collect()
+}
+
+/// A rule of an operator that is not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadAcl {
+    pub vni: Vni,
+    /// The network's description and the rule's, both as far as they are shown.
+    pub network: String,
+    pub rule: String,
+    pub direction: Direction,
+    pub why: String,
+    /// Whether the network goes by the rules that it had before.
+    pub has_last: bool,
+}
+
+impl std::fmt::Display for BadAcl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let BadAcl { vni, network, rule, direction, why, has_last } = self;
+        write!(
+            f,
+            "the rule `{rule}` ({}) of network {vni} ({network}) is not taken: {why}; ",
+            direction.as_str()
+        )?;
+        match has_last {
+            true => f.write_str("until it is mended the network keeps the rules that it had"),
+            false => f.write_str("until it is mended what the rules before it leave is dropped"),
+        }
+    }
+}
+
+type Refused<'a> = &'a (dyn Fn(&[String]) -> Option<(usize, String)> + Sync);
+
+/// State of the firewall beside the records.
+pub struct Known<'a> {
+    pub closed: &'a BTreeSet<Vni>,
+    pub nodes: &'a BTreeSet<IpNet>,
+    /// The rules that each network had when all of its rules were taken last.
+    pub last: &'a BTreeMap<Vni, Acls>,
+    /// The first of these rules of a chain that nft does not take, by its place, and why.
+    pub refused: Refused<'a>,
+}
+
+/// The firewall that there should be, and the rules that it leaves out.
+///
+/// A network with such a rule keeps all the rules that it had last. One that had none since this
+/// daemon runs gets the rules before it, and what these do not judge is dropped: never is it wider
+/// open than it is recorded.
+pub fn network_filter(cluster: &Cluster, known: &Known<'_>) -> (NetworkFilter, Vec<BadAcl>) {
+    let all = GuestNetworks::of(cluster);
+    let managed: Vec<(&GuestNetwork, &NetworkRecord)> = all
+        .networks
+        .iter()
+        .filter(|network| network.managed().is_some())
+        .filter_map(|network| Some((network, &**cluster.networks.get(&network.vni.to_string())?)))
+        .collect();
+    let share = share(managed.iter().map(|(_, record)| bytes_of(record)));
+    let mut filter = NetworkFilter {
+        closed: known.closed.clone(),
+        nodes: known.nodes.clone(),
+        ..NetworkFilter::default()
+    };
+    let mut bad = Vec::new();
+    for (network, record) in managed {
+        filter.closed.remove(&network.vni);
+        let acls = acls(network, record, share, known, &mut bad);
+        let managed = network.managed().expect("only those were taken");
+        let filtered = FilteredNetwork {
+            ip4: managed.ip4.as_ref().map(|ip4| ip4.network),
+            ip6: managed.ip6.as_ref().map(|ip6| ip6.network),
+            masquerade: network.options.masquerade,
+            guarded: network.options.spoof_guard,
+            acls,
+        };
+        filter.networks.insert(network.vni, filtered);
+    }
+    (filter, bad)
+}
+
+fn acls(
+    network: &GuestNetwork,
+    record: &NetworkRecord,
+    share: usize,
+    known: &Known<'_>,
+    bad: &mut Vec<BadAcl>,
+) -> Acls {
+    let (vni, mut is_good) = (network.vni, true);
+    let is_taken = |last: &&Acls| {
+        last.chains().iter().all(|(_, chain)| (known.refused)(&chain.rules).is_none())
+    };
+    let last = known.last.get(&vni).filter(is_taken);
+    let mut left = share;
+    let mut chain_of = |direction| {
+        let (chain, wrong) = chain(record, direction, &mut left, known.refused);
+        if let Some((acl, why)) = wrong {
+            is_good = false;
+            bad.push(BadAcl {
+                vni,
+                network: shown(&network.description),
+                rule: shown(&acl.description),
+                direction,
+                why,
+                has_last: last.is_some(),
+            });
+        }
+        chain
+    };
+    let recorded = Acls { incoming: chain_of(Direction::In), outgoing: chain_of(Direction::Out) };
+    match last {
+        Some(last) if !is_good => last.clone(),
+        _ => recorded,
+    }
+}
+
+/// The rules of one direction by their order, up to the first that is not taken.
+fn chain<'a>(
+    record: &'a NetworkRecord,
+    direction: Direction,
+    left: &mut usize,
+    refused: Refused<'_>,
+) -> (AclChain, Option<(&'a AclRecord, String)>) {
+    let acls = in_order(record, direction);
+    let mut chain = AclChain::default();
+    let mut wrong = None;
+    for acl in &acls {
+        let why = match check_rule(&acl.rule) {
+            Err(why) => crate::with_causes(&why),
+            Ok(rule) if rule.len() > *left => {
+                "the rules of this network are too long in all".to_owned()
+            }
+            Ok(rule) => {
+                *left -= rule.len();
+                chain.rules.push(rule.to_owned());
+                continue;
+            }
+        };
+        chain.is_cut = true;
+        wrong = Some((*acl, why));
+        break;
+    }
+    // Of the rules before one that is bad by itself nft may not take one.
+    if let Some((at, why)) = refused(&chain.rules) {
+        chain.rules.truncate(at);
+        chain.is_cut = true;
+        wrong = Some((acls[at], why));
+    }
+    (chain, wrong)
+}
+
+fn in_order(record: &NetworkRecord, direction: Direction) -> Vec<&AclRecord> {
+    let mut acls: Vec<&AclRecord> =
+        record.acls.iter().filter(|acl| acl.direction == direction).collect();
+    acls.sort_by(|a, b| (a.order, &a.description).cmp(&(b.order, &b.description)));
+    acls
+}
+
+fn bytes_of(record: &NetworkRecord) -> usize {
+    record.acls.iter().map(|acl| acl.rule.len().min(MOST_RULE_BYTES)).sum()
+}
+
+/// The most bytes that the rules of one network may have: those with few rules have them all, and
+/// those with many share what is left, so that none takes the room of others.
+fn share(sizes: impl Iterator<Item = usize>) -> usize {
+    let mut sizes: Vec<usize> = sizes.collect();
+    sizes.sort_unstable();
+    let mut left = MOST_ACL_BYTES;
+    for (at, size) in sizes.iter().enumerate() {
+        let share = left / (sizes.len() - at);
+        if *size > share {
+            return share;
+        }
+        left -= size;
+    }
+    MOST_ACL_BYTES
+}
+
+impl NetworkFilter {
+    /// Whether there is something to filter.
+    pub fn is_empty(&self) -> bool {
+        self.networks.is_empty() && self.closed.is_empty()
+    }
+
+    /// The rules of operators in it, in the order in which nft reads them: each with its chain up
+    /// to and with it.
+    pub fn acl_prefixes(&self) -> Vec<&[String]> {
+        let chains = self.networks.values().flat_map(|network| network.acls.chains());
+        chains
+            .flat_map(|(_, chain)| (1..=chain.rules.len()).map(|end| &chain.rules[..end]))
+            .collect()
+    }
+
+    /// Rules of the [`probe_table`] with the first `count` of its
+    /// [rules of operators](NetworkFilter::acl_prefixes). No packet gets as far as to them.
+    pub fn probe_rules(&self, mut count: usize) -> String {
+        let (mut text, mut jumps) = (self.sets(), String::new());
+        for (vni, network) in &self.networks {
+            for (direction, chain) in network.acls.chains() {
+                let end = chain.rules.len().min(count);
+                count -= end;
+                if end > 0 {
+                    let name = format!("vxlan{vni}-{}", direction.as_str());
+                    let chain = AclChain { rules: chain.rules[..end].to_vec(), is_cut: false };
+                    text += &chain.text(&name);
+                    jumps += &format!("\tjump {name}\n");
+                }
+            }
+        }
+        let hook = "type filter hook forward priority filter - 5; policy accept;";
+        text + &format!("chain forward {{\n\t{hook}\n\taccept\n{jumps}}}\n")
+    }
+
+    /// Text between the braces of the [`table`].
+    pub fn rules(&self) -> String {
+        self.sets() + &self.acl_chains() + INPUT + SPOOFED + &self.dispatch() + &self.masquerade()
+    }
+
+    fn sets(&self) -> String {
+        let bridges = |vnis: &mut dyn Iterator<Item = &Vni>| {
+            vnis.map(|vni| format!("\"{}\"", vni.bridge())).collect::<Vec<_>>()
+        };
+        let (guests, closed) =
+            (bridges(&mut self.networks.keys()), bridges(&mut self.closed.iter()));
+        let within = guests.iter().chain(&closed).map(|bridge| format!("{bridge} . {bridge}"));
+        let of = |(vni, net): (&Vni, IpNet)| format!("\"{}\" . {net}", vni.bridge());
+        let sources4 = self.nets().filter(|(_, net)| matches!(net, IpNet::V4(_))).map(of);
+        let sources6 = self.nets().filter(|(_, net)| matches!(net, IpNet::V6(_))).map(of);
+        let (sources4, sources6, within) =
+            (sources4.collect(), sources6.collect(), within.collect());
+        let of_guard = self.networks.iter().filter(|(_, network)| network.guarded);
+        let guarded = bridges(&mut of_guard.map(|(vni, _)| vni));
+        let nodes = self.nodes.iter().map(IpNet::trunc).collect();
+        set("guests", "type ifname", guests)
+            + &set("guarded", "type ifname", guarded)
+            + &nets("nodes", &nodes)
+            + &set("closed", "type ifname", closed)
+            + &set("within", "type ifname . ifname", within)
+            + &set("sources4", "type ifname . ipv4_addr\n\tflags interval", sources4)
+            + &set("sources6", "type ifname . ipv6_addr\n\tflags interval", sources6)
+    }
+
+    /// The addresses of each network.
+    fn nets(&self) -> impl Iterator<Item = (&Vni, IpNet)> {
+        self.networks.iter().flat_map(|(vni, network)| {
+            let (ip4, ip6) = (network.ip4.map(IpNet::V4), network.ip6.map(IpNet::V6));
+            ip6.into_iter().chain(ip4).map(move |net| (vni, net))
+        })
+    }
+
+    fn acl_chains(&self) -> String {
+        let mut text = String::new();
+        for (vni, network) in &self.networks {
+            for (direction, chain) in network.acls.chains() {
+                text += &chain.text(&format!("vxlan{vni}-{}", direction.as_str()));
+            }
+        }
+        text
+    }
+
+    fn dispatch(&self) -> String {
+        let mut text = String::new();
+        for (direction, end, priority) in
+            [(Direction::In, "daddr", 5), (Direction::Out, "saddr", 4)]
+        {
+            let direction = direction.as_str();
+            let hook = format!("type filter hook forward priority filter - {priority}");
+            let _ = writeln!(
+                text,
+                "chain forward-{direction} {{\n\t{hook}; policy accept;\n\t{WITHIN}"
+            );
+            for (vni, net) in self.nets() {
+                let family = family(&net);
+                let _ =
+                    writeln!(text, "\t{family} {end} {net} counter jump vxlan{vni}-{direction}");
+            }
+            text += "}\n";
+        }
+        text
+    }
+
+    /// The chain that has packets leave the cluster under this node's address; nothing, if no
+    /// network asks for it: then connections need not be tracked.
+    fn masquerade(&self) -> String {
+        let asks = |vni: &Vni| self.networks.get(vni).is_some_and(|network| network.masquerade);
+        let masked: BTreeSet<IpNet> =
+            self.nets().filter(|(vni, _)| asks(vni)).map(|(_, net)| net).collect();
+        if masked.is_empty() {
+            return String::new();
+        }
+        nets("masked", &masked) + MASQUERADE
+    }
+}
+
+fn family(net: &IpNet) -> &'static str {
+    match net {
+        IpNet::V4(_) => "ip",
+        IpNet::V6(_) => "ip6",
+    }
+}
+
+/// Two sets of networks, one of each family.
+fn nets(name: &str, nets: &BTreeSet<IpNet>) -> String {
+    let of = |is_of: fn(&IpNet) -> bool| -> Vec<String> {
+        nets.iter().filter(|net| is_of(net)).map(ToString::to_string).collect()
+    };
+    let flags = "flags interval\n\tauto-merge";
+    let ip4 = of(|net| matches!(net, IpNet::V4(_)));
+    let ip6 = of(|net| matches!(net, IpNet::V6(_)));
+    set(&format!("{name}4"), &format!("type ipv4_addr\n\t{flags}"), ip4)
+        + &set(&format!("{name}6"), &format!("type ipv6_addr\n\t{flags}"), ip6)
+}
+
+fn set(name: &str, kind: &str, elements: Vec<String>) -> String {
+    let elements = match elements.is_empty() {
+        true => String::new(),
+        false => format!("\telements = {{ {} }}\n", elements.join(", ")),
+    };
+    format!("set {name} {{\n\t{kind}\n{elements}}}\n")
+}
+
+/// From guests to this node. Sources are judged first: under the address of a node a guest could be
+/// taken for one, and who asks for metadata is known by it. Requests of DHCP come from anywhere.
+/// What begins no connection and belongs to one that this node has begun (`ssh` into a guest) comes
+/// in; it finds nothing else.
+const INPUT: &str = "\
+chain services {
+	icmp type { redirect, router-advertisement } counter drop
+	icmpv6 type { nd-redirect, nd-router-advert } counter drop
+	meta l4proto { icmp, ipv6-icmp } counter accept
+	meta l4proto { tcp, udp } th dport 53 counter accept
+	udp dport 123 counter accept
+	meta nfproto ipv6 udp dport 547 counter accept
+	ip daddr 169.254.169.254 tcp dport 80 counter accept
+	tcp flags & (ack | rst) != 0 counter accept
+	counter drop
+}
+chain from-guests {
+	meta nfproto ipv4 udp dport 67 counter accept
+	iifname . ip saddr @sources4 goto services
+	iifname . ip6 saddr @sources6 goto services
+	ip6 saddr { ::, fe80::/10 } goto services
+	ip saddr @nodes4 counter drop
+	ip6 saddr @nodes6 counter drop
+	iifname @guarded counter drop
+	ip daddr 169.254.169.254 counter drop
+	goto services
+}
+chain input {
+	type filter hook input priority filter - 5; policy accept;
+	iifname @closed counter drop
+	iifname @guests goto from-guests
+}
+";
+
+/// Packets that stay within a bridge come to these hooks only where the kernel hands them bridged
+/// ones (`bridge-nf-call-iptables`), and are nobody's concern.
+const WITHIN: &str = "iifname . oifname @within accept";
+
+/// From guests to elsewhere. A guest may route for others, unless its network has a guard; nobody
+/// speaks as a node.
+const SPOOFED: &str = "\
+chain spoofed {
+	type filter hook forward priority filter - 6; policy accept;
+	iifname . oifname @within accept
+	iifname @closed counter drop
+	oifname @closed counter drop
+	iifname . ip saddr @sources4 accept
+	iifname . ip6 saddr @sources6 accept
+	iifname @guests ip saddr @nodes4 counter drop
+	iifname @guests ip6 saddr @nodes6 counter drop
+	iifname @guarded counter drop
+}
+";
+
+/// Behind the tables of others, whose translation of a connection stays.
+const MASQUERADE: &str = "\
+chain leave-masked {
+	type nat hook postrouting priority srcnat + 10; policy accept;
+	oifname \"lo\" accept
+	oifname @guests accept
+	ip daddr @nodes4 accept
+	ip6 daddr @nodes6 accept
+	ip saddr @masked4 counter masquerade
+	ip6 saddr @masked6 counter masquerade
+}
+";
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::link::Link;
+    use crate::network::NetworkOptions;
+
+    fn acl(direction: Direction, order: u32, rule: &str) -> AclRecord {
+        let description = format!("{}{order}", direction.as_str());
+        AclRecord { direction, order, description, rule: rule.to_owned() }
+    }
+
+    fn cluster(networks: &[(&str, &[AclRecord])]) -> Cluster {
+        let mut cluster = Cluster::default();
+        for (vni, acls) in networks {
+            let record = NetworkRecord {
+                vni: (*vni).to_owned(),
+                description: format!("net{vni}"),
+                nettype: "managed".to_owned(),
+                ip4_network: format!("10.20.{vni}.0/24"),
+                acls: acls.to_vec(),
+                ..NetworkRecord::default()
+            };
+            cluster.networks.insert((*vni).to_owned(), Arc::new(record));
+        }
+        cluster
+    }
+
+    fn vni(number: u32) -> Vni {
+        Vni::new(number).unwrap()
+    }
+
+    fn filter(cluster: &Cluster) -> (NetworkFilter, Vec<BadAcl>) {
+        filter_after(cluster, &BTreeMap::new(), &|_| None)
+    }
+
+    fn filter_after(
+        cluster: &Cluster,
+        last: &BTreeMap<Vni, Acls>,
+        refused: Refused<'_>,
+    ) -> (NetworkFilter, Vec<BadAcl>) {
+        let (closed, nodes) = (BTreeSet::new(), BTreeSet::new());
+        network_filter(cluster, &Known { closed: &closed, nodes: &nodes, last, refused })
+    }
+
+    /// Chain of this name in the text, with its counters left out.
+    fn chain<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+        let begin = format!("chain {name} {{\n");
+        let at = text.find(&begin).unwrap_or_else(|| panic!("no {name} in {text}"));
+        let lines = text[at + begin.len()..].lines().take_while(|line| *line != "}");
+        lines.map(|line| line.trim().trim_start_matches("counter").trim()).collect()
+    }
+
+    #[test]
+    fn rules_stand_in_the_order_of_their_numbers_each_in_its_direction() {
+        let acls = [
+            acl(Direction::In, 10, "tcp dport 10 accept"),
+            acl(Direction::Out, 1, "drop"),
+            acl(Direction::In, 2, "tcp dport 2 accept"),
+        ];
+        let (filter, bad) = filter(&cluster(&[("7", &acls)]));
+        assert_eq!(bad, []);
+        let text = filter.rules();
+        assert_eq!(check_rules(&text), Ok(()));
+        assert_eq!(chain(&text, "vxlan7-in"), ["", "tcp dport 2 accept", "tcp dport 10 accept"]);
+        assert_eq!(chain(&text, "vxlan7-out"), ["", "drop"]);
+        let jump = |line: &str| text.contains(&format!("\t{line}\n"));
+        assert!(jump("ip daddr 10.20.7.0/24 counter jump vxlan7-in"), "{text}");
+        assert!(jump("ip saddr 10.20.7.0/24 counter jump vxlan7-out"), "{text}");
+        assert!(text.contains("elements = { \"vmbr7\" . 10.20.7.0/24 }"), "{text}");
+        assert!(!text.contains("masquerade") && !text.contains("ct "), "{text}");
+    }
+
+    /// PVC 1.0.3 filtered no network without IPv4.
+    #[test]
+    fn a_network_of_ipv6_alone_is_filtered_as_well() {
+        let mut cluster = cluster(&[("7", &[])]);
+        let six = NetworkRecord {
+            ip4_network: "None".to_owned(),
+            ip6_network: "2001:db8:7::/64".to_owned(),
+            ..(*cluster.networks["7"]).clone()
+        };
+        cluster.networks.insert("7".to_owned(), Arc::new(six));
+        let text = filter(&cluster).0.rules();
+        assert!(text.contains("ip6 daddr 2001:db8:7::/64 counter jump vxlan7-in"), "{text}");
+        assert!(text.contains("elements = { \"vmbr7\" }"), "{text}");
+        assert!(!text.contains("10.20.7"), "{text}");
+    }
+
+    #[test]
+    fn a_network_without_addresses_lets_nothing_through() {
+        let mut cluster = cluster(&[("7", &[])]);
+        let wrong = NetworkRecord {
+            ip4_network: "10.20.7.0/33".to_owned(),
+            ..(*cluster.networks["7"]).clone()
+        };
+        cluster.networks.insert("7".to_owned(), Arc::new(wrong));
+        let (filter, _) = filter(&cluster);
+        assert!(!filter.is_empty() && filter.nets().count() == 0);
+        assert!(filter.rules().contains("set guests {\n\ttype ifname\n\telements = { \"vmbr7\" }"));
+    }
+
+    #[test]
+    fn bridged_networks_are_not_filtered() {
+        let mut cluster = cluster(&[("7", &[])]);
+        let bridged =
+            NetworkRecord { nettype: "bridged".to_owned(), ..(*cluster.networks["7"]).clone() };
+        cluster.networks.insert("7".to_owned(), Arc::new(bridged));
+        assert!(filter(&cluster).0.is_empty());
+    }
+
+    #[test]
+    fn masked_is_what_leaves_the_cluster_and_never_what_goes_to_a_node() {
+        let mut cluster = cluster(&[("7", &[]), ("8", &[])]);
+        let options = NetworkOptions { masquerade: true, ..NetworkOptions::default() };
+        cluster.network_options.insert("8".to_owned(), Arc::new(options));
+        let (mut filter, _) = filter(&cluster);
+        filter.nodes = ["10.0.0.1/24", "2001:db8::1/128"].map(|net| net.parse().unwrap()).into();
+        let text = filter.rules();
+        assert_eq!(check_rules(&text), Ok(()));
+        let set = |name: &str| text.split(&format!("set {name} {{\n")).nth(1).unwrap();
+        assert!(set("masked4").contains("elements = { 10.20.8.0/24 }"), "{text}");
+        assert!(set("nodes4").contains("elements = { 10.0.0.0/24 }"), "{text}");
+        let lines = chain(&text, "leave-masked");
+        let at = |wanted: &str| lines.iter().position(|line| line.starts_with(wanted)).unwrap();
+        assert!(at("ip daddr @nodes4 accept") < at("ip saddr @masked4"), "{text}");
+        assert!(at("oifname @guests accept") < at("ip saddr @masked4"), "{text}");
+    }
+
+    #[test]
+    fn rules_as_operators_write_them_are_taken() {
+        for (rule, taken) in [
+            ("", ""),
+            (" tcp dport { 22, 80 } accept\n", "tcp dport { 22, 80 } accept"),
+            ("drop # everything; else } {", "drop"),
+            ("log prefix \"a; jump } # @x b.c\" drop", "log prefix \"a; jump } # @x b.c\" drop"),
+            ("@th,0,16 22 drop", "@th,0,16 22 drop"),
+            ("iifname != eth0.100 drop", "iifname != eth0.100 drop"),
+            ("ip6 saddr ::ffff:10.0.0.1 drop", "ip6 saddr ::ffff:10.0.0.1 drop"),
+            (
+                "ip saddr 10.0.0.0/8 tcp dport . ip daddr vmap { 22 . 10.0.0.1 : accept }",
+                "ip saddr 10.0.0.0/8 tcp dport . ip daddr vmap { 22 . 10.0.0.1 : accept }",
+            ),
+            ("ct state established,related accept", "ct state established,related accept"),
+            (
+                "meter m { ip saddr limit rate 9/second } drop",
+                "meter m { ip saddr limit rate 9/second } drop",
+            ),
+        ] {
+            assert_eq!(check_rule(rule), Ok(taken), "{rule}");
+        }
+        for rule in [
+            "ip saddr 10.0.0.1 tcp dport ssh accept",
+            "ip saddr 10.0.0.0/8 ip daddr 10.0.0.1-10.0.0.9 accept",
+            "ip saddr { 10.0.0.1, 10.0.0.0/24 comment \"web\" } tcp dport { ssh, http } accept",
+            "ip saddr . tcp dport { 10.0.0.1 . ssh, 10.0.0.2 . http } accept",
+            "ip saddr . tcp dport vmap { 10.0.0.1 . ssh : accept, 10.0.0.2 . http : drop }",
+            "ip saddr vmap { 10.0.0.1:accept, 10.0.0.2 : drop }",
+            "ip6 saddr vmap { 2001:db8::1:accept, 2001:db8::/32 : drop }",
+            "ip6 saddr { 2001:db8::1-2001:db8::9, fe80::/10 } accept",
+            "iifname . ip saddr { eth0 . 10.0.0.1 } accept",
+            "ip saddr . ip daddr . tcp dport { 10.0.0.1 . 10.0.0.2 . ssh } accept",
+            "ip saddr & 255.255.0.0 == 10.20.0.0 accept",
+            "ip saddr and 255.255.0.0 != 10.20.0.0 accept",
+            "ether saddr 52:54:00:aa:bb:cc accept",
+            "ether saddr { 52:54:00:aa:bb:cc, 52:54:00:aa:bb:cd } accept",
+            "fib saddr . iif oif missing drop",
+            "fib daddr type { local, broadcast } accept",
+            "fib saddr type local ip saddr 10.0.0.1 accept",
+            "meter m { ip saddr limit rate over 9/second burst 5 packets } drop",
+            "meter m { ip saddr . tcp dport timeout 60s limit rate 9/second } accept",
+            "meter m { ip saddr and 255.255.255.0 limit rate 9/second } accept",
+            "meter m { ip saddr ct count over 9 } reject",
+            "meta mark set jhash ip saddr . ip daddr mod 2",
+            "ip daddr 10.0.0.1 queue to 1-3",
+            "queue flags bypass to 1",
+            "ct original ip saddr 10.0.0.1 log prefix \"web \" group 2 accept",
+            "dup to 10.0.0.1 device \"eth0\"",
+            "ip protocol icmp icmp type echo-request accept",
+            "ip dscp cs1 ip saddr 10.0.0.1 ip protocol tcp accept",
+        ] {
+            assert_eq!(check_rule(rule), Ok(rule));
+        }
+    }
+
+    #[test]
+    fn what_is_no_rule_or_more_than_one_or_leaves_its_chain_is_not_taken() {
+        let host = |name: &str| BadRule::NamesHost(name.to_owned());
+        let sets = |set: &str| BadRule::NamesSet(set.to_owned());
+        for (rule, why) in [
+            ("accept; drop", BadRule::SeveralRules),
+            ("accept\ndrop", BadRule::SeveralRules),
+            ("accept\r drop", BadRule::SeveralRules),
+            ("accept } chain x { accept", BadRule::Braces),
+            ("tcp dport { 22", BadRule::Braces),
+            ("ip saddr {{{{{ }}}}} drop", BadRule::Braces),
+            ("log prefix \"x drop", BadRule::Leaves(BadRules::OpenQuote { line: 1 })),
+            ("include \"/etc/x\"", BadRule::Leaves(BadRules::Include { line: 1 })),
+            ("accept \\", BadRule::Leaves(BadRules::OddCharacter { line: 1 })),
+            ("accept \0", BadRule::Leaves(BadRules::OddCharacter { line: 1 })),
+            ("jump vxlan8-in", BadRule::Jumps("jump".to_owned())),
+            ("tcp dport vmap { 22 : goto vxlan8-in }", BadRule::Jumps("goto".to_owned())),
+            ("ip saddr @guests accept", sets("guests")),
+            ("add @sources4 { ip saddr }", sets("sources4")),
+            ("ip saddr @ \"guests\" accept", sets("")),
+            ("ip saddr @the drop", sets("the")),
+            ("ip saddr web.example.com accept", host("web.example.com")),
+            ("ip saddr webserver accept", host("webserver")),
+            ("ip saddr != webserver accept", host("webserver")),
+            ("ip6 daddr webserver accept", host("webserver")),
+            ("ip saddr \"webserver\" accept", host("\"webserver\"")),
+            ("ip saddr 10.0.0.1 - webserver accept", host("webserver")),
+            ("ip saddr 10.0.0.1, webserver accept", host("webserver")),
+            ("ip saddr and 255.0.0.0 == webserver accept", host("webserver")),
+            ("ip saddr { 10.0.0.1, webserver } accept", host("webserver")),
+            ("ip saddr { 10.0.0.1 timeout 5s, webserver } accept", host("webserver")),
+            ("tcp dport . ip daddr { 22 . webserver } accept", host("webserver")),
+            ("iifname . ip saddr vmap { eth0 . webserver : accept }", host("webserver")),
+            ("ip saddr vmap { webserver:accept }", host("webserver:accept")),
+            ("ip saddr 10.0.0.1 ct original ip daddr webserver accept", host("webserver")),
+            ("ip saddr set webserver", host("webserver")),
+            ("icmp gateway webserver accept", host("webserver")),
+            ("rt ip nexthop webserver accept", host("webserver")),
+            ("dup to webserver", host("webserver")),
+            ("dnat ip to tcp dport map { 80 : webserver }", host("webserver")),
+            ("meter m { ip saddr webserver limit rate 9/second }", host("webserver")),
+        ] {
+            assert_eq!(check_rule(rule), Err(why), "{rule}");
+        }
+        assert_eq!(check_rule(&"a".repeat(1 << 20)), Err(BadRule::TooLong));
+    }
+
+    /// The names of a table are one of a kind.
+    #[test]
+    fn meters_of_rules_are_apart() {
+        let meter = "meter m size 9 { ip saddr limit rate 9/second } accept";
+        let acls = [
+            acl(Direction::In, 1, meter),
+            acl(Direction::In, 2, "log prefix \"meter m\" flow table m { ip saddr counter }"),
+            acl(Direction::Out, 1, meter),
+        ];
+        let (filter, bad) = filter(&cluster(&[("7", &acls), ("8", &acls)]));
+        assert_eq!(bad, []);
+        let text = filter.rules();
+        assert_eq!(check_rules(&text), Ok(()));
+        for name in ["vxlan7-in-1-m", "vxlan7-out-1-m", "vxlan8-in-1-m", "vxlan8-out-1-m"] {
+            assert_eq!(text.matches(&format!("meter {name} size 9 {{ ip saddr")).count(), 1);
+        }
+        assert!(text.contains("log prefix \"meter m\" flow table vxlan7-in-2-m {"), "{text}");
+    }
+
+    #[test]
+    fn a_bad_rule_keeps_its_networks_last_set_and_without_one_closes_its_chain() {
+        let good = [acl(Direction::In, 1, "tcp dport 22 accept"), acl(Direction::Out, 1, "accept")];
+        let mut worse = good.to_vec();
+        worse.push(acl(Direction::In, 2, "accept; accept"));
+        worse.push(acl(Direction::In, 3, "accept"));
+        let (before, _) = filter(&cluster(&[("7", &good), ("8", &good)]));
+        let after = cluster(&[("7", &worse), ("8", &good)]);
+
+        let (first, bad) = filter(&after);
+        let text = first.rules();
+        assert_eq!(chain(&text, "vxlan7-in"), ["", "tcp dport 22 accept", "drop"]);
+        assert_eq!(chain(&text, "vxlan7-out"), ["", "accept"], "the other direction is whole");
+        assert_eq!(chain(&text, "vxlan8-in"), ["", "tcp dport 22 accept"], "and the other network");
+        let said = bad[0].to_string();
+        assert!(said.contains("`in2` (in) of network 7 (net7)"), "{said}");
+        assert!(said.contains("what the rules before it leave is dropped"), "{said}");
+        assert_eq!(bad.len(), 1);
+
+        let last = [(vni(7), before.networks[&vni(7)].acls.clone())].into();
+        let (kept, bad) = filter_after(&after, &last, &|_| None);
+        assert_eq!(chain(&kept.rules(), "vxlan7-in"), ["", "tcp dport 22 accept"]);
+        assert!(bad[0].has_last && bad[0].to_string().contains("keeps the rules that it had"));
+    }
+
+    #[test]
+    fn a_rule_that_nft_refuses_is_as_bad_and_so_are_last_rules_that_it_refuses_by_now() {
+        let acls = [acl(Direction::In, 1, "iif eth9 drop"), acl(Direction::In, 2, "accept")];
+        let cluster = cluster(&[("7", &acls)]);
+        let refused: Refused<'_> = &|rules| {
+            let at = rules.iter().position(|rule| rule.contains("eth9"))?;
+            Some((at, "no such link".to_owned()))
+        };
+        let (first, bad) = filter_after(&cluster, &BTreeMap::new(), refused);
+        assert_eq!(chain(&first.rules(), "vxlan7-in"), ["", "drop"]);
+        assert!(bad[0].to_string().contains("no such link"), "{}", bad[0]);
+        let stale = Acls {
+            incoming: AclChain { rules: vec!["iif eth9 accept".to_owned()], is_cut: false },
+            ..Acls::default()
+        };
+        let (filter, bad) = filter_after(&cluster, &[(vni(7), stale)].into(), refused);
+        assert_eq!(filter, first);
+        assert!(!bad[0].has_last);
+    }
+
+    #[test]
+    fn a_network_with_too_many_rules_takes_no_room_of_others() {
+        let long = format!("ip saddr {{ {} }} drop", "10.0.0.1, ".repeat(1500));
+        let many: Vec<AclRecord> = (0..300).map(|n| acl(Direction::In, n, &long)).collect();
+        let few = [acl(Direction::In, 1, "drop")];
+        let (filter, bad) = filter(&cluster(&[("7", &many), ("8", &few), ("9", &many)]));
+        let text = filter.rules();
+        assert_eq!(check_rules(&text), Ok(()));
+        assert_eq!(chain(&text, "vxlan8-in"), ["", "drop"]);
+        assert_eq!(chain(&text, "vxlan7-in").last(), Some(&"drop"));
+        assert_eq!(bad.iter().map(|bad| bad.vni.get()).collect::<Vec<_>>(), [7, 9]);
+        assert!(bad[0].why.contains("too long in all"), "{}", bad[0]);
+    }
+
+    #[test]
+    fn a_bridge_of_ours_without_a_record_is_closed() {
+        let link = |name: &str, kind: LinkKind, master: Option<&str>| Link {
+            name: name.to_owned(),
+            kind,
+            mtu: 1500,
+            up: true,
+            carrier: true,
+            master: master.map(str::to_owned),
+            lies_on: None,
+            alias: None,
+            mac: None,
+            addresses: BTreeSet::new(),
+            vlan_filtering: false,
+            vlans: BTreeMap::new(),
+        };
+        let tunnel = |id| {
+            LinkKind::Vxlan(crate::link::Vxlan {
+                id,
+                local: None,
+                lower: None,
+                port: 4789,
+                learning: false,
+            })
+        };
+        let links = [
+            link("vxlan7", tunnel(7), Some("vmbr7")),
+            link("vxlan8", tunnel(8), Some("vmbr8")),
+            link("vxlan9", tunnel(9), None),
+            link("vmbr1", LinkKind::Bridge, None),
+            // Of a network that went while the daemon of a machine alone was down.
+            Link { alias: Some(vni(5).alias()), ..link("vmbr5", LinkKind::Bridge, None) },
+            link("vnet0", LinkKind::Other("tun".to_owned()), Some("vmbr5")),
+            Link { alias: Some(vni(4).alias()), ..link("vmbr4", LinkKind::Bridge, None) },
+            link("vmbr3", LinkKind::Bridge, None),
+            link("eth3", LinkKind::Device, Some("vmbr3")),
+        ];
+        let links: Links = links.into_iter().map(|link| (link.name.clone(), link)).collect();
+        let networks = GuestNetworks::of(&cluster(&[("7", &[])]));
+        let after = |filtered: &[u32]| {
+            closed(&links, &networks, &filtered.iter().map(|number| vni(*number)).collect())
+        };
+        assert_eq!(after(&[]), [vni(5), vni(8)].into(), "others make bridges of such names, too");
+        assert_eq!(after(&[1, 2, 7]), [1, 5, 8].map(vni).into(), "without a tunnel, too");
+        let closed = after(&[]);
+        let filter = NetworkFilter { closed, ..NetworkFilter::default() };
+        assert!(!filter.is_empty());
+        let set = "set closed {\n\ttype ifname\n\telements = { \"vmbr5\", \"vmbr8\" }";
+        assert!(filter.rules().contains(set));
+    }
+
+    #[test]
+    fn rules_are_tried_up_to_one_of_them() {
+        let acls = [
+            acl(Direction::In, 1, "one"),
+            acl(Direction::In, 2, "two"),
+            acl(Direction::Out, 1, "three"),
+        ];
+        let (filter, _) = filter(&cluster(&[("7", &acls), ("8", &acls)]));
+        let prefixes = filter.acl_prefixes();
+        assert_eq!(prefixes.len(), 6);
+        assert_eq!(
+            (prefixes[1], prefixes[2]),
+            (&["one", "two"].map(str::to_owned)[..], &["three".to_owned()][..])
+        );
+        let text = filter.probe_rules(4);
+        assert_eq!(chain(&text, "vxlan7-out"), ["", "three"]);
+        assert_eq!(chain(&text, "vxlan8-in"), ["", "one"]);
+        assert!(!text.contains("chain vxlan8-out"), "{text}");
+        assert_eq!(chain(&text, "forward")[1], "accept", "no packet is judged by them");
+        let (table, text) = probe(Direction::Out, "drop");
+        assert_eq!(table.to_string(), "inet pvc-probe");
+        assert!(chain(&text, "vxlan1-out").contains(&"drop"), "{text}");
+        assert_eq!(check_rules(&text), Ok(()));
+    }
+}

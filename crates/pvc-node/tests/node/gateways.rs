@@ -1,0 +1,125 @@
+//! The addresses of networks of VMs that go with the primary role, and VMs that wait for a bridge.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::guest_network::plan::Underlay;
+use pvc_model::network::NetworkRecord;
+use pvc_model::primary::handover::Duty;
+use pvc_model::vm::VmState;
+use pvc_node::{DhcpSettings, FloatingAddress, GuestNetworkSettings};
+use pvc_store::{Change, Changes};
+use pvc_testkit::{Manner, NetworkChange};
+
+use crate::world::{World, world};
+
+const GATEWAY: &str = "10.20.1.1";
+const METADATA: &str = "169.254.169.254";
+
+/// A machine alone that has networks of VMs.
+async fn with_networks() -> World {
+    let mut world = world().await;
+    let address = format!("{METADATA}/32").parse().unwrap();
+    let metadata = FloatingAddress { duty: Duty::Metadata, link: "lo".to_owned(), address };
+    world.settings.floating.push(metadata);
+    world.settings.guest_networks = Some(GuestNetworkSettings {
+        underlay: Underlay { tunnels: None, bridge_device: None, bridge_mtu: None },
+        nodes: BTreeSet::new(),
+        dhcp: DhcpSettings {
+            directory: "/run/pvc/dnsmasq".into(),
+            executable: "/usr/bin/pvcd".to_owned(),
+            socket: "/run/pvc/dnsmasq/leases.socket".to_owned(),
+        },
+        evpn: None,
+    });
+    world.network.insert_device("lo");
+    world
+}
+
+async fn add_network(world: &World) {
+    let record = NetworkRecord {
+        vni: "1001".to_owned(),
+        description: "net1".to_owned(),
+        nettype: "managed".to_owned(),
+        ip4_network: "10.20.1.0/24".to_owned(),
+        ip4_gateway: GATEWAY.to_owned(),
+        ..NetworkRecord::default()
+    };
+    let change = Change::PutNetwork(Box::new(record));
+    apply(world, change).await;
+}
+
+async fn apply(world: &World, change: Change) {
+    let decide = |_: &Cluster| {
+        let mut changes = Changes::new();
+        changes.push(change.clone());
+        Ok::<_, std::convert::Infallible>((changes, ()))
+    };
+    world.operator.change(decide).await.unwrap();
+}
+
+fn holder(world: &World, address: &str) -> Option<String> {
+    world.network.holder(address.parse::<IpAddr>().unwrap())
+}
+
+async fn until_held(world: &World, gateway: Option<&str>, metadata: Option<&str>) {
+    let is_so = || {
+        holder(world, GATEWAY).as_deref() == gateway
+            && holder(world, METADATA).as_deref() == metadata
+    };
+    world.until("the addresses are where they should be", is_so).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_gateway_and_the_address_of_the_metadata_come_and_go_with_the_network() {
+    let world = with_networks().await;
+    let daemon = world.running().await;
+    world.pass(30).await;
+    assert_eq!(holder(&world, METADATA), None, "it is the cloud provider's, if there is one");
+    add_network(&world).await;
+    until_held(&world, Some("vmbr1001"), Some("lo")).await;
+    let removal = Change::RemoveNetwork("1001".to_owned());
+    apply(&world, removal).await;
+    until_held(&world, None, None).await;
+    daemon.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn guests_of_a_machine_alone_keep_their_gateway_while_its_daemon_is_started_again() {
+    let world = with_networks().await;
+    add_network(&world).await;
+    let first = world.running().await;
+    until_held(&world, Some("vmbr1001"), Some("lo")).await;
+    first.stop().await;
+    assert!(holder(&world, GATEWAY).is_some() && holder(&world, METADATA).is_some());
+    let _second = world.running().await;
+    world.pass(120).await;
+    until_held(&world, Some("vmbr1001"), Some("lo")).await;
+    let is_lost = |change: &NetworkChange| {
+        matches!(change, NetworkChange::AddressRemoved { address, .. }
+            if address.addr() == GATEWAY.parse::<IpAddr>().unwrap())
+    };
+    assert!(!world.network.changes().iter().any(is_lost));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_waits_for_the_bridge_of_its_network_and_fails_for_a_bridge_of_nobody() {
+    for (bridge, comes) in [("vmbr1001", true), ("vmbr1002", false)] {
+        let world = with_networks().await;
+        add_network(&world).await;
+        let uuid = world.define(1, VmState::Start).await;
+        let why = format!("Cannot get interface MTU on '{bridge}': No such device");
+        let refuses = Manner { refuses_start: Some(why), ..Manner::default() };
+        world.hypervisor.set_manner(uuid, refuses);
+        let _daemon = world.running().await;
+        if comes {
+            world.until("it was tried", || world.hypervisor.count("start", uuid) > 1).await;
+            assert_eq!(world.state(uuid), "start");
+            world.hypervisor.set_manner(uuid, Manner::default());
+            world.until_runs(uuid).await;
+        } else {
+            world.until_state(uuid, "fail").await;
+        }
+    }
+}
