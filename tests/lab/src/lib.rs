@@ -275,6 +275,16 @@ impl Lab {
         });
     }
 
+    /// Waits until the last that this guest said about its disks is `disks`: `sda=65536`, in blocks of 512 bytes.
+    pub fn guest_has_disks(&self, node: &str, guest: &str, disks: &str) {
+        let words = format!("disks now: {disks} (all)");
+        eventually(&format!("`{words}` on the console of {guest}"), 180, || {
+            let log = self.on(node, &format!("tail -n 200 /var/log/libvirt/{guest}.log"));
+            let last = log.stdout.lines().rfind(|line| line.contains("disks now: "));
+            if last.is_some_and(|line| line.contains(&words)) { Ok(()) } else { Err(log.to_string()) }
+        });
+    }
+
     /// Waits until the cluster shows `node` in this state of the daemon and of its VMs.
     pub fn node_is(&self, node: &str, daemon: &str, domains: &str) {
         eventually(&format!("{node} {daemon} and {domains}"), 240, || {
