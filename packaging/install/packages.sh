@@ -26,7 +26,7 @@ RUN=(libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils seabios bu
 # A Ceph of one monitor, one manager and one OSD on the loopback is what volumes in a cluster are tested on.
 # `postgresql` for the same reason: the tests make a server of their own.
 TEST=(zookeeper default-jre-headless libslf4j-java python3 python3-venv e2fsprogs xfsprogs strace fdisk gdisk lvm2
-    ceph-mon ceph-mgr ceph-osd ceph-common qemu-block-extra openipmi ipmitool postgresql)
+    ceph-mon ceph-mgr ceph-osd ceph-common qemu-block-extra openipmi ipmitool postgresql iputils-ping)
 # What `cargo xtask package` packs with.
 PACKAGE=(dpkg-dev binutils)
 # The lab's nodes bring their own packages; this is what makes, boots, connects and unplugs them.
