@@ -1,6 +1,8 @@
 //! Benchmarks of the storage.
 
 use serde_json::Value;
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
+use utoipa::openapi::{OneOf, Schema};
 
 wire! {
     pub struct Benchmark {
@@ -12,7 +14,13 @@ wire! {
         pub test_format: i64,
         /// `Running`, or an object with a member for each test: the report of fio, with the load
         /// of the node beside it.
-        #[schema(value_type = Object)]
+        #[schema(schema_with = text_or_object)]
         pub benchmark_result: Value,
     }
+}
+
+fn text_or_object() -> Schema {
+    let of = |kind| ObjectBuilder::new().schema_type(kind);
+    let either: OneOf = OneOfBuilder::new().item(of(Type::String)).item(of(Type::Object)).build();
+    Schema::OneOf(either)
 }

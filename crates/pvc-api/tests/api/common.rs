@@ -24,6 +24,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use crate::described;
+
 pub const KEY: &str = "correct-horse-battery-staple";
 
 pub struct Api {
@@ -145,13 +147,17 @@ pub fn request(method: Method, path: &str) -> axum::http::request::Builder {
 }
 
 impl Api {
+    /// Sends a request, and checks the reply against the OpenAPI document.
     pub async fn send(&self, mut request: Request<Body>) -> Reply {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let remote = SocketAddr::from(([192, 0, 2, 1], 4711));
         request.extensions_mut().insert(ConnectInfo(remote));
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let body = to_bytes(body, usize::MAX).await.unwrap();
-        Reply { status: parts.status, headers: parts.headers, body }
+        let reply = Reply { status: parts.status, headers: parts.headers, body };
+        described::check(&method, &path, &reply);
+        reply
     }
 
     async fn bare(&self, method: Method, path: &str) -> Reply {

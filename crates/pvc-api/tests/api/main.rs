@@ -5,6 +5,7 @@
 
 mod changes;
 mod common;
+mod described;
 mod document;
 mod reads;
 mod security;

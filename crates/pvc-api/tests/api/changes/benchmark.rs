@@ -100,6 +100,19 @@ async fn a_volume_is_made_copied_renamed_or_restored_to_no_name_of_benchmarks() 
 }
 
 #[tokio::test]
+async fn a_benchmark_at_work_is_listed_as_such() {
+    let api = at_rest().await;
+    let submitted = api.post("/storage/ceph/benchmark?pool=vms&name=new-disks").await;
+    let record = json!({
+        "name": "new-disks", "job": submitted.json()["task_id"], "volume": "vms/pvcbenchmark",
+        "test_format": 2, "result": null,
+    });
+    api.write("/pvcrs/benchmarks/1", record.to_string()).await;
+    let found = api.get("/storage/ceph/benchmark").await.ok();
+    assert_eq!(found[0]["benchmark_result"], "Running");
+}
+
+#[tokio::test]
 async fn a_result_that_cannot_be_read_and_one_without_a_task_are_shown_as_such() {
     let api = with_vms(0).await;
     let record = |result: Option<&str>| {
