@@ -281,7 +281,11 @@ impl Lab {
         eventually(&format!("`{words}` on the console of {guest}"), 180, || {
             let log = self.on(node, &format!("tail -n 200 /var/log/libvirt/{guest}.log"));
             let last = log.stdout.lines().rfind(|line| line.contains("disks now: "));
-            if last.is_some_and(|line| line.contains(&words)) { Ok(()) } else { Err(log.to_string()) }
+            if last.is_some_and(|line| line.contains(&words)) {
+                Ok(())
+            } else {
+                Err(log.to_string())
+            }
         });
     }
 
