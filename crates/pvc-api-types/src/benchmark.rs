@@ -1,8 +1,8 @@
 //! Benchmarks of the storage.
 
 use serde_json::Value;
+use utoipa::openapi::Schema;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
-use utoipa::openapi::{OneOf, Schema};
 
 wire! {
     pub struct Benchmark {
@@ -21,6 +21,8 @@ wire! {
 
 fn text_or_object() -> Schema {
     let of = |kind| ObjectBuilder::new().schema_type(kind);
-    let either: OneOf = OneOfBuilder::new().item(of(Type::String)).item(of(Type::Object)).build();
-    Schema::OneOf(either)
+    let either = OneOfBuilder::new().item(of(Type::String)).item(of(Type::Object));
+    let description = "`Running`, or an object with a member for each test: the report of fio, with \
+                       the load of the node beside it.";
+    Schema::OneOf(either.description(Some(description)).build())
 }

@@ -219,6 +219,11 @@ pub fn named<T: utoipa::ToSchema>() -> RefOr<Schema> {
     RefOr::Ref(Ref::from_schema_name(T::name()))
 }
 
+/// A type of which no component is made.
+pub fn inlined<T: utoipa::PartialSchema>() -> RefOr<Schema> {
+    T::schema()
+}
+
 /// A list of references to a type.
 pub fn list_of<T: utoipa::ToSchema>() -> RefOr<Schema> {
     RefOr::T(Schema::Array(ArrayBuilder::new().items(named::<T>()).build()))
@@ -358,13 +363,13 @@ macro_rules! operations {
     };
 
     (@reply text) => {
-        operations!(@raw $crate::operation::PlainText, $crate::operation::PLAIN_TEXT);
+        operations!(@raw $crate::operation::PlainText, $crate::operation::PLAIN_TEXT, text());
     };
     (@reply events) => {
-        operations!(@raw $crate::operation::EventStream, $crate::operation::EVENT_STREAM);
+        operations!(@raw $crate::operation::EventStream, $crate::operation::EVENT_STREAM, text());
     };
     (@reply bytes) => {
-        operations!(@raw $crate::operation::OctetStream, $crate::operation::OCTET_STREAM);
+        operations!(@raw $crate::operation::OctetStream, $crate::operation::OCTET_STREAM, text());
     };
     (@reply null) => {
         type Reply = ();
@@ -377,7 +382,9 @@ macro_rules! operations {
             Vec::new()
         }
     };
-    (@reply json $reply:ty) => { operations!(@raw $reply, "application/json"); };
+    (@reply json $reply:ty) => {
+        operations!(@raw $reply, "application/json", inlined::<$reply>());
+    };
     (@reply [$reply:ty]) => {
         type Reply = Vec<$reply>;
         type Other = std::convert::Infallible;
@@ -422,11 +429,11 @@ macro_rules! operations {
             all
         }
     };
-    (@raw $reply:ty, $media:expr) => {
+    (@raw $reply:ty, $media:expr, $($schema:tt)+) => {
         type Reply = $reply;
         type Other = std::convert::Infallible;
         fn replies() -> Vec<$crate::operation::Documented> {
-            let content = Some(($media, $crate::operation::text()));
+            let content = Some(($media, $crate::operation::$($schema)+));
             vec![$crate::operation::Documented { status: "200", description: "Done", content }]
         }
         fn components() -> Vec<$crate::operation::Component> {
