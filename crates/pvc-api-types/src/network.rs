@@ -18,6 +18,9 @@ wire! {
         pub masquerade: bool,
         /// Whether guests may send only as themselves. Not told by PVC 1.0.3.
         pub spoof_guard: bool,
+        /// Seconds since the epoch at which a change was made that waits to be confirmed; null if
+        /// none does. Not told by PVC 1.0.3.
+        pub unconfirmed_since: Option<u64>,
     }
 
     /// The reply to a network that was made.

@@ -24,6 +24,7 @@ fn names(object: &Value) -> Vec<String> {
 const ADDED: &[(&str, &str)] = &[
     ("Network", "masquerade"),
     ("Network", "spoof_guard"),
+    ("Network", "unconfirmed_since"),
     ("Node", "hypervisor"),
     ("Node", "fence"),
     ("Node", "waits_for"),

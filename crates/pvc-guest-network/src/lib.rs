@@ -6,6 +6,7 @@
 //!  dhcp      on the primary, a DHCP and DNS server for each managed network
 //!  evpn      FRR's configuration: how the ends of the tunnels find each other
 //!  leases    what those servers say of leases, into the store
+//!  unconfirmed  changes that nobody confirms in time are taken back
 //!  guard     guests send as themselves, in networks that ask for it
 //! ```
 //!
@@ -21,3 +22,4 @@ pub mod guard;
 pub mod leases;
 pub mod links;
 mod said;
+pub mod unconfirmed;

@@ -12,10 +12,12 @@ use pvc_embedded::EmbeddedTree;
 use pvc_guest_network::dhcp::{self, DhcpSettings};
 use pvc_guest_network::leases::{self, LeaseRequest};
 use pvc_guest_network::links::{self, Standing};
+use pvc_guest_network::unconfirmed;
 use pvc_model::NodeName;
 use pvc_model::guest_network::Vni;
 use pvc_model::guest_network::dnsmasq::LeaseNews;
 use pvc_model::guest_network::plan::Underlay;
+use pvc_model::guest_network::unconfirmed::{UnconfirmedChange, Undo};
 use pvc_model::network::{GivenLease, NetworkOptions, NetworkRecord};
 use pvc_ports::{Network, Ports};
 use pvc_role::Context;
@@ -349,4 +351,29 @@ async fn the_end_of_one_address_is_not_that_of_the_next_one() {
     // Nothing of the second one is recorded when it ends, and both have.
     let all = [given(first), ended(second), ended(first)];
     assert!(recorded_of(&world, &all).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_nobody_confirms_is_taken_back_when_its_time_is_over() {
+    let world = world().await;
+    let (before, changed) = (record(), NetworkRecord { mtu: "1400".to_owned(), ..record() });
+    world.change(Change::PutNetwork(Box::new(changed))).await;
+    let change = UnconfirmedChange {
+        seconds: 60,
+        changed_at: 0,
+        undo: Undo::Fields { record: Box::new(before), options: NetworkOptions::default() },
+    };
+    world.change(Change::PutUnconfirmed { vni: "1001".to_owned(), change }).await;
+    let role = tokio::spawn(unconfirmed::run(world.context.clone(), world.end.clone()));
+    let view = || world.context.store.view();
+    let began = world.context.now();
+    while !view().unconfirmed.is_empty() {
+        let gone = world.context.now() - began;
+        assert!(gone < Duration::from_secs(90), "it is taken back");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(world.context.now() - began >= Duration::from_secs(60), "not before");
+    assert_eq!(*view().networks["1001"], record());
+    world.end.cancel();
+    role.await.unwrap();
 }

@@ -6,6 +6,7 @@ use crate::answered::AnsweredRecord;
 use crate::benchmark::BenchmarkRecord;
 use crate::fault::FaultRecord;
 use crate::fullness::FullnessRecord;
+use crate::guest_network::unconfirmed::UnconfirmedChange;
 use crate::hold::VolumeHold;
 use crate::job::{Job, JobId, WorkerRecord};
 use crate::network::{NetworkOptions, NetworkRecord};
@@ -49,6 +50,8 @@ pub struct Cluster {
     pub networks: SharedMap<String, Arc<NetworkRecord>>,
     /// Options that legacy peers know nothing of, by VNI; a network without has none of them.
     pub network_options: SharedMap<String, Arc<NetworkOptions>>,
+    /// Changes of networks that wait to be confirmed, by VNI.
+    pub unconfirmed: SharedMap<String, Arc<UnconfirmedChange>>,
     pub osds: SharedMap<String, Arc<OsdRecord>>,
     pub pools: SharedMap<PoolName, Arc<PoolRecord>>,
     pub volumes: SharedMap<VolumeId, Arc<VolumeRecord>>,

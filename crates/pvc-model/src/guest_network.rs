@@ -20,6 +20,7 @@ pub mod plan;
 pub mod refusal;
 pub mod request;
 pub mod rules;
+pub mod unconfirmed;
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pvc_core_network::{among_nodes, filter, networks};
 use pvc_guest_network::leases::LeaseRequests;
-use pvc_guest_network::{dhcp, evpn, firewall, guard, leases, links};
+use pvc_guest_network::{dhcp, evpn, firewall, guard, leases, links, unconfirmed};
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord, NodeRole};
@@ -351,6 +351,7 @@ fn start_guest_networks(running: &mut Running, shared: &Arc<Shared>, others: Oth
         links::run(context, underlay.clone(), filtered.subscribe(), tell.clone(), end)
     });
     acting.supervise("guest guard", context, guard::run);
+    acting.supervise("unconfirmed changes", context, unconfirmed::run);
     let (dhcp, term) = (settings.dhcp, shared.role.term.clone());
     acting.supervise("dhcp", context, move |context, end| {
         dhcp::run(context, dhcp.clone(), term.subscribe(), standing.subscribe(), end)

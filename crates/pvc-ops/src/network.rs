@@ -10,6 +10,7 @@ use pvc_model::guest_network::request::{
     self, Neighbour, NetworkFields, NetworkToRecord, NewNetwork,
 };
 use pvc_model::guest_network::rules;
+use pvc_model::guest_network::unconfirmed::{self, UnconfirmedChange, Undo, Undoing};
 use pvc_model::link::Links;
 use pvc_model::network::{AclRecord, Direction, LeaseRecord};
 use pvc_model::shown;
@@ -80,20 +81,69 @@ pub async fn add_network(
     store.change(decide).await
 }
 
+/// Demand that a change is taken back unless it is confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConfirmWithin {
+    pub seconds: u32,
+    /// Seconds since the epoch, for people.
+    pub now: u64,
+}
+
+impl ConfirmWithin {
+    fn record(self, changes: &mut Changes, vni: &str, undo: Undo) {
+        let ConfirmWithin { seconds, now } = self;
+        let change = UnconfirmedChange { seconds, changed_at: now, undo };
+        changes.push(Change::PutUnconfirmed { vni: vni.to_owned(), change });
+    }
+}
+
 /// Changes fields of a network, by VNI or description.
 pub async fn modify_network(
     store: &Store,
     around: Surroundings<'_>,
     network: &str,
     fields: &NetworkFields,
+    within: Option<ConfirmWithin>,
 ) -> Outcome<Named, NetworkRefusal> {
     let vni = meant(store, network).map_err(ChangeError::Refused)?;
     let links = around.links(fields).await.map_err(ChangeError::Refused)?;
     let decide = |cluster: &Cluster| {
         let neighbours = around.neighbours(cluster, &links);
-        Ok(record(request::modify(cluster, &neighbours, &vni, fields)?))
+        let (mut changes, named) = record(request::modify(cluster, &neighbours, &vni, fields)?);
+        if let Some(within) = within {
+            let present = request::find(cluster, &vni)?;
+            within.record(&mut changes, &vni, unconfirmed::undo_of_fields(cluster, present));
+        }
+        Ok((changes, named))
     };
     store.change(decide).await
+}
+
+/// Keeps the change of a network that waits to be confirmed.
+pub async fn confirm_change(store: &Store, network: &str) -> Outcome<Named, NetworkRefusal> {
+    let decide = |cluster: &Cluster| {
+        let record = request::find(cluster, network)?;
+        let (vni, description) = (record.vni.clone(), record.description.clone());
+        if !cluster.unconfirmed.contains_key(&vni) {
+            let description = shown(&description);
+            return Err(NetworkRefusal::NothingUnconfirmed { vni, description });
+        }
+        let mut changes = Changes::new();
+        changes.push(Change::RemoveUnconfirmed(vni.clone()));
+        Ok((changes, Named { vni, description }))
+    };
+    store.change(decide).await
+}
+
+/// The change that takes a change back which was not confirmed.
+pub fn take_back(cluster: &Cluster, vni: &str, change: &UnconfirmedChange) -> Changes {
+    let mut changes = match unconfirmed::undo(cluster, vni, &change.undo) {
+        Undoing::Fields(network) => record(*network).0,
+        Undoing::Rules(rules) => written(&rules),
+        Undoing::Nothing => Changes::new(),
+    };
+    changes.push(Change::RemoveUnconfirmed(vni.to_owned()));
+    changes
 }
 
 /// Number of the network that is called so at present: whichever has that description at a later
@@ -240,6 +290,7 @@ pub async fn add_acl(
     firewall: Option<&dyn Firewall>,
     network: &str,
     new: &NewAcl,
+    within: Option<ConfirmWithin>,
 ) -> Outcome<AclRecord, AclRefusal> {
     acl::add_acl(&store.view(), network, new).map(drop).map_err(refused)?;
     let firewall = firewall.ok_or(ChangeError::Refused(AclRefusal::NoFirewall))?;
@@ -247,8 +298,14 @@ pub async fn add_acl(
     check_with_nft(firewall, new.direction, rule).await.map_err(ChangeError::Refused)?;
     let decide = |cluster: &Cluster| {
         let changes = acl::add_acl(cluster, network, new)?;
-        let added = changes.added.clone().expect("a rule that is added is among the changes");
-        Ok((written(&changes), added))
+        let added = changes.added.first().cloned();
+        let added = added.expect("a rule that is added is among the changes");
+        let mut all = written(&changes);
+        if let Some(within) = within {
+            let undo = Undo::RemoveRule(added.description.clone());
+            within.record(&mut all, &changes.network.vni, undo);
+        }
+        Ok((all, added))
     };
     store.change(decide).await
 }
@@ -284,10 +341,16 @@ pub async fn remove_acl(
     store: &Store,
     network: &str,
     description: &str,
+    within: Option<ConfirmWithin>,
 ) -> Outcome<Vec<AclRecord>, NetworkRefusal> {
     let decide = |cluster: &Cluster| {
         let changes = acl::remove_acl(cluster, network, description)?;
-        Ok((written(&changes), changes.removed.clone()))
+        let mut all = written(&changes);
+        if let Some(within) = within {
+            let undo = Undo::AddRules(changes.removed.clone());
+            within.record(&mut all, &changes.network.vni, undo);
+        }
+        Ok((all, changes.removed.clone()))
     };
     store.change(decide).await
 }
@@ -302,7 +365,7 @@ fn written(plan: &AclChanges<'_>) -> Changes {
     for acl in plan.moved.iter().cloned() {
         changes.push(Change::OrderAcl { vni: vni(), acl });
     }
-    if let Some(acl) = plan.added.clone() {
+    for acl in plan.added.iter().cloned() {
         changes.push(Change::PutAcl { vni: vni(), acl });
     }
     changes

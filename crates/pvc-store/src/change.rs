@@ -6,6 +6,7 @@ use pvc_model::benchmark::BenchmarkRecord;
 use pvc_model::fault::FaultRecord;
 use pvc_model::fence::FenceNote;
 use pvc_model::fullness::FullnessRecord;
+use pvc_model::guest_network::unconfirmed::UnconfirmedChange;
 use pvc_model::hold::VolumeHold;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
 use pvc_model::network::{AclRecord, GivenLease, LeaseRecord, NetworkOptions, NetworkRecord};
@@ -22,7 +23,7 @@ use crate::records::node::{self, NewNode, NodeChange};
 use crate::records::vm::{self, NewVm, VmChange};
 use crate::records::{
     answered, benchmark, daemon_note, fault, fence_note, fullness, hold, job, move_note, network,
-    network_options, osd, placement, pool, snapshot_usage, volume,
+    network_options, osd, placement, pool, snapshot_usage, unconfirmed, volume,
 };
 
 /// A set of changes that become true together or not at all.
@@ -134,6 +135,12 @@ pub enum Change {
         vni: String,
         options: NetworkOptions,
     },
+    /// Writes that a change of the network waits to be confirmed.
+    PutUnconfirmed {
+        vni: String,
+        change: UnconfirmedChange,
+    },
+    RemoveUnconfirmed(String),
     PutReservation {
         vni: String,
         reservation: LeaseRecord,
@@ -207,6 +214,8 @@ impl Change {
             Change::PutNetworkOptions { vni, options } => {
                 network_options::put(draft, vni, *options);
             }
+            Change::PutUnconfirmed { vni, change } => unconfirmed::put(draft, vni, change),
+            Change::RemoveUnconfirmed(vni) => unconfirmed::remove(draft, vni),
             Change::PutReservation { vni, reservation } => {
                 network::put_reservation(draft, vni, reservation);
             }

@@ -155,6 +155,8 @@ params! {
         /// Whether guests of a managed network may send only as themselves: from their MAC address
         /// and the addresses that DHCP has given them.
         spoof_guard: Option<bool>,
+        /// Seconds, 5 to 3600, within which the change is taken back unless it is confirmed.
+        confirm: Option<u32>,
     }
 }
 
@@ -200,6 +202,8 @@ params! {
         direction: Option<Way>,
         /// Its place among the rules of that direction, from 0 on; the last without it.
         order: Option<u32>,
+        /// Seconds, 5 to 3600, within which the change is taken back unless it is confirmed.
+        confirm: Option<u32>,
     }
 }
 
@@ -212,6 +216,17 @@ params! {
         direction: Option<Way>,
         /// Its place among the rules of that direction, from 0 on; the last without it.
         order: Option<u32>,
+        /// Seconds, 5 to 3600, within which the change is taken back unless it is confirmed.
+        confirm: Option<u32>,
+    }
+}
+
+params! {
+    /// Whether the removal of a rule is to stay.
+    #[derive(Default)]
+    pub struct AclDeletion {
+        /// Seconds, 5 to 3600, within which the change is taken back unless it is confirmed.
+        confirm: Option<u32>,
     }
 }
 
@@ -233,6 +248,9 @@ operations! { "network":
 
     /// Removes a network with its leases and rules.
     DeleteNetworkVni { DELETE "/network/{vni}", Operator, change(NetworkDeletion) }
+
+    /// Keeps a change of a network or of one of its rules that waits to be confirmed.
+    PostNetworkVniConfirm { POST "/network/{vni}/confirm", Operator, change }
 
     /// The DHCP leases of a network: reservations, then what was given, each by MAC address.
     GetNetworkVniLease { GET "/network/{vni}/lease", Reader, read(LeaseFilter) -> [Lease] }
@@ -270,6 +288,6 @@ operations! { "network":
     /// Removes the rule with this description from a network's firewall. Those behind it move by
     /// one.
     DeleteNetworkVniAclDescription {
-        DELETE "/network/{vni}/acl/{description}", Operator, change
+        DELETE "/network/{vni}/acl/{description}", Operator, change(AclDeletion)
     }
 }

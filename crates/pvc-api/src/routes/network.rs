@@ -8,14 +8,16 @@ use pvc_api_types::operations::network::{
     DeleteNetworkVni, DeleteNetworkVniAclDescription, DeleteNetworkVniLeaseMac, GetNetwork,
     GetNetworkVni, GetNetworkVniAcl, GetNetworkVniAclDescription, GetNetworkVniLease,
     GetNetworkVniLeaseMac, NetworkWord, PostNetwork, PostNetworkVni, PostNetworkVniAcl,
-    PostNetworkVniAclDescription, PostNetworkVniLease, PostNetworkVniLeaseMac, PutNetworkVni, Way,
+    PostNetworkVniAclDescription, PostNetworkVniConfirm, PostNetworkVniLease,
+    PostNetworkVniLeaseMac, PutNetworkVni, Way,
 };
 use pvc_api_types::{CreatedNetwork, Lease, Message, Network};
 use pvc_model::guest_network::acl::NewAcl;
 use pvc_model::guest_network::lease::{NewReservation, mac_text, parse_mac};
 use pvc_model::guest_network::request::{NetworkFields, NewNetwork, NewVni};
+use pvc_model::guest_network::unconfirmed;
 use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkRecord};
-use pvc_ops::network::{self, Named, RemovedNetwork};
+use pvc_ops::network::{self, ConfirmWithin, Named, RemovedNetwork};
 
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
@@ -32,6 +34,7 @@ pub fn add(table: Table) -> Table {
         .add(post_network_vni)
         .add(put_network_vni)
         .add(delete_network_vni)
+        .add(post_network_vni_confirm)
         .add(get_network_vni_lease)
         .add(post_network_vni_lease)
         .add(get_network_vni_lease_mac)
@@ -127,12 +130,48 @@ fn named(Named { vni, description }: &Named) -> String {
 
 async fn put_network_vni(ask: Ask<PutNetworkVni>) -> Result<Answer<PutNetworkVni>> {
     let ([vni], given) = (ask.at, ask.params);
+    let within = confirm_within(&ask.api, given.confirm)?;
     let fields = fields!(given, given.description);
     let change = |api: ApiState| async move {
-        network::modify_network(api.store(), api.surroundings(), &vni, &fields).await
+        network::modify_network(api.store(), api.surroundings(), &vni, &fields, within).await
     };
     let changed = ask.api.carry_out(change).await?;
-    Ok(ask.mode.done(format!("Changed network {}.", named(&changed))))
+    let message = format!("Changed network {}.", named(&changed));
+    Ok(ask.mode.done(with_condition(message, within, &changed.vni)))
+}
+
+/// Reads within how many seconds a change is to be confirmed.
+fn confirm_within(api: &ApiState, seconds: Option<u32>) -> Result<Option<ConfirmWithin>> {
+    let now = api.clock().wall().as_secs();
+    let within = |seconds: u32| match unconfirmed::SECONDS.contains(&seconds) {
+        true => Ok(ConfirmWithin { seconds, now }),
+        false => {
+            let (least, most) = unconfirmed::SECONDS.into_inner();
+            let why = format!("is {seconds}, and {least} to {most} seconds can be waited");
+            Err(ApiError::parameter("confirm", why))
+        }
+    };
+    seconds.map(within).transpose()
+}
+
+/// Adds to what was done how it stays so.
+fn with_condition(mut message: String, within: Option<ConfirmWithin>, vni: &str) -> String {
+    if let Some(ConfirmWithin { seconds, .. }) = within {
+        message.push_str(&format!(
+            " It is taken back in {seconds} seconds unless it is confirmed: `pvc network confirm \
+             {vni}`."
+        ));
+    }
+    message
+}
+
+async fn post_network_vni_confirm(
+    ask: Ask<PostNetworkVniConfirm>,
+) -> Result<Answer<PostNetworkVniConfirm>> {
+    let [vni] = ask.at;
+    let confirm = |api: ApiState| async move { network::confirm_change(api.store(), &vni).await };
+    let confirmed = ask.api.carry_out(confirm).await?;
+    Ok(ask.mode.done(format!("Confirmed the change of network {}.", named(&confirmed))))
 }
 
 async fn delete_network_vni(ask: Ask<DeleteNetworkVni>) -> Result<Answer<DeleteNetworkVni>> {
@@ -277,7 +316,8 @@ async fn post_network_vni_acl(ask: Ask<PostNetworkVniAcl>) -> Result<Answer<Post
     let ([vni], given) = (ask.at, ask.params);
     let direction = direction(given.direction.unwrap_or(Way::Out));
     let (description, rule, order) = (given.description, given.rule, given.order);
-    add_acl(&ask.api, ask.mode, vni, NewAcl { direction, order, description, rule }).await
+    let new = NewAcl { direction, order, description, rule };
+    add_acl(&ask.api, ask.mode, vni, new, given.confirm).await
 }
 
 async fn post_network_vni_acl_description(
@@ -286,7 +326,8 @@ async fn post_network_vni_acl_description(
     let ([vni, description], given) = (ask.at, ask.params);
     let direction = direction(given.direction.unwrap_or(Way::Out));
     let (rule, order) = (given.rule, given.order);
-    add_acl(&ask.api, ask.mode, vni, NewAcl { direction, order, description, rule }).await
+    let new = NewAcl { direction, order, description, rule };
+    add_acl(&ask.api, ask.mode, vni, new, given.confirm).await
 }
 
 async fn add_acl<O: Operation<Reply = Message>>(
@@ -294,26 +335,31 @@ async fn add_acl<O: Operation<Reply = Message>>(
     mode: Mode,
     vni: String,
     new: NewAcl,
+    confirm: Option<u32>,
 ) -> Result<Answer<O>> {
+    let within = confirm_within(api, confirm)?;
     let vni = known(api, &vni)?.vni.clone();
     let network = vni.clone();
     let make = |api: ApiState| async move {
-        network::add_acl(api.store(), api.firewall(), &vni, &new).await
+        network::add_acl(api.store(), api.firewall(), &vni, &new, within).await
     };
     let AclRecord { direction, order, description, .. } = api.carry_out(make).await?;
     let direction = direction.as_str();
-    Ok(mode
-        .done(format!("Added rule \"{description}\" to network {network}, {direction} {order}.")))
+    let message =
+        format!("Added rule \"{description}\" to network {network}, {direction} {order}.");
+    Ok(mode.done(with_condition(message, within, &network)))
 }
 
 async fn delete_network_vni_acl_description(
     ask: Ask<DeleteNetworkVniAclDescription>,
 ) -> Result<Answer<DeleteNetworkVniAclDescription>> {
-    let [vni, description] = ask.at;
+    let ([vni, description], given) = (ask.at, ask.params);
+    let within = confirm_within(&ask.api, given.confirm)?;
     let vni = known(&ask.api, &vni)?.vni.clone();
     let (network, which) = (vni.clone(), description.clone());
     let remove =
-        |api: ApiState| async move { network::remove_acl(api.store(), &vni, &which).await };
+        |api: ApiState| async move { network::remove_acl(api.store(), &vni, &which, within).await };
     ask.api.carry_out(remove).await.map_err(as_refused)?;
-    Ok(ask.mode.done(format!("Removed rule \"{description}\" from network {network}.")))
+    let message = format!("Removed rule \"{description}\" from network {network}.");
+    Ok(ask.mode.done(with_condition(message, within, &network)))
 }

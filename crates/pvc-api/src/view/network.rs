@@ -29,6 +29,7 @@ pub fn network(cluster: &Cluster, record: &NetworkRecord) -> Option<api::Network
         },
         masquerade,
         spoof_guard,
+        unconfirmed_since: cluster.unconfirmed.get(&record.vni).map(|change| change.changed_at),
     })
 }
 

@@ -54,7 +54,7 @@ fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
 }
 
 /// Operations that version 1.0.3 does not have.
-const NEW: [&str; 24] = [
+const NEW: [&str; 25] = [
     "DELETE /api/v1/storage/ceph/trash/{pool}/{id}",
     "DELETE /api/v1/tasks/{task_id}",
     "DELETE /api/v1/vm/{vm}/networks",
@@ -71,6 +71,7 @@ const NEW: [&str; 24] = [
     "GET /api/v1/vm/{vm}/removal",
     "GET /api/v1/vm/{vm}/vcpus",
     "GET /api/v1/vm/{vm}/volumes",
+    "POST /api/v1/network/{vni}/confirm",
     "POST /api/v1/storage/ceph/trash/{pool}/{id}/restore",
     "POST /api/v1/storage/ceph/volume/{pool}/{volume}/flatten",
     "POST /api/v1/store/access",
@@ -83,8 +84,9 @@ const NEW: [&str; 24] = [
 
 /// Parameters that version 1.0.3 does not know and leaves out of account, beside `dry_run` of
 /// whatever changes something.
-const ADDED: [(&str, &str); 23] = [
+const ADDED: [(&str, &str); 27] = [
     ("DELETE /api/v1/network/{vni}", "force"),
+    ("DELETE /api/v1/network/{vni}/acl/{description}", "confirm"),
     ("DELETE /api/v1/storage/ceph/pool/{pool}", "force"),
     ("DELETE /api/v1/storage/ceph/snapshot/{pool}/{volume}/{snapshot}", "force"),
     ("DELETE /api/v1/storage/ceph/volume/{pool}/{volume}", "force"),
@@ -95,6 +97,8 @@ const ADDED: [(&str, &str); 23] = [
     ("POST /api/v1/network", "spoof_guard"),
     ("POST /api/v1/network/{vni}", "masquerade"),
     ("POST /api/v1/network/{vni}", "spoof_guard"),
+    ("POST /api/v1/network/{vni}/acl", "confirm"),
+    ("POST /api/v1/network/{vni}/acl/{description}", "confirm"),
     ("POST /api/v1/storage/ceph/osd", "plan"),
     ("POST /api/v1/storage/ceph/osd/{osdid}", "force"),
     ("POST /api/v1/storage/ceph/volume/{pool}/{volume}/clone", "copy_on_write"),
@@ -104,6 +108,7 @@ const ADDED: [(&str, &str); 23] = [
     ("POST /api/v1/vm", "force"),
     ("POST /api/v1/vm/{vm}", "force"),
     ("POST /api/v1/vm/{vm}/device", "force"),
+    ("PUT /api/v1/network/{vni}", "confirm"),
     ("PUT /api/v1/network/{vni}", "masquerade"),
     ("PUT /api/v1/network/{vni}", "spoof_guard"),
     ("PUT /api/v1/vm/{vm}", "force"),

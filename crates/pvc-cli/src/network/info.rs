@@ -99,6 +99,10 @@ fn view(network: &Network, paint: Paint) -> String {
         lines.line("Masquerade", word(network.masquerade));
         lines.line("Spoof guard", word(network.spoof_guard));
     }
+    if network.unconfirmed_since.is_some() {
+        lines.blank();
+        lines.line("Last change", "taken back soon unless confirmed: `pvc network confirm`");
+    }
     lines.finish()
 }
 

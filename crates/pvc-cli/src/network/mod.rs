@@ -2,6 +2,7 @@
 
 mod acl;
 mod add;
+mod confirm;
 mod dhcp;
 mod info;
 mod list;
@@ -21,6 +22,7 @@ pub enum Network {
     #[command(subcommand, arg_required_else_help = true)]
     Acl(acl::Acl),
     Add(Box<add::Add>),
+    Confirm(confirm::Confirm),
     /// Manage the DHCP leases of a network
     #[command(subcommand, arg_required_else_help = true)]
     Dhcp(dhcp::Dhcp),
@@ -35,6 +37,7 @@ impl Network {
         match self {
             Network::Acl(command) => command.run(pvc),
             Network::Add(command) => command.run(pvc),
+            Network::Confirm(command) => command.run(pvc),
             Network::Dhcp(command) => command.run(pvc),
             Network::Info(command) => command.run(pvc),
             Network::List(command) => command.run(pvc),

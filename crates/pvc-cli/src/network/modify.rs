@@ -3,6 +3,7 @@ use pvc_api_types::operations::network::{GetNetworkVni, NetworkChange, PutNetwor
 use pvc_api_types::param::Parameters;
 
 use super::Which;
+use super::confirm::ConfirmWithin;
 use super::options::{Options, is_single, too_old, too_old_for_one};
 use crate::context::Pvc;
 use crate::outcome::{Failure, Outcome};
@@ -29,6 +30,9 @@ pub struct Modify {
 
     #[command(flatten)]
     options: Options,
+
+    #[command(flatten)]
+    confirm: ConfirmWithin,
 }
 
 impl Modify {
@@ -51,11 +55,13 @@ impl Modify {
             dhcp4_end: options.dhcp_end,
             masquerade,
             spoof_guard,
+            confirm: None,
         };
         if change.write() == NetworkChange::default().write() {
             return Err(Failure::usage("nothing is to be changed")
                 .hint("`pvc network modify --help` lists what can be"));
         }
+        change.confirm = self.confirm.seconds(pvc, PutNetworkVni)?;
         let mut network = self.network.network;
         if !pvc.client()?.takes(PutNetworkVni, "masquerade")? {
             if is_new {

@@ -5,7 +5,7 @@
 
 use super::refusal::NetworkRefusal;
 use super::request::{check_label, find};
-use super::rules;
+use super::{rules, unconfirmed};
 use crate::cluster::Cluster;
 use crate::network::{AclRecord, Direction, NetworkRecord};
 use crate::shown;
@@ -24,7 +24,7 @@ pub struct NewAcl {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AclChanges<'a> {
     pub network: &'a NetworkRecord,
-    pub added: Option<AclRecord>,
+    pub added: Vec<AclRecord>,
     pub removed: Vec<AclRecord>,
     /// Rules that stay and get another order, with it.
     pub moved: Vec<AclRecord>,
@@ -46,6 +46,7 @@ pub fn add_acl<'a>(
     new: &NewAcl,
 ) -> Result<AclChanges<'a>, NetworkRefusal> {
     let record = find(cluster, network)?;
+    unconfirmed::check(cluster, record)?;
     if record.nettype != "managed" {
         return Err(NetworkRefusal::NotManaged { what: "acl" });
     }
@@ -56,7 +57,7 @@ pub fn add_acl<'a>(
         let (description, direction) = (new.description.clone(), there.direction.as_str());
         return Err(NetworkRefusal::RuleExists { vni, description, direction });
     }
-    let mut rules = of_direction(record, new.direction);
+    let rules = of_direction(record, new.direction);
     if rules.len() >= MOST_RULES {
         return Err(NetworkRefusal::ManyRules { vni, count: rules.len() });
     }
@@ -69,9 +70,26 @@ pub fn add_acl<'a>(
         description: new.description.clone(),
         rule: rule.to_owned(),
     };
-    rules.insert(at, &added);
-    let moved = renumbered(&rules).filter(|acl| acl.description != added.description).collect();
-    Ok(AclChanges { network: record, added: Some(added), removed: Vec::new(), moved })
+    Ok(insert_acls(record, vec![added]))
+}
+
+/// The change that puts `added`, none of which is there, at their places among a network's rules.
+pub(super) fn insert_acls(record: &NetworkRecord, added: Vec<AclRecord>) -> AclChanges<'_> {
+    let is_added = |rule: &AclRecord| added.iter().any(|acl| acl.description == rule.description);
+    let (mut placed, mut moved) = (Vec::new(), Vec::new());
+    for direction in [Direction::In, Direction::Out] {
+        let mut rules = of_direction(record, direction);
+        let mut new: Vec<_> = added.iter().filter(|acl| acl.direction == direction).collect();
+        new.sort_by_key(|acl| acl.order);
+        for acl in &new {
+            let at = usize::try_from(acl.order).map_or(rules.len(), |at| at.min(rules.len()));
+            rules.insert(at, acl);
+        }
+        let in_order = (0..).zip(&rules).map(|(order, acl)| AclRecord { order, ..(*acl).clone() });
+        placed.extend(in_order.filter(|rule| is_added(rule)));
+        moved.extend(renumbered(&rules).filter(|rule| !is_added(rule)));
+    }
+    AclChanges { network: record, added: placed, removed: Vec::new(), moved }
 }
 
 /// Whether nodes load a rule beside all that there are: of more, a network with many rules would be
@@ -96,6 +114,15 @@ pub fn remove_acl<'a>(
     description: &str,
 ) -> Result<AclChanges<'a>, NetworkRefusal> {
     let record = find(cluster, network)?;
+    unconfirmed::check(cluster, record)?;
+    take_acls(record, description)
+}
+
+/// The change that takes the rules with this description from a network.
+pub(super) fn take_acls<'a>(
+    record: &'a NetworkRecord,
+    description: &str,
+) -> Result<AclChanges<'a>, NetworkRefusal> {
     let is_meant = |acl: &&AclRecord| acl.description == description;
     let removed: Vec<AclRecord> = record.acls.iter().filter(is_meant).cloned().collect();
     if removed.is_empty() {
@@ -108,7 +135,7 @@ pub fn remove_acl<'a>(
         rules.retain(|acl| !is_meant(acl));
         moved.extend(renumbered(&rules));
     }
-    Ok(AclChanges { network: record, added: None, removed, moved })
+    Ok(AclChanges { network: record, added: Vec::new(), removed, moved })
 }
 
 /// The rules of a direction in their order.

@@ -15,6 +15,10 @@ pub enum NetworkRefusal {
     NoNetwork { network: String },
     #[error(transparent)]
     Field(#[from] BadNetwork),
+    #[error("another change of network {vni} `{description}` waits to be confirmed")]
+    Unconfirmed { vni: String, description: String },
+    #[error("no change of network {vni} `{description}` waits to be confirmed")]
+    NothingUnconfirmed { vni: String, description: String },
     #[error("nothing is to be changed")]
     NothingGiven,
     #[error("there is network {vni} `{description}` already")]
@@ -97,7 +101,9 @@ impl NetworkRefusal {
             NetworkRefusal::NoNetwork { .. }
             | NetworkRefusal::NoLease { .. }
             | NetworkRefusal::NoRule { .. } => Kind::NotFound,
-            NetworkRefusal::Taken { .. }
+            NetworkRefusal::Unconfirmed { .. }
+            | NetworkRefusal::NothingUnconfirmed { .. }
+            | NetworkRefusal::Taken { .. }
             | NetworkRefusal::DomainTaken { .. }
             | NetworkRefusal::NoneFree
             | NetworkRefusal::Overlap { .. }
@@ -122,6 +128,12 @@ impl NetworkRefusal {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             NetworkRefusal::NoNetwork { .. } => "`pvc network list` shows the networks",
+            NetworkRefusal::Unconfirmed { .. } => {
+                "`pvc network confirm` keeps it; else it is taken back when its time is over"
+            }
+            NetworkRefusal::NothingUnconfirmed { .. } => {
+                "it was confirmed, or it was taken back because its time was over"
+            }
             NetworkRefusal::NothingGiven => "give at least one of the options",
             NetworkRefusal::Taken { .. } | NetworkRefusal::NoneFree => {
                 "`pvc network list` shows the networks; the VNI `auto` is the next free one"

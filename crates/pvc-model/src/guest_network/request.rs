@@ -13,7 +13,7 @@ use super::plan::is_marked;
 use super::refusal::NetworkRefusal;
 use super::{
     BadNetwork, GuestNetworks, MTU_RULE, MTUS, NETWORK_RULE, VLAN_RULE, VNI_RULE, Vni, dns_name,
-    is_host_of_4, is_on, is_unset,
+    is_host_of_4, is_on, is_unset, unconfirmed,
 };
 use crate::cluster::Cluster;
 use crate::domain::NicKind;
@@ -201,13 +201,20 @@ pub fn modify(
         return Err(NetworkRefusal::NothingGiven);
     }
     let present = find(cluster, network)?;
-    let record = NetworkRecord { leases: Vec::new(), acls: Vec::new(), ..present.clone() };
-    let options = cluster.network_options.get(&present.vni);
-    let options = options.map_or_else(NetworkOptions::default, |options| **options);
+    unconfirmed::check(cluster, present)?;
+    let NetworkToRecord { record, options } = as_recorded(cluster, present);
     let mut edit = Edit { cluster, neighbours, fields, record, options };
     edit.apply()?;
     check_leases(present, &edit.record)?;
     Ok(NetworkToRecord { record: edit.record, options: edit.options })
+}
+
+/// The network as it is recorded now.
+pub(super) fn as_recorded(cluster: &Cluster, present: &NetworkRecord) -> NetworkToRecord {
+    let record = NetworkRecord { leases: Vec::new(), acls: Vec::new(), ..present.clone() };
+    let options = cluster.network_options.get(&present.vni);
+    let options = options.map_or_else(NetworkOptions::default, |options| **options);
+    NetworkToRecord { record, options }
 }
 
 /// Whether the leases of a network still have their place in it as it is to be: reservations in

@@ -722,7 +722,7 @@ fn play(cluster: &mut Cluster, new: &NewAcl) {
         let there = record.acls.iter_mut().find(|acl| acl.description == moved.description);
         *there.unwrap() = moved.clone();
     }
-    record.acls.push(changes.added.clone().unwrap());
+    record.acls.push(changes.added[0].clone());
     cluster.networks.insert("1001".into(), Arc::new(record));
 }
 

@@ -1,11 +1,15 @@
 //! Networks, their leases and their rules, as operators ask for them.
 
+use std::convert::Infallible;
+
+use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::acl::NewAcl;
 use pvc_model::guest_network::lease::NewReservation;
 use pvc_model::guest_network::refusal::NetworkRefusal;
 use pvc_model::guest_network::request::{Neighbour, NetworkFields, NewNetwork, NewVni};
+use pvc_model::guest_network::unconfirmed::UnconfirmedChange;
 use pvc_model::network::{Direction, NetworkRecord};
-use pvc_ops::network::{self, AclRefusal, Named, Surroundings};
+use pvc_ops::network::{self, AclRefusal, ConfirmWithin, Named, Surroundings};
 use pvc_ports::Network;
 use pvc_testkit::{MemoryFirewall, MemoryNetwork};
 
@@ -46,7 +50,7 @@ fn acl(order: Option<u32>, description: &str) -> NewAcl {
 async fn a_network_is_made_changed_and_removed() {
     let world = with_web().await;
     let off = NetworkFields { masquerade: Some(true), mtu: given("1400"), ..Default::default() };
-    network::modify_network(&world.store, NOTHING_AROUND, "web", &off).await.unwrap();
+    network::modify_network(&world.store, NOTHING_AROUND, "web", &off, None).await.unwrap();
     assert_eq!(record(&world).mtu, "1400");
     assert!(world.store.view().network_options["1000"].masquerade);
     let gone = network::remove_network(&world.store, "1000", false).await.unwrap();
@@ -78,20 +82,20 @@ async fn a_network_that_this_machine_or_the_nodes_are_in_is_not_given_to_vms() {
         let fields = lan(net);
         let new = NewNetwork { description: "b".into(), fields: fields.clone(), ..web() };
         let made = network::add_network(&world.store, around, &new).await.unwrap_err();
-        let changed = network::modify_network(&world.store, around, "web", &fields).await;
+        let changed = network::modify_network(&world.store, around, "web", &fields, None).await;
         for why in [made, changed.unwrap_err()] {
             let ChangeError::Refused(why) = why else { panic!("{why:?}") };
             assert_eq!(why.to_string(), format!("`ip4_network` {net} overlaps {words}"));
         }
     }
     let wider = lan("10.20.0.0/16");
-    network::modify_network(&world.store, around, "web", &wider).await.unwrap();
+    network::modify_network(&world.store, around, "web", &wider, None).await.unwrap();
     machine.set_failing(true);
-    let why = network::modify_network(&world.store, around, "web", &wider).await.unwrap_err();
+    let why = network::modify_network(&world.store, around, "web", &wider, None).await.unwrap_err();
     let ChangeError::Refused(why) = why else { panic!("{why:?}") };
     assert_eq!(why.kind(), Kind::Unavailable, "{why}");
     let mtu = NetworkFields { mtu: given("1400"), ..NetworkFields::default() };
-    network::modify_network(&world.store, around, "web", &mtu).await.unwrap();
+    network::modify_network(&world.store, around, "web", &mtu, None).await.unwrap();
 }
 
 #[tokio::test]
@@ -141,7 +145,9 @@ async fn the_network_that_was_called_so_is_meant_and_no_other_that_comes_to_be_c
         let faster = world.clone();
         connection.before_next_multi(async move {
             let old = NetworkFields { description: given("old"), ..NetworkFields::default() };
-            network::modify_network(&faster.store, NOTHING_AROUND, "web", &old).await.unwrap();
+            network::modify_network(&faster.store, NOTHING_AROUND, "web", &old, None)
+                .await
+                .unwrap();
             let fields = NetworkFields { domain: given("new.local"), ..NetworkFields::default() };
             let new = NewNetwork { fields, ..web() };
             network::add_network(&faster.store, NOTHING_AROUND, &new).await.unwrap();
@@ -150,7 +156,7 @@ async fn the_network_that_was_called_so_is_meant_and_no_other_that_comes_to_be_c
             network::remove_network(&slow, "web", false).await.unwrap();
         } else {
             let mtu = NetworkFields { mtu: given("1400"), ..NetworkFields::default() };
-            network::modify_network(&slow, NOTHING_AROUND, "web", &mtu).await.unwrap();
+            network::modify_network(&slow, NOTHING_AROUND, "web", &mtu, None).await.unwrap();
         }
         let view = world.store.fresh().await.unwrap();
         assert_eq!(view.network("web").unwrap().mtu, "", "the new one is as it was");
@@ -260,13 +266,16 @@ async fn an_address_that_becomes_the_gateways_is_not_reserved_at_the_same_moment
     connection.before_next_multi(async move {
         network::reserve(&faster.store, "web", &new).await.unwrap();
     });
-    let why = network::modify_network(&slow, NOTHING_AROUND, "web", &gateway()).await.unwrap_err();
+    let why =
+        network::modify_network(&slow, NOTHING_AROUND, "web", &gateway(), None).await.unwrap_err();
     assert!(matches!(why, ChangeError::Refused(NetworkRefusal::AddressTaken { .. })), "{why:?}");
     let world = Arc::new(with_web().await);
     let (slow, connection) = world.slow_process().await;
     let faster = world.clone();
     connection.before_next_multi(async move {
-        network::modify_network(&faster.store, NOTHING_AROUND, "web", &gateway()).await.unwrap();
+        network::modify_network(&faster.store, NOTHING_AROUND, "web", &gateway(), None)
+            .await
+            .unwrap();
     });
     let why = network::reserve(&slow, "web", &reservation).await.unwrap_err();
     assert!(matches!(why, ChangeError::Refused(NetworkRefusal::AddressTaken { .. })), "{why:?}");
@@ -278,15 +287,16 @@ async fn h10_a_rule_that_nft_does_not_take_is_not_recorded() {
     let firewall = MemoryFirewall::new();
     firewall.set_refusing(|_, rules| rules.is_some_and(|rules| rules.contains("dport ssh2")));
     let bad = NewAcl { rule: "tcp dport ssh2 accept".into(), ..acl(None, "bad") };
-    let why = network::add_acl(&world.store, Some(&firewall), "web", &bad).await.unwrap_err();
+    let why = network::add_acl(&world.store, Some(&firewall), "web", &bad, None).await.unwrap_err();
     let ChangeError::Refused(why @ AclRefusal::NotTaken { .. }) = why else { panic!("{why:?}") };
     assert_eq!(why.to_string(), "nft does not take the rule: these are refused");
     assert_eq!(why.kind(), Kind::Invalid);
     assert!(record(&world).acls.is_empty());
     let jumps = NewAcl { rule: "jump elsewhere".into(), ..acl(None, "bad") };
-    let why = network::add_acl(&world.store, Some(&firewall), "web", &jumps).await.unwrap_err();
+    let why =
+        network::add_acl(&world.store, Some(&firewall), "web", &jumps, None).await.unwrap_err();
     assert!(matches!(why, ChangeError::Refused(AclRefusal::Network(_))), "nft is not asked");
-    let why = network::add_acl(&world.store, None, "web", &acl(None, "x")).await.unwrap_err();
+    let why = network::add_acl(&world.store, None, "web", &acl(None, "x"), None).await.unwrap_err();
     assert!(matches!(why, ChangeError::Refused(AclRefusal::NoFirewall)));
     assert_eq!(firewall.changes(), 0, "it is only asked");
 }
@@ -297,7 +307,7 @@ async fn an_nft_that_takes_no_rule_at_all_says_nothing_of_this_one() {
     let firewall = MemoryFirewall::new();
     firewall.set_refusing(|_, _| true);
     let new = acl(None, "ssh");
-    let why = network::add_acl(&world.store, Some(&firewall), "web", &new).await.unwrap_err();
+    let why = network::add_acl(&world.store, Some(&firewall), "web", &new, None).await.unwrap_err();
     let ChangeError::Refused(why @ AclRefusal::Unknown(_)) = why else { panic!("{why:?}") };
     assert_eq!(why.kind(), Kind::Unavailable);
     assert!(record(&world).acls.is_empty());
@@ -309,14 +319,14 @@ async fn q10_rules_are_put_where_they_are_to_stand_and_gaps_are_closed() {
     let firewall = MemoryFirewall::new();
     for (order, name) in [(None, "a"), (None, "b"), (Some(0), "first"), (Some(1), "second")] {
         let new = acl(order, name);
-        network::add_acl(&world.store, Some(&firewall), "web", &new).await.unwrap();
+        network::add_acl(&world.store, Some(&firewall), "web", &new, None).await.unwrap();
     }
     let names = |world: &World| -> Vec<(u32, String)> {
         record(world).acls.iter().map(|acl| (acl.order, acl.description.clone())).collect()
     };
     let expected = [(0, "first"), (1, "second"), (2, "a"), (3, "b")];
     assert_eq!(names(&world), expected.map(|(order, name)| (order, name.to_owned())));
-    network::remove_acl(&world.store, "web", "second").await.unwrap();
+    network::remove_acl(&world.store, "web", "second", None).await.unwrap();
     let expected = [(0, "first"), (1, "a"), (2, "b")];
     assert_eq!(names(&world), expected.map(|(order, name)| (order, name.to_owned())));
 }
@@ -332,7 +342,91 @@ async fn a_dry_run_is_refused_as_the_change_would_be_and_changes_nothing() {
     )
     .await;
     assert!(matches!(made, Err(ChangeError::Refused(NetworkRefusal::Overlap { .. }))));
-    network::add_acl(&dry, Some(&firewall), "web", &acl(None, "a")).await.unwrap();
+    network::add_acl(&dry, Some(&firewall), "web", &acl(None, "a"), None).await.unwrap();
     network::remove_network(&dry, "web", false).await.unwrap();
     assert!(record(&world).acls.is_empty());
+}
+
+const WITHIN: Option<ConfirmWithin> = Some(ConfirmWithin { seconds: 60, now: 1_700_000_000 });
+
+impl World {
+    fn unconfirmed(&self) -> Option<Arc<UnconfirmedChange>> {
+        self.store.view().unconfirmed.get("1000").cloned()
+    }
+
+    /// Does what the nodes do when the time of a change is over.
+    async fn take_back(&self) {
+        let change = self.unconfirmed().unwrap();
+        let decide = |cluster: &Cluster| {
+            Ok::<_, Infallible>((network::take_back(cluster, "1000", &change), ()))
+        };
+        self.store.change(decide).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_nobody_confirms_is_taken_back() {
+    let world = with_web().await;
+    let before = record(&world);
+    let fields = NetworkFields {
+        description: given("www"),
+        ip4_gateway: given("10.20.1.254"),
+        masquerade: Some(true),
+        ..NetworkFields::default()
+    };
+    network::modify_network(&world.store, NOTHING_AROUND, "web", &fields, WITHIN).await.unwrap();
+    assert_eq!(world.store.view().networks["1000"].ip4_gateway, "10.20.1.254");
+    assert_eq!(world.unconfirmed().unwrap().seconds, 60);
+    world.take_back().await;
+    assert_eq!(record(&world), before);
+    assert!(world.store.view().network_options.is_empty());
+    assert_eq!(world.unconfirmed(), None);
+}
+
+#[tokio::test]
+async fn a_change_that_is_confirmed_stays() {
+    let world = with_web().await;
+    let mtu = NetworkFields { mtu: given("1400"), ..NetworkFields::default() };
+    network::modify_network(&world.store, NOTHING_AROUND, "web", &mtu, WITHIN).await.unwrap();
+    let named = network::confirm_change(&world.store, "web").await.unwrap();
+    assert_eq!(named.vni, "1000");
+    assert_eq!((record(&world).mtu.as_str(), world.unconfirmed()), ("1400", None));
+    let why = network::confirm_change(&world.store, "web").await.unwrap_err();
+    assert!(why.to_string().contains("no change of network 1000"), "{why}");
+}
+
+#[tokio::test]
+async fn nothing_else_of_a_network_changes_while_a_change_waits_and_its_removal_ends_that() {
+    let (world, firewall) = (with_web().await, MemoryFirewall::new());
+    let mtu = NetworkFields { mtu: given("1400"), ..NetworkFields::default() };
+    let modify = || network::modify_network(&world.store, NOTHING_AROUND, "web", &mtu, WITHIN);
+    modify().await.unwrap();
+    let waits = |why: String| assert!(why.contains("waits to be confirmed"), "{why}");
+    waits(modify().await.unwrap_err().to_string());
+    let ssh = acl(None, "ssh");
+    let add = network::add_acl(&world.store, Some(&firewall), "web", &ssh, None);
+    waits(add.await.unwrap_err().to_string());
+    waits(network::remove_acl(&world.store, "web", "ssh", None).await.unwrap_err().to_string());
+    network::remove_network(&world.store, "web", false).await.unwrap();
+    assert_eq!(world.unconfirmed(), None);
+}
+
+#[tokio::test]
+async fn rules_that_nobody_confirms_are_as_before() {
+    let (world, firewall) = (with_web().await, MemoryFirewall::new());
+    let add = async |new: &NewAcl, within| {
+        network::add_acl(&world.store, Some(&firewall), "web", new, within).await.unwrap();
+    };
+    for name in ["a", "b", "c"] {
+        add(&acl(None, name), None).await;
+    }
+    let before = record(&world).acls.clone();
+    add(&acl(Some(1), "new"), WITHIN).await;
+    assert_eq!(record(&world).acls.len(), 4);
+    world.take_back().await;
+    assert_eq!(record(&world).acls, before);
+    network::remove_acl(&world.store, "web", "b", WITHIN).await.unwrap();
+    assert_eq!(record(&world).acls.len(), 2);
+    world.take_back().await;
+    assert_eq!(record(&world).acls, before);
 }

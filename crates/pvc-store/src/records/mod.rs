@@ -26,6 +26,7 @@ pub(crate) mod placement;
 pub(crate) mod pool;
 mod private;
 pub(crate) mod snapshot_usage;
+pub(crate) mod unconfirmed;
 pub(crate) mod vm;
 pub(crate) mod volume;
 mod worker;
@@ -49,6 +50,7 @@ static KINDS: &[Kind] = &[
     node::KIND,
     vm::KIND,
     network::KIND,
+    unconfirmed::KIND,
     osd::KIND,
     pool::KIND,
     volume::KIND,
@@ -543,6 +545,7 @@ mod tests {
                 "/pvcrs/placement",
                 "/pvcrs/snapshot-usage",
                 "/pvcrs/storage_answered",
+                "/pvcrs/unconfirmed",
                 "/pvcrs/workers",
                 "/pvcrs/working_on",
             ]

@@ -1,11 +1,12 @@
 //! Networks: `/networks/{vni}` (`spec/zookeeper.md` §4.4), and their [options](network_options).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pvc_model::network::{AclRecord, Direction, GivenLease, LeaseRecord, NetworkRecord};
 
-use super::{Keys, Kind, PLAIN, network_options, update, weight_of};
+use super::{Keys, Kind, PLAIN, network_options, unconfirmed, update, weight_of};
 use crate::draft::Draft;
 use crate::feed::EventKind;
 use crate::raw::Raw;
@@ -174,6 +175,35 @@ fn text(record: &NetworkRecord, key: &str) -> Option<String> {
     })
 }
 
+/// The texts of a network's keys, with its description as that of the empty one.
+pub(super) fn texts(record: &NetworkRecord) -> BTreeMap<String, String> {
+    let keys = KEYS.iter().filter_map(|(key, _)| Some(((*key).to_owned(), text(record, key)?)));
+    keys.chain([(String::new(), record.description.clone())]).collect()
+}
+
+/// The network of these [`texts`], without leases and rules; `None` if one is missing.
+pub(super) fn from_texts(vni: &str, texts: &BTreeMap<String, String>) -> Option<NetworkRecord> {
+    let text = |key: &str| texts.get(key).cloned();
+    Some(NetworkRecord {
+        vni: vni.to_owned(),
+        description: text("")?,
+        nettype: text("nettype")?,
+        mtu: text("mtu")?,
+        domain: text("domain")?,
+        name_servers: comma_list(&text("name_servers")?).map(str::to_owned).collect(),
+        ip4_network: text("ip4_network")?,
+        ip4_gateway: text("ip4_gateway")?,
+        dhcp4_flag: text("dhcp4_flag")?,
+        dhcp4_start: text("dhcp4_start")?,
+        dhcp4_end: text("dhcp4_end")?,
+        ip6_network: text("ip6_network")?,
+        ip6_gateway: text("ip6_gateway")?,
+        dhcp6_flag: text("dhcp6_flag")?,
+        leases: Vec::new(),
+        acls: Vec::new(),
+    })
+}
+
 /// Writes a value if it is another than the one that was seen, and else demands that one.
 fn put_new(draft: &mut Draft<'_>, path: String, value: String) {
     let is_same = draft.seen().text(&path).is_some_and(|text| text == value.as_str());
@@ -182,11 +212,12 @@ fn put_new(draft: &mut Draft<'_>, path: String, value: String) {
     }
 }
 
-/// Removes a network with all that is below it, and its options.
+/// Removes a network with all that is below it, its options, and a change of it that waits.
 pub(crate) fn remove(draft: &mut Draft<'_>, vni: &str) {
     draft.put(ROOT.to_owned(), Bytes::new());
     draft.delete(&root(vni));
     network_options::remove(draft, vni);
+    unconfirmed::remove(draft, vni);
 }
 
 /// Demands that the network is as it was seen, but for its leases and rules.

@@ -39,8 +39,7 @@ struct Outside(Child);
 
 impl Outside {
     fn beside() -> Outside {
-        let child =
-            Command::new("unshare").args(["--net", "timeout", "900", "sleep", "900"]).spawn();
+        let child = Command::new("unshare").args(["--net", "sleep", "900"]).spawn();
         let outside = Outside(child.expect("unshare is there"));
         let pid = outside.0.id().to_string();
         // It has its own network once the program runs that unshare becomes.
@@ -133,8 +132,12 @@ fn it_reaches_the_outside_unless_forbidden(machine: &Machine, line: &mut SerialL
     };
     does(line, &ping("first"), "out-first-ok\r");
     let acl = ["network", "acl", "add", "1001", "--out", "-d", "no-outside", "-r"];
-    machine.pvc(&[&acl[..], &["ip daddr 192.0.2.0/24 drop"]].concat()).ok();
+    let drop = ["ip daddr 192.0.2.0/24 drop"];
+    machine.pvc(&[&acl[..], &drop, &["--confirm", "15s"]].concat()).says(&["network confirm"]);
     does(line, &ping("forbidden"), "out-forbidden-no\r");
+    // Nobody confirms it.
+    does(line, &ping("taken-back"), "out-taken-back-ok\r");
+    machine.pvc(&[&acl[..], &drop].concat()).ok();
     // A second command, and one that names what is not there.
     for bad in ["accept; flush ruleset", "ip daddr @nothing accept", "} flush ruleset"] {
         let acl = ["network", "acl", "add", "1001", "--out", "-d", "bad", "-r", bad];

@@ -95,7 +95,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 65] = [
+const CHANGES: [(&str, &str, &str); 66] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
@@ -128,6 +128,7 @@ const CHANGES: [(&str, &str, &str); 65] = [
     ("POST", "/network/{vni}", "description=new&nettype=bridged"),
     ("PUT", "/network/{vni}", "masquerade=true"),
     ("DELETE", "/network/{vni}", ""),
+    ("POST", "/network/{vni}/confirm", ""),
     ("POST", "/network/{vni}/lease", "macaddress=52:54:00:00:00:02&ipaddress=10.20.1.11"),
     ("POST", "/network/{vni}/lease/{mac}", "ipaddress=10.20.1.11"),
     ("DELETE", "/network/{vni}/lease/{mac}", ""),

@@ -35,7 +35,7 @@ async fn a_network_is_made_in_both_forms_and_shown_as_pvc_1_0_3_shows_it() {
         "ip6": {"network": "None", "gateway": "None", "dhcp_flag": "False"},
         "ip4": {"network": "10.20.1.0/24", "gateway": "10.20.1.1", "dhcp_flag": "True",
                 "dhcp_start": "10.20.1.100", "dhcp_end": "10.20.1.199"},
-        "masquerade": true, "spoof_guard": false,
+        "masquerade": true, "spoof_guard": false, "unconfirmed_since": null,
     }]);
     assert_eq!(api.get("/network/2001").await.ok(), shown);
     assert_eq!(api.get("/network/web").await.ok(), shown);
@@ -264,4 +264,31 @@ async fn a_vm_is_plugged_into_networks_of_both_kinds_and_into_no_other() {
     let vnis: Vec<&str> =
         left.as_array().unwrap().iter().map(|nic| nic["vni"].as_str().unwrap()).collect();
     assert_eq!(vnis, ["2001"]);
+}
+
+#[tokio::test]
+async fn a_change_that_is_to_be_confirmed_says_so_and_holds_up_others_until_it_is() {
+    let api = with_network().await;
+    for seconds in ["4", "3601"] {
+        let refused = api.put(&format!("/network/2001?mtu=1400&confirm={seconds}")).await;
+        assert!(refused.refused(400).contains("5 to 3600 seconds can be waited"));
+    }
+    let changed = api.put("/network/2001?mtu=1400&confirm=60").await;
+    assert_eq!(
+        message(&changed),
+        "Changed network 2001 \"web\". It is taken back in 60 seconds unless it is confirmed: \
+         `pvc network confirm 2001`."
+    );
+    assert!(api.get("/network/web").await.ok()[0]["unconfirmed_since"].is_u64());
+    let other = api.post("/network/2001/acl/ssh?rule=accept").await;
+    assert!(other.refused(400).contains("waits to be confirmed"));
+    let confirmed = api.post("/network/web/confirm").await;
+    assert_eq!(message(&confirmed), "Confirmed the change of network 2001 \"web\".");
+    assert_eq!(api.get("/network/web").await.ok()[0]["unconfirmed_since"], json!(null));
+    api.post("/network/2001/acl/ssh?rule=accept&confirm=60").await.ok();
+    api.post("/network/2001/confirm").await.ok();
+    api.delete("/network/2001/acl/ssh?confirm=60").await.ok();
+    api.post("/network/2001/confirm").await.ok();
+    let none = api.post("/network/2001/confirm").await;
+    assert!(none.refused(400).contains("no change of network 2001"));
 }

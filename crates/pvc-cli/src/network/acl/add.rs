@@ -4,6 +4,7 @@ use pvc_api_types::operations::network::{AclCreation, PostNetworkVniAcl, Way};
 use super::Direction;
 use crate::context::Pvc;
 use crate::network::Which;
+use crate::network::confirm::ConfirmWithin;
 use crate::outcome::Outcome;
 
 /// Add a firewall rule
@@ -34,6 +35,9 @@ pub struct Add {
     /// Place among the rules of its direction [default: the last]
     #[arg(short, long)]
     order: Option<u32>,
+
+    #[command(flatten)]
+    confirm: ConfirmWithin,
 }
 
 impl Add {
@@ -45,6 +49,7 @@ impl Add {
             rule: self.rule,
             direction: Some(direction).filter(|way| *way == Way::In),
             order: self.order,
+            confirm: self.confirm.seconds(pvc, PostNetworkVniAcl)?,
         };
         let network = &self.network.network;
         let message = pvc.client()?.change(PostNetworkVniAcl, [network], &creation)?;

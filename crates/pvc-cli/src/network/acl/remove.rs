@@ -1,10 +1,10 @@
 use clap::Args;
-use pvc_api_types::operations::network::DeleteNetworkVniAclDescription;
-use pvc_api_types::param::Nothing;
+use pvc_api_types::operations::network::{AclDeletion, DeleteNetworkVniAclDescription};
 
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::network::Which;
+use crate::network::confirm::ConfirmWithin;
 use crate::outcome::Outcome;
 
 /// Remove a firewall rule
@@ -23,6 +23,9 @@ pub struct Remove {
     rule: String,
 
     #[command(flatten)]
+    confirm: ConfirmWithin,
+
+    #[command(flatten)]
     yes: Yes,
 }
 
@@ -31,6 +34,8 @@ impl Remove {
         let (network, rule) = (&self.network.network, &self.rule);
         let sentence = format!("Remove rule \"{rule}\" from network \"{network}\"");
         let at = [network.as_str(), rule.as_str()];
-        confirm::change(pvc, self.yes, &sentence, DeleteNetworkVniAclDescription, at, &Nothing)
+        let confirm = self.confirm.seconds(pvc, DeleteNetworkVniAclDescription)?;
+        let deletion = AclDeletion { confirm };
+        confirm::change(pvc, self.yes, &sentence, DeleteNetworkVniAclDescription, at, &deletion)
     }
 }
