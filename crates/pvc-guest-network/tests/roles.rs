@@ -370,7 +370,7 @@ async fn a_change_that_nobody_confirms_is_taken_back_when_its_time_is_over() {
     while !view().unconfirmed.is_empty() {
         let gone = world.context.now() - began;
         assert!(gone < Duration::from_secs(90), "it is taken back");
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        world.context.sleep(Duration::from_secs(1)).await;
     }
     assert!(world.context.now() - began >= Duration::from_secs(60), "not before");
     assert_eq!(*view().networks["1001"], record());

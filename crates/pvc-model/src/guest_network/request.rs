@@ -12,7 +12,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::plan::is_marked;
 use super::refusal::NetworkRefusal;
 use super::{
-    BadNetwork, GuestNetworks, MTU_RULE, MTUS, NETWORK_RULE, VLAN_RULE, VNI_RULE, Vni, dns_name,
+    BadNetwork, GuestNetwork, MTU_RULE, MTUS, NETWORK_RULE, VLAN_RULE, VNI_RULE, Vni, dns_name,
     is_host_of_4, is_on, is_unset, unconfirmed,
 };
 use crate::cluster::Cluster;
@@ -330,7 +330,7 @@ impl Edit<'_> {
         let is_same = |other: &&NetworkRecord| {
             other.description == description && other.vni != self.record.vni
         };
-        match self.cluster.networks.values().map(AsRef::as_ref).find(is_same) {
+        match unconfirmed::networks(self.cluster).find(is_same) {
             None => Ok(()),
             Some(other) => Err(NetworkRefusal::Taken {
                 vni: other.vni.clone(),
@@ -398,7 +398,7 @@ impl Edit<'_> {
                 && other.vni != self.record.vni
                 && other.domain.eq_ignore_ascii_case(domain)
         };
-        match self.cluster.networks.values().map(AsRef::as_ref).find(is_same) {
+        match unconfirmed::networks(self.cluster).find(is_same) {
             None => Ok(()),
             Some(other) => Err(NetworkRefusal::DomainTaken {
                 domain: shown(domain),
@@ -656,10 +656,8 @@ fn check_place(
             return refused(format!("the storage network, where node `{node}` has {address}"));
         }
     }
-    for other in GuestNetworks::of(cluster).networks {
-        if other.vni.to_string() == vni {
-            continue;
-        }
+    let others = unconfirmed::networks(cluster).filter(|record| record.vni != vni);
+    for (other, _) in others.filter_map(|record| GuestNetwork::read(record).ok()) {
         let Some(managed) = other.managed() else { continue };
         let ip4 = managed.ip4.as_ref().map(|ip4| IpNet::from(ip4.network));
         let ip6 = managed.ip6.as_ref().map(|ip6| IpNet::from(ip6.network));

@@ -58,6 +58,16 @@ pub fn check(cluster: &Cluster, record: &NetworkRecord) -> Result<(), NetworkRef
     }
 }
 
+/// The networks that there are, and those that come back if nobody confirms their change: no other
+/// may have what they had.
+pub(super) fn networks(cluster: &Cluster) -> impl Iterator<Item = &NetworkRecord> {
+    let former = cluster.unconfirmed.values().filter_map(|change| match &change.undo {
+        Undo::Fields { record, .. } => Some(record.as_ref()),
+        Undo::RemoveRule(_) | Undo::AddRules(_) => None,
+    });
+    cluster.networks.values().map(AsRef::as_ref).chain(former)
+}
+
 /// What undoes any change of a network's fields.
 pub fn undo_of_fields(cluster: &Cluster, present: &NetworkRecord) -> Undo {
     let NetworkToRecord { record, options } = request::as_recorded(cluster, present);

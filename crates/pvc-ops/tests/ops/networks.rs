@@ -430,3 +430,25 @@ async fn rules_that_nobody_confirms_are_as_before() {
     world.take_back().await;
     assert_eq!(record(&world).acls, before);
 }
+
+#[tokio::test]
+async fn what_a_network_gets_back_if_nobody_confirms_is_taken_by_no_other() {
+    let world = with_web().await;
+    let fields = NetworkFields {
+        description: given("www"),
+        ip4_network: given("10.20.2.0/24"),
+        ip4_gateway: given("10.20.2.1"),
+        ..NetworkFields::default()
+    };
+    network::modify_network(&world.store, NOTHING_AROUND, "web", &fields, WITHIN).await.unwrap();
+    let add = async |new: &NewNetwork| {
+        let made = network::add_network(&world.store, NOTHING_AROUND, new).await;
+        made.map(drop).map_err(|why| why.to_string())
+    };
+    let described = NewNetwork { fields: NetworkFields::default(), ..web() };
+    assert!(add(&described).await.unwrap_err().contains("already"));
+    let placed = NewNetwork { description: "db".into(), ..web() };
+    assert!(add(&placed).await.unwrap_err().contains("overlaps"));
+    network::confirm_change(&world.store, "www").await.unwrap();
+    add(&placed).await.unwrap();
+}
