@@ -16,6 +16,8 @@ pub struct ApiError {
     pub body: BadRequest,
     /// Seconds after which it is worth trying again.
     pub retry_after: Option<u64>,
+    /// Methods that are possible instead, where only the handler knows.
+    pub allow: Option<&'static str>,
 }
 
 pub type Result<T, E = ApiError> = std::result::Result<T, E>;
@@ -23,7 +25,7 @@ pub type Result<T, E = ApiError> = std::result::Result<T, E>;
 impl ApiError {
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let body = BadRequest { message: message.into(), hint: None, errors: BTreeMap::new() };
-        ApiError { status, body, retry_after: None }
+        ApiError { status, body, retry_after: None, allow: None }
     }
 
     pub fn refused(message: impl Into<String>) -> Self {
@@ -47,6 +49,12 @@ impl ApiError {
         self
     }
 
+    /// A method that is not possible, and those that are.
+    pub fn method(message: impl Into<String>, allow: &'static str) -> Self {
+        let refusal = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message);
+        ApiError { allow: Some(allow), ..refusal }
+    }
+
     pub fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after = Some(seconds);
         self
@@ -58,6 +66,9 @@ impl IntoResponse for ApiError {
         let mut response = json::reply(self.status, &self.body);
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(methods) = self.allow {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
         }
         response
     }

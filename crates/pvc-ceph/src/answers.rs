@@ -7,13 +7,35 @@ use serde::de::DeserializeOwned;
 
 use crate::rbd::io_error;
 
-/// Reads JSON, or says what kept it from being that. Figures that are no numbers may be bare words.
+/// Reads JSON, or says what kept it from being that. Figures that are no numbers may be bare words,
+/// and lines for people may come first.
 pub(crate) fn json<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
-    let read = serde_json::from_slice(text).or_else(|error| match nulled(text) {
-        Some(text) => serde_json::from_slice(&text),
+    let read = strict(text).or_else(|error| match behind_said(text) {
+        Some(rest) => strict(rest),
         None => Err(error),
     });
     read.map_err(|error| format!("its answer is not understood: {error}"))
+}
+
+fn strict<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(text).or_else(|error| match nulled(text) {
+        Some(text) => serde_json::from_slice(&text),
+        None => Err(error),
+    })
+}
+
+/// What follows the lines for people that begin a text, such as warnings: from the first line on
+/// that begins a list or an object. `None` if no such line comes first.
+fn behind_said(text: &[u8]) -> Option<&[u8]> {
+    let begins = |line: &[u8]| matches!(line.trim_ascii_start(), [b'{', ..] | [b'[', ..]);
+    let mut at = 0;
+    for line in text.split_inclusive(|letter| *letter == b'\n') {
+        if begins(line) {
+            return (at > 0).then(|| &text[at..]);
+        }
+        at += line.len();
+    }
+    None
 }
 
 /// The text with `null` for each `inf` and `nan` outside of its strings: releases up to 18.2.4
@@ -251,6 +273,17 @@ mod tests {
         assert_eq!(read(text), read(expected));
         assert!(read(expected).is_ok());
         for wrong in ["info", "{inf}", "[inf", r#"{"a":infinite}"#, r#"["inf"#, ""] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn lines_for_people_before_an_answer_are_passed_over() {
+        let read = |text: &str| json::<Vec<u32>>(text.as_bytes());
+        assert_eq!(read("2026-11-28 warning: slow\n\n  [1,\n2]\n"), Ok(vec![1, 2]));
+        for wrong in
+            ["warning", "warning\n", "warning [1]", "[1]\nwarning", "w\n[1] w", "w\n[w]\n[1]"]
+        {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

@@ -21,7 +21,7 @@ use pvc_ports::{StorageError, TrashedVolume};
 
 use crate::rbd::{Failure, QUICK, image_args, io_error};
 use crate::storage::{RbdStorage, require_addressable, require_pool_name};
-use crate::trash_answers::{ids_in_keys, moved_by_users};
+use crate::trash_answers::{ids_in_directory, ids_in_keys, moved_by_users};
 
 /// Object in which a pool lists its images: `name_NAME` and `id_ID` for each, and the one in which
 /// it lists those in the trash: `id_ID` (Ceph, `src/cls/rbd/cls_rbd.cc`).
@@ -43,24 +43,27 @@ impl RbdStorage {
         &self,
         pool: &PoolName,
     ) -> Result<BTreeSet<String>, StorageError> {
-        let ids = self.ids_in(pool, DIRECTORY).await?;
+        let keys = self.keys_of(pool, DIRECTORY).await?;
+        let names = self.volume_names(pool).await?;
+        let ids = ids_in_directory(&keys, &names);
         // Who is taken for no volume may be purged: an answer that is too short must not do that.
-        if ids.is_empty() && !self.volume_names(pool).await?.is_empty() {
+        if ids.is_empty() && !names.is_empty() {
             let why = "the pool has volumes, and its directory lists none".to_owned();
             return Err(io_error(LISTING, why));
         }
         Ok(ids)
     }
 
-    async fn ids_in(
-        &self,
-        pool: &PoolName,
-        object: &str,
-    ) -> Result<BTreeSet<String>, StorageError> {
+    /// Identifiers of the images of the pool's trash, also of those that `rbd` does not show.
+    async fn ids_in_trash(&self, pool: &PoolName) -> Result<Vec<String>, StorageError> {
+        Ok(ids_in_keys(&self.keys_of(pool, TRASH).await?))
+    }
+
+    async fn keys_of(&self, pool: &PoolName, object: &str) -> Result<Vec<u8>, StorageError> {
         match self.programs.rados(pool, &["listomapkeys", object], None).await {
-            Ok(text) => Ok(ids_in_keys(&text)),
+            Ok(text) => Ok(text),
             // Nothing was ever in it.
-            Err(Failure::NotFound { pool: false }) => Ok(BTreeSet::new()),
+            Err(Failure::NotFound { pool: false }) => Ok(Vec::new()),
             Err(failure) => Err(failure.of_pool(pool, LISTING)),
         }
     }
@@ -146,7 +149,7 @@ impl RbdStorage {
         image: &TrashId,
     ) -> Result<(), StorageError> {
         let pool = &volume.pool;
-        if !self.ids_in(pool, TRASH).await?.contains(image.as_str()) {
+        if !self.ids_in_trash(pool).await?.iter().any(|id| id == image.as_str()) {
             return Ok(());
         }
         let key = format!("id_{image}");
@@ -207,7 +210,7 @@ impl RbdStorage {
                 // Nobody finds an image any more that is nowhere else.
                 let pool = &volume.pool;
                 if !self.listed_ids(pool).await?.contains(&image.id)
-                    && !self.ids_in(pool, TRASH).await?.contains(&image.id)
+                    && !self.ids_in_trash(pool).await?.contains(&image.id)
                 {
                     let why = format!("it opens image `{}`, which nothing lists", image.id);
                     return Err(io_error(MENDING, why));

@@ -41,6 +41,12 @@ struct DumpedOsd {
 /// Flags whose two halves Ceph shows one by one.
 const PAUSED: [&str; 2] = ["pauserd", "pausewr"];
 
+/// The states of the OSDs in the text of `osd dump`.
+#[cfg(test)]
+pub(crate) fn states_in(dump: &[u8]) -> Result<Vec<OsdState>, String> {
+    answers::json(dump).map(states)
+}
+
 fn states(dump: Dump) -> Vec<OsdState> {
     let state = |osd: DumpedOsd| {
         let is_destroyed = osd.uuid.is_nil() || osd.state.iter().any(|word| word == "destroyed");

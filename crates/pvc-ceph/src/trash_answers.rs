@@ -49,10 +49,23 @@ pub(crate) fn moved_by_users(pool: &PoolName, lines: Vec<Trashed>) -> Vec<Trashe
     known.filter_map(|(id, line)| entry(pool, id, &line)).collect()
 }
 
-/// Identifiers among the keys of a pool's directory, or of its trash.
-pub(crate) fn ids_in_keys(keys: &[u8]) -> BTreeSet<String> {
+/// Identifiers among the keys of a pool's trash, or of its directory: one key a line.
+pub(crate) fn ids_in_keys(keys: &[u8]) -> Vec<String> {
     let keys = String::from_utf8_lossy(keys);
-    keys.lines().filter_map(|key| key.strip_prefix("id_")).map(str::to_owned).collect()
+    keys.split('\n').filter_map(|key| key.strip_prefix("id_")).map(str::to_owned).collect()
+}
+
+/// Identifiers among the keys of the directory of a pool whose images have these names. The lines
+/// of a name that has several may look like identifiers, and are none.
+pub(crate) fn ids_in_directory(keys: &[u8], names: &BTreeSet<VolumeName>) -> BTreeSet<String> {
+    let mut ids = ids_in_keys(keys);
+    let lines = names.iter().flat_map(|name| name.as_str().split('\n').skip(1));
+    for line in lines.filter_map(|line| line.strip_prefix("id_")) {
+        if let Some(at) = ids.iter().position(|id| id == line) {
+            ids.swap_remove(at);
+        }
+    }
+    ids.into_iter().collect()
 }
 
 fn entry(pool: &PoolName, id: TrashId, line: &Trashed) -> Option<TrashedVolume> {
@@ -127,9 +140,20 @@ mod tests {
     /// Recorded: Ceph 16.2.15, `rados listomapkeys rbd_directory`.
     #[test]
     fn the_images_of_a_pool_are_known_by_their_identifiers() {
-        let ids = ids_in_keys(b"id_10225c9a2ce1\nid_1026d7a1\nname_a\nname_id_1\n");
-        assert_eq!(ids.into_iter().collect::<Vec<_>>(), ["10225c9a2ce1", "1026d7a1"]);
+        let keys = b"id_10225c9a2ce1\nid_1026d7a1\nname_a\nname_id_1\n";
+        assert_eq!(ids_in_keys(keys), ["10225c9a2ce1", "1026d7a1"]);
         assert!(ids_in_keys(b"").is_empty());
+        let ids = ids_in_directory(keys, &BTreeSet::from(["a", "id_1"].map(VolumeName::new)));
+        assert_eq!(ids.into_iter().collect::<Vec<_>>(), ["10225c9a2ce1", "1026d7a1"]);
+    }
+
+    /// `rbd` refuses no name for a line break in it.
+    #[test]
+    fn a_line_of_a_name_is_no_identifier() {
+        let names = BTreeSet::from(["x\nid_104a\nname_y", "z\nid_1b"].map(VolumeName::new));
+        let keys = b"id_1a\nid_1b\nname_x\nid_104a\nname_y\nname_z\nid_1b\n";
+        let ids = ids_in_directory(keys, &names);
+        assert_eq!(ids.into_iter().collect::<Vec<_>>(), ["1a", "1b"]);
     }
 
     #[test]

@@ -244,6 +244,7 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     what_a_rename_cut_short_has_left_is_no_volume(&ceph).await;
     what_is_half_in_the_trash_is_a_volume(&ceph).await;
     a_volume_that_was_renamed_is_none_of_the_trash(&ceph).await;
+    a_line_in_the_name_of_an_image_hides_nothing_in_the_trash(&ceph).await;
     a_move_that_was_cut_off_later_is_brought_to_its_end(&ceph).await;
     a_move_that_was_cut_off_at_its_last_step_is_brought_to_its_end(&ceph).await;
     a_ceph_that_cannot_be_asked_has_not_said_that_something_is_absent(&ceph).await;
@@ -889,6 +890,18 @@ async fn it_keeps_the_contract_of_a_storage_cluster(ceph: Arc<Ceph>) {
         time_limit: Duration::from_secs(60),
     };
     storage_cluster_contract(fixture).await;
+}
+
+/// Ceph takes names of several lines, and lists what it has a key a line.
+async fn a_line_in_the_name_of_an_image_hides_nothing_in_the_trash(ceph: &Ceph) {
+    let volume = id("vms/hidden");
+    ceph.storage.create(&volume, 1 << 20, false).await.unwrap();
+    let entry = ceph.storage.trash(&volume, DAY).await.unwrap();
+    let name = format!("--image=other\nid_{}", entry.id);
+    ceph.rbd(&["create", "--size=1M", "--pool=vms", &name]);
+    assert_eq!(trashed(ceph, &volume).await, std::slice::from_ref(&entry.id));
+    ceph.rbd(&["rm", "--pool=vms", &name]);
+    ceph.storage.purge(&volume.pool, &entry.id).await.unwrap();
 }
 
 /// Gives the OSD a class: Ceph finds none for a disk that is a file.

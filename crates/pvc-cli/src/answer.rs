@@ -2,7 +2,8 @@
 //! it is only to be tried.
 //!
 //! The options are added to all of these commands in one place. A command with an option `--format`
-//! of its own, and one that prints nothing of the API's, does not get it.
+//! of its own, and one that prints nothing of the API's, does not get it. Where `--format` is that of
+//! an image, the option is called `--answer`.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde::Serialize;
@@ -17,6 +18,11 @@ const DRY_RUN: &str = "try-dry";
 /// Commands and groups whose output is not an answer of the API.
 const WITHOUT: [&str; 8] =
     ["backup", "completion", "connection", "dump", "is-primary", "log", "man", "what-if"];
+
+/// Commands whose own `--format` is that of an image.
+const OF_IMAGES: [&str; 2] = ["download", "upload"];
+/// Commands with an answer that change nothing of the cluster's, and have nothing to be tried.
+const CHANGING_NOTHING: [&str; 1] = ["download"];
 
 /// How an answer is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,11 +41,17 @@ pub fn add_format(command: Command) -> Command {
     let group = command.has_subcommands();
     let command = if group { command.mut_subcommands(add_format) } else { command };
     let own = command.get_arguments().any(|argument| argument.get_long() == Some("format"));
-    if group || own {
+    let name = match own {
+        true if OF_IMAGES.contains(&command.get_name()) => "answer",
+        true => return command,
+        false => "format",
+    };
+    if group {
         return command;
     }
-    let has_own = command.get_arguments().any(|own| own.get_long() == Some("dry-run"));
-    let command = match has_own {
+    let is_left_out = CHANGING_NOTHING.contains(&command.get_name())
+        || command.get_arguments().any(|own| own.get_long() == Some("dry-run"));
+    let command = match is_left_out {
         true => command,
         false => command.arg(
             Arg::new(DRY_RUN)
@@ -50,7 +62,7 @@ pub fn add_format(command: Command) -> Command {
     };
     let taken = command.get_arguments().any(|argument| argument.get_short() == Some('f'));
     let option = Arg::new(ID)
-        .long("format")
+        .long(name)
         .value_name("FORMAT")
         .value_parser(["pretty", "json", "json-pretty"])
         .default_value("pretty")
@@ -97,5 +109,36 @@ impl Pvc {
             Format::JsonPretty => self.out.line(json::pretty(value)),
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_format(name: &'static str) -> Command {
+        add_format(Command::new(name).arg(Arg::new("own").short('f').long("format")))
+    }
+
+    #[test]
+    fn where_format_is_that_of_an_image_the_option_has_another_name() {
+        let options = |name| {
+            let command = with_format(name);
+            let longs = command.get_arguments().filter_map(|argument| argument.get_long());
+            longs.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(options("upload"), ["format", "dry-run", "answer"]);
+        assert_eq!(options("download"), ["format", "answer"], "it changes nothing");
+        assert_eq!(options("list"), ["format"]);
+    }
+
+    #[test]
+    fn an_answer_is_printed_as_the_line_says() {
+        let of = |words: &[&str]| {
+            let line = [&["download"][..], words].concat();
+            format(&with_format("download").try_get_matches_from(line).expect("it is understood"))
+        };
+        assert_eq!(of(&["-f", "qcow2", "--answer", "json"]), Format::Json);
+        assert_eq!(of(&["--format", "json"]), Format::Sentence, "it is the image's");
     }
 }

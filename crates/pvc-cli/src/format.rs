@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use pvc_client::{Kind, Payload};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use crate::context::Pvc;
 use crate::outcome::{Failure, Outcome};
@@ -75,7 +75,7 @@ pub trait MaybeJson: Copy {
     }
 
     /// Prints `value` if the format is JSON; returns whether it did.
-    fn print(self, pvc: &mut Pvc, value: &Value) -> bool {
+    fn print(self, pvc: &mut Pvc, value: &impl Serialize) -> bool {
         match self.json() {
             Some(Json::Line) => pvc.out.line(json::compact(value)),
             Some(Json::Indented) => pvc.out.line(json::pretty(value)),

@@ -81,7 +81,7 @@ pub fn succeed(pvc: &mut Pvc, id: &str) -> Outcome {
 }
 
 /// Fails if the task did.
-fn check(id: &str, end: &TaskStatus) -> Outcome {
+pub fn check(id: &str, end: &TaskStatus) -> Outcome {
     if end.is_success() {
         return Ok(());
     }
@@ -89,7 +89,8 @@ fn check(id: &str, end: &TaskStatus) -> Outcome {
         .once_a_success())
 }
 
-fn end_of(pvc: &mut Pvc, id: &str) -> Result<TaskStatus, Failure> {
+/// Follows a task to its end, with its progress on standard error.
+pub fn end_of(pvc: &mut Pvc, id: &str) -> Result<TaskStatus, Failure> {
     pvc.out.flush();
     let mut progress = Progress::new(pvc.chatty());
     interrupt::watch();

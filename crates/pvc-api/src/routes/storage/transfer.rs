@@ -359,7 +359,7 @@ async fn get_storage_ceph_volume_pool_volume_download(
 ) -> Result<Answer<Download>> {
     if request.method() == Method::HEAD {
         let message = "a download has no `HEAD`: an image would be made only to be measured";
-        return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message));
+        return Err(ApiError::method(message, "GET"));
     }
     let has_chunks = request.version() > Version::HTTP_10;
     let ask = ask::<Download>(api, request).await?;

@@ -221,6 +221,7 @@ async fn nothing_is_made_for_a_client_that_does_not_take_it_or_could_not_see_its
         let head = crate::common::request(Method::HEAD, &format!("{DOWNLOAD}?{query}"));
         let reply = api.send(head.body(Body::empty()).unwrap()).await;
         assert_eq!(reply.status, 405, "{query}");
+        assert_eq!(reply.headers["allow"], "GET", "{query}");
     }
     let old = |query: &str| {
         let asked = crate::common::request(Method::GET, &format!("{DOWNLOAD}?{query}"));

@@ -70,7 +70,7 @@ impl Task {
             None => list::print(pvc, self.format, &self.shape, TaskChoice::default()),
             Some(id) => {
                 self.shape.not_for_one(self.format)?;
-                if self.wait.is_wanted() { wait_for(pvc, id) } else { self.show(pvc, id) }
+                if self.wait.is_wanted() { self.wait_for(pvc, id) } else { self.show(pvc, id) }
             }
         }
     }
@@ -88,18 +88,38 @@ impl Task {
         }
         Ok(())
     }
+
+    /// Follows a task to its end, and prints that, also of one that failed but for people: they
+    /// get the failure.
+    fn wait_for(&self, pvc: &mut Pvc, id: &str) -> Outcome {
+        require_known(pvc, id)?;
+        let end = task::end_of(pvc, id)?;
+        if !self.format.print(pvc, &end)
+            && let Some(line) = ended(&end, self.format)
+        {
+            pvc.out.line(line);
+        }
+        task::check(id, &end)
+    }
 }
 
-/// Follows a task that runs or waits. One that nobody lists may have ended a moment ago; only if
-/// nothing at all is known of it, it does not exist.
-fn wait_for(pvc: &mut Pvc, id: &str) -> Outcome {
+/// The end of a task as a line of a format that is not JSON.
+fn ended(end: &TaskStatus, format: ListFormat) -> Option<String> {
+    match format {
+        ListFormat::Raw => Some(end.state.clone()),
+        _ => end.is_success().then(|| format!("{}: {}", end.state, end.status)),
+    }
+}
+
+/// Fails if nothing at all is known of a task. One that nobody lists may have ended a moment ago.
+fn require_known(pvc: &mut Pvc, id: &str) -> Outcome {
     let queues = pvc.client()?.read(GetTasks, [], &TaskChoice::default())?.read()?;
     let known = list::listed(&queues).iter().any(|listed| listed.id == id);
     if !known && pvc.client()?.read(GetTasksTaskId, [id], &Nothing)?.read()?.state == "PENDING" {
         return Err(Failure::not_found(format!("no task `{id}`"))
             .hint("`pvc task list --all` shows the tasks of the last day"));
     }
-    task::follow(pvc, id)
+    Ok(())
 }
 
 fn described(status: &TaskStatus) -> String {
@@ -115,14 +135,20 @@ fn described(status: &TaskStatus) -> String {
 mod tests {
     use super::*;
 
+    fn status(state: &str) -> TaskStatus {
+        TaskStatus { state: state.to_owned(), current: 1, total: 3, status: "x".to_owned() }
+    }
+
+    #[test]
+    fn the_end_of_a_failed_task_is_a_line_only_for_scripts() {
+        let line = |state: &str, format| ended(&status(state), format);
+        assert_eq!(line("SUCCESS", ListFormat::Pretty).as_deref(), Some("SUCCESS: x"));
+        assert_eq!(line("FAILURE", ListFormat::Pretty), None);
+        assert_eq!(line("FAILURE", ListFormat::Raw).as_deref(), Some("FAILURE"));
+    }
+
     #[test]
     fn only_a_running_task_has_a_stage() {
-        let status = |state: &str| TaskStatus {
-            state: state.to_owned(),
-            current: 1,
-            total: 3,
-            status: "x".to_owned(),
-        };
         assert_eq!(described(&status("RUNNING")), "Job state: RUNNING\nStage: 1/3\nStatus: x");
         assert_eq!(described(&status("SUCCESS")), "Job state: SUCCESS\nStatus: x");
     }

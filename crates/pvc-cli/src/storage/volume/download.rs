@@ -11,6 +11,7 @@ use pvc_api_types::operations::storage::{
 };
 use pvc_api_types::param::Choice;
 use pvc_client::Begin;
+use serde_json::json;
 
 use super::Which;
 use super::transfer::{Progress, Watched};
@@ -97,8 +98,12 @@ impl Download {
         let [pool, name] = self.volume.at();
         let file = self.file.display();
         let message = format!("Saved volume \"{pool}/{name}\" as `{file}`.");
-        pvc.out.line(message);
-        pvc.out.line(format!("{bytes} bytes, SHA-256 {checksum}"));
+        // The members that the reply to an upload has.
+        let saved = json!({ "message": message, "file_bytes": bytes, "sha256": checksum });
+        if !pvc.done_as_json(&saved) {
+            pvc.out.line(message);
+            pvc.out.line(format!("{bytes} bytes, SHA-256 {checksum}"));
+        }
         Ok(())
     }
 
