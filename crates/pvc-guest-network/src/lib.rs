@@ -7,6 +7,7 @@
 //!  evpn      FRR's configuration: how the ends of the tunnels find each other
 //!  leases    what those servers say of leases, into the store
 //!  guard     guests send as themselves, in networks that ask for it
+//!  sriov     cards that divide themselves: functions, their settings, and who uses them
 //! ```
 //!
 //! What there should be is decided in `pvc_model::guest_network`. Gateways are addresses of the
@@ -21,3 +22,4 @@ pub mod guard;
 pub mod leases;
 pub mod links;
 mod said;
+pub mod sriov;

@@ -95,7 +95,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 65] = [
+const CHANGES: [(&str, &str, &str); 66] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
@@ -134,6 +134,7 @@ const CHANGES: [(&str, &str, &str); 65] = [
     ("POST", "/network/{vni}/acl", "description=new&rule=drop"),
     ("POST", "/network/{vni}/acl/{description}", "rule=drop"),
     ("DELETE", "/network/{vni}/acl/{description}", ""),
+    ("PUT", "/sriov/vf/{node}/{vf}", "vlan_id=100"),
     ("POST", "/storage/ceph/pool", "pool=fast&pgs=8&replcfg=copies=3,mincopies=2"),
     ("POST", "/storage/ceph/pool/{pool}", "pgs=8&replcfg=copies=3,mincopies=2"),
     ("PUT", "/storage/ceph/pool/{pool}", "pgs=8"),
@@ -172,6 +173,7 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
     api.delete("/storage/ceph/volume/vms/gone").await.ok();
     let trash = api.get("/storage/ceph/trash").await.ok();
     let trashed = trash[0]["id"].as_str().unwrap();
+    api.with_cards().await;
     let net = "nettype=managed&description=net&ip4_network=10.20.1.0/24";
     api.post(&format!("/network/1999?{net}")).await.ok();
     api.post("/network/1999/lease/52:54:00:00:00:01?ipaddress=10.20.1.10").await.ok();
@@ -208,6 +210,7 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
         let path = path.replace("{vm}", expected).replace("{node}", "pvchv1");
         let path = path.replace("{pool}", "vms").replace("{volume}", "data");
         let path = path.replace("{snapshot}", "before").replace("{id}", trashed);
+        let path = path.replace("{vf}", "ens1f1v2");
         let path = path.replace("{mac}", "52:54:00:00:00:01").replace("{description}", "last");
         let vni = if method == "POST" && path == "/network/{vni}" { "auto" } else { "1999" };
         let path = path.replace("{vni}", vni).replace(['{', '}'], "");
