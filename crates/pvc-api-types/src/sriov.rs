@@ -50,7 +50,7 @@ wire! {
         pub function: String,
     }
 
-    /// Who uses a virtual function.
+    /// User of a virtual function.
     pub struct SriovVfUsage {
         /// `True` or `False`.
         pub used: String,
