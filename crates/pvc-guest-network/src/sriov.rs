@@ -82,7 +82,7 @@ pub async fn run(context: Context, cards: Vec<Card>, end: CancellationToken) {
     }
 }
 
-/// What a pass depends on beside the cards.
+/// Records that a pass depends on, beside the cards.
 #[derive(PartialEq)]
 struct Wanted {
     records: SriovRecords,

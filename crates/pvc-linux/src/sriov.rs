@@ -111,34 +111,34 @@ fn settings_of(message: &LinkMessage) -> BTreeMap<u32, (Option<Mac>, VfSettings)
     let mut functions: BTreeMap<u32, (Option<Mac>, VfSettings)> = BTreeMap::new();
     for info in lists.flatten().flat_map(|LinkVfInfo(info)| info) {
         match info {
-            VfInfo::Mac(told) => {
-                let mac = told.mac.get(..6).and_then(|mac| Mac::try_from(mac).ok());
-                functions.entry(told.vf_id).or_default().0 = mac;
+            VfInfo::Mac(said) => {
+                let mac = said.mac.get(..6).and_then(|mac| Mac::try_from(mac).ok());
+                functions.entry(said.vf_id).or_default().0 = mac;
             }
-            VfInfo::Vlan(told) => {
-                let vlan = u16::try_from(told.vlan_id).ok().zip(u8::try_from(told.qos).ok());
-                functions.entry(told.vf_id).or_default().1.vlan = vlan;
+            VfInfo::Vlan(said) => {
+                let vlan = u16::try_from(said.vlan_id).ok().zip(u8::try_from(said.qos).ok());
+                functions.entry(said.vf_id).or_default().1.vlan = vlan;
             }
-            VfInfo::Rate(told) => {
-                let rates = Some((told.min_tx_rate, told.max_tx_rate));
-                functions.entry(told.vf_id).or_default().1.rates = rates;
+            VfInfo::Rate(said) => {
+                let rates = Some((said.min_tx_rate, said.max_tx_rate));
+                functions.entry(said.vf_id).or_default().1.rates = rates;
             }
-            VfInfo::SpoofCheck(told) => {
-                functions.entry(told.vf_id).or_default().1.spoof_check = Some(told.enabled);
+            VfInfo::SpoofCheck(said) => {
+                functions.entry(said.vf_id).or_default().1.spoof_check = Some(said.enabled);
             }
-            VfInfo::LinkState(told) => {
-                functions.entry(told.vf_id).or_default().1.link_state = match told.state {
+            VfInfo::LinkState(said) => {
+                functions.entry(said.vf_id).or_default().1.link_state = match said.state {
                     KernelLinkState::Auto => Some(VfLinkState::Auto),
                     KernelLinkState::Enable => Some(VfLinkState::Enable),
                     KernelLinkState::Disable => Some(VfLinkState::Disable),
                     _ => None,
                 };
             }
-            VfInfo::Trust(told) => {
-                functions.entry(told.vf_id).or_default().1.trust = Some(told.enabled);
+            VfInfo::Trust(said) => {
+                functions.entry(said.vf_id).or_default().1.trust = Some(said.enabled);
             }
-            VfInfo::RssQueryEn(told) => {
-                functions.entry(told.vf_id).or_default().1.query_rss = Some(told.enabled);
+            VfInfo::RssQueryEn(said) => {
+                functions.entry(said.vf_id).or_default().1.query_rss = Some(said.enabled);
             }
             _ => {}
         }
@@ -187,7 +187,7 @@ impl Sriov for LinuxSriov {
             return Ok(Some(seen));
         }
         let index = index_of(card)?;
-        let told: Vec<LinkMessage> = ask(what(), async |handle| {
+        let said: Vec<LinkMessage> = ask(what(), async |handle| {
             // With their counters the answer on a card of many functions would be cut off.
             let wanted = vec![LinkExtentMask::Vf, LinkExtentMask::SkipStats];
             let question = handle.link().get().match_index(index);
@@ -195,7 +195,7 @@ impl Sriov for LinuxSriov {
             question.execute().try_collect().await.map_err(errno)
         })
         .await?;
-        let mut settings: BTreeMap<_, _> = told.iter().flat_map(settings_of).collect();
+        let mut settings: BTreeMap<_, _> = said.iter().flat_map(settings_of).collect();
         for function in &mut seen.functions {
             if let Some(known) = settings.remove(&function.index) {
                 (function.mac, function.settings) = known;
@@ -249,7 +249,7 @@ mod tests {
     }
 
     /// The message that the kernel's bytes are.
-    fn told(bytes: &[u8]) -> LinkMessage {
+    fn said(bytes: &[u8]) -> LinkMessage {
         let header = NetlinkHeader { message_type: 16, ..NetlinkHeader::default() };
         match RouteNetlinkMessage::deserialize(&header, bytes).unwrap() {
             RouteNetlinkMessage::NewLink(message) => message,
@@ -324,7 +324,7 @@ mod tests {
         ];
         let second = [mac(1, 2), attribute(4, &words(&[1, u32::MAX]))];
         let list = [attribute(1, &first.concat()), attribute(1, &second.concat())].concat();
-        let message = told(&[head(), attribute(IFLA_VFINFO_LIST | NESTED, &list)].concat());
+        let message = said(&[head(), attribute(IFLA_VFINFO_LIST | NESTED, &list)].concat());
         let found = settings_of(&message);
         let whole = VfSettings {
             vlan: Some((100, 3)),
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(found[&0], (Some([0x52, 0x54, 0, 0, 0, 1]), whole));
         let little = VfSettings { spoof_check: Some(false), ..VfSettings::default() };
         assert_eq!(found[&1], (Some([0x52, 0x54, 0, 0, 0, 2]), little));
-        assert_eq!(settings_of(&told(&head())).len(), 0);
+        assert_eq!(settings_of(&said(&head())).len(), 0);
     }
 
     #[test]

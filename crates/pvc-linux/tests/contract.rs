@@ -134,7 +134,7 @@ fn the_network_of_this_machine_keeps_the_contract() {
     test.join().unwrap();
 }
 
-/// This kernel knows no SR-IOV: what is shown is that it is asked, and what it answers.
+/// Shows that the kernel is asked, and what it answers: the one of our tests knows no SR-IOV.
 #[test]
 fn a_machine_without_sriov_cards_keeps_the_contract() {
     let test = alone(|| {

@@ -61,7 +61,7 @@ impl MemorySriov {
         functions.find(|function| function.index == index).map(|found| found.settings.clone())
     }
 
-    /// What was changed, in words, since it was asked last.
+    /// Changes since they were asked for last, in words.
     pub fn take_changes(&self) -> Vec<String> {
         std::mem::take(&mut self.inner().changes)
     }

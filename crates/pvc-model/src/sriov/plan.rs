@@ -1,4 +1,4 @@
-//! What a node does about its cards: to the cards themselves, and to their records.
+//! Steps of a node about its cards: on the cards themselves, and on their records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,7 +27,7 @@ pub struct Card {
 pub struct CardSeen {
     /// The most functions that it can have; 0 of an interface that is no such card.
     pub most_functions: u32,
-    /// Those that it has, by number, whoever uses them.
+    /// Its functions by number, whoever uses them.
     pub functions: Vec<FunctionSeen>,
 }
 

@@ -237,7 +237,7 @@ fn nic(
     Ok(NewNic { kind: new.kind, mac: new.mac, model: new.model, pci })
 }
 
-/// Where the function lies that an interface takes on the VM's node; `None` if it takes none.
+/// Address of the function that an interface takes on the VM's node; `None` if it takes none.
 fn function_of(
     cluster: &Cluster,
     vm: &VmRecord,
