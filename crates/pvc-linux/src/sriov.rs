@@ -250,7 +250,8 @@ mod tests {
 
     /// The message that the kernel's bytes are.
     fn said(bytes: &[u8]) -> LinkMessage {
-        let header = NetlinkHeader { message_type: 16, ..NetlinkHeader::default() };
+        let mut header = NetlinkHeader::default();
+        header.message_type = 16;
         match RouteNetlinkMessage::deserialize(&header, bytes).unwrap() {
             RouteNetlinkMessage::NewLink(message) => message,
             other => panic!("{other:?}"),
