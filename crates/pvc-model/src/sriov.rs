@@ -295,8 +295,8 @@ pub struct VfUse {
     pub mac: String,
 }
 
-/// Notes that the VFs' records of a node lack of their users, or have wrong. `held` are the VFs that
-/// some guest has, as the kernel shows it: such a one is not noted as free while the guest is
+/// Notes that the VFs' records of a node lack of their users, or have wrong. `held` are the VFs
+/// that some guest has, as the kernel shows it: such a one is not noted as free while the guest is
 /// there that had it, also if its VM's record does not name it any more.
 pub fn uses_to_note(
     cluster: &Cluster,
