@@ -15,7 +15,7 @@ use pvc_ports::{Clock, HostLoad};
 use pvc_store::synthetic::Shape;
 use pvc_store::{Changes, Store, VmChange};
 use pvc_testkit::{
-    FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ScriptedExec,
+    FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemorySriov, MemoryStorage, ScriptedExec,
     ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices,
 };
 use tokio_util::sync::CancellationToken;
@@ -161,6 +161,7 @@ fn ports(hypervisor: ScriptedHypervisor, host: Arc<FakeHost>) -> Ports {
         hypervisor: Arc::new(hypervisor),
         storage: Arc::new(MemoryStorage::new()),
         network: Arc::new(MemoryNetwork::new()),
+        sriov: Arc::new(MemorySriov::new()),
         services: Arc::new(ScriptedServices::new()),
         host,
         power: Arc::new(ScriptedPower::new()),
@@ -184,7 +185,6 @@ fn settings(name: &NodeName) -> NodeSettings {
         subsystems: Subsystems {
             hypervisor: true,
             networking: false,
-            sriov: false,
             storage: true,
             worker: false,
             api: false,
@@ -204,6 +204,7 @@ fn settings(name: &NodeName) -> NodeSettings {
         upstream_ip: None,
         floating: Vec::new(),
         guest_networks: None,
+        sriov_cards: Vec::new(),
         ipmi: None,
         fencing: Rules::never(INTERVAL),
         fence_only_with_own_bmc: false,

@@ -9,8 +9,8 @@ use pvc_config::{Ceph, Config, Zookeeper, ZookeeperTls};
 use pvc_directory::DirectoryStorage;
 use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
 use pvc_linux::{
-    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, LinuxPrograms, NftFirewall, OsRandom,
-    SystemClock, Systemctl,
+    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, LinuxPrograms, LinuxSriov, NftFirewall,
+    OsRandom, SystemClock, Systemctl,
 };
 use pvc_model::storage::RbdAccess;
 use pvc_node::Ports;
@@ -28,6 +28,7 @@ pub fn machine(config: &Config) -> anyhow::Result<Ports> {
         hypervisor: Arc::new(LibvirtHypervisor::new(libvirt(config))),
         storage: storage(config)?,
         network: Arc::new(LinuxNetwork::new()),
+        sriov: Arc::new(LinuxSriov::new()),
         services: Arc::new(Systemctl::new(Arc::new(LinuxExec))),
         host: Arc::new(LinuxHost::new()),
         power: Arc::new(Ipmitool::new(Arc::new(LinuxExec), Arc::new(SystemClock))),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pvc_api::{ApiSettings, Names, Spool, TlsFiles, Token};
-use pvc_config::{ClusterNetwork, Config, Evpn, FenceAction, Machine, Networks};
+use pvc_config::{ClusterNetwork, Config, Evpn, FenceAction, Machine, Networks, SriovDevice};
 use pvc_daemon::BenchmarkSettings;
 use pvc_linux::OsRandom;
 use pvc_linux::log::LogSettings;
@@ -23,6 +23,7 @@ use pvc_model::link::IpNet;
 use pvc_model::network_core::{CoreNet, CoreNetwork, CoreNetworks};
 use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
+use pvc_model::sriov::plan::Card;
 use pvc_node::{
     DhcpSettings, FloatingAddress, GuestNetworkSettings, LogSwitches, MigrationSettings,
     NodeSettings, Subsystems,
@@ -112,7 +113,6 @@ pub fn node(config: &Config) -> NodeSettings {
         subsystems: Subsystems {
             hypervisor: on.hypervisor,
             networking: on.networking,
-            sriov: config.guest_networking.sriov_enabled,
             storage: on.storage,
             worker: on.worker,
             api: on.api,
@@ -136,6 +136,7 @@ pub fn node(config: &Config) -> NodeSettings {
         upstream_ip: upstream.map(|network| network.floating.to_string()),
         floating: floating(config),
         guest_networks: guest_networks(config),
+        sriov_cards: sriov_cards(config),
         ipmi: config.fencing.ipmi.as_ref().map(|ipmi| Ipmi {
             hostname: ipmi.hostname.clone(),
             username: ipmi.username.clone(),
@@ -198,6 +199,19 @@ fn floating(config: &Config) -> Vec<FloatingAddress> {
         floating.push(FloatingAddress { duty: Duty::Metadata, link, address });
     }
     floating
+}
+
+/// The SR-IOV cards whose functions VMs are given.
+fn sriov_cards(config: &Config) -> Vec<Card> {
+    let networking = &config.guest_networking;
+    let is_on = networking.sriov_enabled && config.subsystems.networking;
+    let devices = networking.sriov_devices.iter().filter(|_| is_on);
+    let card = |device: &SriovDevice| Card {
+        name: device.phy.clone(),
+        mtu: device.mtu,
+        functions: device.vfcount,
+    };
+    devices.map(card).collect()
 }
 
 /// The networks of VMs, where this node carries them: those of a machine by itself do not leave it.

@@ -26,6 +26,7 @@ pub mod node;
 pub mod operations;
 pub mod osd;
 pub mod release;
+pub mod sriov;
 pub mod storage;
 pub mod storage_report;
 pub mod task;
@@ -39,12 +40,13 @@ pub use cluster::{
     StatusVm, StoreAccess,
 };
 pub use event::{Change, Event, EventKind};
-pub use network::{Acl, CreatedNetwork, Ipv4Settings, Ipv6Settings, Lease, Network, SriovVf};
+pub use network::{Acl, CreatedNetwork, Ipv4Settings, Ipv6Settings, Lease, Network};
 pub use node::{
     FlushPlan, FlushStep, HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState,
     NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,
 };
 pub use osd::{Osd, OsdState};
+pub use sriov::{SriovPf, SriovVf, SriovVfConfig, SriovVfPci, SriovVfUsage};
 pub use storage::{
     Pool, SnapshotStats, StorageSnapshot, TrashedVolume, Uploaded, Volume, VolumeStats,
 };

@@ -56,15 +56,6 @@ wire! {
         pub timestamp: String,
     }
 
-    /// A virtual function of an SR-IOV card.
-    pub struct SriovVf {
-        /// The network interface.
-        pub phy: String,
-        /// Domain, bus, slot and function, in hexadecimal texts.
-        #[schema(value_type = Object)]
-        pub pci: serde_json::Map<String, serde_json::Value>,
-    }
-
     /// A rule of a network's firewall.
     pub struct Acl {
         /// `in` or `out`.

@@ -5,7 +5,7 @@
 /// `group` is the group's word on the command line; of some it is two, such as `vm snapshot`.
 pub fn arrival(group: &str) -> Option<&'static str> {
     match group {
-        "network sriov" | "storage" => Some("release 0.4"),
+        "storage" => Some("release 0.4"),
         "vm snapshot" | "vm backup" | "vm mirror" | "vm autobackup" | "vm automirror" => {
             Some("release 0.5")
         }

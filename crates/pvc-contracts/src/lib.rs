@@ -18,6 +18,7 @@ pub mod power;
 pub mod programs;
 pub mod proxy;
 pub mod services;
+pub mod sriov;
 pub mod storage;
 pub mod storage_clones;
 pub mod storage_cluster;

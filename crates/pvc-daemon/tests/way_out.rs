@@ -24,8 +24,8 @@ use pvc_node::{
 use pvc_ports::{Clock, Hypervisor, Network, Services, ServicesError, Storage, UnitState};
 use pvc_store::{Change, Changes, NewVm, Store};
 use pvc_testkit::{
-    FlakyTree, MemoryNetwork, MemoryStorage, NetworkChange, ScriptedHypervisor, ScriptedServices,
-    SeededRandom, TokioClock, ports,
+    FlakyTree, MemoryNetwork, MemorySriov, MemoryStorage, NetworkChange, ScriptedHypervisor,
+    ScriptedServices, SeededRandom, TokioClock, ports,
 };
 
 /// Time that operators are promised.
@@ -78,6 +78,7 @@ impl Machine {
             hypervisor: self.hypervisor.clone(),
             storage: self.storage.clone(),
             network: self.network.clone(),
+            sriov: Arc::new(MemorySriov::new()),
             services: self.services.clone(),
             clock: self.clock.clone(),
             random: Arc::new(SeededRandom::new(2)),
@@ -204,7 +205,6 @@ fn settings() -> NodeSettings {
         subsystems: Subsystems {
             hypervisor: true,
             networking: false,
-            sriov: false,
             storage: false,
             worker: false,
             api: false,
@@ -223,6 +223,7 @@ fn settings() -> NodeSettings {
         selector: None,
         upstream_ip: None,
         guest_networks: None,
+        sriov_cards: Vec::new(),
         floating: vec![FloatingAddress {
             duty: Duty::Inner,
             link: "brcluster".to_owned(),

@@ -459,6 +459,16 @@ const VIRTIO_OPTIONS: [&str; 9] = [
 
 /// A copy of the disk's element for another source: what belongs to that one disk only (addresses,
 /// boot order, serial numbers, a snapshot or part of its source, that its writes are thrown away or
+/// Element of a PCI device's address.
+pub(crate) fn pci_address((domain, bus, slot, function): (u16, u8, u8, u8)) -> Element {
+    Element::new("address")
+        .with("type", "pci")
+        .with("domain", &format!("0x{domain:04x}"))
+        .with("bus", &format!("0x{bus:02x}"))
+        .with("slot", &format!("0x{slot:02x}"))
+        .with("function", &format!("0x{function:x}"))
+}
+
 /// that other guests may use it) is left out, and what belongs to its bus, if `bus` is another.
 fn disk_like(
     text: &str,
@@ -554,13 +564,7 @@ fn new_nic(new: &NewNic) -> Result<Element, EditError> {
         }
         NicKind::Hostdev(device) => {
             allowed("value", device)?;
-            let (domain, bus, slot, function) = new.pci.ok_or(EditError::UnknownKind)?;
-            let address = Element::new("address")
-                .with("type", "pci")
-                .with("domain", &format!("0x{domain:04x}"))
-                .with("bus", &format!("0x{bus:02x}"))
-                .with("slot", &format!("0x{slot:02x}"))
-                .with("function", &format!("0x{function:x}"));
+            let address = pci_address(new.pci.ok_or(EditError::UnknownKind)?);
             interface("hostdev")
                 .with("managed", "yes")
                 .child(mac)

@@ -7,7 +7,7 @@ use pvc_model::domain::DiskSource;
 use pvc_model::storage::{RbdAccess, VolumeId};
 use roxmltree::Node;
 
-use crate::edit::console_log;
+use crate::edit::{console_log, pci_address};
 use crate::read::{child, child_text, disk, each, path};
 use crate::text::{Element, Splice, append, remove, remove_attribute, set_attribute, set_content};
 use crate::{Domain, EditError};
@@ -21,8 +21,19 @@ pub struct ForHost<'a> {
     /// Whether a program is there on this host; asked of the emulator that the XML names.
     pub is_here: &'a dyn Fn(&str) -> bool,
     pub volumes: &'a Volumes,
+    /// SR-IOV functions of this host by name.
+    pub functions: &'a BTreeMap<String, HostFunction>,
     /// File that the console is to be logged to; `None` leaves that to the XML.
     pub console_log: Option<&'a Path>,
+}
+
+/// An SR-IOV function, as one host has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostFunction {
+    /// Its PCI address: domain, bus, slot, function.
+    pub pci: (u16, u8, u8, u8),
+    /// VLAN that its frames are in.
+    pub vlan: Option<u16>,
 }
 
 /// How one host reaches volumes.
@@ -50,6 +61,9 @@ impl Domain {
         splices.extend(emulator(text, domain, host, emulated));
         for node in each(child(domain, "devices"), "disk") {
             splices.extend(disk_of_volume(text, node, host.volumes));
+        }
+        for node in each(child(domain, "devices"), "interface") {
+            splices.extend(function_here(text, node, host.functions));
         }
         if let Some(path) = host.console_log {
             splices.extend(console_log(text, domain, &path.to_string_lossy()));
@@ -151,6 +165,44 @@ fn emulator(
             None => append(text, devices, &Element::new("emulator").text(host.emulator)),
         }),
     }
+}
+
+/// An interface that takes a function has the PCI address and the VLAN that the function has on
+/// this host: libvirt takes a function out of every VLAN that the XML does not name.
+fn function_here(
+    text: &str,
+    node: Node<'_, '_>,
+    functions: &BTreeMap<String, HostFunction>,
+) -> Vec<Splice> {
+    let source = child(node, "source");
+    let is_device = node.attribute("type") == Some("hostdev");
+    let name = match node.attribute("type") {
+        Some("hostdev") => child_text(node, "sriov_device"),
+        Some("direct") => source.and_then(|source| source.attribute("dev")),
+        _ => None,
+    };
+    let Some(function) = name.and_then(|name| functions.get(name)) else { return Vec::new() };
+    let mut added = Vec::new();
+    let mut splices = Vec::new();
+    if is_device {
+        let address = pci_address(function.pci);
+        match source {
+            Some(source) => splices.push(match child(source, "address") {
+                Some(old) => Splice::new(old.range(), address.render(None)),
+                None => append(text, source, &address),
+            }),
+            None => added.push(Element::new("source").child(address)),
+        }
+    }
+    if let Some(vlan) = function.vlan.filter(|_| child(node, "vlan").is_none()) {
+        let tag = Element::new("tag").with("id", &vlan.to_string());
+        added.push(Element::new("vlan").child(tag));
+    }
+    let added: String = added.iter().map(|element| element.render(None)).collect();
+    if !added.is_empty() {
+        splices.push(append(text, node, &Element::verbatim(&added)));
+    }
+    splices
 }
 
 /// Changes in a disk whose volume this host reaches in a way of its own.

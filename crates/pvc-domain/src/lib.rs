@@ -32,6 +32,6 @@ pub use cost::{MAX_XML_BYTES, check_cost};
 pub use edit::{AddedDisk, Domain, NewDisk, NewNic, renamed_volume};
 pub use error::{DomainError, EditError, Problem};
 pub use hardware::{HardwareEdit, WhichNics};
-pub use host::{ForHost, Volumes, device_for_host};
+pub use host::{ForHost, HostFunction, Volumes, device_for_host};
 pub use read::{Device, count_devices, device_summary, has_open_vnc, summary};
 pub use write::{one_line_single_quotes, pretty};

@@ -8,6 +8,7 @@
 //!  leases    what those servers say of leases, into the store
 //!  unconfirmed  changes that nobody confirms in time are taken back
 //!  guard     guests send as themselves, in networks that ask for it
+//!  sriov     cards that divide themselves: functions, their settings, and who uses them
 //! ```
 //!
 //! What there should be is decided in `pvc_model::guest_network`. Gateways are addresses of the
@@ -22,4 +23,5 @@ pub mod guard;
 pub mod leases;
 pub mod links;
 mod said;
+pub mod sriov;
 pub mod unconfirmed;

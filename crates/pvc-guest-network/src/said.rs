@@ -11,6 +11,12 @@ pub(crate) struct Said {
 }
 
 impl Said {
+    /// Complaints of the last time.
+    #[cfg(test)]
+    pub fn said(&self) -> &Complaints {
+        &self.said
+    }
+
     /// Logs what is new or has another text than before, and what is no longer so.
     pub fn log_new(&mut self, now: Complaints) {
         for (about, text) in &now {

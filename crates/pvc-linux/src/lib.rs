@@ -17,6 +17,7 @@ mod process;
 mod programs;
 mod random;
 mod services;
+mod sriov;
 
 pub use clock::SystemClock;
 pub use exec::LinuxExec;
@@ -31,3 +32,4 @@ pub use process::this_process;
 pub use programs::LinuxPrograms;
 pub use random::OsRandom;
 pub use services::Systemctl;
+pub use sriov::LinuxSriov;

@@ -22,9 +22,10 @@ use pvc_contracts::firewall::{FirewallFixture, firewall_contract};
 use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
 use pvc_contracts::network::{NetworkFixture, network_contract};
 use pvc_contracts::programs::{ProgramsFixture, programs_contract};
+use pvc_contracts::sriov::{SriovFixture, sriov_contract};
 use pvc_linux::{
-    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, LinuxPrograms, NftFirewall, OsRandom,
-    SystemClock,
+    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, LinuxPrograms, LinuxSriov, NftFirewall,
+    OsRandom, SystemClock,
 };
 use pvc_model::host_filter::{HostFilter, table};
 use pvc_model::link::{LinkAbilities, LinkKind, PortVlan, Vxlan};
@@ -129,6 +130,16 @@ fn the_network_of_this_machine_keeps_the_contract() {
         };
         let fixture = NetworkFixture { device: "ens4".to_owned(), able };
         wait(network_contract(Arc::new(LinuxNetwork::new()), fixture));
+    });
+    test.join().unwrap();
+}
+
+/// Shows that the kernel is asked, and what it answers: the one of our tests knows no SR-IOV.
+#[test]
+fn a_machine_without_sriov_cards_keeps_the_contract() {
+    let test = alone(|| {
+        let fixture = SriovFixture { ordinary: "lo".to_owned(), card: None };
+        wait(sriov_contract(Arc::new(LinuxSriov::new()), fixture));
     });
     test.join().unwrap();
 }

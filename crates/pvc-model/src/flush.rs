@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use crate::cluster::Cluster;
 use crate::hold::{Held, check_none_held};
 use crate::node::{DomainState, NodeRecord};
-use crate::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
+use crate::placement::{
+    Need, NoPlace, Promises, Unfit, check_free_functions, check_size, place, selector_for,
+};
 use crate::vm::moving::{MovePhase, is_moving};
 use crate::vm::{VmRecord, VmState};
 use crate::{NodeName, Uuid};
@@ -268,6 +270,7 @@ fn fits(vm: &VmRecord, own: &NodeRecord, free_mib: u64) -> Result<(), Unfit> {
     let need = Need::of(vm);
     check_size(own, need.memory_mib, need.vcpus)?;
     let is_here = own.running.contains(&vm.uuid);
+    check_free_functions(own, &need, &Promises::default())?;
     if !is_here && own.figures.memory_total_mib > 0 && need.memory_mib > free_mib {
         return Err(Unfit::NotEnoughFree { free_mib, needed_mib: need.memory_mib });
     }

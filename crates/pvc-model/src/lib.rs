@@ -44,6 +44,7 @@ pub mod shared_map;
 pub mod size;
 pub mod snapshot_usage;
 pub mod space;
+pub mod sriov;
 pub mod storage;
 pub mod transfer;
 pub mod trash;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::fence::FenceNote;
+use crate::sriov::SriovRecords;
 use crate::{NodeName, Uuid};
 
 /// An enum that is stored as one lower-case word, and keeps a word it does not know.
@@ -180,6 +181,8 @@ pub struct NodeRecord {
     /// JSON text, by interface.
     pub network_stats: Arc<str>,
     pub ipmi_hostname: String,
+    /// Cards whose functions guests can be given.
+    pub sriov: SriovRecords,
     /// Not known of legacy peers.
     pub daemon: Option<DaemonNote>,
     /// Not known of legacy peers, nor of a node without guests.

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::NodeName;
 use crate::cluster::Cluster;
+use crate::domain::Nic;
 use crate::node::{DaemonState, DomainState, NodeRecord};
+use crate::sriov::vf_of;
 use crate::vm::moving::{MovePhase, is_moving};
 use crate::vm::{Selector, VmRecord, VmState};
+use crate::{NodeName, Uuid};
 
 /// Demands of a VM on the node it is to be placed on.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +22,10 @@ pub struct Need<'a> {
     pub leaving: Option<&'a NodeName>,
     /// Whether it runs as soon as it is there, and so needs its memory to be free.
     pub runs: bool,
+    /// Its interfaces: one that takes an SR-IOV function does it on its node.
+    pub nics: &'a [Nic],
+    /// Itself: the functions that it has are free for it.
+    pub vm: Option<Uuid>,
 }
 
 impl<'a> Need<'a> {
@@ -31,6 +37,8 @@ impl<'a> Need<'a> {
             node_limit: &vm.node_limit,
             leaving: None,
             runs: true,
+            nics: vm.domain.as_ref().map_or(&[], |domain| &domain.nics),
+            vm: Some(vm.uuid),
         }
     }
 }
@@ -39,6 +47,8 @@ impl<'a> Need<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct Promises {
     by_node: BTreeMap<NodeName, Promise>,
+    /// The VMs that SR-IOV functions are promised to.
+    functions: BTreeMap<(NodeName, String), Option<Uuid>>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -94,6 +104,9 @@ impl Promises {
         promise.memory_mib = promise.memory_mib.saturating_add(need.memory_mib);
         promise.vcpus += u64::from(need.vcpus);
         promise.vms += 1;
+        for function in need.nics.iter().filter_map(vf_of) {
+            self.functions.insert((node.clone(), function.to_owned()), need.vm);
+        }
     }
 
     /// Memory of `node` that is promised, in MiB.
@@ -142,6 +155,10 @@ pub enum Unfit {
         free_mib: u64,
         needed_mib: u64,
     },
+    /// The node has not the SR-IOV function that an interface of the VM takes.
+    NoFunction(String),
+    /// Another VM has it.
+    FunctionUsed(String),
 }
 
 impl fmt::Display for Unfit {
@@ -173,6 +190,12 @@ impl fmt::Display for Unfit {
             }
             Unfit::NotEnoughFree { free_mib, needed_mib } => {
                 write!(f, "has {free_mib} MiB of memory free, and the VM needs {needed_mib} MiB")
+            }
+            Unfit::NoFunction(function) => {
+                write!(f, "has no SR-IOV function `{function}`, which an interface of the VM takes")
+            }
+            Unfit::FunctionUsed(function) => {
+                write!(f, "has given its SR-IOV function `{function}` to another VM")
             }
         }
     }
@@ -364,7 +387,29 @@ fn check_in(
         return Err(Unfit::Domain(node.domain_state.clone()));
     }
     check_size(node, need.memory_mib, need.vcpus)?;
+    check_free_functions(node, need, promises)?;
     if need.runs { check_room(node, need.memory_mib, promises) } else { Ok(()) }
+}
+
+/// Whether the node has the SR-IOV functions that the VM takes, as far as its records of them say,
+/// and nobody else has them or is promised them.
+pub fn check_free_functions(
+    node: &NodeRecord,
+    need: &Need<'_>,
+    promises: &Promises,
+) -> Result<(), Unfit> {
+    for function in need.nics.iter().filter_map(vf_of) {
+        let Some(record) = node.sriov.vf(function) else {
+            return Err(Unfit::NoFunction(function.to_owned()));
+        };
+        let promised = promises.functions.get(&(node.name.clone(), function.to_owned()));
+        let is_others = record.used && record.used_by.is_none_or(|by| need.vm != Some(by))
+            || promised.is_some_and(|to| to.is_none() || *to != need.vm);
+        if is_others {
+            return Err(Unfit::FunctionUsed(function.to_owned()));
+        }
+    }
+    Ok(())
 }
 
 /// Whether a VM limited to the nodes `limit` may run on this one. An empty limit is none.
@@ -466,6 +511,42 @@ mod tests {
     fn cluster(nodes: Vec<NodeRecord>) -> Cluster {
         let nodes = nodes.into_iter().map(|node| (node.name.clone(), Arc::new(node))).collect();
         Cluster { nodes, ..Cluster::default() }
+    }
+
+    #[test]
+    fn a_vm_goes_where_its_function_is_and_nobody_else_has_it() {
+        use crate::domain::NicKind;
+        use crate::sriov::{SriovRecords, VfRecord};
+        let with = |name: &str, used_by: Option<u128>| {
+            let vf = VfRecord {
+                name: "ens1v0".to_owned(),
+                used: used_by.is_some(),
+                used_by: used_by.map(Uuid::from_u128),
+                ..VfRecord::default()
+            };
+            let sriov = SriovRecords { vfs: vec![vf], ..SriovRecords::default() };
+            NodeRecord { sriov, ..node(name, 10_000, 0, 0, 0.0) }
+        };
+        let kind = NicKind::Hostdev("ens1v0".to_owned());
+        let nics = [Nic { kind, mac: String::new(), model: String::new(), target: None }];
+        let need = Need { nics: &nics, vm: Some(Uuid::from_u128(1)), ..Need::default() };
+        let without = node("hv1", 50_000, 0, 0, 0.0);
+        let nodes = vec![without, with("hv2", Some(2)), with("hv3", Some(1)), with("hv4", None)];
+        let cluster = cluster(nodes);
+        let weighed = weigh(&cluster, &Selector::Mem, &need, &Promises::default());
+        let why =
+            |name: &str| weighed.nodes.get(name).unwrap().clone().map_err(|no| no.to_string());
+        assert_eq!(
+            why("hv1").unwrap_err(),
+            "has no SR-IOV function `ens1v0`, which an interface of the VM takes"
+        );
+        assert_eq!(why("hv2").unwrap_err(), "has given its SR-IOV function `ens1v0` to another VM");
+        assert!(why("hv3").is_ok() && why("hv4").is_ok());
+        let mut promises = Promises::default();
+        promises.add(&NodeName::new("hv3"), &Need { vm: Some(Uuid::from_u128(3)), ..need.clone() });
+        promises.add(&NodeName::new("hv4"), &need);
+        let chosen = place(&cluster, &Selector::Mem, &need, &promises).unwrap();
+        assert_eq!(chosen.as_str(), "hv4", "what is promised to itself is free for it");
     }
 
     fn placed(cluster: &Cluster, selector: Selector, need: &Need<'_>) -> String {
@@ -824,7 +905,14 @@ mod tests {
             let name = |index: &usize| NodeName::new(format!("hv{index}"));
             let node_limit: &[_] = &limit.iter().map(name).collect::<Vec<_>>();
             let leaving = name(&leaving);
-            let need = Need { memory_mib, vcpus: 1, node_limit, leaving: Some(&leaving), runs };
+            let need = Need {
+                memory_mib,
+                vcpus: 1,
+                node_limit,
+                leaving: Some(&leaving),
+                runs,
+                ..Need::default()
+            };
             match place(&cluster, &selector, &need, &Promises::default()) {
                 Ok(name) => {
                     let node = &cluster.nodes[&name];

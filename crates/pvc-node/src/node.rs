@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pvc_core_network::{among_nodes, filter, networks};
 use pvc_guest_network::leases::LeaseRequests;
-use pvc_guest_network::{dhcp, evpn, firewall, guard, leases, links, unconfirmed};
+use pvc_guest_network::{dhcp, evpn, firewall, guard, leases, links, sriov, unconfirmed};
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord, NodeRole};
@@ -261,6 +261,7 @@ fn start(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>, others: Othe
     start_compute(&mut running.acting, shared);
     start_others(&mut running.acting, shared);
     start_guest_networks(&mut running, shared, others);
+    start_sriov(&mut running.acting, shared);
     let primary = &mut running.primary;
     primary.supervise("primary", shared, primary::run);
     primary.supervise("primary peers", shared, primary::peers::run);
@@ -369,6 +370,16 @@ fn start_guest_networks(running: &mut Running, shared: &Arc<Shared>, others: Oth
     if let Some(trouble) = others.metadata_trouble {
         acting.supervise("metadata", context, move |context, end| {
             metadata::run(context, trouble.clone(), end)
+        });
+    }
+}
+
+/// A node without cards forgets those that it has had.
+fn start_sriov(acting: &mut Tasks, shared: &Arc<Shared>) {
+    if shared.settings.subsystems.networking {
+        let cards = shared.settings.sriov_cards.clone();
+        acting.supervise("sriov", &shared.context, move |context, end| {
+            sriov::run(context, cards.clone(), end)
         });
     }
 }

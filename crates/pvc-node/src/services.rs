@@ -143,7 +143,6 @@ mod tests {
         settings.subsystems = Subsystems {
             hypervisor: true,
             networking: true,
-            sriov: true,
             storage: true,
             worker: true,
             api: true,

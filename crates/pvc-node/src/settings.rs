@@ -14,6 +14,7 @@ use pvc_model::link::IpNet;
 use pvc_model::network_core::CoreNetworks;
 use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
+use pvc_model::sriov::plan::Card;
 use pvc_model::vm::Selector;
 use pvc_store::Ipmi;
 
@@ -58,6 +59,8 @@ pub struct NodeSettings {
     pub floating: Vec<FloatingAddress>,
     /// Networks of VMs, as this node carries them; `None` where it carries none.
     pub guest_networks: Option<GuestNetworkSettings>,
+    /// SR-IOV cards whose functions VMs are given.
+    pub sriov_cards: Vec<Card>,
     /// BMC of this node: recorded for the others, and asked at the start and now and then.
     pub ipmi: Option<Ipmi>,
     /// Rules for when others are taken for dead, and what is done then.
@@ -151,7 +154,6 @@ impl FloatingAddress {
 pub struct Subsystems {
     pub hypervisor: bool,
     pub networking: bool,
-    pub sriov: bool,
     pub storage: bool,
     pub worker: bool,
     pub api: bool,
@@ -180,7 +182,6 @@ pub(crate) mod tests {
             subsystems: Subsystems {
                 hypervisor: true,
                 networking: false,
-                sriov: false,
                 storage: false,
                 worker: false,
                 api: false,
@@ -200,6 +201,7 @@ pub(crate) mod tests {
             upstream_ip: None,
             floating: Vec::new(),
             guest_networks: None,
+            sriov_cards: Vec::new(),
             ipmi: None,
             fencing: Rules::never(Duration::from_secs(5)),
             fence_only_with_own_bmc: false,

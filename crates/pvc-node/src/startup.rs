@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_core_network::{filter, networks};
+use pvc_guest_network::sriov;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRecord, NodeRole,
@@ -83,12 +84,17 @@ pub async fn before_store(
     step("folders", When::Always, make_folders(settings, ports)).await?;
     let NodeSettings { name: node, version, role, .. } = settings;
     tracing::info!(%node, version, %role, "starting");
-    step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV"))
-        .await?;
     step("core networks", When::only_if(on.networking, "networking is off"), async {
         if let Some(wanted) = &settings.core_networks {
             networks::bring_up(wanted, ports, shutdown).await;
         }
+        Ok::<(), NodeError>(())
+    })
+    .await?;
+    let has_cards = !settings.sriov_cards.is_empty();
+    step("SR-IOV", When::only_if(has_cards, "there are no SR-IOV cards"), async {
+        let bring_up = sriov::bring_up(&settings.sriov_cards, ports);
+        shutdown.run_until_cancelled(bring_up).await;
         Ok::<(), NodeError>(())
     })
     .await?;
@@ -110,13 +116,6 @@ pub async fn before_store(
         start,
     )
     .await
-}
-
-/// A part of the machine that is configured to be managed and that this version leaves as it finds
-/// it.
-async fn not_yet(what: &str) -> Result<(), NodeError> {
-    tracing::warn!("{what}: this version leaves that as the system has set it up");
-    Ok(())
 }
 
 async fn make_folders(settings: &NodeSettings, ports: &Ports) -> Result<(), NodeError> {

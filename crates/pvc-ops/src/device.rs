@@ -4,6 +4,7 @@ use pvc_domain::{Device, DomainError, device_summary};
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::Nic;
 use pvc_model::job::{JobSpec, JobVm, JobWork};
+use pvc_model::sriov::vf_of;
 use pvc_ports::{Clock, DeviceChange, Random};
 use pvc_store::{ChangeError, Changes, Store};
 
@@ -73,7 +74,10 @@ fn request(cluster: &Cluster, ask: &DeviceAsk) -> Result<JobRequest, DeviceRefus
         let recorded: &[Nic] = record.domain.as_ref().map_or(&[], |domain| &domain.nics);
         let is_it = |known: &&Nic| known.mac.eq_ignore_ascii_case(&nic.mac);
         let known: Vec<Nic> = recorded.iter().filter(is_it).cloned().collect();
-        check_nics(&known, std::slice::from_ref(nic), *force)?;
+        let functions = check_nics(&known, std::slice::from_ref(nic), *force)?;
+        if let Some(function) = functions.first().and_then(|nic| vf_of(nic)) {
+            return Err(NicRefusal::Unrecorded { function: function.to_owned() }.into());
+        }
     }
     let node = node_of(record)?;
     let (vm, xml) = (JobVm::new(record), xml.clone());

@@ -23,6 +23,7 @@ pub mod network;
 pub mod node;
 pub mod osd;
 mod refusal;
+pub mod sriov;
 pub mod storage;
 pub mod transfer;
 pub mod vm;

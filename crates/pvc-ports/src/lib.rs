@@ -26,6 +26,7 @@ mod power;
 mod programs;
 mod random;
 mod services;
+mod sriov;
 mod storage;
 mod storage_cluster;
 mod tree;
@@ -58,6 +59,7 @@ pub use programs::{
 };
 pub use random::Random;
 pub use services::{Services, ServicesError, UnitState};
+pub use sriov::Sriov;
 pub use storage::{
     Attachment, CloneName, Flattened, MeasuredPlace, MeasuredVolume, PoolInfo, SnapshotInfo,
     SnapshotUsage, Storage, StorageError, TrashedVolume, VolumeInfo, VolumeLock,

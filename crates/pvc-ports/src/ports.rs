@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::{
     Clock, DatabaseCluster, Exec, Files, Firewall, Host, Hypervisor, Network, Power, Programs,
-    Random, Services, Storage,
+    Random, Services, Sriov, Storage,
 };
 
 /// The world of one node.
@@ -11,6 +11,7 @@ pub struct Ports {
     pub hypervisor: Arc<dyn Hypervisor>,
     pub storage: Arc<dyn Storage>,
     pub network: Arc<dyn Network>,
+    pub sriov: Arc<dyn Sriov>,
     pub services: Arc<dyn Services>,
     pub host: Arc<dyn Host>,
     pub power: Arc<dyn Power>,

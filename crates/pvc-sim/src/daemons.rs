@@ -15,6 +15,7 @@ use pvc_model::vm::Selector;
 use pvc_node::{LogSwitches, MigrationSettings, NodeSettings, Ports, Subsystems};
 use pvc_ports::{Clock, DatabaseCluster, Random, Tree};
 use pvc_store::{Ipmi, Store, StoreError};
+use pvc_testkit::MemorySriov;
 use tokio_util::sync::CancellationToken;
 
 use crate::database_cluster::HostDatabaseCluster;
@@ -216,7 +217,6 @@ fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
         subsystems: Subsystems {
             hypervisor: known.build.runs_guests,
             networking: false,
-            sriov: false,
             storage: state.run.nature.monitors,
             worker: false,
             api: false,
@@ -236,6 +236,7 @@ fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
         upstream_ip: None,
         floating: floating(),
         guest_networks: None,
+        sriov_cards: Vec::new(),
         ipmi: known.build.has_bmc.then(|| ipmi(&known.name)),
         fencing: state.run.rules.clone(),
         fence_only_with_own_bmc: false,
@@ -256,6 +257,8 @@ pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
             gate: gate.clone(),
             inner: state.hosts[host].network.clone(),
         }),
+        // No host has such a card.
+        sriov: Arc::new(MemorySriov::new()),
         services: machine.clone(),
         host: machine.clone(),
         power: Arc::new(HostPower { gate: gate.clone(), host }),

@@ -12,6 +12,7 @@ use pvc_model::job::{JobId, JobProgress, JobSpec};
 use pvc_model::network::{AclRecord, GivenLease, LeaseRecord, NetworkOptions, NetworkRecord};
 use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures};
 use pvc_model::snapshot_usage::SnapshotUsageRecord;
+use pvc_model::sriov::{PfRecord, VfConfig, VfRecord, VfUse};
 use pvc_model::storage::{OsdRecord, PoolName, SnapshotName, VolumeId};
 use pvc_model::vm::moving::MoveNote;
 use pvc_model::{NodeName, Uuid};
@@ -23,7 +24,7 @@ use crate::records::node::{self, NewNode, NodeChange};
 use crate::records::vm::{self, NewVm, VmChange};
 use crate::records::{
     answered, benchmark, daemon_note, fault, fence_note, fullness, hold, job, move_note, network,
-    network_options, osd, placement, pool, snapshot_usage, unconfirmed, volume,
+    network_options, osd, placement, pool, snapshot_usage, sriov, unconfirmed, volume,
 };
 
 /// A set of changes that become true together or not at all.
@@ -171,6 +172,19 @@ pub enum Change {
         vni: String,
         acl: AclRecord,
     },
+    /// Writes a card of a node.
+    PutPf(NodeName, PfRecord),
+    RemovePf(NodeName, String),
+    /// Writes a function of a node's card; of one that is there not who uses it.
+    PutVf(NodeName, Box<VfRecord>),
+    ConfigureVf {
+        node: NodeName,
+        vf: String,
+        config: VfConfig,
+    },
+    /// Says who uses a function.
+    UseVf(NodeName, VfUse),
+    RemoveVf(NodeName, String),
 }
 
 impl Change {
@@ -227,6 +241,14 @@ impl Change {
             Change::PutAcl { vni, acl } => network::put_acl(draft, vni, acl),
             Change::OrderAcl { vni, acl } => network::order_acl(draft, vni, acl),
             Change::RemoveAcl { vni, acl } => network::remove_acl(draft, vni, acl),
+            Change::PutPf(node, pf) => sriov::put_pf(draft, node, pf),
+            Change::RemovePf(node, pf) => sriov::remove_pf(draft, node, pf),
+            Change::PutVf(node, vf) => sriov::put_vf(draft, node, vf),
+            Change::ConfigureVf { node, vf, config } => {
+                sriov::configure_vf(draft, node, vf, config);
+            }
+            Change::UseVf(node, note) => sriov::note_use(draft, node, note),
+            Change::RemoveVf(node, vf) => sriov::remove_vf(draft, node, vf),
         }
     }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use pvc_ports::Ports;
 
 use crate::{
-    FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ScriptedExec,
+    FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemorySriov, MemoryStorage, ScriptedExec,
     ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices, SeededRandom,
     TokioClock,
 };
@@ -14,6 +14,7 @@ pub fn ports() -> Ports {
         hypervisor: Arc::new(ScriptedHypervisor::new()),
         storage: Arc::new(MemoryStorage::new()),
         network: Arc::new(MemoryNetwork::new()),
+        sriov: Arc::new(MemorySriov::new()),
         services: Arc::new(ScriptedServices::new()),
         host: Arc::new(FakeHost::new()),
         database_cluster: None,

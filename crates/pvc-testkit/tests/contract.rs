@@ -22,6 +22,7 @@ use pvc_contracts::osds::{OsdHostFixture, OsdMapFixture, osd_host_contract, osd_
 use pvc_contracts::power::{PowerFixture, power_contract};
 use pvc_contracts::programs::{ProgramsFixture, programs_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
+use pvc_contracts::sriov::{SriovFixture, sriov_contract};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_contracts::storage_cluster::{StorageClusterFixture, storage_cluster_contract};
 use pvc_contracts::volume_streams::volume_streams_contract;
@@ -37,9 +38,9 @@ use pvc_ports::{
 };
 use pvc_testkit::{
     BmcManner, FakeHost, FlakyDatabase, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryOsds,
-    MemoryStorage, ProgramManner, Said, ScriptedCluster, ScriptedDatabaseCluster, ScriptedExec,
-    ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices, SeededRandom,
-    TokioClock, UnitManner,
+    MemorySriov, MemoryStorage, ProgramManner, Said, ScriptedCluster, ScriptedDatabaseCluster,
+    ScriptedExec, ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices,
+    SeededRandom, TokioClock, UnitManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -82,6 +83,15 @@ async fn the_network_in_memory_keeps_the_contract() {
         network_contract(Arc::new(network), NetworkFixture { device: "ens4".to_owned(), able })
             .await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cards_in_memory_keep_the_contract() {
+    let cards = MemorySriov::new();
+    cards.insert("lo", 0);
+    cards.insert("ens1", 8);
+    let fixture = SriovFixture { ordinary: "lo".to_owned(), card: Some(("ens1".to_owned(), 8)) };
+    sriov_contract(Arc::new(cards), fixture).await;
 }
 
 #[tokio::test(start_paused = true)]

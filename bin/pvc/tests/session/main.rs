@@ -42,6 +42,7 @@ const NETWORKS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/netwo
 const OSDS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/osds.json");
 const POOLS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/pools.json");
 const TASKS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/tasks.json");
+const VFS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/vfs.json");
 const TREE: &str = include_str!("../../../../crates/pvc-cli/tests/golden/tree.txt");
 const STATUS: &str = include_str!("../../../../crates/pvc-cli/tests/wire/status.json");
 

@@ -29,6 +29,9 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
         "/api/v1/network" => ok(NETWORKS),
         "/api/v1/network/web1/acl" => ok(RULES),
         "/api/v1/network/web1/lease" => ok(LEASES),
+        "/api/v1/sriov/pf/pvchv1" => ok(r#"[{"phy": "ens1f0", "mtu": "9000", "vfs": ["ens1f0v0"]},
+                {"phy": "ens1f1", "mtu": "1500", "vfs": []}]"#),
+        "/api/v1/sriov/vf/pvchv1" => ok(VFS),
         "/api/v1/storage/ceph/benchmark" => ok(BENCHMARKS),
         "/api/v1/storage/ceph/osd" => ok(OSDS),
         "/api/v1/storage/ceph/pool" => ok(POOLS),
@@ -52,7 +55,7 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
 }
 
 /// Every list, by the column to sort it by.
-const LISTS: [(&str, &str); 23] = [
+const LISTS: [(&str, &str); 25] = [
     ("cluster fault list", "id"),
     ("cluster task", "id"),
     ("cluster task list", "id"),
@@ -61,6 +64,8 @@ const LISTS: [(&str, &str); 23] = [
     ("network acl list web1", "order"),
     ("network dhcp list web1", "hostname"),
     ("network list", "vni"),
+    ("network sriov pf list pvchv1", "device"),
+    ("network sriov vf list pvchv1", "device"),
     ("node list", "name"),
     ("storage benchmark list", "job"),
     ("storage osd list", "id"),

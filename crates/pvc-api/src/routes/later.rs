@@ -3,7 +3,7 @@
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use axum::routing::any;
 use pvc_api_types::release::arrival;
 
@@ -23,7 +23,7 @@ pub fn check_is_vm(path: &str) -> Result<()> {
 }
 
 /// Paths below `/api/v1` that nothing is behind yet.
-const PATHS: [&str; 11] = [
+const PATHS: [&str; 9] = [
     "/metrics/ceph",
     "/metrics/zookeeper",
     "/vm/{vm}/backup",
@@ -31,8 +31,6 @@ const PATHS: [&str; 11] = [
     "/vm/{vm}/snapshot",
     "/vm/{vm}/snapshot/{*rest}",
     "/vm/{vm}/mirror/{*rest}",
-    "/sriov",
-    "/sriov/{*rest}",
     "/provisioner",
     "/provisioner/{*rest}",
 ];
@@ -44,36 +42,20 @@ pub fn router() -> Router<ApiState> {
 }
 
 async fn not_yet(request: Request) -> ApiError {
-    let (method, path) = (request.method(), request.uri().path());
-    let message =
-        if matches!(*method, Method::GET | Method::HEAD) { reading(path) } else { message(path) };
-    ApiError::new(StatusCode::NOT_IMPLEMENTED, message)
+    coming(request.uri().path())
 }
 
 fn coming(path: &str) -> ApiError {
     ApiError::new(StatusCode::NOT_IMPLEMENTED, message(path))
 }
 
-/// Sentence about what cannot be read yet.
-fn reading(path: &str) -> String {
-    match path.trim_start_matches("/api/v1/").split('/').next() {
-        Some("sriov") => coming_with("reading this comes", "network sriov"),
-        _ => message(path),
-    }
-}
-
 fn message(path: &str) -> String {
     let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
         Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
-        Some("sriov") => ("changing this comes", "network sriov"),
         Some("provisioner") => ("the provisioner comes", "provisioner"),
         Some("metrics") => ("the figures of Ceph and ZooKeeper come", "storage"),
         _ => ("this comes", ""),
     };
-    coming_with(what, group)
-}
-
-fn coming_with(what: &str, group: &str) -> String {
     let release = arrival(group).unwrap_or("a later release");
     format!("{what} with {release}; this one is {}", env!("CARGO_PKG_VERSION"))
 }

@@ -11,6 +11,7 @@ mod network;
 mod node;
 mod osd;
 mod root;
+mod sriov;
 mod storage;
 mod storage_report;
 mod task;
@@ -62,6 +63,7 @@ pub fn table() -> Table {
         vm_change::add,
         vm_hardware::add,
         network::add,
+        sriov::add,
         osd::add,
         storage::add,
         storage_report::add,

@@ -142,7 +142,6 @@ fn everything_of_this_release_is_in_the_document() {
         "/mirror",
         "/backup",
         "/restore",
-        "/sriov",
         "/provisioner",
         "autobackup",
         "automirror",

@@ -18,10 +18,7 @@ use crate::outcome::{Exit, Failure};
 const TABLE: &str = include_str!("tree.txt");
 
 /// Purposes of the groups of the table.
-const ABOUTS: [(&str, &str); 17] = [
-    ("network sriov", "Manage SR-IOV devices"),
-    ("network sriov pf", "Show the SR-IOV physical functions of a node"),
-    ("network sriov vf", "Manage the SR-IOV virtual functions of a node"),
+const ABOUTS: [(&str, &str); 14] = [
     ("provisioner", "Make VMs from templates"),
     ("provisioner ova", "Manage OVA images"),
     ("provisioner profile", "Manage profiles"),
@@ -39,12 +36,11 @@ const ABOUTS: [(&str, &str); 17] = [
 ];
 
 /// Groups of which only a part is still in the table.
-const PARTLY_HERE: [&str; 2] = ["vm", "network"];
+const PARTLY_HERE: [&str; 1] = ["vm"];
 
 /// Adds what the table has.
 pub fn add_groups(command: Command) -> Command {
     command
-        .mut_subcommand("network", |group| fill(group, "network"))
         .mut_subcommand("vm", |group| fill(group, "vm"))
         .subcommand(group("provisioner", "provisioner").defer(|group| fill(group, "provisioner")))
 }
@@ -248,9 +244,9 @@ mod tests {
 
     #[test]
     fn a_command_of_the_table_is_found_whatever_its_arguments() {
-        let vf_list = Some("network sriov vf list".to_owned());
-        assert_eq!(meant("pvc network sriov vf list"), vf_list);
-        assert_eq!(meant("pvc -c office network sriov vf list -x"), vf_list);
+        let ova_list = Some("provisioner ova list".to_owned());
+        assert_eq!(meant("pvc provisioner ova list"), ova_list);
+        assert_eq!(meant("pvc -c office provisioner ova list -x"), ova_list);
         assert_eq!(meant("pvc vm autobackup extra"), Some("vm autobackup".to_owned()));
         assert_eq!(meant("pvc vm snapshot create"), Some("vm snapshot create".to_owned()));
     }
@@ -260,6 +256,7 @@ mod tests {
         for line in [
             "pvc",
             "pvc storage",
+            "pvc network sriov vf list",
             "pvc storage volumes list",
             "pvc vm list",
             "pvc vm snapshots",

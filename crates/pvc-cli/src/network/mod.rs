@@ -9,6 +9,7 @@ mod list;
 mod modify;
 mod options;
 mod remove;
+mod sriov;
 
 use clap::{Args, Subcommand};
 
@@ -30,6 +31,9 @@ pub enum Network {
     List(list::List),
     Modify(Box<modify::Modify>),
     Remove(remove::Remove),
+    /// Manage SR-IOV devices
+    #[command(subcommand, arg_required_else_help = true)]
+    Sriov(sriov::Sriov),
 }
 
 impl Network {
@@ -43,6 +47,7 @@ impl Network {
             Network::List(command) => command.run(pvc),
             Network::Modify(command) => command.run(pvc),
             Network::Remove(command) => command.run(pvc),
+            Network::Sriov(command) => command.run(pvc),
         }
     }
 }

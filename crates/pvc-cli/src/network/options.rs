@@ -104,6 +104,6 @@ pub fn too_old(what: &str) -> Failure {
 }
 
 /// A flag that may be left as it is.
-fn either(on: bool, off: bool) -> Option<bool> {
+pub fn either(on: bool, off: bool) -> Option<bool> {
     (on || off).then_some(on)
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use pvc_domain::{
-    Domain, EditError, ForHost, HardwareEdit, NewDisk, NewNic, Volumes, WhichNics, device_for_host,
-    one_line_single_quotes, renamed_volume, summary, validate,
+    Domain, EditError, ForHost, HardwareEdit, HostFunction, NewDisk, NewNic, Volumes, WhichNics,
+    device_for_host, one_line_single_quotes, renamed_volume, summary, validate,
 };
 use pvc_model::domain::{DiskSource, NicKind};
 use pvc_model::storage::{RbdAccess, VolumeId};
@@ -204,9 +204,62 @@ fn a_host_with_everything_gets_the_text_itself() {
         emulator: "/usr/bin/qemu-system-x86_64",
         is_here: &|_| true,
         volumes: &Volumes::default(),
+        functions: &BTreeMap::new(),
         console_log: None,
     };
     assert_eq!(web1().for_host(&host).unwrap(), web1().as_str());
+}
+
+#[test]
+fn a_function_has_the_address_that_it_has_on_the_host() {
+    let function = |function, vlan| HostFunction { pci: (0, 0x5e, 2, function), vlan };
+    let functions = BTreeMap::from([
+        ("ens1f0v2".to_owned(), function(3, None)),
+        ("ens1f0v3".to_owned(), function(4, Some(100))),
+    ]);
+    let host = ForHost {
+        domain_type: "kvm",
+        emulator: "/usr/bin/qemu-system-x86_64",
+        is_here: &|_| true,
+        volumes: &Volumes::default(),
+        functions: &functions,
+        console_log: None,
+    };
+    let address = "<address type='pci' domain='0x0000' bus='0x5e' slot='0x02' function='0x3'/>";
+    let there = web1().for_host(&host).unwrap();
+    assert!(there.contains(address), "{there}");
+    let before = there.lines().count();
+    assert_eq!(before, web1().as_str().lines().count(), "nothing else is changed");
+    let name = "<sriov_device>ens1f0v2</sriov_device>";
+    for source in ["", "<source/>", "<source><address type='pci' bus='0x3b'/></source>"] {
+        let xml = format!(
+            "<domain type='kvm'><name>a</name><devices><emulator>/usr/bin/kvm</emulator>\
+             <interface type='hostdev'>{source}{name}</interface>\
+             <interface type='direct'>{name}</interface></devices></domain>"
+        );
+        let there = Domain::parse(&xml).unwrap().for_host(&host).unwrap();
+        assert_eq!(there.matches(address).count(), 1, "{there}");
+        assert_eq!(there.matches("<source>").count(), 1, "{there}");
+        assert!(!there.contains("0x3b") && !there.contains("vlan"), "{there}");
+        assert!(Domain::parse(&there).is_ok());
+    }
+    for (interface, tags) in [
+        ("<interface type='hostdev'><sriov_device>ens1f0v3</sriov_device></interface>", 1),
+        ("<interface type='direct'><source dev='ens1f0v3' mode='passthrough'/></interface>", 1),
+        ("<interface type='bridge'><source bridge='ens1f0v3'/></interface>", 0),
+        (
+            "<interface type='direct'><source dev='ens1f0v3'/><vlan><tag id='7'/></vlan>\
+             </interface>",
+            0,
+        ),
+    ] {
+        let xml = format!(
+            "<domain type='kvm'><name>a</name><devices><emulator>/usr/bin/kvm</emulator>\
+             {interface}</devices></domain>"
+        );
+        let there = Domain::parse(&xml).unwrap().for_host(&host).unwrap();
+        assert_eq!(there.matches("<vlan><tag id='100'/></vlan>").count(), tags, "{there}");
+    }
 }
 
 #[test]
@@ -218,6 +271,7 @@ fn a_host_without_kvm_and_rbd_gets_emulation_and_files() {
         emulator: "/usr/bin/qemu-system-x86_64",
         is_here: &|_| true,
         volumes: &volumes,
+        functions: &BTreeMap::new(),
         console_log: Some(Path::new("/tmp/log & more/web1.log")),
     };
     let xml = web1().for_host(&host).unwrap();
@@ -300,6 +354,7 @@ fn an_rbd_disk_gets_what_it_leaves_out_and_keeps_what_it_says() {
         emulator: "/usr/bin/qemu-system-x86_64",
         is_here: &|_| true,
         volumes: &volumes,
+        functions: &BTreeMap::new(),
         console_log: None,
     };
     assert_eq!(
@@ -555,6 +610,7 @@ fn what_may_be_defined_leaves_room_for_what_its_host_adds() {
         emulator: "/usr/bin/qemu-system-x86_64",
         is_here: &|_| true,
         volumes: &Volumes { files: BTreeMap::new(), rbd: Some(access) },
+        functions: &BTreeMap::new(),
         console_log: Some(Path::new("/var/log/pvc/console/2c2b8f4e.log")),
     };
     let xml = one_line_single_quotes(WEB1)

@@ -3,7 +3,7 @@
 mod abilities;
 mod announce;
 mod checksums;
-mod kernel;
+pub(crate) mod kernel;
 
 use std::io;
 use std::net::IpAddr;

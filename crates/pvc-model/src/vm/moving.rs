@@ -36,6 +36,7 @@ use super::plan::{Condition, may_be_outdated};
 use super::{MigrationMethod, VmRecord, VmState};
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
+use crate::sriov::is_tied;
 use crate::{NodeName, Uuid};
 
 /// Whether this state asks the VM's nodes to move it.
@@ -61,6 +62,15 @@ pub fn ways(method: Option<&MigrationMethod>, state: &VmState) -> Ways {
         Some(MigrationMethod::Shutdown) => Ways { live: false, shutdown: !live_only },
         None | Some(MigrationMethod::Unknown(_)) => Ways { live: true, shutdown: !live_only },
     }
+}
+
+/// How the VM may be moved now: as [`ways`] says, but that a guest with a device of its host in it
+/// is never copied while it runs.
+pub fn ways_of(vm: &VmRecord, state: &VmState) -> Ways {
+    let is_tied = vm.domain.as_ref().is_ok_and(|domain| is_tied(&domain.nics));
+    let shutdown = MigrationMethod::Shutdown;
+    let method = vm.migration_method.as_ref().filter(|_| !is_tied);
+    ways(if is_tied { Some(&shutdown) } else { method }, state)
 }
 
 /// Number of times that a live migration is tried.

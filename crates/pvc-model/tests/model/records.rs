@@ -10,6 +10,7 @@ use pvc_model::domain::DomainSummary;
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole,
 };
+use pvc_model::sriov::SriovRecords;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
@@ -37,6 +38,7 @@ pub fn node(name: &str) -> NodeRecord {
         plugins: Vec::new(),
         network_stats: Arc::from(""),
         ipmi_hostname: String::new(),
+        sriov: SriovRecords::default(),
         daemon: None,
         hypervisor: None,
         fence: None,

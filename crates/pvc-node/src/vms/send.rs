@@ -29,7 +29,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::vm::moving::{
     LIVE_ATTEMPTS, MoveNote, MovePhase, Next, Target, ended_here, home_again, is_moving, is_sent,
-    next, ways,
+    next, ways_of,
 };
 use pvc_model::vm::plan::{Planned, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
@@ -329,7 +329,7 @@ impl Sender {
             let Some(record) = record else { return Ended::Superseded };
             (self.note.incarnation, self.note.request) = (record.incarnation, record.state_version);
             self.note.held = view.nodes.get(&self.to).is_some_and(|node| node.takes_held_guests());
-            let ways = ways(record.migration_method.as_ref(), &record.state);
+            let ways = ways_of(record, &record.state);
             let target = self.target(&view, answers);
             if self.note.held && tried > 0 && ways.live && !runs_daemon(&view, &self.to) {
                 let why = format!(

@@ -4,16 +4,19 @@
 //! What is made too late, or from yesterday's record, so never runs. And as long as the hypervisor
 //! is at it, the VM is one that this node works on: nobody else starts it meanwhile.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_domain::{Domain, ForHost, Volumes};
-use pvc_model::Uuid;
+use pvc_domain::{Domain, ForHost, HostFunction, Volumes};
 use pvc_model::cluster::Cluster;
+use pvc_model::sriov::settings::VfSettings;
+use pvc_model::sriov::{check_functions, vf_of};
 use pvc_model::vm::VmRecord;
 use pvc_model::vm::plan::{Answered, Planned};
+use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Attachment, HypervisorError};
 use pvc_store::VmChange;
 
@@ -209,6 +212,8 @@ impl Actor {
                 Attachment::Rbd(access) => volumes.rbd = Some(access),
             }
         }
+        let functions = functions_here(&self.shared.store.view(), self.shared.name(), record)
+            .map_err(StepError::Permanent)?;
         let console_log =
             console_log_path(&self.shared.settings.console_log_directory, &record.name);
         let named = record.domain.as_ref().ok().and_then(|domain| domain.emulator.as_deref());
@@ -223,6 +228,7 @@ impl Actor {
             emulator: &facts.emulator,
             is_here: &|_| named_is_here,
             volumes: &volumes,
+            functions: &functions,
             console_log: Some(&console_log),
         };
         let unusable = |error: &dyn std::fmt::Display| {
@@ -231,6 +237,27 @@ impl Actor {
         let domain = Domain::parse(&record.xml).map_err(|error| unusable(&error))?;
         domain.for_host(&host).map_err(|error| unusable(&error))
     }
+}
+
+/// The SR-IOV functions of this node that the VM's interfaces take, by name.
+///
+/// # Errors
+/// The reason why it cannot have one.
+fn functions_here(
+    view: &Cluster,
+    node: &NodeName,
+    record: &VmRecord,
+) -> Result<BTreeMap<String, HostFunction>, String> {
+    let nics = record.domain.as_ref().map_or(&[][..], |domain| &domain.nics);
+    let Some(own) = view.nodes.get(node) else { return Ok(BTreeMap::new()) };
+    check_functions(view, own, record.uuid, nics).map_err(|why| why.to_string())?;
+    let function = |name: &str| {
+        let record = own.sriov.vf(name)?;
+        let vlan = VfSettings::read(&record.config).0.vlan.map(|(id, _)| id);
+        let pci = record.pci.address()?.parts();
+        Some((name.to_owned(), HostFunction { pci, vlan: vlan.filter(|id| *id > 0) }))
+    };
+    Ok(nics.iter().filter_map(vf_of).filter_map(function).collect())
 }
 
 /// Whether the record still gives the order that a guest was made for, and describes the same

@@ -17,9 +17,9 @@ use pvc_node::{
 use pvc_ports::{Clock, DatabaseCluster, GuestRun};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
-    FakeHost, FlakyTree, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryStorage, ScriptedExec,
-    ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices, SeededRandom,
-    TokioClock, eventually,
+    FakeHost, FlakyTree, MemoryFiles, MemoryFirewall, MemoryNetwork, MemorySriov, MemoryStorage,
+    ScriptedExec, ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices,
+    SeededRandom, TokioClock, eventually,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -110,7 +110,6 @@ pub async fn world() -> World {
         subsystems: Subsystems {
             hypervisor: true,
             networking: false,
-            sriov: false,
             storage: false,
             worker: false,
             api: false,
@@ -129,6 +128,7 @@ pub async fn world() -> World {
         selector: Some(Selector::Mem),
         upstream_ip: None,
         guest_networks: None,
+        sriov_cards: Vec::new(),
         floating: Vec::new(),
         ipmi: None,
         fencing: Rules::never(INTERVAL),
@@ -202,6 +202,7 @@ impl World {
             hypervisor: self.hypervisor.clone(),
             storage: self.storage.clone(),
             network: self.network.clone(),
+            sriov: Arc::new(MemorySriov::new()),
             services: self.services.clone(),
             host: self.host.clone(),
             database_cluster: self.database_cluster.clone(),

@@ -9,12 +9,14 @@ use pvc_model::domain::{Disk, DiskSource, DomainSummary, Nic, NicKind};
 use pvc_model::hold::{Held, check_not_held};
 use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
 use pvc_model::request::is_off;
+use pvc_model::sriov::{NoFunction, check_functions, is_tied, vf_of};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid, shown};
 use pvc_ports::aside;
 use pvc_store::{Change, ChangeError, Changes, Expect, NewVm, Store, VmChange};
 
+use super::functions::{claim, release};
 use super::meta::check_tag;
 use super::name_taken;
 use super::state::{StateRefusal, check_start};
@@ -216,6 +218,9 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
             check_volumes_stay(cluster, summary.uuid, &summary.volumes())?;
             let node_limit = known_nodes(cluster, &ask.node_limit)?;
             let node = choose_node(cluster, ask, &summary, &node_limit)?;
+            let place = find_node(cluster, node.as_str())?;
+            check_functions(cluster, place, summary.uuid, &summary.nics)
+                .map_err(NicRefusal::from)?;
             let new = NewVm {
                 uuid: summary.uuid,
                 name: summary.name.clone(),
@@ -225,7 +230,10 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
                 profile: ask.profile.clone(),
                 volumes: summary.volumes(),
                 autostart: ask.autostart,
-                migration_method: ask.migration_method.clone(),
+                migration_method: match is_tied(&summary.nics) {
+                    true => Some(MigrationMethod::Shutdown),
+                    false => ask.migration_method.clone(),
+                },
                 max_downtime_ms: ask.max_downtime_ms,
                 selector: ask.selector.clone(),
                 node_limit,
@@ -233,6 +241,7 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
             };
             let mut changes = Changes::new();
             changes.push(Change::DefineVm(Box::new(new)));
+            claim(&mut changes, place, summary.uuid, &summary.nics);
             changes.expect(Expect::VmNames);
             if ask.node.is_none() && is_to_run(&ask.state) {
                 changes.expect(Expect::Placements);
@@ -296,7 +305,8 @@ impl Hardware {
                 expected,
             });
         }
-        check_nics(record.domain.as_ref().map_or(&[], |known| &known.nics), &summary.nics, force)?;
+        let had: &[Nic] = record.domain.as_ref().map_or(&[], |known| &known.nics);
+        let functions = check_nics(had, &summary.nics, force)?;
         check_files(record.domain.as_ref().map_or(&[], |known| &known.disks), &summary.disks)?;
         let mut changes = Changes::new();
         if record.name != summary.name {
@@ -324,9 +334,18 @@ impl Hardware {
             // A removal of its network that begins at this moment has seen nobody in it.
             changes.expect(Expect::VmNames);
         }
-        if let Some(node) = record.node.as_ref().and_then(|name| cluster.node(name.as_str())) {
+        let place = record.node.as_ref().and_then(|name| cluster.node(name.as_str()));
+        if let Some(node) = place {
+            check_functions(cluster, node, record.uuid, functions).map_err(NicRefusal::from)?;
+            claim(&mut changes, node, record.uuid, &summary.nics);
             check_size(node, summary.memory_mib, summary.vcpus)
                 .map_err(|unfit| DefineRefusal::TooLarge { node: node.name.clone(), unfit })?;
+        }
+        let has = |vf: &str| summary.nics.iter().any(|nic| vf_of(nic) == Some(vf));
+        release(&mut changes, cluster, record, |node, vf| record.is_assigned_to(node) && has(vf));
+        if is_tied(&summary.nics) && record.migration_method != Some(MigrationMethod::Shutdown) {
+            let method = Some(MigrationMethod::Shutdown);
+            changes.vm(record.uuid, VmChange::MigrationMethod(method));
         }
         changes.vm(record.uuid, VmChange::Xml(self.xml.clone()));
         changes.vm(record.uuid, VmChange::Volumes(volumes.clone()));
@@ -356,11 +375,12 @@ fn stored_text(xml: &str) -> Result<String, DefineRefusal> {
 /// Reason why interfaces are not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NicRefusal {
-    #[error(
-        "an interface takes the SR-IOV function `{function}`, and this version keeps no account \
-         yet of who uses which"
-    )]
-    FunctionTaken { function: String },
+    #[error(transparent)]
+    Function(#[from] NoFunction),
+    #[error("an interface takes the device `{device}`, which is no SR-IOV function")]
+    NotAFunction { device: String },
+    #[error("the definition of the VM does not name the SR-IOV function `{function}`")]
+    Unrecorded { function: String },
     #[error("an interface is plugged into `{bridge}`, on which the nodes speak to each other")]
     AmongNodes { bridge: String },
 }
@@ -368,8 +388,12 @@ pub enum NicRefusal {
 impl NicRefusal {
     pub(crate) fn hint(&self) -> String {
         let hint = match self {
-            NicRefusal::FunctionTaken { .. } => {
-                "two guests could be given the same function; use an interface of type `bridge`"
+            NicRefusal::Function(why) => return why.hint(),
+            NicRefusal::NotAFunction { .. } => {
+                "name a function, such as `ens1f0v3`, or use an interface of type `bridge`"
+            }
+            NicRefusal::Unrecorded { .. } => {
+                "`pvc vm network add --sriov` gives it to the VM, and to its guest"
             }
             NicRefusal::AmongNodes { .. } => {
                 "whoever is there reaches ZooKeeper, libvirt and Ceph as a node does; use a \
@@ -381,10 +405,15 @@ impl NicRefusal {
     }
 }
 
-/// Refuses interfaces that take a function of a card, and those in a network between the nodes
-/// unless that is forced. What a VM had `before` it keeps, as many of a kind as it had: that of an
-/// older cluster may have either.
-pub(crate) fn check_nics(before: &[Nic], after: &[Nic], force: bool) -> Result<(), NicRefusal> {
+/// Refuses interfaces that take a device for themselves that is no SR-IOV function, and those in a
+/// network between the nodes unless that is forced. What a VM had `before` it keeps, as many of a
+/// kind as it had: that of an older cluster may have either. Returns those that take a function and
+/// are new.
+pub(crate) fn check_nics<'a>(
+    before: &[Nic],
+    after: &'a [Nic],
+    force: bool,
+) -> Result<Vec<&'a Nic>, NicRefusal> {
     let mut had: BTreeMap<&NicKind, usize> = BTreeMap::new();
     for nic in before {
         *had.entry(&nic.kind).or_default() += 1;
@@ -397,11 +426,18 @@ pub(crate) fn check_nics(before: &[Nic], after: &[Nic], force: bool) -> Result<(
         _ => true,
     };
     let new: Vec<&Nic> = after.iter().filter(is_new).collect();
-    if let Some(function) = new.iter().find_map(|nic| nic.function()) {
-        return Err(NicRefusal::FunctionTaken { function: function.to_owned() });
+    let is_other = |nic: &&&Nic| nic.function().is_some() && vf_of(nic).is_none();
+    if let Some(device) = new.iter().find(is_other).and_then(|nic| nic.function()) {
+        return Err(NicRefusal::NotAFunction { device: device.to_owned() });
+    }
+    let functions: Vec<&Nic> = new.iter().copied().filter(|nic| vf_of(nic).is_some()).collect();
+    for function in functions.iter().filter_map(|nic| vf_of(nic)) {
+        if after.iter().filter(|nic| vf_of(nic) == Some(function)).nth(1).is_some() {
+            return Err(NoFunction::Twice { function: function.to_owned() }.into());
+        }
     }
     match new.iter().find_map(|nic| nic.core_bridge()).filter(|_| !force) {
-        None => Ok(()),
+        None => Ok(functions),
         Some(bridge) => Err(NicRefusal::AmongNodes { bridge: bridge.to_owned() }),
     }
 }
@@ -491,6 +527,8 @@ fn choose_node(
             node_limit,
             leaving: None,
             runs: is_to_run(&ask.state),
+            nics: &summary.nics,
+            vm: Some(summary.uuid),
         };
         return Ok(place(cluster, &selector, &need, &Promises::under_way(cluster))?);
     };
@@ -559,19 +597,25 @@ mod tests {
         let usual = || (0..10_000).map(bridge);
         let before = nics(usual().chain([core()]));
         let after = nics(usual().rev().chain([core()]));
-        assert_eq!(check_nics(&before, &after, false), Ok(()));
+        assert_eq!(check_nics(&before, &after, false), Ok(vec![]));
         let after = nics(usual().chain([function()]));
-        let refused = NicRefusal::FunctionTaken { function: "ens1f0v1".to_owned() };
-        assert_eq!(check_nics(&before, &after, true), Err(refused.clone()));
-        assert_eq!(check_nics(&after, &after, false), Ok(()));
+        assert_eq!(check_nics(&before, &after, true), Ok(vec![&after[10_000]]));
+        assert_eq!(check_nics(&after, &after, false), Ok(vec![]));
         let twice = nics([function(), function()]);
+        let refused = NicRefusal::Function(NoFunction::Twice { function: "ens1f0v1".to_owned() });
         assert_eq!(check_nics(&twice[..1], &twice, true), Err(refused));
-        assert_eq!(check_nics(&twice, &twice[..1], false), Ok(()));
+        assert_eq!(check_nics(&twice, &twice[..1], false), Ok(vec![]));
+        for other in [NicKind::Direct("eth0".to_owned()), NicKind::Hostdev(String::new())] {
+            let other = nics([other]);
+            let refused = check_nics(&[], &other, true).unwrap_err();
+            assert!(matches!(refused, NicRefusal::NotAFunction { .. }), "{refused}");
+            assert_eq!(check_nics(&other, &other, true), Ok(vec![]), "it had it before");
+        }
         let refused = NicRefusal::AmongNodes { bridge: "brstorage".to_owned() };
         assert_eq!(check_nics(&[], &before, false), Err(refused.clone()));
-        assert_eq!(check_nics(&[], &before, true), Ok(()));
+        assert_eq!(check_nics(&[], &before, true), Ok(vec![]));
         let twice = nics([core(), core()]);
         assert_eq!(check_nics(&before, &twice, false), Err(refused));
-        assert_eq!(check_nics(&before, &twice, true), Ok(()));
+        assert_eq!(check_nics(&before, &twice, true), Ok(vec![]));
     }
 }

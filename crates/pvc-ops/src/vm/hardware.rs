@@ -7,12 +7,13 @@ use pvc_model::cluster::Cluster;
 use pvc_model::domain::{DiskSource, Nic, NicKind, bridge_of, drawn_mac};
 use pvc_model::network_core::CoreNet;
 use pvc_model::shown;
+use pvc_model::sriov::{NoFunction, PciAddress, check_functions, vf_of};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::VmRecord;
 use pvc_ports::{Random, Storage, StorageError, aside};
 use pvc_store::{ChangeError, Changes, Store};
 
-use super::define::{DefineRefusal, Hardware, Modified, check_nics};
+use super::define::{DefineRefusal, Hardware, Modified, NicRefusal, check_nics};
 use crate::refusal::{Kind, Refusal, find_vm};
 
 /// Change of the hardware.
@@ -148,7 +149,7 @@ pub async fn change_hardware(
     }
     // Each try is about the same card.
     let drawn = drawn_mac_of(random);
-    let mut edit = resolve(&view, &drawn, ask).map_err(ChangeError::Refused)?;
+    let mut edit = resolve(&view, &record, &drawn, ask).map_err(ChangeError::Refused)?;
     let (present, wanted) = (record.clone(), edit.clone());
     let edited = aside(move || Edited::of(&present, &wanted)).await;
     let mut edited = edited.map_err(ChangeError::Refused)?;
@@ -156,7 +157,7 @@ pub async fn change_hardware(
         .change(|cluster| {
             let present = find_vm(cluster, vm).map_err(DefineRefusal::from)?;
             // A network may be gone meanwhile, or have another number.
-            let wanted = resolve(cluster, &drawn, ask)?;
+            let wanted = resolve(cluster, present, &drawn, ask)?;
             if present.xml != edited.from || wanted != edit {
                 // Somebody else has changed it meanwhile: this is changed in what is there now.
                 edited = Edited::of(present, &wanted)?;
@@ -199,13 +200,16 @@ fn drawn_mac_of(random: &dyn Random) -> String {
 /// The change as an edit of the XML. `drawn` is the MAC address of a card for which none is given.
 fn resolve(
     cluster: &Cluster,
+    vm: &VmRecord,
     drawn: &str,
     ask: &HardwareAsk,
 ) -> Result<HardwareEdit, HardwareRefusal> {
     Ok(match ask.change.clone() {
         HardwareChange::Memory(mib) => HardwareEdit::Memory(mib),
         HardwareChange::Vcpus { vcpus, topology } => HardwareEdit::Vcpus { vcpus, topology },
-        HardwareChange::AddNic(card) => HardwareEdit::AddNic(nic(cluster, drawn, card, ask.force)?),
+        HardwareChange::AddNic(card) => {
+            HardwareEdit::AddNic(nic(cluster, vm, drawn, card, ask.force)?)
+        }
         HardwareChange::RemoveNics(which) => HardwareEdit::RemoveNics(by_number(cluster, which)),
         HardwareChange::AddDisk(disk) => HardwareEdit::AddDisk(disk),
         HardwareChange::RemoveDisk(which) => HardwareEdit::RemoveDisk(which),
@@ -214,6 +218,7 @@ fn resolve(
 
 fn nic(
     cluster: &Cluster,
+    vm: &VmRecord,
     drawn: &str,
     card: NewCard,
     force: bool,
@@ -225,10 +230,29 @@ fn nic(
         None => NicKind::Bridge(bridge(cluster, &network)?),
     };
     let mac = mac.unwrap_or_else(|| drawn.to_owned());
-    // Before it is built: nothing is known of a function that would be refused.
     let new = Nic { kind, mac, model, target: None };
     check_nics(&[], std::slice::from_ref(&new), force).map_err(DefineRefusal::from)?;
-    Ok(NewNic { kind: new.kind, mac: new.mac, model: new.model, pci: None })
+    let pci = function_of(cluster, vm, &new).map_err(NicRefusal::from);
+    let pci = pci.map_err(DefineRefusal::from)?.map(PciAddress::parts);
+    Ok(NewNic { kind: new.kind, mac: new.mac, model: new.model, pci })
+}
+
+/// Address of the function that an interface takes on the VM's node; `None` if it takes none.
+fn function_of(
+    cluster: &Cluster,
+    vm: &VmRecord,
+    nic: &Nic,
+) -> Result<Option<PciAddress>, NoFunction> {
+    let Some(function) = vf_of(nic) else { return Ok(None) };
+    let node = vm.node.as_ref().and_then(|name| cluster.nodes.get(name));
+    let missing = || NoFunction::Missing {
+        node: vm.node.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string),
+        function: shown(function),
+    };
+    let node = node.ok_or_else(missing)?;
+    check_functions(cluster, node, vm.uuid, [nic])?;
+    let address = node.sriov.vf(function).and_then(|vf| vf.pci.address());
+    address.map(Some).ok_or_else(missing)
 }
 
 /// The same cards, of a network that is named by its description: in the XML it is a number.

@@ -1,6 +1,7 @@
 //! Asks about one VM. VMs are named by name or UUID.
 
 mod define;
+mod functions;
 mod hardware;
 mod locks;
 mod meta;

@@ -4,15 +4,17 @@
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DomainState, NodeRecord};
 use pvc_model::placement::{
-    Need, NoPlace, Promises, Unfit, Weighed, check_insisted, check_node, check_size, place,
-    selector_for, weigh,
+    Need, NoPlace, Promises, Unfit, Weighed, check_free_functions, check_insisted, check_node,
+    check_size, place, selector_for, weigh,
 };
 use pvc_model::request::moving_state;
-use pvc_model::vm::moving::{is_moving, keeps_orders, ways};
+use pvc_model::sriov::is_tied;
+use pvc_model::vm::moving::{is_moving, keeps_orders, ways_of};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_store::{ChangeError, Changes, Expect, Store, VmChange};
 
+use super::functions::{claim, release};
 use super::runner;
 use super::state::{StateRefusal, check_start, our_movers};
 use crate::refusal::{Kind, NoNode, NoVm, Refusal, find_node, find_vm};
@@ -86,6 +88,11 @@ pub enum MoveRefusal {
     NotMigrated { vm: String },
     #[error("VM `{vm}` may only be moved by a shutdown, and live was asked for")]
     NeverLive { vm: String },
+    #[error(
+        "VM `{vm}` has a device of its node (an interface of type `hostdev`), and can only be \
+         moved by a shutdown; live was asked for"
+    )]
+    Tied { vm: String },
     #[error("VM `{vm}` cannot be moved: {why}")]
     State { vm: String, why: pvc_model::request::Refusal },
     /// The VM waits to be started, and would be by its new node.
@@ -127,6 +134,7 @@ impl Refusal for MoveRefusal {
                       live`"
                     .to_owned(),
             ),
+            MoveRefusal::Tied { .. } => Some("leave `--force-live` out".to_owned()),
             MoveRefusal::NotMigrated { .. } => Some("`pvc vm move` moves it for good".to_owned()),
             MoveRefusal::State { .. } => Some("wait until its state is settled".to_owned()),
             MoveRefusal::Unfit { unfit: Unfit::Domain(DomainState::Flushed), .. } => Some(
@@ -173,7 +181,11 @@ pub async fn move_vm(
                 return Ok((changes, Moved { uuid, name, from, to: here, state: None }));
             }
             if state.as_ref().is_some_and(|state| how(record, state) == How::NotAtAll) {
-                return Err(MoveRefusal::NeverLive { vm: name });
+                let is_tied = record.domain.as_ref().is_ok_and(|domain| is_tied(&domain.nics));
+                return Err(match is_tied {
+                    true => MoveRefusal::Tied { vm: name },
+                    false => MoveRefusal::NeverLive { vm: name },
+                });
             }
             let waits = waits_to_start(cluster, record);
             let to = target(cluster, record, ask, state.is_some() || waits)?;
@@ -189,6 +201,11 @@ pub async fn move_vm(
             };
             let last_node = last_node.filter(|home| *home != to);
             changes.vm(uuid, VmChange::Node(to.clone())).vm(uuid, VmChange::LastNode(last_node));
+            let nics = record.domain.as_ref().map_or(&[][..], |domain| &domain.nics);
+            if let Some(place) = cluster.nodes.get(&to) {
+                claim(&mut changes, place, uuid, nics);
+            }
+            release(&mut changes, cluster, record, |node, _| *node == to);
             // Written also if it is unchanged: nodes look at the assignment when the state is
             // written.
             let written = state.clone().unwrap_or_else(|| record.state.clone());
@@ -270,7 +287,7 @@ pub fn plan_move(cluster: &Cluster, vm: &str, ask: &Move) -> Result<MovePlan, Mo
 }
 
 fn how(record: &VmRecord, state: &VmState) -> How {
-    let ways = ways(record.migration_method.as_ref(), state);
+    let ways = ways_of(record, state);
     match (ways.live, ways.shutdown) {
         (true, true) => How::LiveOrShutdown,
         (true, false) => How::Live,
@@ -373,6 +390,7 @@ fn fits(
         Err(unfit @ Unfit::Daemon(_)) if keeps_waiting => Err(unfit),
         Err(Unfit::Daemon(_) | Unfit::Domain(_)) if !is_up => {
             check_size(node, need.memory_mib, need.vcpus)
+                .and_then(|()| check_free_functions(node, &need, &Promises::default()))
         }
         other => other,
     };

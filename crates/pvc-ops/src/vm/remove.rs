@@ -11,6 +11,7 @@ use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Clock, Storage, StorageError, TrashedVolume};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
+use super::functions::release;
 use super::{
     NodeSilent, STOP_TIME_LIMIT, is_silent, may_be_off, may_run, other_user, runner, silent_keeper,
     silent_runner,
@@ -377,6 +378,9 @@ fn drop_records(
     let mut changes = Changes::new();
     if is_still_going(cluster, stopping, gone)? {
         changes.push(Change::RemoveVm(stopping.uuid));
+        if let Some(record) = cluster.vms.get(&stopping.uuid) {
+            release(&mut changes, cluster, record, |_, _| false);
+        }
     }
     let volumes = gone.removed.iter().chain(&gone.missing);
     for volume in volumes.filter(|volume| cluster.volumes.contains_key(*volume)) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Held, check_none_held};
 use pvc_model::request::{Answer, StateRequest, request_state};
+use pvc_model::sriov::{NoFunction, check_functions};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::moving::{is_moving, keeps_orders, movers};
 use pvc_model::vm::volumes::rivals;
@@ -74,6 +75,8 @@ pub enum StateRefusal {
     VolumeInUse { vm: String, volume: VolumeId, other: String, state: VmState },
     #[error("VM `{vm}` cannot be started: {held}")]
     VolumeHeld { vm: String, held: Held },
+    #[error("VM `{vm}` cannot be started: {why}")]
+    Function { vm: String, why: NoFunction },
     #[error("VM `{vm}` cannot be started: it is assigned to no node")]
     Homeless { vm: String },
     #[error("VM `{vm}` cannot be started: {crowding}")]
@@ -109,6 +112,10 @@ impl Refusal for StateRefusal {
                 Some(format!("`pvc vm modify {vm} FILE` replaces the XML"))
             }
             StateRefusal::VolumeHeld { held, .. } => Some(held.hint()),
+            StateRefusal::Function { vm, why: NoFunction::Missing { .. } } => {
+                Some(format!("`pvc vm move {vm}` finds a node that has it"))
+            }
+            StateRefusal::Function { why, .. } => Some(why.hint()),
             StateRefusal::VolumeInUse { other, .. } => Some(format!(
                 "shut VM `{other}` down first; `<shareable/>` in both XMLs says that both may \
                  write the volume at once"
@@ -202,6 +209,7 @@ fn decide(
     // What a start needs is asked before a guest that is well is ended.
     if request == StateRequest::Start || answer == Answer::Write(VmState::Restart) {
         check_start(cluster, record, &mut changes)?;
+        check_functions_here(cluster, record)?;
     }
     if request == StateRequest::Start && record.node.is_none() {
         return Err(StateRefusal::Homeless { vm: record.name.clone() });
@@ -285,6 +293,14 @@ pub(super) fn check_start(
         changes.expect(Expect::Holds);
     }
     check_volumes_free(cluster, record, changes)
+}
+
+/// Whether the VM's node has the SR-IOV functions that its interfaces take, for this VM.
+fn check_functions_here(cluster: &Cluster, record: &VmRecord) -> Result<(), StateRefusal> {
+    let node = record.node.as_ref().and_then(|node| cluster.nodes.get(node));
+    let (Some(node), Ok(domain)) = (node, &record.domain) else { return Ok(()) };
+    check_functions(cluster, node, record.uuid, &domain.nics)
+        .map_err(|why| StateRefusal::Function { vm: record.name.clone(), why })
 }
 
 /// Whether nobody uses a volume that only one guest may use at a time. The guest would find it

@@ -128,7 +128,7 @@ async fn a_card_is_plugged_into_a_network_that_there_is() {
 }
 
 #[tokio::test]
-async fn a_card_goes_among_the_nodes_by_force_and_takes_a_function_never() {
+async fn a_card_goes_among_the_nodes_by_force_and_takes_no_function_that_is_not_there() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     for network in ["cluster", "storage"] {
@@ -149,7 +149,9 @@ async fn a_card_goes_among_the_nodes_by_force_and_takes_a_function_never() {
         let function = NewCard { sriov: Some(mode), ..card("ens1f0v3") };
         let ask = HardwareAsk { force: true, ..asking(HardwareChange::AddNic(function)) };
         let refusal = refused(world.change(&ask).await);
-        let taken = NicRefusal::FunctionTaken { function: "ens1f0v3".to_owned() };
+        let missing =
+            NoFunction::Missing { node: "hv1".to_owned(), function: "ens1f0v3".to_owned() };
+        let taken = NicRefusal::Function(missing);
         assert_eq!(refusal, HardwareRefusal::Define(DefineRefusal::Nic(taken)), "{mode:?}");
     }
     assert_eq!(world.vm().domain.clone().unwrap().nics.len(), 2);

@@ -14,6 +14,7 @@ mod networks;
 mod nodes;
 mod removal;
 mod rename;
+mod sriov;
 mod states;
 mod storage;
 mod trash;
@@ -28,8 +29,11 @@ use pvc_model::domain::DiskSource;
 use pvc_model::hold::{Purpose, VolumeHold};
 use pvc_model::job::course::Failure;
 use pvc_model::job::{JobProgress, JobState, JobVm, JobWork, WorkerRecord};
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
+use pvc_model::node::{
+    CoordinatorState, DaemonNote, DaemonState, DomainState, NodeFigures, NodeRole,
+};
 use pvc_model::request::{Answer, StateRequest};
+use pvc_model::sriov::NoFunction;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{Selector, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};

@@ -34,37 +34,6 @@ async fn a_modification_is_of_the_vm_it_says() {
 }
 
 #[tokio::test]
-async fn a_function_of_a_card_is_given_to_no_vm_and_taken_from_none() {
-    let world = World::with_nodes(&["hv1"]).await;
-    let with = |functions: &[&str]| {
-        let nic = |function: &&str| {
-            format!(
-                "<interface type='hostdev'><mac \
-                 address='52:54:00:00:00:01'/><sriov_device>{function}</sriov_device></interface>"
-            )
-        };
-        let nics: String = functions.iter().map(nic).collect();
-        xml("web1", UUID).replace("<console", &format!("{nics}<console"))
-    };
-    let refusal = refused(vm::define(&world.store, &Define::new(with(&["ens1f0v3"]))).await);
-    let DefineRefusal::Nic(NicRefusal::FunctionTaken { function }) = &refusal else {
-        panic!("{refusal}")
-    };
-    assert_eq!(function, "ens1f0v3");
-
-    world.define("web1", UUID).await;
-    refused(modify(&world, "web1", &with(&["ens1f0v3"]), false).await);
-    // As one of PVC 1.0.3 has defined it.
-    world.write(|changes| _ = changes.vm(UUID, VmChange::Xml(with(&["ens1f0v3"])))).await;
-    modify(&world, "web1", &with(&["ens1f0v3"]).replace(">512<", ">1024<"), false).await.unwrap();
-    assert_eq!(world.vm().memory_mib(), 1024);
-    for more in ["ens1f0v3", "ens1f0v4"] {
-        refused(modify(&world, "web1", &with(&["ens1f0v3", more]), false).await);
-    }
-    modify(&world, "web1", &with(&[]), false).await.unwrap();
-}
-
-#[tokio::test]
 async fn a_file_is_named_by_its_absolute_path_unless_it_was_so_before() {
     let world = World::with_nodes(&["hv1"]).await;
     let with = |files: &[&str]| {

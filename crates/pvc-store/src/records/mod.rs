@@ -26,6 +26,7 @@ pub(crate) mod placement;
 pub(crate) mod pool;
 mod private;
 pub(crate) mod snapshot_usage;
+pub(crate) mod sriov;
 pub(crate) mod unconfirmed;
 pub(crate) mod vm;
 pub(crate) mod volume;

@@ -8,7 +8,7 @@ use pvc_model::node::{
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Bmc, Op};
 
-use super::{Keys, Kind, PLAIN, daemon_note, fence_note, show, weight_of};
+use super::{Keys, Kind, PLAIN, daemon_note, fence_note, show, sriov, weight_of};
 use crate::draft::Draft;
 use crate::error::StoreError;
 use crate::feed::EventKind;
@@ -24,6 +24,7 @@ pub(super) const KIND: Kind = Kind {
     roots: &[ROOT, daemon_note::ROOT, WORKING_ON, fence_note::ROOT],
     base: &[(ROOT, ""), (daemon_note::ROOT, ""), (WORKING_ON, ""), (fence_note::ROOT, "")],
     keys: KEYS,
+    names: sriov::NAMES,
     record: |key| key.first().map(str::to_owned),
     read: |raw, _, name| {
         let node = NodeName::new(name);
@@ -32,7 +33,9 @@ pub(super) const KIND: Kind = Kind {
     },
     weight: |raw, _, name| {
         let texts = ["runningdomains", "monitoring_plugins"];
-        weight_of(raw.place(ROOT).below(name), &[("monitoring_data", 5)], &texts)
+        let lists =
+            [("monitoring_data", 5), ("sriov/pf", 3), ("sriov/vf", sriov::KEYS_OF_FUNCTION)];
+        weight_of(raw.place(ROOT).below(name), &lists, &texts)
     },
     is_of_list: |key| match key.below {
         [_, "monitoring_data", plugin, _] => key.root == ROOT && !plugin.is_empty(),
@@ -157,6 +160,7 @@ fn read(raw: &Raw, name: &str) -> Option<NodeRecord> {
         plugins,
         network_stats: r.shared("network_stats"),
         ipmi_hostname: r.text("ipmihostname"),
+        sriov: sriov::read(&mut r),
         daemon,
         hypervisor: hypervisor.flatten(),
         fence: fence_note::read(raw, name),

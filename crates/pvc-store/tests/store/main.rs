@@ -30,6 +30,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::fault::FaultRecord;
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, WorkerRecord};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
+use pvc_model::sriov::{PciTexts, PfRecord, VfConfig, VfRecord, VfUse};
 use pvc_model::storage::{OsdRecord, VolumeId};
 use pvc_model::transfer::Transferred;
 use pvc_model::vm::{MigrationMethod, Selector, Tag, VmState};

@@ -411,3 +411,100 @@ async fn an_osd_is_stored_as_legacy_peers_read_it_and_keeps_its_statistics() {
     assert!(world.other.fresh().await.expect("readable").osds.is_empty());
     assert_eq!(raw(&world, "/ceph/osds/3").await, None);
 }
+
+#[tokio::test]
+async fn the_functions_of_a_card_are_read_and_written_as_legacy_peers_do() {
+    let world = cluster().await;
+    change(&world.store, |changes| {
+        changes.push(Change::AddNode(Box::new(new_node("hv1"))));
+    })
+    .await;
+    let config = VfConfig {
+        vlan_id: "100".into(),
+        vlan_qos: "0".into(),
+        tx_rate_min: "0".into(),
+        tx_rate_max: "0".into(),
+        spoof_check: "True".into(),
+        link_state: "auto".into(),
+        trust: "False".into(),
+        query_rss: "False".into(),
+    };
+    let vf = |index: u32| VfRecord {
+        name: format!("ens1v{index}"),
+        pf: "ens1".into(),
+        mtu: "9000".into(),
+        mac: "02:00:00:00:00:01".into(),
+        phy_mac: "02:00:00:00:00:01".into(),
+        config: config.clone(),
+        pci: PciTexts {
+            domain: "0000".into(),
+            bus: "3b".into(),
+            slot: "0a".into(),
+            function: "1".into(),
+        },
+        used: false,
+        used_by: None,
+    };
+    change(&world.store, |changes| {
+        let pf = PfRecord { name: "ens1".into(), mtu: "9000".into(), vfcount: "12".into() };
+        changes.push(Change::PutPf("hv1".into(), pf));
+        for index in [10, 9] {
+            changes.push(Change::PutVf("hv1".into(), Box::new(vf(index))));
+        }
+    })
+    .await;
+    let sriov = async || world.other.fresh().await.unwrap().node("hv1").unwrap().sriov.clone();
+    assert_eq!(sriov().await.vfs, [vf(9), vf(10)]);
+    let root = "/nodes/hv1/sriov/vf/ens1v9";
+    let claim = VfUse { vf: "ens1v9".into(), used_by: Some(UUID), mac: "52:54:00:00:00:01".into() };
+    change(&world.store, |changes| {
+        changes.push(Change::UseVf("hv1".into(), claim.clone()));
+    })
+    .await;
+    for (key, value) in [
+        ("", ""),
+        ("/pf", "ens1"),
+        ("/phy_mac", "02:00:00:00:00:01"),
+        ("/mac", "52:54:00:00:00:01"),
+        ("/config", ""),
+        ("/config/vlan_id", "100"),
+        ("/config/spoof_check", "True"),
+        ("/pci/slot", "0a"),
+        ("/used", "True"),
+        ("/used_by", &UUID.to_string()),
+    ] {
+        assert_eq!(raw(&world, &format!("{root}{key}")).await.as_deref(), Some(value), "{key}");
+    }
+    assert_eq!(raw(&world, "/nodes/hv1/sriov/pf/ens1/vfcount").await.as_deref(), Some("12"));
+    // What is written anew leaves who uses it alone.
+    change(&world.store, |changes| {
+        let mut again = vf(9);
+        again.mac = claim.mac.clone();
+        changes.push(Change::PutVf("hv1".into(), Box::new(again)));
+    })
+    .await;
+    assert_eq!(sriov().await.vf("ens1v9").unwrap().used_by, Some(UUID));
+    // A peer has written half of one, and junk into another.
+    write_raw(&world, "/nodes/hv1/sriov/vf/ens1v11", b"").await;
+    write_raw(&world, "/nodes/hv1/sriov/vf/ens1v11/used", b"perhaps").await;
+    write_raw(&world, "/nodes/hv1/sriov/vf/ens1v11/mtu", &[0xff, 0xfe]).await;
+    let half = sriov().await.vf("ens1v11").unwrap().clone();
+    assert_eq!((half.used, half.pf.as_str(), half.config), (false, "", VfConfig::default()));
+    let defects = world.other.view().node("hv1").unwrap().defects.clone();
+    assert_eq!(defects.len(), 2, "{defects:?}");
+    change(&world.store, |changes| {
+        let node = NodeName::new("hv1");
+        changes.push(Change::ConfigureVf {
+            node: node.clone(),
+            vf: "ens1v11".into(),
+            config: config.clone(),
+        });
+        changes.push(Change::RemoveVf(node.clone(), "ens1v10".into()));
+        changes.push(Change::RemovePf(node, "ens1".into()));
+    })
+    .await;
+    let left = sriov().await;
+    let names: Vec<&str> = left.vfs.iter().map(|vf| vf.name.as_str()).collect();
+    assert_eq!((names.as_slice(), left.pfs.len()), (&["ens1v9", "ens1v11"][..], 0));
+    assert_eq!(left.vf("ens1v11").unwrap().config, config);
+}

@@ -135,6 +135,7 @@ const CHANGES: [(&str, &str, &str); 66] = [
     ("POST", "/network/{vni}/acl", "description=new&rule=drop"),
     ("POST", "/network/{vni}/acl/{description}", "rule=drop"),
     ("DELETE", "/network/{vni}/acl/{description}", ""),
+    ("PUT", "/sriov/vf/{node}/{vf}", "vlan_id=100"),
     ("POST", "/storage/ceph/pool", "pool=fast&pgs=8&replcfg=copies=3,mincopies=2"),
     ("POST", "/storage/ceph/pool/{pool}", "pgs=8&replcfg=copies=3,mincopies=2"),
     ("PUT", "/storage/ceph/pool/{pool}", "pgs=8"),
@@ -173,6 +174,7 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
     api.delete("/storage/ceph/volume/vms/gone").await.ok();
     let trash = api.get("/storage/ceph/trash").await.ok();
     let trashed = trash[0]["id"].as_str().unwrap();
+    api.with_cards().await;
     let net = "nettype=managed&description=net&ip4_network=10.20.1.0/24";
     api.post(&format!("/network/1999?{net}")).await.ok();
     api.post("/network/1999/lease/52:54:00:00:00:01?ipaddress=10.20.1.10").await.ok();
@@ -209,6 +211,7 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
         let path = path.replace("{vm}", expected).replace("{node}", "pvchv1");
         let path = path.replace("{pool}", "vms").replace("{volume}", "data");
         let path = path.replace("{snapshot}", "before").replace("{id}", trashed);
+        let path = path.replace("{vf}", "ens1f1v2");
         let path = path.replace("{mac}", "52:54:00:00:00:01").replace("{description}", "last");
         let vni = if method == "POST" && path == "/network/{vni}" { "auto" } else { "1999" };
         let path = path.replace("{vni}", vni).replace(['{', '}'], "");

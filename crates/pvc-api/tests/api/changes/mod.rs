@@ -8,6 +8,7 @@ mod hardware;
 mod moving;
 mod networks;
 mod osd;
+mod sriov;
 mod states;
 mod storage;
 mod store;
