@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Clock, DatabaseCluster, Exec, Files, Firewall, Host, Hypervisor, Network, Power, Programs,
+    Clock, DatabaseCluster, DnsPorts, Exec, Files, Firewall, Host, Hypervisor, Network, Power, Programs,
     Random, Services, Storage,
 };
 
@@ -16,6 +16,8 @@ pub struct Ports {
     pub power: Arc<dyn Power>,
     /// Database whose leader follows the primary role; `None` where there is no such database.
     pub database_cluster: Option<Arc<dyn DatabaseCluster>>,
+    /// Where guests' names are served from a database; `None` where there is no such database.
+    pub dns: Option<DnsPorts>,
     pub exec: Arc<dyn Exec>,
     pub files: Arc<dyn Files>,
     pub firewall: Arc<dyn Firewall>,
