@@ -166,6 +166,7 @@ fn ports(hypervisor: ScriptedHypervisor, host: Arc<FakeHost>) -> Ports {
         host,
         power: Arc::new(ScriptedPower::new()),
         database_cluster: None,
+        dns: None,
         exec: Arc::new(ScriptedExec::without_programs()),
         files: Arc::new(MemoryFiles::new()),
         firewall: Arc::new(MemoryFirewall::new()),

@@ -24,9 +24,11 @@ RUN=(libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils seabios bu
 # `zookeeper` brings no service of its own (that is `zookeeperd`): tests start their own server.
 # Without an slf4j binding on its class path a ZooKeeper server logs nothing at all.
 # A Ceph of one monitor, one manager and one OSD on the loopback is what volumes in a cluster are tested on.
-# `postgresql` for the same reason: the tests make a server of their own.
+# `postgresql` for the same reason: the tests make a server of their own. And `pdns-server`, whose own
+# service would take port 53, and has no backend to start with.
 TEST=(zookeeper default-jre-headless libslf4j-java python3 python3-venv e2fsprogs xfsprogs strace fdisk gdisk lvm2
-    ceph-mon ceph-mgr ceph-osd ceph-common qemu-block-extra openipmi ipmitool postgresql iputils-ping)
+    ceph-mon ceph-mgr ceph-osd ceph-common qemu-block-extra openipmi ipmitool postgresql iputils-ping
+    pdns-server pdns-backend-pgsql)
 # What `cargo xtask package` packs with.
 PACKAGE=(dpkg-dev binutils)
 # The lab's nodes bring their own packages; this is what makes, boots, connects and unplugs them.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use pvc_ceph::{CephOptions, CephVolume, RbdStorage};
 use pvc_config::{Ceph, Config, Zookeeper, ZookeeperTls};
+use pvc_database::{PostgresDatabase, PostgresOptions};
 use pvc_directory::DirectoryStorage;
+use pvc_dns::TcpTransfers;
 use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
 use pvc_linux::{
     LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, LinuxPrograms, LinuxSriov, NftFirewall,
@@ -15,7 +17,7 @@ use pvc_linux::{
 use pvc_model::storage::RbdAccess;
 use pvc_node::Ports;
 use pvc_patroni::Patroni;
-use pvc_ports::{DatabaseCluster, Firewall, Storage, Tree};
+use pvc_ports::{DatabaseCluster, DnsPorts, Firewall, Storage, Tree};
 use pvc_power::Ipmitool;
 use pvc_store::{Store, StoreError};
 use pvc_zookeeper::{Tls, ZookeeperOptions, ZookeeperTree};
@@ -33,6 +35,7 @@ pub fn machine(config: &Config) -> anyhow::Result<Ports> {
         host: Arc::new(LinuxHost::new()),
         power: Arc::new(Ipmitool::new(Arc::new(LinuxExec), Arc::new(SystemClock))),
         database_cluster: database_cluster(config),
+        dns: dns(config),
         exec: Arc::new(LinuxExec),
         files: Arc::new(LinuxFiles),
         firewall: firewall(),
@@ -63,6 +66,19 @@ fn database_cluster(config: &Config) -> Option<Arc<dyn DatabaseCluster>> {
         config.subsystems.networking && config.is_coordinator() && config.standalone.is_none();
     let address = config.networks.as_ref().filter(|_| has_one)?.cluster.address?;
     Some(Arc::new(Patroni::new(address.addr().into(), pvc_patroni::PORT)))
+}
+
+/// The world of the DNS aggregator, on nodes that may be primary.
+fn dns(config: &Config) -> Option<DnsPorts> {
+    let database = settings::dns_database(config)?;
+    let database = PostgresDatabase::new(&PostgresOptions {
+        host: database.hostname.clone(),
+        port: database.port,
+        database: database.database.clone(),
+        user: database.username.clone(),
+        password: Some(database.password.reveal().to_owned()),
+    });
+    Some(DnsPorts { database: Arc::new(database), transfers: Arc::new(TcpTransfers) })
 }
 
 /// Name that hypervisors have for Ceph in every PVC cluster.

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pvc_api::{ApiSettings, Names, Spool, TlsFiles, Token};
-use pvc_config::{ClusterNetwork, Config, Evpn, FenceAction, Machine, Networks, SriovDevice};
+use pvc_config::{
+    ClusterNetwork, Config, Evpn, FenceAction, Machine, Networks, Postgres, SriovDevice,
+};
 use pvc_daemon::BenchmarkSettings;
 use pvc_linux::OsRandom;
 use pvc_linux::log::LogSettings;
@@ -25,8 +27,8 @@ use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
 use pvc_model::sriov::plan::Card;
 use pvc_node::{
-    DhcpSettings, FloatingAddress, GuestNetworkSettings, LogSwitches, MigrationSettings,
-    NodeSettings, Subsystems,
+    DhcpSettings, DnsDatabase, DnsSettings, FloatingAddress, GuestNetworkSettings, LogSwitches,
+    MigrationSettings, NodeSettings, Subsystems,
 };
 use pvc_store::Ipmi;
 
@@ -247,7 +249,43 @@ pub fn guest_networks(config: &Config) -> Option<GuestNetworkSettings> {
         directory,
         executable: executable.display().to_string(),
     };
-    Some(GuestNetworkSettings { underlay, nodes, dhcp, evpn: evpn(config) })
+    Some(GuestNetworkSettings { underlay, nodes, dhcp, dns: dns(config), evpn: evpn(config) })
+}
+
+/// The database of the DNS aggregator, on nodes that may be primary.
+pub fn dns_database(config: &Config) -> Option<&Postgres> {
+    let has_one =
+        config.subsystems.networking && config.is_coordinator() && config.standalone.is_none();
+    config.database.dns.as_ref().filter(|_| has_one)
+}
+
+/// The DNS aggregator, which answers at the floating addresses of the cluster and of the upstream
+/// network.
+fn dns(config: &Config) -> Option<DnsSettings> {
+    let database = dns_database(config)?;
+    let (core, networks) = (core_networks(config)?, config.networks.as_ref()?);
+    let mut addresses: Vec<(String, IpNet)> = Vec::new();
+    for (net, network) in
+        [(CoreNet::Cluster, &networks.cluster), (CoreNet::Upstream, &networks.upstream)]
+    {
+        let address = (core.bridge_of(net).to_owned(), IpNet::from(network.floating));
+        // Networks that share a device may share the address, too.
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    Some(DnsSettings {
+        directory: config.paths.dynamic.join("pdns"),
+        addresses,
+        upstream_domain: networks.upstream.domain.clone(),
+        database: DnsDatabase {
+            host: database.hostname.clone(),
+            port: database.port,
+            name: database.database.clone(),
+            user: database.username.clone(),
+            password: database.password.reveal().to_owned(),
+        },
+    })
 }
 
 /// FRR's configuration, where it is PVC's to write.
@@ -542,6 +580,23 @@ mod tests {
         assert_eq!(sample("fence_intervals: 6", "fence_intervals: 0").fencing.fence_intervals, 0);
         let resets = sample("suicide_intervals: 0", "suicide_intervals: 3");
         assert_eq!(resets.reset_after, Some(3 * resets.keepalive_interval));
+    }
+
+    #[test]
+    fn names_are_served_where_the_addresses_of_the_primary_may_come() {
+        let text = include_str!("../../../packaging/config/pvc.conf");
+        let dns = |node: &str| {
+            let config = Config::parse(text, "pvc.conf", node).unwrap();
+            guest_networks(&config).expect("the sample has networks of VMs").dns
+        };
+        let own = dns("pvchv1").expect("the sample has a database for them");
+        let networks = Config::parse(text, "pvc.conf", "pvchv1").unwrap().networks.unwrap();
+        let addresses = [networks.cluster.floating, networks.upstream.floating].map(IpNet::from);
+        assert_eq!(own.addresses.iter().map(|(_, ip)| *ip).collect::<Vec<_>>(), addresses);
+        assert_eq!(own.upstream_domain, networks.upstream.domain);
+        assert!(!format!("{own:?}").contains(&own.database.password), "{own:?}");
+        let standalone = Config::standalone(Path::new("/var/lib/pvc"), "laptop");
+        assert_eq!(guest_networks(&standalone).and_then(|networks| networks.dns), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Contract suites, one per port, run against every adapter.
 //!
-//! Beside the suites stand the things that their tests share: a real ZooKeeper server, a real Ceph,
-//! and a proxy that cuts connections.
+//! Beside the suites stand the things that their tests share: a real ZooKeeper server, a real
+//! PostgreSQL server, a real Ceph, and a proxy that cuts connections.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ pub mod hypervisor;
 pub mod machine;
 pub mod network;
 pub mod osds;
+pub mod postgres_server;
 pub mod power;
 pub mod programs;
 pub mod proxy;
@@ -26,4 +27,5 @@ pub mod storage_trash;
 pub mod tree;
 pub mod tree_agreement;
 pub mod volume_streams;
+pub mod zone_transfers;
 pub mod zookeeper_server;

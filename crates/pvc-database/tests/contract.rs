@@ -4,12 +4,12 @@
 #![allow(clippy::disallowed_methods, reason = "the tests run a real server")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_contracts::database::{DatabaseFixture, database_contract};
+use pvc_contracts::postgres_server::{DATABASE, PostgresServer, USER};
 use pvc_database::{Database, PostgresDatabase, PostgresOptions, SqliteDatabase};
 use pvc_ports::{DatabaseError, SqlValue, Statement};
 
@@ -34,80 +34,27 @@ async fn sqlite_in_a_file_keeps_the_contract_and_what_was_committed() {
     assert_eq!(found.rows, [[SqlValue::Integer(40)]]);
 }
 
-/// A server of PostgreSQL that listens on a socket in a directory of its own, as the user
-/// `postgres`: it does not run as root.
-struct Server {
-    directory: tempfile::TempDir,
-    programs: PathBuf,
-}
-
-impl Server {
-    fn start() -> Server {
-        let versions = std::fs::read_dir("/usr/lib/postgresql").expect("postgresql is installed");
-        let mut versions: Vec<PathBuf> = versions.map(|entry| entry.unwrap().path()).collect();
-        versions.sort();
-        let programs = versions.pop().expect("a version of it is installed").join("bin");
-        let directory = tempfile::tempdir().unwrap();
-        let owned = Command::new("chown").arg("postgres").arg(directory.path()).status();
-        assert!(owned.unwrap().success(), "the user `postgres` exists");
-        let server = Server { directory, programs };
-        let data = server.data();
-        server.run("initdb", &["-D", &data, "-A", "trust", "-U", "pvc", "--no-sync"]);
-        server.control("start");
-        server
-    }
-
-    fn data(&self) -> String {
-        self.directory.path().join("data").display().to_string()
-    }
-
-    fn control(&self, what: &str) {
-        let (data, socket) = (self.data(), self.directory.path().display());
-        let (log, options) = (format!("{data}.log"), format!("-k {socket} -h ''"));
-        let args =
-            ["-D", &data, "-l", &log, "-o", &options, "-w", "-t", "60", "-m", "immediate", what];
-        self.run("pg_ctl", &args);
-    }
-
-    fn run(&self, program: &str, args: &[&str]) {
-        let status = Command::new("runuser")
-            .args(["-u", "postgres", "--"])
-            .arg(self.programs.join(program))
-            .args(args)
-            .current_dir("/")
-            .stdout(std::process::Stdio::null())
-            .status();
-        assert!(status.unwrap().success(), "`{program} {}`", args.join(" "));
-    }
-
-    fn database(&self, port: u16) -> Arc<dyn Database> {
-        Arc::new(PostgresDatabase::new(&PostgresOptions {
-            host: self.directory.path().display().to_string(),
-            port,
-            database: "postgres".to_owned(),
-            user: "pvc".to_owned(),
-            password: None,
-        }))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.control("stop");
-    }
+fn database(server: &PostgresServer, port: u16) -> Arc<dyn Database> {
+    Arc::new(PostgresDatabase::new(&PostgresOptions {
+        host: server.host(),
+        port,
+        database: DATABASE.to_owned(),
+        user: USER.to_owned(),
+        password: None,
+    }))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgresql_keeps_the_contract_and_is_found_again_after_a_restart() {
-    let server = Server::start();
-    let database = server.database(5432);
-    let absent = server.database(9);
+    let directory = tempfile::tempdir().unwrap();
+    let server = PostgresServer::start(directory.path(), None);
+    let (database, absent) = (database(&server, 5432), database(&server, 9));
     database_contract(DatabaseFixture { database: database.clone(), absent }).await;
 
     let words = "SELECT size FROM profile";
     let mut transaction = database.begin().await.unwrap();
     transaction.run(Statement::new(words)).await.unwrap();
-    server.control("restart");
+    server.restart();
     let error = transaction.run(Statement::new(words)).await.unwrap_err();
     assert!(matches!(error, DatabaseError::Unreachable { .. }), "{error}");
     drop(transaction);

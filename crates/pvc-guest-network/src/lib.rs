@@ -4,6 +4,7 @@
 //!  links     bridges, VLANs and tunnels, made again when something of them is missing
 //!  firewall  what passes between networks of VMs, this node, and everything else
 //!  dhcp      on the primary, a DHCP and DNS server for each managed network
+//!  dns       on the primary, PowerDNS for the domains of all managed networks
 //!  evpn      FRR's configuration: how the ends of the tunnels find each other
 //!  leases    what those servers say of leases, into the store
 //!  unconfirmed  changes that nobody confirms in time are taken back
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod dhcp;
+pub mod dns;
 pub mod evpn;
 pub mod firewall;
 pub mod guard;

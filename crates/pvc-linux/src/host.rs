@@ -190,7 +190,7 @@ fn counters(folder: &Path) -> Result<InterfaceCounters, HostError> {
         tx_bytes: count("tx_bytes")?,
         tx_packets: count("tx_packets")?,
         speed_mbit: speed,
-        up: state.trim() == "up",
+        state: state.trim().to_owned(),
     })
 }
 
@@ -275,8 +275,8 @@ mod tests {
         assert_eq!(interfaces.len(), 1);
         assert_eq!(interfaces[0].name, "eth0");
         assert_eq!(
-            (interfaces[0].speed_mbit, interfaces[0].up, interfaces[0].rx_bytes),
-            (None, false, 7)
+            (interfaces[0].speed_mbit, interfaces[0].state.as_str(), interfaces[0].rx_bytes),
+            (None, "down", 7)
         );
     }
 

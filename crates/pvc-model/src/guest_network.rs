@@ -5,12 +5,14 @@
 //!
 //!  plan      the links that a machine has for them
 //!  dnsmasq   what the DHCP server of a managed network is told, and what it says
+//!  dns       the domains of managed networks in the DNS aggregator
 //! ```
 //!
 //! Records are written by operators, by older peers, and by halves: what cannot be understood is
 //! left out and said, and takes nothing else down with it. What is asked for anew is held to more.
 
 pub mod acl;
+pub mod dns;
 pub mod dnsmasq;
 pub mod evpn;
 pub mod guard;

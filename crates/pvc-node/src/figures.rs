@@ -169,7 +169,7 @@ pub(crate) fn network_stats_json(before: &Sample, after: &Sample) -> String {
             "total_bps": rx_bps + tx_bps,
             "total_pps": rx_pps + tx_pps,
             "link_speed": new.speed_mbit.unwrap_or(0).saturating_mul(1_000_000),
-            "state": if new.up { "up" } else { "down" },
+            "state": new.state,
         });
         all.insert(new.name.clone(), stats);
     }
@@ -188,7 +188,7 @@ mod tests {
             tx_bytes: bytes / 2,
             tx_packets: packets / 2,
             speed_mbit: (name == "eth0").then_some(10_000),
-            up: name == "eth0",
+            state: if name == "eth0" { "up" } else { "unknown" }.to_owned(),
         }
     }
 
@@ -215,7 +215,7 @@ mod tests {
                 (&stats[quiet]["total_bps"], &stats[quiet]["link_speed"]),
                 (&json!(0), &json!(0))
             );
-            assert_eq!(stats[quiet]["state"], "down");
+            assert_eq!(stats[quiet]["state"], "unknown");
         }
         assert_eq!(network_stats_json(&after, &after.clone()), network_stats_json(&after, &after));
     }

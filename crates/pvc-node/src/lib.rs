@@ -46,6 +46,7 @@ mod vms;
 
 pub use node::{Node, NodeError, Outcome};
 pub use pvc_guest_network::dhcp::{DhcpSettings, LEASE_NETWORK, LEASE_SOCKET};
+pub use pvc_guest_network::dns::{DnsDatabase, DnsSettings};
 pub use pvc_guest_network::leases::{LeaseRequest, LeaseRequests};
 pub use pvc_ports::Ports;
 pub use services::Service;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pvc_core_network::{among_nodes, filter, networks};
 use pvc_guest_network::leases::LeaseRequests;
-use pvc_guest_network::{dhcp, evpn, firewall, guard, leases, links, sriov, unconfirmed};
+use pvc_guest_network::{dhcp, dns, evpn, firewall, guard, leases, links, sriov, unconfirmed};
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord, NodeRole};
@@ -357,6 +357,12 @@ fn start_guest_networks(running: &mut Running, shared: &Arc<Shared>, others: Oth
     acting.supervise("dhcp", context, move |context, end| {
         dhcp::run(context, dhcp.clone(), term.subscribe(), standing.subscribe(), end)
     });
+    if let Some(settings) = settings.dns {
+        let term = shared.role.term.clone();
+        acting.supervise("dns", context, move |context, end| {
+            dns::run(context, settings.clone(), term.subscribe(), end)
+        });
+    }
     if let Some(settings) = settings.evpn {
         acting.supervise("evpn", context, move |context, end| {
             evpn::run(context, settings.clone(), end)

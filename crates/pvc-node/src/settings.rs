@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pvc_guest_network::dhcp::DhcpSettings;
+use pvc_guest_network::dns::DnsSettings;
 use pvc_model::NodeName;
 use pvc_model::fence::Rules;
 use pvc_model::guest_network::evpn::EvpnSettings;
@@ -111,6 +112,8 @@ pub struct GuestNetworkSettings {
     /// Addresses of the nodes, and networks between them: see `pvc_guest_network::firewall`.
     pub nodes: BTreeSet<IpNet>,
     pub dhcp: DhcpSettings,
+    /// `None` where the DNS aggregator has no database, or this node is never primary.
+    pub dns: Option<DnsSettings>,
     /// `None` where FRR's configuration is not PVC's to write.
     pub evpn: Option<EvpnSettings>,
 }

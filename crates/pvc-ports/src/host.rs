@@ -36,7 +36,9 @@ pub struct InterfaceCounters {
     pub tx_packets: u64,
     /// Megabits per second; `None` if the driver does not say.
     pub speed_mbit: Option<u64>,
-    pub up: bool,
+    /// State of the link as the kernel calls it: `up`, `down`, or `unknown` where the driver does
+    /// not say.
+    pub state: String,
 }
 
 /// Counters of this machine since it started, and its memory.

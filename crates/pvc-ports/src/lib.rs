@@ -31,6 +31,7 @@ mod storage;
 mod storage_cluster;
 mod tree;
 mod volume_streams;
+mod zone_transfers;
 
 pub use aside::aside;
 pub use clock::Clock;
@@ -70,3 +71,4 @@ pub use tree::{
     Tree, TreeError, TreeEvent, TreeWatch, check_path, parent_path,
 };
 pub use volume_streams::{Download, MOST_PIECE_BYTES, Upload, VolumeStreams};
+pub use zone_transfers::{DnsPorts, TransferError, ZoneTransfers};

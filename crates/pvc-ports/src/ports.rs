@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Clock, DatabaseCluster, Exec, Files, Firewall, Host, Hypervisor, Network, Power, Programs,
-    Random, Services, Sriov, Storage,
+    Clock, DatabaseCluster, DnsPorts, Exec, Files, Firewall, Host, Hypervisor, Network, Power,
+    Programs, Random, Services, Sriov, Storage,
 };
 
 /// The world of one node.
@@ -17,6 +17,8 @@ pub struct Ports {
     pub power: Arc<dyn Power>,
     /// Database whose leader follows the primary role; `None` where there is no such database.
     pub database_cluster: Option<Arc<dyn DatabaseCluster>>,
+    /// Where guests' names are served from a database; `None` where there is no such database.
+    pub dns: Option<DnsPorts>,
     pub exec: Arc<dyn Exec>,
     pub files: Arc<dyn Files>,
     pub firewall: Arc<dyn Firewall>,

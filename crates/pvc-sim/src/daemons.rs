@@ -263,6 +263,7 @@ pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
         host: machine.clone(),
         power: Arc::new(HostPower { gate: gate.clone(), host }),
         database_cluster: database_cluster(state, host, &gate),
+        dns: None,
         exec: machine,
         files: Arc::new(HostFiles { gate: gate.clone(), host }),
         firewall: Arc::new(HostFirewall {

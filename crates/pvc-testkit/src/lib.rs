@@ -33,6 +33,7 @@ mod storage_cluster;
 mod tree;
 mod volumes;
 mod wait;
+mod zone_transfers;
 
 pub use clock::TokioClock;
 pub use database::FlakyDatabase;
@@ -58,3 +59,4 @@ pub use storage_cluster::{Said, ScriptedCluster};
 pub use tree::{Closed, FlakyTree};
 pub use volumes::{MemoryDownload, MemoryUpload, MemoryVolumes};
 pub use wait::{eventually, eventually_some};
+pub use zone_transfers::{ScriptedTransfers, ZoneManner};

@@ -18,6 +18,7 @@ pub fn ports() -> Ports {
         services: Arc::new(ScriptedServices::new()),
         host: Arc::new(FakeHost::new()),
         database_cluster: None,
+        dns: None,
         power: Arc::new(ScriptedPower::new()),
         exec: Arc::new(ScriptedExec::without_programs()),
         files: Arc::new(MemoryFiles::new()),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::any::Any;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ use pvc_contracts::sriov::{SriovFixture, sriov_contract};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_contracts::storage_cluster::{StorageClusterFixture, storage_cluster_contract};
 use pvc_contracts::volume_streams::volume_streams_contract;
+use pvc_contracts::zone_transfers::{ZONE, ZoneTransfersFixture, hosts, zone_transfers_contract};
 use pvc_database::SqliteDatabase;
 use pvc_model::Uuid;
 use pvc_model::link::LinkAbilities;
@@ -40,7 +42,7 @@ use pvc_testkit::{
     BmcManner, FakeHost, FlakyDatabase, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryOsds,
     MemorySriov, MemoryStorage, ProgramManner, Said, ScriptedCluster, ScriptedDatabaseCluster,
     ScriptedExec, ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices,
-    SeededRandom, TokioClock, UnitManner,
+    ScriptedTransfers, SeededRandom, TokioClock, UnitManner, ZoneManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -143,6 +145,24 @@ async fn the_scripted_database_cluster_keeps_the_contract() {
     refusing.set_refusals(u32::MAX);
     absent.set_dead(true);
     database_cluster_contract(DatabaseClusterFixture { good, refusing, absent }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scripted_transfers_keep_the_contract() {
+    let transfers = ScriptedTransfers::new();
+    let servers = [1, 2, 3, 4].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let [good, refusing, silent, absent] = servers;
+    let manners = [
+        (good, ZoneManner::Gives(hosts())),
+        (refusing, ZoneManner::Refuses),
+        (silent, ZoneManner::Silent),
+    ];
+    for (server, manner) in manners {
+        transfers.set_manner(server, ZONE, manner);
+    }
+    let transfers = Arc::new(transfers);
+    zone_transfers_contract(ZoneTransfersFixture { transfers, good, refusing, silent, absent })
+        .await;
 }
 
 struct Planted(Arc<MemoryFiles>);

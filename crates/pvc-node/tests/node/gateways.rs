@@ -31,6 +31,7 @@ async fn with_networks() -> World {
             executable: "/usr/bin/pvcd".to_owned(),
             socket: "/run/pvc/dnsmasq/leases.socket".to_owned(),
         },
+        dns: None,
         evpn: None,
     });
     world.network.insert_device("lo");

@@ -206,6 +206,7 @@ impl World {
             services: self.services.clone(),
             host: self.host.clone(),
             database_cluster: self.database_cluster.clone(),
+            dns: None,
             power: self.power.clone(),
             exec: self.exec.clone(),
             files: self.files.clone(),

@@ -71,6 +71,18 @@ fn has_a_name(lab: &Lab, address: &str) {
     });
 }
 
+/// Waits until the guest's name is known outside of its network, at the floating address of the
+/// upstream network.
+fn is_known_outside(lab: &Lab, address: &str) {
+    let script = "echo 'nameserver 10.99.0.250' >/tmp/outside
+        unshare -m sh -c 'mount --bind /tmp/outside /etc/resolv.conf
+            getent ahostsv4 hello.net1.example' | cut -d' ' -f1 | head -1";
+    eventually("the guest's name is known outside", 120, || {
+        let answer = lab.on("pvchv3", script);
+        if answer.stdout.trim() == address { Ok(()) } else { Err(answer.to_string()) }
+    });
+}
+
 #[test]
 fn guests_reach_each_other_over_the_tunnels_while_they_and_the_primary_move() {
     let lab = Lab::whole_and_quiet();
@@ -83,6 +95,7 @@ fn guests_reach_each_other_over_the_tunnels_while_they_and_the_primary_move() {
     // Its name, and its metadata.
     let primary = lab.primary();
     has_a_name(&lab, &web1);
+    is_known_outside(&lab, &web1);
     let url = "http://169.254.169.254/latest/meta-data/name";
     lab.types("pvchv1", "web1", &format!("run echo name is $(wget -qO- {url})"), "name is web1");
 
@@ -103,6 +116,8 @@ fn guests_reach_each_other_over_the_tunnels_while_they_and_the_primary_move() {
     assert!(lost <= 40, "{lost} pings of 40 a second were lost while the primary moved");
     // The new primary knows the leases of the former one.
     has_a_name(&lab, &web1);
+    // So it does the zones, in the database that has come along.
+    is_known_outside(&lab, &web1);
     unplugged(&lab, "pvchv3");
 }
 
