@@ -41,7 +41,7 @@ pub fn print(pvc: &mut Pvc, format: ListFormat, shape: &Shape, choice: TaskChoic
     if choice.all.0 && queues.ended.is_none() {
         pvc.note("(the API of this cluster does not list tasks that have ended)");
     }
-    if format.print(pvc, &tasks.iter().map(value).collect()) {
+    if format.print(pvc, &tasks.iter().map(value).collect::<Vec<_>>()) {
         return Ok(());
     }
     if format == ListFormat::Raw {
