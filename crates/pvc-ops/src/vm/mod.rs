@@ -22,7 +22,8 @@ pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
 pub use place::{How, Move, MovePlan, MoveRefusal, Moved, Movement, move_vm, plan_move};
 pub use remove::{RemoveRefusal, Removed, VolumeRemoval, check_remove, remove};
 pub use rename::{
-    Rename, RenameRefusal, Renamed, check_rename, plan_rename, rename, rename_records,
+    Rename, RenameRefusal, Renamed, check_rename, plan_rename, record_renamed, rename,
+    rename_records,
 };
 pub use state::{
     Crowding, StateAsk, StateOutcome, StateRefusal, check_state, finish_disable, set_state,

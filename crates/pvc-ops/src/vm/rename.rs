@@ -17,6 +17,7 @@ use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 use super::{name_taken, other_user, runner};
 use crate::job::{JobRequest, Unfinished, submit, wait_for_end};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
+use crate::storage::{StorageRefusal, record_volume};
 use crate::wait::wait_for;
 
 /// Time that a VM whose stop was written may take to be gone.
@@ -82,6 +83,12 @@ pub enum RenameRefusal {
         #[source]
         source: StorageError,
     },
+    #[error("the records of volume `{volume}` could not be made to say how it is")]
+    Unrecorded {
+        volume: VolumeId,
+        #[source]
+        source: Box<StorageRefusal>,
+    },
     #[error("VM `{vm}` was changed by somebody else during the renaming")]
     Changed { vm: String },
     #[error("no worker runs that can rename VMs")]
@@ -95,7 +102,9 @@ impl Refusal for RenameRefusal {
         match self {
             RenameRefusal::NoVm(error) => error.kind(),
             RenameRefusal::BadName(_) | RenameRefusal::NameLikeUuid { .. } => Kind::Invalid,
-            RenameRefusal::Volume { .. } | RenameRefusal::NoWorker => Kind::Unavailable,
+            RenameRefusal::Volume { .. }
+            | RenameRefusal::Unrecorded { .. }
+            | RenameRefusal::NoWorker => Kind::Unavailable,
             RenameRefusal::Unfinished(error) => error.kind(),
             _ => Kind::Conflict,
         }
@@ -299,6 +308,41 @@ async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, Storag
     }
 }
 
+/// Makes the records say how the volumes of a renaming are, under both of their names: what was
+/// done to one while it was on its way from one name to the other was recorded under a name that
+/// it has no more, or not at all. Volumes that nobody records stay so.
+pub async fn record_renamed(
+    store: &Store,
+    storage: &dyn Storage,
+    volumes: &[(VolumeId, VolumeId)],
+) -> Result<(), ChangeError<RenameRefusal>> {
+    for (old, new) in volumes {
+        let view = store.view();
+        let is_recorded = view.pools.contains_key(&old.pool)
+            || [old, new].into_iter().any(|name| view.volumes.contains_key(name));
+        if !is_recorded {
+            continue;
+        }
+        for volume in [old, new] {
+            record_volume(store, storage, volume)
+                .await
+                .map_err(|error| unrecorded(volume, error))?;
+        }
+    }
+    Ok(())
+}
+
+fn unrecorded(volume: &VolumeId, error: ChangeError<StorageRefusal>) -> ChangeError<RenameRefusal> {
+    let volume = volume.clone();
+    match error {
+        ChangeError::Refused(source) => {
+            ChangeError::Refused(RenameRefusal::Unrecorded { volume, source: Box::new(source) })
+        }
+        ChangeError::Store(error) => ChangeError::Store(error),
+        ChangeError::Conflict { tries } => ChangeError::Conflict { tries },
+    }
+}
+
 /// All records of a renaming whose volumes have their new names, if the VM still is called as it
 /// was and has them.
 ///
@@ -349,7 +393,8 @@ pub fn rename_records(cluster: &Cluster, renaming: &Renamed) -> Result<Changes, 
         }
     }
     for (from, to) in volumes {
-        if cluster.volumes.contains_key(from) {
+        // A record under the new name is the newer one.
+        if cluster.volumes.contains_key(from) && !cluster.volumes.contains_key(to) {
             changes.push(Change::RenameVolume { from: from.clone(), to: to.clone() });
         }
     }

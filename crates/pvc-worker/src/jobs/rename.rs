@@ -11,9 +11,9 @@ use pvc_model::Uuid;
 use pvc_model::job::course::{Cause, Course};
 use pvc_model::job::{JobVm, Steps};
 use pvc_model::storage::VolumeId;
-use pvc_ops::vm::{RenameRefusal, Renamed, plan_rename, rename_records};
+use pvc_ops::vm::{RenameRefusal, Renamed, plan_rename, record_renamed, rename_records};
 use pvc_ports::{Storage, StorageError};
-use pvc_store::FormerRenaming;
+use pvc_store::{ChangeError, FormerRenaming};
 use serde::{Deserialize, Serialize};
 
 use super::{find, text};
@@ -72,9 +72,14 @@ impl Kind for RenameVm {
                 let storage = context.tools.storage.as_ref();
                 !exists(storage, &volume.old).await? && exists(storage, &volume.new).await?
             }
-            Step::Records { vm, .. } => {
+            Step::Records { vm, volumes, .. } => {
                 let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
-                view.vms.get(vm).is_some_and(|record| record.name == self.to)
+                let is_done = view.vms.get(vm).is_some_and(|record| record.name == self.to);
+                // The second half of the step, which can be done as often as one likes.
+                if is_done {
+                    record(context, volumes).await?;
+                }
+                is_done
             }
         };
         Ok(is_done.then_some(()))
@@ -88,10 +93,11 @@ impl Kind for RenameVm {
             }
             Step::Records { vm, from, volumes } => {
                 let (uuid, from, to) = (*vm, from.clone(), self.to.clone());
-                let volumes: BTreeMap<VolumeId, VolumeId> =
+                let names: BTreeMap<VolumeId, VolumeId> =
                     volumes.iter().map(|volume| (volume.old.clone(), volume.new.clone())).collect();
-                let renamed = Renamed { uuid, from, to, volumes };
-                context.change(|cluster| Ok((rename_records(cluster, &renamed)?, ()))).await
+                let renamed = Renamed { uuid, from, to, volumes: names };
+                context.change(|cluster| Ok((rename_records(cluster, &renamed)?, ()))).await?;
+                record(context, volumes).await
             }
         }
     }
@@ -140,7 +146,19 @@ async fn give_name_back(context: &Context, vm: Uuid, volume: &Volume) -> Result<
         storage.rename(new, &old.volume).await.map_err(|source| failed(old, source))?;
         context.log(format!("volume {new} is called {} again", old.volume));
     }
-    Ok(())
+    record(context, std::slice::from_ref(volume)).await
+}
+
+/// Records the volumes as they are, by whichever names they have: somebody may have changed one
+/// while it was on its way.
+async fn record(context: &Context, volumes: &[Volume]) -> Result<()> {
+    let (store, storage) = (&context.tools.store, context.tools.storage.as_ref());
+    let names: Vec<_> = volumes.iter().map(|it| (it.old.clone(), it.new.clone())).collect();
+    record_renamed(store, storage, &names).await.map_err(|error| match error {
+        ChangeError::Refused(why) => Unwritten::Refused(why),
+        ChangeError::Store(error) => Unwritten::Store(error),
+        ChangeError::Conflict { tries } => Unwritten::Conflict { tries },
+    })
 }
 
 async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, RenameRefusal> {

@@ -11,7 +11,7 @@ use pvc_model::job::{
     JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
     being_renamed_to,
 };
-use pvc_model::storage::VolumeId;
+use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::transfer::Transferred;
 use pvc_model::vm::VmState;
 use pvc_ports::{Clock, CreateMode, Hypervisor, Op, Storage, Tree};
@@ -469,6 +469,35 @@ async fn a_rename_takes_the_volumes_along_and_reaches_the_vms_snapshots() {
     let snapshot = &record.snapshots[0];
     assert_eq!(snapshot.volumes, ["vms/shop_sda@before", "vms/data@before"]);
     assert!(snapshot.xml.contains("<name>shop</name>") && snapshot.xml.contains("vms/shop_sda"));
+}
+
+/// Whoever takes it names the volume as it is called at the moment, and it is called otherwise a
+/// moment later: the record of the snapshot got lost.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_is_taken_while_its_vm_is_renamed_is_recorded() {
+    let id = |text| VolumeId::from_record(text).expect("well formed");
+    let (old, new) = (id("vms/web1_sda"), id("vms/shop_sda"));
+    for recorded_as in [&old, &new] {
+        let world = World::with_vm(VmState::Stop).await;
+        world.change(Change::Vm(UUID, VmChange::Xml(xml()))).await;
+        world.change(Change::PutVolume { id: old.clone(), stats: "{}".into() }).await;
+        let name = SnapshotName::new("now");
+        world.storage.snapshot(&old, &name).await.expect("it is there");
+        if recorded_as == &new {
+            world.change(Change::PutVolume { id: new.clone(), stats: "{}".into() }).await;
+            let (volume, name) = (new.clone(), name.clone());
+            world.change(Change::PutSnapshot { volume, name, stats: "{}".into() }).await;
+        }
+        let vm = JobVm { name: "web1".into(), uuid: Some(UUID) };
+        let job = world.submit(1, JobWork::RenameVm { vm, to: "shop".into() }).await;
+        let end = world.end_of(&job).await;
+        assert_eq!(end.state, JobState::Succeeded, "{end:?}");
+        let view = world.store.fresh().await.expect("reachable");
+        assert!(!view.volumes.contains_key(&old));
+        let snapshots = &view.volumes[&new].snapshots;
+        let names: Vec<&SnapshotName> = snapshots.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, [&name], "recorded as {recorded_as}");
+    }
 }
 
 /// On one machine alone the XML of the guest itself names the file of its volume.
