@@ -23,11 +23,13 @@ use crate::auth::API_KEY;
 
 /// The API document, OpenAPI 3.1, of everything that [`crate::router`] serves.
 pub fn document() -> OpenApi {
-    crate::routes::table().document
+    let mut document = frame();
+    crate::routes::table().describe(&mut document);
+    document
 }
 
 /// The document before the routes are added.
-pub fn frame() -> OpenApi {
+fn frame() -> OpenApi {
     let mut info = Info::new("PVC", env!("CARGO_PKG_VERSION"));
     info.description = Some(
         "Parallel Virtual Cluster. Every parameter is taken from the query and from an urlencoded \

@@ -66,18 +66,20 @@ fn would_say(message: &str) -> String {
     format!("nothing was changed; without `dry_run` the answer is: {message}")
 }
 
-/// Routes by who may use them, and their description.
+/// Routes by who may use them, and their descriptions.
+#[derive(Default)]
 pub struct Table {
     pub open: Router<ApiState>,
     pub metrics: Router<ApiState>,
     pub protected: Router<ApiState>,
-    pub document: OpenApi,
+    /// What adds each operation to a document: most of whom the table is for want none.
+    descriptions: Vec<fn(&mut OpenApi)>,
 }
 
 impl Table {
-    /// None yet, to be described in `document`.
-    pub fn new(document: OpenApi) -> Self {
-        Table { open: Router::new(), metrics: Router::new(), protected: Router::new(), document }
+    /// Adds every operation to the document.
+    pub fn describe(&self, document: &mut OpenApi) {
+        self.descriptions.iter().for_each(|describe| describe(document));
     }
 
     /// Has `handler` carry out its operation.
@@ -119,7 +121,7 @@ impl Table {
         };
         let path = format!("{ROOT}{}", O::PATH);
         *group = std::mem::take(group).route(&path, on(method, serve));
-        openapi::describe::<O>(&mut self.document);
+        self.descriptions.push(openapi::describe::<O>);
         self
     }
 }

@@ -53,6 +53,7 @@ use crate::run::Run;
 use crate::truth::Truth;
 
 pub(crate) use self::connection::Connection;
+use self::held::Held;
 
 pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -83,7 +84,7 @@ pub(crate) struct Ensemble {
     /// Number of connections that programs got.
     pub connections: u64,
     /// Requests that wait, in their order, while the servers take no writes; `None` if they do.
-    held: Option<Vec<Arrived>>,
+    held: Option<Held>,
     /// Keys that nobody knows.
     unknown: Vec<String>,
 }

@@ -22,7 +22,7 @@ mod vm_hardware;
 use crate::error::ApiError;
 use crate::state::ApiState;
 use crate::table::Table;
-use crate::{access, auth, etag, guard, openapi, origin};
+use crate::{access, auth, etag, guard, origin};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
@@ -70,7 +70,7 @@ pub fn table() -> Table {
         benchmark::add,
         metrics::add,
     ];
-    groups.into_iter().fold(Table::new(openapi::frame()), |table, add| add(table))
+    groups.into_iter().fold(Table::default(), |table, add| add(table))
 }
 
 async fn unknown_path() -> ApiError {

@@ -126,7 +126,7 @@ impl Ensemble {
             });
             self.lost_quorum_at = (!quorum).then_some(around.run.now);
             if let Some(held) = &mut self.held {
-                held.clear(); // whoever leads next has not agreed on it
+                held.forget(); // whoever leads next has not agreed on it
             }
             if quorum {
                 // A new leader gives every session its whole timeout.
