@@ -252,10 +252,12 @@ pub fn guest_networks(config: &Config) -> Option<GuestNetworkSettings> {
     Some(GuestNetworkSettings { underlay, nodes, dhcp, dns: dns(config), evpn: evpn(config) })
 }
 
-/// The database of the DNS aggregator, on nodes that may be primary.
+/// The database of the DNS aggregator, where there is to be one, on nodes that may be primary.
 pub fn dns_database(config: &Config) -> Option<&Postgres> {
-    let has_one =
-        config.subsystems.networking && config.is_coordinator() && config.standalone.is_none();
+    let has_one = config.guest_networking.dns_enabled
+        && config.subsystems.networking
+        && config.is_coordinator()
+        && config.standalone.is_none();
     config.database.dns.as_ref().filter(|_| has_one)
 }
 
@@ -583,13 +585,20 @@ mod tests {
     }
 
     #[test]
-    fn names_are_served_where_the_addresses_of_the_primary_may_come() {
-        let text = include_str!("../../../packaging/config/pvc.conf");
-        let dns = |node: &str| {
-            let config = Config::parse(text, "pvc.conf", node).unwrap();
-            guest_networks(&config).expect("the sample has networks of VMs").dns
+    fn names_are_served_where_the_addresses_of_the_primary_may_come_if_that_is_switched_on() {
+        let sample = include_str!("../../../packaging/config/pvc.conf");
+        let (off, on) = ("  dns:\n    enabled: no", "  dns:\n    enabled: yes");
+        assert!(sample.contains(off));
+        let dns = |text: &str| {
+            let config = Config::parse(text, "pvc.conf", "pvchv1").unwrap();
+            let dns = guest_networks(&config).expect("the sample has networks of VMs").dns;
+            assert_eq!(dns.is_some(), dns_database(&config).is_some());
+            dns
         };
-        let own = dns("pvchv1").expect("the sample has a database for them");
+        assert_eq!(dns(sample), None);
+        assert_eq!(dns(&sample.replace(off, "")), None, "off unless somebody asks for it");
+        let text = &sample.replace(off, on);
+        let own = dns(text).expect("the sample has a database for them");
         let networks = Config::parse(text, "pvc.conf", "pvchv1").unwrap().networks.unwrap();
         let addresses = [networks.cluster.floating, networks.upstream.floating].map(IpNet::from);
         assert_eq!(own.addresses.iter().map(|(_, ip)| *ip).collect::<Vec<_>>(), addresses);

@@ -524,6 +524,7 @@ fn guest_networking(reader: &mut Reader<'_>, subsystems: Subsystems) -> GuestNet
         );
     }
     GuestNetworking {
+        dns_enabled: is_dns_enabled(reader, subsystems),
         evpn: evpn(reader, subsystems),
         bridge_device: reader.get("guest_networking.bridge_device"),
         bridge_mtu: reader.get("guest_networking.bridge_mtu"),
@@ -531,6 +532,18 @@ fn guest_networking(reader: &mut Reader<'_>, subsystems: Subsystems) -> GuestNet
         sriov_enabled,
         sriov_devices: devices,
     }
+}
+
+/// Whether names of guests are served outside of their networks.
+fn is_dns_enabled(reader: &mut Reader<'_>, subsystems: Subsystems) -> bool {
+    const ENABLED: &str = "guest_networking.dns.enabled";
+    let enabled: bool = reader.want(ENABLED);
+    let has_effect = subsystems.networking && !reader.standalone;
+    if enabled && !has_effect {
+        let hint = "it serves at the floating addresses of a cluster with networking";
+        reader.warn_at(ENABLED, HERE, "has no effect here", hint);
+    }
+    enabled && has_effect
 }
 
 /// BGP of the cluster, if PVC is to write it.

@@ -339,6 +339,8 @@ pub struct GuestNetworking {
     pub bridge_mtu: Option<u32>,
     /// Whether guests have to get a token before they are told their metadata.
     pub metadata_token: bool,
+    /// Whether the domains of managed networks are served at the floating addresses.
+    pub dns_enabled: bool,
     /// `None` if FRR's configuration is not PVC's to write.
     pub evpn: Option<Evpn>,
     pub sriov_enabled: bool,

@@ -562,6 +562,14 @@ pub(crate) const KEYS: &[Key] = &[
         .old_optional(&["system.configuration.networking.bridge_mtu"])
         .need(WITH_NETWORKING),
     key(
+        "guest_networking.dns.enabled",
+        Kind::Flag,
+        "Domains of managed networks are served by PowerDNS on the primary, at the floating \
+         addresses: see the manual (networks for VMs). Off, names of guests are known in their \
+         networks alone.",
+    )
+    .default("false"),
+    key(
         "guest_networking.evpn.enabled",
         Kind::Flag,
         "PVC writes its part of `/etc/frr/frr.conf`, on this node: see the manual (networks for \

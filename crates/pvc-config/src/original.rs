@@ -16,9 +16,10 @@ const LAB: &str = include_str!("../../../lab/node/files/etc/pvc/pvc.conf");
 
 /// Keys that only a file of ours has. PVC 1.0.3 looks up the keys that it knows and passes over
 /// others.
-const OURS: [&str; 5] = [
+const OURS: [&str; 6] = [
     "cluster.firewall.enabled",
     "api.images.least_free_mib",
+    "guest_networking.dns.enabled",
     "guest_networking.evpn.enabled",
     "benchmark.volume_gib",
     "benchmark.test_seconds",

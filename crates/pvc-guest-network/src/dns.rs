@@ -11,13 +11,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_model::guest_network::GuestNetworks;
 use pvc_model::guest_network::dns::{BadText, HostAddress, Server, Zone, Zones};
+use pvc_model::guest_network::{GuestNetworks, Vni};
 use pvc_model::link::IpNet;
 use pvc_model::network::NetworkRecord;
 use pvc_model::shared_map::SharedMap;
 use pvc_model::with_causes;
-use pvc_ports::{Command, DatabaseError, DnsPorts, FileAccess, TransferError, ZoneTransfers};
+use pvc_ports::{
+    Command, Database, DatabaseError, DnsPorts, FileAccess, Output, TransferError, ZoneTransfers,
+};
 use pvc_role::{Alarm, Context};
 use pvc_supervisor::{
     ConfigFile, ProgramSpec, ProgramState, Ready, Reload, Stop, Supervisor, SupervisorPorts, Wanted,
@@ -36,6 +38,10 @@ const NAME: &str = "pdns";
 
 /// Time between two transfers of a zone.
 const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Time between two looks at a database that has not answered in this term: it may still be on its
+/// way to this node.
+const UNSEEN: Duration = Duration::from_secs(1);
 
 /// Time between two looks while the server waits for its addresses.
 const WAITING: Duration = Duration::from_millis(500);
@@ -138,6 +144,12 @@ pub async fn run(
     tokio::join!(supervisor.run(end.clone()), keep);
 }
 
+/// Without an aggregator there is no fault of one: it may have been switched off in a fault.
+pub async fn stay_off(context: Context, end: CancellationToken) {
+    context.clear_own(FAULT).await;
+    end.cancelled().await;
+}
+
 /// Reason why names are not served as they should be.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
@@ -154,11 +166,13 @@ enum Trouble {
          served"
     )]
     Double { vni: String, domain: String },
+    #[error("names of the network {vni} stay as they were: its gateway is not on this node")]
+    Gateway { vni: String },
     #[error("names of the network {vni} stay as they were: {error}")]
     Transfer { vni: String, error: TransferError },
     #[error(
         "PowerDNS failed {times} times: {why}; it is started again. Are `pdns-server` and \
-         `pdns-backend-pgsql` installed, and the distribution's own `pdns.service` disabled?"
+         `pdns-backend-pgsql` installed, and the distribution's own `pdns.service` masked?"
     )]
     Server { why: String, times: u32 },
 }
@@ -172,6 +186,8 @@ struct Aggregator {
     /// Addresses at which it is to answer.
     here: BTreeSet<IpAddr>,
     absent_since: Option<Duration>,
+    /// Addresses of bridges, at which the networks' own servers are.
+    on_bridges: BTreeSet<(Vni, IpAddr)>,
     /// Whether the database has answered in this term, and with the tables that it should have.
     has_tables: bool,
     /// Zones that have changed, and of which the server was not told.
@@ -193,6 +209,7 @@ impl Aggregator {
             zones: Zones::default(),
             here: BTreeSet::new(),
             absent_since: None,
+            on_bridges: BTreeSet::new(),
             has_tables: false,
             untold: BTreeSet::new(),
             troubles: Vec::new(),
@@ -233,7 +250,12 @@ impl Aggregator {
                 self.troubles.push(trouble);
             }
             self.announce(context, supervisor).await;
-            self.next = context.now() + if waits { WAITING } else { INTERVAL };
+            let rest = match (waits, self.has_tables) {
+                (true, _) => WAITING,
+                (false, false) => UNSEEN,
+                (false, true) => INTERVAL,
+            };
+            self.next = context.now() + rest;
         }
         let failed = supervisor.states().borrow().get(NAME).cloned();
         self.tell(context, failed).await;
@@ -241,6 +263,7 @@ impl Aggregator {
 
     /// Finds the addresses at which the server can answer. Returns whether they are waited for.
     async fn find_addresses(&mut self, context: &Context) -> bool {
+        self.on_bridges.clear();
         let links = match context.in_time(LOCAL, context.ports.network.links()).await {
             Ok(links) => links,
             Err(error) => {
@@ -248,6 +271,10 @@ impl Aggregator {
                 return true;
             }
         };
+        for (name, link) in &links {
+            let Some(vni) = Vni::of_bridge(name) else { continue };
+            self.on_bridges.extend(link.addresses.iter().map(|address| (vni, address.addr())));
+        }
         let is_here = |(link, address): &&(String, IpNet)| {
             links.get(link).is_some_and(|link| link.addresses.contains(address))
         };
@@ -287,12 +314,12 @@ impl Aggregator {
             let (vni, domain) = (vni.to_string(), domain.clone());
             self.troubles.push(Trouble::Double { vni, domain });
         }
-        self.untold.extend(zones::remove_left(database.as_ref(), &self.zones).await?);
-        let mut found = transfers(&self.dns.transfers, &self.zones).await;
+        self.remove_left(database.as_ref()).await?;
+        let mut found = transfers(&self.dns.transfers, &self.zones, &self.on_bridges).await;
         for (name, zone) in &self.zones.zones {
             let (hosts, failed) = match found.remove(name) {
-                Some(Ok(hosts)) => (Some(hosts), None),
-                Some(Err(error)) => (None, Some(error)),
+                Some(Ok(hosts)) => (hosts, None),
+                Some(Err(trouble)) => (None, Some(trouble)),
                 None => (None, None),
             };
             let done = zones::set(database.as_ref(), zone, hosts.as_ref()).await;
@@ -301,12 +328,33 @@ impl Aggregator {
             }
             match (done, failed) {
                 (Ok(_), None) => {}
-                (Ok(_), Some(error)) => {
-                    let vni = zone.vni.to_string();
-                    self.troubles.push(Trouble::Transfer { vni, error });
-                }
+                (Ok(_), Some(trouble)) => self.troubles.push(trouble),
                 (Err(error), _) if is_about_the_database(&error) => return Err(error.into()),
                 (Err(error), _) => self.troubles.push(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes zones that no network has any more. One that stays keeps nothing else back.
+    async fn remove_left(&mut self, database: &dyn Database) -> Result<(), Trouble> {
+        let left = match zones::find_left(database, &self.zones).await {
+            Err(error) if is_about_the_database(&error) => return Err(error.into()),
+            Err(error) => {
+                self.troubles.push(error.into());
+                return Ok(());
+            }
+            Ok(left) => left,
+        };
+        for zone in left {
+            let done = zones::remove_left(database, &zone).await;
+            if matches!(done, Ok(()) | Err(ZoneError::Database(DatabaseError::Unknown { .. }))) {
+                self.untold.insert(zone.name.clone());
+            }
+            match done {
+                Ok(()) => {}
+                Err(error) if is_about_the_database(&error) => return Err(error.into()),
+                Err(error) => self.troubles.push(error.into()),
             }
         }
         Ok(())
@@ -320,11 +368,18 @@ impl Aggregator {
             self.untold.clear();
             return;
         }
-        while let Some(zone) = self.untold.pop_first() {
+        let until = context.now() + LOCAL;
+        for zone in std::mem::take(&mut self.untold) {
+            // A server that hangs is not asked for all of them.
+            if context.now() >= until {
+                self.untold.insert(zone);
+                continue;
+            }
             let is_there = self.zones.zones.contains_key(&zone);
+            let directory = self.settings.directory.display();
             let order = |words: [&str; 2]| {
-                let socket = format!("--socket-dir={}", self.settings.directory.display());
-                let args = [&socket, words[0], words[1]].map(str::to_owned).into();
+                let own = ["config", "socket"].map(|what| format!("--{what}-dir={directory}"));
+                let args = own.into_iter().chain(words.map(str::to_owned)).collect();
                 let program = CONTROL.to_owned();
                 Command { program, args, env: Vec::new(), stdin: None, deadline: LOCAL }
             };
@@ -333,11 +388,11 @@ impl Aggregator {
                 orders.push(order(["notify", &zone]));
             }
             for order in orders {
-                // Without it the change is seen within a minute.
-                if let Err(error) = context.ports.exec.run(order).await {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(zone, error, "PowerDNS was not told of a change");
-                    return;
+                // Without it the change is seen within a minute, and others learn of it later.
+                if let Err(why) = succeed(context, order).await {
+                    tracing::warn!(zone, why, "PowerDNS was not told of a change, and will be");
+                    self.untold.insert(zone);
+                    break;
                 }
             }
         }
@@ -398,10 +453,29 @@ fn is_about_the_database(error: &ZoneError) -> bool {
     )
 }
 
-type Found = Result<BTreeSet<HostAddress>, TransferError>;
+/// Runs a command that is to exit with status 0.
+async fn succeed(context: &Context, command: Command) -> Result<(), String> {
+    match context.ports.exec.run(command).await {
+        Ok(Output { code: Some(0), .. }) => Ok(()),
+        Ok(Output { stdout, stderr, .. }) => {
+            let said = [stderr, stdout].concat();
+            let said = String::from_utf8_lossy(&said);
+            let line = said.lines().find(|line| !line.trim().is_empty());
+            Err(line.unwrap_or("it says nothing").trim().to_owned())
+        }
+        Err(error) => Err(with_causes(&error)),
+    }
+}
+
+/// Hosts of a zone; `None` if it is not known which there are.
+type Found = Result<Option<BTreeSet<HostAddress>>, Trouble>;
 
 /// Hosts of each zone, as the network's own server has them.
-async fn transfers(port: &Arc<dyn ZoneTransfers>, zones: &Zones) -> BTreeMap<String, Found> {
+async fn transfers(
+    port: &Arc<dyn ZoneTransfers>,
+    zones: &Zones,
+    on_bridges: &BTreeSet<(Vni, IpAddr)>,
+) -> BTreeMap<String, Found> {
     let mut found = BTreeMap::new();
     let (mut tasks, mut waiting) = (JoinSet::new(), zones.zones.values());
     loop {
@@ -409,7 +483,11 @@ async fn transfers(port: &Arc<dyn ZoneTransfers>, zones: &Zones) -> BTreeMap<Str
             && let Some(zone) = waiting.next()
         {
             let (port, zone) = (port.clone(), zone.clone());
-            tasks.spawn(async move { (zone.name.clone(), transfer(port.as_ref(), &zone).await) });
+            let is_here = |gateway: &&IpAddr| on_bridges.contains(&(zone.vni, **gateway));
+            let here: Vec<IpAddr> = zone.gateways.iter().filter(is_here).copied().collect();
+            tasks.spawn(
+                async move { (zone.name.clone(), transfer(port.as_ref(), &zone, &here).await) },
+            );
         }
         match tasks.join_next().await {
             Some(Ok((name, hosts))) => _ = found.insert(name, hosts),
@@ -420,15 +498,26 @@ async fn transfers(port: &Arc<dyn ZoneTransfers>, zones: &Zones) -> BTreeMap<Str
     }
 }
 
+/// Asks at those gateways that are `here`: what is asked at another address goes to whoever has it.
 /// A network without a gateway has no server, and no hosts.
-async fn transfer(port: &dyn ZoneTransfers, zone: &Zone) -> Found {
-    let mut last = Ok(BTreeSet::new());
-    for gateway in &zone.gateways {
+async fn transfer(port: &dyn ZoneTransfers, zone: &Zone, here: &[IpAddr]) -> Found {
+    let vni = zone.vni.to_string();
+    if !zone.has_known_addresses {
+        // That is said of the network itself.
+        return Ok(None);
+    }
+    let mut last = match zone.gateways.is_empty() {
+        true => Ok(Some(BTreeSet::new())),
+        false => Err(Trouble::Gateway { vni: vni.clone() }),
+    };
+    for gateway in here {
         match port.hosts(SocketAddr::new(*gateway, DNS), &zone.name).await {
-            Ok(found) => return Ok(zone.hosts(found)),
+            Ok(found) => return Ok(Some(zone.hosts(found))),
             // Of the other family it would be as large.
-            Err(error @ TransferError::TooLarge { .. }) => return Err(error),
-            Err(error) => last = Err(error),
+            Err(error @ TransferError::TooLarge { .. }) => {
+                return Err(Trouble::Transfer { vni, error });
+            }
+            Err(error) => last = Err(Trouble::Transfer { vni: vni.clone(), error }),
         }
     }
     last

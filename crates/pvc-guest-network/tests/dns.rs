@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,8 +17,8 @@ use pvc_model::NodeName;
 use pvc_model::guest_network::dns::HostAddress;
 use pvc_model::network::NetworkRecord;
 use pvc_ports::{
-    Database, DatabaseError, DnsPorts, Files as _, Network as _, Ports, Program, Rows, SqlDialect,
-    SqlValue, Statement, Transaction,
+    Database, DatabaseError, DnsPorts, Files as _, Network as _, Output, Ports, Program, Rows,
+    SqlDialect, SqlValue, Statement, Transaction,
 };
 use pvc_role::Context;
 use pvc_store::{Change, Changes, Store};
@@ -32,6 +33,9 @@ const SOON: Duration = Duration::from_secs(60);
 const ZONE: &str = "net1.example";
 const FLOATING: [(&str, &str); 2] =
     [("brcluster", "10.0.0.254/24"), ("brupstream", "192.0.2.254/24")];
+
+/// The network's own address on the primary, at which its server is.
+const GATEWAY: (&str, &str) = ("vmbr1001", "10.20.1.1/24");
 
 /// Tables as PVC 1.0.3 made them.
 const TABLES: [&str; 2] = [
@@ -83,6 +87,8 @@ struct World {
     network: Arc<MemoryNetwork>,
     programs: ScriptedPrograms,
     exec: Arc<ScriptedExec>,
+    /// While set, the server takes no orders.
+    refuses_orders: Arc<AtomicBool>,
     files: Arc<MemoryFiles>,
     transfers: ScriptedTransfers,
     /// The database, as the role has it.
@@ -111,7 +117,12 @@ async fn world() -> World {
     store.initialize(false).await.unwrap();
     let (network, programs) = (Arc::new(MemoryNetwork::new()), ScriptedPrograms::new());
     let (files, transfers) = (Arc::new(MemoryFiles::new()), ScriptedTransfers::new());
-    let exec = Arc::new(ScriptedExec::new(|_| Ok(ScriptedExec::success(""))));
+    let refuses_orders = Arc::new(AtomicBool::new(false));
+    let refuses = refuses_orders.clone();
+    let exec = Arc::new(ScriptedExec::new(move |_| {
+        let code = Some(refuses.load(Ordering::Relaxed).into());
+        Ok(Output { code, ..ScriptedExec::success("") })
+    }));
     let tables: Arc<dyn Database> = Arc::new(Still(Arc::new(SqliteDatabase::in_memory())));
     let database = FlakyDatabase::new(tables.clone());
     let dns =
@@ -128,13 +139,25 @@ async fn world() -> World {
     };
     let context = Context::new(NodeName::new("hv1"), ports, store);
     let (term, end) = (watch::channel(0).0, CancellationToken::new());
-    World { context, network, programs, exec, files, transfers, database, tables, term, end }
+    World {
+        context,
+        network,
+        programs,
+        exec,
+        refuses_orders,
+        files,
+        transfers,
+        database,
+        tables,
+        term,
+        end,
+    }
 }
 
 /// A world with addresses, tables, and a network whose server knows `web1`.
 async fn whole_world() -> World {
     let world = world().await;
-    for (link, address) in FLOATING {
+    for (link, address) in FLOATING.into_iter().chain([GATEWAY]) {
         world.network.create_bridge(link).await.unwrap();
         world.network.add_address(link, address.parse().unwrap()).await.unwrap();
     }
@@ -274,8 +297,20 @@ async fn a_server_runs_with_the_role_and_serves_what_the_networks_have() {
     let (web1, web2) = ("web1.net1.example A 10.20.1.101", "web2.net1.example A 10.20.1.102");
     world.becomes("it follows", &[NS, &soa(2), web1, web2]).await;
     let told = ["purge net1.example$", "notify net1.example"]
-        .map(|words| format!("--socket-dir=/run/pvc/pdns {words}"));
+        .map(|words| format!("--config-dir=/run/pvc/pdns --socket-dir=/run/pvc/pdns {words}"));
     eventually("the server is told", SOON, || world.orders().ends_with(&told)).await;
+
+    // What it was not told it is told later.
+    world.refuses_orders.store(true, Ordering::Relaxed);
+    world.knows(&[("web1", "10.20.1.101")]);
+    let asked = world.orders().len();
+    eventually("it takes no order", SOON, || world.orders().len() >= asked + 2).await;
+    assert!(world.orders()[asked..].iter().all(|order| *order == told[0]));
+    world.refuses_orders.store(false, Ordering::Relaxed);
+    eventually("the server is told", SOON, || world.orders().ends_with(&told)).await;
+    let asked = world.orders().len();
+    world.context.sleep(SOON).await;
+    assert_eq!(world.orders().len(), asked, "once is enough");
 
     world.programs.crash("pdns");
     eventually("it ended", SOON, || world.server().is_none()).await;
@@ -283,7 +318,7 @@ async fn a_server_runs_with_the_role_and_serves_what_the_networks_have() {
 
     world.term.send_replace(0);
     eventually("it goes with the role", SOON, || world.server().is_none()).await;
-    assert_eq!(world.rows().await.len(), 4, "the next primary has the zone");
+    assert_eq!(world.rows().await.len(), 3, "the next primary has the zone");
     assert_eq!(world.fault(), None);
     world.end.cancel();
     role.await.unwrap();
@@ -324,6 +359,92 @@ async fn zones_follow_the_networks_and_an_operators_own_stay() {
     }
     world.end.cancel();
     role.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zone_that_is_left_stays_for_records_of_others_and_keeps_nothing_else_back() {
+    let world = whole_world().await;
+    for words in [
+        "INSERT INTO domains (name, type, account) VALUES ('mail.example', 'MASTER', 'internal')",
+        "INSERT INTO domains (name, type, account) VALUES ('kept.example', 'MASTER', 'internal')",
+        "INSERT INTO domains (name, type, account) VALUES ('old.example', 'MASTER', 'internal')",
+        "INSERT INTO records (domain_id, name, type, content) \
+         SELECT id, 'a.' || name, 'A', '192.0.2.7' FROM domains",
+        "INSERT INTO records (domain_id, name, type, content) \
+         SELECT id, name, 'MX', 'mx.example' FROM domains WHERE name = 'mail.example'",
+        "CREATE TRIGGER kept BEFORE DELETE ON domains WHEN OLD.name = 'kept.example' \
+         BEGIN SELECT RAISE(ABORT, 'not this one'); END",
+    ] {
+        world.sql(words).await;
+    }
+    world.term.send_replace(1);
+    let role = world.start();
+    let (kept, mail) = ("a.kept.example A 192.0.2.7", "a.mail.example A 192.0.2.7");
+    let (mx, web1) = ("mail.example MX mx.example", "web1.net1.example A 10.20.1.100");
+    world.becomes("the rest is done", &[kept, mail, mx, NS, &soa(1), web1]).await;
+    world.fault_says("`mail.example` is no network's any more, and stays").await;
+    world.fault_says("(MX)").await;
+    world.sql("DELETE FROM records WHERE type = 'MX'").await;
+    world.becomes("the next one goes", &[kept, NS, &soa(1), web1]).await;
+    let names_it = || world.fault().is_some_and(|fault| fault.contains("`kept.example`"));
+    eventually("the last one is named", 2 * SOON, names_it).await;
+    world.sql("DROP TRIGGER kept").await;
+    world.becomes("all are gone", &[NS, &soa(1), web1]).await;
+    eventually("the fault is over", SOON, || world.fault().is_none()).await;
+    world.end.cancel();
+    role.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_stay_while_the_network_is_not_understood_or_its_gateway_is_not_here() {
+    let world = whole_world().await;
+    world.term.send_replace(1);
+    let role = world.start();
+    let expected = [NS, &soa(1), "web1.net1.example A 10.20.1.100"];
+    world.becomes("the zone is there", &expected).await;
+    world.knows(&[]);
+    let (link, address) = GATEWAY;
+    world.network.remove_address(link, address.parse().unwrap()).await.unwrap();
+    // Another network's bridge is not the place to ask at.
+    world.network.create_bridge("vmbr1002").await.unwrap();
+    world.network.add_address("vmbr1002", address.parse().unwrap()).await.unwrap();
+    world.fault_says("its gateway is not on this node").await;
+    assert_eq!(world.rows().await, expected);
+
+    world.put(NetworkRecord { ip4_network: "junk".to_owned(), ..record() }).await;
+    world.network.add_address(link, address.parse().unwrap()).await.unwrap();
+    eventually("the fault is over", SOON, || world.fault().is_none()).await;
+    world.context.sleep(SOON).await;
+    assert_eq!(world.rows().await, expected);
+    world.put(record()).await;
+    world.becomes("it is known again", &[NS, &soa(2)]).await;
+    world.end.cancel();
+    role.await.unwrap();
+}
+
+/// PostgreSQL's primary comes to the node at about the same time as this role.
+#[tokio::test(start_paused = true)]
+async fn a_database_that_comes_late_in_a_takeover_is_used_at_once() {
+    let world = whole_world().await;
+    world.database.set_dead(true);
+    world.term.send_replace(1);
+    let role = world.start();
+    world.context.sleep(Duration::from_secs(14)).await;
+    world.database.set_dead(false);
+    eventually("the server runs", Duration::from_secs(2), || world.server().is_some()).await;
+    world.end.cancel();
+    role.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_aggregator_that_was_switched_off_leaves_no_fault() {
+    let world = world().await;
+    world.context.raise_own("DNS", "PowerDNS does not run").await;
+    assert!(world.fault().is_some());
+    let off = tokio::spawn(dns::stay_off(world.context.clone(), world.end.clone()));
+    eventually("the fault is over", SOON, || world.fault().is_none()).await;
+    world.end.cancel();
+    off.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -281,6 +281,15 @@ fn a_guests_name_is_answered_at_the_floating_addresses() {
         let copied = TcpTransfers.hosts(at(server), "net1.example").await.unwrap();
         assert_eq!(copied, [web1("net1.example")]);
 
+        // What the role orders when a zone has changed is taken.
+        for order in [["purge", "net1.example$"], ["notify", "net1.example"]] {
+            let own = ["config", "socket"]
+                .map(|what| format!("--{what}-dir={}", world.files().display()));
+            let done = Command::new("pdns_control").args(own).args(order).output().unwrap();
+            let said = String::from_utf8_lossy(&done.stdout);
+            assert!(done.status.success(), "{order:?}: {said}");
+        }
+
         // The database is made anew under both, and another domain is followed.
         world.server.restart();
         world.put(record("net2.example")).await;

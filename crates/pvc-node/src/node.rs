@@ -362,6 +362,8 @@ fn start_guest_networks(running: &mut Running, shared: &Arc<Shared>, others: Oth
         acting.supervise("dns", context, move |context, end| {
             dns::run(context, settings.clone(), term.subscribe(), end)
         });
+    } else {
+        acting.supervise("dns", context, dns::stay_off);
     }
     if let Some(settings) = settings.evpn {
         acting.supervise("evpn", context, move |context, end| {

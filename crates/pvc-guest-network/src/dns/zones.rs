@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use pvc_model::guest_network::dns::{ACCOUNT, HostAddress, NewRow, Row, Zone, ZoneRow, Zones};
+use pvc_model::guest_network::dns::{
+    ACCOUNT, HostAddress, NewRow, Row, Zone, ZoneRow, Zones, is_kind_of_ours,
+};
 use pvc_ports::{Database, DatabaseError, Rows, SqlDialect, SqlValue, Statement, Transaction};
 
 /// Rows that one statement brings.
@@ -32,6 +34,13 @@ pub enum ZoneError {
          and the names of the network with that domain are not in it"
     )]
     NotOurs { name: String, account: String },
+    #[error(
+        "the zone `{name}` is no network's any more, and stays in the DNS database as it has \
+         records that are not PVC's ({kinds}): remove them, or make it yours with another `account`"
+    )]
+    Kept { name: String, kinds: String },
+    #[error("the zone `{name}` is no network's any more, and stays in the DNS database")]
+    Left { name: String, source: DatabaseError },
     #[error("the zone `{name}` has more than {MOST_ROWS} rows in the DNS database")]
     TooMany { name: String },
 }
@@ -86,24 +95,54 @@ async fn add_columns(database: &dyn Database) -> Result<(), ZoneError> {
     Ok(transaction.commit().await?)
 }
 
-/// Removes the zones that PVC has made and no network has any more. Returns their names.
-pub async fn remove_left(database: &dyn Database, zones: &Zones) -> Result<Vec<String>, ZoneError> {
+/// Finds the zones that PVC has made and no network has any more.
+pub async fn find_left(database: &dyn Database, zones: &Zones) -> Result<Vec<ZoneRow>, ZoneError> {
     let mut transaction = database.begin().await?;
     let there = zone_rows(transaction.as_mut()).await?;
-    let left = zones.without_network(&there);
-    if left.is_empty() {
-        return Ok(Vec::new());
+    Ok(zones.without_network(&there).into_iter().cloned().collect())
+}
+
+/// Removes such a zone, unless somebody has put records of other kinds than PVC's there.
+pub async fn remove_left(database: &dyn Database, zone: &ZoneRow) -> Result<(), ZoneError> {
+    let (name, failed) = (zone.name.clone(), |error| left(zone, error));
+    let mut transaction = database.begin().await?;
+    let words = "SELECT id FROM domains WHERE id = $1 AND account = $2";
+    let ours = Statement::new(words).with(zone.id).with(ACCOUNT);
+    if transaction.run(ours).await.map_err(failed)?.rows.is_empty() {
+        // Somebody has just taken it.
+        return Ok(());
     }
-    for zone in &left {
-        for words in
-            ["DELETE FROM records WHERE domain_id = $1", "DELETE FROM domains WHERE id = $1"]
-        {
-            transaction.run(Statement::new(words).with(zone.id)).await?;
-        }
+    let words = "SELECT type, COUNT(*) AS rows_there FROM records WHERE domain_id = $1 \
+                 GROUP BY type ORDER BY type";
+    let found = transaction.run(Statement::new(words).with(zone.id)).await.map_err(failed)?;
+    let kinds = || (0..found.rows.len()).map(|at| text(&found, at, "type"));
+    // PowerDNS's own tools mark names between others with rows of no kind.
+    let others: Vec<String> =
+        kinds().filter(|kind| !kind.is_empty() && !is_kind_of_ours(kind)).collect();
+    if !others.is_empty() {
+        return Err(ZoneError::Kept { name, kinds: others.join(", ") });
     }
-    let names = left.into_iter().map(|zone| zone.name.clone()).collect();
-    transaction.commit().await?;
-    Ok(names)
+    for words in ["DELETE FROM records WHERE domain_id = $1", "DELETE FROM domains WHERE id = $1"] {
+        transaction.run(Statement::new(words).with(zone.id)).await.map_err(failed)?;
+    }
+    transaction.commit().await.map_err(failed)?;
+    let rows: i64 = (0..found.rows.len()).map(|at| number(&found, at, "rows_there")).sum();
+    tracing::warn!(
+        zone = zone.name,
+        rows,
+        "a zone that no network has any more was removed from the DNS database"
+    );
+    Ok(())
+}
+
+/// Error of a zone that is to go; what is about the whole database stays that.
+fn left(zone: &ZoneRow, error: DatabaseError) -> ZoneError {
+    match error {
+        source @ (DatabaseError::Refused { .. }
+        | DatabaseError::Referred { .. }
+        | DatabaseError::Exists { .. }) => ZoneError::Left { name: zone.name.clone(), source },
+        error => error.into(),
+    }
 }
 
 async fn zone_rows(transaction: &mut dyn Transaction) -> Result<Vec<ZoneRow>, ZoneError> {

@@ -56,6 +56,9 @@ pub struct Zone {
     pub mailbox: String,
     /// Addresses of the network's own server, IPv4 first.
     pub gateways: Vec<IpAddr>,
+    /// Whether the network's addresses are understood. If not, it is not known which hosts there
+    /// are, whatever its server says.
+    pub has_known_addresses: bool,
     ip4: Option<Ip4>,
     ip6: Option<Ip6>,
 }
@@ -78,8 +81,13 @@ impl Zones {
         let decides = |field| matches!(field, "vni" | "nettype" | "domain");
         let is_whole = !networks.bad.iter().any(|(_, bad)| decides(bad.field));
         let mut all = Zones { is_whole, ..Zones::default() };
+        let of_addresses =
+            |field: &str| ["ip4_", "ip6_", "dhcp4_"].iter().any(|part| field.starts_with(part));
+        let bad = networks.bad.iter().filter(|(_, bad)| of_addresses(bad.field));
+        let unknown: BTreeSet<Vni> = bad.filter_map(|(vni, _)| Vni::parse(vni)).collect();
         for network in &networks.networks {
-            let Some(zone) = Zone::of(network, upstream_domain) else { continue };
+            let Some(mut zone) = Zone::of(network, upstream_domain) else { continue };
+            zone.has_known_addresses = !unknown.contains(&zone.vni);
             if all.zones.contains_key(&zone.name) {
                 all.doubles.insert(network.vni, zone.name);
             } else {
@@ -111,6 +119,7 @@ impl Zone {
             name_servers: servers.into_iter().collect(),
             mailbox: format!("root.{upstream}"),
             gateways,
+            has_known_addresses: true,
             ip4: managed.ip4.clone(),
             ip6: managed.ip6.clone(),
         })
@@ -137,8 +146,8 @@ impl Zone {
     }
 
     /// Decides what changes in the database. Without `hosts` it is not known which there are, and
-    /// their rows stay. Rows that are not PVC's stay in any case: those of other kinds, and those
-    /// of other names than hosts have.
+    /// their rows stay. Rows that are not PVC's stay in any case: those of other kinds, those of
+    /// other names than hosts have, and addresses of the zone's servers.
     pub fn plan(&self, hosts: Option<&BTreeSet<HostAddress>>, rows: &[Row]) -> ZonePlan {
         let mut plan = ZonePlan::default();
         self.plan_servers(rows, &mut plan);
@@ -165,9 +174,17 @@ impl Zone {
         // Whoever has an alias has no address: guests do not take the names of an operator's.
         let aliases: BTreeSet<&str> =
             rows.iter().filter(|row| row.kind == "CNAME").map(|row| row.name.as_str()).collect();
+        // Who has the name of a server answers for the whole zone.
+        let servers = self.servers(rows);
+        let is_free = |name: &str| !aliases.contains(name) && !servers.contains(name);
         let mut missing: BTreeSet<&HostAddress> =
-            hosts.iter().filter(|host| !aliases.contains(host.name.as_str())).collect();
-        for row in rows.iter().filter(|row| row.is_address() && self.is_host(&row.name)) {
+            hosts.iter().filter(|host| is_free(&host.name)).collect();
+        let is_hosts = |row: &&Row| {
+            row.is_address()
+                && self.is_host(&row.name)
+                && !servers.contains(&row.name.to_ascii_lowercase())
+        };
+        for row in rows.iter().filter(is_hosts) {
             let is_kept = row.host().is_some_and(|host| missing.remove(&host));
             if !is_kept {
                 plan.remove.push(row.id);
@@ -181,6 +198,14 @@ impl Zone {
                 ttl: HOST_TTL,
             });
         }
+    }
+
+    /// Names of the zone's servers, with the first one that an operator may have set.
+    fn servers(&self, rows: &[Row]) -> BTreeSet<String> {
+        let starts = rows.iter().filter(|row| row.name == self.name && row.kind == "SOA");
+        let set = starts.filter_map(|row| Start::read(&row.content)).map(|start| start.who[0]);
+        let set = set.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
+        set.chain(self.name_servers.iter().chain([&self.primary]).cloned()).collect()
     }
 
     /// The record that a zone begins with, whose serial number tells others of a change. What else
@@ -301,6 +326,12 @@ impl Zones {
         };
         there.iter().filter(is_left).collect()
     }
+}
+
+/// Whether rows of this kind are among those that PVC makes. Those of an operator keep a zone that
+/// no network has any more.
+pub fn is_kind_of_ours(kind: &str) -> bool {
+    matches!(kind, "SOA" | "NS" | "A" | "AAAA")
 }
 
 /// Things that PowerDNS is told.
@@ -532,6 +563,40 @@ mod tests {
         ];
         let hosts = BTreeSet::from([host("www.net1.example", "10.20.1.100")]);
         assert!(zone.plan(Some(&hosts), &rows).is_empty());
+    }
+
+    #[test]
+    fn guests_are_no_servers_of_their_zone_and_the_servers_addresses_stay() {
+        let servers = vec!["NS1.net1.example".to_owned()];
+        let record = NetworkRecord { name_servers: servers, ..record("7", "net1.example") };
+        let zone = zones(&[record]).zones.remove("net1.example").unwrap();
+        let rows = [
+            row(1, "net1.example", "SOA", "Set.net1.example. b.example 7 1 2 3 4"),
+            row(2, "net1.example", "NS", "ns1.net1.example"),
+            row(3, "ns1.net1.example", "A", "192.0.2.1"),
+            row(4, "Set.net1.example", "AAAA", "2001:db8::1"),
+        ];
+        let hosts = ["ns1.net1.example", "set.net1.example"].map(|name| host(name, "10.20.1.100"));
+        assert!(zone.plan(Some(&hosts.into()), &rows).is_empty());
+        assert!(zone.plan(Some(&BTreeSet::new()), &rows).is_empty());
+        let inside = zones(&[self::record("7", "up.example")]);
+        let taken = BTreeSet::from([host("pvc-dns.up.example", "10.20.1.100")]);
+        let plan = inside.zones["up.example"].plan(Some(&taken), &[]);
+        assert!(plan.add.iter().all(|row| row.kind != "A"), "{plan:?}");
+    }
+
+    #[test]
+    fn of_a_network_whose_addresses_are_not_understood_no_hosts_are_known() {
+        for bad in [
+            NetworkRecord { ip4_network: "10.20.1.0/33".to_owned(), ..record("7", "net1.example") },
+            NetworkRecord { ip4_gateway: "10.20.2.1".to_owned(), ..record("7", "net1.example") },
+            NetworkRecord { ip6_network: "junk".to_owned(), ..record("7", "net1.example") },
+            NetworkRecord { dhcp4_flag: "True".to_owned(), ..record("7", "net1.example") },
+        ] {
+            let zones = zones(&[bad, record("8", "net2.example")]);
+            assert!(!zones.zones["net1.example"].has_known_addresses, "{zones:?}");
+            assert!(zones.zones["net2.example"].has_known_addresses, "{zones:?}");
+        }
     }
 
     #[test]
