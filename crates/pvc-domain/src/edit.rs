@@ -457,8 +457,6 @@ const VIRTIO_OPTIONS: [&str; 9] = [
     "page_per_vq",
 ];
 
-/// A copy of the disk's element for another source: what belongs to that one disk only (addresses,
-/// boot order, serial numbers, a snapshot or part of its source, that its writes are thrown away or
 /// Element of a PCI device's address.
 pub(crate) fn pci_address((domain, bus, slot, function): (u16, u8, u8, u8)) -> Element {
     Element::new("address")
@@ -469,6 +467,8 @@ pub(crate) fn pci_address((domain, bus, slot, function): (u16, u8, u8, u8)) -> E
         .with("function", &format!("0x{function:x}"))
 }
 
+/// A copy of the disk's element for another source: what belongs to that one disk only (addresses,
+/// boot order, serial numbers, a snapshot or part of its source, that its writes are thrown away or
 /// that other guests may use it) is left out, and what belongs to its bus, if `bus` is another.
 fn disk_like(
     text: &str,

@@ -30,8 +30,8 @@ pub struct ForHost<'a> {
 /// An SR-IOV function, as one host has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostFunction {
-    /// Its PCI address: domain, bus, slot, function.
-    pub pci: (u16, u8, u8, u8),
+    /// Its PCI address: domain, bus, slot, function. `None` leaves that of the XML.
+    pub pci: Option<(u16, u8, u8, u8)>,
     /// VLAN that its frames are in.
     pub vlan: Option<u16>,
 }
@@ -184,8 +184,8 @@ fn function_here(
     let Some(function) = name.and_then(|name| functions.get(name)) else { return Vec::new() };
     let mut added = Vec::new();
     let mut splices = Vec::new();
-    if is_device {
-        let address = pci_address(function.pci);
+    if let Some(pci) = function.pci.filter(|_| is_device) {
+        let address = pci_address(pci);
         match source {
             Some(source) => splices.push(match child(source, "address") {
                 Some(old) => Splice::new(old.range(), address.render(None)),
@@ -194,7 +194,10 @@ fn function_here(
             None => added.push(Element::new("source").child(address)),
         }
     }
-    if let Some(vlan) = function.vlan.filter(|_| child(node, "vlan").is_none()) {
+    // libvirt takes a VLAN on no macvtap device that shares its device with others.
+    let is_exclusive = is_device
+        || source.and_then(|source| source.attribute("mode")).is_some_and(|m| m == "passthrough");
+    if let Some(vlan) = function.vlan.filter(|_| is_exclusive && child(node, "vlan").is_none()) {
         let tag = Element::new("tag").with("id", &vlan.to_string());
         added.push(Element::new("vlan").child(tag));
     }

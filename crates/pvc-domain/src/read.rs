@@ -295,6 +295,8 @@ pub(crate) fn nic(node: Node<'_, '_>) -> Nic {
         mac: of_child("mac", "address").unwrap_or_default(),
         model: of_child("model", "type").unwrap_or_default(),
         target: of_child("target", "dev"),
+        is_exclusive: of_source("mode") == "passthrough",
+        has_vlan: child(node, "vlan").is_some(),
     }
 }
 

@@ -1,10 +1,11 @@
 //! SR-IOV: cards get their functions and settings, and records tell of them and of who uses them.
 //! What is to be done is decided in `pvc_model::sriov`; here it is done and logged.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
+use pvc_model::fault::fault_id;
 use pvc_model::link::Links;
 use pvc_model::node::NodeRecord;
 use pvc_model::sriov::plan::{self, Card, CardStep, CardsPlan, CardsSeen, RecordStep};
@@ -33,6 +34,9 @@ const STORE: Duration = Duration::from_secs(10);
 
 /// Time for which a card may be other than it should be before that is a fault.
 const GRACE: Duration = Duration::from_secs(60);
+
+/// Time before a step is taken again that was taken and is not seen to have worked.
+const TRY_AGAIN: Duration = Duration::from_secs(60);
 
 const FAULT: &str = "SRIOV";
 
@@ -114,11 +118,14 @@ struct Keeper {
     last: Option<Last>,
     said: Said,
     alarm: Alarm,
+    /// Steps that were taken, and when, for as long as the card does not show that they worked.
+    taken: Vec<(CardStep, Duration)>,
 }
 
 impl Keeper {
     fn new(cards: Vec<Card>) -> Keeper {
-        Keeper { cards, last: None, said: Said::default(), alarm: Alarm::after(GRACE) }
+        let (said, alarm) = (Said::default(), Alarm::after(GRACE));
+        Keeper { cards, last: None, said, alarm, taken: Vec::new() }
     }
 
     /// Does what is to be done. Returns whether something is left; `None` if there was no reason to
@@ -149,10 +156,12 @@ impl Keeper {
             }
             Ok((seen, links)) => {
                 let plan = plan::plan(&self.cards, &seen, &links, Some((&view, node)));
-                let did_something;
-                (complaints, did_something) = take(context, plan).await;
-                let is_written = self.record(context, &seen, &links).await;
-                did_something || !is_written
+                let done;
+                (complaints, done) = self.take(context, plan).await;
+                // What was seen before they were made says nothing of them.
+                let is_old = done.iter().any(|step| matches!(step, CardStep::MakeFunctions { .. }));
+                let is_written = !is_old && self.record(context, &seen, &links).await;
+                !done.is_empty() || !is_written
             }
         };
         self.tell(context, &complaints).await;
@@ -177,6 +186,50 @@ impl Keeper {
         context.change(STORE, decide, failed, late).await
     }
 
+    /// Takes the steps of a plan. One that fails keeps the others of its card from nothing but a
+    /// new number of functions: one setting that a card does not know is no reason to leave out the
+    /// rest. One that was taken before and is wanted again is taken now and then only. Returns what
+    /// is wrong, and the steps that were taken.
+    async fn take(&mut self, context: &Context, plan: CardsPlan) -> (Complaints, Vec<CardStep>) {
+        let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (card, findings) in plan.findings {
+            let texts = findings.iter().map(ToString::to_string);
+            all.entry(about(&card)).or_default().extend(texts);
+        }
+        let before = std::mem::take(&mut self.taken);
+        let mut done = Vec::new();
+        for (card, steps) in plan.steps {
+            for step in steps {
+                let now = context.now();
+                let at = before.iter().find(|(taken, _)| *taken == step).map(|(_, at)| *at);
+                if let Some(at) = at {
+                    let why = format!("it was told to {step}, and does not show it");
+                    all.entry(about(&card)).or_default().push(why);
+                    if now.saturating_sub(at) < TRY_AGAIN {
+                        self.taken.push((step, at));
+                        continue;
+                    }
+                }
+                match context.in_time(STEP, act(&context.ports, &step)).await {
+                    Ok(()) => {
+                        tracing::info!("{}: {step}", about(&card));
+                        self.taken.push((step.clone(), now));
+                        done.push(step);
+                    }
+                    Err(error) => {
+                        let why = format!("it failed to {step}: {}", in_words(error));
+                        all.entry(about(&card)).or_default().push(why);
+                        if matches!(step, CardStep::MakeFunctions { .. }) {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        let complaints = all.into_iter().map(|(about, texts)| (about, texts.join("; "))).collect();
+        (complaints, done)
+    }
+
     async fn tell(&mut self, context: &Context, complaints: &Complaints) {
         let first = complaints.iter().next().map(|(about, text)| {
             let more = match complaints.len() {
@@ -185,7 +238,10 @@ impl Keeper {
             };
             format!("node {}: {about}: {text}{more}", context.name())
         });
-        if first.is_none() && self.alarm.was_reported() {
+        // It may stand since before this daemon has started.
+        let id = fault_id(FAULT, context.name().as_str());
+        let stands = || context.store.view().faults.contains_key(&id);
+        if first.is_none() && (self.alarm.was_reported() || stands()) {
             context.clear_own(FAULT).await;
         }
         if let Some(message) = self.alarm.due(first, context.now()) {
@@ -211,41 +267,6 @@ async fn look(ports: &Ports, cards: &[Card]) -> Result<(CardsSeen, Links), Netwo
         seen.insert(card.name.clone(), ports.sriov.card(&card.name).await?);
     }
     Ok((seen, ports.network.links().await?))
-}
-
-/// Takes the steps of a plan. One that fails keeps the others of its card from nothing but a new
-/// number of functions: one setting that a card does not know is no reason to leave out the rest.
-/// Returns what is wrong, and whether a step was taken.
-async fn take(context: &Context, plan: CardsPlan) -> (Complaints, bool) {
-    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (card, findings) in plan.findings {
-        let texts = findings.iter().map(ToString::to_string);
-        all.entry(about(&card)).or_default().extend(texts);
-    }
-    let mut failed = BTreeSet::new();
-    let mut did_something = false;
-    for (card, steps) in plan.steps {
-        for step in steps {
-            match context.in_time(STEP, act(&context.ports, &step)).await {
-                Ok(()) => {
-                    tracing::info!("{}: {step}", about(&card));
-                    did_something = true;
-                }
-                Err(error) => {
-                    let why = format!("it failed to {step}: {}", in_words(error));
-                    all.entry(about(&card)).or_default().push(why);
-                    if matches!(step, CardStep::MakeFunctions { .. }) {
-                        failed.insert(card.clone());
-                    }
-                }
-            }
-            if failed.contains(&card) {
-                break;
-            }
-        }
-    }
-    let complaints = all.into_iter().map(|(about, texts)| (about, texts.join("; "))).collect();
-    (complaints, did_something)
 }
 
 fn about(card: &str) -> String {
@@ -453,6 +474,69 @@ mod tests {
         assert_eq!(world.sriov().vfs.len(), 2, "and its record is not lost");
     }
 
+    impl World {
+        /// Two functions that are recorded; the second is to be in VLAN 100.
+        async fn with_vlan(&self, keeper: &mut Keeper) {
+            keeper.round(&self.context).await;
+            for link in ["ens1v0", "ens1v1"] {
+                self.network.insert_device(link);
+            }
+            self.settle(keeper).await;
+            let node = self.context.record().unwrap();
+            let fields = VfFields { vlan_id: Some(100), ..VfFields::default() };
+            let (_, config) = change(&node, "ens1v1", &fields).unwrap();
+            let changes = || {
+                let (node, vf) = (node.name.clone(), "ens1v1".to_owned());
+                let mut changes = Changes::new();
+                changes.push(Change::ConfigureVf { node, vf, config: config.clone() });
+                changes
+            };
+            write(&self.context, changes).await;
+            self.settle(keeper).await;
+            self.cards.take_changes();
+        }
+
+        async fn pass(&self, keeper: &mut Keeper) -> Vec<String> {
+            keeper.last = None;
+            keeper.round(&self.context).await;
+            self.cards.take_changes()
+        }
+    }
+
+    const SET: &str = "set its VLAN to 100 with priority 0, function 1 of `ens1`";
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_recorded_of_functions_survives_a_card_that_has_none_for_a_moment() {
+        let world = world().await;
+        let mut keeper = Keeper::new(two());
+        world.with_vlan(&mut keeper).await;
+        let recorded = world.sriov();
+        world.cards.insert("ens1", 8);
+        assert_eq!(world.pass(&mut keeper).await, ["make 2 functions of `ens1`"]);
+        assert_eq!(world.sriov(), recorded);
+        assert_eq!(world.pass(&mut keeper).await, [SET]);
+        assert_eq!(world.sriov(), recorded);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_that_does_not_last_is_said_and_taken_now_and_then_only() {
+        let world = world().await;
+        let mut keeper = Keeper::new(two());
+        world.with_vlan(&mut keeper).await;
+        world.cards.reset("ens1", 1);
+        assert_eq!(world.pass(&mut keeper).await, [SET]);
+        world.cards.reset("ens1", 1);
+        for _ in 0..3 {
+            assert_eq!(world.pass(&mut keeper).await, [""; 0]);
+            let said = &keeper.said.said()["SR-IOV card ens1"];
+            assert!(said.contains("does not show it"), "{said}");
+        }
+        world.context.sleep(TRY_AGAIN).await;
+        assert_eq!(world.pass(&mut keeper).await, [SET]);
+        world.pass(&mut keeper).await;
+        assert!(keeper.said.said().is_empty(), "this time it has");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn who_uses_a_function_follows_the_vm_wherever_it_goes() {
         let world = world().await;
@@ -517,7 +601,7 @@ mod tests {
         let view = world.context.store.view();
         let fault = view.faults.values().next().expect("operators are told");
         assert!(fault.message.contains("no such network interface"), "{}", fault.message);
-        let mut keeper = Keeper { alarm: keeper.alarm, ..Keeper::new(two()) };
+        let mut keeper = Keeper::new(two());
         world.settle(&mut keeper).await;
         assert!(world.context.store.view().faults.values().all(|f| f.message != fault.message));
         assert_eq!(world.sriov().pfs.len(), 1, "a card that is not configured is forgotten");

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
@@ -25,7 +26,12 @@ use crate::network::kernel::{ask, errno, index_of};
 #[derive(Debug, Clone)]
 pub struct LinuxSriov {
     devices: PathBuf,
+    turns: Turns,
 }
+
+/// One at a time is at a card, by name: the kernel lets who reads wait while a driver is at work,
+/// and of those whom nobody waits for any more there is not to be another each time.
+type Turns = Arc<Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>>;
 
 impl LinuxSriov {
     pub fn new() -> Self {
@@ -34,13 +40,31 @@ impl LinuxSriov {
 
     /// Looks for cards in another folder than `/sys/class/net`.
     pub fn at(devices: impl Into<PathBuf>) -> Self {
-        LinuxSriov { devices: devices.into() }
+        LinuxSriov { devices: devices.into(), turns: Turns::default() }
     }
 
     /// The folder of an interface, if there is one of that name.
     fn folder(&self, card: &str) -> Option<PathBuf> {
         let folder = self.devices.join(card);
         (is_link_name(card) && folder.exists()).then_some(folder)
+    }
+
+    /// Does something at the card that may take long. It goes on if nobody waits for it any more.
+    async fn at_card<T: Send + 'static>(
+        &self,
+        card: &str,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let turn = {
+            let mut turns = self.turns.lock().expect("nobody panics while holding it");
+            turns.entry(card.to_owned()).or_default().clone()
+        };
+        let turn = turn.lock_owned().await;
+        let work = move || {
+            let _turn = turn;
+            work()
+        };
+        tokio::task::spawn_blocking(work).await.map_err(io::Error::other).flatten()
     }
 }
 
@@ -91,15 +115,12 @@ fn make(folder: &Path, count: u32) -> io::Result<()> {
     if has == count {
         return Ok(());
     }
-    let write = |count: u32| {
-        let mut file = fs::OpenOptions::new().write(true).open(&file)?;
-        io::Write::write_all(&mut file, count.to_string().as_bytes())
-    };
-    // The kernel takes a number for another only by way of none.
-    if has > 0 && count > 0 {
-        write(0)?;
+    // It would take another number only by way of none, under whoever uses those that it has.
+    if has > 0 {
+        return Err(io::ErrorKind::ResourceBusy.into());
     }
-    write(count)
+    let mut file = fs::OpenOptions::new().write(true).open(&file)?;
+    io::Write::write_all(&mut file, count.to_string().as_bytes())
 }
 
 /// The functions' MAC addresses and settings, by number, as the kernel tells them.
@@ -176,8 +197,8 @@ impl Sriov for LinuxSriov {
     async fn card(&self, card: &str) -> Result<Option<CardSeen>, NetworkError> {
         let what = || format!("show the functions of `{card}`");
         let Some(folder) = self.folder(card) else { return Ok(None) };
-        // Files of the kernel's memory: they do not block.
-        let mut seen = match card_in(&folder) {
+        let place = folder.clone();
+        let mut seen = match self.at_card(card, move || card_in(&place)).await {
             Ok(seen) => seen,
             // It went while it was looked at.
             Err(_) if !folder.exists() => return Ok(None),
@@ -208,14 +229,15 @@ impl Sriov for LinuxSriov {
         let folder =
             self.folder(card).ok_or_else(|| NetworkError::NoLink { link: card.to_owned() })?;
         // Each function is a device that drivers look at: that may take seconds.
-        let made = tokio::task::spawn_blocking(move || make(&folder, count)).await;
-        made.map_err(io::Error::other).flatten().map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => {
-                NetworkError::Unsupported { what: format!("functions of `{card}` (SR-IOV)") }
-            }
-            _ => {
-                let what = format!("make {count} functions of `{card}`");
-                NetworkError::Refused { what, source }
+        self.at_card(card, move || make(&folder, count)).await.map_err(|source| {
+            match source.kind() {
+                io::ErrorKind::NotFound => {
+                    NetworkError::Unsupported { what: format!("functions of `{card}` (SR-IOV)") }
+                }
+                _ => {
+                    let what = format!("make {count} functions of `{card}`");
+                    NetworkError::Refused { what, source }
+                }
             }
         })
     }
@@ -369,10 +391,15 @@ mod tests {
             [("0000:3b:02.0".to_owned(), Some("ens1v0")), ("0000:3b:02.1".to_owned(), None)];
         assert_eq!(found, expected);
         assert_eq!(card_in(&net.join("lo")).unwrap(), CardSeen::default());
+        let number = || fs::read_to_string(card.join("sriov_numvfs")).unwrap();
         make(&net.join("ens1"), 2).unwrap();
+        for other in [4, 1, 0] {
+            let kept = make(&net.join("ens1"), other).unwrap_err();
+            assert_eq!((kept.kind(), number().as_str()), (io::ErrorKind::ResourceBusy, "2\n"));
+        }
+        fs::write(card.join("sriov_numvfs"), "0\n").unwrap();
         make(&net.join("ens1"), 4).unwrap();
-        // A file keeps what was written last, and a longer text before it.
-        assert_eq!(fs::read_to_string(card.join("sriov_numvfs")).unwrap(), "4\n");
+        assert_eq!(number(), "4\n");
         assert_eq!(make(&net.join("lo"), 1).unwrap_err().kind(), io::ErrorKind::NotFound);
         let cards = LinuxSriov::at(&net);
         for odd in ["../../devices", "a/b", "", ".."] {

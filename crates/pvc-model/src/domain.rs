@@ -71,6 +71,10 @@ pub struct Nic {
     pub model: String,
     /// The host-side device (`vnet0`) if the XML is a live one.
     pub target: Option<String>,
+    /// Whether a macvtap device has the device below it for itself (`mode='passthrough'`).
+    pub is_exclusive: bool,
+    /// Whether the XML itself names a VLAN (`<vlan>`).
+    pub has_vlan: bool,
 }
 
 impl Nic {
@@ -180,7 +184,14 @@ mod tests {
         for (bridge, network) in bridges.into_iter().zip(["upstream", "cluster", "storage", "1001"])
         {
             let kind = NicKind::Bridge(bridge);
-            let nic = Nic { kind, mac: String::new(), model: String::new(), target: None };
+            let nic = Nic {
+                kind,
+                mac: String::new(),
+                model: String::new(),
+                target: None,
+                is_exclusive: false,
+                has_vlan: false,
+            };
             assert_eq!(nic.vni(), network, "it is shown as it was named");
         }
     }

@@ -228,7 +228,7 @@ pub fn unflush(
     for vm in cluster.vms.values() {
         match take_back(vm, own) {
             Some(TakeBack::Move(uuid)) if tried.contains(&uuid) => {}
-            Some(TakeBack::Move(uuid)) => match fits(vm, own, free_mib) {
+            Some(TakeBack::Move(uuid)) => match fits(cluster, vm, own, free_mib) {
                 Err(unfit) => back.stay.push((uuid, Stays::Unfit(unfit))),
                 Ok(()) if slots == 0 => back.waiting.push(uuid),
                 Ok(()) => {
@@ -266,11 +266,11 @@ fn promised_mib(cluster: &Cluster, own: &NodeRecord) -> u64 {
     promises.memory_mib(&own.name)
 }
 
-fn fits(vm: &VmRecord, own: &NodeRecord, free_mib: u64) -> Result<(), Unfit> {
+fn fits(cluster: &Cluster, vm: &VmRecord, own: &NodeRecord, free_mib: u64) -> Result<(), Unfit> {
     let need = Need::of(vm);
     check_size(own, need.memory_mib, need.vcpus)?;
     let is_here = own.running.contains(&vm.uuid);
-    check_free_functions(own, &need, &Promises::default())?;
+    check_free_functions(cluster, own, &need, &Promises::default())?;
     if !is_here && own.figures.memory_total_mib > 0 && need.memory_mib > free_mib {
         return Err(Unfit::NotEnoughFree { free_mib, needed_mib: need.memory_mib });
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::cluster::Cluster;
 use crate::domain::Nic;
 use crate::node::{DaemonState, DomainState, NodeRecord};
-use crate::sriov::vf_of;
+use crate::sriov::{has_functions, other_user, vf_of};
 use crate::vm::moving::{MovePhase, is_moving};
 use crate::vm::{Selector, VmRecord, VmState};
 use crate::{NodeName, Uuid};
@@ -155,9 +155,7 @@ pub enum Unfit {
         free_mib: u64,
         needed_mib: u64,
     },
-    /// The node has not the SR-IOV function that an interface of the VM takes.
-    NoFunction(String),
-    /// Another VM has it.
+    /// Another VM there has the SR-IOV function that an interface of the VM takes.
     FunctionUsed(String),
 }
 
@@ -190,9 +188,6 @@ impl fmt::Display for Unfit {
             }
             Unfit::NotEnoughFree { free_mib, needed_mib } => {
                 write!(f, "has {free_mib} MiB of memory free, and the VM needs {needed_mib} MiB")
-            }
-            Unfit::NoFunction(function) => {
-                write!(f, "has no SR-IOV function `{function}`, which an interface of the VM takes")
             }
             Unfit::FunctionUsed(function) => {
                 write!(f, "has given its SR-IOV function `{function}` to another VM")
@@ -283,7 +278,8 @@ impl std::error::Error for NoPlace {}
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weighed {
     pub selector: Selector,
-    /// The best; of equals, the first by name.
+    /// The best; of equals, the first by name. A node that has all SR-IOV functions of the VM is
+    /// better than one that has not.
     pub best: Option<NodeName>,
     /// How good it is, the more the better, or why it does not do.
     pub nodes: BTreeMap<NodeName, Result<f64, Unfit>>,
@@ -316,15 +312,20 @@ pub fn weigh(
     need: &Need<'_>,
     promises: &Promises,
 ) -> Weighed {
-    let mut best: Option<(f64, &NodeName)> = None;
+    let mut best: Option<((bool, f64), &NodeName)> = None;
     let mut nodes = BTreeMap::new();
     for (name, node) in &cluster.nodes {
-        let weighed = check_node(node, need, promises)
+        let weighed = check_node(cluster, node, need, promises)
             .map(|()| merit(cluster, node, selector, promises.of(name)));
-        if let Ok(merit) = weighed
-            && best.is_none_or(|(most, _)| merit.total_cmp(&most).is_gt())
-        {
-            best = Some((merit, name));
+        if let Ok(merit) = weighed {
+            let has_all = has_functions(node, need.nics);
+            let is_better = |(had_all, most): (bool, f64)| match has_all == had_all {
+                true => merit.total_cmp(&most).is_gt(),
+                false => has_all,
+            };
+            if best.is_none_or(|(most, _)| is_better(most)) {
+                best = Some(((has_all, merit), name));
+            }
         }
         nodes.insert(name.clone(), weighed);
     }
@@ -342,33 +343,41 @@ pub fn place(
 }
 
 /// Whether the VM may go to this node.
-pub fn check_node(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Result<(), Unfit> {
-    check_in(&[DomainState::Ready], node, need, promises)
+pub fn check_node(
+    cluster: &Cluster,
+    node: &NodeRecord,
+    need: &Need<'_>,
+    promises: &Promises,
+) -> Result<(), Unfit> {
+    check_in(&[DomainState::Ready], cluster, node, need, promises)
 }
 
 /// Same as [`check_node`], for an operator who insists on this node although it was flushed, as to
 /// try it before it takes VMs again.
 pub fn check_insisted(
+    cluster: &Cluster,
     node: &NodeRecord,
     need: &Need<'_>,
     promises: &Promises,
 ) -> Result<(), Unfit> {
-    check_in(&[DomainState::Ready, DomainState::Flushed], node, need, promises)
+    check_in(&[DomainState::Ready, DomainState::Flushed], cluster, node, need, promises)
 }
 
 /// Same as [`check_node`], for a VM that is on its way to this node: one that takes its VMs back
 /// waits for it.
 pub fn check_destination(
+    cluster: &Cluster,
     node: &NodeRecord,
     need: &Need<'_>,
     promises: &Promises,
 ) -> Result<(), Unfit> {
-    check_in(&[DomainState::Ready, DomainState::Unflush], node, need, promises)
+    check_in(&[DomainState::Ready, DomainState::Unflush], cluster, node, need, promises)
 }
 
 /// Whether the VM may go to this node in one of the domain states `allowed`.
 fn check_in(
     allowed: &[DomainState],
+    cluster: &Cluster,
     node: &NodeRecord,
     need: &Need<'_>,
     promises: &Promises,
@@ -387,26 +396,23 @@ fn check_in(
         return Err(Unfit::Domain(node.domain_state.clone()));
     }
     check_size(node, need.memory_mib, need.vcpus)?;
-    check_free_functions(node, need, promises)?;
+    check_free_functions(cluster, node, need, promises)?;
     if need.runs { check_room(node, need.memory_mib, promises) } else { Ok(()) }
 }
 
-/// Whether the node has the SR-IOV functions that the VM takes, as far as its records of them say,
-/// and nobody else has them or is promised them.
+/// Whether no other VM that is on the node has an SR-IOV function that the VM takes there, or is
+/// promised it. What is not recorded there is no reason against the node.
 pub fn check_free_functions(
+    cluster: &Cluster,
     node: &NodeRecord,
     need: &Need<'_>,
     promises: &Promises,
 ) -> Result<(), Unfit> {
-    for function in need.nics.iter().filter_map(vf_of) {
-        let Some(record) = node.sriov.vf(function) else {
-            return Err(Unfit::NoFunction(function.to_owned()));
-        };
-        let promised = promises.functions.get(&(node.name.clone(), function.to_owned()));
-        let is_others = record.used && record.used_by.is_none_or(|by| need.vm != Some(by))
-            || promised.is_some_and(|to| to.is_none() || *to != need.vm);
-        if is_others {
-            return Err(Unfit::FunctionUsed(function.to_owned()));
+    for function in need.nics.iter().filter_map(|nic| node.sriov.taken_by(nic)) {
+        let promised = promises.functions.get(&(node.name.clone(), function.name.clone()));
+        let is_promised = promised.is_some_and(|to| to.is_none() || *to != need.vm);
+        if is_promised || other_user(cluster, node, need.vm, function).is_some() {
+            return Err(Unfit::FunctionUsed(function.name.clone()));
         }
     }
     Ok(())
@@ -514,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_goes_where_its_function_is_and_nobody_else_has_it() {
+    fn a_vm_goes_where_nobody_else_has_its_function_and_best_where_it_is() {
         use crate::domain::NicKind;
         use crate::sriov::{SriovRecords, VfRecord};
         let with = |name: &str, used_by: Option<u128>| {
@@ -528,20 +534,32 @@ mod tests {
             NodeRecord { sriov, ..node(name, 10_000, 0, 0, 0.0) }
         };
         let kind = NicKind::Hostdev("ens1v0".to_owned());
-        let nics = [Nic { kind, mac: String::new(), model: String::new(), target: None }];
+        let nics = [Nic {
+            kind,
+            mac: String::new(),
+            model: String::new(),
+            target: None,
+            is_exclusive: false,
+            has_vlan: false,
+        }];
         let need = Need { nics: &nics, vm: Some(Uuid::from_u128(1)), ..Need::default() };
         let without = node("hv1", 50_000, 0, 0, 0.0);
         let nodes = vec![without, with("hv2", Some(2)), with("hv3", Some(1)), with("hv4", None)];
-        let cluster = cluster(nodes);
+        let mut cluster = cluster(nodes);
+        let judged = |cluster: &Cluster| {
+            let weighed = weigh(cluster, &Selector::Mem, &need, &Promises::default());
+            assert_eq!(weighed.best, Some("hv3".into()), "one that has it is better");
+            weighed.nodes["hv2"].clone()
+        };
+        assert!(judged(&cluster).is_ok(), "the VM that is noted is gone");
+        let mut other = records::vm(2, VmState::Stop, Some("hv2"));
+        let mut domain = (**other.domain.as_ref().unwrap()).clone();
+        domain.nics = nics.to_vec();
+        other.domain = Ok(Arc::new(domain));
+        cluster.vms.insert(other.uuid, Arc::new(other));
+        assert_eq!(judged(&cluster), Err(Unfit::FunctionUsed("ens1v0".to_owned())));
         let weighed = weigh(&cluster, &Selector::Mem, &need, &Promises::default());
-        let why =
-            |name: &str| weighed.nodes.get(name).unwrap().clone().map_err(|no| no.to_string());
-        assert_eq!(
-            why("hv1").unwrap_err(),
-            "has no SR-IOV function `ens1v0`, which an interface of the VM takes"
-        );
-        assert_eq!(why("hv2").unwrap_err(), "has given its SR-IOV function `ens1v0` to another VM");
-        assert!(why("hv3").is_ok() && why("hv4").is_ok());
+        assert!(weighed.nodes.values().filter(|weighed| weighed.is_ok()).count() == 3);
         let mut promises = Promises::default();
         promises.add(&NodeName::new("hv3"), &Need { vm: Some(Uuid::from_u128(3)), ..need.clone() });
         promises.add(&NodeName::new("hv4"), &need);
@@ -777,7 +795,7 @@ mod tests {
             let node = NodeRecord { domain_state: state.clone(), ..node("hv1", 1000, 0, 0, 0.0) };
             let (need, promises) = (Need::default(), Promises::default());
             let found = [check_node, check_insisted, check_destination]
-                .map(|check| check(&node, &need, &promises).is_ok());
+                .map(|check| check(&Cluster::default(), &node, &need, &promises).is_ok());
             assert_eq!(found, [new, insisted, on_its_way], "{state}");
         }
     }

@@ -38,6 +38,14 @@ impl SriovRecords {
         self.vfs.iter().find(|vf| vf.name == name)
     }
 
+    /// The VF that an interface takes for itself on this node, if it is recorded: a macvtap device
+    /// takes one only of a card that is recorded as well.
+    pub fn taken_by(&self, nic: &Nic) -> Option<&VfRecord> {
+        let vf = self.vf(vf_of(nic)?)?;
+        let is_device = matches!(nic.kind, NicKind::Hostdev(_));
+        (is_device || self.pf(&vf.pf).is_some()).then_some(vf)
+    }
+
     /// The VFs of a card.
     pub fn vfs_of<'a>(&'a self, pf: &'a str) -> impl Iterator<Item = &'a VfRecord> {
         self.vfs.iter().filter(move |vf| vf.pf == pf)
@@ -171,12 +179,14 @@ pub fn vf_parts(name: &str) -> Option<(&str, u32)> {
     (vf_name(pf, index) == name && index < MOST_FUNCTIONS).then_some((pf, index))
 }
 
-/// The VF that an interface takes for itself. A macvtap device on what is not called like one is
-/// on a device that PVC knows nothing of.
+/// The VF that an interface takes for itself. A macvtap device that shares its device with others,
+/// or is on what is not called like a VF, takes none.
 pub fn vf_of(nic: &Nic) -> Option<&str> {
     match &nic.kind {
         NicKind::Hostdev(name) => Some(name.as_str()).filter(|name| !name.is_empty()),
-        NicKind::Direct(name) => Some(name.as_str()).filter(|name| vf_parts(name).is_some()),
+        NicKind::Direct(name) => {
+            Some(name.as_str()).filter(|name| nic.is_exclusive && vf_parts(name).is_some())
+        }
         NicKind::Bridge(_) | NicKind::Other { .. } => None,
     }
 }
@@ -253,10 +263,51 @@ impl NoFunction {
     }
 }
 
-/// Checks that VM `vm` can have all VFs that `nics` name on the node.
+/// Whether all VFs that `nics` take are recorded on the node.
+pub fn has_functions(node: &NodeRecord, nics: &[Nic]) -> bool {
+    nics.iter().filter_map(vf_of).all(|function| node.sriov.vf(function).is_some())
+}
+
+/// Another VM than `vm` that is on the node and has the VF there. What a note says of a VM that is
+/// gone or elsewhere does not count.
+pub fn other_user<'a>(
+    cluster: &'a Cluster,
+    node: &NodeRecord,
+    vm: Option<Uuid>,
+    function: &VfRecord,
+) -> Option<&'a VmRecord> {
+    let user = users(cluster, node).get(function.name.as_str()).map(|user| user.vm);
+    // A guest may have what its VM's record does not name any more.
+    let guest = function.used_by.filter(|by| function.used && has_guest(*by, node));
+    let guest = || cluster.vms.get(&guest?).map(|vm| &**vm);
+    let is_other = |had: &&VmRecord| Some(had.uuid) != vm;
+    user.filter(is_other).or_else(|| guest().filter(is_other))
+}
+
+/// Same as [`check_functions`], for interfaces that are new: what they take has to be there.
 ///
 /// # Errors
-/// If one is not recorded there, another VM has it, or two interfaces name it.
+/// If a VF is not recorded on the node, too.
+pub fn check_new_functions<'a>(
+    cluster: &Cluster,
+    node: &NodeRecord,
+    vm: Uuid,
+    nics: impl IntoIterator<Item = &'a Nic, IntoIter: Clone>,
+) -> Result<(), NoFunction> {
+    let nics = nics.into_iter();
+    let has = |function: &&str| node.sriov.vf(function).is_some();
+    if let Some(function) = nics.clone().filter_map(vf_of).find(|function| !has(function)) {
+        let node = node.name.to_string();
+        return Err(NoFunction::Missing { node, function: function.to_owned() });
+    }
+    check_functions(cluster, node, vm, nics)
+}
+
+/// Checks that VM `vm` can have all VFs that `nics` take on the node. What is not recorded there is
+/// not PVC's to give, nor to refuse.
+///
+/// # Errors
+/// If another VM has one, or two interfaces name it.
 pub fn check_functions<'a>(
     cluster: &Cluster,
     node: &NodeRecord,
@@ -264,25 +315,16 @@ pub fn check_functions<'a>(
     nics: impl IntoIterator<Item = &'a Nic>,
 ) -> Result<(), NoFunction> {
     let mut seen = Vec::new();
-    let mut users = None;
-    for function in nics.into_iter().filter_map(vf_of) {
+    for record in nics.into_iter().filter_map(|nic| node.sriov.taken_by(nic)) {
+        let function = record.name.clone();
         if seen.contains(&function) {
-            return Err(NoFunction::Twice { function: function.to_owned() });
+            return Err(NoFunction::Twice { function });
+        }
+        if let Some(other) = other_user(cluster, node, Some(vm), record) {
+            let (node, by) = (node.name.to_string(), other.name.clone());
+            return Err(NoFunction::Used { node, function, by });
         }
         seen.push(function);
-        let (node_name, function) = (node.name.to_string(), function.to_owned());
-        let Some(record) = node.sriov.vf(&function) else {
-            return Err(NoFunction::Missing { node: node_name, function });
-        };
-        let users = users.get_or_insert_with(|| self::users(cluster, node));
-        let other = users.get(function.as_str()).map(|user| user.vm).filter(|had| had.uuid != vm);
-        // A guest may have what its VM's record does not name any more.
-        let guest = record.used_by.filter(|by| record.used && *by != vm && has_guest(*by, node));
-        let other = other.or_else(|| cluster.vms.get(&guest?).map(|vm| &**vm));
-        if let Some(other) = other {
-            let by = other.name.clone();
-            return Err(NoFunction::Used { node: node_name, function, by });
-        }
     }
     Ok(())
 }
@@ -345,7 +387,8 @@ mod tests {
 
     fn nic(kind: NicKind) -> Nic {
         let mac = "52:54:00:00:00:01".to_owned();
-        Nic { kind, mac, model: "virtio".to_owned(), target: None }
+        let model = "virtio".to_owned();
+        Nic { kind, mac, model, target: None, is_exclusive: true, has_vlan: false }
     }
 
     fn vm(number: u128, on: &str, functions: &[&str]) -> VmRecord {
@@ -365,7 +408,10 @@ mod tests {
 
     fn node(vfs: &[(&str, Option<u128>)]) -> NodeRecord {
         let vfs = vfs.iter().map(|(name, by)| vf(name, *by)).collect();
-        NodeRecord { sriov: SriovRecords { pfs: Vec::new(), vfs }, ..records::node("hv1") }
+        NodeRecord {
+            sriov: SriovRecords { vfs, ..SriovRecords::default() },
+            ..records::node("hv1")
+        }
     }
 
     #[test]
@@ -395,6 +441,8 @@ mod tests {
         let of = |kind| vf_of(&nic(kind)).map(str::to_owned);
         assert_eq!(of(NicKind::Direct("ens1f0v1".into())).as_deref(), Some("ens1f0v1"));
         assert_eq!(of(NicKind::Direct("eth0".into())), None);
+        let shared = Nic { is_exclusive: false, ..nic(NicKind::Direct("ens1f0v1".into())) };
+        assert_eq!(vf_of(&shared), None, "it has not got the device for itself");
         assert_eq!(of(NicKind::Hostdev(String::new())), None);
         assert_eq!(of(NicKind::Bridge("vmbr1".into())), None);
     }
@@ -424,7 +472,7 @@ mod tests {
         used.running = vec![Uuid::from_u128(1)];
         let cluster = cluster(&used, vec![vm(1, "hv1", &[]), vm(2, "hv1", &[])]);
         assert_eq!(uses_to_note(&cluster, &used, |_| true), []);
-        let wanted = [nic(NicKind::Direct("ens1v1".into()))];
+        let wanted = [nic(NicKind::Hostdev("ens1v1".into()))];
         let taken = check_functions(&cluster, &used, Uuid::from_u128(2), &wanted).unwrap_err();
         assert_eq!(
             taken.to_string(),
@@ -432,6 +480,36 @@ mod tests {
         );
         let freed = uses_to_note(&cluster, &used, |_| false);
         assert_eq!((freed[0].used_by, freed[0].mac.as_str()), (None, "02:00"), "it was detached");
+    }
+
+    #[test]
+    fn a_vm_is_refused_no_device_that_only_is_called_like_a_function() {
+        let vms = || vec![vm(1, "hv1", &["ens1v1"]), vm(2, "hv1", &[])];
+        let taps = |name: &str| [nic(NicKind::Direct(name.into()))];
+        let (first, second) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let mut node = node(&[("ens1v1", Some(1))]);
+        let cluster = cluster(&node, vms());
+        for name in ["priv0", "dev0", "lanv2", "ens9v1"] {
+            assert_eq!(check_functions(&cluster, &node, first, &taps(name)), Ok(()), "{name}");
+        }
+        let tapped = taps("ens1v1");
+        assert_eq!(check_functions(&cluster, &node, second, &tapped), Ok(()), "no card `ens1`");
+        node.sriov.pfs.push(PfRecord { name: "ens1".to_owned(), ..PfRecord::default() });
+        let used = check_functions(&cluster, &node, second, &tapped).unwrap_err();
+        assert!(matches!(used, NoFunction::Used { .. }), "{used}");
+    }
+
+    #[test]
+    fn a_note_of_a_vm_that_is_gone_or_elsewhere_keeps_nobody_from_a_function() {
+        let node = node(&[("ens1v1", Some(2))]);
+        let wanted = [nic(NicKind::Hostdev("ens1v1".into()))];
+        let check = |other: Option<&str>| {
+            let others = other.map(|on| vm(2, on, &["ens1v1"]));
+            let cluster = cluster(&node, others.into_iter().collect());
+            check_functions(&cluster, &node, Uuid::from_u128(1), &wanted)
+        };
+        assert_eq!((check(None), check(Some("hv2"))), (Ok(()), Ok(())));
+        assert!(check(Some("hv1")).is_err());
     }
 
     #[test]
@@ -454,7 +532,8 @@ mod tests {
         let error = check_functions(&cluster, &node, Uuid::from_u128(1), &twice).unwrap_err();
         assert_eq!(error, NoFunction::Twice { function: "ens1v1".into() });
         let none = [nic(NicKind::Hostdev("ens1v9".into()))];
-        let error = check_functions(&cluster, &node, Uuid::from_u128(1), &none).unwrap_err();
+        let error = check_new_functions(&cluster, &node, Uuid::from_u128(1), &none).unwrap_err();
         assert_eq!(error.to_string(), "node `hv1` has no SR-IOV function `ens1v9`");
+        assert_eq!(check_functions(&cluster, &node, Uuid::from_u128(1), &none), Ok(()));
     }
 }

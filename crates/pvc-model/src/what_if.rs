@@ -530,7 +530,14 @@ mod tests {
     fn what_the_choice_of_a_place_does_not_look_at_is_said() {
         let mut cluster = three();
         let uuid = Uuid::from_u128(1);
-        let nic = |kind| Nic { kind, mac: String::new(), model: String::new(), target: None };
+        let nic = |kind| Nic {
+            kind,
+            mac: String::new(),
+            model: String::new(),
+            target: None,
+            is_exclusive: false,
+            has_vlan: false,
+        };
         let disk = Disk {
             source: DiskSource::File("/srv/tools.iso".to_owned()),
             target: "sdb".to_owned(),

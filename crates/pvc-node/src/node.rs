@@ -385,7 +385,7 @@ fn start_guest_networks(running: &mut Running, shared: &Arc<Shared>, others: Oth
 /// A node without cards forgets those that it has had.
 fn start_sriov(acting: &mut Tasks, shared: &Arc<Shared>) {
     if shared.settings.subsystems.networking {
-        let cards = shared.settings.sriov_cards.clone();
+        let cards = shared.settings.cards();
         acting.supervise("sriov", &shared.context, move |context, end| {
             sriov::run(context, cards.clone(), end)
         });

@@ -12,7 +12,7 @@ use pvc_model::guest_network::evpn::EvpnSettings;
 use pvc_model::guest_network::plan::Underlay;
 use pvc_model::host_filter::HostFilter;
 use pvc_model::link::IpNet;
-use pvc_model::network_core::CoreNetworks;
+use pvc_model::network_core::{CoreNet, CoreNetworks};
 use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
 use pvc_model::sriov::plan::Card;
@@ -123,6 +123,22 @@ impl NodeSettings {
     pub(crate) fn cluster_address(&self) -> Option<String> {
         let address = self.core_networks.as_ref()?.cluster.address?;
         Some(address.addr().to_string())
+    }
+
+    /// The SR-IOV cards, as this node sets them: the MTU of one that carries a network between the
+    /// nodes, itself or by a VLAN, is a matter of that network.
+    pub(crate) fn cards(&self) -> Vec<Card> {
+        let networks = self.core_networks.as_ref();
+        let carries = |card: &str| {
+            let networks =
+                networks.into_iter().flat_map(|all| CoreNet::ALL.map(|net| all.get(net)));
+            networks.into_iter().any(|network| {
+                network.device.split_once('.').map_or(&*network.device, |(below, _)| below) == card
+            })
+        };
+        let card =
+            |card: &Card| Card { mtu: card.mtu.filter(|_| !carries(&card.name)), ..card.clone() };
+        self.sriov_cards.iter().map(card).collect()
     }
 }
 

@@ -91,9 +91,10 @@ pub async fn before_store(
         Ok::<(), NodeError>(())
     })
     .await?;
-    let has_cards = !settings.sriov_cards.is_empty();
+    let cards = settings.cards();
+    let has_cards = !cards.is_empty();
     step("SR-IOV", When::only_if(has_cards, "there are no SR-IOV cards"), async {
-        let bring_up = sriov::bring_up(&settings.sriov_cards, ports);
+        let bring_up = sriov::bring_up(&cards, ports);
         shutdown.run_until_cancelled(bring_up).await;
         Ok::<(), NodeError>(())
     })

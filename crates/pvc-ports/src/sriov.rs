@@ -15,10 +15,10 @@ pub trait Sriov: Send + Sync {
     /// no functions and can have none.
     async fn card(&self, card: &str) -> Result<Option<CardSeen>, NetworkError>;
 
-    /// Has the card make so many functions, in the place of those that it has: their settings are
-    /// lost, and guests that have one lose it. One that has as many is left alone.
+    /// Has the card make so many functions. One that has as many is left alone.
     ///
     /// # Errors
+    /// [`Refused`](NetworkError::Refused) if it has others: whoever uses one would lose it.
     /// [`NoLink`](NetworkError::NoLink) if there is no such interface,
     /// [`Unsupported`](NetworkError::Unsupported) if it is of no such card.
     async fn make_functions(&self, card: &str, count: u32) -> Result<(), NetworkError>;

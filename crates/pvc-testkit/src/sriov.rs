@@ -117,7 +117,7 @@ impl Sriov for MemorySriov {
         if found.functions.len() == count as usize {
             return Ok(());
         }
-        if refuses || count > found.most_functions {
+        if refuses || count > found.most_functions || !found.functions.is_empty() {
             return Err(refused(what));
         }
         let function = |index: u32| {

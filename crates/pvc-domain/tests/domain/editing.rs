@@ -212,7 +212,7 @@ fn a_host_with_everything_gets_the_text_itself() {
 
 #[test]
 fn a_function_has_the_address_that_it_has_on_the_host() {
-    let function = |function, vlan| HostFunction { pci: (0, 0x5e, 2, function), vlan };
+    let function = |function, vlan| HostFunction { pci: Some((0, 0x5e, 2, function)), vlan };
     let functions = BTreeMap::from([
         ("ens1f0v2".to_owned(), function(3, None)),
         ("ens1f0v3".to_owned(), function(4, Some(100))),
@@ -246,6 +246,8 @@ fn a_function_has_the_address_that_it_has_on_the_host() {
     for (interface, tags) in [
         ("<interface type='hostdev'><sriov_device>ens1f0v3</sriov_device></interface>", 1),
         ("<interface type='direct'><source dev='ens1f0v3' mode='passthrough'/></interface>", 1),
+        ("<interface type='direct'><source dev='ens1f0v3' mode='bridge'/></interface>", 0),
+        ("<interface type='direct'><source dev='ens1f0v3'/></interface>", 0),
         ("<interface type='bridge'><source bridge='ens1f0v3'/></interface>", 0),
         (
             "<interface type='direct'><source dev='ens1f0v3'/><vlan><tag id='7'/></vlan>\

@@ -191,7 +191,7 @@ fn way(
     // Where it was going is where somebody wanted it.
     let destination = vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).map(|node| &**node);
     let check = if is_moving(&vm.state) { check_destination } else { check_node };
-    let fits = |node: &&NodeRecord| check(node, &need, promises).is_ok();
+    let fits = |node: &&NodeRecord| check(cluster, node, &need, promises).is_ok();
     let (chosen, weighed) = match destination.filter(fits) {
         Some(node) => (Ok(node.name.clone()), None),
         None => {

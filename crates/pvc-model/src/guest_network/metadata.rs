@@ -432,6 +432,8 @@ mod tests {
             mac: (*mac).to_owned(),
             model: "virtio".to_owned(),
             target: None,
+            is_exclusive: false,
+            has_vlan: false,
         };
         domain.nics = nics.iter().map(nic).collect();
         vm.domain = Ok(Arc::new(domain));

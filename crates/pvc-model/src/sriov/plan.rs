@@ -5,7 +5,8 @@ use std::fmt;
 
 use super::settings::{VfSetting, VfSettings};
 use super::{
-    MOST_FUNCTIONS, PciAddress, PfRecord, VfConfig, VfRecord, VfUse, users, uses_to_note, vf_name,
+    MOST_FUNCTIONS, PciAddress, PfRecord, VfConfig, VfRecord, VfUse, VfUser, users, uses_to_note,
+    vf_name,
 };
 use crate::cluster::Cluster;
 use crate::link::{LinkKind, Links, Mac};
@@ -48,7 +49,7 @@ pub type CardsSeen = BTreeMap<String, Option<CardSeen>>;
 /// A step on a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CardStep {
-    /// Has the card make so many functions, in the place of those that it has.
+    /// Has the card, which has none, make so many functions.
     MakeFunctions {
         card: String,
         count: u32,
@@ -93,7 +94,7 @@ pub enum CardFinding {
         most: u32,
         wanted: u32,
     },
-    /// Functions are in use, so that their number is left.
+    /// All would be made anew, under whoever uses them: their number is left.
     CountKept {
         has: u32,
         wanted: u32,
@@ -121,8 +122,8 @@ impl fmt::Display for CardFinding {
             }
             CardFinding::CountKept { has, wanted } => write!(
                 f,
-                "it keeps its {has} functions instead of {wanted}: some are in use, and all would \
-                 be made anew"
+                "it keeps its {has} functions instead of {wanted}: all would be made anew, under \
+                 whoever uses them; set the number by hand, or reboot the node"
             ),
             CardFinding::BadSettings { vf, wrong } => {
                 write!(
@@ -166,8 +167,8 @@ pub fn held(seen: &CardsSeen, links: &Links) -> BTreeSet<String> {
 }
 
 /// The steps that make the cards what the configuration and the records say. `node` is this node's
-/// record, if it is known: without it nothing is set that only records say, and no number of
-/// functions is changed that is not 0.
+/// record, if it is known: without it nothing is set that only records say. A number of functions
+/// is changed that is 0, and no other.
 pub fn plan(
     cards: &[Card],
     seen: &CardsSeen,
@@ -175,9 +176,7 @@ pub fn plan(
     node: Option<(&Cluster, &NodeRecord)>,
 ) -> CardsPlan {
     let mut plan = CardsPlan::default();
-    let held = held(seen, links);
-    let users: Option<BTreeSet<String>> =
-        node.map(|(cluster, node)| users(cluster, node).into_keys().map(str::to_owned).collect());
+    let users = node.map(|(cluster, node)| users(cluster, node)).unwrap_or_default();
     for card in cards {
         let mut steps = Vec::new();
         let mut findings = Vec::new();
@@ -185,20 +184,16 @@ pub fn plan(
             None => findings.push(CardFinding::NoCard),
             Some(_) if !links.contains_key(&card.name) => findings.push(CardFinding::NoCard),
             Some(found) => {
-                let in_use = |function: &FunctionSeen| {
-                    let name = vf_name(&card.name, function.index);
-                    let of_vm = users.as_ref().is_none_or(|users| users.contains(&name));
-                    of_vm || held.contains(&name)
-                };
-                count(card, found, in_use, &mut steps, &mut findings);
+                count(card, found, &mut steps, &mut findings);
                 let is_remade = !steps.is_empty();
                 of_link(&card.name, card.mtu, links, &mut steps);
                 if let Some((_, node)) = node.filter(|_| !is_remade) {
-                    of_functions(card, found, links, node, &mut steps, &mut findings);
+                    let (more, wrong) = of_functions(card, found, links, node, &users);
+                    steps.extend(more);
+                    findings.extend(wrong);
                 }
-                let users = users.iter().flatten();
-                for vf in users.filter(|vf| is_of(vf, card) && !has(found, &card.name, vf)) {
-                    findings.push(CardFinding::FunctionGone { vf: vf.clone() });
+                for vf in users.keys().filter(|vf| is_of(vf, card) && !has(found, &card.name, vf)) {
+                    findings.push(CardFinding::FunctionGone { vf: (*vf).to_owned() });
                 }
             }
         }
@@ -220,13 +215,7 @@ fn has(seen: &CardSeen, card: &str, vf: &str) -> bool {
     seen.functions.iter().any(|function| vf_name(card, function.index) == vf)
 }
 
-fn count(
-    card: &Card,
-    seen: &CardSeen,
-    in_use: impl Fn(&FunctionSeen) -> bool,
-    steps: &mut Vec<CardStep>,
-    findings: &mut Vec<CardFinding>,
-) {
+fn count(card: &Card, seen: &CardSeen, steps: &mut Vec<CardStep>, findings: &mut Vec<CardFinding>) {
     let wanted = card.functions;
     let has = u32::try_from(seen.functions.len()).unwrap_or(u32::MAX);
     let most = seen.most_functions.min(MOST_FUNCTIONS);
@@ -237,7 +226,7 @@ fn count(
         findings.push(CardFinding::NoFunctions);
     } else if wanted > most {
         findings.push(CardFinding::TooMany { most, wanted });
-    } else if seen.functions.iter().any(in_use) {
+    } else if has > 0 {
         findings.push(CardFinding::CountKept { has, wanted });
     } else {
         steps.push(CardStep::MakeFunctions { card: card.name.clone(), count: wanted });
@@ -259,13 +248,17 @@ fn of_functions(
     seen: &CardSeen,
     links: &Links,
     node: &NodeRecord,
-    steps: &mut Vec<CardStep>,
-    findings: &mut Vec<CardFinding>,
-) {
+    users: &BTreeMap<&str, VfUser<'_>>,
+) -> (Vec<CardStep>, Vec<CardFinding>) {
+    let (mut steps, mut findings) = (Vec::new(), Vec::new());
     for function in &seen.functions {
         let name = vf_name(&card.name, function.index);
         let Some(record) = node.sriov.vf(&name) else { continue };
-        let (wanted, wrong) = VfSettings::read(&record.config);
+        let (mut wanted, wrong) = VfSettings::read(&record.config);
+        // What the XML itself says the hypervisor has set.
+        if users.get(name.as_str()).is_some_and(|user| user.nic.has_vlan) {
+            wanted.vlan = None;
+        }
         if !wrong.is_empty() {
             findings.push(CardFinding::BadSettings { vf: name, wrong });
         }
@@ -280,6 +273,7 @@ fn of_functions(
             |setting| CardStep::Set { card: card.name.clone(), index: function.index, setting };
         steps.extend(wanted.missing_in(&function.settings).into_iter().map(set));
     }
+    (steps, findings)
 }
 
 /// A change of this node's records.
@@ -293,7 +287,8 @@ pub enum RecordStep {
 }
 
 /// The changes that make the records of a node say what there is. Settings that are recorded stay;
-/// a function is not forgotten while a VM has it, or its card does not answer.
+/// a function is forgotten only if the configuration has no place for it, the card has not got it,
+/// and no VM has it: a card that shows none may be about to make them.
 pub fn records(
     cards: &[Card],
     seen: &CardsSeen,
@@ -335,8 +330,11 @@ pub fn records(
     let users = users(cluster, node);
     let held = held(seen, links);
     for vf in node.sriov.vfs.iter().filter(|vf| !present.contains(&vf.name)) {
-        let is_silent = is_configured(&vf.pf) && !matches!(seen.get(&vf.pf), Some(Some(_)));
-        if !is_silent && !users.contains_key(vf.name.as_str()) {
+        let answers = matches!(seen.get(&vf.pf), Some(Some(_)));
+        let has_no_place = cards.iter().filter(|card| card.name == vf.pf).any(|card| {
+            super::vf_parts(&vf.name).is_some_and(|(_, index)| index >= card.functions)
+        });
+        if answers && has_no_place && !users.contains_key(vf.name.as_str()) {
             steps.push(RecordStep::RemoveVf(vf.name.clone()));
         }
     }
@@ -470,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_gets_its_functions_once_and_keeps_those_that_are_in_use() {
+    fn a_card_gets_its_functions_once_and_keeps_those_that_it_has() {
         let links: Links = [link("ens1", 1500)].into();
         let steps = |cards: &[Card], seen: &CardsSeen, links: &Links| {
             let node = calm::node("hv1");
@@ -484,13 +482,12 @@ mod tests {
         assert_eq!(made.steps["ens1"], expected);
         let (have_two, links) = two();
         assert_eq!(steps(&card(2, None), &have_two, &links), CardsPlan::default());
-        assert_eq!(steps(&card(4, None), &have_two, &links).steps["ens1"].len(), 1);
         let passed = seen(vec![function(0, None), function(1, Some("ens1v1"))]);
-        let kept = steps(&card(4, None), &passed, &links);
-        assert_eq!(kept.findings["ens1"], [CardFinding::CountKept { has: 2, wanted: 4 }]);
-        assert_eq!(kept.steps.len(), 0);
-        let unknown = plan(&card(4, None), &have_two, &links, None);
-        assert_eq!(unknown.steps.len(), 0, "nobody knows who uses them");
+        for (seen, wanted) in [(&passed, 4), (&have_two, 4), (&have_two, 1), (&have_two, 0)] {
+            let kept = steps(&card(wanted, None), seen, &links);
+            assert_eq!(kept.findings["ens1"], [CardFinding::CountKept { has: 2, wanted }]);
+            assert_eq!(kept.steps.len(), 0, "the host itself may use them");
+        }
         for (cards, seen, found) in [
             (card(9, None), have_two.clone(), CardFinding::TooMany { most: 8, wanted: 9 }),
             (card(1, None), [("ens1".into(), None)].into(), CardFinding::NoCard),
@@ -554,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn records_go_with_the_card_unless_it_is_silent_or_a_vm_has_the_function() {
+    fn a_record_of_a_function_goes_only_if_there_is_no_place_for_it_and_no_vm_has_it() {
         let (have_two, links) = two();
         let node = recorded(&card(2, None), &have_two, &links);
         let removed = |cards: &[Card], seen: &CardsSeen, cluster: &Cluster| {
@@ -567,7 +564,9 @@ mod tests {
         };
         let nothing = Cluster::default();
         let none = CardsSeen::new();
-        assert_eq!(removed(&[], &none, &nothing), ["ens1", "ens1v0", "ens1v1"]);
+        assert_eq!(removed(&[], &none, &nothing), ["ens1"], "its functions may come back");
+        assert_eq!(removed(&card(2, None), &seen(vec![]), &nothing), [""; 0], "they are made anew");
+        assert_eq!(removed(&card(1, None), &have_two, &nothing), [""; 0], "it is there");
         assert_eq!(removed(&card(2, None), &none, &nothing), [""; 0], "it does not answer");
         let one = seen(vec![function(0, Some("ens1v0"))]);
         assert_eq!(removed(&card(1, None), &one, &nothing), ["ens1v1"]);
@@ -578,11 +577,19 @@ mod tests {
             mac: String::new(),
             model: String::new(),
             target: None,
+            is_exclusive: false,
+            has_vlan: true,
         }];
         vm.domain = Ok(Arc::new(domain));
         let vms = [(vm.uuid, Arc::new(vm))].into_iter().collect();
         let with_vm = Cluster { vms, ..Cluster::default() };
         assert_eq!(removed(&card(1, None), &one, &with_vm), [""; 0]);
+        let mut own_vlan = node.clone();
+        own_vlan.sriov.vfs[1].config.vlan_id = "100".to_owned();
+        let set = |cluster: &Cluster| {
+            plan(&card(2, None), &have_two, &links, Some((cluster, &own_vlan))).steps.len()
+        };
+        assert_eq!((set(&nothing), set(&with_vm)), (1, 0), "its XML has a VLAN of its own");
         let plan = plan(&card(1, None), &one, &links, Some((&with_vm, &node)));
         let gone = CardFinding::FunctionGone { vf: "ens1v1".into() };
         assert_eq!(plan.findings["ens1"], [gone]);

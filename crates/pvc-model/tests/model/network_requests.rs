@@ -169,7 +169,14 @@ fn plug_in(cluster: &mut Cluster, number: u128, bridge: &str) {
     let mut record = vm(number, VmState::Stop, Some("hv1"));
     let mut domain = record.domain.as_deref().unwrap().clone();
     let kind = NicKind::Bridge(bridge.to_owned());
-    domain.nics.push(Nic { kind, mac: String::new(), model: String::new(), target: None });
+    domain.nics.push(Nic {
+        kind,
+        mac: String::new(),
+        model: String::new(),
+        target: None,
+        is_exclusive: false,
+        has_vlan: false,
+    });
     record.domain = Ok(Arc::new(domain));
     cluster.vms.insert(record.uuid, Arc::new(record));
 }

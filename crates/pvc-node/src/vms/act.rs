@@ -88,6 +88,9 @@ pub(super) enum StepError {
     /// The VM may be running: never started a second time.
     #[error("node `{node}` says that it runs the VM, {why}")]
     Elsewhere { node: NodeName, why: String },
+    /// An SR-IOV function may be free, or known, the next time.
+    #[error("{why}")]
+    Function { why: String },
     /// The step may work the next time.
     #[error("it took longer than {seconds} s")]
     TooSlow { seconds: u64 },

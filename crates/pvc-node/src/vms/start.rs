@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use pvc_domain::{Domain, ForHost, HostFunction, Volumes};
 use pvc_model::cluster::Cluster;
+use pvc_model::domain::NicKind;
 use pvc_model::sriov::settings::VfSettings;
-use pvc_model::sriov::{check_functions, vf_of};
+use pvc_model::sriov::{PciAddress, check_functions, vf_of};
 use pvc_model::vm::VmRecord;
 use pvc_model::vm::plan::{Answered, Planned};
 use pvc_model::{NodeName, Uuid};
@@ -213,7 +214,7 @@ impl Actor {
             }
         }
         let functions = functions_here(&self.shared.store.view(), self.shared.name(), record)
-            .map_err(StepError::Permanent)?;
+            .map_err(|why| StepError::Function { why })?;
         let console_log =
             console_log_path(&self.shared.settings.console_log_directory, &record.name);
         let named = record.domain.as_ref().ok().and_then(|domain| domain.emulator.as_deref());
@@ -242,7 +243,7 @@ impl Actor {
 /// The SR-IOV functions of this node that the VM's interfaces take, by name.
 ///
 /// # Errors
-/// The reason why it cannot have one.
+/// The reason why it cannot have one at present.
 fn functions_here(
     view: &Cluster,
     node: &NodeName,
@@ -251,13 +252,29 @@ fn functions_here(
     let nics = record.domain.as_ref().map_or(&[][..], |domain| &domain.nics);
     let Some(own) = view.nodes.get(node) else { return Ok(BTreeMap::new()) };
     check_functions(view, own, record.uuid, nics).map_err(|why| why.to_string())?;
-    let function = |name: &str| {
-        let record = own.sriov.vf(name)?;
+    let mut functions = BTreeMap::new();
+    for nic in nics {
+        let Some(name) = vf_of(nic) else { continue };
+        let Some(record) = own.sriov.taken_by(nic) else {
+            tracing::warn!(
+                vm = record.name,
+                function = name,
+                "the VM takes an SR-IOV function that is not recorded on this node: it is started \
+                 with what its XML says"
+            );
+            continue;
+        };
         let vlan = VfSettings::read(&record.config).0.vlan.map(|(id, _)| id);
-        let pci = record.pci.address()?.parts();
-        Some((name.to_owned(), HostFunction { pci, vlan: vlan.filter(|id| *id > 0) }))
-    };
-    Ok(nics.iter().filter_map(vf_of).filter_map(function).collect())
+        let pci = record.pci.address().map(PciAddress::parts);
+        // The XML may have that of another node. The next look at the card completes the record.
+        let is_device = matches!(nic.kind, NicKind::Hostdev(_));
+        if pci.is_none() && is_device && own.sriov.pf(&record.pf).is_some() {
+            return Err(format!("it is not known yet where SR-IOV function `{name}` is"));
+        }
+        let here = HostFunction { pci, vlan: vlan.filter(|id| *id > 0) };
+        functions.insert(name.to_owned(), here);
+    }
+    Ok(functions)
 }
 
 /// Whether the record still gives the order that a guest was made for, and describes the same

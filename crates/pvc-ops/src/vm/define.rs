@@ -9,7 +9,7 @@ use pvc_model::domain::{Disk, DiskSource, DomainSummary, Nic, NicKind};
 use pvc_model::hold::{Held, check_not_held};
 use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
 use pvc_model::request::is_off;
-use pvc_model::sriov::{NoFunction, check_functions, is_tied, vf_of};
+use pvc_model::sriov::{NoFunction, check_new_functions, is_tied, vf_of};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid, shown};
@@ -219,7 +219,7 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
             let node_limit = known_nodes(cluster, &ask.node_limit)?;
             let node = choose_node(cluster, ask, &summary, &node_limit)?;
             let place = find_node(cluster, node.as_str())?;
-            check_functions(cluster, place, summary.uuid, &summary.nics)
+            check_new_functions(cluster, place, summary.uuid, &summary.nics)
                 .map_err(NicRefusal::from)?;
             let new = NewVm {
                 uuid: summary.uuid,
@@ -336,7 +336,7 @@ impl Hardware {
         }
         let place = record.node.as_ref().and_then(|name| cluster.node(name.as_str()));
         if let Some(node) = place {
-            check_functions(cluster, node, record.uuid, functions).map_err(NicRefusal::from)?;
+            check_new_functions(cluster, node, record.uuid, functions).map_err(NicRefusal::from)?;
             claim(&mut changes, node, record.uuid, &summary.nics);
             check_size(node, summary.memory_mib, summary.vcpus)
                 .map_err(|unfit| DefineRefusal::TooLarge { node: node.name.clone(), unfit })?;
@@ -585,7 +585,14 @@ mod tests {
     use super::*;
 
     fn nics(kinds: impl IntoIterator<Item = NicKind>) -> Vec<Nic> {
-        let nic = |kind| Nic { kind, mac: String::new(), model: String::new(), target: None };
+        let nic = |kind| Nic {
+            kind,
+            mac: String::new(),
+            model: String::new(),
+            target: None,
+            is_exclusive: true,
+            has_vlan: false,
+        };
         kinds.into_iter().map(nic).collect()
     }
 

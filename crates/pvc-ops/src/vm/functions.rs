@@ -4,7 +4,7 @@
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::Nic;
 use pvc_model::node::NodeRecord;
-use pvc_model::sriov::{VfUse, vf_of};
+use pvc_model::sriov::VfUse;
 use pvc_model::vm::VmRecord;
 use pvc_model::vm::volumes::is_at_rest;
 use pvc_model::{NodeName, Uuid};
@@ -14,7 +14,7 @@ use pvc_store::{Change, Changes};
 /// given one at once, the later one decides again.
 pub(super) fn claim(changes: &mut Changes, node: &NodeRecord, vm: Uuid, nics: &[Nic]) {
     for nic in nics {
-        let Some(vf) = vf_of(nic).and_then(|name| node.sriov.vf(name)) else { continue };
+        let Some(vf) = node.sriov.taken_by(nic) else { continue };
         // What two have by older records the node settles.
         let is_others = vf.used && vf.used_by != Some(vm);
         if is_others || (vf.used && vf.mac == nic.mac) {

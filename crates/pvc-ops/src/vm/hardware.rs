@@ -7,7 +7,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::domain::{DiskSource, Nic, NicKind, bridge_of, drawn_mac};
 use pvc_model::network_core::CoreNet;
 use pvc_model::shown;
-use pvc_model::sriov::{NoFunction, PciAddress, check_functions, vf_of};
+use pvc_model::sriov::{NoFunction, PciAddress, check_new_functions, vf_of};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::VmRecord;
 use pvc_ports::{Random, Storage, StorageError, aside};
@@ -230,7 +230,8 @@ fn nic(
         None => NicKind::Bridge(bridge(cluster, &network)?),
     };
     let mac = mac.unwrap_or_else(|| drawn.to_owned());
-    let new = Nic { kind, mac, model, target: None };
+    let is_exclusive = sriov.is_some();
+    let new = Nic { kind, mac, model, target: None, is_exclusive, has_vlan: false };
     check_nics(&[], std::slice::from_ref(&new), force).map_err(DefineRefusal::from)?;
     let pci = function_of(cluster, vm, &new).map_err(NicRefusal::from);
     let pci = pci.map_err(DefineRefusal::from)?.map(PciAddress::parts);
@@ -250,7 +251,7 @@ fn function_of(
         function: shown(function),
     };
     let node = node.ok_or_else(missing)?;
-    check_functions(cluster, node, vm.uuid, [nic])?;
+    check_new_functions(cluster, node, vm.uuid, [nic])?;
     let address = node.sriov.vf(function).and_then(|vf| vf.pci.address());
     address.map(Some).ok_or_else(missing)
 }

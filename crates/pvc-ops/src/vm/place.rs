@@ -386,11 +386,11 @@ fn fits(
     };
     let keeps_waiting = waits_to_start(cluster, record) && node.domain_state == DomainState::Ready;
     let check = if insists { check_insisted } else { check_node };
-    let unfit = match check(node, &need, &promises(cluster, record)) {
+    let unfit = match check(cluster, node, &need, &promises(cluster, record)) {
         Err(unfit @ Unfit::Daemon(_)) if keeps_waiting => Err(unfit),
         Err(Unfit::Daemon(_) | Unfit::Domain(_)) if !is_up => {
             check_size(node, need.memory_mib, need.vcpus)
-                .and_then(|()| check_free_functions(node, &need, &Promises::default()))
+                .and_then(|()| check_free_functions(cluster, node, &need, &Promises::default()))
         }
         other => other,
     };

@@ -112,9 +112,6 @@ impl Refusal for StateRefusal {
                 Some(format!("`pvc vm modify {vm} FILE` replaces the XML"))
             }
             StateRefusal::VolumeHeld { held, .. } => Some(held.hint()),
-            StateRefusal::Function { vm, why: NoFunction::Missing { .. } } => {
-                Some(format!("`pvc vm move {vm}` finds a node that has it"))
-            }
             StateRefusal::Function { why, .. } => Some(why.hint()),
             StateRefusal::VolumeInUse { other, .. } => Some(format!(
                 "shut VM `{other}` down first; `<shareable/>` in both XMLs says that both may \
@@ -295,7 +292,7 @@ pub(super) fn check_start(
     check_volumes_free(cluster, record, changes)
 }
 
-/// Whether the VM's node has the SR-IOV functions that its interfaces take, for this VM.
+/// Whether no other VM has an SR-IOV function that the VM's interfaces take on its node.
 fn check_functions_here(cluster: &Cluster, record: &VmRecord) -> Result<(), StateRefusal> {
     let node = record.node.as_ref().and_then(|node| cluster.nodes.get(node));
     let (Some(node), Ok(domain)) = (node, &record.domain) else { return Ok(()) };

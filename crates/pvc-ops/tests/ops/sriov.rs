@@ -1,7 +1,7 @@
 //! SR-IOV functions are given to VMs, one each, and follow them.
 
 use pvc_model::domain::NicKind;
-use pvc_model::sriov::{PciTexts, VfRecord};
+use pvc_model::sriov::{PciTexts, PfRecord, VfRecord};
 use pvc_model::vm::MigrationMethod;
 use pvc_ops::sriov::set_vf;
 
@@ -29,6 +29,8 @@ async fn world() -> World {
     world
         .write(|changes| {
             for (node, bus) in [("hv1", "3b"), ("hv2", "5e")] {
+                let pf = PfRecord { name: "ens1".to_owned(), ..PfRecord::default() };
+                changes.push(Change::PutPf(node.into(), pf));
                 for index in 0..2 {
                     let vf = VfRecord {
                         name: format!("ens1v{index}"),
@@ -118,7 +120,7 @@ async fn a_modification_takes_functions_and_gives_them_back_when_no_guest_has_th
 }
 
 #[tokio::test]
-async fn a_move_takes_the_function_along_and_a_start_wants_it_on_its_node() {
+async fn a_move_takes_the_function_along_and_a_start_is_refused_only_what_another_vm_has() {
     let world = world().await;
     let hostdev = with("web1", UUID, "hostdev", &["ens1v1"]);
     vm::define(&world.store, &on(hostdev, "hv1")).await.unwrap();
@@ -128,8 +130,6 @@ async fn a_move_takes_the_function_along_and_a_start_wants_it_on_its_node() {
         force: false,
         live_only,
     };
-    let refusal = refused(vm::move_vm(&world.store, "web1", &go(Some("hv3"), false)).await);
-    assert!(refusal.to_string().contains("has no SR-IOV function `ens1v1`"), "{refusal}");
     vm::move_vm(&world.store, "web1", &go(None, false)).await.unwrap();
     assert_eq!((world.user("hv1", "ens1v1"), world.user("hv2", "ens1v1")), (None, Some(UUID)));
     world.state(VmState::Start).await;
@@ -141,10 +141,15 @@ async fn a_move_takes_the_function_along_and_a_start_wants_it_on_its_node() {
     world.running("hv2", &[]).await;
     world.write(|changes| _ = changes.vm(UUID, VmChange::Node("hv3".into()))).await;
     let start = StateAsk::new(StateRequest::Start, false);
+    vm::set_state(&world.store, "web1", start).await.unwrap();
+    world.state(VmState::Stop).await;
+    vm::define(&world.store, &on(with("db1", OTHER, "hostdev", &["ens1v1"]), "hv1")).await.unwrap();
+    world.write(|changes| _ = changes.vm(UUID, VmChange::Node("hv1".into()))).await;
+    let start = StateAsk::new(StateRequest::Start, false);
     let refusal = refused(vm::set_state(&world.store, "web1", start).await);
     assert_eq!(
         refusal.to_string(),
-        "VM `web1` cannot be started: node `hv3` has no SR-IOV function `ens1v1`"
+        "VM `web1` cannot be started: the SR-IOV function `ens1v1` of node `hv1` is used by VM `db1`"
     );
 }
 
