@@ -22,7 +22,7 @@ wire! {
 fn text_or_object() -> Schema {
     let of = |kind| ObjectBuilder::new().schema_type(kind);
     let either = OneOfBuilder::new().item(of(Type::String)).item(of(Type::Object));
-    let description = "`Running`, or an object with a member for each test: the report of fio, with \
-                       the load of the node beside it.";
+    let description = "`Running`, or an object with a member for each test: the report of fio, \
+                       with the load of the node beside it.";
     Schema::OneOf(either.description(Some(description)).build())
 }

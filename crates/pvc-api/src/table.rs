@@ -72,7 +72,7 @@ pub struct Table {
     pub open: Router<ApiState>,
     pub metrics: Router<ApiState>,
     pub protected: Router<ApiState>,
-    /// What adds each operation to a document: most of whom the table is for want none.
+    /// Functions that add each operation to a document: most of whom the table is for want none.
     descriptions: Vec<fn(&mut OpenApi)>,
 }
 

@@ -24,8 +24,8 @@ fn strict<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
     })
 }
 
-/// What follows the lines for people that begin a text, such as warnings: from the first line on
-/// that begins a list or an object. `None` if no such line comes first.
+/// Part of a text behind the lines for people that begin it, such as warnings: from the first line
+/// on that begins a list or an object. `None` if no such line comes first.
 fn behind_said(text: &[u8]) -> Option<&[u8]> {
     let begins = |line: &[u8]| matches!(line.trim_ascii_start(), [b'{', ..] | [b'[', ..]);
     let mut at = 0;

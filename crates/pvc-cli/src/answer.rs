@@ -2,8 +2,8 @@
 //! it is only to be tried.
 //!
 //! The options are added to all of these commands in one place. A command with an option `--format`
-//! of its own, and one that prints nothing of the API's, does not get it. Where `--format` is that of
-//! an image, the option is called `--answer`.
+//! of its own, and one that prints nothing of the API's, does not get it. Where `--format` is that
+//! of an image, the option is called `--answer`.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde::Serialize;

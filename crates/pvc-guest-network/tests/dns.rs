@@ -296,9 +296,9 @@ async fn a_server_runs_with_the_role_and_serves_what_the_networks_have() {
     world.knows(&[("web1", "10.20.1.101"), ("WEB2", "10.20.1.102"), ("evil", "192.0.2.1")]);
     let (web1, web2) = ("web1.net1.example A 10.20.1.101", "web2.net1.example A 10.20.1.102");
     world.becomes("it follows", &[NS, &soa(2), web1, web2]).await;
-    let told = ["purge net1.example$", "notify net1.example"]
+    let expected = ["purge net1.example$", "notify net1.example"]
         .map(|words| format!("--config-dir=/run/pvc/pdns --socket-dir=/run/pvc/pdns {words}"));
-    eventually("the server is told", SOON, || world.orders().ends_with(&told)).await;
+    eventually("the server is told", SOON, || world.orders().ends_with(&expected)).await;
 
     // What it was not told it is told later.
     world.refuses_orders.store(true, Ordering::Relaxed);

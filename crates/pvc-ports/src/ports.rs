@@ -17,7 +17,7 @@ pub struct Ports {
     pub power: Arc<dyn Power>,
     /// Database whose leader follows the primary role; `None` where there is no such database.
     pub database_cluster: Option<Arc<dyn DatabaseCluster>>,
-    /// Where guests' names are served from a database; `None` where there is no such database.
+    /// Database and transfers of guests' names; `None` where they are not served.
     pub dns: Option<DnsPorts>,
     pub exec: Arc<dyn Exec>,
     pub files: Arc<dyn Files>,

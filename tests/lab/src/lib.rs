@@ -275,8 +275,8 @@ impl Lab {
         });
     }
 
-    /// Waits until the last that this guest said about its disks is `disks`: their sizes in blocks of
-    /// 512 bytes, in the order of their places.
+    /// Waits until the last that this guest said about its disks is `disks`: their sizes in blocks
+    /// of 512 bytes, in the order of their places.
     pub fn guest_has_disks(&self, node: &str, guest: &str, disks: &str) {
         let words = format!("disks now: {disks} (all)");
         eventually(&format!("`{words}` on the console of {guest}"), 180, || {

@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn powerdns_is_told_nothing_that_it_does_not_know() {
+    fn powerdns_gets_no_option_that_it_does_not_know() {
         let config = server("a#b 'c'\"d\\e").unwrap();
         for line in [
             "local-address=10.0.0.254,192.0.2.254",

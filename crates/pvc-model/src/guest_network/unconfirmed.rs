@@ -24,7 +24,7 @@ pub struct UnconfirmedChange {
     pub undo: Undo,
 }
 
-/// What undoes a change of a network.
+/// A way to undo a change of a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undo {
     /// Writes the network as it was, without its leases and rules, and its options.
@@ -40,7 +40,7 @@ pub enum Undo {
 pub enum Undoing<'a> {
     Fields(Box<NetworkToRecord>),
     Rules(AclChanges<'a>),
-    /// It is undone already, or the network is gone.
+    /// The change is undone already, or the network is gone.
     Nothing,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn networks(cluster: &Cluster) -> impl Iterator<Item = &NetworkRecord
     cluster.networks.values().map(AsRef::as_ref).chain(former)
 }
 
-/// What undoes any change of a network's fields.
+/// A way to undo any change of a network's fields.
 pub fn undo_of_fields(cluster: &Cluster, present: &NetworkRecord) -> Undo {
     let NetworkToRecord { record, options } = request::as_recorded(cluster, present);
     Undo::Fields { record: Box::new(record), options }
