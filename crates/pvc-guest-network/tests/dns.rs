@@ -501,6 +501,10 @@ async fn a_database_that_is_away_is_a_fault_and_holds_up_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_database_without_tables_is_a_fault_that_says_which_are_missing() {
     let world = world().await;
+    for (link, address) in FLOATING {
+        world.network.create_bridge(link).await.unwrap();
+        world.network.add_address(link, address.parse().unwrap()).await.unwrap();
+    }
     world.term.send_replace(1);
     let role = world.start();
     world.fault_says("schema.pgsql.sql").await;
