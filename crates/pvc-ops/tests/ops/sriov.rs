@@ -149,7 +149,8 @@ async fn a_move_takes_the_function_along_and_a_start_is_refused_only_what_anothe
     let refusal = refused(vm::set_state(&world.store, "web1", start).await);
     assert_eq!(
         refusal.to_string(),
-        "VM `web1` cannot be started: the SR-IOV function `ens1v1` of node `hv1` is used by VM `db1`"
+        "VM `web1` cannot be started: the SR-IOV function `ens1v1` of node `hv1` is used by VM \
+         `db1`"
     );
 }
 
