@@ -24,8 +24,8 @@ use pvc_model::network_core::{CoreNet, CoreNetwork, CoreNetworks};
 use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
 use pvc_node::{
-    DhcpSettings, DnsDatabase, DnsSettings, FloatingAddress, GuestNetworkSettings, LogSwitches, MigrationSettings,
-    NodeSettings, Subsystems,
+    DhcpSettings, DnsDatabase, DnsSettings, FloatingAddress, GuestNetworkSettings, LogSwitches,
+    MigrationSettings, NodeSettings, Subsystems,
 };
 use pvc_store::Ipmi;
 

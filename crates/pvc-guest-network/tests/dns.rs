@@ -128,16 +128,16 @@ async fn world() -> World {
     };
     let context = Context::new(NodeName::new("hv1"), ports, store);
     let (term, end) = (watch::channel(0).0, CancellationToken::new());
+    for (link, address) in FLOATING {
+        network.create_bridge(link).await.unwrap();
+        network.add_address(link, address.parse().unwrap()).await.unwrap();
+    }
     World { context, network, programs, exec, files, transfers, database, tables, term, end }
 }
 
-/// A world with addresses, tables, and a network whose server knows `web1`.
+/// A world with tables, and a network whose server knows `web1`.
 async fn whole_world() -> World {
     let world = world().await;
-    for (link, address) in FLOATING {
-        world.network.create_bridge(link).await.unwrap();
-        world.network.add_address(link, address.parse().unwrap()).await.unwrap();
-    }
     for words in TABLES {
         world.sql(words).await;
     }

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Clock, DatabaseCluster, DnsPorts, Exec, Files, Firewall, Host, Hypervisor, Network, Power, Programs,
-    Random, Services, Storage,
+    Clock, DatabaseCluster, DnsPorts, Exec, Files, Firewall, Host, Hypervisor, Network, Power,
+    Programs, Random, Services, Storage,
 };
 
 /// The world of one node.
