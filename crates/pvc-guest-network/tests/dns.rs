@@ -298,16 +298,16 @@ async fn a_server_runs_with_the_role_and_serves_what_the_networks_have() {
     world.becomes("it follows", &[NS, &soa(2), web1, web2]).await;
     let expected = ["purge net1.example$", "notify net1.example"]
         .map(|words| format!("--config-dir=/run/pvc/pdns --socket-dir=/run/pvc/pdns {words}"));
-    eventually("the server is told", SOON, || world.orders().ends_with(&expected)).await;
+    eventually("the server has its orders", SOON, || world.orders().ends_with(&expected)).await;
 
     // What it was not told it is told later.
     world.refuses_orders.store(true, Ordering::Relaxed);
     world.knows(&[("web1", "10.20.1.101")]);
     let asked = world.orders().len();
     eventually("it takes no order", SOON, || world.orders().len() >= asked + 2).await;
-    assert!(world.orders()[asked..].iter().all(|order| *order == told[0]));
+    assert!(world.orders()[asked..].iter().all(|order| *order == expected[0]));
     world.refuses_orders.store(false, Ordering::Relaxed);
-    eventually("the server is told", SOON, || world.orders().ends_with(&told)).await;
+    eventually("the server has its orders", SOON, || world.orders().ends_with(&expected)).await;
     let asked = world.orders().len();
     world.context.sleep(SOON).await;
     assert_eq!(world.orders().len(), asked, "once is enough");

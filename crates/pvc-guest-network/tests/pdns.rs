@@ -28,6 +28,7 @@ use pvc_linux::{LinuxExec, LinuxFiles, LinuxNetwork, LinuxPrograms, SystemClock}
 use pvc_model::NodeName;
 use pvc_model::guest_network::Vni;
 use pvc_model::guest_network::dns::HostAddress;
+use pvc_model::link::IpNet;
 use pvc_model::network::NetworkRecord;
 use pvc_ports::{
     Database, DnsPorts, Ports, SqlValue, Statement, TransferError, ZoneTransfers as _,
@@ -171,7 +172,7 @@ impl World {
             executable: executable.display().to_string(),
             socket: "/run/leases".to_owned(),
         };
-        let address = |ip: &str| format!("{ip}/24").parse().unwrap();
+        let address = |ip: &str| -> IpNet { format!("{ip}/24").parse().unwrap() };
         let dns = DnsSettings {
             directory: self.files(),
             addresses: FLOATING.map(|(link, ip)| (link.to_owned(), address(ip))).into(),
