@@ -300,7 +300,7 @@ async fn a_server_runs_with_the_role_and_serves_what_the_networks_have() {
         .map(|words| format!("--config-dir=/run/pvc/pdns --socket-dir=/run/pvc/pdns {words}"));
     eventually("the server has its orders", SOON, || world.orders().ends_with(&expected)).await;
 
-    // What it was not told it is told later.
+    // An order that was refused is given again.
     world.refuses_orders.store(true, Ordering::Relaxed);
     world.knows(&[("web1", "10.20.1.101")]);
     let asked = world.orders().len();

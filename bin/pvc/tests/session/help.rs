@@ -18,7 +18,7 @@ fn help_says_what_a_later_release_brings() {
     let storage = out(&user.run(&["storage", "--help"]));
     assert!(!storage.contains("[arrives"), "{storage}");
     let network = out(&user.run(&["network", "--help"]));
-    assert!(network.contains("  sriov   Manage SR-IOV devices\n"), "{network}");
+    assert!(network.contains("  sriov    Manage SR-IOV devices\n"), "{network}");
     assert!(!network.contains("[arrives"), "{network}");
     let vm = out(&user.run(&["vm", "--help"]));
     assert!(vm.contains("  snapshot     Manage snapshots of a VM [arrives with release "), "{vm}");
