@@ -29,8 +29,9 @@ pub struct LinuxSriov {
     turns: Turns,
 }
 
-/// One at a time is at a card, by name: the kernel lets who reads wait while a driver is at work,
-/// and of those whom nobody waits for any more there is not to be another each time.
+/// Locks of the cards, by name, so that one thread at a time is at a card: the kernel lets who
+/// reads wait while a driver is at work, and of threads that nobody waits for any more there is not
+/// to be another each time.
 type Turns = Arc<Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>>;
 
 impl LinuxSriov {
