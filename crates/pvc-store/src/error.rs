@@ -116,6 +116,17 @@ pub enum ChangeError<E> {
     Store(#[from] StoreError),
 }
 
+impl<E> ChangeError<E> {
+    /// The same error with another refusal in the place of this one.
+    pub fn map_refused<F>(self, map: impl FnOnce(E) -> F) -> ChangeError<F> {
+        match self {
+            ChangeError::Refused(why) => ChangeError::Refused(map(why)),
+            ChangeError::Conflict { tries } => ChangeError::Conflict { tries },
+            ChangeError::Store(error) => ChangeError::Store(error),
+        }
+    }
+}
+
 impl<E> From<TreeError> for ChangeError<E> {
     fn from(error: TreeError) -> Self {
         ChangeError::Store(StoreError::Tree(error))

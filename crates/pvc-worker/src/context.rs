@@ -53,6 +53,16 @@ pub(crate) enum Unwritten<E: Refusal> {
     Conflict { tries: u32 },
 }
 
+impl<E: Refusal> From<ChangeError<E>> for Unwritten<E> {
+    fn from(error: ChangeError<E>) -> Self {
+        match error {
+            ChangeError::Refused(why) => Unwritten::Refused(why),
+            ChangeError::Store(error) => Unwritten::Store(error),
+            ChangeError::Conflict { tries } => Unwritten::Conflict { tries },
+        }
+    }
+}
+
 impl<E: Refusal> Refusal for Unwritten<E> {
     fn kind(&self) -> RefusalKind {
         match self {

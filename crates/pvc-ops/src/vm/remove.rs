@@ -198,14 +198,12 @@ fn not_removed(
     gone: &mut Gone,
     error: ChangeError<StorageRefusal>,
 ) -> ChangeError<RemoveRefusal> {
-    let (vm, volume) = (stopping.name.clone(), volume.clone());
-    let source = match error {
-        ChangeError::Refused(refusal) => Box::new(refusal),
-        ChangeError::Conflict { tries } => return ChangeError::Conflict { tries },
-        ChangeError::Store(error) => return ChangeError::Store(error),
-    };
-    let removed = std::mem::take(&mut gone.removed);
-    ChangeError::Refused(RemoveRefusal::Volume { vm, volume, removed, source })
+    error.map_refused(|source| RemoveRefusal::Volume {
+        vm: stopping.name.clone(),
+        volume: volume.clone(),
+        removed: std::mem::take(&mut gone.removed),
+        source: Box::new(source),
+    })
 }
 
 /// Has the VM stopped again, so that its removal can be repeated.

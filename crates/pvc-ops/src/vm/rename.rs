@@ -324,23 +324,15 @@ pub async fn record_renamed(
             continue;
         }
         for volume in [old, new] {
-            record_volume(store, storage, volume)
-                .await
-                .map_err(|error| unrecorded(volume, error))?;
+            let unrecorded = |source| RenameRefusal::Unrecorded {
+                volume: volume.clone(),
+                source: Box::new(source),
+            };
+            let done = record_volume(store, storage, volume).await;
+            done.map_err(|error| error.map_refused(unrecorded))?;
         }
     }
     Ok(())
-}
-
-fn unrecorded(volume: &VolumeId, error: ChangeError<StorageRefusal>) -> ChangeError<RenameRefusal> {
-    let volume = volume.clone();
-    match error {
-        ChangeError::Refused(source) => {
-            ChangeError::Refused(RenameRefusal::Unrecorded { volume, source: Box::new(source) })
-        }
-        ChangeError::Store(error) => ChangeError::Store(error),
-        ChangeError::Conflict { tries } => ChangeError::Conflict { tries },
-    }
 }
 
 /// All records of a renaming whose volumes have their new names, if the VM still is called as it

@@ -13,7 +13,7 @@ use pvc_model::job::{JobVm, Steps};
 use pvc_model::storage::VolumeId;
 use pvc_ops::vm::{RenameRefusal, Renamed, plan_rename, record_renamed, rename_records};
 use pvc_ports::{Storage, StorageError};
-use pvc_store::{ChangeError, FormerRenaming};
+use pvc_store::FormerRenaming;
 use serde::{Deserialize, Serialize};
 
 use super::{find, text};
@@ -154,11 +154,7 @@ async fn give_name_back(context: &Context, vm: Uuid, volume: &Volume) -> Result<
 async fn record(context: &Context, volumes: &[Volume]) -> Result<()> {
     let (store, storage) = (&context.tools.store, context.tools.storage.as_ref());
     let names: Vec<_> = volumes.iter().map(|it| (it.old.clone(), it.new.clone())).collect();
-    record_renamed(store, storage, &names).await.map_err(|error| match error {
-        ChangeError::Refused(why) => Unwritten::Refused(why),
-        ChangeError::Store(error) => Unwritten::Store(error),
-        ChangeError::Conflict { tries } => Unwritten::Conflict { tries },
-    })
+    Ok(record_renamed(store, storage, &names).await?)
 }
 
 async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, RenameRefusal> {
