@@ -220,13 +220,7 @@ impl Servers {
             )),
             _ => None,
         });
-        let failed = failed.or(missing);
-        if failed.is_none() && self.alarm.was_reported() {
-            context.clear_own(FAULT).await;
-        }
-        if let Some(message) = self.alarm.due(failed, context.now()) {
-            context.raise_own(FAULT, &message).await;
-        }
+        context.alarm_own(FAULT, &mut self.alarm, failed.or(missing)).await;
     }
 }
 

@@ -18,7 +18,7 @@ use pvc_model::network::NetworkRecord;
 use pvc_model::shared_map::SharedMap;
 use pvc_model::with_causes;
 use pvc_ports::{
-    Command, Database, DatabaseError, DnsPorts, FileAccess, Output, TransferError, ZoneTransfers,
+    Command, Database, DatabaseError, DnsPorts, FileAccess, TransferError, ZoneTransfers,
 };
 use pvc_role::{Alarm, Context};
 use pvc_supervisor::{
@@ -194,8 +194,6 @@ struct Aggregator {
     untold: BTreeSet<String>,
     troubles: Vec<Trouble>,
     alarm: Alarm,
-    /// Whether the fault may stand: a former life of the daemon may have raised it.
-    may_stand: bool,
     /// Time of the next look.
     next: Duration,
 }
@@ -214,7 +212,6 @@ impl Aggregator {
             untold: BTreeSet::new(),
             troubles: Vec::new(),
             alarm: Alarm::after(GRACE),
-            may_stand: true,
             next: Duration::ZERO,
         }
     }
@@ -434,13 +431,9 @@ impl Aggregator {
             let more = if others == 0 { String::new() } else { format!(" ({others} more)") };
             format!("node {}: DNS of guests: {}{more}", context.name(), with_causes(trouble))
         });
-        if message.is_none() && std::mem::take(&mut self.may_stand) {
-            context.clear_own(FAULT).await;
-        }
-        if let Some(message) = self.alarm.due(message, context.now()) {
-            self.may_stand = true;
-            tracing::error!("{message}");
-            context.raise_own(FAULT, &message).await;
+        let words = message.clone().unwrap_or_default();
+        if context.alarm_own(FAULT, &mut self.alarm, message).await {
+            tracing::error!("{words}");
         }
     }
 }
@@ -455,16 +448,8 @@ fn is_about_the_database(error: &ZoneError) -> bool {
 
 /// Runs a command that is to exit with status 0.
 async fn succeed(context: &Context, command: Command) -> Result<(), String> {
-    match context.ports.exec.run(command).await {
-        Ok(Output { code: Some(0), .. }) => Ok(()),
-        Ok(Output { stdout, stderr, .. }) => {
-            let said = [stderr, stdout].concat();
-            let said = String::from_utf8_lossy(&said);
-            let line = said.lines().find(|line| !line.trim().is_empty());
-            Err(line.unwrap_or("it says nothing").trim().to_owned())
-        }
-        Err(error) => Err(with_causes(&error)),
-    }
+    let done = context.ports.exec.run(command).await.map_err(|error| with_causes(&error))?;
+    done.success()
 }
 
 /// Hosts of a zone; `None` if it is not known which there are.

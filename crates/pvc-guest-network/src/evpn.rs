@@ -98,14 +98,13 @@ pub async fn run(context: Context, settings: EvpnSettings, end: CancellationToke
     let mut turns = context.turns(&end);
     while turns.next(INTERVAL).await {
         let done = keeper.round(&context).await;
-        if done.is_ok() && alarm.was_reported() {
-            context.clear_own(FAULT).await;
-        }
-        if let Some(trouble) = alarm.due(done.err(), context.now()) {
+        let words = done.err().map(|trouble| {
             let hint = trouble.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-            let words = format!("EVPN: {}{hint}", with_causes(&trouble));
-            tracing::error!("{words}");
-            context.raise_own(FAULT, &format!("node {}: {words}", context.name())).await;
+            format!("EVPN: {}{hint}", with_causes(&trouble))
+        });
+        let message = words.as_ref().map(|words| format!("node {}: {words}", context.name()));
+        if context.alarm_own(FAULT, &mut alarm, message).await {
+            tracing::error!("{}", words.unwrap_or_default());
         }
     }
 }

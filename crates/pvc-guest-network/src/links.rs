@@ -9,11 +9,11 @@ use pvc_model::guest_network::{GuestNetworks, Vni};
 use pvc_model::link::LinkAbilities;
 use pvc_model::with_causes;
 use pvc_ports::{Network, NetworkError};
-use pvc_role::{Alarm, Context, DeadlineError};
+use pvc_role::{Alarm, Context};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::said::{Complaints, Said};
+use crate::said::{Complaints, Said, in_words};
 
 /// Time between two looks at the links.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -123,7 +123,7 @@ impl Keeper {
             Err(error) => {
                 let text = format!("the links cannot be looked at: {}", in_words(error));
                 let message = format!("node {}: networks of VMs: {text}", context.name());
-                self.alarm_with(context, Some(message)).await;
+                context.alarm_own(FAULT, &mut self.alarm, Some(message)).await;
                 self.said.log_new(Complaints::from([("guest networks".to_owned(), text)]));
                 return Some(true);
             }
@@ -182,16 +182,7 @@ impl Keeper {
             };
             format!("node {}: {} is down: {text}{more}", context.name(), name(*vni))
         });
-        self.alarm_with(context, first).await;
-    }
-
-    async fn alarm_with(&mut self, context: &Context, trouble: Option<String>) {
-        if trouble.is_none() && self.alarm.was_reported() {
-            context.clear_own(FAULT).await;
-        }
-        if let Some(message) = self.alarm.due(trouble, context.now()) {
-            context.raise_own(FAULT, &message).await;
-        }
+        context.alarm_own(FAULT, &mut self.alarm, first).await;
     }
 }
 
@@ -249,15 +240,6 @@ async fn take(context: &Context, plan: LinksPlan) -> Pass {
         }
     }
     pass
-}
-
-fn in_words(error: DeadlineError<NetworkError>) -> String {
-    let hint = match &error {
-        DeadlineError::Failed(error) => error.hint(),
-        DeadlineError::Exceeded { .. } => None,
-    };
-    let text = with_causes(&error);
-    hint.map_or_else(|| text.clone(), |hint| format!("{text} ({hint})"))
 }
 
 async fn act(network: &dyn Network, step: &LinkStep) -> Result<(), NetworkError> {

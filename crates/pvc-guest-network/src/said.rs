@@ -2,8 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use pvc_model::with_causes;
+use pvc_ports::NetworkError;
+use pvc_role::DeadlineError;
+
 /// Complaints by what they are about, each with its text.
 pub(crate) type Complaints = BTreeMap<String, String>;
+
+/// A failure of the kernel's links or cards with its causes, and what to do about it.
+pub(crate) fn in_words(error: DeadlineError<NetworkError>) -> String {
+    let hint = match &error {
+        DeadlineError::Failed(error) => error.hint(),
+        DeadlineError::Exceeded { .. } => None,
+    };
+    let text = with_causes(&error);
+    hint.map_or_else(|| text.clone(), |hint| format!("{text} ({hint})"))
+}
 
 #[derive(Default)]
 pub(crate) struct Said {

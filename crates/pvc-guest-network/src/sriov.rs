@@ -5,18 +5,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::fault::fault_id;
 use pvc_model::link::Links;
 use pvc_model::node::NodeRecord;
 use pvc_model::sriov::plan::{self, Card, CardStep, CardsPlan, CardsSeen, RecordStep};
 use pvc_model::sriov::{SriovRecords, VfUse, uses_to_note};
 use pvc_model::{Uuid, with_causes};
 use pvc_ports::{NetworkError, Ports};
-use pvc_role::{Alarm, Context, DeadlineError};
+use pvc_role::{Alarm, Context};
 use pvc_store::{Change, Changes};
 use tokio_util::sync::CancellationToken;
 
-use crate::said::{Complaints, Said};
+use crate::said::{Complaints, Said, in_words};
 
 /// Time between two looks at the cards.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -238,15 +237,7 @@ impl Keeper {
             };
             format!("node {}: {about}: {text}{more}", context.name())
         });
-        // It may stand since before this daemon has started.
-        let id = fault_id(FAULT, context.name().as_str());
-        let stands = || context.store.view().faults.contains_key(&id);
-        if first.is_none() && (self.alarm.was_reported() || stands()) {
-            context.clear_own(FAULT).await;
-        }
-        if let Some(message) = self.alarm.due(first, context.now()) {
-            context.raise_own(FAULT, &message).await;
-        }
+        context.alarm_own(FAULT, &mut self.alarm, first).await;
     }
 }
 
@@ -271,15 +262,6 @@ async fn look(ports: &Ports, cards: &[Card]) -> Result<(CardsSeen, Links), Netwo
 
 fn about(card: &str) -> String {
     format!("SR-IOV card {card}")
-}
-
-fn in_words(error: DeadlineError<NetworkError>) -> String {
-    let hint = match &error {
-        DeadlineError::Failed(error) => error.hint(),
-        DeadlineError::Exceeded { .. } => None,
-    };
-    let text = with_causes(&error);
-    hint.map_or_else(|| text.clone(), |hint| format!("{text} ({hint})"))
 }
 
 async fn act(ports: &Ports, step: &CardStep) -> Result<(), NetworkError> {

@@ -196,6 +196,24 @@ async fn what_is_in_the_way_of_networks_is_a_fault_and_not_what_only_cannot_be_f
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_fault_that_a_former_life_of_the_daemon_has_raised_is_taken_back() {
+    let world = world().await;
+    world.context.raise_own("GUEST_NETWORK", "network 1001 is down").await;
+    let fault = || world.context.store.view().faults.get("GUEST_NETWORK_HV1").cloned();
+    assert!(fault().is_some());
+    let (_filtered, is_filtered) = watch::channel(BTreeSet::from([vni()]));
+    let (standing, _stands) = watch::channel(Standing::new());
+    let underlay = Underlay { tunnels: None, bridge_device: None, bridge_mtu: None };
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    let role =
+        links::run(world.context.clone(), underlay, is_filtered, standing, world.end.clone());
+    let role = tokio::spawn(role);
+    eventually("it is taken back", SOON, || fault().is_none()).await;
+    world.end.cancel();
+    role.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_runs_where_the_services_are_once_its_gateway_is_there() {
     let world = world().await;
     world.change(Change::PutNetwork(Box::new(record()))).await;

@@ -44,6 +44,24 @@ pub struct Output {
     pub stderr: Vec<u8>,
 }
 
+impl Output {
+    /// Whether the program exited with status 0.
+    ///
+    /// # Errors
+    /// The first line that it wrote otherwise, of its errors or else of its output.
+    pub fn success(&self) -> Result<(), String> {
+        if self.code == Some(0) {
+            return Ok(());
+        }
+        let first = |said: &[u8]| {
+            let said = String::from_utf8_lossy(said);
+            said.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+        };
+        let line = first(&self.stderr).or_else(|| first(&self.stdout));
+        Err(line.unwrap_or_else(|| "it says nothing".to_owned()))
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
     #[error("`{program}` is not installed")]

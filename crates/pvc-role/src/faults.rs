@@ -7,6 +7,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::fault::{FaultRecord, fault_id};
 use pvc_store::{Change, Changes, local_time};
 
+use crate::Alarm;
 use crate::Context;
 
 /// Points that a fault takes from the cluster's 100.
@@ -59,6 +60,24 @@ impl Context {
                 context.raise(&id, &message).await;
             }
         });
+    }
+
+    /// Has the fault of this kind that is about this node follow `trouble`: raises it with that
+    /// message when `alarm` is due, and takes it back when there is none, also one that a former
+    /// life of the daemon has raised. Returns whether it was raised.
+    pub async fn alarm_own(&self, kind: &str, alarm: &mut Alarm, trouble: Option<String>) -> bool {
+        let id = fault_id(kind, self.name().as_str());
+        let stands = || alarm.was_reported() || self.store.view().faults.contains_key(&id);
+        if trouble.is_none() && stands() {
+            self.clear(&id).await;
+        }
+        match alarm.due(trouble, self.now()) {
+            None => false,
+            Some(message) => {
+                self.raise(&id, &message).await;
+                true
+            }
+        }
     }
 
     /// Takes the fault of this kind that is about this node back, as [`clear`](Context::clear)

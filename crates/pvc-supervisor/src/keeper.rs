@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pvc_model::vm::backoff::Backoff;
 use pvc_model::with_causes;
-use pvc_ports::{Command, FileAccess, Output, Program, RunningProgram};
+use pvc_ports::{Command, FileAccess, Program, RunningProgram};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -404,14 +404,6 @@ async fn until_ready(ports: &SupervisorPorts, ready: Ready) -> Result<(), String
 /// Runs a command that is to exit with status 0.
 async fn succeed(ports: &SupervisorPorts, command: Command) -> Result<(), String> {
     let program = command.program.clone();
-    match ports.exec.run(command).await {
-        Ok(Output { code: Some(0), .. }) => Ok(()),
-        Ok(Output { stderr, .. }) => {
-            let said = String::from_utf8_lossy(&stderr);
-            let line =
-                said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
-            Err(format!("`{program}`: {}", line.trim()))
-        }
-        Err(error) => Err(with_causes(&error)),
-    }
+    let done = ports.exec.run(command).await.map_err(|error| with_causes(&error))?;
+    done.success().map_err(|why| format!("`{program}`: {why}"))
 }
