@@ -113,6 +113,9 @@ struct PoolDetail {
     pg_num: Option<u32>,
     /// The number that `pg_num` is on its way to.
     pg_num_target: Option<u32>,
+    /// Words between commas.
+    #[serde(default)]
+    flags_names: String,
     #[serde(default)]
     application_metadata: BTreeMap<String, serde_json::Value>,
 }
@@ -126,6 +129,8 @@ pub(crate) struct Pool {
     pub replication: Option<Replication>,
     /// Number of placement groups that it is to have.
     pub placement_groups: Option<u32>,
+    /// Whether somebody has said that it is not to be removed.
+    pub is_kept: bool,
 }
 
 /// `osd pool ls detail`: every pool.
@@ -140,6 +145,7 @@ pub(crate) fn pools(detail: &[u8]) -> Result<Vec<Pool>, String> {
             .zip(found.min_size)
             .map(|(copies, min_copies)| Replication { copies, min_copies }),
         placement_groups: found.pg_num_target.or(found.pg_num),
+        is_kept: found.flags_names.split(',').any(|flag| flag == "nodelete"),
     };
     Ok(pools.into_iter().map(pool).collect())
 }
@@ -375,8 +381,10 @@ mod tests {
     fn pools_for_volumes_are_distinguished_from_others() {
         let detail =
             br#"[{"pool_name":"device_health_metrics","application_metadata":{"mgr_devicehealth":{}}},
-            {"pool_name":"vms","size":3,"min_size":2,"application_metadata":{"rbd":{}}},{"pool_name":"bare"}]"#;
+            {"pool_name":"vms","size":3,"min_size":2,"application_metadata":{"rbd":{}},
+             "flags_names":"hashpspool,nodelete,selfmanaged_snaps"},{"pool_name":"bare"}]"#;
         let found = pools(detail).unwrap();
+        assert_eq!(found.iter().map(|pool| pool.is_kept).collect::<Vec<_>>(), [false, true, false]);
         let ours: Vec<_> = found
             .iter()
             .filter(|pool| pool.is_for_volumes)

@@ -3,6 +3,7 @@
 use pvc_model::pool::{PoolSpec, Replication, Tier};
 use pvc_model::storage::PoolName;
 use pvc_ports::{Storage, StorageError};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::answers;
@@ -16,6 +17,11 @@ const MAKING: &str = "making a pool";
 /// The rule that whoever set the cluster up made for its pools; a cluster without it has Ceph's
 /// own.
 const USUAL_RULE: &str = "replicated";
+
+#[derive(Deserialize)]
+struct Quorum {
+    quorum_leader_name: String,
+}
 
 impl RbdStorage {
     /// Makes the pool, or completes one that was left by half: what says that it is for volumes is
@@ -108,6 +114,18 @@ impl RbdStorage {
             self.set_of_pool(pool, setting, count, "changing a pool").await?;
         }
         Ok(())
+    }
+
+    /// Whether the monitors remove pools at all, by the configuration that the first of them runs
+    /// with; `None` if nobody says. It is a manager that answers, not a monitor.
+    pub(crate) async fn removes_pools(&self) -> Option<bool> {
+        let quorum = self.monitors.json(json!({ "prefix": "quorum_status" })).await.ok()?;
+        let Quorum { quorum_leader_name } = answers::json(&quorum).ok()?;
+        let who = format!("mon.{quorum_leader_name}");
+        let setting =
+            json!({ "prefix": "config show", "who": who, "key": "mon_allow_pool_delete" });
+        let answer = self.monitors.ask_manager(&setting).await.ok()?;
+        String::from_utf8_lossy(&answer.output).trim().parse().ok()
     }
 
     async fn set_of_pool(

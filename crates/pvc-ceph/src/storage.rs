@@ -517,6 +517,37 @@ impl Storage for RbdStorage {
         self.demand(&command, "removing a pool").await
     }
 
+    async fn check_pool_removal(&self, pool: &PoolName) -> Result<(), StorageError> {
+        require_pool_name(pool)?;
+        let found = self.all_pools().await?.into_iter().find(|found| found.name == *pool);
+        let found = found.ok_or_else(|| StorageError::NoPool { pool: pool.clone() })?;
+        let said = match found.is_kept {
+            true => format!(
+                "the pool is not to be removed; `ceph osd pool set {pool} nodelete false` changes \
+                 that"
+            ),
+            false if self.removes_pools().await == Some(false) => {
+                "no pool may be removed; `ceph config set mon mon_allow_pool_delete true` changes \
+                 that"
+                    .to_owned()
+            }
+            false => return Ok(()),
+        };
+        Err(StorageError::Refused { doing: "looking whether the pool may be removed", said })
+    }
+
+    async fn half_removed(&self, pool: &PoolName) -> Result<Vec<VolumeId>, StorageError> {
+        require_pool_name(pool)?;
+        let mut found = Vec::new();
+        for volume in self.volume_names(pool).await?.into_iter().filter(VolumeName::is_partial) {
+            let volume = VolumeId { pool: pool.clone(), volume };
+            if self.opens_nothing(&volume).await? {
+                found.push(volume);
+            }
+        }
+        Ok(found)
+    }
+
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
         require_pool_name(pool)?;
         let args = with_json(vec!["--long".to_owned(), pool_arg(pool)]);
@@ -920,6 +951,21 @@ mod tests {
         let error = storage.volumes(&pool).await.unwrap_err();
         assert!(matches!(error, StorageError::NoPool { .. }), "{error}");
         assert_eq!(exec.ran().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_was_not_completed_and_half_removed_is_told_from_what_is_there() {
+        let names = r#"["a","b.0123456789abcdef.partial","c.0123456789abcdef.partial","d"]"#;
+        let (storage, exec) = storage(move |command| match command.args[0].as_str() {
+            "ls" => Ok(ScriptedExec::success(names)),
+            _ if command.args.iter().any(|arg| arg.starts_with("--image=b")) => {
+                failure(2, "rbd: error opening image: (2) No such file or directory")
+            }
+            _ => Ok(ScriptedExec::success(r#"{"size":4096}"#)),
+        });
+        let found = storage.half_removed(&PoolName::new("vms")).await.unwrap();
+        assert_eq!(found, [id("vms/b.0123456789abcdef.partial")]);
+        assert_eq!(exec.ran().len(), 3, "whole volumes are not asked for");
     }
 
     #[tokio::test]

@@ -257,6 +257,7 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     a_snapshot_that_is_removed_meanwhile_is_no_download(&ceph).await;
     a_snapshot_holds_what_was_there_and_is_no_more(&ceph).await;
     the_cluster_says_how_it_is(&ceph).await;
+    a_pool_that_is_kept_is_known_before_its_volumes_go(&ceph).await;
     pools_of_a_tier_share_its_rule(&ceph).await;
     it_keeps_the_contract_of_a_storage_cluster(ceph.clone()).await;
     it_keeps_the_contract_of_an_osd_map(&ceph).await;
@@ -890,6 +891,27 @@ async fn it_keeps_the_contract_of_a_storage_cluster(ceph: Arc<Ceph>) {
         time_limit: Duration::from_secs(60),
     };
     storage_cluster_contract(fixture).await;
+}
+
+/// By the configuration that the monitor runs with, and by the pool's own flag.
+async fn a_pool_that_is_kept_is_known_before_its_volumes_go(ceph: &Ceph) {
+    let (pool, storage) = (PoolName::new("vms"), &ceph.storage);
+    let said = async || match storage.check_pool_removal(&pool).await {
+        Ok(()) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    until(async || said().await.is_empty()).await;
+    let set = |words: &[&str]| ceph.cluster.ceph(words).map(drop).unwrap();
+    set(&["osd", "pool", "set", "vms", "nodelete", "true"]);
+    assert!(said().await.contains("`ceph osd pool set vms nodelete false`"), "{}", said().await);
+    set(&["osd", "pool", "set", "vms", "nodelete", "false"]);
+    // What is told to a running monitor goes before its file, which allows it.
+    set(&["tell", "mon.a", "config", "set", "mon_allow_pool_delete", "false"]);
+    until(async || said().await.contains("mon_allow_pool_delete true")).await;
+    set(&["tell", "mon.a", "config", "set", "mon_allow_pool_delete", "true"]);
+    until(async || said().await.is_empty()).await;
+    let gone = storage.check_pool_removal(&PoolName::new("gone")).await;
+    assert!(matches!(gone, Err(StorageError::NoPool { .. })), "{gone:?}");
 }
 
 /// Ceph takes names of several lines, and lists what it has a key a line.

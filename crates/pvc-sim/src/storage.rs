@@ -297,8 +297,16 @@ impl Storage for Volumes {
         self.changed(|state| state.ceph.volumes.remove_pool(pool)).await
     }
 
+    async fn check_pool_removal(&self, pool: &PoolName) -> Result<(), StorageError> {
+        self.kept(|kept| kept.check_pool_removal(pool)).await
+    }
+
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
         self.kept(|kept| kept.volumes(pool)).await
+    }
+
+    async fn half_removed(&self, pool: &PoolName) -> Result<Vec<VolumeId>, StorageError> {
+        self.kept(|kept| Ok(kept.half_removed(pool))).await
     }
 
     async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError> {

@@ -118,6 +118,8 @@ async fn settle_holds(context: &Context, seen: &mut Sightings<Held>, now: Durati
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Leftover {
     Volume(VolumeId),
+    /// The name of one whose removal was cut off.
+    Removal(VolumeId),
     Snapshot(VolumeId, SnapshotName),
 }
 
@@ -141,8 +143,16 @@ async fn sweep(context: &Context, seen: &mut Sightings<Leftover>, now: Duration)
     let view = context.store.view();
     let mut there = Vec::new();
     for pool in view.pools.keys() {
-        match context.in_time(DEADLINE, storage.volumes(pool)).await {
-            Ok(volumes) => there.extend(candidates(&view, &volumes)),
+        let look = async {
+            let volumes = storage.volumes(pool).await?;
+            let removals = storage.half_removed(pool).await?;
+            Ok::<_, StorageError>((volumes, removals))
+        };
+        match context.in_time(DEADLINE, look).await {
+            Ok((volumes, removals)) => {
+                there.extend(candidates(&view, &volumes));
+                there.extend(removals.into_iter().map(Leftover::Removal));
+            }
             // What was seen in it before is not forgotten.
             Err(error) => {
                 tracing::debug!(%pool, %error, "a pool cannot be looked at");
@@ -162,7 +172,9 @@ async fn sweep(context: &Context, seen: &mut Sightings<Leftover>, now: Duration)
 impl Leftover {
     fn pool(&self) -> &pvc_model::storage::PoolName {
         match self {
-            Leftover::Volume(volume) | Leftover::Snapshot(volume, _) => &volume.pool,
+            Leftover::Volume(volume)
+            | Leftover::Removal(volume)
+            | Leftover::Snapshot(volume, _) => &volume.pool,
         }
     }
 }
@@ -172,6 +184,7 @@ impl Leftover {
 async fn remove(storage: &dyn Storage, left: &Leftover) -> Result<(), StorageError> {
     let removed = match left {
         Leftover::Volume(volume) => storage.trash(volume, LEFT).await.map(drop),
+        Leftover::Removal(volume) => storage.remove(volume).await,
         Leftover::Snapshot(volume, snapshot) => storage.remove_snapshot(volume, snapshot).await,
     };
     match removed {
@@ -302,5 +315,23 @@ mod tests {
         let trashed = storage.trashed(&id("vms/a").pool).await.unwrap();
         let trashed: Vec<_> = trashed.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(trashed, [left, open], "either may have been about to get its name");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_name_of_what_was_half_removed_goes_after_a_day() {
+        let storage = Arc::new(MemoryStorage::new());
+        storage.insert("vms/a");
+        let context = context(storage.clone()).await;
+        let store = &context.store;
+        pvc_ops::storage::record_volume(store, storage.as_ref(), &id("vms/a")).await.unwrap();
+        let (pool, left) = (id("vms/a").pool, VolumeName::new("a.0123456789abcdef.partial"));
+        let left = VolumeId { pool: pool.clone(), volume: left };
+        storage.with_volumes(|volumes| volumes.half_remove(&left));
+        let mut seen = Sightings::default();
+        sweep(&context, &mut seen, Duration::ZERO).await;
+        assert_eq!(storage.half_removed(&pool).await.unwrap(), [left]);
+        sweep(&context, &mut seen, LEFT).await;
+        assert_eq!(storage.half_removed(&pool).await.unwrap(), []);
+        assert!(storage.trashed(&pool).await.unwrap().is_empty(), "there is nothing to keep");
     }
 }

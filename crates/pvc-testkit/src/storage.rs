@@ -184,8 +184,16 @@ impl Storage for MemoryStorage {
         self.reached(|volumes| volumes.remove_pool(pool)).await
     }
 
+    async fn check_pool_removal(&self, pool: &PoolName) -> Result<(), StorageError> {
+        self.with(|inner| inner.volumes.check_pool_removal(pool))
+    }
+
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
         self.reached(|volumes| volumes.volumes(pool)).await
+    }
+
+    async fn half_removed(&self, pool: &PoolName) -> Result<Vec<VolumeId>, StorageError> {
+        self.reached(|volumes| Ok(volumes.half_removed(pool))).await
     }
 
     async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError> {

@@ -60,6 +60,10 @@ pub struct MemoryVolumes {
     made: u64,
     /// Bytes that pools store beside their volumes.
     others: BTreeMap<PoolName, u64>,
+    /// Pools that the storage does not remove.
+    kept: BTreeSet<PoolName>,
+    /// Names of volumes whose removal was cut off.
+    half_removed: BTreeSet<VolumeId>,
 }
 
 type Result<T> = std::result::Result<T, StorageError>;
@@ -83,7 +87,34 @@ impl MemoryVolumes {
         Ok(())
     }
 
+    /// Has the storage refuse to remove the pool from now on.
+    pub fn keep_pool(&mut self, pool: &PoolName) {
+        self.kept.insert(pool.clone());
+    }
+
+    pub fn check_pool_removal(&self, pool: &PoolName) -> Result<()> {
+        match self.kept.contains(pool) {
+            true => {
+                let said = "the pool is kept".to_owned();
+                Err(StorageError::Refused { doing: "looking at a pool", said })
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Cuts the removal of a volume off: nothing but its name is there.
+    pub fn half_remove(&mut self, volume: &VolumeId) {
+        self.take(volume);
+        self.half_removed.insert(volume.clone());
+    }
+
+    pub fn half_removed(&self, pool: &PoolName) -> Vec<VolumeId> {
+        let of = |volume: &&VolumeId| volume.pool == *pool && volume.volume.is_partial();
+        self.half_removed.iter().filter(of).cloned().collect()
+    }
+
     pub fn remove_pool(&mut self, pool: &PoolName) -> Result<()> {
+        self.check_pool_removal(pool)?;
         let volumes = self.volumes_of(pool)?.len();
         if volumes > 0 {
             return Err(StorageError::PoolNotEmpty { pool: pool.clone(), volumes });
@@ -218,6 +249,9 @@ impl MemoryVolumes {
     }
 
     pub fn remove(&mut self, volume: &VolumeId) -> Result<()> {
+        if self.half_removed.remove(volume) {
+            return Ok(());
+        }
         self.require_unused(volume)?;
         self.require_no_clones(volume)?;
         self.require_unprotected(volume)?;

@@ -110,7 +110,8 @@ pub struct RemovedPool {
 ///
 /// # Errors
 /// While the definition of a VM names a volume of it, unless that is forced; while such a VM is not
-/// off, in any case.
+/// off, in any case. If the storage is known to remove no pool, or not this one: nothing is gone
+/// then.
 pub async fn remove_pool(
     store: &Store,
     storage: &dyn Storage,
@@ -121,6 +122,10 @@ pub async fn remove_pool(
     require_pool(&view, pool).map_err(ChangeError::Refused)?;
     let is_meant = |volume: &VolumeId| volume.pool == *pool;
     require_unused(&view, is_meant, force).map_err(ChangeError::Refused)?;
+    match storage.check_pool_removal(pool).await {
+        Ok(()) | Err(StorageError::NoPool { .. }) => {}
+        Err(error) => return Err(refused(error)),
+    }
     let volumes = match storage.volumes(pool).await {
         Ok(volumes) => volumes.into_iter().map(|volume| volume.id).collect(),
         Err(StorageError::NoPool { .. }) => Vec::new(),

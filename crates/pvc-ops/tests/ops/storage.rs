@@ -143,6 +143,17 @@ async fn a_pool_with_a_volume_that_cannot_go_says_how_far_it_came_and_is_removed
     assert_eq!(removed_pool(store, volumes).await, (1, 0));
 }
 
+#[tokio::test]
+async fn a_pool_that_the_storage_keeps_loses_no_volume() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    volumes.with_volumes(|volumes| volumes.keep_pool(&vms()));
+    let refused = storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err();
+    assert!(refused.to_string().contains("the storage refused it"), "{refused}");
+    assert_eq!(world.recorded(), ["vms/web1_sda"]);
+    volumes.volume(&id("vms/web1_sda")).await.unwrap();
+}
+
 /// Whoever records a volume has looked at it before, and its pool may be gone since.
 #[tokio::test]
 async fn a_pool_that_is_removed_while_its_volume_is_made_does_not_come_back() {
