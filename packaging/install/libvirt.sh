@@ -49,10 +49,18 @@ running_pid() {
 end_process() { # pid: TERM, then after 10 s KILL
     local tries=0
     kill -TERM "$1" 2>/dev/null || return 0
-    while kill -0 "$1" 2>/dev/null; do
-        ((tries++ < 100)) || { kill -KILL "$1" 2>/dev/null || true; }
-        sleep 0.1
+    while lives "$1"; do
+        ((tries++ < 200)) || { kill -KILL "$1" 2>/dev/null || true; }
+        sleep 0.05
     done
+}
+
+# One that has ended is there, for signals, until its parent has taken notice, and the first process of
+# a container may take its time.
+lives() { # pid
+    local stat
+    { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
+    [[ ${stat##*) } != Z* ]]
 }
 
 # --- Starting -----------------------------------------------------------------------------------
