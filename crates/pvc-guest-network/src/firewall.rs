@@ -24,6 +24,8 @@ use pvc_role::{Alarm, Context};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+const FAULT: &str = "NETWORK_FIREWALL";
+
 /// Time between two looks at the firewall.
 const INTERVAL: Duration = Duration::from_secs(10);
 
@@ -67,17 +69,15 @@ pub async fn run(
         if let Ok(round) = &done {
             tell_of_rules(&context, &mut alarms, &round.bad).await;
         }
-        if let Some(error) = alarm.due(done.err(), context.now()) {
-            tell(&context, &error).await;
+        let words = done.err().map(|error| {
+            let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+            format!("firewall of networks: {}{hint}", with_causes(&error))
+        });
+        let message = words.as_ref().map(|words| format!("node {}: {words}", context.name()));
+        if context.alarm_own(FAULT, &mut alarm, message).await {
+            tracing::error!("{}", words.unwrap_or_default());
         }
     }
-}
-
-async fn tell(context: &Context, error: &FirewallError) {
-    let words = format!("firewall of networks: {}", with_causes(error));
-    tracing::error!(hint = error.hint(), "{words}");
-    let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-    context.raise_own("NETWORK_FIREWALL", &format!("node {}: {words}{hint}", context.name())).await;
 }
 
 /// Raises a fault for each network with rules that are not taken, and takes back those whose rules

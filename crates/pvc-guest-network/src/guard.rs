@@ -23,6 +23,8 @@ use pvc_role::{Alarm, Context};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+const FAULT: &str = "NETWORK_GUARD";
+
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -42,19 +44,18 @@ pub async fn run(context: Context, end: CancellationToken) {
     let mut turns = context.turns(&end);
     while turns.next(INTERVAL).await {
         let view = context.store.view();
-        let done = keeper.round(&view, &context).await;
-        if let Some(error) = alarm.due(done.err(), context.now()) {
-            tell(&context, error.hint(), &with_causes(&error)).await;
-        } else if let Some(words) = unknown.due(keeper.unknown(), context.now()) {
-            tell(&context, None, &words).await;
+        let failed = keeper.round(&view, &context).await.err().map(|error| {
+            let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+            format!("{}{hint}", with_causes(&error))
+        });
+        let _ = unknown.due(keeper.unknown(), context.now());
+        let lasting = keeper.unknown().filter(|_| unknown.was_reported());
+        let words = failed.or(lasting).map(|words| format!("guard of networks: {words}"));
+        let message = words.as_ref().map(|words| format!("node {}: {words}", context.name()));
+        if context.alarm_own(FAULT, &mut alarm, message).await {
+            tracing::error!("{}", words.unwrap_or_default());
         }
     }
-}
-
-async fn tell(context: &Context, hint: Option<String>, words: &str) {
-    let words = format!("guard of networks: {words}");
-    tracing::error!(hint, "{words}");
-    context.raise_own("NETWORK_GUARD", &format!("node {}: {words}", context.name())).await;
 }
 
 /// Whatever says that guests have to be read anew: each start of one, and the ports of bridges that

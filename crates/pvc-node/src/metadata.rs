@@ -25,10 +25,9 @@ pub async fn run(
     let mut turns = context.turns(&end);
     while turns.next(INTERVAL).await {
         let trouble = trouble.borrow().clone().filter(|_| may_be_asked(&context));
-        if let Some(words) = alarm.due(trouble, context.now()) {
-            let message = format!("node {}: metadata is not served: {words}", context.name());
-            context.raise_own(FAULT, &message).await;
-        }
+        let message = trouble
+            .map(|words| format!("node {}: metadata is not served: {words}", context.name()));
+        context.alarm_own(FAULT, &mut alarm, message).await;
     }
 }
 
