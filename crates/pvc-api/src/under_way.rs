@@ -1,4 +1,5 @@
-//! Transfers under way, as tasks that can be looked at and cancelled on every node.
+//! Transfers and changes of the storage under way, as tasks that can be looked at on every node, and
+//! transfers cancelled.
 //!
 //! The record is an observation: it is written beside the transfer, seldom, and no store that does
 //! not answer holds that up or fails it.
@@ -29,7 +30,7 @@ pub const RECORDED_AFTER: Duration = Duration::from_secs(10);
 /// Time between two records of how far a transfer is.
 pub const RECORD_EVERY: Duration = Duration::from_secs(5);
 
-/// A transfer under way, which counts what has gone. Dropped without an end it has lost its client.
+/// A transfer under way, which counts what has gone, or a change of the storage. Dropped without an end it has lost its client.
 pub struct Transfer {
     shared: Arc<Shared>,
     end: Option<oneshot::Sender<TransferEnd>>,
@@ -224,7 +225,7 @@ impl Record {
     /// which is an error here; `None` if it is not to be recorded.
     async fn begin(&mut self) -> Result<Option<JobClaim>, StoreError> {
         let node = self.api.settings().node.clone();
-        let progress = JobProgress::of_transfer(node.clone(), self.began_at, self.look());
+        let progress = self.progress();
         let (store, clock, random) = (self.api.store(), self.api.clock(), self.api.random());
         let of = (&node, &self.work, self.submitter.as_str());
         let recorded = pvc_ops::transfer::record(store, &**clock, &**random, of, &progress).await;

@@ -129,8 +129,56 @@ pub enum JobWork {
     Upload { volume: VolumeId },
     /// Gives the contents of a volume, or of one of its snapshots, to a client of the API.
     Download { volume: VolumeId, snapshot: Option<SnapshotName> },
+    /// Changes the storage for a client of the API, to its end also when nobody waits any more. `of`
+    /// is what is changed, for people.
+    ChangeStorage { change: StorageChange, of: String },
     /// Recorded by another version of PVC: kept as it is, and failed by the worker of its node.
     Other { name: String, vm: Option<Uuid>, args: Vec<(String, String)>, why: NotUnderstood },
+}
+
+/// Change of the storage that may take as long as there is data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StorageChange {
+    CloneVolume,
+    FlattenVolume,
+    ResizeVolume,
+    RemoveVolume,
+    RollBackSnapshot,
+    RemoveSnapshot,
+    PurgeTrash,
+    RemovePool,
+}
+
+impl StorageChange {
+    pub const ALL: [StorageChange; 8] = [
+        Self::CloneVolume,
+        Self::FlattenVolume,
+        Self::ResizeVolume,
+        Self::RemoveVolume,
+        Self::RollBackSnapshot,
+        Self::RemoveSnapshot,
+        Self::PurgeTrash,
+        Self::RemovePool,
+    ];
+
+    /// The name of the kind of its jobs.
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::CloneVolume => "storage.clone_volume",
+            Self::FlattenVolume => "storage.flatten_volume",
+            Self::ResizeVolume => "storage.resize_volume",
+            Self::RemoveVolume => "storage.remove_volume",
+            Self::RollBackSnapshot => "storage.rollback_snapshot",
+            Self::RemoveSnapshot => "storage.remove_snapshot",
+            Self::PurgeTrash => "storage.purge_trash",
+            Self::RemovePool => "storage.remove_pool",
+        }
+    }
+
+    /// The change whose jobs are of the kind.
+    pub fn of_kind(kind: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|change| change.kind() == kind)
+    }
 }
 
 /// Reason why this version cannot do a job that was recorded.
@@ -143,7 +191,7 @@ pub enum NotUnderstood {
     #[error("the job's argument `{argument}` is not understood: {why}")]
     BadArgument { argument: &'static str, why: String },
     #[error("jobs of the kind `{name}` are done by the API daemon that was asked, and no worker")]
-    NotForWorkers { name: &'static str },
+    NotForWorkers { name: String },
 }
 
 impl JobWork {
@@ -163,7 +211,7 @@ impl JobWork {
     pub const DOWNLOAD: &'static str = "storage.download";
 
     /// The kinds that this version knows.
-    pub const KINDS: [&'static str; 14] = [
+    pub const KINDS: [&'static str; 22] = [
         Self::FLUSH_LOCKS,
         Self::ATTACH_DEVICE,
         Self::DETACH_DEVICE,
@@ -178,6 +226,14 @@ impl JobWork {
         Self::BENCHMARK_STORAGE,
         Self::UPLOAD,
         Self::DOWNLOAD,
+        StorageChange::CloneVolume.kind(),
+        StorageChange::FlattenVolume.kind(),
+        StorageChange::ResizeVolume.kind(),
+        StorageChange::RemoveVolume.kind(),
+        StorageChange::RollBackSnapshot.kind(),
+        StorageChange::RemoveSnapshot.kind(),
+        StorageChange::PurgeTrash.kind(),
+        StorageChange::RemovePool.kind(),
     ];
 
     /// The name of the kind, which the API calls the task's name.
@@ -197,6 +253,7 @@ impl JobWork {
             JobWork::BenchmarkStorage { .. } => Self::BENCHMARK_STORAGE,
             JobWork::Upload { .. } => Self::UPLOAD,
             JobWork::Download { .. } => Self::DOWNLOAD,
+            JobWork::ChangeStorage { change, .. } => change.kind(),
             JobWork::Other { name, .. } => name,
         }
     }
@@ -218,19 +275,29 @@ impl JobWork {
             | JobWork::BenchmarkStorage { .. }
             | JobWork::Upload { .. }
             | JobWork::Download { .. }
+            | JobWork::ChangeStorage { .. }
             | JobWork::Other { .. } => None,
         }
     }
 
     /// Whether it touches nothing of one host, so that any worker can do it, or end its record.
     pub fn runs_anywhere(&self) -> bool {
-        matches!(self, JobWork::RenameVm { .. }) || self.is_transfer()
+        matches!(self, JobWork::RenameVm { .. }) || self.is_of_api()
     }
 
-    /// Whether the API daemon that was asked does it, for as long as its client stays: it can be
-    /// begun by nobody else, and is over with that daemon.
-    pub fn is_transfer(&self) -> bool {
-        matches!(self, JobWork::Upload { .. } | JobWork::Download { .. })
+    /// Whether the API daemon that was asked does it: it can be begun by nobody else, and is over
+    /// with that daemon.
+    pub fn is_of_api(&self) -> bool {
+        matches!(
+            self,
+            JobWork::Upload { .. } | JobWork::Download { .. } | JobWork::ChangeStorage { .. }
+        )
+    }
+
+    /// Whether it can be cancelled once it has begun. A change of the storage is the storage's, and
+    /// done whole.
+    pub fn can_be_cancelled(&self) -> bool {
+        !matches!(self, JobWork::ChangeStorage { .. })
     }
 }
 

@@ -36,18 +36,23 @@ pub enum JobRefusal {
     NoJob { job: String },
     #[error("task `{job}` is over")]
     Over { job: JobId },
+    #[error("task `{job}` is the storage's, which does it whole: it cannot be cancelled")]
+    NotCancelled { job: JobId },
 }
 
 impl Refusal for JobRefusal {
     fn kind(&self) -> Kind {
         match self {
             JobRefusal::NoJob { .. } => Kind::NotFound,
-            JobRefusal::Over { .. } => Kind::Conflict,
+            JobRefusal::Over { .. } | JobRefusal::NotCancelled { .. } => Kind::Conflict,
         }
     }
 
     fn hint(&self) -> Option<String> {
-        Some("`pvc task list --all` shows the tasks of the last day".to_owned())
+        Some(match self {
+            JobRefusal::NotCancelled { job } => format!("`pvc task show {job}` says how far it is"),
+            _ => "`pvc task list --all` shows the tasks of the last day".to_owned(),
+        })
     }
 }
 
@@ -210,6 +215,9 @@ pub async fn cancel(
             match found.progress.state {
                 JobState::Cancelled => return Ok((changes, id)),
                 state if state.is_over() => return Err(JobRefusal::Over { job: id }),
+                _ if !found.spec.work.can_be_cancelled() => {
+                    return Err(JobRefusal::NotCancelled { job: id });
+                }
                 // Whoever claims it meanwhile writes the same key first, and finds it ended.
                 JobState::Pending if found.claim.is_none() => {
                     let (status, now) = ("cancelled before it began", clock.wall().as_secs());

@@ -160,7 +160,7 @@ impl Jobs {
     fn wrong(&self, view: &View, seen: &Seen) -> Option<String> {
         let what = said(&seen.job);
         // A transfer is long over when a day has passed, and forgotten.
-        let may_be_forgotten = seen.job.spec.work.is_transfer() && seen.boots_at_end.is_some();
+        let may_be_forgotten = seen.job.spec.work.is_of_api() && seen.boots_at_end.is_some();
         if !view.jobs.contains_key(&seen.job.spec.id) && !may_be_forgotten {
             return Some(format!("{what} has no record any more"));
         }

@@ -52,11 +52,10 @@ pub(crate) fn steps(work: &JobWork) -> Result<Arc<dyn Steps>, NotUnderstood> {
         JobWork::BenchmarkStorage { pool, name } => {
             Arc::new(benchmark::BenchmarkStorage { pool: pool.clone(), name: name.clone() })
         }
-        JobWork::Upload { .. } => {
-            return Err(NotUnderstood::NotForWorkers { name: JobWork::UPLOAD });
-        }
-        JobWork::Download { .. } => {
-            return Err(NotUnderstood::NotForWorkers { name: JobWork::DOWNLOAD });
+        work @ (JobWork::Upload { .. }
+        | JobWork::Download { .. }
+        | JobWork::ChangeStorage { .. }) => {
+            return Err(NotUnderstood::NotForWorkers { name: work.name().to_owned() });
         }
         JobWork::Other { why, .. } => return Err(why.clone()),
     })

@@ -58,7 +58,7 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
         match job.progress.state {
             JobState::Pending if job.cancel_requested => steps.push(Step::Cancelled(id)),
             JobState::Pending | JobState::Running if job.claim.is_some() => {}
-            JobState::Running if job.spec.work.is_transfer() => steps.push(Step::BrokenOff(id)),
+            JobState::Running if job.spec.work.is_of_api() => steps.push(Step::BrokenOff(id)),
             JobState::Running if job.progress.worker.is_none() => steps.push(Step::Abandoned(id)),
             JobState::Pending | JobState::Running if room == 0 => {}
             JobState::Pending | JobState::Running => {
@@ -83,7 +83,7 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
 fn to_forget(cluster: &Cluster, now: u64) -> impl Iterator<Item = JobId> {
     let over = cluster.jobs.values().filter(|job| job.progress.state.is_over());
     let (transfers, others): (Vec<&Job>, Vec<&Job>) =
-        over.map(AsRef::as_ref).partition(|job| job.spec.work.is_transfer());
+        over.map(AsRef::as_ref).partition(|job| job.spec.work.is_of_api());
     let forgotten = [(others, ENDED_JOBS), (transfers, ENDED_TRANSFERS)];
     forgotten.into_iter().flat_map(move |(over, most)| outdated(over, most, now))
 }

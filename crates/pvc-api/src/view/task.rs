@@ -126,7 +126,7 @@ fn ended_task(job: &Job) -> api::EndedTask {
 
 /// The daemon that has the job, or is to have it.
 fn at_work(job: &Job) -> String {
-    let daemon = if job.spec.work.is_transfer() { "pvcapid" } else { "pvcworkerd" };
+    let daemon = if job.spec.work.is_of_api() { "pvcapid" } else { "pvcworkerd" };
     let node = job.progress.worker.as_ref().unwrap_or(&job.spec.node);
     format!("{daemon}@{node}")
 }

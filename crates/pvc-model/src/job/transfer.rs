@@ -36,6 +36,12 @@ impl JobProgress {
     #[must_use]
     pub fn transferred(self, gone: Transferred, doing: Option<&str>) -> Self {
         let (current, total) = gone.percent().map_or((0, 1), |percent| (percent, 100));
+        // Of a change nobody counts bytes.
+        if (gone.bytes, gone.of) == (0, None)
+            && let Some(doing) = doing
+        {
+            return JobProgress { current, total, status: doing.to_owned(), ..self };
+        }
         let status = match doing {
             Some(doing) => format!("{gone}; {doing}"),
             None => gone.to_string(),

@@ -115,6 +115,9 @@ pub struct NewContents {
     pub size_bytes: u64,
     /// Time for which the old contents are kept; without any they are removed.
     pub keep: Duration,
+    /// Time for which a store that is away is waited for: the contents are whole, and took long to
+    /// come.
+    pub may_wait: Duration,
 }
 
 /// Gives a volume the contents that were uploaded. What it was before goes to the trash, and is
@@ -132,12 +135,12 @@ pub async fn fill_volume(
     volume: &VolumeId,
     new: NewContents,
 ) -> Done<TrashedVolume> {
-    let NewContents { mut upload, size_bytes, keep } = new;
+    let NewContents { mut upload, size_bytes, keep, may_wait } = new;
     // What takes long is done while the volume has its name.
     upload.finish().await.map_err(refused)?;
     let by = random.uuid().to_string();
     let purpose = Purpose::Fill { trashed: None };
-    hold_when_reached(store, clock, volume, &purpose, &by).await?;
+    hold_when_reached(store, (clock, may_wait), volume, &purpose, &by).await?;
     let filling = Filling { store, storage, clock, volume, by: &by };
     let replaced = filling.replace(size_bytes, keep, upload).await;
     if matches!(replaced, Err(Failed::Open(_))) {
@@ -291,16 +294,15 @@ impl Filling<'_> {
     }
 }
 
-/// Holds the volume for `by`. A store that is away is waited for: the contents are whole, and took
-/// long to come.
+/// Holds the volume for `by`. A store that is away is waited for so long.
 async fn hold_when_reached(
     store: &Store,
-    clock: &dyn Clock,
+    (clock, may_wait): (&dyn Clock, Duration),
     volume: &VolumeId,
     purpose: &Purpose,
     by: &str,
 ) -> Done<()> {
-    let end = clock.monotonic() + MOST_AWAY;
+    let end = clock.monotonic() + may_wait;
     loop {
         let held = store.change(|cluster| hold(cluster, volume, purpose, by)).await;
         let is_away = matches!(
@@ -317,9 +319,6 @@ async fn hold_when_reached(
         clock.sleep(Duration::from_secs(1)).await;
     }
 }
-
-/// Time for which whole contents wait for a store that is away.
-const MOST_AWAY: Duration = Duration::from_secs(100);
 
 /// Time after which an attempt that has not yet moved the volume to the trash gives up. The primary
 /// [settles](settle) a hold that is twice as old.

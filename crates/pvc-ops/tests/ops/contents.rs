@@ -13,6 +13,13 @@ use super::*;
 const SIZE: u64 = 1 << 20;
 const KEEP: Duration = Duration::from_secs(24 * 3600);
 
+/// Time for which a store that is away is waited for.
+const MAY_WAIT: Duration = Duration::from_secs(100);
+
+fn new_contents(upload: Box<dyn Upload>, keep: Duration) -> storage::NewContents {
+    storage::NewContents { upload, size_bytes: SIZE, keep, may_wait: MAY_WAIT }
+}
+
 fn disk() -> VolumeId {
     VolumeId::parse("vms/web1_sda").unwrap()
 }
@@ -49,7 +56,7 @@ impl World {
 
     async fn fill_keeping(&self, upload: Box<dyn Upload>, keep: Duration) -> Result<(), String> {
         let (store, volumes, random) = (&self.store, &self.storage, &self.random);
-        let (disk, new) = (disk(), storage::NewContents { upload, size_bytes: SIZE, keep });
+        let (disk, new) = (disk(), new_contents(upload, keep));
         let filled = storage::fill_volume(store, volumes, random, &*self.clock, &disk, new);
         filled.await.map(drop).map_err(|error| error.to_string())
     }
@@ -409,7 +416,7 @@ async fn a_vm_whose_volume_is_held_is_not_renamed_nor_a_volume_held_whose_vm_is(
     world.storage.rename(&disk(), &new_name.volume).await.unwrap();
     let begun = storage::begin_fill(&world.store, &world.storage, &new_name, false).await;
     let (upload, store) = (begun.unwrap(), &world.store);
-    let new = storage::NewContents { upload, size_bytes: SIZE, keep: KEEP };
+    let new = new_contents(upload, KEEP);
     let (volumes, random, clock) = (&world.storage, &world.random, &*world.clock);
     let filled = storage::fill_volume(store, volumes, random, clock, &new_name, new).await;
     assert_eq!(refused(filled).to_string(), "VM `web1` is being renamed to `shop`");

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use pvc_model::job::course::{Cause, Course, Failure};
 use pvc_model::job::{
     ClaimId, Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, Steps,
+    StorageChange,
 };
 use pvc_model::refusal::Kind as RefusalKind;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
@@ -292,6 +293,7 @@ pub fn job_arguments(work: &JobWork) -> Vec<(String, String)> {
             let snapshot = snapshot.as_ref().map(|name| ("snapshot", name.as_str()));
             of(&volume_arguments(volume).into_iter().chain(snapshot).collect::<Vec<_>>())
         }
+        JobWork::ChangeStorage { of: what, .. } => of(&[("of", what)]),
         JobWork::Other { args, .. } => args.clone(),
     }
 }
@@ -324,7 +326,10 @@ fn work_from(name: String, uuid: Option<Uuid>, args: Vec<(String, String)>) -> J
             JobWork::Download { volume, snapshot }
         }),
         name if name.starts_with("osd.") => arguments.osd_work(name),
-        name => Err(NotUnderstood::UnknownKind { name: name.to_owned() }),
+        name => match StorageChange::of_kind(name) {
+            Some(change) => arguments.text("of").map(|of| JobWork::ChangeStorage { change, of }),
+            None => Err(NotUnderstood::UnknownKind { name: name.to_owned() }),
+        },
     };
     understood.unwrap_or_else(|why| JobWork::Other { name, vm: uuid, args, why })
 }
@@ -532,6 +537,8 @@ mod tests {
                 let snapshot = snapshot.map(SnapshotName::new);
                 JobWork::Download { volume, snapshot }
             }),
+            (proptest::sample::select(&StorageChange::ALL[..]), "\\PC{0,20}")
+                .prop_map(|(change, of)| JobWork::ChangeStorage { change, of }),
             other(),
         ]
     }

@@ -6,22 +6,27 @@ mod transfer;
 mod trash;
 mod volume;
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use pvc_api_types::operations::storage::{GetStorage, GetStorageCeph};
+use pvc_model::job::transfer::TransferEnd;
+use pvc_model::job::{JobWork, StorageChange};
 use pvc_model::storage::{PoolName, VolumeId, VolumeName};
-use pvc_model::utc;
+use pvc_model::{utc, with_causes};
 use pvc_ops::Outcome;
 use pvc_ops::storage::StorageRefusal;
 use pvc_ports::{Storage, TrashedVolume};
 
 use crate::answer::Answer;
+use crate::auth::Caller;
 use crate::error::{ApiError, Result};
 use crate::refuse::refused;
 use crate::state::ApiState;
 use crate::table::{Ask, Table};
+use crate::under_way::Transfer;
 
 pub fn add(table: Table) -> Table {
     let table = table.add(get_storage).add(get_storage_ceph);
@@ -34,6 +39,48 @@ async fn get_storage(_: Ask<GetStorage>) -> Result<Answer<GetStorage>> {
 
 async fn get_storage_ceph(_: Ask<GetStorageCeph>) -> Result<Answer<GetStorageCeph>> {
     Ok(Answer::json(&()))
+}
+
+/// A change of the storage that may take long, and what of it is told of.
+struct Long<'a> {
+    change: StorageChange,
+    /// The words for what is changed.
+    of: String,
+    caller: &'a Caller,
+}
+
+impl<'a> Long<'a> {
+    fn of(change: StorageChange, of: impl Display, caller: &'a Caller) -> Self {
+        Long { change, of: of.to_string(), caller }
+    }
+}
+
+/// Carries out an operation as [`act`] does. If it takes long it is a task, which whoever has given
+/// up waiting finds.
+async fn act_long<T: Send + 'static, F>(
+    api: &ApiState,
+    long: Long<'_>,
+    operation: impl FnOnce(ApiState, Arc<dyn Storage>) -> F,
+) -> Result<T>
+where
+    F: Future<Output = Outcome<T, StorageRefusal>> + Send + 'static,
+{
+    let Long { change, of, caller } = long;
+    act(api, |api, on| {
+        let work = JobWork::ChangeStorage { change, of };
+        let mut task = Transfer::begin(&api, work, &caller.description);
+        task.say(Some("the storage is at it"));
+        let operation = operation(api, on);
+        async move {
+            let done = operation.await;
+            task.end(match &done {
+                Ok(_) => TransferEnd::Whole("done".to_owned()),
+                Err(error) => TransferEnd::Failed(with_causes(error)),
+            });
+            done
+        }
+    })
+    .await
 }
 
 /// Carries out an operation on the storage, to its end also when the client goes away.
@@ -59,7 +106,8 @@ const TIMES: u32 = 10;
 fn goes_on(time: Duration) -> ApiError {
     let message = format!("the storage is still at it after {} s, and goes on", time.as_secs());
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).hint(Some(
-        "`pvc storage volume info` shows when it is done; asking for the same again is safe",
+        "`pvc task list` shows it until it is done, and `--all` how it has ended; asking for the \
+         same again is safe",
     ))
 }
 
@@ -88,7 +136,15 @@ fn volume_id(pool: &str, volume: &str) -> VolumeId {
     VolumeId { pool: PoolName::new(pool), volume: VolumeName::new(volume) }
 }
 
+/// The least bytes that a volume gets by a bare number: whoever writes `10` means another unit.
+const LEAST_WITHOUT_UNIT: u64 = 4096;
+
 fn size(parameter: &str, text: &str) -> Result<u64> {
-    pvc_model::size::parse_size(text)
-        .map_err(|bad| ApiError::parameter(parameter, bad.to_string()).hint(Some("10G, for one")))
+    let bad = |what: String| ApiError::parameter(parameter, what).hint(Some("10G, for one"));
+    let bytes = pvc_model::size::parse_size(text).map_err(|why| bad(why.to_string()))?;
+    let is_bare = text.bytes().all(|c| c.is_ascii_digit());
+    if is_bare && (1..LEAST_WITHOUT_UNIT).contains(&bytes) {
+        return Err(bad(format!("`{text}` would be {bytes} bytes: name the unit, `B` for bytes")));
+    }
+    Ok(bytes)
 }

@@ -6,11 +6,12 @@ use pvc_api_types::operations::storage::{
     PostStorageCephPoolPool, PutStorageCephPoolPool, TierWord,
 };
 use pvc_api_types::{Message, Pool};
+use pvc_model::job::StorageChange;
 use pvc_model::pool::{PoolSpec, Replication, Tier};
 use pvc_model::storage::PoolName;
 use pvc_ops::storage::{self, RemovedPool};
 
-use super::act;
+use super::{Long, act, act_long};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
@@ -103,9 +104,11 @@ async fn delete_storage_ceph_pool_pool(
         return Err(ApiError::parameter("yes-i-really-mean-it", why));
     }
     let (pool, force) = (PoolName::new(&name), given.force.0);
-    let gone = act(&ask.api, |api, on| async move {
-        storage::remove_pool(api.store(), &*on, &pool, force).await
-    });
+    let gone = act_long(
+        &ask.api,
+        Long::of(StorageChange::RemovePool, &pool, &ask.caller),
+        |api, on| async move { storage::remove_pool(api.store(), &*on, &pool, force).await },
+    );
     let RemovedPool { volumes, trashed } = gone.await?;
     let mut message = format!("Removed pool \"{name}\" with {volumes} volumes.");
     if trashed > 0 {

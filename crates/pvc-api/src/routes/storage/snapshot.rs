@@ -8,10 +8,11 @@ use pvc_api_types::operations::storage::{
     PutStorageCephSnapshotPoolVolumeSnapshot,
 };
 use pvc_api_types::{Message, StorageSnapshot};
+use pvc_model::job::StorageChange;
 use pvc_model::storage::SnapshotName;
 use pvc_ops::storage;
 
-use super::{act, volume_id};
+use super::{Long, act, act_long, volume_id};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
@@ -110,9 +111,13 @@ async fn delete_storage_ceph_snapshot_pool_volume_snapshot(
 ) -> Result<Answer<DeleteStorageCephSnapshotPoolVolumeSnapshot>> {
     let ([pool, volume, name], force) = (ask.at, ask.params.force.0);
     let (id, snapshot) = (volume_id(&pool, &volume), SnapshotName::new(&name));
-    act(&ask.api, |api, on| async move {
-        storage::remove_snapshot(api.store(), &*on, &id, &snapshot, force).await
-    })
+    act_long(
+        &ask.api,
+        Long::of(StorageChange::RemoveSnapshot, format!("{id}@{snapshot}"), &ask.caller),
+        |api, on| async move {
+            storage::remove_snapshot(api.store(), &*on, &id, &snapshot, force).await
+        },
+    )
     .await?;
     Ok(ask.mode.done(format!("Removed snapshot \"{name}\" of volume \"{pool}/{volume}\".")))
 }
@@ -122,10 +127,14 @@ async fn post_storage_ceph_snapshot_pool_volume_snapshot_rollback(
 ) -> Result<Answer<PostStorageCephSnapshotPoolVolumeSnapshotRollback>> {
     let [pool, volume, name] = ask.at;
     let (id, snapshot) = (volume_id(&pool, &volume), SnapshotName::new(&name));
-    act(&ask.api, |api, on| async move {
-        let random = api.random().as_ref();
-        storage::roll_back(api.store(), &*on, random, &id, &snapshot).await
-    })
+    act_long(
+        &ask.api,
+        Long::of(StorageChange::RollBackSnapshot, format!("{id}@{snapshot}"), &ask.caller),
+        |api, on| async move {
+            let random = api.random().as_ref();
+            storage::roll_back(api.store(), &*on, random, &id, &snapshot).await
+        },
+    )
     .await?;
     Ok(ask.mode.done(format!("Rolled volume \"{pool}/{volume}\" back to snapshot \"{name}\".")))
 }

@@ -190,6 +190,7 @@ async fn take(
             return Err(transfer.stopped());
         }
     };
+    let whole = clock.monotonic();
     match transfer.stop().run_until_cancelled(api.reached_within(MOST_AWAY)).await {
         Some(Ok(())) => {}
         Some(Err(error)) => return Err(transfer.failed(error)),
@@ -198,9 +199,10 @@ async fn take(
     transfer.say(Some("the volume gets its new contents"));
     let result = format!("{} bytes, SHA-256 {}", sent.file_bytes, hexadecimal(&sent.sha256));
     let (volume, keep) = (id.clone(), api.settings().removed_volumes_stay);
+    let may_wait = MOST_AWAY.saturating_sub(clock.monotonic().saturating_sub(whole));
     act(&api, |api, on| async move {
         let (random, clock) = (api.random().as_ref(), api.clock().as_ref());
-        let new = NewContents { upload: disk.upload, size_bytes, keep };
+        let new = NewContents { upload: disk.upload, size_bytes, keep, may_wait };
         let filled = storage::fill_volume(api.store(), &*on, random, clock, &volume, new).await;
         transfer.end(match &filled {
             Ok(_) => TransferEnd::Whole(result),

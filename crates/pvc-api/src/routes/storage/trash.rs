@@ -4,11 +4,12 @@ use pvc_api_types::TrashedVolume;
 use pvc_api_types::operations::storage::{
     DeleteStorageCephTrashPoolId, GetStorageCephTrash, PostStorageCephTrashPoolIdRestore,
 };
+use pvc_model::job::StorageChange;
 use pvc_model::shown;
 use pvc_model::storage::{PoolName, TrashId, VolumeName};
 use pvc_ops::storage;
 
-use super::act;
+use super::{Long, act, act_long};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::table::{Ask, Table};
@@ -51,9 +52,11 @@ async fn delete_storage_ceph_trash_pool_id(
 ) -> Result<Answer<DeleteStorageCephTrashPoolId>> {
     let [pool, id] = ask.at;
     let (pool, id) = (PoolName::new(pool), trash_id(&id)?);
-    let purged = act(&ask.api, |api, on| async move {
-        storage::purge_volume(api.store(), &*on, &pool, &id).await
-    });
+    let purged = act_long(
+        &ask.api,
+        Long::of(StorageChange::PurgeTrash, format!("{pool}, {id}"), &ask.caller),
+        |api, on| async move { storage::purge_volume(api.store(), &*on, &pool, &id).await },
+    );
     let entry = purged.await?;
     Ok(ask.mode.done(format!("Purged volume \"{}/{}\" from the trash.", entry.pool, entry.name)))
 }

@@ -11,13 +11,14 @@ use pvc_api_types::operations::storage::{
     PutStorageCephVolumePoolVolume,
 };
 use pvc_api_types::{Message, Volume};
+use pvc_model::job::StorageChange;
 use pvc_model::storage::{PoolName, VolumeId, VolumeName, VolumeRecord};
 use pvc_model::with_causes;
 use pvc_ops::storage::{self, CloneKind, Resized, Taken};
 use pvc_ports::{Flattened, StorageError};
 use pvc_store::{snapshot_text, volume_text};
 
-use super::{act, kept, size, volume_id};
+use super::{Long, act, act_long, kept, size, volume_id};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
@@ -148,11 +149,15 @@ async fn resize(
     force: bool,
 ) -> Result<Answer<PutStorageCephVolumePoolVolume>> {
     let (name, submitter) = (id.to_string(), ask.caller.description.to_string());
-    let resized = act(&ask.api, |api, on| async move {
-        let (clock, random) = (api.clock().as_ref(), api.random().as_ref());
-        storage::resize_volume(api.store(), &*on, clock, random, &id, bytes, force, &submitter)
-            .await
-    })
+    let resized = act_long(
+        &ask.api,
+        Long::of(StorageChange::ResizeVolume, &id, &ask.caller),
+        |api, on| async move {
+            let (clock, random) = (api.clock().as_ref(), api.random().as_ref());
+            storage::resize_volume(api.store(), &*on, clock, random, &id, bytes, force, &submitter)
+                .await
+        },
+    )
     .await?;
     Ok(ask.mode.done(resized_message(&name, &resized)))
 }
@@ -197,9 +202,11 @@ async fn delete_storage_ceph_volume_pool_volume(
         true => Duration::ZERO,
         false => ask.api.settings().removed_volumes_stay,
     };
-    let removed = act(&ask.api, |api, on| async move {
-        storage::remove_volume(api.store(), &*on, &id, keep, force).await
-    });
+    let removed = act_long(
+        &ask.api,
+        Long::of(StorageChange::RemoveVolume, &id, &ask.caller),
+        |api, on| async move { storage::remove_volume(api.store(), &*on, &id, keep, force).await },
+    );
     match removed.await? {
         Taken::Kept(entry) => message.push_str(&kept(&[entry])),
         Taken::Removed if ask.mode.is_dry() && !keep.is_zero() => {
@@ -231,7 +238,7 @@ async fn post_storage_ceph_volume_pool_volume_clone(
         false => CloneKind::Full,
     };
     let message = format!("Cloned volume \"{id}\" as \"{to}\" in pool \"{pool}\".");
-    act(&ask.api, |api, on| async move {
+    act_long(&ask.api, Long::of(StorageChange::CloneVolume, format!("{id} to {to}"), &ask.caller), |api, on| async move {
         storage::clone_volume(api.store(), &*on, &id, &to, kind, force).await
     })
     .await?;
@@ -243,9 +250,11 @@ async fn post_storage_ceph_volume_pool_volume_flatten(
 ) -> Result<Answer<PostStorageCephVolumePoolVolumeFlatten>> {
     let ([pool, name], force) = (ask.at, ask.params.force.0);
     let id = volume_id(&pool, &name);
-    let flattened = act(&ask.api, |api, on| async move {
-        storage::flatten_volume(api.store(), &*on, &id, force).await
-    });
+    let flattened = act_long(
+        &ask.api,
+        Long::of(StorageChange::FlattenVolume, &id, &ask.caller),
+        |api, on| async move { storage::flatten_volume(api.store(), &*on, &id, force).await },
+    );
     Ok(ask.mode.done(match flattened.await? {
         Flattened::From(_) => format!("Flattened volume \"{pool}/{name}\"."),
         Flattened::Independent => format!("Volume \"{pool}/{name}\" depends on no other."),

@@ -111,7 +111,19 @@ async fn a_volume_has_its_whole_life() {
 #[tokio::test]
 async fn what_makes_no_volume_is_refused() {
     let api = with_data().await;
-    for size in ["0", "-1", "10Q", "", "%D9%A1%D9%A0G", "18446744073709551616", "G", "0.1", "1e3"] {
+    for size in [
+        "0",
+        "-1",
+        "10",
+        "10Q",
+        "",
+        "%D9%A1%D9%A0G",
+        "18446744073709551616",
+        "G",
+        "0.1",
+        "1e3",
+        "1.2.3",
+    ] {
         for path in ["vms/new?size=", "vms/data?new_size="] {
             let path = format!("/storage/ceph/volume/{path}{size}");
             let is_new = path.contains("new?");
@@ -121,6 +133,10 @@ async fn what_makes_no_volume_is_refused() {
     }
     let words = api.post("/storage/ceph/volume/vms/new?size=9E").await.refused(400);
     assert!(words.ends_with("10376293541461622784 bytes are needed"), "{words}");
+    let words = api.post("/storage/ceph/volume/vms/new?size=10").await.refused(400);
+    assert!(words.contains("`10` would be 10 bytes: name the unit"), "{words}");
+    let words = api.post("/storage/ceph/volume/vms/new?size=1.5T").await.refused(400);
+    assert!(words.ends_with("1649267441664 bytes are needed"), "{words}");
     for name in ["a%20b", "a%2Fb", "a%40b", "..", "%00", &"x".repeat(200)] {
         for path in [
             format!("/storage/ceph/volume?pool=vms&volume={name}&size=1M"),

@@ -81,6 +81,40 @@ async fn a_form_of_a_browser_or_of_an_old_client_is_taken() {
     assert_eq!(api.begin(), "new");
 }
 
+/// As a page of the API's own would send it: with the session of who looks at it, and no key.
+#[tokio::test]
+async fn a_page_of_its_own_uploads_and_downloads_with_the_session_of_who_looks_at_it() {
+    let api = with_data().await;
+    let login = api.form(Method::POST, "/login", "token", crate::common::KEY).await;
+    let cookie = login.headers["set-cookie"].to_str().unwrap();
+    let cookie = cookie.split(';').next().unwrap().to_owned();
+    let page = |method: Method, path: &str| {
+        axum::http::Request::builder()
+            .method(method)
+            .uri(format!("/api/v1{path}"))
+            .header("Host", "127.0.0.1:7370")
+            .header("Origin", "http://127.0.0.1:7370")
+            .header("Sec-Fetch-Site", "same-origin")
+            .header("Sec-Fetch-Mode", "cors")
+            .header("Cookie", &cookie)
+    };
+    let form = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"disk.img\"\r\n\
+                Content-Type: application/octet-stream\r\n\r\nnew disk\r\n--b--\r\n";
+    let asked = page(Method::POST, &format!("{UPLOAD}?image_format=raw"))
+        .header("Content-Type", "multipart/form-data; boundary=b")
+        .header("Content-Length", form.len());
+    let reply = api.send(asked.body(Body::from(form)).unwrap()).await;
+    assert!(!reply.headers.contains_key("access-control-allow-origin"));
+    reply.ok();
+    assert_eq!(api.begin(), "new");
+    let asked = page(Method::GET, DOWNLOAD).body(Body::empty()).unwrap();
+    let got = api.send(asked).await;
+    assert_eq!((got.status.as_u16(), &got.body[..3]), (200, &b"new"[..]));
+    let asked = page(Method::OPTIONS, UPLOAD).header("Access-Control-Request-Method", "POST");
+    let reply = api.send(asked.body(Body::empty()).unwrap()).await;
+    assert!(!reply.headers.contains_key("access-control-allow-origin"), "{:?}", reply.headers);
+}
+
 #[tokio::test]
 async fn what_cannot_be_taken_leaves_the_volume_as_it_was() {
     let api = with_data().await;

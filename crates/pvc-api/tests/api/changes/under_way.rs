@@ -6,10 +6,11 @@ use axum::body::{Body, BodyDataStream};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use pvc_model::job::transfer::TransferEnd;
-use pvc_model::job::{Job, JobState, JobWork};
+use pvc_model::job::{Job, JobState, JobWork, StorageChange};
 use pvc_model::storage::VolumeId;
 use pvc_ports::{Storage, Tree};
 use pvc_store::{Change, Changes};
+use pvc_testkit::Gate;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
@@ -225,6 +226,46 @@ async fn a_download_under_way_is_a_task_and_breaks_off_when_that_is_cancelled() 
     drop(body);
     api.eventually("it is over", |view| {
         view.jobs.values().any(|job| job.progress.status == "the client went away")
+    })
+    .await;
+}
+
+/// It goes on when its client has given up, and is the storage's to end.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_storage_that_takes_long_is_a_task_that_nobody_cancels() {
+    let api = on_memory().await;
+    let gate = Gate::closing_at(0);
+    api.storage.set_gate(gate.clone());
+    let client = tokio::spawn({
+        let api = api.clone();
+        async move { api.post("/storage/ceph/volume/vms/data/clone?new_volume=copy").await }
+    });
+    let task = api.task("it is seen", |job| job.progress.state == JobState::Running).await;
+    let of = "vms/data to copy".to_owned();
+    let work = JobWork::ChangeStorage { change: StorageChange::CloneVolume, of };
+    assert_eq!((&task.spec.work, &*task.progress.status), (&work, "the storage is at it"));
+    let refused = api.delete(&format!("/tasks/{}", task.spec.id)).await.refused(400);
+    assert!(refused.contains("cannot be cancelled"), "{refused}");
+    client.abort();
+    gate.open();
+    let ended = api.over().await.progress.clone();
+    assert_eq!((ended.state, &*ended.status), (JobState::Succeeded, "done"));
+    let copy = VolumeId::parse("vms/copy").unwrap();
+    assert_eq!(api.storage.volume(&copy).await.unwrap().size_bytes, SIZE as u64);
+    let all = api.get("/tasks?all=true").await.ok();
+    assert_eq!(all["ended"][0]["name"], "storage.clone_volume");
+
+    // One that fails says why, to whoever looks at it later.
+    let gate = Gate::closing_at(0);
+    api.storage.set_gate(gate.clone());
+    let path = "/storage/ceph/volume/vms/data/clone?new_volume=copy";
+    let (again, ()) = tokio::join!(api.post(path), async {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        gate.open();
+    });
+    let said = again.refused(400);
+    api.eventually("it is over", |view| {
+        view.jobs.values().any(|job| job.progress.status.contains(&said))
     })
     .await;
 }
