@@ -139,16 +139,7 @@ pub async fn remove_pool(
     if store.is_dry() {
         return Ok(RemovedPool { volumes: volumes.len(), trashed: trashed.len() });
     }
-    let mut gone = 0;
-    for volumes in volumes.chunks(RECORDS_AT_ONCE) {
-        let (removed, failure) = remove_volumes(storage, volumes).await;
-        gone += removed.len();
-        store.change(|cluster| Ok((forget(cluster, &removed), ()))).await?;
-        if let Some((volume, error)) = failure {
-            let source = Box::new(error);
-            return Err(ChangeError::Refused(StorageRefusal::Left { volume, gone, source }));
-        }
-    }
+    let gone = remove_all(store, storage, volumes, &trashed).await?;
     purge_all(storage, &trashed).await.map_err(ChangeError::Refused)?;
     match storage.remove_pool(pool).await {
         Ok(()) | Err(StorageError::NoPool { .. }) => {}
@@ -165,32 +156,102 @@ pub async fn remove_pool(
     Ok(RemovedPool { volumes: gone, trashed: trashed.len() })
 }
 
-async fn purge_all(storage: &dyn Storage, trashed: &[TrashedVolume]) -> Result<(), StorageRefusal> {
-    for TrashedVolume { pool, id, .. } in trashed {
-        match storage.purge(pool, id).await {
-            Ok(()) | Err(StorageError::NoTrashed { .. } | StorageError::NoPool { .. }) => {}
-            Err(error) => {
-                let (pool, id, source) = (pool.clone(), id.clone(), Box::new(error));
-                return Err(StorageRefusal::LeftInTrash { pool, id, source });
+/// Removes volumes with their records, a clone before the volume that it stands on: in as many
+/// rounds as clones stand on each other. What is in the trash goes first if that is in the way.
+/// Returns their number.
+async fn remove_all(
+    store: &Store,
+    storage: &dyn Storage,
+    volumes: Vec<VolumeId>,
+    trashed: &[TrashedVolume],
+) -> Done<usize> {
+    let (mut left, mut gone, mut is_trash_gone) = (volumes, 0, false);
+    while !left.is_empty() {
+        let before = left.len();
+        let mut with_clones = Vec::new();
+        for volumes in left.chunks(RECORDS_AT_ONCE) {
+            let round = remove_volumes(storage, volumes).await;
+            gone += round.removed.len();
+            store.change(|cluster| Ok((forget(cluster, &round.removed), ()))).await?;
+            if let Some((volume, error)) = round.failure {
+                return Err(left_volume(volume, gone, error));
             }
+            with_clones.extend(round.with_clones);
         }
+        if with_clones.len() == before {
+            if is_trash_gone {
+                let (volume, error) = with_clones.swap_remove(0);
+                return Err(left_volume(volume, gone, error));
+            }
+            // A clone in the trash is one still. What stays there is told of in the end.
+            is_trash_gone = true;
+            let _ = purge_all(storage, trashed).await;
+        }
+        left = with_clones.into_iter().map(|(volume, _)| volume).collect();
+    }
+    Ok(gone)
+}
+
+fn left_volume(volume: VolumeId, gone: usize, error: StorageError) -> ChangeError<StorageRefusal> {
+    ChangeError::Refused(StorageRefusal::Left { volume, gone, source: Box::new(error) })
+}
+
+/// Purges what is in the trash, a clone before what it stands on.
+async fn purge_all(storage: &dyn Storage, trashed: &[TrashedVolume]) -> Result<(), StorageRefusal> {
+    let mut left: Vec<&TrashedVolume> = trashed.iter().collect();
+    while !left.is_empty() {
+        let before = left.len();
+        let (mut with_clones, mut first) = (Vec::new(), None);
+        for entry in left {
+            let TrashedVolume { pool, id, .. } = entry;
+            let failed = match storage.purge(pool, id).await {
+                Ok(()) | Err(StorageError::NoTrashed { .. } | StorageError::NoPool { .. }) => {
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let has_clones = matches!(failed, StorageError::TrashedHasClones { .. });
+            let (pool, id, source) = (pool.clone(), id.clone(), Box::new(failed));
+            let refusal = StorageRefusal::LeftInTrash { pool, id, source };
+            if !has_clones {
+                return Err(refusal);
+            }
+            with_clones.push(entry);
+            first = first.or(Some(refusal));
+        }
+        if let Some(refusal) = first.filter(|_| with_clones.len() == before) {
+            return Err(refusal);
+        }
+        left = with_clones;
     }
     Ok(())
 }
 
-/// Removes volumes until one cannot be removed: those that are gone, and that one with the reason.
-async fn remove_volumes<'a>(
-    storage: &dyn Storage,
-    volumes: &'a [VolumeId],
-) -> (Vec<&'a VolumeId>, Option<(VolumeId, StorageError)>) {
-    let mut removed = Vec::new();
+/// One round over volumes.
+#[derive(Default)]
+struct Round<'a> {
+    removed: Vec<&'a VolumeId>,
+    /// Volumes that clones stand on, with what the storage said.
+    with_clones: Vec<(VolumeId, StorageError)>,
+    /// The volume that could not be removed for another reason, which ended the round.
+    failure: Option<(VolumeId, StorageError)>,
+}
+
+async fn remove_volumes<'a>(storage: &dyn Storage, volumes: &'a [VolumeId]) -> Round<'a> {
+    let mut round = Round::default();
     for volume in volumes {
         match storage.remove(volume).await {
-            Ok(()) | Err(StorageError::NoVolume { .. }) => removed.push(volume),
-            Err(error) => return (removed, Some((volume.clone(), error))),
+            Ok(()) | Err(StorageError::NoVolume { .. }) => round.removed.push(volume),
+            Err(error @ StorageError::HasClones { .. }) => {
+                round.with_clones.push((volume.clone(), error));
+            }
+            Err(error) => {
+                round.failure = Some((volume.clone(), error));
+                break;
+            }
         }
     }
-    (removed, None)
+    round
 }
 
 fn forget(cluster: &Cluster, volumes: &[&VolumeId]) -> Changes {

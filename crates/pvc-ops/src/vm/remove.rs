@@ -166,30 +166,55 @@ async fn remove_volumes(
     volumes: &[VolumeId],
     gone: &mut Gone,
 ) -> Result<(), ChangeError<RemoveRefusal>> {
-    for volume in volumes {
-        let view = store.fresh().await?;
-        is_still_going(&view, stopping, gone).map_err(ChangeError::Refused)?;
-        let checked = check_unshared(&view, stopping.uuid, &stopping.name, volumes)
-            .and_then(|()| Ok(check_not_held(&view, volume, None)?));
-        if let Err(refusal) = checked {
-            take_back(store, stopping).await;
-            return Err(ChangeError::Refused(refusal));
-        }
-        match take_away(store, removal.storage, volume, removal.keep).await {
-            Ok(Taken::Kept(entry)) => {
-                gone.kept.push(entry);
-                gone.removed.push(volume.clone());
-            }
-            Ok(Taken::Removed) => gone.removed.push(volume.clone()),
-            Ok(Taken::Absent) => gone.missing.push(volume.clone()),
-            Err(ChangeError::Refused(StorageRefusal::Storage(StorageError::NoPool { .. }))) => {}
-            Err(error) => {
+    // A clone goes before the volume that it stands on.
+    let mut left: Vec<&VolumeId> = volumes.iter().collect();
+    while !left.is_empty() {
+        let (before, mut with_clones, mut first) = (left.len(), Vec::new(), None);
+        for volume in left {
+            let view = store.fresh().await?;
+            is_still_going(&view, stopping, gone).map_err(ChangeError::Refused)?;
+            let checked = check_unshared(&view, stopping.uuid, &stopping.name, volumes)
+                .and_then(|()| Ok(check_not_held(&view, volume, None)?));
+            if let Err(refusal) = checked {
                 take_back(store, stopping).await;
-                return Err(not_removed(stopping, volume, gone, error));
+                return Err(ChangeError::Refused(refusal));
+            }
+            match take_away(store, removal.storage, volume, removal.keep).await {
+                Ok(Taken::Kept(entry)) => {
+                    gone.kept.push(entry);
+                    gone.removed.push(volume.clone());
+                }
+                Ok(Taken::Removed) => gone.removed.push(volume.clone()),
+                Ok(Taken::Absent) => gone.missing.push(volume.clone()),
+                Err(error) => match storage_error(&error) {
+                    Some(StorageError::NoPool { .. }) => {}
+                    Some(StorageError::HasClones { .. }) => {
+                        with_clones.push(volume);
+                        first = first.or(Some((volume, error)));
+                    }
+                    _ => {
+                        take_back(store, stopping).await;
+                        return Err(not_removed(stopping, volume, gone, error));
+                    }
+                },
             }
         }
+        if with_clones.len() == before
+            && let Some((volume, error)) = first
+        {
+            take_back(store, stopping).await;
+            return Err(not_removed(stopping, volume, gone, error));
+        }
+        left = with_clones;
     }
     Ok(())
+}
+
+fn storage_error(error: &ChangeError<StorageRefusal>) -> Option<&StorageError> {
+    match error {
+        ChangeError::Refused(StorageRefusal::Storage(error)) => Some(error),
+        _ => None,
+    }
 }
 
 fn not_removed(

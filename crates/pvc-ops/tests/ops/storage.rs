@@ -24,6 +24,7 @@ async fn removed_pool(store: &Store, volumes: &MemoryStorage) -> (usize, usize) 
 }
 
 const FULL: storage::CloneKind = storage::CloneKind::Full;
+const ON_WRITE: storage::CloneKind = storage::CloneKind::CopyOnWrite;
 
 fn spec(name: &str, copies: u32) -> PoolSpec {
     PoolSpec {
@@ -141,6 +142,29 @@ async fn a_pool_with_a_volume_that_cannot_go_says_how_far_it_came_and_is_removed
     assert_eq!(world.recorded(), ["vms/web1_sda"], "what is gone is not recorded any more");
     volumes.with_volumes(|volumes| volumes.close_all("somebody"));
     assert_eq!(removed_pool(store, volumes).await, (1, 0));
+}
+
+/// By name a volume comes before the clones that stand on it; and one in the trash still does.
+#[tokio::test]
+async fn a_pool_goes_with_clones_and_what_they_stand_on_wherever_they_are() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    for name in ["a1", "a2"] {
+        let base = if name == "a1" { "web1_sda" } else { "a1" };
+        let base = id(&format!("vms/{base}"));
+        let clone = VolumeName::new(name);
+        storage::clone_volume(store, volumes, &base, &clone, ON_WRITE, false).await.unwrap();
+    }
+    storage::create_volume(store, volumes, &id("vms/b"), 4096, false).await.unwrap();
+    let clone = VolumeName::new("z");
+    storage::clone_volume(store, volumes, &id("vms/b"), &clone, ON_WRITE, false).await.unwrap();
+    // First what stands on `b`, then `a2`, which stands on `a1`, which stands on another.
+    for name in ["vms/z", "vms/a2"] {
+        volumes.trash(&id(name), Duration::from_secs(60)).await.unwrap();
+    }
+    assert_eq!(removed_pool(store, volumes).await, (3, 2));
+    assert!(store.view().pools.is_empty() && store.view().volumes.is_empty());
+    assert!(volumes.pools().await.unwrap().is_empty());
 }
 
 #[tokio::test]

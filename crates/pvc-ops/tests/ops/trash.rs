@@ -153,6 +153,26 @@ async fn the_volumes_of_a_removed_vm_are_kept() {
     assert_eq!(removed.kept[0].name.as_str(), "web1_sda");
 }
 
+/// The clone is the second disk, and goes before the first, which it stands on.
+#[tokio::test(start_paused = true)]
+async fn a_vm_goes_with_a_disk_that_stands_on_another_of_its_disks() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let (store, volumes) = (&world.store, &world.storage);
+    volumes.insert("vms/web1_sda");
+    storage::record_volume(store, volumes, &id("vms/web1_sda")).await.unwrap();
+    let clone = VolumeName::new("web1_sdb");
+    let kind = storage::CloneKind::CopyOnWrite;
+    storage::clone_volume(store, volumes, &id("vms/web1_sda"), &clone, kind, false).await.unwrap();
+    let second = "<disk type='network' device='disk'><source protocol='rbd' \
+                  name='vms/web1_sdb'/><target dev='sdb' bus='scsi'/></disk></devices>";
+    let xml = xml("web1", UUID).replace("</devices>", second);
+    vm::define(store, &Define::new(xml)).await.unwrap();
+    let removal = VolumeRemoval { storage: volumes, keep: Duration::ZERO };
+    let removed = vm::remove(store, world.clock.as_ref(), Some(removal), "web1").await.unwrap();
+    assert_eq!(removed.volumes.len(), 2, "{removed:?}");
+    assert!(store.view().volumes.is_empty() && store.view().vms.is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_vm_with_a_held_volume_is_not_removed_with_it() {
     let world = World::with_nodes(&["hv1"]).await;
