@@ -28,12 +28,10 @@ impl RbdStorage {
         trash_answers::children(&text).map_err(|why| io_error(doing, why))
     }
 
-    /// Refuses a volume that clones stand on, and removes what earlier ones stood on.
+    /// Refuses a volume that clones stand on, and removes what earlier ones stood on. A clone that
+    /// others made may stand on a snapshot that is removed, which is in no list.
     pub(crate) async fn require_no_clones(&self, volume: &VolumeId) -> Result<(), StorageError> {
         let snapshots = self.snapshots(volume).await?;
-        if snapshots.is_empty() {
-            return Ok(());
-        }
         let clones = self.clones(volume, None).await?;
         if !clones.is_empty() {
             return Err(StorageError::HasClones { volume: volume.clone(), clones });

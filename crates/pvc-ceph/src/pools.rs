@@ -45,8 +45,9 @@ impl RbdStorage {
             None => self.begin_pool(&name, spec).await?,
         }
         let Replication { copies, min_copies } = spec.replication;
-        self.set_of_pool(&name, "size", copies, MAKING).await?;
-        self.set_of_pool(&name, "min_size", min_copies, MAKING).await?;
+        self.keep_groups(&name, MAKING).await?;
+        self.set_of_pool(&name, "size", &copies.to_string(), MAKING).await?;
+        self.set_of_pool(&name, "min_size", &min_copies.to_string(), MAKING).await?;
         self.enable_volumes(&name).await
     }
 
@@ -110,10 +111,18 @@ impl RbdStorage {
         if !self.exists(pool).await? {
             return Err(StorageError::NoPool { pool: pool.clone() });
         }
+        let doing = "changing a pool";
+        self.keep_groups(pool, doing).await?;
         for setting in ["pg_num", "pgp_num"] {
-            self.set_of_pool(pool, setting, count, "changing a pool").await?;
+            self.set_of_pool(pool, setting, &count.to_string(), doing).await?;
         }
         Ok(())
+    }
+
+    /// Has Ceph's autoscaler say what it thinks of the number of placement groups, and leave it as
+    /// an operator has set it: by itself it would take that of an empty pool back.
+    async fn keep_groups(&self, pool: &PoolName, doing: &'static str) -> Result<(), StorageError> {
+        self.set_of_pool(pool, "pg_autoscale_mode", "warn", doing).await
     }
 
     /// Whether the monitors remove pools at all, by the configuration that the first of them runs
@@ -132,14 +141,14 @@ impl RbdStorage {
         &self,
         pool: &PoolName,
         setting: &str,
-        value: u32,
+        value: &str,
         doing: &'static str,
     ) -> Result<(), StorageError> {
         let command = json!({
             "prefix": "osd pool set",
             "pool": pool.as_str(),
             "var": setting,
-            "val": value.to_string(),
+            "val": value,
         });
         self.demand(&command, doing).await
     }

@@ -10,6 +10,8 @@ pub enum BadSize {
          before"
     )]
     UnknownUnit { text: String },
+    #[error("size `{text}` begins with a number of more than one point")]
+    BadNumber { text: String },
     #[error("size `{text}` is larger than {} bytes", u64::MAX)]
     TooLarge { text: String },
 }
@@ -24,6 +26,9 @@ pub fn parse_size(text: &str) -> Result<u64, BadSize> {
     let (number, unit) = text.split_at(digits);
     if !number.starts_with(|c: char| c.is_ascii_digit()) {
         return Err(BadSize::NoNumber { text: text_owned() });
+    }
+    if number.matches('.').count() > 1 {
+        return Err(BadSize::BadNumber { text: text_owned() });
     }
     let mut letters = unit.chars();
     let power = match letters.next() {
@@ -100,7 +105,8 @@ mod tests {
             ("1G\n", no_unit("1G\u{fffd}")),
             ("16E", too_large("16E")),
             ("99999999E", too_large("99999999E")),
-            ("1.2.3", too_large("1.2.3")),
+            ("1.2.3", BadSize::BadNumber { text: "1.2.3".to_owned() }),
+            ("1..5G", BadSize::BadNumber { text: "1..5G".to_owned() }),
         ] {
             assert_eq!(parse_size(text), Err(expected), "{text}");
         }

@@ -90,6 +90,11 @@ impl SnapshotName {
             || self.is_reserved() && self.as_str().ends_with(PARTIAL)
     }
 
+    /// Whether the storage has taken the snapshot for the time of a copy.
+    pub fn is_of_copy(&self) -> bool {
+        self.is_passing() && !self.as_str().starts_with(DOWNLOADED)
+    }
+
     /// Whether the name is the storage's own: what has it is being copied by somebody, or is left
     /// of a copy that was cut short.
     pub fn is_reserved(&self) -> bool {

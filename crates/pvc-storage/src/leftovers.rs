@@ -27,6 +27,9 @@ const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 /// download that takes longer fails.
 const LEFT: Duration = Duration::from_secs(24 * 3600);
 
+/// The same of a snapshot of which a copy is made, which may be of terabytes.
+const LEFT_OF_COPY: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Time that one look, or one act, may take.
 const DEADLINE: Duration = Duration::from_secs(600);
 
@@ -70,13 +73,13 @@ impl<T> Default for Sightings<T> {
 }
 
 impl<T: Ord + Clone> Sightings<T> {
-    /// Notes what is `there`; returns those that have been for at least `time`.
-    fn note(&mut self, there: Vec<T>, now: Duration, time: Duration) -> Vec<T> {
+    /// Notes what is `there`; returns what has been for at least its `time`.
+    fn note(&mut self, there: Vec<T>, now: Duration, time: impl Fn(&T) -> Duration) -> Vec<T> {
         let before = std::mem::take(&mut self.since);
         let since = |thing: &T| before.get(thing).copied().unwrap_or(now);
         self.since = there.into_iter().map(|thing| (thing.clone(), since(&thing))).collect();
-        let old = self.since.iter().filter(|(_, since)| now.saturating_sub(**since) >= time);
-        old.map(|(thing, _)| thing.clone()).collect()
+        let is_old = |(thing, since): &(&T, &Duration)| now.saturating_sub(**since) >= time(thing);
+        self.since.iter().filter(is_old).map(|(thing, _)| thing.clone()).collect()
     }
 }
 
@@ -87,7 +90,7 @@ async fn settle_holds(context: &Context, seen: &mut Sightings<Held>, now: Durati
     let view = context.store.view();
     let filled = view.holds.values().filter(|hold| matches!(hold.purpose, Purpose::Fill { .. }));
     let held = filled.map(|hold| (hold.volume.clone(), hold.by.clone())).collect();
-    for (volume, by) in seen.note(held, now, CUT_OFF) {
+    for (volume, by) in seen.note(held, now, |_| CUT_OFF) {
         let Some(hold) = view.holds.get(&volume).filter(|hold| hold.by == by) else { continue };
         let settled = settle(&context.store, context.ports.storage.as_ref(), hold);
         match context.in_time(DEADLINE, settled).await {
@@ -160,7 +163,7 @@ async fn sweep(context: &Context, seen: &mut Sightings<Leftover>, now: Duration)
             }
         }
     }
-    for left in seen.note(there, now, LEFT) {
+    for left in seen.note(there, now, Leftover::stays) {
         let removed = context.in_time(DEADLINE, remove(storage, &left)).await;
         match removed {
             Ok(()) => tracing::info!(?left, "what was not completed is removed"),
@@ -170,6 +173,14 @@ async fn sweep(context: &Context, seen: &mut Sightings<Leftover>, now: Duration)
 }
 
 impl Leftover {
+    /// Time that it has to be there before it is one.
+    fn stays(&self) -> Duration {
+        match self {
+            Leftover::Snapshot(_, name) if name.is_of_copy() => LEFT_OF_COPY,
+            _ => LEFT,
+        }
+    }
+
     fn pool(&self) -> &pvc_model::storage::PoolName {
         match self {
             Leftover::Volume(volume)
@@ -226,19 +237,23 @@ mod tests {
             snapshots: names.map(snapshot).to_vec(),
         };
         let left: Vec<_> = candidates(&Cluster::default(), &[volume]).collect();
+        let left: [Leftover; 2] = left.try_into().expect("two of them");
         let of = |name| Leftover::Snapshot(id("vms/a"), SnapshotName::new(name));
         assert_eq!(left, [of("pvc-clone-download-1"), of("pvc-clone-b.partial")]);
+        assert_eq!(left.map(|left| left.stays()), [LEFT, LEFT_OF_COPY]);
     }
 
     #[test]
     fn what_comes_and_goes_is_never_old() {
         let mut seen = Sightings::default();
-        let at = Duration::from_secs;
-        assert!(seen.note(vec!["a", "b"], at(0), at(10)).is_empty());
-        assert_eq!(seen.note(vec!["a"], at(10), at(10)), ["a"]);
-        assert!(seen.note(vec!["b"], at(20), at(10)).is_empty(), "it was gone meanwhile");
-        assert!(seen.note(vec!["a", "b"], at(29), at(10)).is_empty());
-        assert_eq!(seen.note(vec!["a", "b"], at(30), at(10)), ["b"]);
+        let mut note = |there: Vec<_>, seconds| {
+            seen.note(there, Duration::from_secs(seconds), |_| Duration::from_secs(10))
+        };
+        assert!(note(vec!["a", "b"], 0).is_empty());
+        assert_eq!(note(vec!["a"], 10), ["a"]);
+        assert!(note(vec!["b"], 20).is_empty(), "it was gone meanwhile");
+        assert!(note(vec!["a", "b"], 29).is_empty());
+        assert_eq!(note(vec!["a", "b"], 30), ["b"]);
     }
 
     /// The context of a primary node, on this storage.

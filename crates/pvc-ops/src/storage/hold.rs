@@ -133,5 +133,9 @@ pub(super) fn had_no_effect(error: &StorageError) -> bool {
             | StorageError::NoRoom { .. }
             | StorageError::Refused { .. }
             | StorageError::WouldShrink { .. }
+            | StorageError::HasClones { .. }
+            | StorageError::Protected { .. }
+            | StorageError::VolumeExists { .. }
+            | StorageError::BeyondSafe { .. }
     )
 }

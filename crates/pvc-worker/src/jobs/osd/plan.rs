@@ -5,7 +5,7 @@ use pvc_model::osd::{AddOsds, BlockDevice, LvmName, OsdPlan, plan_add};
 use pvc_model::shown;
 use pvc_model::size::format_size;
 
-use super::disk::{Known, find_disk};
+use super::disk::{Known, check_free_disk, find_disk};
 use super::{Hands, OsdJobError, Result, named};
 use crate::context::Context;
 use crate::kind::Kind;
@@ -30,6 +30,7 @@ impl Kind for Plan {
         let known = Known::look(hands).await?;
         let group = hands.disks.volume_group(&LvmName::db_group()).await?;
         let plan = plan_add(&self.new, &disk, known.osds(), group.as_ref())?;
+        check_free_disk(context, &disk, &known).await?;
         course(&plan).into_iter().for_each(|line| context.log(line));
         Ok(Vec::new())
     }
