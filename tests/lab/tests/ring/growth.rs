@@ -3,13 +3,23 @@
 use pvc_lab_tests::Lab;
 use pvc_standalone_tests::exit;
 
+use crate::guest_networks::{a_network_is_made, has_the_network, plugged, reaches};
+
 #[test]
-fn a_hypervisor_joins_takes_guests_is_never_primary_and_is_fenced_though_its_fencer_dies_too() {
+fn a_hypervisor_joins_has_networks_takes_guests_is_never_primary_and_is_fenced_though_its_fencer_dies_too()
+ {
     let lab = Lab::whole();
     // A node that was added goes with the whole lab alone.
     lab.goes_with_this_story();
+    a_network_is_made(&lab);
     lab.does(&["add"]).ok();
     lab.node_is("pvchv4", "run", "ready");
+    // It has the networks that were there before, and its guests reach those of the others.
+    has_the_network(&lab, "pvchv4");
+    plugged(&lab, "pvchv1", "10.20.1.21");
+    plugged(&lab, "pvchv4", "10.20.1.24");
+    reaches(&lab, "pvchv4", "10.20.1.21");
+    reaches(&lab, "pvchv4", "10.20.1.1");
     lab.start("web1", "pvchv4");
     let client = lab.writer("web1");
 
@@ -32,4 +42,9 @@ fn a_hypervisor_joins_takes_guests_is_never_primary_and_is_fenced_though_its_fen
     lab.proven_dead(&fencer, "its BMC said twice that the power is off");
     lab.node_is("pvchv4", "run", "flushed");
     lab.node_is(&fencer, "run", "flushed");
+
+    // Both come back as from any boot, with the network.
+    has_the_network(&lab, "pvchv4");
+    plugged(&lab, "pvchv4", "10.20.1.24");
+    reaches(&lab, "pvchv4", "10.20.1.1");
 }
