@@ -243,7 +243,9 @@ impl Record {
 
     fn heed_request(&self, claim: &JobClaim) {
         let view = self.api.store().view();
-        if view.jobs.get(claim.job()).is_some_and(|job| job.cancel_requested)
+        // Older builds take a request for what cannot be cancelled.
+        if self.work.can_be_cancelled()
+            && view.jobs.get(claim.job()).is_some_and(|job| job.cancel_requested)
             && self.shared.cancelled.set(claim.job().clone()).is_ok()
         {
             tracing::info!(job = %claim.job(), kind = self.work.name(), "a transfer is cancelled");
@@ -292,7 +294,10 @@ impl Record {
         let node = self.api.settings().node.clone();
         let gone = self.look();
         let doing = *self.shared.doing.lock().unwrap_or_else(PoisonError::into_inner);
-        JobProgress::of_transfer(node, self.began_at, gone).transferred(gone, doing)
+        match self.work {
+            JobWork::ChangeStorage { .. } => JobProgress::of_change(node, self.began_at, doing),
+            _ => JobProgress::of_transfer(node, self.began_at, gone).transferred(gone, doing),
+        }
     }
 
     fn look(&mut self) -> Transferred {

@@ -19,6 +19,11 @@ const MAKING: &str = "making a pool";
 const USUAL_RULE: &str = "replicated";
 
 #[derive(Deserialize)]
+struct Autoscaler {
+    pg_autoscale_mode: String,
+}
+
+#[derive(Deserialize)]
 struct Quorum {
     quorum_leader_name: String,
 }
@@ -45,9 +50,9 @@ impl RbdStorage {
             None => self.begin_pool(&name, spec).await?,
         }
         let Replication { copies, min_copies } = spec.replication;
-        self.keep_groups(&name, MAKING).await?;
         self.set_of_pool(&name, "size", &copies.to_string(), MAKING).await?;
         self.set_of_pool(&name, "min_size", &min_copies.to_string(), MAKING).await?;
+        self.keep_groups(&name, MAKING).await?;
         self.enable_volumes(&name).await
     }
 
@@ -120,9 +125,18 @@ impl RbdStorage {
     }
 
     /// Has Ceph's autoscaler say what it thinks of the number of placement groups, and leave it as
-    /// an operator has set it: by itself it would take that of an empty pool back.
+    /// an operator has set it: by itself it would take that of an empty pool back. Where it is off
+    /// it stays so.
     async fn keep_groups(&self, pool: &PoolName, doing: &'static str) -> Result<(), StorageError> {
-        self.set_of_pool(pool, "pg_autoscale_mode", "warn", doing).await
+        let setting = "pg_autoscale_mode";
+        let asked = json!({ "prefix": "osd pool get", "pool": pool.as_str(), "var": setting });
+        let answer = self.monitors.json(asked).await.map_err(|error| error.while_doing(doing))?;
+        let Autoscaler { pg_autoscale_mode } =
+            answers::json(&answer).map_err(|why| io_error(doing, why))?;
+        match pg_autoscale_mode.as_str() {
+            "on" => self.set_of_pool(pool, setting, "warn", doing).await,
+            _ => Ok(()),
+        }
     }
 
     /// Whether the monitors remove pools at all, by the configuration that the first of them runs

@@ -50,6 +50,10 @@ pub async fn run(context: Context, end: CancellationToken) {
         });
         let _ = unknown.due(keeper.unknown(), context.now());
         let lasting = keeper.unknown().filter(|_| unknown.was_reported());
+        if failed.is_none() && lasting.is_none() && keeper.unknown().is_some() {
+            // Perhaps it is what a former life has told of.
+            continue;
+        }
         let words = failed.or(lasting).map(|words| format!("guard of networks: {words}"));
         let message = words.as_ref().map(|words| format!("node {}: {words}", context.name()));
         if context.alarm_own(FAULT, &mut alarm, message).await {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::Purpose;
-use pvc_model::storage::{SnapshotName, VolumeId};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
 use pvc_model::vm::volumes::users;
 use pvc_ops::storage::{Settled, settle};
 use pvc_ports::{Storage, StorageError, VolumeInfo};
@@ -148,13 +148,16 @@ async fn sweep(context: &Context, seen: &mut Sightings<Leftover>, now: Duration)
     for pool in view.pools.keys() {
         let look = async {
             let volumes = storage.volumes(pool).await?;
-            let removals = storage.half_removed(pool).await?;
-            Ok::<_, StorageError>((volumes, removals))
+            // One that cannot be read keeps nothing else from being seen.
+            Ok::<_, StorageError>((volumes, storage.half_removed(pool).await))
         };
         match context.in_time(DEADLINE, look).await {
             Ok((volumes, removals)) => {
                 there.extend(candidates(&view, &volumes));
-                there.extend(removals.into_iter().map(Leftover::Removal));
+                match removals {
+                    Ok(removals) => there.extend(removals.into_iter().map(Leftover::Removal)),
+                    Err(_) => there.extend(seen.removals_of(pool)),
+                }
             }
             // What was seen in it before is not forgotten.
             Err(error) => {
@@ -172,6 +175,14 @@ async fn sweep(context: &Context, seen: &mut Sightings<Leftover>, now: Duration)
     }
 }
 
+impl Sightings<Leftover> {
+    /// Removals that were cut off in a pool, as far as is known from earlier.
+    fn removals_of(&self, pool: &PoolName) -> impl Iterator<Item = Leftover> {
+        let is_one = move |left: &&Leftover| matches!(left, Leftover::Removal(volume) if volume.pool == *pool);
+        self.since.keys().filter(is_one).cloned()
+    }
+}
+
 impl Leftover {
     /// Time that it has to be there before it is one.
     fn stays(&self) -> Duration {
@@ -181,7 +192,7 @@ impl Leftover {
         }
     }
 
-    fn pool(&self) -> &pvc_model::storage::PoolName {
+    fn pool(&self) -> &PoolName {
         match self {
             Leftover::Volume(volume)
             | Leftover::Removal(volume)
@@ -195,7 +206,12 @@ impl Leftover {
 async fn remove(storage: &dyn Storage, left: &Leftover) -> Result<(), StorageError> {
     let removed = match left {
         Leftover::Volume(volume) => storage.trash(volume, LEFT).await.map(drop),
-        Leftover::Removal(volume) => storage.remove(volume).await,
+        // Whatever has the name by now may be somebody's.
+        Leftover::Removal(volume) => match storage.half_removed(&volume.pool).await {
+            Ok(left) if left.contains(volume) => storage.remove(volume).await,
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        },
         Leftover::Snapshot(volume, snapshot) => storage.remove_snapshot(volume, snapshot).await,
     };
     match removed {

@@ -78,7 +78,10 @@ fn one_mismatch(
         _ if REMARKS.contains(&word) => None,
         "$ref" => {
             let name = said.as_str()?.strip_prefix("#/components/schemas/")?;
-            mismatch(&DOCUMENT["components"]["schemas"][name], value, at)
+            match &DOCUMENT["components"]["schemas"][name] {
+                Value::Null => wrong(format!("a schema `{name}` that is nowhere")),
+                of => mismatch(of, value, at),
+            }
         }
         "type" => {
             let types = said.as_array().map_or(std::slice::from_ref(said), Vec::as_slice);
@@ -185,6 +188,26 @@ fn what_is_not_as_described_is_found() {
     ];
     for (value, what) in bad {
         assert_eq!(mismatch(&schema, &value, "").as_deref(), Some(what), "{value}");
+    }
+    for (schema, value, what) in [
+        (json!({ "additionalProperties": false }), json!({"x": 1}), "a member `x` at ``"),
+        (
+            json!({ "propertyNames": { "enum": ["a"] } }),
+            json!({"x": 1}),
+            "none of [\"a\"] at `, name`",
+        ),
+        (
+            json!({ "oneOf": [{ "type": "number" }, { "type": "integer" }] }),
+            json!(1),
+            "it fits 2 of several schemas at ``",
+        ),
+        (
+            json!({ "$ref": "#/components/schemas/Nowhere" }),
+            json!(1),
+            "a schema `Nowhere` that is nowhere at ``",
+        ),
+    ] {
+        assert_eq!(mismatch(&schema, &value, "").as_deref(), Some(what), "{schema}");
     }
     let unknown = mismatch(&json!({ "pattern": "x" }), &json!("y"), "");
     assert_eq!(unknown.as_deref(), Some("a schema with the unknown word `pattern` at ``"));

@@ -31,17 +31,19 @@ impl JobProgress {
         begun.transferred(gone, None)
     }
 
+    /// Progress of a change of the storage by the API daemon of `node`, which has begun at
+    /// `started_at`: nobody counts what has gone of it.
+    pub fn of_change(node: NodeName, started_at: u64, doing: Option<&str>) -> Self {
+        let (worker, started_at) = (Some(node), Some(started_at));
+        let status = doing.unwrap_or_default().to_owned();
+        JobProgress { state: JobState::Running, worker, started_at, status, ..Self::pending() }
+    }
+
     /// The progress when so much has gone, and what is done with it now. Its steps are percent, for
     /// whoever draws a bar of them.
     #[must_use]
     pub fn transferred(self, gone: Transferred, doing: Option<&str>) -> Self {
         let (current, total) = gone.percent().map_or((0, 1), |percent| (percent, 100));
-        // Of a change nobody counts bytes.
-        if (gone.bytes, gone.of) == (0, None)
-            && let Some(doing) = doing
-        {
-            return JobProgress { current, total, status: doing.to_owned(), ..self };
-        }
         let status = match doing {
             Some(doing) => format!("{gone}; {doing}"),
             None => gone.to_string(),
@@ -67,7 +69,9 @@ impl JobProgress {
             TransferEnd::Failed(why) => cut(&why),
             TransferEnd::ClientGone => "the client went away".to_owned(),
             TransferEnd::DaemonGone => {
-                "the API daemon that it went through is gone, or was cut off".to_owned()
+                "the API daemon that it went through is gone, or was cut off: nobody knows how it \
+                 has ended"
+                    .to_owned()
             }
         };
         let failure = Failure { kind: Kind::Unavailable, why: why.clone(), hint: None };
@@ -122,7 +126,8 @@ mod tests {
                 DaemonGone,
                 false,
                 Failed,
-                "the API daemon that it went through is gone, or was cut off",
+                "the API daemon that it went through is gone, or was cut off: nobody knows how it \
+                 has ended",
             ),
         ] {
             let ended = half().transfer_ended(end, is_cancelled, 9);

@@ -139,8 +139,16 @@ pub async fn remove_pool(
     if store.is_dry() {
         return Ok(RemovedPool { volumes: volumes.len(), trashed: trashed.len() });
     }
-    let gone = remove_all(store, storage, volumes, &trashed).await?;
-    purge_all(storage, &trashed).await.map_err(ChangeError::Refused)?;
+    let count = trashed.len();
+    let mut trash = trashed;
+    let gone = remove_all(store, storage, volumes, &mut trash).await?;
+    while !trash.is_empty() {
+        let before = trash.len();
+        let failed = purge_round(storage, &mut trash).await;
+        if let Some(refusal) = failed.filter(|_| trash.len() == before) {
+            return Err(ChangeError::Refused(refusal));
+        }
+    }
     match storage.remove_pool(pool).await {
         Ok(()) | Err(StorageError::NoPool { .. }) => {}
         Err(error) => return Err(refused(error)),
@@ -153,19 +161,19 @@ pub async fn remove_pool(
         Ok((changes, ()))
     };
     store.change(decide).await?;
-    Ok(RemovedPool { volumes: gone, trashed: trashed.len() })
+    Ok(RemovedPool { volumes: gone, trashed: count })
 }
 
 /// Removes volumes with their records, a clone before the volume that it stands on: in as many
-/// rounds as clones stand on each other. What is in the trash goes first if that is in the way.
-/// Returns their number.
+/// rounds as clones stand on each other. Clones in the trash that are in the way are purged. Returns
+/// the number of volumes.
 async fn remove_all(
     store: &Store,
     storage: &dyn Storage,
     volumes: Vec<VolumeId>,
-    trashed: &[TrashedVolume],
+    trash: &mut Vec<TrashedVolume>,
 ) -> Done<usize> {
-    let (mut left, mut gone, mut is_trash_gone) = (volumes, 0, false);
+    let (mut left, mut gone) = (volumes, 0);
     while !left.is_empty() {
         let before = left.len();
         let mut with_clones = Vec::new();
@@ -179,52 +187,50 @@ async fn remove_all(
             with_clones.extend(round.with_clones);
         }
         if with_clones.len() == before {
-            if is_trash_gone {
+            let kept = trash.len();
+            let failed = match with_clones.iter().any(|(_, error)| is_of_trash(error)) {
+                true => purge_round(storage, trash).await,
+                false => None,
+            };
+            if trash.len() == kept {
                 let (volume, error) = with_clones.swap_remove(0);
-                return Err(left_volume(volume, gone, error));
+                let has_clones = left_volume(volume, gone, error);
+                return Err(failed.map_or(has_clones, ChangeError::Refused));
             }
-            // A clone in the trash is one still. What stays there is told of in the end.
-            is_trash_gone = true;
-            let _ = purge_all(storage, trashed).await;
         }
         left = with_clones.into_iter().map(|(volume, _)| volume).collect();
     }
     Ok(gone)
 }
 
+/// Whether one of the clones that are in the way is in the trash.
+fn is_of_trash(error: &StorageError) -> bool {
+    matches!(error, StorageError::HasClones { clones, .. } if clones.iter().any(|one| one.is_in_trash))
+}
+
 fn left_volume(volume: VolumeId, gone: usize, error: StorageError) -> ChangeError<StorageRefusal> {
     ChangeError::Refused(StorageRefusal::Left { volume, gone, source: Box::new(error) })
 }
 
-/// Purges what is in the trash, a clone before what it stands on.
-async fn purge_all(storage: &dyn Storage, trashed: &[TrashedVolume]) -> Result<(), StorageRefusal> {
-    let mut left: Vec<&TrashedVolume> = trashed.iter().collect();
-    while !left.is_empty() {
-        let before = left.len();
-        let (mut with_clones, mut first) = (Vec::new(), None);
-        for entry in left {
-            let TrashedVolume { pool, id, .. } = entry;
-            let failed = match storage.purge(pool, id).await {
-                Ok(()) | Err(StorageError::NoTrashed { .. } | StorageError::NoPool { .. }) => {
-                    continue;
-                }
-                Err(error) => error,
-            };
-            let has_clones = matches!(failed, StorageError::TrashedHasClones { .. });
-            let (pool, id, source) = (pool.clone(), id.clone(), Box::new(failed));
-            let refusal = StorageRefusal::LeftInTrash { pool, id, source };
-            if !has_clones {
-                return Err(refusal);
+/// Purges each entry of the trash that can be, and leaves the others in `trash`. Returns the first
+/// failure.
+async fn purge_round(
+    storage: &dyn Storage,
+    trash: &mut Vec<TrashedVolume>,
+) -> Option<StorageRefusal> {
+    let mut first = None;
+    for entry in std::mem::take(trash) {
+        match storage.purge(&entry.pool, &entry.id).await {
+            Ok(()) | Err(StorageError::NoTrashed { .. } | StorageError::NoPool { .. }) => {}
+            Err(error) => {
+                let (pool, id) = (entry.pool.clone(), entry.id.clone());
+                let source = Box::new(error);
+                first = first.or(Some(StorageRefusal::LeftInTrash { pool, id, source }));
+                trash.push(entry);
             }
-            with_clones.push(entry);
-            first = first.or(Some(refusal));
         }
-        if let Some(refusal) = first.filter(|_| with_clones.len() == before) {
-            return Err(refusal);
-        }
-        left = with_clones;
     }
-    Ok(())
+    first
 }
 
 /// One round over volumes.
@@ -242,8 +248,12 @@ async fn remove_volumes<'a>(storage: &dyn Storage, volumes: &'a [VolumeId]) -> R
     for volume in volumes {
         match storage.remove(volume).await {
             Ok(()) | Err(StorageError::NoVolume { .. }) => round.removed.push(volume),
-            Err(error @ StorageError::HasClones { .. }) => {
-                round.with_clones.push((volume.clone(), error));
+            // One that is in another pool does not go with this one.
+            Err(StorageError::HasClones { volume, clones })
+                if clones.iter().all(|clone| clone.volume.pool == volume.pool) =>
+            {
+                let error = StorageError::HasClones { volume: volume.clone(), clones };
+                round.with_clones.push((volume, error));
             }
             Err(error) => {
                 round.failure = Some((volume.clone(), error));

@@ -8,7 +8,7 @@ use pvc_model::node::DaemonState;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{Clock, Storage, StorageError, TrashedVolume};
+use pvc_ports::{Clock, CloneName, Storage, StorageError, TrashedVolume};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
 use super::functions::release;
@@ -166,7 +166,11 @@ async fn remove_volumes(
     volumes: &[VolumeId],
     gone: &mut Gone,
 ) -> Result<(), ChangeError<RemoveRefusal>> {
-    // A clone goes before the volume that it stands on.
+    // A clone goes before the volume that it stands on, where it goes for good: in the trash it would
+    // be one still. Anybody else's is a refusal at once.
+    let is_own_clone = |clone: &CloneName| {
+        removal.keep.is_zero() && !clone.is_in_trash && volumes.contains(&clone.volume)
+    };
     let mut left: Vec<&VolumeId> = volumes.iter().collect();
     while !left.is_empty() {
         let (before, mut with_clones, mut first) = (left.len(), Vec::new(), None);
@@ -188,7 +192,9 @@ async fn remove_volumes(
                 Ok(Taken::Absent) => gone.missing.push(volume.clone()),
                 Err(error) => match storage_error(&error) {
                     Some(StorageError::NoPool { .. }) => {}
-                    Some(StorageError::HasClones { .. }) => {
+                    Some(StorageError::HasClones { clones, .. })
+                        if clones.iter().all(is_own_clone) =>
+                    {
                         with_clones.push(volume);
                         first = first.or(Some((volume, error)));
                     }

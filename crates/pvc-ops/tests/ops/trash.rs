@@ -167,6 +167,12 @@ async fn a_vm_goes_with_a_disk_that_stands_on_another_of_its_disks() {
                   name='vms/web1_sdb'/><target dev='sdb' bus='scsi'/></disk></devices>";
     let xml = xml("web1", UUID).replace("</devices>", second);
     vm::define(store, &Define::new(xml)).await.unwrap();
+    // In the trash the clone would be one still: refused before anything goes.
+    let kept = vm::remove(store, world.clock.as_ref(), Some(world.volumes()), "web1").await;
+    let Err(ChangeError::Refused(RemoveRefusal::Volume { removed, .. })) = kept else {
+        panic!("it is refused: {kept:?}")
+    };
+    assert_eq!(removed, []);
     let removal = VolumeRemoval { storage: volumes, keep: Duration::ZERO };
     let removed = vm::remove(store, world.clock.as_ref(), Some(removal), "web1").await.unwrap();
     assert_eq!(removed.volumes.len(), 2, "{removed:?}");

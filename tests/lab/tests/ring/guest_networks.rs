@@ -184,8 +184,8 @@ END
         cat >/tmp/inside <<'END'
 set -e
 hostname gateway-asks
+mkdir -p /var/lib/cloud /run/cloud-init
 mount -t tmpfs tmpfs /var/lib/cloud
-mkdir -p /run/cloud-init
 mount -t tmpfs tmpfs /run/cloud-init
 cp /tmp/cloud.cfg /etc/cloud/cloud.cfg.d/99-guest.cfg
 trap 'rm /etc/cloud/cloud.cfg.d/99-guest.cfg' EXIT

@@ -65,6 +65,10 @@ async fn act_long<T: Send + 'static, F>(
 where
     F: Future<Output = Outcome<T, StorageRefusal>> + Send + 'static,
 {
+    // What is only decided is over soon, and leaves no record.
+    if api.store().is_dry() {
+        return act(api, operation).await;
+    }
     let Long { change, of, caller } = long;
     act(api, |api, on| {
         let work = JobWork::ChangeStorage { change, of };
@@ -106,7 +110,7 @@ const TIMES: u32 = 10;
 fn goes_on(time: Duration) -> ApiError {
     let message = format!("the storage is still at it after {} s, and goes on", time.as_secs());
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).hint(Some(
-        "`pvc task list` shows it until it is done, and `--all` how it has ended; asking for the \
+        "what takes long is a task: `pvc task list --all` shows how it has ended; asking for the \
          same again is safe",
     ))
 }
@@ -142,7 +146,7 @@ const LEAST_WITHOUT_UNIT: u64 = 4096;
 fn size(parameter: &str, text: &str) -> Result<u64> {
     let bad = |what: String| ApiError::parameter(parameter, what).hint(Some("10G, for one"));
     let bytes = pvc_model::size::parse_size(text).map_err(|why| bad(why.to_string()))?;
-    let is_bare = text.bytes().all(|c| c.is_ascii_digit());
+    let is_bare = text.bytes().all(|c| c.is_ascii_digit() || c == b'.');
     if is_bare && (1..LEAST_WITHOUT_UNIT).contains(&bytes) {
         return Err(bad(format!("`{text}` would be {bytes} bytes: name the unit, `B` for bytes")));
     }
