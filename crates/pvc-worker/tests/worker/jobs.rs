@@ -320,7 +320,12 @@ async fn a_transfer_whose_daemon_has_died_is_ended_and_one_under_way_is_left_alo
         let end = world.end_of(&id).await;
         assert_eq!(
             (end.state, end.status.as_str(), end.failure.is_some()),
-            (JobState::Failed, "the API daemon that it went through is gone, or was cut off", true)
+            (
+                JobState::Failed,
+                "the API daemon that it went through is gone, or was cut off: nobody knows how it \
+                 has ended",
+                true
+            )
         );
     }
     tokio::time::sleep(Duration::from_secs(300)).await;

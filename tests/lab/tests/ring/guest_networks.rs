@@ -206,7 +206,7 @@ fn cloud_init_learns_who_it_is_where_a_stranger_learns_nothing() {
     lab.pvc(&["vm", "network", "add", "web1", "1001", "--no-live", "--no-restart"]).ok();
     let mac = mac(&lab, "web1");
     lab.pvc(&["network", "dhcp", "add", "1001", "10.20.1.30", "hello", &mac]).ok();
-    let uuid = lab.vm("web1", "uuid");
+    let uuid = lab.vm("web1", "/uuid");
     let node = lab.witness(&lab.primary());
     plugged(&lab, node, "10.20.1.30");
     let address = format!("ip netns exec guest ip link set eth0 address {mac}");
@@ -218,11 +218,11 @@ fn cloud_init_learns_who_it_is_where_a_stranger_learns_nothing() {
         "200" => Ok(()),
         other => Err(other.to_owned()),
     });
-    let filter = "[.ds.meta_data[\"instance-id\"], .ds.meta_data[\"local-hostname\"],
-                   .ds.meta_data[\"local-ipv4\"], .v1.cloud_name]";
-    let found = cloud_init(&lab, node, &filter.split_whitespace().collect::<String>());
+    let filter =
+        "[.v1.instance_id,(.ds[\"meta-data\"]|.[\"local-hostname\"],.[\"local-ipv4\"],.name)]";
+    let found = cloud_init(&lab, node, filter);
     println!("cloud-init found {found}");
-    assert_eq!(found, format!("[\"{uuid}\",\"web1.net1.example\",\"10.20.1.30\",\"aws\"]"));
+    assert_eq!(found, format!("[\"{uuid}\",\"web1.net1.example\",\"10.20.1.30\",\"web1\"]"));
 
     // Under an address that is nobody's.
     unplugged(&lab, node);
