@@ -1,5 +1,5 @@
-//! Transfers and changes of the storage under way, as tasks that can be looked at on every node, and
-//! transfers cancelled.
+//! Transfers and changes of the storage under way, as tasks that can be looked at on every node;
+//! transfers can be cancelled there.
 //!
 //! The record is an observation: it is written beside the transfer, seldom, and no store that does
 //! not answer holds that up or fails it.
@@ -30,7 +30,8 @@ pub const RECORDED_AFTER: Duration = Duration::from_secs(10);
 /// Time between two records of how far a transfer is.
 pub const RECORD_EVERY: Duration = Duration::from_secs(5);
 
-/// A transfer under way, which counts what has gone, or a change of the storage. Dropped without an end it has lost its client.
+/// A transfer under way, which counts what has gone, or a change of the storage. Dropped without an
+/// end it has lost its client.
 pub struct Transfer {
     shared: Arc<Shared>,
     end: Option<oneshot::Sender<TransferEnd>>,

@@ -954,7 +954,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_not_completed_and_half_removed_is_told_from_what_is_there() {
+    async fn what_was_half_removed_is_not_taken_for_what_is_there() {
         let names = r#"["a","b.0123456789abcdef.partial","c.0123456789abcdef.partial","d"]"#;
         let (storage, exec) = storage(move |command| match command.args[0].as_str() {
             "ls" => Ok(ScriptedExec::success(names)),

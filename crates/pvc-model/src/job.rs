@@ -129,8 +129,8 @@ pub enum JobWork {
     Upload { volume: VolumeId },
     /// Gives the contents of a volume, or of one of its snapshots, to a client of the API.
     Download { volume: VolumeId, snapshot: Option<SnapshotName> },
-    /// Changes the storage for a client of the API, to its end also when nobody waits any more. `of`
-    /// is what is changed, for people.
+    /// Changes the storage for a client of the API, to its end also when nobody waits any more.
+    /// `of` is what is changed, for people.
     ChangeStorage { change: StorageChange, of: String },
     /// Recorded by another version of PVC: kept as it is, and failed by the worker of its node.
     Other { name: String, vm: Option<Uuid>, args: Vec<(String, String)>, why: NotUnderstood },

@@ -26,11 +26,13 @@ fn main() -> ExitCode {
 }
 
 /// The only folder to read when one story is asked for by its whole title, which begins with the
-/// folder's name: whoever runs each in a process of its own need not read them all a thousand times.
+/// folder's name: whoever runs each in a process of its own need not read them all each time.
 fn only(arguments: &Arguments, top: &Path) -> Option<Vec<PathBuf>> {
     let title = arguments.filter.as_deref().filter(|_| arguments.exact)?;
-    let folder = top.join(title.split('/').next()?);
-    folder.is_dir().then(|| vec![folder])
+    let name = title.split('/').next()?;
+    let folders = pvc_sim::folders(top).ok()?;
+    let folder = folders.into_iter().find(|folder| folder.ends_with(name))?;
+    Some(vec![folder])
 }
 
 /// Makes one trial for each story of the folder; one that fails if they cannot be read.

@@ -178,7 +178,8 @@ async fn sweep(context: &Context, seen: &mut Sightings<Leftover>, now: Duration)
 impl Sightings<Leftover> {
     /// Removals that were cut off in a pool, as far as is known from earlier.
     fn removals_of(&self, pool: &PoolName) -> impl Iterator<Item = Leftover> {
-        let is_one = move |left: &&Leftover| matches!(left, Leftover::Removal(volume) if volume.pool == *pool);
+        let is_one =
+            move |left: &&Leftover| matches!(left, Leftover::Removal(_)) && left.pool() == pool;
         self.since.keys().filter(is_one).cloned()
     }
 }

@@ -57,10 +57,10 @@ fn bodies(operation: &Value) -> BTreeMap<String, Value> {
 /// Words of a schema that say nothing about values.
 const REMARKS: [&str; 5] = ["description", "default", "format", "title", "example"];
 
-/// What of `value` is not as the schema says; `at` is its place in the reply. The schemas are our
-/// own, in the few words that the document is made with: an unknown one is an error, too. With a
-/// library for all of JSON Schema half of the workspace would be built once more for the tests, as
-/// that asks for other features of what is shared.
+/// Finds what of `value` is not as the schema says; `at` is its place in the reply. The schemas
+/// are our own, in the few words that the document is made with: an unknown one is an error, too.
+/// With a library for all of JSON Schema half of the workspace would be built once more for the
+/// tests, as that asks for other features of what is shared.
 fn mismatch(schema: &Value, value: &Value, at: &str) -> Option<String> {
     let words = schema.as_object()?;
     words.iter().find_map(|(word, said)| one_mismatch((word, said), schema, value, at))
@@ -168,7 +168,10 @@ fn what_is_not_as_described_is_found() {
         "properties": {
             "a": { "type": "integer", "minimum": 0 },
             "b": { "type": ["string", "null"], "enum": ["x", null] },
-            "c": { "type": "array", "items": { "oneOf": [{ "type": "null" }, { "type": "string" }] } },
+            "c": {
+                "type": "array",
+                "items": { "oneOf": [{ "type": "null" }, { "type": "string" }] },
+            },
         },
         "additionalProperties": { "type": "boolean" },
         "propertyNames": { "type": "string" },

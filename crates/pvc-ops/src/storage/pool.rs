@@ -165,8 +165,8 @@ pub async fn remove_pool(
 }
 
 /// Removes volumes with their records, a clone before the volume that it stands on: in as many
-/// rounds as clones stand on each other. Clones in the trash that are in the way are purged. Returns
-/// the number of volumes.
+/// rounds as clones stand on each other. Clones in the trash that are in the way are purged.
+/// Returns the number of volumes.
 async fn remove_all(
     store: &Store,
     storage: &dyn Storage,
@@ -205,7 +205,10 @@ async fn remove_all(
 
 /// Whether one of the clones that are in the way is in the trash.
 fn is_of_trash(error: &StorageError) -> bool {
-    matches!(error, StorageError::HasClones { clones, .. } if clones.iter().any(|one| one.is_in_trash))
+    match error {
+        StorageError::HasClones { clones, .. } => clones.iter().any(|one| one.is_in_trash),
+        _ => false,
+    }
 }
 
 fn left_volume(volume: VolumeId, gone: usize, error: StorageError) -> ChangeError<StorageRefusal> {
@@ -233,7 +236,7 @@ async fn purge_round(
     first
 }
 
-/// One round over volumes.
+/// Outcome of a round over volumes.
 #[derive(Default)]
 struct Round<'a> {
     removed: Vec<&'a VolumeId>,

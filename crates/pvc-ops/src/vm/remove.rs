@@ -166,8 +166,8 @@ async fn remove_volumes(
     volumes: &[VolumeId],
     gone: &mut Gone,
 ) -> Result<(), ChangeError<RemoveRefusal>> {
-    // A clone goes before the volume that it stands on, where it goes for good: in the trash it would
-    // be one still. Anybody else's is a refusal at once.
+    // A clone goes before the volume that it stands on, where it goes for good: in the trash it
+    // would be one still. Anybody else's is a refusal at once.
     let is_own_clone = |clone: &CloneName| {
         removal.keep.is_zero() && !clone.is_in_trash && volumes.contains(&clone.volume)
     };

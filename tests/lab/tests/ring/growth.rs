@@ -6,8 +6,7 @@ use pvc_standalone_tests::exit;
 use crate::guest_networks::{a_network_is_made, has_the_network, plugged, reaches};
 
 #[test]
-fn a_hypervisor_joins_has_networks_takes_guests_is_never_primary_and_is_fenced_though_its_fencer_dies_too()
- {
+fn a_hypervisor_joins_with_networks_and_guests_and_is_fenced_though_its_fencer_dies_too() {
     let lab = Lab::whole();
     // A node that was added goes with the whole lab alone.
     lab.goes_with_this_story();

@@ -198,7 +198,7 @@ END
 }
 
 #[test]
-fn cloud_init_learns_who_it_is_where_a_stranger_learns_nothing() {
+fn cloud_init_finds_its_metadata_and_other_addresses_do_not() {
     let lab = Lab::whole();
     a_network_is_made(&lab);
     // It is the namespace that asks: with the VM's address, and with its card's.

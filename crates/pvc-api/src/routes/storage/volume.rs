@@ -238,10 +238,11 @@ async fn post_storage_ceph_volume_pool_volume_clone(
         false => CloneKind::Full,
     };
     let message = format!("Cloned volume \"{id}\" as \"{to}\" in pool \"{pool}\".");
-    act_long(&ask.api, Long::of(StorageChange::CloneVolume, format!("{id} to {to}"), &ask.caller), |api, on| async move {
+    let long = Long::of(StorageChange::CloneVolume, format!("{id} to {to}"), &ask.caller);
+    let cloned = act_long(&ask.api, long, |api, on| async move {
         storage::clone_volume(api.store(), &*on, &id, &to, kind, force).await
-    })
-    .await?;
+    });
+    cloned.await?;
     Ok(ask.mode.done(message))
 }
 

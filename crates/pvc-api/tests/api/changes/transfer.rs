@@ -81,7 +81,7 @@ async fn a_form_of_a_browser_or_of_an_old_client_is_taken() {
     assert_eq!(api.begin(), "new");
 }
 
-/// As a page of the API's own would send it: with the session of who looks at it, and no key.
+/// A page of the API's own sends the session of who looks at it, and no key.
 #[tokio::test]
 async fn a_page_of_its_own_uploads_and_downloads_with_the_session_of_who_looks_at_it() {
     let api = with_data().await;

@@ -230,7 +230,7 @@ async fn a_download_under_way_is_a_task_and_breaks_off_when_that_is_cancelled() 
     .await;
 }
 
-/// It goes on when its client has given up, and is the storage's to end.
+/// A change goes on when its client has given up, and is the storage's to end.
 #[tokio::test(start_paused = true)]
 async fn a_change_of_the_storage_that_takes_long_is_a_task_that_nobody_cancels() {
     let api = on_memory().await;
