@@ -17,6 +17,7 @@
 //!  uploads    files that are sent, where one stands still, and what has become of each
 //!  storage_changes    what operators change of the storage, and whether it is whole; osd_truth: of
 //!             OSDs; stand_still: where somebody is to stand still
+//!  words_given  what operators were told of things that they add and remove
 //!  state      all of it as one value, and what concerns several parts
 //!  run        time, chance and what waits; nature: how the world is
 //!  log        what happened, the same bytes for the same seed
@@ -63,6 +64,7 @@ mod story;
 mod truth;
 mod uploads;
 mod what_if;
+mod words_given;
 mod zookeeper;
 
 pub use actions::{Action, Ask, Event};
