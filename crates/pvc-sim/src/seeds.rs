@@ -1,7 +1,7 @@
 //! A cluster and its history from a seed; and the run of it: first only safety is demanded, then
 //! everything is well again and progress is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::actions::{Action, Ask, Event, OnlyWay, StartFailure};
 use crate::chance::Chance;
 use crate::cluster::{Cluster, HostShape, Rules, Shape, VmShape, host_name, vm_name, vm_uuid};
 use crate::daemons::usual_rules;
+use crate::guest_networks::NetworkAsk;
 use crate::guests::Manner;
 use crate::host::Net;
 use crate::job_steps::Moment;
@@ -153,7 +154,8 @@ impl Case {
         cluster.kept_promises(|_| true)?;
         cluster.jobs_are_whole()?;
         cluster.uploads_are_whole()?;
-        cluster.storage_is_whole()
+        cluster.storage_is_whole()?;
+        cluster.networks_are_whole()
     }
 
     /// Has one machine die for good in every second run while the others are still busy with all
@@ -243,6 +245,7 @@ impl Cluster {
             unsettled.push("nobody is primary".to_owned());
         }
         unsettled.extend(unfinished(&view));
+        unsettled.extend(self.world.with(|state| state.network_troubles(&view, None)));
         for vm in 0..self.shape.vms.len() {
             let name = self.shape.vm_name(vm);
             let hosts = self.runs_on(vm);
@@ -346,6 +349,7 @@ impl Cluster {
             DaemonState::Fenced => false,
             _ => true,
         };
+        left.extend(self.world.with(|state| state.network_troubles(&view, Some(dead))));
         if dead_node.domain_state == DomainState::FenceFlush {
             left.push(format!("the VMs of {dead_name} are not recovered"));
         }
@@ -397,6 +401,7 @@ impl Cluster {
         }
         self.end_maintenance();
         self.repeat_what_is_held();
+        self.bring_networks_back();
         for vm in 0..self.shape.vms.len() {
             let Some(record) = view.vms.get(&vm_uuid(vm)) else { continue };
             if record.state == VmState::Delete {
@@ -409,6 +414,16 @@ impl Cluster {
                     false => self.ask(Ask::Start(vm)),
                 }
             }
+        }
+    }
+
+    /// Makes the networks again that VMs are plugged into and that somebody has removed.
+    fn bring_networks_back(&self) {
+        let view = self.view();
+        let used = self.shape.vms.iter().flat_map(|vm| &vm.networks);
+        let used: BTreeSet<u32> = used.copied().collect();
+        for vni in used.into_iter().filter(|vni| !view.networks.contains_key(&vni.to_string())) {
+            self.ask(Ask::Network(NetworkAsk::Add { vni }));
         }
     }
 
@@ -486,6 +501,18 @@ impl Cluster {
         }
     }
 
+    /// Whether networks are recorded as operators were told.
+    ///
+    /// # Errors
+    /// The first thing that is not.
+    pub(crate) fn networks_are_whole(&self) -> Result<(), Violation> {
+        let view = self.view();
+        match self.world.with(|state| state.wrong_about_networks(&view)) {
+            Some(what) => Err(Violation { rule: "networks".to_owned(), what }),
+            None => Ok(()),
+        }
+    }
+
     fn counts(&self) -> BTreeMap<String, u64> {
         self.world.with(|state| {
             let outcomes = [
@@ -545,6 +572,7 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
         reset_after: chance.happens(300).then_some(30),
         elections: None,
         monitors: false,
+        networks: 0,
         database: false,
         mutation,
     };
@@ -563,7 +591,8 @@ fn vm(chance: &mut Chance, index: usize, hosts: usize) -> VmShape {
     let (memory_mib, runs) = (256 << chance.below(5), chance.happens(850));
     let exists = !chance.happens(80);
     let runs = runs && exists;
-    VmShape { name: vm_name(index), memory_mib, exists, runs, manner, rules: rules(chance, hosts) }
+    let (rules, networks) = (rules(chance, hosts), Vec::new());
+    VmShape { name: vm_name(index), memory_mib, exists, runs, manner, rules, networks }
 }
 
 /// Most VMs may go anywhere and in any way.

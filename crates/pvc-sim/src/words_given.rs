@@ -46,6 +46,17 @@ impl<T: Ord> WordsGiven<T> {
         }
     }
 
+    /// Nothing is promised any more of things that are meant.
+    pub fn leave_open(&mut self, is_meant: impl Fn(&T) -> bool) {
+        let meant = self.0.iter_mut().filter(|(thing, _)| is_meant(thing));
+        meant.for_each(|(_, word)| word.is_open = true);
+    }
+
+    /// Whether nobody knows what came of the last asks for it.
+    pub fn is_open(&self, thing: &T) -> bool {
+        self.0.get(thing).is_some_and(|word| word.is_open)
+    }
+
     /// The things of which the last word is known, and whether it was that they are there.
     pub fn settled(&self) -> impl Iterator<Item = (&T, bool)> {
         let known = self.0.iter().filter(|(_, word)| !word.is_open);
