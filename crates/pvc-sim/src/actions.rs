@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::vm_uuid;
 use crate::daemons::{kill, kill_daemon, start_api, start_daemon, start_worker};
 use crate::database_cluster::DatabaseMembers;
+use crate::guest_networks::{NetworkAsk, refuse_rules};
 use crate::guests::FailingStarts;
 use crate::host::Net;
 use crate::job_steps::Moment;
@@ -128,6 +129,15 @@ pub enum Action {
         host: usize,
         device: String,
     },
+    /// Somebody empties the packet filter of the host.
+    FlushFirewall(usize),
+    /// The end of the tunnels of this network is deleted there.
+    LoseTunnel(usize, u32),
+    /// The DHCP server of this network crashes, wherever it runs.
+    CrashServer(u32),
+    /// The kernel of the host takes no rule with these words.
+    RefuseRules(usize, String),
+    TakeRules(usize),
     Ask(Ask),
 }
 
@@ -181,6 +191,7 @@ pub enum Ask {
     /// The storage is measured.
     Benchmark,
     Storage(StorageAsk),
+    Network(NetworkAsk),
     /// The task that is not over is stopped.
     CancelTask,
     Rename {
@@ -272,6 +283,7 @@ impl Ask {
             | Ask::Primary(host)
             | Ask::Secondary(host) => (vec![*host], Vec::new()),
             Ask::Storage(ask) => ask.about(),
+            Ask::Network(ask) => (Vec::new(), ask.vms()),
             Ask::Maintenance(_) | Ask::Benchmark | Ask::CancelTask => (Vec::new(), Vec::new()),
         }
     }
@@ -306,6 +318,7 @@ impl Action {
             | Action::UploadGoesOn
             | Action::ChangeStops(_)
             | Action::ChangeGoesOn
+            | Action::CrashServer(_)
             | Action::OsdIsNeeded(..) => (Vec::new(), Vec::new()),
             Action::DiskIsLost { host, .. } | Action::DiskIsNew { host, .. } => {
                 (vec![*host], Vec::new())
@@ -342,6 +355,10 @@ impl Action {
             | Action::StepClock(host, _)
             | Action::HypervisorDown(host)
             | Action::HypervisorUp(host)
+            | Action::FlushFirewall(host)
+            | Action::LoseTunnel(host, _)
+            | Action::RefuseRules(host, _)
+            | Action::TakeRules(host)
             | Action::BreakAfterWrite(host) => (vec![*host], Vec::new()),
         }
     }
@@ -360,13 +377,16 @@ impl Action {
         }
         let text = match self {
             Action::Ask(Ask::Storage(ask)) => format!("ask {ask:?}"),
+            Action::Ask(Ask::Network(ask)) => format!("ask network {ask:?}"),
             Action::Ask(ask) => format!("ask {ask:?}"),
             other => format!("{other:?}"),
         };
-        text.split(['(', '{', ' '])
-            .take(if text.starts_with("ask") { 2 } else { 1 })
-            .collect::<Vec<_>>()
-            .join(" ")
+        let words = match text.split(' ').next() {
+            Some("ask") if text.starts_with("ask network") => 3,
+            Some("ask") => 2,
+            _ => 1,
+        };
+        text.split(['(', '{', ' ']).take(words).collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -499,6 +519,16 @@ impl Action {
             Action::DiskIsNew { host, ref device } => {
                 state.ceph.osds.add_blank(&state.hosts[host].name, device, DISKS[0].1);
             }
+            Action::FlushFirewall(host) => state.flush_firewall(host),
+            Action::LoseTunnel(host, vni) => state.lose_tunnel(host, vni),
+            Action::CrashServer(vni) => {
+                let name = format!("dnsmasq-{vni}");
+                state.hosts.iter().for_each(|host| host.programs.crash(&name));
+            }
+            Action::RefuseRules(host, ref text) => {
+                refuse_rules(&mut state.hosts[host], Some(text.clone()));
+            }
+            Action::TakeRules(host) => state.take_rules(host),
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }
         state.rearranged();
@@ -542,7 +572,12 @@ impl Action {
             }
             Action::StartApi(host) => state.hosts[host].on && state.hosts[host].api.is_none(),
             Action::StartWorker(host) => state.hosts[host].on && state.hosts[host].worker.is_none(),
+            Action::FlushFirewall(host)
+            | Action::LoseTunnel(host, _)
+            | Action::RefuseRules(host, _) => state.hosts[host].is_up(),
             Action::ServerKeepsUp(_)
+            | Action::CrashServer(_)
+            | Action::TakeRules(_)
             | Action::Upgrade(_)
             | Action::Downgrade(_)
             | Action::StepClock(..)

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::actions::{Action, Ask, Event};
 use crate::daemons::{eyes, usual_rules};
+use crate::guest_networks;
 use crate::guests::Manner;
 use crate::host::Host;
 use crate::legacy::{in_older_words, open_legacy_api};
@@ -59,6 +60,8 @@ pub struct VmShape {
     pub runs: bool,
     pub(crate) manner: Manner,
     pub(crate) rules: Rules,
+    /// Numbers of the networks that it is plugged into.
+    pub(crate) networks: Vec<u32>,
 }
 
 /// Settings of an operator for a VM, beside what it is.
@@ -88,6 +91,7 @@ impl Shape {
             reset_after: None,
             elections: None,
             monitors: false,
+            networks: 0,
             database: false,
             mutation: None,
         };
@@ -105,6 +109,7 @@ impl Shape {
             runs: true,
             manner: Manner::default(),
             rules: Rules::default(),
+            networks: Vec::new(),
         };
         Shape {
             nature,
@@ -151,9 +156,16 @@ pub(crate) fn host_name(host: usize) -> String {
     format!("hv{}", host + 1)
 }
 
-/// The XML of a VM with one disk.
-fn xml(vm: usize, name: &str, memory_mib: u64, volume: &VolumeId) -> String {
-    let uuid = vm_uuid(vm);
+/// The XML of a VM with one disk, in these networks.
+fn xml(vm: usize, name: &str, memory_mib: u64, volume: &VolumeId, networks: &[u32]) -> String {
+    let (uuid, mac) = (vm_uuid(vm), guest_networks::mac(vm));
+    let card = |vni: &u32| {
+        format!(
+            "<interface type='bridge'><mac address='{mac}'/><source bridge='vmbr{vni}'/>\
+             <model type='virtio'/></interface>"
+        )
+    };
+    let cards: String = networks.iter().map(card).collect();
     format!(
         "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory \
          unit='MiB'>{memory_mib}</memory><vcpu>1</vcpu>\
@@ -161,7 +173,7 @@ fn xml(vm: usize, name: &str, memory_mib: u64, volume: &VolumeId) -> String {
          machine='pc'>hvm</type></os><devices><emulator>/usr/bin/kvm</emulator>\
          <disk type='network' device='disk'><driver name='qemu'/><source protocol='rbd' \
          name='{volume}'/>\
-         <target dev='sda' bus='scsi'/></disk>\
+         <target dev='sda' bus='scsi'/></disk>{cards}\
          <serial type='pty'/><console type='pty'/></devices></domain>"
     )
 }
@@ -239,6 +251,11 @@ impl Cluster {
             let (name, pgs, tier) = (PoolName::new("vms"), "64".to_owned(), "default".to_owned());
             changes.push(Change::PutPool { name, pgs, tier });
         }
+        let networks = self.shape.nature.networks;
+        for vni in (guest_networks::FIRST_VNI..).take(networks as usize) {
+            let record = guest_networks::first_record(vni);
+            changes.push(Change::PutNetwork(Box::new(record)));
+        }
         let ready = self.eyes.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())));
         ready.await.expect("an onlooker can write");
         for (vm, shape) in self.shape.vms.iter().enumerate() {
@@ -303,6 +320,7 @@ impl Cluster {
                     state.judge(|truth, sight| truth.records_changed(sight, view.clone()));
                     state.look_at_jobs(&view);
                     state.ceph.uploads.look(&view, state.run.now);
+                    state.networks.look(&view, state.run.now);
                     state.ceph.osd_truth.look(&view);
                 });
                 for (host, name) in names.iter().enumerate() {
@@ -385,6 +403,7 @@ impl Cluster {
         let until = self.now() + time;
         while self.now() < until {
             self.sleep(Duration::from_secs(1).min(until - self.now())).await;
+            self.world.with(State::look_at_networks);
             if let Some(violation) = self.violation() {
                 return Err(violation);
             }
@@ -480,8 +499,10 @@ impl Cluster {
             state.run.count(Action::Ask(ask.clone()).kind());
         });
         self.promises().asked(&ask);
-        if let Ask::Storage(ask) = &ask {
-            self.world.with(|state| state.ceph.changes.asked(ask));
+        match &ask {
+            Ask::Storage(ask) => self.world.with(|state| state.ceph.changes.asked(ask)),
+            Ask::Network(ask) => self.world.with(|state| state.networks.asked(ask)),
+            _ => {}
         }
         let begun = self.now();
         let (world, promises, names) =
@@ -506,8 +527,10 @@ impl Cluster {
                 if let Some(file) = file {
                     state.ceph.uploads.answered(file, &answer);
                 }
-                if let Ask::Storage(ask) = &ask {
-                    state.storage_answered(ask, begun, &answer);
+                match &ask {
+                    Ask::Storage(ask) => state.storage_answered(ask, begun, &answer),
+                    Ask::Network(ask) => state.networks.answered(ask, &answer),
+                    _ => {}
                 }
             });
             promises.lock().expect("nothing panics while it holds them").answered(&ask, &answer);
@@ -581,7 +604,7 @@ impl Cluster {
     fn xml_of(&self, vm: usize, name: &str, memory_mib: u64) -> String {
         // Its volume has followed it through every renaming.
         let volume = self.world.with(|state| state.ceph.disks[&vm_uuid(vm)].clone());
-        xml(vm, name, memory_mib, &volume)
+        xml(vm, name, memory_mib, &volume, &self.shape.vms[vm].networks)
     }
 
     /// Every second time that somebody looks after a VM, its locks are flushed.

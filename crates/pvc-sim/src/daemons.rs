@@ -1,6 +1,6 @@
 //! The real programs on the hosts: node daemons, the API, workers.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,9 +10,13 @@ use pvc_api::{ApiSettings, ApiState};
 use pvc_daemon::{ApiPorts, BenchmarkSettings};
 use pvc_model::NodeName;
 use pvc_model::fence::Rules;
+use pvc_model::guest_network::plan::{Tunnels, Underlay};
 use pvc_model::node::NodeRole;
 use pvc_model::vm::Selector;
-use pvc_node::{LogSwitches, MigrationSettings, NodeSettings, Ports, Subsystems};
+use pvc_node::{
+    DhcpSettings, GuestNetworkSettings, LogSwitches, MigrationSettings, NodeSettings, Ports,
+    Subsystems,
+};
 use pvc_ports::{Clock, DatabaseCluster, Random, Tree};
 use pvc_store::{Ipmi, Store, StoreError};
 use pvc_testkit::MemorySriov;
@@ -21,10 +25,11 @@ use tokio_util::sync::CancellationToken;
 use crate::database_cluster::HostDatabaseCluster;
 use crate::files::HostFiles;
 use crate::firewall::HostFirewall;
+use crate::guest_networks::DIRECTORY;
 use crate::guests::SimHypervisor;
 use crate::host::{ApiDaemon, Daemon, Machine};
 use crate::legacy::{legacy_settings, run_legacy_daemon, start_legacy_api, take_what_is_installed};
-use crate::network::{HostNetwork, floating};
+use crate::network::{BRIDGE_DEVICE, HostNetwork, floating};
 use crate::operators::{Desk, in_time};
 use crate::power::{HostPower, bmc_name};
 use crate::process::{Gate, HostClock, Pid, random};
@@ -216,7 +221,7 @@ fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
         version: "0.2.0".to_owned(),
         subsystems: Subsystems {
             hypervisor: known.build.runs_guests,
-            networking: false,
+            networking: state.run.nature.networks > 0,
             storage: state.run.nature.monitors,
             worker: false,
             api: false,
@@ -235,7 +240,7 @@ fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
         selector: Some(Selector::Mem),
         upstream_ip: None,
         floating: floating(),
-        guest_networks: None,
+        guest_networks: guest_networks(state, host),
         sriov_cards: Vec::new(),
         ipmi: known.build.has_bmc.then(|| ipmi(&known.name)),
         fencing: state.run.rules.clone(),
@@ -247,6 +252,30 @@ fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
     }
 }
 
+/// The networks of VMs as the node's configuration has them, in a world that has some.
+fn guest_networks(state: &State, host: usize) -> Option<GuestNetworkSettings> {
+    if state.run.nature.networks == 0 {
+        return None;
+    }
+    let local = Some(IpAddr::from([10, 0, 0, u8::try_from(host + 1).expect("few hosts")]));
+    let nodes = ["10.0.0.0/24", "10.0.1.0/24"];
+    Some(GuestNetworkSettings {
+        underlay: Underlay {
+            tunnels: Some(Tunnels { local, mtu: 1500 }),
+            bridge_device: Some(BRIDGE_DEVICE.to_owned()),
+            bridge_mtu: None,
+        },
+        nodes: nodes.map(|net| net.parse().expect("a network")).into(),
+        dhcp: DhcpSettings {
+            directory: PathBuf::from(DIRECTORY),
+            executable: "/usr/bin/pvcd".to_owned(),
+            socket: format!("{DIRECTORY}/leases.socket"),
+        },
+        dns: None,
+        evpn: None,
+    })
+}
+
 pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
     let gate = gate(state, pid);
     let machine = Arc::new(Machine::new(gate.clone(), host));
@@ -255,6 +284,7 @@ pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
         storage: Arc::new(Volumes { gate: gate.clone(), host }),
         network: Arc::new(HostNetwork {
             gate: gate.clone(),
+            host,
             inner: state.hosts[host].network.clone(),
         }),
         // No host has such a card.
@@ -268,10 +298,12 @@ pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
         files: Arc::new(HostFiles { gate: gate.clone(), host }),
         firewall: Arc::new(HostFirewall {
             gate: gate.clone(),
+            host,
             inner: state.hosts[host].firewall.clone(),
         }),
         programs: Arc::new(HostPrograms {
             gate: gate.clone(),
+            host,
             inner: state.hosts[host].programs.clone(),
         }),
         clock: Arc::new(HostClock { gate, host: Some(host) }),

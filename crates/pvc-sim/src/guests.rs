@@ -21,6 +21,7 @@ use pvc_ports::{GuestEvent, GuestRun, HypervisorError};
 use pvc_testkit::{MemoryGuest, MemoryHypervisor};
 use uuid::Uuid;
 
+use crate::guest_networks::{bridges, port};
 use crate::host::Hosts;
 use crate::power::Bmcs;
 use crate::process::Processes;
@@ -41,6 +42,8 @@ pub(crate) struct SimGuest {
     pub since: Duration,
     /// Client that the guest is to Ceph.
     pub client: ClientId,
+    /// Bridges of networks of VMs that it was plugged into when it began here.
+    pub bridges: Vec<String>,
     /// Whether the guest has come from another host, or is coming, and has not run here.
     pub is_incoming: bool,
     /// Whether nothing of the guest is missing here any more.
@@ -198,6 +201,24 @@ impl Around<'_> {
         self.run.later(delay, move |state| state.with_hypervisors(act));
     }
 
+    /// Every guest that begins on a host is plugged into bridges there.
+    ///
+    /// # Errors
+    /// If one of them is missing, in libvirt's words.
+    fn bridges(&self, host: usize, xml: &str) -> Result<(), HypervisorError> {
+        let bridges = bridges(xml);
+        if bridges.is_empty() {
+            return Ok(());
+        }
+        let links = self.hosts[host].network.links_as_they_are();
+        match bridges.iter().find(|bridge| !links.contains_key(*bridge)) {
+            None => Ok(()),
+            Some(missing) => {
+                Err(refused(&format!("Cannot get interface MTU on '{missing}': No such device")))
+            }
+        }
+    }
+
     /// Every guest that begins on a host has a log there.
     fn log_file(&self, host: usize, name: &str) -> Result<(), HypervisorError> {
         match self.hosts[host].disk_full {
@@ -248,6 +269,7 @@ impl Hypervisors {
         let (memory_mib, vcpus) =
             summary.map_or((0, 1), |domain| (domain.memory_mib, domain.vcpus));
         let client = around.ceph.new_client();
+        let bridges = bridges(&xml);
         let kept = self.hosts[host].new_guest(name, xml, run);
         let instance = kept.instance;
         let is_incoming = run == GuestRun::Arriving;
@@ -257,12 +279,19 @@ impl Hypervisors {
             vcpus,
             since: around.run.now,
             client,
+            bridges,
             is_incoming,
             is_whole: !is_incoming,
             is_stale: false,
             is_leftover: false,
         };
+        for (place, bridge) in guest.bridges.iter().enumerate() {
+            around.hosts[host].network.plug_in(&port(client, place), bridge);
+        }
         self.hosts[host].guests.insert(vm, guest);
+        if around.run.nature.networks > 0 {
+            around.run.later(Duration::ZERO, move |state| state.links_changed(host));
+        }
         instance
     }
 

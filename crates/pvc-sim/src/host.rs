@@ -145,8 +145,12 @@ pub(crate) struct Host {
     pub programs: ScriptedPrograms,
     /// No service is installed but the daemons, which have no unit.
     pub services: Arc<ScriptedServices>,
-    /// The floating addresses that are here.
+    /// The floating addresses that are here, but for those in networks of VMs.
     pub addresses: BTreeSet<IpNet>,
+    /// Addresses of the primary in networks of VMs that are here, each with its bridge.
+    pub gateways: BTreeSet<(String, IpNet)>,
+    /// Words that make its kernel refuse a rule.
+    pub refused_rule: Option<String>,
     pub daemon: Option<Daemon>,
     pub api: Option<ApiDaemon>,
     pub worker: Option<Daemon>,
@@ -185,6 +189,8 @@ impl Host {
             programs: ScriptedPrograms::new(),
             services: Arc::new(ScriptedServices::new()),
             addresses: BTreeSet::new(),
+            gateways: BTreeSet::new(),
+            refused_rule: None,
             daemon: None,
             api: None,
             worker: None,
@@ -243,6 +249,7 @@ impl Host {
         self.worker = None;
         self.server_up = true;
         self.addresses.clear();
+        self.gateways.clear();
         self.programs.lose_power();
     }
 
@@ -267,6 +274,7 @@ impl Host {
         self.frozen = false;
         self.server_up = true;
         self.disk_full = false;
+        self.refused_rule = None;
         self.build.is_broken = false;
         self.are_wanted();
     }

@@ -170,6 +170,7 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<LegacyAsk> {
         | Ask::RestoreVolume(_)
         | Ask::Upload { .. }
         | Ask::Storage(_)
+        | Ask::Network(_)
         | Ask::Benchmark
         | Ask::CancelTask
         | Ask::Attach(_)

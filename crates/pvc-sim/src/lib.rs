@@ -17,6 +17,8 @@
 //!  uploads    files that are sent, where one stands still, and what has become of each
 //!  storage_changes    what operators change of the storage, and whether it is whole; osd_truth: of
 //!             OSDs; stand_still: where somebody is to stand still
+//!  guest_networks     networks of VMs: what operators ask of them, and what the hosts have;
+//!             words_given: what operators were told
 //!  state      all of it as one value, and what concerns several parts
 //!  run        time, chance and what waits; nature: how the world is
 //!  log        what happened, the same bytes for the same seed
@@ -37,6 +39,7 @@ mod database;
 mod database_cluster;
 mod files;
 mod firewall;
+mod guest_networks;
 mod guests;
 mod host;
 mod job_steps;
@@ -63,11 +66,13 @@ mod story;
 mod truth;
 mod uploads;
 mod what_if;
+mod words_given;
 mod zookeeper;
 
 pub use actions::{Action, Ask, Event};
 pub use chance::Chance;
 pub use cluster::{Cluster, HostShape, Shape, VmShape};
+pub use guest_networks::NetworkAsk;
 pub use host::Net;
 pub use job_steps::Moment;
 pub use log::{Log, capture_panics};

@@ -27,6 +27,9 @@ pub struct Nature {
     /// Whether Ceph has monitors that say how it is: volumes are recorded, and its state is
     /// published.
     pub monitors: bool,
+    /// Number of managed networks of VMs that there are at first; none: the daemons have nothing to
+    /// do with networks of VMs.
+    pub networks: u32,
     /// Whether the coordinators have a database whose leader follows the primary role.
     pub database: bool,
     /// A deliberate flaw in the safety of the daemons' world.

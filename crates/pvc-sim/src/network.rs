@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use pvc_model::guest_network::Vni;
 use pvc_model::link::{IpNet, LinkAbilities, Links, Mac, PortVlans, Route, Vxlan};
 use pvc_model::primary::handover::Duty;
 use pvc_node::FloatingAddress;
@@ -13,6 +14,9 @@ use pvc_testkit::{MemoryNetwork, NetworkChange};
 
 use crate::process::Gate;
 use crate::state::{State, World};
+
+/// The device whose VLANs bridged networks of VMs are.
+pub(crate) const BRIDGE_DEVICE: &str = "ens9";
 
 const LINKS: [&str; 3] = ["brupstream", "brcluster", "brstorage"];
 
@@ -44,29 +48,51 @@ pub(crate) fn new_network(world: &World, host: usize, life: u64) -> Arc<MemoryNe
     for link in LINKS {
         network.insert_bridge(link);
     }
+    network.insert_device(BRIDGE_DEVICE);
     Arc::new(network)
 }
 
 fn address_changed(state: &mut State, host: usize, change: &NetworkChange) {
     let known = &mut state.hosts[host];
     match change {
-        NetworkChange::AddressAdded { address, .. } => {
+        NetworkChange::AddressAdded { link, address } => {
             state.run.note(format!("{}: has address {address}", known.name));
-            known.addresses.insert(*address);
+            match is_of_guests(link) {
+                true => known.gateways.insert((link.clone(), *address)),
+                false => known.addresses.insert(*address),
+            };
             state.judge(|truth, sight| truth.of_address(sight, host, *address));
         }
-        NetworkChange::AddressRemoved { address, .. } => {
+        NetworkChange::AddressRemoved { link, address } => {
             state.run.note(format!("{}: no longer has address {address}", known.name));
-            known.addresses.remove(address);
+            match is_of_guests(link) {
+                true => known.gateways.remove(&(link.clone(), *address)),
+                false => known.addresses.remove(address),
+            };
         }
+        // Its addresses go with it.
+        NetworkChange::Removed { link } => known.gateways.retain(|(of, _)| of != link),
         _ => {}
     }
+}
+
+fn is_of_guests(link: &str) -> bool {
+    Vni::of_bridge(link).is_some()
 }
 
 /// The links of a host, as its daemon has them.
 pub(crate) struct HostNetwork {
     pub gate: Gate,
+    pub host: usize,
     pub inner: Arc<MemoryNetwork>,
+}
+
+impl HostNetwork {
+    /// Has the world judge what has become of the ports and their bridges.
+    fn changed<T>(&self, done: T) -> T {
+        self.gate.world.with(|state| state.links_changed(self.host));
+        done
+    }
 }
 
 #[async_trait]
@@ -78,7 +104,7 @@ impl Network for HostNetwork {
 
     async fn create_bridge(&self, link: &str) -> Result<(), NetworkError> {
         self.gate.pass().await;
-        self.inner.create_bridge(link).await
+        self.changed(self.inner.create_bridge(link).await)
     }
 
     async fn create_vlan(&self, link: &str, lower: &str, id: u16) -> Result<(), NetworkError> {
@@ -93,7 +119,7 @@ impl Network for HostNetwork {
 
     async fn remove_link(&self, link: &str) -> Result<(), NetworkError> {
         self.gate.pass().await;
-        self.inner.remove_link(link).await
+        self.changed(self.inner.remove_link(link).await)
     }
 
     async fn set_mac(&self, link: &str, mac: Mac) -> Result<(), NetworkError> {
@@ -123,7 +149,7 @@ impl Network for HostNetwork {
 
     async fn set_master(&self, link: &str, master: Option<&str>) -> Result<(), NetworkError> {
         self.gate.pass().await;
-        self.inner.set_master(link, master).await
+        self.changed(self.inner.set_master(link, master).await)
     }
 
     async fn set_vlan_filtering(&self, bridge: &str, on: bool) -> Result<(), NetworkError> {
@@ -203,7 +229,7 @@ mod tests {
         let (world, gates) = World::of_hosts(1);
         let inner = world.with(|state| state.hosts[0].network.clone());
         inner.insert_device("ens4");
-        let network = HostNetwork { gate: gates[0].clone(), inner };
+        let network = HostNetwork { gate: gates[0].clone(), host: 0, inner };
         network_contract(
             Arc::new(network),
             NetworkFixture { device: "ens4".to_owned(), able: ABLE },

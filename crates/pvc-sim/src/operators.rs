@@ -13,6 +13,7 @@ use serde_json::Value;
 use tower::ServiceExt as _;
 
 use crate::actions::{Ask, OnlyWay};
+use crate::guest_networks::{self, NetworkAsk};
 use crate::process::Gate;
 use crate::storage_changes::{POOL, StorageAsk};
 use crate::uploads::File;
@@ -34,7 +35,7 @@ const REPLY_BYTES: usize = 16 << 20;
 
 /// Device that operators plug in and out.
 const DEVICE: &str = "<interface type='bridge'><mac address='52:54:00:00:00:01'/>\
-                      <source bridge='vmbr1000'/></interface>";
+                      <source bridge='brupstream'/></interface>";
 
 /// Result of a request: why it was refused, or `None` if there was no answer in time.
 pub(crate) type Answer = Option<Result<(), Refusal>>;
@@ -228,6 +229,7 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
             Asked::post(path).with_file(names.file)
         }
         Ask::Storage(ask) => asked_of_storage(ask, names),
+        Ask::Network(ask) => asked_of_network(ask),
         Ask::Benchmark => Asked::post("storage/ceph/benchmark".to_owned()).with("pool", "vms"),
         Ask::CancelTask => Asked::new(Method::DELETE, format!("tasks/{}", names.task)),
         Ask::FlushLocks(which) => Asked::post(format!("{}/locks", vm(which))),
@@ -330,6 +332,51 @@ fn asked_of_storage(ask: &StorageAsk, names: &Names) -> Asked {
         StorageAsk::RemovePool { pool: which } => {
             Asked::new(Method::DELETE, pool(which)).with(MEANT.0, MEANT.1)
         }
+    }
+}
+
+fn asked_of_network(ask: &NetworkAsk) -> Asked {
+    let vni = ask.vni();
+    let network = format!("network/{vni}");
+    let rule = |rule: &str| format!("{network}/acl/{}", guest_networks::rule_name(rule));
+    let lease = |vm: usize| format!("{network}/lease/{}", guest_networks::mac(vm));
+    match ask {
+        NetworkAsk::Add { .. } => {
+            let [start, end] = guest_networks::dhcp_range(vni);
+            Asked::post(network)
+                .with("description", format!("net{vni}"))
+                .with("nettype", "managed")
+                .with("ip4_network", guest_networks::ip4_network(vni))
+                .with("ip4_gateway", guest_networks::host_of(vni, 1))
+                .with("dhcp4", "true")
+                .with("dhcp4_start", start)
+                .with("dhcp4_end", end)
+        }
+        NetworkAsk::AddBridged { .. } => {
+            Asked::post(network).with("description", format!("net{vni}")).with("nettype", "bridged")
+        }
+        NetworkAsk::Remove { force, .. } => {
+            Asked::new(Method::DELETE, network).with("force", force.to_string())
+        }
+        NetworkAsk::SetGateway { host, .. } => Asked::new(Method::PUT, network)
+            .with("ip4_gateway", guest_networks::host_of(vni, *host)),
+        NetworkAsk::SetDhcp { on, .. } => {
+            Asked::new(Method::PUT, network).with("dhcp4", on.to_string())
+        }
+        NetworkAsk::AddRule { rule: text, first, .. } => {
+            let asked = Asked::post(rule(text)).with("rule", text).with("direction", "in");
+            if *first { asked.with("order", "0") } else { asked }
+        }
+        NetworkAsk::TryRule { rule: text, seconds, .. } => Asked::post(rule(text))
+            .with("rule", text)
+            .with("direction", "in")
+            .with("confirm", seconds.to_string()),
+        NetworkAsk::Confirm { .. } => Asked::post(format!("{network}/confirm")),
+        NetworkAsk::RemoveRule { rule: text, .. } => Asked::new(Method::DELETE, rule(text)),
+        NetworkAsk::Reserve { vm, .. } => Asked::post(lease(*vm))
+            .with("ipaddress", guest_networks::reserved_address(vni, *vm))
+            .with("hostname", format!("vm{vm}")),
+        NetworkAsk::Release { vm, .. } => Asked::new(Method::DELETE, lease(*vm)),
     }
 }
 
@@ -497,6 +544,15 @@ mod tests {
             (
                 Ask::Storage(StorageAsk::Resize { vm: 0, mib: 2 }),
                 "PUT /api/v1/storage/ceph/volume/vms/web1_sda?new_size=2097152",
+            ),
+            (
+                Ask::Network(NetworkAsk::Remove { vni: 1001, force: true }),
+                "DELETE /api/v1/network/1001?force=true",
+            ),
+            (
+                Ask::Network(NetworkAsk::Reserve { vni: 1001, vm: 0 }),
+                "POST /api/v1/network/1001/lease/52:54:00:01:00:00?hostname=vm0\
+                 &ipaddress=10.20.1.200",
             ),
             (Ask::CancelTask, "DELETE /api/v1/tasks/0123abcd?"),
             (Ask::Benchmark, "POST /api/v1/storage/ceph/benchmark?pool=vms"),

@@ -12,6 +12,7 @@ use crate::process::Gate;
 /// The programs of a host, as its daemon has them.
 pub(crate) struct HostPrograms {
     pub gate: Gate,
+    pub host: usize,
     pub inner: ScriptedPrograms,
 }
 
@@ -20,6 +21,7 @@ impl Programs for HostPrograms {
     async fn start(&self, program: &Program) -> Result<Arc<dyn RunningProgram>, ProgramsError> {
         self.gate.pass().await;
         let inner = self.inner.start(program).await?;
+        self.gate.world.with(|state| state.program_started(self.host, program));
         Ok(Arc::new(HostProgram { gate: self.gate.clone(), inner }))
     }
 
@@ -109,7 +111,11 @@ mod tests {
                 let inner = inner.clone();
                 Box::new(move || inner.processes())
             },
-            programs: Arc::new(HostPrograms { gate: gates[0].clone(), inner: inner.clone() }),
+            programs: Arc::new(HostPrograms {
+                gate: gates[0].clone(),
+                host: 0,
+                inner: inner.clone(),
+            }),
         };
         programs_contract(fixture).await;
     }
@@ -125,7 +131,7 @@ mod tests {
         });
         let forking =
             program(&inner, "/forking", ProgramManner { children: 1, ..says(&["ready"]) });
-        let programs = HostPrograms { gate: gate.clone(), inner: inner.clone() };
+        let programs = HostPrograms { gate: gate.clone(), host: 0, inner: inner.clone() };
         let running = programs.start(&forking).await.unwrap();
         assert_eq!(inner.processes(), 2);
         (world, gate, inner, running)
@@ -150,7 +156,7 @@ mod tests {
             let pid = state.processes.start("the next daemon".to_owned(), Some(0));
             gate(state, pid)
         });
-        let next = HostPrograms { gate, inner: inner.clone() };
+        let next = HostPrograms { gate, host: 0, inner: inner.clone() };
         assert_eq!(next.end_left_over().await.unwrap(), 2);
         assert_eq!(inner.processes(), 0);
         assert_eq!(next.end_left_over().await.unwrap(), 0);

@@ -1,7 +1,7 @@
 //! A cluster and its history from a seed; and the run of it: first only safety is demanded, then
 //! everything is well again and progress is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::actions::{Action, Ask, Event, OnlyWay, StartFailure};
 use crate::chance::Chance;
 use crate::cluster::{Cluster, HostShape, Rules, Shape, VmShape, host_name, vm_name, vm_uuid};
 use crate::daemons::usual_rules;
+use crate::guest_networks::{FIRST_VNI, NetworkAsk, plug_in};
 use crate::guests::Manner;
 use crate::host::Net;
 use crate::job_steps::Moment;
@@ -89,6 +90,12 @@ impl Case {
             shape.nature.monitors = true;
             history.extend(storage_changes(&mut chance, &shape, minutes));
         }
+        let mut chance = Chance::for_purpose(seed, "networks");
+        if chance.happens(300) {
+            shape.nature.networks = 1 + chance.below(3) as u32;
+            plug_in(&mut shape);
+            history.extend(networks(&mut chance, &shape, minutes));
+        }
         history.sort_by_key(|event| event.at);
         Case { shape, history }
     }
@@ -153,7 +160,8 @@ impl Case {
         cluster.kept_promises(|_| true)?;
         cluster.jobs_are_whole()?;
         cluster.uploads_are_whole()?;
-        cluster.storage_is_whole()
+        cluster.storage_is_whole()?;
+        cluster.networks_are_whole()
     }
 
     /// Has one machine die for good in every second run while the others are still busy with all
@@ -243,6 +251,7 @@ impl Cluster {
             unsettled.push("nobody is primary".to_owned());
         }
         unsettled.extend(unfinished(&view));
+        unsettled.extend(self.world.with(|state| state.network_troubles(&view, None)));
         for vm in 0..self.shape.vms.len() {
             let name = self.shape.vm_name(vm);
             let hosts = self.runs_on(vm);
@@ -346,6 +355,7 @@ impl Cluster {
             DaemonState::Fenced => false,
             _ => true,
         };
+        left.extend(self.world.with(|state| state.network_troubles(&view, Some(dead))));
         if dead_node.domain_state == DomainState::FenceFlush {
             left.push(format!("the VMs of {dead_name} are not recovered"));
         }
@@ -397,6 +407,7 @@ impl Cluster {
         }
         self.end_maintenance();
         self.repeat_what_is_held();
+        self.bring_networks_back();
         for vm in 0..self.shape.vms.len() {
             let Some(record) = view.vms.get(&vm_uuid(vm)) else { continue };
             if record.state == VmState::Delete {
@@ -409,6 +420,16 @@ impl Cluster {
                     false => self.ask(Ask::Start(vm)),
                 }
             }
+        }
+    }
+
+    /// Makes the networks again that VMs are plugged into and that somebody has removed.
+    fn bring_networks_back(&self) {
+        let view = self.view();
+        let used = self.shape.vms.iter().flat_map(|vm| &vm.networks);
+        let used: BTreeSet<u32> = used.copied().collect();
+        for vni in used.into_iter().filter(|vni| !view.networks.contains_key(&vni.to_string())) {
+            self.ask(Ask::Network(NetworkAsk::Add { vni }));
         }
     }
 
@@ -486,6 +507,18 @@ impl Cluster {
         }
     }
 
+    /// Whether networks are recorded as operators were told.
+    ///
+    /// # Errors
+    /// The first thing that is not.
+    pub(crate) fn networks_are_whole(&self) -> Result<(), Violation> {
+        let view = self.view();
+        match self.world.with(|state| state.wrong_about_networks(&view)) {
+            Some(what) => Err(Violation { rule: "networks".to_owned(), what }),
+            None => Ok(()),
+        }
+    }
+
     fn counts(&self) -> BTreeMap<String, u64> {
         self.world.with(|state| {
             let outcomes = [
@@ -545,6 +578,7 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
         reset_after: chance.happens(300).then_some(30),
         elections: None,
         monitors: false,
+        networks: 0,
         database: false,
         mutation,
     };
@@ -563,7 +597,8 @@ fn vm(chance: &mut Chance, index: usize, hosts: usize) -> VmShape {
     let (memory_mib, runs) = (256 << chance.below(5), chance.happens(850));
     let exists = !chance.happens(80);
     let runs = runs && exists;
-    VmShape { name: vm_name(index), memory_mib, exists, runs, manner, rules: rules(chance, hosts) }
+    let (rules, networks) = (rules(chance, hosts), Vec::new());
+    VmShape { name: vm_name(index), memory_mib, exists, runs, manner, rules, networks }
 }
 
 /// Most VMs may go anywhere and in any way.
@@ -951,6 +986,96 @@ fn volume_change(chance: &mut Chance, shape: &Shape, at: u64, asked: u64) -> Vec
         events.push(Event { at: goes_on, action: Action::ChangeGoesOn });
     }
     events
+}
+
+/// Rules that operators add and remove.
+const RULES: [&str; 6] = [
+    "tcp dport 22 accept",
+    "tcp dport 443 accept",
+    "udp dport 53 accept",
+    "ip saddr 192.0.2.0/24 drop",
+    "tcp dport 5432 drop",
+    "drop",
+];
+
+/// Numbers of networks that no VM is plugged into, and of those of VLANs.
+const SPARE_VNIS: [u32; 3] = [1011, 1012, 1013];
+const VLANS: [u32; 2] = [101, 102];
+
+/// Changes of networks of VMs, and what goes wrong about them; many meet a fault, or find the
+/// primary role on its way.
+fn networks(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
+    let between = *chance.pick(&[6_000, 20_000, 60_000]).expect("not empty");
+    let mut events = Vec::new();
+    let mut at = 5_000;
+    loop {
+        at += 1 + chance.below(2 * between);
+        if at > minutes * 60_000 {
+            return events;
+        }
+        let host = chance.below(shape.hosts.len() as u64) as usize;
+        if chance.happens(250) {
+            events.extend(network_fault(chance, shape, at, host));
+        } else {
+            let ask = Action::Ask(Ask::Network(network_ask(chance, shape)));
+            events.push(Event { at, action: ask });
+        }
+        if chance.happens(250) {
+            let fails_at = at + chance.below(4_000);
+            events.extend(job_faults(chance, shape, fails_at));
+        }
+        if chance.happens(100) {
+            let at = at + chance.below(4_000);
+            events.push(Event { at, action: Action::Ask(Ask::Primary(host)) });
+        }
+    }
+}
+
+/// Number of a network that may have VMs, or none.
+fn any_vni(chance: &mut Chance, shape: &Shape) -> u32 {
+    match chance.happens(600) {
+        true => FIRST_VNI + chance.below(u64::from(shape.nature.networks)) as u32,
+        false => *chance.pick(&SPARE_VNIS).expect("not empty"),
+    }
+}
+
+fn network_ask(chance: &mut Chance, shape: &Shape) -> NetworkAsk {
+    let vni = any_vni(chance, shape);
+    let spare = *chance.pick(&SPARE_VNIS).expect("not empty");
+    let vlan = *chance.pick(&VLANS).expect("not empty");
+    let rule = (*chance.pick(&RULES).expect("not empty")).to_owned();
+    let vm = chance.below(shape.vms.len() as u64) as usize;
+    match chance.below(27) {
+        0..=3 => NetworkAsk::Add { vni: spare },
+        4 | 5 => NetworkAsk::Remove { vni: spare, force: false },
+        6 => NetworkAsk::Remove { vni, force: chance.happens(300) },
+        7 => NetworkAsk::AddBridged { vni: vlan },
+        8 => NetworkAsk::Remove { vni: vlan, force: false },
+        9..=11 => NetworkAsk::SetGateway { vni, host: 1 + chance.below(3) as u8 },
+        12 => NetworkAsk::SetDhcp { vni, on: chance.happens(600) },
+        13..=17 => NetworkAsk::AddRule { vni, rule, first: chance.happens(300) },
+        18 | 19 => NetworkAsk::RemoveRule { vni, rule },
+        20..=22 => NetworkAsk::Reserve { vni, vm },
+        23 | 24 => NetworkAsk::TryRule { vni, rule, seconds: 5 + chance.below(60) as u32 },
+        25 => NetworkAsk::Confirm { vni },
+        _ => NetworkAsk::Release { vni, vm },
+    }
+}
+
+/// Something that goes wrong about the networks of a host.
+fn network_fault(chance: &mut Chance, shape: &Shape, at: u64, host: usize) -> Vec<Event> {
+    let vni = any_vni(chance, shape);
+    let event = |action| Event { at, action };
+    match chance.below(4) {
+        0 => vec![event(Action::FlushFirewall(host))],
+        1 => vec![event(Action::LoseTunnel(host, vni))],
+        2 => vec![event(Action::CrashServer(vni))],
+        _ => {
+            let rule = (*chance.pick(&RULES[..5]).expect("not empty")).to_owned();
+            let until = Event { at: at + lasts(chance), action: Action::TakeRules(host) };
+            vec![event(Action::RefuseRules(host, rule)), until]
+        }
+    }
 }
 
 fn sending(chance: &mut Chance) -> Sending {

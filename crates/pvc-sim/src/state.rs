@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::daemons::{start_api, start_daemon, start_worker};
 use crate::database_cluster::DatabaseMembers;
+use crate::guest_networks::{NetworkTruth, refuse_rules};
 use crate::guests::{self, Hypervisors};
 use crate::host::{Host, Hosts};
 use crate::job_steps::JobSteps;
@@ -52,6 +53,7 @@ pub(crate) struct State {
     pub truth: Truth,
     pub job_steps: JobSteps,
     pub jobs: Jobs,
+    pub networks: NetworkTruth,
 }
 
 impl World {
@@ -72,6 +74,7 @@ impl World {
                 truth: Truth::new(hosts.len()),
                 job_steps: JobSteps::default(),
                 jobs: Jobs::default(),
+                networks: NetworkTruth::default(),
                 hosts: Hosts::new(hosts),
             }),
             sooner: Notify::new(),
@@ -250,6 +253,7 @@ impl State {
         }
         self.hosts[host].loses_power(self.run.now);
         self.hypervisors[host].loses_power();
+        self.networks.host_lost(host);
         self.ceph.osds.node_off(&self.hosts[host].name);
         if let Some(database) = &self.database_cluster {
             database.host_lost(&mut self.run, &self.hosts[host].name);
@@ -287,6 +291,8 @@ impl State {
         self.ceph.osds.node_on(&known.name);
         known.network = new_network(&world, host, known.life);
         known.firewall = Arc::new(MemoryFirewall::new());
+        let refused = known.refused_rule.clone();
+        refuse_rules(known, refused);
         self.rearranged();
         start_daemon(self, host);
         start_api(self, host);
@@ -314,6 +320,7 @@ impl State {
         self.hypervisors.failing.clear();
         for host in 0..self.hosts.len() {
             self.with_zookeeper(|zookeeper, around| zookeeper.lag_as_usual(around, host));
+            self.take_rules(host);
             self.hosts[host].heals();
             self.bmcs[host].manner = BmcManner::Works;
             if let Some(daemon) = &self.hosts[host].daemon {

@@ -4,7 +4,7 @@
 //! Whoever uses a volume writes on: each snapshot is followed by a write that says, at several
 //! places, how often that was so. The places agree where the contents are those of one moment.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster as View;
@@ -18,6 +18,7 @@ use crate::operators::Answer;
 use crate::process::Gate;
 use crate::stand_still::StandStill;
 use crate::state::State;
+use crate::words_given::WordsGiven;
 
 /// Change of the storage that an operator asks for. OSDs are named by their number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,7 +209,7 @@ fn agreed(
 #[derive(Default)]
 pub(crate) struct StorageChanges {
     pub still: StandStill<ChangeMoment>,
-    words: BTreeMap<Thing, Word>,
+    words: WordsGiven<Thing>,
     /// Names of copies that somebody asked for.
     copies: BTreeSet<String>,
     /// Pools that somebody asked for.
@@ -227,16 +228,6 @@ pub(crate) enum Effect {
     Has(VolumeId, u64),
 }
 
-/// Word about a thing that was given to operators.
-#[derive(Default)]
-struct Word {
-    under_way: u32,
-    /// Several asks were under way at once, or one was never answered for certain: nobody knows
-    /// which of them came last, or whether one is still to come.
-    is_open: bool,
-    is_there: Option<bool>,
-}
-
 impl StorageChanges {
     pub fn asked(&mut self, ask: &StorageAsk) {
         match ask {
@@ -244,11 +235,7 @@ impl StorageChanges {
             StorageAsk::AddPool { pool } => drop(self.pools.insert(pool.clone())),
             _ => {}
         }
-        for (thing, _) in ask.goals() {
-            let word = self.words.entry(thing).or_default();
-            word.is_open |= word.under_way > 0;
-            word.under_way += 1;
-        }
+        self.words.asked(ask.goals().into_iter().map(|(thing, _)| thing));
     }
 
     /// Whether somebody asked for a volume of this name as a copy.
@@ -257,15 +244,7 @@ impl StorageChanges {
     }
 
     fn answered(&mut self, ask: &StorageAsk, answer: &Answer) {
-        for (thing, is_there) in ask.goals() {
-            let word = self.words.entry(thing).or_default();
-            word.under_way = word.under_way.saturating_sub(1);
-            match answer {
-                Some(Ok(())) => word.is_there = Some(is_there),
-                Some(Err(refusal)) if refusal.is_final => {}
-                Some(Err(_)) | None => word.is_open = true,
-            }
-        }
+        self.words.answered(ask.goals(), answer);
     }
 }
 
@@ -327,8 +306,7 @@ impl State {
 
     /// Finds what is wrong about volumes, copies and pools when each change has had time to end.
     pub fn wrong_about_storage(&mut self, view: &View) -> Option<String> {
-        let of_words = self.ceph.changes.words.iter().find_map(|(thing, word)| {
-            let wanted = word.is_there.filter(|_| !word.is_open)?;
+        let of_words = self.ceph.changes.words.settled().find_map(|(thing, wanted)| {
             let (is_there, is_recorded) = self.presence(view, thing)?;
             let is_so = (is_there, is_recorded) == (wanted, wanted);
             (!is_so).then(|| {

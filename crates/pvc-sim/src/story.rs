@@ -378,6 +378,10 @@ impl Play<'_> {
                 expected: "OSDs, volumes and pools are whole, and recorded so".to_owned(),
                 so: wrong.what,
             })?;
+            self.cluster.networks_are_whole().map_err(|wrong| Failure {
+                expected: "networks are recorded as operators were told".to_owned(),
+                so: wrong.what,
+            })?;
         }
         match story.fenced.iter().find(|node| !self.fenced.contains(node)) {
             Some(node) => Err(Failure {

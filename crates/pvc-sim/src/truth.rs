@@ -74,7 +74,8 @@ impl Sight<'_> {
     fn holders(&self, address: IpNet) -> Vec<usize> {
         let has = |host: &usize| {
             let host = &self.hosts[*host];
-            host.on && !host.frozen && host.addresses.contains(&address)
+            let is_gateway = || host.gateways.iter().any(|(_, gateway)| *gateway == address);
+            host.on && !host.frozen && (host.addresses.contains(&address) || is_gateway())
         };
         (0..self.hosts.len()).filter(has).collect()
     }
@@ -299,7 +300,9 @@ impl Truth {
 
     /// A host that stood still goes on, with the addresses that it has.
     pub fn of_thaw(&mut self, sight: &mut Sight<'_>, host: usize) {
-        let addresses: Vec<IpNet> = sight.hosts[host].addresses.iter().copied().collect();
+        let known = &sight.hosts[host];
+        let gateways = known.gateways.iter().map(|(_, gateway)| *gateway);
+        let addresses: Vec<IpNet> = known.addresses.iter().copied().chain(gateways).collect();
         for address in addresses {
             self.of_address(sight, host, address);
         }

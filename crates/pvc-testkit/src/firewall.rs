@@ -36,6 +36,11 @@ impl MemoryFirewall {
         }
     }
 
+    /// The rules of a table, if it is there.
+    pub fn loaded(&self, table: &TableName) -> Option<String> {
+        self.inner().tables.get(table).cloned()
+    }
+
     /// Takes all tables away, as `nft flush ruleset` does.
     pub fn flush(&self) {
         self.inner().tables.clear();

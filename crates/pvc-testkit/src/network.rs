@@ -181,6 +181,11 @@ impl MemoryNetwork {
         self.inner().changes.clone()
     }
 
+    /// The links as they are, whether calls fail or not. Nobody has looked.
+    pub fn links_as_they_are(&self) -> Links {
+        self.inner().links.clone()
+    }
+
     /// The link that has this address, if any.
     pub fn holder(&self, address: IpAddr) -> Option<String> {
         let inner = self.inner();

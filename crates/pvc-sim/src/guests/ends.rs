@@ -6,6 +6,7 @@ use pvc_ports::{GuestEvent, HypervisorError};
 use uuid::Uuid;
 
 use super::{Around, Hypervisors};
+use crate::guest_networks::port;
 
 impl Hypervisors {
     /// A guest is gone. With `leaves_lock` its volumes stay locked: nobody was there to let go of
@@ -21,6 +22,9 @@ impl Hypervisors {
         let Some(guest) = self.hosts[host].guests.remove(&vm) else { return };
         if guest.is_alive() || guest.is_incoming {
             self.hosts[host].had_guest = Some(around.run.now);
+        }
+        for place in 0..guest.bridges.len() {
+            around.hosts[host].network.pull_out(&port(guest.client, place));
         }
         match leaves_lock {
             true => around.ceph.client_died(around.run, guest.client),

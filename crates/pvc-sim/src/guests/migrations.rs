@@ -139,6 +139,7 @@ impl Hypervisors {
             return Err(refused("another migration job is already running for the domain"));
         }
         around.log_file(to, &guest.name)?;
+        around.bridges(to, &guest.xml)?;
         Ok(to)
     }
 

@@ -114,6 +114,7 @@ impl Hypervisors {
                 return Err(refused(&why));
             }
         }
+        around.bridges(host, xml)?;
         self.new_guest(around, host, vm, name, xml.to_owned(), GuestRun::Created);
         self.hosts[host].announce(GuestEvent::Changed(vm));
         Ok(())

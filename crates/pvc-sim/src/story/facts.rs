@@ -93,6 +93,16 @@ pub(super) enum Fact {
     IsPrimary(Vec<usize>),
     NobodyHasAddresses,
     NobodyIsPrimary,
+    /// The managed network has its bridge and its tunnels on all of these nodes, or on none.
+    NetworkStands(u32, Vec<usize>, bool),
+    /// Exactly the rules of operators that are recorded for it are loaded on all of these nodes.
+    HasRules(u32, Vec<usize>),
+    /// Whether a rule of operators is recorded for it.
+    HasRule(u32, String, bool),
+    /// Exactly one of these nodes has its gateway, and no other node has it.
+    HasGateway(u32, Vec<usize>),
+    /// Its DHCP server runs on the primary, as it is recorded.
+    DhcpAnswers(u32),
     DatabaseIsLedBy(Vec<usize>),
     DatabaseIsLedByPrimary,
     Fault(String, bool),
@@ -251,6 +261,31 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "database is led by NODES", means: |f| Fact::DatabaseIsLedBy(f.nodes.clone()) },
     Form { form: "there is fault TEXT", means: |f| Fact::Fault(f.text.clone(), true) },
     Form { form: "there is no fault TEXT", means: |f| Fact::Fault(f.text.clone(), false) },
+    Form {
+        form: "guest network COUNT stands on NODES",
+        means: |f| Fact::NetworkStands(f.count, f.nodes.clone(), true),
+    },
+    Form {
+        form: "guest network COUNT does not stand on NODES",
+        means: |f| Fact::NetworkStands(f.count, f.nodes.clone(), false),
+    },
+    Form {
+        form: "guest network COUNT has its recorded rules on NODES",
+        means: |f| Fact::HasRules(f.count, f.nodes.clone()),
+    },
+    Form {
+        form: "guest network COUNT has rule TEXT",
+        means: |f| Fact::HasRule(f.count, f.text.clone(), true),
+    },
+    Form {
+        form: "guest network COUNT has no rule TEXT",
+        means: |f| Fact::HasRule(f.count, f.text.clone(), false),
+    },
+    Form {
+        form: "one of NODES has gateway of guest network COUNT",
+        means: |f| Fact::HasGateway(f.count, f.nodes.clone()),
+    },
+    Form { form: "dhcp of guest network COUNT answers", means: |f| Fact::DhcpAnswers(f.count) },
     Form { form: "there is a quorum", means: |_| Fact::Quorum(true) },
     Form { form: "there is no quorum", means: |_| Fact::Quorum(false) },
     Form { form: "maintenance is on", means: |_| Fact::Maintenance(true) },
@@ -503,6 +538,38 @@ impl Look<'_> {
             Fact::NobodyIsPrimary => {
                 let primaries = self.primaries();
                 so(primaries.is_empty(), || format!("primary is {:?}", self.names(&primaries)))
+            }
+            Fact::NetworkStands(vni, nodes, wanted) => {
+                let all = nodes.iter().copied();
+                let other = self.cluster.world.with(|state| {
+                    all.clone().find(|node| state.network_stands(*node, *vni) != *wanted)
+                });
+                so(other.is_none(), || format!("otherwise on {:?}", self.names(other.as_slice())))
+            }
+            Fact::HasRules(vni, nodes) => {
+                let view = self.cluster.view();
+                let wrong = self.cluster.world.with(|state| {
+                    nodes.iter().find_map(|node| state.rules_differ(&view, *node, *vni))
+                });
+                wrong.map_or(Ok(()), Err)
+            }
+            Fact::HasRule(vni, rule, wanted) => {
+                let view = self.cluster.view();
+                let network = view.networks.get(&vni.to_string());
+                let mut rules = network.into_iter().flat_map(|network| &network.acls);
+                let has = rules.any(|acl| acl.rule == *rule);
+                so(has == *wanted, || format!("that it has it is {has}"))
+            }
+            Fact::HasGateway(vni, nodes) => {
+                let holders = self.cluster.world.with(|state| state.gateway_holders(*vni));
+                so(matches!(holders.as_slice(), [one] if nodes.contains(one)), || {
+                    format!("it is on {:?}", self.names(&holders))
+                })
+            }
+            Fact::DhcpAnswers(vni) => {
+                let view = self.cluster.view();
+                let wrong = self.cluster.world.with(|state| state.dhcp_is_silent(&view, *vni));
+                wrong.map_or(Ok(()), Err)
             }
             Fact::DatabaseIsLedBy(nodes) => self.database_is_led_by(nodes),
             Fact::DatabaseIsLedByPrimary => self.database_is_led_by(&self.primaries()),

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::words::{self, Form, Names};
 use super::{Expected, Said, Step, Story, facts, story_actions};
 use crate::cluster::{HostShape, Rules, Shape, VmShape};
+use crate::guest_networks::plug_in;
 use crate::guests::Manner;
 use crate::nature::{Elections, Mutation};
 
@@ -93,6 +94,9 @@ struct WorldTable {
     /// Whether Ceph has monitors that say how it is.
     #[serde(default)]
     monitors: bool,
+    /// Number of managed networks of VMs, 1001 and so on.
+    #[serde(default)]
+    networks: u32,
     /// Whether the coordinators have a database whose leader follows the primary role.
     #[serde(default)]
     database: bool,
@@ -425,6 +429,7 @@ fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, 
     }
     shape.nature.monitors = file.world.monitors;
     shape.nature.database = file.world.database;
+    shape.nature.networks = file.world.networks;
     shape.nature.mutation =
         file.world.mutation.as_ref().map(|name| mutation(place, name)).transpose()?;
     shape.fencing.fence_intervals =
@@ -433,6 +438,7 @@ fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, 
         shape.fencing.recover_after_success = recovers(place, action)?;
     }
     (shape.hosts, shape.vms) = (hosts, vms);
+    plug_in(&mut shape);
     Ok(Story {
         name,
         variant,
@@ -580,6 +586,7 @@ fn vm(place: &Place, table: &VmTable, nodes: &[String]) -> Result<VmShape, Strin
             selector: selector.transpose()?,
             method: method.transpose()?.flatten(),
         },
+        networks: Vec::new(),
     })
 }
 

@@ -2,6 +2,7 @@
 
 use super::words::{Filled, Form};
 use crate::actions::{Action, Ask, OnlyWay, StartFailure};
+use crate::guest_networks::NetworkAsk;
 use crate::host::Net;
 use crate::job_steps::Moment;
 use crate::power::BmcManner;
@@ -26,6 +27,25 @@ fn fault(action: Action) -> StoryAction {
 
 fn ask(ask: Ask) -> StoryAction {
     fault(Action::Ask(ask))
+}
+
+fn network(change: NetworkAsk) -> StoryAction {
+    ask(Ask::Network(change))
+}
+
+fn remove_network(f: &Filled, force: bool) -> StoryAction {
+    network(NetworkAsk::Remove { vni: f.count, force })
+}
+
+/// The host of the network with this number is its gateway.
+fn set_gateway(f: &Filled) -> StoryAction {
+    let host = f.text.parse().unwrap_or_default();
+    network(NetworkAsk::SetGateway { vni: f.count, host })
+}
+
+fn try_rule(f: &Filled) -> StoryAction {
+    let seconds = u32::try_from(f.times[0].as_secs()).unwrap_or(u32::MAX);
+    network(NetworkAsk::TryRule { vni: f.count, rule: f.text.clone(), seconds })
 }
 
 fn every_net(f: &Filled, action: fn(usize, Net) -> Action) -> StoryAction {
@@ -274,7 +294,56 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         form: "NODE gets disk TEXT",
         means: |f| fault(Action::DiskIsNew { host: f.node(), device: f.text.clone() }),
     },
+    // Networks of VMs.
+    Form {
+        form: "packet filter of NODE is emptied",
+        means: |f| fault(Action::FlushFirewall(f.node())),
+    },
+    Form {
+        form: "tunnel of guest network COUNT is deleted on NODE",
+        means: |f| fault(Action::LoseTunnel(f.node(), f.count)),
+    },
+    Form {
+        form: "dhcp server of guest network COUNT crashes",
+        means: |f| fault(Action::CrashServer(f.count)),
+    },
+    Form {
+        form: "kernel of NODE refuses rule TEXT",
+        means: |f| fault(Action::RefuseRules(f.node(), f.text.clone())),
+    },
+    Form { form: "kernel of NODE takes every rule", means: |f| fault(Action::TakeRules(f.node())) },
     // What operators ask for.
+    Form { form: "network add COUNT", means: |f| network(NetworkAsk::Add { vni: f.count }) },
+    Form {
+        form: "network add bridged COUNT",
+        means: |f| network(NetworkAsk::AddBridged { vni: f.count }),
+    },
+    Form { form: "network remove COUNT", means: |f| remove_network(f, false) },
+    Form { form: "network remove COUNT by force", means: |f| remove_network(f, true) },
+    Form { form: "network gateway COUNT to TEXT", means: set_gateway },
+    Form {
+        form: "network acl add COUNT TEXT",
+        means: |f| {
+            network(NetworkAsk::AddRule { vni: f.count, rule: f.text.clone(), first: false })
+        },
+    },
+    Form {
+        form: "network acl remove COUNT TEXT",
+        means: |f| network(NetworkAsk::RemoveRule { vni: f.count, rule: f.text.clone() }),
+    },
+    Form { form: "network acl try COUNT for TIME TEXT", means: try_rule },
+    Form {
+        form: "network confirm COUNT",
+        means: |f| network(NetworkAsk::Confirm { vni: f.count }),
+    },
+    Form {
+        form: "network dhcp add COUNT VM",
+        means: |f| network(NetworkAsk::Reserve { vni: f.count, vm: f.vm() }),
+    },
+    Form {
+        form: "network dhcp remove COUNT VM",
+        means: |f| network(NetworkAsk::Release { vni: f.count, vm: f.vm() }),
+    },
     Form { form: "vm start VM", means: |f| ask(Ask::Start(f.vm())) },
     Form { form: "vm stop VM", means: |f| ask(Ask::Stop(f.vm())) },
     Form { form: "vm shutdown VM", means: |f| ask(Ask::Shutdown(f.vm())) },
