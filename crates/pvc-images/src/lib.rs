@@ -336,10 +336,7 @@ impl Image<'_> {
     /// The disk of the image, and its size in bytes.
     async fn convert(self, image_bytes: u64, spool: &Spool) -> Result<(Nameless, u64), ImageError> {
         let Announced { format, most_bytes, .. } = *self.announced;
-        let disk_bytes = qemu::check(&self.file, format, image_bytes).await?;
-        if disk_bytes > most_bytes {
-            return Err(ImageError::TooLarge { disk_bytes: Some(disk_bytes), most_bytes });
-        }
+        let disk_bytes = qemu::check(&self.file, format, image_bytes, most_bytes).await?;
         let disk = Nameless::new(spool).await?;
         if disk_bytes > 0 {
             qemu::convert(&self.file, format, &disk, disk_bytes).await?;

@@ -70,11 +70,14 @@ struct Info {
     virtual_size: u64,
 }
 
-/// Refuses an image that is not whole, as far as its format can tell; returns the size of its disk.
+/// Refuses an image that is not whole, as far as its format can tell, or whose disk has more than
+/// `most_bytes`; returns the size of its disk. The size is looked at first: to look through the
+/// tables of a petabyte takes minutes, and others wait.
 pub async fn check(
     image: &Nameless,
     format: DiskFormat,
     image_bytes: u64,
+    most_bytes: u64,
 ) -> Result<u64, ImageError> {
     let opened = options(format);
     let deadline = long(image_bytes);
@@ -84,6 +87,10 @@ pub async fn check(
     }
     let info: Info = serde_json::from_slice(&said)
         .map_err(|why| ImageError::Bad { format, why: format!("`qemu-img info`: {why}") })?;
+    let disk_bytes = info.virtual_size;
+    if disk_bytes > most_bytes {
+        return Err(ImageError::TooLarge { disk_bytes: Some(disk_bytes), most_bytes });
+    }
     require_whole(format, image_bytes)?;
     if matches!(format, DiskFormat::Qcow2 | DiskFormat::Qed | DiskFormat::Vdi) {
         let (status, said, error) = run(image, &["check", &opened], deadline).await?;
@@ -94,7 +101,7 @@ pub async fn check(
         }
     }
     check_map(image, format, image_bytes, deadline).await?;
-    Ok(info.virtual_size)
+    Ok(disk_bytes)
 }
 
 /// The parts of a VHDX lie at whole MiB, and so does its end.

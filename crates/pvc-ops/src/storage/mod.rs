@@ -27,9 +27,10 @@ pub use volume::{
 };
 
 use pvc_model::BadName;
-use pvc_model::benchmark::is_own_volume;
+use pvc_model::benchmark::{is_own_volume, volume_of};
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::Held;
+use pvc_model::job::{JobId, JobWork};
 use pvc_model::pool::{BadGroups, BadReplication};
 use pvc_model::shown;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
@@ -66,6 +67,8 @@ pub enum StorageRefusal {
     Reserved { name: String },
     #[error("`{name}` is a name of volumes that benchmarks make and remove")]
     OfBenchmarks { name: String },
+    #[error("task `{job}` is at work in pool `{pool}`: {what}")]
+    AtWork { job: JobId, pool: PoolName, what: String },
     #[error("snapshot `{whole}` of VM `{vm}` has a part in volume `{volume}`")]
     PartOfVm { vm: String, whole: String, volume: VolumeId },
     #[error(
@@ -117,6 +120,7 @@ impl Refusal for StorageRefusal {
             | StorageRefusal::NoCluster => Kind::Invalid,
             StorageRefusal::Used { .. }
             | StorageRefusal::Running { .. }
+            | StorageRefusal::AtWork { .. }
             | StorageRefusal::Held(_)
             | StorageRefusal::BeingRenamed(_)
             | StorageRefusal::HasSnapshots { .. }
@@ -144,6 +148,9 @@ impl Refusal for StorageRefusal {
             StorageRefusal::Running { vm, .. } => Some(format!(
                 "`pvc vm shutdown {vm} --wait` first, or `pvc vm stop {vm} --wait` if it failed"
             )),
+            StorageRefusal::AtWork { job, .. } => {
+                Some(format!("wait for it, or end it: `pvc task cancel {job}`"))
+            }
             StorageRefusal::Held(held) => Some(held.hint()),
             StorageRefusal::BeingRenamed(error) => error.hint(),
             StorageRefusal::OfVm { .. } | StorageRefusal::PartOfVm { .. } => {
@@ -276,6 +283,31 @@ fn require_no_part(
             Err(StorageRefusal::PartOfVm { vm, whole, volume })
         }
     }
+}
+
+/// Refuses what would take the volume of a benchmark that runs, or one that a task sends or takes
+/// the contents of, as far as that is recorded.
+fn require_no_task(
+    cluster: &Cluster,
+    is_meant: impl Fn(&VolumeId) -> bool,
+) -> Result<(), StorageRefusal> {
+    let at_work = cluster.jobs.iter().filter(|(_, job)| !job.progress.state.is_over());
+    for (id, job) in at_work {
+        let (volume, what) = match &job.spec.work {
+            JobWork::BenchmarkStorage { pool, .. } => {
+                let volume = VolumeId { pool: pool.clone(), volume: volume_of(id) };
+                (volume, "it is measured")
+            }
+            JobWork::Upload { volume } => (volume.clone(), "an upload"),
+            JobWork::Download { volume, .. } => (volume.clone(), "a download"),
+            _ => continue,
+        };
+        if is_meant(&volume) {
+            let (job, pool, what) = (id.clone(), volume.pool, what.to_owned());
+            return Err(StorageRefusal::AtWork { job, pool, what });
+        }
+    }
+    Ok(())
 }
 
 /// Refuses what would leave a VM without a volume that its definition names, or one of its

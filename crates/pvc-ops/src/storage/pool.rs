@@ -6,7 +6,7 @@ use pvc_model::storage::{PoolName, VolumeId};
 use pvc_ports::{Storage, StorageCluster, StorageError, TrashedVolume};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
-use super::{Done, StorageRefusal, refused, require_pool, require_unused};
+use super::{Done, StorageRefusal, refused, require_no_task, require_pool, require_unused};
 
 /// Number of volumes whose records go at once with a pool: a request to the store is not endless.
 const RECORDS_AT_ONCE: usize = 50;
@@ -122,6 +122,7 @@ pub async fn remove_pool(
     require_pool(&view, pool).map_err(ChangeError::Refused)?;
     let is_meant = |volume: &VolumeId| volume.pool == *pool;
     require_unused(&view, is_meant, force).map_err(ChangeError::Refused)?;
+    require_no_task(&view, is_meant).map_err(ChangeError::Refused)?;
     match storage.check_pool_removal(pool).await {
         Ok(()) | Err(StorageError::NoPool { .. }) => {}
         Err(error) => return Err(refused(error)),

@@ -16,7 +16,7 @@ use super::record::after;
 use super::trash::{Taken, take_away};
 use super::{
     Done, StorageRefusal, record_volume, refused, require_at_rest, require_free_volume_name,
-    require_no_part, require_pool, require_unused,
+    require_no_part, require_no_task, require_pool, require_unused,
 };
 use crate::job::{JobRequest, submit};
 
@@ -237,6 +237,7 @@ pub async fn remove_volume(
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
     require_unused(&view, |used| used == volume, force).map_err(ChangeError::Refused)?;
+    require_no_task(&view, |used| used == volume).map_err(ChangeError::Refused)?;
     check_not_held(&view, volume, None).map_err(refused)?;
     let taken = match store.is_dry() {
         true => match storage.volume(volume).await {

@@ -168,6 +168,40 @@ async fn a_pool_goes_with_clones_and_what_they_stand_on_wherever_they_are() {
 }
 
 #[tokio::test]
+async fn what_is_measured_or_on_its_way_is_not_removed_under_that() {
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    let name = "nightly".to_owned();
+    for work in [
+        JobWork::BenchmarkStorage { pool: vms(), name },
+        JobWork::Upload { volume: id("vms/web1_sda") },
+        JobWork::Download { volume: id("vms/web1_sda"), snapshot: None },
+    ] {
+        let request = |_: &pvc_model::cluster::Cluster| {
+            let (node, run_on) = ("hv1".into(), "hv1".to_owned());
+            let submitter = "a test".to_owned();
+            let request = job::JobRequest { work: work.clone(), node, run_on, submitter };
+            Ok::<_, std::convert::Infallible>((request, Changes::new()))
+        };
+        let clock = world.clock.as_ref();
+        let spec = job::submit(store, clock, &world.random, request).await.unwrap();
+        let refused = storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err();
+        let said = refused.to_string();
+        assert!(said.contains(&format!("task `{}` is at work in pool `vms`", spec.id)), "{said}");
+        let volume = match &work {
+            JobWork::BenchmarkStorage { .. } => {
+                VolumeId { pool: vms(), volume: pvc_model::benchmark::volume_of(&spec.id) }
+            }
+            _ => id("vms/web1_sda"),
+        };
+        let removed = storage::remove_volume(store, volumes, &volume, DAY, true).await;
+        assert!(removed.unwrap_err().to_string().contains("is at work"), "{work:?}");
+        job::cancel(store, clock, spec.id.as_str()).await.unwrap();
+    }
+    assert_eq!(removed_pool(store, volumes).await, (1, 0));
+}
+
+#[tokio::test]
 async fn a_pool_that_the_storage_keeps_loses_no_volume() {
     let world = world().await;
     let (store, volumes) = (&world.store, &world.storage);
