@@ -105,9 +105,12 @@ impl MetadataIndex {
 }
 
 /// The VM that each MAC address of a network is of; `None` if it may be of two.
-type VmsByNic<'a> = BTreeMap<(Vni, String), Option<&'a VmRecord>>;
+pub(super) type VmsByNic<'a> = BTreeMap<(Vni, String), Option<&'a VmRecord>>;
 
-fn vms_by_nic<'a>(cluster: &'a Cluster, managed: &BTreeMap<Vni, &GuestNetwork>) -> VmsByNic<'a> {
+pub(super) fn vms_by_nic<'a>(
+    cluster: &'a Cluster,
+    managed: &BTreeMap<Vni, &GuestNetwork>,
+) -> VmsByNic<'a> {
     let mut found = VmsByNic::new();
     for vm in cluster.vms.values() {
         // The copy of another cluster's VM has the MAC addresses of the VM.
@@ -145,7 +148,7 @@ fn mac_of(text: &str) -> Option<String> {
 /// The holder of each address: of leases the one that ends last, because an address is given again
 /// after its lease alone. Nobody, if it is reserved for one and another has a lease of it: that one
 /// may go on for as long as its lease lasts.
-fn holders(leases: &[LeaseRecord]) -> BTreeMap<IpAddr, String> {
+pub(super) fn holders(leases: &[LeaseRecord]) -> BTreeMap<IpAddr, String> {
     let mut reserved: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
     let mut leased: BTreeMap<IpAddr, (u64, String)> = BTreeMap::new();
     for lease in leases {
