@@ -388,9 +388,24 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
         refuse_memory_overcommit: api.refuse_memory_overcommit,
         removed_volumes_stay: Duration::from_secs(u64::from(api.removed_volume_hours) * 3600),
         core_networks: neighbours(config),
+        nodes: guest_networks(config).map(|settings| settings.nodes).unwrap_or_default(),
+        own_addresses: own_addresses(config),
         metrics: config.subsystems.prometheus,
         ..ApiSettings::new(config.node.name.as_str().into(), api.listen, Vec::new())
     })
+}
+
+/// Addresses of this node on the networks between the nodes, with those that it has as primary.
+fn own_addresses(config: &Config) -> BTreeSet<IpAddr> {
+    let networks = config
+        .networks
+        .iter()
+        .flat_map(|networks| [&networks.cluster, &networks.upstream, &networks.storage]);
+    let of = |network: &ClusterNetwork| {
+        let own = network.address.map(|net| net.addr());
+        own.into_iter().chain([network.floating.addr()]).map(IpAddr::V4)
+    };
+    networks.flat_map(of).collect()
 }
 
 /// The networks between the nodes, whoever manages them.
