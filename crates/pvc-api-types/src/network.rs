@@ -59,7 +59,7 @@ wire! {
     /// The way of a packet from a VM, and of the answer to it, by the records: nothing is sent.
     pub struct NetworkTrace {
         pub vm: String,
-        /// As it was asked for.
+        /// Target as it was asked for.
         pub target: String,
         /// Whether the packet and its answer arrive, and nothing that is not known changes that.
         pub passes: bool,
@@ -78,7 +78,7 @@ wire! {
         pub end: TraceEnd,
         /// Unknowns that may make it end in another way.
         pub depends: Vec<String>,
-        /// What is taken for granted.
+        /// Assumptions: what is taken for granted.
         pub assumed: Vec<String>,
     }
 
@@ -95,7 +95,7 @@ wire! {
         pub network: Option<i64>,
     }
 
-    /// Where a packet ends.
+    /// End of a packet's way.
     pub struct TraceEnd {
         /// `vm`, `node`, `leaves`, `dropped`, `nobody`, `off`, `no-gateway` or `no-network`.
         pub kind: String,

@@ -28,7 +28,7 @@ pub struct Trace {
     #[arg(value_name = "VM", add = crate::completion::vms())]
     vm: String,
 
-    /// Where it is to go: an address, or a VM
+    /// Target of the packet: an address, or a VM
     #[arg(value_name = "TARGET", add = crate::completion::vms())]
     target: String,
 

@@ -156,7 +156,7 @@ pub struct Way {
     pub end: End,
     /// Unknowns that may make it end in another way.
     pub depends: Vec<Unknown>,
-    /// What is taken for granted.
+    /// Assumptions, which nobody has looked after.
     pub assumed: BTreeSet<Assumption>,
 }
 
@@ -176,7 +176,7 @@ pub struct NamedRule {
     pub vni: Vni,
     pub direction: Direction,
     pub order: u32,
-    /// As far as it is shown, like the rule.
+    /// Beginning of it, as of the rule.
     pub description: String,
     pub rule: String,
 }
@@ -408,7 +408,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Where a packet ends.
+/// End of a packet's way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     Vm {
@@ -418,7 +418,7 @@ pub enum End {
     Node {
         node: NodeName,
     },
-    /// What it meets from there on is not PVC's.
+    /// Out of PVC's hands: what it meets from there on is others'.
     Leaves {
         node: NodeName,
         by: String,
@@ -446,7 +446,7 @@ pub enum End {
     },
 }
 
-/// What drops a packet.
+/// Cause for which a packet is dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Dropper {
     Rule(NamedRule),

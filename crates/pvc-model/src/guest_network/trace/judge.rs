@@ -110,7 +110,7 @@ pub struct Packet {
 /// Ports of which nothing is known.
 pub const ANY_PORT: (u16, u16) = (0, u16::MAX);
 
-/// What a rule does with a packet that it matches.
+/// Effect of a rule on a packet that it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Ends the rules of its network and direction.
@@ -170,7 +170,7 @@ enum Statement {
     Nothing,
     Tests(Test),
     Ends(Verdict),
-    /// Where it ends is not known either.
+    /// Neither is its end known.
     NotUnderstood,
 }
 

@@ -63,13 +63,13 @@ pub fn trace(
     Ok(Trace { there, back })
 }
 
-/// What is asked for.
+/// Target of the packet.
 enum Target<'a> {
     Address(IpAddr),
     Vm(&'a VmRecord),
 }
 
-/// What an interface is plugged into.
+/// Place that an interface is plugged into.
 #[derive(Clone, Copy)]
 enum Plug<'a> {
     Managed(&'a GuestNetwork),
@@ -306,7 +306,7 @@ impl<'a> World<'a> {
         Some((Span::one(made), AddressBy::Mac))
     }
 
-    /// Who has an address, as far as is known.
+    /// Returns who has an address, as far as is known.
     fn who(&self, address: IpAddr) -> Who<'a> {
         if address == IpAddr::V4(metadata::ADDRESS) {
             return Who::Primary;
@@ -979,7 +979,7 @@ fn nics(vm: &VmRecord) -> impl Iterator<Item = &Nic> {
     vm.domain.iter().flat_map(|domain| &domain.nics)
 }
 
-/// What an interface is plugged into that is no network of PVC's.
+/// Name of what an interface is plugged into that is no network of PVC's.
 fn device_of(nic: &Nic) -> String {
     match &nic.kind {
         NicKind::Bridge(bridge) => shown(bridge),
