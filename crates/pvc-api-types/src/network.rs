@@ -61,7 +61,8 @@ wire! {
         pub vm: String,
         /// Target as it was asked for.
         pub target: String,
-        /// Whether the packet and its answer arrive, and nothing that is not known changes that.
+        /// Whether the packet and its answer arrive, if all is so that is assumed, and nothing that
+        /// they depend on changes that.
         pub passes: bool,
         pub there: TraceWay,
         /// Null if there is no answer, or its way is not PVC's.

@@ -124,8 +124,10 @@ pub struct ApiSettings {
     pub core_networks: Vec<Neighbour>,
     /// Addresses of the nodes, and networks between them, from which no guest may send.
     pub nodes: BTreeSet<IpNet>,
-    /// Addresses of this node, as configured, with those that it has as primary.
+    /// Addresses of this node, as configured.
     pub own_addresses: BTreeSet<IpAddr>,
+    /// Addresses of whichever node is primary, as configured.
+    pub floating_addresses: BTreeSet<IpAddr>,
     /// Whether the metrics endpoints exist.
     pub metrics: bool,
     pub limits: Limits,
@@ -148,6 +150,7 @@ impl ApiSettings {
             core_networks: Vec::new(),
             nodes: BTreeSet::new(),
             own_addresses: BTreeSet::new(),
+            floating_addresses: BTreeSet::new(),
             metrics: true,
             limits: Limits::default(),
         }

@@ -313,7 +313,9 @@ fn ssh_keys(domain: Node<'_, '_>) -> Vec<SshKey> {
     let keys = metadata.flat_map(|node| node.children()).filter(|node| own(*node, "ssh-keys"));
     let keys = keys.flat_map(|node| node.children()).filter(|node| own(*node, "ssh-key"));
     let keys = keys.filter_map(|node| SshKey::read(node.attribute("name"), text(node)?));
-    keys.take(MOST_KEYS).collect()
+    let mut keys: Vec<SshKey> = keys.take(MOST_KEYS).collect();
+    SshKey::make_distinct(&mut keys);
+    keys
 }
 
 fn controller(node: Node<'_, '_>) -> Controller {

@@ -129,7 +129,8 @@ pub const MOST_KEYS: usize = 32;
 /// Public key of somebody who may log in to a guest, which the metadata service tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SshKey {
-    /// Letters, digits, `.`, `-`, `_` and `@`.
+    /// Letters, digits, `.`, `-`, `_` and `@`. No two keys of a VM share it: see
+    /// [`SshKey::make_distinct`].
     pub name: String,
     /// A line as in `authorized_keys`, without options.
     pub key: String,
@@ -152,6 +153,23 @@ impl SshKey {
         let is_name = |name: &&str| (1..=64).contains(&name.len()) && name.chars().all(is_plain);
         let name = name.filter(is_name).or_else(|| words.next().filter(is_name));
         Some(SshKey { name: name.unwrap_or("key").to_owned(), key: key.to_owned() })
+    }
+
+    /// Gives keys a number behind a name that another one before them has: `key`, `key-1`.
+    /// cloud-init takes of those that share a name only the last.
+    pub fn make_distinct(keys: &mut [SshKey]) {
+        let mut taken: BTreeSet<String> = keys.iter().map(|key| key.name.clone()).collect();
+        let mut seen = BTreeSet::new();
+        for key in keys {
+            if seen.insert(key.name.clone()) {
+                continue;
+            }
+            let mut numbered = (1..).map(|number: u32| format!("{}-{number}", key.name));
+            let free = numbered.find(|name| !taken.contains(name));
+            let free = free.expect("there are more numbers than keys");
+            taken.insert(free.clone());
+            key.name = free;
+        }
     }
 }
 

@@ -47,6 +47,7 @@ async fn get_vm_vm_trace(ask: Ask<GetVmVmTrace>) -> Result<Answer<GetVmVmTrace>>
             nodes: &settings.nodes,
             node: &settings.node,
             own: &own,
+            floating: &settings.floating_addresses,
         };
         let (target, network) = (&*given.target, given.network.as_deref());
         let traced = trace(&cluster, around, &vm, Question { target, network, protocol, port })?;
@@ -64,6 +65,9 @@ fn port(number: u32) -> Result<u16> {
 
 fn refused(refusal: &TraceRefusal) -> ApiError {
     let error = match refusal.parameter() {
+        _ if matches!(refusal, TraceRefusal::NoTarget { .. }) => {
+            ApiError::not_found(refusal.to_string())
+        }
         Some(name) => ApiError::parameter(name, refusal.to_string()),
         None => ApiError::refused(refusal.to_string()),
     };

@@ -475,6 +475,11 @@ async fn a_packet_is_followed_to_its_end_and_what_makes_no_sense_is_refused() {
         put("firewall_rules/out/mail/order", "0".to_owned());
         put("firewall_rules/out/mail/rule", "tcp dport 25 drop".to_owned());
     }
+    // The daemon is not of PVC 1.0.3, which has other rules: its note is of the same version.
+    let note = json!({ "said_by": "1.0.3" }).to_string();
+    for (key, value) in [("", ""), ("/nodes", ""), ("/nodes/pvchv1", &note)] {
+        dump.insert(format!("/pvcrs{key}"), value.to_owned());
+    }
     let upstream = Neighbour {
         network: "10.0.0.0/24".parse().unwrap(),
         name: "the upstream network".to_owned(),
@@ -507,7 +512,7 @@ async fn a_packet_is_followed_to_its_end_and_what_makes_no_sense_is_refused() {
     assert!(trace["there"]["depends"][0].as_str().unwrap().contains("`mail`"), "{trace}");
 
     for (path, status, said) in [
-        (ask("web.example"), 400, "`web.example` is neither an address nor a VM"),
+        (ask("web.example"), 404, "`web.example` is neither an address nor a VM"),
         (ask("127.0.0.1"), 400, "the loopback"),
         (ask("198.51.100.1&network=x"), 400, "there is no network `x`"),
         (ask("198.51.100.1&protocol=sctp"), 400, "protocol"),

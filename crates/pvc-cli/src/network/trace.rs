@@ -16,7 +16,8 @@ use crate::output::{Colour, Paint, harmless};
 /// end and is not known, such as a rule about a port when none is given, stands behind
 /// `depends`, and what is taken for granted behind `assumed`.
 ///
-/// The exit code is 0 if the packet and its answer arrive for certain, and 1 if not.
+/// The exit code is 0 if the packet and its answer arrive and depend on nothing, and 1 if
+/// not; what is assumed is taken to be so. It is 3 if the VM or the target is not known.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

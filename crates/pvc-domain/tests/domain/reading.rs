@@ -34,7 +34,13 @@ fn keys_for_ssh_stand_in_the_metadata_in_a_namespace_of_their_own() {
         own(&format!("<p:ssh-key name='ops'>\n  {key}\n</p:ssh-key><p:ssh-key>{key}</p:ssh-key>"));
     assert_eq!(with(&keys), [format!("ops={key}"), format!("alice@desk={key}")]);
     let many = own(&format!("<p:ssh-key>{key}</p:ssh-key>").repeat(100));
-    assert_eq!(with(&many).len(), 32);
+    let names: Vec<String> = with(&many);
+    assert_eq!(names.len(), 32);
+    assert_eq!(names[31], format!("alice@desk-31={key}"));
+    let named = |name: &str| format!("<p:ssh-key name='{name}'>{key}</p:ssh-key>");
+    let twice = own(&["key", "key-1", "key", "a", "key", "a"].map(named).concat());
+    let names = ["key", "key-1", "key-2", "a", "key-3", "a-1"];
+    assert_eq!(with(&twice), names.map(|name| format!("{name}={key}")));
     for none in [
         own("<p:ssh-key>no key</p:ssh-key><p:ssh-key/><p:other/>"),
         own(&format!("<ssh-key>{key}</ssh-key>")),

@@ -77,6 +77,8 @@ pub struct Surroundings<'a> {
     pub node: &'a NodeName,
     /// Addresses of that node.
     pub own: &'a BTreeSet<IpAddr>,
+    /// Addresses of whichever node is primary.
+    pub floating: &'a BTreeSet<IpAddr>,
 }
 
 /// Reason why there is nothing to trace.
@@ -139,7 +141,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Whether the packet and its answer arrive, and nothing that is not known changes that.
+    /// Whether the packet and its answer arrive, if all is so that is assumed, and nothing that is
+    /// not known changes that.
     pub fn passes(&self) -> bool {
         let passes = |way: &Way| way.end.is_arrival() && way.depends.is_empty();
         passes(&self.there) && self.back.as_ref().is_none_or(passes)
@@ -265,7 +268,7 @@ pub enum Step {
         node: NodeName,
         vni: Vni,
     },
-    /// An answer comes back to the primary.
+    /// Way to the primary from outside.
     Returns {
         node: NodeName,
         by: String,
@@ -459,6 +462,10 @@ pub enum Dropper {
     Guard {
         vni: Vni,
     },
+    /// The guard, for which no guest is a DHCP server.
+    GuardOfDhcp {
+        vni: Vni,
+    },
     /// The rule that no guest speaks as a node.
     AsNode,
     /// The rule that a guest reaches only services of its node.
@@ -536,6 +543,9 @@ impl fmt::Display for Dropper {
             Dropper::Guard { vni } => {
                 write!(f, "the guard of network {vni}: DHCP has given it no such address")
             }
+            Dropper::GuardOfDhcp { vni } => {
+                write!(f, "the guard of network {vni}: no guest answers as a DHCP server")
+            }
             Dropper::AsNode => f.write_str("the rule that no guest sends from a node's address"),
             Dropper::NoService => f.write_str(
                 "the rule of what guests reach on a node: ICMP, DNS, DHCP, NTP and metadata",
@@ -557,7 +567,23 @@ pub enum Unknown {
     )]
     Cut { vni: Vni, direction: Direction, description: String, why: String },
     #[error("rules of network {vni} are not all taken: fault `{fault}`")]
-    Fault { vni: Vni, fault: String },
+    RulesFault { vni: Vni, fault: String },
+    #[error("whether fault `{fault}` stands in its way")]
+    Fault { fault: String },
+    #[error("whether VM `{vm}` runs on {node}, as recorded: {node} does not report it")]
+    NotReported { vm: String, node: NodeName },
+    #[error("whether {node} does its work: its daemon is in the state `{state}`")]
+    DaemonState { node: NodeName, state: String },
+    #[error("{node} runs PVC 1.0.3, which has other rules than these")]
+    Legacy { node: NodeName },
+    #[error("whether VM `{vm}` gets it: another VM has the MAC address {mac} as well")]
+    OnlyMac { vm: String, mac: String },
+    #[error("whether {address} is an address of {node} itself, where guests reach services alone")]
+    NotOfPrimary { address: IpAddr, node: NodeName },
+    #[error("what the primary lets in that comes from outside: its own firewall decides")]
+    FromOutside,
+    #[error("whether {node} has the bridge of network {vni} still")]
+    Closed { node: NodeName, vni: Vni },
     #[error(
         "guests reach only ICMP, DNS (53), DHCP (67), NTP (123) and metadata (169.254.169.254, \
          port 80) on a node, and protocol or port are not given"
@@ -583,24 +609,12 @@ pub enum Assumption {
     Address { vm: String, vni: Vni },
     #[error("VM `{vm}` has the address that is made of its MAC address")]
     AddressOfMac { vm: String },
-    #[error("VM `{vm}` is meant by the MAC address {mac}, which another VM has as well")]
-    OnlyMac { vm: String, mac: String },
     #[error("VM `{vm}` sends by this interface, of several: its own routes decide")]
     Interface { vm: String },
-    #[error("VM `{vm}` runs on {node}, as recorded: {node} does not report it")]
-    NotReported { vm: String, node: NodeName },
-    #[error("{node} does its work: its daemon is in the state `{state}`")]
-    DaemonState { node: NodeName, state: String },
-    #[error("{node} runs PVC 1.0.3, which has other rules than these")]
-    Legacy { node: NodeName },
-    #[error("fault `{fault}` does not stand in its way")]
-    Fault { fault: String },
     #[error("who gets it knows a way back to network {vni}, whose addresses it sees")]
     WayBack { vni: Vni },
     #[error("{by} gets it there and lets it in: that is not PVC's")]
     Others { by: String },
-    #[error("{address} is not an address of {node} itself, where guests reach services alone")]
-    NotOfPrimary { address: IpAddr, node: NodeName },
 }
 
 /// Follows a packet of a VM, and the answer to it.

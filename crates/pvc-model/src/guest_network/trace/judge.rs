@@ -133,6 +133,8 @@ pub fn judge(rule: &str, packet: &Packet) -> (Test, Verdict) {
             Statement::Tests(Test::False) => return (Test::False, Verdict::GoesOn),
             Statement::Tests(test) => matches = matches.and(test),
             Statement::Ends(verdict) => return (matches, verdict),
+            Statement::Rejects(Test::False) => return (Test::False, Verdict::GoesOn),
+            Statement::Rejects(test) => return (matches.and(test), Verdict::Drops),
             Statement::NotUnderstood => return (Test::Open, last_verdict(&tokens)),
         }
     }
@@ -144,8 +146,22 @@ const ENDS: [&str; 13] = [
     "jump", "goto", "dup",
 ];
 
+/// Whether a rule may give the packet other addresses or ports, of which the rules behind it know
+/// nothing here. Marks and options are none of them.
+fn rewrites(tokens: &[&str]) -> bool {
+    let is_other = |before: &[&str]| {
+        let is_note = matches!(before, [.., "meta" | "ct", _] | [.., "mark" | "priority"]);
+        !is_note && !matches!(before, [.., "option", _, _])
+    };
+    let mut sets = (0..tokens.len()).filter(|at| tokens[*at] == "set");
+    sets.any(|at| is_other(&tokens[..at]))
+}
+
 /// The verdict of a rule that is not understood as a whole.
 fn last_verdict(tokens: &[&str]) -> Verdict {
+    if rewrites(tokens) {
+        return Verdict::Open;
+    }
     let tokens = match tokens {
         [rest @ .., "comment", _] => rest,
         all => all,
@@ -170,6 +186,8 @@ enum Statement {
     Nothing,
     Tests(Test),
     Ends(Verdict),
+    /// A `reject`, with the test that nft puts before it for its kind of answer.
+    Rejects(Test),
     /// Neither is its end known.
     NotUnderstood,
 }
@@ -233,17 +251,41 @@ impl<'a> Reader<'a> {
 
     /// The end of a rule, behind which only a comment may stand.
     fn end(&self, verdict: Verdict) -> Statement {
+        self.end_with(Statement::Ends(verdict))
+    }
+
+    fn end_with(&self, end: Statement) -> Statement {
         match self.tokens {
-            [] | ["comment", _] => Statement::Ends(verdict),
+            [] | ["comment", _] => end,
             _ => Statement::NotUnderstood,
         }
     }
 
-    fn end_of_reject(&self) -> Statement {
-        match self.tokens {
-            [] | ["comment", _] | ["with", ..] => Statement::Ends(Verdict::Drops),
-            _ => Statement::NotUnderstood,
+    /// The end of a `reject`: an answer of TCP goes to packets of TCP alone, and one of ICMP to
+    /// those of its family.
+    fn end_of_reject(&mut self) -> Statement {
+        let packet = self.packet;
+        let is_ip4 = packet.from.is_ip4();
+        if !self.takes("with") {
+            return self.end_with(Statement::Rejects(Test::True));
         }
+        let test = match self.next() {
+            Some("tcp") if self.takes("reset") => {
+                packet.protocol.map_or(Test::Open, |protocol| Test::of(protocol == Protocol::Tcp))
+            }
+            Some(kind @ ("icmp" | "icmpv6" | "icmpx")) => {
+                self.takes("type");
+                let is_type = self.next().is_some_and(|word| word != "comment");
+                match kind {
+                    _ if !is_type => return Statement::NotUnderstood,
+                    "icmp" => Test::of(is_ip4),
+                    "icmpv6" => Test::of(!is_ip4),
+                    _ => Test::True,
+                }
+            }
+            _ => return Statement::NotUnderstood,
+        };
+        self.end_with(Statement::Rejects(test))
     }
 
     fn counter(&mut self) -> Statement {
@@ -627,6 +669,25 @@ mod tests {
             ("tcp dport {", Open),
             ("ip saddr {}", False),
             ("!= 7", Open),
+            ("reject", True),
+            ("reject comment \"x\"", True),
+            ("reject with tcp reset", True),
+            ("reject with tcp reset comment \"x\"", True),
+            ("reject with icmp type port-unreachable", True),
+            ("reject with icmp port-unreachable", True),
+            ("reject with icmpv6 type no-route", False),
+            ("reject with icmpv6 no-route comment \"x\"", False),
+            ("reject with icmpx type admin-prohibited", True),
+            ("tcp dport 23 reject with icmpx admin-prohibited", False),
+            ("meta mark 7 reject with tcp reset", Open),
+            ("reject with tcp", Open),
+            ("reject with icmp", Open),
+            ("reject with icmp type comment \"x\"", Open),
+            ("reject with strange", Open),
+            ("reject with", Open),
+            ("reject drop", Open),
+            ("ip daddr set 10.0.0.5", Open),
+            ("udp dport set 25", False),
         ] {
             assert_eq!(judge(rule, &ssh).0, test, "{rule}");
         }
@@ -635,6 +696,7 @@ mod tests {
             ("tcp dport 22 accept", Open),
             ("icmp type echo-request accept", Open),
             ("ip protocol tcp accept", Open),
+            ("reject with tcp reset", Open),
             ("ip saddr 10.0.0.1 tcp dport 22 accept", False),
             ("tcp dport 22 ip saddr 10.0.0.1 accept", False),
         ] {
@@ -650,6 +712,8 @@ mod tests {
             ("icmp code 1 accept", Open),
             ("icmpv6 type echo-request accept", False),
             ("th dport 7 accept", Open),
+            ("reject with tcp reset", False),
+            ("reject with icmp type host-unreachable", True),
         ] {
             assert_eq!(judge(rule, &ping).0, test, "{rule}");
         }
@@ -662,6 +726,8 @@ mod tests {
             ("ip6 daddr 2001:db8:9::/64 accept", False),
             ("ip6 daddr != 2001:db8:7::/64 accept", False),
             ("ip saddr 10.0.0.0/8 accept", False),
+            ("reject with icmp type host-unreachable", False),
+            ("reject with icmpv6 type no-route", True),
         ] {
             assert_eq!(judge(rule, &answer()).0, test, "{rule}");
         }
@@ -676,6 +742,14 @@ mod tests {
             ("drop", Verdict::Drops),
             ("reject", Verdict::Drops),
             ("reject with icmpx type admin-prohibited", Verdict::Drops),
+            ("reject with strange thing", Verdict::Drops),
+            ("ip daddr set 10.0.0.5", Verdict::Open),
+            ("tcp dport set 25 accept", Verdict::Open),
+            ("meta mark 1 ip saddr set 10.0.0.5 drop", Verdict::Open),
+            ("ip ttl set 9", Verdict::Open),
+            ("ct mark set 7 meta priority set 1:2", Verdict::GoesOn),
+            ("tcp option maxseg size set 1400", Verdict::GoesOn),
+            ("udp dport set 25", Verdict::GoesOn),
             ("continue", Verdict::GoesOn),
             ("counter", Verdict::GoesOn),
             ("meta mark set 7", Verdict::GoesOn),

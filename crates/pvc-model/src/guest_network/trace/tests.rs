@@ -56,6 +56,7 @@ struct Stage {
     cluster: Cluster,
     nodes: BTreeSet<IpNet>,
     own: BTreeSet<IpAddr>,
+    floating: BTreeSet<IpAddr>,
     neighbours: Vec<Neighbour>,
 }
 
@@ -98,6 +99,7 @@ impl Stage {
             cluster,
             nodes: ["10.1.0.0/24", "192.0.2.2/32"].map(|net| net.parse().unwrap()).into(),
             own: ["10.1.0.2", "192.0.2.2"].map(|ip| ip.parse().unwrap()).into(),
+            floating: ["10.1.0.250", "192.0.2.250"].map(|ip| ip.parse().unwrap()).into(),
             neighbours: vec![
                 neighbour("cluster", "10.1.0.0/24"),
                 neighbour("upstream", "192.0.2.0/24"),
@@ -115,6 +117,8 @@ impl Stage {
             (12, "office3", "hv1", "vmbr101"),
             (13, "core1", "hv1", "brupstream"),
             (14, "lost1", "hv1", "vmbr9"),
+            (15, "lost2", "hv1", "vmbr9"),
+            (16, "lost3", "hv3", "vmbr9"),
         ] {
             stage.add(number, name, Some(node), vec![NicKind::Bridge(bridge.to_owned())]);
         }
@@ -169,6 +173,7 @@ impl Stage {
             nodes: &self.nodes,
             node: &"hv2".into(),
             own: &self.own,
+            floating: &self.floating,
         };
         trace(&self.cluster, around, self.cluster.vm(vm).unwrap(), question)
     }
@@ -310,13 +315,43 @@ fn each_way_has_its_steps_and_its_end() {
             "office1 198.51.100.1",
             "interface node bridge vlan = leaves hv1 by VLAN 101 of the switches",
         ),
-        ("office1 db1", "interface node bridge vlan = leaves hv1 by VLAN 101 of the switches"),
+        // From there to a managed network it comes to the primary, whose rules it meets.
+        (
+            "office1 db1",
+            "interface node bridge vlan returns unjudged bridge tunnel 8>hv3 node bridge = \
+             delivered to VM `db1` on hv3",
+        ),
+        (
+            "office1 10.20.8.77",
+            "interface node bridge vlan returns unjudged bridge = nobody known has 10.20.8.77 in \
+             network 8",
+        ),
+        (
+            "core1 db1",
+            "interface node bridge returns unjudged bridge tunnel 8>hv3 node bridge = delivered to \
+             VM `db1` on hv3",
+        ),
+        (
+            "card1 2001:db8:7:0:5054:ff:fe00:6",
+            "interface node device returns unjudged bridge node = delivered to VM `on2` on hv2",
+        ),
+        (
+            "office1 10.20.8.1",
+            "interface node bridge vlan = leaves hv1 by VLAN 101 of the switches",
+        ),
         ("core1 198.51.100.1", "interface node bridge = leaves hv1 by the upstream network"),
         ("card1 198.51.100.1", "interface node device = leaves hv1 by `hostdev:ens1f1v0`"),
         (
             "lost1 198.51.100.1",
             "interface node bridge = network 9 has no record that is understood: nothing comes in \
              or goes out of it",
+        ),
+        // A bridge that is closed has its guests still.
+        ("lost1 lost2", "interface node bridge node bridge = delivered to VM `lost2` on hv1"),
+        (
+            "lost1 lost3",
+            "interface node bridge node = network 9 has no record that is understood: nothing \
+             comes in or goes out of it",
         ),
         ("off1 10.20.7.1", "interface = VM `off1` is off"),
     ] {
@@ -343,6 +378,12 @@ fn the_answer_takes_its_own_way() {
             "returns unjudged bridge tunnel 7>hv1 node bridge = delivered to VM `web1` on hv1",
         ),
         ("office1 198.51.100.1", "none"),
+        (
+            "office1 db1",
+            "interface node bridge tunnel 8>hv2 gateway unjudged = leaves hv2 by the upstream \
+             network",
+        ),
+        ("lost1 lost2", "interface node bridge node bridge = delivered to VM `lost1` on hv1"),
         ("web1 10.20.7.50", "none"),
     ] {
         assert_eq!(stage.back(line), back, "{line}");
@@ -416,6 +457,20 @@ fn what_may_change_the_end_is_said_and_nothing_else() {
     assert_eq!(depends(&stage, "web1 db1").len(), 1);
     assert!(!stage.trace("web1 db1").passes());
 
+    // What gives it another address or port is not known to the rules behind it.
+    for rule in ["ip daddr set 10.20.8.9", "tcp dport set 25", "tcp dport set 25 accept"] {
+        let stage = Stage::new().rules(8, &[(IN, rule), (IN, "tcp dport 25 drop")]);
+        assert_eq!(depends(&stage, "web1 db1 tcp 22").len(), 1, "{rule}");
+        assert!(!stage.trace("web1 db1 tcp 22").passes(), "{rule}");
+    }
+    let stage = Stage::new().rules(8, &[(IN, "tcp option maxseg size set 1400")]);
+    assert!(stage.trace("web1 db1 tcp 22").passes());
+    // A `reject` is for the packets that its answer is for.
+    let stage = Stage::new().rules(8, &[(IN, "reject with tcp reset")]);
+    assert!(stage.trace("web1 db1 udp 22").passes());
+    assert_eq!(depends(&stage, "web1 db1").len(), 1);
+    assert!(!stage.trace("web1 db1 tcp 22").there.end.is_arrival());
+
     // The address of the guest is not known.
     let stage = Stage::new().rules(7, &[(OUT, "ip saddr 10.20.7.64/26 drop")]);
     assert_eq!(depends(&stage, "new1 198.51.100.1").len(), 1);
@@ -460,6 +515,7 @@ fn a_rule_that_is_not_taken_closes_what_the_rules_before_it_leave() {
 #[test]
 fn a_guarded_guest_sends_under_addresses_of_dhcp_alone() {
     let guarded = NetworkOptions { spoof_guard: true, ..NetworkOptions::default() };
+    let guarded_8 = guarded.clone();
     let stage = Stage::new().options(7, guarded);
     let by = |line: &str| stage.there(line);
     assert!(by("web1 198.51.100.1").starts_with("interface node bridge guard tunnel"));
@@ -468,6 +524,19 @@ fn a_guarded_guest_sends_under_addresses_of_dhcp_alone() {
         "interface node bridge = dropped on hv1 by the guard of network 7: DHCP has given it no \
          such address"
     );
+    // No guest is a DHCP server.
+    let stage_of_8 = Stage::new().options(8, guarded_8);
+    assert_eq!(
+        stage_of_8.back("web1 db1 udp 67"),
+        "interface node bridge = dropped on hv3 by the guard of network 8: no guest answers as a \
+         DHCP server"
+    );
+    for other in ["udp 68", "udp 547", "tcp 67", "udp"] {
+        assert!(stage_of_8.trace(&format!("web1 db1 {other}")).passes(), "{other}");
+    }
+    let to_ip6 = "web1 2001:db8:8:0:5054:ff:fe00:4 udp";
+    assert!(stage_of_8.back(&format!("{to_ip6} 547")).contains("as a DHCP server"));
+    assert!(stage_of_8.trace(&format!("{to_ip6} 67")).passes());
     assert!(by("new1 2001:db8:8::4").starts_with("interface node bridge guard tunnel"));
     let there = stage.trace("new1 2001:db8:8::4").there;
     assert_eq!(there.from, Some("2001:db8:7:0:5054:ff:fe00:5".parse().unwrap()));
@@ -582,7 +651,8 @@ fn a_vm_is_where_it_is_reported() {
     stage.node("hv3", |node| node.running.clear());
     let way = stage.trace("web1 web3").there;
     assert!(way.end.is_arrival());
-    assert!(matches!(way.assumed.first(), Some(Assumption::NotReported { .. })));
+    assert!(matches!(way.depends[..], [Unknown::NotReported { .. }]), "{:?}", way.depends);
+    assert!(!stage.trace("web1 web3").passes());
     // On its way to another node.
     stage.node("hv1", |node| node.running.push(uuid));
     assert!(stage.there("web1 web3").ends_with("`web3` on hv1"));
@@ -593,7 +663,7 @@ fn a_vm_is_where_it_is_reported() {
 
 #[test]
 fn what_is_taken_for_granted_is_said() {
-    let mut stage = Stage::new();
+    let stage = Stage::new();
     let assumed = |stage: &Stage, line: &str| -> Vec<String> {
         stage.trace(line).there.assumed.iter().map(ToString::to_string).collect()
     };
@@ -607,23 +677,189 @@ fn what_is_taken_for_granted_is_said() {
         "VM `both1` sends by this interface, of several: its own routes decide".to_owned();
     assert!(assumed(&stage, "both1 198.51.100.1").contains(&several));
     assert!(!assumed(&stage, "both1 web1").contains(&several));
-    stage.add(33, "twin3", Some("hv1"), vec![NicKind::Bridge("vmbr7".to_owned())]);
-    let mut twin = (**stage.cluster.vm("twin3").unwrap()).clone();
-    let mut domain = twin.domain.as_deref().unwrap().clone();
-    domain.nics[0].mac = mac(3);
-    twin.domain = Ok(Arc::new(domain));
-    stage.cluster.vms.insert(twin.uuid, Arc::new(twin));
-    let twins =
-        "VM `web3` is meant by the MAC address 52:54:00:00:00:03, which another VM has as well";
-    assert_eq!(assumed(&stage, "web1 web3"), [twins]);
-    stage.node("hv2", |node| node.daemon = None);
-    assert_eq!(
-        assumed(&stage, "web1 db1"),
-        ["hv2 runs PVC 1.0.3, which has other rules than these"]
-    );
-    // Another node is asked, which does not know the addresses of the primary.
-    stage.cluster.config.primary = Some("hv1".into());
-    let there = stage.trace("web1 192.0.2.77 tcp 22").there;
-    assert!(there.assumed.iter().any(|it| matches!(it, Assumption::NotOfPrimary { .. })));
-    assert!(stage.there("web1 192.0.2.2 tcp 22").ends_with("leaves hv1 by the upstream network"));
+    let others = "VLAN 101 of the switches gets it there and lets it in: that is not PVC's";
+    for line in ["office1 office2", "office1 db1", "office1 198.51.100.1", "office1 10.20.8.1"] {
+        assert!(assumed(&stage, line).iter().any(|it| it == others), "{line}");
+    }
+    for line in ["core1 db1", "core1 198.51.100.1", "card1 db1", "card1 198.51.100.1"] {
+        assert!(assumed(&stage, line).iter().any(|it| it.contains("not PVC's")), "{line}");
+    }
+}
+
+#[test]
+fn nothing_passes_for_certain_past_what_is_not_known() {
+    let fault = |id: &str| FaultRecord {
+        id: id.to_owned(),
+        first_reported: String::new(),
+        last_reported: String::new(),
+        acknowledged_at: String::new(),
+        acknowledged: false,
+        delta: 0,
+        message: String::new(),
+    };
+    let raised = |id: &'static str| {
+        move |stage: &mut Stage| {
+            stage.cluster.faults.insert(id.to_owned(), Arc::new(fault(id)));
+        }
+    };
+    let dead = |name: &'static str| {
+        move |stage: &mut Stage| stage.node(name, |node| node.daemon_state = DaemonState::Dead)
+    };
+    type Change = Box<dyn Fn(&mut Stage)>;
+    let rows: [(&str, Change, &str); 12] = [
+        (
+            "web1 db1",
+            Box::new(raised("NETWORK_FIREWALL_HV2")),
+            "whether fault `NETWORK_FIREWALL_HV2` stands in its way",
+        ),
+        ("web1 db1", Box::new(raised("NETWORK_FIREWALL_HV1")), ""),
+        (
+            "office1 db1",
+            Box::new(raised("NETWORK_FIREWALL_HV2")),
+            "whether fault `NETWORK_FIREWALL_HV2` stands in its way",
+        ),
+        (
+            "web1 web3",
+            Box::new(raised("GUEST_NETWORK_HV3")),
+            "whether fault `GUEST_NETWORK_HV3` stands in its way",
+        ),
+        (
+            "web1 db1",
+            Box::new(dead("hv2")),
+            "whether hv2 does its work: its daemon is in the state `dead`",
+        ),
+        (
+            "web1 web3",
+            Box::new(dead("hv3")),
+            "whether hv3 does its work: its daemon is in the state `dead`",
+        ),
+        (
+            "web1 web3",
+            Box::new(|stage| stage.node("hv3", |node| node.running.clear())),
+            "whether VM `web3` runs on hv3, as recorded: hv3 does not report it",
+        ),
+        (
+            "web1 db1",
+            Box::new(|stage| stage.node("hv2", |node| node.daemon = None)),
+            "hv2 runs PVC 1.0.3, which has other rules than these",
+        ),
+        (
+            "web1 web3",
+            Box::new(|stage| {
+                stage.add(33, "twin3", Some("hv1"), vec![NicKind::Bridge("vmbr7".to_owned())]);
+                let mut twin = (**stage.cluster.vm("twin3").unwrap()).clone();
+                let mut domain = twin.domain.as_deref().unwrap().clone();
+                domain.nics[0].mac = mac(3);
+                twin.domain = Ok(Arc::new(domain));
+                stage.cluster.vms.insert(twin.uuid, Arc::new(twin));
+            }),
+            "whether VM `web3` gets it: another VM has the MAC address 52:54:00:00:00:03 as well",
+        ),
+        // Another node is asked, which does not know the addresses of the primary.
+        (
+            "web1 192.0.2.77",
+            Box::new(|stage| stage.cluster.config.primary = Some("hv1".into())),
+            "whether 192.0.2.77 is an address of hv1 itself, where guests reach services alone",
+        ),
+        (
+            "office1 10.20.8.1",
+            Box::new(|_| {}),
+            "what the primary lets in that comes from outside: its own firewall decides",
+        ),
+        ("lost1 lost2", Box::new(|_| {}), "whether hv1 has the bridge of network 9 still"),
+    ];
+    for (line, change, why) in rows {
+        let mut stage = Stage::new();
+        change(&mut stage);
+        let trace = stage.trace(line);
+        let depends: Vec<String> = trace.there.depends.iter().map(ToString::to_string).collect();
+        let expected: Vec<&str> = Some(why).filter(|why| !why.is_empty()).into_iter().collect();
+        assert_eq!(depends, expected, "{line}");
+        assert_eq!(trace.passes(), why.is_empty(), "{line}: {why}");
+    }
+}
+
+#[test]
+fn an_address_that_goes_with_the_primary_is_its_own_whoever_is_asked() {
+    let mut stage = Stage::new();
+    for primary in ["hv1", "hv2", "hv3"] {
+        stage.cluster.config.primary = Some(primary.into());
+        stage.cluster.config.upstream_ip = String::new();
+        for address in ["192.0.2.250", "10.1.0.250"] {
+            let there = stage.there(&format!("web1 {address} tcp 22"));
+            let dropped = format!("= dropped on {primary} by the rule of what guests reach");
+            assert!(there.contains(&dropped), "{there}");
+        }
+    }
+    // The address of the node that is asked is not that of a primary elsewhere.
+    let there = stage.there("web1 192.0.2.2 tcp 22");
+    assert!(there.ends_with("leaves hv3 by the upstream network"), "{there}");
+}
+
+#[test]
+fn rules_of_a_managed_network_are_for_those_outside_too() {
+    let stage = Stage::new().rules(8, &[(IN, "drop")]);
+    for line in ["office1 db1", "core1 db1", "card1 db1", "office1 10.20.8.77", "web1 db1"] {
+        let end = stage.trace(line).there.end.to_string();
+        assert_eq!(end, "dropped on hv2 by rule `in0` (in 0) of network 8: `drop`", "{line}");
+        assert!(!stage.trace(line).passes(), "{line}");
+    }
+    let stage = Stage::new().rules(8, &[(IN, "iifname vmbr101 drop")]);
+    assert_eq!(stage.trace("office1 db1").there.depends.len(), 1, "by which link is not known");
+}
+
+#[test]
+fn a_guest_of_several_networks_answers_by_the_one_that_the_packet_is_of() {
+    let several = Assumption::Interface { vm: "both1".to_owned() };
+    let mut stage = Stage::new();
+    stage.network(8, |network| network.leases.push(lease(23, "10.20.8.23", None)));
+    // Its address in network 8 is asked for, and it has an interface in network 7.
+    let back = stage.trace("web1 10.20.8.23").back.unwrap();
+    assert_eq!(short(&back), "interface node bridge node = delivered to VM `web1` on hv1");
+    assert!(back.assumed.contains(&several), "{:?}", back.assumed);
+    let guarded = NetworkOptions { spoof_guard: true, ..NetworkOptions::default() };
+    stage.network(7, |network| network.leases.push(lease(23, "10.20.7.23", None)));
+    let back = stage.options(7, guarded).back("web1 10.20.8.23");
+    assert!(back.ends_with("guard of network 7: DHCP has given it no such address"), "{back}");
+    // It has none in the network of the other.
+    let mut stage = Stage::new();
+    stage.network(8, |network| network.leases.push(lease(23, "10.20.8.23", None)));
+    let back = stage.trace("core1 10.20.8.23").back.unwrap();
+    assert!(back.end.to_string().starts_with("leaves hv2"), "{}", back.end);
+    assert!(back.assumed.contains(&several), "{:?}", back.assumed);
+    // Within a network, or with one interface, that is certain.
+    for line in ["db1 10.20.8.23", "web1 db1"] {
+        let back = stage.trace(line).back.unwrap();
+        assert!(
+            !back.assumed.iter().any(|it| matches!(it, Assumption::Interface { .. })),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn thousands_of_interfaces_are_gone_through_once() {
+    let mut stage = Stage::new();
+    for vni in 1000..1300_u32 {
+        let vni = vni.to_string();
+        let network = NetworkRecord { vni: vni.clone(), ..managed(9, Vec::new()) };
+        stage.cluster.networks.insert(vni, Arc::new(network));
+    }
+    let add = |stage: &mut Stage, number: u8, name: &str, first: u16| {
+        let bridge = |at: u16| NicKind::Bridge(format!("vmbr{}", 1000 + at % 150 + first));
+        stage.add(number, name, Some("hv1"), (0..6600).map(bridge).collect());
+        let mut vm = (**stage.cluster.vm(name).unwrap()).clone();
+        let mut domain = vm.domain.as_deref().unwrap().clone();
+        for (at, nic) in (0_u16..).zip(&mut domain.nics) {
+            let [high, low] = at.to_be_bytes();
+            nic.mac = format!("52:54:00:{number:02x}:{high:02x}:{low:02x}");
+        }
+        vm.domain = Ok(Arc::new(domain));
+        stage.cluster.vms.insert(vm.uuid, Arc::new(vm));
+    };
+    add(&mut stage, 40, "many1", 0);
+    add(&mut stage, 41, "many2", 150);
+    assert!(stage.ask("many1", question("many1 many2")).is_ok());
+    assert!(stage.ask("many1", question("many1 2001:db8:9:0:5054:ff:fe29:17")).is_ok());
+    assert!(stage.ask("web1", question("web1 many2")).is_ok());
 }

@@ -17,6 +17,7 @@ use crate::guest_network::guard::{mac_of, made_of};
 use crate::guest_network::metadata::{self, VmsByNic, holders, vms_by_nic};
 use crate::guest_network::rules::{TakenRules, taken_rules};
 use crate::guest_network::{GuestNetwork, GuestNetworks, Vni, is_host_of_4};
+use crate::link::Mac;
 use crate::network::{Direction, LeaseRecord};
 use crate::network_core::CoreNet;
 use crate::node::{DaemonState, NodeRecord};
@@ -46,6 +47,8 @@ pub fn trace(
     let world = World {
         cluster,
         around,
+        by_vni: networks.iter().map(|network| (network.vni, network)).collect(),
+        leases: managed.keys().map(|vni| (*vni, Leases::of(cluster, *vni))).collect(),
         networks: &networks,
         vms: vms_by_nic(cluster, &managed),
         rules: taken_rules(cluster, &networks),
@@ -118,10 +121,41 @@ enum Who<'a> {
     Outside,
 }
 
+/// Leases of a network, to be looked up: guests may have thousands of interfaces.
+#[derive(Default)]
+struct Leases<'a> {
+    holders: BTreeMap<IpAddr, String>,
+    by_address: BTreeMap<IpAddr, Vec<&'a LeaseRecord>>,
+    by_mac: BTreeMap<Mac, Vec<(IpAddr, &'a LeaseRecord)>>,
+}
+
+impl<'a> Leases<'a> {
+    fn of(cluster: &'a Cluster, vni: Vni) -> Leases<'a> {
+        let record = cluster.networks.get(&vni.to_string());
+        let leases = record.map_or(&[][..], |record| &record.leases);
+        let mut all = Leases { holders: holders(leases), ..Leases::default() };
+        for lease in leases {
+            let Ok(address) = lease.address.parse() else { continue };
+            all.by_address.entry(address).or_default().push(lease);
+            if let Some(mac) = mac_of(&lease.mac) {
+                all.by_mac.entry(mac).or_default().push((address, lease));
+            }
+        }
+        all
+    }
+
+    fn of_mac(&self, mac: Option<Mac>) -> &[(IpAddr, &'a LeaseRecord)] {
+        mac.and_then(|mac| self.by_mac.get(&mac)).map_or(&[], Vec::as_slice)
+    }
+}
+
 struct World<'a> {
     cluster: &'a Cluster,
     around: Surroundings<'a>,
     networks: &'a [GuestNetwork],
+    by_vni: BTreeMap<Vni, &'a GuestNetwork>,
+    /// Leases of managed networks.
+    leases: BTreeMap<Vni, Leases<'a>>,
     vms: VmsByNic<'a>,
     rules: BTreeMap<Vni, [TakenRules<'a>; 2]>,
     question: Question<'a>,
@@ -169,15 +203,14 @@ impl<'a> World<'a> {
                 None => Err(TraceRefusal::NoNetwork { network }),
             };
         }
-        let shares = |nic: &&Nic| match target {
-            Target::Address(address) => match self.plug(nic) {
-                Plug::Managed(network) => network.contains(*address),
-                _ => false,
-            },
-            Target::Vm(other) => {
-                let vni = self.plug(nic).vni();
-                vni.is_some() && nics(other).any(|theirs| self.plug(theirs).vni() == vni)
-            }
+        let theirs: BTreeSet<Vni> = match target {
+            Target::Address(_) => BTreeSet::new(),
+            Target::Vm(other) => nics(other).filter_map(|nic| self.plug(nic).vni()).collect(),
+        };
+        let shares = |nic: &&Nic| match (target, self.plug(nic)) {
+            (Target::Address(address), Plug::Managed(network)) => network.contains(*address),
+            (Target::Address(_), _) => false,
+            (Target::Vm(_), plug) => plug.vni().is_some_and(|vni| theirs.contains(&vni)),
         };
         let is_managed = |nic: &&Nic| matches!(self.plug(nic), Plug::Managed(_));
         let nics = || domain.nics.iter();
@@ -259,11 +292,7 @@ impl<'a> World<'a> {
     }
 
     fn network(&self, vni: Vni) -> Option<&'a GuestNetwork> {
-        self.networks.iter().find(|network| network.vni == vni)
-    }
-
-    fn leases(&self, vni: Vni) -> &'a [LeaseRecord] {
-        self.cluster.networks.get(&vni.to_string()).map_or(&[][..], |record| &record.leases)
+        self.by_vni.get(&vni).copied()
     }
 
     fn guest(&self, vm: &'a VmRecord, nic: &'a Nic, is_ip4: bool) -> Guest<'a> {
@@ -288,14 +317,12 @@ impl<'a> World<'a> {
         is_ip4: bool,
     ) -> Option<(Span, AddressBy)> {
         let mac = mac_of(&nic.mac)?;
-        let leases = self.leases(network.vni);
-        let own = leases.iter().filter(|lease| mac_of(&lease.mac) == Some(mac));
-        let own = own.filter_map(|lease| Some((lease.address.parse::<IpAddr>().ok()?, lease)));
+        let leases = self.leases.get(&network.vni)?;
+        let own = leases.of_mac(Some(mac)).iter();
         let own: Vec<_> = own.filter(|(address, _)| address.is_ipv4() == is_ip4).collect();
         let addresses: BTreeSet<IpAddr> = own.iter().map(|(address, _)| *address).collect();
         if let (Some(address), 1) = (addresses.first(), addresses.len()) {
-            let holders = holders(leases);
-            let holder = holders.get(address).and_then(|holder| mac_of(holder));
+            let holder = leases.holders.get(address).and_then(|holder| mac_of(holder));
             let is_reserved = own.iter().any(|(_, lease)| lease.expiry.is_none());
             let by = if is_reserved { AddressBy::Reservation } else { AddressBy::Lease };
             return (holder == Some(mac)).then_some((Span::one(*address), by));
@@ -325,24 +352,24 @@ impl<'a> World<'a> {
         {
             return nobody("it is no host's".to_owned());
         }
-        let leases = self.leases(vni);
-        if let Some(mac) = holders(leases).get(&address) {
+        let Some(leases) = self.leases.get(&vni) else { return nobody(String::new()) };
+        let own = leases.by_address.get(&address).map_or(&[][..], Vec::as_slice);
+        if let Some(mac) = leases.holders.get(&address) {
+            let is_reserved = own.iter().any(|lease| lease.expiry.is_none());
+            let by = if is_reserved { AddressBy::Reservation } else { AddressBy::Lease };
             return match self.vms.get(&(vni, mac.clone())) {
-                Some(Some(vm)) => self.guest_of(vm, vni, mac, address, leases),
+                Some(Some(vm)) => self.guest_of(vm, vni, mac, address, by),
                 Some(None) => nobody(format!("several VMs have the MAC address {mac}")),
                 None => nobody(format!("DHCP has it for {mac}, which no VM has")),
             };
         }
-        if leases.iter().any(|lease| lease.address.parse() == Ok(address)) {
+        if !own.is_empty() {
             return nobody("DHCP has it for several MAC addresses".to_owned());
         }
-        let of_mac = self.vms.iter().find_map(|((of, mac), vm)| {
-            let vm = vm.filter(|_| *of == vni)?;
-            let nic = nics(vm).find(|nic| is_same_mac(&nic.mac, mac))?;
-            (made_address(network, nic) == Some(address)).then_some((vm, mac))
-        });
+        let mac = made_from(network, address).map(word_of);
+        let of_mac = mac.and_then(|mac| Some(((*self.vms.get(&(vni, mac.clone()))?)?, mac)));
         match of_mac {
-            Some((vm, mac)) => self.guest_of(vm, vni, mac, address, &[]),
+            Some((vm, mac)) => self.guest_of(vm, vni, &mac, address, AddressBy::Mac),
             None => nobody(String::new()),
         }
     }
@@ -353,20 +380,16 @@ impl<'a> World<'a> {
         vni: Vni,
         mac: &str,
         address: IpAddr,
-        leases: &[LeaseRecord],
+        by: AddressBy,
     ) -> Who<'a> {
-        let is_it = |nic: &&Nic| self.plug(nic).vni() == Some(vni) && is_same_mac(&nic.mac, mac);
-        let Some(nic) = nics(vm).find(is_it) else {
-            return Who::Nobody { vni, note: String::new() };
-        };
-        let own = leases.iter().filter(|lease| lease.address.parse() == Ok(address));
-        let own: Vec<&LeaseRecord> = own.collect();
-        let by = match own.iter().any(|lease| lease.expiry.is_none()) {
-            _ if own.is_empty() => AddressBy::Mac,
-            true => AddressBy::Reservation,
-            false => AddressBy::Lease,
-        };
-        Who::Guest(Guest { vm, nic, plug: self.plug(nic), span: Span::one(address), by })
+        let mac = mac_of(mac);
+        let is_it = |nic: &&Nic| self.plug(nic).vni() == Some(vni) && mac_of(&nic.mac) == mac;
+        match nics(vm).find(is_it) {
+            Some(nic) => {
+                Who::Guest(Guest { vm, nic, plug: self.plug(nic), span: Span::one(address), by })
+            }
+            None => Who::Nobody { vni, note: String::new() },
+        }
     }
 
     /// The managed network that the addresses are of.
@@ -385,6 +408,7 @@ impl<'a> World<'a> {
         let note = self.cluster.primary().and_then(|node| node.daemon.as_ref());
         config.upstream_ip.split('/').next().and_then(|ip| ip.parse().ok()) == Some(address)
             || note.is_some_and(|note| is(&note.cluster_address) || is(&note.storage_address))
+            || self.around.floating.contains(&address)
             || (self.is_primary_asked() && self.around.own.contains(&address))
     }
 
@@ -433,7 +457,12 @@ impl<'a> World<'a> {
         };
         match (&there.end, &to.who) {
             (End::Vm { .. }, Who::Guest(guest)) => {
-                way(guest.span, &|walk| walk.begin_at_guest(guest, &target))
+                let (guest, is_certain) = self.answering(guest, from);
+                let mut back = way(guest.span, &|walk| walk.begin_at_guest(&guest, &target))?;
+                if !is_certain {
+                    back.assumed.insert(Assumption::Interface { vm: shown(&guest.vm.name) });
+                }
+                Some(back)
             }
             (End::Node { .. }, _) => way(to.span, &|walk| walk.begin_at_primary(&target)),
             (End::Leaves { by, .. }, _) if is_managed => {
@@ -441,6 +470,21 @@ impl<'a> World<'a> {
             }
             _ => None,
         }
+    }
+}
+
+impl<'a> World<'a> {
+    /// The guest by the interface that it answers by, and whether that is certain: guests of
+    /// several networks reach each of them by the interface that is in it.
+    fn answering(&self, guest: &Guest<'a>, to: &Guest<'_>) -> (Guest<'a>, bool) {
+        let vni = to.plug.vni();
+        if vni.is_some() && guest.plug.vni() == vni {
+            return (*guest, true);
+        }
+        let is_near = |nic: &&Nic| vni.is_some() && self.plug(nic).vni() == vni;
+        let near = nics(guest.vm).find(is_near);
+        let near = near.map(|nic| Guest { nic, plug: self.plug(nic), ..*guest });
+        (near.unwrap_or(*guest), nics(guest.vm).nth(1).is_none())
     }
 }
 
@@ -459,6 +503,12 @@ type Ended = Result<End, End>;
 impl<'a> Walk<'_, 'a> {
     fn step(&mut self, step: Step) {
         self.steps.push(step);
+    }
+
+    fn unknown(&mut self, unknown: Unknown) {
+        if !self.depends.contains(&unknown) {
+            self.depends.push(unknown);
+        }
     }
 
     fn begin_at_guest(&mut self, from: &Guest<'a>, to: &Other<'a>) -> Ended {
@@ -480,19 +530,16 @@ impl<'a> Walk<'_, 'a> {
         let node = self.node_of(from.vm)?;
         match from.plug {
             Plug::Managed(network) => self.managed(network, from, node, to),
-            Plug::Bridged(network) => self.bridged(network, node, to),
+            Plug::Bridged(network) => self.bridged(network, from, node, to),
             Plug::Core(net) => {
                 self.step(Step::Bridge { node: node.clone(), link: net.bridge().to_owned() });
-                Ok(End::Leaves { node, by: format!("the {net} network") })
+                self.leave(node, format!("the {net} network"), from, to)
             }
-            Plug::Unrecorded(vni) => {
-                self.step(Step::Bridge { node, link: vni.bridge() });
-                Err(End::NoNetwork { vni })
-            }
+            Plug::Unrecorded(vni) => self.closed(vni, node, to),
             Plug::Device => {
                 let device = device_of(from.nic);
                 self.step(Step::Device { node: node.clone(), device: device.clone() });
-                Ok(End::Leaves { node, by: format!("`{device}`") })
+                self.leave(node, format!("`{device}`"), from, to)
             }
         }
     }
@@ -516,7 +563,7 @@ impl<'a> Walk<'_, 'a> {
             None => {
                 let node = by_record().ok_or_else(|| End::Off { vm: name.clone() })?;
                 let (vm, node) = (name.clone(), node);
-                self.assumed.insert(Assumption::NotReported { vm, node: node.clone() });
+                self.unknown(Unknown::NotReported { vm, node: node.clone() });
                 node
             }
         };
@@ -525,7 +572,7 @@ impl<'a> Walk<'_, 'a> {
             && record.daemon_state != DaemonState::Run
         {
             let (node, state) = (node.clone(), record.daemon_state.as_str().to_owned());
-            self.assumed.insert(Assumption::DaemonState { node, state });
+            self.unknown(Unknown::DaemonState { node, state });
         }
         Ok(node)
     }
@@ -535,14 +582,20 @@ impl<'a> Walk<'_, 'a> {
         let Some(record) = self.world.cluster.nodes.get(node) else { return };
         if record.daemon_state != DaemonState::Run {
             let (node, state) = (node.clone(), record.daemon_state.as_str().to_owned());
-            self.assumed.insert(Assumption::DaemonState { node, state });
+            self.unknown(Unknown::DaemonState { node, state });
         } else if !record.runs_our_daemon() {
-            self.assumed.insert(Assumption::Legacy { node: node.clone() });
+            self.unknown(Unknown::Legacy { node: node.clone() });
         }
     }
 
     /// Within a VLAN, whose switches are others'.
-    fn bridged(&mut self, network: &GuestNetwork, node: NodeName, to: &Other<'a>) -> Ended {
+    fn bridged(
+        &mut self,
+        network: &GuestNetwork,
+        from: &Guest<'a>,
+        node: NodeName,
+        to: &Other<'a>,
+    ) -> Ended {
         let vni = network.vni;
         self.step(Step::Bridge { node: node.clone(), link: vni.bridge() });
         if let Who::Guest(guest) = &to.who
@@ -559,7 +612,46 @@ impl<'a> Walk<'_, 'a> {
             return Ok(End::Vm { vm: shown(&guest.vm.name), node: there });
         }
         self.step(Step::Vlan { node: node.clone(), vni });
-        Ok(End::Leaves { node, by: format!("VLAN {vni} of the switches") })
+        self.leave(node, format!("VLAN {vni} of the switches"), from, to)
+    }
+
+    /// Within the bridge of a network without a record, which nothing leaves.
+    fn closed(&mut self, vni: Vni, node: NodeName, to: &Other<'a>) -> Ended {
+        let link = vni.bridge();
+        self.step(Step::Bridge { node: node.clone(), link: link.clone() });
+        let Who::Guest(guest) = &to.who else { return Err(End::NoNetwork { vni }) };
+        if guest.plug.vni() != Some(vni) || self.node_of(guest.vm)? != node {
+            return Err(End::NoNetwork { vni });
+        }
+        self.step(Step::Bridge { node: node.clone(), link });
+        self.unknown(Unknown::Closed { node: node.clone(), vni });
+        Ok(End::Vm { vm: shown(&guest.vm.name), node })
+    }
+
+    /// Out of PVC's hands, and by others' routers to the primary if a managed network has the
+    /// target.
+    fn leave(&mut self, node: NodeName, by: String, from: &Guest<'a>, to: &Other<'a>) -> Ended {
+        self.assumed.insert(Assumption::Others { by: by.clone() });
+        let network = match &to.who {
+            Who::Guest(guest) => guest.plug.vni().and_then(|vni| self.world.network(vni)),
+            Who::Nobody { vni, .. } => self.world.network(*vni),
+            Who::Primary => {
+                self.unknown(Unknown::FromOutside);
+                None
+            }
+            Who::Outside => None,
+        };
+        let Some(network) = network.filter(|network| network.managed().is_some()) else {
+            return Ok(End::Leaves { node, by });
+        };
+        let (_, primary) = self.gateway(network, to.span.is_ip4())?;
+        self.step(Step::Returns { node: primary.clone(), by });
+        if !self.is_forwarded(to.span.is_ip4()) {
+            self.unknown(Unknown::Forwarding { node: primary.clone() });
+        }
+        let packet = self.packet(from.span, to.span, None, Some(network.vni.bridge()));
+        self.judge_by_rules(&packet, &primary)?;
+        self.enter(network, to, primary)
     }
 
     fn managed(
@@ -601,19 +693,34 @@ impl<'a> Walk<'_, 'a> {
             return Ok(());
         }
         self.note_filter(node);
+        if self.is_from_dhcp_server(from.span.is_ip4()) {
+            return Err(End::Dropped { node: node.clone(), by: Dropper::GuardOfDhcp { vni } });
+        }
         // In IPv4 it has only what DHCP gives, of which several may be recorded.
         let mac = mac_of(&from.nic.mac);
-        let leases = self.world.leases(vni).iter().filter(|lease| mac_of(&lease.mac) == mac);
-        let mut addresses = leases.filter_map(|lease| lease.address.parse::<IpAddr>().ok());
-        let has_one = match from.span.is_ip4() {
-            true => addresses.any(|address| address.is_ipv4()),
-            false => from.by != AddressBy::Unknown || addresses.any(|address| address.is_ipv6()),
+        let leases = self.world.leases.get(&vni).map_or(&[][..], |leases| leases.of_mac(mac));
+        let mut addresses = leases.iter().map(|(address, _)| *address);
+        let made = made_address(network, from.nic);
+        let is_of_other = net_of(network, from.span.is_ip4())
+            .is_some_and(|net| from.span.address().is_none() && !from.span.is_in(&net));
+        let has_one = match from.span.address() {
+            Some(address) => made == Some(address) || addresses.any(|own| own == address),
+            None if is_of_other => false,
+            None if from.span.is_ip4() => addresses.any(|address| address.is_ipv4()),
+            None => addresses.any(|address| address.is_ipv6()),
         };
         if mac.is_none() || !has_one {
             return Err(End::Dropped { node: node.clone(), by: Dropper::Guard { vni } });
         }
         self.step(Step::Guard { node: node.clone(), vni });
         Ok(())
+    }
+
+    /// Whether it is for certain the answer of a DHCP server.
+    fn is_from_dhcp_server(&self, is_ip4: bool) -> bool {
+        let port = if is_ip4 { 67 } else { 547 };
+        let Question { protocol, port: asked, .. } = self.world.question;
+        self.is_answer && protocol == Some(Protocol::Udp) && asked == Some(port)
     }
 
     /// To the gateway of a network, which the primary is.
@@ -675,13 +782,15 @@ impl<'a> Walk<'_, 'a> {
         self.note_address(guest, vni);
         let mac = guest.nic.mac.to_ascii_lowercase();
         if self.world.vms.get(&(vni, mac.clone())) == Some(&None) {
-            self.assumed.insert(Assumption::OnlyMac { vm: shown(&guest.vm.name), mac });
+            self.unknown(Unknown::OnlyMac { vm: shown(&guest.vm.name), mac });
         }
         Ok(End::Vm { vm: shown(&guest.vm.name), node: there })
     }
 
     fn note_address(&mut self, guest: &Guest<'_>, vni: Vni) {
         let vm = shown(&guest.vm.name);
+        // An answer may go out by another interface.
+        let vni = self.world.network_of(&guest.span).map_or(vni, |network| network.vni);
         _ = match guest.by {
             AddressBy::Unknown => self.assumed.insert(Assumption::Address { vm, vni }),
             AddressBy::Mac => self.assumed.insert(Assumption::AddressOfMac { vm }),
@@ -709,7 +818,7 @@ impl<'a> Walk<'_, 'a> {
         let service = match (question.protocol, question.port) {
             (Some(Protocol::Icmp), _) => Some("ICMP"),
             (None, _) | (_, None) => {
-                self.depends.push(Unknown::Service);
+                self.unknown(Unknown::Service);
                 return Ok(End::Node { node });
             }
             (Some(_), Some(53)) => Some("DNS"),
@@ -755,7 +864,7 @@ impl<'a> Walk<'_, 'a> {
     ) -> Ended {
         self.spoofed(own, from, &primary)?;
         if !self.is_forwarded(to.span.is_ip4()) {
-            self.depends.push(Unknown::Forwarding { node: primary.clone() });
+            self.unknown(Unknown::Forwarding { node: primary.clone() });
         }
         let into = self.world.network_of(&to.span);
         let by = |network: &GuestNetwork| Some(network.vni.bridge());
@@ -774,9 +883,12 @@ impl<'a> Walk<'_, 'a> {
         let between = address.and_then(|address| self.world.between_nodes(address));
         if let (Some(_), Some(address), false) = (between, address, self.world.is_primary_asked()) {
             let node = primary.clone();
-            self.assumed.insert(Assumption::NotOfPrimary { address, node });
+            self.unknown(Unknown::NotOfPrimary { address, node });
         }
-        let by = self.way_out(between);
+        let by = match &to.who {
+            Who::Guest(Guest { plug: Plug::Core(net), .. }) => format!("the {net} network"),
+            _ => self.way_out(between),
+        };
         self.assumed.insert(Assumption::Others { by: by.clone() });
         Ok(End::Leaves { node: primary, by })
     }
@@ -933,11 +1045,11 @@ impl<'a> Walk<'_, 'a> {
         for (rule, verdict) in open.by_ref().take(MOST_OPEN) {
             let (node, named) = (node.clone(), rule.clone());
             self.step(Step::Rule { node, rule: named, is_open: true, verdict });
-            self.depends.push(Unknown::Rule { rule, verdict });
+            self.unknown(Unknown::Rule { rule, verdict });
         }
         let more = open.count();
         if more > 0 {
-            self.depends.push(Unknown::MoreRules { vni, more });
+            self.unknown(Unknown::MoreRules { vni, more });
         }
     }
 
@@ -945,11 +1057,11 @@ impl<'a> Walk<'_, 'a> {
     fn note_bad(&mut self, vni: Vni, direction: Direction, taken: &TakenRules<'_>) {
         if let Some((acl, why)) = &taken.bad {
             let (description, why) = (shown(&acl.description), shown(why));
-            self.depends.push(Unknown::Cut { vni, direction, description, why });
+            self.unknown(Unknown::Cut { vni, direction, description, why });
         }
         let fault = fault_id("NETWORK_RULES", &vni.to_string());
         if taken.bad.is_none() && self.world.cluster.faults.contains_key(&fault) {
-            self.depends.push(Unknown::Fault { vni, fault });
+            self.unknown(Unknown::RulesFault { vni, fault });
         }
     }
 
@@ -970,8 +1082,9 @@ impl<'a> Walk<'_, 'a> {
             ids.extend(node.flat_map(|node| kinds.iter().map(|kind| fault_id(kind, node))));
         }
         let faults = &self.world.cluster.faults;
-        let raised = ids.into_iter().filter(|id| faults.contains_key(id));
-        self.assumed.extend(raised.map(|fault| Assumption::Fault { fault }));
+        for fault in ids.into_iter().filter(|id| faults.contains_key(id)) {
+            self.unknown(Unknown::Fault { fault });
+        }
     }
 }
 
@@ -985,10 +1098,6 @@ fn device_of(nic: &Nic) -> String {
         NicKind::Bridge(bridge) => shown(bridge),
         _ => shown(&nic.vni()),
     }
-}
-
-fn is_same_mac(one: &str, other: &str) -> bool {
-    mac_of(one).is_some_and(|mac| mac_of(other) == Some(mac))
 }
 
 /// The network's addresses of one family.
@@ -1013,6 +1122,20 @@ fn made_address(network: &GuestNetwork, nic: &Nic) -> Option<IpAddr> {
     let net = network.managed()?.ip6.as_ref()?.network;
     let mac = mac_of(&nic.mac)?;
     (net.prefix_len() == 64).then(|| made_of(net.network(), mac).into())
+}
+
+/// The MAC address of which an interface in the network has made the address.
+fn made_from(network: &GuestNetwork, address: IpAddr) -> Option<Mac> {
+    let net = network.managed()?.ip6.as_ref()?.network;
+    let IpAddr::V6(address) = address else { return None };
+    let [_, _, _, _, _, _, _, _, a, b, c, _, _, d, e, f] = address.octets();
+    let mac = [a ^ 2, b, c, d, e, f];
+    (net.prefix_len() == 64 && made_of(net.network(), mac) == address).then_some(mac)
+}
+
+/// A MAC address as [`VmsByNic`] has it.
+fn word_of(mac: Mac) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
 /// The kind of addresses that it is of, if no single machine has it everywhere.
