@@ -388,9 +388,28 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
         refuse_memory_overcommit: api.refuse_memory_overcommit,
         removed_volumes_stay: Duration::from_secs(u64::from(api.removed_volume_hours) * 3600),
         core_networks: neighbours(config),
+        nodes: guest_networks(config).map(|settings| settings.nodes).unwrap_or_default(),
+        own_addresses: own_addresses(config),
+        floating_addresses: floating_addresses(config),
         metrics: config.subsystems.prometheus,
         ..ApiSettings::new(config.node.name.as_str().into(), api.listen, Vec::new())
     })
+}
+
+/// Addresses of this node on the networks between the nodes.
+fn own_addresses(config: &Config) -> BTreeSet<IpAddr> {
+    let own = core_of(config).filter_map(|network| Some(network.address?.addr()));
+    own.map(IpAddr::V4).collect()
+}
+
+/// Addresses that go with the primary role.
+fn floating_addresses(config: &Config) -> BTreeSet<IpAddr> {
+    core_of(config).map(|network| IpAddr::V4(network.floating.addr())).collect()
+}
+
+fn core_of(config: &Config) -> impl Iterator<Item = &ClusterNetwork> {
+    let networks = config.networks.iter();
+    networks.flat_map(|networks| [&networks.cluster, &networks.upstream, &networks.storage])
 }
 
 /// The networks between the nodes, whoever manages them.

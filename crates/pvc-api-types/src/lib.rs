@@ -40,7 +40,10 @@ pub use cluster::{
     StatusVm, StoreAccess,
 };
 pub use event::{Change, Event, EventKind};
-pub use network::{Acl, CreatedNetwork, Ipv4Settings, Ipv6Settings, Lease, Network};
+pub use network::{
+    Acl, CreatedNetwork, Ipv4Settings, Ipv6Settings, Lease, Network, NetworkTrace, TraceEnd,
+    TraceStep, TraceWay,
+};
 pub use node::{
     FlushPlan, FlushStep, HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState,
     NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,

@@ -56,6 +56,58 @@ wire! {
         pub timestamp: String,
     }
 
+    /// The way of a packet from a VM, and of the answer to it, by the records: nothing is sent.
+    pub struct NetworkTrace {
+        pub vm: String,
+        /// Target as it was asked for.
+        pub target: String,
+        /// Whether the packet and its answer arrive, if all is so that is assumed, and nothing that
+        /// they depend on changes that.
+        pub passes: bool,
+        pub there: TraceWay,
+        /// Null if there is no answer, or its way is not PVC's.
+        pub back: Option<TraceWay>,
+    }
+
+    /// Way of a packet.
+    pub struct TraceWay {
+        /// Address that it comes from; null if it is not known.
+        pub from: Option<String>,
+        /// Address that it goes to; null if it is not known.
+        pub to: Option<String>,
+        pub steps: Vec<TraceStep>,
+        pub end: TraceEnd,
+        /// Unknowns that may make it end in another way.
+        pub depends: Vec<String>,
+        /// Assumptions: what is taken for granted.
+        pub assumed: Vec<String>,
+    }
+
+    /// Something that a packet meets.
+    pub struct TraceStep {
+        /// `interface`, `node`, `bridge`, `device`, `guard`, `vlan`, `tunnel`, `gateway`, `rule`,
+        /// `unjudged`, `service`, `masquerade` or `returns`.
+        pub kind: String,
+        /// The step in words.
+        pub text: String,
+        /// Of a tunnel the node at its far end; null of an interface.
+        pub node: Option<String>,
+        /// Number of the network that it is about; null if none is.
+        pub network: Option<i64>,
+    }
+
+    /// End of a packet's way.
+    pub struct TraceEnd {
+        /// `vm`, `node`, `leaves`, `dropped`, `nobody`, `off`, `no-gateway` or `no-network`.
+        pub kind: String,
+        /// The end in words.
+        pub text: String,
+        /// Null if it ends on none.
+        pub node: Option<String>,
+        /// Whether it gets to somebody, or out of the cluster.
+        pub arrives: bool,
+    }
+
     /// A rule of a network's firewall.
     pub struct Acl {
         /// `in` or `out`.

@@ -1,12 +1,14 @@
 //! Settings of the API that an operator can change, as values.
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use pvc_images::Spool;
 use pvc_model::NodeName;
 use pvc_model::guest_network::request::Neighbour;
+use pvc_model::link::IpNet;
 
 /// A way in: who it is for, and the word they must say. `Debug` keeps the word to itself.
 #[derive(Clone, PartialEq, Eq)]
@@ -120,6 +122,12 @@ pub struct ApiSettings {
     pub removed_volumes_stay: Duration,
     /// Networks between the nodes, which none of VMs may overlap.
     pub core_networks: Vec<Neighbour>,
+    /// Addresses of the nodes, and networks between them, from which no guest may send.
+    pub nodes: BTreeSet<IpNet>,
+    /// Addresses of this node, as configured.
+    pub own_addresses: BTreeSet<IpAddr>,
+    /// Addresses of whichever node is primary, as configured.
+    pub floating_addresses: BTreeSet<IpAddr>,
     /// Whether the metrics endpoints exist.
     pub metrics: bool,
     pub limits: Limits,
@@ -140,6 +148,9 @@ impl ApiSettings {
             refuse_memory_overcommit: false,
             removed_volumes_stay: Duration::from_secs(24 * 3600),
             core_networks: Vec::new(),
+            nodes: BTreeSet::new(),
+            own_addresses: BTreeSet::new(),
+            floating_addresses: BTreeSet::new(),
             metrics: true,
             limits: Limits::default(),
         }

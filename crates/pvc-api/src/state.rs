@@ -135,6 +135,11 @@ impl ApiState {
         Surroundings { configured, machine: self.machine.as_deref() }
     }
 
+    /// The links of this machine, if it is alone.
+    pub(crate) fn machine(&self) -> Option<&dyn Network> {
+        self.machine.as_deref()
+    }
+
     pub fn settings(&self) -> &ApiSettings {
         &self.shared.settings
     }

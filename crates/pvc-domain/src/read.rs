@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use pvc_model::domain::{Controller, Disk, DiskSource, DomainSummary, Nic, NicKind};
+use pvc_model::domain::{
+    Controller, Disk, DiskSource, DomainSummary, MOST_KEYS, NAMESPACE, Nic, NicKind, SshKey,
+};
 use pvc_model::storage::VolumeId;
 use pvc_model::{Uuid, shown};
 use roxmltree::{Document, Node, ParsingOptions};
@@ -131,6 +133,7 @@ pub(crate) fn summary_of(domain: Node<'_, '_>) -> Result<DomainSummary, DomainEr
         disks: each(devices, "disk").map(disk).collect(),
         nics: each(devices, "interface").map(nic).collect(),
         controllers: each(devices, "controller").map(controller).collect(),
+        ssh_keys: ssh_keys(domain),
     })
 }
 
@@ -298,6 +301,21 @@ pub(crate) fn nic(node: Node<'_, '_>) -> Nic {
         is_exclusive: of_source("mode") == "passthrough",
         has_vlan: child(node, "vlan").is_some(),
     }
+}
+
+/// The keys in `<ssh-keys>` of our namespace. What is no key is left out.
+fn ssh_keys(domain: Node<'_, '_>) -> Vec<SshKey> {
+    let own = |node: Node<'_, '_>, name: &str| {
+        let tag = node.tag_name();
+        tag.namespace() == Some(NAMESPACE) && tag.name() == name
+    };
+    let metadata = child(domain, "metadata").into_iter();
+    let keys = metadata.flat_map(|node| node.children()).filter(|node| own(*node, "ssh-keys"));
+    let keys = keys.flat_map(|node| node.children()).filter(|node| own(*node, "ssh-key"));
+    let keys = keys.filter_map(|node| SshKey::read(node.attribute("name"), text(node)?));
+    let mut keys: Vec<SshKey> = keys.take(MOST_KEYS).collect();
+    SshKey::make_distinct(&mut keys);
+    keys
 }
 
 fn controller(node: Node<'_, '_>) -> Controller {

@@ -117,6 +117,62 @@ pub struct Controller {
     pub model: Option<String>,
 }
 
+/// Namespace of what the domain XML says to PVC, below libvirt's `<metadata>`.
+pub const NAMESPACE: &str = "urn:pvc:vm";
+
+/// The longest key for SSH, in bytes: one of RSA with 16,384 bits has less than 3 KiB.
+const LONGEST_KEY: usize = 8 << 10;
+
+/// The most keys for SSH of a VM.
+pub const MOST_KEYS: usize = 32;
+
+/// Public key of somebody who may log in to a guest, which the metadata service tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshKey {
+    /// Letters, digits, `.`, `-`, `_` and `@`. No two keys of a VM share it: see
+    /// [`SshKey::make_distinct`].
+    pub name: String,
+    /// A line as in `authorized_keys`, without options.
+    pub key: String,
+}
+
+impl SshKey {
+    /// Reads a key. Without a name it has the comment at its end for one, or `key`. `None` if it is
+    /// no key: its type, its digits in base 64, and perhaps a comment.
+    pub fn read(name: Option<&str>, text: &str) -> Option<SshKey> {
+        let key = text.trim();
+        let is_line = key.len() <= LONGEST_KEY && key.bytes().all(|c| matches!(c, b' '..=b'~'));
+        let mut words = key.split(' ').filter(|_| is_line);
+        let (kind, digits) = (words.next()?, words.next()?);
+        let is_kind = ["ssh-", "ecdsa-sha2-", "sk-"].iter().any(|begin| kind.starts_with(begin));
+        let is_digit = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'+' | b'/' | b'=');
+        if !is_kind || digits.len() < 16 || !digits.bytes().all(is_digit) {
+            return None;
+        }
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '@');
+        let is_name = |name: &&str| (1..=64).contains(&name.len()) && name.chars().all(is_plain);
+        let name = name.filter(is_name).or_else(|| words.next().filter(is_name));
+        Some(SshKey { name: name.unwrap_or("key").to_owned(), key: key.to_owned() })
+    }
+
+    /// Gives keys a number behind a name that another one before them has: `key`, `key-1`.
+    /// cloud-init takes of those that share a name only the last.
+    pub fn make_distinct(keys: &mut [SshKey]) {
+        let mut taken: BTreeSet<String> = keys.iter().map(|key| key.name.clone()).collect();
+        let mut seen = BTreeSet::new();
+        for key in keys {
+            if seen.insert(key.name.clone()) {
+                continue;
+            }
+            let mut numbered = (1..).map(|number: u32| format!("{}-{number}", key.name));
+            let free = numbered.find(|name| !taken.contains(name));
+            let free = free.expect("there are more numbers than keys");
+            taken.insert(free.clone());
+            key.name = free;
+        }
+    }
+}
+
 /// Contents of a domain XML.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DomainSummary {
@@ -142,6 +198,8 @@ pub struct DomainSummary {
     pub disks: Vec<Disk>,
     pub nics: Vec<Nic>,
     pub controllers: Vec<Controller>,
+    /// At most [`MOST_KEYS`].
+    pub ssh_keys: Vec<SshKey>,
 }
 
 /// The volumes in order, each once: there may be as many as somebody writes.
@@ -193,6 +251,30 @@ mod tests {
                 has_vlan: false,
             };
             assert_eq!(nic.vni(), network, "it is shown as it was named");
+        }
+    }
+
+    #[test]
+    fn a_key_is_a_line_of_its_type_and_its_digits() {
+        let digits = "AAAAC3NzaC1lZDI1NTE5AAAAIA";
+        let name_of = |name: Option<&str>, text: &str| SshKey::read(name, text).map(|key| key.name);
+        let key = format!(" ssh-ed25519 {digits} alice@desk\n");
+        assert_eq!(SshKey::read(None, &key).unwrap().key, key.trim());
+        for (name, text, known_as) in [
+            (None, key.clone(), Some("alice@desk")),
+            (Some("alice"), key.clone(), Some("alice")),
+            (Some("no/name"), format!("ssh-rsa {digits}== of alice"), Some("of")),
+            (None, format!("sk-ssh-ed25519@openssh.com {digits}"), Some("key")),
+            (None, format!("ssh-rsa {digits} <a>"), Some("key")),
+            (None, format!("from=\"*\" ssh-rsa {digits}"), None),
+            (None, format!("ssh-rsa {digits}\nssh-rsa {digits}"), None),
+            (None, format!("ssh-rsa {digits} {}", "x".repeat(LONGEST_KEY)), None),
+            (None, "ssh-rsa".to_owned(), None),
+            (None, "ssh-rsa no;digits;at;all;here".to_owned(), None),
+            (None, "-----BEGIN OPENSSH PRIVATE KEY-----".to_owned(), None),
+            (None, String::new(), None),
+        ] {
+            assert_eq!(name_of(name, &text).as_deref(), known_as, "{text}");
         }
     }
 

@@ -6,6 +6,7 @@
 //!  plan      the links that a machine has for them
 //!  dnsmasq   what the DHCP server of a managed network is told, and what it says
 //!  dns       the domains of managed networks in the DNS aggregator
+//!  trace     the way of one packet, and where it ends
 //! ```
 //!
 //! Records are written by operators, by older peers, and by halves: what cannot be understood is
@@ -22,6 +23,7 @@ pub mod plan;
 pub mod refusal;
 pub mod request;
 pub mod rules;
+pub mod trace;
 pub mod unconfirmed;
 
 use std::collections::BTreeSet;

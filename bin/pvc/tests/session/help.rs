@@ -105,6 +105,8 @@ fn tab_offers_the_names_of_the_vms_there_are() {
     assert!(offered.contains("0a1b2c3d"), "{offered}");
     let offered = out(&complete(&user, &["network", "remove", ""]));
     assert!(offered.contains("1001"), "{offered}");
+    let offered = out(&complete(&user, &["network", "trace", "web1", ""]));
+    assert!(offered.contains("db1"), "{offered}");
     let offered = out(&complete(&user, &["network", "sriov", ""]));
     assert!(offered.contains("vf"), "{offered}");
 }

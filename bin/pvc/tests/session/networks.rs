@@ -234,3 +234,41 @@ fn leases_and_rules_are_listed_as_scripts_know_them() {
     assert_eq!(code(&user.run(&words("dhcp list web none"))), 3);
     assert_eq!(code(&user.run(&words("acl list no"))), 1);
 }
+
+#[test]
+fn a_trace_is_a_line_for_each_step_and_its_code_says_whether_it_arrives() {
+    let server = |request: &Received, before: usize| {
+        let arrives = !request.line().contains("port=25");
+        let end = if arrives { "leaves hv1" } else { "dropped on hv1" };
+        match request.path() {
+            "/api/v1/vm/web1/trace" => ok(format!(
+                r#"{{"vm": "web1", "target": "192.0.2.1", "passes": {arrives}, "back": null,
+                     "there": {{"from": null, "to": "192.0.2.1", "depends": [], "assumed": [],
+                       "steps": [{{"kind": "bridge", "text": "vmbr7 on hv1", "node": "hv1",
+                                   "network": null}}],
+                       "end": {{"kind": "leaves", "text": "{end}", "node": "hv1",
+                                "arrives": {arrives}}}}}}}"#
+            )),
+            _ => cluster(request, before),
+        }
+    };
+    let stub = Stub::start(server);
+    let user = User::of(&stub);
+    let output = user.run(&words("trace web1 192.0.2.1"));
+    let lines = "web1 to 192.0.2.1:\n  bridge      vmbr7 on hv1\n  end         leaves hv1\n";
+    assert_eq!((code(&output), out(&output).as_str()), (0, lines), "{output:?}");
+    let asked = stub.lines().pop().unwrap();
+    assert!(asked.ends_with("/vm/web1/trace?target=192.0.2.1"), "{asked}");
+
+    let line = "trace web1 192.0.2.1 --network web --protocol tcp --port 25 -f json";
+    let output = user.run(&words(line));
+    assert_eq!((code(&output), err(&output).as_str()), (1, ""), "{output:?}");
+    let answer: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!(answer["there"]["end"]["text"], "dropped on hv1");
+    let asked = stub.lines().pop().unwrap();
+    assert!(asked.ends_with("?target=192.0.2.1&network=web&protocol=tcp&port=25"), "{asked}");
+
+    for wrong in ["trace web1 192.0.2.1 --port 25", "trace web1 192.0.2.1 -p tcp -P 0"] {
+        assert_eq!(code(&user.run(&words(wrong))), 2, "{wrong}");
+    }
+}

@@ -3,8 +3,8 @@
 use super::node::Lines;
 use crate::param::{Added, Commas, Flag, Or};
 use crate::{
-    Message, MovePlan, Vm, VmConsole, VmDisk, VmHardware, VmMemory, VmMeta, VmNetwork, VmNode,
-    VmState, VmTags, VmVcpus,
+    Message, MovePlan, NetworkTrace, Vm, VmConsole, VmDisk, VmHardware, VmMemory, VmMeta,
+    VmNetwork, VmNode, VmState, VmTags, VmVcpus,
 };
 
 choice! {
@@ -296,6 +296,26 @@ params! {
 }
 
 choice! {
+    /// Protocol of a packet; with `icmp` it is an echo request.
+    pub enum TraceProtocol { Tcp = "tcp", Udp = "udp", Icmp = "icmp" }
+}
+
+params! {
+    /// A packet to follow.
+    pub struct TraceQuestion {
+        /// Its target: an address, or a VM by name or UUID.
+        target: String,
+        /// The network that it leaves by, by VNI or description; without it the one that the target
+        /// is in, or the first that is PVC's own.
+        network: Option<String>,
+        /// Its protocol; any without it.
+        protocol: Option<TraceProtocol>,
+        /// Its destination port, with `tcp` or `udp`; any without it.
+        port: Option<u32>,
+    }
+}
+
+choice! {
     /// Source of a disk: a volume of the storage, or a file of the node.
     pub enum DiskWord { Rbd = "rbd", File = "file" }
 }
@@ -414,6 +434,10 @@ operations! { "vm":
     DeleteVmVmNetworks {
         DELETE "/vm/{vm}/networks", Operator, change(NetworkRemoval) -> VmHardware
     }
+
+    /// The way that a packet of a VM takes, by the records, and that of the answer to it: which
+    /// bridge, tunnel, gateway and rule it meets, and where it ends. Nothing is sent.
+    GetVmVmTrace { GET "/vm/{vm}/trace", Reader, read(TraceQuestion) -> NetworkTrace }
 
     /// The disks of a VM.
     GetVmVmVolumes { GET "/vm/{vm}/volumes", Reader, read -> [VmDisk] }

@@ -15,6 +15,7 @@ mod sriov;
 mod storage;
 mod storage_report;
 mod task;
+mod trace;
 mod vm;
 mod vm_change;
 mod vm_hardware;
@@ -62,6 +63,7 @@ pub fn table() -> Table {
         vm::add,
         vm_change::add,
         vm_hardware::add,
+        trace::add,
         network::add,
         sriov::add,
         osd::add,

@@ -2,6 +2,7 @@
 
 use pvc_api_types as api;
 use pvc_model::cluster::Cluster;
+use pvc_model::guest_network::trace::{End, Step, Trace, Way};
 use pvc_model::network::{AclRecord, LeaseRecord, NetworkOptions, NetworkRecord};
 
 /// A network, or `None` if its record's VNI is no number: clients take it as one.
@@ -48,6 +49,40 @@ pub fn acl(record: &AclRecord) -> api::Acl {
         order: record.order.into(),
         description: record.description.clone(),
         rule: record.rule.clone(),
+    }
+}
+
+pub fn trace(vm: String, target: String, trace: &Trace) -> api::NetworkTrace {
+    let (there, back) = (way(&trace.there), trace.back.as_ref().map(way));
+    api::NetworkTrace { vm, target, passes: trace.passes(), there, back }
+}
+
+fn way(way: &Way) -> api::TraceWay {
+    api::TraceWay {
+        from: way.from.map(|address| address.to_string()),
+        to: way.to.map(|address| address.to_string()),
+        steps: way.steps.iter().map(step).collect(),
+        end: end(&way.end),
+        depends: way.depends.iter().map(ToString::to_string).collect(),
+        assumed: way.assumed.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn step(step: &Step) -> api::TraceStep {
+    api::TraceStep {
+        kind: step.kind().to_owned(),
+        text: step.to_string(),
+        node: step.node().map(ToString::to_string),
+        network: step.vni().map(|vni| vni.get().into()),
+    }
+}
+
+fn end(end: &End) -> api::TraceEnd {
+    api::TraceEnd {
+        kind: end.kind().to_owned(),
+        text: end.to_string(),
+        node: end.node().map(ToString::to_string),
+        arrives: end.is_arrival(),
     }
 }
 

@@ -54,7 +54,7 @@ fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
 }
 
 /// Operations that version 1.0.3 does not have.
-const NEW: [&str; 25] = [
+const NEW: [&str; 26] = [
     "DELETE /api/v1/storage/ceph/trash/{pool}/{id}",
     "DELETE /api/v1/tasks/{task_id}",
     "DELETE /api/v1/vm/{vm}/networks",
@@ -69,6 +69,7 @@ const NEW: [&str; 25] = [
     "GET /api/v1/vm/{vm}/memory",
     "GET /api/v1/vm/{vm}/networks",
     "GET /api/v1/vm/{vm}/removal",
+    "GET /api/v1/vm/{vm}/trace",
     "GET /api/v1/vm/{vm}/vcpus",
     "GET /api/v1/vm/{vm}/volumes",
     "POST /api/v1/network/{vni}/confirm",

@@ -2,6 +2,8 @@
 
 use axum::body::Body;
 use axum::http::Method;
+use pvc_api::ApiSettings;
+use pvc_model::guest_network::request::Neighbour;
 use pvc_store::synthetic::Shape;
 use serde_json::{Value, json};
 
@@ -456,6 +458,71 @@ async fn figures_of_vms_are_what_the_shipped_dashboards_expect() {
                 .filter(|have| have.starts_with(line.split('{').next().unwrap()))
                 .collect::<String>()
         );
+    }
+}
+
+#[tokio::test]
+async fn a_packet_is_followed_to_its_end_and_what_makes_no_sense_is_refused() {
+    let mut dump = Shape::with_vms(20).dump();
+    for vni in 1000..1004 {
+        let mut put = |key: &str, value: String| {
+            drop(dump.insert(format!("/networks/{vni}/{key}"), value));
+        };
+        put("nettype", "managed".to_owned());
+        put("ip4_network", format!("10.20.{}.0/24", vni - 1000));
+        put("ip4_gateway", format!("10.20.{}.1", vni - 1000));
+        put("firewall_rules/out/mail", String::new());
+        put("firewall_rules/out/mail/order", "0".to_owned());
+        put("firewall_rules/out/mail/rule", "tcp dport 25 drop".to_owned());
+    }
+    // The daemon is not of PVC 1.0.3, which has other rules: its note is of the same version.
+    let note = json!({ "said_by": "1.0.3" }).to_string();
+    for (key, value) in [("", ""), ("/nodes", ""), ("/nodes/pvchv1", &note)] {
+        dump.insert(format!("/pvcrs{key}"), value.to_owned());
+    }
+    let upstream = Neighbour {
+        network: "10.0.0.0/24".parse().unwrap(),
+        name: "the upstream network".to_owned(),
+    };
+    let settings = ApiSettings { core_networks: vec![upstream], ..common::settings() };
+    let api = start(&dump, settings).await;
+    let vm = api.vm_in("start");
+    let ask = |query: &str| format!("/vm/{vm}/trace?target={query}");
+
+    let trace = api.get(&ask("198.51.100.1&protocol=tcp&port=80")).await.ok();
+    assert_eq!((&trace["vm"], &trace["passes"]), (&json!(vm), &json!(true)));
+    let way = &trace["there"];
+    let steps = way["steps"].as_array().unwrap();
+    assert_eq!(steps[0]["kind"], "interface");
+    assert!(steps.iter().any(|step| step["kind"] == "gateway" && step["node"] == "pvchv1"));
+    assert_eq!(
+        way["end"],
+        json!({"kind": "leaves", "text": "leaves pvchv1 by the upstream network",
+               "node": "pvchv1", "arrives": true})
+    );
+    assert_eq!((&way["from"], &way["to"]), (&json!(null), &json!("198.51.100.1")));
+    assert_eq!(trace["back"]["end"]["kind"], "vm");
+
+    let trace = api.get(&ask("198.51.100.1&protocol=tcp&port=25")).await.ok();
+    assert_eq!((&trace["passes"], &trace["back"]), (&json!(false), &json!(null)));
+    let end = trace["there"]["end"]["text"].as_str().unwrap();
+    assert!(end.starts_with("dropped on pvchv1 by rule `mail` (out 0) of network 100"), "{end}");
+    let trace = api.get(&ask("198.51.100.1")).await.ok();
+    assert_eq!(trace["passes"], false);
+    assert!(trace["there"]["depends"][0].as_str().unwrap().contains("`mail`"), "{trace}");
+
+    for (path, status, said) in [
+        (ask("web.example"), 404, "`web.example` is neither an address nor a VM"),
+        (ask("127.0.0.1"), 400, "the loopback"),
+        (ask("198.51.100.1&network=x"), 400, "there is no network `x`"),
+        (ask("198.51.100.1&protocol=sctp"), 400, "protocol"),
+        (ask("198.51.100.1&protocol=tcp&port=0"), 400, "ports are 1 to 65535"),
+        (ask("198.51.100.1&port=25"), 400, "a port is one of `tcp` or `udp`"),
+        (format!("/vm/{vm}/trace"), 400, "target"),
+        ("/vm/nothing/trace?target=198.51.100.1".to_owned(), 404, "there is no VM `nothing`"),
+    ] {
+        let refused = api.get(&path).await.refused(status);
+        assert!(refused.contains(said), "{path}: {refused}");
     }
 }
 

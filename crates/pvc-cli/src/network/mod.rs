@@ -10,6 +10,7 @@ mod modify;
 mod options;
 mod remove;
 mod sriov;
+mod trace;
 
 use clap::{Args, Subcommand};
 
@@ -34,6 +35,7 @@ pub enum Network {
     /// Manage SR-IOV devices
     #[command(subcommand, arg_required_else_help = true)]
     Sriov(sriov::Sriov),
+    Trace(trace::Trace),
 }
 
 impl Network {
@@ -48,6 +50,7 @@ impl Network {
             Network::Modify(command) => command.run(pvc),
             Network::Remove(command) => command.run(pvc),
             Network::Sriov(command) => command.run(pvc),
+            Network::Trace(command) => command.run(pvc),
         }
     }
 }

@@ -22,6 +22,36 @@ fn problems(xml: &str) -> Vec<String> {
 }
 
 #[test]
+fn keys_for_ssh_stand_in_the_metadata_in_a_namespace_of_their_own() {
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA alice@desk";
+    let with = |metadata: &str| {
+        let xml = WEB1.replace("<devices>", &format!("<metadata>{metadata}</metadata><devices>"));
+        let keys = summary(&xml).unwrap().ssh_keys.into_iter();
+        keys.map(|key| format!("{}={}", key.name, key.key)).collect::<Vec<_>>()
+    };
+    let own = |keys: &str| format!("<p:ssh-keys xmlns:p='urn:pvc:vm'>{keys}</p:ssh-keys>");
+    let keys =
+        own(&format!("<p:ssh-key name='ops'>\n  {key}\n</p:ssh-key><p:ssh-key>{key}</p:ssh-key>"));
+    assert_eq!(with(&keys), [format!("ops={key}"), format!("alice@desk={key}")]);
+    let many = own(&format!("<p:ssh-key>{key}</p:ssh-key>").repeat(100));
+    let names: Vec<String> = with(&many);
+    assert_eq!(names.len(), 32);
+    assert_eq!(names[31], format!("alice@desk-31={key}"));
+    let named = |name: &str| format!("<p:ssh-key name='{name}'>{key}</p:ssh-key>");
+    let twice = own(&["key", "key-1", "key", "a", "key", "a"].map(named).concat());
+    let names = ["key", "key-1", "key-2", "a", "key-3", "a-1"];
+    assert_eq!(with(&twice), names.map(|name| format!("{name}={key}")));
+    for none in [
+        own("<p:ssh-key>no key</p:ssh-key><p:ssh-key/><p:other/>"),
+        own(&format!("<ssh-key>{key}</ssh-key>")),
+        keys.replace("urn:pvc:vm", "urn:other"),
+        format!("<ssh-keys><ssh-key>{key}</ssh-key></ssh-keys>"),
+    ] {
+        assert_eq!(with(&none), [""; 0], "{none}");
+    }
+}
+
+#[test]
 fn a_usual_domain_is_summed_up() {
     let web1 = summary(WEB1).unwrap();
     assert_eq!(web1.name, "web1");

@@ -80,7 +80,7 @@ pub fn guarded_ports<'a>(
     ports
 }
 
-fn mac_of(text: &str) -> Option<Mac> {
+pub(super) fn mac_of(text: &str) -> Option<Mac> {
     let octet = |text: &str| {
         let is_octet = text.len() == 2 && text.bytes().all(|c| c.is_ascii_hexdigit());
         u8::from_str_radix(text, 16).ok().filter(|_| is_octet)
@@ -90,7 +90,7 @@ fn mac_of(text: &str) -> Option<Mac> {
 }
 
 /// The address in the network `prefix` (64 bits) that is made of a MAC address (EUI-64).
-fn made_of(prefix: Ipv6Addr, mac: Mac) -> Ipv6Addr {
+pub(super) fn made_of(prefix: Ipv6Addr, mac: Mac) -> Ipv6Addr {
     let mut octets = prefix.octets();
     let [a, b, c, d, e, f] = mac;
     octets[8..].copy_from_slice(&[a ^ 2, b, c, 0xff, 0xfe, d, e, f]);

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::Uuid;
 use crate::cluster::Cluster;
+use crate::domain::SshKey;
 use crate::guest_network::{GuestNetwork, GuestNetworks, Vni};
 use crate::network::LeaseRecord;
 use crate::vm::{VmRecord, VmState};
@@ -54,6 +55,7 @@ pub struct MetadataGuest {
     address: IpAddr,
     /// Interfaces in networks of PVC's own.
     interfaces: Vec<Interface>,
+    ssh_keys: Vec<SshKey>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,9 +107,12 @@ impl MetadataIndex {
 }
 
 /// The VM that each MAC address of a network is of; `None` if it may be of two.
-type VmsByNic<'a> = BTreeMap<(Vni, String), Option<&'a VmRecord>>;
+pub(super) type VmsByNic<'a> = BTreeMap<(Vni, String), Option<&'a VmRecord>>;
 
-fn vms_by_nic<'a>(cluster: &'a Cluster, managed: &BTreeMap<Vni, &GuestNetwork>) -> VmsByNic<'a> {
+pub(super) fn vms_by_nic<'a>(
+    cluster: &'a Cluster,
+    managed: &BTreeMap<Vni, &GuestNetwork>,
+) -> VmsByNic<'a> {
     let mut found = VmsByNic::new();
     for vm in cluster.vms.values() {
         // The copy of another cluster's VM has the MAC addresses of the VM.
@@ -145,7 +150,7 @@ fn mac_of(text: &str) -> Option<String> {
 /// The holder of each address: of leases the one that ends last, because an address is given again
 /// after its lease alone. Nobody, if it is reserved for one and another has a lease of it: that one
 /// may go on for as long as its lease lasts.
-fn holders(leases: &[LeaseRecord]) -> BTreeMap<IpAddr, String> {
+pub(super) fn holders(leases: &[LeaseRecord]) -> BTreeMap<IpAddr, String> {
     let mut reserved: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
     let mut leased: BTreeMap<IpAddr, (u64, String)> = BTreeMap::new();
     for lease in leases {
@@ -188,6 +193,7 @@ fn guest(
         mac,
         address,
         interfaces: interfaces.collect(),
+        ssh_keys: vm.domain.as_ref().map_or_else(|_| Vec::new(), |vm| vm.ssh_keys.clone()),
     }
 }
 
@@ -264,7 +270,17 @@ pub fn answer(
         [] => MetadataAnswer::new(209, "application/json", "{\"message\":\"PVC metadata\"}\n"),
         [_] => MetadataAnswer::text("meta-data/\nuser-data\n"),
         [_, "meta-data"] => {
-            MetadataAnswer::text(KEYS.iter().map(|key| format!("{key}\n")).collect::<String>())
+            let keys = KEYS.iter().filter(|key| **key != PUBLIC_KEYS || guest.has_keys());
+            MetadataAnswer::text(keys.map(|key| format!("{key}\n")).collect::<String>())
+        }
+        [_, "meta-data", "public-keys", ..] if !guest.has_keys() => not_found(),
+        [_, "meta-data", "public-keys"] => MetadataAnswer::text(guest.listed_keys()),
+        [_, "meta-data", "public-keys", number] if guest.ssh_key(number).is_some() => {
+            MetadataAnswer::text("openssh-key\n")
+        }
+        [_, "meta-data", "public-keys", number, "openssh-key"] => {
+            let key = guest.ssh_key(number).map(|key| format!("{}\n", key.key));
+            key.map_or_else(not_found, MetadataAnswer::text)
         }
         [_, "meta-data", key] => guest.value(key).map_or_else(not_found, MetadataAnswer::text),
         // Those of a profile are the provisioner's to record.
@@ -297,8 +313,11 @@ fn give_token(
     answer
 }
 
+/// Key below which there are others; without a key for SSH there is none.
+const PUBLIC_KEYS: &str = "public-keys/";
+
 /// Keys of a guest's metadata.
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 9] = [
     "hostname",
     "instance-id",
     "local-hostname",
@@ -307,9 +326,25 @@ const KEYS: [&str; 8] = [
     "name",
     "network-config",
     "profile",
+    PUBLIC_KEYS,
 ];
 
 impl MetadataGuest {
+    fn has_keys(&self) -> bool {
+        !self.ssh_keys.is_empty()
+    }
+
+    /// The key for SSH with this number, which is written without zeros in front.
+    fn ssh_key(&self, number: &str) -> Option<&SshKey> {
+        let key = self.ssh_keys.get(number.parse::<usize>().ok()?);
+        key.filter(|_| number == "0" || !number.starts_with(['0', '+']))
+    }
+
+    /// The keys for SSH: number and name of each.
+    fn listed_keys(&self) -> String {
+        (0..).zip(&self.ssh_keys).map(|(number, key)| format!("{number}={}\n", key.name)).collect()
+    }
+
     fn value(&self, key: &str) -> Option<String> {
         Some(match key {
             "instance-id" => self.uuid.to_string(),
@@ -503,6 +538,40 @@ mod tests {
         }
         assert_eq!(ask(&index, &get("/")).0, 209);
         assert!(ask(&index, &get("/")).1.starts_with("{\"message\""));
+    }
+
+    #[test]
+    fn a_guest_learns_who_may_log_in_as_from_ec2() {
+        let key = |name: &str| {
+            SshKey::read(Some(name), "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA a").unwrap()
+        };
+        let mut web1 = vm("web1", 1, &[("7", MAC)]);
+        let mut domain = web1.domain.as_deref().unwrap().clone();
+        domain.ssh_keys = vec![key("alice"), key("bob")];
+        web1.domain = Ok(Arc::new(domain));
+        let leases = [lease(MAC, "10.20.7.100", None)];
+        let index = MetadataIndex::of(&cluster(vec![network("7", &leases)], vec![web1]));
+        let text = key("alice").key + "\n";
+        for (path, answer) in [
+            ("", Some("0=alice\n1=bob\n")),
+            ("/", Some("0=alice\n1=bob\n")),
+            ("/0", Some("openssh-key\n")),
+            ("/1/", Some("openssh-key\n")),
+            ("/0/openssh-key", Some(&*text)),
+            ("/2", None),
+            ("/2/openssh-key", None),
+            ("/00/openssh-key", None),
+            ("/+1/openssh-key", None),
+            ("/0/other", None),
+            ("/0=alice", None),
+            ("/0/openssh-key/x", None),
+        ] {
+            let (status, body) = ask(&index, &get(&format!("/latest/meta-data/public-keys{path}")));
+            assert_eq!((status == 200).then_some(&*body), answer, "{path}: {body}");
+        }
+        assert!(ask(&index, &get("/latest/meta-data/")).1.contains("public-keys/\n"));
+        assert!(!ask(&one(), &get("/latest/meta-data/")).1.contains("public-keys"));
+        assert_eq!(ask(&one(), &get("/latest/meta-data/public-keys/0/openssh-key")).0, 404);
     }
 
     #[test]

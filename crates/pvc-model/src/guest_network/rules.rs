@@ -293,12 +293,7 @@ pub struct Known<'a> {
 /// open than it is recorded.
 pub fn network_filter(cluster: &Cluster, known: &Known<'_>) -> (NetworkFilter, Vec<BadAcl>) {
     let all = GuestNetworks::of(cluster);
-    let managed: Vec<(&GuestNetwork, &NetworkRecord)> = all
-        .networks
-        .iter()
-        .filter(|network| network.managed().is_some())
-        .filter_map(|network| Some((network, &**cluster.networks.get(&network.vni.to_string())?)))
-        .collect();
+    let managed = managed(cluster, &all.networks);
     let share = share(managed.iter().map(|(_, record)| bytes_of(record)));
     let mut filter = NetworkFilter {
         closed: known.closed.clone(),
@@ -320,6 +315,45 @@ pub fn network_filter(cluster: &Cluster, known: &Known<'_>) -> (NetworkFilter, V
         filter.networks.insert(network.vni, filtered);
     }
     (filter, bad)
+}
+
+fn managed<'a>(
+    cluster: &'a Cluster,
+    networks: &'a [GuestNetwork],
+) -> Vec<(&'a GuestNetwork, &'a NetworkRecord)> {
+    let managed = networks.iter().filter(|network| network.managed().is_some());
+    managed
+        .filter_map(|network| Some((network, &**cluster.networks.get(&network.vni.to_string())?)))
+        .collect()
+}
+
+/// Recorded rules of one direction of a network, as far as they are taken.
+#[derive(Debug, Default)]
+pub(super) struct TakenRules<'a> {
+    /// By their order, each with what of its text goes to nft.
+    pub rules: Vec<(&'a AclRecord, String)>,
+    /// The first that is not taken, and why. Those behind it are not in force.
+    pub bad: Option<(&'a AclRecord, String)>,
+}
+
+/// The rules `in` and `out` of each of these networks that is managed. What nft refuses is known to
+/// the nodes alone.
+pub(super) fn taken_rules<'a>(
+    cluster: &'a Cluster,
+    networks: &'a [GuestNetwork],
+) -> BTreeMap<Vni, [TakenRules<'a>; 2]> {
+    let managed = managed(cluster, networks);
+    let share = share(managed.iter().map(|(_, record)| bytes_of(record)));
+    let of_network = |(network, record): (&GuestNetwork, &'a NetworkRecord)| {
+        let mut left = share;
+        let taken = [Direction::In, Direction::Out].map(|direction| {
+            let (chain, bad) = chain(record, direction, &mut left, &|_| None);
+            let acls = in_order(record, direction).into_iter();
+            TakenRules { rules: acls.zip(chain.rules).collect(), bad }
+        });
+        (network.vni, taken)
+    };
+    managed.into_iter().map(of_network).collect()
 }
 
 fn acls(

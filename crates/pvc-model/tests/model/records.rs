@@ -96,5 +96,6 @@ pub fn domain(uuid: Uuid) -> DomainSummary {
         disks: Vec::new(),
         nics: Vec::new(),
         controllers: Vec::new(),
+        ssh_keys: Vec::new(),
     }
 }

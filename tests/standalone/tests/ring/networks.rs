@@ -131,6 +131,10 @@ fn it_reaches_the_outside_unless_forbidden(machine: &Machine, line: &mut SerialL
         format!("ping -c 1 -W 2 192.0.2.1 >/dev/null && echo out-{word}-ok || echo out-{word}-no")
     };
     does(line, &ping("first"), "out-first-ok\r");
+    let trace = ["network", "trace", "hello"];
+    let traced = |rest: &[&str]| machine.pvc(&[&trace[..], rest].concat());
+    let outside = ["192.0.2.1", "--protocol", "icmp"];
+    traced(&outside).says(&["10.20.1.1", "vmbr1001", "masquerade", "leaves"]);
     let acl = ["network", "acl", "add", "1001", "--out", "-d", "no-outside", "-r"];
     let drop = ["ip daddr 192.0.2.0/24 drop"];
     machine.pvc(&[&acl[..], &drop, &["--confirm", "15s"]].concat()).says(&["network confirm"]);
@@ -138,6 +142,8 @@ fn it_reaches_the_outside_unless_forbidden(machine: &Machine, line: &mut SerialL
     // Nobody confirms it.
     does(line, &ping("taken-back"), "out-taken-back-ok\r");
     machine.pvc(&[&acl[..], &drop].concat()).ok();
+    let dropped = traced(&outside).fails(1);
+    assert!(dropped.contains("by rule `no-outside`"), "{dropped}");
     // A second command, and one that names what is not there.
     for bad in ["accept; flush ruleset", "ip daddr @nothing accept", "} flush ruleset"] {
         let acl = ["network", "acl", "add", "1001", "--out", "-d", "bad", "-r", bad];
@@ -152,6 +158,12 @@ fn it_reaches_the_outside_unless_forbidden(machine: &Machine, line: &mut SerialL
         &format!("nc -w 2 10.20.1.1 {port} </dev/null && echo open || echo closed-$((3+3))"),
         "closed-6",
     );
+    let port = port.to_string();
+    for own in ["10.20.1.1", "192.0.2.2"] {
+        let closed = traced(&[own, "--protocol", "tcp", "--port", &port]).fails(1);
+        assert!(closed.contains("what guests reach on a node"), "{closed}");
+    }
+    traced(&["10.20.1.1", "--protocol", "icmp"]).says(&["delivered to node", "VM `hello`"]);
 }
 
 fn a_server_that_dies_is_started_again_and_knows_its_leases(
