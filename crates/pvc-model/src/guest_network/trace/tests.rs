@@ -515,7 +515,7 @@ fn a_rule_that_is_not_taken_closes_what_the_rules_before_it_leave() {
 #[test]
 fn a_guarded_guest_sends_under_addresses_of_dhcp_alone() {
     let guarded = NetworkOptions { spoof_guard: true, ..NetworkOptions::default() };
-    let guarded_8 = guarded.clone();
+    let guarded_8 = guarded;
     let stage = Stage::new().options(7, guarded);
     let by = |line: &str| stage.there(line);
     assert!(by("web1 198.51.100.1").starts_with("interface node bridge guard tunnel"));
