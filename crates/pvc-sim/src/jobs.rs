@@ -206,8 +206,8 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
             progress.current == progress.total
                 && steps.course == Course::Forward { done: all(progress) }
         }
-        // A transfer has none.
-        (JobState::Succeeded, None) => progress.transferred.is_some(),
+        // What the API does has none.
+        (JobState::Succeeded, None) => job.spec.work.is_of_api(),
         // Behind the point of no return it is tried again until somebody cancels it.
         (JobState::Failed, Some(Steps { course: Course::Forward { .. }, .. })) => {
             job.cancel_requested && may_end_half_way(&job.spec.work)
