@@ -533,11 +533,13 @@ impl Machine {
     pub fn entrusted(&self) -> BTreeMap<String, String> {
         let is_theirs = |path: &str| {
             let last = path.rsplit('/').next().unwrap_or_default();
+            let observed = ["/pvcrs/storage_answered", "/pvcrs/snapshot-usage"];
             ["/nodes", "/logs", "/faults", "/tasks"]
                 .iter()
                 .any(|top| path == *top || path.starts_with(&format!("{top}/")))
                 || (path.starts_with("/domains/") && ["consolelog", "stats", "vnc"].contains(&last))
                 || path.starts_with("/ceph")
+                || observed.iter().any(|top| path.starts_with(top))
         };
         records(&self.api.get("/backup").ok())
             .into_iter()
