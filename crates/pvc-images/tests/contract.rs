@@ -249,6 +249,11 @@ async fn an_image_with_absurd_numbers_is_refused() {
     let error = taken(&large, DiskFormat::Qcow2).await.unwrap_err();
     let words = "the image is of a disk of 68157440 bytes, and the volume has 67108864";
     assert_eq!(error, words);
+    // Whoever looks through its tables does so for five minutes.
+    let huge = made(|path| run("qemu-img", &["create", "-f", "qcow2", path, "1P"]));
+    let error = taken(&huge, DiskFormat::Qcow2).await.unwrap_err();
+    let words = "the image is of a disk of 1125899906842624 bytes, and the volume has 67108864";
+    assert_eq!(error, words);
 }
 
 #[tokio::test(flavor = "multi_thread")]
