@@ -59,7 +59,7 @@ end_process() { # pid: TERM, then after 10 s KILL
 # a container may take its time.
 lives() { # pid
     local stat
-    { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
+    stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
     [[ ${stat##*) } != Z* ]]
 }
 
