@@ -294,8 +294,8 @@ impl JobWork {
         )
     }
 
-    /// Whether it can be cancelled once it has begun. A change of the storage is the storage's, and
-    /// done whole.
+    /// Whether it can be cancelled once it has begun. A change of the storage cannot: how far it is
+    /// the storage alone knows.
     pub fn can_be_cancelled(&self) -> bool {
         !matches!(self, JobWork::ChangeStorage { .. })
     }

@@ -36,7 +36,7 @@ pub enum JobRefusal {
     NoJob { job: String },
     #[error("task `{job}` is over")]
     Over { job: JobId },
-    #[error("task `{job}` is the storage's, which does it whole: it cannot be cancelled")]
+    #[error("task `{job}` changes the storage, and cannot be cancelled")]
     NotCancelled { job: JobId },
 }
 
