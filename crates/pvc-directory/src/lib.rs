@@ -185,6 +185,16 @@ impl Storage for DirectoryStorage {
         self.work(move |root, _| root.remove_pool(&pool)).await
     }
 
+    /// A folder goes with what is in it.
+    async fn check_pool_removal(&self, _pool: &PoolName) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    /// A file is there or is not.
+    async fn half_removed(&self, _pool: &PoolName) -> Result<Vec<VolumeId>, StorageError> {
+        Ok(Vec::new())
+    }
+
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
         let pool = pool.clone();
         self.work(move |root, _| root.volumes(&pool)).await

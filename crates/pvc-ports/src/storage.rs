@@ -222,17 +222,13 @@ pub trait Storage: Send + Sync {
     async fn remove_pool(&self, pool: &PoolName) -> Result<(), StorageError>;
     /// Fails if the storage is known to refuse the removal of the pool whatever is in it: asked
     /// before the volumes go, which go first.
-    async fn check_pool_removal(&self, _pool: &PoolName) -> Result<(), StorageError> {
-        Ok(())
-    }
+    async fn check_pool_removal(&self, pool: &PoolName) -> Result<(), StorageError>;
 
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError>;
     /// Volumes that were never completed ([`VolumeName::is_partial`]), that the pool still has by
     /// name, and that are nothing any more: their removal was cut off. None of them is among its
     /// [`volumes`](Storage::volumes).
-    async fn half_removed(&self, _pool: &PoolName) -> Result<Vec<VolumeId>, StorageError> {
-        Ok(Vec::new())
-    }
+    async fn half_removed(&self, pool: &PoolName) -> Result<Vec<VolumeId>, StorageError>;
     async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError>;
     async fn create(
         &self,
