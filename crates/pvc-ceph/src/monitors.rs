@@ -1,8 +1,9 @@
 //! Questions to Ceph's monitors, which pass on most of what is for the manager, and to that; asked
 //! one after the other on a thread of their own.
 
-use std::sync::mpsc::{self, Sender, channel};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pvc_ports::StorageError;
@@ -21,6 +22,9 @@ const DEADLINE: Duration = Duration::from_secs(12);
 /// A thread that is busy for so long with one question has met something that librados does not
 /// end.
 const STUCK: Duration = Duration::from_secs(60);
+
+/// Time that a connection is given to be closed.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// Number of threads that may be stuck before no more are begun.
 const MAX_STUCK: usize = 3;
@@ -62,6 +66,9 @@ type Busy = Mutex<Option<Instant>>;
 struct Asker {
     questions: Sender<Question>,
     busy: Arc<Busy>,
+    thread: JoinHandle<()>,
+    /// Disconnected when the connection is closed.
+    closed: mpsc::Receiver<()>,
 }
 
 struct Question {
@@ -169,15 +176,39 @@ impl Monitors {
     }
 }
 
+impl Drop for Monitors {
+    /// Closes the connection, and waits for that for a second at most.
+    ///
+    /// A process whose end comes while librados closes a connection has a segmentation fault once
+    /// in a while: its threads use what the end of the process takes down. Something that hangs
+    /// is left to itself; the daemons end in a way that takes nothing down (`pvc_linux::leave`).
+    fn drop(&mut self) {
+        if let Some(asker) = lock(&self.state).asker.take() {
+            asker.close();
+        }
+    }
+}
+
 impl Asker {
     fn begin(options: CephOptions) -> std::io::Result<Self> {
         let (questions, to_ask) = channel();
+        let (open, closed) = channel();
         let busy = Arc::new(Mutex::new(None));
         let its_own = busy.clone();
-        std::thread::Builder::new()
-            .name("ceph".to_owned())
-            .spawn(move || answer_all(&options, &to_ask, &its_own))?;
-        Ok(Asker { questions, busy })
+        let thread = std::thread::Builder::new().name("ceph".to_owned()).spawn(move || {
+            answer_all(&options, &to_ask, &its_own);
+            drop(open);
+        })?;
+        Ok(Asker { questions, busy, thread, closed })
+    }
+
+    fn close(self) {
+        let Asker { questions, thread, closed, .. } = self;
+        drop(questions);
+        if closed.recv_timeout(CLOSING) == Err(RecvTimeoutError::Disconnected) {
+            // Its last steps, in which nothing hangs. A panic was reported when it happened.
+            let _ = thread.join();
+        }
     }
 
     fn is_stuck(&self) -> bool {
@@ -229,4 +260,29 @@ fn has_lost_touch(error: &RadosError) -> bool {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nothing panics while it holds this")
+}
+
+#[cfg(test)]
+mod tests {
+    use pvc_model::storage::RbdAccess;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_thread_that_asks_ends_before_who_asked() {
+        let access =
+            RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None };
+        let monitors = Monitors::new(CephOptions {
+            config: "/nonexistent/ceph.conf".into(),
+            keyring: "/nonexistent/keyring".into(),
+            user: "admin".to_owned(),
+            access,
+        });
+        let question = serde_json::json!({"prefix": "status"});
+        monitors.json(question).await.expect_err("there is no such configuration");
+        let busy = lock(&monitors.state).asker.as_ref().map(|asker| Arc::downgrade(&asker.busy));
+        let busy = busy.expect("it was asked");
+        drop(monitors);
+        assert_eq!(busy.strong_count(), 0);
+    }
 }
