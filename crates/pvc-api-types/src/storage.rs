@@ -14,7 +14,10 @@ wire! {
         pub message: String,
         /// Size of the file that was sent, in bytes; 0 in a dry run.
         pub file_bytes: u64,
-        /// Its SHA-256 checksum, as hexadecimal digits; empty in a dry run.
+        /// Its CRC-32 checksum, as of gzip and zip, as hexadecimal digits; empty in a dry run.
+        pub crc32: String,
+        /// Its SHA-256 checksum, as hexadecimal digits, if `sha256` was given, which it is then;
+        /// empty otherwise.
         pub sha256: String,
         /// Size of the disk that it describes, in bytes; 0 in a dry run.
         pub disk_bytes: u64,

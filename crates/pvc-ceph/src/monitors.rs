@@ -270,8 +270,12 @@ mod tests {
 
     #[tokio::test]
     async fn the_thread_that_asks_ends_before_who_asked() {
-        let access =
-            RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None };
+        let access = RbdAccess {
+            monitors: Vec::new(),
+            port: 6789,
+            user: "libvirt".to_owned(),
+            secret: None,
+        };
         let monitors = Monitors::new(CephOptions {
             config: "/nonexistent/ceph.conf".into(),
             keyring: "/nonexistent/keyring".into(),

@@ -1,10 +1,12 @@
 //! Programs that are given their input, or whose output is taken, while they run.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use nix::fcntl::{FcntlArg, fcntl};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::watch;
@@ -23,6 +25,10 @@ const KEPT_BYTES: u64 = 64 << 10;
 
 /// Bytes that are read from a pipe at once.
 const READ_BYTES: usize = 64 << 10;
+
+/// Bytes that a pipe may hold, instead of 64 KiB, so that its two ends wait less for each other: as
+/// many as the kernel lets anybody have (`fs.pipe-max-size`).
+const PIPE_BYTES: i32 = 1 << 20;
 
 /// Time in which what a program said is read after its end.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -63,6 +69,10 @@ impl Piped {
             _ => Failure::Other(format!("`{program}` could not be run: {error}")),
         })?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
+        for pipe in [input.as_ref().map(AsFd::as_fd), output.as_ref().map(AsFd::as_fd)] {
+            // One that stays as it was is only slower.
+            let _ = pipe.map(|pipe| fcntl(pipe, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES)));
+        }
         let (sender, said) = watch::channel(None);
         let pipe = child.stderr.take();
         tokio::spawn(async move { sender.send_replace(Some(keep(pipe).await)) });
@@ -228,7 +238,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_ends_early_says_why() {
         let mut piped = shell("echo 'no, thanks' >&2; exit 5", Pipe::Input);
-        let failure = give_all(&mut piped, vec![0; 1 << 20]).await.unwrap_err();
+        let failure = give_all(&mut piped, vec![0; 4 << 20]).await.unwrap_err();
         assert!(matches!(&failure, Failure::Other(said) if said == "no, thanks"), "{failure:?}");
         let much = "head -c 3000000 /dev/zero >&2; exit 5";
         let mut piped = shell(much, Pipe::Input);
@@ -238,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_hangs_is_a_missed_deadline() {
         let mut piped = hurried("exec sleep 60", Pipe::Input);
-        let failure = give_all(&mut piped, vec![0; 1 << 20]).await.unwrap_err();
+        let failure = give_all(&mut piped, vec![0; 4 << 20]).await.unwrap_err();
         assert!(matches!(failure, Failure::TimedOut { seconds: 1 }), "{failure:?}");
         assert!(matches!(piped.end().await, Err(Failure::TimedOut { .. })));
         let mut piped = hurried("exec sleep 60", Pipe::Output);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  a file, as it is sent ─▶ decompressed, on a thread ─▶ raw:   pieces, at once
-//!        │ counted, hashed                               other: a file without a name
+//!        │ counted, summed                               other: a file without a name
 //!        ▼                                                      checked: header, `check`, `map`
 //!   compared with what was announced                            `qemu-img convert` ─▶ pieces
 //! ```
@@ -76,7 +76,8 @@ pub struct Announced {
     pub format: DiskFormat,
     /// Size of the file, in bytes, if it was said.
     pub file_bytes: Option<u64>,
-    /// SHA-256 checksum of the file, if it was said.
+    /// SHA-256 checksum of the file, if it was said. It is made only then: without help of the
+    /// processor it takes longer than the rest of an upload.
     pub sha256: Option<[u8; 32]>,
     /// Whether it was known how long the file is before it was sent, said or not: it is of a file
     /// on a disk, and is not of the output of a program that may have failed.
@@ -104,7 +105,10 @@ impl Announced {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
     pub file_bytes: u64,
-    pub sha256: [u8; 32],
+    /// CRC-32 checksum, as of gzip and zip.
+    pub crc32: u32,
+    /// SHA-256 checksum, if one was announced.
+    pub sha256: Option<[u8; 32]>,
     /// Size of the disk that the image describes, in bytes.
     pub disk_bytes: u64,
 }
@@ -190,9 +194,9 @@ pub async fn take<S: Source, W: Target>(
     if disk_bytes == 0 {
         return Err(ImageError::Empty.into());
     }
-    let (file_bytes, sha256) = file.finish()?;
+    let sent = file.finish(disk_bytes)?;
     announced.require_whole(disk_bytes)?;
-    Ok(Sent { file_bytes, sha256, disk_bytes })
+    Ok(sent)
 }
 
 type Taken<T, S, W> = Result<T, TakeError<<S as Source>::Error, <W as Target>::Error>>;
@@ -201,13 +205,15 @@ type Taken<T, S, W> = Result<T, TakeError<<S as Source>::Error, <W as Target>::E
 struct Counted<'a, S> {
     source: &'a mut S,
     file_bytes: u64,
-    hash: Sha256,
+    crc32: crc32fast::Hasher,
+    sha256: Option<Sha256>,
     announced: &'a Announced,
 }
 
 impl<'a, S: Source> Counted<'a, S> {
     fn new(source: &'a mut S, announced: &'a Announced) -> Self {
-        Counted { source, file_bytes: 0, hash: Sha256::new(), announced }
+        let (crc32, sha256) = (crc32fast::Hasher::new(), announced.sha256.map(|_| Sha256::new()));
+        Counted { source, file_bytes: 0, crc32, sha256, announced }
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, SourceError<S::Error>> {
@@ -218,7 +224,10 @@ impl<'a, S: Source> Counted<'a, S> {
         if let Some(announced) = self.announced.file_bytes.filter(|all| *all < self.file_bytes) {
             return Err(SourceError::Image(ImageError::Longer { announced }));
         }
-        self.hash.update(&bytes);
+        self.crc32.update(&bytes);
+        if let Some(sha256) = &mut self.sha256 {
+            sha256.update(&bytes);
+        }
         Ok(Some(bytes))
     }
 
@@ -237,17 +246,17 @@ impl<'a, S: Source> Counted<'a, S> {
         Ok((begin.into(), compression))
     }
 
-    /// Size and checksum of the file, which are those that were announced.
-    fn finish(self) -> Result<(u64, [u8; 32]), ImageError> {
+    /// The file as it was, which is as it was announced.
+    fn finish(self, disk_bytes: u64) -> Result<Sent, ImageError> {
         let file_bytes = self.file_bytes;
         if let Some(announced) = self.announced.file_bytes.filter(|all| *all != file_bytes) {
             return Err(ImageError::Shorter { announced, file_bytes });
         }
-        let sha256: [u8; 32] = self.hash.finalize().into();
-        if self.announced.sha256.is_some_and(|announced| announced != sha256) {
+        let sha256 = self.sha256.map(|hash| hash.finalize().into());
+        if let Some(sha256) = sha256.filter(|sha256| self.announced.sha256 != Some(*sha256)) {
             return Err(ImageError::Checksum { sha256 });
         }
-        Ok((file_bytes, sha256))
+        Ok(Sent { file_bytes, crc32: self.crc32.finalize(), sha256, disk_bytes })
     }
 }
 

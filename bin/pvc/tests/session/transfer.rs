@@ -334,10 +334,15 @@ fn a_terminal_shows_what_becomes_of_an_upload_and_nothing_else_does() {
 
 #[test]
 fn a_checksum_that_differs_fails_the_upload() {
-    let reply = |sha256: &str| format!(r#"{{"message": "done", "sha256": "{sha256}"}}"#);
     let right = "6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d";
-    for (sha256, fails) in [(right.to_owned(), false), ("0".repeat(64), true)] {
-        let reply = reply(&sha256);
+    let zeros = "0".repeat(64);
+    for (checksum, value, fails) in [
+        ("sha256", right, false),
+        ("sha256", &zeros, true),
+        ("crc32", "c53d045f", false),
+        ("crc32", "00000000", true),
+    ] {
+        let reply = format!(r#"{{"message": "done", "{checksum}": "{value}"}}"#);
         let stub = Stub::start(move |request, _| match request.method.as_str() {
             "GET" => ok(DOCUMENT),
             _ => ok(reply.clone()),

@@ -63,8 +63,7 @@ async fn post_storage_ceph_volume_pool_volume_upload(
         Ok(Admitted { asked, contents: None, .. }) => {
             body::turn_away(file.body);
             let message = asked.mode.message(message(&id(&asked)));
-            let sha256 = String::new();
-            Ok(Answer::json(&Uploaded { message, file_bytes: 0, sha256, disk_bytes: 0 }))
+            Ok(Answer::json(&Uploaded { message, ..Uploaded::default() }))
         }
         Err(refusal) => {
             body::turn_away(file.body);
@@ -197,7 +196,8 @@ async fn take(
         None => return Err(transfer.stopped()),
     }
     transfer.say(Some("the volume gets its new contents"));
-    let result = format!("{} bytes, SHA-256 {}", sent.file_bytes, hexadecimal(&sent.sha256));
+    let reply = uploaded(mode.message(message(&id)), &sent);
+    let result = as_said(&reply);
     let (volume, keep) = (id.clone(), api.settings().removed_volumes_stay);
     let may_wait = MOST_AWAY.saturating_sub(clock.monotonic().saturating_sub(whole));
     act(&api, |api, on| async move {
@@ -211,7 +211,7 @@ async fn take(
         filled
     })
     .await?;
-    Ok(Answer::json(&uploaded(mode.message(message(&id)), &sent)))
+    Ok(Answer::json(&reply))
 }
 
 /// Time for which an upload that has come whole waits for a store that is away. A client that hears
@@ -291,8 +291,16 @@ impl pvc_ports::Upload for InSlot {
 }
 
 fn uploaded(message: String, sent: &Sent) -> Uploaded {
-    let sha256 = hexadecimal(&sent.sha256);
-    Uploaded { message, file_bytes: sent.file_bytes, sha256, disk_bytes: sent.disk_bytes }
+    let Sent { file_bytes, crc32, sha256, disk_bytes } = *sent;
+    let sha256 = sha256.map(|sha256| hexadecimal(&sha256)).unwrap_or_default();
+    Uploaded { message, file_bytes, crc32: hexadecimal(&crc32.to_be_bytes()), sha256, disk_bytes }
+}
+
+/// The file in words: `5 bytes, CRC-32 1c291ca3`.
+fn as_said(file: &Uploaded) -> String {
+    let Uploaded { file_bytes, crc32, sha256, .. } = file;
+    let said = format!("{file_bytes} bytes, CRC-32 {crc32}");
+    if sha256.is_empty() { said } else { format!("{said}, SHA-256 {sha256}") }
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

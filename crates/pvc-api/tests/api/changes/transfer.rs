@@ -58,6 +58,7 @@ async fn an_image_gives_the_volume_its_contents_and_comes_back() {
     let said = api.upload(&query, image.clone()).await.ok();
     assert_eq!(said["message"], "Wrote uploaded file to volume \"vms/data\".");
     assert_eq!(said["sha256"], digits(&image));
+    assert_eq!(said["crc32"], format!("{:08x}", crc32fast::hash(&image)));
     assert_eq!((&said["file_bytes"], &said["disk_bytes"]), (&json!(300_006), &json!(300_006)));
     let got = api.get(DOWNLOAD).await;
     assert_eq!((got.status.as_u16(), got.body.len()), (200, 1 << 20), "it has its size");

@@ -173,9 +173,9 @@ async fn an_upload_that_ends_leaves_its_size_and_checksum_for_a_day() {
     upload.send(SIZE / 2).await;
     let reply = upload.end().await.ok();
     let ended = api.over().await;
-    let checksum = reply["sha256"].as_str().unwrap();
+    let checksum = reply["crc32"].as_str().unwrap();
     assert_eq!(ended.progress.state, JobState::Succeeded);
-    assert_eq!(ended.progress.status, format!("{SIZE} bytes, SHA-256 {checksum}"));
+    assert_eq!(ended.progress.status, format!("{SIZE} bytes, CRC-32 {checksum}"));
     assert_eq!((ended.progress.current, ended.progress.total), (100, 100));
     let late = api.delete(&format!("/tasks/{}", ended.spec.id)).await.refused(400);
     assert_eq!(late, format!("task `{}` is over", ended.spec.id));

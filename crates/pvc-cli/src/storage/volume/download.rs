@@ -90,7 +90,7 @@ impl Download {
         };
         watched.progress.end(saved.is_ok());
         saved?;
-        let (bytes, checksum) = (watched.bytes, watched.checksum());
+        let (bytes, checksum) = (watched.bytes, watched.sha256());
         if is_output {
             pvc.note(&format!("{bytes} bytes, SHA-256 {checksum}"));
             return Ok(());

@@ -101,7 +101,8 @@ impl<'a> Progress<'a> {
 pub struct Watched<'a, R> {
     from: R,
     pub progress: Progress<'a>,
-    hash: Sha256,
+    sha256: Sha256,
+    crc32: crc32fast::Hasher,
     pub bytes: u64,
     /// A failure to read, which is not one of the connection.
     pub failed: Option<io::Error>,
@@ -112,12 +113,18 @@ pub struct Watched<'a, R> {
 impl<'a, R: Read> Watched<'a, R> {
     pub fn new(from: R, size: Option<u64>, pvc: &'a Pvc) -> Self {
         let progress = Progress::new(pvc, size);
-        Watched { from, progress, hash: Sha256::new(), bytes: 0, failed: None, size }
+        let (sha256, crc32) = (Sha256::new(), crc32fast::Hasher::new());
+        Watched { from, progress, sha256, crc32, bytes: 0, failed: None, size }
     }
 
     /// SHA-256 checksum of what was read, in hexadecimal digits.
-    pub fn checksum(&self) -> String {
-        self.hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    pub fn sha256(&self) -> String {
+        self.sha256.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// CRC-32 checksum of what was read, in hexadecimal digits.
+    pub fn crc32(&self) -> String {
+        format!("{:08x}", self.crc32.clone().finalize())
     }
 
     fn next(&mut self, into: &mut [u8]) -> io::Result<usize> {
@@ -140,7 +147,8 @@ impl<R: Read> Read for Watched<'_, R> {
         match self.next(into) {
             Ok(read) => {
                 self.bytes += read as u64;
-                self.hash.update(&into[..read]);
+                self.sha256.update(&into[..read]);
+                self.crc32.update(&into[..read]);
                 match read == 0 && !into.is_empty() {
                     true => self.progress.turn(),
                     false => self.progress.at(self.bytes),

@@ -110,9 +110,14 @@ impl Upload {
         if let Some(error) = watched.failed.take() {
             return Err(self.unreadable(&error));
         }
-        let checksum = watched.checksum();
+        let (sha256, crc32) = (watched.sha256(), watched.crc32());
         let reply = sent?;
-        self.say(pvc, &reply, &checksum)
+        require_same(&reply, &sha256, &crc32)?;
+        if !pvc.done_as_json(&Uploaded { sha256: sha256.clone(), ..reply.clone() }) {
+            pvc.out.line(&reply.message);
+            pvc.out.line(format!("SHA-256 of the file: {sha256}"));
+        }
+        Ok(())
     }
 
     fn is_input(&self) -> bool {
@@ -147,22 +152,20 @@ impl Upload {
     fn unreadable(&self, error: &std::io::Error) -> Failure {
         Failure::failed(format!("cannot read `{}`: {}", self.file.display(), plain_io(error)))
     }
+}
 
-    fn say(&self, pvc: &mut Pvc, reply: &Uploaded, checksum: &str) -> Outcome {
-        // An old server says nothing of what it got.
-        if !reply.sha256.is_empty() && reply.sha256 != checksum {
+/// Compares the checksums of the reply with those of what was sent. A server says only those that
+/// it made.
+fn require_same(reply: &Uploaded, sha256: &str, crc32: &str) -> Outcome {
+    for (got, sent) in [(&*reply.sha256, sha256), (&*reply.crc32, crc32)] {
+        if !got.is_empty() && got != sent {
             let message = format!(
-                "the server got another file than was sent: its checksum is {}, and not {checksum}",
-                reply.sha256
+                "the server got another file than was sent: its checksum is {got}, and not {sent}"
             );
             return Err(Failure::new(Exit::Server, message));
         }
-        if !pvc.done_as_json(reply) {
-            pvc.out.line(&reply.message);
-            pvc.out.line(format!("SHA-256 of the file: {checksum}"));
-        }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Number of bytes from where the file stands to its end.
