@@ -66,6 +66,7 @@ impl RbdStorage {
         self.image(volume).await?;
         self.require_listed(volume).await?;
         self.require_absent(&to).await?;
+        self.require_not_full(&to.pool).await?;
         let random = getrandom::u64().map_err(|why| io_error(CLONING, why.to_string()))?;
         let base = SnapshotName::new(format!("{CLONED}-{random:016x}"));
         self.make_snapshot(volume, &base).await?;

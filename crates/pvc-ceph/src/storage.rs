@@ -156,6 +156,16 @@ impl RbdStorage {
         self.pool(pool).await?.check_room(needed_bytes, force)
     }
 
+    /// Refuses a change of a full pool. Ceph lets nobody write there, and leaves who tries waiting
+    /// in the midst of what it does; to remove something is no writing.
+    pub(crate) async fn require_not_full(&self, pool: &PoolName) -> Result<(), StorageError> {
+        let pools = self.fullness().await?;
+        match pools.iter().any(|found| found.name == *pool && found.free_bytes == 0) {
+            true => Err(StorageError::Full { pool: pool.clone() }),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses a name that is taken: by a volume, or by what a rename that was cut short has left.
     pub(crate) async fn require_absent(&self, volume: &VolumeId) -> Result<(), StorageError> {
         match self.image(volume).await {
@@ -608,6 +618,7 @@ impl Storage for RbdStorage {
                         to_bytes: size_bytes,
                     });
                 }
+                self.require_not_full(&volume.pool).await?;
                 args.push("--allow-shrink".to_owned());
             }
         }
@@ -647,6 +658,7 @@ impl Storage for RbdStorage {
         let to = good_volume(&volume.pool, to)?;
         self.require_listed(volume).await?;
         self.require_unused(volume).await?;
+        self.require_not_full(&volume.pool).await?;
         self.move_to(volume, &to.volume, "renaming a volume").await
     }
 
@@ -718,6 +730,7 @@ impl Storage for RbdStorage {
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
         let snapshot = SnapshotName::parse(snapshot.as_str())?;
+        self.require_not_full(&volume.pool).await?;
         self.make_snapshot(volume, &snapshot).await
     }
 
@@ -729,6 +742,7 @@ impl Storage for RbdStorage {
     ) -> Result<(), StorageError> {
         let to = SnapshotName::parse(to.as_str())?;
         self.require_snapshot(volume, snapshot).await?;
+        self.require_not_full(&volume.pool).await?;
         let names = vec![format!("--snap={snapshot}"), format!("--dest-snap={to}")];
         let args = [image_args(volume), target_args(&volume.pool, &volume.volume), names].concat();
         let renamed = self.programs.rbd(&["snap", "rename"], args, QUICK).await;
@@ -762,6 +776,7 @@ impl Storage for RbdStorage {
         require_snapshot_name(volume, snapshot)?;
         let size_bytes = self.require_snapshot(volume, snapshot).await?.size;
         self.require_unused(volume).await?;
+        self.require_not_full(&volume.pool).await?;
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
         let rolled_back = self.programs.rbd(&["snap", "rollback"], args, long(size_bytes)).await;
         rolled_back.map(drop).map_err(|failure| failure.of(volume, "rolling back a volume"))

@@ -80,6 +80,7 @@ impl RbdStorage {
             },
             Err(error) => return Err(error),
         };
+        self.require_not_full(&volume.pool).await?;
         let args = [image_args(volume), expiry(keep)].concat();
         let moved = self.programs.rbd(&["trash", "mv"], args, QUICK).await;
         moved.map_err(|failure| failure.of(volume, MOVING))?;
@@ -116,6 +117,7 @@ impl RbdStorage {
         if is_taken {
             return Err(StorageError::VolumeExists { volume: to });
         }
+        self.require_not_full(pool).await?;
         let restored = match self.restore_as(id, &to).await {
             // It was cut off at its last step.
             Err(Failure::Busy) => {

@@ -261,6 +261,7 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     pools_of_a_tier_share_its_rule(&ceph).await;
     it_keeps_the_contract_of_a_storage_cluster(ceph.clone()).await;
     it_keeps_the_contract_of_an_osd_map(&ceph).await;
+    a_full_pool_takes_only_what_makes_room(&ceph).await;
     monitors_that_hang_are_not_waited_for(&ceph).await;
 }
 
@@ -923,6 +924,57 @@ async fn a_line_in_the_name_of_an_image_hides_nothing_in_the_trash(ceph: &Ceph) 
 }
 
 /// Gives the OSD a class: Ceph finds none for a disk that is a file.
+/// Ceph leaves waiting who writes to a full pool: `rbd trash mv` with its image half moved.
+async fn a_full_pool_takes_only_what_makes_room(ceph: &Ceph) {
+    let (storage, hour) = (&ceph.storage, Duration::from_secs(3600));
+    let [kept, gone, trashed] = ["vms/kept", "vms/gone", "vms/trashed"].map(id);
+    for volume in [&kept, &gone, &trashed] {
+        storage.create(volume, 1 << 20, false).await.unwrap();
+    }
+    let [old, new] = ["old", "new"].map(SnapshotName::new);
+    storage.snapshot(&kept, &old).await.unwrap();
+    let trashed = storage.trash(&trashed, hour).await.unwrap().id;
+    let fill_at = |ratios: [&str; 3]| {
+        let marks = ["set-nearfull-ratio", "set-backfillfull-ratio", "set-full-ratio"];
+        for (mark, ratio) in marks.into_iter().zip(ratios) {
+            ceph.cluster.ceph(&["osd", mark, ratio]).unwrap();
+        }
+    };
+    let free = async || storage.pool(&kept.pool).await.unwrap().free_bytes;
+    // What an empty OSD has for itself is more.
+    fill_at(["0.005", "0.007", "0.01"]);
+    until(async || free().await == 0).await;
+    let (to, pool) = (VolumeName::new("other"), &kept.pool);
+    let refused = [
+        storage.trash(&gone, hour).await.map(drop),
+        storage.rename(&gone, &to).await,
+        storage.restore(pool, &trashed, &to).await,
+        storage.resize(&gone, 4096, true).await,
+        storage.clone_on_write(&gone, &to).await,
+        storage.snapshot(&kept, &new).await,
+        storage.rename_snapshot(&kept, &old, &new).await,
+        storage.roll_back(&kept, &old).await,
+    ];
+    for (nth, refused) in refused.into_iter().enumerate() {
+        assert!(matches!(refused, Err(StorageError::Full { .. })), "{nth}: {refused:?}");
+    }
+    let no_room = [
+        storage.create(&id("vms/other"), 1 << 20, true).await,
+        storage.resize(&gone, 2 << 20, true).await,
+        storage.clone_volume(&gone, &to, true).await,
+        storage.streams().unwrap().upload(&gone, 1 << 20, true).await.map(drop),
+    ];
+    for (nth, refused) in no_room.into_iter().enumerate() {
+        assert!(matches!(refused, Err(StorageError::NoRoom { .. })), "{nth}: {refused:?}");
+    }
+    storage.remove(&gone).await.unwrap();
+    storage.remove_snapshot(&kept, &old).await.unwrap();
+    storage.purge(pool, &trashed).await.unwrap();
+    fill_at(["0.85", "0.9", "0.95"]);
+    until(async || free().await > 0).await;
+    storage.remove(&kept).await.unwrap();
+}
+
 fn class_the_osd(ceph: &Ceph, tier: Tier) {
     let class = ["osd", "crush", "set-device-class", tier.as_str(), "osd.0"];
     ceph.cluster.ceph(&class).unwrap();

@@ -144,6 +144,9 @@ pub enum StorageError {
     /// Also with force.
     #[error("pool `{pool}` has {free_bytes} bytes free, {needed_bytes} bytes are needed")]
     NoRoom { pool: PoolName, free_bytes: u64, needed_bytes: u64 },
+    /// Only what makes room can be done.
+    #[error("pool `{pool}` is full, and takes no writes")]
+    Full { pool: PoolName },
     /// Lifted by force.
     #[error(
         "pool `{pool}` would be filled beyond 80 %: {needed_bytes} bytes are needed, {safe_bytes} \

@@ -28,7 +28,10 @@ fn table(pools: &[PoolFullness]) -> Table {
     let mut table = Table::new()
         .group("Pools", &[("Name", 5), ("State", 6), ("Used%", 6), ("Free", 5)])
         .group("Volumes", &[("Count", 6), ("Snapshots", 10), ("Size", 5), ("Lacking", 8)])
-        .group("Prediction", &[("A day", 6), ("Nearly full in", 15), ("Full in", 8)])
+        .group(
+            "Prediction",
+            &[("A day", 6), ("Nearly full in", 15), ("Backfill full in", 17), ("Full in", 8)],
+        )
         .important(&["Name", "State", "Used%", "Free", "Full in", "Lacking"]);
     for pool in pools {
         table.row(row(pool));
@@ -88,6 +91,7 @@ fn row(pool: &PoolFullness) -> Vec<Cell> {
         lacking,
         growth(pool.growth_bytes_per_day).into(),
         time(pool.nearfull_in, pool.growth_bytes_per_day),
+        time(pool.backfillfull_in, pool.growth_bytes_per_day),
         time(pool.full_in, pool.growth_bytes_per_day),
     ]
 }

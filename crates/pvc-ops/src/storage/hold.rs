@@ -131,6 +131,7 @@ pub(super) fn had_no_effect(error: &StorageError) -> bool {
             | StorageError::NoSnapshot { .. }
             | StorageError::InUse { .. }
             | StorageError::NoRoom { .. }
+            | StorageError::Full { .. }
             | StorageError::Refused { .. }
             | StorageError::WouldShrink { .. }
             | StorageError::HasClones { .. }

@@ -216,6 +216,10 @@ fn hint_of(error: &StorageError) -> Option<String> {
         StorageError::NoRoom { .. } => {
             "`pvc storage trash purge` frees the room of removed volumes before their time"
         }
+        StorageError::Full { .. } => {
+            "`pvc storage volume remove --purge`, `pvc storage volume snapshot remove` and `pvc \
+             storage trash purge` make room"
+        }
         StorageError::NoTrashed { .. } => {
             "`pvc storage trash list` shows the removed volumes that are still kept; one that was \
              restored and is not shown is found by `pvc storage volume scan`"

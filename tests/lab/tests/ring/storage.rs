@@ -130,7 +130,8 @@ fn ceph_is_measured_and_its_osds_are_looked_after() {
     let second = pvc("storage benchmark run meter -y").fails(1).to_owned();
     assert!(second.contains("is measured by task"), "{second}");
     pvc("task list").says(&[&task, "storage.benchmark"]);
-    pvc(&format!("task log {task}"));
+    pvc(&format!("task log {task}")).ok();
+    pvc(&format!("task show {task}")).says(&[&task]);
     eventually("the benchmark ends", 600, || {
         let shown = lab.pvc(&["task", &task, "--no-wait"]);
         match shown.ok().contains("is done") {

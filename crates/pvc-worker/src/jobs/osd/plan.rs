@@ -81,6 +81,8 @@ fn describe(disk: &BlockDevice) -> Vec<String> {
     lines.extend(known("content:", &disk.content));
     lines.extend(disk.groups.iter().map(|group| format!("volume group: {group}")));
     lines.extend(disk.mounted_at.iter().map(|at| format!("mounted at: {}", shown(at))));
+    let used = disk.holders.iter();
+    lines.extend(used.map(|by| format!("used by: {} ({})", shown(&by.name), shown(&by.kind))));
     if lines.len() == 1 {
         lines.push("nothing is on it".to_owned());
     }
@@ -114,7 +116,7 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pvc_model::osd::{Device, DeviceSpec, Partition};
+    use pvc_model::osd::{Device, DeviceSpec, Holder, Partition};
 
     use super::*;
 
@@ -146,6 +148,7 @@ mod tests {
             partition_table: Some("gpt".to_owned()),
             partitions: vec![part(1, "ext4"), part(2, "")],
             mounted_at: vec!["/srv".to_owned()],
+            holders: vec![Holder { kind: "raid1".to_owned(), name: "md0".to_owned() }],
             ..blank
         };
         assert_eq!(
@@ -157,6 +160,7 @@ mod tests {
                 "partition /dev/sdb1: 1024M (1073741824 bytes), ext4",
                 "partition /dev/sdb2: 1024M (1073741824 bytes), nothing known",
                 "mounted at: /srv",
+                "used by: md0 (raid1)",
             ]
         );
     }
