@@ -192,7 +192,7 @@ async fn abilities(network: &dyn Network) -> LinkAbilities {
     network.abilities().await.unwrap_or_else(|error| {
         let why = with_causes(&error);
         tracing::warn!("guest networks: the abilities of the kernel cannot be found out: {why}");
-        LinkAbilities { vlans: true, vxlans: true, vlan_filtering: true }
+        LinkAbilities { vlans: true, vxlans: true }
     })
 }
 

@@ -987,8 +987,6 @@ mod tests {
             alias: None,
             mac: None,
             addresses: BTreeSet::new(),
-            vlan_filtering: false,
-            vlans: BTreeMap::new(),
         };
         let tunnel = |id| {
             LinkKind::Vxlan(crate::link::Vxlan {

@@ -304,8 +304,6 @@ fn link(name: &str, addresses: &[&str]) -> (String, Link) {
         master: None,
         mac: None,
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
-        vlan_filtering: false,
-        vlans: [].into(),
         alias: None,
         lies_on: None,
     };
