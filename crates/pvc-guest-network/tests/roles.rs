@@ -18,7 +18,7 @@ use pvc_model::guest_network::Vni;
 use pvc_model::guest_network::dnsmasq::LeaseNews;
 use pvc_model::guest_network::plan::Underlay;
 use pvc_model::guest_network::unconfirmed::{UnconfirmedChange, Undo};
-use pvc_model::network::{GivenLease, NetworkOptions, NetworkRecord};
+use pvc_model::network::{GivenLease, GivenLease6, Ip6Client, NetworkOptions, NetworkRecord};
 use pvc_ports::{Network, Ports};
 use pvc_role::Context;
 use pvc_store::{Change, Changes, Store};
@@ -333,6 +333,72 @@ async fn leases_are_recorded_before_the_server_has_its_answer_and_given_to_the_n
     assert_eq!(database.await.unwrap(), format!("4000000000 {MAC} 10.20.1.101 web1 *\n"));
     tell(ended("10.20.1.101")).await;
     assert_eq!(world.leases(), []);
+    world.end.cancel();
+    role.await.unwrap();
+}
+
+fn only_ip6() -> NetworkRecord {
+    NetworkRecord {
+        ip4_network: "None".to_owned(),
+        dhcp4_flag: "False".to_owned(),
+        ip6_network: "2001:db8:1::/64".to_owned(),
+        ip6_gateway: "2001:db8:1::1".to_owned(),
+        dhcp6_flag: "True".to_owned(),
+        ..record()
+    }
+}
+
+fn given6(address: &str, mac: Option<&str>) -> LeaseNews {
+    let duid = "00:03:00:01:52:54:00:00:00:01".to_owned();
+    LeaseNews::Given6(GivenLease6 {
+        address: address.parse().unwrap(),
+        client: Ip6Client { duid, iaid: "7".to_owned() },
+        mac: mac.map(str::to_owned),
+        hostname: Some("web1".to_owned()),
+        expiry: 4_000_000_000,
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_of_ipv6_are_recorded_by_their_address_and_given_to_the_next_server() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(only_ip6()))).await;
+    let (requests, queue) = mpsc::channel(8);
+    let queue = Arc::new(Mutex::new(queue));
+    let role = tokio::spawn(leases::run(world.context.clone(), queue, world.end.clone()));
+    let tell = async |news: LeaseNews| {
+        let (done, written) = oneshot::channel();
+        requests.send(LeaseRequest::News { vni: vni(), news, done }).await.unwrap();
+        written.await.unwrap();
+    };
+    let database = async || {
+        let (answer, database) = oneshot::channel();
+        requests.send(LeaseRequest::Database { vni: vni(), answer }).await.unwrap();
+        database.await.unwrap()
+    };
+    let recorded = |mac: &str, address: &str| (mac.to_owned(), address.to_owned());
+    let (first, second) = ("2001:db8:1::9", "2001:db8:1::a");
+    tell(given6(first, Some(MAC))).await;
+    tell(given6("2001:db8:2::9", Some(MAC))).await;
+    tell(given6(second, None)).await;
+    let both = [recorded(MAC, first), recorded("", second)];
+    assert_eq!(world.leases(), both, "what is of no network is no lease");
+    tell(given6(first, None)).await;
+    assert_eq!(world.leases(), both, "a server that was started anew does not know the MAC");
+    let own = "00:03:00:01:52:54:00:00:00:01";
+    let text = format!(
+        "duid 00:03:00:01:02:70:76:00:03:e9\n4000000000 7 {first} web1 {own}\n\
+         4000000000 7 {second} web1 {own}\n"
+    );
+    assert_eq!(database().await, text);
+    tell(LeaseNews::Ended6(second.parse().unwrap())).await;
+    tell(LeaseNews::Ended6(second.parse().unwrap())).await;
+    assert_eq!(world.leases(), both[..1]);
+
+    let other = NetworkRecord { ip6_network: "2001:db8:3::/64".to_owned(), ..only_ip6() };
+    world.change(Change::PutNetwork(Box::new(other))).await;
+    assert!(!database().await.contains(first), "it is of another network");
+    eventually("no server will say when it ends", SOON, || world.leases().is_empty()).await;
     world.end.cancel();
     role.await.unwrap();
 }

@@ -363,6 +363,9 @@ impl<'a> World<'a> {
                 None => nobody(format!("DHCP has it for {mac}, which no VM has")),
             };
         }
+        if own.iter().any(|lease| lease.ip6.is_some() && lease.mac.is_empty()) {
+            return nobody("DHCP has given it to a client of unknown MAC address".to_owned());
+        }
         if !own.is_empty() {
             return nobody("DHCP has it for several MAC addresses".to_owned());
         }
