@@ -22,7 +22,9 @@ use pvc_model::network::{GivenLease, GivenLease6, Ip6Client, NetworkOptions, Net
 use pvc_ports::{Network, Ports};
 use pvc_role::Context;
 use pvc_store::{Change, Changes, Store};
-use pvc_testkit::{MemoryNetwork, ScriptedPrograms, SeededRandom, TokioClock, eventually, ports};
+use pvc_testkit::{
+    MemoryNetwork, NetworkChange, ScriptedPrograms, SeededRandom, TokioClock, eventually, ports,
+};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -104,6 +106,70 @@ impl World {
         let leases = leases.unwrap_or_default().into_iter();
         leases.map(|lease| (lease.mac, lease.address)).collect()
     }
+}
+
+/// Networks of a cluster's node go by its tunnels' address; a machine alone has none.
+fn alone() -> Underlay {
+    Underlay { tunnels: None, bridge_device: None, bridge_mtu: None }
+}
+
+/// Its packet filter goes while another network is made.
+#[tokio::test(start_paused = true)]
+async fn a_network_is_not_made_that_is_not_filtered_any_more_when_it_comes_to_its_turn() {
+    let (filtered, is_filtered) = watch::channel(BTreeSet::new());
+    let taken_away = filtered.clone();
+    let network = Arc::new(MemoryNetwork::with_watcher(move |change| {
+        if matches!(change, NetworkChange::Created { link, .. } if link == "vmbr1001") {
+            taken_away.send_replace(BTreeSet::from([vni()]));
+        }
+    }));
+    let mut world = world().await;
+    let ports = Ports { network: network.clone(), ..world.context.ports.clone() };
+    world.context = Context::new(NodeName::new("hv1"), ports, world.context.store.clone());
+    world.network = network;
+    let (standing, stands) = watch::channel(Standing::new());
+    let role = links::run(world.context.clone(), alone(), is_filtered, standing, world.end.clone());
+    let role = tokio::spawn(role);
+    let other = Vni::new(1002).unwrap();
+    let second = NetworkRecord { vni: other.to_string(), description: "b".into(), ..record() };
+    let decide = |_: &_| {
+        let mut changes = Changes::new();
+        changes.push(Change::PutNetwork(Box::new(record())));
+        changes.push(Change::PutNetwork(Box::new(second.clone())));
+        Ok::<_, Infallible>((changes, ()))
+    };
+    world.context.store.change(decide).await.unwrap();
+    filtered.send_replace(BTreeSet::from([vni(), other]));
+    eventually("the first one is made", SOON, || stands.borrow().contains(&vni())).await;
+    world.context.sleep(SOON).await;
+    assert!(!world.has("vmbr1002").await, "nothing filters it");
+    filtered.send_replace(BTreeSet::from([vni(), other]));
+    world.becomes("the second one is made", "vmbr1002", true).await;
+    world.end.cancel();
+    role.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_makes_no_network_is_a_fault_until_it_is_mended() {
+    let world = world().await;
+    let (_filtered, is_filtered) = watch::channel(BTreeSet::new());
+    let (standing, _stands) = watch::channel(Standing::new());
+    let role = links::run(world.context.clone(), alone(), is_filtered, standing, world.end.clone());
+    let role = tokio::spawn(role);
+    let odd = NetworkRecord { nettype: "mesh".to_owned(), ..record() };
+    world.change(Change::PutNetwork(Box::new(odd))).await;
+    let fault = || {
+        let view = world.context.store.view();
+        view.faults.get("GUEST_NETWORK_HV1").map(|fault| fault.message.clone())
+    };
+    eventually("there is a fault", 2 * SOON, || fault().is_some()).await;
+    let message = fault().unwrap();
+    let words = "node hv1: network 1001 is none as it is recorded: `nettype` is `mesh`";
+    assert!(message.starts_with(words), "{message}");
+    world.change(Change::RemoveNetwork("1001".to_owned())).await;
+    eventually("it goes", 2 * SOON, || fault().is_none()).await;
+    world.end.cancel();
+    role.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
