@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -64,6 +65,9 @@ pub struct MemoryNetwork {
 struct Board {
     inner: Mutex<Inner>,
     watcher: Watcher,
+    /// Announcements that are under way, and the most that ever were.
+    announcing: AtomicUsize,
+    most_announcing: AtomicUsize,
 }
 
 type Watcher = Box<dyn Fn(&NetworkChange) + Send + Sync>;
@@ -100,7 +104,12 @@ impl MemoryNetwork {
 
     /// Calls `watcher` with each change at once, while nobody else can make one.
     pub fn with_watcher(watcher: impl Fn(&NetworkChange) + Send + Sync + 'static) -> Self {
-        let board = Board { inner: Mutex::default(), watcher: Box::new(watcher) };
+        let board = Board {
+            inner: Mutex::default(),
+            watcher: Box::new(watcher),
+            announcing: AtomicUsize::new(0),
+            most_announcing: AtomicUsize::new(0),
+        };
         let network = MemoryNetwork { board: Arc::new(board) };
         {
             let mut inner = network.inner();
@@ -164,6 +173,11 @@ impl MemoryNetwork {
     /// How many times the links were asked for.
     pub fn looks(&self) -> u64 {
         self.inner().looks
+    }
+
+    /// The most announcements that were ever under way at once.
+    pub fn most_announced_at_once(&self) -> usize {
+        self.board.most_announcing.load(Ordering::Relaxed)
     }
 
     /// Changes so far, in order.
@@ -512,6 +526,11 @@ impl Network for MemoryNetwork {
     }
 
     async fn announce(&self, link: &str, address: IpAddr) -> Result<(), NetworkError> {
+        let Board { announcing, most_announcing, .. } = &*self.board;
+        most_announcing
+            .fetch_max(announcing.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        announcing.fetch_sub(1, Ordering::Relaxed);
         self.change(|inner| match inner.link(link)?.up {
             true => Ok(Some(NetworkChange::Announced { link: link.to_owned(), address })),
             false => Err(refused("announce an address", "the link is down")),
