@@ -104,6 +104,7 @@ async fn the_gateways_of_many_networks_are_brought_some_at_a_time() {
         apply(&world, Change::PutNetwork(Box::new(record(number)))).await;
         world.network.insert_bridge(&format!("vmbr{}", 2000 + number));
     }
+    world.network.count_announcements();
     let _daemon = world.running().await;
     let has_all = || (0..MANY).all(|number| holder(&world, &format!("10.30.{number}.1")).is_some());
     world.until("every gateway is here", has_all).await;
