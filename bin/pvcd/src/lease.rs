@@ -3,8 +3,9 @@
 //! it is stands in the environment, which dnsmasq hands on.
 //!
 //! A message is the number of the network, what the environment says of the lease's end and of the
-//! client (a text for each of [`LEASE_VARIABLES`], empty if it is not set), and dnsmasq's arguments, each ended by a zero byte. The answer is `ok`, or the network's
-//! leases if dnsmasq starts, once they are known.
+//! client (a text for each of [`LEASE_VARIABLES`], empty if it is not set), and dnsmasq's
+//! arguments, each ended by a zero byte. The answer is `ok`, or the network's leases if dnsmasq
+//! starts, once they are known.
 #![allow(clippy::disallowed_methods, reason = "a socket of this machine, in real time")]
 
 use std::io::{ErrorKind, Read, Write};
