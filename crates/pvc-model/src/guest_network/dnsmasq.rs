@@ -648,7 +648,7 @@ mod tests {
         assert_eq!(news(&del, &[]), Some(LeaseNews::Ended { mac, address }));
     }
 
-    /// As dnsmasq 2.90 says it. It knows the MAC address only when the client has just asked.
+    /// Words of dnsmasq 2.90, which knows the MAC address only when the client has just asked.
     #[test]
     fn a_lease_of_ipv6_is_of_a_client_that_names_itself() {
         let duid = "00:03:00:01:52:54:00:AA:bb:01";

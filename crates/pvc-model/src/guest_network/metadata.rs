@@ -503,7 +503,7 @@ impl MetadataGuest {
 }
 
 impl Interface {
-    /// What EC2 says of an interface, by its keys.
+    /// Values that EC2 has of an interface, by their keys.
     fn values(&self, guest: &MetadataGuest) -> BTreeMap<&'static str, String> {
         let mut values = BTreeMap::from([
             ("device-number", self.number.to_string()),
