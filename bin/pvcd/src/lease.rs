@@ -3,8 +3,9 @@
 //! it is stands in the environment, which dnsmasq hands on.
 //!
 //! A message is the number of the network, what the environment says of the lease's end and of the
-//! client, and dnsmasq's arguments, each ended by a zero byte. The answer is `ok`, or the network's
-//! leases if dnsmasq starts, once they are known.
+//! client (a text for each of [`LEASE_VARIABLES`], empty if it is not set), and dnsmasq's
+//! arguments, each ended by a zero byte. The answer is `ok`, or the network's leases if dnsmasq
+//! starts, once they are known.
 #![allow(clippy::disallowed_methods, reason = "a socket of this machine, in real time")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use pvc_config::Config;
 use pvc_model::guest_network::Vni;
-use pvc_model::guest_network::dnsmasq::LeaseNews;
+use pvc_model::guest_network::dnsmasq::{LEASE_VARIABLES, LeaseNews};
 use pvc_node::{LEASE_NETWORK, LEASE_SOCKET, LeaseRequest, LeaseRequests, Node};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -30,6 +31,9 @@ const MOST_BYTES: u64 = 8192;
 /// The most fields that a message has.
 const MOST_FIELDS: usize = 16;
 
+/// The place of dnsmasq's first argument among the fields of a message.
+const FIRST_ARG: usize = 1 + LEASE_VARIABLES.len();
+
 /// Time in which a message has to be here.
 const MESSAGE: Duration = Duration::from_secs(2);
 
@@ -41,9 +45,6 @@ const BIND_AGAIN: Duration = Duration::from_secs(1);
 
 /// Callers at once.
 const MOST_CALLERS: usize = 64;
-
-/// Variables of a lease in the script's environment, in the order of a message.
-const ENVIRONMENT: [&str; 2] = ["DNSMASQ_LEASE_EXPIRES", "DNSMASQ_CLIENT_ID"];
 
 /// A call of this program by dnsmasq, as its script.
 pub struct LeaseCall {
@@ -71,12 +72,12 @@ impl LeaseCall {
 
 fn report(socket: &Path, vni: &str, args: &[String]) -> anyhow::Result<u8> {
     let mut message = String::new();
-    let environment = ENVIRONMENT.map(|key| std::env::var(key).unwrap_or_default());
+    let environment = LEASE_VARIABLES.map(|key| std::env::var(key).unwrap_or_default());
     for field in [vni].into_iter().chain(environment.iter().map(String::as_str)) {
         message.push_str(field);
         message.push('\0');
     }
-    for arg in args.iter().take(MOST_FIELDS - 3) {
+    for arg in args.iter().take(MOST_FIELDS - FIRST_ARG) {
         message.push_str(arg);
         message.push('\0');
     }
@@ -202,7 +203,7 @@ async fn answer(
         }
         _ => {
             let by_name = |key: &str| {
-                let place = ENVIRONMENT.iter().position(|name| *name == key)?;
+                let place = LEASE_VARIABLES.iter().position(|name| *name == key)?;
                 environment.get(place).filter(|value| !value.is_empty()).cloned()
             };
             if let Some(news) = LeaseNews::read(&args, by_name) {
@@ -225,10 +226,10 @@ fn fields(message: &[u8]) -> anyhow::Result<(Vni, Vec<String>, Vec<String>)> {
     let text = std::str::from_utf8(message).context("it is no text")?;
     let text = text.strip_suffix('\0').context("its last field does not end")?;
     let mut fields: Vec<String> = text.split('\0').map(str::to_owned).collect();
-    if fields.len() < 1 + ENVIRONMENT.len() || fields.len() > MOST_FIELDS {
+    if fields.len() < FIRST_ARG || fields.len() > MOST_FIELDS {
         bail!("it has {} fields", fields.len());
     }
-    let args = fields.split_off(1 + ENVIRONMENT.len());
+    let args = fields.split_off(FIRST_ARG);
     let environment = fields.split_off(1);
     let vni = Vni::parse(&fields[0]).context("it names no network")?;
     Ok((vni, args, environment))
@@ -318,12 +319,17 @@ mod tests {
 
     #[test]
     fn messages_are_bounded_and_whole() {
-        assert!(fields(b"1001\0\0\0init\0").is_ok());
+        assert!(fields(b"1001\0\0\0\0\0init\0").is_ok());
         let long = vec![b'1'; MOST_BYTES as usize];
         let many = "1001\0".repeat(MOST_FIELDS + 1);
-        for bad in
-            [&b""[..], b"1001\0\0\0init", b"0\0\0\0init\0", b"1001\0", &long, b"\xff\0\0\0\0"]
-        {
+        for bad in [
+            &b""[..],
+            b"1001\0\0\0\0\0init",
+            b"0\0\0\0\0\0init\0",
+            b"1001\0",
+            &long,
+            b"\xff\0\0\0\0\0\0",
+        ] {
             assert!(fields(bad).is_err(), "{bad:?}");
         }
         assert!(fields(many.as_bytes()).is_err());

@@ -50,8 +50,14 @@ wire! {
     pub struct Lease {
         /// The text `None` if there is none.
         pub hostname: String,
+        /// Empty for a lease of IPv6.
         pub ip4_address: String,
+        /// Empty for a lease of IPv6 if it is not known.
         pub mac_address: String,
+        /// Address of a lease of IPv6; null for others. Not told by PVC 1.0.3.
+        pub ip6_address: Option<String>,
+        /// Name of the client (DUID) of a lease of IPv6; null for others. Not told by PVC 1.0.3.
+        pub duid: Option<String>,
         /// When it ends, in seconds since the epoch, as text; `static` for a reservation.
         pub timestamp: String,
     }

@@ -7,9 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_model::link::{
-    IpNet, Link, LinkAbilities, LinkKind, Links, PortVlan, PortVlans, Route, Vxlan,
-};
+use pvc_model::link::{IpNet, Link, LinkAbilities, LinkKind, Links, Route, Vxlan};
 use pvc_ports::{Network, NetworkError};
 
 /// Things that the suite needs from whoever runs it.
@@ -21,7 +19,7 @@ pub struct NetworkFixture {
 }
 
 /// Of a kernel that can do everything.
-pub const ABLE: LinkAbilities = LinkAbilities { vlans: true, vxlans: true, vlan_filtering: true };
+pub const ABLE: LinkAbilities = LinkAbilities { vlans: true, vxlans: true };
 
 const BRIDGE: &str = "brcontract";
 
@@ -46,7 +44,6 @@ pub async fn network_contract(network: Arc<dyn Network>, fixture: NetworkFixture
     suite.routes_come_and_go().await;
     suite.a_vlan_is_made_where_the_kernel_can().await;
     suite.a_vxlan_is_made_where_the_kernel_can().await;
-    suite.a_bridge_keeps_the_vlans_of_its_ports_apart_where_the_kernel_can().await;
     suite.what_the_kernel_can_do_is_found_out_without_a_trace().await;
     suite.settings_are_read_and_written_by_path().await;
     suite.a_removed_bridge_frees_its_ports_and_a_card_is_not_removed().await;
@@ -103,8 +100,6 @@ impl Suite {
         is_no_link(network.create_vlan("vl7", "absent", 7).await);
         let vxlan = Vxlan { lower: Some("absent".to_owned()), ..vxlan(7) };
         is_no_link(network.create_vxlan("vx7", &vxlan).await);
-        is_no_link(network.set_vlan_filtering("absent", true).await);
-        is_no_link(network.set_vlans("absent", &PortVlans::new()).await);
         is_no_link(network.add_address("absent", address).await);
         is_no_link(network.announce("absent", address.addr()).await);
         ok(network.remove_address("absent", address).await);
@@ -317,47 +312,6 @@ impl Suite {
         }
         assert!(network.create_vxlan(name, &vxlan(1 << 24)).await.is_err(), "24 bits are all");
         assert!(!self.links().await.contains_key(name));
-    }
-
-    async fn a_bridge_keeps_the_vlans_of_its_ports_apart_where_the_kernel_can(&self) {
-        let (network, device) = (&self.network, &self.fixture.device);
-        let is_other = |error| matches!(error, NetworkError::OtherKind { .. });
-        assert!(is_other(network.set_vlan_filtering(device, true).await.expect_err("no bridge")));
-        ok(network.set_master(device, Some(BRIDGE)).await);
-        assert!(self.device().await.vlans.is_empty(), "nothing is kept apart");
-        let set = network.set_vlan_filtering(BRIDGE, true).await;
-        if !self.fixture.able.vlan_filtering {
-            let error = set.expect_err("this kernel mixes them");
-            assert!(matches!(error, NetworkError::Unsupported { .. }), "{error}");
-            assert!(!self.link(BRIDGE).await.vlan_filtering);
-            return;
-        }
-        ok(set);
-        let access = |vid: u16| (vid, PortVlan::ACCESS);
-        let tagged = |vid: u16| (vid, PortVlan::TAGGED);
-        assert_eq!(self.device().await.vlans, [access(1)].into());
-        let trunk: PortVlans = [access(7), tagged(8), tagged(4094)].into();
-        for vlans in [[access(7)].into(), trunk.clone(), trunk, [tagged(1), access(8)].into()] {
-            ok(network.set_vlans(device, &vlans).await);
-            assert_eq!(self.device().await.vlans, vlans);
-            assert_eq!(self.link(BRIDGE).await.vlans, [access(1)].into(), "it is not touched");
-        }
-        let before = self.device().await.vlans;
-        for bad in [tagged(0), tagged(4095)] {
-            let error = network.set_vlans(device, &[bad].into()).await.expect_err("no such VLAN");
-            assert!(matches!(error, NetworkError::Refused { .. }), "{error}");
-            assert_eq!(self.device().await.vlans, before);
-        }
-        ok(network.set_vlans(BRIDGE, &[tagged(7)].into()).await);
-        assert_eq!(self.link(BRIDGE).await.vlans, [tagged(7)].into());
-        ok(network.set_vlans(BRIDGE, &PortVlans::new()).await);
-        assert!(self.link(BRIDGE).await.vlans.is_empty());
-        ok(network.set_vlan_filtering(BRIDGE, false).await);
-        assert!(!self.link(BRIDGE).await.vlan_filtering);
-        assert!(self.device().await.vlans.is_empty(), "nothing is kept apart any more");
-        ok(network.set_master(device, None).await);
-        let error = network.set_vlans(device, &[tagged(7)].into()).await.expect_err("no port");
-        assert!(matches!(error, NetworkError::Refused { .. }), "{error}");
     }
 
     async fn what_the_kernel_can_do_is_found_out_without_a_trace(&self) {

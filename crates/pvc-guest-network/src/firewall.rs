@@ -11,10 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::fault::fault_id;
 use pvc_model::guest_network::rules::{
     AclChain, Acls, BadAcl, FilteredNetwork, Known, NetworkFilter, closed, network_filter,
-    probe_table, table,
+    of_rules_fault, probe_table, rules_fault, table,
 };
 use pvc_model::guest_network::{GuestNetworks, Vni};
 use pvc_model::link::IpNet;
@@ -36,6 +35,10 @@ const SEARCH: Duration = Duration::from_secs(20);
 /// Time after which a rule that nft did not take is tried again: it may name a link that is there
 /// by now.
 const RETRY: Duration = Duration::from_secs(300);
+
+/// Time for which a network without a record stays closed, whether it has a bridge or not: whoever
+/// makes links may have begun to make them before. Longer than the steps of a network take.
+const LEFT: Duration = Duration::from_secs(120);
 
 /// Works until `end`. `nodes` are the addresses of the nodes and the networks between them.
 /// `filtered` says which networks the loaded firewall is about: before a network is among them, its
@@ -80,19 +83,23 @@ pub async fn run(
     }
 }
 
-/// Raises a fault for each network with rules that are not taken, and takes back those whose rules
-/// are taken again.
+/// Raises a fault for each network with rules that are not taken here, and takes back those whose
+/// rules are taken again, also of a former life of the daemon.
 async fn tell_of_rules(context: &Context, alarms: &mut BTreeMap<Vni, Alarm>, bad: &[BadAcl]) {
-    let id = |vni: &Vni| fault_id("NETWORK_RULES", &vni.to_string());
     let mut by_network: BTreeMap<Vni, Vec<String>> = BTreeMap::new();
     for acl in bad {
         by_network.entry(acl.vni).or_default().push(acl.to_string());
     }
     let is_over = |vni: &Vni, _: &mut Alarm| !by_network.contains_key(vni);
-    let over: Vec<Vni> = alarms.extract_if(.., is_over).map(|(vni, _)| vni).collect();
-    for vni in over {
+    let mut over: BTreeSet<Vni> = alarms.extract_if(.., is_over).map(|(vni, _)| vni).collect();
+    for vni in &over {
         tracing::info!("the rules of network {vni} are taken again");
-        context.clear(&id(&vni)).await;
+    }
+    let view = context.store.view();
+    let standing = view.faults.keys().filter_map(|id| of_rules_fault(id, context.name()));
+    over.extend(standing.filter(|vni| !by_network.contains_key(vni)));
+    for vni in over {
+        context.clear(&rules_fault(vni, context.name())).await;
     }
     let mut faults = Vec::new();
     for (vni, said) in by_network {
@@ -100,7 +107,8 @@ async fn tell_of_rules(context: &Context, alarms: &mut BTreeMap<Vni, Alarm>, bad
         if let Some(said) = alarm.due(Some(said), context.now()) {
             let said = said.join("; ");
             tracing::error!("{said}");
-            faults.push((id(&vni), said));
+            let message = format!("node {}: {said}", context.name());
+            faults.push((rules_fault(vni, context.name()), message));
         }
     }
     context.raise_aside(faults);
@@ -139,6 +147,8 @@ struct Keeper {
     /// Networks that the loaded rules are about.
     filtered: BTreeSet<Vni>,
     closed: BTreeSet<Vni>,
+    /// Networks that were filtered and have no record any more, and since when.
+    left: BTreeMap<Vni, Duration>,
     /// The rules of each network when all of them were taken last.
     last: BTreeMap<Vni, Acls>,
     refused: Vec<Refused>,
@@ -157,6 +167,7 @@ impl Keeper {
             loaded: None,
             filtered: BTreeSet::new(),
             closed: BTreeSet::new(),
+            left: BTreeMap::new(),
             last: BTreeMap::new(),
             refused: Vec::new(),
             search: None,
@@ -179,6 +190,7 @@ impl Keeper {
         let now = context.now();
         self.looked = Some((view.clone(), now));
         self.look_for_closed(view, context).await;
+        self.forget_refused(view);
         let firewall = context.ports.firewall.as_ref();
         let shown = firewall.table(&table()).await;
         let is_as_loaded = |(_, as_loaded): &(String, Option<String>)| {
@@ -319,14 +331,38 @@ impl Keeper {
 
     /// Looks which bridges are to be closed. If the links cannot be seen it stays as it was.
     async fn look_for_closed(&mut self, view: &Cluster, context: &Context) {
+        let (networks, now) = (GuestNetworks::of(view), context.now());
+        let known: BTreeSet<Vni> = networks.networks.iter().map(|network| network.vni).collect();
+        for vni in self.filtered.iter().chain(self.last.keys()) {
+            self.left.entry(*vni).or_insert(now);
+        }
+        self.left.retain(|vni, since| !known.contains(vni) && now.saturating_sub(*since) < LEFT);
         match context.ports.network.links().await {
             Ok(links) => {
                 let before = self.filtered.iter().chain(&self.closed).chain(self.last.keys());
                 let before = before.copied().collect();
-                self.closed = closed(&links, &GuestNetworks::of(view), &before);
+                self.closed = closed(&links, &networks, &before);
             }
             Err(error) => tell_of_links(&error),
         }
+        self.closed.extend(self.left.keys());
+    }
+
+    /// Forgets rules that were refused and are nobody's any more.
+    fn forget_refused(&mut self, view: &Cluster) {
+        if self.refused.is_empty() {
+            return;
+        }
+        let refused = &|_: &[String]| None;
+        let (closed, nodes) = (&self.closed, &self.nodes);
+        let known = Known { closed, nodes, last: &self.last, refused };
+        let (recorded, _) = network_filter(view, &known);
+        let recorded: BTreeSet<&[String]> = recorded.acl_prefixes().into_iter().collect();
+        let chains = || self.last.values().flat_map(Acls::chains);
+        self.refused.retain(|Refused { rules, .. }| {
+            recorded.contains(&rules[..])
+                || chains().any(|(_, chain)| chain.rules.starts_with(rules))
+        });
     }
 
     /// Whether a search among the rules of this filter is under way.
@@ -575,7 +611,53 @@ mod tests {
         assert_eq!(keeper.filtered, BTreeSet::new());
         world.network.pull_out("vmbr7");
         world.round(&mut keeper, &cluster(&[])).await;
+        tokio::time::advance(LEFT).await;
+        world.round(&mut keeper, &cluster(&[])).await;
         assert_eq!(world.loaded().await, "");
+    }
+
+    /// Whoever makes the links has heard that the network is filtered, and has begun.
+    #[tokio::test(start_paused = true)]
+    async fn a_network_that_is_gone_is_closed_before_its_bridge_comes() {
+        let (world, mut keeper) = (world().await, Keeper::new(BTreeSet::new()));
+        world.round(&mut keeper, &cluster(&[("7", &["accept"]), ("8", &[])])).await;
+        let rest = cluster(&[("8", &[])]);
+        world.round(&mut keeper, &rest).await;
+        let is_closed = async || world.loaded().await.contains("elements = { \"vmbr7\" }");
+        assert!(is_closed().await, "{}", world.loaded().await);
+        assert_eq!(keeper.filtered, vnis(&[8]));
+        tokio::time::advance(LEFT / 2).await;
+        world.round(&mut keeper, &rest).await;
+        assert!(is_closed().await, "{}", world.loaded().await);
+        tokio::time::advance(LEFT / 2).await;
+        world.round(&mut keeper, &rest).await;
+        assert!(!is_closed().await, "{}", world.loaded().await);
+        // One that comes back is as it is recorded.
+        world.round(&mut keeper, &cluster(&[("7", &["drop"]), ("8", &[])])).await;
+        world.round(&mut keeper, &rest).await;
+        world.round(&mut keeper, &cluster(&[("7", &["accept"]), ("8", &[])])).await;
+        assert_eq!(world.chain("vxlan7-in").await, ["accept"]);
+        assert!(!is_closed().await && keeper.left.is_empty(), "{}", world.loaded().await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_rule_is_forgotten_with_its_record() {
+        let (world, mut keeper) = (world().await, Keeper::new(BTreeSet::new()));
+        let rules = ["accept", "bad one", "bad two"];
+        world.round(&mut keeper, &cluster(&[("7", &rules), ("8", &["bad"])])).await;
+        let known = |keeper: &Keeper| -> Vec<Vec<String>> {
+            keeper.refused.iter().map(|refused| refused.rules.clone()).collect()
+        };
+        assert_eq!(known(&keeper), [vec!["accept", "bad one"], vec!["bad"]]);
+        for other in 0..20 {
+            let other = format!("bad {other}");
+            world.round(&mut keeper, &cluster(&[("7", &rules), ("8", &[&other])])).await;
+            assert_eq!(known(&keeper), [vec!["accept", "bad one"], vec![&*other]]);
+        }
+        world.round(&mut keeper, &cluster(&[("7", &rules)])).await;
+        assert_eq!(known(&keeper), [["accept", "bad one"]]);
+        world.round(&mut keeper, &cluster(&[])).await;
+        assert_eq!(known(&keeper), [[""; 0]; 0]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -709,12 +791,20 @@ mod tests {
         let is_clean = || !world.firewall.has_old_rules();
         eventually("what PVC 1.0.3 has left is removed", long, is_clean).await;
         let store = &world.context.store;
-        let fault = || store.view().faults.get("NETWORK_RULES_7").cloned();
+        let fault = || store.view().faults.get("NETWORK_RULES_7_HV1").cloned();
         eventually("there is a fault", long, || fault().is_some()).await;
         let message = fault().unwrap().message.clone();
+        assert!(message.starts_with("node hv1: "), "{message}");
         assert!(message.contains("`web` (in) of network 7 (net7)"), "{message}");
+        // Another node does not take it either, and this one had a former life.
+        let [others, former] = ["NETWORK_RULES_7_HV2", "NETWORK_RULES_9_HV1"];
+        world.context.raise(others, "node hv2: it is refused").await;
+        world.context.raise(former, "node hv1: it was refused").await;
+        let is_gone = || !store.view().faults.contains_key(former);
+        eventually("what is over is taken back", long, is_gone).await;
         world.firewall.set_refusing(|_, _| false);
         eventually("it is taken back", 2 * RETRY, || fault().is_none()).await;
+        assert!(store.view().faults.contains_key(others), "that of another node stays");
         end.cancel();
         role.await.unwrap();
     }

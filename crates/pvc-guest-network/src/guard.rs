@@ -263,9 +263,7 @@ mod tests {
         let lease = LeaseRecord {
             mac: "52:54:00:00:07:02".to_owned(),
             address: "10.20.7.2".to_owned(),
-            hostname: String::new(),
-            expiry: None,
-            client_id: String::new(),
+            ..LeaseRecord::default()
         };
         let record = NetworkRecord {
             vni: "7".to_owned(),

@@ -2,15 +2,15 @@
 //! start.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::guest_network::dnsmasq::{LeaseNews, database, parse_mac};
+use pvc_model::guest_network::dnsmasq::{LeaseNews, database, left_of_6, parse_mac};
 use pvc_model::guest_network::{GuestNetwork, Vni};
 use pvc_model::link::Mac;
-use pvc_model::network::GivenLease;
+use pvc_model::network::{GivenLease, GivenLease6, LeaseRecord, NetworkRecord};
 use pvc_role::Context;
 use pvc_store::{Change, Changes};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -80,25 +80,55 @@ pub async fn run(context: Context, requests: LeaseRequests, end: CancellationTok
     }
 }
 
-/// News of leases that are not written yet, by network and MAC address.
-type AllPending = BTreeMap<(Vni, String), Pending>;
+/// News of leases that are not written yet, by network and what their records are called by.
+type AllPending = BTreeMap<(Vni, LeaseKey), Pending>;
 
-/// The last that was heard of the leases of a MAC address, and who waits for it to be written.
+/// A lease of IPv4 is that of a MAC address, and one of IPv6 that of an address.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum LeaseKey {
+    Mac(String),
+    Ip6(Ipv6Addr),
+}
+
+/// The last that was heard of the leases of a MAC address, or of the lease of an address of IPv6,
+/// and who waits for it to be written.
 #[derive(Default)]
 struct Pending {
     given: Option<GivenLease>,
     /// Addresses that it has no longer.
     ended: BTreeSet<Ipv4Addr>,
+    given6: Option<GivenLease6>,
     waiting: Vec<oneshot::Sender<()>>,
 }
 
 fn take(context: &Context, pending: &mut AllPending, request: LeaseRequest) {
     match request {
-        LeaseRequest::Database { vni, answer } => _ = answer.send(leases(context, vni)),
+        LeaseRequest::Database { vni, answer } => {
+            let view = context.store.view();
+            let Some((record, network)) = of_network(&view, vni) else {
+                _ = answer.send(String::new());
+                return;
+            };
+            for address in left_of_6(&network, &record.leases) {
+                pending.entry((vni, LeaseKey::Ip6(address))).or_default();
+            }
+            _ = answer.send(leases(context, record, &network));
+        }
         LeaseRequest::News { vni, news, done } => {
-            let entry = pending.entry((vni, news.mac().to_owned())).or_default();
+            let entry = pending.entry((vni, key(&news))).or_default();
             entry.note(news);
             entry.waiting.push(done);
+        }
+    }
+}
+
+fn key(news: &LeaseNews) -> LeaseKey {
+    match news {
+        LeaseNews::Given(GivenLease { mac, .. }) | LeaseNews::Ended { mac, .. } => {
+            LeaseKey::Mac(mac.clone())
+        }
+        LeaseNews::Given6(GivenLease6 { address, .. }) | LeaseNews::Ended6(address) => {
+            LeaseKey::Ip6(*address)
         }
     }
 }
@@ -115,6 +145,8 @@ impl Pending {
                 self.given.take_if(|lease| lease.address == address);
                 self.ended.insert(address);
             }
+            LeaseNews::Given6(lease) => self.given6 = Some(lease),
+            LeaseNews::Ended6(_) => self.given6 = None,
         }
     }
 }
@@ -123,8 +155,12 @@ impl Pending {
 async fn write(context: &Context, pending: &mut AllPending) -> bool {
     let decide = |view: &Cluster| {
         let mut changes = Changes::new();
-        for ((vni, mac), pending) in pending.iter() {
-            if let Some(change) = change(view, *vni, mac, pending) {
+        for ((vni, key), pending) in pending.iter() {
+            let change = match key {
+                LeaseKey::Mac(mac) => change(view, *vni, mac, pending),
+                LeaseKey::Ip6(address) => change6(view, *vni, *address, pending),
+            };
+            if let Some(change) = change {
                 changes.push(change);
             }
         }
@@ -164,14 +200,34 @@ fn change(view: &Cluster, vni: Vni, mac: &str, pending: &Pending) -> Option<Chan
     }
 }
 
-fn leases(context: &Context, vni: Vni) -> String {
+/// Same as [`change`], of the lease of an address of IPv6.
+fn change6(view: &Cluster, vni: Vni, address: Ipv6Addr, pending: &Pending) -> Option<Change> {
+    let (record, network) = of_network(view, vni)?;
+    let vni = vni.to_string();
+    let is_it = |lease: &&LeaseRecord| lease.ip6.is_some() && lease.address.parse() == Ok(address);
+    let known = record.leases.iter().find(is_it);
+    let Some(given) = &pending.given6 else {
+        return known.map(|_| Change::RemoveLease6 { vni, address });
+    };
+    let mut lease = given.clone();
+    // The server has forgotten the MAC address if it was started anew.
+    if let (None, Some(known)) = (&lease.mac, known) {
+        let is_same = known.ip6.as_ref() == Some(&lease.client) && !known.mac.is_empty();
+        lease.mac = is_same.then(|| known.mac.clone());
+    }
+    network.contains(address.into()).then(|| Change::PutLease6 { vni, lease })
+}
+
+/// The record of a network, and what it says; `None` if it says nothing.
+fn of_network(view: &Cluster, vni: Vni) -> Option<(&NetworkRecord, GuestNetwork)> {
+    let record = view.networks.get(&vni.to_string())?;
+    GuestNetwork::read(record).ok().map(|(network, _)| (&**record, network))
+}
+
+fn leases(context: &Context, record: &NetworkRecord, network: &GuestNetwork) -> String {
     let view = context.store.view();
-    let Some(record) = view.networks.get(&vni.to_string()) else { return String::new() };
-    let network = GuestNetwork::read(record).ok();
-    let managed = network.as_ref().and_then(|(network, _)| network.managed());
     let now = context.ports.clock.wall().as_secs();
     let nics = view.vms.values().flat_map(|vm| &vm.domain).flat_map(|vm| &vm.nics);
     let cards: BTreeSet<Mac> = nics.filter_map(|nic| parse_mac(&nic.mac)).collect();
-    let of_network = |managed| database(managed, &record.leases, now, |mac| cards.contains(mac));
-    managed.map(of_network).unwrap_or_default()
+    database(network, &record.leases, now, |mac| cards.contains(mac))
 }

@@ -50,8 +50,8 @@ pub async fn run(
             goes_on = turns.next_change(rest) => if !goes_on { return },
             Ok(()) = filtered.changed() => {}
         }
-        let ready = filtered.borrow_and_update().clone();
-        let Some(left) = keeper.round(&context, &ready, &standing).await else { continue };
+        filtered.mark_unchanged();
+        let Some(left) = keeper.round(&context, &filtered, &standing).await else { continue };
         rest = if left { AGAIN } else { INTERVAL };
     }
 }
@@ -93,6 +93,8 @@ struct Pass {
     failed: BTreeMap<Vni, String>,
     standing: Standing,
     did_something: bool,
+    /// Whether the packet filter of a network was taken away before its turn.
+    was_held_back: bool,
 }
 
 impl Keeper {
@@ -106,11 +108,11 @@ impl Keeper {
     async fn round(
         &mut self,
         context: &Context,
-        filtered: &BTreeSet<Vni>,
+        filtered: &watch::Receiver<BTreeSet<Vni>>,
         standing: &watch::Sender<Standing>,
     ) -> Option<bool> {
         let networks = GuestNetworks::of(&context.store.view());
-        let wanted = Wanted { networks, filtered: filtered.clone() };
+        let wanted = Wanted { networks, filtered: filtered.borrow().clone() };
         let now = context.now();
         let is_known =
             |last: &Last| last.wanted == wanted && now.saturating_sub(last.at) < last.rest();
@@ -119,7 +121,7 @@ impl Keeper {
             return None;
         }
         let pass = match context.in_time(KERNEL, self.look_and_plan(context, &wanted)).await {
-            Ok(plan) => take(context, plan).await,
+            Ok(plan) => take(context, plan, &wanted.filtered, filtered).await,
             Err(error) => {
                 let text = format!("the links cannot be looked at: {}", in_words(error));
                 let message = format!("node {}: networks of VMs: {text}", context.name());
@@ -134,10 +136,10 @@ impl Keeper {
             is_new
         });
         let complaints = complaints(&wanted.networks, &pass);
-        self.tell(context, &complaints, &pass).await;
+        self.tell(context, &wanted.networks, &complaints, &pass).await;
         self.said.log_new(complaints);
         let waits = pass.findings.values().flatten().any(|found| *found == LinkFinding::Unfiltered);
-        let left = pass.did_something || !pass.failed.is_empty() || waits;
+        let left = pass.did_something || !pass.failed.is_empty() || waits || pass.was_held_back;
         self.last = Some(Last { wanted, at: now, left });
         Some(left)
     }
@@ -165,7 +167,13 @@ impl Keeper {
     }
 
     /// Tells operators of networks that stay down.
-    async fn tell(&mut self, context: &Context, complaints: &Complaints, pass: &Pass) {
+    async fn tell(
+        &mut self,
+        context: &Context,
+        networks: &GuestNetworks,
+        complaints: &Complaints,
+        pass: &Pass,
+    ) {
         let cut_off = |vni: &Vni| {
             let found = pass.findings.get(vni).into_iter().flatten();
             pass.failed.contains_key(vni) || found.into_iter().any(LinkFinding::cuts_off)
@@ -182,6 +190,11 @@ impl Keeper {
             };
             format!("node {}: {} is down: {text}{more}", context.name(), name(*vni))
         });
+        let first = first.or_else(|| {
+            let (vni, bad) = networks.not_understood().next()?;
+            let vni = pvc_model::shown(vni);
+            Some(format!("node {}: network {vni} is none as it is recorded: {bad}", context.name()))
+        });
         context.alarm_own(FAULT, &mut self.alarm, first).await;
     }
 }
@@ -192,7 +205,7 @@ async fn abilities(network: &dyn Network) -> LinkAbilities {
     network.abilities().await.unwrap_or_else(|error| {
         let why = with_causes(&error);
         tracing::warn!("guest networks: the abilities of the kernel cannot be found out: {why}");
-        LinkAbilities { vlans: true, vxlans: true, vlan_filtering: true }
+        LinkAbilities { vlans: true, vxlans: true }
     })
 }
 
@@ -221,10 +234,21 @@ fn complaints(networks: &GuestNetworks, pass: &Pass) -> Complaints {
     all.into_iter().map(|(name, texts)| (name, texts.join("; "))).collect()
 }
 
-/// Takes the steps of a plan. One that fails keeps back those of its own network.
-async fn take(context: &Context, plan: LinksPlan) -> Pass {
+/// Takes the steps of a plan. One that fails keeps back those of its own network. A network that is
+/// not filtered any more when it comes to its turn, and was when the plan was made, has to wait for
+/// the next one.
+async fn take(
+    context: &Context,
+    plan: LinksPlan,
+    planned: &BTreeSet<Vni>,
+    filtered: &watch::Receiver<BTreeSet<Vni>>,
+) -> Pass {
     let mut pass = Pass { findings: plan.findings, standing: plan.standing, ..Pass::default() };
     for (vni, steps) in plan.steps {
+        if planned.contains(&vni) && !filtered.borrow().contains(&vni) {
+            pass.was_held_back = true;
+            continue;
+        }
         for step in steps {
             match context.in_time(KERNEL, act(context.ports.network.as_ref(), &step)).await {
                 Ok(()) => {

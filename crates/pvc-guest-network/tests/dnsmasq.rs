@@ -6,7 +6,7 @@
 
 use std::convert::Infallible;
 use std::fs;
-use std::net::TcpStream;
+use std::net::{SocketAddrV6, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -19,9 +19,9 @@ use pvc_guest_network::dhcp::{self, DhcpSettings};
 use pvc_guest_network::links::Standing;
 use pvc_linux::{LinuxExec, LinuxFiles, LinuxNetwork, LinuxPrograms, SystemClock};
 use pvc_model::NodeName;
-use pvc_model::guest_network::Vni;
-use pvc_model::guest_network::dnsmasq::is_reservable;
-use pvc_model::network::NetworkRecord;
+use pvc_model::guest_network::dnsmasq::{LEASE_VARIABLES, LeaseNews, database, is_reservable};
+use pvc_model::guest_network::{GuestNetwork, Vni};
+use pvc_model::network::{Ip6Client, LeaseRecord, NetworkRecord};
 use pvc_ports::Ports;
 use pvc_role::Context;
 use pvc_store::{Change, Changes, Store};
@@ -34,6 +34,8 @@ const GATEWAY: &str = "10.20.1.1:53";
 /// Writes down how it was called, and knows the leases that lie beside it.
 const LEASE_PROGRAM: &str = "#!/bin/sh
 echo \"$PVC_LEASE_NETWORK $PVC_LEASE_SOCKET $*\" >>\"$(dirname \"$0\")/calls\"
+said=\"$DNSMASQ_LEASE_EXPIRES|$DNSMASQ_CLIENT_ID|$DNSMASQ_IAID|$DNSMASQ_MAC\"
+echo \"$*|$said\" >>\"$(dirname \"$0\")/news\"
 [ \"$1\" != init ] || cat \"$(dirname \"$0\")/database\"
 ";
 
@@ -159,6 +161,139 @@ fn a_server_starts_with_more_leases_than_its_range_has_addresses() {
             |number| format!("4000000000 52:54:00:00:00:{number:02x} 10.20.1.{number} * *\n");
         fs::write(directory.join("database"), (2..250).map(lease).collect::<String>()).unwrap();
         serve(&directory, small, "it answers", answers).await;
+    });
+}
+
+/// The MAC address of the client of IPv6, and its name (DUID-LL) in hexadecimal.
+const CARD: &str = "52:54:00:aa:bb:01";
+const DUID: &str = "00:03:00:01:52:54:00:aa:bb:01";
+
+/// Asks for an address of IPv6 until there is an answer, in the network of this thread, over the
+/// link with the number `index`. The client's name ends with `last`.
+fn ask_by_dhcp6(index: u32, last: u8) {
+    let option = |code: u16, data: &[u8]| {
+        let length = u16::try_from(data.len()).unwrap();
+        [&code.to_be_bytes()[..], &length.to_be_bytes(), data].concat()
+    };
+    const SOLICIT: u8 = 1;
+    const REPLY: u8 = 7;
+    const TRANSACTION: [u8; 3] = [1, 2, 3];
+    let duid = [0, 3, 0, 1, 0x52, 0x54, 0, 0xaa, 0xbb, last];
+    let mut of_interface = [0; 12];
+    of_interface[3] = 7;
+    let message = [
+        &[SOLICIT][..],
+        &TRANSACTION,
+        &option(1, &duid),
+        &option(3, &of_interface),
+        // At once, without asking which servers there are.
+        &option(14, &[]),
+        &option(8, &[0, 0]),
+    ]
+    .concat();
+    let socket = UdpSocket::bind("[::]:546").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let servers = SocketAddrV6::new("ff02::1:2".parse().unwrap(), 547, 0, index);
+    let mut answer = [0; 1500];
+    let late = Instant::now() + Duration::from_secs(30);
+    loop {
+        assert!(Instant::now() < late, "no server answers");
+        // Before the link is up there is no way.
+        let _ = socket.send_to(&message, servers);
+        if socket.recv(&mut answer).is_ok() && answer[0] == REPLY && answer[1..4] == TRANSACTION {
+            return;
+        }
+    }
+}
+
+/// Runs `work` in a network of its own on the other end of a port of the bridge; `work` is given
+/// the number of its link.
+fn beside_the_bridge(work: impl FnOnce(u32) + Send + 'static) -> std::thread::JoinHandle<()> {
+    does("ip link add port type veth peer name card");
+    does("ip link set port master vmbr1001 up");
+    let index = nix::net::if_::if_nametoindex("card").unwrap();
+    let (say, thread_of) = std::sync::mpsc::channel();
+    let (moved, is_here) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("root may have namespaces");
+        say.send(nix::unistd::gettid()).unwrap();
+        is_here.recv().unwrap();
+        does(&format!("ip link set card address {CARD} up"));
+        does("ip address add fe80::1:2/64 dev card nodad");
+        work(index);
+    });
+    does(&format!("ip link set card netns {}", thread_of.recv().unwrap()));
+    moved.send(()).unwrap();
+    thread
+}
+
+/// Everything that a server has said of leases, as it is understood.
+fn news(directory: &Path) -> Vec<LeaseNews> {
+    let text = fs::read_to_string(directory.join("news")).unwrap_or_default();
+    let read = |line: &str| {
+        let (args, said) = line.split_once('|')?;
+        let args: Vec<String> = args.split(' ').map(str::to_owned).collect();
+        let said: Vec<&str> = said.split('|').collect();
+        LeaseNews::read(&args, |key| {
+            let place = LEASE_VARIABLES.iter().position(|name| *name == key)?;
+            said.get(place).filter(|text| !text.is_empty()).map(|text| (*text).to_owned())
+        })
+    };
+    text.lines().filter_map(read).collect()
+}
+
+#[test]
+fn a_lease_of_ipv6_is_told_with_who_has_it_and_known_to_the_next_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_owned();
+    let only_ip6 = NetworkRecord {
+        ip4_network: "None".to_owned(),
+        dhcp4_flag: "False".to_owned(),
+        ip6_network: "2001:db8:1::/64".to_owned(),
+        ip6_gateway: "2001:db8:1::1".to_owned(),
+        dhcp6_flag: "True".to_owned(),
+        ..record()
+    };
+    on_a_bridge_of_its_own(async move {
+        does("ip address add 2001:db8:1::1/64 dev vmbr1001 nodad");
+        // Not one that a server would choose by itself.
+        let known = LeaseRecord {
+            address: "2001:db8:1::abcd".to_owned(),
+            hostname: "web6".to_owned(),
+            expiry: Some("4000000000".to_owned()),
+            ip6: Some(Ip6Client { duid: DUID.to_owned(), iaid: "7".to_owned() }),
+            ..LeaseRecord::default()
+        };
+        let (network, _) = GuestNetwork::read(&only_ip6).unwrap();
+        let leases = database(&network, &[known], 0, |_| false);
+        fs::write(directory.join("database"), leases).unwrap();
+        let client = beside_the_bridge(|index| {
+            ask_by_dhcp6(index, 1);
+            ask_by_dhcp6(index, 2);
+        });
+        let of = |duid: &str, has_mac: bool| {
+            news(&directory).into_iter().find_map(|news| match news {
+                LeaseNews::Given6(lease) => {
+                    let is_it = lease.client.duid == duid && lease.mac.is_some() == has_mac;
+                    is_it.then_some(lease)
+                }
+                _ => None,
+            })
+        };
+        let other = "00:03:00:01:52:54:00:aa:bb:02";
+        let is_told =
+            || of(DUID, false).is_some() && of(DUID, true).is_some() && of(other, true).is_some();
+        serve(&directory, only_ip6, "both have their addresses", is_told).await;
+        client.join().unwrap();
+        let (restored, asked) = (of(DUID, false).unwrap(), of(DUID, true).unwrap());
+        assert_eq!((restored.expiry, restored.hostname.as_deref()), (4_000_000_000, Some("web6")));
+        for lease in [&restored, &asked] {
+            assert_eq!(lease.address.to_string(), "2001:db8:1::abcd");
+            assert_eq!(lease.client.iaid, "7");
+        }
+        assert_eq!(asked.mac.as_deref(), Some(CARD));
+        let new = of(other, true).unwrap();
+        assert!(network.contains(new.address.into()) && new.address != asked.address, "{new:?}");
     });
 }
 

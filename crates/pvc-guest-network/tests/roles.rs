@@ -18,11 +18,13 @@ use pvc_model::guest_network::Vni;
 use pvc_model::guest_network::dnsmasq::LeaseNews;
 use pvc_model::guest_network::plan::Underlay;
 use pvc_model::guest_network::unconfirmed::{UnconfirmedChange, Undo};
-use pvc_model::network::{GivenLease, NetworkOptions, NetworkRecord};
+use pvc_model::network::{GivenLease, GivenLease6, Ip6Client, NetworkOptions, NetworkRecord};
 use pvc_ports::{Network, Ports};
 use pvc_role::Context;
 use pvc_store::{Change, Changes, Store};
-use pvc_testkit::{MemoryNetwork, ScriptedPrograms, SeededRandom, TokioClock, eventually, ports};
+use pvc_testkit::{
+    MemoryNetwork, NetworkChange, ScriptedPrograms, SeededRandom, TokioClock, eventually, ports,
+};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -104,6 +106,70 @@ impl World {
         let leases = leases.unwrap_or_default().into_iter();
         leases.map(|lease| (lease.mac, lease.address)).collect()
     }
+}
+
+/// Networks of a cluster's node go by its tunnels' address; a machine alone has none.
+fn alone() -> Underlay {
+    Underlay { tunnels: None, bridge_device: None, bridge_mtu: None }
+}
+
+/// Its packet filter goes while another network is made.
+#[tokio::test(start_paused = true)]
+async fn a_network_is_not_made_that_is_not_filtered_any_more_when_it_comes_to_its_turn() {
+    let (filtered, is_filtered) = watch::channel(BTreeSet::new());
+    let taken_away = filtered.clone();
+    let network = Arc::new(MemoryNetwork::with_watcher(move |change| {
+        if matches!(change, NetworkChange::Created { link, .. } if link == "vmbr1001") {
+            taken_away.send_replace(BTreeSet::from([vni()]));
+        }
+    }));
+    let mut world = world().await;
+    let ports = Ports { network: network.clone(), ..world.context.ports.clone() };
+    world.context = Context::new(NodeName::new("hv1"), ports, world.context.store.clone());
+    world.network = network;
+    let (standing, stands) = watch::channel(Standing::new());
+    let role = links::run(world.context.clone(), alone(), is_filtered, standing, world.end.clone());
+    let role = tokio::spawn(role);
+    let other = Vni::new(1002).unwrap();
+    let second = NetworkRecord { vni: other.to_string(), description: "b".into(), ..record() };
+    let decide = |_: &_| {
+        let mut changes = Changes::new();
+        changes.push(Change::PutNetwork(Box::new(record())));
+        changes.push(Change::PutNetwork(Box::new(second.clone())));
+        Ok::<_, Infallible>((changes, ()))
+    };
+    world.context.store.change(decide).await.unwrap();
+    filtered.send_replace(BTreeSet::from([vni(), other]));
+    eventually("the first one is made", SOON, || stands.borrow().contains(&vni())).await;
+    world.context.sleep(SOON).await;
+    assert!(!world.has("vmbr1002").await, "nothing filters it");
+    filtered.send_replace(BTreeSet::from([vni(), other]));
+    world.becomes("the second one is made", "vmbr1002", true).await;
+    world.end.cancel();
+    role.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_makes_no_network_is_a_fault_until_it_is_mended() {
+    let world = world().await;
+    let (_filtered, is_filtered) = watch::channel(BTreeSet::new());
+    let (standing, _stands) = watch::channel(Standing::new());
+    let role = links::run(world.context.clone(), alone(), is_filtered, standing, world.end.clone());
+    let role = tokio::spawn(role);
+    let odd = NetworkRecord { nettype: "mesh".to_owned(), ..record() };
+    world.change(Change::PutNetwork(Box::new(odd))).await;
+    let fault = || {
+        let view = world.context.store.view();
+        view.faults.get("GUEST_NETWORK_HV1").map(|fault| fault.message.clone())
+    };
+    eventually("there is a fault", 2 * SOON, || fault().is_some()).await;
+    let message = fault().unwrap();
+    let words = "node hv1: network 1001 is none as it is recorded: `nettype` is `mesh`";
+    assert!(message.starts_with(words), "{message}");
+    world.change(Change::RemoveNetwork("1001".to_owned())).await;
+    eventually("it goes", 2 * SOON, || fault().is_none()).await;
+    world.end.cancel();
+    role.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -333,6 +399,72 @@ async fn leases_are_recorded_before_the_server_has_its_answer_and_given_to_the_n
     assert_eq!(database.await.unwrap(), format!("4000000000 {MAC} 10.20.1.101 web1 *\n"));
     tell(ended("10.20.1.101")).await;
     assert_eq!(world.leases(), []);
+    world.end.cancel();
+    role.await.unwrap();
+}
+
+fn only_ip6() -> NetworkRecord {
+    NetworkRecord {
+        ip4_network: "None".to_owned(),
+        dhcp4_flag: "False".to_owned(),
+        ip6_network: "2001:db8:1::/64".to_owned(),
+        ip6_gateway: "2001:db8:1::1".to_owned(),
+        dhcp6_flag: "True".to_owned(),
+        ..record()
+    }
+}
+
+fn given6(address: &str, mac: Option<&str>) -> LeaseNews {
+    let duid = "00:03:00:01:52:54:00:00:00:01".to_owned();
+    LeaseNews::Given6(GivenLease6 {
+        address: address.parse().unwrap(),
+        client: Ip6Client { duid, iaid: "7".to_owned() },
+        mac: mac.map(str::to_owned),
+        hostname: Some("web1".to_owned()),
+        expiry: 4_000_000_000,
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_of_ipv6_are_recorded_by_their_address_and_given_to_the_next_server() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(only_ip6()))).await;
+    let (requests, queue) = mpsc::channel(8);
+    let queue = Arc::new(Mutex::new(queue));
+    let role = tokio::spawn(leases::run(world.context.clone(), queue, world.end.clone()));
+    let tell = async |news: LeaseNews| {
+        let (done, written) = oneshot::channel();
+        requests.send(LeaseRequest::News { vni: vni(), news, done }).await.unwrap();
+        written.await.unwrap();
+    };
+    let database = async || {
+        let (answer, database) = oneshot::channel();
+        requests.send(LeaseRequest::Database { vni: vni(), answer }).await.unwrap();
+        database.await.unwrap()
+    };
+    let recorded = |mac: &str, address: &str| (mac.to_owned(), address.to_owned());
+    let (first, second) = ("2001:db8:1::9", "2001:db8:1::a");
+    tell(given6(first, Some(MAC))).await;
+    tell(given6("2001:db8:2::9", Some(MAC))).await;
+    tell(given6(second, None)).await;
+    let both = [recorded(MAC, first), recorded("", second)];
+    assert_eq!(world.leases(), both, "what is of no network is no lease");
+    tell(given6(first, None)).await;
+    assert_eq!(world.leases(), both, "a server that was started anew does not know the MAC");
+    let own = "00:03:00:01:52:54:00:00:00:01";
+    let text = format!(
+        "duid 00:03:00:01:02:70:76:00:03:e9\n4000000000 7 {first} web1 {own}\n\
+         4000000000 7 {second} web1 {own}\n"
+    );
+    assert_eq!(database().await, text);
+    tell(LeaseNews::Ended6(second.parse().unwrap())).await;
+    tell(LeaseNews::Ended6(second.parse().unwrap())).await;
+    assert_eq!(world.leases(), both[..1]);
+
+    let other = NetworkRecord { ip6_network: "2001:db8:3::/64".to_owned(), ..only_ip6() };
+    world.change(Change::PutNetwork(Box::new(other))).await;
+    assert!(!database().await.contains(first), "it is of another network");
+    eventually("no server will say when it ends", SOON, || world.leases().is_empty()).await;
     world.end.cancel();
     role.await.unwrap();
 }

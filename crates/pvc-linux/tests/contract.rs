@@ -28,7 +28,7 @@ use pvc_linux::{
     OsRandom, SystemClock,
 };
 use pvc_model::host_filter::{HostFilter, table};
-use pvc_model::link::{LinkAbilities, LinkKind, PortVlan, Vxlan};
+use pvc_model::link::{LinkAbilities, LinkKind, Vxlan};
 use pvc_ports::{
     Exec as _, FileOwner, Firewall as _, Network, Program, ProgramSignal, Programs as _,
 };
@@ -126,7 +126,6 @@ fn the_network_of_this_machine_keeps_the_contract() {
         let able = LinkAbilities {
             vlans: can("link ens4 type vlan id 9"),
             vxlans: can("type vxlan id 9 dstport 4789"),
-            vlan_filtering: can("type bridge vlan_filtering 1"),
         };
         let fixture = NetworkFixture { device: "ens4".to_owned(), able };
         wait(network_contract(Arc::new(LinuxNetwork::new()), fixture));
@@ -362,11 +361,6 @@ fn what_ip_makes_is_seen_as_it_is() {
         ip("addr add 10.0.0.250/32 dev br7");
         ip("addr add 2001:db8::7/64 dev br7 nodad");
         ip("link add vx9 type vxlan id 9 dstport 4789 dev br7");
-        let filters = tries_ip("link set br7 type bridge vlan_filtering 1");
-        if filters {
-            bridge("vlan add dev ens4 vid 7 pvid");
-            bridge("vlan add dev ens4 vid 9");
-        }
         ip("link set br7 up");
         ip("route add default via 10.0.0.254");
         ip("route add 10.9.0.0/16 via 10.0.0.253 metric 7 table 99");
@@ -385,15 +379,6 @@ fn what_ip_makes_is_seen_as_it_is() {
         let lower = Some("br7".to_owned());
         let vxlan = Vxlan { id: 9, local: None, lower, port: 4789, learning: true };
         assert_eq!(links["vx9"].kind, LinkKind::Vxlan(vxlan));
-        assert_eq!(bridge.vlan_filtering, filters, "{bridge:?}");
-        let (pvid, untagged) = (PortVlan { pvid: true, untagged: false }, PortVlan::TAGGED);
-        let expected = [(1, PortVlan { untagged: true, ..untagged }), (7, pvid), (9, untagged)];
-        if filters {
-            assert_eq!(bridge.vlans, [(1, PortVlan::ACCESS)].into());
-            assert_eq!(port.vlans, expected.into());
-        } else {
-            assert!(bridge.vlans.is_empty() && port.vlans.is_empty(), "{links:?}");
-        }
         let addresses: Vec<String> = bridge.addresses.iter().map(ToString::to_string).collect();
         for wanted in ["10.0.0.1/24", "10.0.0.250/32", "2001:db8::7/64"] {
             assert!(addresses.iter().any(|address| address == wanted), "{addresses:?}");
@@ -578,11 +563,6 @@ fn the_filter_keeps_other_machines_off_the_ports_between_nodes_and_off_nothing_e
     });
     other.join().unwrap();
     node.join().unwrap();
-}
-
-fn bridge(args: &str) {
-    let status = Command::new("bridge").args(args.split_whitespace()).status();
-    assert!(status.expect("iproute2 is installed").success(), "`bridge {args}` fails");
 }
 
 fn nft(command: &str) {

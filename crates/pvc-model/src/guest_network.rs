@@ -356,6 +356,14 @@ impl GuestNetworks {
         all.networks.sort_by_key(|network| network.vni);
         all
     }
+
+    /// Records that make no network at all, by their numbers as they are recorded, and why.
+    pub fn not_understood(&self) -> impl Iterator<Item = (&str, &BadNetwork)> {
+        let numbers = self.networks.iter().map(|network| network.vni.to_string());
+        let understood: BTreeSet<String> = numbers.collect();
+        let bad = self.bad.iter().filter(move |(vni, _)| !understood.contains(vni));
+        bad.map(|(vni, bad)| (vni.as_str(), bad))
+    }
 }
 
 #[cfg(test)]
@@ -477,6 +485,13 @@ mod tests {
         let all = GuestNetworks::of(&cluster);
         assert!(all.networks.is_empty() && all.bad.len() == 1);
         assert_eq!(all.recorded, BTreeSet::from([Vni::new(5).unwrap()]));
+        let other = NetworkRecord { mtu: "x".into(), ..record() };
+        cluster.networks.insert("1001".to_owned(), std::sync::Arc::new(other));
+        let all = GuestNetworks::of(&cluster);
+        assert_eq!(all.bad.len(), 2);
+        let none: Vec<(&str, &str)> =
+            all.not_understood().map(|(vni, bad)| (vni, bad.field)).collect();
+        assert_eq!(none, [("5", "nettype")]);
     }
 
     #[test]

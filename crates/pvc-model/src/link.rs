@@ -30,30 +30,6 @@ pub struct Link {
     pub mac: Option<Mac>,
     /// Each with the prefix length of the network that it stands in.
     pub addresses: BTreeSet<IpNet>,
-    /// Of a bridge: whether it keeps the VLANs of its ports apart.
-    pub vlan_filtering: bool,
-    /// The VLANs that it takes part in, as a bridge that keeps them apart or as a port of one; else
-    /// empty.
-    pub vlans: PortVlans,
-}
-
-/// VLANs of a port by their numbers, 1 to 4094.
-pub type PortVlans = BTreeMap<u16, PortVlan>;
-
-/// How a port takes part in a VLAN.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PortVlan {
-    /// Whether frames that come in without a tag belong to it. At most one VLAN of a port has this.
-    pub pvid: bool,
-    /// Whether its frames go out without a tag.
-    pub untagged: bool,
-}
-
-impl PortVlan {
-    /// In both directions with a tag.
-    pub const TAGGED: PortVlan = PortVlan { pvid: false, untagged: false };
-    /// In both directions without a tag.
-    pub const ACCESS: PortVlan = PortVlan { pvid: true, untagged: true };
 }
 
 /// A tunnel for the frames of one network, as this machine's end of it.
@@ -77,8 +53,6 @@ pub struct LinkAbilities {
     /// VLANs as links of their own.
     pub vlans: bool,
     pub vxlans: bool,
-    /// Bridges that keep the VLANs of their ports apart.
-    pub vlan_filtering: bool,
 }
 
 /// An Ethernet address.

@@ -18,7 +18,7 @@ pub struct NetworkRecord {
     pub ip6_network: String,
     pub ip6_gateway: String,
     pub dhcp6_flag: String,
-    /// By MAC address, reservations first.
+    /// By MAC address, reservations first; then those of IPv6 by address.
     pub leases: Vec<LeaseRecord>,
     /// Rules for packets that come in first, each direction by their order.
     pub acls: Vec<AclRecord>,
@@ -35,9 +35,10 @@ pub struct NetworkOptions {
     pub spoof_guard: bool,
 }
 
-/// An IPv4 address that a network's DHCP keeps for a MAC address, or has given to it.
+/// An address that a network's DHCP keeps for a MAC address, or has given to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeaseRecord {
+    /// Empty if it is not known, of IPv6.
     pub mac: String,
     pub address: String,
     pub hostname: String,
@@ -46,6 +47,18 @@ pub struct LeaseRecord {
     /// Name that the client gave itself beside its MAC address, as DHCP servers write it; `*` or
     /// empty if it gave none. Reservations have none.
     pub client_id: String,
+    /// The client, if it is a lease of IPv6.
+    pub ip6: Option<Ip6Client>,
+}
+
+/// Client of DHCP of IPv6, which names itself and is not known by its MAC address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ip6Client {
+    /// Name that it keeps, in hexadecimal, with colons.
+    pub duid: String,
+    /// Number of the interface among those of the client, with `T` in front of it if the address is
+    /// a temporary one.
+    pub iaid: String,
 }
 
 /// An IPv4 address that a network's DHCP has given, as the node writes it that gave it.
@@ -59,6 +72,18 @@ pub struct GivenLease {
     pub expiry: Option<u64>,
     /// Name that the client gave itself beside its MAC address.
     pub client_id: Option<String>,
+}
+
+/// An IPv6 address that a network's DHCP has given, as the node writes it that gave it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GivenLease6 {
+    pub address: std::net::Ipv6Addr,
+    pub client: Ip6Client,
+    /// In small letters, with colons; `None` if that is not known.
+    pub mac: Option<String>,
+    pub hostname: Option<String>,
+    /// When it ends, in seconds since the epoch.
+    pub expiry: u64,
 }
 
 /// A rule of a network's firewall.

@@ -238,10 +238,12 @@ pub async fn release(
     let decide = |cluster: &Cluster| {
         let (record, lease) = lease::release(cluster, network, which)?;
         let (vni, mac) = (record.vni.clone(), lease.mac.clone());
+        let address = lease.address.parse().ok().filter(|_| lease.ip6.is_some());
         let mut changes = Changes::new();
-        changes.push(match lease.expiry {
-            None => Change::RemoveReservation { vni, mac },
-            Some(_) => Change::RemoveLease { vni, mac },
+        changes.push(match (&lease.expiry, address) {
+            (_, Some(address)) => Change::RemoveLease6 { vni, address },
+            (None, None) => Change::RemoveReservation { vni, mac },
+            (Some(_), None) => Change::RemoveLease { vni, mac },
         });
         Ok((changes, lease.clone()))
     };

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pvc_model::link::{IpNet, LinkAbilities, Links, Mac, PortVlans, Route, Vxlan};
+use pvc_model::link::{IpNet, LinkAbilities, Links, Mac, Route, Vxlan};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
@@ -96,17 +96,6 @@ pub trait Network: Send + Sync {
     async fn set_up(&self, link: &str, up: bool) -> Result<(), NetworkError>;
     /// Makes it a port of `master`, or of none.
     async fn set_master(&self, link: &str, master: Option<&str>) -> Result<(), NetworkError>;
-
-    /// Has a bridge keep the VLANs of its ports apart, or not. Without anything else said, all are
-    /// in VLAN 1, without tags.
-    ///
-    /// # Errors
-    /// [`Unsupported`](NetworkError::Unsupported) if this kernel cannot; it mixes them then.
-    async fn set_vlan_filtering(&self, bridge: &str, on: bool) -> Result<(), NetworkError>;
-    /// Has a link take part in these VLANs and no others: as a port of a bridge, or, of a bridge,
-    /// with what this machine itself says and hears on it. What stays is not interrupted. If it
-    /// fails, some may have been changed.
-    async fn set_vlans(&self, link: &str, vlans: &PortVlans) -> Result<(), NetworkError>;
 
     /// Adds an address, usable at once: an IPv6 address is not probed for duplicates first.
     async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError>;

@@ -320,7 +320,7 @@ impl Cluster {
                     state.judge(|truth, sight| truth.records_changed(sight, view.clone()));
                     state.look_at_jobs(&view);
                     state.ceph.uploads.look(&view, state.run.now);
-                    state.networks.look(&view, state.run.now);
+                    state.look_at_recorded();
                     state.ceph.osd_truth.look(&view);
                 });
                 for (host, name) in names.iter().enumerate() {

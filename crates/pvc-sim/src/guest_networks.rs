@@ -11,13 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+use pvc_embedded::state::{TreeState, Work};
 use pvc_model::cluster::Cluster as View;
 use pvc_model::domain::{Nic, NicKind};
 use pvc_model::guest_network::rules::table;
 use pvc_model::guest_network::{GuestNetwork, GuestNetworks, Vni};
 use pvc_model::link::{Link, Links};
 use pvc_model::network::{Direction, NetworkRecord};
-use pvc_ports::Program;
+use pvc_ports::{Op, Program};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Shape;
@@ -234,6 +235,64 @@ pub(crate) fn refuse_rules(host: &mut Host, text: Option<String>) {
     });
 }
 
+/// The rules of all managed networks as they were recorded at a time.
+pub(crate) struct Recorded {
+    at: Duration,
+    rules: BTreeMap<Vni, Rules>,
+}
+
+impl Recorded {
+    /// Reads the tree, which nobody has to announce: a host may have loaded by then what it says.
+    pub fn of(tree: &TreeState, at: Duration) -> Recorded {
+        let networks = children(tree, ROOT);
+        let managed = networks.into_iter().filter_map(|name| {
+            let is_managed = text(tree, &format!("{ROOT}/{name}/nettype")) == "managed";
+            let vni = Vni::parse(&name).filter(|_| is_managed)?;
+            let [incoming, outgoing] = [Direction::In, Direction::Out].map(|direction| {
+                let list = format!("{ROOT}/{name}/firewall_rules/{}", direction.as_str());
+                let mut rules: Vec<(u32, String)> = children(tree, &list)
+                    .into_iter()
+                    .map(|rule| {
+                        let order = text(tree, &format!("{list}/{rule}/order"));
+                        (order.parse().unwrap_or(0), text(tree, &format!("{list}/{rule}/rule")))
+                    })
+                    .collect();
+                rules.sort_by_key(|(order, _)| *order);
+                rules.into_iter().map(|(_, rule)| rule).collect()
+            });
+            Some((vni, Rules { incoming, outgoing }))
+        });
+        Recorded { at, rules: managed.collect() }
+    }
+
+    /// Whether a write changes what is recorded of networks.
+    pub fn is_changed_by(work: &Work) -> bool {
+        let changes = |op: &Op| match op {
+            Op::Check { .. } => false,
+            op => op.path().starts_with(ROOT),
+        };
+        match work {
+            Work::Create { path, .. } => path.starts_with(ROOT),
+            Work::Multi { ops, .. } => ops.iter().any(changes),
+            Work::End { .. } => false,
+        }
+    }
+}
+
+const ROOT: &str = "/networks";
+
+/// The names below a key, in order.
+fn children(tree: &TreeState, path: &str) -> Vec<String> {
+    let mut names = tree.children(path).unwrap_or_default();
+    names.sort();
+    names
+}
+
+fn text(tree: &TreeState, path: &str) -> String {
+    let data = tree.entry(path).map(|entry| entry.data).unwrap_or_default();
+    String::from_utf8_lossy(&data).into_owned()
+}
+
 /// Rules of one version of a record: those of what comes in, and of what goes out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Rules {
@@ -345,15 +404,8 @@ pub(crate) struct NetworkTruth {
 }
 
 impl NetworkTruth {
-    /// Takes notice of what is recorded now.
-    pub fn look(&mut self, view: &View, now: Duration) {
-        let managed =
-            |record: &NetworkRecord| (record.nettype == "managed").then(|| Rules::of(record));
-        let mut present: BTreeMap<Vni, Rules> = BTreeMap::new();
-        for (vni, record) in view.networks.iter() {
-            let rules = Vni::parse(vni).zip(managed(record));
-            present.extend(rules);
-        }
+    /// Takes notice of what was recorded at `now`.
+    fn look(&mut self, present: BTreeMap<Vni, Rules>, now: Duration) {
         let known: Vec<Vni> = self.recorded.keys().copied().collect();
         for vni in known.into_iter().filter(|vni| !present.contains_key(vni)) {
             self.note(vni, None, now);
@@ -468,11 +520,19 @@ impl State {
         self.networks.served.insert((host, program.name.clone()), reservations);
     }
 
+    /// Takes notice of every version of networks that was recorded.
+    pub fn look_at_recorded(&mut self) {
+        for Recorded { at, rules } in self.zookeeper.take_recorded_networks() {
+            self.networks.look(rules, at);
+        }
+    }
+
     /// The program `pid` of a host has loaded the table of networks, or removed it.
     pub fn firewall_loaded(&mut self, host: usize, pid: Pid) {
         if self.run.nature.networks == 0 {
             return;
         }
+        self.look_at_recorded();
         self.networks.flushed.remove(&host);
         let loaded = self.loaded(host);
         for vni in self.networks.recorded.keys().copied().collect::<Vec<_>>() {
@@ -821,8 +881,9 @@ mod tests {
 
         /// The network is recorded with these rules from now on.
         fn record(&self, rules: &[&str]) {
-            let view = view(rules);
-            self.world.with(|state| state.networks.look(&view, state.run.now));
+            let record = &view(rules).networks["1001"];
+            let rules = BTreeMap::from([(Vni::new(1001).unwrap(), Rules::of(record))]);
+            self.world.with(|state| state.networks.look(rules, state.run.now));
         }
 
         /// A daemon loads the firewall that it would load for these rules.
@@ -892,6 +953,49 @@ mod tests {
         scene.record(&["tcp dport 22 accept", "drop"]);
         scene.load(&["drop", "tcp dport 22 accept"]).await;
         assert!(scene.found().unwrap().contains("never had"));
+    }
+
+    /// Writes `data` at each of these keys, as a client of ZooKeeper does, and judges nothing.
+    fn write(world: &World, tree: &mut TreeState, keys: &[(&str, &str)]) {
+        let session = tree.open_session();
+        let create = |(path, data): &(&str, &str)| Op::Create {
+            path: (*path).to_owned(),
+            data: (*data).to_owned().into(),
+            mode: pvc_ports::CreateMode::Persistent,
+        };
+        let work = Work::Multi { session, ops: keys.iter().map(create).collect() };
+        assert!(Recorded::is_changed_by(&work));
+        let mut draft = tree.draft();
+        draft.apply(&work).unwrap();
+        let change = draft.finish();
+        tree.publish(change);
+        let recorded = Recorded::of(tree, Duration::ZERO);
+        world.with(|state| state.networks.look(recorded.rules, recorded.at));
+    }
+
+    /// A rule that is tried may be gone again before anybody has looked.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_recorded_is_read_from_the_tree_itself() {
+        let (scene, mut tree) = (Scene::new(), TreeState::new(1));
+        write(&scene.world, &mut tree, &[("/networks", ""), ("/networks/x", "no number")]);
+        write(
+            &scene.world,
+            &mut tree,
+            &[
+                ("/networks/1001", "net1001"),
+                ("/networks/1001/nettype", "managed"),
+                ("/networks/1001/firewall_rules", ""),
+                ("/networks/1001/firewall_rules/in", ""),
+                ("/networks/1001/firewall_rules/in/a", ""),
+                ("/networks/1001/firewall_rules/in/a/order", "10"),
+                ("/networks/1001/firewall_rules/in/a/rule", "drop"),
+                ("/networks/1001/firewall_rules/in/b", ""),
+                ("/networks/1001/firewall_rules/in/b/order", "2"),
+                ("/networks/1001/firewall_rules/in/b/rule", "tcp dport 22 accept"),
+            ],
+        );
+        scene.load(&["tcp dport 22 accept", "drop"]).await;
+        assert_eq!(scene.found(), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::guest_network::Vni;
-use pvc_model::link::{IpNet, LinkAbilities, Links, Mac, PortVlans, Route, Vxlan};
+use pvc_model::link::{IpNet, LinkAbilities, Links, Mac, Route, Vxlan};
 use pvc_model::primary::handover::Duty;
 use pvc_node::FloatingAddress;
 use pvc_ports::{Network, NetworkError};
@@ -150,16 +150,6 @@ impl Network for HostNetwork {
     async fn set_master(&self, link: &str, master: Option<&str>) -> Result<(), NetworkError> {
         self.gate.pass().await;
         self.changed(self.inner.set_master(link, master).await)
-    }
-
-    async fn set_vlan_filtering(&self, bridge: &str, on: bool) -> Result<(), NetworkError> {
-        self.gate.pass().await;
-        self.inner.set_vlan_filtering(bridge, on).await
-    }
-
-    async fn set_vlans(&self, link: &str, vlans: &PortVlans) -> Result<(), NetworkError> {
-        self.gate.pass().await;
-        self.inner.set_vlans(link, vlans).await
     }
 
     async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {

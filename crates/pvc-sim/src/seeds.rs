@@ -1045,7 +1045,7 @@ fn network_ask(chance: &mut Chance, shape: &Shape) -> NetworkAsk {
     let vlan = *chance.pick(&VLANS).expect("not empty");
     let rule = (*chance.pick(&RULES).expect("not empty")).to_owned();
     let vm = chance.below(shape.vms.len() as u64) as usize;
-    match chance.below(27) {
+    match chance.below(32) {
         0..=3 => NetworkAsk::Add { vni: spare },
         4 | 5 => NetworkAsk::Remove { vni: spare, force: false },
         6 => NetworkAsk::Remove { vni, force: chance.happens(300) },
@@ -1056,9 +1056,12 @@ fn network_ask(chance: &mut Chance, shape: &Shape) -> NetworkAsk {
         13..=17 => NetworkAsk::AddRule { vni, rule, first: chance.happens(300) },
         18 | 19 => NetworkAsk::RemoveRule { vni, rule },
         20..=22 => NetworkAsk::Reserve { vni, vm },
-        // No rule is tried and taken back: a host may load what is recorded again before the judge
-        // has seen that it is. Stories do.
-        _ => NetworkAsk::Release { vni, vm },
+        23..=26 => NetworkAsk::Release { vni, vm },
+        27..=29 => {
+            let seconds = *chance.pick(&[10, 20, 60]).expect("not empty");
+            NetworkAsk::TryRule { vni, rule, seconds }
+        }
+        _ => NetworkAsk::Confirm { vni },
     }
 }
 

@@ -47,6 +47,7 @@ use pvc_embedded::state::TreeState;
 use pvc_ports::{CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, TreeEvent};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::guest_networks::Recorded;
 use crate::host::Hosts;
 use crate::process::{Pid, Processes};
 use crate::run::Run;
@@ -87,6 +88,8 @@ pub(crate) struct Ensemble {
     held: Option<Held>,
     /// Keys that nobody knows.
     unknown: Vec<String>,
+    /// The versions of networks of VMs that were written and nobody has taken.
+    networks: Vec<Recorded>,
 }
 
 /// Something that a client asked a server for.
@@ -273,7 +276,13 @@ impl Ensemble {
             connections: 0,
             held: None,
             unknown: Vec::new(),
+            networks: Vec::new(),
         }
+    }
+
+    /// Takes the versions of networks of VMs that were written since this was last asked.
+    pub fn take_recorded_networks(&mut self) -> Vec<Recorded> {
+        std::mem::take(&mut self.networks)
     }
 
     pub fn has_quorum(&self) -> bool {

@@ -1,6 +1,8 @@
 //! The changes that can be written, in the words of the model, and which [kind of
 //! record](crate::records) writes each.
 
+use std::net::Ipv6Addr;
+
 use pvc_model::answered::AnsweredRecord;
 use pvc_model::benchmark::BenchmarkRecord;
 use pvc_model::fault::FaultRecord;
@@ -9,7 +11,9 @@ use pvc_model::fullness::FullnessRecord;
 use pvc_model::guest_network::unconfirmed::UnconfirmedChange;
 use pvc_model::hold::VolumeHold;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
-use pvc_model::network::{AclRecord, GivenLease, LeaseRecord, NetworkOptions, NetworkRecord};
+use pvc_model::network::{
+    AclRecord, GivenLease, GivenLease6, LeaseRecord, NetworkOptions, NetworkRecord,
+};
 use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures};
 use pvc_model::snapshot_usage::SnapshotUsageRecord;
 use pvc_model::sriov::{PfRecord, VfConfig, VfRecord, VfUse};
@@ -23,8 +27,9 @@ use crate::records::cluster::{self, ConfigChange};
 use crate::records::node::{self, NewNode, NodeChange};
 use crate::records::vm::{self, NewVm, VmChange};
 use crate::records::{
-    answered, benchmark, daemon_note, fault, fence_note, fullness, hold, job, move_note, network,
-    network_options, osd, placement, pool, snapshot_usage, sriov, unconfirmed, volume,
+    answered, benchmark, daemon_note, dhcp6_leases, fault, fence_note, fullness, hold, job,
+    move_note, network, network_options, osd, placement, pool, snapshot_usage, sriov, unconfirmed,
+    volume,
 };
 
 /// A set of changes that become true together or not at all.
@@ -159,6 +164,15 @@ pub enum Change {
         vni: String,
         mac: String,
     },
+    /// Writes what DHCP of IPv6 has given, in the place of what was said of that address.
+    PutLease6 {
+        vni: String,
+        lease: GivenLease6,
+    },
+    RemoveLease6 {
+        vni: String,
+        address: Ipv6Addr,
+    },
     PutAcl {
         vni: String,
         acl: AclRecord,
@@ -238,6 +252,8 @@ impl Change {
             }
             Change::PutLease { vni, lease } => network::put_lease(draft, vni, lease),
             Change::RemoveLease { vni, mac } => network::remove_lease(draft, vni, mac, false),
+            Change::PutLease6 { vni, lease } => dhcp6_leases::put(draft, vni, lease),
+            Change::RemoveLease6 { vni, address } => dhcp6_leases::remove(draft, vni, *address),
             Change::PutAcl { vni, acl } => network::put_acl(draft, vni, acl),
             Change::OrderAcl { vni, acl } => network::order_acl(draft, vni, acl),
             Change::RemoveAcl { vni, acl } => network::remove_acl(draft, vni, acl),

@@ -1,12 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::link::{
-    IpNet, Link, LinkAbilities, LinkKind, Links, Mac, PortVlan, PortVlans, Route, Vxlan,
-    is_link_name,
+    IpNet, Link, LinkAbilities, LinkKind, Links, Mac, Route, Vxlan, is_link_name,
 };
 use pvc_ports::{Network, NetworkError};
 use tokio::time::Instant;
@@ -22,8 +22,6 @@ pub enum NetworkChange {
     Mtu { link: String, mtu: u32 },
     Up { link: String, up: bool },
     Master { link: String, master: Option<String> },
-    VlanFiltering { link: String, on: bool },
-    Vlans { link: String, vlans: PortVlans },
     AddressAdded { link: String, address: IpNet },
     AddressRemoved { link: String, address: IpNet },
     Announced { link: String, address: IpAddr },
@@ -42,9 +40,8 @@ struct Inner {
     leases: BTreeMap<(String, IpNet), Instant>,
     failing: bool,
     hides_abilities: bool,
+    counts_announcements: bool,
     refuses: Option<Refuses>,
-    /// VLANs of bridges and their ports, also where no bridge keeps them apart.
-    vlans: BTreeMap<String, PortVlans>,
     lacks: Lacks,
     looks: u64,
     /// Links for which this machine computes checksums.
@@ -56,7 +53,6 @@ struct Inner {
 struct Lacks {
     vlans: bool,
     vxlans: bool,
-    vlan_filtering: bool,
 }
 
 type Refuses = Arc<dyn Fn(&NetworkChange) -> bool + Send + Sync>;
@@ -70,6 +66,9 @@ pub struct MemoryNetwork {
 struct Board {
     inner: Mutex<Inner>,
     watcher: Watcher,
+    /// Announcements that are under way, and the most that ever were.
+    announcing: AtomicUsize,
+    most_announcing: AtomicUsize,
 }
 
 type Watcher = Box<dyn Fn(&NetworkChange) + Send + Sync>;
@@ -106,7 +105,12 @@ impl MemoryNetwork {
 
     /// Calls `watcher` with each change at once, while nobody else can make one.
     pub fn with_watcher(watcher: impl Fn(&NetworkChange) + Send + Sync + 'static) -> Self {
-        let board = Board { inner: Mutex::default(), watcher: Box::new(watcher) };
+        let board = Board {
+            inner: Mutex::default(),
+            watcher: Box::new(watcher),
+            announcing: AtomicUsize::new(0),
+            most_announcing: AtomicUsize::new(0),
+        };
         let network = MemoryNetwork { board: Arc::new(board) };
         {
             let mut inner = network.inner();
@@ -149,11 +153,7 @@ impl MemoryNetwork {
 
     /// Sets the abilities of the kernel from now on. It has all of them at first.
     pub fn set_abilities(&self, able: LinkAbilities) {
-        self.inner().lacks = Lacks {
-            vlans: !able.vlans,
-            vxlans: !able.vxlans,
-            vlan_filtering: !able.vlan_filtering,
-        };
+        self.inner().lacks = Lacks { vlans: !able.vlans, vxlans: !able.vxlans };
     }
 
     /// Has the kernel not say from now on what it can, as where a program may have no namespaces.
@@ -174,6 +174,16 @@ impl MemoryNetwork {
     /// How many times the links were asked for.
     pub fn looks(&self) -> u64 {
         self.inner().looks
+    }
+
+    /// Counts announcements that are under way at once, from now on: each takes a moment then.
+    pub fn count_announcements(&self) {
+        self.inner().counts_announcements = true;
+    }
+
+    /// The most announcements that were ever under way at once.
+    pub fn most_announced_at_once(&self) -> usize {
+        self.board.most_announcing.load(Ordering::Relaxed)
     }
 
     /// Changes so far, in order.
@@ -284,12 +294,7 @@ impl Inner {
             alias: None,
             mac,
             addresses: BTreeSet::new(),
-            vlan_filtering: false,
-            vlans: PortVlans::new(),
         };
-        if link.kind == LinkKind::Bridge {
-            self.vlans.insert(name.to_owned(), first_vlan());
-        }
         self.links.insert(name.to_owned(), link);
         for (key, value) in PER_LINK {
             self.settings.insert(key.replace("{}", name), value.to_owned());
@@ -315,7 +320,6 @@ impl Inner {
     /// Removes a link and what cannot be without it.
     fn take(&mut self, name: &str) {
         self.links.remove(name);
-        self.vlans.remove(name);
         self.checksums.remove(name);
         let on_it = |kind: &LinkKind| match kind {
             LinkKind::Vlan { lower, .. } => lower.as_deref() == Some(name),
@@ -325,7 +329,6 @@ impl Inner {
         self.links.retain(|_, link| !on_it(&link.kind));
         for link in self.links.values_mut().filter(|link| link.master.as_deref() == Some(name)) {
             link.master = None;
-            self.vlans.remove(&link.name);
         }
         self.routes.retain(|route| route.link.as_deref() != Some(name));
         for (key, _) in PER_LINK {
@@ -348,11 +351,6 @@ impl Inner {
     }
 }
 
-/// Returns the VLANs of a bridge and its ports for which no others were set.
-fn first_vlan() -> PortVlans {
-    [(1, PortVlan::ACCESS)].into()
-}
-
 fn refused(what: &str, why: &str) -> NetworkError {
     NetworkError::Refused { what: what.to_owned(), source: std::io::Error::other(why.to_owned()) }
 }
@@ -363,14 +361,7 @@ impl Network for MemoryNetwork {
         let mut inner = self.inner();
         inner.looks += 1;
         inner.answers()?;
-        let mut links = inner.links.clone();
-        for link in links.values_mut() {
-            let bridge = link.master.as_ref().unwrap_or(&link.name);
-            if inner.links.get(bridge).is_some_and(|bridge| bridge.vlan_filtering) {
-                link.vlans = inner.vlans.get(&link.name).cloned().unwrap_or_default();
-            }
-        }
-        Ok(links)
+        Ok(inner.links.clone())
     }
 
     async fn create_bridge(&self, link: &str) -> Result<(), NetworkError> {
@@ -508,47 +499,7 @@ impl Network for MemoryNetwork {
             }
             let master = master.map(str::to_owned);
             let before = std::mem::replace(&mut inner.link(link)?.master, master.clone());
-            match (&master, before == master) {
-                (_, true) => {}
-                (Some(_), false) => _ = inner.vlans.insert(link.to_owned(), first_vlan()),
-                (None, false) => _ = inner.vlans.remove(link),
-            }
             Ok((before != master).then(|| NetworkChange::Master { link: link.to_owned(), master }))
-        })
-    }
-
-    async fn set_vlan_filtering(&self, bridge: &str, on: bool) -> Result<(), NetworkError> {
-        self.change(|inner| {
-            let lacks = inner.lacks.vlan_filtering;
-            let link = inner.link(bridge)?;
-            if link.kind != LinkKind::Bridge {
-                let wanted = "bridge".to_owned();
-                return Err(NetworkError::OtherKind { link: bridge.to_owned(), wanted });
-            }
-            if lacks {
-                let what = "bridges that keep VLANs apart".to_owned();
-                return Err(NetworkError::Unsupported { what });
-            }
-            let before = std::mem::replace(&mut link.vlan_filtering, on);
-            let link = bridge.to_owned();
-            Ok((before != on).then_some(NetworkChange::VlanFiltering { link, on }))
-        })
-    }
-
-    async fn set_vlans(&self, link: &str, vlans: &PortVlans) -> Result<(), NetworkError> {
-        self.change(|inner| {
-            inner.link(link)?;
-            let is_good = |vid: &u16| (1..=4094).contains(vid);
-            let pvids = vlans.values().filter(|vlan| vlan.pvid).count();
-            let Some(had) = inner.vlans.get_mut(link) else {
-                return Err(refused("set its VLANs", "it is no port of a bridge"));
-            };
-            if !vlans.keys().all(is_good) || pvids > 1 {
-                return Err(refused("set its VLANs", "they are out of range"));
-            }
-            let before = std::mem::replace(had, vlans.clone());
-            let (link, vlans) = (link.to_owned(), vlans.clone());
-            Ok((before != vlans).then_some(NetworkChange::Vlans { link, vlans }))
         })
     }
 
@@ -581,6 +532,13 @@ impl Network for MemoryNetwork {
     }
 
     async fn announce(&self, link: &str, address: IpAddr) -> Result<(), NetworkError> {
+        if self.inner().counts_announcements {
+            let Board { announcing, most_announcing, .. } = &*self.board;
+            let now = announcing.fetch_add(1, Ordering::Relaxed) + 1;
+            most_announcing.fetch_max(now, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            announcing.fetch_sub(1, Ordering::Relaxed);
+        }
         self.change(|inner| match inner.link(link)?.up {
             true => Ok(Some(NetworkChange::Announced { link: link.to_owned(), address })),
             false => Err(refused("announce an address", "the link is down")),
@@ -593,8 +551,8 @@ impl Network for MemoryNetwork {
         if inner.hides_abilities {
             return Err(refused("give a thread a network of its own", "that is forbidden"));
         }
-        let Lacks { vlans, vxlans, vlan_filtering } = inner.lacks;
-        Ok(LinkAbilities { vlans: !vlans, vxlans: !vxlans, vlan_filtering: !vlan_filtering })
+        let Lacks { vlans, vxlans } = inner.lacks;
+        Ok(LinkAbilities { vlans: !vlans, vxlans: !vxlans })
     }
 
     async fn routes(&self) -> Result<Vec<Route>, NetworkError> {

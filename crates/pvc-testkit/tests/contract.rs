@@ -78,7 +78,7 @@ async fn guests_move_between_scripted_hypervisors_as_between_real_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn the_network_in_memory_keeps_the_contract() {
-    let unable = LinkAbilities { vlans: false, vxlans: false, vlan_filtering: false };
+    let unable = LinkAbilities { vlans: false, vxlans: false };
     for able in [ABLE, unable] {
         let network = MemoryNetwork::new().with_device("ens4");
         network.set_abilities(able);

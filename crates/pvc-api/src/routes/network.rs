@@ -268,8 +268,9 @@ async fn delete_network_vni_lease_mac(
     let remove = |api: ApiState| async move { network::release(api.store(), &vni, &which).await };
     let gone = ask.api.carry_out(remove).await.map_err(as_refused)?;
     let what = if gone.expiry.is_none() { "reservation" } else { "lease" };
-    let LeaseRecord { mac, address, .. } = gone;
-    let message = format!("Removed the {what} of {address} for {mac} from network {network}.");
+    let LeaseRecord { mac, address, ip6, .. } = gone;
+    let client = ip6.filter(|_| mac.is_empty()).map_or(mac, |client| client.duid);
+    let message = format!("Removed the {what} of {address} for {client} from network {network}.");
     Ok(ask.mode.done(message))
 }
 

@@ -35,10 +35,16 @@ pub fn network(cluster: &Cluster, record: &NetworkRecord) -> Option<api::Network
 }
 
 pub fn lease(record: &LeaseRecord) -> api::Lease {
+    let (ip4_address, ip6_address) = match record.ip6 {
+        Some(_) => (String::new(), Some(record.address.clone())),
+        None => (record.address.clone(), None),
+    };
     api::Lease {
         hostname: unset(&record.hostname),
-        ip4_address: record.address.clone(),
+        ip4_address,
         mac_address: record.mac.clone(),
+        ip6_address,
+        duid: record.ip6.as_ref().map(|client| client.duid.clone()),
         timestamp: record.expiry.clone().unwrap_or_else(|| "static".to_owned()),
     }
 }

@@ -557,15 +557,26 @@ async fn leases_and_rules_of_a_network_are_read_as_they_are_recorded() {
     ] {
         put(key, value);
     }
+    dump.insert("/pvcrs/dhcp6_leases".to_owned(), String::new());
+    dump.insert(format!("/pvcrs/dhcp6_leases/{vni}"), String::new());
+    dump.insert(
+        format!("/pvcrs/dhcp6_leases/{vni}/2001:db8::9"),
+        r#"{"duid":"00:01","iaid":"7","mac":null,"hostname":"web6","expiry":1731672001}"#
+            .to_owned(),
+    );
     let api = start(&dump, common::settings()).await;
     let at = |rest: &str| format!("/network/{vni}/{rest}");
-    let (reserved, given) = (
+    let (reserved, given, of_ip6) = (
         json!({"hostname": "None", "ip4_address": "10.100.1.50",
-               "mac_address": "52:54:00:ff:00:01", "timestamp": "static"}),
+               "mac_address": "52:54:00:ff:00:01", "ip6_address": null, "duid": null,
+               "timestamp": "static"}),
         json!({"hostname": "web1", "ip4_address": "10.100.1.101",
-               "mac_address": "52:54:00:aa:bb:cc", "timestamp": "1731672000"}),
+               "mac_address": "52:54:00:aa:bb:cc", "ip6_address": null, "duid": null,
+               "timestamp": "1731672000"}),
+        json!({"hostname": "web6", "ip4_address": "", "mac_address": "",
+               "ip6_address": "2001:db8::9", "duid": "00:01", "timestamp": "1731672001"}),
     );
-    assert_eq!(api.get(&at("lease")).await.ok(), json!([reserved, given]));
+    assert_eq!(api.get(&at("lease")).await.ok(), json!([reserved, given, of_ip6]));
     assert_eq!(api.get(&at("lease?static=true")).await.ok(), json!([reserved]));
     assert_eq!(api.get(&at("lease?limit=aa:bb")).await.ok(), json!([given]));
     assert_eq!(api.get(&at("lease/52:54:00:aa:bb:cc")).await.ok(), json!([given]));

@@ -131,8 +131,8 @@ fn tables(leases: &[Value], rules: &[Value], paint: Paint) -> String {
     add(
         "Leases",
         &[("Hostname", 9), ("IP Address", 11), ("MAC Address", 13), ("Timestamp", 10)],
-        &["hostname", "ip4_address", "mac_address", "timestamp"],
-        leases,
+        &["hostname", "address", "mac_address", "timestamp"],
+        &leases.iter().map(with_address).collect::<Vec<_>>(),
     );
     add(
         "ACLs",
@@ -141,6 +141,17 @@ fn tables(leases: &[Value], rules: &[Value], paint: Paint) -> String {
         rules,
     );
     text_of
+}
+
+/// A lease with the address that it is of, of either family, as `address`.
+fn with_address(lease: &Value) -> Value {
+    let mut lease = lease.clone();
+    let ip6 = lease.get("ip6_address").filter(|address| address.is_string());
+    let address = ip6.or_else(|| lease.get("ip4_address")).cloned();
+    if let (Value::Object(members), Some(address)) = (&mut lease, address) {
+        members.insert("address".to_owned(), address);
+    }
+    lease
 }
 
 #[cfg(test)]
@@ -153,8 +164,12 @@ mod tests {
     fn the_view() {
         let networks: Vec<Network> =
             serde_json::from_str(include_str!("../../tests/wire/networks.json")).unwrap();
-        let leases = [json!({"hostname": "web1", "ip4_address": "10.0.0.5",
-            "mac_address": "52:54:00:aa:bb:cc", "timestamp": null})];
+        let leases = [
+            json!({"hostname": "web1", "ip4_address": "10.0.0.5",
+            "mac_address": "52:54:00:aa:bb:cc", "timestamp": null}),
+            json!({"hostname": "web6", "ip4_address": "", "ip6_address": "2001:db8::9",
+            "mac_address": "52:54:00:aa:bb:cd", "timestamp": "1731672000"}),
+        ];
         let rules =
             [json!({"direction": "in", "order": "0", "description": "ssh", "rule": "tcp dport 22 \
                                                                                    accept"})];

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use futures::TryStreamExt;
 use nix::errno::Errno;
-use pvc_model::link::{IpNet, Link, LinkKind, Links, Mac, PortVlan, PortVlans, Route, Vxlan};
+use pvc_model::link::{IpNet, Link, LinkKind, Links, Mac, Route, Vxlan};
 use pvc_ports::NetworkError;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
-    AfSpecBridge, BridgeVlanInfoFlags, InfoBridge, InfoData, InfoKind, InfoVlan, InfoVxlan,
-    LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoKind, InfoVlan, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
@@ -100,18 +99,6 @@ pub async fn look(handle: Handle) -> Result<Links, Errno> {
         .filter_map(|message| link(message, &names))
         .map(|l| (l.name.clone(), l))
         .collect();
-    // Every port of a bridge has VLANs, which mean nothing where none is kept apart.
-    if seen.values().any(|link| link.vlan_filtering) {
-        for (index, vlans) in vlans(handle).await? {
-            let Some(name) = names.get(&index) else { continue };
-            let bridge = seen.get(name).and_then(|link| link.master.clone());
-            let bridge = bridge.unwrap_or_else(|| name.clone());
-            let keeps_apart = seen.get(&bridge).is_some_and(|bridge| bridge.vlan_filtering);
-            if let Some(link) = seen.get_mut(name).filter(|_| keeps_apart) {
-                link.vlans = vlans;
-            }
-        }
-    }
     for message in addresses {
         let of = names.get(&message.header.index).and_then(|name| seen.get_mut(name));
         if let (Some(link), Some(address)) = (of, address(&message)) {
@@ -119,30 +106,6 @@ pub async fn look(handle: Handle) -> Result<Links, Errno> {
         }
     }
     Ok(seen)
-}
-
-/// The VLANs of every bridge and of every port of one, by its index.
-pub async fn vlans(handle: Handle) -> Result<BTreeMap<u32, PortVlans>, Errno> {
-    let question =
-        handle.link().get().set_filter_mask(AddressFamily::Bridge, vec![LinkExtentMask::Brvlan]);
-    let links: Vec<LinkMessage> = question.execute().try_collect().await.map_err(errno)?;
-    Ok(links.iter().map(|message| (message.header.index, vlans_of(message))).collect())
-}
-
-pub fn vlans_of(message: &LinkMessage) -> PortVlans {
-    let specs = message.attributes.iter().filter_map(|attribute| match attribute {
-        LinkAttribute::AfSpecBridge(specs) => Some(specs),
-        _ => None,
-    });
-    let vlans = specs.flatten().filter_map(|spec| match spec {
-        AfSpecBridge::VlanInfo(vlan) => Some(vlan),
-        _ => None,
-    });
-    let mode = |flags: BridgeVlanInfoFlags| PortVlan {
-        pvid: flags.contains(BridgeVlanInfoFlags::Pvid),
-        untagged: flags.contains(BridgeVlanInfoFlags::Untagged),
-    };
-    vlans.map(|vlan| (vlan.vid, mode(vlan.flags))).collect()
 }
 
 fn name_of(message: &LinkMessage) -> Option<&str> {
@@ -164,8 +127,6 @@ fn link(message: &LinkMessage, names: &BTreeMap<u32, String>) -> Option<Link> {
         alias: None,
         mac: None,
         addresses: BTreeSet::new(),
-        vlan_filtering: false,
-        vlans: PortVlans::new(),
     };
     let (mut lower, mut is_elsewhere) = (None, false);
     for attribute in &message.attributes {
@@ -176,10 +137,7 @@ fn link(message: &LinkMessage, names: &BTreeMap<u32, String>) -> Option<Link> {
             LinkAttribute::Controller(index) => link.master = names.get(index).cloned(),
             LinkAttribute::Address(bytes) => link.mac = Mac::try_from(bytes.as_slice()).ok(),
             LinkAttribute::Link(index) => lower = names.get(index).cloned(),
-            LinkAttribute::LinkInfo(info) => {
-                link.kind = kind(info, names);
-                link.vlan_filtering = vlan_filtering(info);
-            }
+            LinkAttribute::LinkInfo(info) => link.kind = kind(info, names),
             _ => {}
         }
     }
@@ -205,14 +163,6 @@ fn kind(info: &[LinkInfo], names: &BTreeMap<u32, String>) -> LinkKind {
         Some(InfoKind::Vxlan) => LinkKind::Vxlan(vxlan(info, names)),
         Some(other) => LinkKind::Other(other.to_string()),
     }
-}
-
-fn vlan_filtering(info: &[LinkInfo]) -> bool {
-    let data = info.iter().filter_map(|info| match info {
-        LinkInfo::Data(InfoData::Bridge(data)) => Some(data),
-        _ => None,
-    });
-    data.flatten().any(|data| matches!(data, InfoBridge::VlanFiltering(true)))
 }
 
 fn vxlan(info: &[LinkInfo], names: &BTreeMap<u32, String>) -> Vxlan {

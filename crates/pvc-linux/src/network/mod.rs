@@ -12,15 +12,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nix::errno::Errno;
-use pvc_model::link::{
-    IpNet, LinkAbilities, LinkKind, Links, Mac, PortVlan, PortVlans, Route, Vxlan, is_link_name,
-};
+use pvc_model::link::{IpNet, LinkAbilities, LinkKind, Links, Mac, Route, Vxlan, is_link_name};
 use pvc_ports::{Network, NetworkError};
-use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, CacheInfo};
-use rtnetlink::packet_route::link::{
-    AfSpecBridge, BridgeFlag, BridgeVlanInfo, BridgeVlanInfoFlags, LinkAttribute, LinkMessage,
-};
 use rtnetlink::packet_route::route::{RouteProtocol, RouteScope};
 use rtnetlink::{
     AddressMessageBuilder, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVlan, LinkVxlan,
@@ -104,25 +98,6 @@ async fn created(
         // What exists has another name: a second VXLAN of one number, for one.
         None => Err(error),
     }
-}
-
-/// The kernel's form of a change of VLANs. `is_bridge` says what this machine itself hears of them.
-fn vlan_message(index: u32, is_bridge: bool, vlans: &[(u16, PortVlan)]) -> LinkMessage {
-    let mut specs = Vec::new();
-    if is_bridge {
-        specs.push(AfSpecBridge::Flags(BridgeFlag::LowerDev));
-    }
-    specs.extend(vlans.iter().map(|(vid, vlan)| {
-        let mut flags = BridgeVlanInfoFlags::empty();
-        flags.set(BridgeVlanInfoFlags::Pvid, vlan.pvid);
-        flags.set(BridgeVlanInfoFlags::Untagged, vlan.untagged);
-        AfSpecBridge::VlanInfo(BridgeVlanInfo { flags, vid: *vid })
-    }));
-    let mut message = LinkMessage::default();
-    message.header.interface_family = AddressFamily::Bridge;
-    message.header.index = index;
-    message.attributes.push(LinkAttribute::AfSpecBridge(specs));
-    message
 }
 
 async fn change(
@@ -269,66 +244,6 @@ impl Network for LinuxNetwork {
         change(link, what, |link| link.controller(index)).await
     }
 
-    async fn set_vlan_filtering(&self, bridge: &str, on: bool) -> Result<(), NetworkError> {
-        let index = index_of(bridge)?;
-        if look().await?.get(bridge).is_none_or(|link| link.kind != LinkKind::Bridge) {
-            let wanted = LinkKind::Bridge.to_string();
-            return Err(NetworkError::OtherKind { link: bridge.to_owned(), wanted });
-        }
-        let message =
-            LinkMessageBuilder::<LinkBridge>::new(bridge).index(index).vlan_filtering(on).build();
-        let what = if on { "keep apart" } else { "mix" };
-        let done = ask(format!("{what} the VLANs of `{bridge}`"), async |handle| {
-            handle.link().set_port(message).execute().await.map_err(errno)
-        });
-        match done.await {
-            Err(error) if refused_with(&error) != Some(Errno::EOPNOTSUPP) => Err(error),
-            // Kernels before 6.0 that cannot do it say yes, and do nothing.
-            done => {
-                let found = look().await?;
-                let is_so =
-                    done.is_ok() && found.get(bridge).is_some_and(|link| link.vlan_filtering == on);
-                let what = "bridges that keep VLANs apart (CONFIG_BRIDGE_VLAN_FILTERING)";
-                match is_so {
-                    true => Ok(()),
-                    false => Err(NetworkError::Unsupported { what: what.to_owned() }),
-                }
-            }
-        }
-    }
-
-    async fn set_vlans(&self, link: &str, vlans: &PortVlans) -> Result<(), NetworkError> {
-        let index = index_of(link)?;
-        let links = look().await?;
-        let found =
-            links.get(link).ok_or_else(|| NetworkError::NoLink { link: link.to_owned() })?;
-        let is_bridge = found.kind == LinkKind::Bridge;
-        let what = || format!("set the VLANs of `{link}`");
-        let mut had = ask(what(), kernel::vlans).await?.remove(&index).unwrap_or_default();
-        let new: Vec<(u16, PortVlan)> = vlans
-            .iter()
-            .filter(|(vid, vlan)| had.get(vid) != Some(vlan))
-            .map(|(vid, vlan)| (*vid, *vlan))
-            .collect();
-        had.retain(|vid, _| !vlans.contains_key(vid));
-        let old: Vec<(u16, PortVlan)> =
-            had.into_keys().map(|vid| (vid, PortVlan::TAGGED)).collect();
-        // The new ones first: what moves from one to the other is not cut off in between.
-        if !new.is_empty() {
-            let message = vlan_message(index, is_bridge, &new);
-            ask(what(), async |handle| handle.link().set(message).execute().await.map_err(errno))
-                .await?;
-        }
-        if !old.is_empty() {
-            let message = vlan_message(index, is_bridge, &old);
-            ask(what(), async |handle| {
-                handle.link().del_with_message(message).execute().await.map_err(errno)
-            })
-            .await?;
-        }
-        Ok(())
-    }
-
     async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
         give(link, address, Lifetime::FOREVER).await
     }
@@ -459,22 +374,6 @@ impl Network for LinuxNetwork {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_vlans_of_a_port_are_said_as_the_kernel_says_them() {
-        let mixed = PortVlan { pvid: true, untagged: false };
-        let vlans = [(1, PortVlan::ACCESS), (7, PortVlan::TAGGED), (4094, mixed)];
-        for is_bridge in [false, true] {
-            let message = vlan_message(3, is_bridge, &vlans);
-            assert_eq!(kernel::vlans_of(&message), vlans.into());
-            assert_eq!(message.header.interface_family, AddressFamily::Bridge);
-            let LinkAttribute::AfSpecBridge(specs) = &message.attributes[0] else {
-                panic!("{message:?}");
-            };
-            let own = specs.contains(&AfSpecBridge::Flags(BridgeFlag::LowerDev));
-            assert_eq!(own, is_bridge, "what is said to the bridge itself");
-        }
-    }
 
     #[tokio::test]
     async fn settings_are_files_and_no_key_leads_elsewhere() {

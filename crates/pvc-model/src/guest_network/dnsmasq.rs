@@ -4,11 +4,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{GuestNetwork, Ip4, Ip6, Managed, Vni, is_unset};
 use crate::link::Mac;
-use crate::network::{GivenLease, LeaseRecord};
+use crate::network::{GivenLease, GivenLease6, Ip6Client, LeaseRecord};
 
 /// Time for which an address is given.
 const LEASE: &str = "48h";
@@ -218,7 +218,7 @@ pub fn is_reservable(name: &str) -> bool {
     !is_time && !name.starts_with('_') && !matches!(name.as_str(), "ignore" | "infinite")
 }
 
-/// Report of a DHCP server about a lease of IPv4.
+/// Report of a DHCP server about a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseNews {
     /// The lease was given, or goes on.
@@ -227,41 +227,68 @@ pub enum LeaseNews {
         mac: String,
         address: Ipv4Addr,
     },
+    /// The same of IPv6.
+    Given6(GivenLease6),
+    Ended6(Ipv6Addr),
 }
+
+/// Variables of dnsmasq's environment that a report is [read](LeaseNews::read) from.
+pub const LEASE_VARIABLES: [&str; 4] = [EXPIRES, CLIENT, IAID, MAC_OF_6];
+
+const EXPIRES: &str = "DNSMASQ_LEASE_EXPIRES";
+const CLIENT: &str = "DNSMASQ_CLIENT_ID";
+const IAID: &str = "DNSMASQ_IAID";
+/// Of IPv6 alone, and only when the client has just asked.
+const MAC_OF_6: &str = "DNSMASQ_MAC";
 
 /// The longest identification of a client that is recorded, in characters. RFC 2132 has 255 bytes.
 const CLIENT_ID: usize = 255 * 3;
 
 impl LeaseNews {
-    /// In small letters, with colons.
-    pub fn mac(&self) -> &str {
-        match self {
-            LeaseNews::Given(GivenLease { mac, .. }) | LeaseNews::Ended { mac, .. } => mac,
-        }
-    }
-
-    /// Reads what dnsmasq calls its script with: `add|old|del MAC ADDRESS [NAME]`, and what its
-    /// environment says. `None` for what is of no interest (IPv6, files of TFTP) or is junk.
+    /// Reads what dnsmasq calls its script with: `add|old|del CLIENT ADDRESS [NAME]`, and what its
+    /// environment says. The client is a MAC address, or of IPv6 a DUID. `None` for what is of no
+    /// interest (files of TFTP) or is junk.
     pub fn read(
         args: &[String],
         environment: impl Fn(&str) -> Option<String>,
     ) -> Option<LeaseNews> {
-        let [action, mac, address, rest @ ..] = args else { return None };
-        // With a type of hardware in front that is not Ethernet (`06-…`), or a DUID: not ours.
-        let mac = shown_mac(&parse_mac(mac)?);
-        let address: Ipv4Addr = address.parse().ok()?;
-        match action.as_str() {
-            "del" => Some(LeaseNews::Ended { mac, address }),
-            "add" | "old" => Some(LeaseNews::Given(GivenLease {
-                mac,
+        let [action, client, address, rest @ ..] = args else { return None };
+        let is_given = match action.as_str() {
+            "add" | "old" => true,
+            "del" => false,
+            _ => return None,
+        };
+        let hostname = rest.first().and_then(|name| host_name(name));
+        let expiry = || environment(EXPIRES)?.parse().ok();
+        let mac = |text: &str| parse_mac(text).map(|mac| shown_mac(&mac));
+        match (address.parse().ok()?, is_given) {
+            // With a type of hardware in front that is not Ethernet (`06-…`): not ours.
+            (IpAddr::V4(address), false) => Some(LeaseNews::Ended { mac: mac(client)?, address }),
+            (IpAddr::V4(address), true) => Some(LeaseNews::Given(GivenLease {
+                mac: mac(client)?,
                 address,
-                hostname: rest.first().and_then(|name| host_name(name)),
-                expiry: Some(environment("DNSMASQ_LEASE_EXPIRES")?.parse().ok()?),
-                client_id: environment("DNSMASQ_CLIENT_ID").filter(|id| is_client_id(id)),
+                hostname,
+                expiry: Some(expiry()?),
+                client_id: environment(CLIENT).filter(|id| is_client_id(id)),
             })),
-            _ => None,
+            (IpAddr::V6(address), false) => Some(LeaseNews::Ended6(address)),
+            (IpAddr::V6(address), true) => Some(LeaseNews::Given6(GivenLease6 {
+                address,
+                client: ip6_client(client, &environment(IAID)?)?,
+                mac: environment(MAC_OF_6).and_then(|text| mac(&text)),
+                hostname,
+                expiry: expiry()?,
+            })),
         }
     }
+}
+
+/// The client of a lease of IPv6; `None` if its names are none.
+fn ip6_client(duid: &str, iaid: &str) -> Option<Ip6Client> {
+    let number = iaid.strip_prefix('T').unwrap_or(iaid);
+    let is_number = number.bytes().all(|c| c.is_ascii_digit()) && number.parse::<u32>().is_ok();
+    let client = Ip6Client { duid: duid.to_ascii_lowercase(), iaid: iaid.to_owned() };
+    (is_number && is_client_id(duid)).then_some(client)
 }
 
 fn is_client_id(text: &str) -> bool {
@@ -269,36 +296,70 @@ fn is_client_id(text: &str) -> bool {
     (1..=CLIENT_ID).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
-/// The leases of a network as dnsmasq reads them when it starts: `EXPIRY MAC ADDRESS NAME CLIENT`,
-/// a line each, with `*` for what there is none of. What is not one is left out, and so are those
-/// that end first if there are too many. `now` is the second since the epoch; a lease of one that
+/// The leases of a network as dnsmasq reads them when it starts: `EXPIRY MAC ADDRESS NAME CLIENT`
+/// and, of IPv6, `EXPIRY IAID ADDRESS NAME DUID`, a line each, with `*` for what there is none of;
+/// with IPv6 also the name of the server. What is not one is left out, and so are those that end
+/// first if there are too many. `now` is the second since the epoch; a lease of one that
 /// `is_of_a_vm` says of is told to go on for a while.
 pub fn database(
-    managed: &Managed,
+    network: &GuestNetwork,
     leases: &[LeaseRecord],
     now: u64,
     is_of_a_vm: impl Fn(&Mac) -> bool,
 ) -> String {
-    let Some(ip4) = &managed.ip4 else { return String::new() };
-    let mut lines: Vec<(u64, String)> = Vec::new();
+    let mut lines: Vec<(u64, bool, String)> = Vec::new();
     for lease in leases {
         let Some(expiry) = lease.expiry.as_ref().and_then(|expiry| expiry.parse::<u64>().ok())
         else {
             continue;
         };
-        let address: Option<Ipv4Addr> = lease.address.parse().ok();
-        let address = address.filter(|address| ip4.network.contains(address));
-        let (Some(mac), Some(address)) = (parse_mac(&lease.mac), address) else { continue };
+        let address: Option<IpAddr> = lease.address.parse().ok();
+        let Some(address) = address.filter(|address| network.contains(*address)) else { continue };
+        let mac = parse_mac(&lease.mac);
+        let names = match (address, mac, &lease.ip6) {
+            (IpAddr::V4(_), Some(mac), None) => {
+                let client = Some(&lease.client_id).filter(|id| is_client_id(id));
+                Some((shown_mac(&mac), client.map_or("*", String::as_str)))
+            }
+            (IpAddr::V6(_), _, Some(Ip6Client { duid, iaid })) => {
+                ip6_client(duid, iaid).map(|client| (client.iaid, duid.as_str()))
+            }
+            _ => None,
+        };
+        let Some((first, last)) = names else { continue };
         let name = host_name(&lease.hostname).unwrap_or_else(|| "*".to_owned());
-        let client = Some(&lease.client_id).filter(|id| is_client_id(id));
-        let client = client.map_or("*", String::as_str);
-        let least = if is_of_a_vm(&mac) { now.saturating_add(LEAST_LEFT) } else { 0 };
-        let mac = shown_mac(&mac);
-        let end = expiry.max(least);
-        lines.push((expiry, format!("{end} {mac} {address} {name} {client}\n")));
+        let is_kept = mac.is_some_and(|mac| is_of_a_vm(&mac));
+        let end = expiry.max(if is_kept { now.saturating_add(LEAST_LEFT) } else { 0 });
+        let line = format!("{end} {first} {address} {name} {last}\n");
+        lines.push((expiry, address.is_ipv6(), line));
     }
-    lines.sort_by_key(|(expiry, _)| Reverse(*expiry));
-    lines.into_iter().take(MOST_LEASES).map(|(_, line)| line).collect()
+    lines.sort_by_key(|(expiry, ..)| Reverse(*expiry));
+    lines.truncate(MOST_LEASES);
+    // As dnsmasq itself writes them: those of IPv6 last, behind the server's name.
+    let (of_6, of_4): (Vec<_>, Vec<_>) = lines.into_iter().partition(|(_, is_ip6, _)| *is_ip6);
+    let ip6 = network.managed().and_then(|managed| managed.ip6.as_ref());
+    let server = ip6.map(|_| format!("duid {}\n", server_duid(network.vni)));
+    let text = |lines: Vec<(u64, bool, String)>| lines.into_iter().map(|(.., line)| line);
+    text(of_4).chain(server).chain(text(of_6)).collect()
+}
+
+/// The name of a network's server in DHCP of IPv6, the same on each node: a guest renews its lease
+/// with the server of this name, and another one would not answer before most of its time is over.
+/// It is made of a MAC address that no card has (DUID-LL).
+fn server_duid(vni: Vni) -> String {
+    let [_, a, b, c] = vni.get().to_be_bytes();
+    format!("00:03:00:01:{}", shown_mac(&[0x02, 0x70, 0x76, a, b, c]))
+}
+
+/// Leases of IPv6 that are recorded and not of the network any more: no server says when they end.
+pub fn left_of_6<'a>(
+    network: &GuestNetwork,
+    leases: &'a [LeaseRecord],
+) -> impl Iterator<Item = Ipv6Addr> + use<'a> {
+    let ip6 = network.managed().and_then(|managed| managed.ip6.as_ref()).map(|ip6| ip6.network);
+    let of_6 = leases.iter().filter(|lease| lease.ip6.is_some());
+    let addresses = of_6.filter_map(|lease| lease.address.parse::<Ipv6Addr>().ok());
+    addresses.filter(move |address| !ip6.is_some_and(|net| net.contains(address)))
 }
 
 #[cfg(test)]
@@ -441,6 +502,7 @@ mod tests {
             hostname: hostname.to_owned(),
             expiry: expiry.map(str::to_owned),
             client_id: "*".to_owned(),
+            ip6: None,
         }
     }
 
@@ -463,7 +525,7 @@ mod tests {
         );
         let network = network(&record());
         assert_eq!(
-            database(network.managed().unwrap(), &leases, 1_731_500_000, |_| true),
+            database(&network, &leases, 1_731_500_000, |_| true),
             "1731672000 52:54:00:00:00:06 10.20.1.100 given *\n"
         );
     }
@@ -495,9 +557,8 @@ mod tests {
             lease("52:54:00:00:00:04", "10.20.1.103", "gone", Some("4")),
         ];
         let network = network(&record());
-        let managed = network.managed().unwrap();
         assert_eq!(
-            database(managed, &leases, 86_400, |mac| mac[5] != 4),
+            database(&network, &leases, 86_400, |mac| mac[5] != 4),
             "18446744073709551615 52:54:00:00:00:03 10.20.1.102 odd *\n\
              172800 52:54:00:00:00:02 10.20.1.101 new *\n\
              172800 52:54:00:00:00:01 10.20.1.100 old *\n4 52:54:00:00:00:04 10.20.1.103 gone *\n"
@@ -516,9 +577,45 @@ mod tests {
             })
             .collect();
         let network = network(&wide);
-        let heard = database(network.managed().unwrap(), &leases, 0, |_| false);
+        let heard = database(&network, &leases, 0, |_| false);
         assert_eq!(heard.lines().count(), MOST_LEASES);
         assert!(!heard.contains(" 10.20.0.1 ") && heard.contains(" 10.20.0.2 "));
+    }
+
+    fn lease6(address: &str, duid: &str, iaid: &str, expiry: &str) -> LeaseRecord {
+        let ip6 = Some(Ip6Client { duid: duid.to_owned(), iaid: iaid.to_owned() });
+        LeaseRecord { ip6, ..lease("", address, "web6", Some(expiry)) }
+    }
+
+    #[test]
+    fn a_server_hears_of_leases_of_ipv6_and_of_the_name_that_the_one_before_had() {
+        let only = NetworkRecord { ip4_network: "None".to_owned(), ..dual() };
+        let (duid, own) = ("00:03:00:01:52:54:00:aa:bb:01", "52:54:00:aa:bb:01");
+        let of_a_vm =
+            LeaseRecord { mac: own.to_owned(), ..lease6("2001:db8:1::9", duid, "7", "5") };
+        let leases = [
+            lease6("2001:db8:1::a", duid, "T8", "172799"),
+            of_a_vm,
+            lease6("2001:db8:2::b", duid, "7", "172799"),
+            lease6("10.20.1.5", duid, "7", "172799"),
+            lease6("2001:db8:1::c", "no name", "7", "172799"),
+            lease6("2001:db8:1::d", duid, "-7", "172799"),
+            lease(own, "2001:db8:1::e", "", Some("172799")),
+        ];
+        let text = "duid 00:03:00:01:02:70:76:00:03:e9\n\
+                    172799 T8 2001:db8:1::a web6 00:03:00:01:52:54:00:aa:bb:01\n\
+                    172800 7 2001:db8:1::9 web6 00:03:00:01:52:54:00:aa:bb:01\n";
+        assert_eq!(database(&network(&only), &leases, 86_400, |_| true), text);
+        let both = [lease(own, "10.20.1.100", "web1", Some("172798"))];
+        let both = database(&network(&dual()), &[&both[..], &leases[..1]].concat(), 0, |_| false);
+        let lines: Vec<&str> = both.lines().collect();
+        assert_eq!(lines[0], "172798 52:54:00:aa:bb:01 10.20.1.100 web1 *");
+        assert!(lines[1].starts_with("duid ") && lines[2].starts_with("172799 T8 "), "{both}");
+        assert!(!database(&network(&record()), &leases, 0, |_| false).contains("duid"));
+        let left: Vec<String> =
+            left_of_6(&network(&only), &leases).map(|address| address.to_string()).collect();
+        assert_eq!(left, ["2001:db8:2::b"]);
+        assert_eq!(left_of_6(&network(&record()), &leases).count(), 5, "it has no IPv6 any more");
     }
 
     fn news(args: &[&str], environment: &[(&str, &str)]) -> Option<LeaseNews> {
@@ -528,7 +625,7 @@ mod tests {
         })
     }
 
-    const EXPIRES: (&str, &str) = ("DNSMASQ_LEASE_EXPIRES", "1731672000");
+    const UNTIL: (&str, &str) = ("DNSMASQ_LEASE_EXPIRES", "1731672000");
 
     #[test]
     fn what_a_dhcp_server_says_of_leases_is_understood() {
@@ -542,13 +639,47 @@ mod tests {
         };
         let add = ["add", "52:54:00:00:00:01", "10.20.1.100", "Web1"];
         let client = ("DNSMASQ_CLIENT_ID", "ff:00:01");
-        assert_eq!(news(&add, &[EXPIRES, client]), Some(LeaseNews::Given(given.clone())));
+        assert_eq!(news(&add, &[UNTIL, client]), Some(LeaseNews::Given(given.clone())));
         let anonymous = GivenLease { hostname: None, client_id: None, ..given };
         let old = ["old", "52:54:00:00:00:01", "10.20.1.100"];
-        assert_eq!(news(&old, &[EXPIRES]), Some(LeaseNews::Given(anonymous)));
+        assert_eq!(news(&old, &[UNTIL]), Some(LeaseNews::Given(anonymous)));
         let del = ["del", "52:54:00:00:00:01", "10.20.1.100"];
         let address = "10.20.1.100".parse().unwrap();
         assert_eq!(news(&del, &[]), Some(LeaseNews::Ended { mac, address }));
+    }
+
+    /// Words of dnsmasq 2.90, which knows the MAC address only when the client has just asked.
+    #[test]
+    fn a_lease_of_ipv6_is_of_a_client_that_names_itself() {
+        let duid = "00:03:00:01:52:54:00:AA:bb:01";
+        let add = ["add", duid, "2001:db8:1:0:0:0:0:9", "web6"];
+        let (iaid, mac) = (("DNSMASQ_IAID", "7"), ("DNSMASQ_MAC", "52:54:00:AA:bb:01"));
+        let given = GivenLease6 {
+            address: "2001:db8:1::9".parse().unwrap(),
+            client: ip6_client(duid, "7").unwrap(),
+            mac: Some("52:54:00:aa:bb:01".to_owned()),
+            hostname: Some("web6".to_owned()),
+            expiry: 1_731_672_000,
+        };
+        assert_eq!(news(&add, &[UNTIL, iaid, mac]), Some(LeaseNews::Given6(given.clone())));
+        let unknown = GivenLease6 { mac: None, hostname: None, ..given.clone() };
+        let old = ["old", duid, "2001:db8:1::9"];
+        assert_eq!(news(&old, &[UNTIL, iaid]), Some(LeaseNews::Given6(unknown)));
+        let del = ["del", duid, "2001:db8:1::9", "web6"];
+        assert_eq!(news(&del, &[UNTIL, iaid]), Some(LeaseNews::Ended6(given.address)));
+        for (iaid, is_one) in [("T7", true), ("4294967295", true), ("4294967296", false)] {
+            let found = news(&old, &[UNTIL, ("DNSMASQ_IAID", iaid)]);
+            assert_eq!(found.is_some(), is_one, "{iaid}");
+        }
+        for iaid in ["", "T", "TT7", "+7", "7 8"] {
+            assert_eq!(news(&old, &[UNTIL, ("DNSMASQ_IAID", iaid)]), None, "{iaid:?}");
+        }
+        assert_eq!(news(&old, &[UNTIL]), None, "of no interface");
+        assert_eq!(news(&old, &[iaid]), None, "without an end");
+        let long = "00:".repeat(400);
+        for duid in ["", "web6", "00 01", &long] {
+            assert_eq!(news(&["add", duid, "2001:db8:1::9"], &[UNTIL, iaid]), None, "{duid}");
+        }
     }
 
     #[test]
@@ -564,12 +695,11 @@ mod tests {
             &["arp-add", "52:54:00:00:00:01", "10.20.1.100"],
             &["; rm", "52:54:00:00:00:01", "10.20.1.100"],
         ] {
-            assert_eq!(news(junk, &[EXPIRES]), None, "{junk:?}");
+            assert_eq!(news(junk, &[UNTIL]), None, "{junk:?}");
         }
         let add = ["add", "52:54:00:00:00:01", "10.20.1.100", "evil;name"];
         assert_eq!(news(&add, &[]), None, "without an end");
-        let Some(LeaseNews::Given(given)) =
-            news(&add, &[EXPIRES, ("DNSMASQ_CLIENT_ID", "not hex")])
+        let Some(LeaseNews::Given(given)) = news(&add, &[UNTIL, ("DNSMASQ_CLIENT_ID", "not hex")])
         else {
             panic!("it is a lease");
         };

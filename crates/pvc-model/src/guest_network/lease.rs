@@ -1,6 +1,6 @@
 //! Addresses that an operator reserves in a network, and takes back.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::dnsmasq::is_reservable;
 use super::refusal::NetworkRefusal;
@@ -109,8 +109,8 @@ fn hostname(text: &str) -> Result<String, NetworkRefusal> {
     }
 }
 
-/// The lease with this MAC address, this host name or this address, of a network: a reservation if
-/// there is one, for what DHCP has given then ends by itself.
+/// The lease with this MAC address, this host name, this address or, of IPv6, of this client, of a
+/// network: a reservation if there is one, for what DHCP has given then ends by itself.
 ///
 /// # Errors
 /// If there is none, or more than one may be meant.
@@ -121,20 +121,31 @@ pub fn release<'a>(
 ) -> Result<(&'a NetworkRecord, &'a LeaseRecord), NetworkRefusal> {
     let record = find(cluster, network)?;
     let mac = parse_mac(which).map(mac_text);
+    let address: Option<IpAddr> = which.parse().ok();
     let is_meant = |lease: &&LeaseRecord| {
-        lease.mac == which
+        (lease.mac == which && !which.is_empty())
             || mac.as_ref().is_some_and(|mac| *mac == lease.mac.to_ascii_lowercase())
             || (!is_unset(which) && lease.hostname == which)
             || (!is_unset(which) && lease.address == which)
+            || (address.is_some() && lease.address.parse().ok() == address)
+            || lease.ip6.as_ref().is_some_and(|client| client.duid.eq_ignore_ascii_case(which))
     };
     let meant: Vec<&LeaseRecord> = record.leases.iter().filter(is_meant).collect();
     let Some(first) = meant.first() else {
         let (vni, which) = (record.vni.clone(), shown(which));
         return Err(NetworkRefusal::NoLease { vni, which });
     };
-    if meant.iter().any(|other| other.mac != first.mac) {
+    // A client of IPv6 may have several addresses.
+    let key = |lease: &LeaseRecord| match lease.ip6 {
+        Some(_) => lease.address.clone(),
+        None => lease.mac.clone(),
+    };
+    let is_other = |other: &&&LeaseRecord| {
+        other.ip6.is_some() == first.ip6.is_some() && key(other) != key(first)
+    };
+    if meant.iter().any(|other| is_other(&other)) {
         let macs: Vec<String> =
-            meant.iter().take(5).map(|lease| format!("`{}`", shown(&lease.mac))).collect();
+            meant.iter().take(5).map(|lease| format!("`{}`", shown(&key(lease)))).collect();
         let (which, macs) = (shown(which), macs.join(", "));
         return Err(NetworkRefusal::SeveralLeases { which, macs });
     }

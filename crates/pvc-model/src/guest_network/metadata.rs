@@ -10,9 +10,11 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::fmt::{Display, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
+
+use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::Uuid;
 use crate::cluster::Cluster;
@@ -60,9 +62,16 @@ pub struct MetadataGuest {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Interface {
+    /// Place among the interfaces of the VM, from 0 on.
+    number: usize,
+    vni: Vni,
     mac: String,
+    domain: Option<String>,
     dhcp4: bool,
     dhcp6: bool,
+    /// The network of IPv4, and the address that DHCP keeps for it or has given to it.
+    ip4: Option<(Ipv4Net, Option<Ipv4Addr>)>,
+    ip6: Option<(Ipv6Net, Option<Ipv6Addr>)>,
 }
 
 /// Guests by the address that they ask from. Made anew when records change, not for each request.
@@ -81,16 +90,22 @@ impl MetadataIndex {
             .map(|network| (network.vni, network))
             .collect();
         let vms = vms_by_nic(cluster, &managed);
+        let leases: BTreeMap<Vni, &[LeaseRecord]> = managed
+            .keys()
+            .filter_map(|vni| Some((*vni, &*cluster.networks.get(&vni.to_string())?.leases)))
+            .collect();
+        let holders: BTreeMap<Vni, BTreeMap<IpAddr, String>> =
+            leases.iter().map(|(vni, leases)| (*vni, holders(leases))).collect();
+        let known = KnownAddresses::of(&managed, &leases, &holders);
         let mut index = MetadataIndex::default();
         for network in managed.values() {
-            let record = cluster.networks.get(&network.vni.to_string());
-            let leases = record.map_or(&[][..], |record| &record.leases);
-            for (address, mac) in holders(leases) {
+            let holders = holders.get(&network.vni).into_iter().flatten();
+            for (address, mac) in holders.map(|(address, mac)| (*address, mac.clone())) {
                 if !network.contains(address) {
                     continue;
                 }
                 let Some(Some(vm)) = vms.get(&(network.vni, mac.clone())) else { continue };
-                let guest = guest(vm, network, &managed, mac, address);
+                let guest = guest(vm, network, &managed, &known, mac, address);
                 match index.guests.entry(address) {
                     Entry::Vacant(free) => drop(free.insert(Some(guest))),
                     Entry::Occupied(mut taken) => drop(taken.insert(None)),
@@ -173,18 +188,76 @@ pub(super) fn holders(leases: &[LeaseRecord]) -> BTreeMap<IpAddr, String> {
     reserved.into_iter().filter_map(|(address, macs)| Some((address, only(macs)?))).collect()
 }
 
+/// The address of each family that an interface is known to have: the one that is reserved for it,
+/// or else the lease that ends last. More than one would have its guest set up those that it had
+/// before.
+struct KnownAddresses {
+    ip4: BTreeMap<(Vni, String), Ipv4Addr>,
+    ip6: BTreeMap<(Vni, String), Ipv6Addr>,
+}
+
+impl KnownAddresses {
+    fn of(
+        managed: &BTreeMap<Vni, &GuestNetwork>,
+        leases: &BTreeMap<Vni, &[LeaseRecord]>,
+        holders: &BTreeMap<Vni, BTreeMap<IpAddr, String>>,
+    ) -> KnownAddresses {
+        let mut known = KnownAddresses { ip4: BTreeMap::new(), ip6: BTreeMap::new() };
+        for (vni, leases) in leases {
+            let mut by_end: Vec<(u64, IpAddr)> = leases
+                .iter()
+                .filter_map(|lease| {
+                    let end = lease.expiry.as_ref();
+                    let end = end.map_or(u64::MAX, |end| end.parse().unwrap_or(0));
+                    Some((end, lease.address.parse().ok()?))
+                })
+                .filter(|(_, address)| managed[vni].contains(*address))
+                .collect();
+            by_end.sort();
+            for (_, address) in by_end {
+                let Some(mac) = holders.get(vni).and_then(|holders| holders.get(&address)) else {
+                    continue;
+                };
+                let key = (*vni, mac.clone());
+                match address {
+                    IpAddr::V4(address) => _ = known.ip4.insert(key, address),
+                    IpAddr::V6(address) => _ = known.ip6.insert(key, address),
+                }
+            }
+        }
+        known
+    }
+}
+
 fn guest(
     vm: &VmRecord,
     network: &GuestNetwork,
     managed: &BTreeMap<Vni, &GuestNetwork>,
+    known: &KnownAddresses,
     mac: String,
     address: IpAddr,
 ) -> MetadataGuest {
-    let interfaces = nics(vm).filter_map(|(vni, mac)| {
-        let network = managed.get(&vni)?.managed()?;
-        let dhcp4 = network.ip4.as_ref().is_some_and(|ip4| ip4.dhcp.is_some());
-        Some(Interface { mac, dhcp4, dhcp6: network.ip6.as_ref().is_some_and(|ip6| ip6.dhcp) })
+    let interfaces = nics(vm).enumerate().filter_map(|(number, (vni, nic))| {
+        let managed = managed.get(&vni)?.managed()?;
+        let key = (vni, nic.clone());
+        let mut ip4 = managed.ip4.as_ref().map(|ip4| (ip4.network, known.ip4.get(&key).copied()));
+        if let (Some((_, own)), IpAddr::V4(asks)) = (&mut ip4, address)
+            && (vni, &nic) == (network.vni, &mac)
+        {
+            *own = Some(asks);
+        }
+        Some(Interface {
+            number,
+            vni,
+            mac: nic,
+            domain: managed.domain.clone(),
+            dhcp4: managed.ip4.as_ref().is_some_and(|ip4| ip4.dhcp.is_some()),
+            dhcp6: managed.ip6.as_ref().is_some_and(|ip6| ip6.dhcp),
+            ip4,
+            ip6: managed.ip6.as_ref().map(|ip6| (ip6.network, known.ip6.get(&key).copied())),
+        })
     });
+    let interfaces = interfaces.collect();
     MetadataGuest {
         uuid: vm.uuid,
         name: vm.name.clone(),
@@ -192,7 +265,7 @@ fn guest(
         domain: network.managed().and_then(|managed| managed.domain.clone()),
         mac,
         address,
-        interfaces: interfaces.collect(),
+        interfaces,
         ssh_keys: vm.domain.as_ref().map_or_else(|_| Vec::new(), |vm| vm.ssh_keys.clone()),
     }
 }
@@ -270,9 +343,14 @@ pub fn answer(
         [] => MetadataAnswer::new(209, "application/json", "{\"message\":\"PVC metadata\"}\n"),
         [_] => MetadataAnswer::text("meta-data/\nuser-data\n"),
         [_, "meta-data"] => {
-            let keys = KEYS.iter().filter(|key| **key != PUBLIC_KEYS || guest.has_keys());
-            MetadataAnswer::text(keys.map(|key| format!("{key}\n")).collect::<String>())
+            let has_it = |key: &&&str| match **key {
+                PUBLIC_KEYS => guest.has_keys(),
+                NETWORK => guest.shown_interfaces().next().is_some(),
+                _ => true,
+            };
+            listed(KEYS.iter().filter(has_it).copied())
         }
+        [_, "meta-data", "network", ref below @ ..] => guest.network(below),
         [_, "meta-data", "public-keys", ..] if !guest.has_keys() => not_found(),
         [_, "meta-data", "public-keys"] => MetadataAnswer::text(guest.listed_keys()),
         [_, "meta-data", "public-keys", number] if guest.ssh_key(number).is_some() => {
@@ -291,6 +369,12 @@ pub fn answer(
 
 fn not_found() -> MetadataAnswer {
     MetadataAnswer::refused(404, "there is nothing here")
+}
+
+/// A page that lists keys, a line each.
+fn listed<T: Display>(keys: impl IntoIterator<Item = T>) -> MetadataAnswer {
+    let lines: String = keys.into_iter().map(|key| format!("{key}\n")).collect();
+    MetadataAnswer::text(lines)
 }
 
 fn give_token(
@@ -316,14 +400,18 @@ fn give_token(
 /// Key below which there are others; without a key for SSH there is none.
 const PUBLIC_KEYS: &str = "public-keys/";
 
+/// Key below which the interfaces are as EC2 has them; there is none without one that DHCP serves.
+const NETWORK: &str = "network/";
+
 /// Keys of a guest's metadata.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "hostname",
     "instance-id",
     "local-hostname",
     "local-ipv4",
     "mac",
     "name",
+    NETWORK,
     "network-config",
     "profile",
     PUBLIC_KEYS,
@@ -350,15 +438,50 @@ impl MetadataGuest {
             "instance-id" => self.uuid.to_string(),
             "name" => self.name.clone(),
             "profile" => self.profile.clone().unwrap_or_default(),
-            "hostname" | "local-hostname" => match &self.domain {
-                Some(domain) => format!("{}.{domain}", self.name),
-                None => self.name.clone(),
-            },
+            "hostname" | "local-hostname" => self.name_in(self.domain.as_deref()),
             "local-ipv4" => self.address.to_string(),
             "mac" => self.mac.clone(),
             "network-config" => self.network_config(),
             _ => return None,
         })
+    }
+
+    /// Its name in a network's domain.
+    fn name_in(&self, domain: Option<&str>) -> String {
+        match domain {
+            Some(domain) => format!("{}.{domain}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// The interfaces that are shown as EC2 has them: who reads that (cloud-init) waits for DHCP of
+    /// IPv4 on each of them.
+    fn shown_interfaces(&self) -> impl Iterator<Item = &Interface> {
+        self.interfaces.iter().filter(|interface| interface.dhcp4)
+    }
+
+    /// The answer to what is asked for below [`NETWORK`].
+    fn network(&self, below: &[&str]) -> MetadataAnswer {
+        if self.shown_interfaces().next().is_none() {
+            return not_found();
+        }
+        let of_mac = |mac: &str| self.shown_interfaces().find(|interface| interface.mac == mac);
+        match *below {
+            [] => listed(["interfaces/"]),
+            ["interfaces"] => listed(["macs/"]),
+            ["interfaces", "macs"] => {
+                listed(self.shown_interfaces().map(|interface| format!("{}/", interface.mac)))
+            }
+            ["interfaces", "macs", mac] => match of_mac(mac) {
+                Some(interface) => listed(interface.values(self).into_keys()),
+                None => not_found(),
+            },
+            ["interfaces", "macs", mac, key] => {
+                let value = of_mac(mac).and_then(|interface| interface.values(self).remove(key));
+                value.map_or_else(not_found, MetadataAnswer::text)
+            }
+            _ => not_found(),
+        }
     }
 
     /// The interfaces in the second version of cloud-init's words for them.
@@ -368,7 +491,7 @@ impl MetadataGuest {
             text = "version: 2\nethernets: {}\n".to_owned();
         }
         for (number, interface) in self.interfaces.iter().enumerate() {
-            let Interface { mac, dhcp4, dhcp6 } = interface;
+            let Interface { mac, dhcp4, dhcp6, .. } = interface;
             let _ = write!(
                 text,
                 "  nic{number}:\n    match:\n      macaddress: \"{mac}\"\n    dhcp4: {dhcp4}\n    \
@@ -376,6 +499,28 @@ impl MetadataGuest {
             );
         }
         text
+    }
+}
+
+impl Interface {
+    /// Values that EC2 has of an interface, by their keys.
+    fn values(&self, guest: &MetadataGuest) -> BTreeMap<&'static str, String> {
+        let mut values = BTreeMap::from([
+            ("device-number", self.number.to_string()),
+            ("local-hostname", guest.name_in(self.domain.as_deref())),
+            ("mac", self.mac.clone()),
+            // Without it cloud-init writes the network's configuration anew with each boot.
+            ("vpc-id", format!("vpc-{}", self.vni)),
+        ]);
+        if let Some((network, address)) = &self.ip4 {
+            values.extend(address.map(|address| ("local-ipv4s", address.to_string())));
+            values.insert("subnet-ipv4-cidr-block", network.to_string());
+        }
+        if let Some((network, address)) = &self.ip6 {
+            values.extend(address.map(|address| ("ipv6s", address.to_string())));
+            values.insert("subnet-ipv6-cidr-blocks", network.to_string());
+        }
+        values
     }
 }
 
@@ -439,7 +584,7 @@ mod tests {
             address: address.to_owned(),
             hostname: String::new(),
             expiry: expiry.map(str::to_owned),
-            client_id: String::new(),
+            ..LeaseRecord::default()
         }
     }
 
@@ -574,14 +719,110 @@ mod tests {
         assert_eq!(ask(&one(), &get("/latest/meta-data/public-keys/0/openssh-key")).0, 404);
     }
 
+    /// Asks for everything below a page that lists what there is, as cloud-init does.
+    fn crawled(index: &MetadataIndex, page: &str, found: &mut BTreeMap<String, String>) {
+        let (status, lines) = ask(index, &get(page));
+        assert_eq!(status, 200, "{page}");
+        for key in lines.lines().filter(|key| !key.contains('=')) {
+            let path = format!("{page}{key}");
+            if key.ends_with('/') {
+                crawled(index, &path, found);
+                continue;
+            }
+            let (status, value) = ask(index, &get(&path));
+            assert_eq!(status, 200, "{path}");
+            assert!(found.insert(path, value).is_none(), "it is listed twice");
+        }
+    }
+
     #[test]
     fn every_key_that_is_listed_has_a_value() {
-        let index = one();
-        let (status, listed) = ask(&index, &get("/latest/meta-data/"));
-        assert_eq!(status, 200);
-        assert!(["instance-id", "name", "profile"].iter().all(|key| listed.contains(key)));
-        for key in listed.lines() {
-            assert_eq!(ask(&index, &get(&format!("/1/meta-data/{key}"))).0, 200, "{key}");
+        let mut found = BTreeMap::new();
+        crawled(&one(), "/1/meta-data/", &mut found);
+        for key in ["instance-id", "name", "profile"] {
+            assert!(found.contains_key(&format!("/1/meta-data/{key}")), "{key} in {found:?}");
+        }
+    }
+
+    #[test]
+    fn the_interfaces_that_dhcp_serves_are_shown_as_ec2_has_them() {
+        let [second, of_ip6, outside] =
+            ["52:54:00:00:00:02", "52:54:00:00:00:03", "52:54:00:00:00:04"];
+        let leases = [
+            lease(MAC, "10.20.7.50", None),
+            lease(MAC, "10.20.7.100", Some("1700000000")),
+            lease("52:54:00:00:00:09", "10.20.7.109", None),
+        ];
+        let of_8 = NetworkRecord {
+            ip4_network: "10.20.8.0/25".to_owned(),
+            dhcp4_start: "10.20.8.10".to_owned(),
+            dhcp4_end: "10.20.8.19".to_owned(),
+            domain: "None".to_owned(),
+            ip6_network: "2001:db8:8::/64".to_owned(),
+            dhcp6_flag: "True".to_owned(),
+            ..network(
+                "8",
+                &[
+                    lease(second, "10.20.8.10", Some("1700000000")),
+                    lease(second, "10.20.8.11", Some("1700000900")),
+                    lease(second, "10.20.9.12", Some("1800000000")),
+                    lease(second, "2001:db8:8::b", Some("1700000000")),
+                ],
+            )
+        };
+        let of_9 = NetworkRecord { dhcp4_flag: "False".to_owned(), ..network("9", &[]) };
+        let nics = [("9", of_ip6), ("7", MAC), ("100", outside), ("8", second)];
+        let networks = vec![network("7", &leases), of_8, of_9];
+        let index = MetadataIndex::of(&cluster(networks, vec![vm("web1", 1, &nics)]));
+        let mut found = BTreeMap::new();
+        let page = "/latest/meta-data/network/";
+        crawled(&index, page, &mut found);
+        let expected = [
+            (MAC, "device-number", "1"),
+            (MAC, "local-hostname", "web1.net.example"),
+            (MAC, "local-ipv4s", "10.20.7.100"),
+            (MAC, "mac", MAC),
+            (MAC, "subnet-ipv4-cidr-block", "10.20.7.0/24"),
+            (MAC, "vpc-id", "vpc-7"),
+            (second, "device-number", "3"),
+            (second, "ipv6s", "2001:db8:8::b"),
+            (second, "local-hostname", "web1"),
+            (second, "local-ipv4s", "10.20.8.11"),
+            (second, "mac", second),
+            (second, "subnet-ipv4-cidr-block", "10.20.8.0/25"),
+            (second, "subnet-ipv6-cidr-blocks", "2001:db8:8::/64"),
+            (second, "vpc-id", "vpc-8"),
+        ];
+        let expected: BTreeMap<String, String> = expected
+            .iter()
+            .map(|(mac, key, value)| {
+                (format!("{page}interfaces/macs/{mac}/{key}"), (*value).to_owned())
+            })
+            .collect();
+        assert_eq!(found, expected);
+        for path in [
+            "x",
+            "interfaces/x",
+            &format!("interfaces/macs/{of_ip6}"),
+            &format!("interfaces/macs/{outside}/mac"),
+            &format!("interfaces/macs/{MAC}/x"),
+            &format!("interfaces/macs/{MAC}/mac/x"),
+            "interfaces/macs/macs/mac",
+        ] {
+            assert_eq!(ask(&index, &get(&format!("{page}{path}"))).0, 404, "{path}");
+        }
+    }
+
+    /// cloud-init has a guest of which nothing is said ask by DHCP on its first interface.
+    #[test]
+    fn a_guest_without_dhcp_is_told_of_no_interfaces() {
+        let leases = [lease(MAC, "10.20.7.100", None)];
+        let still = NetworkRecord { dhcp4_flag: "False".to_owned(), ..network("7", &leases) };
+        let index = MetadataIndex::of(&cluster(vec![still], vec![vm("web1", 1, &[("7", MAC)])]));
+        assert!(!ask(&index, &get("/latest/meta-data/")).1.contains("network/"));
+        for path in ["", "/interfaces", "/interfaces/macs"] {
+            let path = format!("/latest/meta-data/network{path}");
+            assert_eq!(ask(&index, &get(&path)).0, 404, "{path}");
         }
     }
 

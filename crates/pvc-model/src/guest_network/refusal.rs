@@ -193,7 +193,9 @@ impl NetworkRefusal {
             NetworkRefusal::AddressTaken { .. } | NetworkRefusal::NoLease { .. } => {
                 "`pvc network dhcp list` shows the leases"
             }
-            NetworkRefusal::SeveralLeases { .. } => "name the one that is meant by its MAC address",
+            NetworkRefusal::SeveralLeases { .. } => {
+                "name the one that is meant by its address or its MAC address"
+            }
             NetworkRefusal::RuleExists { .. } | NetworkRefusal::NoRule { .. } => {
                 "`pvc network acl list` shows the rules"
             }

@@ -22,12 +22,13 @@ use std::fmt::Write as _;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::cluster::Cluster;
+use crate::fault::fault_id;
 use crate::firewall::{BadRules, TableFamily, TableName, check_rules};
 use crate::guest_network::plan::is_marked;
 use crate::guest_network::{GuestNetwork, GuestNetworkKind, GuestNetworks, Vni};
 use crate::link::{IpNet, LinkKind, Links};
 use crate::network::{AclRecord, Direction, NetworkRecord};
-use crate::shown;
+use crate::{NodeName, shown};
 
 pub(super) use words::Tokens;
 use words::{Places, own_meters};
@@ -245,6 +246,20 @@ pub fn closed(links: &Links, networks: &GuestNetworks, filtered: &BTreeSet<Vni>)
     let is_managed = |vni: Vni| matches!(kind(vni), Some(GuestNetworkKind::Managed(_)));
     of_tunnel.chain(of_mark).chain(of_before).filter(|vni| !is_managed(*vni)).collect()
 }
+
+/// The fault about rules of the network that this node does not take. Each node has its own: what
+/// one kernel refuses another may take.
+pub fn rules_fault(vni: Vni, node: &NodeName) -> String {
+    fault_id(&format!("{RULES_FAULT}{vni}"), node.as_str())
+}
+
+/// The network that such a fault of this node is about; `None` if it is another fault.
+pub fn of_rules_fault(id: &str, node: &NodeName) -> Option<Vni> {
+    let vni = id.strip_prefix(RULES_FAULT)?.split('_').next().and_then(Vni::parse)?;
+    (rules_fault(vni, node) == id).then_some(vni)
+}
+
+const RULES_FAULT: &str = "NETWORK_RULES_";
 
 /// A rule of an operator that is not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -718,6 +733,20 @@ mod tests {
     }
 
     #[test]
+    fn each_node_has_its_own_fault_about_the_rules_of_a_network() {
+        let (one, other) = (NodeName::new("hv1"), NodeName::new("x_1_hv1"));
+        let vni = |number| Vni::new(number).unwrap();
+        assert_eq!(rules_fault(vni(7), &one), "NETWORK_RULES_7_HV1");
+        for (number, node) in [(7, &one), (71, &one), (7, &other), (16_777_214, &other)] {
+            let id = rules_fault(vni(number), node);
+            assert_eq!(of_rules_fault(&id, node), Some(vni(number)), "{id}");
+        }
+        for id in ["NETWORK_RULES_7", "NETWORK_RULES_7_HV2", "NETWORK_RULES_X_HV1", "DHCP_HV1"] {
+            assert_eq!(of_rules_fault(id, &one), None, "{id}");
+        }
+    }
+
+    #[test]
     fn rules_stand_in_the_order_of_their_numbers_each_in_its_direction() {
         let acls = [
             acl(Direction::In, 10, "tcp dport 10 accept"),
@@ -987,8 +1016,6 @@ mod tests {
             alias: None,
             mac: None,
             addresses: BTreeSet::new(),
-            vlan_filtering: false,
-            vlans: BTreeMap::new(),
         };
         let tunnel = |id| {
             LinkKind::Vxlan(crate::link::Vxlan {

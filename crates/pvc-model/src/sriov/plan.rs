@@ -401,7 +401,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::link::{Link, PortVlans};
+    use crate::link::Link;
     use crate::records as calm;
     use crate::sriov::SriovRecords;
     use crate::sriov::settings::VfLinkState;
@@ -418,8 +418,6 @@ mod tests {
             alias: None,
             mac: None,
             addresses: BTreeSet::new(),
-            vlan_filtering: false,
-            vlans: PortVlans::new(),
         };
         (name.to_owned(), link)
     }

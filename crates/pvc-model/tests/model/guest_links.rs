@@ -36,8 +36,6 @@ fn link(name: &str, kind: LinkKind) -> Link {
         alias: None,
         mac: None,
         addresses: BTreeSet::new(),
-        vlan_filtering: false,
-        vlans: BTreeMap::new(),
     }
 }
 
@@ -47,7 +45,7 @@ impl Machine {
         Machine {
             links: Links::from([("ens4".to_owned(), card)]),
             settings: BTreeMap::new(),
-            abilities: LinkAbilities { vlans: true, vxlans: true, vlan_filtering: true },
+            abilities: LinkAbilities { vlans: true, vxlans: true },
             filtered: (1..=2000).map(vni).collect(),
         }
     }

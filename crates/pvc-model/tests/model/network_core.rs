@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use pvc_model::link::{IpNet, Link, LinkKind, PortVlans, Route};
+use pvc_model::link::{IpNet, Link, LinkKind, Route};
 use pvc_model::network_core::{
     CoreNet, CoreNetwork, CoreNetworks, NetworkFinding, NetworkStep, Seen, plan, settings,
 };
@@ -49,8 +49,6 @@ fn link(name: &str, kind: LinkKind) -> Link {
         alias: None,
         mac: Some([2, 0, 0, 0, 0, 1]),
         addresses: BTreeSet::new(),
-        vlan_filtering: false,
-        vlans: PortVlans::new(),
     }
 }
 

@@ -12,7 +12,9 @@ use pvc_model::guest_network::request::{
 };
 use pvc_model::guest_network::{GuestNetwork, Vni};
 use pvc_model::link::{Link, LinkKind, Links};
-use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkOptions, NetworkRecord};
+use pvc_model::network::{
+    AclRecord, Direction, Ip6Client, LeaseRecord, NetworkOptions, NetworkRecord,
+};
 use pvc_model::refusal::Kind;
 use pvc_model::shared_map::SharedMap;
 use pvc_model::vm::VmState;
@@ -304,8 +306,6 @@ fn link(name: &str, addresses: &[&str]) -> (String, Link) {
         master: None,
         mac: None,
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
-        vlan_filtering: false,
-        vlans: [].into(),
         alias: None,
         lies_on: None,
     };
@@ -710,7 +710,29 @@ fn a_lease_is_found_by_its_address_its_name_or_its_mac_and_a_reservation_first()
     assert_eq!(release(&cluster, "web", "10.20.1.103").unwrap().1.mac, "52:54:00:00:00:04");
     let why = release(&cluster, "web", "twin").unwrap_err();
     assert!(why.to_string().contains("`52:54:00:00:00:02`, `52:54:00:00:00:03`"), "{why}");
+    let six = |address: &str, iaid: &str| LeaseRecord {
+        ip6: Some(Ip6Client { duid: "00:03:00:01:aa".to_owned(), iaid: iaid.to_owned() }),
+        ..lease("", address, "", Some("99"))
+    };
+    let of_6 = vec![
+        six("2001:db8:1::9", "1"),
+        six("2001:db8:1::a", "2"),
+        LeaseRecord { mac: MAC.to_owned(), ..six("2001:db8:1::b", "1") },
+        lease(MAC, "10.20.1.10", "web1", None),
+    ];
+    let of_6 = with_leases(of_6);
+    for (which, address) in [
+        ("2001:db8:1:0::9", "2001:db8:1::9"),
+        ("2001:DB8:1::A", "2001:db8:1::a"),
+        ("10.20.1.10", "10.20.1.10"),
+    ] {
+        assert_eq!(release(&of_6, "web", which).unwrap().1.address, address, "{which}");
+    }
+    let why = release(&of_6, "web", "00:03:00:01:AA").unwrap_err();
+    assert!(why.to_string().contains("`2001:db8:1::9`, `2001:db8:1::a`"), "{why}");
     for nobody in ["", "None", "web", "10.20.1.1"] {
+        let why = release(&of_6, "web", nobody).unwrap_err();
+        assert_eq!(why.kind(), Kind::NotFound, "{nobody} of IPv6");
         let why = release(&cluster, "web", nobody).unwrap_err();
         assert_eq!(why.kind(), Kind::NotFound, "{nobody}");
     }

@@ -31,6 +31,10 @@ const KERNEL: Duration = Duration::from_secs(3);
 /// Time after which a lease that the kernel was slow to grant is done again: see [`lease`].
 const PROMPT: Duration = Duration::from_millis(500);
 
+/// Number of addresses that are brought at once: a cluster may have hundreds of networks, and what
+/// neighbours are told takes a socket and some milliseconds for each.
+const AT_ONCE: usize = 32;
+
 /// Number of times that an address that stays is asked to go.
 const TRIES: u32 = 3;
 
@@ -203,7 +207,10 @@ pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
         shared.role.term.send_modify(|term| *term += 1);
     }
     let floating = addresses(shared, duty);
-    let brought = join_all(floating.iter().map(|floating| bring(shared, floating))).await;
+    let mut brought = Vec::new();
+    for some in floating.chunks(AT_ONCE) {
+        brought.extend(join_all(some.iter().map(|floating| bring(shared, floating))).await);
+    }
     let mut all = true;
     for (floating, brought) in floating.iter().zip(brought) {
         // The bridge of a network may not be there yet: then its gateway comes after it.

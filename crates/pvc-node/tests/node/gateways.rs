@@ -86,6 +86,32 @@ async fn the_gateway_and_the_address_of_the_metadata_come_and_go_with_the_networ
     daemon.stop().await;
 }
 
+/// Number of networks of a cluster that has many.
+const MANY: u32 = 100;
+
+#[tokio::test(start_paused = true)]
+async fn the_gateways_of_many_networks_are_brought_some_at_a_time() {
+    let world = with_networks().await;
+    let record = |number: u32| NetworkRecord {
+        vni: (2000 + number).to_string(),
+        description: format!("many{number}"),
+        nettype: "managed".to_owned(),
+        ip4_network: format!("10.30.{number}.0/24"),
+        ip4_gateway: format!("10.30.{number}.1"),
+        ..NetworkRecord::default()
+    };
+    for number in 0..MANY {
+        apply(&world, Change::PutNetwork(Box::new(record(number)))).await;
+        world.network.insert_bridge(&format!("vmbr{}", 2000 + number));
+    }
+    world.network.count_announcements();
+    let _daemon = world.running().await;
+    let has_all = || (0..MANY).all(|number| holder(&world, &format!("10.30.{number}.1")).is_some());
+    world.until("every gateway is here", has_all).await;
+    let most = world.network.most_announced_at_once();
+    assert!((2..=32).contains(&most), "{most} at once");
+}
+
 #[tokio::test(start_paused = true)]
 async fn guests_of_a_machine_alone_keep_their_gateway_while_its_daemon_is_started_again() {
     let world = with_networks().await;

@@ -4,6 +4,7 @@ use pvc_embedded::state::{Outcome, Work};
 use pvc_ports::{MultiError, Op};
 
 use super::{Answer, Around, Arrived, Ask, CallError, Ensemble, Word};
+use crate::guest_networks::Recorded;
 use crate::nature::Mutation;
 
 impl Ensemble {
@@ -189,6 +190,9 @@ impl Ensemble {
             }
         }
         let events = self.tree.publish(change);
+        if around.run.nature.networks > 0 && Recorded::is_changed_by(work) {
+            self.networks.push(Recorded::of(&self.tree, around.run.now));
+        }
         self.announce_changes(around, events, |server| {
             server.is_none_or(|server| !followers.contains(&server))
         });

@@ -10,6 +10,7 @@ pub(crate) mod benchmark;
 pub(crate) mod cluster;
 pub(crate) mod daemon;
 pub(crate) mod daemon_note;
+pub(crate) mod dhcp6_leases;
 pub(crate) mod fault;
 pub(crate) mod fence_note;
 pub(crate) mod former_renaming;
@@ -411,6 +412,7 @@ mod tests {
             "/pvcrs/holds/vms:a",
             "/pvcrs/benchmarks/1",
             "/pvcrs/networks/1001",
+            "/pvcrs/dhcp6_leases/1001/2001:db8::9",
             "/pvcrs/of_tomorrow/x",
         ];
         let of_vm = ["/pvcrs/moves", "/pvcrs/renamings"].map(|root| format!("{root}/{UUID}"));
@@ -498,6 +500,8 @@ mod tests {
             (format!("{root}/snapshots/s/xml"), true),
             (format!("{root}/state"), false),
             ("/networks/1/dhcp4_leases/mac/ipaddr".to_owned(), true),
+            ("/pvcrs/dhcp6_leases/1".to_owned(), false),
+            ("/pvcrs/dhcp6_leases/1/2001:db8::9".to_owned(), true),
             ("/networks/1/firewall_rules/in".to_owned(), false),
             ("/networks/1/firewall_rules/in/web".to_owned(), true),
             ("/nodes/hv1/monitoring_data/load/message".to_owned(), true),

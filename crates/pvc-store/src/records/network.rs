@@ -1,4 +1,5 @@
-//! Networks: `/networks/{vni}` (`spec/zookeeper.md` §4.4), and their [options](network_options).
+//! Networks: `/networks/{vni}` (`spec/zookeeper.md` §4.4), their [options](network_options), and
+//! their [leases of IPv6](dhcp6_leases).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pvc_model::network::{AclRecord, Direction, GivenLease, LeaseRecord, NetworkRecord};
 
-use super::{Keys, Kind, PLAIN, network_options, unconfirmed, update, weight_of};
+use super::{Keys, Kind, PLAIN, dhcp6_leases, network_options, unconfirmed, update, weight_of};
 use crate::draft::Draft;
 use crate::feed::EventKind;
 use crate::raw::Raw;
@@ -17,8 +18,8 @@ use crate::reader::{Reader, beginning, comma_list, joined};
 const ROOT: &str = "/networks";
 
 pub(super) const KIND: Kind = Kind {
-    roots: &[ROOT, network_options::ROOT],
-    base: &[(ROOT, ""), (network_options::ROOT, "")],
+    roots: &[ROOT, network_options::ROOT, dhcp6_leases::ROOT],
+    base: &[(ROOT, ""), (network_options::ROOT, ""), (dhcp6_leases::ROOT, "")],
     keys: KEYS,
     record: |key| key.first().map(str::to_owned),
     read: |raw, _, vni| {
@@ -41,8 +42,10 @@ pub(super) const KIND: Kind = Kind {
         ];
         weight_of(raw.place(ROOT).below(vni), &lists, &["name_servers"])
             + network_options::weight(raw, vni)
+            + dhcp6_leases::weight(raw, vni)
     },
     is_of_list: |key| match key.below {
+        [_, address, ..] if key.root == dhcp6_leases::ROOT => !address.is_empty(),
         _ if key.root != ROOT => false,
         [_, "dhcp4_leases" | "dhcp4_reservations", entry, _] => !entry.is_empty(),
         [_, "firewall_rules", _, rule] => !rule.is_empty(),
@@ -93,6 +96,7 @@ fn read(raw: &Raw, vni: &str) -> Option<NetworkRecord> {
     let mut r = Reader::new(raw, &root);
     let mut leases = leases(&mut r, "dhcp4_reservations", false);
     leases.extend(self::leases(&mut r, "dhcp4_leases", true));
+    leases.extend(dhcp6_leases::read(raw, vni));
     let mut acls = acls(&mut r, Direction::In);
     acls.extend(self::acls(&mut r, Direction::Out));
     r.log_what_is_cut(&root);
@@ -123,6 +127,7 @@ fn leases(r: &mut Reader<'_>, container: &str, is_dynamic: bool) -> Vec<LeaseRec
         expiry: is_dynamic.then(|| r.text("expiry")),
         client_id: if is_dynamic { r.text("clientid") } else { String::new() },
         mac: mac.to_owned(),
+        ip6: None,
     })
 }
 
@@ -212,11 +217,13 @@ fn put_new(draft: &mut Draft<'_>, path: String, value: String) {
     }
 }
 
-/// Removes a network with all that is below it, its options, and a change of it that waits.
+/// Removes a network with all that is below it, its options and leases, and a change of it that
+/// waits.
 pub(crate) fn remove(draft: &mut Draft<'_>, vni: &str) {
     draft.put(ROOT.to_owned(), Bytes::new());
     draft.delete(&root(vni));
     network_options::remove(draft, vni);
+    dhcp6_leases::remove_all(draft, vni);
     unconfirmed::remove(draft, vni);
 }
 

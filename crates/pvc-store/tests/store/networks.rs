@@ -1,7 +1,8 @@
 //! Networks, leases and rules are written as legacy peers read them, each change in one request.
 
 use pvc_model::network::{
-    AclRecord, Direction, GivenLease, LeaseRecord, NetworkOptions, NetworkRecord,
+    AclRecord, Direction, GivenLease, GivenLease6, Ip6Client, LeaseRecord, NetworkOptions,
+    NetworkRecord,
 };
 
 use super::*;
@@ -345,6 +346,67 @@ async fn h7_a_lease_is_written_whole_and_replaces_the_one_before() {
     let view = world.store.fresh().await.unwrap();
     let lease = &view.network("web").unwrap().leases[0];
     assert_eq!((lease.expiry.as_deref(), lease.client_id.as_str()), (Some("0"), "*"));
+}
+
+#[tokio::test]
+async fn a_lease_of_ipv6_is_recorded_by_its_address_and_not_where_legacy_peers_look() {
+    let world = with_web().await;
+    let vni = || "1001".to_owned();
+    let client = Ip6Client { duid: "00:03:00:01:52:54:00:aa:bb:01".into(), iaid: "7".into() };
+    let lease = |address: &str, expiry| GivenLease6 {
+        address: address.parse().unwrap(),
+        client: client.clone(),
+        mac: Some(MAC.into()),
+        hostname: Some("web1".into()),
+        expiry,
+    };
+    let put = |lease| Change::PutLease6 { vni: vni(), lease };
+    change(&world.store, |changes| {
+        changes.push(put(lease("2001:db8:1::9", 5)));
+    })
+    .await;
+    change(&world.store, |changes| {
+        changes.push(put(GivenLease6 { mac: None, ..lease("2001:db8:1::a", 7) }));
+        changes.push(put(lease("2001:db8:1::9", 6)));
+    })
+    .await;
+    let recorded = |mac: &str, address: &str, expiry: &str| LeaseRecord {
+        mac: mac.into(),
+        address: address.into(),
+        hostname: "web1".into(),
+        expiry: Some(expiry.into()),
+        ip6: Some(client.clone()),
+        ..LeaseRecord::default()
+    };
+    let both = [recorded(MAC, "2001:db8:1::9", "6"), recorded("", "2001:db8:1::a", "7")];
+    let view = world.other.fresh().await.unwrap();
+    assert_eq!(view.network("web").unwrap().leases, both);
+    let listed = world.tree.connect().children("/networks/1001/dhcp4_leases").await.unwrap();
+    assert_eq!(listed.unwrap_or_default(), [""; 0]);
+    change(&world.store, |changes| {
+        let address = "2001:db8:1::9".parse().unwrap();
+        changes.push(Change::RemoveLease6 { vni: vni(), address });
+    })
+    .await;
+    assert_eq!(world.store.view().network("web").unwrap().leases, both[1..]);
+
+    remove_as_legacy_peers_do(&world).await;
+    let tree = world.tree.connect();
+    for (path, data) in [("/networks/1001", "other"), ("/networks/1001/nettype", "managed")] {
+        tree.create(path, data.into(), CreateMode::Persistent).await.unwrap();
+    }
+    let view = world.store.fresh().await.unwrap();
+    assert_eq!(view.network("other").unwrap().leases, [], "it is of a former network");
+    change(&world.store, |changes| {
+        changes.push(put(lease("2001:db8:1::9", 8)));
+    })
+    .await;
+    change(&world.store, |changes| {
+        changes.push(Change::RemoveNetwork(vni()));
+    })
+    .await;
+    let left = raw(&world, "/pvcrs/dhcp6_leases/1001").await;
+    assert_eq!(left, None, "leases go with their network");
 }
 
 #[tokio::test]

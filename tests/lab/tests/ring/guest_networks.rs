@@ -4,7 +4,7 @@
 use pvc_lab_tests::Lab;
 use pvc_standalone_tests::eventually;
 
-const GATEWAY: &str = "10.20.1.1";
+pub(crate) const GATEWAY: &str = "10.20.1.1";
 
 pub(crate) fn a_network_is_made(lab: &Lab) {
     let words = "network add 1001 -d net1 -p managed -n net1.example -i 10.20.1.0/24 -g 10.20.1.1 \
@@ -23,7 +23,7 @@ pub(crate) fn has_the_network(lab: &Lab, node: &str) {
 }
 
 /// Starts a guest with a card in the network. Returns the address that it was given.
-fn guest(lab: &Lab, name: &str, node: &str) -> String {
+pub(crate) fn guest(lab: &Lab, name: &str, node: &str) -> String {
     lab.define(name);
     lab.pvc(&["vm", "network", "add", name, "1001", "--no-live", "--no-restart"]).ok();
     lab.start(name, node);
@@ -55,7 +55,7 @@ pub(crate) fn plugged(lab: &Lab, node: &str, address: &str) {
     lab.on(node, &script).ok();
 }
 
-fn unplugged(lab: &Lab, node: &str) {
+pub(crate) fn unplugged(lab: &Lab, node: &str) {
     lab.on(node, "ip netns del guest; rm -r /etc/netns/guest").ok();
 }
 

@@ -4,6 +4,10 @@
 use pvc_lab_tests::Lab;
 use pvc_standalone_tests::eventually;
 
+use crate::guest_networks::{
+    GATEWAY, a_network_is_made, guest, has_the_network, plugged, reaches, unplugged,
+};
+
 const LEGACY: &str = "pvchv3";
 
 #[test]
@@ -124,6 +128,85 @@ fn what_a_node_of_1_0_3_has_fenced_is_believed_and_comes_back() {
     lab.pvc(&["node", "ready", "pvchv2", "--wait"]).ok();
     has_moved(&lab, "web1", "pvchv2", "boot 2");
     lab.is_in_order();
+}
+
+/// PVC 1.0.3 as it is played makes no network: what ours has made there stays, as that of 1.0.3
+/// would.
+#[test]
+fn a_guest_keeps_its_network_on_a_hypervisor_of_1_0_3_and_through_its_upgrade() {
+    let lab = Lab::whole();
+    a_network_is_made(&lab);
+    if lab.primary() == LEGACY {
+        has_the_role(&lab, "pvchv1");
+    }
+    let web1 = guest(&lab, "web1", "pvchv1");
+    plugged(&lab, "pvchv2", "10.20.1.20");
+    reaches(&lab, "pvchv2", &web1);
+    lab.downgrade(LEGACY);
+    lab.begins_as_legacy(LEGACY);
+    lab.pvc(&["vm", "migrate", "web1", "--target", LEGACY, "--wait"]).ok();
+    has_moved(&lab, "web1", LEGACY, "boot 1");
+    reaches(&lab, "pvchv2", &web1);
+    lab.is_in_order();
+    lab.upgrade(LEGACY);
+    has_the_network(&lab, LEGACY);
+    reaches(&lab, "pvchv2", &web1);
+    lab.pvc(&["vm", "unmigrate", "web1", "--wait"]).ok();
+    has_moved(&lab, "web1", "pvchv1", "boot 1");
+    reaches(&lab, "pvchv2", &web1);
+    unplugged(&lab, "pvchv2");
+}
+
+/// The story does for the primary of 1.0.3 what that does for networks.
+#[test]
+fn a_primary_of_1_0_3_gets_the_gateways_and_gives_them_back_with_its_leases() {
+    let lab = Lab::whole();
+    a_network_is_made(&lab);
+    if lab.primary() == LEGACY {
+        has_the_role(&lab, "pvchv1");
+    }
+    let ours = lab.primary();
+    plugged(&lab, "pvchv2", "10.20.1.20");
+    reaches(&lab, "pvchv2", GATEWAY);
+    lab.downgrade(LEGACY);
+    lab.begins_as_legacy(LEGACY);
+    has_the_role(&lab, LEGACY);
+    for node in ["pvchv1", "pvchv2"] {
+        let look = format!("ip -o address show to {GATEWAY}; pgrep -f '[d]nsmasq.*vmbr1001'");
+        eventually(&format!("{node} has let go of the network's gateway and server"), 60, || {
+            let said = lab.on(node, &look);
+            if said.stdout.trim().is_empty() { Ok(()) } else { Err(said.to_string()) }
+        });
+    }
+    let gateway = |verb: &str| {
+        let script = format!("ip address {verb} {GATEWAY}/24 dev vmbr1001");
+        lab.on(LEGACY, &script).ok();
+        // Nobody announces it.
+        lab.on("pvchv2", "ip netns exec guest ip neigh flush all").ok();
+    };
+    gateway("add");
+    reaches(&lab, "pvchv2", GATEWAY);
+    let tomorrow = lab.on(LEGACY, "date -d tomorrow +%s").ok().trim().to_owned();
+    let lease = "/networks/1001/dhcp4_leases/52:54:00:00:00:50";
+    for (key, value) in [
+        ("", ""),
+        ("/ipaddr", "10.20.1.150"),
+        ("/hostname", "older"),
+        ("/expiry", tomorrow.as_str()),
+        ("/clientid", "*"),
+    ] {
+        lab.write_key(&format!("{lease}{key}"), value);
+    }
+    gateway("del");
+    has_the_role(&lab, &ours);
+    reaches(&lab, "pvchv2", GATEWAY);
+    let name = "ip netns exec guest getent ahostsv4 older.net1.example | cut -d' ' -f1 | head -1";
+    eventually("our server knows the lease of 1.0.3 by its name", 60, || {
+        let said = lab.on("pvchv2", name);
+        if said.stdout.trim() == "10.20.1.150" { Ok(()) } else { Err(said.to_string()) }
+    });
+    unplugged(&lab, "pvchv2");
+    lab.upgrade(LEGACY);
 }
 
 /// Has the role handed over, and waits until the floating address is there alone.

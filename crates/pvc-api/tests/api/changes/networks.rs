@@ -169,7 +169,8 @@ async fn q47_addresses_are_reserved_in_both_forms_and_released_by_any_name() {
     api.post("/network/2001/lease/52:54:00:aa:bb:02?ipaddress=10.20.1.11").await.ok();
     let leases = api.get("/network/web/lease").await.ok();
     let lease = json!({"hostname": "None", "ip4_address": "10.20.1.11",
-                       "mac_address": "52:54:00:aa:bb:02", "timestamp": "static"});
+                       "mac_address": "52:54:00:aa:bb:02", "ip6_address": null, "duid": null,
+                       "timestamp": "static"});
     assert_eq!(leases[1], lease);
     for (given, words) in [
         (first, "has a reservation already"),

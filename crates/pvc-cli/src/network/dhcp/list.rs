@@ -44,11 +44,14 @@ impl List {
             self.list.read(pvc, &answer, self.limit.is_some(), what)?;
         let Some(mut leases) = leases else { return Ok(()) };
         leases.sort_by(|one, other| one.hostname.cmp(&other.hostname));
-        let bare = |lease: &Lease| {
-            format!("{}|{}|{}", lease.mac_address, lease.ip4_address, lease.hostname)
-        };
+        let bare =
+            |lease: &Lease| format!("{}|{}|{}", lease.mac_address, address(lease), lease.hostname);
         self.list.print(pvc, &leases, bare, table)
     }
+}
+
+fn address(lease: &Lease) -> &str {
+    lease.ip6_address.as_deref().unwrap_or(&lease.ip4_address)
 }
 
 fn table(leases: &[Lease]) -> Table {
@@ -57,7 +60,7 @@ fn table(leases: &[Lease]) -> Table {
     for lease in leases {
         table.row(vec![
             lease.hostname.as_str().into(),
-            lease.ip4_address.as_str().into(),
+            address(lease).into(),
             lease.mac_address.as_str().into(),
             lease.timestamp.as_str().into(),
         ]);
@@ -75,7 +78,10 @@ mod tests {
         let text = r#"[{"hostname": "web1", "ip4_address": "10.20.1.10",
                         "mac_address": "52:54:00:12:34:56", "timestamp": "static"},
                        {"hostname": "None", "ip4_address": "10.20.1.101",
-                        "mac_address": "52:54:00:12:34:57", "timestamp": "1731672000"}]"#;
+                        "mac_address": "52:54:00:12:34:57", "timestamp": "1731672000"},
+                       {"hostname": "web6", "ip4_address": "", "ip6_address": "2001:db8:1::9",
+                        "duid": "00:03:00:01:52:54:00:12:34:58",
+                        "mac_address": "52:54:00:12:34:58", "timestamp": "1731672000"}]"#;
         let leases: Vec<Lease> = serde_json::from_str(text).unwrap();
         crate::golden::check("lease-list.txt", &(table(&leases).render(Paint::OFF) + "\n"));
     }

@@ -500,7 +500,7 @@ fn a_rule_that_is_not_taken_closes_what_the_rules_before_it_leave() {
     // What nft refuses is known by the fault alone.
     let mut stage = Stage::new().rules(8, &[(IN, "iif nothere drop")]);
     let fault = FaultRecord {
-        id: "NETWORK_RULES_8".to_owned(),
+        id: "NETWORK_RULES_8_HV1".to_owned(),
         first_reported: String::new(),
         last_reported: String::new(),
         acknowledged_at: String::new(),
@@ -508,7 +508,10 @@ fn a_rule_that_is_not_taken_closes_what_the_rules_before_it_leave() {
         delta: 0,
         message: String::new(),
     };
-    stage.cluster.faults.insert(fault.id.clone(), Arc::new(fault));
+    stage.cluster.faults.insert(fault.id.clone(), Arc::new(fault.clone()));
+    assert!(stage.trace("web1 db1").passes(), "hv2 is the one that filters, and takes it");
+    let id = "NETWORK_RULES_8_HV2".to_owned();
+    stage.cluster.faults.insert(id.clone(), Arc::new(FaultRecord { id, ..fault }));
     assert!(!stage.trace("web1 db1").passes());
 }
 

@@ -15,7 +15,7 @@ use crate::domain::{Nic, NicKind};
 use crate::fault::fault_id;
 use crate::guest_network::guard::{mac_of, made_of};
 use crate::guest_network::metadata::{self, VmsByNic, holders, vms_by_nic};
-use crate::guest_network::rules::{TakenRules, taken_rules};
+use crate::guest_network::rules::{TakenRules, rules_fault, taken_rules};
 use crate::guest_network::{GuestNetwork, GuestNetworks, Vni, is_host_of_4};
 use crate::link::Mac;
 use crate::network::{Direction, LeaseRecord};
@@ -362,6 +362,9 @@ impl<'a> World<'a> {
                 Some(None) => nobody(format!("several VMs have the MAC address {mac}")),
                 None => nobody(format!("DHCP has it for {mac}, which no VM has")),
             };
+        }
+        if own.iter().any(|lease| lease.ip6.is_some() && lease.mac.is_empty()) {
+            return nobody("DHCP has given it to a client of unknown MAC address".to_owned());
         }
         if !own.is_empty() {
             return nobody("DHCP has it for several MAC addresses".to_owned());
@@ -1016,7 +1019,7 @@ impl<'a> Walk<'_, 'a> {
             None => taken.bad.is_some(),
         };
         self.note_open(vni, node, open, drops);
-        self.note_bad(vni, direction, taken);
+        self.note_bad(vni, node, direction, taken);
         let (node, rules) = (node.clone(), taken.rules.len());
         match decided {
             Some((rule, verdict)) => {
@@ -1054,12 +1057,18 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// A rule that is not taken leaves it open which of the others are in force.
-    fn note_bad(&mut self, vni: Vni, direction: Direction, taken: &TakenRules<'_>) {
+    fn note_bad(
+        &mut self,
+        vni: Vni,
+        node: &NodeName,
+        direction: Direction,
+        taken: &TakenRules<'_>,
+    ) {
         if let Some((acl, why)) = &taken.bad {
             let (description, why) = (shown(&acl.description), shown(why));
             self.unknown(Unknown::Cut { vni, direction, description, why });
         }
-        let fault = fault_id("NETWORK_RULES", &vni.to_string());
+        let fault = rules_fault(vni, node);
         if taken.bad.is_none() && self.world.cluster.faults.contains_key(&fault) {
             self.unknown(Unknown::RulesFault { vni, fault });
         }
