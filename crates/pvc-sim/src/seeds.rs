@@ -24,7 +24,7 @@ use crate::nature::{Elections, Mutation, Nature};
 use crate::osds::DISKS;
 use crate::power::BmcManner;
 use crate::promises::Goal;
-use crate::storage_changes::{ChangeMoment, StorageAsk};
+use crate::storage_changes::{ChangeMoment, NewDb, StorageAsk};
 use crate::truth::Violation;
 use crate::uploads::{Flaw, Sending, UploadMoment};
 
@@ -903,7 +903,7 @@ fn storage_changes(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Even
 fn what_changes_are_about(shape: &Shape) -> Vec<Event> {
     let hosts = (0..shape.hosts.len().min(3)).map(|host| {
         let device = DISKS[0].0.to_owned();
-        StorageAsk::AddOsds { host, device, count: 1, has_db: false }
+        StorageAsk::AddOsds { host, device, count: 1, db: None }
     });
     let snapshots =
         (0..shape.vms.len().min(3)).map(|vm| StorageAsk::AddSnapshot { vm, name: "s0".to_owned() });
@@ -927,7 +927,10 @@ fn osd_change(chance: &mut Chance, shape: &Shape, asked: u64) -> Vec<Event> {
     }
     let ask = match chance.below(10) {
         0 => StorageAsk::AddDbGroup { host, device },
-        1..=3 => StorageAsk::AddOsds { host, device, count, has_db },
+        1..=3 => {
+            let db = has_db.then_some(NewDb::OfSize);
+            StorageAsk::AddOsds { host, device, count, db }
+        }
         4 | 5 => StorageAsk::ReplaceOsd { osd, device, force },
         6 => StorageAsk::RefreshOsd { osd, device },
         _ => StorageAsk::RemoveOsd { osd, force },
@@ -935,7 +938,7 @@ fn osd_change(chance: &mut Chance, shape: &Shape, asked: u64) -> Vec<Event> {
     events.push(Event { at: asked, action: Action::Ask(Ask::Storage(ask)) });
     if chance.happens(400) {
         let moment =
-            *chance.pick(&[Moment::Before, Moment::Inside, Moment::After]).expect("not empty");
+            *chance.pick(&[Moment::Before, Moment::Inside(1), Moment::After]).expect("not empty");
         let step = 1 + chance.below(7) as u32;
         let goes_on = asked + lasts(chance);
         events.push(Event { at: asked, action: Action::JobStops(step, moment) });
