@@ -330,6 +330,7 @@ impl State {
         of_words
             .or_else(|| self.mixed_volume(view))
             .or_else(|| self.open_volume())
+            .or_else(|| self.wrong_about_benchmarks(view))
             .or_else(|| self.wrong_about_osds(view))
     }
 
