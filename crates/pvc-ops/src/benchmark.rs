@@ -1,12 +1,12 @@
 //! Benchmarks of the storage.
 
-use pvc_model::benchmark::{at_work, check_benchmark_name, shown as shown_benchmarks};
+use pvc_model::benchmark::{at_work, check_benchmark_name, shown as shown_benchmarks, volume_of};
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobId, JobSpec, JobWork};
-use pvc_model::storage::PoolName;
+use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::{BadName, NodeName, shown};
-use pvc_ports::{Clock, Random};
-use pvc_store::{ChangeError, Changes, Expect, Store, local_time};
+use pvc_ports::{Clock, MeasuredVolume, Random, Storage, StorageError};
+use pvc_store::{Change, ChangeError, Changes, Expect, Store, local_time};
 
 use crate::job::{JobRequest, submit};
 use crate::refusal::{Kind, Refusal};
@@ -94,6 +94,71 @@ pub async fn run_benchmark(
         Ok((JobRequest { work, node, run_on, submitter }, changes))
     })
     .await
+}
+
+/// Removes the volumes of benchmarks that have come to no end, and then their records: one ends so
+/// that is cancelled while the storage does not remove its volume. Returns the volumes that were
+/// there. Another volume that has taken the place of such a one stays.
+///
+/// # Errors
+/// As a refusal, what the storage says. What was not removed is still recorded.
+pub async fn remove_left_behind(
+    store: &Store,
+    storage: &dyn Storage,
+) -> Result<Vec<VolumeId>, ChangeError<StorageError>> {
+    let view = store.fresh().await?;
+    let mut removed = Vec::new();
+    for record in view.benchmarks.values().filter(|record| record.is_left_behind(&view)) {
+        let volume = &record.volume;
+        if let Some(there) = volume_now(storage, volume).await.map_err(ChangeError::Refused)? {
+            let is_made = match &record.made {
+                Some(made) => *made == there.identity,
+                None => volume.volume == volume_of(&record.job),
+            };
+            if is_made {
+                let done = remove_volume(storage, volume, &there.identity).await;
+                done.map_err(ChangeError::Refused)?;
+                removed.push(volume.clone());
+            }
+        }
+        let decide = |cluster: &Cluster| {
+            let mut changes = Changes::new();
+            let now = cluster.benchmarks.get(&record.number);
+            if now.is_some_and(|now| now.job == record.job && now.is_left_behind(cluster)) {
+                changes.push(Change::RemoveBenchmark(record.number));
+            }
+            Ok((changes, ()))
+        };
+        store.change(decide).await?;
+    }
+    Ok(removed)
+}
+
+/// The volume that has the name of a benchmark's at present.
+pub async fn volume_now(
+    storage: &dyn Storage,
+    volume: &VolumeId,
+) -> Result<Option<MeasuredVolume>, StorageError> {
+    match storage.measured(volume).await {
+        Ok(measured) => Ok(Some(measured)),
+        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes the volume of a benchmark with this identity, if it is there and has the name.
+pub async fn remove_volume(
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    identity: &str,
+) -> Result<(), StorageError> {
+    if volume_now(storage, volume).await?.is_none_or(|now| now.identity != identity) {
+        return Ok(());
+    }
+    match storage.remove(volume).await {
+        Ok(()) | Err(StorageError::NoVolume { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// The pool, which has to be recorded: Ceph may have others for other things.

@@ -129,6 +129,10 @@ pub enum Action {
         host: usize,
         device: String,
     },
+    /// The host is installed anew: it starts no OSD any more that lies on its disks.
+    ForgetOsds(usize),
+    /// The disks for OSDs of the host have each other's name.
+    SwapDisks(usize),
     /// Somebody empties the packet filter of the host.
     FlushFirewall(usize),
     /// The end of the tunnels of this network is deleted there.
@@ -355,6 +359,8 @@ impl Action {
             | Action::StepClock(host, _)
             | Action::HypervisorDown(host)
             | Action::HypervisorUp(host)
+            | Action::ForgetOsds(host)
+            | Action::SwapDisks(host)
             | Action::FlushFirewall(host)
             | Action::LoseTunnel(host, _)
             | Action::RefuseRules(host, _)
@@ -519,6 +525,11 @@ impl Action {
             Action::DiskIsNew { host, ref device } => {
                 state.ceph.osds.add_blank(&state.hosts[host].name, device, DISKS[0].1);
             }
+            Action::ForgetOsds(host) => state.ceph.osds.forget_osds(&state.hosts[host].name),
+            Action::SwapDisks(host) => {
+                let [(one, _), (other, _)] = DISKS;
+                state.ceph.osds.swap_disks(&state.hosts[host].name, one, other);
+            }
             Action::FlushFirewall(host) => state.flush_firewall(host),
             Action::LoseTunnel(host, vni) => state.lose_tunnel(host, vni),
             Action::CrashServer(vni) => {
@@ -603,6 +614,8 @@ impl Action {
             | Action::OsdIsNeeded(..)
             | Action::DiskIsLost { .. }
             | Action::DiskIsNew { .. }
+            | Action::ForgetOsds(_)
+            | Action::SwapDisks(_)
             | Action::Ask(_) => true,
         }
     }

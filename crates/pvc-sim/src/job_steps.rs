@@ -18,8 +18,9 @@ pub enum Moment {
     /// The step before it is recorded as done, or the plan of the job is; the worker is not told
     /// yet.
     Before,
-    /// The first of what the step does is in effect; the worker is not told yet.
-    Inside,
+    /// So many of the changes that the step makes are in effect; the worker is not told of the last
+    /// of them yet.
+    Inside(u32),
     /// All of the step is in effect, and the worker is about to record it.
     After,
 }
@@ -29,6 +30,8 @@ pub enum Moment {
 pub(crate) struct JobSteps {
     /// Number of the steps that each worker has recorded as done, of a job on its way forward.
     recorded: BTreeMap<Pid, u32>,
+    /// Number of the changes that each worker has made in the step behind those.
+    changes: BTreeMap<Pid, u32>,
     /// Step, counted from 1, and its moment at which the next worker is to stand still.
     still: StandStill<(u32, Moment)>,
 }
@@ -66,8 +69,11 @@ impl JobSteps {
     fn after_write(&mut self, pid: Pid, write: Write) -> Option<oneshot::Receiver<()>> {
         match write {
             Write::Progress(Some(done)) => {
-                let is_new = self.recorded.insert(pid, done) != Some(done);
-                if is_new { self.reach(done + 1, Moment::Before) } else { None }
+                if self.recorded.insert(pid, done) == Some(done) {
+                    return None;
+                }
+                self.changes.remove(&pid);
+                self.reach(done + 1, Moment::Before)
             }
             Write::Progress(None) => {
                 self.recorded.remove(&pid);
@@ -80,7 +86,10 @@ impl JobSteps {
 
     fn after_effect(&mut self, pid: Pid) -> Option<oneshot::Receiver<()>> {
         let recorded = *self.recorded.get(&pid)?;
-        self.reach(recorded + 1, Moment::Inside)
+        let changes = self.changes.entry(pid).or_default();
+        *changes += 1;
+        let moment = Moment::Inside(*changes);
+        self.reach(recorded + 1, moment)
     }
 }
 
@@ -195,14 +204,16 @@ mod tests {
     fn a_worker_stands_still_once_at_the_moment_that_was_asked_for() {
         for (step, moment, wanted) in [
             (1, Moment::Before, "planned"),
-            (1, Moment::Inside, "first effect"),
+            (1, Moment::Inside(1), "first effect"),
+            (1, Moment::Inside(2), "second effect"),
             (1, Moment::After, "first step done"),
             (2, Moment::Before, "first step recorded"),
-            (2, Moment::Inside, "records written"),
+            (2, Moment::Inside(1), "records written"),
             (2, Moment::After, "second step done"),
         ] {
             assert_eq!(reached(step, moment), [wanted], "{moment:?} step {step}");
         }
-        assert_eq!(reached(3, Moment::Inside), [""; 0]);
+        assert_eq!(reached(3, Moment::Inside(1)), [""; 0]);
+        assert_eq!(reached(2, Moment::Inside(2)), [""; 0]);
     }
 }

@@ -229,7 +229,13 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
 
 /// Whether jobs of this kind have a point of no return.
 fn may_end_half_way(work: &JobWork) -> bool {
-    matches!(work, JobWork::AddOsds(_) | JobWork::ReplaceOsd(_) | JobWork::RemoveOsd { .. })
+    matches!(
+        work,
+        JobWork::AddOsds(_)
+            | JobWork::ReplaceOsd(_)
+            | JobWork::RemoveOsd { .. }
+            | JobWork::BenchmarkStorage { .. }
+    )
 }
 
 fn all(progress: &JobProgress) -> u32 {

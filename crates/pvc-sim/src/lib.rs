@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+mod benchmarks;
 mod chance;
 mod cluster;
 mod daemons;

@@ -15,7 +15,7 @@ use tower::ServiceExt as _;
 use crate::actions::{Ask, OnlyWay};
 use crate::guest_networks::{self, NetworkAsk};
 use crate::process::Gate;
-use crate::storage_changes::{POOL, StorageAsk};
+use crate::storage_changes::{NewDb, POOL, StorageAsk};
 use crate::uploads::File;
 
 /// Time for which an operator waits for an answer.
@@ -267,8 +267,9 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
 /// Words with which whoever removes something says that it is meant.
 const MEANT: (&str, &str) = ("yes-i-really-mean-it", "yes");
 
-/// Size of each database of an OSD.
+/// Size of each database of an OSD, and its part of what the OSD has for its data.
 const DB_SIZE: &str = "10G";
+const DB_RATIO: &str = "0.05";
 
 fn asked_of_storage(ask: &StorageAsk, names: &Names) -> Asked {
     let below = |rest: &str| format!("storage/ceph/{rest}");
@@ -283,11 +284,15 @@ fn asked_of_storage(ask: &StorageAsk, names: &Names) -> Asked {
             let asked = Asked::post(below("osddb")).with("node", &names.hosts[*host]);
             asked.with("device", device)
         }
-        StorageAsk::AddOsds { host, device, count, has_db } => {
+        StorageAsk::AddOsds { host, device, count, db } => {
             let asked = Asked::post(below("osd")).with("node", &names.hosts[*host]);
             let asked = asked.with("device", device).with("weight", "1");
             let asked = asked.with("osd_count", count.to_string());
-            if *has_db { asked.with("ext_db_size", DB_SIZE) } else { asked }
+            match db {
+                Some(NewDb::OfSize) => asked.with("ext_db_size", DB_SIZE),
+                Some(NewDb::OfRatio) => asked.with("ext_db_ratio", DB_RATIO),
+                None => asked,
+            }
         }
         StorageAsk::ReplaceOsd { osd: which, device, force } => {
             let asked = Asked::post(osd(which)).with("new_device", device);
@@ -528,10 +533,20 @@ mod tests {
                     host: 1,
                     device: "/dev/sdb".to_owned(),
                     count: 2,
-                    has_db: true,
+                    db: Some(NewDb::OfSize),
                 }),
                 "POST /api/v1/storage/ceph/osd?device=%2Fdev%2Fsdb&ext_db_size=10G&node=hv2\
                  &osd_count=2&weight=1",
+            ),
+            (
+                Ask::Storage(StorageAsk::AddOsds {
+                    host: 1,
+                    device: "/dev/sdb".to_owned(),
+                    count: 1,
+                    db: Some(NewDb::OfRatio),
+                }),
+                "POST /api/v1/storage/ceph/osd?device=%2Fdev%2Fsdb&ext_db_ratio=0.05&node=hv2\
+                 &osd_count=1&weight=1",
             ),
             (
                 Ask::Storage(StorageAsk::RemoveOsd { osd: 3, force: false }),

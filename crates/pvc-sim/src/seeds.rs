@@ -11,6 +11,7 @@ use pvc_model::vm::{MigrationMethod, Selector, VmRecord, VmState};
 use serde::{Deserialize, Serialize};
 
 use crate::actions::{Action, Ask, Event, OnlyWay, StartFailure};
+use crate::benchmarks::left_behind;
 use crate::chance::Chance;
 use crate::cluster::{Cluster, HostShape, Rules, Shape, VmShape, host_name, vm_name, vm_uuid};
 use crate::daemons::usual_rules;
@@ -24,7 +25,7 @@ use crate::nature::{Elections, Mutation, Nature};
 use crate::osds::DISKS;
 use crate::power::BmcManner;
 use crate::promises::Goal;
-use crate::storage_changes::{ChangeMoment, StorageAsk};
+use crate::storage_changes::{ChangeMoment, NewDb, StorageAsk};
 use crate::truth::Violation;
 use crate::uploads::{Flaw, Sending, UploadMoment};
 
@@ -95,6 +96,12 @@ impl Case {
             shape.nature.networks = 1 + chance.below(3) as u32;
             plug_in(&mut shape);
             history.extend(networks(&mut chance, &shape, minutes));
+        }
+        let mut chance = Chance::for_purpose(seed, "benchmarks");
+        if chance.happens(120) {
+            // The pool is recorded, as a benchmark needs it, where Ceph has monitors.
+            shape.nature.monitors = true;
+            history.extend(benchmarks(&mut chance, &shape, minutes));
         }
         history.sort_by_key(|event| event.at);
         Case { shape, history }
@@ -251,6 +258,7 @@ impl Cluster {
             unsettled.push("nobody is primary".to_owned());
         }
         unsettled.extend(unfinished(&view));
+        unsettled.extend(left_behind(&view));
         unsettled.extend(self.world.with(|state| state.network_troubles(&view, None)));
         for vm in 0..self.shape.vms.len() {
             let name = self.shape.vm_name(vm);
@@ -629,6 +637,30 @@ fn lasts(chance: &mut Chance) -> u64 {
     }
 }
 
+/// Moments of a history, some time apart, until its end.
+struct Moments {
+    /// The last of them, in milliseconds.
+    at: u64,
+    between: u64,
+    end: u64,
+}
+
+impl Moments {
+    /// Moments after `begin`, on average `between` milliseconds from one to the next.
+    fn new(begin: u64, between: u64, minutes: u64) -> Moments {
+        Moments { at: begin, between, end: minutes * 60_000 }
+    }
+
+    /// Draws the next one.
+    fn next(&mut self, chance: &mut Chance) -> Option<u64> {
+        self.at = self.at.saturating_add(1 + chance.below(2 * self.between));
+        (self.at <= self.end).then_some(self.at)
+    }
+}
+
+/// Time that a benchmark takes to which nothing happens, in milliseconds.
+const BENCHMARK_TAKES: u64 = 11 * 60_000;
+
 const KINDS: u64 = 22;
 
 /// Faults of a lower kind are of one host, and may meet several in the same moment.
@@ -690,12 +722,8 @@ fn faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
     // A rack, a switch, an update: the same for several hosts in the same moment.
     let together = *chance.pick(&[0, 0, 20, 150]).expect("not empty");
     let mut events = Vec::new();
-    let mut at = 5_000;
-    loop {
-        at += 1 + chance.below(2 * between);
-        if at > minutes * 60_000 {
-            return events;
-        }
+    let mut moments = Moments::new(5_000, between, minutes);
+    while let Some(at) = moments.next(chance) {
         let mut drawn = chance.below(weights.iter().sum());
         let kind = weights.iter().position(|weight| match drawn.checked_sub(*weight) {
             Some(rest) => {
@@ -717,6 +745,7 @@ fn faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
             events.extend(end.map(|action| Event { at: until, action }));
         }
     }
+    events
 }
 
 /// Faults of the servers and connections of ZooKeeper: see [`Case::of_elections`].
@@ -755,14 +784,11 @@ fn zookeeper_faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Eve
 fn operators(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
     let between = *chance.pick(&[3_000, 15_000, 40_000, 120_000, u64::MAX / 4]).expect("not empty");
     let mut events = Vec::new();
-    let mut at = 2_000_u64;
-    loop {
-        at = at.saturating_add(1 + chance.below(2 * between));
-        if at > minutes * 60_000 {
-            return events;
-        }
+    let mut moments = Moments::new(2_000, between, minutes);
+    while let Some(at) = moments.next(chance) {
         events.push(Event { at, action: Action::Ask(ask(chance, shape)) });
     }
+    events
 }
 
 /// Jobs, in every second run: what has to be so before one, the job, and what fails while it runs.
@@ -772,12 +798,8 @@ fn jobs(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
         return events;
     }
     let between = *chance.pick(&[10_000, 40_000, 120_000]).expect("not empty");
-    let mut at = 5_000;
-    loop {
-        at += 1 + chance.below(2 * between);
-        if at > minutes * 60_000 {
-            return events;
-        }
+    let mut moments = Moments::new(5_000, between, minutes);
+    while let Some(at) = moments.next(chance) {
         let vm = chance.below(shape.vms.len() as u64) as usize;
         let name = format!("{}-{}", shape.vm_name(vm), 100 + chance.below(100));
         let (before, job, after) = match chance.below(5) {
@@ -793,6 +815,7 @@ fn jobs(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
         let fails_at = asked + chance.below(2_500);
         events.extend(job_faults(chance, shape, fails_at));
     }
+    events
 }
 
 /// Faults that meet a job: of workers, of a host, of the store, and of what steps work on.
@@ -823,12 +846,8 @@ fn job_faults(chance: &mut Chance, shape: &Shape, at: u64) -> Vec<Event> {
 fn uploads(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
     let between = *chance.pick(&[15_000, 40_000, 120_000]).expect("not empty");
     let mut events = Vec::new();
-    let mut at = 5_000;
-    loop {
-        at += 1 + chance.below(2 * between);
-        if at > minutes * 60_000 {
-            return events;
-        }
+    let mut moments = Moments::new(5_000, between, minutes);
+    while let Some(at) = moments.next(chance) {
         let vm = chance.below(shape.vms.len() as u64) as usize;
         let ask = |at, ask| Event { at, action: Action::Ask(ask) };
         if !chance.happens(100) {
@@ -863,6 +882,7 @@ fn uploads(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
         let starts_at = asked + chance.below(sending.takes_ms + 60_000);
         events.extend([ask(starts_at, Ask::Start(vm)), ask(starts_at + 60_000, Ask::Start(vm))]);
     }
+    events
 }
 
 /// Changes of the storage: each with what it needs before it, and most with a fault or a stand
@@ -872,12 +892,8 @@ fn storage_changes(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Even
     // OSDs, volumes, or both.
     let of_osds = *chance.pick(&[0, 500, 1000]).expect("not empty");
     let mut events = what_changes_are_about(shape);
-    let mut at = 5_000;
-    loop {
-        at += 1 + chance.below(2 * between);
-        if at > minutes * 60_000 {
-            return events;
-        }
+    let mut moments = Moments::new(5_000, between, minutes);
+    while let Some(at) = moments.next(chance) {
         let asked = at + 8_000;
         match chance.happens(of_osds) {
             true => events.extend(osd_change(chance, shape, asked)),
@@ -897,13 +913,14 @@ fn storage_changes(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Even
             events.push(Event { at, action: Action::Ask(Ask::Primary(host)) });
         }
     }
+    events
 }
 
 /// An OSD on each of the first hosts, snapshots of the first VMs and a pool, before anything fails.
 fn what_changes_are_about(shape: &Shape) -> Vec<Event> {
     let hosts = (0..shape.hosts.len().min(3)).map(|host| {
         let device = DISKS[0].0.to_owned();
-        StorageAsk::AddOsds { host, device, count: 1, has_db: false }
+        StorageAsk::AddOsds { host, device, count: 1, db: None }
     });
     let snapshots =
         (0..shape.vms.len().min(3)).map(|vm| StorageAsk::AddSnapshot { vm, name: "s0".to_owned() });
@@ -927,7 +944,10 @@ fn osd_change(chance: &mut Chance, shape: &Shape, asked: u64) -> Vec<Event> {
     }
     let ask = match chance.below(10) {
         0 => StorageAsk::AddDbGroup { host, device },
-        1..=3 => StorageAsk::AddOsds { host, device, count, has_db },
+        1..=3 => {
+            let db = has_db.then_some(NewDb::OfSize);
+            StorageAsk::AddOsds { host, device, count, db }
+        }
         4 | 5 => StorageAsk::ReplaceOsd { osd, device, force },
         6 => StorageAsk::RefreshOsd { osd, device },
         _ => StorageAsk::RemoveOsd { osd, force },
@@ -935,7 +955,7 @@ fn osd_change(chance: &mut Chance, shape: &Shape, asked: u64) -> Vec<Event> {
     events.push(Event { at: asked, action: Action::Ask(Ask::Storage(ask)) });
     if chance.happens(400) {
         let moment =
-            *chance.pick(&[Moment::Before, Moment::Inside, Moment::After]).expect("not empty");
+            *chance.pick(&[Moment::Before, Moment::Inside(1), Moment::After]).expect("not empty");
         let step = 1 + chance.below(7) as u32;
         let goes_on = asked + lasts(chance);
         events.push(Event { at: asked, action: Action::JobStops(step, moment) });
@@ -988,6 +1008,43 @@ fn volume_change(chance: &mut Chance, shape: &Shape, at: u64, asked: u64) -> Vec
     events
 }
 
+/// Benchmarks of the storage, each of which takes as long as a third of the history: some meet a
+/// fault or several, stand still between two tests, or are cancelled, and some are asked for while
+/// another is at work.
+fn benchmarks(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
+    let mut events = Vec::new();
+    let mut moments = Moments::new(5_000, 300_000, minutes);
+    while let Some(at) = moments.next(chance) {
+        let event = |at, action| Event { at, action };
+        events.push(event(at, Action::Ask(Ask::Benchmark)));
+        if chance.happens(700) {
+            let fails_at = at + chance.below(BENCHMARK_TAKES);
+            events.extend(job_faults(chance, shape, fails_at));
+        }
+        if chance.happens(300) {
+            let (from, lasts) = (at + chance.below(BENCHMARK_TAKES), lasts(chance));
+            events.push(event(from, Action::CephSilent));
+            events.push(event(from + lasts, Action::CephAnswers));
+        }
+        if chance.happens(300) {
+            let moment = *chance.pick(&[Moment::Before, Moment::After]).expect("not empty");
+            let step = 1 + chance.below(13) as u32;
+            events.push(event(at, Action::JobStops(step, moment)));
+            events.push(event(at + chance.below(2 * BENCHMARK_TAKES), Action::JobGoesOn));
+        }
+        if chance.happens(300) {
+            let cancelled_at = at + chance.below(BENCHMARK_TAKES);
+            events.push(event(cancelled_at, Action::Ask(Ask::CancelTask)));
+        }
+        if chance.happens(200) {
+            let host = chance.below(shape.hosts.len() as u64) as usize;
+            let at = at + chance.below(BENCHMARK_TAKES);
+            events.push(event(at, Action::Ask(Ask::Primary(host))));
+        }
+    }
+    events
+}
+
 /// Rules that operators add and remove.
 const RULES: [&str; 6] = [
     "tcp dport 22 accept",
@@ -1007,12 +1064,8 @@ const VLANS: [u32; 2] = [101, 102];
 fn networks(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
     let between = *chance.pick(&[6_000, 20_000, 60_000]).expect("not empty");
     let mut events = Vec::new();
-    let mut at = 5_000;
-    loop {
-        at += 1 + chance.below(2 * between);
-        if at > minutes * 60_000 {
-            return events;
-        }
+    let mut moments = Moments::new(5_000, between, minutes);
+    while let Some(at) = moments.next(chance) {
         let host = chance.below(shape.hosts.len() as u64) as usize;
         if chance.happens(250) {
             events.extend(network_fault(chance, shape, at, host));
@@ -1029,6 +1082,7 @@ fn networks(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
             events.push(Event { at, action: Action::Ask(Ask::Primary(host)) });
         }
     }
+    events
 }
 
 /// Number of a network that may have VMs, or none.

@@ -33,7 +33,7 @@ pub enum StorageAsk {
         host: usize,
         device: String,
         count: u32,
-        has_db: bool,
+        db: Option<NewDb>,
     },
     ReplaceOsd {
         osd: u32,
@@ -101,6 +101,15 @@ pub enum StorageAsk {
     RemovePool {
         pool: String,
     },
+}
+
+/// Size of the database that each new OSD gets in the group for those.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NewDb {
+    /// As many bytes as operators usually say.
+    OfSize,
+    /// A part of what the OSD has for its data.
+    OfRatio,
 }
 
 /// The pool of the VMs' volumes and their copies.
@@ -321,6 +330,7 @@ impl State {
         of_words
             .or_else(|| self.mixed_volume(view))
             .or_else(|| self.open_volume())
+            .or_else(|| self.wrong_about_benchmarks(view))
             .or_else(|| self.wrong_about_osds(view))
     }
 

@@ -1,5 +1,6 @@
-//! Leftovers: volumes that are held by an upload whose daemon is gone, and what copies, uploads and
-//! downloads that were cut off have left in the pools. The primary sees to both.
+//! Leftovers: volumes that are held by an upload whose daemon is gone, those of benchmarks that have
+//! come to no end, and what copies, uploads and downloads that were cut off have left in the pools.
+//! The primary sees to all of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,12 +9,13 @@ use pvc_model::cluster::Cluster;
 use pvc_model::hold::Purpose;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
 use pvc_model::vm::volumes::users;
+use pvc_ops::benchmark::remove_left_behind;
 use pvc_ops::storage::{Settled, settle};
 use pvc_ports::{Storage, StorageError, VolumeInfo};
 use pvc_role::Context;
 use tokio_util::sync::CancellationToken;
 
-/// Time between two looks at the holds.
+/// Time between two looks at the holds and the benchmarks.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Time after which a volume that is held to be given new contents is seen to. Whoever is slower
@@ -36,7 +38,11 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// Works until `end`.
 pub async fn run(context: Context, end: CancellationToken) {
     // What takes long to remove keeps no volume held.
-    tokio::join!(keep_settling(&context, &end), keep_sweeping(&context, &end));
+    tokio::join!(
+        keep_settling(&context, &end),
+        keep_ending_benchmarks(&context, &end),
+        keep_sweeping(&context, &end)
+    );
 }
 
 async fn keep_settling(context: &Context, end: &CancellationToken) {
@@ -46,6 +52,39 @@ async fn keep_settling(context: &Context, end: &CancellationToken) {
         match context.is_primary() {
             true => settle_holds(context, &mut seen, context.now()).await,
             false => seen = Sightings::default(),
+        }
+    }
+}
+
+async fn keep_ending_benchmarks(context: &Context, end: &CancellationToken) {
+    let mut turns = context.turns(end);
+    while turns.next(EVERY).await {
+        if context.is_primary() {
+            end_benchmarks(context).await;
+        }
+    }
+}
+
+/// Removes what is left of benchmarks that have come to no end.
+async fn end_benchmarks(context: &Context) {
+    let view = context.store.view();
+    if !view.benchmarks.values().any(|record| record.is_left_behind(&view)) {
+        return;
+    }
+    let (store, storage) = (&context.store, context.ports.storage.as_ref());
+    match context.in_time(DEADLINE, remove_left_behind(store, storage)).await {
+        Ok(removed) => {
+            for volume in removed {
+                tracing::info!(%volume, "the volume that a benchmark has left is removed");
+            }
+        }
+        Err(error) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::debug!(
+                error,
+                "what a benchmark has left cannot be removed yet; it is tried \
+                                    again"
+            );
         }
     }
 }
@@ -227,7 +266,9 @@ mod tests {
 
     use pvc_embedded::EmbeddedTree;
     use pvc_model::NodeName;
+    use pvc_model::benchmark::{BenchmarkRecord, BenchmarkState, FORMAT, volume_of};
     use pvc_model::hold::VolumeHold;
+    use pvc_model::job::JobId;
     use pvc_model::storage::VolumeName;
     use pvc_ports::Ports;
     use pvc_store::{Change, Changes, Store};
@@ -313,6 +354,40 @@ mod tests {
         settle_holds(&context, &mut seen, CUT_OFF).await;
         storage.volume(&id("vms/a")).await.unwrap();
         assert!(context.store.fresh().await.unwrap().holds.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_benchmark_has_left_goes_when_the_storage_lets_it() {
+        let storage = Arc::new(MemoryStorage::new());
+        let context = context(storage.clone()).await;
+        let of = |job: u32| VolumeId { volume: volume_of(&JobId::from_bits(job)), ..id("vms/a") };
+        let record = |job: u32, made: &str| BenchmarkRecord {
+            number: job,
+            name: format!("b{job}"),
+            job: JobId::from_bits(job),
+            volume: of(job),
+            made: Some(made.to_owned()),
+            format: FORMAT,
+            state: BenchmarkState::Running,
+            reports: BTreeMap::new(),
+        };
+        for job in [1, 2] {
+            storage.create(&of(job), 4096, false).await.unwrap();
+        }
+        let made = storage.measured(&of(1)).await.unwrap().identity;
+        write(&context, Change::PutBenchmark(record(1, &made))).await;
+        write(&context, Change::PutBenchmark(record(2, "one before it"))).await;
+        let left = || async {
+            let view = context.store.fresh().await.unwrap();
+            let numbers: Vec<u32> = view.benchmarks.keys().copied().collect();
+            (numbers, storage.volume(&of(1)).await.is_ok(), storage.volume(&of(2)).await.is_ok())
+        };
+        storage.set_failing(true);
+        end_benchmarks(&context).await;
+        storage.set_failing(false);
+        assert_eq!(left().await, (vec![1, 2], true, true));
+        end_benchmarks(&context).await;
+        assert_eq!(left().await, (vec![], false, true), "another has the place of the second");
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::node::{CoordinatorState, NodeFigures, NodeRecord};
-use pvc_model::osd::OsdId;
+use pvc_model::osd::{LogicalVolume, LvmName, OsdId, VolumeGroup};
+use pvc_model::size::format_size;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_ports::{UnitState, VolumeInfo};
@@ -58,8 +59,14 @@ pub(super) enum Fact {
     OsdRuns(u32, usize),
     /// Neither the cluster nor a record knows the OSD.
     OsdIsGone(u32),
-    /// Nothing is on a disk of the node.
+    /// The OSD is recorded on the disk of this name.
+    OsdIsOn(u32, String),
+    /// The OSD has a database of about this size in the group for those, and is recorded with it.
+    OsdHasDatabase(u32, String),
+    /// Nothing is on a disk of the node, which has no partitions.
     DiskIsEmpty(usize, String),
+    /// The node has the volume group for databases of OSDs, whole.
+    HasDbGroup(usize),
     ChangeStandsStill,
     UploadStandsStill,
     /// No volume is in the pool that was not completed.
@@ -201,6 +208,15 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     },
     Form { form: "osd COUNT runs on NODE", means: |f| Fact::OsdRuns(f.count, f.node()) },
     Form { form: "osd COUNT is gone", means: |f| Fact::OsdIsGone(f.count) },
+    Form {
+        form: "osd COUNT is recorded on TEXT",
+        means: |f| Fact::OsdIsOn(f.count, f.text.clone()),
+    },
+    Form {
+        form: "osd COUNT has a database of TEXT",
+        means: |f| Fact::OsdHasDatabase(f.count, f.text.clone()),
+    },
+    Form { form: "NODE has a volume group for databases", means: |f| Fact::HasDbGroup(f.node()) },
     Form {
         form: "NODE has nothing on disk TEXT",
         means: |f| Fact::DiskIsEmpty(f.node(), f.text.clone()),
@@ -440,8 +456,20 @@ impl Look<'_> {
                 let name = self.name(*node).to_owned();
                 let disks = self.cluster.world.with(|state| state.ceph.osds.devices(&name));
                 let disk = disks.into_iter().find(|disk| disk.device.as_str() == device);
-                let groups = disk.ok_or("there is no such disk")?.groups;
-                so(groups.is_empty(), || format!("it has {groups:?}"))
+                let disk = disk.ok_or("there is no such disk")?;
+                let (groups, parts) = (disk.groups, disk.partitions);
+                let is_empty = groups.is_empty() && parts.is_empty();
+                so(is_empty, || format!("it has {groups:?} and {parts:?}"))
+            }
+            Fact::OsdIsOn(osd, device) => {
+                let record = self.cluster.view().osds.get(&osd.to_string()).cloned();
+                let found = record.ok_or("it is not recorded")?.device.clone();
+                so(found == *device, || format!("that is {found}"))
+            }
+            Fact::OsdHasDatabase(osd, size) => self.osd_has_database(OsdId(*osd), size),
+            Fact::HasDbGroup(node) => {
+                let group = self.db_group(self.name(*node));
+                so(group.is_some(), || "it has none".to_owned())
             }
             Fact::ChangeStandsStill => {
                 let stands =
@@ -772,6 +800,22 @@ impl Look<'_> {
             record.node == name && state.uuid.is_some_and(|uuid| uuid.to_string() == record.fsid);
         let runs = state.is_up && state.is_in && daemon == UnitState::Active;
         so(is_recorded && runs, || format!("{state:?}, its daemon {daemon:?}, {record:?}"))
+    }
+
+    fn db_group(&self, node: &str) -> Option<VolumeGroup> {
+        let group = LvmName::db_group();
+        self.cluster.world.with(|state| state.ceph.osds.volume_group(node, &group))
+    }
+
+    fn osd_has_database(&self, osd: OsdId, size: &str) -> Result<(), String> {
+        let record = self.cluster.view().osds.get(&osd.to_string()).cloned();
+        let record = record.ok_or("it is not recorded")?;
+        let group = self.db_group(&record.node).ok_or("its node has no group for databases")?;
+        let volume = LogicalVolume::db_of(osd);
+        let bytes = group.volume_bytes(&volume.name).ok_or("it has none")?;
+        let found = format_size(bytes);
+        let is_recorded = record.db_device == volume.to_string();
+        so(is_recorded && found == size, || format!("{found}, {record:?}"))
     }
 
     fn has_interface(&self, vm: usize, wanted: bool) -> Result<(), String> {

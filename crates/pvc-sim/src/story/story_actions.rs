@@ -6,7 +6,7 @@ use crate::guest_networks::NetworkAsk;
 use crate::host::Net;
 use crate::job_steps::Moment;
 use crate::power::BmcManner;
-use crate::storage_changes::{ChangeMoment, StorageAsk};
+use crate::storage_changes::{ChangeMoment, NewDb, StorageAsk};
 use crate::uploads::{Flaw, Sending, UploadMoment};
 
 /// Something that happens.
@@ -247,7 +247,11 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
     },
     Form {
         form: "next job stops inside step COUNT",
-        means: |f| fault(Action::JobStops(f.count, Moment::Inside)),
+        means: |f| fault(Action::JobStops(f.count, Moment::Inside(1))),
+    },
+    Form {
+        form: "next job stops behind NTH change of step COUNT",
+        means: |f| fault(Action::JobStops(f.count, Moment::Inside(f.nth))),
     },
     Form {
         form: "next job stops after step COUNT",
@@ -294,6 +298,8 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         form: "NODE gets disk TEXT",
         means: |f| fault(Action::DiskIsNew { host: f.node(), device: f.text.clone() }),
     },
+    Form { form: "NODE forgets its osds", means: |f| fault(Action::ForgetOsds(f.node())) },
+    Form { form: "disks of NODE swap their names", means: |f| fault(Action::SwapDisks(f.node())) },
     // Networks of VMs.
     Form {
         form: "packet filter of NODE is emptied",
@@ -389,8 +395,23 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         form: "storage osd create-db-vg NODE TEXT",
         means: |f| change(StorageAsk::AddDbGroup { host: f.node(), device: f.text.clone() }),
     },
-    Form { form: "storage osd add with a database NODE TEXT", means: |f| add_osd(f, true) },
-    Form { form: "storage osd add NODE TEXT", means: |f| add_osd(f, false) },
+    Form {
+        form: "storage osd add with a database NODE TEXT",
+        means: |f| add_osds(f, 1, Some(NewDb::OfSize)),
+    },
+    Form {
+        form: "storage osd add with a database by ratio NODE TEXT",
+        means: |f| add_osds(f, 1, Some(NewDb::OfRatio)),
+    },
+    Form {
+        form: "storage osd add split in COUNT with databases by ratio NODE TEXT",
+        means: |f| add_osds(f, f.count, Some(NewDb::OfRatio)),
+    },
+    Form {
+        form: "storage osd add split in COUNT NODE TEXT",
+        means: |f| add_osds(f, f.count, None),
+    },
+    Form { form: "storage osd add NODE TEXT", means: |f| add_osds(f, 1, None) },
     Form { form: "storage osd replace COUNT by force TEXT", means: |f| replace_osd(f, true) },
     Form { form: "storage osd replace COUNT TEXT", means: |f| replace_osd(f, false) },
     Form {
@@ -499,8 +520,8 @@ fn change(change: StorageAsk) -> StoryAction {
     ask(Ask::Storage(change))
 }
 
-fn add_osd(f: &Filled, has_db: bool) -> StoryAction {
-    change(StorageAsk::AddOsds { host: f.node(), device: f.text.clone(), count: 1, has_db })
+fn add_osds(f: &Filled, count: u32, db: Option<NewDb>) -> StoryAction {
+    change(StorageAsk::AddOsds { host: f.node(), device: f.text.clone(), count, db })
 }
 
 fn replace_osd(f: &Filled, force: bool) -> StoryAction {

@@ -15,6 +15,9 @@ use crate::host::Net;
 /// Number of forms that are shown to whoever said something else.
 const CLOSEST: usize = 5;
 
+/// Places in an order.
+const NTH: [&str; 5] = ["first", "second", "third", "fourth", "fifth"];
+
 /// A form of a sentence.
 pub(super) struct Form<T: 'static> {
     pub form: &'static str,
@@ -60,6 +63,8 @@ pub(super) struct Filled {
     /// Seconds, forwards or backwards.
     pub step: i64,
     pub count: u32,
+    /// Place of something in its order, from 1.
+    pub nth: u32,
     pub text: String,
 }
 
@@ -239,6 +244,11 @@ fn take(
             let why = || Some(format!("`{}` is no number", first.text));
             filled.count = first.text.parse().map_err(|_| why())?;
         }
+        "NTH" => {
+            let place = NTH.iter().position(|word| *word == first.text);
+            let why = || format!("`{}` is none of {}", first.text, NTH.join(", "));
+            filled.nth = place.ok_or_else(|| Some(why()))? as u32 + 1;
+        }
         "TEXT" => {
             filled.text = sentence[first.at..].trim_matches(['"', '`', '\'']).to_owned();
             return Ok(rest.len());
@@ -319,6 +329,7 @@ mod tests {
             means: |filled| format!("{:?} {}", filled.nets, filled.node()),
         },
         Form { form: "log says TEXT", means: |filled| filled.text.clone() },
+        Form { form: "stops behind NTH change", means: |filled| filled.nth.to_string() },
     ];
 
     fn understood(sentence: &str) -> Result<String, String> {
@@ -331,6 +342,7 @@ mod tests {
         assert_eq!(understood("web runs on a, b or c").unwrap(), "[0] on [0, 1, 2]");
         assert_eq!(understood("cut the cluster network of b").unwrap(), "[Cluster] 1");
         assert_eq!(understood("the log says \"the end, or not\"").unwrap(), "the end, or not");
+        assert_eq!(understood("stops behind the third change").unwrap(), "3");
     }
 
     #[test]
@@ -345,6 +357,10 @@ mod tests {
             "`cut the cable of b`: `cable` is no network; there are cluster, upstream, storage"
         );
         assert!(understood("cut the cluster network of").unwrap_err().contains("NODE is missing"));
+        assert_eq!(
+            understood("stops behind the last change").unwrap_err(),
+            "`stops behind the last change`: `last` is none of first, second, third, fourth, fifth"
+        );
         assert_eq!(
             understood("wbe runs on a").unwrap_err(),
             "`wbe runs on a`: `wbe` is no VM; there are web"

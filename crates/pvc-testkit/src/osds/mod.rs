@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use pvc_model::Uuid;
-use pvc_model::osd::{BlockDevice, Device, LvmName, LvmOsd, OsdFlag, OsdId, OsdState};
+use pvc_model::osd::{
+    BlockDevice, Device, LvmName, LvmOsd, OsdFlag, OsdId, OsdState, first_partition,
+};
 use pvc_ports::{OsdError, OsdFigures, UnitState};
 
 pub(crate) use port::NodeOsds;
@@ -135,6 +137,36 @@ impl MemoryOsds {
         let disks = self.node(node);
         disks.disks.remove(&device);
         disks.groups.retain(|_, group| group.on != device);
+    }
+
+    /// A node is installed anew: it starts no OSD any more that lies on its disks.
+    pub fn forget_osds(&mut self, node: &str) {
+        self.node_off(node);
+        self.node(node).activated.clear();
+    }
+
+    /// Two disks of a node swap their names, as they may when it boots: what is on each stays.
+    pub fn swap_disks(&mut self, node: &str, one: &str, other: &str) {
+        let (one, other) = (named(one), named(other));
+        let part = |disk: &Device| first_partition(disk).expect("its name is short");
+        let names = [(one.clone(), other.clone()), (part(&one), part(&other))];
+        let swap = |device: &mut Device| {
+            let found = names.iter().find_map(|(one, other)| match device {
+                _ if device == one => Some(other),
+                _ if device == other => Some(one),
+                _ => None,
+            });
+            if let Some(found) = found {
+                *device = found.clone();
+            }
+        };
+        let disks = self.node(node);
+        for mut disk in std::mem::take(&mut disks.disks).into_values() {
+            swap(&mut disk.device);
+            disk.partitions.iter_mut().for_each(|part| swap(&mut part.device));
+            disks.disks.insert(disk.device.clone(), disk);
+        }
+        disks.groups.values_mut().for_each(|group| swap(&mut group.on));
     }
 
     /// Gives a device of a node another name. One that leads to itself is a loop.

@@ -1,4 +1,6 @@
-//! Benchmarks with the real fio, on the storages that there are.
+//! Benchmarks with the real fio, on the storages that there are; and workers that are killed.
+
+mod kills;
 
 use std::convert::Infallible;
 use std::os::unix::fs::MetadataExt;

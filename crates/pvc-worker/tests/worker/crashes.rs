@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::measuring;
 use crate::osds::{self, OsdCase};
 
-const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
+pub const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
 const DISK: &str = "<disk type='network' device='disk'><source protocol='rbd' name='vms/data'/>\
                     <target dev='sdx' bus='scsi'/></disk>";
 
@@ -330,7 +330,7 @@ impl World {
     }
 }
 
-fn web1() -> NewVm {
+pub fn web1() -> NewVm {
     NewVm {
         uuid: UUID,
         name: "web1".into(),
@@ -348,7 +348,7 @@ fn web1() -> NewVm {
     }
 }
 
-fn xml() -> String {
+pub fn xml() -> String {
     let disk = |target: &str| {
         format!(
             "<disk type='network' device='disk'><source protocol='rbd' name='vms/web1_{target}'/>\

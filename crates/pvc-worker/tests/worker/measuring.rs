@@ -12,7 +12,7 @@ pub const VOLUME_BYTES: u64 = 1 << 20;
 pub const TEST_TIME: Duration = Duration::from_secs(10);
 
 /// Report of fio, as far as it is needed.
-const REPORT: &str = r#"{"fio version":"fio-3.33","jobs":[{"error":0,"job_runtime":10000,
+pub const REPORT: &str = r#"{"fio version":"fio-3.33","jobs":[{"error":0,"job_runtime":10000,
     "read":{"bw_bytes":1,"iops":2.5,"io_bytes":3},
     "write":{"bw_bytes":4,"iops":5.5,"io_bytes":1048576},
     "latency_us":{"100":0.0,"250":99.5}}]}"#;

@@ -26,7 +26,7 @@ use pvc_model::benchmark::{
 use pvc_model::cluster::Cluster;
 use pvc_model::job::JobId;
 use pvc_model::storage::{PoolName, VolumeId};
-use pvc_ops::{Kind as RefusalKind, Refusal};
+use pvc_ops::{Kind as RefusalKind, Refusal, benchmark};
 use pvc_ports::{Exec, ExecError, Host, MeasuredPlace, MeasuredVolume, StorageError};
 use pvc_store::{Change, Changes};
 use serde::{Deserialize, Serialize};
@@ -417,11 +417,7 @@ async fn present(
     context: &Context,
     volume: &VolumeId,
 ) -> Result<Option<MeasuredVolume>, BenchmarkError> {
-    match context.tools.storage.measured(volume).await {
-        Ok(measured) => Ok(Some(measured)),
-        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    Ok(benchmark::volume_now(context.tools.storage.as_ref(), volume).await?)
 }
 
 /// Removes the volume with this identity, if it is there and has the name.
@@ -430,44 +426,24 @@ async fn remove(
     volume: &VolumeId,
     identity: &str,
 ) -> Result<(), BenchmarkError> {
-    let present = present(context, volume).await?;
-    if present.is_none_or(|present| present.identity != identity) {
-        return Ok(());
-    }
-    match context.tools.storage.remove(volume).await {
-        Ok(()) | Err(StorageError::NoVolume { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    Ok(benchmark::remove_volume(context.tools.storage.as_ref(), volume, identity).await?)
 }
 
-/// Removes the volumes of benchmarks that have come to no end, and then their records.
+/// Removes what benchmarks have left that have come to no end.
 async fn remove_left_behind(context: &Context) -> Result<()> {
-    let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
-    for record in view.benchmarks.values().filter(|record| record.is_left_behind(&view)) {
-        if let Some(present) = present(context, &record.volume).await? {
-            let is_made = match &record.made {
-                Some(made) => *made == present.identity,
-                None => record.volume.volume == volume_of(&record.job),
-            };
-            if is_made {
-                remove(context, &record.volume, &present.identity).await?;
-                context.log(format!("volume {}, which was left, is removed", record.volume));
-            }
-        }
-        forget_of(context, &record.job).await?;
+    let tools = &context.tools;
+    let removed = benchmark::remove_left_behind(&tools.store, tools.storage.as_ref()).await;
+    for volume in removed.map_err(|error| error.map_refused(BenchmarkError::from))? {
+        context.log(format!("volume {volume}, which was left, is removed"));
     }
     Ok(())
 }
 
+/// Forgets the benchmark of this job.
 async fn forget(context: &Context) -> Result<()> {
-    forget_of(context, &context.job).await
-}
-
-/// Forgets the benchmark of a job.
-async fn forget_of(context: &Context, job: &JobId) -> Result<()> {
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
-        if let Some(record) = own(cluster, job) {
+        if let Some(record) = own(cluster, &context.job) {
             changes.push(Change::RemoveBenchmark(record.number));
         }
         Ok((changes, ()))
