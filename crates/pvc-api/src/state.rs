@@ -131,8 +131,11 @@ impl ApiState {
 
     /// Networks that are not those of VMs.
     pub(crate) fn surroundings(&self) -> Surroundings<'_> {
-        let configured = &self.settings().core_networks;
-        Surroundings { configured, machine: self.machine.as_deref() }
+        Surroundings {
+            configured: &self.settings().core_networks,
+            machine: self.machine.as_deref(),
+            lacks_bridge_device: self.settings().lacks_bridge_device,
+        }
     }
 
     /// The links of this machine, if it is alone.
