@@ -388,12 +388,21 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
         refuse_memory_overcommit: api.refuse_memory_overcommit,
         removed_volumes_stay: Duration::from_secs(u64::from(api.removed_volume_hours) * 3600),
         core_networks: neighbours(config),
+        lacks_bridge_device: lacks_bridge_device(config),
         nodes: guest_networks(config).map(|settings| settings.nodes).unwrap_or_default(),
         own_addresses: own_addresses(config),
         floating_addresses: floating_addresses(config),
         metrics: config.subsystems.prometheus,
         ..ApiSettings::new(config.node.name.as_str().into(), api.listen, Vec::new())
     })
+}
+
+/// Whether bridged networks would be a fault of this machine, which is alone. Of other nodes their
+/// own configurations say.
+fn lacks_bridge_device(config: &Config) -> bool {
+    config.standalone.is_some()
+        && config.subsystems.networking
+        && config.guest_networking.bridge_device.is_none()
 }
 
 /// Addresses of this node on the networks between the nodes.

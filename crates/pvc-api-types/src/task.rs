@@ -101,6 +101,8 @@ wire! {
         pub state: String,
         /// Present step, result, or why it failed.
         pub status: String,
+        /// Advice about what to do, of a task that failed.
+        pub hint: Option<String>,
         /// Amount that has gone, of an upload or a download.
         pub transferred: Option<TaskTransfer>,
         /// The latest 200 lines, oldest first.
@@ -144,6 +146,9 @@ pub struct TaskStatus {
     /// Always sent as text; old servers sometimes send an array of one.
     #[serde(deserialize_with = "text")]
     pub status: String,
+    /// Advice about what to do, of a task that failed; old servers do not send it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 /// Reads text that may come alone or as an array of texts.

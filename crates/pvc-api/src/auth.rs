@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::error::{ApiError, Result};
+use crate::link::Link;
 use crate::settings::Token;
 use crate::state::ApiState;
 use crate::throttle::Held;
@@ -142,6 +143,9 @@ pub async fn guard(State(api): State<ApiState>, mut request: Request, next: Next
     }
     match identify(&api, request.headers(), remote(&request)).await {
         Ok(caller) => {
+            if let Some(link) = request.extensions().get::<Arc<Link>>() {
+                link.note_key();
+            }
             request.extensions_mut().insert(caller.clone());
             let mut response = next.run(request).await;
             response.extensions_mut().insert(caller);

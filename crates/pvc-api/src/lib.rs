@@ -34,6 +34,7 @@ mod guard;
 mod incoming;
 mod json;
 mod limit;
+mod link;
 #[cfg(feature = "server")]
 mod metadata;
 mod metrics;

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::pace::{Pace, SILENCE, TooSlow};
 use crate::slots::Slot;
+use crate::under_way::Reading;
 
 type Piece = io::Result<Bytes>;
 
@@ -24,18 +25,28 @@ type Piece = io::Result<Bytes>;
 pub const MOST_TIME: Duration = Duration::from_secs(23 * 3600);
 
 /// The contents of a volume, as an image is made of them.
-pub struct DiskOf(pub Box<dyn Download>);
+pub struct DiskOf {
+    download: Box<dyn Download>,
+    /// Dropped behind the download: until then nobody else may be able to open the volume.
+    _reading: Reading,
+}
+
+impl DiskOf {
+    pub fn new(download: Box<dyn Download>, reading: Reading) -> Self {
+        DiskOf { download, _reading: reading }
+    }
+}
 
 #[async_trait]
 impl Disk for DiskOf {
     type Error = StorageError;
 
     fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
+        self.download.size_bytes()
     }
 
     async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError> {
-        self.0.next().await
+        self.download.next().await
     }
 }
 
@@ -54,6 +65,8 @@ pub fn body(
             () = stopping.cancelled() => {
                 Some(io::Error::other("it was cancelled, or the daemon stops"))
             }
+            // Not at its next piece: that may be long in coming, and keeps others from the volume.
+            () = sender.closed() => Some(client_is_gone()),
             sent = send(file, &sender, clock.as_ref()) => sent.err(),
             () = clock.sleep(MOST_TIME) => {
                 let hours = MOST_TIME.as_secs() / 3600;
@@ -91,6 +104,10 @@ async fn send(
     pieces.finish().await
 }
 
+fn client_is_gone() -> io::Error {
+    io::Error::other("the client is gone")
+}
+
 struct Sender<'a> {
     to: &'a mpsc::Sender<Piece>,
     clock: &'a dyn Clock,
@@ -118,7 +135,7 @@ impl Sender<'_> {
         let too_slow = |slow: TooSlow| io::Error::new(io::ErrorKind::TimedOut, slow);
         let length = piece.len();
         let sent = self.pace.wait(self.clock, self.to.send(Ok(piece))).await.map_err(too_slow)?;
-        sent.map_err(|_| io::Error::other("the client is gone"))?;
+        sent.map_err(|_| client_is_gone())?;
         self.pace.count(length).map_err(too_slow)
     }
 }
@@ -178,7 +195,8 @@ mod tests {
         let wanted = Wanted { format: DiskFormat::Raw, compression };
         let nowhere = Spool { directory: "/nonexistent".into(), least_free_bytes: Some(0) };
         let turn = Places::default().turn(wanted).await;
-        pvc_images::give(DiskOf(download), turn, &nowhere).await.unwrap()
+        let disk = DiskOf::new(download, Reading::unlisted());
+        pvc_images::give(disk, turn, &nowhere).await.unwrap()
     }
 
     /// Time after which nobody reads the volume any more whose client takes so many bytes at a
@@ -223,6 +241,43 @@ mod tests {
         let ended = ended(1 << 20, Duration::from_secs(60)).await;
         assert!(ended > Duration::from_secs(22 * 3600), "it is fast enough: {ended:?}");
         assert!(ended < Duration::from_secs(24 * 3600), "{ended:?}");
+    }
+
+    /// A volume whose second piece never comes. Whether somebody reads it is counted.
+    struct Hanging {
+        is_asked: bool,
+        _is_read: Arc<()>,
+    }
+
+    #[async_trait]
+    impl Download for Hanging {
+        fn size_bytes(&self) -> u64 {
+            1 << 30
+        }
+
+        async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError> {
+            match std::mem::replace(&mut self.is_asked, true) {
+                false => Ok(Some((0, Bytes::from_static(b"first")))),
+                true => std::future::pending().await,
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_is_free_as_soon_as_its_client_is_gone_however_long_its_next_piece_takes() {
+        let (is_read, clock) = (Arc::new(()), Arc::new(TokioClock::new()));
+        let download = Hanging { is_asked: false, _is_read: is_read.clone() };
+        let slot = Slots::new(2).take("a", "downloads").unwrap();
+        let file = raw(Box::new(download), None).await;
+        let body = body(file, clock.clone(), CancellationToken::new(), slot);
+        tokio::task::yield_now().await;
+        assert_eq!(Arc::strong_count(&is_read), 2, "it is read");
+        let gone = clock.monotonic();
+        drop(body);
+        while Arc::strong_count(&is_read) > 1 {
+            assert_eq!(clock.monotonic(), gone, "nothing is waited for");
+            tokio::task::yield_now().await;
+        }
     }
 
     async fn read(

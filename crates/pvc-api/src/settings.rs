@@ -122,6 +122,8 @@ pub struct ApiSettings {
     pub removed_volumes_stay: Duration,
     /// Networks between the nodes, which none of VMs may overlap.
     pub core_networks: Vec<Neighbour>,
+    /// Whether the machine is alone and has no device for bridged networks.
+    pub lacks_bridge_device: bool,
     /// Addresses of the nodes, and networks between them, from which no guest may send.
     pub nodes: BTreeSet<IpNet>,
     /// Addresses of this node, as configured.
@@ -148,6 +150,7 @@ impl ApiSettings {
             refuse_memory_overcommit: false,
             removed_volumes_stay: Duration::from_secs(24 * 3600),
             core_networks: Vec::new(),
+            lacks_bridge_device: false,
             nodes: BTreeSet::new(),
             own_addresses: BTreeSet::new(),
             floating_addresses: BTreeSet::new(),

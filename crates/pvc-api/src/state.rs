@@ -22,6 +22,7 @@ use crate::refuse::refused;
 use crate::settings::ApiSettings;
 use crate::slots::Slots;
 use crate::throttle::Throttle;
+use crate::under_way::Readers;
 
 /// The API's state; cheap to clone.
 #[derive(Clone)]
@@ -48,6 +49,7 @@ struct Shared {
     streams: Arc<Semaphore>,
     uploads: Arc<Slots>,
     downloads: Arc<Slots>,
+    readers: Arc<Readers>,
     images: pvc_images::Places,
     stopping: CancellationToken,
     changes: TaskTracker,
@@ -76,6 +78,7 @@ impl ApiState {
             streams: Arc::new(Semaphore::new(settings.limits.streams)),
             uploads: Slots::new(settings.limits.transfers),
             downloads: Slots::new(settings.limits.transfers),
+            readers: Arc::default(),
             images: pvc_images::Places::default(),
             stopping: CancellationToken::new(),
             changes: TaskTracker::new(),
@@ -131,8 +134,11 @@ impl ApiState {
 
     /// Networks that are not those of VMs.
     pub(crate) fn surroundings(&self) -> Surroundings<'_> {
-        let configured = &self.settings().core_networks;
-        Surroundings { configured, machine: self.machine.as_deref() }
+        Surroundings {
+            configured: &self.settings().core_networks,
+            machine: self.machine.as_deref(),
+            lacks_bridge_device: self.settings().lacks_bridge_device,
+        }
     }
 
     /// The links of this machine, if it is alone.
@@ -182,6 +188,11 @@ impl ApiState {
 
     pub(crate) fn downloads(&self) -> &Arc<Slots> {
         &self.shared.downloads
+    }
+
+    /// Volumes that are busy with downloads.
+    pub(crate) fn readers(&self) -> &Arc<Readers> {
+        &self.shared.readers
     }
 
     /// Places for reading images.

@@ -4,9 +4,10 @@
 //! The record is an observation: it is written beside the transfer, seldom, and no store that does
 //! not answer holds that up or fails it.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,8 +17,11 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use pvc_model::job::transfer::TransferEnd;
 use pvc_model::job::{JobId, JobProgress, JobWork};
+use pvc_model::storage::VolumeId;
 use pvc_model::transfer::{Speed, Transferred};
-use pvc_store::{JobClaim, StoreError};
+use pvc_ops::storage::StorageRefusal;
+use pvc_ports::StorageError;
+use pvc_store::{ChangeError, JobClaim, StoreError};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -44,6 +48,9 @@ struct Shared {
     /// Work while nothing goes, in words.
     doing: Mutex<Option<&'static str>>,
     stop: CancellationToken,
+    submitter: String,
+    /// The task that it is listed as at present, if it is.
+    job: Mutex<Option<JobId>>,
     /// The task that somebody has cancelled.
     cancelled: OnceLock<JobId>,
 }
@@ -56,6 +63,8 @@ impl Transfer {
             of: OnceLock::new(),
             doing: Mutex::default(),
             stop: api.stopping().child_token(),
+            submitter: submitter.to_owned(),
+            job: Mutex::default(),
             cancelled: OnceLock::new(),
         });
         let (end, ended) = oneshot::channel();
@@ -65,11 +74,21 @@ impl Transfer {
             api: api.clone(),
             shared: shared.clone(),
             work,
-            submitter: submitter.to_owned(),
         };
         // As a change: the daemon that stops records the end first.
         api.track(record.keep(ended));
         Transfer { shared, end: Some(end) }
+    }
+
+    /// Lists the volume as one that the transfer reads, whom nobody else can open meanwhile.
+    pub fn reads(&self, api: &ApiState, volume: &VolumeId) -> Reading {
+        let readers = api.readers().clone();
+        let reader = (volume.clone(), self.shared.clone());
+        let mut now = readers.now();
+        let number = now.last_key_value().map_or(0, |(last, _)| last + 1);
+        now.insert(number, reader);
+        drop(now);
+        Reading { listed: Some((readers, number)) }
     }
 
     /// Says how many bytes there are in all.
@@ -134,6 +153,55 @@ impl Drop for Transfer {
     }
 }
 
+/// Volumes that transfers of this process read.
+#[derive(Default)]
+pub struct Readers {
+    now: Mutex<BTreeMap<u64, (VolumeId, Arc<Shared>)>>,
+}
+
+/// A volume that is read, until this is dropped.
+pub struct Reading {
+    listed: Option<(Arc<Readers>, u64)>,
+}
+
+impl Readers {
+    fn now(&self) -> MutexGuard<'_, BTreeMap<u64, (VolumeId, Arc<Shared>)>> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The refusal, with the transfer that the volume is busy with, if it is one of this process.
+    pub fn explain(&self, error: ChangeError<StorageRefusal>) -> ChangeError<StorageRefusal> {
+        let ChangeError::Refused(StorageRefusal::Storage(StorageError::InUse { volume, .. })) =
+            &error
+        else {
+            return error;
+        };
+        match self.now().values().find(|(read, _)| read == volume) {
+            None => error,
+            Some((volume, reader)) => ChangeError::Refused(StorageRefusal::Downloaded {
+                volume: volume.clone(),
+                by: reader.submitter.clone(),
+                job: reader.job.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            }),
+        }
+    }
+}
+
+impl Reading {
+    /// A reading that keeps nobody from anything, and that nobody is told of.
+    pub fn unlisted() -> Self {
+        Reading { listed: None }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        if let Some((readers, number)) = &self.listed {
+            readers.now().remove(number);
+        }
+    }
+}
+
 /// The body of a download.
 struct Counted {
     body: BodyDataStream,
@@ -173,7 +241,6 @@ struct Record {
     api: ApiState,
     shared: Arc<Shared>,
     work: JobWork,
-    submitter: String,
     speed: Speed,
     /// Seconds since the epoch.
     began_at: u64,
@@ -228,11 +295,14 @@ impl Record {
         let node = self.api.settings().node.clone();
         let progress = self.progress();
         let (store, clock, random) = (self.api.store(), self.api.clock(), self.api.random());
-        let of = (&node, &self.work, self.submitter.as_str());
+        let of = (&node, &self.work, self.shared.submitter.as_str());
         let recorded = pvc_ops::transfer::record(store, &**clock, &**random, of, &progress).await;
-        recorded.inspect_err(|error| {
+        let recorded = recorded.inspect_err(|error| {
             tracing::debug!(%error, "a transfer could not be recorded; it will be tried again");
-        })
+        })?;
+        let job = recorded.as_ref().map(|claim| claim.job().clone());
+        *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = job;
+        Ok(recorded)
     }
 
     /// Whether the record is this daemon's, as far as is known. It is not any more once a session

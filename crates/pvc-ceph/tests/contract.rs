@@ -894,7 +894,7 @@ async fn it_keeps_the_contract_of_a_storage_cluster(ceph: Arc<Ceph>) {
     storage_cluster_contract(fixture).await;
 }
 
-/// The monitor's configuration allows it here, and the pool's own flag does not.
+/// First the pool's own flag does not allow it, and then the monitor's configuration.
 async fn a_pool_that_is_kept_is_known_before_its_volumes_go(ceph: &Ceph) {
     let (pool, storage) = (PoolName::new("vms"), &ceph.storage);
     let said = async || match storage.check_pool_removal(&pool).await {
@@ -906,6 +906,13 @@ async fn a_pool_that_is_kept_is_known_before_its_volumes_go(ceph: &Ceph) {
     set(&["osd", "pool", "set", "vms", "nodelete", "true"]);
     assert!(said().await.contains("`ceph osd pool set vms nodelete false`"), "{}", said().await);
     set(&["osd", "pool", "set", "vms", "nodelete", "false"]);
+    until(async || said().await.is_empty()).await;
+    let option = ["config", "set", "mon", "mon_allow_pool_delete"];
+    set(&[&option[..], &["false"]].concat());
+    // It is a manager that says so, some seconds later.
+    let words = "no pool may be removed; `ceph config set mon mon_allow_pool_delete true` changes";
+    until(async || said().await.contains(words)).await;
+    set(&[&option[..], &["true"]].concat());
     until(async || said().await.is_empty()).await;
     let gone = storage.check_pool_removal(&PoolName::new("gone")).await;
     assert!(matches!(gone, Err(StorageError::NoPool { .. })), "{gone:?}");

@@ -165,10 +165,10 @@ impl Shape {
     }
 
     fn draw(&self, pvc: &mut Pvc, mut table: Table) {
-        let room = output::width();
-        let narrow = pvc.out.is_terminal() && self.columns.is_empty();
-        let gone = if narrow { table.fit(room) } else { Vec::new() };
-        let text = table.text(pvc.out.paint(), !self.no_headers, Some(room));
+        let room = pvc.out.is_terminal().then(output::width);
+        let narrow = room.filter(|_| self.columns.is_empty());
+        let gone = narrow.map_or_else(Vec::new, |room| table.fit(room));
+        let text = table.text(pvc.out.paint(), !self.no_headers, room);
         if !text.is_empty() {
             pvc.out.line(text);
         }

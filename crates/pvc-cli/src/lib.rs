@@ -26,6 +26,7 @@ mod interrupt;
 mod later;
 mod log;
 mod man;
+mod missing;
 mod network;
 mod node;
 mod outcome;

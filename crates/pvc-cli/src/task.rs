@@ -57,7 +57,8 @@ pub fn finish(pvc: &mut Pvc, submitted: Submitted, wait: TaskWait) -> Outcome {
         pvc.out.line(format!("Task ID: {} assigned to node {}", task.task_id, task.run_on));
         return Ok(());
     }
-    if pvc.answers == Format::Sentence {
+    // Whoever wants it quiet and waits is told of the end alone.
+    if pvc.answers == Format::Sentence && pvc.chatty() {
         let TaskRef { task_id, task_name, run_on } = &task;
         pvc.out.line(format!("Task ID: {task_id} ({task_name}) assigned to node {run_on}"));
         pvc.out.line("");
@@ -74,19 +75,13 @@ pub fn follow(pvc: &mut Pvc, id: &str) -> Outcome {
     check(id, &end)
 }
 
-/// Follows a task to its end, of which nothing is said if it is a good one.
-pub fn succeed(pvc: &mut Pvc, id: &str) -> Outcome {
-    let end = end_of(pvc, id)?;
-    check(id, &end)
-}
-
 /// Fails if the task did.
 pub fn check(id: &str, end: &TaskStatus) -> Outcome {
     if end.is_success() {
         return Ok(());
     }
-    Err(Failure::failed(format!("task `{id}` ended with {}: {}", end.state, end.status))
-        .once_a_success())
+    let failure = Failure::failed(format!("task `{id}` ended with {}: {}", end.state, end.status));
+    Err(Failure { hint: end.hint.clone(), ..failure }.once_a_success())
 }
 
 /// Follows a task to its end, with its progress on standard error.
@@ -226,7 +221,8 @@ mod tests {
     use super::*;
 
     fn task(current: i64, total: i64) -> TaskStatus {
-        TaskStatus { state: "RUNNING".to_owned(), current, total, status: "copying".to_owned() }
+        let (state, status) = ("RUNNING".to_owned(), "copying".to_owned());
+        TaskStatus { state, current, total, status, hint: None }
     }
 
     #[test]

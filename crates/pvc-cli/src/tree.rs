@@ -251,6 +251,89 @@ mod tests {
         crate::golden::check("tree.txt", &described);
     }
 
+    /// Words of a line as a shell takes them, up to its comment: a `#`, or what stands two spaces
+    /// behind. Each command of it is apart.
+    fn commands_of(line: &str) -> Vec<Vec<String>> {
+        let (mut commands, mut quote, mut word) = (vec![Vec::new()], None, None::<String>);
+        let mut letters = line.chars().peekable();
+        let end = |word: &mut Option<String>, commands: &mut Vec<Vec<String>>| {
+            let last = commands.last_mut().expect("there is always one");
+            last.extend(word.take());
+        };
+        while let Some(letter) = letters.next() {
+            match (letter, quote) {
+                (letter, Some(mark)) if letter == mark => quote = None,
+                (letter, Some(_)) => word.get_or_insert_default().push(letter),
+                ('\'' | '"', None) => {
+                    quote = Some(letter);
+                    word.get_or_insert_default();
+                }
+                (' ', None) if letters.peek() == Some(&' ') => break,
+                (' ', None) => end(&mut word, &mut commands),
+                ('#', None) if word.is_none() => break,
+                (';' | '|' | '>', None) => {
+                    end(&mut word, &mut commands);
+                    commands.push(Vec::new());
+                }
+                // What may be left out stands in brackets.
+                ('[' | ']', None) => {}
+                (letter, None) => word.get_or_insert_default().push(letter),
+            }
+        }
+        end(&mut word, &mut commands);
+        commands
+    }
+
+    /// Lines of the manual that are command lines, with where they stand.
+    fn lines_of_the_manual() -> Vec<(String, String)> {
+        let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let pages = std::fs::read_dir(top.join("docs/manual")).unwrap();
+        let mut pages: Vec<_> = pages.map(|page| page.unwrap().path()).collect();
+        pages.push(top.join("README.md"));
+        let mut lines = Vec::new();
+        for page in pages {
+            let text = std::fs::read_to_string(&page).unwrap();
+            let broken = text.split("\\\n").map(str::trim_start);
+            let text = broken.collect::<Vec<_>>().concat();
+            for (number, line) in text.lines().enumerate() {
+                let line = line.trim_start().trim_start_matches("$ ");
+                if line.starts_with("pvc ") && !line.contains("GROUP") {
+                    lines.push((format!("{}:{}", page.display(), number + 1), line.to_owned()));
+                }
+            }
+        }
+        lines
+    }
+
+    #[test]
+    fn the_manual_says_no_command_that_there_is_not() {
+        use clap::error::ErrorKind::{DisplayHelp, DisplayVersion};
+        let mut count = 0;
+        for (place, line) in lines_of_the_manual() {
+            let is_ours = |words: &Vec<String>| words.first().is_some_and(|word| word == "pvc");
+            for words in commands_of(&line).into_iter().filter(is_ours) {
+                count += 1;
+                let words = crate::args::mend(words.iter().map(Into::into).collect());
+                match command().try_get_matches_from(&words) {
+                    Ok(_) => {}
+                    Err(error) if [DisplayHelp, DisplayVersion].contains(&error.kind()) => {}
+                    Err(error) => panic!("{place}: {line}\n{error}"),
+                }
+            }
+        }
+        assert!(count > 80, "the manual has more of them than {count}");
+    }
+
+    #[test]
+    fn a_line_of_the_manual_is_read_as_a_shell_reads_it() {
+        let read = |line: &str| commands_of(line);
+        assert_eq!(read("pvc a 'b  c'  # d"), [["pvc", "a", "b  c"]]);
+        assert_eq!(read("pvc a   and so on"), [["pvc", "a"]]);
+        assert_eq!(read("pvc a ''"), [["pvc", "a", ""]]);
+        assert_eq!(read("pvc a [b] | jq '.[] | x'"), [&["pvc", "a", "b"][..], &["jq", ".[] | x"]]);
+        assert_eq!(read("pvc a ; pvc b # c"), [["pvc", "a"], ["pvc", "b"]]);
+    }
+
     #[test]
     fn the_tree_is_sound() {
         let mut command = command();

@@ -75,6 +75,8 @@ impl CephCluster {
         cluster.begin(Daemon::Osd)?;
         cluster.begin(Daemon::Manager)?;
         cluster.wait_until_it_serves()?;
+        // Not in the file, which no `ceph config set` would prevail over.
+        cluster.ceph(&["config", "set", "mon", "mon_allow_pool_delete", "true"])?;
         Ok(cluster)
     }
 
@@ -144,7 +146,6 @@ impl CephCluster {
              admin socket =\n\
              run dir = {dir}\n\
              paxos propose interval = 0.05\n\
-             mon allow pool delete = true\n\
              mon allow pool size one = true\n\
              mon warn on pool no redundancy = false\n\
              mon max pg per osd = 1000\n\

@@ -62,14 +62,23 @@ pub(crate) fn holder(image: &File) -> String {
             return format!("{} (process {name})", program.trim_end());
         }
     }
-    unknown()
+    // Whoever looks has it open once.
+    match opened(&Path::new("/proc").join(&own), &wanted) {
+        0 | 1 => unknown(),
+        _ => "this daemon, for another operation".to_owned(),
+    }
 }
 
 fn has_open(process: &Path, wanted: &std::fs::Metadata) -> bool {
-    let Ok(files) = std::fs::read_dir(process.join("fd")) else { return false };
+    opened(process, wanted) > 0
+}
+
+/// Number of times that a process has the file open.
+fn opened(process: &Path, wanted: &std::fs::Metadata) -> usize {
+    let Ok(files) = std::fs::read_dir(process.join("fd")) else { return 0 };
     let same =
         |found: std::fs::Metadata| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino());
-    files.flatten().any(|file| std::fs::metadata(file.path()).is_ok_and(same))
+    files.flatten().filter(|file| std::fs::metadata(file.path()).is_ok_and(same)).count()
 }
 
 /// Holds a folder against other operations.

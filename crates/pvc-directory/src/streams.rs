@@ -165,25 +165,84 @@ impl Download for DirectoryDownload {
     }
 
     async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError> {
-        let (image, at, size_bytes) = (self.image.clone(), self.at, self.size_bytes);
-        let piece =
-            aside(move || next_piece(&image, at, size_bytes).map_err(failed("reading a volume")));
-        let piece = piece.await?;
-        self.at = piece.as_ref().map_or(size_bytes, |(at, bytes)| at + bytes.len() as u64);
-        Ok(piece)
+        loop {
+            let (image, at, size_bytes) = (self.image.clone(), self.at, self.size_bytes);
+            let look = move || next_piece(&image, at, size_bytes);
+            match aside(move || look().map_err(failed("reading a volume"))).await? {
+                Look::Piece(at, bytes) => {
+                    self.at = at + bytes.len() as u64;
+                    return Ok(Some((at, bytes)));
+                }
+                Look::ZerosUntil(at) => self.at = at,
+                Look::End => {
+                    self.at = size_bytes;
+                    return Ok(None);
+                }
+            }
+        }
     }
 }
 
-/// The next piece from `at` on that is neither a hole nor all zeros.
-fn next_piece(image: &File, mut at: u64, size: u64) -> std::io::Result<Option<(u64, Bytes)>> {
+/// The most bytes of zeros that are read at a time: nobody can open the volume until that has come
+/// to its end, also if nobody waits for it any more.
+const MOST_LOOKED_AT: u64 = 16 << 20;
+
+/// Outcome of a look for data.
+enum Look {
+    /// A piece that is neither a hole nor all zeros, and where it begins.
+    Piece(u64, Bytes),
+    /// Zeros up to there, and perhaps beyond.
+    ZerosUntil(u64),
+    End,
+}
+
+/// Looks for data from `at` on.
+fn next_piece(image: &File, mut at: u64, size: u64) -> std::io::Result<Look> {
+    let mut read = 0;
     while let Some((start, end)) = next_data(image, at, size)? {
         let length = usize::try_from(end - start).unwrap_or(MOST_PIECE_BYTES);
         let mut bytes = vec![0; length.min(MOST_PIECE_BYTES)];
         image.read_exact_at(&mut bytes, start)?;
         if bytes.iter().any(|byte| *byte != 0) {
-            return Ok(Some((start, bytes.into())));
+            return Ok(Look::Piece(start, bytes.into()));
         }
         at = start + bytes.len() as u64;
+        read += bytes.len() as u64;
+        if read >= MOST_LOOKED_AT {
+            return Ok(Look::ZerosUntil(at));
+        }
     }
-    Ok(None)
+    Ok(Look::End)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_read_in_bounded_parts_and_what_is_behind_them_is_found() {
+        let image = tempfile::tempfile().unwrap();
+        let (zeros, size) = (vec![0; 1 << 20], 40 << 20);
+        for at in 0..33 {
+            image.write_all_at(&zeros, at << 20).unwrap();
+        }
+        image.write_all_at(b"x", 33 << 20).unwrap();
+        image.set_len(size).unwrap();
+        let (mut at, mut looks) = (0, 0);
+        loop {
+            looks += 1;
+            match next_piece(&image, at, size).unwrap() {
+                Look::ZerosUntil(end) => {
+                    assert!(end > at && end - at <= MOST_LOOKED_AT, "{at} to {end}");
+                    at = end;
+                }
+                Look::Piece(start, bytes) => {
+                    assert_eq!((start, bytes[0]), (33 << 20, b'x'));
+                    at = start + bytes.len() as u64;
+                }
+                Look::End => break,
+            }
+        }
+        assert!(looks >= 4, "{looks}");
+    }
 }

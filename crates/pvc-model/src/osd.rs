@@ -20,7 +20,7 @@ use std::fmt;
 
 use uuid::Uuid;
 
-pub use detect::{BadDevice, Detect, DeviceSpec, NoDevice, find};
+pub use detect::{BadDevice, Detect, DeviceSpec, NoDevice, choice, find};
 pub use device::{BlockDevice, Device, Holder, Partition, ScsiAddress};
 pub use plan::{
     AddOsds, DbPlan, MOST_OSDS_PER_DEVICE, NoOsds, OsdPlan, check_count, check_weight, plan_add,

@@ -47,6 +47,8 @@ pub struct Surroundings<'a> {
     pub configured: &'a [Neighbour],
     /// Links of this machine, if it is alone: nobody has configured the networks that it is in.
     pub machine: Option<&'a dyn Network>,
+    /// Whether the machine is alone and has no device that bridged networks could lie on.
+    pub lacks_bridge_device: bool,
 }
 
 impl Surroundings<'_> {
@@ -68,11 +70,17 @@ impl Surroundings<'_> {
 }
 
 /// Makes a network.
+///
+/// # Errors
+/// Those of [`request::add`], and for a bridged network that no node could have.
 pub async fn add_network(
     store: &Store,
     around: Surroundings<'_>,
     new: &NewNetwork,
 ) -> Outcome<Named, NetworkRefusal> {
+    if around.lacks_bridge_device && !new.managed {
+        return Err(ChangeError::Refused(NetworkRefusal::NoBridgeDevice));
+    }
     let links = around.links(&new.fields).await.map_err(ChangeError::Refused)?;
     let decide = |cluster: &Cluster| {
         let made = request::add(cluster, &around.neighbours(cluster, &links), new)?;

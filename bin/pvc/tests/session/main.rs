@@ -14,6 +14,7 @@ mod definitions;
 mod following;
 mod hardware;
 mod help;
+mod missing;
 mod networks;
 mod osd;
 mod outcomes;

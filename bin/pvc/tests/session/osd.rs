@@ -3,7 +3,7 @@
 use super::*;
 
 /// Output about a task that is waited for.
-const DONE: &str = "Task ID: 0a1b2c3d (osd.add) assigned to node hv1\n\nSUCCESS: made it\n";
+const DONE: &str = "SUCCESS: made it\n";
 
 /// A server that takes every task and makes every change.
 fn server(request: &Received, _: usize) -> Reply {
@@ -123,6 +123,30 @@ fn a_plan_is_the_log_of_a_task_that_does_nothing() {
     let output = User::of(&legacy).run(&words("osd add hv1 /dev/sdb --plan"));
     assert_eq!(code(&output), 6, "{output:?}");
     assert!(changes(&legacy).is_empty(), "it would add the OSD: {:?}", changes(&legacy));
+}
+
+#[test]
+fn a_plan_that_is_refused_says_what_is_on_the_disk_and_what_to_do() {
+    let stub = Stub::start(|request, before| match request.path() {
+        "/api/v1/openapi.json" => ok(DOCUMENT),
+        "/api/v1/tasks/0a1b2c3d" => ok(r#"{"state": "FAILURE", "current": 1, "total": 1,
+                "status": "TaskFailure: device `/dev/sdb` has partitions", "hint": "wipe it"}"#),
+        "/api/v1/tasks/0a1b2c3d/log" => {
+            ok(r#"{"id": "0a1b2c3d", "log": ["device /dev/sdb: 1T", "partition /dev/sdb1: ext4"]}"#)
+        }
+        _ => server(request, before),
+    });
+    let user = User::of(&stub);
+    let output = user.run(&words("osd add hv1 detect:SSD:1TB:0 --plan"));
+    assert_eq!(code(&output), 1, "{output:?}");
+    assert_eq!(out(&output), "device /dev/sdb: 1T\npartition /dev/sdb1: ext4\n");
+    assert_eq!(
+        err(&output),
+        "error: task `0a1b2c3d` ended with FAILURE: TaskFailure: device `/dev/sdb` has \
+         partitions\nhint: wipe it\n"
+    );
+    let output = user.run(&words("osd add hv1 detect:SSD:1TB:0 -y"));
+    assert!(err(&output).ends_with("hint: wipe it\n"), "of every task that fails: {output:?}");
 }
 
 #[test]

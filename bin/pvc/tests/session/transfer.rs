@@ -232,7 +232,7 @@ fn a_file_that_cannot_be_read_is_not_sent() {
     let user = User::of(&stub);
     for file in [user.home.path().join("none"), user.home.path().to_owned()] {
         let failed = upload(&user, &file);
-        assert_eq!(code(&failed), 1, "{failed:?}");
+        assert_eq!(code(&failed), 2, "{failed:?}");
         assert!(err(&failed).contains(&file.display().to_string()), "{failed:?}");
     }
     assert_eq!(stub.lines(), Vec::<String>::new());
@@ -330,6 +330,69 @@ fn a_terminal_shows_what_becomes_of_an_upload_and_nothing_else_does() {
     let line = format!("storage volume upload -y vms data {}", image(&user).display());
     let shown = user.on_a_terminal(&line);
     assert!(shown.contains("remote side... \r\nerror: it was cut"), "{shown:?}");
+}
+
+/// Reads what a terminal shows until a second line of progress is there, and ends what runs in it.
+/// Returns the latest line.
+fn second_progress(mut terminal: Child) -> String {
+    let mut screen = BufReader::new(terminal.stdout.take().unwrap());
+    let (mut shown, mut lines) = (Vec::new(), Vec::new());
+    while lines.len() < 2 {
+        let read = screen.read_until(b'K', &mut shown).unwrap();
+        assert!(read > 0, "it has ended: {}", String::from_utf8_lossy(&shown));
+        let text = String::from_utf8_lossy(&shown).into_owned();
+        let parts = text.split('\r').filter_map(|part| part.strip_suffix("\x1b[K"));
+        lines = parts.filter(|part| !part.is_empty()).map(str::to_owned).collect();
+    }
+    terminal.kill().unwrap();
+    terminal.wait().unwrap();
+    lines.pop().unwrap()
+}
+
+/// Whether a line says of how much how much is there, how fast it goes, and for how long yet.
+fn says_all(line: &str, of: &str) -> bool {
+    let parts: Vec<&str> = line.split(", ").collect();
+    let [gone, speed, left] = parts[..] else { return false };
+    gone.contains(of) && speed.ends_with("/s") && left.ends_with(" left")
+}
+
+#[test]
+fn a_terminal_shows_how_fast_an_upload_goes_and_for_how_long_yet() {
+    let user = User::of(&new_server());
+    let pvc = env!("CARGO_BIN_EXE_pvc");
+    let typed = format!(
+        "while head -c 100 /dev/zero; do sleep 0.05; done | \
+         {pvc} storage volume upload -y --file-size 1000000 vms data -"
+    );
+    let line = second_progress(user.typed(&typed).spawn().unwrap());
+    assert!(says_all(&line, " of 977K (0 %)"), "{line}");
+}
+
+/// A user whose server sends a byte of a thousand twenty times a second.
+fn user_of_a_slow_server() -> User {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        while lines.next().is_some_and(|line| !line.unwrap().is_empty()) {}
+        let head = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n");
+        let mut went = head.is_ok();
+        while went {
+            went = stream.write_all(b"x").is_ok();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    User::at(address)
+}
+
+#[test]
+fn a_terminal_shows_how_fast_a_download_goes_and_for_how_long_yet() {
+    let user = user_of_a_slow_server();
+    let file = user.home.path().join("disk").display().to_string();
+    let line = format!("storage volume download vms data {file}");
+    let line = second_progress(user.terminal(&line).spawn().unwrap());
+    assert!(says_all(&line, "B of 1000B ("), "{line}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use pvc_model::guest_network::lease::{NewReservation, mac_text, parse_mac};
 use pvc_model::guest_network::request::{NetworkFields, NewNetwork, NewVni};
 use pvc_model::guest_network::unconfirmed;
 use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkRecord};
+use pvc_model::shown;
 use pvc_ops::network::{self, ConfirmWithin, Named, RemovedNetwork};
 
 use crate::answer::Answer;
@@ -176,7 +177,6 @@ async fn post_network_vni_confirm(
 
 async fn delete_network_vni(ask: Ask<DeleteNetworkVni>) -> Result<Answer<DeleteNetworkVni>> {
     let ([vni], force) = (ask.at, ask.params.force.0);
-    known(&ask.api, &vni)?;
     let remove =
         |api: ApiState| async move { network::remove_network(api.store(), &vni, force).await };
     let RemovedNetwork { network, users } = ask.api.carry_out(remove).await?;
@@ -187,20 +187,21 @@ async fn delete_network_vni(ask: Ask<DeleteNetworkVni>) -> Result<Answer<DeleteN
     Ok(ask.mode.done(message))
 }
 
-/// Refuses what is asked of a network that is not there, as clients of PVC 1.0.3 know it: there is
-/// something else of which it is no part.
+/// The network that something is asked of.
 fn known(api: &ApiState, vni: &str) -> Result<Arc<NetworkRecord>> {
     let network = api.view().network(vni).cloned();
     network.ok_or_else(|| {
-        ApiError::refused(format!("there is no network `{vni}`"))
+        ApiError::not_found(format!("there is no network `{vni}`"))
             .hint(Some("`pvc network list` shows the networks"))
     })
 }
 
-/// The network that a list is about, and which of its entries are asked for.
+/// The network that a list is about, and which of its entries are asked for. For clients of PVC
+/// 1.0.3 a list that is not found is an empty one: that of no network is refused otherwise.
 fn asked(api: &ApiState, vni: &str, limit: Option<&str>) -> Result<(Arc<NetworkRecord>, Limit)> {
     let limit = Limit::new(limit)?;
-    Ok((known(api, vni)?, limit))
+    let as_refused = |error| ApiError { status: StatusCode::BAD_REQUEST, ..error };
+    Ok((known(api, vni).map_err(as_refused)?, limit))
 }
 
 async fn get_network_vni_lease(ask: Ask<GetNetworkVniLease>) -> Result<Answer<GetNetworkVniLease>> {
@@ -266,20 +267,12 @@ async fn delete_network_vni_lease_mac(
     let vni = known(&ask.api, &vni)?.vni.clone();
     let network = vni.clone();
     let remove = |api: ApiState| async move { network::release(api.store(), &vni, &which).await };
-    let gone = ask.api.carry_out(remove).await.map_err(as_refused)?;
+    let gone = ask.api.carry_out(remove).await?;
     let what = if gone.expiry.is_none() { "reservation" } else { "lease" };
     let LeaseRecord { mac, address, ip6, .. } = gone;
     let client = ip6.filter(|_| mac.is_empty()).map_or(mac, |client| client.duid);
     let message = format!("Removed the {what} of {address} for {client} from network {network}.");
     Ok(ask.mode.done(message))
-}
-
-/// A refusal with the status that PVC 1.0.3 has for what is not in a network.
-fn as_refused(mut error: ApiError) -> ApiError {
-    if error.status == StatusCode::NOT_FOUND {
-        error.status = StatusCode::BAD_REQUEST;
-    }
-    error
 }
 
 async fn get_network_vni_acl(ask: Ask<GetNetworkVniAcl>) -> Result<Answer<GetNetworkVniAcl>> {
@@ -340,15 +333,27 @@ async fn add_acl<O: Operation<Reply = Message>>(
 ) -> Result<Answer<O>> {
     let within = confirm_within(api, confirm)?;
     let vni = known(api, &vni)?.vni.clone();
-    let network = vni.clone();
+    let (network, given) = (vni.clone(), new.rule.clone());
     let make = |api: ApiState| async move {
         network::add_acl(api.store(), api.firewall(), &vni, &new, within).await
     };
-    let AclRecord { direction, order, description, .. } = api.carry_out(make).await?;
+    let AclRecord { direction, order, description, rule } = api.carry_out(make).await?;
     let direction = direction.as_str();
-    let message =
+    let mut message =
         format!("Added rule \"{description}\" to network {network}, {direction} {order}.");
+    if let Some(comment) = comment_behind(&given, &rule) {
+        message.push_str(&format!(
+            " The comment behind it is not kept, its description is: `{}`.",
+            shown(comment)
+        ));
+    }
     Ok(mode.done(with_condition(message, within, &network)))
+}
+
+/// What stood behind a rule that was recorded without it.
+fn comment_behind<'a>(given: &'a str, recorded: &str) -> Option<&'a str> {
+    let rest = given.trim().strip_prefix(recorded)?.trim_start();
+    Some(rest).filter(|rest| !rest.is_empty())
 }
 
 async fn delete_network_vni_acl_description(
@@ -360,7 +365,7 @@ async fn delete_network_vni_acl_description(
     let (network, which) = (vni.clone(), description.clone());
     let remove =
         |api: ApiState| async move { network::remove_acl(api.store(), &vni, &which, within).await };
-    ask.api.carry_out(remove).await.map_err(as_refused)?;
+    ask.api.carry_out(remove).await?;
     let message = format!("Removed rule \"{description}\" from network {network}.");
     Ok(ask.mode.done(with_condition(message, within, &network)))
 }

@@ -30,7 +30,11 @@ pub fn status(job: &Job) -> api::TaskStatus {
         JobState::Failed => ("FAILURE", 1, 1, failure(&progress.status)),
         JobState::Cancelled => ("FAILURE", 1, 1, failure("cancelled")),
     };
-    api::TaskStatus { state: state.into(), current, total, status }
+    api::TaskStatus { state: state.into(), current, total, status, hint: hint(progress) }
+}
+
+fn hint(progress: &JobProgress) -> Option<String> {
+    progress.failure.as_ref().and_then(|failure| failure.hint.clone())
 }
 
 /// Record of a job. Nobody waits by it, so that it says what is so where [`status`] says
@@ -49,6 +53,7 @@ pub fn log(job: &Job) -> api::TaskLog {
         ended_at: progress.ended_at,
         state: state(progress.state).to_owned(),
         status: progress.status.clone(),
+        hint: hint(progress),
         transferred: transferred(progress),
         log: progress.log.clone(),
     }

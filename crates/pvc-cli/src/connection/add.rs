@@ -159,7 +159,7 @@ fn read_key(file: &Path) -> Result<String, Failure> {
     let mut key = String::new();
     std::fs::File::open(file).and_then(|mut file| file.read_to_string(&mut key)).map_err(
         |error| {
-            Failure::failed(format!(
+            Failure::usage(format!(
                 "cannot read the key from `{}`: {}",
                 file.display(),
                 plain_io(&error)

@@ -37,7 +37,8 @@ impl Info {
             let vni = network.vni.to_string();
             let leases = part(pvc, &vni, Part::Leases)?;
             let rules = part(pvc, &vni, Part::Rules)?;
-            text.push_str(&tables(&leases, &rules, pvc.out.paint()));
+            let room = pvc.out.is_terminal().then(crate::output::width);
+            text.push_str(&tables(&leases, &rules, pvc.out.paint(), room));
         }
         pvc.out.text(text);
         Ok(())
@@ -111,7 +112,8 @@ fn word(flag: bool) -> &'static str {
     if flag { "True" } else { "False" }
 }
 
-fn tables(leases: &[Value], rules: &[Value], paint: Paint) -> String {
+/// What is long is broken to fit into `room`, which a terminal has.
+fn tables(leases: &[Value], rules: &[Value], paint: Paint, room: Option<usize>) -> String {
     let text = |value: &Value, name: &str| match value.get(name) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Null) | None => "N/A".to_owned(),
@@ -122,11 +124,11 @@ fn tables(leases: &[Value], rules: &[Value], paint: Paint) -> String {
         if list.is_empty() {
             return;
         }
-        let mut table = Table::new().group(title, columns);
+        let mut table = Table::new().group(title, columns).wrapping();
         for value in list {
             table.row(members.iter().map(|member| text(value, member).into()).collect());
         }
-        text_of.push_str(&format!("\n{}\n", table.render(paint)));
+        text_of.push_str(&format!("\n{}\n", table.text(paint, true, room)));
     };
     add(
         "Leases",
@@ -174,7 +176,18 @@ mod tests {
             [json!({"direction": "in", "order": "0", "description": "ssh", "rule": "tcp dport 22 \
                                                                                    accept"})];
         let texts: Vec<String> = networks.iter().map(|network| view(network, Paint::OFF)).collect();
-        let text = texts.join("\n") + &tables(&leases, &rules, Paint::OFF);
+        let text = texts.join("\n") + &tables(&leases, &rules, Paint::OFF, None);
         crate::golden::check("network-info.txt", &text);
+    }
+
+    #[test]
+    fn a_long_rule_is_broken_on_a_terminal_and_whole_elsewhere() {
+        let rule = format!("ip saddr {{ {}10.9.9.9 }} accept", "10.20.30.40, ".repeat(20));
+        let rules = [json!({"direction": "in", "order": 0, "description": "a", "rule": rule})];
+        let text = tables(&[], &rules, Paint::OFF, Some(79));
+        assert!(text.lines().all(|line| line.len() <= 80), "also the ruler: {text}");
+        assert!(text.lines().count() > 5 && text.contains("ACLs -----"), "{text}");
+        let piped = tables(&[], &rules, Paint::OFF, None);
+        assert!(piped.contains(&rule), "{piped}");
     }
 }

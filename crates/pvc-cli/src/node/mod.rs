@@ -12,10 +12,10 @@ mod wait;
 
 use clap::{Args, Subcommand};
 use pvc_api_types::operations::node::GetNodeNode;
-use pvc_client::Kind;
 
 use crate::context::Pvc;
-use crate::outcome::{Exit, Failure, Outcome};
+use crate::missing;
+use crate::outcome::{Failure, Outcome};
 
 /// Look after the nodes
 ///
@@ -61,24 +61,13 @@ impl Which {
     }
 }
 
-/// The failure that an error is for a command that names nodes. An API calls a node that does not
-/// exist a parameter that makes no sense, where it is one of several; asked for it, it says so.
+/// The failure that an error is for a command that names nodes.
 pub fn unknown<'a>(
     pvc: &mut Pvc,
     error: pvc_client::Error,
     named: impl IntoIterator<Item = &'a str>,
 ) -> Failure {
-    let refused = error.kind() == Kind::Refused;
-    let failure = Failure::from(error);
-    let is_missing = |node: &str| {
-        let found = pvc.client().map(|client| client.read_only(GetNodeNode, [node], "node"));
-        matches!(found, Ok(Err(error)) if error.kind() == Kind::NotFound)
-    };
-    let mut names = named.into_iter().map(str::trim).filter(|name| !name.is_empty());
-    if refused && names.any(is_missing) {
-        return Failure { exit: Exit::NotFound, ..failure };
-    }
-    failure
+    missing::failure(pvc, error, GetNodeNode, named)
 }
 
 /// The name nodes go by: the host name up to its first dot.

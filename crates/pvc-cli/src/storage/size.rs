@@ -7,6 +7,14 @@ pub fn parse(text: &str) -> Result<String, String> {
     parse_size(text).map(|_| text.to_owned()).map_err(|bad| bad.to_string())
 }
 
+/// Takes a number of bytes, to the byte.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| match parse_size(text) {
+        Ok(bytes) => format!("a plain number of bytes is needed: `{text}` would be {bytes}"),
+        Err(_) => "a plain number of bytes is needed, such as 5368709120".to_owned(),
+    })
+}
+
 /// A size in words and to the byte; in words alone of an API that does not tell the bytes.
 pub fn exact(words: &str, bytes: u64) -> String {
     if bytes == 0 {
@@ -31,6 +39,17 @@ mod tests {
             ("99E", "is larger than"),
         ] {
             assert!(parse(bad).unwrap_err().contains(words), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_number_of_bytes_has_no_unit_and_it_is_said_how_many_they_would_be() {
+        assert_eq!(bytes("5"), Ok(5));
+        for (bad, words) in [("5G", "`5G` would be 5368709120"), ("-1", "such as"), ("", "such as")]
+        {
+            let said = bytes(bad).unwrap_err();
+            assert!(said.starts_with("a plain number of bytes is needed"), "{said}");
+            assert!(said.contains(words), "{said}");
         }
     }
 

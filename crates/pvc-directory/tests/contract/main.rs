@@ -157,6 +157,19 @@ async fn an_image_in_use_names_the_program_that_has_it() {
 }
 
 #[tokio::test]
+async fn an_image_that_this_process_holds_is_not_said_to_be_in_use_by_another() {
+    let directory = Directory::new();
+    let volume = id("vms/a");
+    directory.storage.create(&volume, 1 << 20, false).await.unwrap();
+    let streams = directory.storage.streams().unwrap();
+    let download = streams.download(&volume, None).await.unwrap();
+    let error = directory.storage.remove(&volume).await.unwrap_err().to_string();
+    assert_eq!(error, "volume `vms/a` is in use by `this daemon, for another operation`");
+    drop(download);
+    directory.storage.remove(&volume).await.unwrap();
+}
+
+#[tokio::test]
 async fn symbolic_links_are_no_pools_no_volumes_and_no_images() {
     let directory = Directory::new();
     let root = directory.storage.directory().to_owned();

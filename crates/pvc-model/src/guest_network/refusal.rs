@@ -82,6 +82,8 @@ pub enum NetworkRefusal {
     SeveralLeases { which: String, macs: String },
     #[error("network {vni} has a rule `{description}` already, in direction `{direction}`")]
     RuleExists { vni: String, description: String, direction: &'static str },
+    #[error("this machine has no device for bridged networks")]
+    NoBridgeDevice,
     #[error("network {vni} has no rule `{description}`")]
     NoRule { vni: String, description: String },
     #[error("network {vni} has {count} rules in this direction, and cannot have more")]
@@ -103,6 +105,7 @@ impl NetworkRefusal {
             | NetworkRefusal::NoRule { .. } => Kind::NotFound,
             NetworkRefusal::Unconfirmed { .. }
             | NetworkRefusal::NothingUnconfirmed { .. }
+            | NetworkRefusal::NoBridgeDevice
             | NetworkRefusal::Taken { .. }
             | NetworkRefusal::DomainTaken { .. }
             | NetworkRefusal::NoneFree
@@ -133,6 +136,10 @@ impl NetworkRefusal {
             }
             NetworkRefusal::NothingUnconfirmed { .. } => {
                 "it was confirmed, or it was taken back because its time was over"
+            }
+            NetworkRefusal::NoBridgeDevice => {
+                "name a network card, bond or bridge port in `guest_networking.bridge_device` of \
+                 the configuration, and restart the daemon; a managed network needs none"
             }
             NetworkRefusal::NothingGiven => "give at least one of the options",
             NetworkRefusal::Taken { .. } | NetworkRefusal::NoneFree => {

@@ -216,6 +216,18 @@ pub fn find(spec: &DeviceSpec, devices: &[BlockDevice]) -> Result<Device, NoDevi
     }
 }
 
+/// Words about which disk `spec` means and which others match, for whoever has not named it by a
+/// path.
+pub fn choice(spec: &DeviceSpec, devices: &[BlockDevice]) -> Option<String> {
+    let DeviceSpec::Detect(detect) = spec else { return None };
+    let matched = matched(detect, devices);
+    let found = matched.get(detect.index)?;
+    Some(match &matched[..] {
+        [_] => format!("`{spec}` is `{found}`, and no other disk matches"),
+        all => format!("`{spec}` is `{found}`; {} disks match: {}", all.len(), list(all)),
+    })
+}
+
 fn matched(detect: &Detect, devices: &[BlockDevice]) -> Vec<Device> {
     let matching: Vec<_> = devices.iter().filter(|disk| detect.matches(disk)).collect();
     let mut on_bus: Vec<_> =
@@ -352,6 +364,18 @@ mod tests {
         ] {
             assert_eq!(find(&spec(text), &node()).unwrap().as_str(), device, "{text}");
         }
+    }
+
+    #[test]
+    fn it_is_said_which_of_the_disks_that_match_is_meant() {
+        let said = |text: &str| choice(&spec(text), &node());
+        assert_eq!(
+            said("detect:INTEL:960GB:1").unwrap(),
+            "`detect:INTEL:960GB:1` is `/dev/sda`; 2 disks match: `/dev/sdb`, `/dev/sda`"
+        );
+        let one = "`detect:Samsung:1TB:0` is `/dev/sdc`, and no other disk matches";
+        assert_eq!(said("detect:Samsung:1TB:0").unwrap(), one);
+        assert_eq!((said("/dev/sdb"), said("detect:INTEL:960GB:2")), (None, None));
     }
 
     #[test]

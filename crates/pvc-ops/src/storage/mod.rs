@@ -69,6 +69,8 @@ pub enum StorageRefusal {
     OfBenchmarks { name: String },
     #[error("task `{job}` is at work in pool `{pool}`: {what}")]
     AtWork { job: JobId, pool: PoolName, what: String },
+    #[error("volume `{volume}` is being downloaded by `{by}`{}", as_task(job.as_ref()))]
+    Downloaded { volume: VolumeId, by: String, job: Option<JobId> },
     #[error("snapshot `{whole}` of VM `{vm}` has a part in volume `{volume}`")]
     PartOfVm { vm: String, whole: String, volume: VolumeId },
     #[error(
@@ -121,6 +123,7 @@ impl Refusal for StorageRefusal {
             StorageRefusal::Used { .. }
             | StorageRefusal::Running { .. }
             | StorageRefusal::AtWork { .. }
+            | StorageRefusal::Downloaded { .. }
             | StorageRefusal::Held(_)
             | StorageRefusal::BeingRenamed(_)
             | StorageRefusal::HasSnapshots { .. }
@@ -148,9 +151,15 @@ impl Refusal for StorageRefusal {
             StorageRefusal::Running { vm, .. } => Some(format!(
                 "`pvc vm shutdown {vm} --wait` first, or `pvc vm stop {vm} --wait` if it failed"
             )),
-            StorageRefusal::AtWork { job, .. } => {
+            StorageRefusal::AtWork { job, .. }
+            | StorageRefusal::Downloaded { job: Some(job), .. } => {
                 Some(format!("wait for it, or end it: `pvc task cancel {job}`"))
             }
+            StorageRefusal::Downloaded { job: None, .. } => Some(
+                "wait for it; `pvc task list` shows one that takes longer than some seconds, and \
+                 a snapshot of the volume can be downloaded at any time"
+                    .to_owned(),
+            ),
             StorageRefusal::Held(held) => Some(held.hint()),
             StorageRefusal::BeingRenamed(error) => error.hint(),
             StorageRefusal::OfVm { .. } | StorageRefusal::PartOfVm { .. } => {
@@ -178,6 +187,10 @@ impl Refusal for StorageRefusal {
             _ => None,
         }
     }
+}
+
+fn as_task(job: Option<&JobId>) -> String {
+    job.map_or_else(String::new, |job| format!(", as task `{job}`"))
 }
 
 fn kind_of(error: &StorageError) -> Kind {

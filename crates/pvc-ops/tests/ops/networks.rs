@@ -15,7 +15,8 @@ use pvc_testkit::{MemoryFirewall, MemoryNetwork};
 
 use super::*;
 
-const NOTHING_AROUND: Surroundings<'_> = Surroundings { configured: &[], machine: None };
+const NOTHING_AROUND: Surroundings<'_> =
+    Surroundings { configured: &[], machine: None, lacks_bridge_device: false };
 
 fn given(text: &str) -> Option<String> {
     Some(text.to_owned())
@@ -73,7 +74,11 @@ async fn a_network_that_this_machine_or_the_nodes_are_in_is_not_given_to_vms() {
         network: "10.0.1.0/24".parse().unwrap(),
         name: "the cluster network".to_owned(),
     }];
-    let around = Surroundings { configured: &configured, machine: Some(&machine) };
+    let around = Surroundings {
+        configured: &configured,
+        machine: Some(&machine),
+        lacks_bridge_device: false,
+    };
     let lan = |net: &str| NetworkFields { ip4_network: given(net), ..NetworkFields::default() };
     for (net, words) in [
         ("192.168.0.0/16", "192.168.1.0/24, which this machine is in by `eno1`"),

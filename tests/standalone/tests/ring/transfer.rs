@@ -129,8 +129,8 @@ fn what_cannot_fill_a_volume_changes_nothing() {
     run("qemu-img", &[&shadow[..], &[&beside("shadow"), "10M"]].concat());
     let volume = "volume upload -y";
     for (line, code) in [
-        (format!("{volume} vms data {}", beside("none")), 1),
-        (format!("{volume} vms data {}", machine.dir().display()), 1),
+        (format!("{volume} vms data {}", beside("none")), 2),
+        (format!("{volume} vms data {}", machine.dir().display()), 2),
         (format!("{volume} vms none {good}"), 3),
         (format!("{volume} -f iso vms data {good}"), 2),
         (format!("{volume} -f qcow2 vms data {good}"), 1),

@@ -98,7 +98,8 @@ where
     let storage = api.storage()?;
     let time = api.settings().limits.change_time * TIMES;
     let operation = operation(api.clone(), storage);
-    let act = async { operation.await.map_err(refused) };
+    let readers = api.readers().clone();
+    let act = async move { operation.await.map_err(|error| refused(readers.explain(error))) };
     api.outcome_within(time, act).await?.unwrap_or_else(|| Err(goes_on(time)))
 }
 

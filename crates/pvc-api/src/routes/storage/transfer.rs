@@ -35,7 +35,7 @@ use crate::refuse::refused;
 use crate::slots::Slot;
 use crate::state::ApiState;
 use crate::table::{Ask, Table, ask};
-use crate::under_way::Transfer;
+use crate::under_way::{Reading, Transfer};
 use crate::{ahead, body, outgoing};
 
 type Upload = PostStorageCephVolumePoolVolumeUpload;
@@ -132,7 +132,7 @@ async fn check(asked: &Ask<Upload>) -> Result<u64> {
     let (api, storage) = (&asked.api, asked.api.storage()?);
     let (id, force) = (id(asked), asked.params.force.0);
     let checked = storage::check_fill(api.store(), storage.as_ref(), &id, force);
-    api.ask(async { checked.await.map_err(refused) }).await
+    api.ask(async { checked.await.map_err(|error| refused(api.readers().explain(error))) }).await
 }
 
 /// The file as it is announced, for a volume of this size.
@@ -227,7 +227,7 @@ async fn begin(api: &ApiState, id: &VolumeId, force: bool, slot: Slot) -> Result
     let (of, id, storage) = (api.clone(), id.clone(), api.storage()?);
     let begin = async move {
         let begun = storage::begin_fill(of.store(), storage.as_ref(), &id, force).await;
-        let upload = Some(begun.map_err(refused)?);
+        let upload = Some(begun.map_err(|error| refused(of.readers().explain(error)))?);
         Ok(InSlot { upload, slot: Some(slot) })
     };
     let time = api.settings().limits.change_time * BEGIN_TIMES;
@@ -444,11 +444,18 @@ async fn give(
         has_room.map_err(|error| of_image(&error))?;
     }
     let begun = storage::download(api.store(), storage.as_ref(), volume, snapshot);
-    let download = api.ask(async { begun.await.map_err(refused) }).await?;
+    let explained = |error| refused(api.readers().explain(error));
+    let download = api.ask(async { begun.await.map_err(explained) }).await?;
+    // A snapshot keeps nobody from its volume.
+    let reading = match snapshot {
+        None => transfer.reads(api, volume),
+        Some(_) => Reading::unlisted(),
+    };
+    let disk = DiskOf::new(download, reading);
     transfer.say(is_made.then_some("making the image"));
     tokio::select! {
         biased;
-        given = pvc_images::give(DiskOf(download), turn, spool) => given.map_err(not_given),
+        given = pvc_images::give(disk, turn, spool) => given.map_err(not_given),
         () = api.clock().sleep(MOST_TIME) => {
             let hours = MOST_TIME.as_secs() / 3600;
             let message = format!("no image was made of it within {hours} hours");

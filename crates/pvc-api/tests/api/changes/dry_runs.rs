@@ -235,6 +235,98 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
     assert!(done >= 36, "most of them would be carried out: {done}");
 }
 
+/// Operations that make what the end of their path names.
+const MAKE: [(&str, &str); 3] =
+    [("POST", "/vm/{vm}"), ("POST", "/network/{vni}"), ("POST", "/storage/ceph/pool/{pool}")];
+
+/// Reads of something that is in nothing: for clients of PVC 1.0.3 a list that is not found is an
+/// empty one, and so is a volume of another cluster that copies VMs there.
+const REFUSED: [&str; 5] = [
+    "/network/{vni}/lease",
+    "/network/{vni}/acl",
+    "/sriov/pf/{node}",
+    "/sriov/vf/{node}",
+    "/storage/ceph/volume/{pool}/{volume}",
+];
+
+/// The path with names of what does not exist.
+fn of_nothing(path: &str) -> String {
+    let names = [
+        ("{vm}", "none"),
+        ("{node}", "nowhere"),
+        ("{vni}", "4242"),
+        ("{mac}", "52:54:00:00:00:99"),
+        ("{description}", "none"),
+        ("{pool}", "none"),
+        ("{volume}", "none"),
+        ("{snapshot}", "none"),
+        ("{id}", "0123456789ab"),
+        ("{osdid}", "4711"),
+        ("{vf}", "none"),
+        ("{task_id}", "ffffffff"),
+        ("{fault_id}", "NONE"),
+        ("{job}", "none"),
+    ];
+    names.iter().fold(path.to_owned(), |path, (name, none)| path.replace(name, none))
+}
+
+#[tokio::test]
+async fn what_does_not_exist_is_not_found_whatever_is_asked_of_it() {
+    let api = with_web().await;
+    api.with_cards().await;
+    let fill = |given: &str| {
+        let [new, web] = [UUID.replace('2', "4"), UUID.to_owned()];
+        given
+            .replace("@new", &escaped(&xml("extra", &new)))
+            .replace("@web", &escaped(&xml("web", &web)))
+            .replace("@device", &escaped("<interface type='bridge'/>"))
+    };
+    let mut wrong = Vec::new();
+    for (method, path, given) in CHANGES {
+        if !path.contains('{') || MAKE.contains(&(method, path)) {
+            continue;
+        }
+        let as_method = Method::from_bytes(method.as_bytes()).unwrap();
+        for dry in ["dry_run=true&", ""] {
+            let at = format!("{}?{dry}{}", of_nothing(path), fill(given));
+            let reply =
+                api.send(request(as_method.clone(), &at).body(Body::empty()).unwrap()).await;
+            if reply.status != 404 {
+                wrong.push(format!("{method} {path} {dry}: {} {}", reply.status, reply.text()));
+            }
+        }
+    }
+    for (method, at) in [
+        ("POST", "/vm/web/node?action=move&node=nowhere"),
+        ("POST", "/vm/web/volumes?volume=vms/none"),
+        ("POST", "/storage/ceph/volume?pool=none&volume=x&size=1M"),
+        ("POST", "/storage/ceph/snapshot?pool=none&volume=x&snapshot=y"),
+        ("POST", "/storage/ceph/snapshot?pool=vms&volume=none&snapshot=y"),
+        ("POST", "/storage/ceph/osd?node=nowhere&device=/dev/sdb&weight=1"),
+        ("POST", "/storage/ceph/osddb?node=nowhere&device=/dev/sdb"),
+        ("POST", "/storage/ceph/benchmark?pool=none"),
+    ] {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let reply = api.send(request(method.clone(), at).body(Body::empty()).unwrap()).await;
+        if reply.status != 404 {
+            wrong.push(format!("{method} {at}: {} {}", reply.status, reply.text()));
+        }
+    }
+    let document = serde_json::to_value(pvc_api::document()).unwrap();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let path = path.strip_prefix("/api/v1").unwrap();
+        if !path.contains('{') || item.get("get").is_none() {
+            continue;
+        }
+        let expected = if REFUSED.contains(&path) { 400 } else { 404 };
+        let reply = api.get(&of_nothing(path)).await;
+        if reply.status != expected {
+            wrong.push(format!("GET {path}: {} {}", reply.status, reply.text()));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 fn escaped(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }

@@ -156,7 +156,7 @@ async fn q61_a_network_is_removed_unless_a_vm_is_plugged_into_it() {
     let gone = message(&api.delete("/network/web?force=true").await);
     let named = "It is still named by the definition of VM `web`.";
     assert_eq!(gone, format!("Removed network 2001 \"web\". {named}"));
-    assert_eq!(api.delete("/network/web").await.refused(400), "there is no network `web`");
+    assert_eq!(api.delete("/network/web").await.refused(404), "there is no network `web`");
     api.get("/network/2001").await.refused(404);
 }
 
@@ -182,7 +182,7 @@ async fn q47_addresses_are_reserved_in_both_forms_and_released_by_any_name() {
         let said = api.post(&format!("/network/web/lease?{given}")).await.refused(400);
         assert!(said.contains(words), "{given}: {said}");
     }
-    api.post(&format!("/network/none/lease?{first}")).await.refused(400);
+    api.post(&format!("/network/none/lease?{first}")).await.refused(404);
     // Q41: one element, in any notation.
     let one = api.get("/network/web/lease/52-54-00-AA-BB-02").await.ok();
     assert_eq!(one, json!([lease]));
@@ -191,12 +191,38 @@ async fn q47_addresses_are_reserved_in_both_forms_and_released_by_any_name() {
     let expected = "Removed the reservation of 10.20.1.10 for 52:54:00:aa:bb:01 from network 2001.";
     assert_eq!(gone, expected);
     api.delete("/network/web/lease/10.20.1.11").await.ok();
-    api.delete("/network/web/lease/10.20.1.11").await.refused(400);
+    api.delete("/network/web/lease/10.20.1.11").await.refused(404);
     assert_eq!(api.get("/network/web/lease").await.ok(), json!([]));
 }
 
 fn rule(direction: &str, order: u32, name: &str, rule: &str) -> serde_json::Value {
     json!({"direction": direction, "order": order, "description": name, "rule": rule})
+}
+
+#[tokio::test]
+async fn a_bridged_network_is_refused_where_nothing_could_carry_it() {
+    let settings = ApiSettings { lacks_bridge_device: true, ..settings() };
+    let api = start(&Shape::with_vms(0).dump(), settings).await;
+    for path in ["/network?vni=100&", "/network/100?", "/network?dry_run=true&vni=100&"] {
+        let refused = api.post(&format!("{path}nettype=bridged&description=office")).await;
+        let hint = refused.json()["hint"].as_str().unwrap().to_owned();
+        assert!(hint.contains("`guest_networking.bridge_device`"), "{hint}");
+        assert_eq!(refused.refused(400), "this machine has no device for bridged networks");
+    }
+    api.post("/network?vni=auto&nettype=managed&description=web").await.ok();
+}
+
+#[tokio::test]
+async fn a_comment_behind_a_rule_is_not_dropped_without_a_word() {
+    let api = with_network().await;
+    let given = "description=ssh&direction=in&rule=tcp%20dport%2022%20accept%20%23%20from%20all";
+    let said = message(&api.post(&format!("/network/web/acl?{given}")).await);
+    assert_eq!(
+        said,
+        "Added rule \"ssh\" to network 2001, in 0. The comment behind it is not kept, its \
+         description is: `# from all`."
+    );
+    assert_eq!(api.get("/network/web/acl/ssh").await.ok()[0]["rule"], "tcp dport 22 accept");
 }
 
 #[tokio::test]
@@ -224,7 +250,7 @@ async fn q10_rules_are_stored_as_given_in_dense_orders() {
     let gone = message(&api.delete("/network/web/acl/web").await);
     assert_eq!(gone, "Removed rule \"web\" from network 2001.");
     assert_eq!(api.get("/network/web/acl/ssh").await.ok()[0]["order"], 0);
-    api.delete("/network/web/acl/web").await.refused(400);
+    api.delete("/network/web/acl/web").await.refused(404);
 }
 
 #[tokio::test]

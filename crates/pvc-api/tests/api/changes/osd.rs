@@ -2,7 +2,7 @@
 
 use pvc_model::NodeName;
 use pvc_model::job::JobWork;
-use pvc_model::osd::{Device, LvmName, OsdFlag, OsdId};
+use pvc_model::osd::{BlockDevice, Device, LvmName, OsdFlag, OsdId};
 use pvc_model::storage::RbdAccess;
 use pvc_testkit::{MemoryOsds, MemoryStorage, ScriptedCluster, SharedOsds};
 use serde_json::Value;
@@ -189,6 +189,39 @@ async fn a_disk_that_is_in_use_is_left_alone_and_the_task_says_why() {
         }
     }
     assert!(osds.lock().unwrap().osd_states().is_empty() && api.osds().await.is_empty());
+}
+
+#[tokio::test]
+async fn of_the_disks_that_match_the_numbered_one_is_taken_and_the_others_are_named() {
+    let (api, osds) = at_work().await;
+    for name in ["/dev/sde", "/dev/sdf"] {
+        let disk = BlockDevice {
+            model: "MZ7KH".to_owned(),
+            serial: name.to_owned(),
+            ..BlockDevice::blank(device(name), 960_000_000_000)
+        };
+        osds.lock().unwrap().add_disk(NODE, disk);
+    }
+    let add = |number: u32| {
+        format!("/storage/ceph/osd?node=pvchv1&weight=1&device=detect:MZ7KH:960GB:{number}")
+    };
+    let all = "2 disks match: `/dev/sde`, `/dev/sdf`";
+    let plan = api.end(api.post(&format!("{}&plan=true", add(1))).await).await;
+    let log = plan["log"].to_string();
+    assert!(log.contains("`detect:MZ7KH:960GB:1` is `/dev/sdf`") && log.contains(all), "{log}");
+    let beyond = api.end(api.post(&add(2)).await).await;
+    assert_eq!(text(&beyond, "state"), "FAILURE", "{beyond}");
+    let why = "asks for number 2 of the disks that match, and there is no more than numbers 0 to \
+               1: `/dev/sde`, `/dev/sdf`";
+    assert!(text(&beyond, "status").contains(why), "{beyond}");
+    let none = api.end(api.post(&add(0).replace("960GB", "1TB")).await).await;
+    assert!(text(&none, "status").contains("no disk matches `detect:MZ7KH:1TB:0`"), "{none}");
+    let hint = text(&none, "hint");
+    assert!(hint.contains("`/dev/sde` MZ7KH of 960000000000 bytes"), "{none}");
+    let made = api.end(api.post(&add(1)).await).await;
+    assert_eq!(text(&made, "state"), "SUCCESS", "{made}");
+    assert!(made["log"].to_string().contains(all), "{made}");
+    assert_eq!(api.osds().await, ["0:pvchv1:/dev/sdf"], "the first that matches is untouched");
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ async fn what_a_task_has_recorded_can_be_read_after_its_end() {
             "kwargs": {"domain": "web", "run_on": "pvchv1"}, "submitter": "admin",
             "node": "pvchv1", "worker": null,
             "submitted_at": 100, "started_at": null, "ended_at": null, "state": "PENDING",
-            "status": "waiting for the worker", "transferred": null, "log": []})
+            "status": "waiting for the worker", "hint": null, "transferred": null, "log": []})
     );
     for (recorded, seen, state) in
         [("failed", JobState::Failed, "FAILURE"), ("cancelled", JobState::Cancelled, "CANCELLED")]
@@ -108,8 +108,20 @@ async fn what_a_task_has_recorded_can_be_read_after_its_end() {
                 "kwargs": {"domain": "web", "run_on": "pvchv1"}, "submitter": "admin",
                 "node": "pvchv1", "worker": "pvchv2",
                 "submitted_at": 100, "started_at": 101, "ended_at": 103, "state": state,
-                "status": "no such pool", "transferred": null, "log": ["one", "two"]})
+                "status": "no such pool", "hint": null, "transferred": null,
+                "log": ["one", "two"]})
         );
+    }
+    let why = json!({"kind": "conflict", "why": "no such pool", "hint": "make it"});
+    let failed = json!({"state": "failed", "current": 1, "total": 2, "status": "no such pool",
+        "failure": why});
+    api.write("/tasks/00000007/progress", failed.to_string()).await;
+    api.eventually("the advice is seen", |view| {
+        view.jobs.values().all(|job| job.progress.failure.is_some())
+    })
+    .await;
+    for path in ["/tasks/00000007", "/tasks/00000007/log"] {
+        assert_eq!(api.get(path).await.ok()["hint"], "make it", "{path}");
     }
     let message = api.get("/tasks/00000008/log").await.refused(404);
     assert_eq!(message, "there is no task `00000008`");

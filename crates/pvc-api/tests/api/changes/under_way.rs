@@ -230,6 +230,26 @@ async fn a_download_under_way_is_a_task_and_breaks_off_when_that_is_cancelled() 
     .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn whoever_is_refused_a_volume_in_a_download_is_told_whose_it_is_and_which_task() {
+    let api = on_memory().await;
+    let (body, first) = download(&api).await;
+    let path = "/storage/ceph/volume/vms/data/download";
+    let refused = api.get(path).await.refused(400);
+    assert!(refused.starts_with("volume `vms/data` is being downloaded by `"), "{refused}");
+    assert!(refused.ends_with('`') && !refused.contains("task"), "{refused}");
+    let task = api.task("it is seen", |job| bytes_of(job) == first as u64).await;
+    let words = format!("by `{}`, as task `{}`", task.spec.submitter, task.spec.id);
+    let upload = "/storage/ceph/volume/vms/data/upload?image_format=raw&dry_run=true";
+    for refused in [api.get(path).await, api.post(upload).await] {
+        let refused = refused.refused(400);
+        assert!(refused.ends_with(&words), "{refused}");
+    }
+    drop(body);
+    api.over().await;
+    let _again = download(&api).await;
+}
+
 /// A change goes on when its client has given up, and is the storage's to end.
 #[tokio::test(start_paused = true)]
 async fn a_change_of_the_storage_that_takes_long_is_a_task_that_nobody_cancels() {

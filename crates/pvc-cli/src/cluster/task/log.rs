@@ -97,6 +97,9 @@ pub fn details(task: &TaskLog, paint: Paint) -> String {
     lines.line("Ended", time(task.ended_at));
     lines.line("State", &task.state);
     lines.line("Status", harmless(&task.status, &[]));
+    if let Some(hint) = &task.hint {
+        lines.line("Hint", harmless(hint, &[]));
+    }
     if let Some(gone) = &task.transferred {
         let of = gone.of.map_or_else(String::new, |of| format!(" of {of}"));
         lines.line("Bytes", format!("{}{of}", gone.bytes));

@@ -136,7 +136,13 @@ mod tests {
     use super::*;
 
     fn status(state: &str) -> TaskStatus {
-        TaskStatus { state: state.to_owned(), current: 1, total: 3, status: "x".to_owned() }
+        TaskStatus {
+            state: state.to_owned(),
+            current: 1,
+            total: 3,
+            status: "x".to_owned(),
+            hint: None,
+        }
     }
 
     #[test]

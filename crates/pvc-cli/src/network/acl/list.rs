@@ -1,9 +1,10 @@
 use clap::Args;
-use pvc_api_types::operations::network::{AclFilter, GetNetworkVniAcl};
+use pvc_api_types::operations::network::{AclFilter, GetNetworkVni, GetNetworkVniAcl};
 
 use super::Direction;
 use crate::context::Pvc;
 use crate::format::{Listing, or_empty};
+use crate::missing;
 use crate::network::Which;
 use crate::outcome::Outcome;
 use crate::output::Table;
@@ -37,7 +38,9 @@ impl List {
         self.list.check()?;
         let filter = AclFilter { limit: self.limit.clone(), direction: self.direction.named() };
         let network = [self.network.network.as_str()];
-        let answer = or_empty(pvc.client()?.read(GetNetworkVniAcl, network, &filter))?;
+        let answer = or_empty(pvc.client()?.read(GetNetworkVniAcl, network, &filter));
+        let answer =
+            answer.map_err(|error| missing::failure(pvc, error, GetNetworkVni, network))?;
         let what = ("rule", "pvc network acl list");
         let rules: Option<Vec<Rule>> = self.list.read(pvc, &answer, self.limit.is_some(), what)?;
         let Some(mut rules) = rules else { return Ok(()) };
@@ -53,7 +56,7 @@ type Rule = pvc_api_types::Acl;
 
 fn table(rules: &[Rule]) -> Table {
     let columns = [("Direction", 10), ("Order", 6), ("Description", 12), ("Rule", 5)];
-    let mut table = Table::new().group("ACLs", &columns);
+    let mut table = Table::new().group("ACLs", &columns).wrapping();
     for rule in rules {
         table.row(vec![
             rule.direction.as_str().into(),

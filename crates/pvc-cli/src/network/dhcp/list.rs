@@ -1,9 +1,10 @@
 use clap::Args;
 use pvc_api_types::Lease;
-use pvc_api_types::operations::network::{GetNetworkVniLease, LeaseFilter};
+use pvc_api_types::operations::network::{GetNetworkVni, GetNetworkVniLease, LeaseFilter};
 
 use crate::context::Pvc;
 use crate::format::{Listing, or_empty};
+use crate::missing;
 use crate::network::Which;
 use crate::outcome::Outcome;
 use crate::output::Table;
@@ -38,7 +39,9 @@ impl List {
         let reserved = self.reserved.then_some(true);
         let filter = LeaseFilter { limit: self.limit.clone(), reserved };
         let network = [self.network.network.as_str()];
-        let answer = or_empty(pvc.client()?.read(GetNetworkVniLease, network, &filter))?;
+        let answer = or_empty(pvc.client()?.read(GetNetworkVniLease, network, &filter));
+        let answer =
+            answer.map_err(|error| missing::failure(pvc, error, GetNetworkVni, network))?;
         let what = ("lease", "pvc network dhcp list");
         let leases: Option<Vec<Lease>> =
             self.list.read(pvc, &answer, self.limit.is_some(), what)?;

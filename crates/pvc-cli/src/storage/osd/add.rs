@@ -66,7 +66,7 @@ impl Add {
     }
 }
 
-/// Prints what the node says it would do.
+/// Prints what the node says it would do. Of what it refuses it says what is there, too.
 fn tell(pvc: &mut Pvc, addition: &OsdAddition) -> Outcome {
     // A server that does not know the parameter would add the OSD.
     if !pvc.client()?.takes(PostStorageCephOsd, "plan")? {
@@ -79,10 +79,10 @@ fn tell(pvc: &mut Pvc, addition: &OsdAddition) -> Outcome {
             return Ok(());
         }
     };
-    task::succeed(pvc, &task.task_id)?;
+    let end = task::end_of(pvc, &task.task_id)?;
     let log = pvc.client()?.read(GetTasksTaskIdLog, [&task.task_id], &Nothing)?.read()?;
     if !pvc.done_as_json(&log) {
         log.log.iter().for_each(|line| pvc.out.line(harmless(line, &[])));
     }
-    Ok(())
+    task::check(&task.task_id, &end)
 }

@@ -1,6 +1,6 @@
 use clap::Args;
 use pvc_api_types::operations::storage::{
-    GetStorageCephSnapshot, GetStorageCephVolumePoolVolume, SnapshotFilter,
+    GetStorageCephPoolPool, GetStorageCephSnapshot, GetStorageCephVolumePoolVolume, SnapshotFilter,
 };
 use pvc_api_types::operations::vm::{GetVm, VmFilter};
 use pvc_api_types::{StorageSnapshot, Vm, Volume};
@@ -8,6 +8,7 @@ use pvc_api_types::{StorageSnapshot, Vm, Volume};
 use super::Which;
 use crate::context::Pvc;
 use crate::format::{InfoFormat, MaybeJson, or_empty};
+use crate::missing;
 use crate::outcome::Outcome;
 use crate::output::Paint;
 use crate::output::labels::Labels;
@@ -29,7 +30,10 @@ impl Info {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let at = self.volume.at();
         let client = pvc.client()?;
-        let volume = client.read_only(GetStorageCephVolumePoolVolume, at, "volume")?;
+        let volume = client.read_only(GetStorageCephVolumePoolVolume, at, "volume");
+        let named = [at[0]];
+        let volume =
+            volume.map_err(|error| missing::failure(pvc, error, GetStorageCephPoolPool, named))?;
         if self.format.print_payload(pvc, &volume)? {
             return Ok(());
         }

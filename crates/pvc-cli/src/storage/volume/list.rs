@@ -1,9 +1,12 @@
 use clap::Args;
 use pvc_api_types::Volume;
-use pvc_api_types::operations::storage::{GetStorageCephVolume, VolumeFilter};
+use pvc_api_types::operations::storage::{
+    GetStorageCephPoolPool, GetStorageCephVolume, VolumeFilter,
+};
 
 use crate::context::Pvc;
 use crate::format::{Listing, or_empty};
+use crate::missing;
 use crate::outcome::Outcome;
 use crate::output::Table;
 
@@ -29,8 +32,11 @@ impl List {
         self.list.check()?;
         let (limit, pool) = (self.limit, self.pool);
         let narrowed = limit.is_some() || pool.is_some();
+        let filter = VolumeFilter { limit, pool };
+        let answer = or_empty(pvc.client()?.read(GetStorageCephVolume, [], &filter));
+        let named = filter.pool.as_deref();
         let answer =
-            or_empty(pvc.client()?.read(GetStorageCephVolume, [], &VolumeFilter { limit, pool }))?;
+            answer.map_err(|error| missing::failure(pvc, error, GetStorageCephPoolPool, named))?;
         let what = ("volume", "pvc storage volume list");
         let volumes: Option<Vec<Volume>> = self.list.read(pvc, &answer, narrowed, what)?;
         let Some(mut volumes) = volumes else { return Ok(()) };

@@ -12,14 +12,46 @@ use crate::context::Pvc;
 /// Time between two lines of progress.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// Amount of a file that has gone, as a line that is written over every second.
+struct Meter {
+    all: Option<u64>,
+    speed: Speed,
+    /// When it was shown last, if it stands there; times count from the beginning.
+    shown: Option<Duration>,
+}
+
+impl Meter {
+    fn of(all: Option<u64>) -> Self {
+        Meter { all, speed: Speed::from(Duration::ZERO), shown: None }
+    }
+
+    /// The line for so many bytes at `now`, if it is time for another.
+    fn line(&mut self, now: Duration, bytes: u64) -> Option<String> {
+        if self.shown.is_some_and(|shown| now.saturating_sub(shown) < EVERY) {
+            return None;
+        }
+        self.shown = Some(now);
+        // How fast the first bytes went into some buffer says nothing of the rest.
+        if now >= EVERY {
+            self.speed.look(now, bytes);
+        }
+        let bytes_per_second = self.speed.bytes_per_second();
+        let gone = Transferred { bytes, of: self.all, bytes_per_second };
+        Some(format!("\r{gone}\x1b[K"))
+    }
+
+    /// What clears the line, if one is there.
+    fn cleared(&mut self) -> Option<&'static str> {
+        self.shown.take().map(|_| "\r\x1b[K")
+    }
+}
+
 /// Progress of a file, on a terminal.
 pub struct Progress<'a> {
     pvc: &'a Pvc,
-    all: Option<u64>,
+    meter: Meter,
     is_shown: bool,
     begun: Instant,
-    speed: Speed,
-    shown: Option<Instant>,
     /// Words about what the other side does when all is there, until they are said.
     then: Option<&'static str>,
     /// Whether they stand at the end of a line that goes on.
@@ -28,15 +60,12 @@ pub struct Progress<'a> {
 
 impl<'a> Progress<'a> {
     pub fn new(pvc: &'a Pvc, all: Option<u64>) -> Self {
-        let (shown, then) = (None, None);
         Progress {
             pvc,
-            all,
+            meter: Meter::of(all),
             is_shown: io::stderr().is_terminal(),
             begun: Instant::now(),
-            speed: Speed::from(Duration::ZERO),
-            shown,
-            then,
+            then: None,
             is_open: false,
         }
     }
@@ -45,7 +74,7 @@ impl<'a> Progress<'a> {
     /// is at it.
     pub fn begin_upload(&mut self) {
         let total = |all| format!(" (total size {})", format_size(all));
-        let total = self.all.map_or_else(String::new, total);
+        let total = self.meter.all.map_or_else(String::new, total);
         self.say(&format!("Uploading file{total}...\n"));
         self.then = Some("Parsing file on remote side... ");
     }
@@ -63,14 +92,11 @@ impl<'a> Progress<'a> {
     }
 
     fn at(&mut self, bytes: u64) {
-        if !self.is_shown || self.shown.is_some_and(|at| at.elapsed() < EVERY) {
-            return;
+        if self.is_shown
+            && let Some(line) = self.meter.line(self.begun.elapsed(), bytes)
+        {
+            self.pvc.progress(&line);
         }
-        self.shown = Some(Instant::now());
-        self.speed.look(self.begun.elapsed(), bytes);
-        let bytes_per_second = self.speed.bytes_per_second();
-        let gone = Transferred { bytes, of: self.all, bytes_per_second };
-        self.pvc.progress(&format!("\r{gone}\x1b[K"));
     }
 
     /// All is there.
@@ -83,8 +109,8 @@ impl<'a> Progress<'a> {
     }
 
     fn clear(&mut self) {
-        if self.shown.take().is_some() {
-            self.pvc.progress("\r\x1b[K");
+        if let Some(clear) = self.meter.cleared() {
+            self.pvc.progress(clear);
         }
     }
 
@@ -162,5 +188,40 @@ impl<R: Read> Read for Watched<'_, R> {
                 Err(copy)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn a_line_a_second_says_how_much_how_fast_and_for_how_long_yet() {
+        let mut meter = Meter::of(Some(1000));
+        let first = meter.line(at(1), 90);
+        assert_eq!(first.as_deref(), Some("\r90B of 1000B (9 %)\x1b[K"), "nobody knows how fast");
+        assert_eq!(meter.line(at(1000), 95), None, "the line would flicker");
+        let second = meter.line(at(1001), 100);
+        assert_eq!(
+            second.as_deref(),
+            Some("\r100B of 1000B (10 %), 99B/s, 10 s left\x1b[K"),
+            "it is written over the first"
+        );
+        let of_unknown = Meter::of(None).line(at(2000), 100);
+        assert_eq!(of_unknown.as_deref(), Some("\r100B, 50B/s\x1b[K"));
+    }
+
+    #[test]
+    fn a_line_is_cleared_once_and_may_come_again_at_once() {
+        let mut meter = Meter::of(None);
+        assert_eq!(meter.cleared(), None);
+        meter.line(at(1000), 1);
+        assert_eq!(meter.cleared(), Some("\r\x1b[K"));
+        assert_eq!(meter.cleared(), None);
+        assert!(meter.line(at(1001), 1).is_some());
     }
 }

@@ -16,6 +16,7 @@ use super::transfer::Watched;
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::outcome::{Exit, Failure, Outcome, plain_io};
+use crate::storage::size;
 
 /// Fill a volume from an image file
 ///
@@ -47,7 +48,7 @@ pub struct Upload {
     format: String,
 
     /// Size that the file must have, in bytes
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = size::bytes)]
     file_size: Option<u64>,
 
     /// SHA-256 checksum that the file must have, as 64 hexadecimal digits
@@ -131,13 +132,15 @@ impl Upload {
             true => std::io::stdin().as_fd().try_clone_to_owned().map(File::from),
             false => File::open(&self.file),
         };
-        let mut file = opened.map_err(|error| self.unreadable(&error))?;
-        let kind = file.metadata().map_err(|error| self.unreadable(&error))?.file_type();
+        // As of every file that a command line names.
+        let unreadable = |error| Failure { exit: Exit::Usage, ..self.unreadable(&error) };
+        let mut file = opened.map_err(unreadable)?;
+        let kind = file.metadata().map_err(unreadable)?.file_type();
         if kind.is_dir() {
-            return Err(Failure::failed(format!("`{}` is a directory", self.file.display())));
+            return Err(Failure::usage(format!("`{}` is a directory", self.file.display())));
         }
         let size = match kind.is_file() || kind.is_block_device() {
-            true => Some(rest(&mut file).map_err(|error| self.unreadable(&error))?),
+            true => Some(rest(&mut file).map_err(unreadable)?),
             false => None,
         };
         match (self.file_size, size) {

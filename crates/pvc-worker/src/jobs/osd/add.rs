@@ -54,7 +54,7 @@ impl Kind for Add {
 
     async fn plan(&self, context: &Context) -> Result<Vec<Step>> {
         let hands = Hands::of(context)?;
-        let (disk, now) = find_disk(hands, &self.new.device).await?;
+        let (disk, now) = find_disk(context, hands, &self.new.device).await?;
         let known = Known::look(hands).await?;
         let group = hands.disks.volume_group(&LvmName::db_group()).await?;
         let plan = plan_add(&self.new, &now, known.osds(), group.as_ref())?;

@@ -32,7 +32,7 @@ impl Kind for AddDbGroup {
         if db_group(hands).await?.is_some() {
             return Err(OsdError::GroupExists { group: LvmName::db_group() }.into());
         }
-        let (disk, now) = find_disk(hands, &self.device).await?;
+        let (disk, now) = find_disk(context, hands, &self.device).await?;
         check_free_disk(context, &now, &Known::look(hands).await?).await?;
         Ok(vec![Step { disk }])
     }

@@ -4,7 +4,8 @@ use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::osd::using_disk;
 use pvc_model::osd::{
-    BlockDevice, Device, DeviceSpec, KnownOsds, LvmOsd, OsdId, OsdState, find, may_take, may_zap,
+    BlockDevice, Device, DeviceSpec, KnownOsds, LvmOsd, OsdId, OsdState, choice, find, may_take,
+    may_zap,
 };
 use pvc_ports::OsdError;
 use serde::{Deserialize, Serialize};
@@ -60,13 +61,20 @@ impl Disk {
     }
 }
 
-/// The disk that is meant, as it is now.
-pub(super) async fn find_disk(hands: Hands<'_>, spec: &DeviceSpec) -> Result<(Disk, BlockDevice)> {
+/// The disk that is meant, as it is now. The log of the task says which, if it was not named.
+pub(super) async fn find_disk(
+    context: &Context,
+    hands: Hands<'_>,
+    spec: &DeviceSpec,
+) -> Result<(Disk, BlockDevice)> {
     let devices = match spec {
         DeviceSpec::Path(_) => Vec::new(),
         DeviceSpec::Detect(_) => hands.disks.devices().await?,
     };
     let name = find(spec, &devices)?;
+    if let Some(choice) = choice(spec, &devices) {
+        context.log(choice);
+    }
     let now = hands.disks.device(&name).await?;
     let BlockDevice { size_bytes, model, serial, content, .. } = now.clone();
     Ok((Disk { name, size_bytes, model, serial, content }, now))

@@ -25,7 +25,7 @@ impl Kind for Plan {
         // A worker that died at this may have said a part of it.
         context.edit(|progress| progress.log.clear());
         let hands = Hands::of(context)?;
-        let (_, disk) = find_disk(hands, &self.new.device).await?;
+        let (_, disk) = find_disk(context, hands, &self.new.device).await?;
         describe(&disk).into_iter().for_each(|line| context.log(line));
         let known = Known::look(hands).await?;
         let group = hands.disks.volume_group(&LvmName::db_group()).await?;

@@ -33,7 +33,7 @@ impl Kind for Refresh {
         let hands = Hands::of(context)?;
         let view = fresh(context).await?;
         own_record(context, &view, self.osd)?;
-        let (disk, now) = find_disk(hands, &self.device).await?;
+        let (disk, now) = find_disk(context, hands, &self.device).await?;
         let known = Known::look(hands).await?;
         let mut osds = known.on(&now);
         if !osds.iter().any(|osd| osd.id == self.osd) {

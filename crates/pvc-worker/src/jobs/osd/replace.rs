@@ -85,7 +85,7 @@ impl Kind for Replace {
             moving.push(self.moving(context, &known, &figures, record).await?);
         }
         let moving = self.on_one_disk(&known, moving);
-        self.check_old_disk(hands, &known, &moving).await?;
+        self.check_old_disk(context, &known, &moving).await?;
         let target = self.target(context, &known, &moving).await?;
         Ok(steps(moving, &target))
     }
@@ -240,12 +240,12 @@ impl Replace {
     /// Refuses an old disk that none of the OSDs is on.
     async fn check_old_disk(
         &self,
-        hands: Hands<'_>,
+        context: &Context,
         known: &Known,
         moving: &[Moving],
     ) -> Result<()> {
         let Some(spec) = &self.replacement.old_device else { return Ok(()) };
-        let (disk, now) = find_disk(hands, spec).await?;
+        let (disk, now) = find_disk(context, Hands::of(context)?, spec).await?;
         // One that was destroyed already is there as well.
         let is_it = |lvm: &LvmOsd| moving.iter().any(|moving| moving.old.lies_as(lvm));
         match known.on_node.iter().any(|lvm| is_it(lvm) && lvm.is_on(&now)) {
@@ -257,7 +257,7 @@ impl Replace {
     /// The new disk, which must be large enough and free but for the OSDs themselves.
     async fn target(&self, context: &Context, known: &Known, moving: &[Moving]) -> Result<Target> {
         let hands = Hands::of(context)?;
-        let (disk, now) = find_disk(hands, &self.replacement.device).await?;
+        let (disk, now) = find_disk(context, hands, &self.replacement.device).await?;
         let own: Vec<OsdId> = moving.iter().map(|moving| moving.id).collect();
         let is_same = known.needing(&now).any(|osd| own.contains(&osd.id));
         let mut databases = hands.disks.volume_group(&LvmName::db_group()).await?;

@@ -27,7 +27,9 @@ pub struct List {
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         self.list.check()?;
-        let answer = or_empty(pvc.client()?.read(GetSriovPfNode, [&self.node], &Nothing))?;
+        let answer = or_empty(pvc.client()?.read(GetSriovPfNode, [&self.node], &Nothing));
+        let named = [self.node.as_str()];
+        let answer = answer.map_err(|error| crate::node::unknown(pvc, error, named))?;
         let what = ("PF", "pvc network sriov pf list");
         let pfs: Option<Vec<SriovPf>> = self.list.read(pvc, &answer, false, what)?;
         let Some(pfs) = pfs else { return Ok(()) };

@@ -33,7 +33,9 @@ impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         self.list.check()?;
         let filter = VfFilter { pf: self.pf.clone() };
-        let answer = or_empty(pvc.client()?.read(GetSriovVfNode, [&self.node], &filter))?;
+        let answer = or_empty(pvc.client()?.read(GetSriovVfNode, [&self.node], &filter));
+        let named = [self.node.as_str()];
+        let answer = answer.map_err(|error| crate::node::unknown(pvc, error, named))?;
         let what = ("VF", "pvc network sriov vf list");
         let vfs: Option<Vec<SriovVf>> = self.list.read(pvc, &answer, self.pf.is_some(), what)?;
         let Some(vfs) = vfs else { return Ok(()) };
