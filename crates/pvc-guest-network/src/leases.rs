@@ -215,7 +215,7 @@ fn change6(view: &Cluster, vni: Vni, address: Ipv6Addr, pending: &Pending) -> Op
         let is_same = known.ip6.as_ref() == Some(&lease.client) && !known.mac.is_empty();
         lease.mac = is_same.then(|| known.mac.clone());
     }
-    network.contains(address.into()).then(|| Change::PutLease6 { vni, lease })
+    network.contains(address.into()).then_some(Change::PutLease6 { vni, lease })
 }
 
 /// The record of a network, and what it says; `None` if it says nothing.

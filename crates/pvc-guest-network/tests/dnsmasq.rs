@@ -243,7 +243,7 @@ fn news(directory: &Path) -> Vec<LeaseNews> {
 }
 
 #[test]
-fn a_lease_of_ipv6_is_told_with_who_has_it_and_known_to_the_next_server() {
+fn a_lease_of_ipv6_is_reported_with_its_client_and_known_to_the_next_server() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path().to_owned();
     let only_ip6 = NetworkRecord {
@@ -281,9 +281,9 @@ fn a_lease_of_ipv6_is_told_with_who_has_it_and_known_to_the_next_server() {
             })
         };
         let other = "00:03:00:01:52:54:00:aa:bb:02";
-        let is_told =
+        let is_reported =
             || of(DUID, false).is_some() && of(DUID, true).is_some() && of(other, true).is_some();
-        serve(&directory, only_ip6, "both have their addresses", is_told).await;
+        serve(&directory, only_ip6, "both have their addresses", is_reported).await;
         client.join().unwrap();
         let (restored, asked) = (of(DUID, false).unwrap(), of(DUID, true).unwrap());
         assert_eq!((restored.expiry, restored.hostname.as_deref()), (4_000_000_000, Some("web6")));

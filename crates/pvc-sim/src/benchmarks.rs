@@ -1,5 +1,5 @@
-//! Benchmarks of the storage, held against what their jobs say: each is recorded with the figures of
-//! all its tests or not at all, and nothing is left of it in the pool.
+//! Benchmarks of the storage, held against what their jobs say: each is recorded with the figures
+//! of all its tests or not at all, and nothing is left of it in the pool.
 
 use pvc_model::benchmark::{BenchmarkRecord, BenchmarkState, Test, is_own_volume};
 use pvc_model::cluster::Cluster as View;

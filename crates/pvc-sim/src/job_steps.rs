@@ -18,8 +18,8 @@ pub enum Moment {
     /// The step before it is recorded as done, or the plan of the job is; the worker is not told
     /// yet.
     Before,
-    /// So many of the changes that the step makes are in effect; the worker is not told of the last
-    /// of them yet.
+    /// Number of changes of the step that are in effect; the last of them is not reported to the
+    /// worker yet.
     Inside(u32),
     /// All of the step is in effect, and the worker is about to record it.
     After,

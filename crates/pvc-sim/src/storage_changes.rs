@@ -106,7 +106,7 @@ pub enum StorageAsk {
 /// Size of the database that each new OSD gets in the group for those.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NewDb {
-    /// As many bytes as operators usually say.
+    /// The number of bytes that operators usually say.
     OfSize,
     /// A part of what the OSD has for its data.
     OfRatio,

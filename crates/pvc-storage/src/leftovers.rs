@@ -1,6 +1,6 @@
-//! Leftovers: volumes that are held by an upload whose daemon is gone, those of benchmarks that have
-//! come to no end, and what copies, uploads and downloads that were cut off have left in the pools.
-//! The primary sees to all of them.
+//! Leftovers: volumes that are held by an upload whose daemon is gone, those of benchmarks that
+//! have come to no end, and what copies, uploads and downloads that were cut off have left in the
+//! pools. The primary sees to all of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

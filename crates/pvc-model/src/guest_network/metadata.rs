@@ -815,7 +815,7 @@ mod tests {
 
     /// cloud-init has a guest of which nothing is said ask by DHCP on its first interface.
     #[test]
-    fn a_guest_without_dhcp_is_told_of_no_interfaces() {
+    fn a_guest_without_dhcp_sees_no_interfaces() {
         let leases = [lease(MAC, "10.20.7.100", None)];
         let still = NetworkRecord { dhcp4_flag: "False".to_owned(), ..network("7", &leases) };
         let index = MetadataIndex::of(&cluster(vec![still], vec![vm("web1", 1, &[("7", MAC)])]));
