@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster as View;
-use pvc_model::node::{DaemonState, DomainState};
+use pvc_model::node::{DaemonState, DomainState, NodeRecord};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::{MigrationMethod, Selector, VmState};
 use pvc_ops::vm::Define;
@@ -27,6 +27,7 @@ use crate::nature::Nature;
 use crate::operators::{Answer, Counter, Names, Refusal, TIME_LIMIT, in_time, kind_of, said};
 use crate::process::Gate;
 use crate::promises::{Goal, Promises};
+use crate::sriov::Function;
 use crate::state::{State, World};
 use crate::truth::Violation;
 use crate::zookeeper::Ensemble;
@@ -62,6 +63,8 @@ pub struct VmShape {
     pub(crate) rules: Rules,
     /// Numbers of the networks that it is plugged into.
     pub(crate) networks: Vec<u32>,
+    /// The function of an SR-IOV card that it has for itself.
+    pub(crate) function: Option<Function>,
 }
 
 /// Settings of an operator for a VM, beside what it is.
@@ -92,6 +95,7 @@ impl Shape {
             elections: None,
             monitors: false,
             networks: 0,
+            functions: 0,
             database: false,
             mutation: None,
         };
@@ -110,6 +114,7 @@ impl Shape {
             manner: Manner::default(),
             rules: Rules::default(),
             networks: Vec::new(),
+            function: None,
         };
         Shape {
             nature,
@@ -156,8 +161,8 @@ pub(crate) fn host_name(host: usize) -> String {
     format!("hv{}", host + 1)
 }
 
-/// The XML of a VM with one disk, in these networks.
-fn xml(vm: usize, name: &str, memory_mib: u64, volume: &VolumeId, networks: &[u32]) -> String {
+/// The XML of a VM with one disk, and what else it has by its shape.
+fn xml(vm: usize, name: &str, memory_mib: u64, volume: &VolumeId, shape: &VmShape) -> String {
     let (uuid, mac) = (vm_uuid(vm), guest_networks::mac(vm));
     let card = |vni: &u32| {
         format!(
@@ -165,7 +170,8 @@ fn xml(vm: usize, name: &str, memory_mib: u64, volume: &VolumeId, networks: &[u3
              <model type='virtio'/></interface>"
         )
     };
-    let cards: String = networks.iter().map(card).collect();
+    let function = shape.function.map(|function| function.xml(&mac));
+    let cards: String = shape.networks.iter().map(card).chain(function).collect();
     format!(
         "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory \
          unit='MiB'>{memory_mib}</memory><vcpu>1</vcpu>\
@@ -220,6 +226,13 @@ impl Cluster {
         cluster
             .until("every node runs", limit, |cluster| {
                 cluster.eyes.view().nodes.len() == wanted && runs(&cluster.eyes.view())
+            })
+            .await?;
+        let functions = cluster.shape.nature.functions as usize;
+        let has_them = |node: &Arc<NodeRecord>| node.sriov.vfs.len() == functions;
+        cluster
+            .until("every node has recorded its functions", limit, |cluster| {
+                cluster.eyes.view().nodes.values().all(has_them)
             })
             .await?;
         cluster.furnish().await?;
@@ -604,7 +617,7 @@ impl Cluster {
     fn xml_of(&self, vm: usize, name: &str, memory_mib: u64) -> String {
         // Its volume has followed it through every renaming.
         let volume = self.world.with(|state| state.ceph.disks[&vm_uuid(vm)].clone());
-        xml(vm, name, memory_mib, &volume, &self.shape.vms[vm].networks)
+        xml(vm, name, memory_mib, &volume, &self.shape.vms[vm])
     }
 
     /// Every second time that somebody looks after a VM, its locks are flushed.

@@ -19,7 +19,6 @@ use pvc_node::{
 };
 use pvc_ports::{Clock, DatabaseCluster, Random, Tree};
 use pvc_store::{Ipmi, Store, StoreError};
-use pvc_testkit::MemorySriov;
 use tokio_util::sync::CancellationToken;
 
 use crate::database_cluster::HostDatabaseCluster;
@@ -34,6 +33,7 @@ use crate::operators::{Desk, in_time};
 use crate::power::{HostPower, bmc_name};
 use crate::process::{Gate, HostClock, Pid, random};
 use crate::programs::HostPrograms;
+use crate::sriov::{self, HostCard};
 use crate::state::State;
 use crate::storage::{Volumes, storage_address};
 use crate::zookeeper::{Connection, SESSION_TIMEOUT};
@@ -221,7 +221,7 @@ fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
         version: "0.2.0".to_owned(),
         subsystems: Subsystems {
             hypervisor: known.build.runs_guests,
-            networking: state.run.nature.networks > 0,
+            networking: state.run.nature.networks > 0 || state.run.nature.functions > 0,
             storage: state.run.nature.monitors,
             worker: false,
             api: false,
@@ -241,7 +241,7 @@ fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
         upstream_ip: None,
         floating: floating(),
         guest_networks: guest_networks(state, host),
-        sriov_cards: Vec::new(),
+        sriov_cards: sriov::cards(&state.run.nature),
         ipmi: known.build.has_bmc.then(|| ipmi(&known.name)),
         fencing: state.run.rules.clone(),
         fence_only_with_own_bmc: false,
@@ -287,8 +287,7 @@ pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
             host,
             inner: state.hosts[host].network.clone(),
         }),
-        // No host has such a card.
-        sriov: Arc::new(MemorySriov::new()),
+        sriov: Arc::new(HostCard { gate: gate.clone(), inner: state.hosts[host].card.clone() }),
         services: machine.clone(),
         host: machine.clone(),
         power: Arc::new(HostPower { gate: gate.clone(), host }),

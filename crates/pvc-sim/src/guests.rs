@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Index, IndexMut};
 use std::time::Duration;
 
+use pvc_model::sriov::vf_parts;
 use pvc_ports::{GuestEvent, GuestRun, HypervisorError};
 use pvc_testkit::{MemoryGuest, MemoryHypervisor};
 use uuid::Uuid;
@@ -26,6 +27,7 @@ use crate::host::Hosts;
 use crate::power::Bmcs;
 use crate::process::Processes;
 use crate::run::Run;
+use crate::sriov::{functions, pass_through};
 use crate::storage::{Ceph, ClientId};
 use crate::truth::{Sight, Truth};
 use crate::zookeeper::Ensemble;
@@ -219,6 +221,30 @@ impl Around<'_> {
         }
     }
 
+    /// A guest that begins on a host gets functions of its card there.
+    ///
+    /// # Errors
+    /// If there is no such function, or another guest of the host has it, about in libvirt's words.
+    fn functions(
+        &self,
+        hypervisor: &HostHypervisor,
+        host: usize,
+        xml: &str,
+    ) -> Result<(), HypervisorError> {
+        for function in functions(xml) {
+            let (card, index) = vf_parts(&function).unwrap_or(("", 0));
+            if self.hosts[host].card.settings(card, index).is_none() {
+                return Err(refused(&format!("no such device: {function}")));
+            }
+            let has = |guest: &&SimGuest| functions(&guest.xml).contains(&function);
+            if let Some(other) = hypervisor.guests.values().find(has) {
+                let why = format!("device {function} is in use by domain {}", other.name);
+                return Err(refused(&why));
+            }
+        }
+        Ok(())
+    }
+
     /// Every guest that begins on a host has a log there.
     fn log_file(&self, host: usize, name: &str) -> Result<(), HypervisorError> {
         match self.hosts[host].disk_full {
@@ -288,6 +314,7 @@ impl Hypervisors {
         for (place, bridge) in guest.bridges.iter().enumerate() {
             around.hosts[host].network.plug_in(&port(client, place), bridge);
         }
+        pass_through(&around.hosts[host].card, &guest.xml, true);
         self.hosts[host].guests.insert(vm, guest);
         if around.run.nature.networks > 0 {
             around.run.later(Duration::ZERO, move |state| state.links_changed(host));

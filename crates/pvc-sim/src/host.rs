@@ -13,8 +13,8 @@ use pvc_ports::{
 };
 use pvc_testkit::legacy::LegacyApi;
 use pvc_testkit::{
-    FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, ScriptedExec, ScriptedPrograms,
-    ScriptedServices,
+    FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemorySriov, ScriptedExec,
+    ScriptedPrograms, ScriptedServices,
 };
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::nature::Mutation;
 use crate::operators::Desk;
 use crate::process::{Gate, Pid};
+use crate::sriov::new_card;
 use crate::state::{State, World};
 
 /// A network between the hosts.
@@ -139,6 +140,8 @@ pub(crate) struct Host {
     /// has no file for its log.
     pub disk_full: bool,
     pub network: Arc<MemoryNetwork>,
+    /// Its SR-IOV card.
+    pub card: Arc<MemorySriov>,
     pub files: Arc<MemoryFiles>,
     pub firewall: Arc<MemoryFirewall>,
     /// Programs that its daemon has started.
@@ -184,6 +187,7 @@ impl Host {
             server_up: true,
             disk_full: false,
             network: Arc::new(MemoryNetwork::new()),
+            card: new_card(),
             files: Arc::new(MemoryFiles::new()),
             firewall: Arc::new(MemoryFirewall::new()),
             programs: ScriptedPrograms::new(),

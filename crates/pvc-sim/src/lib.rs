@@ -19,6 +19,7 @@
 //!             OSDs; stand_still: where somebody is to stand still
 //!  guest_networks     networks of VMs: what operators ask of them, and what the hosts have;
 //!             words_given: what operators were told
+//!  sriov      cards whose functions guests have for themselves, and who is noted to have which
 //!  state      all of it as one value, and what concerns several parts
 //!  run        time, chance and what waits; nature: how the world is
 //!  log        what happened, the same bytes for the same seed
@@ -59,6 +60,7 @@ mod programs;
 mod promises;
 mod run;
 mod seeds;
+mod sriov;
 mod stand_still;
 mod state;
 mod storage;

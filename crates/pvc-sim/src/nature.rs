@@ -30,6 +30,8 @@ pub struct Nature {
     /// Number of managed networks of VMs that there are at first; none: the daemons have nothing to
     /// do with networks of VMs.
     pub networks: u32,
+    /// Number of functions that the SR-IOV card of each host is to have; none: no host has one.
+    pub functions: u32,
     /// Whether the coordinators have a database whose leader follows the primary role.
     pub database: bool,
     /// A deliberate flaw in the safety of the daemons' world.

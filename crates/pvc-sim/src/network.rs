@@ -13,6 +13,7 @@ use pvc_ports::{Network, NetworkError};
 use pvc_testkit::{MemoryNetwork, NetworkChange};
 
 use crate::process::Gate;
+use crate::sriov;
 use crate::state::{State, World};
 
 /// The device whose VLANs bridged networks of VMs are.
@@ -49,6 +50,7 @@ pub(crate) fn new_network(world: &World, host: usize, life: u64) -> Arc<MemoryNe
         network.insert_bridge(link);
     }
     network.insert_device(BRIDGE_DEVICE);
+    network.insert_device(sriov::CARD);
     Arc::new(network)
 }
 

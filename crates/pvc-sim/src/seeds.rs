@@ -260,6 +260,7 @@ impl Cluster {
         unsettled.extend(unfinished(&view));
         unsettled.extend(left_behind(&view));
         unsettled.extend(self.world.with(|state| state.network_troubles(&view, None)));
+        unsettled.extend(self.world.with(|state| state.function_troubles(&view, None)));
         for vm in 0..self.shape.vms.len() {
             let name = self.shape.vm_name(vm);
             let hosts = self.runs_on(vm);
@@ -364,6 +365,7 @@ impl Cluster {
             _ => true,
         };
         left.extend(self.world.with(|state| state.network_troubles(&view, Some(dead))));
+        left.extend(self.world.with(|state| state.function_troubles(&view, Some(dead))));
         if dead_node.domain_state == DomainState::FenceFlush {
             left.push(format!("the VMs of {dead_name} are not recovered"));
         }
@@ -587,6 +589,7 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
         elections: None,
         monitors: false,
         networks: 0,
+        functions: 0,
         database: false,
         mutation,
     };
@@ -606,7 +609,8 @@ fn vm(chance: &mut Chance, index: usize, hosts: usize) -> VmShape {
     let exists = !chance.happens(80);
     let runs = runs && exists;
     let (rules, networks) = (rules(chance, hosts), Vec::new());
-    VmShape { name: vm_name(index), memory_mib, exists, runs, manner, rules, networks }
+    let name = vm_name(index);
+    VmShape { name, memory_mib, exists, runs, manner, rules, networks, function: None }
 }
 
 /// Most VMs may go anywhere and in any way.

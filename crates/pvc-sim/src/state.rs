@@ -25,6 +25,7 @@ use crate::network::new_network;
 use crate::power::{BmcManner, Bmcs};
 use crate::process::{Pid, Processes};
 use crate::run::Run;
+use crate::sriov::new_card;
 use crate::storage::Ceph;
 use crate::truth::{Sight, Truth};
 use crate::zookeeper::{self, Ensemble};
@@ -290,6 +291,7 @@ impl State {
         known.booted = true;
         self.ceph.osds.node_on(&known.name);
         known.network = new_network(&world, host, known.life);
+        known.card = new_card();
         known.firewall = Arc::new(MemoryFirewall::new());
         let refused = known.refused_rule.clone();
         refuse_rules(known, refused);

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::{Around, Hypervisors};
 use crate::guest_networks::port;
+use crate::sriov::pass_through;
 
 impl Hypervisors {
     /// A guest is gone. With `leaves_lock` its volumes stay locked: nobody was there to let go of
@@ -26,6 +27,7 @@ impl Hypervisors {
         for place in 0..guest.bridges.len() {
             around.hosts[host].network.pull_out(&port(guest.client, place));
         }
+        pass_through(&around.hosts[host].card, &guest.xml, false);
         match leaves_lock {
             true => around.ceph.client_died(around.run, guest.client),
             false => around.ceph.release(guest.client),

@@ -140,6 +140,7 @@ impl Hypervisors {
         }
         around.log_file(to, &guest.name)?;
         around.bridges(to, &guest.xml)?;
+        around.functions(&self.hosts[to], to, &guest.xml)?;
         Ok(to)
     }
 

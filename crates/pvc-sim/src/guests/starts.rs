@@ -115,6 +115,7 @@ impl Hypervisors {
             }
         }
         around.bridges(host, xml)?;
+        around.functions(&self.hosts[host], host, xml)?;
         self.new_guest(around, host, vm, name, xml.to_owned(), GuestRun::Created);
         self.hosts[host].announce(GuestEvent::Changed(vm));
         Ok(())

@@ -110,6 +110,9 @@ pub(super) enum Fact {
     HasGateway(u32, Vec<usize>),
     /// Its DHCP server runs on the primary, as it is recorded.
     DhcpAnswers(u32),
+    /// The record of exactly one of these nodes says that the VM uses a function of its card; of
+    /// none if there are none.
+    UsesFunctionOn(usize, Vec<usize>),
     DatabaseIsLedBy(Vec<usize>),
     DatabaseIsLedByPrimary,
     Fault(String, bool),
@@ -302,6 +305,11 @@ pub(super) const FORMS: &[Form<Fact>] = &[
         means: |f| Fact::HasGateway(f.count, f.nodes.clone()),
     },
     Form { form: "dhcp of guest network COUNT answers", means: |f| Fact::DhcpAnswers(f.count) },
+    Form {
+        form: "VM has function on NODES",
+        means: |f| Fact::UsesFunctionOn(f.vm(), f.nodes.clone()),
+    },
+    Form { form: "VM has function nowhere", means: |f| Fact::UsesFunctionOn(f.vm(), Vec::new()) },
     Form { form: "there is a quorum", means: |_| Fact::Quorum(true) },
     Form { form: "there is no quorum", means: |_| Fact::Quorum(false) },
     Form { form: "maintenance is on", means: |_| Fact::Maintenance(true) },
@@ -598,6 +606,18 @@ impl Look<'_> {
                 let view = self.cluster.view();
                 let wrong = self.cluster.world.with(|state| state.dhcp_is_silent(&view, *vni));
                 wrong.map_or(Ok(()), Err)
+            }
+            Fact::UsesFunctionOn(vm, nodes) => {
+                let view = self.cluster.view();
+                let users =
+                    self.cluster.world.with(|state| state.function_users(&view, vm_uuid(*vm)));
+                so(
+                    match nodes.is_empty() {
+                        true => users.is_empty(),
+                        false => matches!(users.as_slice(), [one] if nodes.contains(one)),
+                    },
+                    || format!("the records say that it has one on {:?}", self.names(&users)),
+                )
             }
             Fact::DatabaseIsLedBy(nodes) => self.database_is_led_by(nodes),
             Fact::DatabaseIsLedByPrimary => self.database_is_led_by(&self.primaries()),

@@ -19,6 +19,7 @@ use crate::cluster::{HostShape, Rules, Shape, VmShape};
 use crate::guest_networks::plug_in;
 use crate::guests::Manner;
 use crate::nature::{Elections, Mutation};
+use crate::sriov::Function;
 
 /// Time for which something is waited for if the story does not say.
 const WITHIN: Duration = Duration::from_secs(300);
@@ -97,6 +98,9 @@ struct WorldTable {
     /// Number of managed networks of VMs, 1001 and so on.
     #[serde(default)]
     networks: u32,
+    /// Number of functions of each node's SR-IOV card.
+    #[serde(default)]
+    functions: u32,
     /// Whether the coordinators have a database whose leader follows the primary role.
     #[serde(default)]
     database: bool,
@@ -155,6 +159,11 @@ struct VmTable {
     start_takes: Option<Text>,
     shutdown_takes: Option<Text>,
     migration_takes: Option<Text>,
+    /// Number of the SR-IOV function that it has for itself.
+    function: Option<u32>,
+    /// Whether it has it by a macvtap device, and not the device itself.
+    #[serde(default)]
+    macvtap: bool,
 }
 
 #[derive(Deserialize)]
@@ -430,6 +439,7 @@ fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, 
     shape.nature.monitors = file.world.monitors;
     shape.nature.database = file.world.database;
     shape.nature.networks = file.world.networks;
+    shape.nature.functions = file.world.functions;
     shape.nature.mutation =
         file.world.mutation.as_ref().map(|name| mutation(place, name)).transpose()?;
     shape.fencing.fence_intervals =
@@ -587,6 +597,7 @@ fn vm(place: &Place, table: &VmTable, nodes: &[String]) -> Result<VmShape, Strin
             method: method.transpose()?.flatten(),
         },
         networks: Vec::new(),
+        function: table.function.map(|number| Function { number, is_macvtap: table.macvtap }),
     })
 }
 
