@@ -2,10 +2,10 @@
 //! it tells the daemon, on a socket that root alone can speak to. Which socket and of which network
 //! it is stands in the environment, which dnsmasq hands on.
 //!
-//! A message is the number of the network, what the environment says of the lease's end and of the
-//! client (a text for each of [`LEASE_VARIABLES`], empty if it is not set), and dnsmasq's
-//! arguments, each ended by a zero byte. The answer is `ok`, or the network's leases if dnsmasq
-//! starts, once they are known.
+//! A message is its version, the number of the network, what the environment says of the lease's
+//! end and of the client (a text for each of [`LEASE_VARIABLES`], empty if it is not set), and
+//! dnsmasq's arguments, each ended by a zero byte. The answer is `ok`, or the network's leases if
+//! dnsmasq starts, once they are known.
 #![allow(clippy::disallowed_methods, reason = "a socket of this machine, in real time")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -32,7 +32,11 @@ const MOST_BYTES: u64 = 8192;
 const MOST_FIELDS: usize = 16;
 
 /// The place of dnsmasq's first argument among the fields of a message.
-const FIRST_ARG: usize = 1 + LEASE_VARIABLES.len();
+const FIRST_ARG: usize = 2 + LEASE_VARIABLES.len();
+
+/// Version of a message. A daemon of another one refuses it: dnsmasq runs the program that is
+/// installed, and the daemon may be an older one yet.
+const VERSION: &str = "2";
 
 /// Time in which a message has to be here.
 const MESSAGE: Duration = Duration::from_secs(2);
@@ -73,7 +77,7 @@ impl LeaseCall {
 fn report(socket: &Path, vni: &str, args: &[String]) -> anyhow::Result<u8> {
     let mut message = String::new();
     let environment = LEASE_VARIABLES.map(|key| std::env::var(key).unwrap_or_default());
-    for field in [vni].into_iter().chain(environment.iter().map(String::as_str)) {
+    for field in [VERSION, vni].into_iter().chain(environment.iter().map(String::as_str)) {
         message.push_str(field);
         message.push('\0');
     }
@@ -230,8 +234,11 @@ fn fields(message: &[u8]) -> anyhow::Result<(Vni, Vec<String>, Vec<String>)> {
         bail!("it has {} fields", fields.len());
     }
     let args = fields.split_off(FIRST_ARG);
-    let environment = fields.split_off(1);
-    let vni = Vni::parse(&fields[0]).context("it names no network")?;
+    let environment = fields.split_off(2);
+    if fields[0] != VERSION {
+        bail!("it is of another version of this program");
+    }
+    let vni = Vni::parse(&fields[1]).context("it names no network")?;
     Ok((vni, args, environment))
 }
 
@@ -319,14 +326,16 @@ mod tests {
 
     #[test]
     fn messages_are_bounded_and_whole() {
-        assert!(fields(b"1001\0\0\0\0\0init\0").is_ok());
+        assert!(fields(b"2\01001\0\0\0\0\0init\0").is_ok());
         let long = vec![b'1'; MOST_BYTES as usize];
         let many = "1001\0".repeat(MOST_FIELDS + 1);
         for bad in [
             &b""[..],
-            b"1001\0\0\0\0\0init",
-            b"0\0\0\0\0\0init\0",
-            b"1001\0",
+            b"2\01001\0\0\0\0\0init",
+            b"2\00\0\0\0\0\0init\0",
+            b"1001\0\0\0\0\0init\0",
+            b"1\01001\0\0\0\0\0init\0",
+            b"2\01001\0",
             &long,
             b"\xff\0\0\0\0\0\0",
         ] {

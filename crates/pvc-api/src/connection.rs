@@ -1,8 +1,10 @@
 //! Connections: only so many at once, in all and of one address, and none that stands still for
-//! ever. Whoever has shown a key keeps its place; of all others the oldest gives way to a new one.
+//! ever. Whoever has shown a key keeps its place; of the others the oldest of an address, or of the
+//! address that has the most, gives way to a new one.
 
 #![allow(clippy::disallowed_methods, reason = "a socket's time is real")]
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::future::{Ready, ready};
 use std::io;
@@ -84,10 +86,13 @@ impl Taken {
         }
     }
 
-    /// The address that has the most places of those from which one can be taken.
+    /// The address with the most connections without a key; of several the one with the oldest.
     fn address_with_most(&self) -> Option<IpAddr> {
-        let can_give = self.of.iter().filter(|(_, links)| first_unknown(links).is_some());
-        can_give.max_by_key(|(_, links)| links.len()).map(|(address, _)| *address)
+        let can_give = self.of.iter().filter_map(|(address, links)| {
+            let unknown = links.values().filter(|link| !link.is_known()).count();
+            Some((unknown, Reverse(first_unknown(links)?), *address))
+        });
+        can_give.max().map(|(.., address)| address)
     }
 
     /// Frees the place, if it was not given to another.
@@ -287,7 +292,11 @@ mod tests {
         let held: Vec<Place> = (0..3).filter_map(|_| places.take(many)).collect();
         let next = places.take(address("192.0.2.3")).unwrap();
         assert!(is_given_up(&held[0]) && !is_given_up(&first) && !is_given_up(&next));
-        for place in held.iter().chain([&first, &next]) {
+        // The one that has but known ones and a newcomer is not the one that has the most.
+        held.iter().for_each(|place| place.link.note_key());
+        let newest = places.take(many).expect("another gives way");
+        assert!(is_given_up(&first) && !is_given_up(&newest), "the oldest of one each");
+        for place in [&next, &newest] {
             place.link.note_key();
         }
         assert!(places.take(address("192.0.2.4")).is_none(), "all are in use by known clients");

@@ -63,6 +63,7 @@ impl RbdStorage {
                 self.require_unused(volume).await?;
                 self.require_no_clones(volume).await?;
                 let id = image.trash_id(MOVING)?;
+                self.require_not_full(&volume.pool).await?;
                 self.end_half(volume, &id).await?;
                 let snapshots = self.snapshots(volume).await?;
                 snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;
@@ -101,6 +102,7 @@ impl RbdStorage {
         let _alone = self.restoring.lock().await;
         let entry = self.require_trashed(pool, id).await?;
         let to = good_volume(pool, to)?;
+        self.require_not_full(pool).await?;
         if self.listed_ids(pool).await?.contains(id.as_str()) {
             // Its move there was cut off.
             self.end_move(&entry).await?;
@@ -117,7 +119,6 @@ impl RbdStorage {
         if is_taken {
             return Err(StorageError::VolumeExists { volume: to });
         }
-        self.require_not_full(pool).await?;
         let restored = match self.restore_as(id, &to).await {
             // It was cut off at its last step.
             Err(Failure::Busy) => {

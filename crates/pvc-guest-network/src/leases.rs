@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::dnsmasq::{LeaseNews, database, left_of_6, parse_mac};
+use pvc_model::guest_network::guard::MOST_LEASES_OF_A_PORT;
 use pvc_model::guest_network::{GuestNetwork, Vni};
 use pvc_model::link::Mac;
 use pvc_model::network::{GivenLease, GivenLease6, LeaseRecord, NetworkRecord};
@@ -209,13 +210,37 @@ fn change6(view: &Cluster, vni: Vni, address: Ipv6Addr, pending: &Pending) -> Op
     let Some(given) = &pending.given6 else {
         return known.map(|_| Change::RemoveLease6 { vni, address });
     };
-    let mut lease = given.clone();
-    // The server has forgotten the MAC address if it was started anew.
-    if let (None, Some(known)) = (&lease.mac, known) {
-        let is_same = known.ip6.as_ref() == Some(&lease.client) && !known.mac.is_empty();
-        lease.mac = is_same.then(|| known.mac.clone());
+    let mac = mac_of_lease(given, known, |mac| is_card(view, mac));
+    let lease = GivenLease6 { mac, ..given.clone() };
+    let is_of_it = |other: &&LeaseRecord| {
+        other.ip6.is_some() && other.mac == lease.mac.as_deref().unwrap_or_default()
+    };
+    if known.is_none() && record.leases.iter().filter(is_of_it).count() >= MOST_LEASES_OF_A_PORT {
+        return None;
     }
     network.contains(address.into()).then_some(Change::PutLease6 { vni, lease })
+}
+
+/// The MAC address of the client. A server that was started anew has forgotten it. Another guest
+/// that calls itself the same, as every guest of the network can hear it, does not get the lease of
+/// an interface that there is.
+fn mac_of_lease(
+    given: &GivenLease6,
+    known: Option<&LeaseRecord>,
+    is_card: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let same = known.filter(|known| known.ip6.as_ref() == Some(&given.client));
+    match same.filter(|known| given.mac.is_none() || is_card(&known.mac)) {
+        Some(known) => Some(known.mac.clone()).filter(|mac| !mac.is_empty()),
+        None => given.mac.clone(),
+    }
+}
+
+/// Whether this is the MAC address of an interface of a VM.
+fn is_card(view: &Cluster, mac: &str) -> bool {
+    let mac = parse_mac(mac);
+    let mut nics = view.vms.values().flat_map(|vm| &vm.domain).flat_map(|vm| &vm.nics);
+    mac.is_some() && nics.any(|nic| parse_mac(&nic.mac) == mac)
 }
 
 /// The record of a network, and what it says; `None` if it says nothing.
@@ -230,4 +255,40 @@ fn leases(context: &Context, record: &NetworkRecord, network: &GuestNetwork) -> 
     let nics = view.vms.values().flat_map(|vm| &vm.domain).flat_map(|vm| &vm.nics);
     let cards: BTreeSet<Mac> = nics.filter_map(|nic| parse_mac(&nic.mac)).collect();
     database(network, &record.leases, now, |mac| cards.contains(mac))
+}
+
+#[cfg(test)]
+mod tests {
+    use pvc_model::network::Ip6Client;
+
+    use super::*;
+
+    #[test]
+    fn whoever_repeats_the_name_of_another_guest_does_not_get_its_lease() {
+        let client = |duid: &str| Ip6Client { duid: duid.to_owned(), iaid: "7".to_owned() };
+        let given = |mac: Option<&str>| GivenLease6 {
+            address: "2001:db8::9".parse().unwrap(),
+            client: client("00:01"),
+            mac: mac.map(str::to_owned),
+            hostname: None,
+            expiry: 5,
+        };
+        let of = |duid: &str, mac: &str| {
+            let ip6 = Some(client(duid));
+            LeaseRecord { mac: mac.to_owned(), ip6, ..LeaseRecord::default() }
+        };
+        let (own, other) = ("52:54:00:00:00:01", "52:54:00:00:00:02");
+        let known = of("00:01", own);
+        for (given, known, is_there, expected) in [
+            (given(Some(other)), Some(&known), true, Some(own)),
+            (given(Some(other)), Some(&known), false, Some(other)),
+            (given(None), Some(&known), false, Some(own)),
+            (given(Some(other)), Some(&of("00:02", own)), true, Some(other)),
+            (given(Some(other)), None, true, Some(other)),
+            (given(None), Some(&of("00:01", "")), false, None),
+        ] {
+            let found = mac_of_lease(&given, known, |mac| mac == own && is_there);
+            assert_eq!(found.as_deref(), expected, "{given:?} {known:?} {is_there}");
+        }
+    }
 }

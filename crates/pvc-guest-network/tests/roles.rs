@@ -461,6 +461,11 @@ async fn leases_of_ipv6_are_recorded_by_their_address_and_given_to_the_next_serv
     tell(LeaseNews::Ended6(second.parse().unwrap())).await;
     assert_eq!(world.leases(), both[..1]);
 
+    for host in 0x10..0x40 {
+        tell(given6(&format!("2001:db8:1::{host:x}"), Some(MAC))).await;
+    }
+    assert_eq!(world.leases().len(), 16, "more than that no guest needs");
+
     let other = NetworkRecord { ip6_network: "2001:db8:3::/64".to_owned(), ..only_ip6() };
     world.change(Change::PutNetwork(Box::new(other))).await;
     assert!(!database().await.contains(first), "it is of another network");

@@ -1,6 +1,8 @@
 //! Benchmarks of the storage.
 
-use pvc_model::benchmark::{at_work, check_benchmark_name, shown as shown_benchmarks, volume_of};
+use pvc_model::benchmark::{
+    BenchmarkRecord, at_work, check_benchmark_name, shown as shown_benchmarks, volume_of,
+};
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobId, JobSpec, JobWork};
 use pvc_model::storage::{PoolName, VolumeId};
@@ -101,24 +103,20 @@ pub async fn run_benchmark(
 /// there. Another volume that has taken the place of such a one stays.
 ///
 /// # Errors
-/// As a refusal, what the storage says. What was not removed is still recorded.
+/// As a refusal, what the storage says of the first that it does not remove, after all others were
+/// tried. What was not removed is still recorded.
 pub async fn remove_left_behind(
     store: &Store,
     storage: &dyn Storage,
 ) -> Result<Vec<VolumeId>, ChangeError<StorageError>> {
     let view = store.fresh().await?;
-    let mut removed = Vec::new();
+    let (mut removed, mut failed) = (Vec::new(), None);
     for record in view.benchmarks.values().filter(|record| record.is_left_behind(&view)) {
-        let volume = &record.volume;
-        if let Some(there) = volume_now(storage, volume).await.map_err(ChangeError::Refused)? {
-            let is_made = match &record.made {
-                Some(made) => *made == there.identity,
-                None => volume.volume == volume_of(&record.job),
-            };
-            if is_made {
-                let done = remove_volume(storage, volume, &there.identity).await;
-                done.map_err(ChangeError::Refused)?;
-                removed.push(volume.clone());
+        match remove_what_is_left(storage, record).await {
+            Ok(volume) => removed.extend(volume),
+            Err(error) => {
+                failed.get_or_insert(error);
+                continue;
             }
         }
         let decide = |cluster: &Cluster| {
@@ -131,7 +129,28 @@ pub async fn remove_left_behind(
         };
         store.change(decide).await?;
     }
-    Ok(removed)
+    match failed {
+        Some(error) => Err(ChangeError::Refused(error)),
+        None => Ok(removed),
+    }
+}
+
+/// Removes the volume of one; `None` if there is none, or one of somebody else.
+async fn remove_what_is_left(
+    storage: &dyn Storage,
+    record: &BenchmarkRecord,
+) -> Result<Option<VolumeId>, StorageError> {
+    let volume = &record.volume;
+    let Some(there) = volume_now(storage, volume).await? else { return Ok(None) };
+    let is_made = match &record.made {
+        Some(made) => *made == there.identity,
+        None => volume.volume == volume_of(&record.job),
+    };
+    if !is_made {
+        return Ok(None);
+    }
+    remove_volume(storage, volume, &there.identity).await?;
+    Ok(Some(volume.clone()))
 }
 
 /// The volume that has the name of a benchmark's at present.

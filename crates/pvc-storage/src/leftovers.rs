@@ -58,17 +58,19 @@ async fn keep_settling(context: &Context, end: &CancellationToken) {
 
 async fn keep_ending_benchmarks(context: &Context, end: &CancellationToken) {
     let mut turns = context.turns(end);
+    let mut is_logged = false;
     while turns.next(EVERY).await {
         if context.is_primary() {
-            end_benchmarks(context).await;
+            end_benchmarks(context, &mut is_logged).await;
         }
     }
 }
 
-/// Removes what is left of benchmarks that have come to no end.
-async fn end_benchmarks(context: &Context) {
+/// Removes what is left of benchmarks that have come to no end. A failure is logged once.
+async fn end_benchmarks(context: &Context, is_logged: &mut bool) {
     let view = context.store.view();
     if !view.benchmarks.values().any(|record| record.is_left_behind(&view)) {
+        *is_logged = false;
         return;
     }
     let (store, storage) = (&context.store, context.ports.storage.as_ref());
@@ -80,11 +82,9 @@ async fn end_benchmarks(context: &Context) {
         }
         Err(error) => {
             let error = &error as &dyn std::error::Error;
-            tracing::debug!(
-                error,
-                "what a benchmark has left cannot be removed yet; it is tried \
-                                    again"
-            );
+            if !std::mem::replace(is_logged, true) {
+                tracing::warn!(error, "what a benchmark has left cannot be removed yet");
+            }
         }
     }
 }
@@ -383,10 +383,10 @@ mod tests {
             (numbers, storage.volume(&of(1)).await.is_ok(), storage.volume(&of(2)).await.is_ok())
         };
         storage.set_failing(true);
-        end_benchmarks(&context).await;
+        end_benchmarks(&context, &mut false).await;
         storage.set_failing(false);
         assert_eq!(left().await, (vec![1, 2], true, true));
-        end_benchmarks(&context).await;
+        end_benchmarks(&context, &mut false).await;
         assert_eq!(left().await, (vec![], false, true), "another has the place of the second");
     }
 

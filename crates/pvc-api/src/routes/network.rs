@@ -209,7 +209,9 @@ async fn get_network_vni_lease(ask: Ask<GetNetworkVniLease>) -> Result<Answer<Ge
     let (network, limit) = asked(&ask.api, &vni, filter.limit.as_deref())?;
     let only_static = filter.reserved.unwrap_or(false);
     let wanted = |lease: &&LeaseRecord| {
-        !(only_static && lease.expiry.is_some()) && limit.matches(&lease.mac)
+        let is_meant =
+            limit.matches(&lease.mac) || lease.ip6.is_some() && limit.matches(&lease.address);
+        !(only_static && lease.expiry.is_some()) && is_meant
     };
     let leases = network.leases.iter().filter(wanted).map(view::network::lease);
     Ok(Answer::json(&leases.collect()))
@@ -221,7 +223,11 @@ async fn get_network_vni_lease_mac(
     let [vni, which] = ask.at;
     let network = known(&ask.api, &vni)?;
     let mac = parse_mac(&which).map_or_else(|| which.clone(), mac_text);
-    let wanted = |lease: &&LeaseRecord| lease.mac.eq_ignore_ascii_case(&mac);
+    let is_client = |lease: &LeaseRecord| {
+        let duid = lease.ip6.as_ref().map(|client| &client.duid);
+        duid.is_some_and(|duid| duid.eq_ignore_ascii_case(&which) || lease.address == which)
+    };
+    let wanted = |lease: &&LeaseRecord| lease.mac.eq_ignore_ascii_case(&mac) || is_client(lease);
     let leases: Vec<Lease> =
         network.leases.iter().filter(wanted).map(view::network::lease).collect();
     match leases.is_empty() {

@@ -4,6 +4,7 @@
 //! address, under addresses that DHCP has given or keeps for it, and nothing that a DHCP server or
 //! a router says. It judges what enters the bridge from a guest, and nothing else.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,6 +16,7 @@ use crate::domain::{DomainSummary, NicKind};
 use crate::firewall::{TableFamily, TableName};
 use crate::guest_network::{GuestNetworks, Vni};
 use crate::link::{Mac, is_link_name};
+use crate::network::LeaseRecord;
 
 /// The table that is the guard.
 pub fn table() -> TableName {
@@ -54,6 +56,10 @@ impl GuardedPort {
     }
 }
 
+/// The most leases of a port that count, the latest of them: a guest may ask for one of IPv6 after
+/// the other, and the rules of all ports are one table.
+pub const MOST_LEASES_OF_A_PORT: usize = 16;
+
 /// The ports to guard, by their links. `guests` is what the hypervisor says of those that run here:
 /// what a record says may not be so yet.
 pub fn guarded_ports<'a>(
@@ -73,7 +79,12 @@ pub fn guarded_ports<'a>(
         let record = cluster.networks.get(&network.vni.to_string());
         let leases = record.map_or(&[][..], |record| &record.leases);
         let own = leases.iter().filter(|lease| mac_of(&lease.mac) == Some(mac));
-        let addresses = own.filter_map(|lease| lease.address.parse().ok()).collect();
+        let mut own: Vec<&LeaseRecord> = own.collect();
+        // A reservation has no end.
+        let end = |lease: &LeaseRecord| lease.expiry.as_ref().map(|end| end.parse().unwrap_or(0));
+        own.sort_by_key(|lease| Reverse(end(lease).unwrap_or(u64::MAX)));
+        own.truncate(MOST_LEASES_OF_A_PORT);
+        let addresses = own.into_iter().filter_map(|lease| lease.address.parse().ok()).collect();
         let ip6 = managed.ip6.as_ref().map(|ip6| ip6.network);
         ports.insert(link.clone(), GuardedPort { mac, addresses, ip6 });
     }

@@ -140,8 +140,9 @@ pub fn release<'a>(
         Some(_) => lease.address.clone(),
         None => lease.mac.clone(),
     };
-    let is_other = |other: &&&LeaseRecord| {
-        other.ip6.is_some() == first.ip6.is_some() && key(other) != key(first)
+    let is_other = |other: &&&LeaseRecord| match other.ip6.is_some() == first.ip6.is_some() {
+        true => key(other) != key(first),
+        false => !other.mac.eq_ignore_ascii_case(&first.mac),
     };
     if meant.iter().any(|other| is_other(&other)) {
         let macs: Vec<String> =

@@ -207,11 +207,15 @@ pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
         shared.role.term.send_modify(|term| *term += 1);
     }
     let floating = addresses(shared, duty);
-    let mut brought = Vec::new();
+    let (mut all, mut brought) = (true, Vec::new());
     for some in floating.chunks(AT_ONCE) {
+        // Those of many networks take their time, in which the right to them may end.
+        if is_cut_off(shared) {
+            all = false;
+            break;
+        }
         brought.extend(join_all(some.iter().map(|floating| bring(shared, floating))).await);
     }
-    let mut all = true;
     for (floating, brought) in floating.iter().zip(brought) {
         // The bridge of a network may not be there yet: then its gateway comes after it.
         if duty == Duty::Gateways && matches!(brought, Err(NetworkError::NoLink { .. })) {

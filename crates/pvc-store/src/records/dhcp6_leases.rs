@@ -49,12 +49,13 @@ pub(super) fn read(raw: &Raw, vni: &str) -> Vec<LeaseRecord> {
     r.log_what_is_cut(&root);
     let read = |address: &str| {
         let path = format!("{root}/{address}");
+        let address: Ipv6Addr = address.parse().ok()?;
         raw.get(&path).filter(|lease| lease.mzxid >= network.czxid)?;
         let Written { duid, iaid, mac, hostname, expiry } =
             serde_json::from_str(&json(raw, &path)?).ok()?;
         Some(LeaseRecord {
             mac: mac.unwrap_or_default(),
-            address: address.to_owned(),
+            address: address.to_string(),
             hostname: hostname.unwrap_or_default(),
             expiry: Some(expiry.to_string()),
             client_id: String::new(),
@@ -95,6 +96,7 @@ mod tests {
         let lease = r#"{"duid":"00:01","iaid":"7","expiry":5,"more":1}"#;
         let leases = [
             ("2001:db8::9", lease),
+            ("junk", lease),
             ("2001:db8::a", ""),
             ("2001:db8::b", "{}"),
             ("2001:db8::c", r#"{"duid":"00:01","iaid":"7","expiry":"soon"}"#),
