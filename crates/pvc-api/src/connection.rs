@@ -267,15 +267,15 @@ mod tests {
         let one = address("127.0.0.1");
         let known = of_known(&places, one).unwrap();
         let idle: Vec<Place> = (0..2).filter_map(|_| places.take(one)).collect();
-        let stranger = places.take(address("192.0.2.1")).unwrap();
+        let elsewhere = places.take(address("192.0.2.1")).unwrap();
         let next = places.take(one).expect("the oldest without a key gives way");
         assert!(is_given_up(&idle[0]) && !is_given_up(&idle[1]) && !is_given_up(&known));
-        assert!(!is_given_up(&next) && !is_given_up(&stranger));
+        assert!(!is_given_up(&next) && !is_given_up(&elsewhere));
         drop(idle);
         let again = places.take(one).unwrap();
         assert!(!is_given_up(&next), "a place that was given up is not given back once more");
         assert_eq!(places.taken.lock().unwrap().count, 4);
-        drop((known, next, again, stranger));
+        drop((known, next, again, elsewhere));
         assert_eq!(places.taken.lock().unwrap().count, 0);
     }
 

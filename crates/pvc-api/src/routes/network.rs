@@ -349,7 +349,7 @@ async fn add_acl<O: Operation<Reply = Message>>(
     Ok(mode.done(with_condition(message, within, &network)))
 }
 
-/// What stood behind a rule that was recorded without it.
+/// The text behind a rule that was recorded without it.
 fn comment_behind<'a>(given: &'a str, recorded: &str) -> Option<&'a str> {
     let rest = given.trim().strip_prefix(recorded)?.trim_start();
     Some(rest).filter(|rest| !rest.is_empty())

@@ -112,7 +112,7 @@ fn word(flag: bool) -> &'static str {
     if flag { "True" } else { "False" }
 }
 
-/// What is long is broken to fit into `room`, which a terminal has.
+/// Tables of leases and rules; long texts are broken to fit into `room`, which a terminal has.
 fn tables(leases: &[Value], rules: &[Value], paint: Paint, room: Option<usize>) -> String {
     let text = |value: &Value, name: &str| match value.get(name) {
         Some(Value::String(text)) => text.clone(),

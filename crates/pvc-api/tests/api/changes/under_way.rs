@@ -231,7 +231,7 @@ async fn a_download_under_way_is_a_task_and_breaks_off_when_that_is_cancelled() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_refused_a_volume_in_a_download_is_told_whose_it_is_and_which_task() {
+async fn a_refusal_of_a_volume_in_a_download_names_who_takes_it_and_the_task() {
     let api = on_memory().await;
     let (body, first) = download(&api).await;
     let path = "/storage/ceph/volume/vms/data/download";

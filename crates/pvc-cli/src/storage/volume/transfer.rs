@@ -40,7 +40,7 @@ impl Meter {
         Some(format!("\r{gone}\x1b[K"))
     }
 
-    /// What clears the line, if one is there.
+    /// Characters that clear the line, if one is there.
     fn cleared(&mut self) -> Option<&'static str> {
         self.shown.take().map(|_| "\r\x1b[K")
     }
