@@ -32,7 +32,8 @@ pub enum BenchmarkRefusal {
 impl Refusal for BenchmarkRefusal {
     fn kind(&self) -> Kind {
         match self {
-            BenchmarkRefusal::NoPool { .. } | BenchmarkRefusal::Name(_) => Kind::Invalid,
+            BenchmarkRefusal::NoPool { .. } => Kind::NotFound,
+            BenchmarkRefusal::Name(_) => Kind::Invalid,
             _ => Kind::Conflict,
         }
     }

@@ -54,6 +54,7 @@ const LINES: &[(&str, &str)] = &[
     ("storage pool info", "none"),
     ("storage pool remove", "none -y"),
     ("storage pool set-pgs", "none 8 -y"),
+    ("storage trash list", "-p none"),
     ("storage trash purge", "none 0123456789ab -y"),
     ("storage trash restore", "none 0123456789ab"),
     ("storage volume add", "none data 1G"),
@@ -157,7 +158,6 @@ fn a_list_of_what_is_in_nothing_is_code_three_also_of_a_server_that_only_refuses
         ("network sriov pf list none", "/api/v1/node/none"),
         ("network sriov vf list none", "/api/v1/node/none"),
         ("storage volume list -p none", "/api/v1/storage/ceph/pool/none"),
-        ("storage trash list -p none", "/api/v1/storage/ceph/pool/none"),
         ("storage volume info none data", "/api/v1/storage/ceph/pool/none"),
         ("vm list -t none", "/api/v1/node/none"),
     ] {

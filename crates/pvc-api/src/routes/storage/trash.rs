@@ -26,9 +26,6 @@ async fn get_storage_ceph_trash(
     ask: Ask<GetStorageCephTrash>,
 ) -> Result<Answer<GetStorageCephTrash>> {
     let only = ask.params.pool.map(PoolName::new);
-    if let Some(name) = only.as_ref().filter(|name| !ask.api.view().pools.contains_key(name)) {
-        return Err(ApiError::parameter("pool", format!("there is no pool `{name}`")));
-    }
     let found =
         act(
             &ask.api,

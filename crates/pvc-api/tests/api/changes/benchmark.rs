@@ -57,7 +57,7 @@ async fn a_benchmark_is_run_by_a_task_of_the_primary_and_its_result_is_kept() {
 async fn a_benchmark_that_cannot_be_is_refused() {
     let api = at_rest().await;
     api.post("/storage/ceph/benchmark").await.refused(400);
-    let words = api.post("/storage/ceph/benchmark?pool=none").await.refused(400);
+    let words = api.post("/storage/ceph/benchmark?pool=none").await.refused(404);
     assert!(words.contains("there is no pool `none`"), "{words}");
     api.post("/storage/ceph/benchmark?pool=vms&name=..%2fx").await.refused(400);
     let first = api.post("/storage/ceph/benchmark?pool=vms").await;

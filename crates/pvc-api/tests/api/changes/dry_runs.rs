@@ -283,7 +283,9 @@ async fn what_does_not_exist_is_not_found_whatever_is_asked_of_it() {
     };
     let mut wrong = Vec::new();
     for (method, path, given) in CHANGES {
-        if !path.contains('{') || MAKE.contains(&(method, path)) {
+        // OSDs, of which this storage has none, have their own test.
+        let is_of_osds = path.starts_with("/storage/ceph/osd");
+        if !path.contains('{') || is_of_osds || MAKE.contains(&(method, path)) {
             continue;
         }
         let as_method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -302,8 +304,6 @@ async fn what_does_not_exist_is_not_found_whatever_is_asked_of_it() {
         ("POST", "/storage/ceph/volume?pool=none&volume=x&size=1M"),
         ("POST", "/storage/ceph/snapshot?pool=none&volume=x&snapshot=y"),
         ("POST", "/storage/ceph/snapshot?pool=vms&volume=none&snapshot=y"),
-        ("POST", "/storage/ceph/osd?node=nowhere&device=/dev/sdb&weight=1"),
-        ("POST", "/storage/ceph/osddb?node=nowhere&device=/dev/sdb"),
         ("POST", "/storage/ceph/benchmark?pool=none"),
     ] {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -315,11 +315,13 @@ async fn what_does_not_exist_is_not_found_whatever_is_asked_of_it() {
     let document = serde_json::to_value(pvc_api::document()).unwrap();
     for (path, item) in document["paths"].as_object().unwrap() {
         let path = path.strip_prefix("/api/v1").unwrap();
-        if !path.contains('{') || item.get("get").is_none() {
+        // Of faults it is a search, as in PVC 1.0.3.
+        if !path.contains('{') || item.get("get").is_none() || path == "/faults/{fault_id}" {
             continue;
         }
         let expected = if REFUSED.contains(&path) { 400 } else { 404 };
-        let reply = api.get(&of_nothing(path)).await;
+        let target = if path.ends_with("/trace") { "?target=10.0.0.1" } else { "" };
+        let reply = api.get(&format!("{}{target}", of_nothing(path))).await;
         if reply.status != expected {
             wrong.push(format!("GET {path}: {} {}", reply.status, reply.text()));
         }

@@ -1,12 +1,9 @@
 use clap::Args;
 use pvc_api_types::TrashedVolume;
-use pvc_api_types::operations::storage::{
-    GetStorageCephPoolPool, GetStorageCephTrash, TrashFilter,
-};
+use pvc_api_types::operations::storage::{GetStorageCephTrash, TrashFilter};
 
 use crate::context::Pvc;
 use crate::format::{Listing, or_empty};
-use crate::missing;
 use crate::outcome::Outcome;
 use crate::output::Table;
 use crate::time::utc;
@@ -32,10 +29,9 @@ impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         self.list.check()?;
         let filter = TrashFilter { pool: self.pool };
-        let answer = or_empty(pvc.client()?.read(GetStorageCephTrash, [], &filter));
-        let named = filter.pool.as_deref();
-        let answer =
-            answer.map_err(|error| missing::failure(pvc, error, GetStorageCephPoolPool, named))?;
+        let answer = pvc.client()?.read(GetStorageCephTrash, [], &filter);
+        // A pool that is not there is no empty one.
+        let answer = if filter.pool.is_none() { or_empty(answer)? } else { answer? };
         let what = ("removed volume", "pvc storage trash list");
         let trashed: Option<Vec<TrashedVolume>> = self.list.read(pvc, &answer, false, what)?;
         let Some(trashed) = trashed else { return Ok(()) };
