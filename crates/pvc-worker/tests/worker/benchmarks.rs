@@ -199,6 +199,31 @@ async fn a_benchmark_that_is_cancelled_while_fio_runs_ends_at_once_and_leaves_no
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_left_of_one_that_is_cancelled_while_its_volume_is_used_can_be_removed_later() {
+    let world = World::new().await;
+    world.start_measuring_worker();
+    let job = world.submit(1).await;
+    let says = |words: &str| world.progress(&job).is_some_and(|it| it.status.contains(words));
+    let last = Duration::from_secs(120);
+    pvc_testkit::eventually("the last test is begun", last, || says("4K_lowdepth: 2 s")).await;
+    // As a `fio` does that died with its node, for as long as Ceph has not missed it.
+    world.storage.with_volumes(|volumes| volumes.open(&volume(), "a dead one"));
+    pvc_testkit::eventually("it waits", last, || says("it will be tried again")).await;
+    world.change(Change::CancelJob(job.clone())).await;
+    let end = world.end_of(&job).await;
+    assert!(end.state == JobState::Failed && end.failure.is_some(), "{end:?}");
+    assert!(world.is_there().await && shown(&world.store.view()).is_empty());
+
+    let remove =
+        async || pvc_ops::benchmark::remove_left_behind(&world.store, world.storage.as_ref()).await;
+    assert!(remove().await.is_err(), "it is used yet");
+    assert!(world.is_there().await && world.records().len() == 1);
+    world.storage.with_volumes(|volumes| volumes.close_all("a dead one"));
+    assert_eq!(remove().await.expect("nothing fails"), [volume()]);
+    assert!(!world.is_there().await && world.records().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_fio_it_is_said_what_to_install_and_nothing_is_left() {
     let world = World::new().await;
     world.start_worker(missing_fio());
