@@ -36,13 +36,13 @@ fn called_with(words: &[&str], answer: &str) -> (String, Output) {
 #[test]
 fn the_environment_says_that_dnsmasq_calls_whatever_it_says() {
     let (message, called) = called_with(&["init"], "ok\n1 2 3 4 *\n");
-    assert_eq!(message, "1001\u{0}1731672000\u{0}\u{0}init\u{0}");
+    assert_eq!(message, "2\u{0}1001\u{0}1731672000\u{0}\u{0}\u{0}\u{0}init\u{0}");
     assert!(called.status.success());
     assert_eq!(called.stdout, b"1 2 3 4 *\n");
     for words in [&["old", "52:54:00:00:00:01", "10.20.1.100", "--help"][..], &["node"], &[]] {
         let (message, called) = called_with(words, "ok\n");
         let words: String = words.iter().map(|word| format!("{word}\u{0}")).collect();
-        assert_eq!(message, format!("1001\u{0}1731672000\u{0}\u{0}{words}"));
+        assert_eq!(message, format!("2\u{0}1001\u{0}1731672000\u{0}\u{0}\u{0}\u{0}{words}"));
         assert!(called.status.success() && called.stdout.is_empty());
     }
     let (_, refused) = called_with(&["init"], "");
