@@ -326,16 +326,16 @@ mod tests {
 
     #[test]
     fn messages_are_bounded_and_whole() {
-        assert!(fields(b"2\01001\0\0\0\0\0init\0").is_ok());
+        assert!(fields(b"2\x001001\0\0\0\0\0init\0").is_ok());
         let long = vec![b'1'; MOST_BYTES as usize];
         let many = "1001\0".repeat(MOST_FIELDS + 1);
         for bad in [
             &b""[..],
-            b"2\01001\0\0\0\0\0init",
-            b"2\00\0\0\0\0\0init\0",
+            b"2\x001001\0\0\0\0\0init",
+            b"2\x000\0\0\0\0\0init\0",
             b"1001\0\0\0\0\0init\0",
-            b"1\01001\0\0\0\0\0init\0",
-            b"2\01001\0",
+            b"1\x001001\0\0\0\0\0init\0",
+            b"2\x001001\0",
             &long,
             b"\xff\0\0\0\0\0\0",
         ] {
