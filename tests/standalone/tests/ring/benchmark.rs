@@ -26,7 +26,7 @@ fn benchmark(machine: &Machine, line: &str) -> Output {
 #[test]
 fn the_storage_is_measured_and_the_result_is_shown_and_compared() {
     let machine = machine(1);
-    benchmark(&machine, "run none -y").fails(1);
+    benchmark(&machine, "run none -y").fails(3);
     benchmark(&machine, "info first").fails(3);
     benchmark(&machine, "run vms --name first --dry-run").ok();
     benchmark(&machine, "run vms --name first -y")

@@ -185,7 +185,8 @@ fn what_is_in_use_stays_and_what_is_removed_leaves_nothing(machine: &Machine) {
     assert!(format!("{refused}").contains("hello"), "{refused}");
     machine.pvc(&["vm", "remove", "hello", "-y"]).ok();
     machine.pvc(&["network", "remove", "1001", "-y"]).ok();
-    eventually("nothing is left of the network", 30, || {
+    // The packet filter keeps what is gone closed for two minutes.
+    eventually("nothing is left of the network", 180, || {
         let links = ip("-br addr");
         let tables = run(Command::new("nft").args(["list", "tables"]), "").stdout;
         match links.contains("vmbr") || tables.contains("pvc-networks") {
