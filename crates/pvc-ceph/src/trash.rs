@@ -70,7 +70,10 @@ impl RbdStorage {
                 id
             }
             Err(StorageError::NoVolume { .. }) => match self.half_trashed(volume).await? {
-                Some(half) => half.id,
+                Some(half) => {
+                    self.require_not_full(&volume.pool).await?;
+                    half.id
+                }
                 None => {
                     self.require_listed(volume).await?;
                     let said = "its removal was cut off, and `pvc storage volume remove --purge` \
@@ -81,7 +84,6 @@ impl RbdStorage {
             },
             Err(error) => return Err(error),
         };
-        self.require_not_full(&volume.pool).await?;
         let args = [image_args(volume), expiry(keep)].concat();
         let moved = self.programs.rbd(&["trash", "mv"], args, QUICK).await;
         moved.map_err(|failure| failure.of(volume, MOVING))?;
