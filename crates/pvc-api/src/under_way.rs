@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::ApiError;
+use crate::refuse::refused;
 use crate::state::ApiState;
 
 /// Time after which a transfer is recorded: most are over by then, and write nothing.
@@ -169,8 +170,13 @@ impl Readers {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The refusal, with the transfer that the volume is busy with, if it is one of this process.
-    pub fn explain(&self, error: ChangeError<StorageRefusal>) -> ChangeError<StorageRefusal> {
+    /// The answer to whoever is refused a change of the storage, with the transfer that the volume
+    /// is busy with, if it is one of this process.
+    pub fn refused(&self, error: ChangeError<StorageRefusal>) -> ApiError {
+        refused(self.explained(error))
+    }
+
+    fn explained(&self, error: ChangeError<StorageRefusal>) -> ChangeError<StorageRefusal> {
         let ChangeError::Refused(StorageRefusal::Storage(StorageError::InUse { volume, .. })) =
             &error
         else {

@@ -23,7 +23,6 @@ use pvc_ports::{Storage, TrashedVolume};
 use crate::answer::Answer;
 use crate::auth::Caller;
 use crate::error::{ApiError, Result};
-use crate::refuse::refused;
 use crate::state::ApiState;
 use crate::table::{Ask, Table};
 use crate::under_way::Transfer;
@@ -99,7 +98,7 @@ where
     let time = api.settings().limits.change_time * TIMES;
     let operation = operation(api.clone(), storage);
     let readers = api.readers().clone();
-    let act = async move { operation.await.map_err(|error| refused(readers.explain(error))) };
+    let act = async move { operation.await.map_err(|error| readers.refused(error)) };
     api.outcome_within(time, act).await?.unwrap_or_else(|| Err(goes_on(time)))
 }
 

@@ -132,7 +132,7 @@ async fn check(asked: &Ask<Upload>) -> Result<u64> {
     let (api, storage) = (&asked.api, asked.api.storage()?);
     let (id, force) = (id(asked), asked.params.force.0);
     let checked = storage::check_fill(api.store(), storage.as_ref(), &id, force);
-    api.ask(async { checked.await.map_err(|error| refused(api.readers().explain(error))) }).await
+    api.ask(async { checked.await.map_err(|error| api.readers().refused(error)) }).await
 }
 
 /// The file as it is announced, for a volume of this size.
@@ -227,7 +227,7 @@ async fn begin(api: &ApiState, id: &VolumeId, force: bool, slot: Slot) -> Result
     let (of, id, storage) = (api.clone(), id.clone(), api.storage()?);
     let begin = async move {
         let begun = storage::begin_fill(of.store(), storage.as_ref(), &id, force).await;
-        let upload = Some(begun.map_err(|error| refused(of.readers().explain(error)))?);
+        let upload = Some(begun.map_err(|error| of.readers().refused(error))?);
         Ok(InSlot { upload, slot: Some(slot) })
     };
     let time = api.settings().limits.change_time * BEGIN_TIMES;
@@ -444,8 +444,8 @@ async fn give(
         has_room.map_err(|error| of_image(&error))?;
     }
     let begun = storage::download(api.store(), storage.as_ref(), volume, snapshot);
-    let explained = |error| refused(api.readers().explain(error));
-    let download = api.ask(async { begun.await.map_err(explained) }).await?;
+    let download =
+        api.ask(async { begun.await.map_err(|error| api.readers().refused(error)) }).await?;
     // A snapshot keeps nobody from its volume.
     let reading = match snapshot {
         None => transfer.reads(api, volume),
