@@ -272,6 +272,34 @@ async fn a_renaming_that_an_earlier_version_left_half_way_is_taken_back() {
     assert!(world.storage.volume(&old).await.is_ok() && world.storage.volume(&new).await.is_err());
 }
 
+/// Whoever defines the VM in the middle of it, and has seen the volume's new name, means that one:
+/// the records of the volume and of its snapshots stayed under the old name, which no volume had.
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_vm_is_defined_with_the_new_name_meanwhile_is_recorded_by_that() {
+    let world = World::with_vm(VmState::Stop).await;
+    let id = |text| VolumeId::from_record(text).expect("well formed");
+    let (old, new) = (id("vms/web1_sda"), id("vms/shop_sda"));
+    let snapshot = SnapshotName::new("before");
+    world.change(Change::PutVolume { id: old.clone(), stats: "{}".into() }).await;
+    let (volume, name) = (old.clone(), snapshot.clone());
+    world.change(Change::PutSnapshot { volume, name, stats: "{}".into() }).await;
+    world.storage.snapshot(&old, &snapshot).await.expect("it is there");
+    let earlier = open(&world.tree).await;
+    note_former_renaming(&earlier).await;
+    world.storage.rename(&old, &new.volume).await.expect("it is there");
+    let defined = xml().replace("vms/web1_sda", "vms/shop_sda");
+    world.change(Change::Vm(UUID, VmChange::Xml(defined))).await;
+    world.change(Change::Vm(UUID, VmChange::Volumes(vec![new.clone()]))).await;
+    earlier.tree().close().await;
+    let is_recorded = || {
+        let view = world.store.view();
+        let volume = view.volumes.get(&new).filter(|_| !view.volumes.contains_key(&old));
+        volume.is_some_and(|volume| volume.snapshots.iter().any(|(name, _)| *name == snapshot))
+    };
+    pvc_testkit::eventually("it is", Duration::from_secs(120), is_recorded).await;
+    assert!(world.storage.volume(&new).await.is_ok(), "the VM has it by that name");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_job_that_a_worker_of_an_earlier_version_has_left_has_failed() {
     let world = World::with_vm(VmState::Stop).await;
