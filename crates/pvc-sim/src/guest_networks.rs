@@ -34,9 +34,14 @@ pub(crate) const FIRST_VNI: u32 = 1001;
 /// Directory of the files of DHCP servers.
 pub(crate) const DIRECTORY: &str = "/run/pvc/dnsmasq";
 
-/// Time in which a host whose daemon is well has what is recorded: a moment, more if the network
-/// was looked at a moment ago, and the time that a ZooKeeper server may lag.
+/// Time in which a host whose daemon is well has what is recorded: a moment, and more if the network
+/// was looked at a moment ago.
 const LATE: Duration = Duration::from_secs(60);
+
+/// The longest that a ZooKeeper server may be behind so that this is true of its clients. A daemon
+/// that has a new connection reads the tree level by level, and each answer comes behind what it
+/// has just written: with a server that lags nine seconds that takes minutes.
+const LAGS: Duration = Duration::from_secs(2);
 
 /// Time after which a rule that the kernel has refused is loaded at the latest, once it takes it:
 /// it is tried again every five minutes.
@@ -628,6 +633,11 @@ impl State {
         for host in 0..self.hosts.len() {
             for bridge in self.used_bridges(host) {
                 self.networks.used.insert((host, bridge), self.run.now);
+            }
+            let daemon = self.hosts[host].daemon.as_ref().map(|own| own.pid);
+            let client = daemon.and_then(|pid| self.processes[pid].client);
+            if client.is_some_and(|client| self.zookeeper.lag_of(client) > LAGS) {
+                self.networks.excuse(host, self.run.now + LATE);
             }
             let well = self.judge(|truth, sight| truth.well_since(sight, host));
             let is_excused = self.networks.excused.get(&host).is_some_and(|it| *it > self.run.now);

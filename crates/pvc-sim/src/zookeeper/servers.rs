@@ -52,6 +52,12 @@ impl Ensemble {
         self.followers.get(&host).is_none_or(|follower| keeps_up(follower.lag_ms))
     }
 
+    /// Time that the client's server may be behind.
+    pub fn lag_of(&self, client: usize) -> Duration {
+        let follower = self.clients[client].server.and_then(|server| self.followers.get(&server));
+        follower.map_or(Duration::ZERO, |follower| Duration::from_millis(follower.lag_ms.1))
+    }
+
     /// Time at which the server on `host` is told of what is written now; `None` if it is at once.
     pub(super) fn when_announced(&mut self, run: &mut Run, host: usize) -> Option<Duration> {
         let (least, most) = self.followers.get(&host)?.lag_ms;
