@@ -34,8 +34,8 @@ pub(crate) const FIRST_VNI: u32 = 1001;
 /// Directory of the files of DHCP servers.
 pub(crate) const DIRECTORY: &str = "/run/pvc/dnsmasq";
 
-/// Time in which a host whose daemon is well has what is recorded: a moment, and more if the network
-/// was looked at a moment ago.
+/// Time in which a host whose daemon is well has what is recorded: a moment, and more if the
+/// network was looked at a moment ago.
 const LATE: Duration = Duration::from_secs(60);
 
 /// The longest that a ZooKeeper server may be behind so that this is true of its clients. A daemon

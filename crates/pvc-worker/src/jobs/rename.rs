@@ -137,8 +137,8 @@ async fn give_name_back(context: &Context, vm: Uuid, volume: &Volume) -> Result<
     let Volume { old, new } = volume;
     let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
     let own = view.vms.get(&vm).map(|record| record.volumes()).unwrap_or_default();
-    // Renamed by another job since, when this one was taken back long ago, or defined so by somebody
-    // who saw the new name: the VM has it by that name.
+    // Renamed by another job since, when this one was taken back long ago, or defined so by
+    // somebody who saw the new name: the VM has it by that name.
     let keeps_new = own.contains(new) && !own.contains(old);
     let storage = context.tools.storage.as_ref();
     if !keeps_new && !exists(storage, old).await? && exists(storage, new).await? {
