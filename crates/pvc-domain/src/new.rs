@@ -1,0 +1,185 @@
+//! The definition of a new VM, written from nothing.
+
+use pvc_model::Uuid;
+use pvc_model::domain::{DiskSource, Nic};
+use pvc_model::storage::VolumeId;
+
+use crate::edit::{Domain, NewDisk, NewNic};
+use crate::error::EditError;
+use crate::text::Element;
+
+/// Hardware of a new VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDomain<'a> {
+    pub name: &'a str,
+    pub uuid: Uuid,
+    pub memory_mib: u64,
+    pub vcpus: u32,
+    pub machine: Machine,
+    pub firmware: Firmware,
+    pub has_tpm: bool,
+    /// Volumes in the order of the disks; the first is booted from.
+    pub disks: &'a [VolumeId],
+    pub nics: &'a [Nic],
+}
+
+/// Chipset of a machine, by libvirt's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Machine {
+    Q35,
+    /// The older i440FX, which guests of PVC 1.0.3 have.
+    Pc,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Firmware {
+    Bios,
+    /// libvirt chooses the image among those of the host.
+    Uefi,
+}
+
+/// The domain XML of a new VM: virtio for disks, network and random numbers, a serial console whose
+/// output is kept in a file, a channel for the guest agent, and VNC that listens on the node's
+/// loopback interface alone.
+///
+/// # Errors
+/// Interfaces or volumes that cannot be written, such as two with one MAC address.
+pub fn new_domain(new: &NewDomain<'_>) -> Result<String, EditError> {
+    let mut domain = Domain::parse(&skeleton(new).render(Some("")))
+        .expect("it is written here, and values are escaped");
+    for disk in new.disks {
+        let source = DiskSource::Volume(disk.clone());
+        domain.add_disk(&NewDisk { source, target: None, bus: None })?;
+    }
+    for Nic { kind, mac, model, .. } in new.nics {
+        let (kind, mac, model) = (kind.clone(), mac.clone(), model.clone());
+        domain.add_nic(&NewNic { kind, mac, model, pci: None })?;
+    }
+    Ok(domain.into_string())
+}
+
+fn skeleton(new: &NewDomain<'_>) -> Element {
+    let leaf = Element::new;
+    let text = |name, text: &str| Element::new(name).text(text);
+    let machine = match new.machine {
+        Machine::Q35 => "q35",
+        Machine::Pc => "pc",
+    };
+    let kind = text("type", "hvm").with("arch", "x86_64").with("machine", machine);
+    let os = match new.firmware {
+        Firmware::Bios => leaf("os"),
+        Firmware::Uefi => leaf("os").with("firmware", "efi"),
+    };
+    leaf("domain")
+        .with("type", "kvm")
+        .child(text("name", new.name))
+        .child(text("uuid", &new.uuid.to_string()))
+        .child(text("memory", &new.memory_mib.to_string()).with("unit", "MiB"))
+        .child(text("vcpu", &new.vcpus.to_string()))
+        .child(os.child(kind).child(leaf("boot").with("dev", "hd")))
+        .child(leaf("features").child(leaf("acpi")).child(leaf("apic")))
+        .child(leaf("cpu").with("mode", "host-model"))
+        .child(leaf("clock").with("offset", "utc"))
+        .child(text("on_poweroff", "destroy"))
+        .child(text("on_reboot", "restart"))
+        .child(text("on_crash", "restart"))
+        .child(devices(new))
+}
+
+fn devices(new: &NewDomain<'_>) -> Element {
+    let leaf = Element::new;
+    let text = |name, text: &str| Element::new(name).text(text);
+    let log = format!("/var/log/libvirt/{}.log", new.name);
+    let serial = leaf("log").with("file", &log).with("append", "on");
+    let agent = leaf("target").with("type", "virtio").with("name", "org.qemu.guest_agent.0");
+    let random = text("backend", "/dev/urandom").with("model", "random");
+    let screen = leaf("graphics").with("type", "vnc").with("port", "-1").with("autoport", "yes");
+    let scsi = leaf("controller").with("type", "scsi").with("index", "0");
+    let devices = leaf("devices")
+        .child(text("emulator", "/usr/bin/qemu-system-x86_64"))
+        .child(scsi.with("model", "virtio-scsi"))
+        .child(leaf("serial").with("type", "pty").child(serial))
+        .child(leaf("console").with("type", "pty"))
+        .child(leaf("channel").with("type", "unix").child(agent))
+        .child(leaf("rng").with("model", "virtio").child(random))
+        .child(screen.with("listen", "127.0.0.1"))
+        .child(leaf("video").child(leaf("model").with("type", "vga")));
+    if !new.has_tpm {
+        return devices;
+    }
+    let backend = leaf("backend").with("type", "emulator").with("version", "2.0");
+    devices.child(leaf("tpm").with("model", "tpm-crb").child(backend))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{summary, validate};
+    use pvc_model::domain::NicKind;
+
+    const UUID: Uuid = Uuid::from_u128(7);
+
+    fn disks() -> Vec<VolumeId> {
+        let id = |text| VolumeId::from_record(text).expect("well formed");
+        vec![id("vms/web1_sda"), id("vms/web1_cidata")]
+    }
+
+    fn nic(mac: &str) -> Nic {
+        let kind = NicKind::Bridge("vmbr1001".to_owned());
+        let (mac, model) = (mac.to_owned(), "virtio".to_owned());
+        Nic { kind, mac, model, target: None, is_exclusive: false, has_vlan: false }
+    }
+
+    fn new<'a>(disks: &'a [VolumeId], nics: &'a [Nic]) -> NewDomain<'a> {
+        let (machine, firmware) = (Machine::Q35, Firmware::Bios);
+        let (memory_mib, vcpus, has_tpm) = (2048, 2, false);
+        NewDomain {
+            name: "web1",
+            uuid: UUID,
+            memory_mib,
+            vcpus,
+            machine,
+            firmware,
+            has_tpm,
+            disks,
+            nics,
+        }
+    }
+
+    #[test]
+    fn a_new_definition_is_one_that_may_be_defined_and_says_what_was_asked_for() {
+        let (disks, nics) = (disks(), [nic("52:54:00:11:22:33")]);
+        let xml = new_domain(&new(&disks, &nics)).expect("it can be written");
+        let checked = validate(&xml).expect("it may be defined");
+        assert!(checked.warnings.is_empty(), "{:?}", checked.warnings);
+        let found = summary(&xml).expect("it can be read");
+        assert_eq!((found.name.as_str(), found.uuid), ("web1", UUID));
+        assert_eq!((found.memory_mib, found.vcpus), (2048, 2));
+        let targets: Vec<&str> = found.disks.iter().map(|disk| disk.target.as_str()).collect();
+        assert_eq!((found.volumes(), targets), (disks, vec!["sda", "sdb"]));
+        assert_eq!(found.nics.len(), 1);
+        assert!(xml.contains("machine='q35'") && !xml.contains("<tpm"));
+    }
+
+    #[test]
+    fn machine_firmware_and_tpm_are_those_that_were_asked_for() {
+        let disks = disks();
+        let (machine, firmware) = (Machine::Pc, Firmware::Uefi);
+        let new = NewDomain { machine, firmware, has_tpm: true, ..new(&disks, &[]) };
+        let xml = new_domain(&new).expect("it can be written");
+        validate(&xml).expect("it may be defined");
+        for part in ["machine='pc'", "<os firmware='efi'>", "<tpm model='tpm-crb'>"] {
+            assert!(xml.contains(part), "{part} in {xml}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_in_a_definition_is_refused() {
+        let (disks, twice) = (disks(), [nic("52:54:00:11:22:33"), nic("52:54:00:11:22:33")]);
+        let refused = new_domain(&new(&disks, &twice)).expect_err("two have one address");
+        assert!(matches!(refused, EditError::MacTaken { .. }), "{refused}");
+        let disk = [disks[0].clone(), disks[0].clone()];
+        let refused = new_domain(&new(&disk, &[])).expect_err("it is one volume");
+        assert!(matches!(refused, EditError::SourceTaken { .. }), "{refused}");
+    }
+}
