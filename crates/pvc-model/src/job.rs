@@ -4,6 +4,7 @@
 //! through its steps is decided in [`course`].
 
 pub mod course;
+pub mod creation;
 pub mod osd;
 pub mod transfer;
 
@@ -12,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use self::course::{Course, Failure};
+use self::creation::VmCreation;
 use self::osd::OsdReplacement;
 use crate::cluster::Cluster;
 use crate::osd::{AddOsds, DeviceSpec, OsdId};
@@ -107,6 +109,8 @@ pub enum JobWork {
     AttachDevice { vm: JobVm, xml: String },
     /// Unplugs a device from a running guest.
     DetachDevice { vm: JobVm, xml: String },
+    /// Makes a VM whose first disk is a clone of an image.
+    CreateVm(Box<VmCreation>),
     /// Gives a VM that is off another name, and its volumes with it.
     RenameVm { vm: JobVm, to: String },
     /// Tells a running guest that the volume of one of its disks has another size.
@@ -198,6 +202,7 @@ impl JobWork {
     pub const FLUSH_LOCKS: &'static str = "vm.flush_locks";
     pub const ATTACH_DEVICE: &'static str = "vm.device_attach";
     pub const DETACH_DEVICE: &'static str = "vm.device_detach";
+    pub const CREATE_VM: &'static str = "vm.create";
     pub const RENAME_VM: &'static str = "vm.rename";
     pub const RESIZE_DISK: &'static str = "vm.resize_disk";
     pub const ADD_OSDS: &'static str = "osd.add";
@@ -211,10 +216,11 @@ impl JobWork {
     pub const DOWNLOAD: &'static str = "storage.download";
 
     /// The kinds that this version knows.
-    pub const KINDS: [&'static str; 22] = [
+    pub const KINDS: [&'static str; 23] = [
         Self::FLUSH_LOCKS,
         Self::ATTACH_DEVICE,
         Self::DETACH_DEVICE,
+        Self::CREATE_VM,
         Self::RENAME_VM,
         Self::RESIZE_DISK,
         Self::ADD_OSDS,
@@ -242,6 +248,7 @@ impl JobWork {
             JobWork::FlushLocks { .. } => Self::FLUSH_LOCKS,
             JobWork::AttachDevice { .. } => Self::ATTACH_DEVICE,
             JobWork::DetachDevice { .. } => Self::DETACH_DEVICE,
+            JobWork::CreateVm(_) => Self::CREATE_VM,
             JobWork::RenameVm { .. } => Self::RENAME_VM,
             JobWork::ResizeDisk { .. } => Self::RESIZE_DISK,
             JobWork::AddOsds(_) => Self::ADD_OSDS,
@@ -266,6 +273,7 @@ impl JobWork {
             | JobWork::DetachDevice { vm, .. }
             | JobWork::RenameVm { vm, .. }
             | JobWork::ResizeDisk { vm, .. } => Some(vm),
+            JobWork::CreateVm(creation) => Some(&creation.vm),
             JobWork::AddOsds(_)
             | JobWork::PlanOsds(_)
             | JobWork::ReplaceOsd(_)
@@ -282,7 +290,7 @@ impl JobWork {
 
     /// Whether it touches nothing of one host, so that any worker can do it, or end its record.
     pub fn runs_anywhere(&self) -> bool {
-        matches!(self, JobWork::RenameVm { .. }) || self.is_of_api()
+        matches!(self, JobWork::RenameVm { .. } | JobWork::CreateVm(_)) || self.is_of_api()
     }
 
     /// Whether the API daemon that was asked does it: it can be begun by nobody else, and is over

@@ -28,6 +28,7 @@ pub mod fullness;
 pub mod guest_network;
 pub mod hold;
 pub mod host_filter;
+pub mod image;
 pub mod job;
 pub mod link;
 pub mod network;

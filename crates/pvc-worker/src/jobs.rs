@@ -1,6 +1,7 @@
 //! The kinds of jobs, one file each.
 
 mod benchmark;
+mod create;
 mod device;
 mod locks;
 mod osd;
@@ -33,6 +34,7 @@ pub(crate) fn steps(work: &JobWork) -> Result<Arc<dyn Steps>, NotUnderstood> {
         JobWork::FlushLocks { vm } => Arc::new(locks::FlushLocks { vm: vm.clone() }),
         JobWork::AttachDevice { vm, xml } => device(vm, xml, DeviceChange::Attach),
         JobWork::DetachDevice { vm, xml } => device(vm, xml, DeviceChange::Detach),
+        JobWork::CreateVm(new) => Arc::new(create::CreateVm { new: new.clone() }),
         JobWork::RenameVm { vm, to } => {
             Arc::new(rename::RenameVm { vm: vm.clone(), to: to.clone() })
         }

@@ -205,55 +205,77 @@ impl Refusal for DefineRefusal {
 
 /// Records a VM.
 pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<DefineRefusal>> {
-    let text = ask.xml.clone();
-    let checked = aside(move || pvc_domain::validate(&text)).await;
-    let checked = checked.map_err(|problems| ChangeError::Refused(DefineRefusal::Xml(problems)))?;
-    let xml = stored_text(&ask.xml).map_err(ChangeError::Refused)?;
-    let (summary, own_warnings) = (checked.summary, checked.warnings);
-    check_nics(&[], &summary.nics, ask.force).map_err(|why| ChangeError::Refused(why.into()))?;
-    check_files(&[], &summary.disks).map_err(ChangeError::Refused)?;
-    store
-        .change(|cluster| {
-            check_identity(cluster, ask, &summary)?;
-            check_volumes_stay(cluster, summary.uuid, &summary.volumes())?;
-            let node_limit = known_nodes(cluster, &ask.node_limit)?;
-            let node = choose_node(cluster, ask, &summary, &node_limit)?;
-            let place = find_node(cluster, node.as_str())?;
-            check_new_functions(cluster, place, summary.uuid, &summary.nics)
-                .map_err(NicRefusal::from)?;
-            let new = NewVm {
-                uuid: summary.uuid,
-                name: summary.name.clone(),
-                state: ask.state.clone(),
-                node: Some(node.clone()),
-                xml: xml.clone(),
-                profile: ask.profile.clone(),
-                volumes: summary.volumes(),
-                autostart: ask.autostart,
-                migration_method: match is_tied(&summary.nics) {
-                    true => Some(MigrationMethod::Shutdown),
-                    false => ask.migration_method.clone(),
-                },
-                max_downtime_ms: ask.max_downtime_ms,
-                selector: ask.selector.clone(),
-                node_limit,
-                tags: tags(ask)?,
-            };
-            let mut changes = Changes::new();
-            changes.push(Change::DefineVm(Box::new(new)));
-            claim(&mut changes, place, summary.uuid, &summary.nics);
-            changes.expect(Expect::VmNames);
-            if ask.node.is_none() && is_to_run(&ask.state) {
-                changes.expect(Expect::Placements);
-            }
-            let mut warnings: Vec<_> = own_warnings.iter().map(ToString::to_string).collect();
-            warnings.extend(shared_volumes(cluster, summary.uuid, &summary.volumes()));
-            Ok((
-                changes,
-                Defined { uuid: summary.uuid, name: summary.name.clone(), node, warnings },
-            ))
-        })
-        .await
+    let definition = Definition::read(ask.clone()).await.map_err(ChangeError::Refused)?;
+    store.change(|cluster| definition.define(cluster)).await
+}
+
+/// VM that an operator gives, as far as its XML alone tells that it may be recorded.
+pub struct Definition {
+    ask: Define,
+    xml: String,
+    summary: DomainSummary,
+    warnings: Vec<String>,
+}
+
+impl Definition {
+    /// Reads the XML, off the runtime.
+    ///
+    /// # Errors
+    /// Whatever is wrong with it in every cluster.
+    pub async fn read(ask: Define) -> Result<Self, DefineRefusal> {
+        let text = ask.xml.clone();
+        let checked = aside(move || pvc_domain::validate(&text)).await;
+        let checked = checked.map_err(DefineRefusal::Xml)?;
+        let xml = stored_text(&ask.xml)?;
+        check_nics(&[], &checked.summary.nics, ask.force)?;
+        check_files(&[], &checked.summary.disks)?;
+        let warnings = checked.warnings.iter().map(ToString::to_string).collect();
+        Ok(Definition { ask, xml, summary: checked.summary, warnings })
+    }
+
+    /// The changes that record it, if it may be recorded in this cluster.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being recorded.
+    pub fn define(&self, cluster: &Cluster) -> Result<(Changes, Defined), DefineRefusal> {
+        let Definition { ask, xml, summary, warnings } = self;
+        check_identity(cluster, ask, summary)?;
+        check_volumes_stay(cluster, summary.uuid, &summary.volumes())?;
+        let node_limit = known_nodes(cluster, &ask.node_limit)?;
+        let node = choose_node(cluster, ask, summary, &node_limit)?;
+        let place = find_node(cluster, node.as_str())?;
+        check_new_functions(cluster, place, summary.uuid, &summary.nics)
+            .map_err(NicRefusal::from)?;
+        let new = NewVm {
+            uuid: summary.uuid,
+            name: summary.name.clone(),
+            state: ask.state.clone(),
+            node: Some(node.clone()),
+            xml: xml.clone(),
+            profile: ask.profile.clone(),
+            volumes: summary.volumes(),
+            autostart: ask.autostart,
+            migration_method: match is_tied(&summary.nics) {
+                true => Some(MigrationMethod::Shutdown),
+                false => ask.migration_method.clone(),
+            },
+            max_downtime_ms: ask.max_downtime_ms,
+            selector: ask.selector.clone(),
+            node_limit,
+            tags: tags(ask)?,
+        };
+        let mut changes = Changes::new();
+        changes.push(Change::DefineVm(Box::new(new)));
+        claim(&mut changes, place, summary.uuid, &summary.nics);
+        changes.expect(Expect::VmNames);
+        if ask.node.is_none() && is_to_run(&ask.state) {
+            changes.expect(Expect::Placements);
+        }
+        let shared = shared_volumes(cluster, summary.uuid, &summary.volumes());
+        let warnings = warnings.iter().cloned().chain(shared).collect();
+        let (uuid, name) = (summary.uuid, summary.name.clone());
+        Ok((changes, Defined { uuid, name, node, warnings }))
+    }
 }
 
 /// Replaces the XML of VM `vm`. What is recorded beside it and follows from it is recorded anew.

@@ -265,7 +265,7 @@ fn by_number(cluster: &Cluster, which: WhichNics) -> WhichNics {
 }
 
 /// The bridge of a network that there is.
-fn bridge(cluster: &Cluster, network: &str) -> Result<String, HardwareRefusal> {
+pub(super) fn bridge(cluster: &Cluster, network: &str) -> Result<String, HardwareRefusal> {
     if CoreNet::named(network).is_some() {
         return Ok(bridge_of(network));
     }

@@ -1,5 +1,6 @@
 //! Asks about one VM. VMs are named by name or UUID.
 
+mod create;
 mod define;
 mod functions;
 mod hardware;
@@ -10,9 +11,11 @@ mod remove;
 mod rename;
 mod state;
 
+pub use create::{Create, CreateRefusal, create};
 pub(crate) use define::check_nics;
 pub use define::{
-    Define, DefineRefusal, Defined, Modified, Modify, NicRefusal, check_modify, define, modify,
+    Define, DefineRefusal, Defined, Definition, Modified, Modify, NicRefusal, check_modify, define,
+    modify,
 };
 pub use hardware::{
     Changed, HardwareAsk, HardwareChange, HardwareRefusal, NewCard, SriovMode, change_hardware,
@@ -27,6 +30,7 @@ pub use rename::{
 };
 pub use state::{
     Crowding, StateAsk, StateOutcome, StateRefusal, check_state, finish_disable, set_state,
+    start_changes,
 };
 
 use std::collections::BTreeSet;

@@ -165,6 +165,15 @@ pub async fn check_state(
     decided.map(|(_, outcome)| outcome).map_err(ChangeError::Refused)
 }
 
+/// The changes that ask for the VM's start, as [`set_state`] does, if it may be started.
+///
+/// # Errors
+/// Whatever keeps it from being started.
+pub fn start_changes(cluster: &Cluster, vm: Uuid) -> Result<Changes, StateRefusal> {
+    let ask = StateAsk::new(StateRequest::Start, false);
+    decide(cluster, &vm.to_string(), ask, None).map(|(changes, _)| changes)
+}
+
 async fn movers_to_ask(
     store: &Store,
     vm: &str,

@@ -1,5 +1,6 @@
 //! Jobs: `/tasks/{id}` with JSON, ours alone. Fields that a later version added are passed over.
 
+mod creation;
 mod osd;
 
 use bytes::Bytes;
@@ -277,6 +278,7 @@ pub fn job_arguments(work: &JobWork) -> Vec<(String, String)> {
         JobWork::AttachDevice { vm, xml } | JobWork::DetachDevice { vm, xml } => {
             of(&[("domain", &vm.name), ("xml", xml)])
         }
+        JobWork::CreateVm(creation) => creation::arguments(creation),
         JobWork::RenameVm { vm, to } => of(&[("domain", &vm.name), ("new_name", to)]),
         JobWork::ResizeDisk { vm, volume } => {
             of(&[("domain", &vm.name), ("volume", &volume.to_string())])
@@ -312,6 +314,9 @@ fn work_from(name: String, uuid: Option<Uuid>, args: Vec<(String, String)>) -> J
         }
         JobWork::DETACH_DEVICE => {
             arguments.device().map(|(vm, xml)| JobWork::DetachDevice { vm, xml })
+        }
+        JobWork::CREATE_VM => {
+            arguments.creation().map(|creation| JobWork::CreateVm(Box::new(creation)))
         }
         JobWork::RENAME_VM => arguments.renaming().map(|(vm, to)| JobWork::RenameVm { vm, to }),
         JobWork::RESIZE_DISK => {

@@ -8,12 +8,14 @@ use std::time::Duration;
 use pvc_embedded::EmbeddedTree;
 use pvc_model::benchmark::{BenchmarkState, volume_of};
 use pvc_model::cluster::Cluster;
+use pvc_model::job::creation::{Seed, SeedFiles, VmCreation};
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
+use pvc_model::node::NodeRole;
 use pvc_model::storage::{OsdRecord, PoolName, VolumeId, VolumeName};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Hypervisor, Op, Storage, Tree};
-use pvc_store::{Change, Changes, NewVm, Store, VmChange};
+use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, Store, VmChange};
 use pvc_testkit::{
     FlakyTree, Gate, MemoryOsds, MemoryStorage, ScriptedHypervisor, SeededRandom, SharedOsds,
     TokioClock,
@@ -40,14 +42,22 @@ enum Case {
     Attach,
     Detach,
     Rename,
+    Create,
     Resize,
     Benchmark,
     Osds(OsdCase),
 }
 
 fn cases() -> impl Iterator<Item = Case> {
-    let others =
-        [Case::FlushLocks, Case::Attach, Case::Detach, Case::Rename, Case::Resize, Case::Benchmark];
+    let others = [
+        Case::FlushLocks,
+        Case::Attach,
+        Case::Detach,
+        Case::Rename,
+        Case::Create,
+        Case::Resize,
+        Case::Benchmark,
+    ];
     others.into_iter().chain(OsdCase::ALL.map(Case::Osds))
 }
 
@@ -140,6 +150,16 @@ impl World {
             Case::Resize => {
                 world.hypervisor.start(UUID, &xml()).await.expect("nothing of it runs");
             }
+            Case::Create => {
+                world.write(|changes| _ = changes.push(Change::AddNode(Box::new(hv1())))).await;
+                world.storage.insert("vms/image_debian");
+                let put = || Change::PutPool {
+                    name: PoolName::new("vms"),
+                    pgs: "64".into(),
+                    tier: "default".into(),
+                };
+                world.write(|changes| _ = changes.push(put())).await;
+            }
             Case::Rename | Case::Benchmark | Case::Osds(_) => {}
         }
         if case == Case::Detach {
@@ -165,6 +185,7 @@ impl World {
             Case::Attach => JobWork::AttachDevice { vm, xml: DISK.to_owned() },
             Case::Detach => JobWork::DetachDevice { vm, xml: DISK.to_owned() },
             Case::Rename => JobWork::RenameVm { vm, to: "shop".to_owned() },
+            Case::Create => JobWork::CreateVm(Box::new(creation())),
             Case::Resize => JobWork::ResizeDisk { vm, volume: id("vms/web1_sda") },
             Case::Benchmark => {
                 JobWork::BenchmarkStorage { pool: PoolName::new("vms"), name: "b1".to_owned() }
@@ -293,6 +314,20 @@ impl World {
                     _ => None,
                 }
             }
+            Case::Create => {
+                let view = self.store.fresh().await.expect("the tree is open");
+                let mut there = 0;
+                for volume in NEW_VOLUMES {
+                    let is_there = self.storage.volume(&id(volume)).await.is_ok();
+                    assert!(is_there || !view.volumes.contains_key(&id(volume)), "{volume}");
+                    there += usize::from(is_there);
+                }
+                match (view.vms.get(&NEW).map(|vm| vm.state.clone()), there) {
+                    (Some(VmState::Stop), 2) => Some(true),
+                    (None, 0) => Some(false),
+                    _ => None,
+                }
+            }
             Case::Benchmark => {
                 let volume = self.storage.volume(&self.measured()).await;
                 let view = self.store.fresh().await.expect("the tree is open");
@@ -348,6 +383,48 @@ pub fn web1() -> NewVm {
     }
 }
 
+const NEW: Uuid = Uuid::from_u128(9);
+const NEW_VOLUMES: [&str; 2] = ["vms/new_sda", "vms/new_cidata"];
+
+fn hv1() -> NewNode {
+    NewNode {
+        name: NodeName::new("hv1"),
+        role: NodeRole::Coordinator,
+        cpus: 8,
+        kernel: String::new(),
+        os: String::new(),
+        arch: "x86_64".into(),
+        version: "0.2.0".into(),
+        ipmi: Ipmi::default(),
+        keepalive: 1,
+    }
+}
+
+/// The VM `new`, of an image, with cloud-init's disk.
+fn creation() -> VmCreation {
+    let text = str::to_owned;
+    let (xml, [disk, seed]) = (xml(), NEW_VOLUMES.map(id));
+    let xml = xml.replace("web1_sdb", "new_cidata").replace("web1", "new");
+    VmCreation {
+        vm: JobVm { name: "new".into(), uuid: Some(NEW) },
+        xml: xml.replace(&UUID.to_string(), &NEW.to_string()),
+        image: id("vms/image_debian"),
+        disk,
+        disk_bytes: 2 << 30,
+        seed: Some(Seed {
+            volume: seed,
+            files: SeedFiles {
+                user_data: text("#cloud-config\n"),
+                meta_data: text("{}"),
+                network_config: text("{}"),
+            },
+        }),
+        node: Some(NodeName::new("hv1")),
+        autostart: false,
+        start: false,
+    }
+}
+
 pub fn xml() -> String {
     let disk = |target: &str| {
         format!(
@@ -377,14 +454,14 @@ async fn a_job_is_done_when_nothing_happens() {
     }
 }
 
-/// Step between the calls that are tried: 1, but `of_long` for jobs about OSDs and benchmarks,
-/// which have a hundred calls and more.
+/// Step between the calls that are tried: 1, but `of_long` for jobs about OSDs, benchmarks and new
+/// VMs, which have a hundred calls and more.
 fn every(case: Case, of_long: usize) -> usize {
     if is_long(case) { of_long } else { 1 }
 }
 
 fn is_long(case: Case) -> bool {
-    matches!(case, Case::Osds(_) | Case::Benchmark)
+    matches!(case, Case::Osds(_) | Case::Benchmark | Case::Create)
 }
 
 /// Calls of the worker, one after the other, until the job ends before the last.
@@ -560,7 +637,8 @@ async fn a_worker_that_is_asked_to_stop_leaves_its_job_to_the_next_one() {
             process.task.await.expect("it stops");
             process.tree.close().await;
             world.healthy_worker("hv1").await;
-            assert_eq!(world.end().await.state, JobState::Succeeded, "{case:?} at call {call}");
+            let end = world.end().await;
+            assert_eq!(end.state, JobState::Succeeded, "{case:?} at call {call}: {end:?}");
             world.assert_whole(&format!("asked to stop at call {call}")).await;
             stops
         });

@@ -1,0 +1,398 @@
+//! Making a VM of an image: asked for here, done by a worker.
+
+use pvc_domain::{EditError, Firmware, Machine, NewDomain, VM_NAME_LIMIT, new_domain};
+use pvc_model::cluster::Cluster;
+use pvc_model::domain::{Nic, NicKind, drawn_mac};
+use pvc_model::hold::check_not_held;
+use pvc_model::image::{image_name, image_volume};
+use pvc_model::job::creation::{Seed, SeedFiles, USER_DATA_LIMIT, VmCreation};
+use pvc_model::job::{JobSpec, JobVm, JobWork, worker_for};
+use pvc_model::storage::{PoolName, VolumeId, VolumeName};
+use pvc_model::vm::VmState;
+use pvc_model::{BadName, Uuid, check_name, shown};
+use pvc_ports::{Clock, Random, Storage, StorageError};
+use pvc_store::{ChangeError, Changes, Expect, Store};
+
+use super::define::{Define, DefineRefusal, Definition};
+use super::hardware::{HardwareRefusal, bridge};
+use crate::job::{JobRequest, submit};
+use crate::refusal::{Kind, Refusal};
+use crate::storage::StorageRefusal;
+
+/// The most network cards that a new VM gets, and the most SSH keys.
+const NICS: usize = 16;
+const KEYS: usize = 50;
+
+/// The most characters of an SSH key.
+const KEY_LIMIT: usize = 8 << 10;
+
+/// A VM to make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Create {
+    pub name: String,
+    /// The image: its name, or `POOL/NAME` where several pools have one of that name.
+    pub image: String,
+    pub vcpus: u32,
+    pub memory_mib: u64,
+    /// The size of the disk; without it that of the image.
+    pub disk_bytes: Option<u64>,
+    /// The networks it has a card in, each by its VNI, its description or its name.
+    pub networks: Vec<String>,
+    pub ssh_keys: Vec<String>,
+    /// Its own user data, as cloud-init takes it.
+    pub user_data: Option<String>,
+    /// Whether it gets the disk with cloud-init's data at all.
+    pub has_seed: bool,
+    pub machine: Machine,
+    pub firmware: Firmware,
+    pub has_tpm: bool,
+    pub node: Option<String>,
+    pub autostart: bool,
+    pub start: bool,
+    /// Takes it also if it is plugged into a network between the nodes.
+    pub force: bool,
+    pub submitter: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CreateRefusal {
+    #[error(transparent)]
+    Name(#[from] BadName),
+    #[error("there is no image `{image}`")]
+    NoImage { image: String },
+    #[error("pools {pools} have an image `{image}` each")]
+    Ambiguous { image: String, pools: String },
+    #[error("image `{image}` has {has} bytes, and a disk of {wanted} bytes would not hold it")]
+    TooSmall { image: String, has: u64, wanted: u64 },
+    #[error("volume `{volume}` exists already")]
+    VolumeTaken { volume: VolumeId },
+    #[error("SSH key {number}: {why}")]
+    Key { number: usize, why: &'static str },
+    #[error("{count} {what} are too many: a new VM gets at most {limit}")]
+    TooMany { count: usize, what: &'static str, limit: usize },
+    #[error("user data of {bytes} bytes is too long: at most {USER_DATA_LIMIT} are taken")]
+    UserData { bytes: usize },
+    #[error("user data and SSH keys are for cloud-init, whose disk is left out")]
+    NoSeed,
+    #[error("VM `{vm}` is being made by task `{job}`")]
+    UnderWay { vm: String, job: pvc_model::job::JobId },
+    #[error("no worker runs that can make VMs")]
+    NoWorker,
+    #[error(transparent)]
+    Network(#[from] HardwareRefusal),
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    #[error(transparent)]
+    Define(#[from] DefineRefusal),
+    #[error(transparent)]
+    Storage(#[from] StorageRefusal),
+}
+
+impl Refusal for CreateRefusal {
+    fn kind(&self) -> Kind {
+        match self {
+            CreateRefusal::NoImage { .. } => Kind::NotFound,
+            CreateRefusal::VolumeTaken { .. } | CreateRefusal::UnderWay { .. } => Kind::Conflict,
+            CreateRefusal::NoWorker => Kind::Unavailable,
+            CreateRefusal::Network(why) => why.kind(),
+            CreateRefusal::Define(why) => why.kind(),
+            CreateRefusal::Storage(why) => why.kind(),
+            _ => Kind::Invalid,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            CreateRefusal::NoImage { .. } => {
+                "`pvc image list` shows the images; `pvc image add` makes one of a file"
+            }
+            CreateRefusal::Ambiguous { image, .. } => {
+                return Some(format!("say which: `POOL/{image}`"));
+            }
+            CreateRefusal::VolumeTaken { .. } => {
+                "remove or rename that volume, or choose another name for the VM"
+            }
+            CreateRefusal::Key { .. } => {
+                "a public key is one line that begins with its type, such as `ssh-ed25519`"
+            }
+            CreateRefusal::UnderWay { job, .. } => {
+                return Some(format!("`pvc task log {job}` shows how far it is"));
+            }
+            CreateRefusal::NoWorker => "start `pvcworkerd` on a node with this version of PVC",
+            CreateRefusal::Network(why) => return why.hint(),
+            CreateRefusal::Edit(why) => return why.hint().map(str::to_owned),
+            CreateRefusal::Define(why) => return why.hint(),
+            CreateRefusal::Storage(why) => return why.hint(),
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// Has a worker make a VM whose first disk is a clone of an image: all of it, or nothing. What
+/// keeps it from being made now is refused here, before there is a task.
+///
+/// # Cancellation
+/// May be dropped: what was submitted is done all the same.
+pub async fn create(
+    store: &Store,
+    clock: &dyn Clock,
+    random: &dyn Random,
+    storage: &dyn Storage,
+    ask: &Create,
+) -> Result<JobSpec, ChangeError<CreateRefusal>> {
+    check_words(ask).map_err(ChangeError::Refused)?;
+    let view = store.fresh().await?;
+    let planned = plan(&view, random, storage, ask).await.map_err(ChangeError::Refused)?;
+    let Planned { creation, definition } = planned;
+    submit(store, clock, random, |cluster| request(cluster, &creation, &definition, ask)).await
+}
+
+/// Refuses what would be wrong in every cluster.
+fn check_words(ask: &Create) -> Result<(), CreateRefusal> {
+    check_name("VM", &ask.name, VM_NAME_LIMIT)?;
+    let too_many = |count, what, limit| match count > limit {
+        true => Err(CreateRefusal::TooMany { count, what, limit }),
+        false => Ok(()),
+    };
+    too_many(ask.networks.len(), "networks", NICS)?;
+    too_many(ask.ssh_keys.len(), "SSH keys", KEYS)?;
+    for (place, key) in ask.ssh_keys.iter().enumerate() {
+        check_key(key).map_err(|why| CreateRefusal::Key { number: place + 1, why })?;
+    }
+    match &ask.user_data {
+        Some(text) if text.len() > USER_DATA_LIMIT => {
+            return Err(CreateRefusal::UserData { bytes: text.len() });
+        }
+        _ => {}
+    }
+    match !ask.has_seed && (ask.user_data.is_some() || !ask.ssh_keys.is_empty()) {
+        true => Err(CreateRefusal::NoSeed),
+        false => Ok(()),
+    }
+}
+
+/// Refuses what no `authorized_keys` has as a line of a key.
+fn check_key(key: &str) -> Result<(), &'static str> {
+    if key.contains("PRIVATE KEY") {
+        return Err("this is a private key, which nobody but its owner should have");
+    }
+    if key.len() > KEY_LIMIT || key.chars().any(char::is_control) {
+        return Err("it is not one line of at most 8192 characters");
+    }
+    let kind = key.split_ascii_whitespace().next().unwrap_or_default();
+    let is_known = ["ssh-", "ecdsa-", "sk-"].iter().any(|begin| kind.starts_with(begin));
+    match is_known && key.split_ascii_whitespace().nth(1).is_some() {
+        true => Ok(()),
+        false => Err("it has no type and no key behind it"),
+    }
+}
+
+struct Planned {
+    creation: VmCreation,
+    definition: Definition,
+}
+
+async fn plan(
+    view: &Cluster,
+    random: &dyn Random,
+    storage: &dyn Storage,
+    ask: &Create,
+) -> Result<Planned, CreateRefusal> {
+    let image = find_image(view, &ask.image)?;
+    check_not_held(view, &image, None).map_err(StorageRefusal::from)?;
+    let disk = beside(&image, &ask.name, "sda")?;
+    let seed_volume = ask.has_seed.then(|| beside(&image, &ask.name, "cidata")).transpose()?;
+    let has = storage.volume(&image).await.map_err(StorageRefusal::from)?.size_bytes;
+    let wanted = ask.disk_bytes.unwrap_or(has);
+    if wanted < has {
+        return Err(CreateRefusal::TooSmall { image: shown(&ask.image), has, wanted });
+    }
+    for volume in std::iter::once(&disk).chain(&seed_volume) {
+        match storage.volume(volume).await {
+            Err(StorageError::NoVolume { .. }) => {}
+            Ok(_) => return Err(CreateRefusal::VolumeTaken { volume: volume.clone() }),
+            Err(error) => return Err(StorageRefusal::from(error).into()),
+        }
+    }
+    let pool = storage.pool(&image.pool).await.map_err(StorageRefusal::from)?;
+    pool.check_room(wanted - has, false).map_err(StorageRefusal::from)?;
+    let nics = nics(view, random, &ask.networks)?;
+    let uuid = random.uuid();
+    let disks: Vec<VolumeId> = std::iter::once(&disk).chain(&seed_volume).cloned().collect();
+    let xml = new_domain(&NewDomain {
+        name: &ask.name,
+        uuid,
+        memory_mib: ask.memory_mib,
+        vcpus: ask.vcpus,
+        machine: ask.machine,
+        firmware: ask.firmware,
+        has_tpm: ask.has_tpm,
+        disks: &disks,
+        nics: &nics,
+    })?;
+    let definition = Definition::read(Define {
+        node: ask.node.clone(),
+        state: if ask.start { VmState::Start } else { VmState::Stop },
+        force: ask.force,
+        ..Define::new(xml.as_str())
+    });
+    let definition = definition.await?;
+    let files = || SeedFiles {
+        user_data: ask.user_data.clone().unwrap_or_else(|| "#cloud-config\n".to_owned()),
+        meta_data: meta_data(&ask.name, uuid, &ask.ssh_keys),
+        network_config: network_config(&nics),
+    };
+    let creation = VmCreation {
+        vm: JobVm { name: ask.name.clone(), uuid: Some(uuid) },
+        xml,
+        image,
+        disk,
+        disk_bytes: wanted,
+        seed: seed_volume.map(|volume| Seed { volume, files: files() }),
+        node: None,
+        autostart: ask.autostart,
+        start: ask.start,
+    };
+    Ok(Planned { creation, definition })
+}
+
+/// The image by its name, or by that of its pool and its own.
+fn find_image(cluster: &Cluster, image: &str) -> Result<VolumeId, CreateRefusal> {
+    let missing = || CreateRefusal::NoImage { image: shown(image) };
+    if let Some((pool, name)) = image.split_once('/') {
+        let volume = VolumeId { pool: PoolName::new(pool), volume: image_volume(name)? };
+        return cluster.volumes.contains_key(&volume).then_some(volume).ok_or_else(missing);
+    }
+    let mut found = cluster.volumes.keys().filter(|volume| image_name(volume) == Some(image));
+    let first = found.next().ok_or_else(missing)?;
+    let others: Vec<String> = found.map(|volume| format!("`{}`", volume.pool)).collect();
+    if others.is_empty() {
+        return Ok(first.clone());
+    }
+    let pools = format!("`{}`, {}", first.pool, others.join(", "));
+    Err(CreateRefusal::Ambiguous { image: shown(image), pools })
+}
+
+/// The volume in the pool of the image that is called after the VM.
+fn beside(image: &VolumeId, vm: &str, disk: &str) -> Result<VolumeId, CreateRefusal> {
+    let volume = VolumeName::parse(&format!("{vm}_{disk}"))?;
+    Ok(VolumeId { pool: image.pool.clone(), volume })
+}
+
+fn nics(
+    cluster: &Cluster,
+    random: &dyn Random,
+    networks: &[String],
+) -> Result<Vec<Nic>, CreateRefusal> {
+    let nic = |network: &String| {
+        let [one, two, three, ..] = random.next_u64().to_be_bytes();
+        Ok(Nic {
+            kind: NicKind::Bridge(bridge(cluster, network)?),
+            mac: drawn_mac([one, two, three]),
+            model: "virtio".to_owned(),
+            target: None,
+            is_exclusive: false,
+            has_vlan: false,
+        })
+    };
+    networks.iter().map(nic).collect()
+}
+
+/// JSON, which is YAML, so that nothing in a name or a key can be read as something else.
+fn meta_data(name: &str, uuid: Uuid, ssh_keys: &[String]) -> String {
+    serde_json::json!({
+        "instance-id": uuid.to_string(),
+        "local-hostname": name,
+        "public-keys": ssh_keys,
+    })
+    .to_string()
+}
+
+/// Asks for an address by DHCP on each card, by netplan's version 2.
+fn network_config(nics: &[Nic]) -> String {
+    let card = |(place, nic): (usize, &Nic)| {
+        let card = serde_json::json!({
+            "match": { "macaddress": nic.mac },
+            "dhcp4": true,
+            // Only the first has to be there before the guest goes on.
+            "optional": place > 0,
+        });
+        (format!("nic{place}"), card)
+    };
+    let cards: serde_json::Map<_, _> = nics.iter().enumerate().map(card).collect();
+    serde_json::json!({ "version": 2, "ethernets": cards }).to_string()
+}
+
+/// The job, if the VM may be made in this cluster, with what must not change until it is submitted.
+fn request(
+    cluster: &Cluster,
+    creation: &VmCreation,
+    definition: &Definition,
+    ask: &Create,
+) -> Result<(JobRequest, Changes), CreateRefusal> {
+    let is_same = |work: &JobWork| match work {
+        JobWork::CreateVm(other) => other.vm.name == creation.vm.name,
+        _ => false,
+    };
+    let mut jobs = cluster.jobs.values().filter(|job| !job.progress.state.is_over());
+    if let Some(job) = jobs.find(|job| is_same(&job.spec.work)) {
+        let (vm, job) = (creation.vm.name.clone(), job.spec.id.clone());
+        return Err(CreateRefusal::UnderWay { vm, job });
+    }
+    // As it would be defined now: it names the node.
+    let (_, defined) = definition.define(cluster)?;
+    let creation = VmCreation { node: Some(defined.node), ..creation.clone() };
+    let work = JobWork::CreateVm(Box::new(creation));
+    let node = worker_for(cluster, &work, None).ok_or(CreateRefusal::NoWorker)?;
+    let mut expected = Changes::new();
+    expected.expect(Expect::VmNames);
+    let (run_on, submitter) = (node.to_string(), ask.submitter.clone());
+    Ok((JobRequest { work, node, run_on, submitter }, expected))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_one_line_of_a_known_type() {
+        for good in [
+            "ssh-ed25519 AAAAC3Nz user@host",
+            "ecdsa-sha2-nistp256 AAAA",
+            "sk-ssh-ed25519@openssh.com AAAA",
+        ] {
+            assert_eq!(check_key(good), Ok(()), "{good}");
+        }
+        let long = format!("ssh-rsa {}", "A".repeat(KEY_LIMIT));
+        for bad in ["", "ssh-ed25519", "AAAA", "ssh-rsa AAAA\nssh-rsa BBBB", long.as_str()] {
+            assert!(check_key(bad).is_err(), "{bad}");
+        }
+        let private = check_key("-----BEGIN OPENSSH PRIVATE KEY-----").unwrap_err();
+        assert!(private.contains("private key"), "{private}");
+    }
+
+    #[test]
+    fn cloud_init_is_given_what_it_reads_and_nothing_breaks_out_of_it() {
+        let keys = ["ssh-ed25519 AAAA \"}: #x".to_owned()];
+        let meta: serde_json::Value =
+            serde_json::from_str(&meta_data("web1", Uuid::nil(), &keys)).expect("JSON");
+        assert_eq!(meta["local-hostname"], "web1");
+        assert_eq!(meta["public-keys"][0], keys[0]);
+        assert_eq!(meta.as_object().expect("an object").len(), 3);
+        let nic = |mac: &str| Nic {
+            kind: NicKind::Bridge("vmbr1001".to_owned()),
+            mac: mac.to_owned(),
+            model: "virtio".to_owned(),
+            target: None,
+            is_exclusive: false,
+            has_vlan: false,
+        };
+        let nics = [nic("52:54:00:00:00:01"), nic("52:54:00:00:00:02")];
+        let config: serde_json::Value = serde_json::from_str(&network_config(&nics)).expect("JSON");
+        assert_eq!(config["version"], 2);
+        assert_eq!(config["ethernets"]["nic0"]["match"]["macaddress"], "52:54:00:00:00:01");
+        assert_eq!(config["ethernets"]["nic0"]["optional"], false);
+        assert_eq!(config["ethernets"]["nic1"]["optional"], true);
+    }
+}
