@@ -51,7 +51,7 @@ pub use node::{
 pub use osd::{Osd, OsdState};
 pub use sriov::{SriovPf, SriovVf, SriovVfConfig, SriovVfPci, SriovVfUsage};
 pub use storage::{
-    Pool, SnapshotStats, StorageSnapshot, TrashedVolume, Uploaded, Volume, VolumeStats,
+    Image, Pool, SnapshotStats, StorageSnapshot, TrashedVolume, Uploaded, Volume, VolumeStats,
 };
 pub use storage_report::{CephReport, PoolFullness, SnapshotUsage};
 pub use task::{

@@ -3,6 +3,18 @@
 use serde_json::{Map, Value};
 
 wire! {
+    /// Image that the disks of new VMs are clones of.
+    pub struct Image {
+        pub name: String,
+        pub pool: String,
+        /// The volume that it is.
+        pub volume: String,
+        /// Text with a unit letter: `10G`.
+        pub size: String,
+        /// The same, exactly.
+        pub size_bytes: u64,
+    }
+
     pub struct Volume {
         pub name: String,
         pub pool: String,

@@ -4,6 +4,7 @@ pub mod benchmark;
 pub mod cluster;
 pub mod event;
 pub mod fault;
+pub mod image;
 pub mod metrics;
 pub mod network;
 pub mod node;

@@ -228,6 +228,54 @@ params! {
     }
 }
 
+choice! {
+    /// Chipset of a VM's machine.
+    pub enum MachineWord { Q35 = "q35", Pc = "pc" }
+}
+
+choice! {
+    /// Firmware of a VM's machine.
+    pub enum FirmwareWord { Bios = "bios", Uefi = "uefi" }
+}
+
+params! {
+    /// A VM to make of an image.
+    pub struct VmCreation {
+        /// The image: its name, or `POOL/NAME` where several pools have one of that name.
+        image: String,
+        /// Number of vCPUs, 1 without it.
+        vcpus: Or<1>,
+        /// The memory in MiB, 1024 without it.
+        memory: Or<1024>,
+        /// The size of the disk, such as `20G`; without it that of the image.
+        disk: Option<String>,
+        /// A network that it has a card in: a VNI, a description, `upstream`, `cluster` or
+        /// `storage`. May be given again.
+        network: Vec<String>,
+        /// Chipset of the machine, `q35` without it.
+        machine: Option<MachineWord>,
+        /// Firmware of the machine, `bios` without it.
+        firmware: Option<FirmwareWord>,
+        /// Whether it has a TPM 2.0.
+        tpm: Flag,
+        /// Leaves out the disk with cloud-init's data.
+        no_cloud_init: Flag,
+        /// The node to assign it to; without one it is chosen.
+        node: Option<String>,
+        /// Whether it starts with its node.
+        autostart: Flag,
+        /// Starts it when it is made.
+        start: Flag,
+        /// Takes it also if it is plugged into a network between the nodes.
+        force: Flag,
+        @form
+        /// A public SSH key for the image's usual user, one line. May be given again.
+        ssh_key: Vec<String>,
+        /// User data as cloud-init takes it.
+        user_data: Option<String>,
+    }
+}
+
 params! {
     /// Another amount of memory.
     pub struct MemoryChange {
@@ -450,6 +498,10 @@ operations! { "vm":
     /// it with its next start, or when the device of the reply is unplugged
     /// (`DELETE /vm/{vm}/device`).
     DeleteVmVmVolumes { DELETE "/vm/{vm}/volumes", Operator, change(VolumeRemoval) -> VmHardware }
+
+    /// Makes a VM with this name, whose disk is a copy-on-write clone of an image: all of it, or
+    /// nothing.
+    PostVmVmCreate { POST "/vm/{vm}/create", Operator, task(VmCreation) }
 
     /// Breaks the locks that a dead host left on a VM's volumes.
     PostVmVmLocks { POST "/vm/{vm}/locks", Operator, task }

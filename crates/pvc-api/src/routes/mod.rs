@@ -5,6 +5,7 @@ mod benchmark;
 mod cluster;
 mod event;
 mod fault;
+mod image;
 mod later;
 mod metrics;
 mod network;
@@ -70,6 +71,7 @@ pub fn table() -> Table {
         storage::add,
         storage_report::add,
         benchmark::add,
+        image::add,
         metrics::add,
     ];
     groups.into_iter().fold(Table::default(), |table, add| add(table))

@@ -3,6 +3,7 @@
 use pvc_api_types as api;
 use pvc_model::answered::{Question, answered_at};
 use pvc_model::cluster::Cluster;
+use pvc_model::image::image_name;
 use pvc_model::size::{format_size, parse_size};
 use pvc_model::storage::{PoolRecord, SnapshotName, VolumeId, VolumeRecord};
 use pvc_model::trash::TrashedVolume;
@@ -51,6 +52,13 @@ pub fn pool(record: &PoolRecord, cluster: &Cluster) -> api::Pool {
         stats,
         answered_at: answered_at(cluster, Question::Pools),
     }
+}
+
+/// The image that a volume is; `None` if it is none.
+pub fn image(record: &VolumeRecord) -> Option<api::Image> {
+    let name = image_name(&record.id)?.to_owned();
+    let api::Volume { name: volume, pool, stats } = volume(record);
+    Some(api::Image { name, pool, volume, size: stats.size, size_bytes: stats.size_bytes })
 }
 
 /// A volume. Its recorded size is a number of bytes, or, where a legacy peer wrote it, a text.

@@ -54,12 +54,13 @@ fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
 }
 
 /// Operations that version 1.0.3 does not have.
-const NEW: [&str; 26] = [
+const NEW: [&str; 28] = [
     "DELETE /api/v1/storage/ceph/trash/{pool}/{id}",
     "DELETE /api/v1/tasks/{task_id}",
     "DELETE /api/v1/vm/{vm}/networks",
     "DELETE /api/v1/vm/{vm}/volumes",
     "GET /api/v1/events",
+    "GET /api/v1/image",
     "GET /api/v1/openapi.json",
     "GET /api/v1/storage/ceph/fullness",
     "GET /api/v1/storage/ceph/trash",
@@ -77,6 +78,7 @@ const NEW: [&str; 26] = [
     "POST /api/v1/storage/ceph/volume/{pool}/{volume}/flatten",
     "POST /api/v1/store/access",
     "POST /api/v1/vm/{vm}/check",
+    "POST /api/v1/vm/{vm}/create",
     "POST /api/v1/vm/{vm}/networks",
     "POST /api/v1/vm/{vm}/volumes",
     "PUT /api/v1/vm/{vm}/memory",

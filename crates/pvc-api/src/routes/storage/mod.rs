@@ -143,7 +143,7 @@ fn volume_id(pool: &str, volume: &str) -> VolumeId {
 /// The least bytes that a volume gets by a bare number: whoever writes `10` means another unit.
 const LEAST_WITHOUT_UNIT: u64 = 4096;
 
-fn size(parameter: &str, text: &str) -> Result<u64> {
+pub(in crate::routes) fn size(parameter: &str, text: &str) -> Result<u64> {
     let bad = |what: String| ApiError::parameter(parameter, what).hint(Some("10G, for one"));
     let bytes = pvc_model::size::parse_size(text).map_err(|why| bad(why.to_string()))?;
     let is_bare = text.bytes().all(|c| c.is_ascii_digit() || c == b'.');

@@ -95,7 +95,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 67] = [
+const CHANGES: [(&str, &str, &str); 68] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
@@ -122,6 +122,7 @@ const CHANGES: [(&str, &str, &str); 67] = [
     ("DELETE", "/vm/{vm}/networks", "network=1001"),
     ("POST", "/vm/{vm}/volumes", "volume=/srv/a.iso&type=file"),
     ("DELETE", "/vm/{vm}/volumes", "volume=sda"),
+    ("POST", "/vm/{vm}/create", "image=debian&disk=2M"),
     ("POST", "/vm/{vm}/locks", ""),
     ("POST", "/vm/{vm}/device", "xml=@device"),
     ("POST", "/network", "vni=auto&description=new&nettype=managed"),
@@ -169,6 +170,7 @@ const CHANGES: [(&str, &str, &str); 67] = [
 async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
     let api = with_web().await;
     api.post("/storage/ceph/volume/vms/data?size=1M").await.ok();
+    api.post("/storage/ceph/volume/vms/image_debian?size=1M").await.ok();
     api.post("/storage/ceph/snapshot/vms/data/before").await.ok();
     api.post("/storage/ceph/volume/vms/gone?size=1M").await.ok();
     api.delete("/storage/ceph/volume/vms/gone").await.ok();
@@ -207,7 +209,8 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
     let mut done = 0;
     for (method, path, given) in CHANGES {
         let new = UUID.replace('2', "4");
-        let expected = if path == "/vm/{vm}" && method == "POST" { "extra" } else { "web" };
+        let is_new = method == "POST" && ["/vm/{vm}", "/vm/{vm}/create"].contains(&path);
+        let expected = if is_new { "extra" } else { "web" };
         let path = path.replace("{vm}", expected).replace("{node}", "pvchv1");
         let path = path.replace("{pool}", "vms").replace("{volume}", "data");
         let path = path.replace("{snapshot}", "before").replace("{id}", trashed);

@@ -5,6 +5,7 @@ mod definitions;
 mod download;
 mod dry_runs;
 mod hardware;
+mod images;
 mod moving;
 mod networks;
 mod osd;
