@@ -1,6 +1,7 @@
 //! Completions, with the VMs, nodes, tags, OSDs, pools, volumes, faults and tasks there are now.
 
 use pvc_api_types::operations::fault::{FaultOrder, GetFaults, SortKey};
+use pvc_api_types::operations::image::{GetImage, ImageFilter};
 use pvc_api_types::operations::network::{GetNetwork, NetworkFilter};
 use pvc_api_types::operations::node::{GetNode, NodeFilter};
 use pvc_api_types::operations::osd::{GetStorageCephOsd, OsdFilter};
@@ -160,6 +161,14 @@ pub fn pools() -> ArgValueCandidates {
         let pools =
             || client()?.read(GetStorageCephPool, [], &PoolFilter::default()).ok()?.read().ok();
         candidates(pools().into_iter().flatten().map(|pool| pool.name))
+    })
+}
+
+/// The names of all images.
+pub fn images() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let images = || client()?.read(GetImage, [], &ImageFilter::default()).ok()?.read().ok();
+        candidates(images().into_iter().flatten().map(|image| image.name))
     })
 }
 

@@ -22,6 +22,7 @@ mod events;
 mod format;
 #[cfg(test)]
 mod golden;
+mod image;
 mod interrupt;
 mod later;
 mod log;

@@ -12,6 +12,7 @@ use crate::completion::Completion;
 use crate::connection::Connections;
 use crate::context::{Global, Pvc};
 use crate::events::Events;
+use crate::image::Image;
 use crate::later;
 use crate::man::Man;
 use crate::network::Network;
@@ -82,6 +83,8 @@ pub enum Command {
     #[command(subcommand, arg_required_else_help = true)]
     Connection(Connections),
     Events(Events),
+    #[command(subcommand, arg_required_else_help = true)]
+    Image(Image),
     #[command(hide = true)]
     Man(Man),
     #[command(subcommand, arg_required_else_help = true)]
@@ -103,6 +106,7 @@ impl Command {
             Command::Completion(command) => command.run(pvc),
             Command::Connection(command) => command.run(pvc),
             Command::Events(command) => command.run(pvc),
+            Command::Image(command) => command.run(pvc),
             Command::Man(command) => command.run(pvc),
             Command::Network(command) => command.run(pvc),
             Command::Node(command) => command.run(pvc),
@@ -196,7 +200,7 @@ mod tests {
         assert_eq!(said("pvc vm ls").unwrap(), "`pvc vm list`: List the VMs");
         assert!(said("pvc -q node show hv1").unwrap().starts_with("`pvc node info`: "));
         assert!(said("pvc vm rm web1 -y").unwrap().starts_with("`pvc vm remove`: "));
-        assert!(said("pvc vm create web1").unwrap().starts_with("`pvc vm define`: "));
+        assert!(said("pvc network create 1001").unwrap().starts_with("`pvc network add`: "));
         assert!(said("pvc vm tag rm web1 x").unwrap().starts_with("`pvc vm tag remove`: "));
         assert!(said("pvc connection create x").unwrap().starts_with("`pvc connection add`: "));
         assert!(said("pvc cluster show").unwrap().starts_with("`pvc cluster status`: "));

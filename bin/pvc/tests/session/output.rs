@@ -27,6 +27,10 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
     match request.path() {
         "/api/v1/faults" => ok(FAULTS),
         "/api/v1/network" => ok(NETWORKS),
+        "/api/v1/image" => ok(
+            r#"[{"name": "debian", "pool": "vms", "volume": "image_debian", "size": "2G", "size_bytes": 2147483648},
+                {"name": "alma", "pool": "ssd", "volume": "image_alma", "size": "1G", "size_bytes": 1073741824}]"#,
+        ),
         "/api/v1/network/web1/acl" => ok(RULES),
         "/api/v1/network/web1/lease" => ok(LEASES),
         "/api/v1/sriov/pf/pvchv1" => ok(r#"[{"phy": "ens1f0", "mtu": "9000", "vfs": ["ens1f0v0"]},
@@ -55,12 +59,13 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
 }
 
 /// Every list, by the column to sort it by.
-const LISTS: [(&str, &str); 25] = [
+const LISTS: [(&str, &str); 26] = [
     ("cluster fault list", "id"),
     ("cluster task", "id"),
     ("cluster task list", "id"),
     ("connection detail", "name"),
     ("connection list", "name"),
+    ("image list", "name"),
     ("network acl list web1", "order"),
     ("network dhcp list web1", "hostname"),
     ("network list", "vni"),

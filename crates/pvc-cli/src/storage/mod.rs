@@ -6,11 +6,11 @@ mod fullness;
 mod osd;
 mod pool;
 mod report;
-mod size;
+pub mod size;
 mod status;
 mod trash;
 mod util;
-mod volume;
+pub mod volume;
 
 use clap::Subcommand;
 

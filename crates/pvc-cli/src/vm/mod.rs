@@ -1,6 +1,7 @@
 //! Virtual machines.
 
 mod ahead;
+mod create;
 mod define;
 mod definition;
 mod disable;
@@ -39,6 +40,7 @@ use crate::outcome::Outcome;
 /// A VM is named by its name or by its UUID.
 #[derive(Debug, Subcommand)]
 pub enum Vm {
+    Create(Box<create::Create>),
     Define(define::Define),
     Disable(disable::Disable),
     Dump(dump::Dump),
@@ -78,6 +80,7 @@ pub enum Vm {
 impl Vm {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         match self {
+            Vm::Create(command) => command.run(pvc),
             Vm::Define(command) => command.run(pvc),
             Vm::Disable(command) => command.run(pvc),
             Vm::Dump(command) => command.run(pvc),

@@ -90,6 +90,13 @@ pub fn request(pvc: &mut Pvc, command: &StateCommand<'_>, how: How) -> Outcome {
     Ok(())
 }
 
+/// Waits until a VM that starts runs, and fails if it does not.
+pub fn until_it_runs(pvc: &mut Pvc, vm: &str) -> Outcome {
+    let how = How { wait: Some(Limit(Waiting::Forever)), dry_run: ahead::DryRun::default() };
+    let command = StateCommand { vm, state: StateRequest::Start, force: false, question: None };
+    request(pvc, &command, how)
+}
+
 /// Asks for another node, and waits if the placement says so.
 pub fn place(pvc: &mut Pvc, vm: &str, placement: &Placement) -> Outcome {
     pvc.client()?;

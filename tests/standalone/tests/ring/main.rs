@@ -13,6 +13,7 @@ mod damaged_tree;
 mod full_disk;
 mod guest_deaths;
 mod http_life;
+mod images;
 mod layout;
 mod libvirt_deaths;
 mod networks;

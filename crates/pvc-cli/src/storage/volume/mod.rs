@@ -14,6 +14,8 @@ mod snapshot;
 mod transfer;
 mod upload;
 
+pub use upload::{Upload, formats};
+
 use clap::{Args, Subcommand};
 
 use crate::context::Pvc;
@@ -34,7 +36,7 @@ pub enum Volume {
     /// Manage snapshots of volumes
     #[command(subcommand, arg_required_else_help = true)]
     Snapshot(snapshot::Snapshot),
-    Upload(upload::Upload),
+    Upload(Upload),
 }
 
 impl Volume {

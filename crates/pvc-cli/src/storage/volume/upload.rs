@@ -2,7 +2,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -68,13 +68,76 @@ pub struct Upload {
     yes: Yes,
 }
 
-fn formats() -> PossibleValuesParser {
+pub fn formats() -> PossibleValuesParser {
     PossibleValuesParser::new(DiskFormat::ALL.map(DiskFormat::as_str))
 }
 
+/// A file that is to be sent, and what is said of it.
+struct Wanted {
+    image: File,
+    /// Number of bytes, if that is known.
+    size: Option<u64>,
+    params: VolumeUpload,
+}
+
 impl Upload {
+    /// The upload of `file` to a volume of which nobody needs what it has.
+    pub fn of(
+        [pool, name]: [&str; 2],
+        file: &Path,
+        format: &str,
+        sha256: Option<String>,
+        force: bool,
+    ) -> Self {
+        Upload {
+            volume: Which { pool: pool.to_owned(), name: name.to_owned() },
+            file: file.to_owned(),
+            format: format.to_owned(),
+            file_size: None,
+            sha256,
+            force,
+            dry_run: false,
+            yes: Yes::default(),
+        }
+    }
+
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let [pool, name] = self.volume.at();
+        let wanted = self.wanted(pvc)?;
+        let operation = PostStorageCephVolumePoolVolumeUpload;
+        if self.dry_run {
+            let tried = pvc.client()?.dry_run(operation, [pool, name], &wanted.params)?;
+            let tried = tried.ok_or_else(pvc_client::Error::too_old_to_tell)?;
+            pvc.done(tried.message);
+            return Ok(());
+        }
+        if !pvc.unasked(self.yes.yes) {
+            if self.is_input() {
+                return Err(Failure::failed("the image comes where a question would be answered")
+                    .hint("say `--yes`, or name a file"));
+            }
+            pvc.client()?.dry_run(operation, [pool, name], &wanted.params)?;
+        }
+        let sentence = format!(
+            "Replace the contents of volume \"{name}\" of pool \"{pool}\" by `{}`",
+            self.file.display()
+        );
+        confirm::ask(pvc, self.yes, &sentence)?;
+        let (reply, sha256) = self.transfer(pvc, wanted)?;
+        if !pvc.done_as_json(&Uploaded { sha256: sha256.clone(), ..reply.clone() }) {
+            pvc.out.line(&reply.message);
+            pvc.out.line(format!("SHA-256 of the file: {sha256}"));
+        }
+        Ok(())
+    }
+
+    /// Sends the file without a question. Returns the reply, and the file's SHA-256 checksum.
+    pub fn send(&self, pvc: &mut Pvc) -> Result<(Uploaded, String), Failure> {
+        let wanted = self.wanted(pvc)?;
+        self.transfer(pvc, wanted)
+    }
+
+    fn wanted(&self, pvc: &mut Pvc) -> Result<Wanted, Failure> {
         let (image, size) = self.open()?;
         let operation = PostStorageCephVolumePoolVolumeUpload;
         // PVC 1.0.3 compares the size of a raw image with a text.
@@ -85,28 +148,16 @@ impl Upload {
             sha256: self.sha256.clone(),
             force: Added(self.force),
         };
-        if self.dry_run {
-            let tried = pvc.client()?.dry_run(operation, [pool, name], &params)?;
-            let tried = tried.ok_or_else(pvc_client::Error::too_old_to_tell)?;
-            pvc.done(tried.message);
-            return Ok(());
-        }
-        if !pvc.unasked(self.yes.yes) {
-            if self.is_input() {
-                return Err(Failure::failed("the image comes where a question would be answered")
-                    .hint("say `--yes`, or name a file"));
-            }
-            pvc.client()?.dry_run(operation, [pool, name], &params)?;
-        }
-        let sentence = format!(
-            "Replace the contents of volume \"{name}\" of pool \"{pool}\" by `{}`",
-            self.file.display()
-        );
-        confirm::ask(pvc, self.yes, &sentence)?;
+        Ok(Wanted { image, size, params })
+    }
+
+    fn transfer(&self, pvc: &mut Pvc, wanted: Wanted) -> Result<(Uploaded, String), Failure> {
+        let Wanted { image, size, params } = wanted;
+        let operation = PostStorageCephVolumePoolVolumeUpload;
         let client = pvc.take_client()?;
         let mut watched = Watched::new(image, size, pvc);
         watched.progress.begin_upload();
-        let sent = client.upload(operation, [pool, name], &params, &mut watched, size);
+        let sent = client.upload(operation, self.volume.at(), &params, &mut watched, size);
         watched.progress.end(sent.is_ok());
         if let Some(error) = watched.failed.take() {
             return Err(self.unreadable(&error));
@@ -114,11 +165,7 @@ impl Upload {
         let (sha256, crc32) = (watched.sha256(), watched.crc32());
         let reply = sent?;
         require_same(&reply, &sha256, &crc32)?;
-        if !pvc.done_as_json(&Uploaded { sha256: sha256.clone(), ..reply.clone() }) {
-            pvc.out.line(&reply.message);
-            pvc.out.line(format!("SHA-256 of the file: {sha256}"));
-        }
-        Ok(())
+        Ok((reply, sha256))
     }
 
     fn is_input(&self) -> bool {
