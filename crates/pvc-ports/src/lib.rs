@@ -14,6 +14,7 @@ mod clock;
 mod database;
 mod database_cluster;
 mod exec;
+mod exporters;
 mod files;
 mod firewall;
 mod host;
@@ -40,6 +41,7 @@ pub use database::{
 };
 pub use database_cluster::{DatabaseCluster, DatabaseClusterError};
 pub use exec::{Command, Exec, ExecError, Output};
+pub use exporters::{ExporterError, Exporters, MOST_PAGE_BYTES};
 pub use files::{
     DirectoryEntry, FileAccess, FileInfo, FileKind, FileOwner, FileSpace, Files, FilesError,
     file_path,

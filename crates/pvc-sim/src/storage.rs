@@ -585,6 +585,10 @@ impl StorageCluster for Volumes {
         self.reached(|state| Ok(state.ceph.said.ratios)).await
     }
 
+    async fn metrics_url(&self) -> Result<Option<String>, StorageError> {
+        self.reached(|state| Ok(state.ceph.said.metrics_url.clone())).await
+    }
+
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
         self.kept(|kept| kept.record(volume)).await
     }

@@ -406,6 +406,10 @@ impl StorageCluster for Monitors {
         self.answer(|said, _| Ok(said.ratios)).await
     }
 
+    async fn metrics_url(&self) -> Result<Option<String>, StorageError> {
+        self.answer(|said, _| Ok(said.metrics_url)).await
+    }
+
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
         self.answer(|_, volumes| volumes.record(volume)).await
     }
