@@ -89,7 +89,7 @@ impl Transfer {
         let number = now.last_key_value().map_or(0, |(last, _)| last + 1);
         now.insert(number, reader);
         drop(now);
-        Reading { listed: Some((readers, number)) }
+        Reading { readers, number }
     }
 
     /// Says how many bytes there are in all.
@@ -162,7 +162,8 @@ pub struct Readers {
 
 /// A volume that is read, until this is dropped.
 pub struct Reading {
-    listed: Option<(Arc<Readers>, u64)>,
+    readers: Arc<Readers>,
+    number: u64,
 }
 
 impl Readers {
@@ -193,18 +194,9 @@ impl Readers {
     }
 }
 
-impl Reading {
-    /// A reading that keeps nobody from anything, and that nobody is told of.
-    pub fn unlisted() -> Self {
-        Reading { listed: None }
-    }
-}
-
 impl Drop for Reading {
     fn drop(&mut self) {
-        if let Some((readers, number)) = &self.listed {
-            readers.now().remove(number);
-        }
+        self.readers.now().remove(&self.number);
     }
 }
 
