@@ -20,7 +20,7 @@ use pvc_model::job::{JobId, JobProgress, JobWork};
 use pvc_model::storage::VolumeId;
 use pvc_model::transfer::{Speed, Transferred};
 use pvc_ops::storage::StorageRefusal;
-use pvc_ports::StorageError;
+use pvc_ports::{Course, StorageError};
 use pvc_store::{ChangeError, JobClaim, StoreError};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,8 @@ struct Shared {
     /// Work while nothing goes, in words.
     doing: Mutex<Option<&'static str>>,
     stop: CancellationToken,
+    /// Course of a change of the storage, which goes on when the daemon stops.
+    course: Course,
     submitter: String,
     /// The task that it is listed as at present, if it is.
     job: Mutex<Option<JobId>>,
@@ -59,11 +61,17 @@ struct Shared {
 impl Transfer {
     /// Begins to count the transfer that is `work`.
     pub fn begin(api: &ApiState, work: JobWork, submitter: &str) -> Self {
+        Self::begin_on(api, work, submitter, Course::default())
+    }
+
+    /// Begins to look after the change of the storage that is `work` and is on this course.
+    pub fn begin_on(api: &ApiState, work: JobWork, submitter: &str, course: Course) -> Self {
         let shared = Arc::new(Shared {
             bytes: AtomicU64::new(0),
             of: OnceLock::new(),
             doing: Mutex::default(),
             stop: api.stopping().child_token(),
+            course,
             submitter: submitter.to_owned(),
             job: Mutex::default(),
             cancelled: OnceLock::new(),
@@ -319,6 +327,7 @@ impl Record {
         {
             tracing::info!(job = %claim.job(), kind = self.work.name(), "a transfer is cancelled");
             self.shared.stop.cancel();
+            self.shared.course.stop();
         }
     }
 
@@ -364,14 +373,19 @@ impl Record {
         let gone = self.look();
         let doing = *self.shared.doing.lock().unwrap_or_else(PoisonError::into_inner);
         match self.work {
-            JobWork::ChangeStorage { .. } => JobProgress::of_change(node, self.began_at, doing),
+            JobWork::ChangeStorage { .. } => {
+                let change = JobProgress::of_change(node, self.began_at, doing);
+                // Most changes do not say how far they are.
+                if gone.of.is_some() { change.transferred(gone, None) } else { change }
+            }
             _ => JobProgress::of_transfer(node, self.began_at, gone).transferred(gone, doing),
         }
     }
 
     fn look(&mut self) -> Transferred {
-        let bytes = self.shared.bytes.load(Ordering::Relaxed);
-        let of = self.shared.of.get().copied();
+        let course = &self.shared.course;
+        let bytes = self.shared.bytes.load(Ordering::Relaxed).max(course.bytes());
+        let of = self.shared.of.get().copied().or(course.of());
         self.speed.look(self.api.clock().monotonic(), bytes);
         Transferred { bytes, of, bytes_per_second: self.speed.bytes_per_second() }
     }

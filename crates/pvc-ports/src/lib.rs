@@ -11,6 +11,7 @@
 
 mod aside;
 mod clock;
+mod course;
 mod database;
 mod database_cluster;
 mod exec;
@@ -36,6 +37,7 @@ mod zone_transfers;
 
 pub use aside::aside;
 pub use clock::Clock;
+pub use course::Course;
 pub use database::{
     Database, DatabaseError, MOST_ROWS, Rows, SqlDialect, SqlValue, Statement, Transaction,
 };
