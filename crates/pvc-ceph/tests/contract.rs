@@ -263,6 +263,8 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     it_keeps_the_contract_of_a_storage_cluster(ceph.clone()).await;
     it_keeps_the_contract_of_an_osd_map(&ceph).await;
     a_full_pool_takes_only_what_makes_room(&ceph).await;
+    a_manager_that_hangs_keeps_no_volume_from_anybody(&ceph).await;
+    an_osd_that_hangs_is_not_waited_for_and_hides_nothing(&ceph).await;
     monitors_that_hang_are_not_waited_for(&ceph).await;
 }
 
@@ -375,6 +377,58 @@ async fn a_copy_and_a_flattening_on_their_way_are_cancelled_and_leave_nothing(ce
     for volume in [&large, &clone] {
         ceph.storage.remove(volume).await.unwrap();
     }
+}
+
+/// Asks until there is an answer, as long as a daemon takes to be back.
+async fn answered<T>(ask: impl AsyncFn() -> Result<T, StorageError>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(Instant::now() < deadline, "{error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+async fn a_manager_that_hangs_keeps_no_volume_from_anybody(ceph: &Ceph) {
+    let (volume, storage) = (id("vms/unmanaged"), &ceph.storage);
+    let cluster = storage.cluster().unwrap();
+    ceph.cluster.stop(Daemon::Manager).unwrap();
+    let begun = Instant::now();
+    // What the manager alone knows is not waited for long, and nobody waits behind it.
+    let figures = cluster.osd_figures().await;
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}: {figures:?}", begun.elapsed());
+    assert!(!cluster.status().await.unwrap().is_empty());
+    storage.create(&volume, 1 << 20, false).await.expect("volumes need no manager");
+    ceph.write(&volume, 0, b"dear").await;
+    storage.snapshot(&volume, &SnapshotName::new("s")).await.unwrap();
+    storage.remove(&volume).await.unwrap();
+    ceph.cluster.cont(Daemon::Manager).unwrap();
+    let osds = answered(async || cluster.osd_figures().await).await;
+    assert_eq!(osds.len(), 1);
+    answered(async || cluster.pool_figures().await).await;
+}
+
+async fn an_osd_that_hangs_is_not_waited_for_and_hides_nothing(ceph: &Ceph) {
+    let (volume, storage) = (id("vms/hung"), &ceph.storage);
+    let cluster = storage.cluster().unwrap();
+    storage.create(&volume, 1 << 20, false).await.unwrap();
+    ceph.cluster.stop(Daemon::Osd).unwrap();
+    let begun = Instant::now();
+    let asked = async { (storage.volume(&volume).await, begun.elapsed()) };
+    let status = async { (cluster.status().await, begun.elapsed()) };
+    let ((found, took), (status, at_once)) = tokio::join!(asked, status);
+    assert!(matches!(found, Err(StorageError::TimedOut { .. })), "no volume is gone: {found:?}");
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    assert!(status.is_ok() && at_once < Duration::from_secs(10), "{status:?} after {at_once:?}");
+    // One that was never begun is not there, and not refused for a reason that is none.
+    let made = storage.create(&id("vms/late"), 1 << 20, false).await;
+    assert!(matches!(made, Err(StorageError::TimedOut { .. })), "{made:?}");
+    ceph.cluster.cont(Daemon::Osd).unwrap();
+    let info = answered(async || storage.volume(&volume).await).await;
+    assert_eq!(info.size_bytes, 1 << 20);
+    answered(async || storage.remove(&volume).await).await;
 }
 
 /// Gives `to` the object by which `from` is opened, as a rename that is cut short leaves it.
