@@ -8,9 +8,9 @@ use anyhow::anyhow;
 use pvc_config::Config;
 use pvc_daemon::{ApiPorts, Shutdown, on_session};
 use pvc_linux::log::Log;
-use pvc_linux::{Notifier, OsRandom, SystemClock};
+use pvc_linux::{HttpExporters, Notifier, OsRandom, SystemClock};
 use pvc_node::{Node, Outcome};
-use pvc_ports::Tree;
+use pvc_ports::{Exporters, Tree};
 use pvc_store::Store;
 use pvc_zookeeper::ZookeeperTree;
 
@@ -59,7 +59,9 @@ pub async fn api(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Result<O
         let settings = settings::api(&config)?;
         let storage = ports::storage(&config)?;
         let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
-        let ports = ApiPorts { clock, random, storage, firewall: ports::firewall() };
+        let exporters: Option<Arc<dyn Exporters>> = Some(Arc::new(HttpExporters::default()));
+        let firewall = ports::firewall();
+        let ports = ApiPorts { clock, random, storage, firewall, exporters };
         let where_to = settings.clone();
         let serve = |state, stop| async move {
             let listeners = pvc_api::listen(&where_to)?;

@@ -103,7 +103,7 @@ async fn with_store(
                     let state = state.with_machine(network);
                     Ok(pvc_api::serve(&where_to, state, stop).await?)
                 };
-                let ports = ApiPorts { clock, random, storage, firewall };
+                let ports = ApiPorts { clock, random, storage, firewall, exporters: None };
                 let ended: Option<anyhow::Result<Outcome>> =
                     pvc_daemon::api(&store, settings, ports, serve, &stop).await;
                 ended

@@ -169,10 +169,21 @@ const OF_CHANGES: [(&str, &str); 4] = [
     ("504", "What was waited for did not come in time"),
 ];
 
-/// How an operation may be refused. What everybody may read is always answered.
+/// Paths of what other programs say, and how a read of it may be refused.
+const FETCHED: [&str; 2] = ["/metrics/ceph", "/metrics/zookeeper"];
+const OF_FETCHES: [(&str, &str); 2] = [
+    ("404", "There is no such program in this cluster"),
+    ("503", "It does not answer, or has nothing to say"),
+];
+
+/// How an operation may be refused. What everybody may read of ours is always answered.
 fn refusals<O: Operation>() -> impl Iterator<Item = (&'static str, &'static str)> {
     let reads = O::EFFECT == Effect::Read && O::METHOD == operation::Method::Get;
-    let of_reads = if reads && O::ROLE == Role::Anybody { &OF_READS[..0] } else { &OF_READS[..] };
+    let of_reads = match reads && O::ROLE == Role::Anybody {
+        true if FETCHED.contains(&O::PATH) => &OF_FETCHES[..],
+        true => &OF_READS[..0],
+        false => &OF_READS[..],
+    };
     let of_changes = if reads { &OF_CHANGES[..0] } else { &OF_CHANGES[..] };
     of_reads.iter().chain(of_changes).copied()
 }

@@ -28,11 +28,11 @@ pub const MOST_TIME: Duration = Duration::from_secs(23 * 3600);
 pub struct DiskOf {
     download: Box<dyn Download>,
     /// Dropped behind the download: until then nobody else may be able to open the volume.
-    _reading: Reading,
+    _reading: Option<Reading>,
 }
 
 impl DiskOf {
-    pub fn new(download: Box<dyn Download>, reading: Reading) -> Self {
+    pub fn new(download: Box<dyn Download>, reading: Option<Reading>) -> Self {
         DiskOf { download, _reading: reading }
     }
 }
@@ -195,7 +195,7 @@ mod tests {
         let wanted = Wanted { format: DiskFormat::Raw, compression };
         let nowhere = Spool { directory: "/nonexistent".into(), least_free_bytes: Some(0) };
         let turn = Places::default().turn(wanted).await;
-        let disk = DiskOf::new(download, Reading::unlisted());
+        let disk = DiskOf::new(download, None);
         pvc_images::give(disk, turn, &nowhere).await.unwrap()
     }
 

@@ -4,11 +4,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use pvc_api_types::ClusterStatus;
 use pvc_model::cluster::Cluster;
 use pvc_ops::network::Surroundings;
 use pvc_ops::{Outcome, Refusal};
-use pvc_ports::{Clock, Firewall, Network, Random, Storage};
+use pvc_ports::{Clock, Exporters, Firewall, Network, Random, Storage};
 use pvc_store::Store;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::{Sessions, Tokens};
 use crate::cache::{Memo, VmCache};
 use crate::error::{ApiError, Result};
-use crate::metrics::Scrapes;
+use crate::metrics::{Scrapes, exported};
 use crate::refuse::refused;
 use crate::settings::ApiSettings;
 use crate::slots::Slots;
@@ -31,6 +32,7 @@ pub struct ApiState {
     /// The store of a dry run decides and writes nothing.
     store: Store,
     machine: Option<Arc<dyn Network>>,
+    exporters: Option<Arc<dyn Exporters>>,
 }
 
 struct Shared {
@@ -45,6 +47,8 @@ struct Shared {
     vms: VmCache,
     status: Memo<ClusterStatus>,
     scrapes: Arc<Scrapes>,
+    ceph_page: exported::Page,
+    zookeeper_page: exported::Page,
     waits: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     uploads: Arc<Slots>,
@@ -74,6 +78,8 @@ impl ApiState {
             vms: VmCache::default(),
             status: Memo::default(),
             scrapes: Arc::default(),
+            ceph_page: exported::Page::default(),
+            zookeeper_page: exported::Page::default(),
             waits: Arc::new(Semaphore::new(settings.limits.waits)),
             streams: Arc::new(Semaphore::new(settings.limits.streams)),
             uploads: Slots::new(settings.limits.transfers),
@@ -89,12 +95,17 @@ impl ApiState {
             firewall,
             settings,
         });
-        ApiState { shared, store, machine: None }
+        ApiState { shared, store, machine: None, exporters: None }
     }
 
     /// The same for a machine that is alone: networks of VMs may not overlap those that it is in.
     pub fn with_machine(self, machine: Arc<dyn Network>) -> Self {
         ApiState { machine: Some(machine), ..self }
+    }
+
+    /// The same for a cluster, whose Ceph and ZooKeeper export metrics.
+    pub fn with_exporters(self, exporters: Arc<dyn Exporters>) -> Self {
+        ApiState { exporters: Some(exporters), ..self }
     }
 
     pub fn store(&self) -> &Store {
@@ -172,6 +183,24 @@ impl ApiState {
 
     pub(crate) fn scrapes(&self) -> &Arc<Scrapes> {
         &self.shared.scrapes
+    }
+
+    /// Whether there are a Ceph and a ZooKeeper that may export metrics.
+    pub(crate) fn has_exporters(&self) -> (bool, bool) {
+        let has_any = self.exporters.is_some();
+        (has_any && exported::has_ceph(self.shared.storage.as_deref()), has_any)
+    }
+
+    /// The metrics that Ceph exports.
+    pub(crate) async fn ceph_page(&self) -> Result<Bytes> {
+        let fetch = exported::ceph(self.shared.storage.clone(), self.exporters.clone());
+        self.shared.ceph_page.fetched("Ceph", fetch).await
+    }
+
+    /// The metrics that ZooKeeper's exporter has on the primary node.
+    pub(crate) async fn zookeeper_page(&self) -> Result<Bytes> {
+        let fetch = exported::zookeeper(self.view(), self.exporters.clone());
+        self.shared.zookeeper_page.fetched("ZooKeeper", fetch).await
     }
 
     pub(crate) fn waits(&self) -> &Arc<Semaphore> {

@@ -20,7 +20,7 @@ use pvc_model::job::{JobId, JobProgress, JobWork};
 use pvc_model::storage::VolumeId;
 use pvc_model::transfer::{Speed, Transferred};
 use pvc_ops::storage::StorageRefusal;
-use pvc_ports::StorageError;
+use pvc_ports::{Course, StorageError};
 use pvc_store::{ChangeError, JobClaim, StoreError};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,8 @@ struct Shared {
     /// Work while nothing goes, in words.
     doing: Mutex<Option<&'static str>>,
     stop: CancellationToken,
+    /// Course of a change of the storage, which goes on when the daemon stops.
+    course: Course,
     submitter: String,
     /// The task that it is listed as at present, if it is.
     job: Mutex<Option<JobId>>,
@@ -59,11 +61,17 @@ struct Shared {
 impl Transfer {
     /// Begins to count the transfer that is `work`.
     pub fn begin(api: &ApiState, work: JobWork, submitter: &str) -> Self {
+        Self::begin_on(api, work, submitter, Course::default())
+    }
+
+    /// Begins to look after the change of the storage that is `work` and is on this course.
+    pub fn begin_on(api: &ApiState, work: JobWork, submitter: &str, course: Course) -> Self {
         let shared = Arc::new(Shared {
             bytes: AtomicU64::new(0),
             of: OnceLock::new(),
             doing: Mutex::default(),
             stop: api.stopping().child_token(),
+            course,
             submitter: submitter.to_owned(),
             job: Mutex::default(),
             cancelled: OnceLock::new(),
@@ -89,7 +97,7 @@ impl Transfer {
         let number = now.last_key_value().map_or(0, |(last, _)| last + 1);
         now.insert(number, reader);
         drop(now);
-        Reading { listed: Some((readers, number)) }
+        Reading { readers, number }
     }
 
     /// Says how many bytes there are in all.
@@ -162,7 +170,8 @@ pub struct Readers {
 
 /// A volume that is read, until this is dropped.
 pub struct Reading {
-    listed: Option<(Arc<Readers>, u64)>,
+    readers: Arc<Readers>,
+    number: u64,
 }
 
 impl Readers {
@@ -193,18 +202,9 @@ impl Readers {
     }
 }
 
-impl Reading {
-    /// A reading that keeps nobody from anything, and that nobody is told of.
-    pub fn unlisted() -> Self {
-        Reading { listed: None }
-    }
-}
-
 impl Drop for Reading {
     fn drop(&mut self) {
-        if let Some((readers, number)) = &self.listed {
-            readers.now().remove(number);
-        }
+        self.readers.now().remove(&self.number);
     }
 }
 
@@ -327,6 +327,7 @@ impl Record {
         {
             tracing::info!(job = %claim.job(), kind = self.work.name(), "a transfer is cancelled");
             self.shared.stop.cancel();
+            self.shared.course.stop();
         }
     }
 
@@ -372,14 +373,19 @@ impl Record {
         let gone = self.look();
         let doing = *self.shared.doing.lock().unwrap_or_else(PoisonError::into_inner);
         match self.work {
-            JobWork::ChangeStorage { .. } => JobProgress::of_change(node, self.began_at, doing),
+            JobWork::ChangeStorage { .. } => {
+                let change = JobProgress::of_change(node, self.began_at, doing);
+                // Most changes do not say how far they are.
+                if gone.of.is_some() { change.transferred(gone, None) } else { change }
+            }
             _ => JobProgress::of_transfer(node, self.began_at, gone).transferred(gone, doing),
         }
     }
 
     fn look(&mut self) -> Transferred {
-        let bytes = self.shared.bytes.load(Ordering::Relaxed);
-        let of = self.shared.of.get().copied();
+        let course = &self.shared.course;
+        let bytes = self.shared.bytes.load(Ordering::Relaxed).max(course.bytes());
+        let of = self.shared.of.get().copied().or(course.of());
         self.speed.look(self.api.clock().monotonic(), bytes);
         Transferred { bytes, of, bytes_per_second: self.speed.bytes_per_second() }
     }

@@ -2,10 +2,10 @@
 //! and called `pvc-clone-…`; it goes when nobody stands on it any more.
 
 use pvc_model::storage::{CLONED, PoolName, SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{CloneName, Flattened, StorageError};
+use pvc_ports::{CloneName, Course, Flattened, StorageError};
 
 use crate::answers::Parent;
-use crate::rbd::{FEATURES, Failure, QUICK, image_args, io_error, long, target_args};
+use crate::rbd::{FEATURES, Failure, QUICK, image_args, io_error, target_args};
 use crate::storage::{RbdStorage, good_volume, with_json};
 use crate::trash_answers;
 
@@ -103,14 +103,20 @@ impl RbdStorage {
         &self,
         volume: &VolumeId,
         force: bool,
+        course: &Course,
     ) -> Result<Flattened, StorageError> {
         let image = self.image(volume).await?;
         self.require_listed(volume).await?;
         let Some(parent) = image.parent else { return Ok(Flattened::Independent) };
         self.require_room(&volume.pool, image.size, force).await?;
-        let args = [image_args(volume), vec!["--no-progress".to_owned()]].concat();
-        let flattened = self.programs.rbd(&["flatten"], args, long(image.size)).await;
-        flattened.map_err(|failure| failure.of(volume, FLATTENING))?;
+        let flattened =
+            self.programs.rbd_on_course(&["flatten"], image_args(volume), image.size, course);
+        match flattened.await {
+            Ok(_) => {}
+            // It was through already, or who has the volume open has brought it to its end.
+            Err(Failure::Stopped) if self.image(volume).await?.parent.is_none() => {}
+            Err(failure) => return Err(failure.of(volume, FLATTENING)),
+        }
         Ok(Flattened::From(self.let_go_of(parent).await?))
     }
 

@@ -15,6 +15,12 @@ fn figure<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
+/// `mgr services`, as far as it is about metrics.
+#[derive(Deserialize)]
+struct Services {
+    prometheus: Option<String>,
+}
+
 #[derive(Deserialize)]
 struct Df {
     pools: Vec<DfPool>,
@@ -215,6 +221,17 @@ pub(crate) fn full_ratios(dump: &[u8]) -> Result<Ratios, String> {
     Ok(Ratios::new(nearfull, backfillfull, full).unwrap_or_default())
 }
 
+/// `mgr services`: the page of the manager's module `prometheus`, if that is enabled.
+pub(crate) fn metrics_url(services: &[u8]) -> Result<Option<String>, String> {
+    let Services { prometheus } = json(services)?;
+    match prometheus {
+        Some(url) if !url.starts_with("http://") => {
+            Err(format!("its manager exports metrics at `{url}`, which is no plain HTTP"))
+        }
+        url => Ok(url.map(|url| format!("{}/metrics", url.trim_end_matches('/')))),
+    }
+}
+
 /// `osd dump`, `osd df` and `osd status`, joined by the OSDs' numbers. One that any of them lacks
 /// is left out: half of an OSD's figures would be read as its figures.
 pub(crate) fn osd_figures(dump: &[u8], df: &[u8], status: &str) -> Result<Vec<OsdFigures>, String> {
@@ -312,6 +329,21 @@ fn without_colours(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_managers_page_of_metrics_is_where_its_module_says() {
+        let url = |services: &str| metrics_url(services.as_bytes());
+        assert_eq!(url("{}"), Ok(None));
+        assert_eq!(url(r#"{"dashboard":"https://hv1:8443/"}"#), Ok(None));
+        let expected = Ok(Some("http://hv1:9283/metrics".to_owned()));
+        assert_eq!(url(r#"{"prometheus":"http://hv1:9283/"}"#), expected);
+        assert_eq!(url(r#"{"prometheus":"http://hv1:9283"}"#), expected);
+        let expected = Ok(Some("http://[fd00::1]:9283/metrics".to_owned()));
+        assert_eq!(url(r#"{"prometheus":"http://[fd00::1]:9283/"}"#), expected);
+        for odd in [r#"{"prometheus":"https://hv1:9283/"}"#, r#"{"prometheus":7}"#, "[", ""] {
+            assert!(url(odd).is_err(), "{odd}");
+        }
+    }
 
     const DF: &[u8] = br#"{"stats":{"total_bytes":10737418240},"pools":[
         {"name":"device_health_metrics","id":1,"stats":{"stored":0,"objects":0,"kb_used":0,"bytes_used":0,"percent_used":0,"max_avail":9896198144}},

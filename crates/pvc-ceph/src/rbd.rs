@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{Command, Exec, ExecError, StorageError};
+use pvc_ports::{Command, Course, Exec, ExecError, Output, StorageError};
 
 use crate::CephOptions;
 use crate::piped::{Pipe, Piped};
@@ -66,6 +66,8 @@ pub(crate) enum Failure {
     TimedOut {
         seconds: u64,
     },
+    /// Ended because it was to stop.
+    Stopped,
     Other(String),
 }
 
@@ -84,6 +86,7 @@ impl Failure {
             Failure::NotEmpty => io_error(doing, NOT_EMPTY_SAID.to_owned()),
             Failure::NotMoved => io_error(doing, NOT_MOVED_SAID.to_owned()),
             Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
+            Failure::Stopped => StorageError::Stopped,
             Failure::Other(said) => io_error(doing, said),
         }
     }
@@ -96,6 +99,7 @@ impl Failure {
                 io_error(doing, "something in the pool was gone when it was looked at".to_owned())
             }
             Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
+            Failure::Stopped => StorageError::Stopped,
             Failure::Other(said) => io_error(doing, said),
             Failure::NotEmpty => io_error(doing, NOT_EMPTY_SAID.to_owned()),
             Failure::NotMoved => io_error(doing, NOT_MOVED_SAID.to_owned()),
@@ -164,6 +168,35 @@ impl Programs {
         self.run("rbd", self.args(words, args), Vec::new(), None, deadline).await
     }
 
+    /// Runs `rbd` for what goes through `bytes` of a volume: the course is as far as `rbd` says,
+    /// and has it end at once when it is to stop.
+    pub async fn rbd_on_course(
+        &self,
+        words: &[&str],
+        args: Vec<String>,
+        bytes: u64,
+        course: &Course,
+    ) -> Result<Vec<u8>, Failure> {
+        course.announce(bytes);
+        let heard = |piece: &[u8]| {
+            if let Some(percent) = percent(piece) {
+                course.reach(part(bytes, percent));
+            }
+        };
+        let command = Command {
+            program: "rbd".to_owned(),
+            args: self.args(words, args),
+            env: Vec::new(),
+            stdin: None,
+            deadline: long(bytes),
+        };
+        tokio::select! {
+            biased;
+            () = course.stopped() => Err(Failure::Stopped),
+            ended = self.exec.run_heard(command, &heard) => output("rbd", ended),
+        }
+    }
+
     /// Runs `rbd` with times in UTC, which it prints without saying of which zone they are.
     pub async fn rbd_in_utc(
         &self,
@@ -215,18 +248,33 @@ impl Programs {
         deadline: Duration,
     ) -> Result<Vec<u8>, Failure> {
         let command = Command { program: program.to_owned(), args, env, stdin, deadline };
-        let output = match self.exec.run(command).await {
-            Ok(output) => output,
-            Err(ExecError::TimedOut { deadline, .. }) => {
-                return Err(Failure::TimedOut { seconds: deadline.as_secs() });
-            }
-            Err(error) => return Err(Failure::Other(with_cause(&error))),
-        };
-        if output.code == Some(0) {
-            return Ok(output.stdout);
-        }
-        Err(failure(program, output.code, &String::from_utf8_lossy(&output.stderr)))
+        output(program, self.exec.run(command).await)
     }
+}
+
+/// Output of the program, if it has ended well.
+fn output(program: &str, ended: Result<Output, ExecError>) -> Result<Vec<u8>, Failure> {
+    match ended {
+        Ok(output) if output.code == Some(0) => Ok(output.stdout),
+        Ok(output) => Err(failure(program, output.code, &String::from_utf8_lossy(&output.stderr))),
+        Err(ExecError::TimedOut { deadline, .. }) => {
+            Err(Failure::TimedOut { seconds: deadline.as_secs() })
+        }
+        Err(error) => Err(Failure::Other(with_cause(&error))),
+    }
+}
+
+/// The last percentage in a piece of `rbd`'s progress: `Image copy: 41% complete...`.
+fn percent(piece: &[u8]) -> Option<u64> {
+    let text = String::from_utf8_lossy(piece);
+    let before = text.rsplit_once("% complete")?.0;
+    let start = before.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
+    before.get(start..)?.parse().ok().filter(|percent| *percent <= 100)
+}
+
+/// Part of `bytes` that is so many percent.
+fn part(bytes: u64, percent: u64) -> u64 {
+    u64::try_from(u128::from(bytes) * u128::from(percent) / 100).unwrap_or(bytes)
 }
 
 fn with_cause(error: &ExecError) -> String {
@@ -288,6 +336,24 @@ mod tests {
         assert_eq!(said("rbd", Some(1), "2026 noise\n"), "2026 noise");
         assert_eq!(said("rbd", Some(1), ""), "`rbd` ended with status 1");
         assert_eq!(said("rbd", None, " \r\n"), "`rbd` was ended by a signal");
+    }
+
+    #[test]
+    fn the_progress_of_rbd_is_the_last_percentage_that_it_prints() {
+        for (piece, expected) in [
+            ("\rImage copy: 0% complete...\rImage copy: 41% complete...", Some(41)),
+            ("\rImage flatten: 100% complete...done.\n", Some(100)),
+            ("7% complete", Some(7)),
+            ("Image copy: 4", None),
+            ("% complete...", None),
+            ("ü% complete", None),
+            ("999% complete", None),
+            ("rbd: copy failed: (5) Input/output error", None),
+            ("", None),
+        ] {
+            assert_eq!(percent(piece.as_bytes()), expected, "{piece}");
+        }
+        assert_eq!((part(200, 41), part(u64::MAX, 100), part(0, 7)), (82, u64::MAX, 0));
     }
 
     #[test]

@@ -65,6 +65,11 @@ impl StorageCluster for RbdStorage {
         figures::full_ratios(&dump).map_err(not_understood)
     }
 
+    async fn metrics_url(&self) -> Result<Option<String>, StorageError> {
+        let services = self.json_of(command("mgr services")).await?;
+        figures::metrics_url(&services).map_err(not_understood)
+    }
+
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
         let text = self.image_text(volume).await?;
         Ok(String::from_utf8_lossy(&text).trim().to_owned())

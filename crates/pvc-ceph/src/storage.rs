@@ -11,9 +11,9 @@ use pvc_model::storage::{
     CLONED, PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName,
 };
 use pvc_ports::{
-    Attachment, Exec, Flattened, MeasuredPlace, MeasuredVolume, OsdHost, PoolInfo, SnapshotInfo,
-    SnapshotUsage, Storage, StorageCluster, StorageError, TrashedVolume, VolumeInfo, VolumeLock,
-    VolumeStreams,
+    Attachment, Course, Exec, Flattened, MeasuredPlace, MeasuredVolume, OsdHost, PoolInfo,
+    SnapshotInfo, SnapshotUsage, Storage, StorageCluster, StorageError, TrashedVolume, VolumeInfo,
+    VolumeLock, VolumeStreams,
 };
 use serde_json::json;
 use tokio::sync::Mutex;
@@ -30,6 +30,12 @@ use crate::rbd::{
 const LOOKING: &str = "looking at a volume";
 const LISTING: &str = "listing volumes";
 const NAMING: &str = "naming a new volume";
+
+/// Time after which Ceph has forgotten a client that was killed, and a little more.
+const CLIENT_FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// Time between two looks whether it has.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Times that a pool is listed while volumes go.
 const LIST_TRIES: u32 = 3;
@@ -293,6 +299,7 @@ impl RbdStorage {
         match &published {
             // The rename may still come to its end: the next copy to this name sees how it went.
             Ok(()) | Err(StorageError::TimedOut { .. }) => {}
+            Err(StorageError::Stopped) => self.remove_stopped(partial).await,
             Err(_) => {
                 // What went wrong first is what is told.
                 if let Err(error) = self.remove_partial(partial).await {
@@ -302,6 +309,26 @@ impl RbdStorage {
             }
         }
         published.map_err(|error| named(error, partial, volume))
+    }
+
+    /// Removes what a program has left that was ended: Ceph takes it for one that has the volume
+    /// open until it has heard nothing of it for half a minute.
+    async fn remove_stopped(&self, partial: &VolumeId) {
+        let begun = tokio::time::Instant::now();
+        loop {
+            match self.remove_partial(partial).await {
+                Ok(()) => return,
+                Err(StorageError::InUse { .. }) if begun.elapsed() < CLIENT_FORGOTTEN => {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                Err(error) => {
+                    tracing::warn!(volume = %partial, %error, "a copy that was cancelled could not \
+                                                               be removed; it goes to the trash \
+                                                               after a day");
+                    return;
+                }
+            }
+        }
     }
 
     pub(crate) async fn remove_partial(&self, partial: &VolumeId) -> Result<(), StorageError> {
@@ -333,11 +360,12 @@ impl RbdStorage {
         size_bytes: u64,
         volume: &VolumeId,
         to: &VolumeId,
+        course: &Course,
     ) -> Result<(), StorageError> {
         let args =
             [source, target_args(&to.pool, &to.volume), FEATURES.map(str::to_owned).to_vec()]
                 .concat();
-        let copied = self.programs.rbd(&["copy"], args, long(size_bytes)).await;
+        let copied = self.programs.rbd_on_course(&["copy"], args, size_bytes, course).await;
         copied.map(drop).map_err(|failure| match failure {
             Failure::Exists => StorageError::VolumeExists { volume: to.clone() },
             other => other.of(volume, "copying a volume"),
@@ -350,6 +378,7 @@ impl RbdStorage {
         volume: &VolumeId,
         size_bytes: u64,
         to: &VolumeId,
+        course: &Course,
     ) -> Result<(), StorageError> {
         let moment = SnapshotName::new(format!("{CLONED}-{}", to.volume));
         match self.remove_snapshot(volume, &moment).await {
@@ -358,7 +387,7 @@ impl RbdStorage {
         }
         self.make_snapshot(volume, &moment).await?;
         let source = [image_args(volume), vec![format!("--snap={moment}")]].concat();
-        let copied = self.copy(source, size_bytes, volume, to).await;
+        let copied = self.copy(source, size_bytes, volume, to, course).await;
         let removed = self.remove_snapshot(volume, &moment).await;
         copied.and(removed)
     }
@@ -631,6 +660,7 @@ impl Storage for RbdStorage {
         volume: &VolumeId,
         to: &VolumeName,
         force: bool,
+        course: &Course,
     ) -> Result<(), StorageError> {
         let to = good_volume(&volume.pool, to)?;
         let size_bytes = self.image(volume).await?.size;
@@ -639,8 +669,8 @@ impl Storage for RbdStorage {
         let in_use = self.holder(volume).await?.is_some();
         self.publish(&to, |partial| async move {
             match in_use {
-                true => self.copy_in_use(volume, size_bytes, &partial).await,
-                false => self.copy(image_args(volume), size_bytes, volume, &partial).await,
+                true => self.copy_in_use(volume, size_bytes, &partial, course).await,
+                false => self.copy(image_args(volume), size_bytes, volume, &partial, course).await,
             }
         })
         .await
@@ -650,8 +680,13 @@ impl Storage for RbdStorage {
         self.make_clone(volume, to).await
     }
 
-    async fn flatten(&self, volume: &VolumeId, force: bool) -> Result<Flattened, StorageError> {
-        self.make_independent(volume, force).await
+    async fn flatten(
+        &self,
+        volume: &VolumeId,
+        force: bool,
+        course: &Course,
+    ) -> Result<Flattened, StorageError> {
+        self.make_independent(volume, force, course).await
     }
 
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
@@ -929,7 +964,8 @@ mod tests {
         let (from, to) = (id("vms/a"), id("vms/b"));
         let copied = storage.publish(&to, |partial| {
             let (storage, from) = (storage.clone(), from.clone());
-            async move { storage.copy(image_args(&from), 4096, &from, &partial).await }
+            let course = Course::default();
+            async move { storage.copy(image_args(&from), 4096, &from, &partial, &course).await }
         });
         let error = copied.await.unwrap_err();
         let cause = std::error::Error::source(&error).unwrap().to_string();

@@ -28,8 +28,8 @@ use pvc_model::osd::OsdId;
 use pvc_model::pool::{PoolSpec, Replication, Tier};
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Download, MOST_PIECE_BYTES, SnapshotUsage, Storage, StorageError, Upload,
-    VolumeInfo,
+    Attachment, Course, Download, Flattened, MOST_PIECE_BYTES, SnapshotUsage, Storage,
+    StorageError, Upload, VolumeInfo,
 };
 
 struct Ceph {
@@ -241,6 +241,7 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     a_volume_is_reached_as_the_configuration_says(&ceph).await;
     a_broken_lock_stops_its_holder(&ceph).await;
     a_clone_of_a_volume_in_use_is_of_one_moment(&ceph).await;
+    a_copy_and_a_flattening_on_their_way_are_cancelled_and_leave_nothing(&ceph).await;
     what_a_rename_cut_short_has_left_is_no_volume(&ceph).await;
     what_is_half_in_the_trash_is_a_volume(&ceph).await;
     a_volume_that_was_renamed_is_none_of_the_trash(&ceph).await;
@@ -262,6 +263,8 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     it_keeps_the_contract_of_a_storage_cluster(ceph.clone()).await;
     it_keeps_the_contract_of_an_osd_map(&ceph).await;
     a_full_pool_takes_only_what_makes_room(&ceph).await;
+    a_manager_that_hangs_keeps_no_volume_from_anybody(&ceph).await;
+    an_osd_that_hangs_is_not_waited_for_and_hides_nothing(&ceph).await;
     monitors_that_hang_are_not_waited_for(&ceph).await;
 }
 
@@ -307,7 +310,10 @@ async fn a_clone_of_a_volume_in_use_is_of_one_moment(ceph: &Ceph) {
     ceph.storage.create(&disk, 1 << 20, false).await.unwrap();
     let mut guest = Guest::of(&ceph.config(), "libvirt", &disk);
     assert_eq!(guest.write(0, b"now"), "ok");
-    ceph.storage.clone_volume(&disk, &VolumeName::new("copy"), false).await.unwrap();
+    ceph.storage
+        .clone_volume(&disk, &VolumeName::new("copy"), false, &Course::default())
+        .await
+        .unwrap();
     assert_eq!(guest.write(0, b"new"), "ok", "its user has not noticed");
     assert_eq!(Guest::of(&ceph.config(), "libvirt", &copy).read(0, 3), b"now");
     for volume in [&disk, &copy] {
@@ -323,6 +329,106 @@ async fn a_clone_of_a_volume_in_use_is_of_one_moment(ceph: &Ceph) {
         .snapshot(&disk, &SnapshotName::new("s"))
         .await
         .expect("a volume in use can be remembered");
+}
+
+/// Does `act`, and stops it once it says that a part is done.
+async fn stopped<T>(
+    act: impl AsyncFnOnce(&Course) -> Result<T, StorageError>,
+) -> (Result<T, StorageError>, Course) {
+    let course = Course::default();
+    let begun = async {
+        while course.bytes() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        course.stop();
+    };
+    let (done, ()) = tokio::join!(act(&course), begun);
+    (done, course)
+}
+
+async fn a_copy_and_a_flattening_on_their_way_are_cancelled_and_leave_nothing(ceph: &Ceph) {
+    const SIZE: u64 = 256 << 20;
+    let (large, copy, clone) = (id("vms/large"), VolumeName::new("copied"), id("vms/cow"));
+    ceph.storage.create(&large, SIZE, false).await.unwrap();
+    let amounts = ["--io-size", "4M", "--io-total", "256M", "--io-threads", "4"];
+    ceph.rbd(&[&["bench", "--io-type", "write", "vms/large"], &amounts[..]].concat());
+    ceph.write(&large, 0, b"dear").await;
+    let all = || async { ceph.storage.volumes(&large.pool).await.unwrap() };
+    let before = all().await;
+
+    let (copied, course) =
+        stopped(async |course| ceph.storage.clone_volume(&large, &copy, false, course).await).await;
+    assert!(matches!(copied, Err(StorageError::Stopped)), "{copied:?}");
+    assert!(course.of() == Some(SIZE) && course.bytes() < SIZE, "{course:?}");
+    assert_eq!(all().await, before, "nothing is left of it");
+    assert_eq!(ceph.storage.half_removed(&large.pool).await.unwrap(), []);
+
+    ceph.storage.clone_on_write(&large, &clone.volume).await.unwrap();
+    let (flattened, course) =
+        stopped(async |course| ceph.storage.flatten(&clone, false, course).await).await;
+    assert!(matches!(flattened, Err(StorageError::Stopped)), "{flattened:?}");
+    assert!(course.of() == Some(SIZE) && course.bytes() < SIZE, "{course:?}");
+    let removed = ceph.storage.remove(&large).await;
+    assert!(matches!(removed, Err(StorageError::HasClones { .. })), "a clone still: {removed:?}");
+    let course = Course::default();
+    let flattened = ceph.storage.flatten(&clone, false, &course).await.unwrap();
+    assert_eq!((flattened, course.bytes()), (Flattened::From(Some(large.clone())), SIZE));
+    assert_eq!(ceph.read(&clone, 0, 4).await, b"dear");
+    for volume in [&large, &clone] {
+        ceph.storage.remove(volume).await.unwrap();
+    }
+}
+
+/// Asks until there is an answer, as long as a daemon takes to be back.
+async fn answered<T>(ask: impl AsyncFn() -> Result<T, StorageError>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(Instant::now() < deadline, "{error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+async fn a_manager_that_hangs_keeps_no_volume_from_anybody(ceph: &Ceph) {
+    let (volume, storage) = (id("vms/unmanaged"), &ceph.storage);
+    let cluster = storage.cluster().unwrap();
+    ceph.cluster.stop(Daemon::Manager).unwrap();
+    let begun = Instant::now();
+    // What the manager alone knows is not waited for long, and nobody waits behind it.
+    let figures = cluster.osd_figures().await;
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}: {figures:?}", begun.elapsed());
+    assert!(!cluster.status().await.unwrap().is_empty());
+    storage.create(&volume, 1 << 20, false).await.expect("volumes need no manager");
+    ceph.write(&volume, 0, b"dear").await;
+    storage.snapshot(&volume, &SnapshotName::new("s")).await.unwrap();
+    storage.remove(&volume).await.unwrap();
+    ceph.cluster.cont(Daemon::Manager).unwrap();
+    let osds = answered(async || cluster.osd_figures().await).await;
+    assert_eq!(osds.len(), 1);
+    answered(async || cluster.pool_figures().await).await;
+}
+
+async fn an_osd_that_hangs_is_not_waited_for_and_hides_nothing(ceph: &Ceph) {
+    let (volume, storage) = (id("vms/hung"), &ceph.storage);
+    let cluster = storage.cluster().unwrap();
+    storage.create(&volume, 1 << 20, false).await.unwrap();
+    ceph.cluster.stop(Daemon::Osd).unwrap();
+    let begun = Instant::now();
+    let asked = async { (storage.volume(&volume).await, begun.elapsed()) };
+    let status = async { (cluster.status().await, begun.elapsed()) };
+    let ((found, took), (status, at_once)) = tokio::join!(asked, status);
+    assert!(matches!(found, Err(StorageError::TimedOut { .. })), "no volume is gone: {found:?}");
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    assert!(status.is_ok() && at_once < Duration::from_secs(10), "{status:?} after {at_once:?}");
+    // One that was never begun is not there, and not refused for a reason that is none.
+    let made = storage.create(&id("vms/late"), 1 << 20, false).await;
+    assert!(matches!(made, Err(StorageError::TimedOut { .. })), "{made:?}");
+    ceph.cluster.cont(Daemon::Osd).unwrap();
+    let info = answered(async || storage.volume(&volume).await).await;
+    assert_eq!(info.size_bytes, 1 << 20);
+    answered(async || storage.remove(&volume).await).await;
 }
 
 /// Gives `to` the object by which `from` is opened, as a rename that is cut short leaves it.
@@ -348,7 +454,10 @@ async fn what_a_rename_cut_short_has_left_is_no_volume(ceph: &Ceph) {
 
     // What an older node's copy to `next` has left stands for `new` now.
     leave_name(ceph, &new, &id("vms/next.partial"));
-    ceph.storage.clone_volume(&new, &VolumeName::new("next"), false).await.unwrap();
+    ceph.storage
+        .clone_volume(&new, &VolumeName::new("next"), false, &Course::default())
+        .await
+        .unwrap();
     for volume in [&new, &id("vms/next")] {
         assert_eq!(ceph.read(volume, 0, 4).await, b"dear", "{volume}");
     }
@@ -628,7 +737,7 @@ async fn a_snapshot_that_is_protected_stays(ceph: &Ceph) {
     stays().await;
     assert_eq!(ceph.read(&clone, 0, 4).await, b"dear");
 
-    ceph.storage.flatten(&clone, false).await.unwrap();
+    ceph.storage.flatten(&clone, false, &Course::default()).await.unwrap();
     // A snapshot that somebody else protected is theirs, also when nobody stands on it.
     stays().await;
     ceph.rbd(&["snap", "unprotect", "vms/base@base"]);
@@ -668,7 +777,7 @@ async fn what_clones_stand_on_is_not_purged_and_loses_nothing(ceph: &Ceph) {
         assert_eq!(ceph.read(&clone, 0, 4).await, b"dear");
 
         ceph.rbd(&["trash", "mv", "vms/base"]);
-        ceph.storage.flatten(&clone, false).await.unwrap();
+        ceph.storage.flatten(&clone, false, &Course::default()).await.unwrap();
         ceph.storage.purge(&volume.pool, &trash_id).await.unwrap();
         assert_eq!(trashed(ceph, &volume).await, []);
         assert_eq!(ceph.read(&clone, 0, 4).await, b"dear");
@@ -968,7 +1077,7 @@ async fn a_full_pool_takes_only_what_makes_room(ceph: &Ceph) {
     let no_room = [
         storage.create(&id("vms/other"), 1 << 20, true).await,
         storage.resize(&gone, 2 << 20, true).await,
-        storage.clone_volume(&gone, &to, true).await,
+        storage.clone_volume(&gone, &to, true, &Course::default()).await,
         storage.streams().unwrap().upload(&gone, 1 << 20, true).await.map(drop),
     ];
     for (nth, refused) in no_room.into_iter().enumerate() {

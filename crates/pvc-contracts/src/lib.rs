@@ -8,6 +8,7 @@
 pub mod ceph_cluster;
 pub mod database;
 pub mod database_cluster;
+pub mod exporters;
 pub mod files;
 pub mod firewall;
 pub mod hypervisor;

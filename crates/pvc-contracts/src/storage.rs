@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{Storage, StorageError, VolumeInfo};
+use pvc_ports::{Course, Storage, StorageError, VolumeInfo};
 
 use crate::storage_clones::clones_contract;
 use crate::storage_trash::trash_contract;
@@ -39,6 +39,7 @@ pub async fn storage_contract(fixture: &dyn StorageFixture) {
     a_new_volume_is_zeros(fixture).await;
     resizing_keeps_contents_and_refuses_to_shrink(fixture).await;
     a_clone_is_independent(fixture).await;
+    a_copy_that_is_stopped_leaves_nothing(fixture).await;
     a_rename_takes_snapshots_along(fixture).await;
     a_snapshot_keeps_what_was(fixture).await;
     snapshots_are_distinguished(fixture).await;
@@ -130,7 +131,10 @@ pub async fn what_is_absent_is_said_to_be(fixture: &dyn StorageFixture) {
     let (id, name, snap) = (volume(&pool, "a"), VolumeName::new("b"), snapshot("s"));
     refused!(storage.volume(&id).await, StorageError::NoVolume { .. });
     refused!(storage.resize(&id, 1, true).await, StorageError::NoVolume { .. });
-    refused!(storage.clone_volume(&id, &name, true).await, StorageError::NoVolume { .. });
+    refused!(
+        storage.clone_volume(&id, &name, true, &Course::default()).await,
+        StorageError::NoVolume { .. }
+    );
     refused!(storage.rename(&id, &name).await, StorageError::NoVolume { .. });
     refused!(storage.remove(&id).await, StorageError::NoVolume { .. });
     refused!(storage.snapshot(&id, &snap).await, StorageError::NoVolume { .. });
@@ -176,7 +180,7 @@ pub async fn names_that_leave_their_place_are_refused(fixture: &dyn StorageFixtu
         refused!(storage.remove_pool(&PoolName::new(name)).await, StorageError::NoPool { .. });
         refused!(storage.rename(&inside, &VolumeName::new(name)).await, StorageError::BadName(_));
         refused!(
-            storage.clone_volume(&inside, &VolumeName::new(name), true).await,
+            storage.clone_volume(&inside, &VolumeName::new(name), true, &Course::default()).await,
             StorageError::BadName(_)
         );
         refused!(storage.snapshot(&inside, &snapshot(name)).await, StorageError::BadName(_));
@@ -218,17 +222,40 @@ pub async fn a_clone_is_independent(fixture: &dyn StorageFixture) {
     let (id, copy) = (volume(&pool, "a"), volume(&pool, "b"));
     storage.create(&id, 3_000_001, false).await.expect("there is room");
     fixture.write(&id, 2_999_000, b"tail").await;
-    storage.clone_volume(&id, &copy.volume, false).await.expect("there is room");
+    storage
+        .clone_volume(&id, &copy.volume, false, &Course::default())
+        .await
+        .expect("there is room");
     fixture.write(&id, 2_999_000, b"new!").await;
     assert_eq!(fixture.read(&copy, 2_999_000, 4).await, b"tail");
     let info = storage.volume(&copy).await.expect("the clone is there");
     assert_eq!((info.size_bytes, info.snapshots.len()), (3_000_001, 0));
     refused!(
-        storage.clone_volume(&id, &copy.volume, true).await,
+        storage.clone_volume(&id, &copy.volume, true, &Course::default()).await,
         StorageError::VolumeExists { .. }
     );
     storage.remove(&id).await.expect("the source can go");
     assert_eq!(fixture.read(&copy, 2_999_000, 4).await, b"tail");
+}
+
+pub async fn a_copy_that_is_stopped_leaves_nothing(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "stopped").await;
+    let (id, copy) = (volume(&pool, "a"), volume(&pool, "b"));
+    storage.create(&id, 1 << 20, false).await.expect("there is room");
+    fixture.write(&id, 0, b"mine").await;
+    let stopped = Course::default();
+    stopped.stop();
+    refused!(storage.clone_volume(&id, &copy.volume, false, &stopped).await, StorageError::Stopped);
+    let names: Vec<_> = storage.volumes(&pool).await.expect("volumes are listed");
+    assert_eq!(names.iter().map(|found| &found.id).collect::<Vec<_>>(), [&id]);
+    assert_eq!(storage.half_removed(&pool).await.expect("volumes are listed"), []);
+    let course = Course::default();
+    storage.clone_volume(&id, &copy.volume, false, &course).await.expect("the name is free");
+    assert_eq!(course.of(), Some(1 << 20));
+    // One that is a volume of its own already is so, whoever stops it.
+    let flattened = storage.flatten(&copy, false, &stopped).await;
+    assert!(matches!(flattened, Ok(_) | Err(StorageError::Stopped)), "{flattened:?}");
+    assert_eq!(fixture.read(&copy, 0, 4).await, b"mine");
 }
 
 pub async fn a_rename_takes_snapshots_along(fixture: &dyn StorageFixture) {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use pvc_model::storage::VolumeName;
-use pvc_ports::{Flattened, StorageError};
+use pvc_ports::{Course, Flattened, StorageError};
 
 use crate::storage::{StorageFixture, new_pool, refused, snapshot, volume};
 
@@ -50,12 +50,16 @@ pub async fn what_clones_stand_on_stays_until_they_are_flattened(fixture: &dyn S
     storage.rename(&id, &renamed.volume).await.expect("the name is free");
     for (nth, copy) in clones.iter().enumerate() {
         // Where copies share blocks and depend on nothing, nothing is refused.
-        let flattened = storage.flatten(copy, false).await.expect("there is room");
+        let flattened =
+            storage.flatten(copy, false, &Course::default()).await.expect("there is room");
         if flattened == Flattened::Independent {
             continue;
         }
         assert_eq!(flattened, Flattened::From(Some(renamed.clone())));
-        assert_eq!(storage.flatten(copy, false).await.ok(), Some(Flattened::Independent));
+        assert_eq!(
+            storage.flatten(copy, false, &Course::default()).await.ok(),
+            Some(Flattened::Independent)
+        );
         if nth + 1 < clones.len() {
             let left = &clones[nth + 1..];
             for refused in
@@ -102,7 +106,7 @@ pub async fn what_cannot_be_cloned_on_write_is_refused(fixture: &dyn StorageFixt
     let (storage, pool) = new_pool(fixture, "no-clone").await;
     let (id, other) = (volume(&pool, "a"), volume(&pool, "b"));
     refused!(storage.clone_on_write(&id, &other.volume).await, StorageError::NoVolume { .. });
-    refused!(storage.flatten(&id, false).await, StorageError::NoVolume { .. });
+    refused!(storage.flatten(&id, false, &Course::default()).await, StorageError::NoVolume { .. });
     for id in [&id, &other] {
         storage.create(id, 4096, false).await.expect("there is room");
     }
@@ -111,7 +115,10 @@ pub async fn what_cannot_be_cloned_on_write_is_refused(fixture: &dyn StorageFixt
         let to = VolumeName::new(bad);
         refused!(storage.clone_on_write(&id, &to).await, StorageError::BadName(_));
     }
-    assert_eq!(storage.flatten(&id, false).await.ok(), Some(Flattened::Independent));
+    assert_eq!(
+        storage.flatten(&id, false, &Course::default()).await.ok(),
+        Some(Flattened::Independent)
+    );
     let info = storage.volume(&id).await.expect("it is there");
     assert_eq!(info.snapshots, [], "nothing is left behind");
 }

@@ -73,6 +73,8 @@ impl StorageClusterFixture {
         assert!(health.contains("\"status\":\"HEALTH_"), "{health}");
         assert!(health.contains("\"checks\":{"), "{health}");
         let ratios = self.cluster().full_ratios().await.expect("an answer");
+        let metrics = self.cluster().metrics_url().await.expect("an answer");
+        assert!(metrics.is_none_or(|url| url.starts_with("http://") && url.ends_with("/metrics")));
         assert!(0.5 < ratios.nearfull() && ratios.nearfull() <= ratios.full(), "{ratios:?}");
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use pvc_api::{ApiSettings, ApiState};
 use pvc_model::NodeName;
 use pvc_node::{Node, NodeError, NodeSettings, Outcome};
-use pvc_ports::{Clock, Firewall, Ports, Random, Storage};
+use pvc_ports::{Clock, Exporters, Firewall, Ports, Random, Storage};
 use pvc_store::{Store, StoreError};
 use pvc_worker::{BenchmarkTools, Worker};
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,8 @@ pub struct ApiPorts {
     pub random: Arc<dyn Random>,
     pub storage: Arc<dyn Storage>,
     pub firewall: Arc<dyn Firewall>,
+    /// Exporters of a cluster's metrics; `None` on a machine that is alone.
+    pub exporters: Option<Arc<dyn Exporters>>,
 }
 
 /// The API's daemon. `serve` takes requests until it is told to stop, and then finishes those that
@@ -62,9 +64,13 @@ where
     if let Err(error) = store.check_layout() {
         return Some(Err(error.into()));
     }
-    let ApiPorts { clock, random, storage, firewall } = ports;
+    let ApiPorts { clock, random, storage, firewall, exporters } = ports;
     let (storage, firewall) = (Some(storage), Some(firewall));
     let state = ApiState::new(store.clone(), clock, random, storage, firewall, settings);
+    let state = match exporters {
+        Some(exporters) => state.with_exporters(exporters),
+        None => state,
+    };
     let stop = shutdown.child_token();
     until_layout_changes(store, &stop, serve(state, stop.clone())).await
 }
@@ -141,6 +147,7 @@ mod tests {
             random: Arc::new(SeededRandom::new(2)),
             storage: Arc::new(MemoryStorage::new()),
             firewall: Arc::new(MemoryFirewall::new()),
+            exporters: None,
         };
         let serve = |_, stop: CancellationToken| async move {
             stop.cancelled().await;

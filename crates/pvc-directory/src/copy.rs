@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
+use pvc_ports::Course;
 
 /// Number of bytes that are read at once.
 const CHUNK: usize = 1 << 20;
@@ -22,11 +23,12 @@ nix::ioctl_write_int!(ficlone, 0x94, 9);
 /// A copy in progress, which may be told to stop.
 pub(crate) struct Copying {
     stop: Arc<AtomicBool>,
+    course: Course,
 }
 
 impl Copying {
-    pub fn new(stop: Arc<AtomicBool>) -> Self {
-        Copying { stop }
+    pub fn new(stop: Arc<AtomicBool>, course: Course) -> Self {
+        Copying { stop, course }
     }
 
     /// Lets `to` share the contents of `from` as they are at this moment. `false` if the file
@@ -46,8 +48,14 @@ impl Copying {
         }
     }
 
-    fn check(&self) -> io::Result<()> {
-        if self.stop.load(Ordering::Relaxed) {
+    /// Takes notice that what lies before `at` is copied.
+    fn reach(&self, at: u64) {
+        self.course.reach(at);
+    }
+
+    /// Fails if the copy is to stop.
+    pub fn check(&self) -> io::Result<()> {
+        if self.stop.load(Ordering::Relaxed) || self.course.is_stopped() {
             return Err(io::Error::new(
                 io::ErrorKind::Interrupted,
                 "nobody waits for the copy any longer",
@@ -68,6 +76,7 @@ pub(crate) fn copy_contents(from: &File, to: &File, copying: &Copying) -> io::Re
             copy_range(from, to, start, end, copying)?;
             at = end;
         }
+        copying.reach(length);
     }
     to.sync_all()
 }
@@ -94,6 +103,7 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64, copying: &Copying) -
     let mut at = start;
     while at < end {
         copying.check()?;
+        copying.reach(at);
         let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
         let got = from.read_at(&mut buffer[..want], at)?;
         if got == 0 {

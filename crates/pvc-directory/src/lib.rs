@@ -37,7 +37,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Flattened, MeasuredPlace, MeasuredVolume, PoolInfo, SnapshotUsage, Storage,
+    Attachment, Course, Flattened, MeasuredPlace, MeasuredVolume, PoolInfo, SnapshotUsage, Storage,
     StorageError, TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
 };
 
@@ -77,9 +77,18 @@ impl DirectoryStorage {
         &self,
         work: impl FnOnce(&Root, &Copying) -> Result<T, StorageError> + Send + 'static,
     ) -> Result<T, StorageError> {
+        self.work_on(&Course::default(), work).await
+    }
+
+    /// The same on a course, which may also be asked to stop.
+    async fn work_on<T: Send + 'static>(
+        &self,
+        course: &Course,
+        work: impl FnOnce(&Root, &Copying) -> Result<T, StorageError> + Send + 'static,
+    ) -> Result<T, StorageError> {
         let root = self.root.clone();
         let stop = StopOnDrop(Arc::new(AtomicBool::new(false)));
-        let copying = Copying::new(stop.0.clone());
+        let copying = Copying::new(stop.0.clone(), course.clone());
         let task = tokio::task::spawn_blocking(move || work(&root, &copying));
         task.await.unwrap_or_else(|panic| Err(failed("doing file work")(io::Error::other(panic))))
     }
@@ -266,15 +275,23 @@ impl Storage for DirectoryStorage {
         volume: &VolumeId,
         to: &VolumeName,
         force: bool,
+        course: &Course,
     ) -> Result<(), StorageError> {
         let (id, to) = (volume.clone(), VolumeId { pool: volume.pool.clone(), volume: to.clone() });
-        self.work(move |root, copying| {
+        let its_own = course.clone();
+        let copied = self.work_on(course, move |root, copying| {
             let source = root.locked(&id)?;
             root.require_absent(&to)?;
-            require_room(root, &id.pool, source.info()?.size_bytes, force)?;
+            let size_bytes = source.info()?.size_bytes;
+            require_room(root, &id.pool, size_bytes, force)?;
+            its_own.announce(size_bytes);
+            copying.check().map_err(failed(COPYING))?;
             make_copy(root, &source, &to, copying)
+        });
+        copied.await.map_err(|error| match error {
+            StorageError::Io { .. } if course.is_stopped() => StorageError::Stopped,
+            other => other,
         })
-        .await
     }
 
     /// Shares blocks where the file system can, and is a copy where it cannot.
@@ -289,7 +306,12 @@ impl Storage for DirectoryStorage {
     }
 
     /// Files that share blocks do not depend on each other.
-    async fn flatten(&self, volume: &VolumeId, _force: bool) -> Result<Flattened, StorageError> {
+    async fn flatten(
+        &self,
+        volume: &VolumeId,
+        _force: bool,
+        _course: &Course,
+    ) -> Result<Flattened, StorageError> {
         let id = volume.clone();
         self.work(move |root, _| root.volume(&id).map(|_| Flattened::Independent)).await
     }

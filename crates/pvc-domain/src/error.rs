@@ -119,6 +119,11 @@ pub enum EditError {
 }
 
 impl EditError {
+    /// Whether what was named is not in the VM.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, EditError::NoDisk { .. } | EditError::NoNic { .. })
+    }
+
     /// Advice about what to do, if more can be said than the message does.
     pub fn hint(&self) -> Option<&'static str> {
         match self {

@@ -6,12 +6,15 @@ use nix::sys::prctl;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, getpid, getppid};
 use pvc_ports::{Command, Exec, ExecError, Output};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Child;
 
 /// Bytes of a program's output that are kept, per stream. The rest is read and thrown away, so that
 /// the program is not stopped by a full pipe.
-const KEPT_BYTES: u64 = 1 << 20;
+const KEPT_BYTES: usize = 1 << 20;
+
+/// Bytes that are read from a pipe at once.
+const PIECE_BYTES: usize = 16 << 10;
 
 /// Time after a program's end in which its pipes are read to the end: something that it left in the
 /// background may hold them open for ever.
@@ -25,10 +28,18 @@ pub struct LinuxExec;
 #[async_trait]
 impl Exec for LinuxExec {
     async fn run(&self, command: Command) -> Result<Output, ExecError> {
+        self.run_heard(command, &|_| ()).await
+    }
+
+    async fn run_heard(
+        &self,
+        command: Command,
+        heard: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
+    ) -> Result<Output, ExecError> {
         let (program, deadline) = (command.program.clone(), command.deadline);
         let mut child = spawn(&command)?;
         let group = Group::of(&child);
-        let whole = talk(&mut child, command.stdin.as_deref());
+        let whole = talk(&mut child, command.stdin.as_deref(), heard);
         match tokio::time::timeout(deadline, whole).await {
             Ok(Ok(output)) => {
                 group.disarm();
@@ -69,7 +80,11 @@ fn spawn(command: &Command) -> Result<Child, ExecError> {
     })
 }
 
-async fn talk(child: &mut Child, stdin: Option<&[u8]>) -> std::io::Result<Output> {
+async fn talk(
+    child: &mut Child,
+    stdin: Option<&[u8]>,
+    heard: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
+) -> std::io::Result<Output> {
     let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let write = async {
@@ -81,7 +96,7 @@ async fn talk(child: &mut Child, stdin: Option<&[u8]>) -> std::io::Result<Output
     };
     let status = {
         let read = async {
-            tokio::join!(write, keep(out, &mut stdout), keep(err, &mut stderr));
+            tokio::join!(write, keep(out, &mut stdout, &|_| ()), keep(err, &mut stderr, heard));
         };
         tokio::pin!(read);
         tokio::select! {
@@ -98,11 +113,20 @@ async fn talk(child: &mut Child, stdin: Option<&[u8]>) -> std::io::Result<Output
 }
 
 /// Reads the pipe to its end and keeps the beginning.
-async fn keep(pipe: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
+async fn keep(
+    pipe: Option<impl AsyncRead + Unpin>,
+    kept: &mut Vec<u8>,
+    heard: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
+) {
     let Some(mut pipe) = pipe else { return };
+    let mut piece = vec![0; PIECE_BYTES];
     // A read error ends the output where it is: what was said so far is worth more than nothing.
-    let _ = (&mut pipe).take(KEPT_BYTES).read_to_end(kept).await;
-    let _ = tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await;
+    while let Ok(count @ 1..) = pipe.read(&mut piece).await {
+        let piece = &piece[..count];
+        heard(piece);
+        let room = KEPT_BYTES.saturating_sub(kept.len()).min(count);
+        kept.extend_from_slice(&piece[..room]);
+    }
 }
 
 /// Kills a process group when dropped, unless the program ended by itself.
@@ -186,7 +210,7 @@ mod tests {
     async fn too_much_output_is_cut_and_does_not_stop_the_program() {
         let output =
             LinuxExec.run(shell("head -c 3000000 /dev/zero; echo end >&2", LONG)).await.unwrap();
-        assert_eq!(output.stdout.len() as u64, KEPT_BYTES);
+        assert_eq!(output.stdout.len(), KEPT_BYTES);
         assert_eq!(output.stderr, b"end\n");
     }
 

@@ -6,6 +6,7 @@
 mod clock;
 mod exec;
 mod exit;
+mod exporters;
 mod files;
 mod firewall;
 mod host;
@@ -22,6 +23,7 @@ mod sriov;
 pub use clock::SystemClock;
 pub use exec::LinuxExec;
 pub use exit::leave;
+pub use exporters::HttpExporters;
 pub use files::LinuxFiles;
 pub use firewall::NftFirewall;
 pub use host::LinuxHost;

@@ -4,6 +4,8 @@
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,6 +19,7 @@ use nix::sys::socket::{
     setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use pvc_contracts::exporters::{ExportersFixture, PAGE, exporters_contract};
 use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
 use pvc_contracts::firewall::{FirewallFixture, firewall_contract};
 use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
@@ -24,8 +27,8 @@ use pvc_contracts::network::{NetworkFixture, network_contract};
 use pvc_contracts::programs::{ProgramsFixture, programs_contract};
 use pvc_contracts::sriov::{SriovFixture, sriov_contract};
 use pvc_linux::{
-    LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, LinuxPrograms, LinuxSriov, NftFirewall,
-    OsRandom, SystemClock,
+    HttpExporters, LinuxExec, LinuxFiles, LinuxHost, LinuxNetwork, LinuxPrograms, LinuxSriov,
+    NftFirewall, OsRandom, SystemClock,
 };
 use pvc_model::host_filter::{HostFilter, table};
 use pvc_model::link::{LinkAbilities, LinkKind, Vxlan};
@@ -593,4 +596,58 @@ fn connects_from(from: &str, to: &str) -> bool {
         socket.bind(from).unwrap();
         matches!(tokio::time::timeout(Duration::from_secs(1), socket.connect(to)).await, Ok(Ok(_)))
     })
+}
+
+/// An exporter that sends this after the head of each request, and then ends or says no more.
+/// Returns the address of its page.
+fn exporter(answer: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/metrics", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let head = BufReader::new(stream.try_clone().unwrap()).lines();
+            let _ = head.map_while(Result::ok).take_while(|line| !line.is_empty()).count();
+            // Whoever has had enough goes.
+            let _ = answer(&mut stream);
+        }
+    });
+    url
+}
+
+fn says(status: &'static str, body: &'static [u8]) -> String {
+    exporter(move |stream| {
+        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len())?;
+        stream.write_all(body)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exporters_of_this_machine_keep_the_contract() {
+    let good = says("200 OK", PAGE.as_bytes());
+    let onward = good.clone();
+    let absent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let fixture = ExportersFixture {
+        exporters: Arc::new(HttpExporters::default()),
+        good,
+        refusing: says("503 Service Unavailable", b"no"),
+        redirecting: exporter(move |stream| {
+            write!(stream, "HTTP/1.1 302 Found\r\nLocation: {onward}\r\nContent-Length: 0\r\n\r\n")
+        }),
+        // Its first half comes at once, and the rest never.
+        silent: exporter(|stream| {
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf")?;
+            std::thread::sleep(Duration::from_secs(3600));
+            Ok(())
+        }),
+        endless: exporter(|stream| {
+            write!(stream, "HTTP/1.1 200 OK\r\n\r\n")?;
+            loop {
+                stream.write_all(&[b'7'; 1 << 16])?;
+            }
+        }),
+        garbled: says("200 OK", b"\xff\xfe"),
+        absent: format!("http://{absent}/metrics"),
+    };
+    exporters_contract(fixture).await;
 }

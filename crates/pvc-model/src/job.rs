@@ -179,6 +179,11 @@ impl StorageChange {
         }
     }
 
+    /// Whether the storage can stop it and leave nothing half made.
+    pub fn can_be_cancelled(self) -> bool {
+        matches!(self, Self::CloneVolume | Self::FlattenVolume)
+    }
+
     /// The change whose jobs are of the kind.
     pub fn of_kind(kind: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|change| change.kind() == kind)
@@ -302,10 +307,13 @@ impl JobWork {
         )
     }
 
-    /// Whether it can be cancelled once it has begun. A change of the storage cannot: how far it is
-    /// the storage alone knows.
+    /// Whether it can be cancelled once it has begun. Most changes of the storage cannot: how far
+    /// they are the storage alone knows, and what is half done is of no use to anybody.
     pub fn can_be_cancelled(&self) -> bool {
-        !matches!(self, JobWork::ChangeStorage { .. })
+        match self {
+            JobWork::ChangeStorage { change, .. } => change.can_be_cancelled(),
+            _ => true,
+        }
     }
 }
 

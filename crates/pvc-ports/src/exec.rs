@@ -85,6 +85,18 @@ pub trait Exec: Send + Sync {
     /// Dropping the future kills the process group. When this process is killed, the program is,
     /// too; what that has started itself may go on.
     async fn run(&self, command: Command) -> Result<Output, ExecError>;
+
+    /// Runs `command` as [`run`](Exec::run) does, and hands over what it writes to its standard
+    /// error, piece by piece: at the latest when it has ended.
+    async fn run_heard(
+        &self,
+        command: Command,
+        heard: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
+    ) -> Result<Output, ExecError> {
+        let output = self.run(command).await?;
+        heard(&output.stderr);
+        Ok(output)
+    }
 }
 
 #[cfg(test)]

@@ -11,9 +11,11 @@
 
 mod aside;
 mod clock;
+mod course;
 mod database;
 mod database_cluster;
 mod exec;
+mod exporters;
 mod files;
 mod firewall;
 mod host;
@@ -35,11 +37,13 @@ mod zone_transfers;
 
 pub use aside::aside;
 pub use clock::Clock;
+pub use course::Course;
 pub use database::{
     Database, DatabaseError, MOST_ROWS, Rows, SqlDialect, SqlValue, Statement, Transaction,
 };
 pub use database_cluster::{DatabaseCluster, DatabaseClusterError};
 pub use exec::{Command, Exec, ExecError, Output};
+pub use exporters::{ExporterError, Exporters, MOST_PAGE_BYTES};
 pub use files::{
     DirectoryEntry, FileAccess, FileInfo, FileKind, FileOwner, FileSpace, Files, FilesError,
     file_path,

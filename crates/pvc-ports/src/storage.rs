@@ -9,6 +9,7 @@ use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, V
 pub use pvc_model::trash::TrashedVolume;
 
 use crate::VolumeStreams;
+use crate::course::Course;
 use crate::osd_host::OsdHost;
 use crate::storage_cluster::StorageCluster;
 
@@ -164,6 +165,9 @@ pub enum StorageError {
     BeyondEnd { volume: VolumeId, offset_bytes: u64, size_bytes: u64 },
     #[error(transparent)]
     BadName(#[from] pvc_model::BadName),
+    /// Stopped by its [`Course`]; nothing is left half made.
+    #[error("it was cancelled before it was done")]
+    Stopped,
     #[error("the storage did not answer within {seconds} s")]
     TimedOut { seconds: u64 },
     #[error("the storage failed while it was {doing}")]
@@ -246,11 +250,15 @@ pub trait Storage: Send + Sync {
         force: bool,
     ) -> Result<(), StorageError>;
     /// A full, independent copy under a new name in the same pool.
+    ///
+    /// # Errors
+    /// [`StorageError::Stopped`] if the course was asked to stop before it was made.
     async fn clone_volume(
         &self,
         volume: &VolumeId,
         to: &VolumeName,
         force: bool,
+        course: &Course,
     ) -> Result<(), StorageError>;
     /// A copy under a new name in the same pool that shares with the volume what neither of them
     /// has written since, where the storage can; it needs room for what is written. The volume is
@@ -258,7 +266,16 @@ pub trait Storage: Send + Sync {
     async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError>;
     /// Makes a copy-on-write clone independent of the volume that it is a clone of, also while it
     /// is in use.
-    async fn flatten(&self, volume: &VolumeId, force: bool) -> Result<Flattened, StorageError>;
+    ///
+    /// # Errors
+    /// [`StorageError::Stopped`] if the course was asked to stop before it was: then it is a clone
+    /// still.
+    async fn flatten(
+        &self,
+        volume: &VolumeId,
+        force: bool,
+        course: &Course,
+    ) -> Result<Flattened, StorageError>;
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError>;
     /// Removes the volume with its snapshots. An absent one is [`StorageError::NoVolume`].
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError>;

@@ -85,6 +85,8 @@ pub trait StorageCluster: OsdMap {
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError>;
     /// Returns the ratios at which the cluster calls its OSDs full.
     async fn full_ratios(&self) -> Result<Ratios, StorageError>;
+    /// Returns the address of the cluster's own page of metrics; `None` if it exports none.
+    async fn metrics_url(&self) -> Result<Option<String>, StorageError>;
     /// Returns the record of a volume: JSON, as the cluster says it itself.
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError>;
     /// Returns the same of the volume as its snapshot has it.

@@ -11,7 +11,7 @@ use pvc_model::osd::{OsdId, OsdState};
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Download, Flattened, MeasuredPlace, MeasuredVolume, OsdFigures, OsdHost,
+    Attachment, Course, Download, Flattened, MeasuredPlace, MeasuredVolume, OsdFigures, OsdHost,
     PoolFigures, PoolInfo, SnapshotUsage, Storage, StorageCluster, StorageError, TrashedVolume,
     Upload, VolumeInfo, VolumeLock, VolumeStreams,
 };
@@ -346,10 +346,12 @@ impl Storage for Volumes {
         volume: &VolumeId,
         to: &VolumeName,
         force: bool,
+        course: &Course,
     ) -> Result<(), StorageError> {
         let partial = self
             .reached(|state| {
                 let size_bytes = state.ceph.volumes.volume(volume)?.size_bytes;
+                course.announce(size_bytes);
                 let place = VolumeId { pool: volume.pool.clone(), volume: to.clone() };
                 VolumeName::parse(to.as_str())?;
                 if state.ceph.volumes.volume(&place).is_ok() {
@@ -361,8 +363,12 @@ impl Storage for Volumes {
                 Ok(partial)
             })
             .await?;
+        course.reach(course.of().unwrap_or_default() / 2);
         self.gate.at_change(ChangeMoment::HalfWay).await;
         let cloned = self.changed(|state| {
+            if course.is_stopped() {
+                return Err(StorageError::Stopped);
+            }
             state.ceph.volumes.remove(&partial)?;
             state.ceph.volumes.clone_volume(volume, to, force)
         });
@@ -379,8 +385,16 @@ impl Storage for Volumes {
         self.changed(|state| state.ceph.volumes.clone_on_write(volume, to)).await
     }
 
-    async fn flatten(&self, volume: &VolumeId, force: bool) -> Result<Flattened, StorageError> {
+    async fn flatten(
+        &self,
+        volume: &VolumeId,
+        force: bool,
+        course: &Course,
+    ) -> Result<Flattened, StorageError> {
         self.gate.at_change(ChangeMoment::HalfWay).await;
+        if course.is_stopped() {
+            return Err(StorageError::Stopped);
+        }
         self.changed(|state| state.ceph.volumes.flatten(volume, force)).await
     }
 
@@ -583,6 +597,10 @@ impl StorageCluster for Volumes {
 
     async fn full_ratios(&self) -> Result<Ratios, StorageError> {
         self.reached(|state| Ok(state.ceph.said.ratios)).await
+    }
+
+    async fn metrics_url(&self) -> Result<Option<String>, StorageError> {
+        self.reached(|state| Ok(state.ceph.said.metrics_url.clone())).await
     }
 
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {

@@ -8,9 +8,9 @@ use pvc_model::fullness::Ratios;
 use pvc_model::pool::PoolSpec;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Clock, Download, Flattened, MeasuredPlace, MeasuredVolume, OsdFigures, OsdHost,
-    PoolFigures, PoolInfo, SnapshotUsage, Storage, StorageCluster, StorageError, TrashedVolume,
-    Upload, VolumeInfo, VolumeLock, VolumeStreams,
+    Attachment, Clock, Course, Download, Flattened, MeasuredPlace, MeasuredVolume, OsdFigures,
+    OsdHost, PoolFigures, PoolInfo, SnapshotUsage, Storage, StorageCluster, StorageError,
+    TrashedVolume, Upload, VolumeInfo, VolumeLock, VolumeStreams,
 };
 
 use crate::osds::{NodeOsds, SharedOsds};
@@ -132,6 +132,29 @@ impl MemoryStorage {
     ) -> Result<T, StorageError> {
         reached(&self.inner, act).await
     }
+
+    /// The same for what takes long: half of it is done at the gate, where it may be stopped.
+    async fn reached_on<T>(
+        &self,
+        course: &Course,
+        volume: &VolumeId,
+        act: impl FnOnce(&mut MemoryVolumes) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let size = self.with(|inner| inner.volumes.volume(volume).map(|found| found.size_bytes));
+        if let Ok(size_bytes) = size {
+            course.announce(size_bytes);
+            course.reach(size_bytes / 2);
+        }
+        tokio::select! {
+            biased;
+            () = course.stopped() => {
+                // What is refused is refused first.
+                size?;
+                Err(StorageError::Stopped)
+            }
+            done = self.reached(act) => done,
+        }
+    }
 }
 
 const UNPOISONED: &str = "no test panics while holding it";
@@ -223,16 +246,23 @@ impl Storage for MemoryStorage {
         volume: &VolumeId,
         to: &VolumeName,
         force: bool,
+        course: &Course,
     ) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.clone_volume(volume, to, force)).await
+        let act = |volumes: &mut MemoryVolumes| volumes.clone_volume(volume, to, force);
+        self.reached_on(course, volume, act).await
     }
 
     async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
         self.reached(|volumes| volumes.clone_on_write(volume, to)).await
     }
 
-    async fn flatten(&self, volume: &VolumeId, force: bool) -> Result<Flattened, StorageError> {
-        self.reached(|volumes| volumes.flatten(volume, force)).await
+    async fn flatten(
+        &self,
+        volume: &VolumeId,
+        force: bool,
+        course: &Course,
+    ) -> Result<Flattened, StorageError> {
+        self.reached_on(course, volume, |volumes| volumes.flatten(volume, force)).await
     }
 
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
@@ -404,6 +434,10 @@ impl StorageCluster for Monitors {
 
     async fn full_ratios(&self) -> Result<Ratios, StorageError> {
         self.answer(|said, _| Ok(said.ratios)).await
+    }
+
+    async fn metrics_url(&self) -> Result<Option<String>, StorageError> {
+        self.answer(|said, _| Ok(said.metrics_url)).await
     }
 
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {

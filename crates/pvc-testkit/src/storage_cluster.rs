@@ -25,6 +25,7 @@ pub struct Said {
     pub pools: Option<Vec<PoolFigures>>,
     pub osds: Vec<OsdFigures>,
     pub ratios: Ratios,
+    pub metrics_url: Option<String>,
     pub key: Option<String>,
 }
 
@@ -37,6 +38,7 @@ impl Default for Said {
             pools: None,
             osds: Vec::new(),
             ratios: Ratios::default(),
+            metrics_url: Some("http://manager.invalid:9283/metrics".to_owned()),
             key: None,
         }
     }

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 
 use pvc_contracts::database::{DatabaseFixture, database_contract};
 use pvc_contracts::database_cluster::{DatabaseClusterFixture, database_cluster_contract};
+use pvc_contracts::exporters::{ExportersFixture, PAGE, exporters_contract};
 use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
 use pvc_contracts::firewall::{FirewallFixture, firewall_contract};
 use pvc_contracts::hypervisor::{
@@ -40,9 +41,10 @@ use pvc_ports::{
 };
 use pvc_testkit::{
     BmcManner, FakeHost, FlakyDatabase, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryOsds,
-    MemorySriov, MemoryStorage, ProgramManner, Said, ScriptedCluster, ScriptedDatabaseCluster,
-    ScriptedExec, ScriptedHypervisor, ScriptedPower, ScriptedPrograms, ScriptedServices,
-    ScriptedTransfers, SeededRandom, TokioClock, UnitManner, ZoneManner,
+    MemorySriov, MemoryStorage, PageManner, ProgramManner, Said, ScriptedCluster,
+    ScriptedDatabaseCluster, ScriptedExec, ScriptedExporters, ScriptedHypervisor, ScriptedPower,
+    ScriptedPrograms, ScriptedServices, ScriptedTransfers, SeededRandom, TokioClock, UnitManner,
+    ZoneManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -145,6 +147,33 @@ async fn the_scripted_database_cluster_keeps_the_contract() {
     refusing.set_refusals(u32::MAX);
     absent.set_dead(true);
     database_cluster_contract(DatabaseClusterFixture { good, refusing, absent }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scripted_exporters_keep_the_contract() {
+    let exporters = ScriptedExporters::new();
+    let url = |name: &str| format!("http://{name}/metrics");
+    for (name, manner) in [
+        ("good", PageManner::Says(PAGE.to_owned())),
+        ("refusing", PageManner::Refuses(503)),
+        ("redirecting", PageManner::Refuses(302)),
+        ("silent", PageManner::Silent),
+        ("endless", PageManner::Endless),
+        ("garbled", PageManner::Garbled),
+    ] {
+        exporters.set_manner(&url(name), manner);
+    }
+    let fixture = ExportersFixture {
+        exporters: Arc::new(exporters),
+        good: url("good"),
+        refusing: url("refusing"),
+        redirecting: url("redirecting"),
+        silent: url("silent"),
+        endless: url("endless"),
+        garbled: url("garbled"),
+        absent: url("absent"),
+    };
+    exporters_contract(fixture).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -118,6 +118,30 @@ fn what_is_removed_from_the_definition_is_unplugged() {
     );
 }
 
+/// A server of this version says so, and of one of PVC 1.0.3 the definition is looked at.
+#[test]
+fn what_is_not_plugged_in_is_not_found() {
+    let ours = Stub::start(|request, before| match request.method.as_str() {
+        "DELETE" => status(404, r#"{"message": "the VM has none"}"#),
+        _ => current(&[])(request, before),
+    });
+    let former = Stub::start(cluster);
+    for stub in [&ours, &former] {
+        let user = User::of(stub);
+        for line in [
+            &["vm", "network", "remove", "web1", "4711"][..],
+            &["vm", "network", "remove", "web1", "4711", "-L", "-R"],
+            &["vm", "volume", "remove", "web1", "vms/none"],
+            &["vm", "volume", "remove", "web1", "sdz", "-L", "-R"],
+        ] {
+            let output = user.run(&[&["-q"], line].concat());
+            assert_eq!(code(&output), 3, "{line:?}: {output:?}");
+            assert!(err(&output).starts_with("error: the VM has n"), "{line:?}: {output:?}");
+        }
+    }
+    assert!(changes(&former).is_empty());
+}
+
 #[test]
 fn a_volume_is_added_as_it_was_said_and_what_is_none_never() {
     let stub = Stub::start(current(&[]));

@@ -375,15 +375,16 @@ fn what_the_storage_said_long_ago_is_called_old() {
 fn usage_is_shown_with_what_becomes_of_each_pool_where_the_cluster_knows_that() {
     let pools = include_str!("../../../../crates/pvc-cli/tests/wire/fullness.json");
     let report = r#"{"type": "utilization", "primary_node": "hv1", "ceph_data": "CLASS  SIZE"}"#;
-    let util = |fullness: fn(&str) -> Reply| {
+    let formatted = |format: &str, fullness: fn(&str) -> Reply| {
         let stub = Stub::start(move |request, _| match request.path() {
             "/api/v1/storage/ceph/utilization" => ok(report),
             "/api/v1/storage/ceph/fullness" => fullness(pools),
             _ => status(404, r#"{"message": "nothing of that name"}"#),
         });
-        let output = User::of(&stub).run(&["-q", "storage", "util"]);
+        let output = User::of(&stub).run(&["-q", "storage", "util", "-f", format]);
         (code(&output), out(&output))
     };
+    let util = |fullness| formatted("pretty", fullness);
     let (exit, text) = util(|pools| ok(pools));
     assert_eq!(exit, 0);
     assert!(text.contains("\nCLASS  SIZE\n\nPools"), "{text}");
@@ -391,6 +392,28 @@ fn usage_is_shown_with_what_becomes_of_each_pool_where_the_cluster_knows_that() 
     let words: Vec<&str> = vms.split_whitespace().collect();
     assert_eq!(words[..4], ["vms", "nearfull", "90.0%", "100G"], "{text}");
     assert!(vms.trim_end().ends_with("now             3 days            10 days"), "{text}");
+
+    // For programs: all of it in JSON, and the table's rows in the others.
+    for format in ["json", "json-pretty"] {
+        let (exit, text) = formatted(format, |pools| ok(pools));
+        let whole: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((exit, &whole["ceph_data"]), (0, &"CLASS  SIZE".into()));
+        assert_eq!(
+            whole["pools"],
+            serde_json::from_str::<serde_json::Value>(pools).unwrap(),
+            "as it came"
+        );
+        let (exit, text) = formatted(format, |_| status(404, r#"{"message": "no"}"#));
+        let whole: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((exit, whole), (0, serde_json::from_str(report).unwrap()));
+        assert_eq!(formatted(format, |_| status(500, r#"{"message": "it broke"}"#)).0, 7);
+    }
+    let (exit, text) = formatted("csv", |pools| ok(pools));
+    let mut lines = text.lines();
+    assert!(exit == 0 && lines.next().unwrap().contains("backfill_full_in"), "{text}");
+    assert!(lines.any(|line| line.starts_with("vms,nearfull,90.0%,")), "{text}");
+    let (exit, text) = formatted("yaml", |pools| ok(pools));
+    assert!(exit == 0 && text.contains("vms") && !text.contains("CLASS"), "{text}");
 
     let alone = (0, "Storage utilization (primary node hv1):\n\nCLASS  SIZE\n".to_owned());
     assert_eq!(util(|_| status(404, r#"{"message": "no"}"#)), alone);

@@ -25,6 +25,7 @@ operations! { "tasks":
     GetTasksTaskIdLog { GET "/tasks/{task_id}/log", Reader, read -> TaskLog }
 
     /// Asks a task to stop. One that waits ends at once, one at work at its next step, an upload or
-    /// a download between two pieces.
+    /// a download between two pieces, a copy or a flattening of a volume where it is. Other changes
+    /// of the storage cannot be cancelled.
     DeleteTasksTaskId { DELETE "/tasks/{task_id}", Operator, change }
 }

@@ -1,7 +1,8 @@
 //! Figures for monitoring, in the text format of Prometheus. Pure but for [`scrapes`], where pages
-//! are made: a cluster in, a text out. What the last text had of each VM is kept, because most of
-//! it is the same in the next.
+//! are made, and [`exported`], which fetches those of others: a cluster in, a text out. What the
+//! last text had of each VM is kept, because most of it is the same in the next.
 
+pub mod exported;
 mod health;
 mod node;
 mod page;

@@ -23,9 +23,7 @@ pub fn check_is_vm(path: &str) -> Result<()> {
 }
 
 /// Paths below `/api/v1` that nothing is behind yet.
-const PATHS: [&str; 9] = [
-    "/metrics/ceph",
-    "/metrics/zookeeper",
+const PATHS: [&str; 7] = [
     "/vm/{vm}/backup",
     "/vm/{vm}/restore",
     "/vm/{vm}/snapshot",
@@ -53,7 +51,6 @@ fn message(path: &str) -> String {
     let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
         Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
         Some("provisioner") => ("the provisioner comes", "provisioner"),
-        Some("metrics") => ("the figures of Ceph and ZooKeeper come", "storage"),
         _ => ("this comes", ""),
     };
     let release = arrival(group).unwrap_or("a later release");

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use pvc_api_types::operations::metrics::{GetMetrics, GetMetricsHealth, GetMetricsResource};
+use bytes::Bytes;
+use pvc_api_types::operations::metrics::{
+    GetMetrics, GetMetricsCeph, GetMetricsHealth, GetMetricsResource, GetMetricsZookeeper,
+};
 
 use crate::answer::Answer;
 use crate::error::Result;
@@ -11,12 +14,53 @@ use crate::state::ApiState;
 use crate::table::{Ask, Table};
 
 pub fn add(table: Table) -> Table {
-    table.add(get_metrics).add(get_metrics_health).add(get_metrics_resource)
+    table
+        .add(get_metrics)
+        .add(get_metrics_health)
+        .add(get_metrics_resource)
+        .add(get_metrics_ceph)
+        .add(get_metrics_zookeeper)
 }
 
+/// A Ceph or an exporter that does not answer takes the rest of the page from nobody.
 async fn get_metrics(ask: Ask<GetMetrics>) -> Result<Answer<GetMetrics>> {
-    let page = page(&ask.api).await;
-    Ok(Answer::text(format!("{}{}", page.health, page.resource)))
+    let api = &ask.api;
+    let (has_ceph, has_zookeeper) = api.has_exporters();
+    let ceph = async { if has_ceph { part("Ceph", api.ceph_page().await) } else { Bytes::new() } };
+    let zookeeper = async {
+        match has_zookeeper {
+            true => part("ZooKeeper", api.zookeeper_page().await),
+            false => Bytes::new(),
+        }
+    };
+    let (ceph, zookeeper) = tokio::join!(ceph, zookeeper);
+    let page = page(api).await;
+    let parts = [page.health.as_bytes(), page.resource.as_bytes(), &ceph, &zookeeper];
+    Ok(Answer::text(parts.concat()))
+}
+
+/// A page as a part of another: it ends with its line, and one that is missing says why in a
+/// comment of one line.
+fn part(of: &str, page: Result<Bytes>) -> Bytes {
+    match page {
+        Ok(page) if page.is_empty() || page.ends_with(b"\n") => page,
+        Ok(page) => [&page[..], b"\n"].concat().into(),
+        Err(error) => {
+            let why: String =
+                error.body.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+            format!("# the metrics of {of} are missing: {why}\n").into()
+        }
+    }
+}
+
+async fn get_metrics_ceph(ask: Ask<GetMetricsCeph>) -> Result<Answer<GetMetricsCeph>> {
+    ask.api.ceph_page().await.map(Answer::text)
+}
+
+async fn get_metrics_zookeeper(
+    ask: Ask<GetMetricsZookeeper>,
+) -> Result<Answer<GetMetricsZookeeper>> {
+    ask.api.zookeeper_page().await.map(Answer::text)
 }
 
 async fn get_metrics_health(ask: Ask<GetMetricsHealth>) -> Result<Answer<GetMetricsHealth>> {

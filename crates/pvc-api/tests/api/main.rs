@@ -7,6 +7,7 @@ mod changes;
 mod common;
 mod described;
 mod document;
+mod exported;
 mod reads;
 mod security;
 mod server;

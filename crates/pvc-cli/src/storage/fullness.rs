@@ -2,7 +2,7 @@
 
 use pvc_api_types::operations::storage_report::GetStorageCephFullness;
 use pvc_api_types::{PoolFullness, SnapshotUsage};
-use pvc_client::Kind;
+use pvc_client::{Kind, Payload};
 
 use crate::context::Pvc;
 use crate::outcome::Failure;
@@ -12,14 +12,28 @@ use crate::time::utc;
 /// Number of snapshots that are shown.
 const MOST_SNAPSHOTS: usize = 20;
 
+/// The answer of the cluster; `None` of one that knows nothing of it.
+pub fn answer(pvc: &mut Pvc) -> Result<Option<Payload<Vec<PoolFullness>>>, Failure> {
+    match pvc.client()?.read_soon(GetStorageCephFullness) {
+        Ok(answer) => Ok(Some(answer)),
+        // The cluster is of PVC 1.0.3, or of an earlier release.
+        Err(error) if matches!(error.kind(), Kind::NotFound | Kind::NotYet) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn known(pvc: &mut Pvc) -> Result<Vec<PoolFullness>, Failure> {
+    Ok(answer(pvc)?.map(|answer| answer.read()).transpose()?.unwrap_or_default())
+}
+
+/// The table of what becomes of each pool, which may have no rows.
+pub fn pools(pvc: &mut Pvc) -> Result<Table, Failure> {
+    Ok(table(&known(pvc)?))
+}
+
 /// The tables; none of a cluster that knows nothing of it, or has no pool.
 pub fn read(pvc: &mut Pvc) -> Result<Vec<Table>, Failure> {
-    let pools = match pvc.client()?.read_soon(GetStorageCephFullness) {
-        Ok(answer) => answer.read()?,
-        // The cluster is of PVC 1.0.3, or of an earlier release.
-        Err(error) if matches!(error.kind(), Kind::NotFound | Kind::NotYet) => Vec::new(),
-        Err(error) => return Err(error.into()),
-    };
+    let pools = known(pvc)?;
     let tables = [table(&pools), snapshots(&pools)];
     Ok(tables.into_iter().filter(|table| !table.is_empty()).collect())
 }

@@ -79,7 +79,10 @@ fn unreadable(error: &DomainError) -> Failure {
 
 /// The failure that an edit's refusal is.
 pub fn unedited(error: &EditError) -> Failure {
-    let failure = Failure::failed(error.to_string());
+    let failure = match error.is_not_found() {
+        true => Failure::not_found(error.to_string()),
+        false => Failure::failed(error.to_string()),
+    };
     match error.hint() {
         Some(hint) => failure.hint(hint),
         None => failure,

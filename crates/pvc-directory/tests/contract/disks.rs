@@ -14,7 +14,7 @@ use nix::sched::{CloneFlags, unshare};
 use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_directory::DirectoryStorage;
 use pvc_model::storage::{SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{Storage, StorageError, VolumeStreams};
+use pvc_ports::{Course, Storage, StorageError, VolumeStreams};
 
 use crate::{Directory, id};
 
@@ -116,7 +116,10 @@ fn a_volume_that_a_guest_holds_has_snapshots_and_clones_where_files_share_blocks
 
         let before = free_bytes(&image);
         storage.snapshot(&volume, &SnapshotName::new("s")).await.unwrap();
-        storage.clone_volume(&volume, &VolumeName::new("full"), false).await.unwrap();
+        storage
+            .clone_volume(&volume, &VolumeName::new("full"), false, &Course::default())
+            .await
+            .unwrap();
         storage.clone_on_write(&volume, &VolumeName::new("copy")).await.unwrap();
         let taken = before - free_bytes(&image);
         assert!(taken < MIB, "three copies of 64 MiB took {taken} bytes");
@@ -214,7 +217,7 @@ fn a_full_disk_takes_nothing_more_and_what_frees_room_works_on_it() {
         make_full(&directory, &volume).await;
         let filler = Filler::on(&directory);
         for (what, done) in [
-            ("clone", storage.clone_volume(&volume, &copy, true).await),
+            ("clone", storage.clone_volume(&volume, &copy, true, &Course::default()).await),
             ("clone on write", storage.clone_on_write(&volume, &copy).await),
             ("snapshot", storage.snapshot(&volume, &SnapshotName::new("t")).await),
             ("roll back", storage.roll_back(&volume, &SnapshotName::new("s")).await),
@@ -288,7 +291,7 @@ async fn act(directory: &Path, act: &str) -> String {
     let storage = DirectoryStorage::open(directory).unwrap();
     let (volume, copy) = (id("vms/full"), VolumeName::new("copy"));
     let done = match act {
-        "clone" => storage.clone_volume(&volume, &copy, true).await,
+        "clone" => storage.clone_volume(&volume, &copy, true, &Course::default()).await,
         "clone on write" => storage.clone_on_write(&volume, &copy).await,
         "snapshot" => storage.snapshot(&volume, &SnapshotName::new("t")).await,
         "roll back" => storage.roll_back(&volume, &SnapshotName::new("s")).await,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pvc_directory::DirectoryStorage;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeName};
-use pvc_ports::{Attachment, Storage, StorageError, VolumeStreams};
+use pvc_ports::{Attachment, Course, Storage, StorageError, VolumeStreams};
 
 use crate::id;
 
@@ -78,7 +78,7 @@ async fn act(directory: &Path, act: &str) -> Result<(), StorageError> {
         "create" => storage.create(&to, SIZE, false).await,
         "grow" => storage.resize(&volume, 2 * SIZE, false).await,
         "shrink" => storage.resize(&volume, SIZE / 2, true).await,
-        "clone" => storage.clone_volume(&volume, &to.volume, false).await,
+        "clone" => storage.clone_volume(&volume, &to.volume, false, &Course::default()).await,
         "clone on write" => storage.clone_on_write(&volume, &to.volume).await,
         "rename" => storage.rename(&volume, &to.volume).await,
         "remove" => storage.remove(&volume).await,

@@ -20,7 +20,7 @@ use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_contracts::volume_streams::volume_streams_contract;
 use pvc_directory::DirectoryStorage;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
-use pvc_ports::{Attachment, Storage, StorageError};
+use pvc_ports::{Attachment, Course, Storage, StorageError};
 
 struct Directory {
     storage: DirectoryStorage,
@@ -235,7 +235,8 @@ async fn a_copy_whose_caller_goes_away_leaves_nothing() {
     let (large, copy) = (id("vms/large"), VolumeName::new("copy"));
     directory.storage.create(&large, 300 << 20, true).await.unwrap();
     directory.write(&large, 0, &vec![1_u8; 300 << 20]).await;
-    let copying = directory.storage.clone_volume(&large, &copy, true);
+    let course = Course::default();
+    let copying = directory.storage.clone_volume(&large, &copy, true, &course);
     drop(tokio::time::timeout(std::time::Duration::from_millis(5), copying).await);
     // The copy notices at its next mebibyte.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
@@ -246,13 +247,41 @@ async fn a_copy_whose_caller_goes_away_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_copy_that_is_stopped_on_its_way_says_how_far_it_was_and_leaves_nothing() {
+    let directory = Directory::new();
+    let (large, copy) = (id("vms/large"), VolumeName::new("copy"));
+    directory.storage.create(&large, 300 << 20, true).await.unwrap();
+    directory.write(&large, 0, &vec![1_u8; 300 << 20]).await;
+    let course = Course::default();
+    let copying = directory.storage.clone_volume(&large, &copy, true, &course);
+    let stop = async {
+        while course.bytes() == 0 {
+            tokio::task::yield_now().await;
+        }
+        course.stop();
+    };
+    let (copied, ()) = tokio::join!(copying, stop);
+    assert!(matches!(copied, Err(StorageError::Stopped)), "{copied:?}");
+    assert!(course.of() == Some(300 << 20) && course.bytes() < 300 << 20, "{course:?}");
+    assert_eq!(directory.leftovers(), 0);
+    assert_eq!(directory.storage.volumes(&PoolName::new("vms")).await.unwrap().len(), 1);
+    let course = Course::default();
+    directory.storage.clone_volume(&large, &copy, true, &course).await.unwrap();
+    assert_eq!(course.bytes(), 300 << 20, "it is done");
+}
+
+#[tokio::test]
 async fn copies_have_holes_where_the_image_has_zeros() {
     let directory = Directory::new();
     let source = id("vms/a");
     directory.storage.create(&source, 8 << 20, false).await.unwrap();
     directory.write(&source, 0, &vec![0_u8; 8 << 20]).await;
     assert!(directory.storage.volume(&source).await.unwrap().used_bytes > Some(0));
-    directory.storage.clone_volume(&id("vms/a"), &VolumeName::new("b"), false).await.unwrap();
+    directory
+        .storage
+        .clone_volume(&id("vms/a"), &VolumeName::new("b"), false, &Course::default())
+        .await
+        .unwrap();
     directory.storage.snapshot(&id("vms/b"), &SnapshotName::new("s")).await.unwrap();
     let info = directory.storage.volume(&id("vms/b")).await.unwrap();
     assert_eq!((info.size_bytes, info.used_bytes), (8 << 20, Some(0)));

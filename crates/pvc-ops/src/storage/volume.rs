@@ -8,7 +8,7 @@ use pvc_model::job::{JobVm, JobWork};
 use pvc_model::storage::{VolumeId, VolumeName};
 use pvc_model::vm::VmRecord;
 use pvc_model::vm::volumes::{runs_on, users};
-use pvc_ports::{Clock, Flattened, Random, Storage, StorageError};
+use pvc_ports::{Clock, Course, Flattened, Random, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
 use super::hold::{holding, watching};
@@ -268,7 +268,8 @@ pub enum CloneKind {
 /// Makes a copy of a volume under another name in its pool, and records it.
 ///
 /// # Errors
-/// If the volume is held, also for a part of the time that this takes: then there is no copy.
+/// If the volume is held, also for a part of the time that this takes, or the course of a full copy
+/// is asked to stop: then there is no copy.
 pub async fn clone_volume(
     store: &Store,
     storage: &dyn Storage,
@@ -276,6 +277,7 @@ pub async fn clone_volume(
     to: &VolumeName,
     kind: CloneKind,
     force: bool,
+    course: &Course,
 ) -> Done<()> {
     let to = beside(volume, to)?;
     let view = store.fresh().await?;
@@ -293,7 +295,7 @@ pub async fn clone_volume(
     }
     let make = async {
         match kind {
-            CloneKind::Full => storage.clone_volume(volume, &to.volume, force).await,
+            CloneKind::Full => storage.clone_volume(volume, &to.volume, force, course).await,
             CloneKind::CopyOnWrite => storage.clone_on_write(volume, &to.volume).await,
         }
     };
@@ -316,6 +318,7 @@ pub async fn flatten_volume(
     storage: &dyn Storage,
     volume: &VolumeId,
     force: bool,
+    course: &Course,
 ) -> Done<Flattened> {
     let view = store.fresh().await?;
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
@@ -324,7 +327,7 @@ pub async fn flatten_volume(
         storage.volume(volume).await.map_err(refused)?;
         return Ok(Flattened::From(None));
     }
-    let flattened = storage.flatten(volume, force).await.map_err(refused);
+    let flattened = storage.flatten(volume, force, course).await.map_err(refused);
     let flattened = after(store, storage, volume, flattened).await?;
     if let Flattened::From(Some(parent)) = &flattened {
         record_volume(store, storage, parent).await?;

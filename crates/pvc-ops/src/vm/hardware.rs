@@ -99,6 +99,7 @@ impl Refusal for HardwareRefusal {
         match self {
             HardwareRefusal::Define(refusal) => refusal.kind(),
             HardwareRefusal::NoNetwork { .. } | HardwareRefusal::NoVolume { .. } => Kind::NotFound,
+            HardwareRefusal::Edit(error) if error.is_not_found() => Kind::NotFound,
             HardwareRefusal::Edit(_)
             | HardwareRefusal::Unreadable { .. }
             | HardwareRefusal::NoPool { .. } => Kind::Invalid,

@@ -4,7 +4,7 @@ use pvc_model::pool::{PoolSpec, Replication, Tier};
 use pvc_model::request::StateRequest;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeName};
 use pvc_ops::storage;
-use pvc_ports::Flattened;
+use pvc_ports::{Course, Flattened};
 use pvc_testkit::{Gate, ScriptedCluster};
 
 use super::*;
@@ -153,11 +153,23 @@ async fn a_pool_goes_with_clones_and_what_they_stand_on_wherever_they_are() {
         let base = if name == "a1" { "web1_sda" } else { "a1" };
         let base = id(&format!("vms/{base}"));
         let clone = VolumeName::new(name);
-        storage::clone_volume(store, volumes, &base, &clone, ON_WRITE, false).await.unwrap();
+        storage::clone_volume(store, volumes, &base, &clone, ON_WRITE, false, &Course::default())
+            .await
+            .unwrap();
     }
     storage::create_volume(store, volumes, &id("vms/b"), 4096, false).await.unwrap();
     let clone = VolumeName::new("z");
-    storage::clone_volume(store, volumes, &id("vms/b"), &clone, ON_WRITE, false).await.unwrap();
+    storage::clone_volume(
+        store,
+        volumes,
+        &id("vms/b"),
+        &clone,
+        ON_WRITE,
+        false,
+        &Course::default(),
+    )
+    .await
+    .unwrap();
     // First what stands on `b`, then `a2`, which stands on `a1`, which stands on another.
     for name in ["vms/z", "vms/a2"] {
         volumes.trash(&id(name), Duration::from_secs(60)).await.unwrap();
@@ -279,7 +291,16 @@ async fn a_volume_whose_change_was_not_recorded_is_recorded_by_the_next_ask() {
     let made = storage::create_volume(store, volumes, &id("vms/made"), 4096, false).await;
     made.expect_err("nobody knows what is in it");
     let copy = VolumeName::new("copy");
-    let cloned = storage::clone_volume(store, volumes, &id("vms/made"), &copy, FULL, false).await;
+    let cloned = storage::clone_volume(
+        store,
+        volumes,
+        &id("vms/made"),
+        &copy,
+        FULL,
+        false,
+        &Course::default(),
+    )
+    .await;
     cloned.expect_err("nobody knows what is in it");
     assert_eq!(world.recorded(), ["vms/copy", "vms/made"]);
 }
@@ -364,7 +385,9 @@ async fn a_volume_that_is_half_rolled_back_starts_no_vm_until_the_same_ask_has_c
     let (clock, name) = (world.clock.as_ref(), VolumeName::new("other"));
     for words in [
         storage::rename_volume(store, volumes, &disk, &name, true).await.unwrap_err(),
-        storage::clone_volume(store, volumes, &disk, &name, FULL, true).await.unwrap_err(),
+        storage::clone_volume(store, volumes, &disk, &name, FULL, true, &Course::default())
+            .await
+            .unwrap_err(),
         storage::create_snapshot(store, volumes, &disk, &SnapshotName::new("x")).await.unwrap_err(),
         storage::remove_snapshot(store, volumes, &disk, &before, true).await.unwrap_err(),
         storage::resize_volume(store, volumes, clock, random, &disk, 1, true, "tests")
@@ -431,7 +454,18 @@ async fn nothing_is_made_of_a_volume_that_comes_to_be_held_meanwhile() {
                     "a snapshot" => {
                         storage::create_snapshot(store, volumes, &disk, &snapshot).await
                     }
-                    _ => storage::clone_volume(store, volumes, &disk, &name, kind, false).await,
+                    _ => {
+                        storage::clone_volume(
+                            store,
+                            volumes,
+                            &disk,
+                            &name,
+                            kind,
+                            false,
+                            &Course::default(),
+                        )
+                        .await
+                    }
                 }
             };
             let made = tokio::select! {
@@ -484,7 +518,9 @@ async fn names_of_what_is_not_complete_are_nobody_elses() {
     let moment = SnapshotName::new("pvc-clone-x");
     for words in [
         storage::create_volume(store, volumes, &id("vms/web1.partial"), 1, true).await.unwrap_err(),
-        storage::clone_volume(store, volumes, &disk, &partial, FULL, true).await.unwrap_err(),
+        storage::clone_volume(store, volumes, &disk, &partial, FULL, true, &Course::default())
+            .await
+            .unwrap_err(),
         storage::rename_volume(store, volumes, &disk, &partial, true).await.unwrap_err(),
         storage::create_snapshot(store, volumes, &disk, &moment).await.unwrap_err(),
     ] {
@@ -556,19 +592,33 @@ async fn a_copy_on_write_clone_keeps_its_volume_until_it_is_flattened() {
     let (store, volumes) = (&world.store, &world.storage);
     let (disk, copy) = (id("vms/web1_sda"), VolumeName::new("copy"));
     let kind = storage::CloneKind::CopyOnWrite;
-    storage::clone_volume(&store.dry(), volumes, &disk, &copy, kind, false).await.unwrap();
+    storage::clone_volume(&store.dry(), volumes, &disk, &copy, kind, false, &Course::default())
+        .await
+        .unwrap();
     assert_eq!(world.recorded(), ["vms/web1_sda"]);
-    storage::clone_volume(store, volumes, &disk, &copy, kind, false).await.unwrap();
+    storage::clone_volume(store, volumes, &disk, &copy, kind, false, &Course::default())
+        .await
+        .unwrap();
     assert_eq!(world.recorded(), ["vms/copy", "vms/web1_sda"]);
     for keep in [DAY, Duration::ZERO] {
         let refused = storage::remove_volume(store, volumes, &disk, keep, false).await.unwrap_err();
         assert!(refused.to_string().contains("clones that stand on it: `vms/copy`"), "{refused}");
     }
-    let flattened = storage::flatten_volume(store, volumes, &id("vms/copy"), false).await.unwrap();
+    let flattened =
+        storage::flatten_volume(store, volumes, &id("vms/copy"), false, &Course::default())
+            .await
+            .unwrap();
     assert_eq!(flattened, Flattened::From(Some(disk.clone())));
-    let flattened = storage::flatten_volume(store, volumes, &id("vms/copy"), false).await.unwrap();
+    let flattened =
+        storage::flatten_volume(store, volumes, &id("vms/copy"), false, &Course::default())
+            .await
+            .unwrap();
     assert_eq!(flattened, Flattened::Independent);
     storage::remove_volume(store, volumes, &disk, DAY, false).await.unwrap();
-    storage::flatten_volume(store, volumes, &id("vms/none"), false).await.unwrap_err();
-    storage::flatten_volume(&store.dry(), volumes, &id("vms/none"), false).await.unwrap_err();
+    storage::flatten_volume(store, volumes, &id("vms/none"), false, &Course::default())
+        .await
+        .unwrap_err();
+    storage::flatten_volume(&store.dry(), volumes, &id("vms/none"), false, &Course::default())
+        .await
+        .unwrap_err();
 }

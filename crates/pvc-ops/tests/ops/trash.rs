@@ -3,7 +3,7 @@
 use pvc_model::hold::{Purpose, VolumeHold};
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeName};
 use pvc_ops::storage::{self, Taken};
-use pvc_ports::{StorageError, TrashedVolume};
+use pvc_ports::{Course, StorageError, TrashedVolume};
 
 use super::*;
 
@@ -162,7 +162,17 @@ async fn a_vm_goes_with_a_disk_that_stands_on_another_of_its_disks() {
     storage::record_volume(store, volumes, &id("vms/web1_sda")).await.unwrap();
     let clone = VolumeName::new("web1_sdb");
     let kind = storage::CloneKind::CopyOnWrite;
-    storage::clone_volume(store, volumes, &id("vms/web1_sda"), &clone, kind, false).await.unwrap();
+    storage::clone_volume(
+        store,
+        volumes,
+        &id("vms/web1_sda"),
+        &clone,
+        kind,
+        false,
+        &Course::default(),
+    )
+    .await
+    .unwrap();
     let second = "<disk type='network' device='disk'><source protocol='rbd' \
                   name='vms/web1_sdb'/><target dev='sdb' bus='scsi'/></disk></devices>";
     let xml = xml("web1", UUID).replace("</devices>", second);

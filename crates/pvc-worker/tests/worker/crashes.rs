@@ -27,7 +27,7 @@ use crate::measuring;
 use crate::osds::{self, OsdCase};
 
 pub const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
-const DISK: &str = "<disk type='network' device='disk'><source protocol='rbd' name='vms/data'/>\
+pub const DISK: &str = "<disk type='network' device='disk'><source protocol='rbd' name='vms/data'/>\
                     <target dev='sdx' bus='scsi'/></disk>";
 
 /// Longer than everything that a worker waits for.

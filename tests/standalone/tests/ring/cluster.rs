@@ -100,6 +100,9 @@ fn a_poisoned_record_harms_nobody_else() {
     ] {
         assert_eq!(machine.api().get(path).status, 200, "{path}");
     }
+    for path in ["/metrics/ceph", "/metrics/zookeeper"] {
+        assert_eq!(machine.api().get(path).status, 404, "{path}");
+    }
 
     // The others are managed as before, also by a daemon that starts on such a tree.
     machine.pvc(&["vm", "shutdown", "calm", "--wait", "-y"]).ok();

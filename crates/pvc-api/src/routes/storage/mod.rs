@@ -18,7 +18,7 @@ use pvc_model::storage::{PoolName, VolumeId, VolumeName};
 use pvc_model::{utc, with_causes};
 use pvc_ops::Outcome;
 use pvc_ops::storage::StorageRefusal;
-use pvc_ports::{Storage, TrashedVolume};
+use pvc_ports::{Course, Storage, TrashedVolume};
 
 use crate::answer::Answer;
 use crate::auth::Caller;
@@ -64,16 +64,29 @@ async fn act_long<T: Send + 'static, F>(
 where
     F: Future<Output = Outcome<T, StorageRefusal>> + Send + 'static,
 {
+    act_on_course(api, long, |api, on, _| operation(api, on)).await
+}
+
+/// The same for an operation that says how far it is, and stops if the task is cancelled.
+async fn act_on_course<T: Send + 'static, F>(
+    api: &ApiState,
+    long: Long<'_>,
+    operation: impl FnOnce(ApiState, Arc<dyn Storage>, Course) -> F,
+) -> Result<T>
+where
+    F: Future<Output = Outcome<T, StorageRefusal>> + Send + 'static,
+{
+    let course = Course::default();
     // What is only decided is over soon, and leaves no record.
     if api.store().is_dry() {
-        return act(api, operation).await;
+        return act(api, |api, on| operation(api, on, course)).await;
     }
     let Long { change, of, caller } = long;
     act(api, |api, on| {
         let work = JobWork::ChangeStorage { change, of };
-        let mut task = Transfer::begin(&api, work, &caller.description);
+        let mut task = Transfer::begin_on(&api, work, &caller.description, course.clone());
         task.say(Some("the storage is at it"));
-        let operation = operation(api, on);
+        let operation = operation(api, on, course);
         async move {
             let done = operation.await;
             task.end(match &done {

@@ -35,7 +35,7 @@ use crate::refuse::refused;
 use crate::slots::Slot;
 use crate::state::ApiState;
 use crate::table::{Ask, Table, ask};
-use crate::under_way::{Reading, Transfer};
+use crate::under_way::Transfer;
 use crate::{ahead, body, outgoing};
 
 type Upload = PostStorageCephVolumePoolVolumeUpload;
@@ -447,10 +447,7 @@ async fn give(
     let download =
         api.ask(async { begun.await.map_err(|error| api.readers().refused(error)) }).await?;
     // A snapshot keeps nobody from its volume.
-    let reading = match snapshot {
-        None => transfer.reads(api, volume),
-        Some(_) => Reading::unlisted(),
-    };
+    let reading = snapshot.is_none().then(|| transfer.reads(api, volume));
     let disk = DiskOf::new(download, reading);
     transfer.say(is_made.then_some("making the image"));
     tokio::select! {

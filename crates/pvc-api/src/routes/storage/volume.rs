@@ -18,7 +18,7 @@ use pvc_ops::storage::{self, CloneKind, Resized, Taken};
 use pvc_ports::{Flattened, StorageError};
 use pvc_store::{snapshot_text, volume_text};
 
-use super::{Long, act, act_long, kept, size, volume_id};
+use super::{Long, act, act_long, act_on_course, kept, size, volume_id};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
@@ -239,8 +239,8 @@ async fn post_storage_ceph_volume_pool_volume_clone(
     };
     let message = format!("Cloned volume \"{id}\" as \"{to}\" in pool \"{pool}\".");
     let long = Long::of(StorageChange::CloneVolume, format!("{id} to {to}"), &ask.caller);
-    let cloned = act_long(&ask.api, long, |api, on| async move {
-        storage::clone_volume(api.store(), &*on, &id, &to, kind, force).await
+    let cloned = act_on_course(&ask.api, long, |api, on, course| async move {
+        storage::clone_volume(api.store(), &*on, &id, &to, kind, force, &course).await
     });
     cloned.await?;
     Ok(ask.mode.done(message))
@@ -251,11 +251,10 @@ async fn post_storage_ceph_volume_pool_volume_flatten(
 ) -> Result<Answer<PostStorageCephVolumePoolVolumeFlatten>> {
     let ([pool, name], force) = (ask.at, ask.params.force.0);
     let id = volume_id(&pool, &name);
-    let flattened = act_long(
-        &ask.api,
-        Long::of(StorageChange::FlattenVolume, &id, &ask.caller),
-        |api, on| async move { storage::flatten_volume(api.store(), &*on, &id, force).await },
-    );
+    let long = Long::of(StorageChange::FlattenVolume, &id, &ask.caller);
+    let flattened = act_on_course(&ask.api, long, |api, on, course| async move {
+        storage::flatten_volume(api.store(), &*on, &id, force, &course).await
+    });
     Ok(ask.mode.done(match flattened.await? {
         Flattened::From(_) => format!("Flattened volume \"{pool}/{name}\"."),
         Flattened::Independent => format!("Volume \"{pool}/{name}\" depends on no other."),

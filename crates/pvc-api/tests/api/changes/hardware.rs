@@ -68,7 +68,7 @@ async fn a_network_card_comes_and_goes_by_its_network_or_its_address() {
     api.post("/vm/nothing/networks?network=1001").await.refused(404);
 
     api.delete("/vm/web/networks").await.refused(400);
-    api.delete("/vm/web/networks?network=4242").await.refused(400);
+    api.delete("/vm/web/networks?network=4242").await.refused(404);
     let removed = api.delete("/vm/web/networks?mac=52:54:00:00:00:01").await.ok();
     assert_eq!(removed["devices"].as_array().unwrap().len(), 1);
     api.delete("/vm/web/networks?network=upstream").await.ok();
@@ -102,7 +102,7 @@ async fn a_disk_comes_and_goes_and_its_volume_stays() {
     ] {
         api.post(&path).await.refused(400);
     }
-    api.delete("/vm/web/volumes?volume=sdz").await.refused(400);
+    api.delete("/vm/web/volumes?volume=sdz").await.refused(404);
     api.delete(&format!("/vm/web/volumes?volume={volume}")).await.ok();
     api.delete("/vm/web/volumes?volume=hdc").await.ok();
     assert_eq!(api.get("/vm/web/volumes").await.ok(), json!([]));

@@ -284,6 +284,48 @@ async fn what_makes_no_task_is_refused() {
 }
 
 #[tokio::test]
+async fn an_osd_of_a_dead_node_is_listed_as_it_is_and_its_disk_left_alone_until_the_node_is_back() {
+    let (api, osds) = at_work().await;
+    let add = "/storage/ceph/osd?node=pvchv1&device=/dev/sdb&weight=1";
+    assert_eq!(text(&api.end(api.post(add).await).await, "state"), "SUCCESS");
+    api.write("/nodes/pvchv1/daemonstate", "dead").await;
+    osds.lock().unwrap().node_off(NODE);
+    // As the primary node collects it.
+    api.write("/ceph/osds/0/stats", r#"{"up": 0, "in": 1, "kb": 1024, "state": "exists"}"#).await;
+    let listed = api.get("/storage/ceph/osd").await.ok();
+    let stats = &listed[0]["stats"];
+    assert_eq!(
+        (text(&listed[0], "node"), &stats["up"], &stats["in"]),
+        (NODE, &0.into(), &1.into())
+    );
+    let jobs = api.store.view().jobs.len();
+    for refused in [
+        api.delete(&format!("/storage/ceph/osd/0?{MEANT}")).await,
+        api.delete(&format!("/storage/ceph/osd/0?{MEANT}&force=true")).await,
+        api.post(&format!("/storage/ceph/osd/0?new_device=/dev/sdc&{MEANT}")).await,
+        api.put("/storage/ceph/osd/0?device=/dev/sdb").await,
+        api.post("/storage/ceph/osd?node=pvchv1&device=/dev/sdc&weight=1").await,
+        api.post("/storage/ceph/osddb?node=pvchv1&device=/dev/sdc").await,
+    ] {
+        let said = refused.refused(400);
+        assert!(said.contains("node `pvchv1` is in state `dead`"), "{said}");
+        assert!(text(&refused.json(), "hint").contains("start `pvcnoded` there"), "{said}");
+    }
+    assert_eq!(api.store.view().jobs.len(), jobs, "nothing waits for it");
+    // The map is the monitors': its data moves elsewhere, and comes back.
+    for (state, is_in) in [("out", false), ("in", true)] {
+        api.post(&format!("/storage/ceph/osd/0/state?state={state}")).await.ok();
+        let known = osds.lock().unwrap().osd_states();
+        assert_eq!((known[0].is_up, known[0].is_in), (false, is_in), "{state}");
+    }
+    osds.lock().unwrap().node_on(NODE);
+    api.write("/nodes/pvchv1/daemonstate", "run").await;
+    let removed = api.end(api.delete(&format!("/storage/ceph/osd/0?{MEANT}")).await).await;
+    assert_eq!(text(&removed, "status"), "OSD 0 is removed", "{removed}");
+    assert!(api.osds().await.is_empty());
+}
+
+#[tokio::test]
 async fn an_osd_that_a_task_changes_is_no_other_tasks() {
     let (api, _) = at_rest().await;
     api.record_osd("0").await;

@@ -250,9 +250,50 @@ async fn a_refusal_of_a_volume_in_a_download_names_who_reads_it_and_which_task()
     let _again = download(&api).await;
 }
 
-/// A change goes on when its client has given up, and is the storage's to end.
 #[tokio::test(start_paused = true)]
-async fn a_change_of_the_storage_that_takes_long_is_a_task_that_nobody_cancels() {
+async fn a_copy_that_takes_long_says_how_far_it_is_and_can_be_cancelled() {
+    let api = on_memory().await;
+    for path in ["clone?new_volume=copy", "flatten"] {
+        let gate = Gate::closing_at(0);
+        api.storage.set_gate(gate.clone());
+        let client = tokio::spawn({
+            let api = api.clone();
+            async move { api.post(&format!("/storage/ceph/volume/vms/data/{path}")).await }
+        });
+        let is_half = |job: &Job| job.progress.current == 50;
+        let task = api.task("it is seen", is_half).await;
+        assert!(
+            task.progress.status.starts_with("4096K of 8192K (50 %)"),
+            "{}",
+            task.progress.status
+        );
+        let shown = api.get(&format!("/tasks/{}", task.spec.id)).await.ok();
+        assert_eq!((&shown["current"], &shown["total"]), (&json!(50), &json!(100)), "{shown}");
+        api.delete(&format!("/tasks/{}", task.spec.id)).await.ok();
+        // It is heard before the storage goes on: that is asked how the volume is then.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        gate.open();
+        let said = client.await.unwrap().refused(400);
+        assert_eq!(said, "it was cancelled before it was done");
+        let ended = api.over().await.progress.clone();
+        assert_eq!(ended.state, JobState::Cancelled);
+        assert_eq!(ended.status, "cancelled after 4096K of 8192K (50 %)");
+        assert_eq!(api.storage.volumes(&data().pool).await.unwrap().len(), 1);
+        let id = task.spec.id.clone();
+        let forget = |_: &pvc_model::cluster::Cluster| {
+            let mut changes = Changes::new();
+            changes.push(Change::RemoveJob(id.clone()));
+            Ok::<_, Infallible>((changes, ()))
+        };
+        api.store.change(forget).await.unwrap();
+    }
+    // Where it was, it can be asked for again.
+    api.post("/storage/ceph/volume/vms/data/clone?new_volume=copy").await.ok();
+}
+
+/// A change goes on when its client has given up.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_storage_that_takes_long_goes_on_when_its_client_has_gone() {
     let api = on_memory().await;
     let gate = Gate::closing_at(0);
     api.storage.set_gate(gate.clone());
@@ -263,9 +304,7 @@ async fn a_change_of_the_storage_that_takes_long_is_a_task_that_nobody_cancels()
     let task = api.task("it is seen", |job| job.progress.state == JobState::Running).await;
     let of = "vms/data to copy".to_owned();
     let work = JobWork::ChangeStorage { change: StorageChange::CloneVolume, of };
-    assert_eq!((&task.spec.work, &*task.progress.status), (&work, "the storage is at it"));
-    let refused = api.delete(&format!("/tasks/{}", task.spec.id)).await.refused(400);
-    assert!(refused.contains("cannot be cancelled"), "{refused}");
+    assert_eq!(task.spec.work, work);
     client.abort();
     gate.open();
     let ended = api.over().await.progress.clone();
@@ -288,6 +327,24 @@ async fn a_change_of_the_storage_that_takes_long_is_a_task_that_nobody_cancels()
         view.jobs.values().any(|job| job.progress.status.contains(&said))
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_the_storage_cannot_stop_is_not_cancelled() {
+    let api = on_memory().await;
+    let gate = Gate::closing_at(0);
+    api.storage.set_gate(gate.clone());
+    let client = tokio::spawn({
+        let api = api.clone();
+        async move { api.put("/storage/ceph/volume/vms/data?new_size=16M").await }
+    });
+    let task = api.task("it is seen", |job| job.progress.state == JobState::Running).await;
+    assert_eq!(task.progress.status, "the storage is at it");
+    let refused = api.delete(&format!("/tasks/{}", task.spec.id)).await.refused(400);
+    assert!(refused.contains("cannot be cancelled"), "{refused}");
+    gate.open();
+    client.await.unwrap().ok();
+    assert_eq!(api.over().await.progress.state, JobState::Succeeded);
 }
 
 /// A server of a body with a length does not ask for more once that has gone.

@@ -9,8 +9,10 @@ use crate::outcome::Outcome;
 /// Copy a volume
 ///
 /// The copy lies in the same pool, is whole and depends on nothing; it has no snapshots.
-/// The command returns when it is made. Of a volume that a running VM writes to, the
-/// copy is as after a power cut: stop the VM, or copy what matters from within.
+/// The command returns when it is made. Of a volume that a running VM writes to, the copy
+/// is as after a power cut: stop the VM, or copy what matters from within. `pvc task list`
+/// shows how far one is that takes long, and `pvc task cancel` ends it and removes what
+/// there is of it.
 ///
 /// With `--copy-on-write` it is there at once and shares with the volume what neither has
 /// written since: the volume is not removed before `pvc storage volume flatten` has made

@@ -10,6 +10,8 @@ use crate::outcome::Outcome;
 ///
 /// What it shares with the volume that it is a clone of is copied, also while its VM
 /// runs. Of a volume that depends on no other the command says so.
+///
+/// `pvc task list` shows how far it is when it takes long, and `pvc task cancel` ends it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

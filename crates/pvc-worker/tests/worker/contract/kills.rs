@@ -4,9 +4,10 @@
 //! Each worker is a process of its own, which is this program. Whatever the first one leaves, the
 //! next one brings the job to its end; or takes it back, if it was cancelled meanwhile.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pvc_directory::DirectoryStorage;
 use pvc_embedded::EmbeddedTree;
@@ -14,14 +15,14 @@ use pvc_model::benchmark::BenchmarkState;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobId, JobSpec, JobVm, JobWork};
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
-use pvc_ports::{Hypervisor, Storage};
+use pvc_ports::{DeviceChange, Hypervisor, Storage};
 use pvc_store::{Change, Changes, Store};
 use pvc_testkit::{ScriptedExec, ScriptedHypervisor, SeededRandom, TokioClock};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use super::LONG;
-use crate::crashes::{UUID, web1, xml};
+use crate::crashes::{DISK, UUID, web1, xml};
 use crate::measuring;
 
 /// Name of the test, which is started again as a worker.
@@ -46,16 +47,21 @@ const MOST_CALLS: usize = 400;
 const VOLUMES: [&str; 2] = ["vms/web1_sda", "vms/web1_sdb"];
 const VOLUME_BYTES: u64 = 300_000;
 
+/// Name of the disk that is attached.
+const TARGET: &str = "dev='sdx'";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Rename,
     FlushLocks,
     Resize,
     Benchmark,
+    Attach,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::Rename, Kind::FlushLocks, Kind::Resize, Kind::Benchmark];
+    const ALL: [Kind; 5] =
+        [Kind::Rename, Kind::FlushLocks, Kind::Resize, Kind::Benchmark, Kind::Attach];
 
     fn work(self) -> JobWork {
         let vm = JobVm { name: "web1".into(), uuid: Some(UUID) };
@@ -66,6 +72,7 @@ impl Kind {
             Kind::Benchmark => {
                 JobWork::BenchmarkStorage { pool: PoolName::new("vms"), name: "b1".to_owned() }
             }
+            Kind::Attach => JobWork::AttachDevice { vm, xml: DISK.to_owned() },
         }
     }
 
@@ -104,6 +111,9 @@ fn job() -> JobId {
 struct World {
     store: Store,
     storage: Arc<DirectoryStorage>,
+    hypervisor: Arc<ScriptedHypervisor>,
+    /// File that says whether the guest has the disk: a guest outlives a worker.
+    guest: PathBuf,
 }
 
 impl World {
@@ -112,7 +122,31 @@ impl World {
         let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
         let store = Store::open(tree.connect(), clock, random).await.expect("it can be read");
         let storage = DirectoryStorage::open(&directory.join("volumes")).expect("it can be used");
-        World { store, storage: Arc::new(storage) }
+        let (storage, hypervisor) = (Arc::new(storage), Arc::new(ScriptedHypervisor::new()));
+        World { store, storage, hypervisor, guest: directory.join("guest") }
+    }
+
+    /// Has the guest as the worker before has left it. One that was killed between plugging the
+    /// disk in and the note of it has not plugged it in: that may be so as well.
+    async fn start_guest(&self) {
+        self.hypervisor.start(UUID, &xml()).await.expect("nothing of it runs");
+        if self.guest.exists() {
+            let attach = DeviceChange::Attach;
+            self.hypervisor.device(UUID, attach, DISK).await.expect("the target is free");
+        }
+        let (hypervisor, guest) = (self.hypervisor.clone(), self.guest.clone());
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            runtime.expect("this is Linux").block_on(async {
+                loop {
+                    match disks(&hypervisor).await {
+                        0 if guest.exists() => std::fs::remove_file(&guest).expect("it is ours"),
+                        1 if !guest.exists() => std::fs::write(&guest, "").expect("there is room"),
+                        _ => std::thread::sleep(Duration::from_millis(1)),
+                    }
+                }
+            });
+        });
     }
 
     async fn write(&self, change: Change) {
@@ -126,7 +160,7 @@ impl World {
 
     async fn prepare(&self, kind: Kind) {
         self.store.initialize(false).await.expect("an empty tree");
-        for volume in VOLUMES.map(id) {
+        for volume in VOLUMES.map(id).into_iter().chain([id("vms/data")]) {
             self.storage.create(&volume, VOLUME_BYTES, false).await.expect("there is room");
         }
         let snapshot = SnapshotName::new("s");
@@ -144,14 +178,13 @@ impl World {
     }
 
     async fn work(&self, kind: Kind) {
-        let hypervisor = Arc::new(ScriptedHypervisor::new());
-        if kind == Kind::Resize {
-            hypervisor.start(UUID, &xml()).await.expect("nothing of it runs");
+        if matches!(kind, Kind::Resize | Kind::Attach) {
+            self.start_guest().await;
         }
         let worker = Worker::new(
             "hv1".into(),
             self.store.clone(),
-            hypervisor,
+            self.hypervisor.clone(),
             self.storage.clone(),
             Arc::new(TokioClock::new()),
             Arc::new(SeededRandom::new(std::process::id().into())),
@@ -188,8 +221,14 @@ impl World {
         let work = self.storage.directory().join(".work");
         let left = std::fs::read_dir(work).expect("it is there").count();
         state.push(format!("{left} things are half made"));
+        state.push(format!("the guest has the disk {} times", disks(&self.hypervisor).await));
         state
     }
+}
+
+/// Number of disks like the one that is attached that the guest has, if it runs.
+async fn disks(hypervisor: &ScriptedHypervisor) -> usize {
+    hypervisor.live_xml(UUID).await.map_or(0, |xml| xml.matches(TARGET).count())
 }
 
 /// Does what the parent asks for, and says what there is then.
