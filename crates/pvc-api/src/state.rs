@@ -9,6 +9,7 @@ use pvc_model::cluster::Cluster;
 use pvc_ops::network::Surroundings;
 use pvc_ops::{Outcome, Refusal};
 use pvc_ports::{Clock, Firewall, Network, Random, Storage};
+use pvc_provisioner::Provisioner;
 use pvc_store::Store;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +32,7 @@ pub struct ApiState {
     /// The store of a dry run decides and writes nothing.
     store: Store,
     machine: Option<Arc<dyn Network>>,
+    provisioner: Option<Provisioner>,
 }
 
 struct Shared {
@@ -89,12 +91,17 @@ impl ApiState {
             firewall,
             settings,
         });
-        ApiState { shared, store, machine: None }
+        ApiState { shared, store, machine: None, provisioner: None }
     }
 
     /// The same for a machine that is alone: networks of VMs may not overlap those that it is in.
     pub fn with_machine(self, machine: Arc<dyn Network>) -> Self {
         ApiState { machine: Some(machine), ..self }
+    }
+
+    /// The same with a provisioner; without it, what it keeps is refused.
+    pub fn with_provisioner(self, provisioner: Option<Provisioner>) -> Self {
+        ApiState { provisioner, ..self }
     }
 
     pub fn store(&self) -> &Store {
@@ -124,6 +131,15 @@ impl ApiState {
         self.shared.storage.clone().ok_or_else(|| {
             let message = "this API has no storage that it could change volumes in";
             ApiError::new(axum::http::StatusCode::NOT_IMPLEMENTED, message)
+        })
+    }
+
+    /// What the provisioner keeps.
+    pub(crate) fn provisioner(&self) -> Result<&Provisioner> {
+        self.provisioner.as_ref().ok_or_else(|| {
+            let message = "this API has no database for the provisioner";
+            ApiError::new(axum::http::StatusCode::NOT_IMPLEMENTED, message)
+                .hint(Some("`database.postgres` in the configuration says where it is"))
         })
     }
 

@@ -16,6 +16,7 @@ use pvc_api::{ApiSettings, ApiState};
 use pvc_model::NodeName;
 use pvc_node::{Node, NodeError, NodeSettings, Outcome};
 use pvc_ports::{Clock, Firewall, Ports, Random, Storage};
+use pvc_provisioner::Provisioner;
 use pvc_store::{Store, StoreError};
 use pvc_worker::{BenchmarkTools, Worker};
 use tokio_util::sync::CancellationToken;
@@ -41,6 +42,8 @@ pub struct ApiPorts {
     pub random: Arc<dyn Random>,
     pub storage: Arc<dyn Storage>,
     pub firewall: Arc<dyn Firewall>,
+    /// `None` where no database is configured.
+    pub provisioner: Option<Provisioner>,
 }
 
 /// The API's daemon. `serve` takes requests until it is told to stop, and then finishes those that
@@ -62,9 +65,10 @@ where
     if let Err(error) = store.check_layout() {
         return Some(Err(error.into()));
     }
-    let ApiPorts { clock, random, storage, firewall } = ports;
+    let ApiPorts { clock, random, storage, firewall, provisioner } = ports;
     let (storage, firewall) = (Some(storage), Some(firewall));
-    let state = ApiState::new(store.clone(), clock, random, storage, firewall, settings);
+    let state = ApiState::new(store.clone(), clock, random, storage, firewall, settings)
+        .with_provisioner(provisioner);
     let stop = shutdown.child_token();
     until_layout_changes(store, &stop, serve(state, stop.clone())).await
 }
@@ -141,6 +145,7 @@ mod tests {
             random: Arc::new(SeededRandom::new(2)),
             storage: Arc::new(MemoryStorage::new()),
             firewall: Arc::new(MemoryFirewall::new()),
+            provisioner: None,
         };
         let serve = |_, stop: CancellationToken| async move {
             stop.cancelled().await;

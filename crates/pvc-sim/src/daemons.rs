@@ -369,7 +369,7 @@ async fn run_api(
         ..ApiSettings::new(node, SocketAddr::from(([0, 0, 0, 0], 7370)), Vec::new())
     };
     let drain_time = settings.limits.drain_time;
-    let (gate, ports) = (&gate, ApiPorts { clock, random, storage, firewall });
+    let (gate, ports) = (&gate, ApiPorts { clock, random, storage, firewall, provisioner: None });
     let serve = |api: ApiState, stop: CancellationToken| async move {
         let desk = Desk { router: pvc_api::router(api.clone()), in_flight: Arc::default() };
         gate.call(|state| set_desk(state, host, Some(desk.clone()))).await;

@@ -10,6 +10,7 @@ mod metrics;
 mod network;
 mod node;
 mod osd;
+mod provisioner;
 mod root;
 mod sriov;
 mod storage;
@@ -70,6 +71,7 @@ pub fn table() -> Table {
         storage::add,
         storage_report::add,
         benchmark::add,
+        provisioner::add,
         metrics::add,
     ];
     groups.into_iter().fold(Table::default(), |table, add| add(table))

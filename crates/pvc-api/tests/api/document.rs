@@ -143,7 +143,8 @@ fn everything_of_this_release_is_in_the_document() {
         "/mirror",
         "/backup",
         "/restore",
-        "/provisioner",
+        "/provisioner/create",
+        "/provisioner/ova",
         "autobackup",
         "automirror",
         "/metrics/",
@@ -152,6 +153,8 @@ fn everything_of_this_release_is_in_the_document() {
         let path = name.split(' ').nth(1).unwrap();
         let of_later = later.iter().any(|part| path.contains(part))
             && !["/api/v1/backup", "/api/v1/restore"].contains(&path);
+        // Which says that there is nothing.
+        let of_later = of_later || path == "/api/v1/provisioner";
         assert!(of_later || ours.contains_key(name), "{name} is missing");
     }
 }

@@ -22,6 +22,9 @@ pub(super) const MOST_TEXT: usize = 1 << 20;
 /// The most arguments of a profile, and networks or disks of a template.
 const MOST_PARTS: usize = 64;
 
+/// The most rows of a class: a list brings all of them, with their texts.
+const MOST_ROWS: usize = 1000;
+
 /// The most vCPUs, MiB of memory, GiB of a disk and milliseconds that a template may ask for.
 const MOST_VCPUS: u32 = 1024;
 const MOST_VRAM_MIB: u32 = 64 << 20;
@@ -226,6 +229,9 @@ fn check_new(catalog: &Catalog, class: Class, name: &str) -> Result<()> {
         Class::Profile => "profile",
     };
     check_name(what, name, LONGEST_NAME)?;
+    if catalog.rows(class).count() >= MOST_ROWS {
+        return Err(ProvisionerRefusal::Full { class, most: MOST_ROWS });
+    }
     match catalog.id(class, name) {
         None => Ok(()),
         Some(_) => Err(ProvisionerRefusal::Exists { class, name: name.to_owned() }),

@@ -13,6 +13,8 @@ pub enum ProvisionerRefusal {
     NoDisk { template: String, disk_id: String },
     #[error("there is a {class} `{name}` already")]
     Exists { class: Class, name: String },
+    #[error("{class}: {most} are kept already, and no more can be")]
+    Full { class: Class, most: usize },
     #[error("network template `{template}` has network `{vni}` already")]
     HasNet { template: String, vni: String },
     #[error("storage template `{template}` has {what} already")]
@@ -50,6 +52,7 @@ impl ProvisionerRefusal {
             | ProvisionerRefusal::NoNet { .. }
             | ProvisionerRefusal::NoDisk { .. } => Kind::NotFound,
             ProvisionerRefusal::Exists { .. }
+            | ProvisionerRefusal::Full { .. }
             | ProvisionerRefusal::HasNet { .. }
             | ProvisionerRefusal::HasDisk { .. }
             | ProvisionerRefusal::Used { .. } => Kind::Conflict,

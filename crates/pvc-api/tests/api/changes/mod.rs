@@ -8,6 +8,7 @@ mod hardware;
 mod moving;
 mod networks;
 mod osd;
+mod provisioner;
 mod sriov;
 mod states;
 mod storage;

@@ -274,6 +274,18 @@ fn many_profiles_are_named_in_part() {
     assert!(refusal.ends_with("`web8` and 11 more"), "{refusal}");
 }
 
+#[test]
+fn there_is_an_end_to_what_is_kept() {
+    let mut catalog = catalog();
+    for number in 0..1000 {
+        catalog.userdata.push(named(number + 10, &format!("u{number}")));
+    }
+    let add = |class| Change::AddText { class, name: "new".to_owned(), text: "x".to_owned() };
+    let refusal = decide(&cluster(), &catalog, &add(Class::Userdata)).unwrap_err();
+    assert_eq!(refusal.to_string(), "userdata: 1000 are kept already, and no more can be");
+    assert!(decide(&cluster(), &catalog, &add(Class::Script)).is_ok());
+}
+
 fn profile(name: &str) -> NewProfile {
     let small = || text("small");
     NewProfile {
