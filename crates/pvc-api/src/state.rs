@@ -134,7 +134,7 @@ impl ApiState {
         })
     }
 
-    /// What the provisioner keeps.
+    /// The provisioner, where this API has its database.
     pub(crate) fn provisioner(&self) -> Result<&Provisioner> {
         self.provisioner.as_ref().ok_or_else(|| {
             let message = "this API has no database for the provisioner";

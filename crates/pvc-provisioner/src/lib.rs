@@ -1,4 +1,4 @@
-//! What the provisioner keeps, in the tables of PVC 1.0.3, on the port
+//! The provisioner's records, in the tables of PVC 1.0.3, on the port
 //! [`Database`](pvc_ports::Database).
 //!
 //! ```text

@@ -63,7 +63,7 @@ pub struct Text {
     pub text: String,
 }
 
-/// What the provisioner keeps. Nothing is asked of the database before it is needed.
+/// The provisioner's records. Nothing is asked of the database before it is needed.
 #[derive(Clone)]
 pub struct Provisioner {
     database: Arc<dyn Database>,

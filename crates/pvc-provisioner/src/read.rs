@@ -61,7 +61,8 @@ fn all<T>(rows: &Rows, record: impl Fn(Row<'_>) -> T) -> Vec<T> {
 /// The tables, without the texts of userdata and scripts.
 const TABLES: [&str; 10] = [
     "SELECT id, name, vcpu_count, vram_mb, serial, vnc, vnc_bind, node_limit, node_selector, \
-     node_autostart, migration_method, migration_max_downtime, ova FROM system_template ORDER BY id",
+     node_autostart, migration_method, migration_max_downtime, ova FROM system_template \
+     ORDER BY id",
     "SELECT id, name, mac_template, ova FROM network_template ORDER BY id",
     "SELECT id, network_template, vni FROM network ORDER BY id",
     "SELECT id, name, ova FROM storage_template ORDER BY id",

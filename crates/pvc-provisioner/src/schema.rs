@@ -140,7 +140,7 @@ async fn migrate(transaction: &mut dyn Transaction, from: usize) -> Result<(), P
 /// Migration since which no profile is without a script or a system template.
 const FORBIDS_HALF: &str = "88fa0d88a9f8";
 
-/// What each migration but the first does, in the order of [`REVISIONS`]. What is there already is
+/// Statements of each migration but the first, in the order of [`REVISIONS`]. What is there already is
 /// left as it is.
 const MIGRATIONS: [&[&str]; 7] = [
     &[

@@ -1,4 +1,4 @@
-//! What VMs are made of is changed by one request each.
+//! Templates, userdata, scripts and profiles are changed by one request each.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What the provisioner keeps, as it goes over the wire.
+//! The provisioner's records, as they go over the wire.
 
 use pvc_api_types as wire;
 use pvc_model::provisioner::{

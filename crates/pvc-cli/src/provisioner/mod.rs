@@ -1,4 +1,4 @@
-//! What VMs are made of: templates, userdata, scripts, and profiles of all of them.
+//! Parts of VMs: templates, userdata, scripts, and profiles of all of them.
 
 mod profile;
 mod script;

@@ -52,7 +52,7 @@ pub fn table<'a>(
     table
 }
 
-/// Where a new text comes from.
+/// Source of a new text.
 #[derive(Debug, Args)]
 pub struct Source {
     /// The file with the new text; `-` is standard input
@@ -68,8 +68,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Has `put` keep a new text: that of the file, or what becomes of the present one in an editor,
-    /// after a look at what has changed.
+    /// Has `put` keep a new text: that of the file, or what becomes of the present one in an
+    /// editor, after a look at what has changed.
     pub fn replace(
         self,
         pvc: &mut Pvc,

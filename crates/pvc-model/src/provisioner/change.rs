@@ -1,6 +1,6 @@
 use super::Class;
 
-/// What an operator asks the provisioner to keep, or not to keep any more.
+/// Change that an operator asks for, of what the provisioner keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     AddSystemTemplate {

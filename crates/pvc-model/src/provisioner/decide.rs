@@ -283,7 +283,7 @@ fn number(parameter: &'static str, value: u32, most: u32) -> Result<i64> {
     }
 }
 
-/// One of a few words, in any case; none for an empty text or the word for it.
+/// Reads one of a few words, in any case; none for an empty text or the word for it.
 fn word(parameter: &'static str, value: &str, words: &[&str]) -> Result<Option<String>> {
     let value = value.trim().to_ascii_lowercase();
     if value.is_empty() || value == NONE {

@@ -117,7 +117,7 @@ fn tables_at(revision: usize) -> Vec<String> {
     tables
 }
 
-/// What PVC 1.0.3 and its predecessors have written there.
+/// Rows that PVC 1.0.3 and its predecessors have written there.
 fn rows_at(revision: usize) -> Vec<String> {
     let kind = if revision >= 1 { ("profile_type, ", "'provisioner', ") } else { ("", "") };
     let mut rows: Vec<String> = [

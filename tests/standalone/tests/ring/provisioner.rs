@@ -1,4 +1,4 @@
-//! What VMs are made of is kept by the whole program, across its death.
+//! Templates and profiles are kept by the whole program, across its death.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -35,7 +35,7 @@ pub fn add(table: Table) -> Table {
         .add(delete_provisioner_script_script)
 }
 
-/// Those whose names fit.
+/// The texts whose names fit.
 async fn all(api: &ApiState, class: Class, limit: Option<&str>) -> Result<Vec<Text>> {
     let limit = NameLimit::new(limit);
     let mut texts = answered(api, api.provisioner()?.texts(class, None)).await?;
