@@ -33,11 +33,12 @@ async fn run_node(
     let ports = ports::machine(config)?;
     let settings = settings::node(config);
     pvc_node::before_store(&settings, &ports, shutdown.asked()).await?;
+    let provisioner = ports::provisioner(config)?;
     with_store(config, shutdown, ports::store, async |store| {
         let begun = shutdown.clone();
         let dress = |node: Node| {
             let node = lease::heard(node, config);
-            tell_metadata(node, config, &store, shutdown.asked().clone())
+            tell_metadata(node, config, &store, provisioner, shutdown.asked().clone())
                 .with_log(log_lines)
                 .when_waiting(|what| Notifier.waiting(what))
                 .when_ready(move || {
@@ -60,8 +61,8 @@ pub async fn api(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Result<O
         let storage = ports::storage(&config)?;
         let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
         let exporters: Option<Arc<dyn Exporters>> = Some(Arc::new(HttpExporters::default()));
-        let firewall = ports::firewall();
-        let ports = ApiPorts { clock, random, storage, firewall, exporters };
+        let (firewall, provisioner) = (ports::firewall(), ports::provisioner(&config)?);
+        let ports = ApiPorts { clock, random, storage, firewall, exporters, provisioner };
         let where_to = settings.clone();
         let serve = |state, stop| async move {
             let listeners = pvc_api::listen(&where_to)?;

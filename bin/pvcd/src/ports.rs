@@ -1,12 +1,14 @@
 //! The adapters of this machine.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
 use pvc_ceph::{CephOptions, CephVolume, RbdStorage};
-use pvc_config::{Ceph, Config, Zookeeper, ZookeeperTls};
-use pvc_database::{PostgresDatabase, PostgresOptions};
+use pvc_config::{Ceph, Config, Postgres, Zookeeper, ZookeeperTls};
+use pvc_database::{PostgresDatabase, PostgresOptions, SqliteDatabase};
 use pvc_directory::DirectoryStorage;
 use pvc_dns::TcpTransfers;
 use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
@@ -19,6 +21,7 @@ use pvc_node::Ports;
 use pvc_patroni::Patroni;
 use pvc_ports::{DatabaseCluster, DnsPorts, Firewall, Storage, Tree};
 use pvc_power::Ipmitool;
+use pvc_provisioner::Provisioner;
 use pvc_store::{Store, StoreError};
 use pvc_zookeeper::{Tls, ZookeeperOptions, ZookeeperTree};
 
@@ -70,15 +73,36 @@ fn database_cluster(config: &Config) -> Option<Arc<dyn DatabaseCluster>> {
 
 /// The world of the DNS aggregator, on nodes that may be primary.
 fn dns(config: &Config) -> Option<DnsPorts> {
-    let database = settings::dns_database(config)?;
-    let database = PostgresDatabase::new(&PostgresOptions {
+    let database = postgres(settings::dns_database(config)?);
+    Some(DnsPorts { database: Arc::new(database), transfers: Arc::new(TcpTransfers) })
+}
+
+fn postgres(database: &Postgres) -> PostgresDatabase {
+    PostgresDatabase::new(&PostgresOptions {
         host: database.hostname.clone(),
         port: database.port,
         database: database.database.clone(),
         user: database.username.clone(),
         password: Some(database.password.reveal().to_owned()),
-    });
-    Some(DnsPorts { database: Arc::new(database), transfers: Arc::new(TcpTransfers) })
+    })
+}
+
+/// The provisioner's database: the cluster's, or a file of this machine alone.
+#[expect(clippy::disallowed_methods, reason = "before there are ports")]
+pub fn provisioner(config: &Config) -> anyhow::Result<Option<Provisioner>> {
+    let Some(own) = &config.standalone else {
+        let database = config.database.metadata.as_ref().map(postgres);
+        return Ok(database.map(|database| Provisioner::new(Arc::new(database))));
+    };
+    // Userdata has passwords in it.
+    let directory = own.state_directory.join("provisioner");
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&directory)
+        .with_context(|| format!("the directory `{}` cannot be made", directory.display()))?;
+    let database = SqliteDatabase::in_file(&directory.join("provisioner.sqlite"));
+    Ok(Some(Provisioner::new(Arc::new(database))))
 }
 
 /// Name that hypervisors have for Ceph in every PVC cluster.

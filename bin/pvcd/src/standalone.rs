@@ -15,6 +15,7 @@ use pvc_linux::log::Log;
 use pvc_linux::{Notifier, OsRandom, SystemClock};
 use pvc_node::{Node, Outcome, Ports};
 use pvc_ports::Tree;
+use pvc_provisioner::Provisioner;
 use pvc_store::Store;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -84,6 +85,7 @@ async fn with_store(
     shutdown: &Shutdown,
 ) -> anyhow::Result<Outcome> {
     let ports = ports::machine(config)?;
+    let provisioner = ports::provisioner(config)?;
     let settings = settings::node(config);
     pvc_node::before_store(&settings, &ports, shutdown.asked()).await?;
     let store = ports::store(tree.connect()).await?;
@@ -97,13 +99,15 @@ async fn with_store(
         let serve = || {
             let (store, settings, stop) = (store.clone(), api_settings.clone(), serving.clone());
             let Ports { clock, random, storage, firewall, network, .. } = ports.clone();
+            let provisioner = provisioner.clone();
             async move {
                 let where_to = settings.clone();
                 let serve = |state: ApiState, stop| async move {
                     let state = state.with_machine(network);
                     Ok(pvc_api::serve(&where_to, state, stop).await?)
                 };
-                let ports = ApiPorts { clock, random, storage, firewall, exporters: None };
+                let exporters = None;
+                let ports = ApiPorts { clock, random, storage, firewall, exporters, provisioner };
                 let ended: Option<anyhow::Result<Outcome>> =
                     pvc_daemon::api(&store, settings, ports, serve, &stop).await;
                 ended
@@ -127,7 +131,7 @@ async fn with_store(
         let begun = shutdown.clone();
         let dress = |node: Node| {
             let node = lease::heard(node, config);
-            tell_metadata(node, config, &store, running.clone())
+            tell_metadata(node, config, &store, provisioner.clone(), running.clone())
                 .with_log(log_lines)
                 .when_ready(move || {
                     begun.begun();
@@ -158,6 +162,7 @@ pub fn tell_metadata(
     node: Node,
     config: &pvc_config::Config,
     store: &Store,
+    provisioner: Option<Provisioner>,
     end: CancellationToken,
 ) -> Node {
     if settings::guest_networks(config).is_none() {
@@ -170,6 +175,7 @@ pub fn tell_metadata(
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),
         is_token_required: config.guest_networking.metadata_token,
+        provisioner,
         trouble,
     };
     let services = node.services();

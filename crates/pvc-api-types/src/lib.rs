@@ -25,6 +25,7 @@ pub mod network;
 pub mod node;
 pub mod operations;
 pub mod osd;
+pub mod provisioner;
 pub mod release;
 pub mod sriov;
 pub mod storage;
@@ -49,6 +50,10 @@ pub use node::{
     NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,
 };
 pub use osd::{Osd, OsdState};
+pub use provisioner::{
+    AllTemplates, NetworkTemplate, NetworkTemplateNet, Profile, Script, StorageTemplate,
+    StorageTemplateDisk, SystemTemplate, Userdata,
+};
 pub use sriov::{SriovPf, SriovVf, SriovVfConfig, SriovVfPci, SriovVfUsage};
 pub use storage::{
     Image, Pool, SnapshotStats, StorageSnapshot, TrashedVolume, Uploaded, Volume, VolumeStats,

@@ -210,6 +210,11 @@ pub fn meaning(variable: &str) -> &'static str {
         "pool" => "Name of the pool",
         "volume" => "Name of the volume",
         "snapshot" => "Name of the snapshot",
+        "template" => "Name of the template",
+        "disk_id" => "Name of the disk",
+        "userdata" => "Name of the userdata",
+        "script" => "Name of the script",
+        "profile" => "Name of the profile",
         _ => "",
     }
 }

@@ -182,6 +182,47 @@ impl Param for Option<Vec<String>> {
     }
 }
 
+/// A list that is repeated, one value each: commas are part of a value.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Repeated(pub Vec<String>);
+
+impl Repeated {
+    fn of(values: &[String]) -> Self {
+        Repeated(values.iter().filter(|value| !value.is_empty()).cloned().collect())
+    }
+}
+
+impl Param for Repeated {
+    const REQUIRED: bool = false;
+    fn read(values: &[String]) -> Result<Self, String> {
+        Ok(Repeated::of(values))
+    }
+    fn write(&self) -> Vec<String> {
+        self.0.clone()
+    }
+    fn schema() -> Schema {
+        list_schema()
+    }
+}
+
+/// List, and whether anything was said at all: an empty text means the empty list.
+impl Param for Option<Repeated> {
+    const REQUIRED: bool = false;
+    fn read(values: &[String]) -> Result<Self, String> {
+        Ok((!values.is_empty()).then(|| Repeated::of(values)))
+    }
+    fn write(&self) -> Vec<String> {
+        match self {
+            Some(list) if list.0.is_empty() => vec![String::new()],
+            Some(list) => list.0.clone(),
+            None => Vec::new(),
+        }
+    }
+    fn schema() -> Schema {
+        list_schema()
+    }
+}
+
 /// A boolean that is false unless said otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Flag(pub bool);
@@ -579,6 +620,19 @@ mod tests {
     fn q15_lists_are_taken_repeated_and_separated_by_commas() {
         assert_eq!(read("colour=red&names=a,b&names=c&names=").unwrap().names, ["a", "b", "c"]);
         assert_eq!(read("colour=red&nodes=").unwrap().nodes, Some(Commas(Vec::new())));
+    }
+
+    #[test]
+    fn a_list_of_whole_values_keeps_their_commas_and_an_empty_text_clears_it() {
+        let values = |values: &[&str]| -> Vec<String> {
+            values.iter().map(|value| (*value).to_owned()).collect()
+        };
+        let both = values(&["packages=a,b", "x=1"]);
+        assert_eq!(Repeated::read(&both).unwrap().write(), both);
+        assert_eq!(<Option<Repeated> as Param>::read(&[]), Ok(None));
+        let cleared = <Option<Repeated> as Param>::read(&values(&[""])).unwrap();
+        assert_eq!(cleared, Some(Repeated::default()));
+        assert_eq!(cleared.write(), [""]);
     }
 
     #[test]

@@ -67,6 +67,15 @@ fn members_and_required_members_are_those_of_the_recorded_interface() {
         ("Volume", schema::<Volume>()),
         ("Pool", schema::<Pool>()),
         ("StorageSnapshot", schema::<StorageSnapshot>()),
+        ("SystemTemplate", schema::<SystemTemplate>()),
+        ("NetworkTemplate", schema::<NetworkTemplate>()),
+        ("NetworkTemplateNet", schema::<NetworkTemplateNet>()),
+        ("StorageTemplate", schema::<StorageTemplate>()),
+        ("StorageTemplateDisk", schema::<StorageTemplateDisk>()),
+        ("AllTemplates", schema::<AllTemplates>()),
+        ("Userdata", schema::<Userdata>()),
+        ("Script", schema::<Script>()),
+        ("Profile", schema::<Profile>()),
     ];
     for (name, ours) in ours {
         let recorded = &recorded[name];

@@ -6,7 +6,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a socket's time is real")]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,8 +22,9 @@ use pvc_model::guest_network::metadata::{
     TTL_HEADER, Tokens, answer,
 };
 use pvc_model::vm::{VmRecord, VmState};
-use pvc_model::with_causes;
+use pvc_model::{shown, with_causes};
 use pvc_ports::{Clock, Random};
+use pvc_provisioner::Provisioner;
 use pvc_store::Store;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -46,6 +47,9 @@ const AT_ONCE: usize = 4;
 const HEAD_TIME: Duration = Duration::from_secs(5);
 const HEAD_BYTES: usize = 16 << 10;
 
+/// Time that the userdata of a guest may take: others wait meanwhile.
+const USERDATA_TIME: Duration = Duration::from_secs(3);
+
 /// Time after which listening is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -57,6 +61,8 @@ pub struct MetadataPorts {
     pub random: Arc<dyn Random>,
     /// Whether a guest has to get a token before it is told anything.
     pub is_token_required: bool,
+    /// Database with the userdata of profiles; without it there is none.
+    pub provisioner: Option<Provisioner>,
     /// Is told what keeps the service from serving, and `None` when it serves.
     pub trouble: Arc<watch::Sender<Option<String>>>,
 }
@@ -164,21 +170,46 @@ async fn handle(
     ConnectInfo(caller): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Response {
-    let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
-    let asked = MetadataRequest {
-        caller: caller.ip(),
-        method: request.method().as_str(),
-        path: request.uri().path(),
-        token: header(TOKEN_HEADER),
-        ttl: header(TTL_HEADER),
-        is_forwarded: request.headers().contains_key(FORWARDED_HEADER),
-    };
-    let answered = service.answer(&asked);
-    tracing::debug!(caller = %asked.caller, status = answered.status, "metadata");
+    let mut answered = service.answer_to(caller.ip(), &request);
+    drop(request);
+    if let (Some(profile), Some(provisioner)) =
+        (answered.userdata_of.take(), &service.ports.provisioner)
+    {
+        match userdata(provisioner, &profile).await {
+            Ok(text) => answered.body = text.unwrap_or_default(),
+            Err(error) => {
+                tracing::warn!("metadata: the userdata of profile `{}`: {error}", shown(&profile));
+                // Who is told that there is none does not ask again.
+                answered.status = StatusCode::SERVICE_UNAVAILABLE.as_u16();
+                "the user data cannot be read at the moment\n".clone_into(&mut answered.body);
+            }
+        }
+    }
+    tracing::debug!(caller = %caller.ip(), status = answered.status, "metadata");
     response(answered)
 }
 
+/// The userdata of a profile, if it has some.
+async fn userdata(provisioner: &Provisioner, profile: &str) -> Result<Option<String>, String> {
+    match tokio::time::timeout(USERDATA_TIME, provisioner.userdata_of(profile)).await {
+        Ok(found) => found.map_err(|error| with_causes(&error)),
+        Err(_) => Err(format!("no answer within {} s", USERDATA_TIME.as_secs())),
+    }
+}
+
 impl Service {
+    fn answer_to(&self, caller: IpAddr, request: &Request) -> MetadataAnswer {
+        let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+        self.answer(&MetadataRequest {
+            caller,
+            method: request.method().as_str(),
+            path: request.uri().path(),
+            token: header(TOKEN_HEADER),
+            ttl: header(TTL_HEADER),
+            is_forwarded: request.headers().contains_key(FORWARDED_HEADER),
+        })
+    }
+
     fn answer(&self, request: &MetadataRequest<'_>) -> MetadataAnswer {
         let view = self.ports.store.view();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

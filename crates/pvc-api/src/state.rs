@@ -10,6 +10,7 @@ use pvc_model::cluster::Cluster;
 use pvc_ops::network::Surroundings;
 use pvc_ops::{Outcome, Refusal};
 use pvc_ports::{Clock, Exporters, Firewall, Network, Random, Storage};
+use pvc_provisioner::Provisioner;
 use pvc_store::Store;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +34,7 @@ pub struct ApiState {
     store: Store,
     machine: Option<Arc<dyn Network>>,
     exporters: Option<Arc<dyn Exporters>>,
+    provisioner: Option<Provisioner>,
 }
 
 struct Shared {
@@ -95,7 +97,7 @@ impl ApiState {
             firewall,
             settings,
         });
-        ApiState { shared, store, machine: None, exporters: None }
+        ApiState { shared, store, machine: None, exporters: None, provisioner: None }
     }
 
     /// The same for a machine that is alone: networks of VMs may not overlap those that it is in.
@@ -106,6 +108,11 @@ impl ApiState {
     /// The same for a cluster, whose Ceph and ZooKeeper export metrics.
     pub fn with_exporters(self, exporters: Arc<dyn Exporters>) -> Self {
         ApiState { exporters: Some(exporters), ..self }
+    }
+
+    /// The same with a provisioner; without it, what it keeps is refused.
+    pub fn with_provisioner(self, provisioner: Option<Provisioner>) -> Self {
+        ApiState { provisioner, ..self }
     }
 
     pub fn store(&self) -> &Store {
@@ -135,6 +142,15 @@ impl ApiState {
         self.shared.storage.clone().ok_or_else(|| {
             let message = "this API has no storage that it could change volumes in";
             ApiError::new(axum::http::StatusCode::NOT_IMPLEMENTED, message)
+        })
+    }
+
+    /// The provisioner, where this API has its database.
+    pub(crate) fn provisioner(&self) -> Result<&Provisioner> {
+        self.provisioner.as_ref().ok_or_else(|| {
+            let message = "this API has no database for the provisioner";
+            ApiError::new(axum::http::StatusCode::NOT_IMPLEMENTED, message)
+                .hint(Some("`database.postgres` in the configuration says where it is"))
         })
     }
 

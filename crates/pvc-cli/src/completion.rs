@@ -5,6 +5,11 @@ use pvc_api_types::operations::image::{GetImage, ImageFilter};
 use pvc_api_types::operations::network::{GetNetwork, NetworkFilter};
 use pvc_api_types::operations::node::{GetNode, NodeFilter};
 use pvc_api_types::operations::osd::{GetStorageCephOsd, OsdFilter};
+use pvc_api_types::operations::provisioner::{
+    GetProvisionerProfile, GetProvisionerScript, GetProvisionerTemplateNetwork,
+    GetProvisionerTemplateStorage, GetProvisionerTemplateSystem, GetProvisionerUserdata,
+    NameFilter,
+};
 use pvc_api_types::operations::storage::{
     GetStorageCephPool, GetStorageCephSnapshot, GetStorageCephTrash, GetStorageCephVolume,
     PoolFilter, SnapshotFilter, TrashFilter, VolumeFilter,
@@ -153,6 +158,28 @@ pub fn networks() -> ArgValueCandidates {
         };
         candidates(networks().into_iter().flatten().map(name))
     })
+}
+
+/// Declares candidates: the names in a list of the provisioner.
+macro_rules! provisioned {
+    ($($name:ident: $operation:ident),+) => {$(
+        pub fn $name() -> ArgValueCandidates {
+            ArgValueCandidates::new(|| {
+                let filter = NameFilter::default();
+                let all = || client()?.read($operation, [], &filter).ok()?.read().ok();
+                candidates(all().into_iter().flatten().map(|one| one.name))
+            })
+        }
+    )+};
+}
+
+provisioned! {
+    profiles: GetProvisionerProfile,
+    scripts: GetProvisionerScript,
+    network_templates: GetProvisionerTemplateNetwork,
+    storage_templates: GetProvisionerTemplateStorage,
+    system_templates: GetProvisionerTemplateSystem,
+    userdata: GetProvisionerUserdata
 }
 
 /// The names of all pools.

@@ -18,6 +18,7 @@ mod completion;
 mod confirm;
 mod connection;
 mod context;
+mod edit;
 mod events;
 mod format;
 #[cfg(test)]
@@ -33,6 +34,7 @@ mod node;
 mod outcome;
 mod output;
 mod plan;
+mod provisioner;
 mod storage;
 mod task;
 mod time;

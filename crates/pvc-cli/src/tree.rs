@@ -18,6 +18,7 @@ use crate::man::Man;
 use crate::network::Network;
 use crate::node::Node;
 use crate::outcome::{Failure, Outcome};
+use crate::provisioner::Provisioner;
 use crate::storage::Storage;
 use crate::vm::Vm;
 
@@ -91,6 +92,8 @@ pub enum Command {
     Network(Network),
     #[command(subcommand, arg_required_else_help = true)]
     Node(Node),
+    #[command(subcommand, arg_required_else_help = true)]
+    Provisioner(Provisioner),
     Status(cluster::status::Status),
     #[command(subcommand, arg_required_else_help = true)]
     Storage(Storage),
@@ -110,6 +113,7 @@ impl Command {
             Command::Man(command) => command.run(pvc),
             Command::Network(command) => command.run(pvc),
             Command::Node(command) => command.run(pvc),
+            Command::Provisioner(command) => command.run(pvc),
             Command::Status(command) => command.run(pvc),
             Command::Storage(command) => command.run(pvc),
             Command::Task(command) => command.run(pvc),

@@ -86,6 +86,14 @@ impl PostgresServer {
         assert!(is_done, "`{program} {}` succeeds", args.join(" "));
     }
 
+    /// Makes another database, with nothing in it.
+    ///
+    /// # Panics
+    /// If there is one of that name.
+    pub fn create_database(&self, name: &str) {
+        self.run("createdb", &["-h", &self.host(), "-U", USER, name]);
+    }
+
     /// The directory of its socket.
     pub fn host(&self) -> String {
         self.directory.display().to_string()

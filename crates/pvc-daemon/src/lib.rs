@@ -16,6 +16,7 @@ use pvc_api::{ApiSettings, ApiState};
 use pvc_model::NodeName;
 use pvc_node::{Node, NodeError, NodeSettings, Outcome};
 use pvc_ports::{Clock, Exporters, Firewall, Ports, Random, Storage};
+use pvc_provisioner::Provisioner;
 use pvc_store::{Store, StoreError};
 use pvc_worker::{BenchmarkTools, Worker};
 use tokio_util::sync::CancellationToken;
@@ -43,6 +44,8 @@ pub struct ApiPorts {
     pub firewall: Arc<dyn Firewall>,
     /// Exporters of a cluster's metrics; `None` on a machine that is alone.
     pub exporters: Option<Arc<dyn Exporters>>,
+    /// `None` where no database is configured.
+    pub provisioner: Option<Provisioner>,
 }
 
 /// The API's daemon. `serve` takes requests until it is told to stop, and then finishes those that
@@ -64,9 +67,10 @@ where
     if let Err(error) = store.check_layout() {
         return Some(Err(error.into()));
     }
-    let ApiPorts { clock, random, storage, firewall, exporters } = ports;
+    let ApiPorts { clock, random, storage, firewall, exporters, provisioner } = ports;
     let (storage, firewall) = (Some(storage), Some(firewall));
-    let state = ApiState::new(store.clone(), clock, random, storage, firewall, settings);
+    let state = ApiState::new(store.clone(), clock, random, storage, firewall, settings)
+        .with_provisioner(provisioner);
     let state = match exporters {
         Some(exporters) => state.with_exporters(exporters),
         None => state,
@@ -148,6 +152,7 @@ mod tests {
             storage: Arc::new(MemoryStorage::new()),
             firewall: Arc::new(MemoryFirewall::new()),
             exporters: None,
+            provisioner: None,
         };
         let serve = |_, stop: CancellationToken| async move {
             stop.cancelled().await;

@@ -38,6 +38,7 @@ pub mod osd;
 pub mod placement;
 pub mod pool;
 pub mod primary;
+pub mod provisioner;
 pub mod qcow2;
 pub mod refusal;
 pub mod request;

@@ -369,7 +369,9 @@ async fn run_api(
         ..ApiSettings::new(node, SocketAddr::from(([0, 0, 0, 0], 7370)), Vec::new())
     };
     let drain_time = settings.limits.drain_time;
-    let (gate, ports) = (&gate, ApiPorts { clock, random, storage, firewall, exporters: None });
+    let (exporters, provisioner) = (None, None);
+    let ports = ApiPorts { clock, random, storage, firewall, exporters, provisioner };
+    let (gate, ports) = (&gate, ports);
     let serve = |api: ApiState, stop: CancellationToken| async move {
         let desk = Desk { router: pvc_api::router(api.clone()), in_flight: Arc::default() };
         gate.call(|state| set_desk(state, host, Some(desk.clone()))).await;

@@ -13,7 +13,12 @@ fn a_group_without_a_command_shows_its_help_and_is_no_mistake() {
 fn help_says_what_a_later_release_brings() {
     let user = User::without_connection();
     let top = out(&user.run(&["--help"]));
-    assert!(top.contains("  provisioner  Make VMs from templates [arrives with release "), "{top}");
+    assert!(top.contains("  provisioner  Make VMs from templates\n"), "{top}");
+    let provisioner = out(&user.run(&["provisioner", "--help"]));
+    assert!(
+        provisioner.contains("  ova       Manage OVA images [arrives with release "),
+        "{provisioner}"
+    );
     assert!(top.contains("  storage      Manage the storage\n"), "{top}");
     let storage = out(&user.run(&["storage", "--help"]));
     assert!(!storage.contains("[arrives"), "{storage}");

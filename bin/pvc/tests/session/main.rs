@@ -19,6 +19,7 @@ mod networks;
 mod osd;
 mod outcomes;
 mod output;
+mod provisioner;
 mod storage;
 #[path = "../../../../crates/pvc-client/tests/stub/mod.rs"]
 mod stub;

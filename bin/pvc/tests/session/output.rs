@@ -36,6 +36,24 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
         "/api/v1/sriov/pf/pvchv1" => ok(r#"[{"phy": "ens1f0", "mtu": "9000", "vfs": ["ens1f0v0"]},
                 {"phy": "ens1f1", "mtu": "1500", "vfs": []}]"#),
         "/api/v1/sriov/vf/pvchv1" => ok(VFS),
+        "/api/v1/provisioner/profile" => {
+            ok(r#"[{"id": 2, "name": "web", "type": "provisioner", "system_template": "small",
+                 "network_template": "a", "storage_template": "b", "userdata": "N/A",
+                 "script": "c", "ova": "N/A", "arguments": [""]},
+                {"id": 1, "name": "db", "type": "ova", "ova": "box", "arguments": ["x=1"]}]"#)
+        }
+        "/api/v1/provisioner/script" => ok(r#"[{"id": 2, "name": "b", "script": "pass"},
+            {"id": 1, "name": "a", "script": "pass"}]"#),
+        "/api/v1/provisioner/template/network" => {
+            ok(r#"[{"id": 2, "name": "b", "networks": [{"vni": "1001"}]}, {"id": 1, "name": "a"}]"#)
+        }
+        "/api/v1/provisioner/template/storage" => ok(r#"[{"id": 2, "name": "b"},
+            {"id": 1, "name": "a", "disks": [{"disk_id": "sda", "pool": "vms"}]}]"#),
+        "/api/v1/provisioner/template/system" => ok(
+            r#"[{"id": 2, "name": "b", "vcpu_count": 1}, {"id": 1, "name": "a", "vram_mb": 64}]"#,
+        ),
+        "/api/v1/provisioner/userdata" => ok(r#"[{"id": 2, "name": "b", "userdata": "1\n2"},
+            {"id": 1, "name": "a", "userdata": ""}]"#),
         "/api/v1/storage/ceph/benchmark" => ok(BENCHMARKS),
         "/api/v1/storage/ceph/osd" => ok(OSDS),
         "/api/v1/storage/ceph/pool" => ok(POOLS),
@@ -59,7 +77,7 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
 }
 
 /// Every list, by the column to sort it by.
-const LISTS: [(&str, &str); 26] = [
+const LISTS: [(&str, &str); 32] = [
     ("cluster fault list", "id"),
     ("cluster task", "id"),
     ("cluster task list", "id"),
@@ -72,6 +90,12 @@ const LISTS: [(&str, &str); 26] = [
     ("network sriov pf list pvchv1", "device"),
     ("network sriov vf list pvchv1", "device"),
     ("node list", "name"),
+    ("provisioner profile list", "name"),
+    ("provisioner script list", "name"),
+    ("provisioner template network list", "name"),
+    ("provisioner template storage list", "name"),
+    ("provisioner template system list", "name"),
+    ("provisioner userdata list", "name"),
     ("storage benchmark list", "job"),
     ("storage osd list", "id"),
     ("storage pool list", "name"),

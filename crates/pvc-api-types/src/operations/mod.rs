@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod network;
 pub mod node;
 pub mod osd;
+pub mod provisioner;
 pub mod sriov;
 pub mod storage;
 pub mod storage_report;

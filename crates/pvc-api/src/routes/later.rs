@@ -23,14 +23,16 @@ pub fn check_is_vm(path: &str) -> Result<()> {
 }
 
 /// Paths below `/api/v1` that nothing is behind yet.
-const PATHS: [&str; 7] = [
+const PATHS: [&str; 9] = [
     "/vm/{vm}/backup",
     "/vm/{vm}/restore",
     "/vm/{vm}/snapshot",
     "/vm/{vm}/snapshot/{*rest}",
     "/vm/{vm}/mirror/{*rest}",
     "/provisioner",
-    "/provisioner/{*rest}",
+    "/provisioner/create",
+    "/provisioner/ova",
+    "/provisioner/ova/{ova}",
 ];
 
 pub fn router() -> Router<ApiState> {
@@ -50,7 +52,9 @@ fn coming(path: &str) -> ApiError {
 fn message(path: &str) -> String {
     let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
         Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
-        Some("provisioner") => ("the provisioner comes", "provisioner"),
+        Some("provisioner") => {
+            ("OVA images, and VMs that are made from profiles, come", "provisioner create")
+        }
         _ => ("this comes", ""),
     };
     let release = arrival(group).unwrap_or("a later release");

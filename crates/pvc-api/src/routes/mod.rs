@@ -11,6 +11,7 @@ mod metrics;
 mod network;
 mod node;
 mod osd;
+mod provisioner;
 mod root;
 mod sriov;
 mod storage;
@@ -72,6 +73,7 @@ pub fn table() -> Table {
         storage_report::add,
         benchmark::add,
         image::add,
+        provisioner::add,
         metrics::add,
     ];
     groups.into_iter().fold(Table::default(), |table, add| add(table))

@@ -5,6 +5,7 @@ pub mod fault;
 pub mod network;
 pub mod node;
 pub mod osd;
+pub mod provisioner;
 pub mod sriov;
 pub mod status;
 pub mod storage;

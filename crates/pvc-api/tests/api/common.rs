@@ -11,13 +11,15 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use bytes::Bytes;
 use pvc_api::{ApiSettings, ApiState, Limits, Spool, Token, router};
+use pvc_database::SqliteDatabase;
 use pvc_embedded::EmbeddedTree;
 use pvc_ports::{CreateMode, Op, Tree};
+use pvc_provisioner::Provisioner;
 use pvc_store::Store;
 use pvc_store::synthetic::Shape;
 use pvc_testkit::{
-    FakeHost, MemoryFirewall, MemoryStorage, ScriptedExec, ScriptedHypervisor, SeededRandom,
-    TokioClock, eventually,
+    FakeHost, FlakyDatabase, MemoryFirewall, MemoryStorage, ScriptedExec, ScriptedHypervisor,
+    SeededRandom, TokioClock, eventually,
 };
 use pvc_worker::{BenchmarkSettings, BenchmarkTools, Worker};
 use serde_json::Value;
@@ -35,6 +37,8 @@ pub struct Api {
     pub tree: Arc<dyn Tree>,
     pub storage: Arc<MemoryStorage>,
     pub firewall: Arc<MemoryFirewall>,
+    /// The provisioner's.
+    pub database: FlakyDatabase,
 }
 
 /// Report of fio, as far as it is needed.
@@ -120,6 +124,8 @@ pub async fn start_with(
         store.repair().await.unwrap();
     }
     let (storage, firewall) = (Arc::new(storage), Arc::new(MemoryFirewall::new()));
+    let database = FlakyDatabase::new(Arc::new(SqliteDatabase::in_memory()));
+    let provisioner = Provisioner::new(Arc::new(database.clone()));
     let state = ApiState::new(
         store.clone(),
         Arc::new(TokioClock::new()),
@@ -127,8 +133,9 @@ pub async fn start_with(
         Some(storage.clone()),
         Some(firewall.clone()),
         settings,
-    );
-    Api { router: router(state.clone()), state, store, tree, storage, firewall }
+    )
+    .with_provisioner(Some(provisioner));
+    Api { router: router(state.clone()), state, store, tree, storage, firewall, database }
 }
 
 /// Three nodes, `vms` VMs, four networks.

@@ -493,6 +493,7 @@ async fn metadata_are_served_to_a_guest_while_this_node_has_the_services() {
         clock: Arc::new(pvc_testkit::TokioClock::new()),
         random: Arc::new(pvc_testkit::SeededRandom::new(1)),
         is_token_required: false,
+        provisioner: Some(pvc_provisioner::Provisioner::new(Arc::new(api.database.clone()))),
         trouble: Arc::new(trouble),
     };
     let (term, seen) = tokio::sync::watch::channel(0);
@@ -520,6 +521,23 @@ async fn metadata_are_served_to_a_guest_while_this_node_has_the_services() {
     api.write(&format!("{reservation}/ipaddr"), "127.0.0.1").await;
     let guest = get(address, path).await;
     assert!(guest.starts_with("HTTP/1.1 200") && guest.ends_with(&name), "{guest}");
+
+    let userdata = async || get(address, "/latest/user-data").await;
+    let ends_with = |reply: &str, text: &str| {
+        reply.starts_with("HTTP/1.1 200") && reply.ends_with(&format!("\r\n\r\n{text}"))
+    };
+    api.post(&format!("/vm/{name}/meta?profile=web")).await.ok();
+    assert!(ends_with(&userdata().await, ""), "there is no such profile");
+    api.with_templates("small").await;
+    let parts = "profile_type=provisioner&system_template=small&network_template=small\
+                 &storage_template=small&userdata=small&script=small";
+    api.post(&format!("/provisioner/profile/web?{parts}")).await.ok();
+    assert!(ends_with(&userdata().await, "#cloud-config"), "{}", userdata().await);
+    api.database.set_dead(true);
+    let away = userdata().await;
+    assert!(away.starts_with("HTTP/1.1 503"), "who is told of none does not ask again: {away}");
+    assert!(get(address, path).await.starts_with("HTTP/1.1 200"), "the rest is told");
+    api.database.set_dead(false);
 
     let put = "PUT /latest/api/token HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
     let ttl = "X-aws-ec2-metadata-token-ttl-seconds: 60\r\n";

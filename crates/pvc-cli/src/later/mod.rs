@@ -18,31 +18,21 @@ use crate::outcome::{Exit, Failure};
 const TABLE: &str = include_str!("tree.txt");
 
 /// Purposes of the groups of the table.
-const ABOUTS: [(&str, &str); 14] = [
-    ("provisioner", "Make VMs from templates"),
+const ABOUTS: [(&str, &str); 4] = [
     ("provisioner ova", "Manage OVA images"),
-    ("provisioner profile", "Manage profiles"),
-    ("provisioner script", "Manage provisioning scripts"),
-    ("provisioner template", "Manage templates"),
-    ("provisioner template network", "Manage network templates"),
-    ("provisioner template network vni", "Manage the networks of a network template"),
-    ("provisioner template storage", "Manage storage templates"),
     ("vm snapshot", "Manage snapshots of a VM"),
     ("vm backup", "Manage backups of a VM (deprecated)"),
     ("vm mirror", "Keep a copy of a VM on another cluster"),
-    ("provisioner template storage disk", "Manage the disks of a storage template"),
-    ("provisioner template system", "Manage system templates"),
-    ("provisioner userdata", "Manage userdata documents"),
 ];
 
 /// Groups of which only a part is still in the table.
-const PARTLY_HERE: [&str; 1] = ["vm"];
+const PARTLY_HERE: [&str; 2] = ["provisioner", "vm"];
 
 /// Adds what the table has.
 pub fn add_groups(command: Command) -> Command {
     command
         .mut_subcommand("vm", |group| fill(group, "vm"))
-        .subcommand(group("provisioner", "provisioner").defer(|group| fill(group, "provisioner")))
+        .mut_subcommand("provisioner", |group| fill(group, "provisioner"))
 }
 
 /// Part of the table for the path of a command line.

@@ -17,6 +17,8 @@ use clap::{Args, Subcommand};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 
+pub use options::either;
+
 /// Manage networks
 #[derive(Debug, Subcommand)]
 pub enum Network {

@@ -292,11 +292,14 @@ pub struct MetadataAnswer {
     pub body: String,
     /// Seconds for which the token in the body is valid, if it is one.
     pub ttl_seconds: Option<u64>,
+    /// Profile of the provisioner whose userdata is the body.
+    pub userdata_of: Option<String>,
 }
 
 impl MetadataAnswer {
     fn new(status: u16, content_type: &'static str, body: impl Into<String>) -> Self {
-        MetadataAnswer { status, content_type, body: body.into(), ttl_seconds: None }
+        let (ttl_seconds, userdata_of) = (None, None);
+        MetadataAnswer { status, content_type, body: body.into(), ttl_seconds, userdata_of }
     }
 
     fn text(body: impl Into<String>) -> Self {
@@ -361,8 +364,9 @@ pub fn answer(
             key.map_or_else(not_found, MetadataAnswer::text)
         }
         [_, "meta-data", key] => guest.value(key).map_or_else(not_found, MetadataAnswer::text),
-        // Those of a profile are the provisioner's to record.
-        [_, "user-data"] => MetadataAnswer::text(""),
+        [_, "user-data"] => {
+            MetadataAnswer { userdata_of: guest.profile.clone(), ..MetadataAnswer::text("") }
+        }
         _ => not_found(),
     }
 }

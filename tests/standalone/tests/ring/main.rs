@@ -18,6 +18,7 @@ mod layout;
 mod libvirt_deaths;
 mod networks;
 mod progress;
+mod provisioner;
 mod quick_start;
 mod run_script;
 mod signals;

@@ -4,6 +4,7 @@ use axum::body::Body;
 
 use super::*;
 
+use super::provisioner::PARTS;
 use crate::common::request;
 
 #[tokio::test]
@@ -95,7 +96,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 68] = [
+const CHANGES: [(&str, &str, &str); 96] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
@@ -164,6 +165,34 @@ const CHANGES: [(&str, &str, &str); 68] = [
     ("POST", "/storage/ceph/osddb", "node=pvchv1&device=/dev/sdb"),
     ("POST", "/storage/ceph/option", "option=noout&action=set"),
     ("POST", "/storage/ceph/benchmark", "pool=vms&name=new-disks"),
+    ("POST", "/provisioner/template/system", "name=new&vcpus=1&vram=64&serial=yes&vnc=no"),
+    ("POST", "/provisioner/template/system/{template}", "vcpus=1&vram=64&serial=yes&vnc=no"),
+    ("PUT", "/provisioner/template/system/{template}", "vcpus=2"),
+    ("DELETE", "/provisioner/template/system/{template}", ""),
+    ("POST", "/provisioner/template/network", "name=new"),
+    ("POST", "/provisioner/template/network/{template}", ""),
+    ("DELETE", "/provisioner/template/network/{template}", ""),
+    ("POST", "/provisioner/template/network/{template}/net", "vni=1001"),
+    ("POST", "/provisioner/template/network/{template}/net/{vni}", ""),
+    ("DELETE", "/provisioner/template/network/{template}/net/{vni}", ""),
+    ("POST", "/provisioner/template/storage", "name=new"),
+    ("POST", "/provisioner/template/storage/{template}", ""),
+    ("DELETE", "/provisioner/template/storage/{template}", ""),
+    ("POST", "/provisioner/template/storage/{template}/disk", "disk_id=sdb&pool=vms&disk_size=1"),
+    ("POST", "/provisioner/template/storage/{template}/disk/{disk_id}", "pool=vms&disk_size=1"),
+    ("DELETE", "/provisioner/template/storage/{template}/disk/{disk_id}", ""),
+    ("POST", "/provisioner/userdata", "name=new&data=x"),
+    ("POST", "/provisioner/userdata/{userdata}", "data=x"),
+    ("PUT", "/provisioner/userdata/{userdata}", "data=x"),
+    ("DELETE", "/provisioner/userdata/{userdata}", ""),
+    ("POST", "/provisioner/script", "name=new&data=x"),
+    ("POST", "/provisioner/script/{script}", "data=x"),
+    ("PUT", "/provisioner/script/{script}", "data=x"),
+    ("DELETE", "/provisioner/script/{script}", ""),
+    ("POST", "/provisioner/profile", "name=new&@parts"),
+    ("POST", "/provisioner/profile/{profile}", "@parts"),
+    ("PUT", "/provisioner/profile/{profile}", "arg=a=b"),
+    ("DELETE", "/provisioner/profile/{profile}", ""),
 ];
 
 #[tokio::test]
@@ -181,6 +210,10 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
     api.post(&format!("/network/1999?{net}")).await.ok();
     api.post("/network/1999/lease/52:54:00:00:00:01?ipaddress=10.20.1.10").await.ok();
     api.post("/network/1999/acl/last?rule=drop").await.ok();
+    api.with_templates("small").await;
+    api.with_templates("used").await;
+    let parts = PARTS.replace("small", "used");
+    api.post(&format!("/provisioner/profile/small?{parts}")).await.ok();
     let document = serde_json::to_value(pvc_api::document()).unwrap();
     let paths = document["paths"].as_object().unwrap();
     let mut described: Vec<(String, String)> = Vec::new();
@@ -206,6 +239,7 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
     let missing: Vec<_> = described.iter().filter(|operation| !known(operation)).collect();
     assert!(missing.is_empty(), "{missing:?}");
     let before = api.get("/backup?secrets=true").await.ok();
+    let provisioned = api.provisioned().await;
     let mut done = 0;
     for (method, path, given) in CHANGES {
         let new = UUID.replace('2', "4");
@@ -217,8 +251,18 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
         let path = path.replace("{vf}", "ens1f1v2");
         let path = path.replace("{mac}", "52:54:00:00:00:01").replace("{description}", "last");
         let vni = if method == "POST" && path == "/network/{vni}" { "auto" } else { "1999" };
+        let vni = if path.starts_with("/provisioner") { "1001" } else { vni };
+        let is_made =
+            method == "POST" && (path.ends_with("{template}") || !path.contains("/template/"));
+        let part = if is_made { "extra" } else { "small" };
+        let path = ["{template}", "{userdata}", "{script}", "{profile}"]
+            .iter()
+            .fold(path, |path, name| path.replace(name, part));
+        let disk = if method == "POST" { "sdc" } else { "sda" };
+        let path = path.replace("{disk_id}", disk);
         let path = path.replace("{vni}", vni).replace(['{', '}'], "");
         let given = given
+            .replace("@parts", PARTS)
             .replace("@new", &escaped(&xml("extra", &new)))
             .replace("@web", &escaped(&xml("web", UUID)))
             .replace("@device", &escaped("<interface type='bridge'/>"));
@@ -237,13 +281,23 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
         let after = api.get("/backup?secrets=true").await.ok();
         assert_eq!(after, before, "{method} {path} changed something: {}", reply.text());
         assert_eq!(api.get("/storage/ceph/trash").await.ok(), trash, "{method} {path}");
+        assert_eq!(api.provisioned().await, provisioned, "{method} {path}");
     }
-    assert!(done >= 36, "most of them would be carried out: {done}");
+    assert!(done >= 56, "most of them would be carried out: {done}");
 }
 
 /// Operations that make what the end of their path names.
-const MAKE: [(&str, &str); 3] =
-    [("POST", "/vm/{vm}"), ("POST", "/network/{vni}"), ("POST", "/storage/ceph/pool/{pool}")];
+const MAKE: [(&str, &str); 9] = [
+    ("POST", "/vm/{vm}"),
+    ("POST", "/network/{vni}"),
+    ("POST", "/storage/ceph/pool/{pool}"),
+    ("POST", "/provisioner/template/system/{template}"),
+    ("POST", "/provisioner/template/network/{template}"),
+    ("POST", "/provisioner/template/storage/{template}"),
+    ("POST", "/provisioner/userdata/{userdata}"),
+    ("POST", "/provisioner/script/{script}"),
+    ("POST", "/provisioner/profile/{profile}"),
+];
 
 /// Reads of something that is in nothing: for clients of PVC 1.0.3 a list that is not found is an
 /// empty one, and so is a volume of another cluster that copies VMs there.
@@ -272,6 +326,11 @@ fn of_nothing(path: &str) -> String {
         ("{task_id}", "ffffffff"),
         ("{fault_id}", "NONE"),
         ("{job}", "none"),
+        ("{template}", "none"),
+        ("{disk_id}", "sdz"),
+        ("{userdata}", "none"),
+        ("{script}", "none"),
+        ("{profile}", "none"),
     ];
     names.iter().fold(path.to_owned(), |path, (name, none)| path.replace(name, none))
 }

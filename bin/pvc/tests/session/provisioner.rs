@@ -1,0 +1,181 @@
+//! Templates, userdata, scripts and profiles are changed by one request each.
+
+use super::*;
+
+/// A server of which every change succeeds.
+fn server(request: &Received, before: usize) -> Reply {
+    match (request.method.as_str(), request.path()) {
+        ("GET", "/api/v1/openapi.json") => ok(DOCUMENT),
+        ("GET", "/api/v1/provisioner/userdata/web") => {
+            ok(r#"[{"id": 1, "name": "web", "userdata": "one\ntwo\n"}]"#)
+        }
+        ("GET", "/api/v1/provisioner/script/web") => {
+            ok(r#"[{"id": 1, "name": "web", "script": "pass"}]"#)
+        }
+        ("GET", _) => cluster(request, before),
+        _ => message("done"),
+    }
+}
+
+/// A form without its percent encoding.
+fn decoded(form: &str) -> String {
+    let mut parts = form.split('%');
+    let mut bytes: Vec<u8> = parts.next().unwrap_or_default().into();
+    for part in parts {
+        let (code, rest) = part.split_at(2);
+        bytes.push(u8::from_str_radix(code, 16).unwrap());
+        bytes.extend(rest.bytes());
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+fn words(line: &str) -> Vec<&str> {
+    ["-q", "provisioner"].into_iter().chain(line.split(' ')).collect()
+}
+
+#[test]
+fn each_change_of_what_vms_are_made_of_is_one_request() {
+    for (line, request) in [
+        (
+            "template system add small -u 2 -m 2048 -s -N",
+            "POST /provisioner/template/system?name=small&vcpus=2&vram=2048&serial=True&vnc=False",
+        ),
+        (
+            "template system add large -u 8 -m 16384 -n -b 127.0.0.1 --node-limit hv1,hv2 \
+             --node-selector MEM --node-autostart --migration-method live --max-downtime 100",
+            "POST /provisioner/template/system?name=large&vcpus=8&vram=16384&serial=False\
+             &vnc=True&vnc_bind=127.0.0.1&node_limit=hv1%2Chv2&node_selector=MEM\
+             &node_autostart=True&migration_method=live&migration_max_downtime=100",
+        ),
+        (
+            "template system modify small -m 4096 -S --node-limit= --no-node-autostart",
+            "PUT /provisioner/template/system/small?vram=4096&serial=False&node_limit=\
+             &node_autostart=False",
+        ),
+        ("template system remove small -y", "DELETE /provisioner/template/system/small"),
+        (
+            "template network add web -m {prefix}:2f",
+            "POST /provisioner/template/network?name=web&mac_template=%7Bprefix%7D%3A2f",
+        ),
+        ("template network vni add web 1001", "POST /provisioner/template/network/web/net/1001"),
+        (
+            "template network vni add web 1001 -d",
+            "POST /provisioner/template/network/web/net/1001?permit_duplicate=True",
+        ),
+        (
+            "template network vni remove web 1001 -y",
+            "DELETE /provisioner/template/network/web/net/1001",
+        ),
+        ("template network remove web -y", "DELETE /provisioner/template/network/web"),
+        ("template storage add web", "POST /provisioner/template/storage?name=web"),
+        (
+            "template storage disk add web sda -p vms -s 10 -f ext4 --fsarg L=root --fsarg quiet=1 \
+             -m /",
+            "POST /provisioner/template/storage/web/disk/sda?pool=vms&disk_size=10&filesystem=ext4\
+             &filesystem_arg=-L%3Droot&filesystem_arg=--quiet%3D1&mountpoint=%2F",
+        ),
+        (
+            "template storage disk add web sdb -p vms -i golden",
+            "POST /provisioner/template/storage/web/disk/sdb?pool=vms&source_volume=golden",
+        ),
+        (
+            "template storage disk remove web sdb -y",
+            "DELETE /provisioner/template/storage/web/disk/sdb",
+        ),
+        ("template storage remove web -y", "DELETE /provisioner/template/storage/web"),
+        ("userdata remove web -y", "DELETE /provisioner/userdata/web"),
+        ("script remove web -y", "DELETE /provisioner/script/web"),
+        (
+            "profile add web -s small -n web -t web -u web -x deb -a packages=vim,less -a x=1",
+            "POST /provisioner/profile?name=web&profile_type=provisioner&system_template=small\
+             &network_template=web&storage_template=web&userdata=web&script=deb\
+             &arg=packages%3Dvim%2Cless&arg=x%3D1",
+        ),
+        (
+            "profile add box -p OVA -s box -x ova -o box",
+            "POST /provisioner/profile?name=box&profile_type=ova&system_template=box&script=ova\
+             &ova=box",
+        ),
+        ("profile modify web -u= -a x=2", "PUT /provisioner/profile/web?userdata=&arg=x%3D2"),
+        ("profile modify web -d", "PUT /provisioner/profile/web?arg="),
+        ("profile remove web -y", "DELETE /provisioner/profile/web"),
+    ] {
+        let stub = Stub::start(server);
+        let output = User::of(&stub).run(&words(line));
+        assert_eq!((code(&output), out(&output).as_str()), (0, "done\n"), "{line}: {output:?}");
+        assert_eq!(changes(&stub), [request], "{line}");
+    }
+}
+
+#[test]
+fn a_line_that_makes_no_sense_asks_nobody() {
+    for line in [
+        "template system add small -u many -m 1",
+        "template system add small -u 1 -m 1 --node-selector best",
+        "template system modify small",
+        "template storage disk add web sdb -p vms -i golden -s 1",
+        "profile modify web",
+        "profile modify web -d -a x=1",
+        "profile add web -p other -s x -x y",
+        "userdata modify web",
+        "userdata add web /nonexistent/file",
+    ] {
+        let stub = Stub::start(server);
+        let output = User::of(&stub).run(&words(line));
+        assert_eq!(code(&output), 2, "{line}: {output:?}");
+        assert!(changes(&stub).is_empty(), "{line}");
+    }
+}
+
+#[test]
+fn a_text_is_sent_and_shown_as_it_is() {
+    let multipart = "Content-Type: multipart/mixed; boundary=\"x\"\n\n--x\n\n#cloud-config\n--x--";
+    for (group, text) in [
+        ("userdata", multipart),
+        ("userdata", "#cloud-config\npackages: ['ü']\n"),
+        ("userdata", "#!/bin/sh\nexit 0\n"),
+        ("script", "pass\n"),
+    ] {
+        for (action, request) in [("add", "?name=new"), ("modify", "/new")] {
+            let stub = Stub::start(server);
+            let line = format!("{group} {action} new -");
+            let output = User::of(&stub).answering(text, &words(&line));
+            assert_eq!((code(&output), err(&output).as_str()), (0, ""), "{line}: {output:?}");
+            let method = if action == "add" { "POST" } else { "PUT" };
+            assert_eq!(changes(&stub), [format!("{method} /provisioner/{group}{request}")]);
+            let sent = stub.received().into_iter().find(|one| one.method == method).unwrap();
+            assert_eq!(decoded(&sent.body), format!("data={text}"), "{line}");
+        }
+    }
+    let stub = Stub::start(server);
+    let shown = User::of(&stub).run(&words("script show web"));
+    assert_eq!((code(&shown), out(&shown).as_str()), (0, "pass"));
+    let json = User::of(&stub).run(&words("userdata show web -f json"));
+    assert!(out(&json).starts_with(r#"{"id": 1, "name": "web""#), "{json:?}");
+}
+
+#[test]
+fn userdata_that_cloud_init_would_leave_alone_is_warned_of() {
+    let stub = Stub::start(server);
+    let output = User::of(&stub).answering("packages: [vim]\n", &words("userdata add new -"));
+    assert_eq!(code(&output), 0);
+    assert!(err(&output).starts_with("warning: cloud-init will not know"), "{output:?}");
+}
+
+#[test]
+fn a_text_that_is_edited_is_shown_and_asked_about() {
+    let editor = "sed -i s/two/three/";
+    for (answer, exit, count) in [("y\n", 0, 1), ("n\n", 1, 0)] {
+        let stub = Stub::start(server);
+        let user = User::of(&stub).with("EDITOR", editor);
+        let output = user.answering(answer, &words("userdata modify web -e"));
+        assert_eq!(code(&output), exit, "{output:?}");
+        assert!(out(&output).contains("-two\n+three\n"), "{output:?}");
+        assert_eq!(changes(&stub).len(), count);
+    }
+    let stub = Stub::start(server);
+    let user = User::of(&stub).with("EDITOR", "true");
+    let output = user.run(&words("script modify web -e"));
+    assert_eq!(out(&output), "Aborting with no modifications.\n");
+    assert!(changes(&stub).is_empty());
+}

@@ -1,0 +1,219 @@
+//! Templates, userdata, scripts and profiles are kept, changed and removed.
+
+use std::time::Duration;
+
+use axum::body::Body;
+
+use super::*;
+use crate::common::request;
+
+/// Parameters of a profile of which all parts are called `small`.
+pub const PARTS: &str = "profile_type=provisioner&system_template=small&network_template=small\
+                         &storage_template=small&userdata=small&script=small";
+
+/// Paths of what the provisioner keeps, list by list.
+const LISTS: [&str; 6] = [
+    "/provisioner/template/system",
+    "/provisioner/template/network",
+    "/provisioner/template/storage",
+    "/provisioner/userdata",
+    "/provisioner/script",
+    "/provisioner/profile",
+];
+
+impl Api {
+    /// Adds a template of each kind, userdata and a script of this name.
+    pub async fn with_templates(&self, name: &str) {
+        for path in [
+            format!("template/system?name={name}&vcpus=1&vram=64&serial=True&vnc=False"),
+            format!("template/network?name={name}&mac_template=%7Bprefix%7D:2f"),
+            format!("template/network/{name}/net/1001"),
+            format!("template/storage?name={name}"),
+            format!("template/storage/{name}/disk/sda?pool=vms&disk_size=4"),
+            format!("userdata?name={name}&data=%23cloud-config"),
+            format!("script?name={name}&data=pass"),
+        ] {
+            self.post(&format!("/provisioner/{path}")).await.ok();
+        }
+    }
+
+    /// Everything that the provisioner keeps.
+    pub async fn provisioned(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for path in LISTS {
+            all.push(self.get(path).await.text());
+        }
+        all
+    }
+}
+
+#[tokio::test]
+async fn a_profile_is_made_of_parts_and_each_has_the_shape_of_pvc_1_0_3() {
+    let api = with_vms(0).await;
+    for path in LISTS {
+        api.get(path).await.refused(404);
+        api.get(&format!("{path}/small")).await.refused(404);
+    }
+    let none = json!({"system_templates": [], "network_templates": [], "storage_templates": []});
+    assert_eq!(api.get("/provisioner/template").await.ok(), none);
+    api.with_templates("small").await;
+    api.post(&format!("/provisioner/profile/web?{PARTS}&arg=release=12&arg=packages=a,b"))
+        .await
+        .ok();
+    let template = json!([{
+        "id": 1, "name": "small", "vcpu_count": 1, "vram_mb": 64, "serial": true, "vnc": false,
+        "vnc_bind": null, "node_limit": null, "node_selector": null, "node_autostart": false,
+        "migration_method": null, "ova": null, "migration_max_downtime": 300
+    }]);
+    assert_eq!(api.get("/provisioner/template/system/small").await.ok(), template);
+    let net = json!({"id": 1, "network_template": 1, "vni": "1001"});
+    let networks = json!([
+        {"id": 1, "name": "small", "mac_template": "{prefix}:2f", "ova": null, "networks": [net]}
+    ]);
+    assert_eq!(api.get("/provisioner/template/network/small").await.ok(), networks);
+    assert_eq!(api.get("/provisioner/template/network/small/net").await.ok(), json!([net]));
+    assert_eq!(api.get("/provisioner/template/network/small/net/1001").await.ok(), net);
+    let disk = json!({
+        "id": 1, "storage_template": 1, "pool": "vms", "disk_id": "sda", "source_volume": null,
+        "disk_size_gb": 4, "mountpoint": null, "filesystem": null, "filesystem_args": ""
+    });
+    let disks = json!([{"id": 1, "name": "small", "ova": null, "disks": [disk]}]);
+    assert_eq!(api.get("/provisioner/template/storage/small").await.ok(), disks);
+    assert_eq!(api.get("/provisioner/template/storage/small/disk").await.ok(), json!([disk]));
+    assert_eq!(api.get("/provisioner/template/storage/small/disk/sda").await.ok(), disk);
+    let all = api.get("/provisioner/template").await.ok();
+    assert_eq!(all["system_templates"], template);
+    assert_eq!((&all["network_templates"], &all["storage_templates"]), (&networks, &disks));
+    let userdata = json!([{"id": 1, "name": "small", "userdata": "#cloud-config"}]);
+    assert_eq!(api.get("/provisioner/userdata/small").await.ok(), userdata);
+    let script = json!([{"id": 1, "name": "small", "script": "pass"}]);
+    assert_eq!(api.get("/provisioner/script").await.ok(), script);
+    let profile = json!([{
+        "id": 1, "name": "web", "type": "provisioner", "system_template": "small",
+        "network_template": "small", "storage_template": "small", "userdata": "small",
+        "script": "small", "ova": "N/A", "arguments": ["release=12", "packages=a,b"]
+    }]);
+    assert_eq!(api.get("/provisioner/profile/web").await.ok(), profile);
+    let cleared = api.put("/provisioner/profile/web?userdata=&arg=").await.ok();
+    assert_eq!(cleared["message"], "Changed profile \"web\".");
+    let profile = api.get("/provisioner/profile").await.ok();
+    assert_eq!((&profile[0]["userdata"], &profile[0]["arguments"]), (&json!("N/A"), &json!([""])));
+}
+
+#[tokio::test]
+async fn a_list_is_limited_by_a_part_of_the_name_and_an_element_is_named_whole() {
+    let api = with_vms(0).await;
+    for name in ["web", "web_1", "db"] {
+        api.with_templates(name).await;
+    }
+    let names = async |path: &str| {
+        let reply = api.get(path).await;
+        if reply.status == 404 {
+            return Vec::new();
+        }
+        let list = reply.ok();
+        list.as_array().unwrap().iter().map(|one| one["name"].to_string()).collect::<Vec<_>>()
+    };
+    for list in &LISTS[..5] {
+        for (limit, count) in
+            [("", 3), ("web", 2), ("%5Eweb", 2), ("b$", 2), ("%5Eweb$", 1), ("_", 1), ("%25", 0)]
+        {
+            let found = names(&format!("{list}?limit={limit}")).await;
+            assert_eq!(found.len(), count, "{list} {limit}: {found:?}");
+        }
+        assert!(names(&format!("{list}/we")).await.is_empty(), "{list}");
+        assert!(names(&format!("{list}/%25")).await.is_empty(), "q41: {list}");
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused_with_the_reason() {
+    let api = with_vms(0).await;
+    api.with_templates("small").await;
+    api.post(&format!("/provisioner/profile?name=web&{PARTS}")).await.ok();
+    let before = api.provisioned().await;
+    for (method, path, status, words) in [
+        ("DELETE", "template/system/small", 400, "is used by profile `web`"),
+        ("DELETE", "script/small", 400, "is used by profile `web`"),
+        ("DELETE", "template/system/none", 404, "there is no system template `none`"),
+        ("PUT", "template/system/none?vcpus=1", 404, "there is no system template `none`"),
+        ("PUT", "template/system/small?vcpus=many", 400, "vcpus: `many` is not a whole number"),
+        ("PUT", "template/system/small?node_limit=hv9", 400, "there is no node `hv9`"),
+        ("POST", "template/system?name=x", 400, "vcpus: is required"),
+        ("POST", "template/storage/small", 400, "there is a storage template `small` already"),
+        ("POST", "template/network/small/net/0", 400, "vni: `0` is neither a number"),
+        ("POST", "template/network/small/net/1001", 400, "has network `1001` already"),
+        ("POST", "template/network/none/net/1001", 404, "there is no network template `none`"),
+        ("DELETE", "template/network/small/net/7", 404, "has no network `7`"),
+        ("POST", "template/storage/small/disk/sdb?pool=vms", 400, "disk_size: is needed"),
+        ("POST", "template/storage/small/disk/sdb?pool=x&disk_size=1", 400, "no pool `x`"),
+        ("DELETE", "template/storage/small/disk/sdz", 404, "has no disk `sdz`"),
+        ("POST", "userdata/x", 400, "data: is required"),
+        ("POST", "script/a%20b?data=x", 400, "name: script name `a b` contains a space"),
+        ("POST", "script/x?data=%00", 400, "data: contains a NUL byte"),
+        ("POST", "profile/x?profile_type=y", 400, "profile_type: `y` is not one of"),
+        ("PUT", "profile/web?userdata=none", 400, "userdata: there is no userdata `none`"),
+        ("PUT", "profile/web?arg=x", 400, "arg: `x` is not `NAME=VALUE`"),
+    ] {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        for dry in ["", "dry_run=true"] {
+            let mark = if path.contains('?') { "&" } else { "?" };
+            let path = format!("/provisioner/{path}{mark}{dry}");
+            let asked = request(method.clone(), &path).body(Body::empty()).unwrap();
+            let message = api.send(asked).await.refused(status);
+            assert!(message.contains(words), "{path}: {message}");
+        }
+    }
+    assert_eq!(api.provisioned().await, before, "nothing was changed");
+    api.post("/provisioner/template/network/small/net/1001?permit_duplicate=True").await.ok();
+    let large = "x".repeat((1 << 20) + 1);
+    let reply = api.form(Method::PUT, "/provisioner/userdata/small", "data", &large).await;
+    assert!([400, 413].contains(&reply.status.as_u16()), "{}", reply.status);
+}
+
+#[tokio::test]
+async fn a_text_comes_in_a_form_as_it_is() {
+    let api = with_vms(0).await;
+    let text = "Content-Type: multipart/mixed; boundary=\"x\"\nMIME-Version: 1.0\n\n--x\n\
+                Content-Type: text/cloud-config\n\n#cloud-config\npackages: [ü, 'a&b=c']\n--x--\n";
+    api.form(Method::POST, "/provisioner/userdata?name=parts", "data", text).await.ok();
+    assert_eq!(api.get("/provisioner/userdata/parts").await.ok()[0]["userdata"], text);
+    api.form(Method::PUT, "/provisioner/userdata/parts?name=parts", "data", "").await.ok();
+    assert_eq!(api.get("/provisioner/userdata/parts").await.ok()[0]["userdata"], "");
+}
+
+#[tokio::test]
+async fn without_its_database_the_provisioner_alone_is_away() {
+    let api = with_web().await;
+    api.with_templates("small").await;
+    api.database.set_dead(true);
+    for path in LISTS {
+        let reply = api.get(path).await;
+        let message = reply.refused(503);
+        assert!(message.contains("the provisioner's database cannot be used: "), "{message}");
+        let hint = reply.json()["hint"].as_str().unwrap().to_owned();
+        assert!(hint.contains("patronictl list"), "{hint}");
+    }
+    api.delete("/provisioner/template/system/small").await.refused(503);
+    api.get("/vm/web").await.ok();
+    api.get("/status").await.ok();
+    api.database.set_dead(false);
+    api.delete("/provisioner/template/system/small").await.ok();
+    // What may have been done is said to be so.
+    api.database.set_lost_answers(1);
+    let reply = api.delete("/provisioner/script/small").await;
+    assert!(reply.refused(503).contains("it is not known whether"), "{}", reply.text());
+    api.get("/provisioner/script/small").await.refused(404);
+}
+
+#[tokio::test]
+async fn a_database_that_says_nothing_is_not_waited_for_for_ever() {
+    let settings = ApiSettings {
+        limits: Limits { change_time: Duration::from_millis(200), ..settings().limits },
+        ..settings()
+    };
+    let api = start(&Shape::with_vms(0).dump(), settings).await;
+    api.database.set_silent(true);
+    let message = api.get("/provisioner/profile").await.refused(503);
+    assert!(message.contains("database did not answer within"), "{message}");
+}

@@ -1,0 +1,32 @@
+use clap::Args;
+use pvc_api_types::operations::provisioner::DeleteProvisionerScriptScript;
+use pvc_api_types::param::Nothing;
+
+use crate::confirm::{self, Yes};
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Remove a script
+///
+/// One that a profile uses stays, and the refusal names the profile.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pvc provisioner script remove small --dry-run")]
+pub struct Remove {
+    /// Its name
+    #[arg(value_name = "NAME", add = crate::completion::scripts())]
+    name: String,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Remove {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let sentence = format!("Remove script \"{}\"", self.name);
+        let at = [self.name.as_str()];
+        let operation = DeleteProvisionerScriptScript;
+        confirm::change(pvc, self.yes, &sentence, operation, at, &Nothing)
+    }
+}

@@ -1,0 +1,104 @@
+use super::Class;
+use crate::BadName;
+use crate::refusal::Kind;
+
+/// Reason why the provisioner does not change what it keeps.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProvisionerRefusal {
+    #[error("there is no {class} `{name}`")]
+    NotFound { class: Class, name: String },
+    #[error("network template `{template}` has no network `{vni}`")]
+    NoNet { template: String, vni: String },
+    #[error("storage template `{template}` has no disk `{disk_id}`")]
+    NoDisk { template: String, disk_id: String },
+    #[error("there is a {class} `{name}` already")]
+    Exists { class: Class, name: String },
+    #[error("{class}: {most} are kept already, and no more can be")]
+    Full { class: Class, most: usize },
+    #[error("network template `{template}` has network `{vni}` already")]
+    HasNet { template: String, vni: String },
+    #[error("storage template `{template}` has {what} already")]
+    HasDisk { template: String, what: String },
+    #[error("{class} `{name}` is used by {}", profiles(.by))]
+    Used { class: Class, name: String, by: Vec<String> },
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// A value that cannot be taken.
+    #[error("{parameter}: {why}")]
+    Value { parameter: &'static str, why: String },
+}
+
+/// The most names that a message has.
+const MOST_NAMED: usize = 10;
+
+fn profiles(names: &[String]) -> String {
+    let shown: Vec<String> =
+        names.iter().take(MOST_NAMED).map(|name| format!("`{}`", crate::shown(name))).collect();
+    let noun = if names.len() == 1 { "profile" } else { "profiles" };
+    match names.len().saturating_sub(MOST_NAMED) {
+        0 => format!("{noun} {}", shown.join(", ")),
+        more => format!("{noun} {} and {more} more", shown.join(", ")),
+    }
+}
+
+impl ProvisionerRefusal {
+    pub(super) fn value(parameter: &'static str, why: impl Into<String>) -> Self {
+        ProvisionerRefusal::Value { parameter, why: why.into() }
+    }
+
+    pub fn kind(&self) -> Kind {
+        match self {
+            ProvisionerRefusal::NotFound { .. }
+            | ProvisionerRefusal::NoNet { .. }
+            | ProvisionerRefusal::NoDisk { .. } => Kind::NotFound,
+            ProvisionerRefusal::Exists { .. }
+            | ProvisionerRefusal::Full { .. }
+            | ProvisionerRefusal::HasNet { .. }
+            | ProvisionerRefusal::HasDisk { .. }
+            | ProvisionerRefusal::Used { .. } => Kind::Conflict,
+            ProvisionerRefusal::Name(_) | ProvisionerRefusal::Value { .. } => Kind::Invalid,
+        }
+    }
+
+    /// The parameter that is wrong, if it is one, and why.
+    pub fn parameter(&self) -> Option<(&'static str, String)> {
+        match self {
+            ProvisionerRefusal::Value { parameter, why } => Some((parameter, why.clone())),
+            ProvisionerRefusal::Name(bad) => Some(("name", bad.to_string())),
+            _ => None,
+        }
+    }
+
+    /// Advice for the operator.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            ProvisionerRefusal::NotFound { class, .. } => Some(format!(
+                "`pvc provisioner {} list` shows those there are",
+                match class {
+                    Class::SystemTemplate => "template system",
+                    Class::NetworkTemplate => "template network",
+                    Class::StorageTemplate => "template storage",
+                    Class::Userdata => "userdata",
+                    Class::Script => "script",
+                    Class::Ova => "ova",
+                    Class::Profile => "profile",
+                }
+            )),
+            ProvisionerRefusal::NoNet { .. } => {
+                Some("`pvc provisioner template network list` shows them".to_owned())
+            }
+            ProvisionerRefusal::NoDisk { .. } => {
+                Some("`pvc provisioner template storage list` shows them".to_owned())
+            }
+            ProvisionerRefusal::HasNet { .. } => Some(
+                "a VM gets an interface for each; `--permit-duplicate` adds it once more"
+                    .to_owned(),
+            ),
+            ProvisionerRefusal::Used { .. } => Some(
+                "remove the profile, or have it use another by `pvc provisioner profile modify`"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
+    }
+}
