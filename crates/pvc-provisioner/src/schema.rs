@@ -140,8 +140,8 @@ async fn migrate(transaction: &mut dyn Transaction, from: usize) -> Result<(), P
 /// Migration since which no profile is without a script or a system template.
 const FORBIDS_HALF: &str = "88fa0d88a9f8";
 
-/// Statements of each migration but the first, in the order of [`REVISIONS`]. What is there already is
-/// left as it is.
+/// Statements of each migration but the first, in the order of [`REVISIONS`]. What is there already
+/// is left as it is.
 const MIGRATIONS: [&[&str]; 7] = [
     &[
         "CREATE TABLE IF NOT EXISTS ova (id SERIAL PRIMARY KEY, name TEXT NOT NULL UNIQUE, \
