@@ -3,6 +3,9 @@
 //! An image is a volume of its pool, called `image_NAME`. There is no record of its own: whoever
 //! has the volume has the image, and PVC 1.0.3 lists, copies and removes it as any other.
 
+use std::collections::BTreeSet;
+
+use crate::cluster::Cluster;
 use crate::name::{BadName, check_name};
 use crate::storage::{VolumeId, VolumeName};
 
@@ -19,6 +22,18 @@ pub const IMAGE_NAME_LIMIT: usize = 60;
 pub fn image_volume(name: &str) -> Result<VolumeName, BadName> {
     check_name("image", name, IMAGE_NAME_LIMIT)?;
     Ok(VolumeName::new(format!("{PREFIX}{name}")))
+}
+
+/// The images. A volume that a VM has as its disk is none, whatever it is called.
+pub fn images(cluster: &Cluster) -> impl Iterator<Item = &VolumeId> {
+    let used: BTreeSet<&VolumeId> =
+        cluster.vms.values().flat_map(|vm| vm.named_volumes()).collect();
+    cluster.volumes.keys().filter(move |id| image_name(id).is_some() && !used.contains(id))
+}
+
+/// Whether the disks of a VM of this name would be called as images are.
+pub fn is_like_an_image(vm: &str) -> bool {
+    vm.starts_with(PREFIX)
 }
 
 /// The name of the image that the volume is; `None` if it is none.

@@ -69,9 +69,14 @@ impl Promises {
     pub fn under_way_but(cluster: &Cluster, is_placed_anew: impl Fn(&VmRecord) -> bool) -> Self {
         let mut promises = Promises::default();
         for vm in cluster.vms.values().filter(|vm| !is_placed_anew(vm)) {
+            // One that is being made is started when it is whole.
             let comes = matches!(
                 vm.state,
-                VmState::Start | VmState::Restart | VmState::Migrate | VmState::MigrateLive
+                VmState::Start
+                    | VmState::Restart
+                    | VmState::Migrate
+                    | VmState::MigrateLive
+                    | VmState::Provision
             );
             if let Some(node) =
                 vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).filter(|_| comes)

@@ -269,8 +269,8 @@ params! {
         /// Takes it also if it is plugged into a network between the nodes.
         force: Flag,
         @form
-        /// A public SSH key for the image's usual user, one line. May be given again.
-        ssh_key: Vec<String>,
+        /// Public SSH keys for the image's usual user, one in each line.
+        ssh_keys: Option<String>,
         /// User data as cloud-init takes it.
         user_data: Option<String>,
     }

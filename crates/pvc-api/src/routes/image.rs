@@ -4,6 +4,7 @@ use pvc_api_types::Image;
 use pvc_api_types::operations::image::GetImage;
 use pvc_api_types::operations::vm::{FirmwareWord, MachineWord, PostVmVmCreate};
 use pvc_domain::{Firmware, Machine};
+use pvc_model::image::images;
 use pvc_model::storage::PoolName;
 use pvc_ops::vm::{self, Create};
 
@@ -26,9 +27,9 @@ async fn get_image(ask: Ask<GetImage>) -> Result<Answer<GetImage>> {
     if let Some(name) = only.as_ref().filter(|name| !cluster.pools.contains_key(name)) {
         return Err(ApiError::parameter("pool", format!("there is no pool `{name}`")));
     }
-    let records = cluster.volumes.iter();
-    let of_pool = records.filter(|(id, _)| only.as_ref().is_none_or(|only| id.pool == *only));
-    let mut images: Vec<Image> = of_pool.filter_map(|(_, record)| image(record)).collect();
+    let of_pool = images(&cluster).filter(|id| only.as_ref().is_none_or(|only| id.pool == *only));
+    let records = of_pool.filter_map(|id| cluster.volumes.get(id));
+    let mut images: Vec<Image> = records.filter_map(|record| image(record)).collect();
     images.retain(|image| limit.matches(&image.name));
     images.sort_by(|a, b| (&a.name, &a.pool).cmp(&(&b.name, &b.pool)));
     Ok(Answer::json(&images))
@@ -44,7 +45,7 @@ async fn post_vm_vm_create(ask: Ask<PostVmVmCreate>) -> Result<Answer<PostVmVmCr
         memory_mib: given.memory.0.into(),
         disk_bytes,
         networks: given.network,
-        ssh_keys: given.ssh_key,
+        ssh_keys: keys(given.ssh_keys.as_deref().unwrap_or_default()),
         user_data: given.user_data,
         has_seed: !given.no_cloud_init.0,
         machine: match given.machine {
@@ -59,6 +60,7 @@ async fn post_vm_vm_create(ask: Ask<PostVmVmCreate>) -> Result<Answer<PostVmVmCr
         node: given.node,
         autostart: given.autostart.0,
         start: given.start.0,
+        refuse_memory_overcommit: ask.api.settings().refuse_memory_overcommit,
         force: given.force.0,
         submitter: ask.caller.description.to_string(),
     };
@@ -68,4 +70,10 @@ async fn post_vm_vm_create(ask: Ask<PostVmVmCreate>) -> Result<Answer<PostVmVmCr
         vm::create(api.store(), clock, random, storage.as_ref(), &wanted).await
     };
     Ok(Answer::submitted(&ask.api.carry_out(submit).await?, ask.mode))
+}
+
+/// The keys of a text such as a file `authorized_keys`: its lines, but for comments and empty ones.
+fn keys(text: &str) -> Vec<String> {
+    let lines = text.lines().map(str::trim);
+    lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
 }

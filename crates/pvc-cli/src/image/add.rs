@@ -1,12 +1,14 @@
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use pvc_api_types::operations::image::{GetImage, ImageFilter};
 use pvc_api_types::operations::storage::{
-    DeleteStorageCephVolumePoolVolume, GetStorageCephPool, PoolFilter, PostStorageCephVolume,
-    PutStorageCephVolumePoolVolume, VolumeChange, VolumeCreation, VolumeDeletion,
+    DeleteStorageCephVolumePoolVolume, GetStorageCephPool, GetStorageCephPoolPool, PoolFilter,
+    PostStorageCephVolume, PutStorageCephVolumePoolVolume, VolumeChange, VolumeCreation,
+    VolumeDeletion,
 };
 use pvc_api_types::param::{Added, Flag};
 use pvc_model::disk_image::DiskFormat;
@@ -15,6 +17,7 @@ use pvc_model::image::image_volume;
 use super::disk::{self, HEAD_BYTES};
 use crate::context::Pvc;
 use crate::format::or_empty;
+use crate::missing;
 use crate::outcome::{Exit, Failure, Outcome, plain_io};
 use crate::storage::size;
 use crate::storage::volume::Upload;
@@ -65,7 +68,11 @@ impl Add {
         let (format, bytes) = self.disk()?;
         let pool = self.pool(pvc)?;
         let filter = ImageFilter { limit: None, pool: Some(pool.clone()) };
-        let images = or_empty(pvc.client()?.read(GetImage, [], &filter))?.read()?;
+        let images = or_empty(pvc.client()?.read(GetImage, [], &filter));
+        let images = images.map_err(|error| {
+            missing::failure(pvc, error, GetStorageCephPoolPool, [pool.as_str()])
+        })?;
+        let images = images.read()?;
         if images.iter().any(|image| image.name == self.name) {
             let message = format!("pool `{pool}` has an image `{}` already", self.name);
             let hint = "`pvc image remove` removes it; or choose another name";
@@ -79,7 +86,15 @@ impl Add {
             size: bytes,
             force: Flag(self.force),
         };
-        pvc.client()?.change(PostStorageCephVolume, [], &new)?;
+        let begun = pvc.client()?.change(PostStorageCephVolume, [], &new);
+        begun.map_err(|error| {
+            let failure = missing::failure(pvc, error, GetStorageCephPoolPool, [pool.as_str()]);
+            let left = format!(
+                "`pvc storage volume remove --purge {pool} {making}` removes what an earlier attempt \
+                 has left"
+            );
+            if failure.hint.is_none() { failure.hint(left) } else { failure }
+        })?;
         let made = self.fill(pvc, &pool, &making, &format, volume.as_str());
         if made.is_err() {
             let deletion = VolumeDeletion { force: Added(false), purge: Added(true) };
@@ -154,6 +169,11 @@ fn begin(file: &Path) -> std::io::Result<(Vec<u8>, Option<u64>)> {
         return Err(std::io::ErrorKind::IsADirectory.into());
     }
     let mut head = Vec::new();
+    let is_block = metadata.file_type().is_block_device();
+    if !metadata.is_file() && !is_block {
+        let why = "it is read twice, and a pipe comes but once: save it in a file";
+        return Err(std::io::Error::other(why));
+    }
     let bytes = metadata.is_file().then(|| metadata.len());
     file.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     Ok((head, bytes))

@@ -9,9 +9,11 @@ mod remove;
 use clap::{Args, Subcommand};
 use pvc_api_types::Image as Found;
 use pvc_api_types::operations::image::{GetImage, ImageFilter};
+use pvc_api_types::operations::storage::GetStorageCephPoolPool;
 
 use crate::context::Pvc;
 use crate::format::or_empty;
+use crate::missing;
 use crate::outcome::{Failure, Outcome};
 
 /// Manage images
@@ -53,7 +55,11 @@ struct Which {
 impl Which {
     fn find(&self, pvc: &mut Pvc) -> Result<Found, Failure> {
         let filter = ImageFilter { limit: None, pool: self.pool.clone() };
-        let mut found = or_empty(pvc.client()?.read(GetImage, [], &filter))?.read()?;
+        let found = or_empty(pvc.client()?.read(GetImage, [], &filter));
+        let named = self.pool.as_deref();
+        let found =
+            found.map_err(|error| missing::failure(pvc, error, GetStorageCephPoolPool, named))?;
+        let mut found = found.read()?;
         found.retain(|image| image.name == self.name);
         match found.len() {
             0 => Err(Failure::not_found(format!("there is no image `{}`", self.name))

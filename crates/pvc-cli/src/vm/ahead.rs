@@ -22,7 +22,7 @@ use crate::context::Pvc;
 use crate::outcome::{Failure, Outcome};
 
 /// `--dry-run`
-#[derive(Debug, Clone, Copy, Default, Args)]
+#[derive(Debug, Clone, Copy, Args)]
 pub struct DryRun {
     /// Change nothing; say whether it would be refused
     #[arg(long)]

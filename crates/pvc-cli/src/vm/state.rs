@@ -90,11 +90,26 @@ pub fn request(pvc: &mut Pvc, command: &StateCommand<'_>, how: How) -> Outcome {
     Ok(())
 }
 
-/// Waits until a VM that starts runs, and fails if it does not.
+/// Waits until a VM that was started runs. Fails if it does not, and says so if somebody has given
+/// it another state meanwhile.
 pub fn until_it_runs(pvc: &mut Pvc, vm: &str) -> Outcome {
-    let how = How { wait: Some(Limit(Waiting::Forever)), dry_run: ahead::DryRun::default() };
-    let command = StateCommand { vm, state: StateRequest::Start, force: false, question: None };
-    request(pvc, &command, how)
+    trouble(pvc, vm)?;
+    let state = pvc.client()?.read_only(GetVmVm, [vm], "VM")?.read()?.state;
+    if state != "start" {
+        pvc.warn(&format!("VM `{vm}` is in state `{state}` by now"));
+        return Ok(());
+    }
+    let start = StateChange {
+        state: ahead::word(StateRequest::Start),
+        force: Flag(false),
+        wait: Flag(true),
+    };
+    let words = no_longer_waiting(pvc, vm);
+    let waiting = Some(Waiting::Forever);
+    let message = pvc.client()?.change_waiting(PostVmVmState, [vm], &start, waiting);
+    drop(words);
+    message.map_err(|error| explained(error, vm))?;
+    trouble(pvc, vm)
 }
 
 /// Asks for another node, and waits if the placement says so.

@@ -1,8 +1,8 @@
 //! A VM that is made of an image.
 
-use super::JobVm;
+use super::{JobId, JobVm};
 use crate::NodeName;
-use crate::storage::VolumeId;
+use crate::storage::{VolumeId, VolumeName};
 
 /// A VM to make, with its disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +13,7 @@ pub struct VmCreation {
     pub xml: String,
     /// The volume that the first disk is a copy-on-write clone of.
     pub image: VolumeId,
+    /// The first disk, which has this name when it is whole.
     pub disk: VolumeId,
     /// The size of the first disk, in bytes.
     pub disk_bytes: u64,
@@ -23,6 +24,10 @@ pub struct VmCreation {
     pub autostart: bool,
     /// Whether it is started at the end.
     pub start: bool,
+    /// Whether it is not if its node has not the memory for all of its VMs.
+    pub refuse_memory_overcommit: bool,
+    /// Takes it also if it is plugged into a network between the nodes.
+    pub force: bool,
 }
 
 /// A small disk that has cloud-init's data: its data source `NoCloud`.
@@ -42,3 +47,13 @@ pub struct SeedFiles {
 
 /// The most bytes of a VM's own user data.
 pub const USER_DATA_LIMIT: usize = 32 << 10;
+
+/// The most bytes of all SSH keys of a VM.
+pub const SSH_KEYS_LIMIT: usize = 16 << 10;
+
+/// The name that a disk of a VM in the making has until it is whole: no other job gives it.
+pub fn name_in_the_making(job: &JobId, disk: &VolumeId) -> VolumeId {
+    let suffix = disk.volume.as_str().rsplit('_').next().unwrap_or_default();
+    let volume = VolumeName::new(format!("creating-{job}_{suffix}"));
+    VolumeId { pool: disk.pool.clone(), volume }
+}

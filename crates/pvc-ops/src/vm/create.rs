@@ -4,12 +4,12 @@ use pvc_domain::{EditError, Firmware, Machine, NewDomain, VM_NAME_LIMIT, new_dom
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::{Nic, NicKind, drawn_mac};
 use pvc_model::hold::check_not_held;
-use pvc_model::image::{image_name, image_volume};
-use pvc_model::job::creation::{Seed, SeedFiles, USER_DATA_LIMIT, VmCreation};
+use pvc_model::image::{image_name, image_volume, images, is_like_an_image};
+use pvc_model::job::creation::{SSH_KEYS_LIMIT, Seed, SeedFiles, USER_DATA_LIMIT, VmCreation};
 use pvc_model::job::{JobSpec, JobVm, JobWork, worker_for};
 use pvc_model::storage::{PoolName, VolumeId, VolumeName};
 use pvc_model::vm::VmState;
-use pvc_model::{BadName, Uuid, check_name, shown};
+use pvc_model::{BadName, NodeName, Uuid, check_name, shown};
 use pvc_ports::{Clock, Random, Storage, StorageError};
 use pvc_store::{ChangeError, Changes, Expect, Store};
 
@@ -19,12 +19,8 @@ use crate::job::{JobRequest, submit};
 use crate::refusal::{Kind, Refusal};
 use crate::storage::StorageRefusal;
 
-/// The most network cards that a new VM gets, and the most SSH keys.
+/// The most network cards that a new VM gets.
 const NICS: usize = 16;
-const KEYS: usize = 50;
-
-/// The most characters of an SSH key.
-const KEY_LIMIT: usize = 8 << 10;
 
 /// A VM to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +45,8 @@ pub struct Create {
     pub node: Option<String>,
     pub autostart: bool,
     pub start: bool,
+    /// Whether it is not started where that would take more memory than its node has.
+    pub refuse_memory_overcommit: bool,
     /// Takes it also if it is plugged into a network between the nodes.
     pub force: bool,
     pub submitter: String,
@@ -68,8 +66,14 @@ pub enum CreateRefusal {
     VolumeTaken { volume: VolumeId },
     #[error("SSH key {number}: {why}")]
     Key { number: usize, why: &'static str },
-    #[error("{count} {what} are too many: a new VM gets at most {limit}")]
-    TooMany { count: usize, what: &'static str, limit: usize },
+    #[error("{count} networks are too many: a new VM gets at most {NICS} cards")]
+    TooManyNetworks { count: usize },
+    #[error("SSH keys of {bytes} bytes are too many: at most {SSH_KEYS_LIMIT} are taken")]
+    TooManyKeys { bytes: usize },
+    #[error("the disks of VM `{vm}` would be called as images are")]
+    LikeAnImage { vm: String },
+    #[error("VM `{other}` is being renamed to `{vm}`")]
+    NameGoesTo { vm: String, other: String },
     #[error("user data of {bytes} bytes is too long: at most {USER_DATA_LIMIT} are taken")]
     UserData { bytes: usize },
     #[error("user data and SSH keys are for cloud-init, whose disk is left out")]
@@ -92,7 +96,9 @@ impl Refusal for CreateRefusal {
     fn kind(&self) -> Kind {
         match self {
             CreateRefusal::NoImage { .. } => Kind::NotFound,
-            CreateRefusal::VolumeTaken { .. } | CreateRefusal::UnderWay { .. } => Kind::Conflict,
+            CreateRefusal::VolumeTaken { .. }
+            | CreateRefusal::UnderWay { .. }
+            | CreateRefusal::NameGoesTo { .. } => Kind::Conflict,
             CreateRefusal::NoWorker => Kind::Unavailable,
             CreateRefusal::Network(why) => why.kind(),
             CreateRefusal::Define(why) => why.kind(),
@@ -151,12 +157,16 @@ pub async fn create(
 /// Refuses what would be wrong in every cluster.
 fn check_words(ask: &Create) -> Result<(), CreateRefusal> {
     check_name("VM", &ask.name, VM_NAME_LIMIT)?;
-    let too_many = |count, what, limit| match count > limit {
-        true => Err(CreateRefusal::TooMany { count, what, limit }),
-        false => Ok(()),
-    };
-    too_many(ask.networks.len(), "networks", NICS)?;
-    too_many(ask.ssh_keys.len(), "SSH keys", KEYS)?;
+    if is_like_an_image(&ask.name) {
+        return Err(CreateRefusal::LikeAnImage { vm: ask.name.clone() });
+    }
+    if ask.networks.len() > NICS {
+        return Err(CreateRefusal::TooManyNetworks { count: ask.networks.len() });
+    }
+    let bytes = ask.ssh_keys.iter().map(String::len).sum();
+    if bytes > SSH_KEYS_LIMIT {
+        return Err(CreateRefusal::TooManyKeys { bytes });
+    }
     for (place, key) in ask.ssh_keys.iter().enumerate() {
         check_key(key).map_err(|why| CreateRefusal::Key { number: place + 1, why })?;
     }
@@ -177,8 +187,8 @@ fn check_key(key: &str) -> Result<(), &'static str> {
     if key.contains("PRIVATE KEY") {
         return Err("this is a private key, which nobody but its owner should have");
     }
-    if key.len() > KEY_LIMIT || key.chars().any(char::is_control) {
-        return Err("it is not one line of at most 8192 characters");
+    if key.chars().any(char::is_control) {
+        return Err("it is not one line of text");
     }
     let kind = key.split_ascii_whitespace().next().unwrap_or_default();
     let is_known = ["ssh-", "ecdsa-", "sk-"].iter().any(|begin| kind.starts_with(begin));
@@ -250,9 +260,11 @@ async fn plan(
         disk,
         disk_bytes: wanted,
         seed: seed_volume.map(|volume| Seed { volume, files: files() }),
-        node: None,
+        node: ask.node.as_ref().map(NodeName::new),
         autostart: ask.autostart,
         start: ask.start,
+        refuse_memory_overcommit: ask.refuse_memory_overcommit,
+        force: ask.force,
     };
     Ok(Planned { creation, definition })
 }
@@ -262,9 +274,9 @@ fn find_image(cluster: &Cluster, image: &str) -> Result<VolumeId, CreateRefusal>
     let missing = || CreateRefusal::NoImage { image: shown(image) };
     if let Some((pool, name)) = image.split_once('/') {
         let volume = VolumeId { pool: PoolName::new(pool), volume: image_volume(name)? };
-        return cluster.volumes.contains_key(&volume).then_some(volume).ok_or_else(missing);
+        return images(cluster).any(|it| *it == volume).then_some(volume).ok_or_else(missing);
     }
-    let mut found = cluster.volumes.keys().filter(|volume| image_name(volume) == Some(image));
+    let mut found = images(cluster).filter(|volume| image_name(volume) == Some(image));
     let first = found.next().ok_or_else(missing)?;
     let others: Vec<String> = found.map(|volume| format!("`{}`", volume.pool)).collect();
     if others.is_empty() {
@@ -340,10 +352,17 @@ fn request(
         let (vm, job) = (creation.vm.name.clone(), job.spec.id.clone());
         return Err(CreateRefusal::UnderWay { vm, job });
     }
-    // As it would be defined now: it names the node.
-    let (_, defined) = definition.define(cluster)?;
-    let creation = VmCreation { node: Some(defined.node), ..creation.clone() };
-    let work = JobWork::CreateVm(Box::new(creation));
+    let is_renamed_so = |work: &JobWork| match work {
+        JobWork::RenameVm { vm, to } if *to == creation.vm.name => Some(vm.name.clone()),
+        _ => None,
+    };
+    let mut jobs = cluster.jobs.values().filter(|job| !job.progress.state.is_over());
+    if let Some(other) = jobs.find_map(|job| is_renamed_so(&job.spec.work)) {
+        return Err(CreateRefusal::NameGoesTo { vm: creation.vm.name.clone(), other });
+    }
+    // As it would be defined now; where it goes is decided when it is.
+    definition.define(cluster)?;
+    let work = JobWork::CreateVm(Box::new(creation.clone()));
     let node = worker_for(cluster, &work, None).ok_or(CreateRefusal::NoWorker)?;
     let mut expected = Changes::new();
     expected.expect(Expect::VmNames);
@@ -364,8 +383,7 @@ mod tests {
         ] {
             assert_eq!(check_key(good), Ok(()), "{good}");
         }
-        let long = format!("ssh-rsa {}", "A".repeat(KEY_LIMIT));
-        for bad in ["", "ssh-ed25519", "AAAA", "ssh-rsa AAAA\nssh-rsa BBBB", long.as_str()] {
+        for bad in ["", "ssh-ed25519", "AAAA", "ssh-rsa AAAA\nssh-rsa BBBB"] {
             assert!(check_key(bad).is_err(), "{bad}");
         }
         let private = check_key("-----BEGIN OPENSSH PRIVATE KEY-----").unwrap_err();

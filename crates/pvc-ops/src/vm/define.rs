@@ -39,6 +39,8 @@ pub struct Define {
     pub protected_tags: Vec<String>,
     /// The state to begin with.
     pub state: VmState,
+    /// Whether it is started from there by itself, so that its node has to have room for it.
+    pub starts_later: bool,
     pub profile: Option<String>,
     /// Takes it also if it is plugged into a network between the nodes.
     pub force: bool,
@@ -59,6 +61,7 @@ impl Define {
             user_tags: Vec::new(),
             protected_tags: Vec::new(),
             state: VmState::Stop,
+            starts_later: false,
             profile: None,
             force: false,
         }
@@ -268,7 +271,7 @@ impl Definition {
         changes.push(Change::DefineVm(Box::new(new)));
         claim(&mut changes, place, summary.uuid, &summary.nics);
         changes.expect(Expect::VmNames);
-        if ask.node.is_none() && is_to_run(&ask.state) {
+        if ask.node.is_none() && is_to_run(ask) {
             changes.expect(Expect::Placements);
         }
         let shared = shared_volumes(cluster, summary.uuid, &summary.volumes());
@@ -548,7 +551,7 @@ fn choose_node(
             vcpus: summary.vcpus,
             node_limit,
             leaving: None,
-            runs: is_to_run(&ask.state),
+            runs: is_to_run(ask),
             nics: &summary.nics,
             vm: Some(summary.uuid),
         };
@@ -563,9 +566,9 @@ fn choose_node(
     Ok(node.name.clone())
 }
 
-/// Whether a VM that begins in this state takes its memory at once; one that is off takes none.
-fn is_to_run(state: &VmState) -> bool {
-    matches!(state, VmState::Start | VmState::Restart)
+/// Whether the VM takes its memory at once, or by itself later; one that is off takes none.
+fn is_to_run(ask: &Define) -> bool {
+    matches!(ask.state, VmState::Start | VmState::Restart) || ask.starts_later
 }
 
 /// Both kinds of tags, each once; protection wins.

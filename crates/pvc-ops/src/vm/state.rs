@@ -169,8 +169,12 @@ pub async fn check_state(
 ///
 /// # Errors
 /// Whatever keeps it from being started.
-pub fn start_changes(cluster: &Cluster, vm: Uuid) -> Result<Changes, StateRefusal> {
-    let ask = StateAsk::new(StateRequest::Start, false);
+pub fn start_changes(
+    cluster: &Cluster,
+    vm: Uuid,
+    refuse_memory_overcommit: bool,
+) -> Result<Changes, StateRefusal> {
+    let ask = StateAsk { refuse_memory_overcommit, ..StateAsk::new(StateRequest::Start, false) };
     decide(cluster, &vm.to_string(), ask, None).map(|(changes, _)| changes)
 }
 

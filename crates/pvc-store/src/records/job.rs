@@ -36,9 +36,16 @@ pub(super) const KIND: Kind = Kind {
     weight: |raw, _, name| {
         let place = raw.place(ROOT).below(name);
         RECORD
-            + ["", "progress"].map(|key| bytes_at(place, key).min(MOST_JSON)).iter().sum::<usize>()
+            + ["", "progress", "secrets"]
+                .map(|key| bytes_at(place, key).min(MOST_JSON))
+                .iter()
+                .sum::<usize>()
     },
     is_observed: |key| !key.is_root(),
+    secret_beside: |key| match key.below {
+        [id, "secrets", "", _] if key.root == ROOT => Some(format!("{ROOT}/{id}/secrets")),
+        _ => None,
+    },
     for_jobs: &[ROOT],
     ..PLAIN
 };
@@ -63,8 +70,14 @@ pub(crate) fn cancel(id: &JobId) -> String {
     format!("{}/cancel", root(id))
 }
 
+/// The key of those arguments that are secrets, as JSON. It goes when the job is over.
+fn secrets(id: &JobId) -> String {
+    format!("{}/secrets", root(id))
+}
+
 fn read(raw: &Raw, id: &JobId) -> Option<Job> {
-    let spec = spec_from(id, &json(raw, &root(id))?)?;
+    let secrets = json(raw, &secrets(id)).and_then(|text| serde_json::from_str(&text).ok());
+    let spec = spec_from(id, &json(raw, &root(id))?, secrets.unwrap_or_default())?;
     let progress = raw.text(&progress(id)).unwrap_or_default();
     // One that is too long to be read is none.
     let progress = if progress.len() <= MOST_JSON { &*progress } else { "too long" };
@@ -79,11 +92,19 @@ fn read(raw: &Raw, id: &JobId) -> Option<Job> {
 /// Writes a new job, which nobody has begun.
 pub(crate) fn submit(draft: &mut Draft<'_>, spec: &JobSpec) {
     draft.put_deep(root(&spec.id), spec_text(spec));
+    let (_, secret) = apart(&spec.work);
+    if !secret.is_empty() {
+        let text = serde_json::to_string(&secret).expect("strings always have a JSON form");
+        draft.put(secrets(&spec.id), text);
+    }
     put_progress(draft, &spec.id, &JobProgress::pending());
 }
 
 pub(crate) fn put_progress(draft: &mut Draft<'_>, id: &JobId, made: &JobProgress) {
     draft.put(progress(id), progress_text(made));
+    if made.state.is_over() {
+        draft.delete(&secrets(id));
+    }
 }
 
 pub(crate) fn request_cancel(draft: &mut Draft<'_>, id: &JobId) {
@@ -400,9 +421,19 @@ impl Arguments<'_> {
     }
 }
 
+/// The arguments of a job that anybody may read, and the secrets among them.
+fn apart(work: &JobWork) -> (Vec<(String, String)>, Vec<(String, String)>) {
+    // Those of another version stay as they are.
+    let is_ours = !matches!(work, JobWork::Other { .. });
+    let is_secret = |(name, _): &(String, String)| is_ours && name.ends_with("_key");
+    let (secret, open) = job_arguments(work).into_iter().partition(is_secret);
+    (open, secret)
+}
+
 /// `None` if the record is no job: it is then left alone.
-fn spec_from(id: &JobId, text: &str) -> Option<JobSpec> {
-    let spec: Spec = serde_json::from_str(text).ok()?;
+fn spec_from(id: &JobId, text: &str, secrets: Vec<(String, String)>) -> Option<JobSpec> {
+    let mut spec: Spec = serde_json::from_str(text).ok()?;
+    spec.args.extend(secrets);
     let uuid = spec.vm.as_deref().and_then(|uuid| Uuid::try_parse(uuid).ok());
     Some(JobSpec {
         id: id.clone(),
@@ -424,7 +455,7 @@ fn spec_text(spec: &JobSpec) -> String {
         node: spec.node.to_string(),
         run_on: spec.run_on.clone(),
         vm: uuid.map(|uuid| uuid.to_string()),
-        args: job_arguments(&spec.work),
+        args: apart(&spec.work).0,
         submitter: spec.submitter.clone(),
         submitted_at: spec.submitted_at,
     };
@@ -512,7 +543,7 @@ mod tests {
         })
     }
 
-    fn volume() -> impl Strategy<Value = VolumeId> {
+    pub(super) fn volume() -> impl Strategy<Value = VolumeId> {
         ("[a-z]{1,9}", "[^/]{1,20}").prop_map(|(pool, volume)| VolumeId {
             pool: PoolName::new(pool),
             volume: VolumeName::new(volume),
@@ -537,6 +568,7 @@ mod tests {
             (vm(), "\\PC{0,20}").prop_map(|(vm, to)| JobWork::RenameVm { vm, to }),
             (vm(), volume()).prop_map(|(vm, volume)| JobWork::ResizeDisk { vm, volume }),
             osd::tests::work(),
+            creation::tests::work(),
             volume().prop_map(|volume| JobWork::Upload { volume }),
             (volume(), option::of("\\PC{0,20}")).prop_map(|(volume, snapshot)| {
                 let snapshot = snapshot.map(SnapshotName::new);
@@ -635,12 +667,12 @@ mod tests {
 
         #[test]
         fn a_job_reads_back_as_it_was_submitted(spec in spec()) {
-            prop_assert_eq!(spec_from(&spec.id, &spec_text(&spec)), Some(spec));
+            prop_assert_eq!(spec_from(&spec.id, &spec_text(&spec), apart(&spec.work).1), Some(spec));
         }
     }
 
     fn understood(text: &str) -> JobSpec {
-        spec_from(&JobId::from_bits(1), text).expect("it is a job")
+        spec_from(&JobId::from_bits(1), text, Vec::new()).expect("it is a job")
     }
 
     #[test]

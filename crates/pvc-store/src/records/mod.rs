@@ -594,6 +594,8 @@ mod tests {
             ("/pvcrs/passwords/hv1", false, true, false),
             ("/nodes/hv1/ipmipassword", false, false, true),
             ("/nodes/hv1/ipmihostname", false, false, false),
+            ("/tasks/0000000a/secrets", false, false, true),
+            ("/tasks/0000000a", false, false, false),
         ] {
             let found = (is_left_out(path), is_foreign(path), is_secret(path));
             assert_eq!(found, (left_out, foreign, secret), "{path}");

@@ -1,13 +1,14 @@
 //! Makes a VM whose first disk is a clone of an image.
 //!
 //! ```text
-//!  record (state `provision`) ─ clone ─ resize ─ seed ─ finish (state `stop` or `start`)
+//!  record (state `provision`) ─ clone ─ resize ─ seed ─ name each ─ finish (state `stop` or `start`)
 //! ```
 //!
-//! The record comes first: it has the VM's name for itself, and says what its volumes are called.
-//! While it is in state `provision` it is this job's: if the job is taken back, the volumes are
-//! removed, and then the record. A VM that somebody has given another state is theirs, with its
-//! volumes.
+//! The record comes first: it has the VM's name for itself. The disks have names that no other job
+//! gives until they are whole, so that what is removed when the job is taken back is its own,
+//! whatever somebody else has called as the VM's disks meanwhile. While the VM is in state
+//! `provision` it is this job's; the way back begins with state `delete`, from which nobody starts
+//! it. A VM that somebody has given another state is theirs, with its disks.
 
 mod seed;
 
@@ -15,9 +16,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::creation::{Seed, SeedFiles, VmCreation};
+use pvc_model::job::creation::{SeedFiles, VmCreation, name_in_the_making};
 use pvc_model::storage::VolumeId;
-use pvc_model::vm::volumes::users;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_ops::storage::{CloneKind, StorageRefusal, clone_volume, record_volume};
 use pvc_ops::vm::{Define, DefineRefusal, Definition, StateRefusal, start_changes};
@@ -26,6 +26,7 @@ use pvc_ports::{Storage, StorageError, aside};
 use pvc_store::{Change, Changes, Expect, VmChange};
 use serde::{Deserialize, Serialize};
 
+use super::text;
 use crate::context::{Context, Unwritten};
 use crate::kind::Kind;
 
@@ -43,6 +44,11 @@ pub(crate) enum Step {
     Resize,
     /// Makes the disk with cloud-init's data.
     Seed,
+    /// Gives a disk the name by which the VM has it.
+    Name {
+        #[serde(with = "text::volume")]
+        disk: VolumeId,
+    },
     Finish,
 }
 
@@ -103,26 +109,26 @@ impl Kind for CreateVm {
     type Fact = Fact;
     type Error = Unwritten<CreateError>;
 
-    /// Looks for volumes of these names, too: from here on one that is there is taken for the
-    /// job's own.
     async fn plan(&self, context: &Context) -> Result<Vec<Step>> {
-        for volume in self.volumes() {
+        for volume in self.disks() {
             if exists(context.tools.storage.as_ref(), volume).await? {
                 return Err(CreateError::Taken { volume: volume.clone() }.into());
             }
         }
         let seed = self.new.seed.as_ref().map(|_| Step::Seed);
-        let disks = [Step::Record, Step::Clone, Step::Resize].into_iter().chain(seed);
-        Ok(disks.chain([Step::Finish]).collect())
+        let made = [Step::Record, Step::Clone, Step::Resize].into_iter().chain(seed);
+        let named = self.disks().map(|disk| Step::Name { disk: disk.clone() });
+        Ok(made.chain(named).chain([Step::Finish]).collect())
     }
 
     fn doing(&self, step: &Step) -> String {
         let VmCreation { vm, image, disk, disk_bytes, start, .. } = &*self.new;
         match step {
             Step::Record => format!("defining VM \"{}\"", vm.name),
-            Step::Clone => format!("cloning image {image} to volume {disk}"),
+            Step::Clone => format!("cloning image {image}"),
             Step::Resize => format!("giving volume {disk} {disk_bytes} bytes"),
             Step::Seed => "making the disk with cloud-init's data".to_owned(),
+            Step::Name { disk } => format!("completing volume {disk}"),
             Step::Finish if *start => format!("starting VM \"{}\"", vm.name),
             Step::Finish => format!("completing VM \"{}\"", vm.name),
         }
@@ -135,18 +141,28 @@ impl Kind for CreateVm {
                 let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
                 view.vms.contains_key(&self.uuid())
             }
-            Step::Clone => self.is_there(context, &self.new.disk).await?,
-            Step::Resize => {
-                let info = storage.volume(&self.new.disk).await.map_err(of_storage)?;
-                info.size_bytes >= self.new.disk_bytes
-            }
+            // Of which moment it is a clone is not known: it is made again.
+            Step::Clone => false,
+            Step::Resize => match storage.volume(&self.making(context, &self.new.disk)).await {
+                Ok(info) => info.size_bytes >= self.new.disk_bytes,
+                Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => false,
+                Err(error) => return Err(of_storage(error)),
+            },
             Step::Seed => match &self.new.seed {
-                Some(seed) => self.is_there(context, &seed.volume).await?,
+                Some(seed) => exists(storage, &self.making(context, &seed.volume)).await?,
                 None => true,
             },
+            Step::Name { disk } => {
+                let is_named = self.is_named(context, disk).await?;
+                if is_named {
+                    recorded(context, &self.making(context, disk)).await?;
+                    recorded(context, disk).await?;
+                }
+                is_named
+            }
             Step::Finish => {
                 let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
-                self.own(&view).is_none()
+                return Ok(self.finished(&view));
             }
         };
         Ok(is_done.then_some(Fact::Done))
@@ -158,19 +174,33 @@ impl Kind for CreateVm {
             Step::Record => self.record(context).await?,
             Step::Clone => {
                 let VmCreation { image, disk, .. } = &*self.new;
-                let kind = CloneKind::CopyOnWrite;
-                let cloned = clone_volume(store, storage, image, &disk.volume, kind, false).await;
+                let making = self.making(context, disk);
+                // One that an earlier worker of this job has left.
+                remove(context, &making).await?;
+                let (to, kind) = (&making.volume, CloneKind::CopyOnWrite);
+                let cloned = clone_volume(store, storage, image, to, kind, false).await;
                 cloned.map_err(|error| error.map_refused(CreateError::from))?;
             }
             Step::Resize => {
-                let VmCreation { disk, disk_bytes, .. } = &*self.new;
-                storage.resize(disk, *disk_bytes, false).await.map_err(of_storage)?;
-                recorded(context, disk).await?;
+                let making = self.making(context, &self.new.disk);
+                storage.resize(&making, self.new.disk_bytes, false).await.map_err(of_storage)?;
             }
             Step::Seed => {
                 if let Some(seed) = &self.new.seed {
-                    make_seed(context, seed).await?;
+                    let making = self.making(context, &seed.volume);
+                    make_seed(context, &making, &seed.files).await?;
                 }
+            }
+            Step::Name { disk } => {
+                let making = self.making(context, disk);
+                match storage.rename(&making, &disk.volume).await {
+                    Err(StorageError::VolumeExists { volume }) => {
+                        return Err(CreateError::Taken { volume }.into());
+                    }
+                    renamed => renamed.map_err(of_storage)?,
+                }
+                recorded(context, &making).await?;
+                recorded(context, disk).await?;
             }
             Step::Finish => return self.finish(context).await,
         }
@@ -180,12 +210,21 @@ impl Kind for CreateVm {
     async fn undo(&self, context: &Context, step: &Step) -> Result<()> {
         match step {
             Step::Record => self.forget(context).await,
-            Step::Clone => self.remove(context, &self.new.disk).await,
+            Step::Clone => remove(context, &self.making(context, &self.new.disk)).await,
             Step::Seed => match &self.new.seed {
-                Some(seed) => self.remove(context, &seed.volume).await,
+                Some(seed) => remove(context, &self.making(context, &seed.volume)).await,
                 None => Ok(()),
             },
+            Step::Name { disk } => self.take_name_back(context, disk).await,
             Step::Resize | Step::Finish => Ok(()),
+        }
+    }
+
+    /// Removes a disk that this worker has made once more: the VM has its own.
+    async fn make_good(&self, context: &Context, step: &Step) -> Result<()> {
+        match step {
+            Step::Clone | Step::Seed => self.undo(context, step).await,
+            Step::Record | Step::Resize | Step::Name { .. } | Step::Finish => Ok(()),
         }
     }
 
@@ -204,19 +243,42 @@ impl Kind for CreateVm {
 }
 
 impl CreateVm {
-    /// Jobs of this kind have always known the UUID of their VM; the nil one is nobody's.
     fn uuid(&self) -> Uuid {
-        self.new.vm.uuid.unwrap_or(Uuid::nil())
+        self.new.vm.uuid.expect("a job of this kind is not understood without one")
     }
 
-    fn volumes(&self) -> impl Iterator<Item = &VolumeId> + Send {
+    /// The disks by the names by which the VM has them.
+    fn disks(&self) -> impl Iterator<Item = &VolumeId> + Send {
         std::iter::once(&self.new.disk).chain(self.new.seed.iter().map(|seed| &seed.volume))
+    }
+
+    fn making(&self, context: &Context, disk: &VolumeId) -> VolumeId {
+        name_in_the_making(&context.job, disk)
+    }
+
+    /// Whether the disk has its name, which it was to get after it was whole: then there is none
+    /// of its earlier name.
+    async fn is_named(&self, context: &Context, disk: &VolumeId) -> Result<bool> {
+        let storage = context.tools.storage.as_ref();
+        let is_made = exists(storage, &self.making(context, disk)).await?;
+        Ok(!is_made && exists(storage, disk).await?)
     }
 
     /// The VM, while it is this job's.
     fn own<'a>(&self, view: &'a Cluster) -> Option<&'a VmRecord> {
         let record = view.vms.get(&self.uuid())?;
-        (record.state == VmState::Provision).then_some(&**record)
+        matches!(record.state, VmState::Provision).then_some(&**record)
+    }
+
+    /// Result of the last step, if it is in effect.
+    fn finished(&self, view: &Cluster) -> Option<Fact> {
+        match &view.vms.get(&self.uuid())?.state {
+            VmState::Provision => None,
+            VmState::Stop if self.new.start => {
+                Some(Fact::NotStarted("its node has logged why, or somebody stopped it".to_owned()))
+            }
+            _ => Some(Fact::Done),
+        }
     }
 
     fn changed(&self) -> CreateError {
@@ -224,12 +286,14 @@ impl CreateVm {
     }
 
     async fn record(&self, context: &Context) -> Result<()> {
-        let VmCreation { vm, xml, node, autostart, .. } = &*self.new;
+        let VmCreation { vm, xml, node, autostart, start, force, .. } = &*self.new;
         let ask = Define {
             expected: Some(vm.name.clone()),
             node: node.as_ref().map(ToString::to_string),
             autostart: *autostart,
             state: VmState::Provision,
+            starts_later: *start,
+            force: *force,
             ..Define::new(xml.as_str())
         };
         let definition = Definition::read(ask).await.map_err(CreateError::from)?;
@@ -241,11 +305,12 @@ impl CreateVm {
 
     async fn finish(&self, context: &Context) -> Result<Fact> {
         let (uuid, starts) = (self.uuid(), self.new.start);
+        let refuse = self.new.refuse_memory_overcommit;
         let decide = |cluster: &Cluster| {
             if self.own(cluster).is_none() {
                 return Err(self.changed());
             }
-            let refused = match starts.then(|| start_changes(cluster, uuid)) {
+            let refused = match starts.then(|| start_changes(cluster, uuid, refuse)) {
                 Some(Ok(changes)) => return Ok((changes, Fact::Done)),
                 Some(Err(why)) => Some(why),
                 None => None,
@@ -258,50 +323,65 @@ impl CreateVm {
         context.change(decide).await
     }
 
-    async fn forget(&self, context: &Context) -> Result<()> {
+    /// Has the VM in state `delete`, from which nobody starts it: the way back has begun. `false`
+    /// if it is not this job's any more.
+    async fn lock_out(&self, context: &Context) -> Result<bool> {
         let uuid = self.uuid();
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
-            if self.own(cluster).is_some() {
+            let state = cluster.vms.get(&uuid).map(|vm| vm.state.clone());
+            if state == Some(VmState::Provision) {
+                changes.vm(uuid, VmChange::State(VmState::Delete)).expect(Expect::VmState(uuid));
+            }
+            Ok((changes, matches!(state, Some(VmState::Provision | VmState::Delete))))
+        };
+        context.change::<_, CreateError>(decide).await
+    }
+
+    /// Gives a disk that has its name the earlier one back, by which it is removed.
+    async fn take_name_back(&self, context: &Context, disk: &VolumeId) -> Result<()> {
+        let is_own = self.lock_out(context).await?;
+        if !self.is_named(context, disk).await? {
+            return Ok(());
+        }
+        if !is_own {
+            context.log(format!("volume {disk} stays: the VM is not this task's any more"));
+            return Ok(());
+        }
+        let making = self.making(context, disk);
+        let storage = context.tools.storage.as_ref();
+        storage.rename(disk, &making.volume).await.map_err(of_storage)?;
+        recorded(context, disk).await
+    }
+
+    async fn forget(&self, context: &Context) -> Result<()> {
+        if !self.lock_out(context).await? {
+            return Ok(());
+        }
+        let uuid = self.uuid();
+        let decide = |cluster: &Cluster| {
+            let mut changes = Changes::new();
+            if cluster.vms.get(&uuid).is_some_and(|vm| vm.state == VmState::Delete) {
                 changes.push(Change::RemoveVm(uuid));
             }
             Ok((changes, ()))
         };
         context.change::<_, CreateError>(decide).await
     }
-
-    /// Whether the volume is there, and is the VM's.
-    async fn is_there(&self, context: &Context, volume: &VolumeId) -> Result<bool> {
-        let storage = context.tools.storage.as_ref();
-        let is_there = exists(storage, volume).await?;
-        if is_there {
-            recorded(context, volume).await?;
-        }
-        Ok(is_there)
-    }
-
-    /// Removes a volume of the VM for good: nobody has ever used it. One that a VM names by now
-    /// which is not this job's is theirs.
-    async fn remove(&self, context: &Context, volume: &VolumeId) -> Result<()> {
-        let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
-        let is_own = |vm: &VmRecord| self.own(&view).is_some_and(|own| own.uuid == vm.uuid);
-        if let Some(vm) = users(&view, volume).find(|vm| !is_own(vm)) {
-            context.log(format!("volume {volume} stays: VM \"{}\" has it", vm.name));
-            return Ok(());
-        }
-        match context.tools.storage.remove(volume).await {
-            Ok(()) | Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => {}
-            Err(error) => return Err(of_storage(error)),
-        }
-        recorded(context, volume).await?;
-        // The image has a snapshot less.
-        recorded(context, &self.new.image).await
-    }
 }
 
-/// Writes the disk beside and gives it its name when it is whole.
-async fn make_seed(context: &Context, Seed { volume, files }: &Seed) -> Result<()> {
-    let files: SeedFiles = files.clone();
+/// Removes a volume in the making for good, if it is there: nobody has ever used it.
+async fn remove(context: &Context, making: &VolumeId) -> Result<()> {
+    match context.tools.storage.remove(making).await {
+        Ok(()) | Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => {}
+        Err(error) => return Err(of_storage(error)),
+    }
+    recorded(context, making).await
+}
+
+/// Makes the disk with cloud-init's data; one that is there is left as it is.
+async fn make_seed(context: &Context, volume: &VolumeId, files: &SeedFiles) -> Result<()> {
+    let files = files.clone();
     let made = aside(move || seed::disk(&files)).await.map_err(CreateError::Seed)?;
     let streams = context.tools.storage.streams();
     let streams = streams.ok_or(CreateError::from(StorageRefusal::NoStreams))?;
@@ -309,10 +389,13 @@ async fn make_seed(context: &Context, Seed { volume, files }: &Seed) -> Result<(
     let mut upload = streams.upload(volume, size_bytes, false).await.map_err(of_storage)?;
     upload.write(0, Bytes::from(made)).await.map_err(of_storage)?;
     upload.finish().await.map_err(of_storage)?;
-    upload.commit().await.map_err(of_storage)?;
-    recorded(context, volume).await
+    match upload.commit().await {
+        Ok(()) | Err(StorageError::VolumeExists { .. }) => Ok(()),
+        Err(error) => Err(of_storage(error)),
+    }
 }
 
+/// Makes the records say whether the volume is there.
 async fn recorded(context: &Context, volume: &VolumeId) -> Result<()> {
     let (store, storage) = (&context.tools.store, context.tools.storage.as_ref());
     let recorded = record_volume(store, storage, volume).await;
@@ -323,7 +406,7 @@ async fn recorded(context: &Context, volume: &VolumeId) -> Result<()> {
 async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool> {
     match storage.volume(volume).await {
         Ok(_) => Ok(true),
-        Err(StorageError::NoVolume { .. }) => Ok(false),
+        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => Ok(false),
         Err(error) => Err(of_storage(error)),
     }
 }

@@ -317,6 +317,14 @@ impl World {
             Case::Create => {
                 let view = self.store.fresh().await.expect("the tree is open");
                 let mut there = 0;
+                let pool = PoolName::new("vms");
+                let all = self.storage.volumes(&pool).await.expect("it is there");
+                let making = |volume: &VolumeId| volume.volume.as_str().starts_with("creating");
+                let left = all.iter().any(|volume| making(&volume.id));
+                let recorded = view.volumes.keys().any(making);
+                if left || recorded {
+                    return None;
+                }
                 for volume in NEW_VOLUMES {
                     let is_there = self.storage.volume(&id(volume)).await.is_ok();
                     assert!(is_there || !view.volumes.contains_key(&id(volume)), "{volume}");
@@ -422,6 +430,8 @@ fn creation() -> VmCreation {
         node: Some(NodeName::new("hv1")),
         autostart: false,
         start: false,
+        refuse_memory_overcommit: false,
+        force: false,
     }
 }
 
@@ -457,7 +467,11 @@ async fn a_job_is_done_when_nothing_happens() {
 /// Step between the calls that are tried: 1, but `of_long` for jobs about OSDs, benchmarks and new
 /// VMs, which have a hundred calls and more.
 fn every(case: Case, of_long: usize) -> usize {
-    if is_long(case) { of_long } else { 1 }
+    match case {
+        Case::Create => of_long.min(2),
+        case if is_long(case) => of_long,
+        _ => 1,
+    }
 }
 
 fn is_long(case: Case) -> bool {
@@ -730,4 +744,56 @@ async fn a_guest_that_is_started_again_during_a_change_of_its_devices_gets_none_
         };
         assert!(ends.iter().any(says_why), "{case:?}: {ends:?}");
     }
+}
+
+/// Somebody makes a volume of the same name in the middle of it: it is theirs, and stays.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_called_as_the_disk_of_a_new_vm_meanwhile_is_left_alone() {
+    let disk = id(NEW_VOLUMES[0]);
+    let mut ends = Vec::new();
+    at_each_call!(call, 2, {
+        let world = World::new(Case::Create).await;
+        let worker = world.worker("hv1", call).await;
+        let stops = world.stops(&worker).await;
+        world.look_freely();
+        if world.storage.volume(&disk).await.is_err() {
+            world.storage.insert(NEW_VOLUMES[0]);
+        }
+        worker.gate.open();
+        let end = world.end().await;
+        ends.push(end.state);
+        assert!(world.storage.volume(&disk).await.is_ok(), "at call {call}: {end:?}");
+        if end.state != JobState::Succeeded {
+            world.storage.remove(&disk).await.expect("it is there");
+            assert_eq!(world.is_done().await, Some(false), "at call {call}: {end:?}");
+        }
+        stops
+    });
+    assert!(ends.contains(&JobState::Failed) && ends.contains(&JobState::Succeeded), "{ends:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_vm_that_somebody_starts_before_it_is_whole_is_theirs_with_its_disks() {
+    at_each_call!(call, 2, {
+        let world = World::new(Case::Create).await;
+        let worker = world.worker("hv1", call).await;
+        let stops = world.stops(&worker).await;
+        world.look_freely();
+        let view = world.store.fresh().await.expect("the tree is open");
+        let is_made = view.vms.get(&NEW).is_some_and(|vm| vm.state == VmState::Provision);
+        if is_made {
+            world.write(|changes| _ = changes.vm(NEW, VmChange::State(VmState::Start))).await;
+        }
+        worker.gate.open();
+        let end = world.end().await;
+        if is_made {
+            let view = world.store.fresh().await.expect("the tree is open");
+            assert_eq!(view.vms[&NEW].state, VmState::Start, "at call {call}: {end:?}");
+            for volume in NEW_VOLUMES {
+                let disk = world.storage.volume(&id(volume)).await;
+                assert!(disk.is_ok(), "{volume} at call {call}: {end:?}");
+            }
+        }
+        stops
+    });
 }

@@ -33,8 +33,7 @@ async fn images_are_the_volumes_that_are_called_so() {
 #[tokio::test]
 async fn a_vm_of_an_image_is_a_task_that_knows_all_that_it_needs() {
     let api = with_images().await;
-    let given =
-        "image=debian&disk=8M&memory=128&vcpus=2&ssh_key=ssh-ed25519%20AAAA%20me&start=true";
+    let given = "image=debian&disk=8M&memory=128&vcpus=2&ssh_keys=%23%20mine%0Assh-ed25519%20AAAA%20me,%20here&start=true";
     let reply = api.post(&format!("/vm/new1/create?{given}&user_data=%23cloud-config")).await;
     assert_eq!((reply.status.as_u16(), &reply.json()["task_name"]), (202, &json!("vm.create")));
     let queues = api.get("/tasks").await.ok();
@@ -51,7 +50,7 @@ async fn a_vm_of_an_image_is_a_task_that_knows_all_that_it_needs() {
     assert_ne!(kwargs["user_data_key"], "#cloud-config", "passwords may be in it");
     let meta: serde_json::Value =
         serde_json::from_str(kwargs["meta_data"].as_str().unwrap()).unwrap();
-    assert_eq!(meta["public-keys"], json!(["ssh-ed25519 AAAA me"]));
+    assert_eq!(meta["public-keys"], json!(["ssh-ed25519 AAAA me, here"]));
     // The name is taken while the task is at work.
     api.post("/vm/new1/create?image=debian").await.refused(400);
 }
@@ -72,9 +71,10 @@ async fn what_cannot_be_made_is_refused_before_there_is_a_task() {
         ("new1", "image=debian&memory=0", 400),
         ("new1", "image=debian&vcpus=many", 400),
         ("new1", "image=debian&machine=amiga", 400),
-        ("new1", "image=debian&ssh_key=secret", 400),
-        ("new1", "image=debian&no_cloud_init=true&ssh_key=ssh-rsa%20AAAA", 400),
+        ("new1", "image=debian&ssh_keys=secret", 400),
+        ("new1", "image=debian&no_cloud_init=true&ssh_keys=ssh-rsa%20AAAA", 400),
         ("-", "image=debian", 400),
+        ("image_x", "image=debian", 400),
         ("new1", "", 400),
     ] {
         let reply = api.post(&format!("/vm/{name}/create?{given}")).await;
