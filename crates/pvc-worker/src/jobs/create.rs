@@ -22,7 +22,7 @@ use pvc_model::vm::{VmRecord, VmState};
 use pvc_ops::storage::{CloneKind, StorageRefusal, clone_volume, record_volume};
 use pvc_ops::vm::{Define, DefineRefusal, Definition, StateRefusal, start_changes};
 use pvc_ops::{Kind as RefusalKind, NoVm, Refusal};
-use pvc_ports::{Storage, StorageError, aside};
+use pvc_ports::{Course, Storage, StorageError, aside};
 use pvc_store::{Change, Changes, Expect, VmChange};
 use serde::{Deserialize, Serialize};
 
@@ -178,7 +178,8 @@ impl Kind for CreateVm {
                 // One that an earlier worker of this job has left.
                 remove(context, &making).await?;
                 let (to, kind) = (&making.volume, CloneKind::CopyOnWrite);
-                let cloned = clone_volume(store, storage, image, to, kind, false).await;
+                let cloned =
+                    clone_volume(store, storage, image, to, kind, false, &Course::default()).await;
                 cloned.map_err(|error| error.map_refused(CreateError::from))?;
             }
             Step::Resize => {
@@ -341,16 +342,15 @@ impl CreateVm {
     /// Gives a disk that has its name the earlier one back, by which it is removed.
     async fn take_name_back(&self, context: &Context, disk: &VolumeId) -> Result<()> {
         let is_own = self.lock_out(context).await?;
-        if !self.is_named(context, disk).await? {
-            return Ok(());
-        }
-        if !is_own {
+        let is_named = self.is_named(context, disk).await?;
+        if is_named && is_own {
+            let making = self.making(context, disk);
+            let storage = context.tools.storage.as_ref();
+            storage.rename(disk, &making.volume).await.map_err(of_storage)?;
+        } else if is_named {
             context.log(format!("volume {disk} stays: the VM is not this task's any more"));
-            return Ok(());
         }
-        let making = self.making(context, disk);
-        let storage = context.tools.storage.as_ref();
-        storage.rename(disk, &making.volume).await.map_err(of_storage)?;
+        // Also one that was recorded by a worker that did not know that it had lost the job.
         recorded(context, disk).await
     }
 
