@@ -105,6 +105,9 @@ impl Upload {
         confirm::ask(pvc, self.yes, &sentence)?;
         let client = pvc.take_client()?;
         let mut watched = Watched::new(image, size, pvc);
+        if self.sha256.is_some() {
+            watched = watched.with_sha256();
+        }
         watched.progress.begin_upload();
         let sent = client.upload(operation, [pool, name], &params, &mut watched, size);
         watched.progress.end(sent.is_ok());
@@ -114,9 +117,12 @@ impl Upload {
         let (sha256, crc32) = (watched.sha256(), watched.crc32());
         let reply = sent?;
         require_same(&reply, &sha256, &crc32)?;
-        if !pvc.done_as_json(&Uploaded { sha256: sha256.clone(), ..reply.clone() }) {
+        if !pvc.done_as_json(&reply) {
             pvc.out.line(&reply.message);
-            pvc.out.line(format!("SHA-256 of the file: {sha256}"));
+            pvc.out.line(match sha256.is_empty() {
+                true => format!("CRC-32 of the file: {crc32}"),
+                false => format!("SHA-256 of the file: {sha256}"),
+            });
         }
         Ok(())
     }
@@ -157,11 +163,11 @@ impl Upload {
     }
 }
 
-/// Compares the checksums of the reply with those of what was sent. A server says only those that
+/// Compares the checksums of the reply with those of what was sent. Either side has only those that
 /// it made.
 fn require_same(reply: &Uploaded, sha256: &str, crc32: &str) -> Outcome {
     for (got, sent) in [(&*reply.sha256, sha256), (&*reply.crc32, crc32)] {
-        if !got.is_empty() && got != sent {
+        if !got.is_empty() && !sent.is_empty() && got != sent {
             let message = format!(
                 "the server got another file than was sent: its checksum is {got}, and not {sent}"
             );
