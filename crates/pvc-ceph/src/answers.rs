@@ -1,11 +1,11 @@
 //! Output of `rbd`, in values.
 
-use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
-use pvc_ports::{SnapshotInfo, StorageError, VolumeInfo, VolumeLock};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_ports::{SnapshotInfo, VolumeInfo, VolumeLock};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::rbd::io_error;
+use crate::librbd::FoundSnapshot;
 
 /// Reads JSON, or says what kept it from being that. Figures that are no numbers may be bare words,
 /// and lines for people may come first.
@@ -98,12 +98,6 @@ impl Image {
     pub fn has_fast_diff(&self) -> bool {
         self.features.iter().any(|feature| feature == "fast-diff")
     }
-
-    /// The identifier that the image has also when it has no name.
-    pub fn trash_id(&self, doing: &str) -> Result<TrashId, StorageError> {
-        let unlikely = || io_error(doing, format!("`{}` is no identifier of an image", self.id));
-        TrashId::parse(&self.id).ok_or_else(unlikely)
-    }
 }
 
 #[derive(Deserialize)]
@@ -145,6 +139,13 @@ impl Snapshot {
     /// Whether it was removed already and is only there because clones stand on it.
     pub fn is_removed(&self) -> bool {
         self.namespace.as_ref().is_some_and(|namespace| namespace.kind == "trash")
+    }
+}
+
+impl From<FoundSnapshot> for Snapshot {
+    fn from(found: FoundSnapshot) -> Self {
+        let FoundSnapshot { id, name, size, is_protected } = found;
+        Snapshot { id, name, size, protected: is_protected.to_string(), namespace: None }
     }
 }
 
@@ -252,7 +253,7 @@ pub(crate) fn locks(text: &[u8]) -> Result<Vec<VolumeLock>, String> {
 
 /// The host in one of Ceph's addresses: `10.0.0.1:0/325`, `[fd00::1]:0/325`, either with `v1:` or
 /// `v2:` before it.
-fn host_of(address: &str) -> String {
+pub(crate) fn host_of(address: &str) -> String {
     let plain =
         address.strip_prefix("v1:").or_else(|| address.strip_prefix("v2:")).unwrap_or(address);
     match plain.strip_prefix('[').and_then(|rest| rest.split_once(']')) {

@@ -31,14 +31,66 @@ pub(crate) fn begin(size_bytes: u64) -> Bytes {
     text.freeze()
 }
 
-/// Records that write `bytes` at an offset, in the pieces that they are made of.
-pub(crate) fn write(offset_bytes: u64, bytes: Bytes) -> impl Iterator<Item = Bytes> {
-    let is_zeros = is_zeros(&bytes);
-    let mut record = BytesMut::with_capacity(17);
-    record.put_u8(if is_zeros { ZEROS } else { DATA });
-    record.put_u64_le(offset_bytes);
-    record.put_u64_le(bytes.len() as u64);
-    [record.freeze()].into_iter().chain((!is_zeros).then_some(bytes))
+/// Data ends a record where it reaches a multiple of this, as objects of images do: `rbd` writes
+/// each record by itself.
+const RECORD_BYTES: u64 = 4 << 20;
+
+/// Data that belongs to one record, whose end may be still to come. It is not copied.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    offset: u64,
+    length: u64,
+    pieces: Vec<Bytes>,
+}
+
+impl Gathered {
+    /// Number of bytes from an offset to where a record ends at the latest.
+    pub fn room_at(offset_bytes: u64) -> u64 {
+        RECORD_BYTES - offset_bytes % RECORD_BYTES
+    }
+
+    /// Adds bytes that are written at an offset, with room for all of them there; returns the
+    /// records that are whole by that, in the pieces that they are made of.
+    pub fn add(&mut self, offset_bytes: u64, bytes: Bytes) -> Vec<Bytes> {
+        let length = bytes.len() as u64;
+        if is_zeros(&bytes) {
+            let mut whole = self.take();
+            whole.push(head(ZEROS, offset_bytes, length));
+            return whole;
+        }
+        let mut whole = Vec::new();
+        if self.offset + self.length != offset_bytes {
+            whole = self.take();
+            self.offset = offset_bytes;
+        }
+        self.length += length;
+        self.pieces.push(bytes);
+        if (self.offset + self.length).is_multiple_of(RECORD_BYTES) {
+            whole.extend(self.take());
+        }
+        whole
+    }
+
+    /// Takes the record as it is, if there is any.
+    pub fn take(&mut self) -> Vec<Bytes> {
+        if self.pieces.is_empty() {
+            return Vec::new();
+        }
+        let mut record = vec![head(DATA, self.offset, self.length)];
+        record.append(&mut self.pieces);
+        self.offset += self.length;
+        self.length = 0;
+        record
+    }
+}
+
+/// Begin of a record.
+fn head(kind: u8, offset_bytes: u64, length: u64) -> Bytes {
+    let mut head = BytesMut::with_capacity(17);
+    head.put_u8(kind);
+    head.put_u64_le(offset_bytes);
+    head.put_u64_le(length);
+    head.freeze()
 }
 
 pub(crate) fn end() -> Bytes {
@@ -333,14 +385,46 @@ mod tests {
         }
     }
 
+    /// The text of all that is written, in this order.
+    fn written(pieces: impl IntoIterator<Item = (u64, Bytes)>) -> Vec<u8> {
+        let mut gathered = Gathered::default();
+        let mut text = begin(SIZE_BYTES).to_vec();
+        for (offset, bytes) in pieces {
+            assert!(bytes.len() as u64 <= Gathered::room_at(offset));
+            text.extend(gathered.add(offset, bytes).concat());
+        }
+        text.extend(gathered.take().concat());
+        assert!(gathered.take().is_empty());
+        text.extend(end());
+        text
+    }
+
     #[test]
     fn what_is_written_is_what_is_read() {
         let pieces = [(3, Bytes::from_static(b"abc")), (1 << 20, Bytes::from_static(b"x"))];
-        let zeros = write(100, Bytes::from(vec![0; 1000]));
-        let [first, last] = pieces.clone().map(|(offset, bytes)| write(offset, bytes));
-        let all = [begin(SIZE_BYTES)].into_iter().chain(first).chain(zeros).chain(last);
-        let text: Vec<u8> = all.chain([end()]).flatten().collect();
+        let zeros = (100, Bytes::from(vec![0; 1000]));
+        let text = written([pieces[0].clone(), zeros, pieces[1].clone()]);
         assert_eq!(read(&text, 10), Ok(Some(pieces.to_vec())));
         assert!(text.len() < 200, "zeros take no room");
+    }
+
+    #[test]
+    fn pieces_that_touch_are_a_record_up_to_the_end_of_their_object() {
+        let piece = |offset: u64| (offset, Bytes::from(vec![1; 256 << 10]));
+        let touching = (1..=40).map(|nth| piece(nth * (256 << 10)));
+        let mut gathered = Gathered::default();
+        let mut lengths = Vec::new();
+        for (offset, bytes) in touching {
+            let whole = gathered.add(offset, bytes);
+            lengths.extend(whole.first().map(|_| whole.concat().len() - 17));
+        }
+        lengths.push(gathered.take().concat().len() - 17);
+        assert_eq!(lengths, [15 << 18, 4 << 20, 9 << 18]);
+        let apart = written([piece(0), piece(512 << 10), piece(0)]);
+        assert_eq!(
+            apart.iter().filter(|letter| **letter == DATA).count(),
+            3,
+            "the last one counts"
+        );
     }
 }

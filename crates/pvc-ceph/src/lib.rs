@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!  RbdStorage   the Storage port: one `rbd` command per act, each with a deadline
+//!    gate       the way to write to a pool, which a full one is not
+//!    looks      looks at images, through librbd or by `rbd` commands
 //!    clones     copy-on-write clones, and what they stand on
 //!    usage      what snapshots hold
 //!    trash      removed images that are still kept
@@ -10,7 +12,9 @@
 //!    piped      a program with a pipe, while it runs
 //!  CephVolume   the OsdHost port: the disks of this node, and the OSDs on them
 //!  Monitors     commands to the monitors through librados: what is asked every few seconds
+//!  Connection   the connection of looks and monitors, made when first needed
 //!    rados      the few functions of librados, found when first needed
+//!    librbd     those of librbd
 //!  pools        how pools are made
 //!  figures      from Ceph's answers to pools and OSDs in numbers
 //! ```
@@ -23,8 +27,12 @@
 
 mod answers;
 mod clones;
+mod connection;
 mod diff;
 mod figures;
+mod gate;
+mod librbd;
+mod looks;
 mod monitors;
 mod names;
 mod osd_answers;

@@ -10,11 +10,8 @@ use pvc_ports::StorageError;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::CephOptions;
-use crate::rados::{Answer, Errno, Rados, RadosError, Receiver};
-
-/// Time that Ceph may take to let us in, and for each answer.
-const ANSWER: Duration = Duration::from_secs(5);
+use crate::connection::{ANSWER, Connection};
+use crate::rados::{Answer, Errno, RadosError, Receiver};
 
 /// Time that a question may wait in all: for the connection, those before it, and its answer.
 const DEADLINE: Duration = Duration::from_secs(12);
@@ -29,25 +26,9 @@ const CLOSING: Duration = Duration::from_secs(1);
 /// Number of threads that may be stuck before no more are begun.
 const MAX_STUCK: usize = 3;
 
-/// Settings of librados beside the configuration file.
-fn settings(options: &CephOptions) -> Vec<(&'static str, String)> {
-    let seconds = ANSWER.as_secs().to_string();
-    vec![
-        ("keyring", options.keyring.to_string_lossy().into_owned()),
-        ("client_mount_timeout", seconds.clone()),
-        ("rados_mon_op_timeout", seconds.clone()),
-        ("rados_osd_op_timeout", seconds),
-        // The daemon's output and its folders are its own.
-        ("log_to_stderr", "false".to_owned()),
-        ("err_to_stderr", "false".to_owned()),
-        ("log_file", String::new()),
-        ("admin_socket", String::new()),
-    ]
-}
-
 /// The monitors of one cluster.
 pub(crate) struct Monitors {
-    options: CephOptions,
+    connection: Arc<Connection>,
     state: Mutex<State>,
 }
 
@@ -113,8 +94,9 @@ impl AskError {
 }
 
 impl Monitors {
-    pub fn new(options: CephOptions) -> Self {
-        Monitors { options, state: Mutex::default() }
+    /// Closes the connection when it is dropped: others who share it look at nothing then.
+    pub fn new(connection: Arc<Connection>) -> Self {
+        Monitors { connection, state: Mutex::default() }
     }
 
     /// Asks for JSON.
@@ -157,6 +139,7 @@ impl Monitors {
         state.given_up.retain(|busy| busy.strong_count() > 0);
         if let Some(stuck) = state.asker.take_if(|asker| asker.is_stuck()) {
             state.given_up.push(Arc::downgrade(&stuck.busy));
+            self.connection.give_up();
             tracing::error!(
                 threads = state.given_up.len(),
                 "librados does not come back from a call; another thread takes over"
@@ -167,7 +150,7 @@ impl Monitors {
         }
         let asker = match &mut state.asker {
             Some(asker) => asker,
-            none => none.insert(Asker::begin(self.options.clone()).map_err(AskError::NoThread)?),
+            none => none.insert(Asker::begin(self.connection.clone()).map_err(AskError::NoThread)?),
         };
         asker.questions.send(question).map_err(|_| {
             state.asker = None;
@@ -183,20 +166,25 @@ impl Drop for Monitors {
     /// in a while: its threads use what the end of the process takes down. Something that hangs
     /// is left to itself; the daemons end in a way that takes nothing down (`pvc_linux::leave`).
     fn drop(&mut self) {
-        if let Some(asker) = lock(&self.state).asker.take() {
+        let mut asker = lock(&self.state).asker.take();
+        if asker.is_none() && self.connection.is_open() {
+            // What may hang is not for this thread.
+            asker = Asker::begin(self.connection.clone()).ok();
+        }
+        if let Some(asker) = asker {
             asker.close();
         }
     }
 }
 
 impl Asker {
-    fn begin(options: CephOptions) -> std::io::Result<Self> {
+    fn begin(connection: Arc<Connection>) -> std::io::Result<Self> {
         let (questions, to_ask) = channel();
         let (open, closed) = channel();
         let busy = Arc::new(Mutex::new(None));
         let its_own = busy.clone();
         let thread = std::thread::Builder::new().name("ceph".to_owned()).spawn(move || {
-            answer_all(&options, &to_ask, &its_own);
+            answer_all(&connection, &to_ask, &its_own);
             drop(open);
         })?;
         Ok(Asker { questions, busy, thread, closed })
@@ -216,46 +204,19 @@ impl Asker {
     }
 }
 
-/// Answers questions until nobody can ask any more.
-fn answer_all(options: &CephOptions, questions: &mpsc::Receiver<Question>, busy: &Busy) {
-    let mut connection = None;
+/// Answers questions until nobody can ask any more, and closes the connection then.
+fn answer_all(connection: &Connection, questions: &mpsc::Receiver<Question>, busy: &Busy) {
     while let Ok(question) = questions.recv() {
         if question.answer.is_closed() {
             continue; // Whoever asked has gone away meanwhile.
         }
         *lock(busy) = Some(Instant::now());
-        let answered = answer(options, &mut connection, &question);
+        let answered = connection.ask(|rados| rados.command(question.to, &question.command));
         *lock(busy) = None;
         // Whoever asked may have gone away meanwhile.
         let _ = question.answer.send(answered);
     }
-}
-
-fn answer(
-    options: &CephOptions,
-    connection: &mut Option<Rados>,
-    question: &Question,
-) -> Result<Answer, RadosError> {
-    let rados = match connection {
-        Some(rados) => rados,
-        None => {
-            connection.insert(Rados::connect(&options.config, &options.user, &settings(options))?)
-        }
-    };
-    let answered = rados.command(question.to, &question.command);
-    if answered.as_ref().is_err_and(has_lost_touch) {
-        *connection = None;
-    }
-    answered
-}
-
-/// Whether a new connection may do better: librados finds other monitors by itself, but not its way
-/// out of a session that was taken from it.
-fn has_lost_touch(error: &RadosError) -> bool {
-    const NOT_CONNECTED: i32 = 107;
-    const SHUT_DOWN: i32 = 108;
-    matches!(error, RadosError::Refused { errno, .. }
-        if *errno == Errno::TIMED_OUT || [NOT_CONNECTED, SHUT_DOWN].contains(&errno.0))
+    connection.close();
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -267,6 +228,7 @@ mod tests {
     use pvc_model::storage::RbdAccess;
 
     use super::*;
+    use crate::CephOptions;
 
     #[tokio::test]
     async fn the_thread_that_asks_ends_before_who_asked() {
@@ -276,12 +238,12 @@ mod tests {
             user: "libvirt".to_owned(),
             secret: None,
         };
-        let monitors = Monitors::new(CephOptions {
+        let monitors = Monitors::new(Arc::new(Connection::new(CephOptions {
             config: "/nonexistent/ceph.conf".into(),
             keyring: "/nonexistent/keyring".into(),
             user: "admin".to_owned(),
             access,
-        });
+        })));
         let question = serde_json::json!({"prefix": "status"});
         monitors.json(question).await.expect_err("there is no such configuration");
         let busy = lock(&monitors.state).asker.as_ref().map(|asker| Arc::downgrade(&asker.busy));

@@ -43,7 +43,7 @@ impl RbdStorage {
         &self,
         pool: &PoolName,
     ) -> Result<BTreeSet<String>, StorageError> {
-        let keys = self.keys_of(pool, DIRECTORY).await?;
+        let keys = self.list(pool, DIRECTORY).await?;
         let names = self.volume_names(pool).await?;
         let ids = ids_in_directory(&keys, &names);
         // Who is taken for no volume may be purged: an answer that is too short must not do that.
@@ -56,16 +56,12 @@ impl RbdStorage {
 
     /// Identifiers of the images of the pool's trash, also of those that `rbd` does not show.
     async fn ids_in_trash(&self, pool: &PoolName) -> Result<Vec<String>, StorageError> {
-        Ok(ids_in_keys(&self.keys_of(pool, TRASH).await?))
+        Ok(ids_in_keys(&self.list(pool, TRASH).await?))
     }
 
-    async fn keys_of(&self, pool: &PoolName, object: &str) -> Result<Vec<u8>, StorageError> {
-        match self.programs.rados(pool, &["listomapkeys", object], None).await {
-            Ok(text) => Ok(text),
-            // Nothing was ever in it.
-            Err(Failure::NotFound { pool: false }) => Ok(Vec::new()),
-            Err(failure) => Err(failure.of_pool(pool, LISTING)),
-        }
+    async fn list(&self, pool: &PoolName, object: &'static str) -> Result<Vec<u8>, StorageError> {
+        let keys = self.keys_of(pool, object).await;
+        keys.map_err(|failure| failure.of_pool(pool, LISTING))
     }
 
     /// Whether the name opens nothing.
@@ -130,9 +126,10 @@ impl RbdStorage {
             );
             return Err(StorageError::Refused { doing: MENDING, said });
         }
+        let permit = self.may_write(&volume.pool).await?;
         let args = [image_args(&volume), vec![LEAST_KEPT.to_owned()]].concat();
-        match self.programs.rbd(&["trash", "mv"], args, QUICK).await {
-            Ok(_) | Err(Failure::NotFound { pool: false }) => Ok(()),
+        match self.programs.write(&permit, &["trash", "mv"], args, QUICK).await {
+            Ok(()) | Err(Failure::NotFound { pool: false }) => Ok(()),
             Err(failure) => Err(failure.of(&volume, MENDING)),
         }
     }
@@ -161,7 +158,8 @@ impl RbdStorage {
             );
             return Err(StorageError::Refused { doing: MENDING, said });
         };
-        match self.restore_as(image, volume).await {
+        let permit = self.may_write(pool).await?;
+        match self.restore_as(&permit, image, volume).await {
             // Somebody else was at it.
             Ok(()) | Err(Failure::NotFound { pool: false }) => return Ok(()),
             // Not a restoration was cut off but a move.
@@ -174,8 +172,8 @@ impl RbdStorage {
             let holder = "a move to the trash".to_owned();
             return Err(StorageError::InUse { volume: volume.clone(), holder });
         }
-        match self.programs.rados(pool, &["rmomapkey", TRASH, &key], None).await {
-            Ok(_) => Ok(()),
+        match self.programs.remove_object(pool, &["rmomapkey", TRASH, &key]).await {
+            Ok(()) => Ok(()),
             Err(failure) => Err(failure.of_pool(pool, MENDING)),
         }
     }
@@ -226,18 +224,19 @@ impl RbdStorage {
     async fn free(&self, volume: &VolumeId) -> Result<(), StorageError> {
         let (pool, object) = (&volume.pool, format!("rbd_id.{}", volume.volume));
         let failed = |failure: Failure| failure.of_pool(pool, MENDING);
-        let was = match self.programs.rados(pool, &["get", &object, "-"], None).await {
+        let was = match self.programs.look_at_object(pool, &["get", &object, "-"]).await {
             Ok(was) => was,
             Err(Failure::NotFound { pool: false }) => return Ok(()),
             Err(failure) => return Err(failed(failure)),
         };
-        match self.programs.rados(pool, &["rm", &object], None).await {
-            Ok(_) | Err(Failure::NotFound { pool: false }) => {}
+        match self.programs.remove_object(pool, &["rm", &object]).await {
+            Ok(()) | Err(Failure::NotFound { pool: false }) => {}
             Err(failure) => return Err(failed(failure)),
         }
         // Whoever was at a rename all the same has given the name to a volume this moment.
         if self.volume_names(pool).await?.contains(&volume.volume) {
-            let back = self.programs.rados(pool, &["put", &object, "-"], Some(was)).await;
+            let permit = self.may_write(pool).await?;
+            let back = self.programs.write_object(&permit, &["put", &object, "-"], was).await;
             back.map_err(failed)?;
         }
         Ok(())

@@ -1,10 +1,11 @@
-//! The few functions of librados that send commands to monitors.
+//! The few functions of librados that send commands to monitors, and those that read the keys of
+//! objects.
 //!
 //! The library is opened when it is first needed, so that a machine without Ceph builds and runs
 //! everything else. Polling by the `ceph` program would cost a tenth of a second of CPU per
 //! question.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -28,6 +29,9 @@ type Command = unsafe extern "C" fn(
     *mut usize,
 ) -> c_int;
 type FreeBuffer = unsafe extern "C" fn(*mut c_char);
+type Io = *mut c_void;
+type ReadOp = *mut c_void;
+type Keys = *mut c_void;
 
 struct Librados {
     create: Create,
@@ -38,13 +42,22 @@ struct Librados {
     mon_command: Command,
     mgr_command: Command,
     free_buffer: FreeBuffer,
+    latest_map: unsafe extern "C" fn(Handle) -> c_int,
+    io_create: unsafe extern "C" fn(Handle, *const c_char, *mut Io) -> c_int,
+    io_destroy: unsafe extern "C" fn(Io),
+    op_create: unsafe extern "C" fn() -> ReadOp,
+    op_release: unsafe extern "C" fn(ReadOp),
+    op_operate: unsafe extern "C" fn(ReadOp, Io, *const c_char, c_int) -> c_int,
+    op_keys: unsafe extern "C" fn(ReadOp, *const c_char, u64, *mut Keys, *mut c_uchar, *mut c_int),
+    keys_next: unsafe extern "C" fn(Keys, *mut *mut c_char, *mut *mut c_char, *mut usize) -> c_int,
+    keys_end: unsafe extern "C" fn(Keys),
 }
 
 /// The library, opened once and never closed: its threads outlive every handle.
 fn library() -> Result<&'static Librados, RadosError> {
     static LIBRARY: OnceLock<Result<Librados, String>> = OnceLock::new();
     let opened = LIBRARY.get_or_init(|| open().map_err(|error| error.to_string()));
-    opened.as_ref().map_err(|why| RadosError::NoLibrary { why: why.clone() })
+    opened.as_ref().map_err(|why| RadosError::NoLibrary { name: "librados", why: why.clone() })
 }
 
 fn open() -> Result<Librados, libloading::Error> {
@@ -62,14 +75,26 @@ fn open() -> Result<Librados, libloading::Error> {
             mon_command: *library.get(b"rados_mon_command")?,
             mgr_command: *library.get(b"rados_mgr_command")?,
             free_buffer: *library.get(b"rados_buffer_free")?,
+            latest_map: *library.get(b"rados_wait_for_latest_osdmap")?,
+            io_create: *library.get(b"rados_ioctx_create")?,
+            io_destroy: *library.get(b"rados_ioctx_destroy")?,
+            op_create: *library.get(b"rados_create_read_op")?,
+            op_release: *library.get(b"rados_release_read_op")?,
+            op_operate: *library.get(b"rados_read_op_operate")?,
+            op_keys: *library.get(b"rados_read_op_omap_get_keys2")?,
+            keys_next: *library.get(b"rados_omap_get_next")?,
+            keys_end: *library.get(b"rados_omap_get_end")?,
         })
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RadosError {
-    #[error("librados cannot be used: {why}")]
-    NoLibrary { why: String },
+    #[error("{name} cannot be used: {why}")]
+    NoLibrary { name: &'static str, why: String },
+    /// Nothing of this name is there now.
+    #[error("there is no such pool")]
+    NoPool,
     #[error("`{path}` is not a Ceph configuration that can be used ({errno})")]
     BadConfig { path: String, errno: Errno },
     #[error("Ceph's monitors cannot be reached ({0})")]
@@ -84,6 +109,7 @@ pub(crate) struct Errno(pub i32);
 
 impl Errno {
     pub const NOT_FOUND: Errno = Errno(2);
+    pub const IO: Errno = Errno(5);
     pub const TIMED_OUT: Errno = Errno(110);
 }
 
@@ -114,6 +140,12 @@ pub(crate) struct Rados {
     library: &'static Librados,
     handle: Handle,
 }
+
+// SAFETY: a handle of librados belongs to no thread.
+unsafe impl Send for Rados {}
+
+// SAFETY: librados lets any number of threads use a handle at once that is connected, as this is.
+unsafe impl Sync for Rados {}
 
 impl Rados {
     /// Connects as `user`; `settings` go over what the file `config` says.
@@ -183,6 +215,113 @@ impl Drop for Rados {
     }
 }
 
+impl Rados {
+    /// The objects of a pool, of those there are at this moment: a connection hears of pools that
+    /// come and go only when it asks.
+    pub fn pool(&self, name: &str) -> Result<IoContext<'_>, RadosError> {
+        let name = text(name)?;
+        // SAFETY: the handle is valid until this is dropped.
+        checked(unsafe { (self.library.latest_map)(self.handle) })
+            .map_err(|errno| refused(errno, ""))?;
+        let mut io: Io = std::ptr::null_mut();
+        // SAFETY: as above; `name` lives through the call.
+        let code = unsafe { (self.library.io_create)(self.handle, name.as_ptr(), &raw mut io) };
+        checked(code).map_err(|errno| match errno {
+            Errno::NOT_FOUND => RadosError::NoPool,
+            errno => refused(errno, ""),
+        })?;
+        Ok(IoContext { rados: self, handle: io })
+    }
+}
+
+/// The objects of a pool.
+pub(crate) struct IoContext<'a> {
+    rados: &'a Rados,
+    handle: Io,
+}
+
+/// Keys that are asked for at once. Ceph gives no more by itself.
+const KEYS: u64 = 1000;
+
+impl IoContext<'_> {
+    pub fn handle(&self) -> *mut c_void {
+        self.handle
+    }
+
+    /// The keys of an object, in their order.
+    pub fn keys(&self, object: &str) -> Result<Vec<Vec<u8>>, RadosError> {
+        let (library, object) = (self.rados.library, text(object)?);
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        loop {
+            let after = CString::new(all.last().cloned().unwrap_or_default());
+            let after = after.map_err(|_| refused(Errno::IO, "a key has a zero byte in it"))?;
+            let (mut keys, mut more, mut did): (Keys, c_uchar, c_int) =
+                (std::ptr::null_mut(), 0, 0);
+            // SAFETY: all that is written to, and both texts, live until the operation is released.
+            let code = unsafe {
+                let op = (library.op_create)();
+                let (keys, more, did) = (&raw mut keys, &raw mut more, &raw mut did);
+                (library.op_keys)(op, after.as_ptr(), KEYS, keys, more, did);
+                let code = (library.op_operate)(op, self.handle, object.as_ptr(), 0);
+                (library.op_release)(op);
+                code
+            };
+            let found = KeysOf { library, keys };
+            checked(code).and_then(|()| checked(did)).map_err(|errno| refused(errno, ""))?;
+            let before = all.len();
+            found.read_into(&mut all)?;
+            if more == 0 || all.len() == before {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+impl Drop for IoContext<'_> {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the handle, and it is not used again.
+        unsafe { (self.rados.library.io_destroy)(self.handle) }
+    }
+}
+
+/// Keys that librados gave us.
+struct KeysOf {
+    library: &'static Librados,
+    keys: Keys,
+}
+
+impl KeysOf {
+    fn read_into(&self, all: &mut Vec<Vec<u8>>) -> Result<(), RadosError> {
+        if self.keys.is_null() {
+            return Ok(());
+        }
+        loop {
+            let (mut key, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
+            let mut length = 0;
+            // SAFETY: the iterator is valid until this is dropped, and so is what it points to.
+            let code = unsafe {
+                let (key, value) = (&raw mut key, &raw mut value);
+                (self.library.keys_next)(self.keys, key, value, &raw mut length)
+            };
+            checked(code).map_err(|errno| refused(errno, ""))?;
+            if key.is_null() {
+                return Ok(());
+            }
+            // SAFETY: as above; a key ends with a zero byte.
+            all.push(unsafe { CStr::from_ptr(key) }.to_bytes().to_vec());
+        }
+    }
+}
+
+impl Drop for KeysOf {
+    fn drop(&mut self) {
+        if !self.keys.is_null() {
+            // SAFETY: it came from librados and is freed once.
+            unsafe { (self.library.keys_end)(self.keys) }
+        }
+    }
+}
+
 /// Memory that librados gave us.
 struct Buffer {
     library: &'static Librados,
@@ -213,7 +352,7 @@ impl Drop for Buffer {
     }
 }
 
-fn text(text: &str) -> Result<CString, RadosError> {
+pub(crate) fn text(text: &str) -> Result<CString, RadosError> {
     CString::new(text).map_err(|_| refused(Errno(22), "a text has a zero byte in it"))
 }
 
@@ -224,7 +363,7 @@ fn refused(errno: Errno, said: &str) -> RadosError {
 
 /// Zero alone is success: a missed deadline is a negative number, but of a command to a
 /// manager a positive one (`ETIMEDOUT`, librados 16).
-fn checked(code: c_int) -> Result<(), Errno> {
+pub(crate) fn checked(code: c_int) -> Result<(), Errno> {
     if code == 0 { Ok(()) } else { Err(Errno(code.saturating_abs())) }
 }
 
@@ -243,7 +382,7 @@ mod tests {
         let error = Rados::connect(Path::new("/nonexistent/ceph.conf"), "admin", &[]).err();
         match error {
             // On a machine without Ceph that is all there is to say.
-            Some(RadosError::NoLibrary { why }) => assert!(why.contains("librados"), "{why}"),
+            Some(RadosError::NoLibrary { why, .. }) => assert!(why.contains("librados"), "{why}"),
             Some(error) => assert_eq!(
                 error.to_string(),
                 "`/nonexistent/ceph.conf` is not a Ceph configuration that can be used (No such \

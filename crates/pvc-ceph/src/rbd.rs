@@ -7,6 +7,7 @@ use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{Command, Course, Exec, ExecError, Output, StorageError};
 
 use crate::CephOptions;
+use crate::gate::WritePermit;
 use crate::piped::{Pipe, Piped};
 
 /// Deadline of what Ceph does at once when it is well.
@@ -42,6 +43,43 @@ const NO_POOL: &str = "error opening pool ";
 
 /// Said by `rbd`, which ends with the number of that error, whatever it was to do.
 const NO_CLUSTER: &str = "couldn't connect to the cluster";
+
+/// Commands of `rbd` and `rados` that change nothing.
+const READ: [&[&str]; 11] = [
+    &["info"],
+    &["status"],
+    &["ls"],
+    &["snap", "ls"],
+    &["trash", "ls"],
+    &["children"],
+    &["lock", "list"],
+    &["diff"],
+    &["export-diff"],
+    &["listomapkeys"],
+    &["get"],
+];
+
+/// Commands that take something away, which Ceph allows also in a full pool.
+const REMOVE: [&[&str]; 7] = [
+    &["rm"],
+    &["snap", "rm"],
+    &["snap", "purge"],
+    &["snap", "unprotect"],
+    &["trash", "rm"],
+    &["lock", "remove"],
+    &["rmomapkey"],
+];
+
+/// Makes sure that these are words of one of the commands; any other may write.
+fn require_one_of(commands: &[&[&str]], words: &[&str]) {
+    let is_known = commands.iter().any(|command| words.starts_with(command));
+    debug_assert!(is_known, "{words:?} goes through the gate");
+}
+
+/// Makes sure that the permit is for the pool that is written to.
+fn require_of(permit: &WritePermit, args: &[String]) {
+    debug_assert!(args.contains(&pool_arg(permit.pool())), "{args:?} is of another pool");
+}
 
 /// `rbd`, and `rados` for what `rbd` does not show.
 pub(crate) struct Programs {
@@ -82,12 +120,21 @@ impl Failure {
             Failure::Busy => {
                 StorageError::InUse { volume: id(), holder: "another client of Ceph".to_owned() }
             }
-            Failure::Full => io_error(doing, "the pool is full".to_owned()),
+            Failure::Full => StorageError::Full { pool: volume.pool.clone() },
             Failure::NotEmpty => io_error(doing, NOT_EMPTY_SAID.to_owned()),
             Failure::NotMoved => io_error(doing, NOT_MOVED_SAID.to_owned()),
             Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
             Failure::Stopped => StorageError::Stopped,
             Failure::Other(said) => io_error(doing, said),
+        }
+    }
+
+    /// Same as [`of`](Failure::of), for an act that may be half done: that it met the end of the
+    /// pool is no refusal, which would have had no effect.
+    pub fn of_begun(self, volume: &VolumeId, doing: &str) -> StorageError {
+        match self {
+            Failure::Full => io_error(doing, "the pool filled up meanwhile".to_owned()),
+            other => other.of(volume, doing),
         }
     }
 
@@ -103,7 +150,8 @@ impl Failure {
             Failure::Other(said) => io_error(doing, said),
             Failure::NotEmpty => io_error(doing, NOT_EMPTY_SAID.to_owned()),
             Failure::NotMoved => io_error(doing, NOT_MOVED_SAID.to_owned()),
-            Failure::Exists | Failure::Busy | Failure::Full => {
+            Failure::Full => StorageError::Full { pool: pool.clone() },
+            Failure::Exists | Failure::Busy => {
                 io_error(doing, "an answer that makes no sense".to_owned())
             }
         }
@@ -158,25 +206,28 @@ impl Programs {
         &self.options
     }
 
-    /// Runs `rbd` and returns what it printed.
-    pub async fn rbd(
+    /// Has `rbd` look at something, and returns what it printed.
+    pub async fn look(
         &self,
         words: &[&str],
         args: Vec<String>,
         deadline: Duration,
     ) -> Result<Vec<u8>, Failure> {
+        require_one_of(&READ, words);
         self.run("rbd", self.args(words, args), Vec::new(), None, deadline).await
     }
 
-    /// Runs `rbd` for what goes through `bytes` of a volume: the course is as far as `rbd` says,
+    /// Has `rbd` write what goes through `bytes` of a volume: the course is as far as `rbd` says,
     /// and has it end at once when it is to stop.
-    pub async fn rbd_on_course(
+    pub async fn write_on_course(
         &self,
+        permit: &WritePermit,
         words: &[&str],
         args: Vec<String>,
         bytes: u64,
         course: &Course,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<(), Failure> {
+        require_of(permit, &args);
         course.announce(bytes);
         let heard = |piece: &[u8]| {
             if let Some(percent) = percent(piece) {
@@ -193,23 +244,74 @@ impl Programs {
         tokio::select! {
             biased;
             () = course.stopped() => Err(Failure::Stopped),
-            ended = self.exec.run_heard(command, &heard) => output("rbd", ended),
+            ended = self.exec.run_heard(command, &heard) => output("rbd", ended).map(drop),
         }
     }
 
-    /// Runs `rbd` with times in UTC, which it prints without saying of which zone they are.
-    pub async fn rbd_in_utc(
+    /// The same with times in UTC, which `rbd` prints without saying of which zone they are.
+    pub async fn look_in_utc(
         &self,
         words: &[&str],
         args: Vec<String>,
         deadline: Duration,
     ) -> Result<Vec<u8>, Failure> {
+        require_one_of(&READ, words);
         let env = vec![("TZ".to_owned(), "UTC".to_owned())];
         self.run("rbd", self.args(words, args), env, None, deadline).await
     }
 
-    /// Runs `rados` on the objects of a pool and returns what it printed.
-    pub async fn rados(
+    /// Has `rbd` take something away.
+    pub async fn remove(
+        &self,
+        words: &[&str],
+        args: Vec<String>,
+        deadline: Duration,
+    ) -> Result<(), Failure> {
+        require_one_of(&REMOVE, words);
+        let done = self.run("rbd", self.args(words, args), Vec::new(), None, deadline).await;
+        done.map(drop)
+    }
+
+    /// Has `rbd` write something.
+    pub async fn write(
+        &self,
+        permit: &WritePermit,
+        words: &[&str],
+        args: Vec<String>,
+        deadline: Duration,
+    ) -> Result<(), Failure> {
+        require_of(permit, &args);
+        let done = self.run("rbd", self.args(words, args), Vec::new(), None, deadline).await;
+        done.map(drop)
+    }
+
+    /// Has `rados` look at an object of a pool, and returns what it printed.
+    pub async fn look_at_object(
+        &self,
+        pool: &PoolName,
+        words: &[&str],
+    ) -> Result<Vec<u8>, Failure> {
+        require_one_of(&READ, words);
+        self.rados(pool, words, None).await
+    }
+
+    /// Has `rados` take away an object, or something of it.
+    pub async fn remove_object(&self, pool: &PoolName, words: &[&str]) -> Result<(), Failure> {
+        require_one_of(&REMOVE, words);
+        self.rados(pool, words, None).await.map(drop)
+    }
+
+    /// Has `rados` write an object.
+    pub async fn write_object(
+        &self,
+        permit: &WritePermit,
+        words: &[&str],
+        input: Vec<u8>,
+    ) -> Result<(), Failure> {
+        self.rados(permit.pool(), words, Some(input)).await.map(drop)
+    }
+
+    async fn rados(
         &self,
         pool: &PoolName,
         words: &[&str],
@@ -219,14 +321,21 @@ impl Programs {
         self.run("rados", args, Vec::new(), input, long(0)).await
     }
 
-    /// Starts `rbd`, which is to be given its input, or whose output is to be taken, by and by.
-    pub fn rbd_piped(
+    /// Starts `rbd`, whose output is to be taken by and by.
+    pub fn look_piped(&self, words: &[&str], args: Vec<String>) -> Result<Piped, Failure> {
+        require_one_of(&READ, words);
+        Piped::start("rbd", self.args(words, args), Pipe::Output)
+    }
+
+    /// Starts `rbd`, which is to be given by and by what it writes.
+    pub fn write_piped(
         &self,
+        permit: &WritePermit,
         words: &[&str],
         args: Vec<String>,
-        pipe: Pipe,
     ) -> Result<Piped, Failure> {
-        Piped::start("rbd", self.args(words, args), pipe)
+        require_of(permit, &args);
+        Piped::start("rbd", self.args(words, args), Pipe::Input)
     }
 
     /// The arguments with those that say who we are.

@@ -1,6 +1,5 @@
 //! The Storage port on RBD.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +19,10 @@ use tokio::sync::Mutex;
 
 use crate::CephOptions;
 use crate::answers;
+use crate::connection::Connection;
 use crate::figures;
+use crate::gate::WritePermit;
+use crate::looks::Looks;
 use crate::monitors::Monitors;
 use crate::rbd::{
     FEATURES, Failure, Programs, QUICK, image_args, io_error, is_addressable, long, pool_arg,
@@ -55,6 +57,8 @@ pub struct RbdStorage {
     pub(crate) restoring: Arc<Mutex<()>>,
     pub(crate) monitors: Arc<Monitors>,
     pub(crate) access: RbdAccess,
+    /// Looks through librbd; none if programs do all of it.
+    pub(crate) looks: Option<Arc<Looks>>,
     osds: Option<Arc<dyn OsdHost>>,
 }
 
@@ -62,10 +66,18 @@ impl RbdStorage {
     /// Nothing is asked yet: a cluster that is not there makes the first call fail.
     pub fn new(options: CephOptions, exec: Arc<dyn Exec>) -> Self {
         let access = options.access.clone();
-        let monitors = Arc::new(Monitors::new(options.clone()));
+        let connection = Arc::new(Connection::new(options.clone()));
+        let monitors = Arc::new(Monitors::new(connection.clone()));
+        let looks = Some(Arc::new(Looks::new(connection)));
         let programs = Arc::new(Programs::new(exec, options));
         let restoring = Arc::default();
-        RbdStorage { programs, restoring, monitors, access, osds: None }
+        RbdStorage { programs, restoring, monitors, access, looks, osds: None }
+    }
+
+    /// The same without librbd: whatever it looks at, a program looks, which is much slower.
+    #[must_use]
+    pub fn without_library(self) -> Self {
+        RbdStorage { looks: None, ..self }
     }
 
     /// Adds the disks of this node.
@@ -78,26 +90,16 @@ impl RbdStorage {
     pub(crate) async fn image_text(&self, volume: &VolumeId) -> Result<Vec<u8>, StorageError> {
         require_addressable(volume)?;
         let args = with_json(image_args(volume));
-        let printed = self.programs.rbd(&["info"], args, QUICK).await;
+        let printed = self.programs.look(&["info"], args, QUICK).await;
         printed.map_err(|failure| failure.of(volume, LOOKING))
     }
 
-    pub(crate) async fn image(&self, volume: &VolumeId) -> Result<answers::Image, StorageError> {
-        answers::json(&self.image_text(volume).await?).map_err(|why| io_error(LOOKING, why))
-    }
-
-    pub(crate) async fn snapshots(
+    /// The image with all that `rbd info` says of it.
+    pub(crate) async fn described(
         &self,
         volume: &VolumeId,
-    ) -> Result<Vec<answers::Snapshot>, StorageError> {
-        let doing = "listing snapshots";
-        let args = with_json(image_args(volume));
-        let text = self
-            .programs
-            .rbd(&["snap", "ls"], args, QUICK)
-            .await
-            .map_err(|f| f.of(volume, doing))?;
-        answers::snapshots(&text).map_err(|why| io_error(doing, why))
+    ) -> Result<answers::Image, StorageError> {
+        answers::json(&self.image_text(volume).await?).map_err(|why| io_error(LOOKING, why))
     }
 
     /// Output of `rbd info` for the volume as its snapshot has it.
@@ -109,7 +111,7 @@ impl RbdStorage {
         require_snapshot_name(volume, snapshot)?;
         self.require_snapshot(volume, snapshot).await?;
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
-        let printed = self.programs.rbd(&["info"], with_json(args), QUICK).await;
+        let printed = self.programs.look(&["info"], with_json(args), QUICK).await;
         printed.map_err(|failure| match failure {
             // It was there a moment ago, and its volume is not gone with it.
             Failure::NotFound { pool: false } => {
@@ -133,45 +135,6 @@ impl RbdStorage {
         })
     }
 
-    /// Client that has the volume open, if any has. Ceph notices within half a minute that a client
-    /// died.
-    pub(crate) async fn holder(&self, volume: &VolumeId) -> Result<Option<String>, StorageError> {
-        require_addressable(volume)?;
-        let doing = "looking who uses a volume";
-        let args = with_json(image_args(volume));
-        let text =
-            self.programs.rbd(&["status"], args, QUICK).await.map_err(|f| f.of(volume, doing))?;
-        let watchers = answers::watchers(&text).map_err(|why| io_error(doing, why))?;
-        Ok(watchers.into_iter().next())
-    }
-
-    pub(crate) async fn require_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
-        match self.holder(volume).await? {
-            Some(holder) => Err(StorageError::InUse { volume: volume.clone(), holder }),
-            None => Ok(()),
-        }
-    }
-
-    /// Refuses what the pool has no room for.
-    pub(crate) async fn require_room(
-        &self,
-        pool: &PoolName,
-        needed_bytes: u64,
-        force: bool,
-    ) -> Result<(), StorageError> {
-        self.pool(pool).await?.check_room(needed_bytes, force)
-    }
-
-    /// Refuses a change of a full pool. Ceph lets nobody write there, and leaves who tries waiting
-    /// in the midst of what it does; to remove something is no writing.
-    pub(crate) async fn require_not_full(&self, pool: &PoolName) -> Result<(), StorageError> {
-        let pools = self.fullness().await?;
-        match pools.iter().any(|found| found.name == *pool && found.free_bytes == 0) {
-            true => Err(StorageError::Full { pool: pool.clone() }),
-            false => Ok(()),
-        }
-    }
-
     /// Refuses a name that is taken: by a volume, or by what a rename that was cut short has left.
     pub(crate) async fn require_absent(&self, volume: &VolumeId) -> Result<(), StorageError> {
         match self.image(volume).await {
@@ -182,22 +145,6 @@ impl RbdStorage {
             Err(StorageError::NoVolume { .. }) => Ok(()),
             Err(error) => Err(error),
         }
-    }
-
-    /// The names of the volumes in a pool, as its directory has them.
-    ///
-    /// `rbd rename` makes an object for the new name, moves the entry of the directory, and removes
-    /// the object of the old name. Cut between, the volume *opens* by both names and *has* the one
-    /// that the directory says: whatever is not to be undone asks this.
-    pub(crate) async fn volume_names(
-        &self,
-        pool: &PoolName,
-    ) -> Result<BTreeSet<VolumeName>, StorageError> {
-        let args = with_json(vec![pool_arg(pool)]);
-        let printed = self.programs.rbd(&["ls"], args, long(0)).await;
-        let text = printed.map_err(|failure| failure.of_pool(pool, LISTING))?;
-        let names: Vec<String> = answers::json(&text).map_err(|why| io_error(LISTING, why))?;
-        Ok(names.into_iter().map(VolumeName::new).collect())
     }
 
     /// The volumes of a pool that can be opened.
@@ -259,7 +206,7 @@ impl RbdStorage {
 
     /// Fill level of pools. Figures follow what is there by seconds: a new pool has none yet, and
     /// one that is gone may still have some.
-    async fn fullness(&self) -> Result<Vec<PoolInfo>, StorageError> {
+    pub(crate) async fn fullness(&self) -> Result<Vec<PoolInfo>, StorageError> {
         let doing = "looking how full pools are";
         let df = self.monitors.json(json!({ "prefix": "df" })).await;
         figures::fullness(&df.map_err(|error| error.while_doing(doing))?)
@@ -293,7 +240,7 @@ impl RbdStorage {
         filled: Result<(), StorageError>,
     ) -> Result<(), StorageError> {
         let published = match filled {
-            Ok(()) => self.move_to(partial, &volume.volume, NAMING).await,
+            Ok(()) => self.publish_as(partial, &volume.volume).await,
             Err(error) => Err(error),
         };
         match &published {
@@ -338,15 +285,22 @@ impl RbdStorage {
         }
     }
 
+    async fn publish_as(&self, partial: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
+        // It may have taken hours to fill it.
+        let permit = self.may_write(&partial.pool).await?;
+        self.move_to(&permit, partial, to, NAMING).await
+    }
+
     async fn move_to(
         &self,
+        permit: &WritePermit,
         volume: &VolumeId,
         to: &VolumeName,
         doing: &str,
     ) -> Result<(), StorageError> {
         let args = [image_args(volume), target_args(&volume.pool, to)].concat();
-        let moved = self.programs.rbd(&["rename"], args, QUICK).await;
-        moved.map(drop).map_err(|failure| match failure {
+        let moved = self.programs.write(permit, &["rename"], args, QUICK).await;
+        moved.map_err(|failure| match failure {
             Failure::Exists => StorageError::VolumeExists {
                 volume: VolumeId { pool: volume.pool.clone(), volume: to.clone() },
             },
@@ -356,6 +310,7 @@ impl RbdStorage {
 
     async fn copy(
         &self,
+        permit: &WritePermit,
         source: Vec<String>,
         size_bytes: u64,
         volume: &VolumeId,
@@ -365,8 +320,9 @@ impl RbdStorage {
         let args =
             [source, target_args(&to.pool, &to.volume), FEATURES.map(str::to_owned).to_vec()]
                 .concat();
-        let copied = self.programs.rbd_on_course(&["copy"], args, size_bytes, course).await;
-        copied.map(drop).map_err(|failure| match failure {
+        let (programs, words) = (&self.programs, ["copy"]);
+        let copied = programs.write_on_course(permit, &words, args, size_bytes, course).await;
+        copied.map_err(|failure| match failure {
             Failure::Exists => StorageError::VolumeExists { volume: to.clone() },
             other => other.of(volume, "copying a volume"),
         })
@@ -375,6 +331,7 @@ impl RbdStorage {
     /// Copies a volume that somebody writes, as it is at one moment.
     async fn copy_in_use(
         &self,
+        permit: &WritePermit,
         volume: &VolumeId,
         size_bytes: u64,
         to: &VolumeId,
@@ -385,33 +342,35 @@ impl RbdStorage {
             Ok(()) | Err(StorageError::NoSnapshot { .. }) => {}
             Err(error) => return Err(error),
         }
-        self.make_snapshot(volume, &moment).await?;
+        self.make_snapshot(permit, volume, &moment).await?;
         let source = [image_args(volume), vec![format!("--snap={moment}")]].concat();
-        let copied = self.copy(source, size_bytes, volume, to, course).await;
+        let copied = self.copy(permit, source, size_bytes, volume, to, course).await;
         let removed = self.remove_snapshot(volume, &moment).await;
         copied.and(removed)
     }
 
     pub(crate) async fn make_snapshot(
         &self,
+        permit: &WritePermit,
         volume: &VolumeId,
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
         require_addressable(volume)?;
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
-        let made = self.programs.rbd(&["snap", "create"], args, QUICK).await;
-        made.map(drop).map_err(|failure| failure.of_snapshot(volume, snapshot, "making a snapshot"))
+        let made = self.programs.write(permit, &["snap", "create"], args, QUICK).await;
+        made.map_err(|failure| failure.of_snapshot(volume, snapshot, "making a snapshot"))
     }
 
     pub(crate) async fn make_empty(
         &self,
+        permit: &WritePermit,
         volume: &VolumeId,
         size_bytes: u64,
     ) -> Result<(), StorageError> {
         let size = format!("--size={size_bytes}B");
         let args = [image_args(volume), vec![size], FEATURES.map(str::to_owned).to_vec()].concat();
-        let made = self.programs.rbd(&["create"], args, QUICK).await;
-        made.map(drop).map_err(|failure| failure.of(volume, "making a volume"))
+        let made = self.programs.write(permit, &["create"], args, QUICK).await;
+        made.map_err(|failure| failure.of(volume, "making a volume"))
     }
 }
 
@@ -591,7 +550,7 @@ impl Storage for RbdStorage {
         require_pool_name(pool)?;
         let args = with_json(vec!["--long".to_owned(), pool_arg(pool)]);
         for _ in 0..LIST_TRIES {
-            match self.programs.rbd(&["ls"], args.clone(), long(0)).await {
+            match self.programs.look(&["ls"], args.clone(), long(0)).await {
                 Ok(text) => {
                     return answers::volumes(pool, &text).map_err(|why| io_error(LISTING, why));
                 }
@@ -605,9 +564,9 @@ impl Storage for RbdStorage {
     }
 
     async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError> {
-        let size_bytes = self.image(volume).await?.size;
-        let snapshots = self.snapshots(volume).await?.into_iter().map(SnapshotInfo::from).collect();
-        Ok(VolumeInfo { id: volume.clone(), size_bytes, used_bytes: None, snapshots })
+        let (image, snapshots) = self.image_and_snapshots(volume).await?;
+        let snapshots = snapshots.into_iter().map(SnapshotInfo::from).collect();
+        Ok(VolumeInfo { id: volume.clone(), size_bytes: image.size, used_bytes: None, snapshots })
     }
 
     async fn create(
@@ -618,8 +577,8 @@ impl Storage for RbdStorage {
     ) -> Result<(), StorageError> {
         let volume = good_volume(&volume.pool, &volume.volume)?;
         self.require_absent(&volume).await?;
-        self.require_room(&volume.pool, size_bytes, force).await?;
-        self.make_empty(&volume, size_bytes).await
+        let permit = self.may_fill(&volume.pool, size_bytes, force).await?;
+        self.make_empty(&permit, &volume, size_bytes).await
     }
 
     /// Growing is allowed while the volume is in use: Ceph tells its user. What it grows by must
@@ -632,10 +591,10 @@ impl Storage for RbdStorage {
     ) -> Result<(), StorageError> {
         let from_bytes = self.image(volume).await?.size;
         let mut args = [image_args(volume), vec![format!("--size={size_bytes}B")]].concat();
-        match size_bytes.cmp(&from_bytes) {
+        let permit = match size_bytes.cmp(&from_bytes) {
             std::cmp::Ordering::Equal => return Ok(()),
             std::cmp::Ordering::Greater => {
-                self.require_room(&volume.pool, size_bytes - from_bytes, force).await?;
+                self.may_fill(&volume.pool, size_bytes - from_bytes, force).await?
             }
             std::cmp::Ordering::Less => {
                 self.require_unused(volume).await?;
@@ -647,12 +606,12 @@ impl Storage for RbdStorage {
                         to_bytes: size_bytes,
                     });
                 }
-                self.require_not_full(&volume.pool).await?;
                 args.push("--allow-shrink".to_owned());
+                self.may_write(&volume.pool).await?
             }
-        }
-        let resized = self.programs.rbd(&["resize"], args, long(from_bytes)).await;
-        resized.map(drop).map_err(|failure| failure.of(volume, "resizing a volume"))
+        };
+        let resized = self.programs.write(&permit, &["resize"], args, long(from_bytes)).await;
+        resized.map_err(|failure| failure.of_begun(volume, "resizing a volume"))
     }
 
     async fn clone_volume(
@@ -665,12 +624,15 @@ impl Storage for RbdStorage {
         let to = good_volume(&volume.pool, to)?;
         let size_bytes = self.image(volume).await?.size;
         self.require_absent(&to).await?;
-        self.require_room(&to.pool, size_bytes, force).await?;
+        let permit = &self.may_fill(&to.pool, size_bytes, force).await?;
         let in_use = self.holder(volume).await?.is_some();
         self.publish(&to, |partial| async move {
             match in_use {
-                true => self.copy_in_use(volume, size_bytes, &partial, course).await,
-                false => self.copy(image_args(volume), size_bytes, volume, &partial, course).await,
+                true => self.copy_in_use(permit, volume, size_bytes, &partial, course).await,
+                false => {
+                    let source = image_args(volume);
+                    self.copy(permit, source, size_bytes, volume, &partial, course).await
+                }
             }
         })
         .await
@@ -693,40 +655,38 @@ impl Storage for RbdStorage {
         let to = good_volume(&volume.pool, to)?;
         self.require_listed(volume).await?;
         self.require_unused(volume).await?;
-        self.require_not_full(&volume.pool).await?;
-        self.move_to(volume, &to.volume, "renaming a volume").await
+        let permit = self.may_write(&volume.pool).await?;
+        self.move_to(&permit, volume, &to.volume, "renaming a volume").await
     }
 
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
         // A name may open a volume that has another by now.
         self.require_listed(volume).await?;
         let doing = "removing a volume";
-        let image = match self.image(volume).await {
-            Ok(image) => image,
+        let found = match self.whole_image(volume).await {
+            Ok(found) => found,
             // A removal that was cut off is brought to its end, and a move to the trash is not.
             Err(StorageError::NoVolume { .. }) if self.half_trashed(volume).await?.is_none() => {
-                let removed = self.programs.rbd(&["rm"], image_args(volume), long(0)).await;
-                return removed.map(drop).map_err(|failure| failure.of(volume, doing));
+                let removed = self.programs.remove(&["rm"], image_args(volume), long(0)).await;
+                return removed.map_err(|failure| failure.of(volume, doing));
             }
             Err(error) => return Err(error),
         };
-        self.require_unused(volume).await?;
-        self.require_no_clones(volume).await?;
+        found.require_unused(volume)?;
+        let (image, snapshots) = self.require_no_clones(volume, found).await?;
         self.end_half(volume, &image.trash_id(doing)?).await?;
         let size_bytes = image.size;
-        let snapshots = self.snapshots(volume).await?;
         snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;
         if !snapshots.is_empty() {
-            let purged =
-                self.programs.rbd(&["snap", "purge"], image_args(volume), long(size_bytes)).await;
+            let words = ["snap", "purge"];
+            let purged = self.programs.remove(&words, image_args(volume), long(size_bytes)).await;
             purged.map_err(|failure| failure.of(volume, doing))?;
         }
-        let removed = self.programs.rbd(&["rm"], image_args(volume), long(size_bytes)).await;
-        removed.map(drop).map_err(|failure| failure.of(volume, doing))
+        let removed = self.programs.remove(&["rm"], image_args(volume), long(size_bytes)).await;
+        removed.map_err(|failure| failure.of(volume, doing))
     }
 
     async fn check_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
-        self.image(volume).await?;
         self.require_unused(volume).await
     }
 
@@ -765,8 +725,8 @@ impl Storage for RbdStorage {
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
         let snapshot = SnapshotName::parse(snapshot.as_str())?;
-        self.require_not_full(&volume.pool).await?;
-        self.make_snapshot(volume, &snapshot).await
+        let permit = self.may_write(&volume.pool).await?;
+        self.make_snapshot(&permit, volume, &snapshot).await
     }
 
     async fn rename_snapshot(
@@ -777,11 +737,11 @@ impl Storage for RbdStorage {
     ) -> Result<(), StorageError> {
         let to = SnapshotName::parse(to.as_str())?;
         self.require_snapshot(volume, snapshot).await?;
-        self.require_not_full(&volume.pool).await?;
+        let permit = self.may_write(&volume.pool).await?;
         let names = vec![format!("--snap={snapshot}"), format!("--dest-snap={to}")];
         let args = [image_args(volume), target_args(&volume.pool, &volume.volume), names].concat();
-        let renamed = self.programs.rbd(&["snap", "rename"], args, QUICK).await;
-        renamed.map(drop).map_err(|failure| failure.of_snapshot(volume, &to, "renaming a snapshot"))
+        let renamed = self.programs.write(&permit, &["snap", "rename"], args, QUICK).await;
+        renamed.map_err(|failure| failure.of_snapshot(volume, &to, "renaming a snapshot"))
     }
 
     async fn remove_snapshot(
@@ -793,8 +753,8 @@ impl Storage for RbdStorage {
         let found = self.require_snapshot(volume, snapshot).await?;
         require_unprotected(volume, &found)?;
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
-        let removed = self.programs.rbd(&["snap", "rm"], args, QUICK).await;
-        removed.map(drop).map_err(|failure| match failure {
+        let removed = self.programs.remove(&["snap", "rm"], args, QUICK).await;
+        removed.map_err(|failure| match failure {
             // It was protected this moment.
             Failure::Busy => {
                 StorageError::Protected { volume: volume.clone(), snapshot: snapshot.clone() }
@@ -811,10 +771,11 @@ impl Storage for RbdStorage {
         require_snapshot_name(volume, snapshot)?;
         let size_bytes = self.require_snapshot(volume, snapshot).await?.size;
         self.require_unused(volume).await?;
-        self.require_not_full(&volume.pool).await?;
+        let permit = self.may_write(&volume.pool).await?;
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
-        let rolled_back = self.programs.rbd(&["snap", "rollback"], args, long(size_bytes)).await;
-        rolled_back.map(drop).map_err(|failure| failure.of(volume, "rolling back a volume"))
+        let (words, deadline) = (["snap", "rollback"], long(size_bytes));
+        let rolled_back = self.programs.write(&permit, &words, args, deadline).await;
+        rolled_back.map_err(|failure| failure.of_begun(volume, "rolling back a volume"))
     }
 
     async fn snapshot_usage(&self, volume: &VolumeId) -> Result<Vec<SnapshotUsage>, StorageError> {
@@ -847,7 +808,7 @@ impl Storage for RbdStorage {
         let args = with_json(image_args(volume));
         let text = self
             .programs
-            .rbd(&["lock", "list"], args, QUICK)
+            .look(&["lock", "list"], args, QUICK)
             .await
             .map_err(|f| f.of(volume, doing))?;
         answers::locks(&text).map_err(|why| io_error(doing, why))
@@ -857,8 +818,8 @@ impl Storage for RbdStorage {
     async fn break_lock(&self, volume: &VolumeId, lock: &VolumeLock) -> Result<(), StorageError> {
         self.image(volume).await?;
         let args = [image_args(volume), vec![lock.id.clone(), lock.locker.clone()]].concat();
-        match self.programs.rbd(&["lock", "remove"], args, QUICK).await {
-            Ok(_) | Err(Failure::NotFound { pool: false }) => Ok(()),
+        match self.programs.remove(&["lock", "remove"], args, QUICK).await {
+            Ok(()) | Err(Failure::NotFound { pool: false }) => Ok(()),
             Err(failure) => Err(failure.of(volume, "breaking a lock")),
         }
     }
@@ -901,7 +862,7 @@ mod tests {
             user: "admin".to_owned(),
             access,
         };
-        (RbdStorage::new(options, exec.clone()), exec)
+        (RbdStorage::new(options, exec.clone()).without_library(), exec)
     }
 
     fn failure(code: i32, said: &str) -> Answer {
@@ -964,8 +925,10 @@ mod tests {
         let (from, to) = (id("vms/a"), id("vms/b"));
         let copied = storage.publish(&to, |partial| {
             let (storage, from) = (storage.clone(), from.clone());
-            let course = Course::default();
-            async move { storage.copy(image_args(&from), 4096, &from, &partial, &course).await }
+            async move {
+                let (permit, course) = (WritePermit::for_a_test(&from.pool), Course::default());
+                storage.copy(&permit, image_args(&from), 4096, &from, &partial, &course).await
+            }
         });
         let error = copied.await.unwrap_err();
         let cause = std::error::Error::source(&error).unwrap().to_string();

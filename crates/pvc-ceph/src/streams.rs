@@ -9,12 +9,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use pvc_model::storage::{DOWNLOADED, SnapshotName, TrashId, VolumeId};
-use pvc_ports::{Download, MOST_PIECE_BYTES, Storage, StorageError, Upload, VolumeStreams};
+use pvc_ports::{Download, StorageError, Upload, VolumeStreams};
 use tokio::task::JoinHandle;
 
 use crate::answers::Snapshot;
-use crate::diff::{self, Diff, Next};
-use crate::piped::{Pipe, Piped};
+use crate::diff::{self, Diff, Gathered, Next};
+use crate::gate::WritePermit;
+use crate::piped::Piped;
 use crate::rbd::{Failure, QUICK, image_args, io_error};
 use crate::storage::{RbdStorage, good_volume, named, partial_of, random, require_snapshot_name};
 use crate::trash::image_args_of;
@@ -25,7 +26,7 @@ const READING: &str = "reading a volume";
 /// Runs of zeros of this length take no room, also inside a piece. Each is an act of its own.
 const SPARSE: &str = "--sparse-size=64K";
 
-const OPEN_POLL: Duration = Duration::from_millis(100);
+const OPEN_POLL: Duration = Duration::from_millis(10);
 
 /// Removing what nobody wants any more waits for Ceph to notice that its client died.
 const REMOVE_POLL: Duration = Duration::from_secs(5);
@@ -40,7 +41,7 @@ impl VolumeStreams for RbdStorage {
         force: bool,
     ) -> Result<Box<dyn Upload>, StorageError> {
         let volume = good_volume(&volume.pool, &volume.volume)?;
-        self.require_room(&volume.pool, size_bytes, force).await?;
+        let permit = self.may_fill(&volume.pool, size_bytes, force).await?;
         let partial = partial_of(&volume)?;
         let mut upload = RbdUpload {
             storage: self.clone(),
@@ -49,9 +50,11 @@ impl VolumeStreams for RbdStorage {
             partial: Some(partial.clone()),
             import: None,
             is_finished: false,
+            gathered: Gathered::default(),
             unsent: VecDeque::from([diff::begin(size_bytes)]),
         };
-        upload.begin(&partial).await.map_err(|error| named(error, &partial, &upload.volume))?;
+        let begun = upload.begin(&permit, &partial).await;
+        begun.map_err(|error| named(error, &partial, &upload.volume))?;
         Ok(Box::new(upload))
     }
 
@@ -80,7 +83,8 @@ impl VolumeStreams for RbdStorage {
             export: None,
         };
         if moment.is_ours {
-            self.make_snapshot(volume, &moment.name).await?;
+            let permit = self.may_write(&volume.pool).await?;
+            self.make_snapshot(&permit, volume, &moment.name).await?;
         }
         let found = self.require_snapshot(volume, &moment.name).await?;
         moment.id = Some(found.id);
@@ -88,7 +92,7 @@ impl VolumeStreams for RbdStorage {
         let snapshot = format!("--snap={}", moment.name);
         let words = ["export-diff", "-", "--no-progress"];
         let args = [image_args(volume), vec![snapshot]].concat();
-        let export = self.programs.rbd_piped(&words, args, Pipe::Output);
+        let export = self.programs.look_piped(&words, args);
         moment.export = Some(export.map_err(|failure| failure.of(volume, READING))?);
         let state = State::Reading { diff, read: BytesMut::new() };
         Ok(Box::new(RbdDownload { size_bytes: found.size, moment, state }))
@@ -103,16 +107,22 @@ struct RbdUpload {
     partial: Option<VolumeId>,
     import: Option<Piped>,
     is_finished: bool,
-    /// Bytes that the program has yet to be given: at most a piece that a dropped write left in
+    /// Data that was written and is no whole record yet.
+    gathered: Gathered,
+    /// Bytes that the program has yet to be given: at most records that a dropped write left in
     /// part.
     unsent: VecDeque<Bytes>,
 }
 
 impl RbdUpload {
-    async fn begin(&mut self, partial: &VolumeId) -> Result<(), StorageError> {
-        self.storage.make_empty(partial, self.size_bytes).await?;
+    async fn begin(
+        &mut self,
+        permit: &WritePermit,
+        partial: &VolumeId,
+    ) -> Result<(), StorageError> {
+        self.storage.make_empty(permit, partial, self.size_bytes).await?;
         let words = ["import-diff", "-", "--no-progress", SPARSE];
-        let import = self.storage.programs.rbd_piped(&words, image_args(partial), Pipe::Input);
+        let import = self.storage.programs.write_piped(permit, &words, image_args(partial));
         self.import = Some(import.map_err(|failure| failure.of(partial, WRITING))?);
         let late = StorageError::TimedOut { seconds: QUICK.as_secs() };
         let open = self.until_open(partial);
@@ -140,7 +150,7 @@ impl RbdUpload {
                 self.unsent.pop_front();
             }
             if let Err(failure) = given {
-                return Err(self.failed(failure).await);
+                return Err(self.failed(failure));
             }
         }
         Ok(())
@@ -155,17 +165,10 @@ impl RbdUpload {
         Some(runtime.spawn(async move { discard(&storage, import, &partial).await }))
     }
 
-    async fn failed(&self, failure: Failure) -> StorageError {
-        match (failure, &self.partial) {
-            (Failure::Full, _) => match self.storage.pool(&self.volume.pool).await {
-                Ok(info) => {
-                    let (pool, free_bytes) = (info.name, info.free_bytes);
-                    StorageError::NoRoom { pool, free_bytes, needed_bytes: self.size_bytes }
-                }
-                Err(error) => error,
-            },
-            (failure, Some(partial)) => named(failure.of(partial, WRITING), partial, &self.volume),
-            (failure, None) => failure.of(&self.volume, WRITING),
+    fn failed(&self, failure: Failure) -> StorageError {
+        match &self.partial {
+            Some(partial) => named(failure.of(partial, WRITING), partial, &self.volume),
+            None => failure.of(&self.volume, WRITING),
         }
     }
 }
@@ -186,9 +189,10 @@ impl Upload for RbdUpload {
         while !bytes.is_empty() {
             // A record that was begun is brought to its end first.
             self.send().await?;
-            let piece = bytes.split_to(bytes.len().min(MOST_PIECE_BYTES));
+            let room = usize::try_from(Gathered::room_at(at)).unwrap_or(usize::MAX);
+            let piece = bytes.split_to(bytes.len().min(room));
             let length = piece.len() as u64;
-            self.unsent.extend(diff::write(at, piece));
+            self.unsent.extend(self.gathered.add(at, piece));
             at += length;
         }
         self.send().await
@@ -199,6 +203,7 @@ impl Upload for RbdUpload {
         if self.is_finished {
             return Ok(());
         }
+        self.unsent.extend(self.gathered.take());
         self.unsent.push_back(diff::end());
         self.send().await?;
         let ended = self.import.as_mut().ok_or_else(gone)?.end().await;
@@ -207,7 +212,7 @@ impl Upload for RbdUpload {
                 self.is_finished = true;
                 Ok(())
             }
-            Err(failure) => Err(self.failed(failure).await),
+            Err(failure) => Err(self.failed(failure)),
         }
     }
 
@@ -310,8 +315,8 @@ async fn remove_ours(
     name: &SnapshotName,
 ) {
     let args = [image_args_of(&volume.pool, image), vec![format!("--snap={name}")]].concat();
-    match storage.programs.rbd(&["snap", "rm"], args, QUICK).await {
-        Ok(_) | Err(Failure::NotFound { pool: false }) => {}
+    match storage.programs.remove(&["snap", "rm"], args, QUICK).await {
+        Ok(()) | Err(Failure::NotFound { pool: false }) => {}
         Err(failure) => {
             let error = failure.of(volume, "removing a snapshot");
             tracing::warn!(%volume, snapshot = %name, %error, "a snapshot that was made for a \

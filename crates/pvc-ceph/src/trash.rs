@@ -8,28 +8,18 @@ use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{StorageError, TrashedVolume};
 
 use crate::answers::{self, Image, Snapshot};
-use crate::rbd::{Failure, QUICK, image_args, io_error, long, pool_arg};
+use crate::gate::WritePermit;
+use crate::rbd::{Failure, QUICK, image_args, io_error, pool_arg};
 use crate::storage::{
-    RbdStorage, good_volume, require_addressable, require_pool_name, require_unprotected, with_json,
+    RbdStorage, good_volume, require_addressable, require_unprotected, with_json,
 };
-use crate::trash_answers::{self, Trashed, moved_by_users};
+use crate::trash_answers::moved_by_users;
 
-const LISTING: &str = "listing the trash";
 const MOVING: &str = "moving a volume to the trash";
 const RESTORING: &str = "restoring a volume";
 const PURGING: &str = "purging a volume";
 
 impl RbdStorage {
-    /// Everything in the trash of a pool, whoever moved it there.
-    pub(crate) async fn all_trashed(&self, pool: &PoolName) -> Result<Vec<Trashed>, StorageError> {
-        require_pool_name(pool)?;
-        let args = ["--all", "--long"].map(str::to_owned).to_vec();
-        let args = with_json([args, vec![pool_arg(pool)]].concat());
-        let listed = self.programs.rbd_in_utc(&["trash", "ls"], args, long(0)).await;
-        let text = listed.map_err(|failure| failure.of_pool(pool, LISTING))?;
-        trash_answers::trashed(&text).map_err(|why| io_error(LISTING, why))
-    }
-
     /// Everything that users moved there and that is no volume of the pool.
     pub(crate) async fn trashed_by_users(
         &self,
@@ -56,24 +46,20 @@ impl RbdStorage {
         keep: Duration,
     ) -> Result<TrashedVolume, StorageError> {
         require_addressable(volume)?;
-        let id = match self.image(volume).await {
-            Ok(image) => {
+        let (id, permit) = match self.whole_image(volume).await {
+            Ok(found) => {
                 // A name may open a volume that has another by now.
                 self.require_listed(volume).await?;
-                self.require_unused(volume).await?;
-                self.require_no_clones(volume).await?;
+                found.require_unused(volume)?;
+                let (image, snapshots) = self.require_no_clones(volume, found).await?;
                 let id = image.trash_id(MOVING)?;
-                self.require_not_full(&volume.pool).await?;
+                let permit = self.may_write(&volume.pool).await?;
                 self.end_half(volume, &id).await?;
-                let snapshots = self.snapshots(volume).await?;
                 snapshots.iter().try_for_each(|snapshot| require_unprotected(volume, snapshot))?;
-                id
+                (id, permit)
             }
             Err(StorageError::NoVolume { .. }) => match self.half_trashed(volume).await? {
-                Some(half) => {
-                    self.require_not_full(&volume.pool).await?;
-                    half.id
-                }
+                Some(half) => (half.id, self.may_write(&volume.pool).await?),
                 None => {
                     self.require_listed(volume).await?;
                     let said = "its removal was cut off, and `pvc storage volume remove --purge` \
@@ -85,8 +71,8 @@ impl RbdStorage {
             Err(error) => return Err(error),
         };
         let args = [image_args(volume), expiry(keep)].concat();
-        let moved = self.programs.rbd(&["trash", "mv"], args, QUICK).await;
-        moved.map_err(|failure| failure.of(volume, MOVING))?;
+        let moved = self.programs.write(&permit, &["trash", "mv"], args, QUICK).await;
+        moved.map_err(|failure| failure.of_begun(volume, MOVING))?;
         let found = self.require_trashed(&volume.pool, &id).await;
         found.map_err(|error| match error {
             StorageError::TimedOut { .. } => error,
@@ -104,7 +90,7 @@ impl RbdStorage {
         let _alone = self.restoring.lock().await;
         let entry = self.require_trashed(pool, id).await?;
         let to = good_volume(pool, to)?;
-        self.require_not_full(pool).await?;
+        let permit = self.may_write(pool).await?;
         if self.listed_ids(pool).await?.contains(id.as_str()) {
             // Its move there was cut off.
             self.end_move(&entry).await?;
@@ -121,11 +107,11 @@ impl RbdStorage {
         if is_taken {
             return Err(StorageError::VolumeExists { volume: to });
         }
-        let restored = match self.restore_as(id, &to).await {
+        let restored = match self.restore_as(&permit, id, &to).await {
             // It was cut off at its last step.
             Err(Failure::Busy) => {
                 self.end_move(&entry).await?;
-                self.restore_as(id, &to).await
+                self.restore_as(&permit, id, &to).await
             }
             restored => restored,
         };
@@ -136,10 +122,15 @@ impl RbdStorage {
     }
 
     /// Has Ceph make an image of the trash this volume.
-    pub(crate) async fn restore_as(&self, id: &TrashId, to: &VolumeId) -> Result<(), Failure> {
+    pub(crate) async fn restore_as(
+        &self,
+        permit: &WritePermit,
+        id: &TrashId,
+        to: &VolumeId,
+    ) -> Result<(), Failure> {
         let name = vec![format!("--image={}", to.volume)];
         let args = [image_args_of(&to.pool, id), name].concat();
-        self.programs.rbd(&["trash", "restore"], args, QUICK).await.map(drop)
+        self.programs.write(permit, &["trash", "restore"], args, QUICK).await
     }
 
     /// Removes an image in the trash. A purge that was cut off may have left one that is no longer
@@ -231,7 +222,7 @@ impl RbdStorage {
 
     async fn remove_trashed(&self, pool: &PoolName, id: &TrashId) -> Result<(), Failure> {
         let args = [image_args_of(pool, id), vec!["--force".to_owned()]].concat();
-        self.programs.rbd(&["trash", "rm"], args, PURGE).await.map(drop)
+        self.programs.remove(&["trash", "rm"], args, PURGE).await
     }
 
     /// The snapshots of an image, whatever it is called and wherever it is.
@@ -242,7 +233,7 @@ impl RbdStorage {
     ) -> Result<Vec<Snapshot>, StorageError> {
         let doing = "listing the snapshots of an image";
         let args = with_json([image_args_of(pool, id), vec!["--all".to_owned()]].concat());
-        match self.programs.rbd(&["snap", "ls"], args, QUICK).await {
+        match self.programs.look(&["snap", "ls"], args, QUICK).await {
             Ok(text) => answers::snapshots(&text).map_err(|why| io_error(doing, why)),
             Err(Failure::NotFound { pool: false }) => Ok(Vec::new()),
             Err(failure) => Err(failure_of_trashed(failure, pool, doing)),
@@ -251,7 +242,7 @@ impl RbdStorage {
 
     async fn image_by_id(&self, pool: &PoolName, id: &TrashId) -> Result<Image, StorageError> {
         let args = with_json(image_args_of(pool, id));
-        let printed = self.programs.rbd(&["info"], args, QUICK).await;
+        let printed = self.programs.look(&["info"], args, QUICK).await;
         let text = printed.map_err(|failure| match failure {
             Failure::NotFound { pool: false } => no_trashed(pool, id),
             failure => failure_of_trashed(failure, pool, PURGING),
@@ -269,8 +260,8 @@ impl RbdStorage {
         snapshot: &Snapshot,
     ) -> Result<(), StorageError> {
         let args = [image_args_of(pool, id), vec![format!("--snap={}", snapshot.name)]].concat();
-        match self.programs.rbd(&["snap", act], args, QUICK).await {
-            Ok(_) | Err(Failure::NotFound { pool: false }) => Ok(()),
+        match self.programs.remove(&["snap", act], args, QUICK).await {
+            Ok(()) | Err(Failure::NotFound { pool: false }) => Ok(()),
             Err(Failure::Busy) => Err(trashed_has_clones(pool, id, Some(snapshot))),
             Err(failure) => Err(failure_of_trashed(failure, pool, PURGING)),
         }

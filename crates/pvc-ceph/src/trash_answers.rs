@@ -9,15 +9,61 @@ use pvc_ports::{CloneName, TrashedVolume};
 use serde::Deserialize;
 
 use crate::answers::json;
+use crate::librbd::{FoundClone, FoundInTrash};
 
 /// Source of an image that somebody moved to the trash; others are Ceph's own, as mirroring is.
 const BY_USER: &str = "USER";
 
-/// Line of `rbd trash ls --all --long`.
-#[derive(Deserialize)]
+/// An image in the trash.
 pub(crate) struct Trashed {
     pub id: String,
     pub name: String,
+    is_by_user: bool,
+    /// Moments of its removal and until which it is kept, in seconds since 1970, if they are said
+    /// clearly.
+    times: Option<(u64, u64)>,
+}
+
+impl From<FoundInTrash> for Trashed {
+    fn from(found: FoundInTrash) -> Self {
+        let FoundInTrash { id, name, is_by_user, deleted_at, kept_until } = found;
+        let times = u64::try_from(deleted_at).ok().zip(u64::try_from(kept_until).ok());
+        Trashed { id, name, is_by_user, times }
+    }
+}
+
+impl From<Line> for Trashed {
+    fn from(line: Line) -> Self {
+        let Line { id, name, source, deleted_at, status } = line;
+        let until =
+            status.strip_prefix("protected until ").or_else(|| status.strip_prefix("expired at "));
+        let times = seconds(&deleted_at).zip(until.and_then(seconds));
+        if times.is_none() {
+            tracing::debug!(
+                id,
+                removed = deleted_at,
+                state = status,
+                "an image in the trash has a \
+                                                                       state that is not understood"
+            );
+        }
+        Trashed { id, name, is_by_user: source == BY_USER, times }
+    }
+}
+
+impl From<FoundClone> for CloneName {
+    fn from(found: FoundClone) -> Self {
+        let FoundClone { pool, image, is_in_trash } = found;
+        let volume = VolumeId { pool: PoolName::new(pool), volume: VolumeName::new(image) };
+        CloneName { volume, is_in_trash }
+    }
+}
+
+/// Line of `rbd trash ls --all --long`.
+#[derive(Deserialize)]
+struct Line {
+    id: String,
+    name: String,
     #[serde(default)]
     source: String,
     #[serde(default)]
@@ -37,14 +83,15 @@ struct Child {
 }
 
 pub(crate) fn trashed(text: &[u8]) -> Result<Vec<Trashed>, String> {
-    json(text)
+    let lines: Vec<Line> = json(text)?;
+    Ok(lines.into_iter().map(Trashed::from).collect())
 }
 
 /// The images that were moved there by whoever asked for it. An identifier that cannot be one of
 /// Ceph's could not be told to it, either; and what does not say clearly until when it is kept is
 /// left alone.
 pub(crate) fn moved_by_users(pool: &PoolName, lines: Vec<Trashed>) -> Vec<TrashedVolume> {
-    let ours = lines.into_iter().filter(|line| line.source == BY_USER);
+    let ours = lines.into_iter().filter(|line| line.is_by_user);
     let known = ours.filter_map(|line| TrashId::parse(&line.id).map(|id| (id, line)));
     known.filter_map(|(id, line)| entry(pool, id, &line)).collect()
 }
@@ -69,16 +116,7 @@ pub(crate) fn ids_in_directory(keys: &[u8], names: &BTreeSet<VolumeName>) -> BTr
 }
 
 fn entry(pool: &PoolName, id: TrashId, line: &Trashed) -> Option<TrashedVolume> {
-    let until = line
-        .status
-        .strip_prefix("protected until ")
-        .or_else(|| line.status.strip_prefix("expired at "));
-    let times = seconds(&line.deleted_at).zip(until.and_then(seconds));
-    let Some((removed_at, kept_until)) = times else {
-        tracing::debug!(%pool, %id, removed = line.deleted_at, state = line.status, "an image in \
-                        the trash has a state that is not understood; it is left alone");
-        return None;
-    };
+    let (removed_at, kept_until) = line.times?;
     let name = VolumeName::new(&line.name);
     Some(TrashedVolume { pool: pool.clone(), id, name, removed_at, kept_until })
 }

@@ -18,7 +18,6 @@ use pvc_ports::{StorageError, aside};
 use serde::Deserialize;
 
 use crate::answers;
-use crate::piped::Pipe;
 use crate::rbd::{image_args, io_error};
 use crate::storage::{RbdStorage, require_snapshot_name, with_json};
 
@@ -241,7 +240,7 @@ impl RbdStorage {
         &self,
         volume: &VolumeId,
     ) -> Result<Vec<SnapshotUsage>, StorageError> {
-        let image = self.image(volume).await?;
+        let image = self.described(volume).await?;
         let snapshots = self.snapshots(volume).await?;
         let Some(first) = snapshots.first() else { return Ok(Vec::new()) };
         let name = |snapshot: &answers::Snapshot| SnapshotName::new(&snapshot.name);
@@ -291,7 +290,7 @@ impl RbdStorage {
         size_bytes: u64,
     ) -> Result<Difference, StorageError> {
         let failed = |failure: crate::rbd::Failure| failure.of(volume, LOOKING);
-        let started = self.programs.rbd_piped(&["diff"], args, Pipe::Output).map_err(failed)?;
+        let started = self.programs.look_piped(&["diff"], args).map_err(failed)?;
         let (mut program, mut text) = (started.with_deadline(ANSWERED), BytesMut::new());
         let mut reading = Reading::new(size_bytes);
         while program.take(&mut text).await.map_err(failed)? {

@@ -190,11 +190,15 @@ impl Machine {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // The greeting comes when everything is open.
-        let mut greeting = String::new();
+        // The greeting comes when everything is open. An answer comes when signals are heard, too:
+        // before, SIGTERM ends it at once, and Ceph takes half a minute to notice.
+        child.stdin.as_mut().unwrap().write_all(b"{\"execute\":\"qmp_capabilities\"}\n").unwrap();
         let mut said = BufReader::new(child.stdout.take().unwrap());
-        said.read_line(&mut greeting).unwrap();
-        assert!(greeting.contains("QMP"), "{greeting}");
+        for expected in ["QMP", "return"] {
+            let mut line = String::new();
+            said.read_line(&mut line).unwrap();
+            assert!(line.contains(expected), "{line}");
+        }
         Machine(child)
     }
 }
@@ -251,6 +255,9 @@ async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
     a_ceph_that_cannot_be_asked_has_not_said_that_something_is_absent(&ceph).await;
     a_restoration_that_was_cut_off_can_be_done_again(&ceph).await;
     a_snapshot_that_is_protected_stays(&ceph).await;
+    a_look_sees_the_same_by_library_and_by_program(&ceph).await;
+    many_looks_together_see_all(&ceph).await;
+    a_pool_that_is_made_again_is_another_at_once(&ceph).await;
     what_clones_stand_on_is_not_purged_and_loses_nothing(&ceph).await;
     zeros_that_are_written_over_data_count(&ceph).await;
     an_upload_that_failed_leaves_its_name_alone(&ceph).await;
@@ -745,6 +752,66 @@ async fn a_snapshot_that_is_protected_stays(ceph: &Ceph) {
     ceph.storage.remove(&volume).await.unwrap();
     assert_eq!(ceph.read(&clone, 0, 4).await, b"dear");
     ceph.storage.remove(&clone).await.unwrap();
+}
+
+/// Programs look if librbd cannot be used.
+async fn a_look_sees_the_same_by_library_and_by_program(ceph: &Ceph) {
+    let [volume, clone, old] = ["vms/seen", "vms/seen-by", "vms/seen-once"].map(id);
+    make_base(ceph, &volume).await;
+    ceph.storage.create(&old, 1 << 20, false).await.unwrap();
+    let trashed = ceph.storage.trash(&old, DAY).await.unwrap();
+    ceph.storage.clone_on_write(&volume, &clone.volume).await.unwrap();
+    let held = ceph.hold(&clone).await;
+    let seen_by = async |storage: RbdStorage| {
+        let nowhere = VolumeId { pool: PoolName::new("nowhere"), volume: VolumeName::new("x") };
+        let mut seen = Vec::new();
+        for volume in [&volume, &clone, &old, &id("vms/none"), &nowhere] {
+            seen.push(format!("{:?}", storage.volume(volume).await));
+            seen.push(format!("{:?}", storage.check_unused(volume).await));
+            seen.push(format!("{:?}", storage.measured(volume).await.map(|found| found.identity)));
+            seen.push(format!("{:?}", storage.half_removed(&volume.pool).await));
+            seen.push(format!("{:?}", storage.trashed(&volume.pool).await));
+        }
+        seen.push(format!("{:?}", storage.remove(&volume).await));
+        seen.push(format!("{:?}", storage.trash(&clone, DAY).await));
+        seen
+    };
+    let by_library = seen_by(ceph.storage.clone()).await;
+    assert_eq!(by_library, seen_by(ceph.storage.clone().without_library()).await);
+    let [.., has_clones, in_use] = &by_library[..] else { panic!("{by_library:?}") };
+    assert!(has_clones.contains("HasClones") && in_use.contains("InUse"), "{by_library:?}");
+    drop(held);
+    ceph.storage.flatten(&clone, false, &Course::default()).await.unwrap();
+    ceph.storage.remove(&clone).await.unwrap();
+    ceph.storage.remove(&volume).await.unwrap();
+    ceph.storage.purge(&old.pool, &trashed.id).await.unwrap();
+}
+
+/// More than there are threads for them.
+async fn many_looks_together_see_all(ceph: &Ceph) {
+    let volume = id("vms/a");
+    let looks = (0..20).map(|_| ceph.storage.volume(&volume));
+    for seen in futures::future::join_all(looks).await {
+        assert_eq!(seen.unwrap().id, volume);
+    }
+}
+
+/// A connection that is there knows pools by what they were.
+async fn a_pool_that_is_made_again_is_another_at_once(ceph: &Ceph) {
+    let volume = id("again/x");
+    for _ in 0..2 {
+        ceph.storage.create_pool(&volume.pool).await.unwrap();
+        ceph.storage.create(&volume, 1 << 20, false).await.unwrap();
+        ceph.storage.volume(&volume).await.unwrap();
+        ceph.rbd(&["rm", "again/x"]);
+        let gone = ceph.storage.volume(&volume).await;
+        assert!(matches!(gone, Err(StorageError::NoVolume { .. })), "{gone:?}");
+        ceph.storage.remove_pool(&volume.pool).await.unwrap();
+        let gone = ceph.storage.volume(&volume).await;
+        assert!(matches!(gone, Err(StorageError::NoPool { .. })), "{gone:?}");
+        let gone = ceph.storage.trashed(&volume.pool).await;
+        assert!(matches!(gone, Err(StorageError::NoPool { .. })), "{gone:?}");
+    }
 }
 
 /// Of both formats that Ceph has clones in. Ceph's own command moves their volume to the trash.

@@ -7,8 +7,8 @@ use bytes::{Bytes, BytesMut};
 pub use pvc_model::disk_image::Compression;
 use tokio::sync::mpsc;
 
-use crate::MOST_PIECE_BYTES;
 use crate::error::ImageError;
+use crate::{BLOCK_BYTES, MOST_PIECE_BYTES};
 
 /// Memory that a decoder of xz may take, which has 65 MiB for what `xz -9` makes.
 const MOST_MEMORY: u64 = 80 << 20;
@@ -153,22 +153,22 @@ impl Decode for Gzip {
 
 type Sender = mpsc::Sender<Result<Part, ImageError>>;
 
-/// Sends the file on in whole pieces but for the last, until nobody takes it.
+/// Sends the file on in whole blocks but for the last, until nobody takes it. Blocks that come in
+/// one part are not copied.
 async fn cut(mut file: mpsc::Receiver<Part>, to: Sender) {
-    let mut rest = BytesMut::new();
+    let mut cutter = Cutter::default();
     loop {
         let part = file.recv().await;
         if let Some(Part::Bytes(bytes)) = part {
-            rest.extend_from_slice(&bytes);
-            while rest.len() >= MOST_PIECE_BYTES {
-                let piece = Part::Bytes(rest.split_to(MOST_PIECE_BYTES).freeze());
-                if to.send(Ok(piece)).await.is_err() {
+            for piece in cutter.cut(bytes) {
+                if to.send(Ok(Part::Bytes(piece))).await.is_err() {
                     return;
                 }
             }
             continue;
         }
-        let last = Some(rest.freeze()).filter(|rest| !rest.is_empty()).map(Part::Bytes);
+        let rest = cutter.begun.freeze();
+        let last = Some(rest).filter(|rest| !rest.is_empty()).map(Part::Bytes);
         let end =
             part.ok_or_else(|| ImageError::Compressed { kind: "plain", why: CUT_OFF.to_owned() });
         for part in last.map(Ok).into_iter().chain([end]) {
@@ -176,6 +176,33 @@ async fn cut(mut file: mpsc::Receiver<Part>, to: Sender) {
             let _ = to.send(part).await;
         }
         return;
+    }
+}
+
+/// Cutter of a file into pieces of whole blocks.
+#[derive(Default)]
+struct Cutter {
+    /// Begin of a block whose rest has not come.
+    begun: BytesMut,
+}
+
+impl Cutter {
+    /// The pieces that end in the bytes that come next.
+    fn cut(&mut self, mut bytes: Bytes) -> Vec<Bytes> {
+        let mut pieces = Vec::new();
+        if !self.begun.is_empty() {
+            let missing = BLOCK_BYTES - self.begun.len();
+            self.begun.extend_from_slice(&bytes.split_to(missing.min(bytes.len())));
+            if self.begun.len() == BLOCK_BYTES {
+                pieces.push(self.begun.split().freeze());
+            }
+        }
+        while bytes.len() >= BLOCK_BYTES {
+            let length = bytes.len().min(MOST_PIECE_BYTES);
+            pieces.push(bytes.split_to(length - length % BLOCK_BYTES));
+        }
+        self.begun.extend_from_slice(&bytes);
+        pieces
     }
 }
 
@@ -268,6 +295,28 @@ mod tests {
 
     fn part(bytes: &[u8]) -> Part {
         Part::Bytes(Bytes::copy_from_slice(bytes))
+    }
+
+    #[test]
+    fn a_file_is_cut_at_blocks_and_only_what_lies_across_parts_is_copied() {
+        let file: Vec<u8> = (0..5 * MOST_PIECE_BYTES).map(|at| (at / 7) as u8).collect();
+        let file = Bytes::from(file);
+        for part in [1021, 4099, BLOCK_BYTES - 1, BLOCK_BYTES, 400_000, 3 * MOST_PIECE_BYTES] {
+            let (mut cutter, mut all, mut copied) = (Cutter::default(), Vec::new(), 0);
+            let mut rest = file.clone();
+            while !rest.is_empty() {
+                for piece in cutter.cut(rest.split_to(part.min(rest.len()))) {
+                    assert_eq!(piece.len() % BLOCK_BYTES, 0);
+                    assert!(!piece.is_empty() && piece.len() <= MOST_PIECE_BYTES);
+                    let is_slice = file.as_ptr_range().contains(&piece.as_ptr());
+                    copied += if is_slice { 0 } else { piece.len() };
+                    all.extend_from_slice(&piece);
+                }
+            }
+            all.extend_from_slice(&cutter.begun);
+            assert!(all == file, "in parts of {part}");
+            assert!(copied <= (file.len() / part + 1) * BLOCK_BYTES, "{copied} of parts of {part}");
+        }
     }
 
     #[tokio::test]

@@ -260,8 +260,8 @@ impl<'a, S: Source> Counted<'a, S> {
     }
 }
 
-/// Has all of the file decoded, and gives `sink` what comes out, in pieces of [`MOST_PIECE_BYTES`]
-/// but for the last. Returns how much came out, in bytes.
+/// Has all of the file decoded, and gives `sink` what comes out, in pieces of whole blocks but for
+/// the last. Returns how much came out, in bytes.
 async fn decode<S: Source, W: Target>(
     file: &mut Counted<'_, S>,
     begin: Bytes,

@@ -41,12 +41,13 @@ pub trait VolumeStreams: Send + Sync {
 #[async_trait]
 pub trait Upload: Send {
     /// Writes at an offset, in bytes. Pieces may come in any order, and the last one counts. When
-    /// it returns, the storage has them, though perhaps not for good.
+    /// it returns, the storage has them, though perhaps not for good, but for some MiB that wait
+    /// for what follows, of which the next write or the end says whether they can be written.
     ///
     /// # Errors
     /// [`BeyondEnd`](StorageError::BeyondEnd) if it would not fit in the volume, and
-    /// [`NoRoom`](StorageError::NoRoom) if it does not fit in the pool. The upload may go on after
-    /// the first, and is to be dropped after any other.
+    /// [`NoRoom`](StorageError::NoRoom) or [`Full`](StorageError::Full) if it does not fit in the
+    /// pool. The upload may go on after the first, and is to be dropped after any other.
     ///
     /// # Cancellation
     /// Dropping the future leaves the piece written in part. It may be written again.

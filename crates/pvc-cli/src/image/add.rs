@@ -174,7 +174,7 @@ fn begin(file: &Path) -> std::io::Result<(Vec<u8>, Option<u64>)> {
         let why = "it is read twice, and a pipe comes but once: save it in a file";
         return Err(std::io::Error::other(why));
     }
-    let bytes = metadata.is_file().then(|| metadata.len());
+    let bytes = metadata.is_file().then_some(metadata.len());
     file.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     Ok((head, bytes))
 }

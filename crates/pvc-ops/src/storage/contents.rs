@@ -53,6 +53,12 @@ fn streams(storage: &dyn Storage) -> Result<&dyn VolumeStreams, StorageRefusal> 
     storage.streams().ok_or(StorageRefusal::NoStreams)
 }
 
+/// Contents for a volume of this size, to be written.
+pub struct BegunContents {
+    pub upload: Box<dyn Upload>,
+    pub size_bytes: u64,
+}
+
 /// Begins contents for the volume, which [`fill_volume`] gives it.
 ///
 /// # Errors
@@ -62,10 +68,11 @@ pub async fn begin_fill(
     storage: &dyn Storage,
     volume: &VolumeId,
     force: bool,
-) -> Done<Box<dyn Upload>> {
+) -> Done<BegunContents> {
     let size_bytes = check_fill(store, storage, volume, force).await?;
     let streams = streams(storage).map_err(ChangeError::Refused)?;
-    streams.upload(volume, size_bytes, force).await.map_err(refused)
+    let upload = streams.upload(volume, size_bytes, force).await.map_err(refused)?;
+    Ok(BegunContents { upload, size_bytes })
 }
 
 /// Time for which old contents are in the trash at least, until the new ones have the name.

@@ -15,7 +15,9 @@ mod snapshot;
 mod trash;
 mod volume;
 
-pub use contents::{NewContents, Settled, begin_fill, check_fill, download, fill_volume, settle};
+pub use contents::{
+    BegunContents, NewContents, Settled, begin_fill, check_fill, download, fill_volume, settle,
+};
 pub use pool::{RemovedPool, create_pool, remove_pool, set_placement_groups};
 pub use record::{record_volume, scan};
 pub use snapshot::{create_snapshot, remove_snapshot, rename_snapshot, roll_back};

@@ -45,7 +45,7 @@ impl World {
 
     async fn upload(&self) -> Box<dyn Upload> {
         let begun = storage::begin_fill(&self.store, &self.storage, &disk(), false).await;
-        let mut upload = begun.unwrap();
+        let mut upload = begun.unwrap().upload;
         upload.write(0, Bytes::from_static(b"new")).await.unwrap();
         upload
     }
@@ -415,7 +415,7 @@ async fn a_vm_whose_volume_is_held_is_not_renamed_nor_a_volume_held_whose_vm_is(
     // The renaming is half done, and may be taken back.
     world.storage.rename(&disk(), &new_name.volume).await.unwrap();
     let begun = storage::begin_fill(&world.store, &world.storage, &new_name, false).await;
-    let (upload, store) = (begun.unwrap(), &world.store);
+    let (upload, store) = (begun.unwrap().upload, &world.store);
     let new = new_contents(upload, KEEP);
     let (volumes, random, clock) = (&world.storage, &world.random, &*world.clock);
     let filled = storage::fill_volume(store, volumes, random, clock, &new_name, new).await;

@@ -421,8 +421,11 @@ impl Arguments<'_> {
     }
 }
 
+/// Arguments of a job, by name.
+type Named = Vec<(String, String)>;
+
 /// The arguments of a job that anybody may read, and the secrets among them.
-fn apart(work: &JobWork) -> (Vec<(String, String)>, Vec<(String, String)>) {
+fn apart(work: &JobWork) -> (Named, Named) {
     // Those of another version stay as they are.
     let is_ours = !matches!(work, JobWork::Other { .. });
     let is_secret = |(name, _): &(String, String)| is_ours && name.ends_with("_key");

@@ -42,7 +42,7 @@ fn contents_come_and_go_and_what_was_removed_comes_back() {
     };
     for file in ["disk.qcow2", "disk.qcow2.gz"] {
         let said = pvc(&format!("storage volume upload -y -f qcow2 stock disk /root/{file}"));
-        said.says(&["Wrote uploaded file to volume \"stock/disk\".", "SHA-256 of the file: "]);
+        said.says(&["Wrote uploaded file to volume \"stock/disk\".", "CRC-32 of the file: "]);
         is_the_image(&lab, "stock/disk");
     }
     pvc("storage volume upload -y -f qcow2 stock disk /root/disk.cut").fails(1);

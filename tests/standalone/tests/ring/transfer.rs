@@ -55,7 +55,7 @@ fn an_image_of_any_format_fills_a_volume_and_comes_back() {
         let (raw, image) = (raw.display().to_string(), format!("{}.{format}", raw.display()));
         run("qemu-img", &["convert", "-f", "raw", "-O", format, &raw, &image]);
         let said = storage(&machine, &format!("volume upload -y -f {format} vms data {image}"));
-        said.says(&["Wrote uploaded file to volume \"vms/data\".", "SHA-256 of the file: "]);
+        said.says(&["Wrote uploaded file to volume \"vms/data\".", "CRC-32 of the file: "]);
         is_filled_by(&machine, &disk);
     }
     let (raw, disk) = disk(&machine, 4);

@@ -21,7 +21,7 @@ use pvc_model::job::JobWork;
 use pvc_model::job::transfer::TransferEnd;
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::with_causes;
-use pvc_ops::storage::{self, NewContents, StorageRefusal};
+use pvc_ops::storage::{self, BegunContents, NewContents, StorageRefusal};
 use pvc_ports::{Clock, StorageError};
 use pvc_store::ChangeError;
 use tokio::task::JoinHandle;
@@ -57,10 +57,8 @@ async fn post_storage_ceph_volume_pool_volume_upload(
         Err(refusal) => Err(refusal),
     };
     match admitted {
-        Ok(Admitted { asked, contents: Some(contents), size_bytes }) => {
-            take(asked, contents, size_bytes, file).await
-        }
-        Ok(Admitted { asked, contents: None, .. }) => {
+        Ok(Admitted { asked, begun: Some(begun) }) => take(asked, begun, file).await,
+        Ok(Admitted { asked, begun: None }) => {
             body::turn_away(file.body);
             let message = asked.mode.message(message(&id(&asked)));
             Ok(Answer::json(&Uploaded { message, ..Uploaded::default() }))
@@ -72,33 +70,33 @@ async fn post_storage_ceph_volume_pool_volume_upload(
     }
 }
 
-/// An upload that may begin, to a volume of this size.
+/// An upload that may begin.
 struct Admitted {
     asked: Ask<Upload>,
     /// Nothing in a dry run.
-    contents: Option<InSlot>,
+    begun: Option<Begun>,
+}
+
+/// Contents that are to be written, for a volume of this size.
+struct Begun {
+    contents: InSlot,
     size_bytes: u64,
 }
 
 /// Refuses what would be refused after the file has come, too, and begins the contents.
 async fn admit(asked: Ask<Upload>, file: &mut File) -> Result<Admitted> {
     let api = asked.api.clone();
-    let contents = match asked.mode.is_dry() {
-        true => None,
-        false => {
-            let slot = api.uploads().take(&asked.caller.description, "uploads")?;
-            // Only now: what is taken ahead takes memory.
-            let body = std::mem::take(&mut file.body);
-            file.body = ahead::taken(&file.headers, body, api.clock().clone());
-            Some(slot)
-        }
-    };
-    let size_bytes = check(&asked).await?;
-    let contents = match contents {
-        Some(slot) => Some(begin(&api, &id(&asked), asked.params.force.0, slot).await?),
-        None => None,
-    };
-    Ok(Admitted { asked, contents, size_bytes })
+    if asked.mode.is_dry() {
+        check(&asked).await?;
+        return Ok(Admitted { asked, begun: None });
+    }
+    let slot = api.uploads().take(&asked.caller.description, "uploads")?;
+    // Only now: what is taken ahead takes memory.
+    let body = std::mem::take(&mut file.body);
+    file.body = ahead::taken(&file.headers, body, api.clock().clone());
+    announced(&asked.params, false, 0)?;
+    let begun = begin(&api, &id(&asked), asked.params.force.0, slot).await?;
+    Ok(Admitted { asked, begun: Some(begun) })
 }
 
 /// The body of a request, and the headers that say what it is.
@@ -126,13 +124,14 @@ fn message(id: &VolumeId) -> String {
     format!("Wrote uploaded file to volume \"{id}\".")
 }
 
-/// Refuses what could not be taken; returns the size of the volume.
-async fn check(asked: &Ask<Upload>) -> Result<u64> {
+/// Refuses what could not be taken.
+async fn check(asked: &Ask<Upload>) -> Result<()> {
     announced(&asked.params, false, 0)?;
     let (api, storage) = (&asked.api, asked.api.storage()?);
     let (id, force) = (id(asked), asked.params.force.0);
     let checked = storage::check_fill(api.store(), storage.as_ref(), &id, force);
-    api.ask(async { checked.await.map_err(|error| api.readers().refused(error)) }).await
+    let checked = async { checked.await.map_err(|error| api.readers().refused(error)) };
+    api.ask(checked).await.map(drop)
 }
 
 /// The file as it is announced, for a volume of this size.
@@ -158,8 +157,7 @@ fn checksum(text: &str) -> Result<[u8; 32]> {
 /// Takes the file, and gives the volume its contents.
 async fn take(
     asked: Ask<Upload>,
-    contents: InSlot,
-    size_bytes: u64,
+    Begun { contents, size_bytes }: Begun,
     file: File,
 ) -> Result<Answer<Upload>> {
     let id = id(&asked);
@@ -223,12 +221,13 @@ const MOST_AWAY: Duration = Duration::from_secs(100);
 const BEGIN_TIMES: u32 = 3;
 
 /// Begins the contents. That goes on if nobody waits any more, and then they are discarded.
-async fn begin(api: &ApiState, id: &VolumeId, force: bool, slot: Slot) -> Result<InSlot> {
+async fn begin(api: &ApiState, id: &VolumeId, force: bool, slot: Slot) -> Result<Begun> {
     let (of, id, storage) = (api.clone(), id.clone(), api.storage()?);
     let begin = async move {
         let begun = storage::begin_fill(of.store(), storage.as_ref(), &id, force).await;
-        let upload = Some(begun.map_err(|error| of.readers().refused(error))?);
-        Ok(InSlot { upload, slot: Some(slot) })
+        let BegunContents { upload, size_bytes } =
+            begun.map_err(|error| of.readers().refused(error))?;
+        Ok(Begun { contents: InSlot { upload: Some(upload), slot: Some(slot) }, size_bytes })
     };
     let time = api.settings().limits.change_time * BEGIN_TIMES;
     api.outcome_within(time, begin).await?.unwrap_or_else(|| {

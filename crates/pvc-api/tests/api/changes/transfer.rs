@@ -224,8 +224,8 @@ async fn a_pool_that_is_full_to_81_percent_takes_an_upload_by_force_alone() {
 }
 
 /// Number of calls of the storage, each of which passes a gate twice, before an upload begins: it
-/// is looked twice at the volume, whether it is unused, and at the pool.
-const LOOKS: u64 = 2 * 2 * 3;
+/// is looked at the volume, whether it is unused, and at the pool.
+const LOOKS: u64 = 2 * 3;
 
 #[tokio::test(start_paused = true)]
 async fn a_storage_that_takes_its_time_to_begin_a_volume_gets_it() {

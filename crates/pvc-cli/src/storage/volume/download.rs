@@ -82,7 +82,7 @@ impl Download {
         let place = self.place()?;
         let (from, size) = self.begin(pvc)?;
         let is_output = matches!(place, Place::Output);
-        let mut watched = Watched::new(from, size, pvc);
+        let mut watched = Watched::new(from, size, pvc).with_sha256();
         let saved = match place {
             Place::Output => copy(&mut watched, &mut io::stdout().lock()),
             Place::File(file) => self.save(&mut watched, &file),

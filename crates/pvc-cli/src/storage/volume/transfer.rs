@@ -123,11 +123,12 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// A file that is read: counted, hashed and shown.
+/// A file that is read: counted, summed and shown.
 pub struct Watched<'a, R> {
     from: R,
     pub progress: Progress<'a>,
-    sha256: Sha256,
+    /// Made only for who asks: without help of the processor it takes longer than the rest.
+    sha256: Option<Sha256>,
     crc32: crc32fast::Hasher,
     pub bytes: u64,
     /// A failure to read, which is not one of the connection.
@@ -139,13 +140,20 @@ pub struct Watched<'a, R> {
 impl<'a, R: Read> Watched<'a, R> {
     pub fn new(from: R, size: Option<u64>, pvc: &'a Pvc) -> Self {
         let progress = Progress::new(pvc, size);
-        let (sha256, crc32) = (Sha256::new(), crc32fast::Hasher::new());
-        Watched { from, progress, sha256, crc32, bytes: 0, failed: None, size }
+        let crc32 = crc32fast::Hasher::new();
+        Watched { from, progress, sha256: None, crc32, bytes: 0, failed: None, size }
     }
 
-    /// SHA-256 checksum of what was read, in hexadecimal digits.
+    /// The same, of which a SHA-256 checksum is made as well.
+    #[must_use]
+    pub fn with_sha256(self) -> Self {
+        Watched { sha256: Some(Sha256::new()), ..self }
+    }
+
+    /// SHA-256 checksum of what was read, in hexadecimal digits; empty if none is made.
     pub fn sha256(&self) -> String {
-        self.sha256.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        let made = self.sha256.iter().flat_map(|sha256| sha256.clone().finalize());
+        made.map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// CRC-32 checksum of what was read, in hexadecimal digits.
@@ -173,7 +181,9 @@ impl<R: Read> Read for Watched<'_, R> {
         match self.next(into) {
             Ok(read) => {
                 self.bytes += read as u64;
-                self.sha256.update(&into[..read]);
+                if let Some(sha256) = &mut self.sha256 {
+                    sha256.update(&into[..read]);
+                }
                 self.crc32.update(&into[..read]);
                 match read == 0 && !into.is_empty() {
                     true => self.progress.turn(),

@@ -123,15 +123,15 @@ impl Upload {
             self.file.display()
         );
         confirm::ask(pvc, self.yes, &sentence)?;
-        let (reply, sha256) = self.transfer(pvc, wanted)?;
-        if !pvc.done_as_json(&Uploaded { sha256: sha256.clone(), ..reply.clone() }) {
+        let (reply, said) = self.transfer(pvc, wanted)?;
+        if !pvc.done_as_json(&reply) {
             pvc.out.line(&reply.message);
-            pvc.out.line(format!("SHA-256 of the file: {sha256}"));
+            pvc.out.line(said);
         }
         Ok(())
     }
 
-    /// Sends the file without a question. Returns the reply, and the file's SHA-256 checksum.
+    /// Sends the file without a question. Returns the reply, and a line about its checksum.
     pub fn send(&self, pvc: &mut Pvc) -> Result<(Uploaded, String), Failure> {
         let wanted = self.wanted(pvc)?;
         self.transfer(pvc, wanted)
@@ -156,6 +156,9 @@ impl Upload {
         let operation = PostStorageCephVolumePoolVolumeUpload;
         let client = pvc.take_client()?;
         let mut watched = Watched::new(image, size, pvc);
+        if self.sha256.is_some() {
+            watched = watched.with_sha256();
+        }
         watched.progress.begin_upload();
         let sent = client.upload(operation, self.volume.at(), &params, &mut watched, size);
         watched.progress.end(sent.is_ok());
@@ -165,7 +168,11 @@ impl Upload {
         let (sha256, crc32) = (watched.sha256(), watched.crc32());
         let reply = sent?;
         require_same(&reply, &sha256, &crc32)?;
-        Ok((reply, sha256))
+        let said = match sha256.is_empty() {
+            true => format!("CRC-32 of the file: {crc32}"),
+            false => format!("SHA-256 of the file: {sha256}"),
+        };
+        Ok((reply, said))
     }
 
     fn is_input(&self) -> bool {
@@ -204,11 +211,11 @@ impl Upload {
     }
 }
 
-/// Compares the checksums of the reply with those of what was sent. A server says only those that
+/// Compares the checksums of the reply with those of what was sent. Either side has only those that
 /// it made.
 fn require_same(reply: &Uploaded, sha256: &str, crc32: &str) -> Outcome {
     for (got, sent) in [(&*reply.sha256, sha256), (&*reply.crc32, crc32)] {
-        if !got.is_empty() && got != sent {
+        if !got.is_empty() && !sent.is_empty() && got != sent {
             let message = format!(
                 "the server got another file than was sent: its checksum is {got}, and not {sent}"
             );
