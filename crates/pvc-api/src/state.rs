@@ -336,6 +336,17 @@ impl ApiState {
         self.outcome_within(time, change).await?.unwrap_or_else(|| Err(open_outcome(time)))
     }
 
+    /// Carries something out to its end, also when nobody waits for it any more.
+    pub async fn to_its_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        match self.shared.changes.spawn(work).await {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
+    }
+
     /// Carries out a change as [`change_within`](Self::change_within) does; `None` if its outcome
     /// is open after that time.
     pub async fn outcome_within<T: Send + 'static>(

@@ -13,7 +13,7 @@ use futures::future::{BoxFuture, Shared, WeakShared};
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_ops::storage::StorageRefusal;
-use pvc_ports::{Exporters, Storage};
+use pvc_ports::{Exporters, Storage, aside};
 
 use crate::error::{ApiError, Result};
 
@@ -111,7 +111,7 @@ pub async fn zookeeper(view: Arc<Cluster>, by: Option<Arc<dyn Exporters>>) -> Re
             "the package `prometheus-zookeeper-exporter` serves them on each coordinator",
         ))
     })?;
-    Ok(sorted(&page))
+    Ok(aside(move || sorted(&page)).await)
 }
 
 fn zookeeper_url(primary: &NodeName) -> String {

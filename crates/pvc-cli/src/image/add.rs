@@ -90,8 +90,8 @@ impl Add {
         begun.map_err(|error| {
             let failure = missing::failure(pvc, error, GetStorageCephPoolPool, [pool.as_str()]);
             let left = format!(
-                "`pvc storage volume remove --purge {pool} {making}` removes what an earlier attempt \
-                 has left"
+                "`pvc storage volume remove --purge {pool} {making}` removes what an earlier \
+                 attempt has left"
             );
             if failure.hint.is_none() { failure.hint(left) } else { failure }
         })?;

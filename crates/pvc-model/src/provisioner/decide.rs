@@ -17,13 +17,14 @@ const LONGEST_NAME: usize = 63;
 const LONGEST_VALUE: usize = 255;
 
 /// The most bytes of a userdata or a script.
-pub(super) const MOST_TEXT: usize = 1 << 20;
+pub(super) const MOST_TEXT: usize = 256 << 10;
 
 /// The most arguments of a profile, and networks or disks of a template.
 const MOST_PARTS: usize = 64;
 
-/// The most rows of a class: a list brings all of them, with their texts.
-const MOST_ROWS: usize = 1000;
+/// The most rows of a class: a list brings all of them, with their texts or parts, and the database
+/// reads no more than 10,000 rows at a time.
+const MOST_ROWS: usize = 150;
 
 /// The most vCPUs, MiB of memory, GiB of a disk and milliseconds that a template may ask for.
 const MOST_VCPUS: u32 = 1024;

@@ -1,7 +1,7 @@
 //! Makes a VM whose first disk is a clone of an image.
 //!
 //! ```text
-//!  record (state `provision`) ─ clone ─ resize ─ seed ─ name each ─ finish (state `stop` or `start`)
+//!  record (state `provision`) ─ clone ─ resize ─ seed ─ name each ─ finish (`stop` or `start`)
 //! ```
 //!
 //! The record comes first: it has the VM's name for itself. The disks have names that no other job

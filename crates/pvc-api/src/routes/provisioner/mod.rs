@@ -23,13 +23,17 @@ pub fn add(table: Table) -> Table {
     [template::add, text::add, profile::add].into_iter().fold(table, |table, add| add(table))
 }
 
-/// Answer of the provisioner's database, which is waited for no longer than a change may take.
-/// Leaving it in the middle of something leaves nothing done.
+/// Number of times as long as for others that a change is waited for: its commit has a deadline of
+/// its own, after which it is told that nobody knows what became of it.
+const CHANGE_TIMES: u32 = 2;
+
+/// Answer of the provisioner's database, which is waited for `times` as long as a change may take.
 async fn answered<T>(
     api: &ApiState,
+    times: u32,
     work: impl Future<Output = Result<T, ProvisionerError>>,
 ) -> Result<T> {
-    let time = api.settings().limits.change_time;
+    let time = api.settings().limits.change_time * times;
     match tokio::time::timeout(time, work).await {
         Ok(done) => done.map_err(not_provisioned),
         Err(_) => Err(late(time)),
@@ -46,7 +50,7 @@ fn late(time: Duration) -> ApiError {
 
 /// Everything but the texts of userdata and scripts.
 async fn catalog(api: &ApiState) -> Result<Catalog> {
-    answered(api, api.provisioner()?.catalog()).await
+    answered(api, 1, api.provisioner()?.catalog()).await
 }
 
 /// Makes a change; the reply is the sentence about it.
@@ -56,8 +60,10 @@ async fn change<O: Operation<Reply = Message>>(
     change: Change,
 ) -> Result<Answer<O>> {
     let making = if mode.is_dry() { Making::DryRun } else { Making::Do };
-    let cluster = api.view();
-    let message = answered(api, api.provisioner()?.change(&cluster, &change, making)).await?;
+    let (cluster, provisioner) = (api.view(), api.provisioner()?.clone());
+    // To its end, also when the client goes away: what became of a commit is known then.
+    let work = api.to_its_end(async move { provisioner.change(&cluster, &change, making).await });
+    let message = answered(api, CHANGE_TIMES, work).await?;
     Ok(mode.done(message))
 }
 

@@ -38,14 +38,14 @@ pub fn add(table: Table) -> Table {
 /// The texts whose names fit.
 async fn all(api: &ApiState, class: Class, limit: Option<&str>) -> Result<Vec<Text>> {
     let limit = NameLimit::new(limit);
-    let mut texts = answered(api, api.provisioner()?.texts(class, None)).await?;
+    let mut texts = answered(api, 1, api.provisioner()?.texts(class, None)).await?;
     texts.retain(|text| limit.matches(&text.name));
     found(class, None, texts)
 }
 
 /// The one with this name.
 async fn one(api: &ApiState, class: Class, name: &str) -> Result<Vec<Text>> {
-    let texts = answered(api, api.provisioner()?.texts(class, Some(name))).await?;
+    let texts = answered(api, 1, api.provisioner()?.texts(class, Some(name))).await?;
     found(class, Some(name), texts)
 }
 
@@ -115,12 +115,16 @@ async fn change_script<O: Operation<Reply = Message>>(
     };
     let sha256: String =
         Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-    let answer = change(api, mode, asked).await?;
+    let caller = &*caller.description;
     if !mode.is_dry() {
-        let caller = &*caller.description;
-        tracing::info!(action, script = name, sha256, caller, "a provisioning script was changed");
+        // Before: what becomes of it may stay unknown.
+        tracing::info!(action, script = name, sha256, caller, "a provisioning script is changed");
     }
-    Ok(answer)
+    let answer = change(api, mode, asked).await;
+    if answer.is_err() {
+        tracing::info!(script = name, caller, "the change of a provisioning script has failed");
+    }
+    answer
 }
 
 async fn get_provisioner_script(

@@ -33,7 +33,8 @@ async fn images_are_the_volumes_that_are_called_so() {
 #[tokio::test]
 async fn a_vm_of_an_image_is_a_task_that_knows_all_that_it_needs() {
     let api = with_images().await;
-    let given = "image=debian&disk=8M&memory=128&vcpus=2&ssh_keys=%23%20mine%0Assh-ed25519%20AAAA%20me,%20here&start=true";
+    let keys = "%23%20mine%0Assh-ed25519%20AAAA%20me,%20here";
+    let given = format!("image=debian&disk=8M&memory=128&vcpus=2&ssh_keys={keys}&start=true");
     let reply = api.post(&format!("/vm/new1/create?{given}&user_data=%23cloud-config")).await;
     assert_eq!((reply.status.as_u16(), &reply.json()["task_name"]), (202, &json!("vm.create")));
     let queues = api.get("/tasks").await.ok();

@@ -166,7 +166,7 @@ async fn what_does_not_fit_is_refused_with_the_reason() {
     }
     assert_eq!(api.provisioned().await, before, "nothing was changed");
     api.post("/provisioner/template/network/small/net/1001?permit_duplicate=True").await.ok();
-    let large = "x".repeat((1 << 20) + 1);
+    let large = "x".repeat((256 << 10) + 1);
     let reply = api.form(Method::PUT, "/provisioner/userdata/small", "data", &large).await;
     assert!([400, 413].contains(&reply.status.as_u16()), "{}", reply.status);
 }
