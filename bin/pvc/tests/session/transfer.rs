@@ -411,7 +411,12 @@ fn a_checksum_that_differs_fails_the_upload() {
             _ => ok(reply.clone()),
         });
         let user = User::of(&stub);
-        let uploaded = upload(&user, &image(&user));
+        let file = image(&user).display().to_string();
+        // A server makes SHA-256 only of what was announced, and so does the client.
+        let announced = ["--sha256", right];
+        let announced = if checksum == "sha256" { &announced[..] } else { &[] };
+        let line = ["-q", "storage", "volume", "upload", "-y", "vms", "data", &file];
+        let uploaded = user.run(&[&line[..], announced].concat());
         assert_eq!(code(&uploaded) != 0, fails, "{uploaded:?}");
         assert!(changes(&stub)[0].contains("file_size=5"), "{:?}", stub.lines());
         assert_eq!(err(&uploaded).contains("the server got another file"), fails, "{uploaded:?}");

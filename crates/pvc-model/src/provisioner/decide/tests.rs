@@ -277,12 +277,12 @@ fn many_profiles_are_named_in_part() {
 #[test]
 fn there_is_an_end_to_what_is_kept() {
     let mut catalog = catalog();
-    for number in 0..1000 {
+    for number in 0..150 {
         catalog.userdata.push(named(number + 10, &format!("u{number}")));
     }
     let add = |class| Change::AddText { class, name: "new".to_owned(), text: "x".to_owned() };
     let refusal = decide(&cluster(), &catalog, &add(Class::Userdata)).unwrap_err();
-    assert_eq!(refusal.to_string(), "userdata: 1000 are kept already, and no more can be");
+    assert_eq!(refusal.to_string(), "userdata: 150 are kept already, and no more can be");
     assert!(decide(&cluster(), &catalog, &add(Class::Script)).is_ok());
 }
 
@@ -360,7 +360,7 @@ fn a_text_has_a_bound_and_is_one() {
         text: text.to_owned(),
     };
     for class in [Class::Userdata, Class::Script] {
-        refused(&add(class, &"x".repeat(MOST_TEXT + 1)), Kind::Invalid, "data: has 1048577 bytes");
+        refused(&add(class, &"x".repeat(MOST_TEXT + 1)), Kind::Invalid, "data: has 262145 bytes");
         refused(&add(class, "a\0b"), Kind::Invalid, "data: contains a NUL byte");
         assert!(decided(&add(class, &"x".repeat(MOST_TEXT))).is_ok());
     }
