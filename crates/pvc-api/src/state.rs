@@ -355,11 +355,7 @@ impl ApiState {
         change: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<Option<Result<T>>> {
         self.check_reachable()?;
-        match tokio::time::timeout(time, self.shared.changes.spawn(change)).await {
-            Ok(Ok(outcome)) => Ok(Some(outcome)),
-            Ok(Err(panic)) => std::panic::resume_unwind(panic.into_panic()),
-            Err(_) => Ok(None),
-        }
+        Ok(tokio::time::timeout(time, self.to_its_end(change)).await.ok())
     }
 }
 

@@ -7,9 +7,14 @@ mod text;
 mod userdata;
 
 use clap::Subcommand;
+use pvc_api_types::operation::Operation;
+use pvc_api_types::operations::provisioner::NameFilter;
+use serde::de::DeserializeOwned;
 
 use crate::context::Pvc;
+use crate::format::{Listing, or_empty};
 use crate::outcome::Outcome;
+use crate::output::Table;
 
 /// Make VMs from templates
 #[derive(Debug, Subcommand)]
@@ -36,6 +41,31 @@ impl Provisioner {
             Provisioner::Template(command) => command.run(pvc),
             Provisioner::Userdata(command) => command.run(pvc),
         }
+    }
+}
+
+/// Lists what `operation` finds of this name: as it came, by its names alone, or as rows. `what` is
+/// one of them, and the command that lists all.
+fn list<O, T>(
+    pvc: &mut Pvc,
+    listing: &Listing,
+    limit: Option<String>,
+    operation: O,
+    what: (&str, &str),
+    name: impl Fn(&T) -> String,
+    table: impl FnOnce(&[T]) -> Table,
+) -> Outcome
+where
+    O: Operation<At = [String; 0], Params = NameFilter, Reply = Vec<T>>,
+    T: DeserializeOwned,
+{
+    listing.check()?;
+    let narrowed = limit.is_some();
+    let answer = or_empty(pvc.client()?.read(operation, [], &NameFilter { limit }))?;
+    let found: Option<Vec<T>> = listing.read(pvc, &answer, narrowed, what)?;
+    match found {
+        Some(found) => listing.print(pvc, &found, name, table),
+        None => Ok(()),
     }
 }
 

@@ -37,7 +37,7 @@ use pvc_model::pool::{BadGroups, BadReplication};
 use pvc_model::shown;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_model::vm::volumes::{is_at_rest, part_of_snapshot, users_where};
-use pvc_ports::StorageError;
+use pvc_ports::{Storage, StorageError};
 use pvc_store::ChangeError;
 
 use crate::Outcome;
@@ -244,6 +244,18 @@ fn hint_of(error: &StorageError) -> Option<String> {
         _ => return None,
     };
     Some(hint.to_owned())
+}
+
+/// Whether the storage has the volume; it has none of a pool that is not there.
+///
+/// # Errors
+/// If the storage does not say.
+pub async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, StorageError> {
+    match storage.volume(volume).await {
+        Ok(_) => Ok(true),
+        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 type Done<T> = Outcome<T, StorageRefusal>;

@@ -10,14 +10,14 @@ use pvc_model::job::{JobSpec, JobVm, JobWork, worker_for};
 use pvc_model::storage::{PoolName, VolumeId, VolumeName};
 use pvc_model::vm::VmState;
 use pvc_model::{BadName, NodeName, Uuid, check_name, shown};
-use pvc_ports::{Clock, Random, Storage, StorageError};
+use pvc_ports::{Clock, Random, Storage};
 use pvc_store::{ChangeError, Changes, Expect, Store};
 
 use super::define::{Define, DefineRefusal, Definition};
 use super::hardware::{HardwareRefusal, bridge};
 use crate::job::{JobRequest, submit};
 use crate::refusal::{Kind, Refusal};
-use crate::storage::StorageRefusal;
+use crate::storage::{StorageRefusal, exists};
 
 /// The most network cards that a new VM gets.
 const NICS: usize = 16;
@@ -219,10 +219,8 @@ async fn plan(
         return Err(CreateRefusal::TooSmall { image: shown(&ask.image), has, wanted });
     }
     for volume in std::iter::once(&disk).chain(&seed_volume) {
-        match storage.volume(volume).await {
-            Err(StorageError::NoVolume { .. }) => {}
-            Ok(_) => return Err(CreateRefusal::VolumeTaken { volume: volume.clone() }),
-            Err(error) => return Err(StorageRefusal::from(error).into()),
+        if exists(storage, volume).await.map_err(StorageRefusal::from)? {
+            return Err(CreateRefusal::VolumeTaken { volume: volume.clone() });
         }
     }
     let pool = storage.pool(&image.pool).await.map_err(StorageRefusal::from)?;
@@ -241,13 +239,6 @@ async fn plan(
         disks: &disks,
         nics: &nics,
     })?;
-    let definition = Definition::read(Define {
-        node: ask.node.clone(),
-        state: if ask.start { VmState::Start } else { VmState::Stop },
-        force: ask.force,
-        ..Define::new(xml.as_str())
-    });
-    let definition = definition.await?;
     let files = || SeedFiles {
         user_data: ask.user_data.clone().unwrap_or_else(|| "#cloud-config\n".to_owned()),
         meta_data: meta_data(&ask.name, uuid, &ask.ssh_keys),
@@ -266,7 +257,22 @@ async fn plan(
         refuse_memory_overcommit: ask.refuse_memory_overcommit,
         force: ask.force,
     };
+    let definition = Definition::read(definition_of(&creation)).await?;
     Ok(Planned { creation, definition })
+}
+
+/// The VM as it is recorded while it is made.
+pub fn definition_of(creation: &VmCreation) -> Define {
+    let VmCreation { vm, xml, node, autostart, start, force, .. } = creation;
+    Define {
+        expected: Some(vm.name.clone()),
+        node: node.as_ref().map(ToString::to_string),
+        autostart: *autostart,
+        state: VmState::Provision,
+        starts_later: *start,
+        force: *force,
+        ..Define::new(xml.as_str())
+    }
 }
 
 /// The image by its name, or by that of its pool and its own.
@@ -343,22 +349,19 @@ fn request(
     definition: &Definition,
     ask: &Create,
 ) -> Result<(JobRequest, Changes), CreateRefusal> {
-    let is_same = |work: &JobWork| match work {
-        JobWork::CreateVm(other) => other.vm.name == creation.vm.name,
-        _ => false,
-    };
-    let mut jobs = cluster.jobs.values().filter(|job| !job.progress.state.is_over());
-    if let Some(job) = jobs.find(|job| is_same(&job.spec.work)) {
-        let (vm, job) = (creation.vm.name.clone(), job.spec.id.clone());
-        return Err(CreateRefusal::UnderWay { vm, job });
-    }
-    let is_renamed_so = |work: &JobWork| match work {
-        JobWork::RenameVm { vm, to } if *to == creation.vm.name => Some(vm.name.clone()),
-        _ => None,
-    };
-    let mut jobs = cluster.jobs.values().filter(|job| !job.progress.state.is_over());
-    if let Some(other) = jobs.find_map(|job| is_renamed_so(&job.spec.work)) {
-        return Err(CreateRefusal::NameGoesTo { vm: creation.vm.name.clone(), other });
+    let name = &creation.vm.name;
+    for job in cluster.jobs.values().filter(|job| !job.progress.state.is_over()) {
+        match &job.spec.work {
+            JobWork::CreateVm(other) if other.vm.name == *name => {
+                let (vm, job) = (name.clone(), job.spec.id.clone());
+                return Err(CreateRefusal::UnderWay { vm, job });
+            }
+            JobWork::RenameVm { vm, to } if to == name => {
+                let (vm, other) = (name.clone(), vm.name.clone());
+                return Err(CreateRefusal::NameGoesTo { vm, other });
+            }
+            _ => {}
+        }
     }
     // As it would be defined now; where it goes is decided when it is.
     definition.define(cluster)?;

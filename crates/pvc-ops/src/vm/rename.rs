@@ -17,7 +17,7 @@ use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 use super::{name_taken, other_user, runner};
 use crate::job::{JobRequest, Unfinished, submit, wait_for_end};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
-use crate::storage::{StorageRefusal, record_volume};
+use crate::storage::{StorageRefusal, exists, record_volume};
 use crate::wait::wait_for;
 
 /// Time that a VM whose stop was written may take to be gone.
@@ -297,14 +297,6 @@ fn check_unshared<'a>(
             let (vm, other) = (record.name.clone(), other.name.clone());
             Err(RenameRefusal::Shared { vm, volume: volume.clone(), other })
         }
-    }
-}
-
-async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, StorageError> {
-    match storage.volume(volume).await {
-        Ok(_) => Ok(true),
-        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => Ok(false),
-        Err(error) => Err(error),
     }
 }
 

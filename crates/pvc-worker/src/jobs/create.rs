@@ -18,10 +18,10 @@ use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::creation::{SeedFiles, VmCreation, name_in_the_making};
 use pvc_model::storage::VolumeId;
-use pvc_model::vm::{VmRecord, VmState};
+use pvc_model::vm::VmState;
 use pvc_ops::storage::{CloneKind, StorageRefusal, clone_volume, record_volume};
-use pvc_ops::vm::{Define, DefineRefusal, Definition, StateRefusal, start_changes};
-use pvc_ops::{Kind as RefusalKind, NoVm, Refusal};
+use pvc_ops::vm::{DefineRefusal, Definition, StateRefusal, definition_of, start_changes};
+use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{Course, Storage, StorageError, aside};
 use pvc_store::{Change, Changes, Expect, VmChange};
 use serde::{Deserialize, Serialize};
@@ -73,8 +73,6 @@ pub(crate) enum CreateError {
     Seed(#[source] std::io::Error),
     #[error("VM `{vm}` was removed, or given another state, while it was made")]
     Changed { vm: String },
-    #[error(transparent)]
-    NoVm(#[from] NoVm),
 }
 
 impl Refusal for CreateError {
@@ -82,7 +80,6 @@ impl Refusal for CreateError {
         match self {
             CreateError::Define(why) => why.kind(),
             CreateError::Storage(why) => why.kind(),
-            CreateError::NoVm(why) => why.kind(),
             CreateError::Taken { .. } | CreateError::Seed(_) | CreateError::Changed { .. } => {
                 RefusalKind::Conflict
             }
@@ -96,7 +93,7 @@ impl Refusal for CreateError {
             CreateError::Taken { .. } => {
                 Some("remove or rename that volume, or choose another name for the VM".to_owned())
             }
-            CreateError::NoVm(_) | CreateError::Seed(_) | CreateError::Changed { .. } => None,
+            CreateError::Seed(_) | CreateError::Changed { .. } => None,
         }
     }
 }
@@ -265,10 +262,9 @@ impl CreateVm {
         Ok(!is_made && exists(storage, disk).await?)
     }
 
-    /// The VM, while it is this job's.
-    fn own<'a>(&self, view: &'a Cluster) -> Option<&'a VmRecord> {
-        let record = view.vms.get(&self.uuid())?;
-        matches!(record.state, VmState::Provision).then_some(&**record)
+    /// Whether the VM is this job's, and not on its way back.
+    fn is_own(&self, view: &Cluster) -> bool {
+        view.vms.get(&self.uuid()).is_some_and(|vm| vm.state == VmState::Provision)
     }
 
     /// Result of the last step, if it is in effect.
@@ -287,17 +283,8 @@ impl CreateVm {
     }
 
     async fn record(&self, context: &Context) -> Result<()> {
-        let VmCreation { vm, xml, node, autostart, start, force, .. } = &*self.new;
-        let ask = Define {
-            expected: Some(vm.name.clone()),
-            node: node.as_ref().map(ToString::to_string),
-            autostart: *autostart,
-            state: VmState::Provision,
-            starts_later: *start,
-            force: *force,
-            ..Define::new(xml.as_str())
-        };
-        let definition = Definition::read(ask).await.map_err(CreateError::from)?;
+        let definition = Definition::read(definition_of(&self.new)).await;
+        let definition = definition.map_err(CreateError::from)?;
         let decide = |cluster: &Cluster| Ok(definition.define(cluster)?);
         let defined = context.change::<_, CreateError>(decide).await?;
         context.log(format!("VM \"{}\" is assigned to node {}", defined.name, defined.node));
@@ -308,7 +295,7 @@ impl CreateVm {
         let (uuid, starts) = (self.uuid(), self.new.start);
         let refuse = self.new.refuse_memory_overcommit;
         let decide = |cluster: &Cluster| {
-            if self.own(cluster).is_none() {
+            if !self.is_own(cluster) {
                 return Err(self.changed());
             }
             let refused = match starts.then(|| start_changes(cluster, uuid, refuse)) {
@@ -404,11 +391,7 @@ async fn recorded(context: &Context, volume: &VolumeId) -> Result<()> {
 }
 
 async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool> {
-    match storage.volume(volume).await {
-        Ok(_) => Ok(true),
-        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => Ok(false),
-        Err(error) => Err(of_storage(error)),
-    }
+    pvc_ops::storage::exists(storage, volume).await.map_err(of_storage)
 }
 
 fn of_storage(error: StorageError) -> Unwritten<CreateError> {

@@ -157,11 +157,7 @@ async fn record(context: &Context, volumes: &[Volume]) -> Result<()> {
 }
 
 async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, RenameRefusal> {
-    match storage.volume(volume).await {
-        Ok(_) => Ok(true),
-        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => Ok(false),
-        Err(source) => Err(failed(volume, source)),
-    }
+    pvc_ops::storage::exists(storage, volume).await.map_err(|source| failed(volume, source))
 }
 
 fn failed(volume: &VolumeId, source: StorageError) -> RenameRefusal {

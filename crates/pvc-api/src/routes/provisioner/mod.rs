@@ -27,22 +27,22 @@ pub fn add(table: Table) -> Table {
 /// its own, after which it is told that nobody knows what became of it.
 const CHANGE_TIMES: u32 = 2;
 
-/// Answer of the provisioner's database, which is waited for `times` as long as a change may take.
+/// Answer of the provisioner's database, which is waited for no longer than a change may take.
 async fn answered<T>(
     api: &ApiState,
-    times: u32,
     work: impl Future<Output = Result<T, ProvisionerError>>,
 ) -> Result<T> {
-    let time = api.settings().limits.change_time * times;
+    let time = api.settings().limits.change_time;
     match tokio::time::timeout(time, work).await {
         Ok(done) => done.map_err(not_provisioned),
-        Err(_) => Err(late(time)),
+        Err(_) => Err(late(time, "")),
     }
 }
 
-fn late(time: Duration) -> ApiError {
+/// The refusal after this time, and what is to be said of it besides.
+fn late(time: Duration, besides: &str) -> ApiError {
     let seconds = time.as_secs();
-    let message = format!("the provisioner's database did not answer within {seconds} s");
+    let message = format!("the provisioner's database did not answer within {seconds} s{besides}");
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
         .hint(Some("does it run? On coordinators `patronictl list` shows its members"))
         .retry_after(5)
@@ -50,7 +50,7 @@ fn late(time: Duration) -> ApiError {
 
 /// Everything but the texts of userdata and scripts.
 async fn catalog(api: &ApiState) -> Result<Catalog> {
-    answered(api, 1, api.provisioner()?.catalog()).await
+    answered(api, api.provisioner()?.catalog()).await
 }
 
 /// Makes a change; the reply is the sentence about it.
@@ -63,8 +63,11 @@ async fn change<O: Operation<Reply = Message>>(
     let (cluster, provisioner) = (api.view(), api.provisioner()?.clone());
     // To its end, also when the client goes away: what became of a commit is known then.
     let work = api.to_its_end(async move { provisioner.change(&cluster, &change, making).await });
-    let message = answered(api, CHANGE_TIMES, work).await?;
-    Ok(mode.done(message))
+    let time = api.settings().limits.change_time * CHANGE_TIMES;
+    match tokio::time::timeout(time, work).await {
+        Ok(done) => Ok(mode.done(done.map_err(not_provisioned)?)),
+        Err(_) => Err(late(time, "; the change may still be made")),
+    }
 }
 
 /// A list as PVC 1.0.3 answers it: one with nothing in it is not found.

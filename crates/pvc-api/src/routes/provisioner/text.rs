@@ -38,14 +38,14 @@ pub fn add(table: Table) -> Table {
 /// The texts whose names fit.
 async fn all(api: &ApiState, class: Class, limit: Option<&str>) -> Result<Vec<Text>> {
     let limit = NameLimit::new(limit);
-    let mut texts = answered(api, 1, api.provisioner()?.texts(class, None)).await?;
+    let mut texts = answered(api, api.provisioner()?.texts(class, None)).await?;
     texts.retain(|text| limit.matches(&text.name));
     found(class, None, texts)
 }
 
 /// The one with this name.
 async fn one(api: &ApiState, class: Class, name: &str) -> Result<Vec<Text>> {
-    let texts = answered(api, 1, api.provisioner()?.texts(class, Some(name))).await?;
+    let texts = answered(api, api.provisioner()?.texts(class, Some(name))).await?;
     found(class, Some(name), texts)
 }
 

@@ -1,12 +1,12 @@
 use clap::Args;
 use pvc_api_types::Profile;
-use pvc_api_types::operations::provisioner::{GetProvisionerProfile, NameFilter};
+use pvc_api_types::operations::provisioner::GetProvisionerProfile;
 
 use crate::context::Pvc;
-use crate::format::{Listing, or_empty};
+use crate::format::Listing;
 use crate::outcome::Outcome;
 use crate::output::Table;
-use crate::provisioner::or_unset;
+use crate::provisioner::{list, or_unset};
 
 /// List the profiles
 ///
@@ -27,15 +27,9 @@ pub struct List {
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        self.list.check()?;
-        let narrowed = self.limit.is_some();
-        let filter = NameFilter { limit: self.limit };
-        let answer = or_empty(pvc.client()?.read(GetProvisionerProfile, [], &filter))?;
         let what = ("profile", "pvc provisioner profile list");
-        let found: Option<Vec<Profile>> = self.list.read(pvc, &answer, narrowed, what)?;
-        let Some(found) = found else { return Ok(()) };
-
-        self.list.print(pvc, &found, |one| one.name.clone(), table)
+        let name = |one: &Profile| one.name.clone();
+        list(pvc, &self.list, self.limit, GetProvisionerProfile, what, name, table)
     }
 }
 

@@ -1,12 +1,12 @@
 use clap::Args;
 use pvc_api_types::Script;
-use pvc_api_types::operations::provisioner::{GetProvisionerScript, NameFilter};
+use pvc_api_types::operations::provisioner::GetProvisionerScript;
 
 use crate::context::Pvc;
-use crate::format::{Listing, or_empty};
+use crate::format::Listing;
 use crate::outcome::Outcome;
 use crate::output::Table;
-use crate::provisioner::text;
+use crate::provisioner::{list, text};
 
 /// List the scripts
 ///
@@ -31,15 +31,11 @@ pub struct List {
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        self.list.check()?;
-        let narrowed = self.limit.is_some();
-        let filter = NameFilter { limit: self.limit };
-        let answer = or_empty(pvc.client()?.read(GetProvisionerScript, [], &filter))?;
-        let what = ("script", "pvc provisioner script list");
-        let found: Option<Vec<Script>> = self.list.read(pvc, &answer, narrowed, what)?;
-        let Some(found) = found else { return Ok(()) };
         let is_long = self.long;
-        self.list.print(pvc, &found, |one| one.name.clone(), |found| table(found, is_long))
+        let table = |found: &[Script]| table(found, is_long);
+        let what = ("script", "pvc provisioner script list");
+        let name = |one: &Script| one.name.clone();
+        list(pvc, &self.list, self.limit, GetProvisionerScript, what, name, table)
     }
 }
 

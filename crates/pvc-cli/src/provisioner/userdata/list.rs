@@ -1,12 +1,12 @@
 use clap::Args;
 use pvc_api_types::Userdata;
-use pvc_api_types::operations::provisioner::{GetProvisionerUserdata, NameFilter};
+use pvc_api_types::operations::provisioner::GetProvisionerUserdata;
 
 use crate::context::Pvc;
-use crate::format::{Listing, or_empty};
+use crate::format::Listing;
 use crate::outcome::Outcome;
 use crate::output::Table;
-use crate::provisioner::text;
+use crate::provisioner::{list, text};
 
 /// List the userdata
 ///
@@ -31,15 +31,11 @@ pub struct List {
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        self.list.check()?;
-        let narrowed = self.limit.is_some();
-        let filter = NameFilter { limit: self.limit };
-        let answer = or_empty(pvc.client()?.read(GetProvisionerUserdata, [], &filter))?;
-        let what = ("userdata", "pvc provisioner userdata list");
-        let found: Option<Vec<Userdata>> = self.list.read(pvc, &answer, narrowed, what)?;
-        let Some(found) = found else { return Ok(()) };
         let is_long = self.long;
-        self.list.print(pvc, &found, |one| one.name.clone(), |found| table(found, is_long))
+        let table = |found: &[Userdata]| table(found, is_long);
+        let what = ("userdata", "pvc provisioner userdata list");
+        let name = |one: &Userdata| one.name.clone();
+        list(pvc, &self.list, self.limit, GetProvisionerUserdata, what, name, table)
     }
 }
 

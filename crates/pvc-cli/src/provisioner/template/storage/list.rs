@@ -1,13 +1,13 @@
 use clap::Args;
 use pvc_api_types::StorageTemplate;
-use pvc_api_types::operations::provisioner::{GetProvisionerTemplateStorage, NameFilter};
+use pvc_api_types::operations::provisioner::GetProvisionerTemplateStorage;
 
 use crate::context::Pvc;
-use crate::format::{Listing, or_empty};
+use crate::format::Listing;
 use crate::outcome::Outcome;
 use crate::output::Cell;
 use crate::output::Table;
-use crate::provisioner::{UNSET, or_unset};
+use crate::provisioner::{UNSET, list, or_unset};
 
 /// List the storage templates
 ///
@@ -28,15 +28,9 @@ pub struct List {
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        self.list.check()?;
-        let narrowed = self.limit.is_some();
-        let filter = NameFilter { limit: self.limit };
-        let answer = or_empty(pvc.client()?.read(GetProvisionerTemplateStorage, [], &filter))?;
         let what = ("storage template", "pvc provisioner template storage list");
-        let found: Option<Vec<StorageTemplate>> = self.list.read(pvc, &answer, narrowed, what)?;
-        let Some(found) = found else { return Ok(()) };
-
-        self.list.print(pvc, &found, |one| one.name.clone(), table)
+        let name = |one: &StorageTemplate| one.name.clone();
+        list(pvc, &self.list, self.limit, GetProvisionerTemplateStorage, what, name, table)
     }
 }
 

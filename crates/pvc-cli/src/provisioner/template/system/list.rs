@@ -1,12 +1,12 @@
 use clap::Args;
 use pvc_api_types::SystemTemplate;
-use pvc_api_types::operations::provisioner::{GetProvisionerTemplateSystem, NameFilter};
+use pvc_api_types::operations::provisioner::GetProvisionerTemplateSystem;
 
 use crate::context::Pvc;
-use crate::format::{Listing, or_empty};
+use crate::format::Listing;
 use crate::outcome::Outcome;
 use crate::output::Table;
-use crate::provisioner::{UNSET, or_unset};
+use crate::provisioner::{UNSET, list, or_unset};
 
 /// List the system templates
 ///
@@ -27,15 +27,9 @@ pub struct List {
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        self.list.check()?;
-        let narrowed = self.limit.is_some();
-        let filter = NameFilter { limit: self.limit };
-        let answer = or_empty(pvc.client()?.read(GetProvisionerTemplateSystem, [], &filter))?;
         let what = ("system template", "pvc provisioner template system list");
-        let found: Option<Vec<SystemTemplate>> = self.list.read(pvc, &answer, narrowed, what)?;
-        let Some(found) = found else { return Ok(()) };
-
-        self.list.print(pvc, &found, |one| one.name.clone(), table)
+        let name = |one: &SystemTemplate| one.name.clone();
+        list(pvc, &self.list, self.limit, GetProvisionerTemplateSystem, what, name, table)
     }
 }
 
