@@ -323,7 +323,11 @@ impl CreateVm {
             }
             Ok((changes, matches!(state, Some(VmState::Provision | VmState::Delete))))
         };
-        context.change::<_, CreateError>(decide).await
+        match context.change::<_, CreateError>(decide).await {
+            // Another worker has the job, or it is over: the VM is not this one's to take back.
+            Err(Unwritten::Lost) => Ok(false),
+            done => done,
+        }
     }
 
     /// Gives a disk that has its name the earlier one back, by which it is removed.

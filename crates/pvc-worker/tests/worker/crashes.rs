@@ -764,7 +764,10 @@ async fn a_volume_that_is_called_as_the_disk_of_a_new_vm_meanwhile_is_left_alone
         ends.push(end.state);
         assert!(world.storage.volume(&disk).await.is_ok(), "at call {call}: {end:?}");
         if end.state != JobState::Succeeded {
+            // Whoever made it removes it, and its record with it.
             world.storage.remove(&disk).await.expect("it is there");
+            let (store, storage) = (&world.store, world.storage.as_ref());
+            pvc_ops::storage::record_volume(store, storage, &disk).await.expect("reachable");
             assert_eq!(world.is_done().await, Some(false), "at call {call}: {end:?}");
         }
         stops
