@@ -16,6 +16,7 @@ use bytes::Bytes;
 use pvc_api::{ApiSettings, ApiState, Token};
 use pvc_ceph::{CephOptions, RbdStorage};
 use pvc_linux::{LinuxExec, OsRandom, SystemClock};
+use pvc_model::role::Role;
 use pvc_model::storage::RbdAccess;
 use pvc_ports::Storage;
 use pvc_store::Store;
@@ -176,7 +177,11 @@ fn api(
 ) -> Result<(u16, Serving<pvc_api::ServeError>)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address: SocketAddr = listener.local_addr()?;
-    let token = Token { description: "bench".to_owned(), secret: KEY.to_owned() };
+    let token = Token {
+        description: "bench".to_owned(),
+        secret: KEY.to_owned(),
+        role: Role::Administrator,
+    };
     let settings = ApiSettings::new("pvchv1".into(), address, vec![token]);
     let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
     let state = ApiState::new(store.clone(), clock, random, storage, None, settings);

@@ -25,6 +25,7 @@ use pvc_model::link::IpNet;
 use pvc_model::network_core::{CoreNet, CoreNetwork, CoreNetworks};
 use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
+use pvc_model::role::Role;
 use pvc_model::sriov::plan::Card;
 use pvc_node::{
     DhcpSettings, DnsDatabase, DnsSettings, FloatingAddress, GuestNetworkSettings, LogSwitches,
@@ -359,11 +360,16 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
     let known = |token: &pvc_config::Token| Token {
         description: token.description.clone(),
         secret: token.token.reveal().to_owned(),
+        role: token.role,
     };
     let tokens = match &api.token_file {
         Some(file) => {
             let secret = token::of_this_machine(file, &OsRandom)?;
-            Some(vec![Token { description: "this machine".to_owned(), secret }])
+            Some(vec![Token {
+                description: "this machine".to_owned(),
+                secret,
+                role: Role::Administrator,
+            }])
         }
         None => api
             .authentication

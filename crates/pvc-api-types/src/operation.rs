@@ -13,6 +13,7 @@
 //!        └─ client    client.change::<PutFaultsFaultId>([id], Nothing)
 //! ```
 
+pub use pvc_model::role::Role;
 use serde::de::DeserializeOwned;
 use utoipa::openapi::schema::{ArrayBuilder, Schema};
 use utoipa::openapi::{Ref, RefOr};
@@ -37,30 +38,6 @@ impl Method {
             Method::Post => "POST",
             Method::Put => "PUT",
             Method::Delete => "DELETE",
-        }
-    }
-}
-
-/// Role of a caller; each may do what those before it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    /// Whoever reaches the port: no key is asked for.
-    Anybody,
-    /// Sees everything but secrets and changes nothing.
-    Reader,
-    /// Runs VMs, networks and storage.
-    Operator,
-    /// Whatever reaches the machines themselves, the records as a whole, or secrets.
-    Administrator,
-}
-
-impl Role {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Role::Anybody => "anybody",
-            Role::Reader => "reader",
-            Role::Operator => "operator",
-            Role::Administrator => "administrator",
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use pvc_api::{ApiSettings, ApiState, Token, serve};
 use pvc_embedded::EmbeddedTree;
+use pvc_model::role::Role;
 use pvc_store::Store;
 use pvc_store::synthetic::Shape;
 use pvc_testkit::{MemoryFirewall, MemoryStorage, SeededRandom, TokioClock};
@@ -24,7 +25,11 @@ async fn main() -> Result<(), Failure> {
         Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random.clone()).await?;
     store.initialize(false).await?;
     store.restore(&Shape::with_vms(vms.into()).dump()).await?;
-    let token = Token { description: "synthetic".into(), secret: "synthetic".into() };
+    let token = Token {
+        description: "synthetic".into(),
+        secret: "synthetic".into(),
+        role: Role::Administrator,
+    };
     let settings = ApiSettings::new("pvchv1".into(), ([127, 0, 0, 1], port).into(), vec![token]);
     let storage = Arc::new(MemoryStorage::new());
     let firewall = Arc::new(MemoryFirewall::new());

@@ -9,6 +9,7 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use pvc_model::role::Role;
 use pvc_ports::Random;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
@@ -33,25 +34,41 @@ fn digest(secret: &[u8]) -> Digest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     pub description: Arc<str>,
+    pub role: Role,
 }
 
 impl Caller {
-    /// Whoever it is, where nobody is asked.
+    /// Whoever it is, where nobody is asked: then everybody may do everything.
     pub fn anybody() -> Self {
-        Caller { description: "anybody".into() }
+        Caller { description: "anybody".into(), role: Role::Administrator }
+    }
+
+    /// Refuses what the caller's role does not include.
+    ///
+    /// # Errors
+    /// A reply with status 403.
+    pub fn check_may(&self, needed: Role) -> Result<()> {
+        if self.role >= needed {
+            return Ok(());
+        }
+        let (has, needed) = (self.role.as_str(), needed.as_str());
+        let message = format!("the token has the role `{has}`, and this needs `{needed}`");
+        Err(ApiError::new(StatusCode::FORBIDDEN, message)
+            .hint(Some("the roles of tokens are in `pvc.conf`, `api.token`")))
     }
 }
 
 /// The tokens, as digests.
 pub struct Tokens {
     /// `None` if the API is open to everybody.
-    known: Option<Vec<(Arc<str>, Digest)>>,
+    known: Option<Vec<(Caller, Digest)>>,
 }
 
 impl Tokens {
     pub fn new(tokens: Option<&[Token]>) -> Self {
         let known = |token: &Token| {
-            (Arc::from(token.description.as_str()), digest(token.secret.as_bytes()))
+            let description = token.description.as_str().into();
+            (Caller { description, role: token.role }, digest(token.secret.as_bytes()))
         };
         // An empty secret would let in whoever says nothing.
         let usable = |tokens: &[Token]| {
@@ -66,12 +83,12 @@ impl Tokens {
 
     /// Whose secret this is. Takes the same time for every answer: digests have one length, all of
     /// them are compared to the end.
-    pub fn check(&self, secret: &[u8]) -> Option<Arc<str>> {
+    pub fn check(&self, secret: &[u8]) -> Option<Caller> {
         let given = digest(secret);
         let mut found = None;
-        for (description, known) in self.known.iter().flatten() {
+        for (caller, known) in self.known.iter().flatten() {
             if bool::from(known.ct_eq(&given)) {
-                found = Some(description.clone());
+                found = Some(caller.clone());
             }
         }
         found
@@ -79,7 +96,7 @@ impl Tokens {
 }
 
 struct Session {
-    description: Arc<str>,
+    caller: Caller,
     /// By the monotonic clock.
     expires: Duration,
 }
@@ -100,7 +117,7 @@ impl Sessions {
     }
 
     /// Opens a session at `now` and returns its identifier.
-    pub fn open(&self, description: Arc<str>, now: Duration, random: &dyn Random) -> String {
+    pub fn open(&self, caller: Caller, now: Duration, random: &dyn Random) -> String {
         let id: String = (0..4).map(|_| format!("{:016x}", random.next_u64())).collect();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, session| session.expires > now);
@@ -110,18 +127,18 @@ impl Sessions {
         {
             open.remove(&first);
         }
-        open.insert(digest(id.as_bytes()), Session { description, expires: now + self.lifetime });
+        open.insert(digest(id.as_bytes()), Session { caller, expires: now + self.lifetime });
         id
     }
 
     /// Whose session this is at `now`; each use prolongs it.
-    pub fn check(&self, id: &str, now: Duration) -> Option<Arc<str>> {
+    pub fn check(&self, id: &str, now: Duration) -> Option<Caller> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // Found by the digest: how far a guess agrees with an identifier cannot be timed.
         let session =
             open.get_mut(&digest(id.as_bytes())).filter(|session| session.expires > now)?;
         session.expires = now + self.lifetime;
-        Some(session.description.clone())
+        Some(session.caller.clone())
     }
 
     pub fn close(&self, id: &str) {
@@ -160,20 +177,20 @@ async fn identify(api: &ApiState, headers: &HeaderMap, remote: IpAddr) -> Result
         return Ok(Caller::anybody());
     }
     let now = api.clock().monotonic();
-    if let Some(description) = session_of(headers).and_then(|id| api.sessions().check(id, now)) {
-        return Ok(Caller { description });
+    if let Some(caller) = session_of(headers).and_then(|id| api.sessions().check(id, now)) {
+        return Ok(caller);
     }
     let Some(key) = headers.get(API_KEY) else {
         return Err(unauthorised("no key was given")
             .hint(Some("send it in the header `X-Api-Key`, or log in with `POST /api/v1/login`")));
     };
-    check_secret(api, key.as_bytes(), remote).await.map(|description| Caller { description })
+    check_secret(api, key.as_bytes(), remote).await
 }
 
 /// Whose secret this is. A wrong one is refused after a while, a right one never waits.
-pub async fn check_secret(api: &ApiState, secret: &[u8], remote: IpAddr) -> Result<Arc<str>> {
-    if let Some(description) = api.tokens().check(secret) {
-        return Ok(description);
+pub async fn check_secret(api: &ApiState, secret: &[u8], remote: IpAddr) -> Result<Caller> {
+    if let Some(caller) = api.tokens().check(secret) {
+        return Ok(caller);
     }
     api.throttle().admit(remote)?;
     let delay = api.throttle().note(remote, api.clock().monotonic());
@@ -214,13 +231,14 @@ mod tests {
     use super::*;
 
     fn token(description: &str, secret: &str) -> Token {
-        Token { description: description.into(), secret: secret.into() }
+        Token { description: description.into(), secret: secret.into(), role: Role::Administrator }
     }
 
     #[test]
     fn q01_only_a_whole_token_opens() {
         let tokens = Tokens::new(Some(&[token("admin", "secret-1"), token("backup", "secret-2")]));
-        assert_eq!(tokens.check(b"secret-2").as_deref(), Some("backup"));
+        let found = tokens.check(b"secret-2").map(|caller| caller.description);
+        assert_eq!(found.as_deref(), Some("backup"));
         for wrong in ["", "s", "secret-", "secret-12", "Secret-1", &"x".repeat(100_000)] {
             assert_eq!(tokens.check(wrong.as_bytes()), None, "{wrong:.10}");
         }

@@ -153,9 +153,10 @@ fn refusal(description: &str) -> Response {
 }
 
 /// How a read may be refused.
-const OF_READS: [(&str, &str); 5] = [
+const OF_READS: [(&str, &str); 6] = [
     ("400", "A parameter cannot be taken"),
     ("401", "No key, or a wrong one"),
+    ("403", "The role of the key is not enough, or a page of another site asks"),
     ("404", "There is no such thing"),
     ("429", "Too many wrong keys from this address"),
     ("503", "The store does not answer, or too many wait"),

@@ -9,6 +9,7 @@ use pvc_images::Spool;
 use pvc_model::NodeName;
 use pvc_model::guest_network::request::Neighbour;
 use pvc_model::link::IpNet;
+use pvc_model::role::Role;
 
 /// A way in: who it is for, and the word they must say. `Debug` keeps the word to itself.
 #[derive(Clone, PartialEq, Eq)]
@@ -16,11 +17,15 @@ pub struct Token {
     /// Shown in logs and recorded with jobs; never secret.
     pub description: String,
     pub secret: String,
+    pub role: Role,
 }
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Token").field("description", &self.description).finish_non_exhaustive()
+        f.debug_struct("Token")
+            .field("description", &self.description)
+            .field("role", &self.role)
+            .finish_non_exhaustive()
     }
 }
 

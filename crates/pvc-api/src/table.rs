@@ -109,9 +109,13 @@ impl Table {
             Method::Delete => MethodFilter::DELETE,
         };
         let serve = move |State(api): State<ApiState>, request: Request| {
-            let answer = handler(api, request);
+            let answer = check_may::<O>(&request).map(|()| handler(api, request));
             async move {
-                answer.await.map_or_else(IntoResponse::into_response, IntoResponse::into_response)
+                let answer = match answer {
+                    Ok(answer) => answer.await,
+                    Err(refused) => Err(refused),
+                };
+                answer.map_or_else(IntoResponse::into_response, IntoResponse::into_response)
             }
         };
         let group = match O::ROLE {
@@ -123,6 +127,18 @@ impl Table {
         *group = std::mem::take(group).route(&path, on(method, serve));
         self.descriptions.push(openapi::describe::<O>);
         self
+    }
+}
+
+/// Refuses what the role of the request's caller does not include, before anything else of it is
+/// read.
+fn check_may<O: Operation>(request: &Request) -> Result<()> {
+    match O::ROLE {
+        Role::Anybody => Ok(()),
+        needed => {
+            let caller = request.extensions().get::<Caller>();
+            caller.expect("the guard lets nobody in without saying who it is").check_may(needed)
+        }
     }
 }
 

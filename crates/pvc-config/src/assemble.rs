@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use pvc_model::role::Role;
 use pvc_model::vm::Selector;
 
 use crate::config::*;
@@ -154,7 +155,8 @@ fn token(reader: &mut Reader<'_>, item: usize) -> Option<Token> {
     let description = reader.get_at("api.token[].description", at).unwrap_or_default();
     let token: Secret = reader.get_at("api.token[].token", at)?;
     check_secret(reader, "api.token[].token", at, &token);
-    Some(Token { description, token })
+    let role: String = reader.get_at("api.token[].role", at)?;
+    Some(Token { description, token, role: Role::of_token(&role)? })
 }
 
 /// Whoever has it commands the cluster, and may try as often as he likes.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
+use pvc_model::role::Role;
 use pvc_model::vm::Selector;
 
 use crate::networks::host_by_id;
@@ -429,6 +430,8 @@ pub struct Token {
     /// Name of its holder.
     pub description: String,
     pub token: Secret,
+    /// Role of its holder: what it may do.
+    pub role: Role,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 //!
 //! `{net}` stands for each of [`NETWORKS`], `[]` for the items of a list of sections.
 
+use pvc_model::role::Role;
 use pvc_model::vm::Selector;
 
 use crate::kind::Kind;
@@ -719,6 +720,13 @@ pub(crate) const KEYS: &[Key] = &[
     .default("token"),
     key("api.token[].description", Kind::Text, "Who has it.").default("\"\""),
     key("api.token[].token", Kind::Secret, "What clients send as `X-Api-Key`.").need(Need::Always),
+    key(
+        "api.token[].role",
+        Kind::Choice(Role::OF_TOKENS),
+        "What its holder may do; see the manual (security) (PVC 1.0 does not know this key, and \
+         lets each token do everything).",
+    )
+    .default("administrator"),
     key(TLS, Kind::Flag, "Serve HTTPS.").default("false"),
     key("api.ssl.certificate", Kind::File, "Certificate chain, PEM.").need(Need::With(TLS)),
     key("api.ssl.private_key", Kind::File, "Its private key, PEM.").need(Need::With(TLS)),

@@ -42,6 +42,7 @@ pub mod provisioner;
 pub mod qcow2;
 pub mod refusal;
 pub mod request;
+pub mod role;
 pub mod shared_map;
 pub mod size;
 pub mod snapshot_usage;

@@ -354,7 +354,7 @@ params! {
 operations! { "provisioner-userdata":
     /// The userdata for cloud-init in guests.
     GetProvisionerUserdata {
-        GET "/provisioner/userdata", Reader, read(NameFilter) -> [Userdata]
+        GET "/provisioner/userdata", Operator, read(NameFilter) -> [Userdata]
     }
 
     /// Adds userdata.
@@ -362,7 +362,7 @@ operations! { "provisioner-userdata":
 
     /// Userdata.
     GetProvisionerUserdataUserdata {
-        GET "/provisioner/userdata/{userdata}", Reader, read -> [Userdata]
+        GET "/provisioner/userdata/{userdata}", Operator, read -> [Userdata]
     }
 
     /// Adds userdata.
@@ -383,14 +383,14 @@ operations! { "provisioner-userdata":
 
 operations! { "provisioner-script":
     /// The scripts that build VMs.
-    GetProvisionerScript { GET "/provisioner/script", Reader, read(NameFilter) -> [Script] }
+    GetProvisionerScript { GET "/provisioner/script", Operator, read(NameFilter) -> [Script] }
 
     /// Adds a script, which is run as root on a node when a VM is made.
     PostProvisionerScript { POST "/provisioner/script", Administrator, change(TextAddition) }
 
     /// A script.
     GetProvisionerScriptScript {
-        GET "/provisioner/script/{script}", Reader, read -> [Script]
+        GET "/provisioner/script/{script}", Operator, read -> [Script]
     }
 
     /// Adds a script, which is run as root on a node when a VM is made.

@@ -33,8 +33,8 @@ async fn post_login(api: ApiState, request: Request) -> Result<Answer<PostLogin>
     let remote = auth::remote(&request);
     let given = params::given_unauthenticated(request, &api.settings().limits).await?;
     let login = Login::read(&given).map_err(params::refusal)?;
-    let description = check_secret(&api, login.token.as_bytes(), remote).await?;
-    let id = api.sessions().open(description, api.clock().monotonic(), api.random().as_ref());
+    let caller = check_secret(&api, login.token.as_bytes(), remote).await?;
+    let id = api.sessions().open(caller, api.clock().monotonic(), api.random().as_ref());
     Ok(Answer::said("logged in").with_cookie(session_cookie(&api, Some(&id))))
 }
 

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use pvc_api::{ApiSettings, ApiState, Limits, Spool, Token, router};
 use pvc_database::SqliteDatabase;
 use pvc_embedded::EmbeddedTree;
+use pvc_model::role::Role;
 use pvc_ports::{CreateMode, Op, Tree};
 use pvc_provisioner::Provisioner;
 use pvc_store::Store;
@@ -87,6 +88,7 @@ pub fn settings() -> ApiSettings {
     let token = |description: &str, secret: &str| Token {
         description: description.into(),
         secret: secret.into(),
+        role: Role::Administrator,
     };
     let tokens = vec![token("admin", KEY), token("monitoring", "another-key")];
     let limits = Limits { body_bytes: 1 << 20, restore_bytes: 8 << 20, ..Limits::default() };

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Method, Request};
-use pvc_api::{ApiSettings, Limits, Names, TlsFiles};
+use pvc_api::{ApiSettings, Limits, Names, TlsFiles, Token};
+use pvc_model::role::Role;
 use pvc_store::synthetic::Shape;
 use serde_json::json;
 use tokio::time::Instant;
@@ -653,4 +654,73 @@ async fn a_link_on_a_page_of_another_site_leads_to_pages_and_to_no_download() {
         let reply = api.send(link.body(Body::empty()).unwrap()).await;
         assert_eq!(reply.status, status, "{path} from {site}: {}", reply.text());
     }
+}
+
+/// Every role below that of an operation, and those from it on.
+#[tokio::test]
+async fn each_operation_is_refused_to_the_roles_below_its_own_before_anything_of_it_is_read() {
+    let roles = [Role::Reader, Role::Operator, Role::Administrator];
+    let token = |role: &Role| Token {
+        description: role.as_str().to_owned(),
+        secret: format!("key-of-a-{}", role.as_str()),
+        role: *role,
+    };
+    let tokens = Some(roles.iter().map(token).collect());
+    let api = start(&Shape::with_vms(1).dump(), ApiSettings { tokens, ..settings() }).await;
+    let document = api.get("/openapi.json").await.ok();
+    let mut refusals = 0;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let needed = operation["x-pvc-role"].as_str().unwrap();
+            for role in roles.iter().filter(|role| role.as_str() != needed) {
+                let is_enough = Role::of_token(needed).is_none_or(|needed| *role > needed);
+                if is_enough && method != "get" {
+                    continue;
+                }
+                // A stream does not end, and what is unknown is refused before that is looked at.
+                let path = path.replace('{', "no-such-").replace('}', "");
+                if is_enough && path.ends_with("/events") {
+                    continue;
+                }
+                let ask = Request::builder()
+                    .method(method.to_uppercase().as_str())
+                    .uri(&path)
+                    .header("X-Api-Key", format!("key-of-a-{}", role.as_str()));
+                let reply = api.send(ask.body(Body::empty()).unwrap()).await;
+                assert_eq!(reply.status == 403, !is_enough, "{method} {path}: {}", reply.text());
+                if !is_enough {
+                    let words = format!(
+                        "the token has the role `{}`, and this needs `{needed}`",
+                        role.as_str()
+                    );
+                    assert_eq!(reply.refused(403), words, "{method} {path}");
+                    refusals += 1;
+                }
+            }
+        }
+    }
+    assert!(refusals > 100, "{refusals}");
+}
+
+#[tokio::test]
+async fn a_browsers_session_has_the_role_of_the_token_it_was_opened_with() {
+    let reader = Token {
+        description: "wall".to_owned(),
+        secret: "the-screen-on-the-wall".to_owned(),
+        role: Role::Reader,
+    };
+    let settings = ApiSettings { tokens: Some(vec![reader]), ..settings() };
+    let api = start(&Shape::with_vms(1).dump(), settings).await;
+    let login = Request::post("/api/v1/login")
+        .header("Content-Type", "application/x-www-form-urlencoded")
+        .body(Body::from("token=the-screen-on-the-wall"));
+    let reply = api.send(login.unwrap()).await;
+    let cookie = reply.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap();
+    let with_session = |method: Method, path: &str| {
+        Request::builder().method(method).uri(path).header("Cookie", cookie).body(Body::empty())
+    };
+    let read = api.send(with_session(Method::GET, "/api/v1/vm").unwrap()).await;
+    assert_eq!(read.status, 200, "{}", read.text());
+    let stop = with_session(Method::POST, "/api/v1/vm/app0/state?state=stop");
+    api.send(stop.unwrap()).await.refused(403);
 }

@@ -166,6 +166,11 @@ fn wrong_values_are_refused_with_a_hint() {
         ("  enable_worker: yes", "  enable_worker: ja", ""),
         ("    source: token", "    source: tokens", "did you mean `token`?"),
         (
+            "description: everyday use\n",
+            "description: everyday use\n      role: operators\n",
+            "did you mean `operator`?",
+        ),
+        (
             "ipmi:\n    hostname: pvchv{node_id}-lom.mydomain.net",
             "ipmi:\n    hostname: pvchv{id}-lom",
             "the only placeholder",

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pvc_config::*;
+use pvc_model::role::Role;
 use pvc_model::vm::Selector;
 
 use crate::{OLD_SAMPLE, SAMPLE};
@@ -427,6 +428,20 @@ fn a_client_reads_the_api_of_a_file_whose_rest_is_broken() {
     let api = read_api(&file).expect("the API's section is fine");
     assert_eq!(api.local_address().to_string(), "127.0.0.1:7370");
     assert_eq!(api.authentication.tokens.len(), 1);
+}
+
+#[test]
+fn a_token_may_do_everything_unless_a_role_is_set() {
+    let role = |set: &str| {
+        let described = "description: everyday use\n";
+        let text = SAMPLE.replace(described, &format!("{described}{set}"));
+        let config = parse(&text, "pvchv1");
+        assert_eq!(config.warnings, []);
+        config.api.authentication.tokens[0].role
+    };
+    assert_eq!(role(""), Role::Administrator);
+    assert_eq!(role("      role: reader\n"), Role::Reader);
+    assert_eq!(role("      role: operator\n"), Role::Operator);
 }
 
 #[test]
