@@ -228,9 +228,7 @@ impl Domain {
         let document = self.document();
         let devices = child(document.root_element(), "devices").ok_or(EditError::NoDevices)?;
         let disks: Vec<_> = each(Some(devices), "disk").map(|node| (node, disk(node))).collect();
-        if let Some((_, taken)) = disks.iter().find(|(_, disk)| disk.source == new.source) {
-            return Err(EditError::SourceTaken { source_name, target: taken.target.clone() });
-        }
+        check_source_free(&new.source, &source_name, &disks)?;
         let model = disks.iter().rev().find(|(_, disk)| {
             disk.device == "disk"
                 && std::mem::discriminant(&disk.source) == std::mem::discriminant(&new.source)
@@ -245,7 +243,7 @@ impl Domain {
             Some((node, _)) => {
                 Element::verbatim(&disk_like(&self.text, *node, &new.source, &target, &bus))
             }
-            None => new_disk(&new.source, &target, &bus),
+            None => new_disk("disk", &new.source, &target, &bus),
         };
         let splice = match disks.last() {
             Some((last, _)) => insert_after(&self.text, *last, &element),
@@ -255,6 +253,25 @@ impl Domain {
         let xml = element.render(None);
         self.splice(vec![splice])?;
         Ok(AddedDisk { xml, target, modelled_on })
+    }
+
+    /// Adds a CD drive on `bus` with a volume in it, behind all disks.
+    ///
+    /// # Errors
+    /// A disk that has the volume already; a bus without a free place.
+    pub fn add_cdrom(&mut self, volume: &VolumeId, bus: &str) -> Result<(), EditError> {
+        let source = DiskSource::Volume(volume.clone());
+        let document = self.document();
+        let devices = child(document.root_element(), "devices").ok_or(EditError::NoDevices)?;
+        let disks: Vec<_> = each(Some(devices), "disk").map(|node| (node, disk(node))).collect();
+        check_source_free(&source, &volume.to_string(), &disks)?;
+        let target = target_for(None, bus, &disks)?;
+        let element = new_disk("cdrom", &source, &target, bus).child(Element::new("readonly"));
+        let splice = match disks.last() {
+            Some((last, _)) => insert_after(&self.text, *last, &element),
+            None => append(&self.text, devices, &element),
+        };
+        self.splice(vec![splice])
     }
 
     /// Takes the disk out, which is named by its target (`sda`), its volume (`pool/volume`) or its
@@ -521,7 +538,22 @@ fn disk_like(
     apply(&text[node.range()], splices)
 }
 
-fn new_disk(source: &DiskSource, target: &str, bus: &str) -> Element {
+/// Refuses a source that another disk has.
+fn check_source_free(
+    source: &DiskSource,
+    source_name: &str,
+    disks: &[(Node<'_, '_>, Disk)],
+) -> Result<(), EditError> {
+    match disks.iter().find(|(_, disk)| disk.source == *source) {
+        Some((_, taken)) => {
+            let (source_name, target) = (source_name.to_owned(), taken.target.clone());
+            Err(EditError::SourceTaken { source_name, target })
+        }
+        None => Ok(()),
+    }
+}
+
+fn new_disk(device: &str, source: &DiskSource, target: &str, bus: &str) -> Element {
     let (kind, source) = match source {
         DiskSource::Volume(id) => (
             "network",
@@ -536,7 +568,7 @@ fn new_disk(source: &DiskSource, target: &str, bus: &str) -> Element {
     }
     Element::new("disk")
         .with("type", kind)
-        .with("device", "disk")
+        .with("device", device)
         .child(driver)
         .child(source)
         .child(Element::new("target").with("dev", target).with("bus", bus))

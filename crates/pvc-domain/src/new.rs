@@ -20,6 +20,8 @@ pub struct NewDomain<'a> {
     pub has_tpm: bool,
     /// Volumes in the order of the disks; the first is booted from.
     pub disks: &'a [VolumeId],
+    /// The volume that is read as a CD: booted from while the first disk has no system.
+    pub medium: Option<&'a VolumeId>,
     pub nics: &'a [Nic],
 }
 
@@ -51,6 +53,14 @@ pub fn new_domain(new: &NewDomain<'_>) -> Result<String, EditError> {
         let source = DiskSource::Volume(disk.clone());
         domain.add_disk(&NewDisk { source, target: None, bus: None })?;
     }
+    if let Some(medium) = new.medium {
+        // What installers of systems without drivers for virtio read as well.
+        let bus = match new.machine {
+            Machine::Q35 => "sata",
+            Machine::Pc => "ide",
+        };
+        domain.add_cdrom(medium, bus)?;
+    }
     for Nic { kind, mac, model, .. } in new.nics {
         let (kind, mac, model) = (kind.clone(), mac.clone(), model.clone());
         domain.add_nic(&NewNic { kind, mac, model, pci: None })?;
@@ -70,13 +80,14 @@ fn skeleton(new: &NewDomain<'_>) -> Element {
         Firmware::Bios => leaf("os"),
         Firmware::Uefi => leaf("os").with("firmware", "efi"),
     };
+    let boot = ["hd"].into_iter().chain(new.medium.map(|_| "cdrom"));
     leaf("domain")
         .with("type", "kvm")
         .child(text("name", new.name))
         .child(text("uuid", &new.uuid.to_string()))
         .child(text("memory", &new.memory_mib.to_string()).with("unit", "MiB"))
         .child(text("vcpu", &new.vcpus.to_string()))
-        .child(os.child(kind).child(leaf("boot").with("dev", "hd")))
+        .child(boot.fold(os.child(kind), |os, dev| os.child(leaf("boot").with("dev", dev))))
         .child(leaf("features").child(leaf("acpi")).child(leaf("apic")))
         .child(leaf("cpu").with("mode", "host-model"))
         .child(leaf("clock").with("offset", "utc"))
@@ -142,7 +153,28 @@ mod tests {
             firmware,
             has_tpm,
             disks,
+            medium: None,
             nics,
+        }
+    }
+
+    #[test]
+    fn a_medium_is_a_cd_that_is_booted_from_after_the_disk() {
+        let (disks, medium) = (disks(), VolumeId::from_record("vms/web1_iso").expect("a volume"));
+        for (machine, target) in [(Machine::Q35, ("sdb", "sata")), (Machine::Pc, ("hda", "ide"))] {
+            let new = NewDomain { machine, medium: Some(&medium), ..new(&disks[..1], &[]) };
+            let xml = new_domain(&new).expect("it can be written");
+            let checked = validate(&xml).expect("it may be defined");
+            assert!(checked.warnings.is_empty(), "{:?}", checked.warnings);
+            let found = summary(&xml).expect("it can be read");
+            let cd = &found.disks[1];
+            assert_eq!((cd.device.as_str(), cd.target.as_str(), cd.bus.as_str()), {
+                ("cdrom", target.0, target.1)
+            });
+            assert_eq!(cd.source, DiskSource::Volume(medium.clone()));
+            assert!(xml.contains("<readonly/>"), "{xml}");
+            let (disk, cd) = (xml.find("dev='hd'"), xml.find("dev='cdrom'"));
+            assert!(disk.is_some() && disk < cd, "{xml}");
         }
     }
 

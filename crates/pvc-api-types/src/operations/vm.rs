@@ -241,13 +241,17 @@ choice! {
 params! {
     /// A VM to make of an image.
     pub struct VmCreation {
-        /// The image: its name, or `POOL/NAME` where several pools have one of that name.
-        image: String,
+        /// The image that its disk is a clone of: its name, or `POOL/NAME` where several pools have
+        /// one of that name.
+        image: Option<String>,
+        /// The image, named likewise, that it has as a CD: a system is installed from it on an
+        /// empty disk. Either this or `image` is given.
+        iso: Option<String>,
         /// Number of vCPUs, 1 without it.
         vcpus: Or<1>,
         /// The memory in MiB, 1024 without it.
         memory: Or<1024>,
-        /// The size of the disk, such as `20G`; without it that of the image.
+        /// The size of the disk, such as `20G`; without it that of `image`.
         disk: Option<String>,
         /// A network that it has a card in: a VNI, a description, `upstream`, `cluster` or
         /// `storage`. May be given again.

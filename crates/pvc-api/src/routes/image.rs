@@ -6,7 +6,7 @@ use pvc_api_types::operations::vm::{FirmwareWord, MachineWord, PostVmVmCreate};
 use pvc_domain::{Firmware, Machine};
 use pvc_model::image::images;
 use pvc_model::storage::PoolName;
-use pvc_ops::vm::{self, Create};
+use pvc_ops::vm::{self, Create, Origin};
 
 use super::storage::size;
 use crate::answer::Answer;
@@ -38,9 +38,18 @@ async fn get_image(ask: Ask<GetImage>) -> Result<Answer<GetImage>> {
 async fn post_vm_vm_create(ask: Ask<PostVmVmCreate>) -> Result<Answer<PostVmVmCreate>> {
     let ([name], given) = (ask.at, ask.params);
     let disk_bytes = given.disk.as_deref().map(|text| size("disk", text)).transpose()?;
+    let (image, origin) = match (given.image, given.iso) {
+        (Some(image), None) => (image, Origin::System),
+        (None, Some(image)) => (image, Origin::Installer),
+        (None, None) => return Err(ApiError::parameter("image", "is missing, and so is `iso`")),
+        (Some(_), Some(_)) => {
+            return Err(ApiError::parameter("iso", "is given beside `image`: it is one of them"));
+        }
+    };
     let wanted = Create {
         name,
-        image: given.image,
+        image,
+        origin,
         vcpus: given.vcpus.0,
         memory_mib: given.memory.0.into(),
         disk_bytes,

@@ -63,6 +63,12 @@ pub struct Add {
 }
 
 impl Add {
+    /// An image that is the file to the byte.
+    pub fn raw(name: String, file: PathBuf) -> Self {
+        let format = Some(DiskFormat::Raw.as_str().to_owned());
+        Add { name, file, pool: None, format, size: None, sha256: None, force: false }
+    }
+
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let volume = image_volume(&self.name).map_err(|bad| Failure::usage(bad.to_string()))?;
         let (format, bytes) = self.disk()?;

@@ -6,6 +6,8 @@ mod info;
 mod list;
 mod remove;
 
+use std::path::Path;
+
 use clap::{Args, Subcommand};
 use pvc_api_types::Image as Found;
 use pvc_api_types::operations::image::{GetImage, ImageFilter};
@@ -38,6 +40,11 @@ impl Image {
             Image::Remove(command) => command.run(pvc),
         }
     }
+}
+
+/// Adds an ISO image of that name, to the only pool or the one of VMs.
+pub fn add_iso(pvc: &mut Pvc, name: &str, file: &Path) -> Outcome {
+    add::Add::raw(name.to_owned(), file.to_owned()).run(pvc)
 }
 
 /// The image that a command is about.

@@ -1,8 +1,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use pvc_api_types::operations::vm::{FirmwareWord, MachineWord, PostVmVmCreate, VmCreation};
+use pvc_api_types::operations::vm::{
+    FirmwareWord, GetVmVm, MachineWord, PostVmVmCreate, VmCreation,
+};
 use pvc_api_types::param::{Flag, Or};
+use pvc_model::image::IMAGE_NAME_LIMIT;
 use pvc_model::job::creation::USER_DATA_LIMIT;
 use pvc_model::size::parse_size;
 
@@ -13,25 +16,37 @@ use crate::outcome::{Exit, Failure, Outcome, plain_io};
 use crate::storage::size;
 use crate::task::{self, TaskWait};
 
-/// Create a VM of an image
+/// Create a VM of an image, or to install a system on
 ///
-/// Its disk is a copy-on-write clone of the image, called `NAME_sda`, and is there at
-/// once. A second, small disk gives cloud-init the VM's name, SSH keys, user data and
-/// network configuration (DHCP on each card), also in networks without a metadata
-/// service. `pvc image add` makes images.
+/// With `--image` its disk is a copy-on-write clone of the image, called `NAME_sda`, and
+/// is there at once. A second, small disk gives cloud-init the VM's name, SSH keys, user
+/// data and network configuration (DHCP on each card), also in networks without a
+/// metadata service. `pvc image add` makes images.
+///
+/// With `--from-iso` its disk is empty, and it boots from the ISO image until there is a
+/// system on the disk. The file is kept as an image, which the next VM can have as well.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   pvc vm create web1 --image debian-12 --vcpus 2 --memory 2G --disk 20G --network 1001 \\
       --ssh-key ~/.ssh/id_ed25519.pub --start
-  pvc vm create web2 --image debian-12 --user-data web.yaml --dry-run")]
+  pvc vm create web2 --image debian-12 --user-data web.yaml --dry-run
+  pvc vm create win1 --from-iso ./installer.iso --disk 40G --memory 4G --uefi --start
+  pvc vm create win2 --from-iso installer --disk 40G --memory 4G --uefi --start")]
+#[command(group = clap::ArgGroup::new("origin").required(true))]
 pub struct Create {
     /// Name of the VM
     name: String,
 
     /// The image; `POOL/NAME` where several pools have one of that name
-    #[arg(short, long, add = crate::completion::images())]
-    image: String,
+    #[arg(short, long, group = "origin", add = crate::completion::images())]
+    image: Option<String>,
+
+    /// The ISO image to install from: a file, or the name of an image
+    #[arg(long, value_name = "FILE_OR_IMAGE", group = "origin", requires = "disk",
+          conflicts_with_all = ["ssh_keys", "user_data", "no_cloud_init"],
+          value_hint = clap::ValueHint::FilePath)]
+    from_iso: Option<PathBuf>,
 
     /// Number of vCPUs
     #[arg(long, default_value_t = 1)]
@@ -110,8 +125,11 @@ impl Create {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let keys = self.ssh_keys.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
         let user_data = self.user_data.as_deref().map(read).transpose()?;
+        let iso = self.from_iso.as_deref().map(|given| iso(pvc, given)).transpose()?;
+        let installs = iso.is_some();
         let wanted = VmCreation {
             image: self.image,
+            iso,
             vcpus: Or(self.vcpus),
             memory: Or(self.memory),
             disk: self.disk,
@@ -133,10 +151,52 @@ impl Create {
         let is_task = matches!(submitted, pvc_client::Submitted::Task(_));
         task::finish(pvc, submitted, self.wait)?;
         match self.start && is_task && self.wait.is_wanted() {
-            true => state::until_it_runs(pvc, &self.name),
-            false => Ok(()),
+            true => state::until_it_runs(pvc, &self.name)?,
+            false => return Ok(()),
         }
+        if installs { say_where_its_screen_is(pvc, &self.name) } else { Ok(()) }
     }
+}
+
+/// The image to install from. A file becomes one first.
+fn iso(pvc: &mut Pvc, given: &Path) -> Result<String, Failure> {
+    if !given.exists() {
+        let name = given.to_str();
+        return name.map(str::to_owned).ok_or_else(|| Failure::usage("that is no UTF-8 text"));
+    }
+    if pvc.dry_run {
+        let message = "a dry run uploads nothing, and of what is not there nothing can be said";
+        let hint = "name an image: `pvc image add` makes one of the file";
+        return Err(Failure::usage(message).hint(hint));
+    }
+    let name = image_name(given);
+    crate::image::add_iso(pvc, &name, given).map_err(|failure| match failure.exit {
+        Exit::Failed if failure.message.ends_with(" already") => {
+            failure.hint(format!("`--from-iso {name}` installs from that one"))
+        }
+        _ => failure,
+    })?;
+    Ok(name)
+}
+
+/// The name of an image that is called as the file is, as far as it can be.
+fn image_name(file: &Path) -> String {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let fitting = |letter: char| match letter {
+        letter if letter.is_ascii_alphanumeric() || "._-".contains(letter) => letter,
+        _ => '-',
+    };
+    let name: String = stem.chars().map(fitting).take(IMAGE_NAME_LIMIT).collect();
+    name.trim_start_matches(|letter: char| !letter.is_ascii_alphanumeric()).to_owned()
+}
+
+/// Says where an installer's questions are asked.
+fn say_where_its_screen_is(pvc: &mut Pvc, vm: &str) -> Outcome {
+    let vm = pvc.client()?.read_only(GetVmVm, [vm], "VM")?.read()?;
+    if let (Some(listen), Some(port)) = (&vm.vnc.listen, &vm.vnc.port) {
+        pvc.done(format!("Its screen is VNC at {listen}:{port} on node \"{}\".", vm.node));
+    }
+    Ok(())
 }
 
 /// A small file of text.
@@ -160,6 +220,18 @@ fn read(file: &Path) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_is_called_as_its_file_as_far_as_it_can_be() {
+        for (file, name) in [
+            ("./debian-12.5.0-amd64-netinst.iso", "debian-12.5.0-amd64-netinst"),
+            ("/tmp/Win Server (2022).ISO", "Win-Server--2022-"),
+            ("_x.iso", "x"),
+        ] {
+            assert_eq!(image_name(Path::new(file)), name, "{file}");
+        }
+        assert_eq!(image_name(Path::new(&"a".repeat(200))).len(), IMAGE_NAME_LIMIT);
+    }
 
     #[test]
     fn memory_is_a_number_of_mib_or_has_a_unit() {

@@ -11,8 +11,10 @@ pub struct VmCreation {
     pub vm: JobVm,
     /// The definition, which names the disks.
     pub xml: String,
-    /// The volume that the first disk is a copy-on-write clone of.
+    /// The volume that the medium is a copy-on-write clone of; without a medium the first disk.
     pub image: VolumeId,
+    /// The installation medium, read as a CD: the first disk is empty then.
+    pub medium: Option<VolumeId>,
     /// The first disk, which has this name when it is whole.
     pub disk: VolumeId,
     /// The size of the first disk, in bytes.
@@ -28,6 +30,13 @@ pub struct VmCreation {
     pub refuse_memory_overcommit: bool,
     /// Takes it also if it is plugged into a network between the nodes.
     pub force: bool,
+}
+
+impl VmCreation {
+    /// The volume that is a clone of the image.
+    pub fn clone_of_image(&self) -> &VolumeId {
+        self.medium.as_ref().unwrap_or(&self.disk)
+    }
 }
 
 /// A small disk that has cloud-init's data: its data source `NoCloud`.

@@ -28,6 +28,8 @@ pub struct Create {
     pub name: String,
     /// The image: its name, or `POOL/NAME` where several pools have one of that name.
     pub image: String,
+    /// Use of the image.
+    pub origin: Origin,
     pub vcpus: u32,
     pub memory_mib: u64,
     /// The size of the disk; without it that of the image.
@@ -52,6 +54,15 @@ pub struct Create {
     pub submitter: String,
 }
 
+/// Use of the image that a VM is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The first disk is a clone of it.
+    System,
+    /// A CD is a clone of it, from which a system is installed on an empty disk.
+    Installer,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum CreateRefusal {
     #[error(transparent)]
@@ -62,6 +73,10 @@ pub enum CreateRefusal {
     Ambiguous { image: String, pools: String },
     #[error("image `{image}` has {has} bytes, and a disk of {wanted} bytes would not hold it")]
     TooSmall { image: String, has: u64, wanted: u64 },
+    #[error("the disk to install on has no size")]
+    NoSize,
+    #[error("user data and SSH keys are for a system that is there, and this one is installed")]
+    NotInstalled,
     #[error("volume `{volume}` exists already")]
     VolumeTaken { volume: VolumeId },
     #[error("SSH key {number}: {why}")]
@@ -115,6 +130,7 @@ impl Refusal for CreateRefusal {
             CreateRefusal::Ambiguous { image, .. } => {
                 return Some(format!("say which: `POOL/{image}`"));
             }
+            CreateRefusal::NoSize => "say how large it is to be, such as `20G`",
             CreateRefusal::VolumeTaken { .. } => {
                 "remove or rename that volume, or choose another name for the VM"
             }
@@ -176,9 +192,17 @@ fn check_words(ask: &Create) -> Result<(), CreateRefusal> {
         }
         _ => {}
     }
-    match !ask.has_seed && (ask.user_data.is_some() || !ask.ssh_keys.is_empty()) {
-        true => Err(CreateRefusal::NoSeed),
-        false => Ok(()),
+    match (ask.origin, ask.disk_bytes) {
+        (Origin::Installer, None | Some(0)) => return Err(CreateRefusal::NoSize),
+        (Origin::Installer | Origin::System, _) => {}
+    }
+    if ask.user_data.is_none() && ask.ssh_keys.is_empty() {
+        return Ok(());
+    }
+    match (ask.origin, ask.has_seed) {
+        (Origin::Installer, _) => Err(CreateRefusal::NotInstalled),
+        (Origin::System, false) => Err(CreateRefusal::NoSeed),
+        (Origin::System, true) => Ok(()),
     }
 }
 
@@ -212,13 +236,18 @@ async fn plan(
     let image = find_image(view, &ask.image)?;
     check_not_held(view, &image, None).map_err(StorageRefusal::from)?;
     let disk = beside(&image, &ask.name, "sda")?;
-    let seed_volume = ask.has_seed.then(|| beside(&image, &ask.name, "cidata")).transpose()?;
-    let has = storage.volume(&image).await.map_err(StorageRefusal::from)?.size_bytes;
+    let installs = ask.origin == Origin::Installer;
+    let seed_volume =
+        (ask.has_seed && !installs).then(|| beside(&image, &ask.name, "cidata")).transpose()?;
+    let medium = installs.then(|| beside(&image, &ask.name, "iso")).transpose()?;
+    let image_bytes = storage.volume(&image).await.map_err(StorageRefusal::from)?.size_bytes;
+    // What the disk has of the image.
+    let has = if installs { 0 } else { image_bytes };
     let wanted = ask.disk_bytes.unwrap_or(has);
     if wanted < has {
         return Err(CreateRefusal::TooSmall { image: shown(&ask.image), has, wanted });
     }
-    for volume in std::iter::once(&disk).chain(&seed_volume) {
+    for volume in std::iter::once(&disk).chain(&seed_volume).chain(&medium) {
         if exists(storage, volume).await.map_err(StorageRefusal::from)? {
             return Err(CreateRefusal::VolumeTaken { volume: volume.clone() });
         }
@@ -237,6 +266,7 @@ async fn plan(
         firmware: ask.firmware,
         has_tpm: ask.has_tpm,
         disks: &disks,
+        medium: medium.as_ref(),
         nics: &nics,
     })?;
     let files = || SeedFiles {
@@ -248,6 +278,7 @@ async fn plan(
         vm: JobVm { name: ask.name.clone(), uuid: Some(uuid) },
         xml,
         image,
+        medium,
         disk,
         disk_bytes: wanted,
         seed: seed_volume.map(|volume| Seed { volume, files: files() }),

@@ -11,7 +11,7 @@ mod remove;
 mod rename;
 mod state;
 
-pub use create::{Create, CreateRefusal, create, definition_of};
+pub use create::{Create, CreateRefusal, Origin, create, definition_of};
 pub(crate) use define::check_nics;
 pub use define::{
     Define, DefineRefusal, Defined, Definition, Modified, Modify, NicRefusal, check_modify, define,

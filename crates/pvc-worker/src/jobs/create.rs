@@ -1,7 +1,9 @@
-//! Makes a VM whose first disk is a clone of an image.
+//! Makes a VM whose first disk is a clone of an image, or which installs a system on an empty disk
+//! from a clone of one.
 //!
 //! ```text
 //!  record (state `provision`) ─ clone ─ resize ─ seed ─ name each ─ finish (`stop` or `start`)
+//!                                     └ blank ┘
 //! ```
 //!
 //! The record comes first: it has the VM's name for itself. The disks have names that no other job
@@ -38,10 +40,12 @@ pub(crate) struct CreateVm {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Step {
     Record,
-    /// Makes the first disk of the image.
+    /// Makes the first disk of the image, or the medium.
     Clone,
     /// Gives the first disk its size.
     Resize,
+    /// Makes the first disk, with nothing on it.
+    Blank,
     /// Makes the disk with cloud-init's data.
     Seed,
     /// Gives a disk the name by which the VM has it.
@@ -113,7 +117,8 @@ impl Kind for CreateVm {
             }
         }
         let seed = self.new.seed.as_ref().map(|_| Step::Seed);
-        let made = [Step::Record, Step::Clone, Step::Resize].into_iter().chain(seed);
+        let sized = if self.new.medium.is_some() { Step::Blank } else { Step::Resize };
+        let made = [Step::Record, Step::Clone, sized].into_iter().chain(seed);
         let named = self.disks().map(|disk| Step::Name { disk: disk.clone() });
         Ok(made.chain(named).chain([Step::Finish]).collect())
     }
@@ -124,6 +129,7 @@ impl Kind for CreateVm {
             Step::Record => format!("defining VM \"{}\"", vm.name),
             Step::Clone => format!("cloning image {image}"),
             Step::Resize => format!("giving volume {disk} {disk_bytes} bytes"),
+            Step::Blank => format!("making volume {disk} of {disk_bytes} bytes"),
             Step::Seed => "making the disk with cloud-init's data".to_owned(),
             Step::Name { disk } => format!("completing volume {disk}"),
             Step::Finish if *start => format!("starting VM \"{}\"", vm.name),
@@ -145,6 +151,7 @@ impl Kind for CreateVm {
                 Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => false,
                 Err(error) => return Err(of_storage(error)),
             },
+            Step::Blank => exists(storage, &self.making(context, &self.new.disk)).await?,
             Step::Seed => match &self.new.seed {
                 Some(seed) => exists(storage, &self.making(context, &seed.volume)).await?,
                 None => true,
@@ -170,8 +177,8 @@ impl Kind for CreateVm {
         match step {
             Step::Record => self.record(context).await?,
             Step::Clone => {
-                let VmCreation { image, disk, .. } = &*self.new;
-                let making = self.making(context, disk);
+                let image = &self.new.image;
+                let making = self.making(context, self.new.clone_of_image());
                 // One that an earlier worker of this job has left.
                 remove(context, &making).await?;
                 let (to, kind) = (&making.volume, CloneKind::CopyOnWrite);
@@ -182,6 +189,14 @@ impl Kind for CreateVm {
             Step::Resize => {
                 let making = self.making(context, &self.new.disk);
                 storage.resize(&making, self.new.disk_bytes, false).await.map_err(of_storage)?;
+            }
+            Step::Blank => {
+                let making = self.making(context, &self.new.disk);
+                match storage.create(&making, self.new.disk_bytes, false).await {
+                    // One that an earlier worker of this job has made.
+                    Err(StorageError::VolumeExists { .. }) => {}
+                    made => made.map_err(of_storage)?,
+                }
             }
             Step::Seed => {
                 if let Some(seed) = &self.new.seed {
@@ -208,7 +223,8 @@ impl Kind for CreateVm {
     async fn undo(&self, context: &Context, step: &Step) -> Result<()> {
         match step {
             Step::Record => self.forget(context).await,
-            Step::Clone => remove(context, &self.making(context, &self.new.disk)).await,
+            Step::Clone => remove(context, &self.making(context, self.new.clone_of_image())).await,
+            Step::Blank => remove(context, &self.making(context, &self.new.disk)).await,
             Step::Seed => match &self.new.seed {
                 Some(seed) => remove(context, &self.making(context, &seed.volume)).await,
                 None => Ok(()),
@@ -221,7 +237,7 @@ impl Kind for CreateVm {
     /// Removes a disk that this worker has made once more: the VM has its own.
     async fn make_good(&self, context: &Context, step: &Step) -> Result<()> {
         match step {
-            Step::Clone | Step::Seed => self.undo(context, step).await,
+            Step::Clone | Step::Blank | Step::Seed => self.undo(context, step).await,
             Step::Record | Step::Resize | Step::Name { .. } | Step::Finish => Ok(()),
         }
     }
@@ -247,7 +263,8 @@ impl CreateVm {
 
     /// The disks by the names by which the VM has them.
     fn disks(&self) -> impl Iterator<Item = &VolumeId> + Send {
-        std::iter::once(&self.new.disk).chain(self.new.seed.iter().map(|seed| &seed.volume))
+        let seed = self.new.seed.iter().map(|seed| &seed.volume);
+        std::iter::once(&self.new.disk).chain(&self.new.medium).chain(seed)
     }
 
     fn making(&self, context: &Context, disk: &VolumeId) -> VolumeId {

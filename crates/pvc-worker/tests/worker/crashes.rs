@@ -43,6 +43,8 @@ enum Case {
     Detach,
     Rename,
     Create,
+    /// The same with an installation medium instead of cloud-init's disk.
+    Install,
     Resize,
     Benchmark,
     Osds(OsdCase),
@@ -55,6 +57,7 @@ fn cases() -> impl Iterator<Item = Case> {
         Case::Detach,
         Case::Rename,
         Case::Create,
+        Case::Install,
         Case::Resize,
         Case::Benchmark,
     ];
@@ -150,7 +153,7 @@ impl World {
             Case::Resize => {
                 world.hypervisor.start(UUID, &xml()).await.expect("nothing of it runs");
             }
-            Case::Create => {
+            Case::Create | Case::Install => {
                 world.write(|changes| _ = changes.push(Change::AddNode(Box::new(hv1())))).await;
                 world.storage.insert("vms/image_debian");
                 let put = || Change::PutPool {
@@ -185,7 +188,7 @@ impl World {
             Case::Attach => JobWork::AttachDevice { vm, xml: DISK.to_owned() },
             Case::Detach => JobWork::DetachDevice { vm, xml: DISK.to_owned() },
             Case::Rename => JobWork::RenameVm { vm, to: "shop".to_owned() },
-            Case::Create => JobWork::CreateVm(Box::new(creation())),
+            Case::Create | Case::Install => JobWork::CreateVm(Box::new(creation(self.case))),
             Case::Resize => JobWork::ResizeDisk { vm, volume: id("vms/web1_sda") },
             Case::Benchmark => {
                 JobWork::BenchmarkStorage { pool: PoolName::new("vms"), name: "b1".to_owned() }
@@ -314,7 +317,7 @@ impl World {
                     _ => None,
                 }
             }
-            Case::Create => {
+            Case::Create | Case::Install => {
                 let view = self.store.fresh().await.expect("the tree is open");
                 let mut there = 0;
                 let pool = PoolName::new("vms");
@@ -325,7 +328,7 @@ impl World {
                 if left || recorded {
                     return None;
                 }
-                for volume in NEW_VOLUMES {
+                for volume in new_volumes(self.case) {
                     let is_there = self.storage.volume(&id(volume)).await.is_ok();
                     assert!(is_there || !view.volumes.contains_key(&id(volume)), "{volume}");
                     there += usize::from(is_there);
@@ -392,7 +395,12 @@ pub fn web1() -> NewVm {
 }
 
 const NEW: Uuid = Uuid::from_u128(9);
-const NEW_VOLUMES: [&str; 2] = ["vms/new_sda", "vms/new_cidata"];
+const NEW_DISK: &str = "vms/new_sda";
+
+/// The volumes of the new VM.
+fn new_volumes(case: Case) -> [&'static str; 2] {
+    [NEW_DISK, if case == Case::Install { "vms/new_iso" } else { "vms/new_cidata" }]
+}
 
 fn hv1() -> NewNode {
     NewNode {
@@ -408,25 +416,28 @@ fn hv1() -> NewNode {
     }
 }
 
-/// The VM `new`, of an image, with cloud-init's disk.
-fn creation() -> VmCreation {
+/// The VM `new`, of an image, with cloud-init's disk or with the image as its medium.
+fn creation(case: Case) -> VmCreation {
     let text = str::to_owned;
-    let (xml, [disk, seed]) = (xml(), NEW_VOLUMES.map(id));
-    let xml = xml.replace("web1_sdb", "new_cidata").replace("web1", "new");
+    let [disk, second] = new_volumes(case).map(id);
+    let xml = xml().replace("web1_sdb", second.volume.as_str()).replace("web1", "new");
+    let files = || SeedFiles {
+        user_data: text("#cloud-config\n"),
+        meta_data: text("{}"),
+        network_config: text("{}"),
+    };
+    let (medium, seed) = match case {
+        Case::Install => (Some(second), None),
+        _ => (None, Some(Seed { volume: second, files: files() })),
+    };
     VmCreation {
         vm: JobVm { name: "new".into(), uuid: Some(NEW) },
         xml: xml.replace(&UUID.to_string(), &NEW.to_string()),
         image: id("vms/image_debian"),
+        medium,
         disk,
         disk_bytes: 2 << 30,
-        seed: Some(Seed {
-            volume: seed,
-            files: SeedFiles {
-                user_data: text("#cloud-config\n"),
-                meta_data: text("{}"),
-                network_config: text("{}"),
-            },
-        }),
+        seed,
         node: Some(NodeName::new("hv1")),
         autostart: false,
         start: false,
@@ -468,14 +479,14 @@ async fn a_job_is_done_when_nothing_happens() {
 /// VMs, which have a hundred calls and more.
 fn every(case: Case, of_long: usize) -> usize {
     match case {
-        Case::Create => of_long.min(2),
+        Case::Create | Case::Install => of_long.min(2),
         case if is_long(case) => of_long,
         _ => 1,
     }
 }
 
 fn is_long(case: Case) -> bool {
-    matches!(case, Case::Osds(_) | Case::Benchmark | Case::Create)
+    matches!(case, Case::Osds(_) | Case::Benchmark | Case::Create | Case::Install)
 }
 
 /// Calls of the worker, one after the other, until the job ends before the last.
@@ -749,7 +760,7 @@ async fn a_guest_that_is_started_again_during_a_change_of_its_devices_gets_none_
 /// Somebody makes a volume of the same name in the middle of it: it is theirs, and stays.
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_is_called_as_the_disk_of_a_new_vm_meanwhile_is_left_alone() {
-    let disk = id(NEW_VOLUMES[0]);
+    let disk = id(NEW_DISK);
     let mut ends = Vec::new();
     at_each_call!(call, 2, {
         let world = World::new(Case::Create).await;
@@ -757,7 +768,7 @@ async fn a_volume_that_is_called_as_the_disk_of_a_new_vm_meanwhile_is_left_alone
         let stops = world.stops(&worker).await;
         world.look_freely();
         if world.storage.volume(&disk).await.is_err() {
-            world.storage.insert(NEW_VOLUMES[0]);
+            world.storage.insert(NEW_DISK);
         }
         worker.gate.open();
         let end = world.end().await;
@@ -792,7 +803,7 @@ async fn a_new_vm_that_somebody_starts_before_it_is_whole_is_theirs_with_its_dis
         if is_made {
             let view = world.store.fresh().await.expect("the tree is open");
             assert_eq!(view.vms[&NEW].state, VmState::Start, "at call {call}: {end:?}");
-            for volume in NEW_VOLUMES {
+            for volume in new_volumes(Case::Create) {
                 let disk = world.storage.volume(&id(volume)).await;
                 assert!(disk.is_ok(), "{volume} at call {call}: {end:?}");
             }

@@ -70,6 +70,71 @@ fn vms_of_an_image_boot_with_their_own_disk_name_and_keys() {
     assert_eq!(pvc(&machine, "image list -f raw").ok().trim(), "");
 }
 
+/// What the CD of [`installer`] says on the serial console.
+const HELLO_FROM_CD: &str = "installer: booted from the CD";
+
+/// An ISO image that boots by El Torito without emulation and says so on the serial console.
+fn installer(machine: &Machine) -> String {
+    const SECTOR: usize = 2048;
+    // Says each byte of what is behind it, when the port is ready, and halts.
+    let program =
+        *b"\x0e\x1f\xe8\0\0\x5e\x83\xc6\x1e\xac\x84\xc0\x74\x12\x88\xc4\xba\xfd\x03\xec\xa8\x20\
+        \x74\xfb\x88\xe0\xba\xf8\x03\xee\xeb\xe9\xf4\xeb\xfd";
+    let mut iso = vec![0; 32 * SECTOR];
+    let mut put = |sector: usize, at: usize, bytes: &[u8]| {
+        let at = sector * SECTOR + at;
+        iso[at..at + bytes.len()].copy_from_slice(bytes);
+    };
+    put(16, 0, b"\x01CD001\x01");
+    put(17, 0, b"\0CD001\x01EL TORITO SPECIFICATION");
+    put(17, 71, &19u32.to_le_bytes());
+    put(18, 0, b"\xffCD001\x01");
+    // The catalogue: who made it, then what is booted: four blocks of 512 bytes in sector 20.
+    put(19, 0, b"\x01");
+    put(19, 28, b"\xaa\x55\x55\xaa");
+    put(19, 32, b"\x88");
+    put(19, 38, &4u16.to_le_bytes());
+    put(19, 40, &20u32.to_le_bytes());
+    put(20, 0, &program);
+    put(20, program.len(), format!("\r\n{HELLO_FROM_CD}\r\n\0").as_bytes());
+    let path = machine.dir().join("installer.iso");
+    fs::write(&path, &iso).expect("the machine's folder can be written");
+    path.display().to_string()
+}
+
+#[test]
+fn a_vm_with_an_empty_disk_boots_from_the_iso_image_that_is_to_be_installed() {
+    let machine = Machine::start();
+    let file = installer(&machine);
+    let create = format!("vm create inst1 --from-iso {file} --memory 128 --start");
+    pvc(&machine, &create).fails(2);
+    pvc(&machine, &format!("{create} --disk 8M --dry-run")).fails(2);
+    let made = pvc(&machine, &format!("{create} --disk 8M"));
+    made.says(&[
+        "Added image \"installer\" to pool \"vms\".",
+        "VM \"inst1\" is made, and starts",
+        "Its screen is VNC at 127.0.0.1:",
+    ]);
+    eventually("the CD says that it was booted from", 120, || {
+        let log = machine.pvc(&["vm", "log", "inst1"]);
+        if log.stdout.contains(HELLO_FROM_CD) { Ok(()) } else { Err(log) }
+    });
+    let again = pvc(&machine, &create.replace("inst1", "inst2").replace("--start", "--disk 8M"));
+    again.fails(1);
+    assert!(again.stderr.contains("`--from-iso installer` installs from that one"), "{again}");
+    pvc(&machine, "vm create inst2 --from-iso installer --disk 8M --machine pc").ok();
+    let all = ["image_installer", "inst1_iso", "inst1_sda", "inst2_iso", "inst2_sda"];
+    machine.volumes_are(&all.map(|volume| format!("vms/{volume}")).each_ref().map(String::as_str));
+    // The system is there: the CD goes.
+    pvc(&machine, "vm stop inst1 -y").ok();
+    pvc(&machine, "vm volume remove inst1 vms/inst1_iso -y").ok();
+    pvc(&machine, "storage volume remove --purge vms inst1_iso -y").ok();
+    for vm in ["inst1", "inst2"] {
+        pvc(&machine, &format!("vm remove {vm} -y")).ok();
+    }
+    pvc(&machine, "image remove installer -y").ok();
+}
+
 #[test]
 fn what_cannot_be_made_leaves_nothing() {
     let machine = machine();

@@ -57,6 +57,27 @@ async fn a_vm_of_an_image_is_a_task_that_knows_all_that_it_needs() {
 }
 
 #[tokio::test]
+async fn a_vm_to_install_a_system_on_has_an_empty_disk_and_the_image_as_a_cd() {
+    let api = with_images().await;
+    let reply = api.post("/vm/new1/create?iso=debian&disk=8M&memory=128&start=true").await;
+    assert_eq!(reply.status, 202, "{}", reply.text());
+    let queues = api.get("/tasks").await.ok();
+    let kwargs = &queues["reserved"]["pvcworkerd@pvchv1"][0]["kwargs"];
+    assert_eq!(
+        (&kwargs["image"], &kwargs["medium"], &kwargs["disk"], &kwargs["disk_bytes"]),
+        (
+            &json!("vms/image_debian"),
+            &json!("vms/new1_iso"),
+            &json!("vms/new1_sda"),
+            &json!("8388608")
+        )
+    );
+    assert_eq!(kwargs.get("seed"), None);
+    let xml = kwargs["xml"].as_str().unwrap();
+    assert!(xml.contains("device='cdrom'") && xml.contains("vms/new1_iso"), "{xml}");
+}
+
+#[tokio::test]
 async fn what_cannot_be_made_is_refused_before_there_is_a_task() {
     let api = with_images().await;
     for (name, given, status) in [
@@ -77,6 +98,11 @@ async fn what_cannot_be_made_is_refused_before_there_is_a_task() {
         ("-", "image=debian", 400),
         ("image_x", "image=debian", 400),
         ("new1", "", 400),
+        ("new1", "image=debian&iso=debian&disk=8M", 400),
+        ("new1", "iso=debian", 400),
+        ("new1", "iso=debian&disk=0", 400),
+        ("new1", "iso=nothing&disk=8M", 404),
+        ("new1", "iso=debian&disk=8M&user_data=%23cloud-config", 400),
     ] {
         let reply = api.post(&format!("/vm/{name}/create?{given}")).await;
         assert_eq!(reply.status.as_u16(), status, "{name} {given}: {}", reply.json());

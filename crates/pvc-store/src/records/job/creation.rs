@@ -11,7 +11,7 @@ use pvc_model::storage::VolumeId;
 use super::Arguments;
 
 pub(super) fn arguments(creation: &VmCreation) -> Vec<(String, String)> {
-    let VmCreation { vm, xml, image, disk, disk_bytes, seed, node, .. } = creation;
+    let VmCreation { vm, xml, image, disk, disk_bytes, seed, node, medium, .. } = creation;
     let mut arguments = vec![
         ("domain", vm.name.clone()),
         ("xml", xml.clone()),
@@ -19,6 +19,7 @@ pub(super) fn arguments(creation: &VmCreation) -> Vec<(String, String)> {
         ("disk", disk.to_string()),
         ("disk_bytes", disk_bytes.to_string()),
     ];
+    arguments.extend(medium.iter().map(|medium| ("medium", medium.to_string())));
     if let Some(Seed { volume, files }) = seed {
         let SeedFiles { user_data, meta_data, network_config } = files;
         arguments.push(("seed", volume.to_string()));
@@ -63,6 +64,7 @@ impl Arguments<'_> {
             vm,
             xml: self.text("xml")?,
             image: self.volume_called("image")?,
+            medium: self.find("medium").map(|_| self.volume_called("medium")).transpose()?,
             disk: self.volume_called("disk")?,
             disk_bytes: self.parsed("disk_bytes", bytes)?,
             seed,
@@ -100,7 +102,7 @@ pub(super) mod tests {
 
     pub fn work() -> impl Strategy<Value = JobWork> {
         let vm = ("\\PC{0,20}", any::<u128>(), "\\PC{0,40}");
-        let disks = (volume(), volume(), any::<u64>(), option::of(seed()));
+        let disks = (volume(), volume(), any::<u64>(), option::of(seed()), option::of(volume()));
         let flags = any::<[bool; 4]>();
         (vm, disks, option::of("[a-z0-9]{1,9}"), flags).prop_map(|(vm, disks, node, flags)| {
             let [autostart, start, refuse_memory_overcommit, force] = flags;
@@ -111,6 +113,7 @@ pub(super) mod tests {
                 disk: disks.1,
                 disk_bytes: disks.2,
                 seed: disks.3,
+                medium: disks.4,
                 node: node.map(NodeName::new),
                 autostart,
                 start,
