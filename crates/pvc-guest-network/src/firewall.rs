@@ -418,7 +418,9 @@ impl Keeper {
     }
 
     /// Tries rules again that were refused a while ago, each by itself, and forgets of those that
-    /// are taken that they were not.
+    /// are taken that they were not. Wherever one rule stands it is tried at once: a network would
+    /// go back to the older set that is taken again, while the newer one with the same rule still
+    /// counts as refused.
     async fn try_refused_again(&mut self, context: &Context, deadline: Duration) {
         let firewall = context.ports.firewall.as_ref();
         // What nobody has to wait for comes after what is to be loaded.
@@ -426,9 +428,13 @@ impl Keeper {
             return;
         }
         let now = context.now();
+        let is_due = |refused: &&Refused| refused.until <= now;
+        let due: BTreeSet<String> =
+            self.refused.iter().filter(is_due).filter_map(|it| it.rules.last().cloned()).collect();
         let mut kept = Vec::new();
         for mut refused in std::mem::take(&mut self.refused) {
-            if refused.until <= now && context.now() < deadline {
+            let is_due = refused.rules.last().is_some_and(|rule| due.contains(rule));
+            if is_due && context.now() < deadline {
                 match try_chain(&refused.rules, firewall).await {
                     Ok(None) => continue,
                     Ok(Some(error)) => {
@@ -700,6 +706,25 @@ mod tests {
         world.round(&mut keeper, &cluster(&[("7", &["drop"]), ("8", &["accept"])])).await;
         assert_eq!(world.chain("vxlan7-in").await, ["drop"]);
         assert_eq!(world.chain("vxlan8-in").await, ["accept"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rule_that_is_taken_again_is_so_in_the_newer_set_when_it_is_in_the_older() {
+        let (world, mut keeper) = (world().await, Keeper::new(BTreeSet::new()));
+        world.firewall.set_refusing(|_, _| false);
+        let older = cluster(&[("7", &["bad"])]);
+        world.round(&mut keeper, &older).await;
+        world.firewall.set_refusing(|_, rules| rules.is_some_and(|rules| rules.contains("bad")));
+        world.firewall.flush();
+        world.round(&mut keeper, &older).await;
+        tokio::time::advance(RETRY / 2).await;
+        let newer = cluster(&[("7", &["drop", "bad"])]);
+        assert_eq!(world.round(&mut keeper, &newer).await.bad.len(), 1);
+        assert_eq!(world.chain("vxlan7-in").await, ["drop", "drop"]);
+        world.firewall.set_refusing(|_, _| false);
+        tokio::time::advance(RETRY / 2).await;
+        assert_eq!(world.round(&mut keeper, &newer).await.bad, []);
+        assert_eq!(world.chain("vxlan7-in").await, ["drop", "bad"]);
     }
 
     /// Each try takes its time, as when nft waits for DNS.
