@@ -70,7 +70,7 @@ fn vms_of_an_image_boot_with_their_own_disk_name_and_keys() {
     assert_eq!(pvc(&machine, "image list -f raw").ok().trim(), "");
 }
 
-/// What the CD of [`installer`] says on the serial console.
+/// Text that the CD of [`installer`] writes to the serial console.
 const HELLO_FROM_CD: &str = "installer: booted from the CD";
 
 /// An ISO image that boots by El Torito without emulation and says so on the serial console.
