@@ -272,3 +272,42 @@ fn a_trace_is_a_line_for_each_step_and_its_code_says_whether_it_arrives() {
         assert_eq!(code(&user.run(&words(wrong))), 2, "{wrong}");
     }
 }
+
+const CARD: &str = "/api/v1/network/1001/lease/52%3A54%3A00%3Aaa%3Abb%3Acc";
+
+/// A network with DHCP, where the guest asks for its address after the second look.
+fn with_leases() -> impl Fn(&Received, usize) -> Reply + Send + Sync {
+    let looks = std::sync::atomic::AtomicUsize::new(0);
+    let network = NETWORKS.replace(r#""dhcp_flag": "None""#, r#""dhcp_flag": "True""#);
+    let networks: Vec<serde_json::Value> = serde_json::from_str(&network).unwrap();
+    move |request, before| match (request.method.as_str(), request.path()) {
+        ("GET", "/api/v1/network/1001") => ok(format!("[{}]", networks[0])),
+        ("GET", CARD) => match looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 | 1 => status(404, r#"{"message": "no lease"}"#),
+            _ => ok(r#"[{"hostname": "web1", "ip4_address": "10.20.1.101",
+                "mac_address": "52:54:00:aa:bb:cc", "timestamp": "1"}]"#),
+        },
+        ("GET", "/api/v1/tasks/0a1b2c3d") => {
+            ok(r#"{"state": "SUCCESS", "current": 2, "total": 2, "status": "VM \"web1\" is made"}"#)
+        }
+        ("POST", "/api/v1/vm/web1/create") => {
+            status(202, r#"{"task_id": "0a1b2c3d", "task_name": "vm.create", "run_on": "hv1"}"#)
+        }
+        _ => cluster(request, before),
+    }
+}
+
+#[test]
+fn whoever_makes_and_starts_a_vm_is_shown_its_address_when_dhcp_has_given_it_one() {
+    let stub = Stub::start(with_leases());
+    let user = User::of(&stub);
+    let before = user.run(&["-q", "vm", "info", "web1"]);
+    assert!(!out(&before).contains("Addresses"), "{before:?}");
+    let made = user.run(&["-q", "vm", "create", "web1", "-i", "debian", "-n", "1001", "--start"]);
+    assert_eq!(code(&made), 0, "{made:?}");
+    assert!(out(&made).ends_with("It has the address 10.20.1.101 (1001).\n"), "{made:?}");
+    let looks = stub.received().iter().filter(|request| request.path() == CARD).count();
+    assert_eq!(looks, 3, "once by `vm info`");
+    let after = user.run(&["-q", "vm", "info", "web1"]);
+    assert!(out(&after).contains("Addresses:          10.20.1.101 (1001)\n"), "{after:?}");
+}

@@ -163,6 +163,36 @@ fn userdata_that_cloud_init_would_leave_alone_is_warned_of() {
 }
 
 #[test]
+fn a_configuration_that_cloud_inits_schema_refuses_is_warned_of_and_kept() {
+    let programs = tempfile::tempdir().unwrap();
+    let program = programs.path().join("cloud-init");
+    let text = "#cloud-config\npakages: [vim]\n";
+    for (script, warning) in [
+        (
+            "[ \"$1 $2\" = 'schema --config-file' ] && grep -q pakages \"$3\" || exit 9\n\
+             printf 'Error: pakages was\\033[1m unexpected\\n'; exit 1",
+            "warning: cloud-init's schema refuses this configuration:\n\
+             warning: Error: pakages was [1m unexpected\n",
+        ),
+        ("echo fine", ""),
+        ("kill -9 $$", ""),
+    ] {
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
+        let stub = Stub::start(server);
+        let user = User::of(&stub).with("PATH", &path);
+        let output = user.answering(text, &words("userdata add new -"));
+        assert_eq!((code(&output), err(&output).as_str()), (0, warning), "{script}");
+        assert_eq!(changes(&stub).len(), 1);
+        // A program of the guest is not held against it.
+        let output = user.answering("#!/bin/sh\npakages\n", &words("userdata add new -"));
+        assert_eq!(err(&output), "", "{script}");
+    }
+}
+
+#[test]
 fn a_text_that_is_edited_is_shown_and_asked_about() {
     let editor = "sed -i s/two/three/";
     for (answer, exit, count) in [("y\n", 0, 1), ("n\n", 1, 0)] {

@@ -4,7 +4,7 @@ mod profile;
 mod script;
 mod template;
 mod text;
-mod userdata;
+pub mod userdata;
 
 use clap::Subcommand;
 use pvc_api_types::operation::Operation;

@@ -9,10 +9,11 @@ use pvc_model::image::IMAGE_NAME_LIMIT;
 use pvc_model::job::creation::USER_DATA_LIMIT;
 use pvc_model::size::parse_size;
 
-use super::state;
+use super::{addresses, state};
 use crate::choice::words;
 use crate::context::Pvc;
 use crate::outcome::{Exit, Failure, Outcome, plain_io};
+use crate::provisioner::userdata::check::check;
 use crate::storage::size;
 use crate::task::{self, TaskWait};
 
@@ -148,13 +149,19 @@ impl Create {
         let submitted = pvc.client()?.submit(PostVmVmCreate, [&self.name], &wanted);
         let named = || wanted.node.iter().map(String::as_str);
         let submitted = submitted.map_err(|error| crate::node::unknown(pvc, error, named()))?;
+        if let Some(data) = &wanted.user_data {
+            check(pvc, data);
+        }
         let is_task = matches!(submitted, pvc_client::Submitted::Task(_));
         task::finish(pvc, submitted, self.wait)?;
         match self.start && is_task && self.wait.is_wanted() {
             true => state::until_it_runs(pvc, &self.name)?,
             false => return Ok(()),
         }
-        if installs { say_where_its_screen_is(pvc, &self.name) } else { Ok(()) }
+        match installs {
+            true => say_where_its_screen_is(pvc, &self.name),
+            false => addresses::say(pvc, &self.name),
+        }
     }
 }
 

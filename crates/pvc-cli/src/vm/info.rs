@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use clap::Args;
 use pvc_api_types::{Vm, VmMigration, VmNetwork, VmSnapshot};
 
-use super::Which;
 use super::list::{is_known, known_networks};
+use super::{Which, addresses};
 use crate::context::Pvc;
 use crate::format::{InfoFormat, MaybeJson};
 use crate::outcome::Outcome;
@@ -29,9 +29,12 @@ impl Info {
             return Ok(());
         }
         let known = known_networks(pvc.client()?);
+        let vm = vm.read()?;
+        let addresses = addresses::of(pvc.client()?, &vm);
         let view = View {
-            vm: &vm.read()?,
+            vm: &vm,
             known: known.as_ref(),
+            addresses: &addresses,
             long: self.format == InfoFormat::Long,
             paint: pvc.out.paint(),
         };
@@ -49,6 +52,7 @@ const NONE: &str = "None";
 struct View<'a> {
     vm: &'a Vm,
     known: Option<&'a BTreeSet<String>>,
+    addresses: &'a [String],
     long: bool,
     paint: Paint,
 }
@@ -190,6 +194,9 @@ impl View<'_> {
         };
         let names: Vec<String> = self.vm.networks.iter().map(name).collect();
         lines.line("Networks", if names.is_empty() { "N/A".to_owned() } else { names.join(", ") });
+        if !self.addresses.is_empty() {
+            lines.line("Addresses", self.addresses.join(", "));
+        }
     }
 
     fn devices(&self, lines: &mut Labels) {
@@ -321,7 +328,7 @@ mod tests {
     }
 
     fn text(vm: &Vm, long: bool) -> String {
-        View { vm, known: None, long, paint: Paint::OFF }.text()
+        View { vm, known: None, addresses: &[], long, paint: Paint::OFF }.text()
     }
 
     #[test]
@@ -361,7 +368,7 @@ mod tests {
     #[test]
     fn a_state_from_the_future_has_a_colour_too() {
         let vm = Vm { state: "teleport".to_owned(), ..vm() };
-        let view = View { vm: &vm, known: None, long: false, paint: Paint::ON };
+        let view = View { vm: &vm, known: None, addresses: &[], long: false, paint: Paint::ON };
         assert!(view.text().contains("\x1b[94mteleport\x1b[0m"));
     }
 }

@@ -1,5 +1,6 @@
 //! Virtual machines.
 
+mod addresses;
 mod ahead;
 mod create;
 mod define;

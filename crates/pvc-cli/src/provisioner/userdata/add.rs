@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use clap::Args;
 use pvc_api_types::operations::provisioner::{PostProvisionerUserdata, TextAddition};
 
+use super::check::check;
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 use crate::provisioner::text;
@@ -34,28 +35,5 @@ impl Add {
         check(pvc, &addition.data);
         pvc.done(message);
         Ok(())
-    }
-}
-
-/// Beginnings by which cloud-init knows what userdata is.
-const BEGINNINGS: [&str; 9] = [
-    "#!",
-    "#cloud-config",
-    "#cloud-boothook",
-    "#include",
-    "#part-handler",
-    "## template:",
-    "content-type:",
-    "mime-version:",
-    "from ",
-];
-
-/// Warns of userdata that cloud-init would leave alone.
-pub(super) fn check(pvc: &Pvc, data: &str) {
-    let first = data.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let first = first.trim_start_matches('\u{feff}').to_ascii_lowercase();
-    if !data.trim().is_empty() && !BEGINNINGS.iter().any(|known| first.starts_with(known)) {
-        pvc.warn("cloud-init will not know what this userdata is: its first line says nothing");
-        pvc.hint("`#cloud-config` is the first line of a configuration, `#!` begins a program");
     }
 }

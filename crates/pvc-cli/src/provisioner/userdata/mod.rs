@@ -1,6 +1,7 @@
 //! Data for cloud-init in guests.
 
 mod add;
+pub mod check;
 mod list;
 mod modify;
 mod remove;

@@ -3,7 +3,7 @@ use pvc_api_types::operations::provisioner::{
     GetProvisionerUserdataUserdata, PutProvisionerUserdataUserdata, TextBody,
 };
 
-use super::add::check;
+use super::check::check;
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 use crate::provisioner::text::Source;

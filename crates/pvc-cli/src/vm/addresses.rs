@@ -1,0 +1,72 @@
+//! Addresses that DHCP has given to the network cards of a VM.
+
+use std::time::{Duration, Instant};
+
+use pvc_api_types::operations::network::{GetNetworkVni, GetNetworkVniLeaseMac};
+use pvc_api_types::operations::vm::GetVmVm;
+use pvc_api_types::param::Nothing;
+use pvc_api_types::{Network, Vm};
+use pvc_client::Client;
+
+use crate::context::Pvc;
+use crate::interrupt;
+use crate::outcome::Outcome;
+
+/// Time for which a new guest may boot before it is no longer waited for its address.
+const BOOT: Duration = Duration::from_secs(120);
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The addresses of a VM, as far as leases of its networks are known: `10.20.1.101 (1001)`. A
+/// network that says nothing of leases is left out.
+pub fn of(client: &Client, vm: &Vm) -> Vec<String> {
+    let mut addresses = Vec::new();
+    for (vni, mac) in cards(vm) {
+        let Ok(leases) = client.read(GetNetworkVniLeaseMac, [vni, mac], &Nothing) else { continue };
+        let leases = leases.read().unwrap_or_default();
+        addresses.extend(leases.iter().map(|lease| {
+            let address = lease.ip6_address.as_deref().unwrap_or(&lease.ip4_address);
+            format!("{address} ({vni})")
+        }));
+    }
+    addresses
+}
+
+/// The cards in networks of the cluster, each by VNI and MAC address.
+fn cards(vm: &Vm) -> impl Iterator<Item = (&str, &str)> {
+    let is_numbered = |vni: &str| vni.parse::<u32>().is_ok();
+    let cards = vm.networks.iter().filter(move |card| is_numbered(&card.vni));
+    cards.filter_map(|card| Some((card.vni.as_str(), card.mac.as_deref()?)))
+}
+
+/// Waits until DHCP has given the VM an address, if a network of it has DHCP, and says it.
+pub fn say(pvc: &mut Pvc, name: &str) -> Outcome {
+    let vm = pvc.client()?.read_only(GetVmVm, [name], "VM")?.read()?;
+    if !has_dhcp(pvc.client()?, &vm) {
+        return Ok(());
+    }
+    let begun = Instant::now();
+    let mut addresses = of(pvc.client()?, &vm);
+    while addresses.is_empty() && begun.elapsed() < BOOT {
+        interrupt::pause(LOOK);
+        addresses = of(pvc.client()?, &vm);
+    }
+    match addresses.is_empty() {
+        true => pvc.warn(&format!(
+            "VM `{name}` has asked for no address yet; `pvc vm info {name}` shows it when it has"
+        )),
+        false => pvc.done(format!("It has the address {}.", addresses.join(", "))),
+    }
+    Ok(())
+}
+
+fn has_dhcp(client: &Client, vm: &Vm) -> bool {
+    let has_dhcp = |network: &Network| {
+        [&network.ip4.dhcp_flag, &network.ip6.dhcp_flag].iter().any(|flag| *flag == "True")
+    };
+    cards(vm).any(|(vni, _)| {
+        let found = client.read(GetNetworkVni, [vni], &Nothing).ok();
+        found.and_then(|it| it.read().ok()).is_some_and(|found| found.iter().any(has_dhcp))
+    })
+}
