@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import unittest
 import uuid
 
@@ -34,13 +35,13 @@ class Gone(Exception):
 class Job:
     """Process of a script. `log` has the texts of its log lines, `calls` its calls."""
 
-    def __init__(self, script, answers=None, **job):
+    def __init__(self, text, /, answers=None, **job):
         self.directory = tempfile.mkdtemp(prefix="pvc-script-test-")
         self.root = os.path.join(self.directory, "root")
         os.mkdir(self.root)
         path = os.path.join(self.directory, "script.py")
         with open(path, "wb") as file:
-            file.write(script if isinstance(script, bytes) else textwrap.dedent(script).encode())
+            file.write(text if isinstance(text, bytes) else textwrap.dedent(text).encode())
         self.answers = answers or {}
         self.log = []
         self.calls = []
@@ -127,8 +128,18 @@ class Job:
 
     def printed(self):
         """Returns what the process has printed so far."""
-        self.output.seek(0)
-        return self.output.read().decode()
+        return os.pread(self.output.fileno(), 1 << 20, 0).decode()
+
+    def wait_for_print(self, text):
+        """Waits until the process has printed exactly this."""
+        end = time.monotonic() + SILENCE
+        while self.printed() != text:
+            assert time.monotonic() < end, self.printed()
+
+    def python(self):
+        """Returns the number of the process below `unshare`."""
+        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as file:
+            return int(file.read())
 
     def end(self):
         """Closes the worker's end and returns the exit code of the process."""
@@ -148,17 +159,17 @@ class Job:
 class JobTest(unittest.TestCase):
     """Base of tests with jobs, which are removed after each of them."""
 
-    def job(self, script, **options):
+    def job(self, text, /, **options):
         """Starts a job with a script's text."""
-        job = Job(script, **options)
+        job = Job(text, **options)
         self.addCleanup(job.remove)
         return job
 
     def builder(self, methods, top="", **options):
         """Starts a job with a script of these methods, and waits until it is ready."""
         body = textwrap.indent(textwrap.dedent(methods).strip() or "pass", "    ")
-        script = f"{HEADER}{textwrap.dedent(top)}\nclass VMBuilderScript(VMBuilder):\n{body}\n"
-        return self.job(script, **options).ready()
+        text = f"{HEADER}{textwrap.dedent(top)}\nclass VMBuilderScript(VMBuilder):\n{body}\n"
+        return self.job(text, **options).ready()
 
     def failure(self, message):
         """Returns class and text of a `failed` message."""

@@ -20,15 +20,16 @@ LOG_LIMIT = 64 << 10
 worker = None
 
 
-class OutOfTurn(RuntimeError):
-    """Call that cannot be made from here: a forked process, or inside of another call."""
+class Forked(RuntimeError):
+    """Call that a process makes which the script has forked: the worker knows its parent alone."""
 
 
 class Channel:
-    """Socket to the worker.
+    """Socket to the worker, with two threads of its own.
 
-    A thread of its own reads, so that the process ends at once when the worker is gone, whatever
-    the script does. Threads of the script take turns: a call keeps its turn until it is answered.
+    One reads, so that the process ends at once when the worker is gone, whatever the script does.
+    The other writes one message after the other, and none while a call has no answer. So threads
+    of the script take turns, and a signal handler that raises leaves no half of a message.
     """
 
     def __init__(self, descriptor):
@@ -36,35 +37,26 @@ class Channel:
         self._socket = socket.socket(fileno=descriptor)
         self._process = os.getpid()
         self._orders = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._holder = None
-        self._news = threading.Condition()
-        self._called = 0
-        self._answered = 0
-        self._answer = None
+        self._answers = queue.SimpleQueue()
+        self._outgoing = queue.SimpleQueue()
         os.register_at_fork(after_in_child=self._close_in_child)
-        threading.Thread(target=self._read, name="pvc-worker", daemon=True).start()
+        for target in (self._read, self._write):
+            threading.Thread(target=target, name="pvc-worker", daemon=True).start()
 
     def order(self):
         """Waits for the next message that is no answer: the job, or a phase."""
         return self._orders.get()
 
     def say(self, message):
-        """Sends a message that has no answer."""
-        line = encoded(message)
-        with self._turn():
-            self._write(line)
+        """Sends a message that has no answer, and returns when it is sent."""
+        self._send(message, is_call=False)
 
     def log(self, level, text):
-        """Sends a line for the task's log.
-
-        Where that cannot be, as in a forked process, the line goes to standard error, which
-        reaches the log, too.
-        """
+        """Sends a line for the task's log; that of a forked process goes to standard error."""
         text = shortened(str(text), LOG_LIMIT)
         try:
             self.say({"log": {"level": level, "text": text}})
-        except OutOfTurn:
+        except Forked:
             print(text, file=sys.stderr, flush=True)
 
     def call(self, function, **arguments):
@@ -73,39 +65,26 @@ class Channel:
         Raises ClusterError if it could not be carried out at all, and TypeError or ValueError if
         the arguments cannot be sent.
         """
-        line = encoded({"call": {"function": function, "arguments": arguments}})
-        with self._turn():
-            self._called += 1
-            self._write(line)
-            self._wait_for_answer()
-            answer = self._answer
+        message = {"call": {"function": function, "arguments": arguments}}
+        answer = self._send(message, is_call=True)
         if "raised" in answer:
             raise ClusterError(str(answer["raised"]))
         return answer["returned"]
 
-    @contextlib.contextmanager
-    def _turn(self):
+    def _send(self, message, is_call):
         if os.getpid() != self._process:
-            raise OutOfTurn("a forked process cannot call functions of PVC")
-        if self._holder == threading.get_ident():
-            raise OutOfTurn("a signal handler cannot call functions of PVC during another call")
-        with self._lock:
-            self._holder = threading.get_ident()
-            try:
-                # A signal handler may have raised out of an earlier call.
-                self._wait_for_answer()
-                yield
-            finally:
-                self._holder = None
+            raise Forked("a forked process cannot call functions of PVC")
+        answer = queue.SimpleQueue()
+        self._outgoing.put((encoded(message), is_call, answer))
+        return answer.get()
 
-    def _wait_for_answer(self):
-        with self._news:
-            self._news.wait_for(lambda: self._answered == self._called)
-
-    def _write(self, line):
+    def _write(self):
         try:
-            self._socket.sendall(line)
-        except BaseException as error:  # half of the line may be sent: nothing can follow it
+            while True:
+                line, is_call, answer = self._outgoing.get()
+                self._socket.sendall(line)
+                answer.put(self._answers.get() if is_call else None)
+        except OSError as error:
             leave(f"the worker cannot be reached: {error!r}")
 
     def _read(self):
@@ -113,18 +92,17 @@ class Channel:
             with self._socket.makefile("rb") as lines:
                 while line := lines.readline(LIMIT + 1):
                     self._take(json.loads(line))
-        except BaseException as error:
+        except Exception as error:
             leave(f"the worker's message cannot be read: {error!r}")
         leave()
 
     def _take(self, message):
-        if "job" in message or "phase" in message:
+        if message.keys() & {"job", "phase"}:
             self._orders.put(message)
-            return
-        with self._news:
-            self._answer = message
-            self._answered += 1
-            self._news.notify_all()
+        elif message.keys() & {"returned", "raised"}:
+            self._answers.put(message)
+        else:
+            raise ValueError("neither a job nor a phase nor an answer")
 
     def _close_in_child(self):
         with contextlib.suppress(OSError):

@@ -32,11 +32,13 @@ PACKAGES = (
 TARGET = "/tmp/target"
 BOOTABLE = ("ext2", "ext3", "ext4", "btrfs")
 
+# Interfaces of a guest without cloud-init, which would configure them.
 INTERFACES = """\
 auto lo
 iface lo inet loopback
 
-source /etc/network/interfaces.d/*
+allow-hotplug /en*=dhcp
+iface dhcp inet dhcp
 """
 
 # The seed disk of `pvc vm create` first, then the metadata service of PVC; a guest without either
@@ -178,9 +180,7 @@ class VMBuilderScript(VMBuilder):
 
     def install(self):
         """Installs the packages, then configures the guest and makes it bootable."""
-        self.run(
-            "debootstrap", f"--include={self.packages}", self.release, TARGET, self.mirror
-        )
+        self.run("debootstrap", self.release, TARGET, self.mirror)
         # Not /run: packages would take it for a system that runs.
         for directory in ("/dev", "/proc", "/sys"):
             self.mount(directory, TARGET + directory, "--bind")
@@ -188,11 +188,31 @@ class VMBuilderScript(VMBuilder):
         # In this block `/` is the guest's.
         with chroot(TARGET):
             self.configure()
+            self.install_packages()
             self.set_root_password()
-            self.run("update-initramfs", "-u")
             # GRUB calls a disk without partitions unusual, and wants to be told.
             self.run("grub-install", "--force", "--target=i386-pc", boot_device)
             self.run("update-grub")
+            # Made anew by the first boot, so that no two guests have the same.
+            self.write("/etc/machine-id", "")
+
+    def install_packages(self):
+        """Installs what debootstrap does not: apt knows what packages depend on."""
+        # Debian's way of saying that no service is to be started.
+        self.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n")
+        os.chmod("/usr/sbin/policy-rc.d", 0o755)
+        self.run("apt-get", "--quiet", "update")
+        # Files that are there already, such as /etc/default/grub, stay as they are.
+        self.run(
+            *("apt-get", "--quiet", "--assume-yes", "--option=Dpkg::Options::=--force-confold"),
+            *("install", *self.packages.split(",")),
+        )
+        self.run("apt-get", "clean")
+        os.remove("/usr/sbin/policy-rc.d")
+        if os.path.isdir("/etc/cloud/cloud.cfg.d"):
+            self.write("/etc/cloud/cloud.cfg.d/90_pvc.cfg", CLOUD_INIT)
+        elif os.path.isdir("/etc/network"):
+            self.write("/etc/network/interfaces", INTERFACES)
 
     def configure(self):
         """Writes the guest's files."""
@@ -203,18 +223,6 @@ class VMBuilderScript(VMBuilder):
             f"127.0.0.1 localhost\n127.0.1.1 {self.vm_name}\n::1 localhost ip6-localhost\n",
         )
         self.write("/etc/default/grub", self.grub_defaults())
-        # Made anew by the first boot, so that no two guests have the same.
-        self.write("/etc/machine-id", "")
-        if os.path.isdir("/etc/network"):
-            self.write("/etc/network/interfaces", INTERFACES + self.interface_by_dhcp())
-        if os.path.isdir("/etc/cloud"):
-            self.write("/etc/cloud/cloud.cfg.d/90_pvc.cfg", CLOUD_INIT)
-
-    def interface_by_dhcp(self):
-        """Returns the first interface's lines, if there is no cloud-init to configure it."""
-        if os.path.isdir("/etc/cloud"):
-            return ""
-        return "\nallow-hotplug /en*=first\niface first inet dhcp\n"
 
     def fstab(self):
         """Returns the lines of /etc/fstab, by UUID: device names may change."""
