@@ -244,18 +244,18 @@ class VMBuilderScript(VMBuilder):
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     def grub_defaults(self):
-        """Returns GRUB's settings: a serial console, if the VM has one, and the root filesystem."""
-        # update-grub would name the node's device, if udev has no link by UUID for it.
-        root = self.filesystems()[0]
-        kernel = f"root=UUID={self.uuid_of(root)} console=tty0"
-        lines = ["GRUB_DEFAULT=0", "GRUB_TIMEOUT=1", "GRUB_DISTRIBUTOR=Debian"]
+        """Returns GRUB's settings: the root filesystem, and a serial console if the VM has one."""
+        # GRUB would take the node's device for the root filesystem, and no loop device at all.
+        lines = [f'GRUB_DEVICE="UUID={self.uuid_of(self.filesystems()[0])}"']
+        lines += ["GRUB_DEFAULT=0", "GRUB_TIMEOUT=1", "GRUB_DISTRIBUTOR=Debian"]
+        consoles = "console=tty0"
         if self.vm_data["system_details"]["serial"]:
-            kernel += " console=ttyS0,115200n8"
+            consoles += " console=ttyS0,115200n8"
             lines += [
                 'GRUB_TERMINAL="console serial"',
                 'GRUB_SERIAL_COMMAND="serial --unit=0 --speed=115200"',
             ]
-        lines += [f'GRUB_CMDLINE_LINUX="{kernel}"', "GRUB_DISABLE_OS_PROBER=true"]
+        lines.append(f'GRUB_CMDLINE_LINUX="{consoles}"')
         return "\n".join(lines) + "\n"
 
     def set_root_password(self):

@@ -240,8 +240,10 @@ class VMBuilderScript(VMBuilder):
         return f"root=UUID={self.uuid_of(root)} ro {consoles}"
 
     def grub_defaults(self):
-        """Returns GRUB's settings: a serial console, if the VM has one."""
-        lines = ["GRUB_TIMEOUT=1", "GRUB_ENABLE_BLSCFG=true", "GRUB_DISABLE_OS_PROBER=true"]
+        """Returns GRUB's settings: the root filesystem, and a serial console if the VM has one."""
+        # GRUB would take the node's device for the root filesystem, and no loop device at all.
+        lines = [f'GRUB_DEVICE="UUID={self.uuid_of(self.filesystems()[0])}"']
+        lines += ["GRUB_TIMEOUT=1", "GRUB_ENABLE_BLSCFG=true", "GRUB_DISABLE_OS_PROBER=true"]
         if self.vm_data["system_details"]["serial"]:
             lines += [
                 'GRUB_TERMINAL="console serial"',
