@@ -200,7 +200,8 @@ class Xml(ExampleTest):
 
     @unittest.skipUnless(shutil.which("virt-xml-validate"), "libvirt-clients is not installed")
     def test_libvirts_schema_accepts_the_domain_with_every_piece(self):
-        xml = self.xml("1-noop").replace("  </devices>", self.piece("devices_vhostmd") + "</devices>")
+        vhostmd = self.piece("devices_vhostmd")
+        xml = self.xml("1-noop").replace("  </devices>", f"{vhostmd}</devices>")
         with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
             file.write(xml)
             file.flush()

@@ -100,6 +100,24 @@ class Methods(JobTest):
         )
         self.assertEqual(self.failure(job.phase("setup")), ("Odd", "no reason was given"))
 
+    def test_exceptions_that_are_made_up_are_reported_like_others(self):
+        job = self.builder(
+            """
+            def setup(self): raise AttributeError("a", obj=Evil(), name="x")
+            def prepare(self): raise ImportError("b", name=5)
+            def install(self): sys.exit(Evil())
+            """,
+            top="""
+            import sys
+            class Evil:
+                def __getattr__(self, name): raise KeyError(name)
+                def __repr__(self): raise SystemExit
+            """,
+        )
+        self.assertEqual(self.failure(job.phase("setup")), ("AttributeError", "a"))
+        self.assertEqual(self.failure(job.phase("prepare")), ("ImportError", "b"))
+        self.assertEqual(self.failure(job.phase("install"))[0], "SystemExit")
+
     def test_groups_of_exceptions_are_reported(self):
         job = self.builder(
             "def setup(self): raise ExceptionGroup('two of them', [OSError('a'), KeyError('b')])"

@@ -3,6 +3,7 @@
 How the two talk: docs/dev/provisioner-scripts.md.
 """
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
@@ -153,12 +154,10 @@ def refuse_threads(phase, threads):
 
 
 def flush(*streams):
-    """Writes out what the script printed; it may have closed the streams."""
+    """Writes out what the script printed; it may have closed or replaced the streams."""
     for stream in streams:
-        try:
+        with contextlib.suppress(Exception):
             stream.flush()
-        except (OSError, ValueError):
-            pass
 
 
 if __name__ == "__main__":

@@ -41,8 +41,8 @@ allow-hotplug /en*=dhcp
 iface dhcp inet dhcp
 """
 
-# The seed disk of `pvc vm create` first, then the metadata service of PVC; a guest without either
-# boots all the same.
+# A seed disk comes first, then the metadata service of PVC; a guest without either boots all the
+# same.
 CLOUD_INIT = """\
 datasource_list: [NoCloud, Ec2, None]
 datasource:
@@ -52,6 +52,8 @@ datasource:
     max_wait: 30
     timeout: 5
 """
+# cloud-init would take this for no cloud, and do nothing.
+DS_IDENTIFY = "policy: enabled\n"
 
 
 class VMBuilderScript(VMBuilder):
@@ -211,6 +213,7 @@ class VMBuilderScript(VMBuilder):
         os.remove("/usr/sbin/policy-rc.d")
         if os.path.isdir("/etc/cloud/cloud.cfg.d"):
             self.write("/etc/cloud/cloud.cfg.d/90_pvc.cfg", CLOUD_INIT)
+            self.write("/etc/cloud/ds-identify.cfg", DS_IDENTIFY)
         elif os.path.isdir("/etc/network"):
             self.write("/etc/network/interfaces", INTERFACES)
 

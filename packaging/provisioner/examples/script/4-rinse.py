@@ -33,8 +33,8 @@ POST_PACKAGES = "cloud-init,openssh-server"
 TARGET = "/tmp/target"
 BOOTABLE = ("ext2", "ext3", "ext4", "btrfs")
 
-# The seed disk of `pvc vm create` first, then the metadata service of PVC; a guest without either
-# boots all the same.
+# A seed disk comes first, then the metadata service of PVC; a guest without either boots all the
+# same.
 CLOUD_INIT = """\
 datasource_list: [NoCloud, Ec2, None]
 datasource:
@@ -44,6 +44,8 @@ datasource:
     max_wait: 30
     timeout: 5
 """
+# cloud-init would take this for no cloud, and do nothing.
+DS_IDENTIFY = "policy: enabled\n"
 
 
 class VMBuilderScript(VMBuilder):
@@ -193,6 +195,7 @@ class VMBuilderScript(VMBuilder):
             self.set_root_password()
             if os.path.isdir("/etc/cloud/cloud.cfg.d"):
                 self.write("/etc/cloud/cloud.cfg.d/90_pvc.cfg", CLOUD_INIT)
+                self.write("/etc/cloud/ds-identify.cfg", DS_IDENTIFY)
             # GRUB calls a disk without partitions unusual, and wants to be told.
             self.run("grub2-install", "--force", "--target=i386-pc", boot_device)
             self.run("grub2-mkconfig", "--output=/boot/grub2/grub.cfg")
