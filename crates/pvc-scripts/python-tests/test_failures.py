@@ -207,11 +207,9 @@ class Imports(JobTest):
         return failure
 
     def test_a_script_that_is_no_python_is_refused(self):
-        self.assertEqual(
-            self.refused("def setup(self:\n")[0], "SyntaxError"
-        )
-        self.assertEqual(self.refused(b"\xff\xfe\x00")[0], "SyntaxError")
-        self.assertEqual(self.refused(b"x = 1\0\n")[0], "SyntaxError")
+        for text in ("def setup(self:\n", b"\xff\xfe\x00", b"x = 1\0\n"):
+            # Python before 3.11.4 has a ValueError for zero bytes.
+            self.assertIn(self.refused(text)[0], ("SyntaxError", "ValueError"))
 
     def test_the_place_of_a_syntax_error_is_named(self):
         job = self.job("import os\nif x\n")
