@@ -32,7 +32,7 @@ def pretend(command, input=None, **options):
     if command[0] in REAL:
         return really(command, **options)
     if command[0] in ("debootstrap", "rinse"):
-        for directory in ("default", "network", "cloud/cloud.cfg.d"):
+        for directory in ("default", "systemd/network", "cloud/cloud.cfg.d"):
             os.makedirs(f"/tmp/target/etc/{directory}")
         os.makedirs("/tmp/target/usr/sbin")
     return CompletedProcess(command, 0, stdout="UUID-" + command[-1][-1])
@@ -248,6 +248,7 @@ class Installers(ExampleTest):
             "debootstrap stable /tmp/target http://deb.debian.org/debian", commands
         )
         self.assertIn("grub-install --force --target=i386-pc /dev/rbd/vms/web1_sda", commands)
+        self.assertIn("policy: enabled", self.read(job, "/etc/cloud/ds-identify.cfg"))
         self.assertNotIn("chpasswd", job.printed())
         self.assertEqual(
             self.read(job, "/etc/fstab"),

@@ -25,20 +25,22 @@ from pvcworkerd.Daemon import config
 
 MIRROR = "http://deb.debian.org/debian"
 PACKAGES = (
-    "linux-image-amd64,grub-pc,cloud-init,ifupdown,isc-dhcp-client,openssh-server,acpid,"
-    "ca-certificates,wget"
+    "linux-image-amd64,grub-pc,cloud-init,systemd-resolved,openssh-server,ca-certificates,wget"
 )
 # /tmp is writable and belongs to this task alone.
 TARGET = "/tmp/target"
 BOOTABLE = ("ext2", "ext3", "ext4", "btrfs")
 
 # Interfaces of a guest without cloud-init, which would configure them.
-INTERFACES = """\
-auto lo
-iface lo inet loopback
+NETWORK = """\
+[Match]
+Name=en*
 
-allow-hotplug /en*=dhcp
-iface dhcp inet dhcp
+[Link]
+RequiredForOnline=no
+
+[Network]
+DHCP=yes
 """
 
 # A seed disk comes first, then the metadata service of PVC; a guest without either boots all the
@@ -51,6 +53,11 @@ datasource:
     strict_id: false
     max_wait: 30
     timeout: 5
+# With ifupdown a guest would wait minutes for DHCPv6, where there is none.
+system_info:
+  network:
+    renderers: [networkd]
+    activators: [networkd]
 """
 # cloud-init would take this for no cloud, and do nothing.
 DS_IDENTIFY = "policy: enabled\n"
@@ -191,6 +198,7 @@ class VMBuilderScript(VMBuilder):
         with chroot(TARGET):
             self.configure()
             self.install_packages()
+            self.configure_network()
             self.set_root_password()
             # GRUB calls a disk without partitions unusual, and wants to be told.
             self.run("grub-install", "--force", "--target=i386-pc", boot_device)
@@ -211,11 +219,15 @@ class VMBuilderScript(VMBuilder):
         )
         self.run("apt-get", "clean")
         os.remove("/usr/sbin/policy-rc.d")
+
+    def configure_network(self):
+        """Leaves the network to systemd-networkd, configured by cloud-init if the guest has it."""
+        self.run("systemctl", "enable", "systemd-networkd")
         if os.path.isdir("/etc/cloud/cloud.cfg.d"):
             self.write("/etc/cloud/cloud.cfg.d/90_pvc.cfg", CLOUD_INIT)
             self.write("/etc/cloud/ds-identify.cfg", DS_IDENTIFY)
-        elif os.path.isdir("/etc/network"):
-            self.write("/etc/network/interfaces", INTERFACES)
+        else:
+            self.write("/etc/systemd/network/80-dhcp.network", NETWORK)
 
     def configure(self):
         """Writes the guest's files."""
@@ -285,6 +297,8 @@ class VMBuilderScript(VMBuilder):
     def run(self, *command):
         """Runs a command, whose output becomes lines of the task's log, and fails if it does."""
         environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+        # In a chroot systemctl is to change files, and not to look for a systemd that runs.
+        environment["SYSTEMD_OFFLINE"] = "1"
         code = subprocess.run(command, env=environment).returncode
         if code != 0:
             self.fail(f"`{' '.join(command)}` ended with code {code}")
