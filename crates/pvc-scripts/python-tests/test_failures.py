@@ -62,6 +62,11 @@ class Methods(JobTest):
         self.assertIn('json.loads("{")', traceback)
         self.assertIn('raise ProvisioningError("the answer is no JSON") from error', traceback)
         self.assertIn("script.py", traceback)
+        self.assertTrue(
+            traceback.endswith(
+                "\ndaemon_lib.vmbuilder.ProvisioningError: the answer is no JSON\n"
+            )
+        )
         self.assertNotIn("run.py", traceback)
         self.assertNotIn("decoder.py", traceback)
 
@@ -231,6 +236,10 @@ class Imports(JobTest):
 
     def test_leaving_the_interpreter_while_imported_is_reported(self):
         self.assertEqual(self.refused("import sys\nsys.exit(7)\n")[0], "SystemExit")
+
+    def test_a_thread_of_a_script_that_cannot_be_imported_does_not_hold_the_process(self):
+        text = "import threading\nthreading.Thread(target=threading.Event().wait).start()\nNone.x"
+        self.assertEqual(self.refused(text)[0], "AttributeError")
 
     def test_a_missing_file_is_reported(self):
         self.assertEqual(self.refused("", script="/no/such/script.py")[0], "FileNotFoundError")

@@ -152,6 +152,15 @@ class Root(JobTest):
         )
         self.assertEqual(job.phase("cleanup"), {"done": None})
 
+    def test_files_are_for_all_to_read_whatever_the_worker_has(self):
+        umask = os.umask(0o077)
+        try:
+            job = self.builder("def setup(self): print(oct(os.umask(0)))", top=IMPORTS)
+        finally:
+            os.umask(umask)
+        self.assertEqual(job.phase("setup"), {"done": None})
+        self.assertEqual(job.printed(), "0o22\n")
+
     def test_modules_of_pvc_can_be_imported_inside(self):
         # The files are not there: this test's directory is below /tmp, as a job's may be.
         job = self.builder(
