@@ -161,9 +161,11 @@ class VMBuilderScript(VMBuilder):
             return
         self.check(pvc_ceph.add_volume(zkhandler, pool, name, f"{volume['disk_size_gb']}G"))
         if volume.get("filesystem"):
-            # What a method adds to vm_data is there in the methods after it.
-            volume["device"] = self.check(pvc_ceph.map_volume(zkhandler, pool, name))
+            device = self.check(pvc_ceph.map_volume(zkhandler, pool, name))
             self.mapped.append((pool, name))
+            # What a method adds to vm_data is there in the methods after it. The device's own path
+            # is there in the guest's root directory, too.
+            volume["device"] = os.path.realpath(device)
             self.make_filesystem(volume)
 
     def make_filesystem(self, volume):
@@ -193,7 +195,6 @@ class VMBuilderScript(VMBuilder):
         # Not /run: packages would take it for a system that runs.
         for directory in ("/dev", "/proc", "/sys"):
             self.mount(directory, TARGET + directory, "--bind")
-        boot_device = os.path.realpath(self.boot_disk["device"])
         # In this block `/` is the guest's.
         with chroot(TARGET):
             self.configure()
@@ -201,7 +202,7 @@ class VMBuilderScript(VMBuilder):
             self.configure_network()
             self.set_root_password()
             # GRUB calls a disk without partitions unusual, and wants to be told.
-            self.run("grub-install", "--force", "--target=i386-pc", boot_device)
+            self.run("grub-install", "--force", "--target=i386-pc", self.boot_disk["device"])
             self.run("update-grub")
             # Made anew by the first boot, so that no two guests have the same.
             self.write("/etc/machine-id", "")
