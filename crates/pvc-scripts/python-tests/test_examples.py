@@ -113,9 +113,9 @@ class ExampleTest(JobTest):
         return failure
 
     def read(self, job, path):
-        """Returns a file of the guest that was installed."""
-        # Nothing was mounted there, so that it is still there after cleanup.
-        with open(f"/proc/{job.python()}/root{job.root}/tmp/target{path}") as file:
+        """Returns a file that the script has written, as it would name it."""
+        # Nothing was mounted in truth, so that it is still there after cleanup.
+        with open(f"/proc/{job.python()}/root{job.root}{path}") as file:
             return file.read()
 
     def assert_nothing_left(self, job):
@@ -248,17 +248,17 @@ class Installers(ExampleTest):
             "debootstrap stable /tmp/target http://deb.debian.org/debian", commands
         )
         self.assertIn("grub-install --force --target=i386-pc /dev/rbd/vms/web1_sda", commands)
-        self.assertIn("policy: enabled", self.read(job, "/etc/cloud/ds-identify.cfg"))
+        self.assertIn("policy: enabled", self.read(job, "/tmp/target/etc/cloud/ds-identify.cfg"))
         self.assertNotIn("chpasswd", job.printed())
         self.assertEqual(
-            self.read(job, "/etc/fstab"),
+            self.read(job, "/tmp/target/etc/fstab"),
             "UUID=UUID-a / ext4 defaults,discard,noatime 0 1\n"
             "UUID=UUID-b /var/log xfs defaults,discard,noatime 0 2\n"
             "UUID=UUID-c none swap sw 0 0\n",
         )
-        self.assertIn('GRUB_DEVICE="UUID=UUID-a"\n', self.read(job, "/etc/default/grub"))
-        self.assertEqual(self.read(job, "/etc/hostname"), "web1\n")
-        self.assertEqual(self.read(job, "/etc/machine-id"), "")
+        self.assertIn('GRUB_DEVICE="UUID=UUID-a"\n', self.read(job, "/tmp/target/etc/default/grub"))
+        self.assertEqual(self.read(job, "/tmp/target/etc/hostname"), "web1\n")
+        self.assertEqual(self.read(job, "/tmp/target/etc/machine-id"), "")
         self.assertEqual(
             [c["arguments"]["name"] for c in job.calls if c["function"] == "ceph.add_volume"],
             ["web1_sda", "web1_sdb", "web1_sdc", "web1_sde"],
@@ -292,7 +292,7 @@ class Installers(ExampleTest):
         first = commands.index("dnf --assumeyes install kernel grub2-pc")
         self.assertEqual(commands[first + 1], "dnf --assumeyes install vim")
         self.assertIn("usermod --password * root", commands)
-        self.assertIn("root=UUID=UUID-a ro", self.read(job, "/etc/kernel/cmdline"))
+        self.assertIn("root=UUID=UUID-a ro", self.read(job, "/tmp/target/etc/kernel/cmdline"))
 
     def test_cleanup_takes_back_what_was_done_before_a_failure(self):
         for failing in ("mkfs.xfs", "mount /dev/rbd/vms/web1_sdb", "debootstrap", "grub-install"):
@@ -474,7 +474,16 @@ class Images(ExampleTest):
         )
         self.assertIsNone(self.run_all(job))
         self.assert_nothing_left(job)
-        configuration = ElementTree.fromstring(self.read(job, "/config/config.xml"))
+        device = f"{self.directory}/web1_sdb"
+        self.assertEqual(
+            [line for line in job.printed().splitlines() if "qemu-img" not in line],
+            [
+                f"mkfs.vfat -I {device}",
+                f"mmd -i {device} ::config",
+                f"mcopy -i {device} /tmp/config.xml ::config/config.xml",
+            ],
+        )
+        configuration = ElementTree.fromstring(self.read(job, "/tmp/config.xml"))
         for path, text in (
             ("system/hostname", "fw1"),
             ("system/domain", "example.net"),
