@@ -189,6 +189,15 @@ class Xml(ExampleTest):
                 {"name": "qemu", "discard": "unmap", "cache": "none"},
             )
 
+    def test_the_name_of_a_profile_is_text_in_the_xml(self):
+        job = self.job(
+            example("script/1-noop.py"), vm_data=vm_data([]), vm_profile="small & <cheap>"
+        ).ready()
+        domain = ElementTree.fromstring(job.phase("create")["done"])
+        self.assertEqual(
+            domain.findtext("description"), "PVC provisioner: profile small & <cheap>"
+        )
+
     def test_without_a_template_mac_addresses_are_random(self):
         addresses = set()
         for _ in range(2):

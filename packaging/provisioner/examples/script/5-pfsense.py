@@ -32,6 +32,7 @@ import random
 import subprocess
 import urllib.request
 from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
 import daemon_lib.ceph as pvc_ceph
 import daemon_lib.libvirt_schema as libvirt_schema
@@ -79,7 +80,7 @@ class VMBuilderScript(VMBuilder):
         xml = libvirt_schema.libvirt_header.format(
             vm_name=self.vm_name,
             vm_uuid=self.vm_uuid,
-            vm_description=f"PVC provisioner: profile {self.vm_profile}",
+            vm_description=f"PVC provisioner: profile {escape(self.vm_profile)}",
             vm_memory=system["vram_mb"],
             vm_vcpus=system["vcpu_count"],
             vm_architecture=self.vm_data["system_architecture"],
