@@ -25,8 +25,10 @@ from daemon_lib.vmbuilder import VMBuilder, chroot, open_zk
 from pvcworkerd.Daemon import config
 
 MIRROR = "http://deb.debian.org/debian"
+# dbus: systemd-logind needs it, which shuts the guest down when its power button is pressed.
 PACKAGES = (
-    "linux-image-amd64,grub-pc,cloud-init,systemd-resolved,openssh-server,ca-certificates,wget"
+    "linux-image-amd64,grub-pc,dbus,cloud-init,systemd-resolved,openssh-server,"
+    "ca-certificates,wget"
 )
 # /tmp is writable and belongs to this task alone.
 TARGET = "/tmp/target"
