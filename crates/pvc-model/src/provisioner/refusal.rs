@@ -21,6 +21,8 @@ pub enum ProvisionerRefusal {
     HasDisk { template: String, what: String },
     #[error("{class} `{name}` is used by {}", profiles(.by))]
     Used { class: Class, name: String, by: Vec<String> },
+    #[error("there is no script `ova` or `default_ova`, of which VMs of OVAs are made")]
+    NoOvaScript,
     #[error(transparent)]
     Name(#[from] BadName),
     /// A value that cannot be taken.
@@ -55,6 +57,7 @@ impl ProvisionerRefusal {
             | ProvisionerRefusal::Full { .. }
             | ProvisionerRefusal::HasNet { .. }
             | ProvisionerRefusal::HasDisk { .. }
+            | ProvisionerRefusal::NoOvaScript
             | ProvisionerRefusal::Used { .. } => Kind::Conflict,
             ProvisionerRefusal::Name(_) | ProvisionerRefusal::Value { .. } => Kind::Invalid,
         }
@@ -94,6 +97,9 @@ impl ProvisionerRefusal {
                 "a VM gets an interface for each; `--permit-duplicate` adds it once more"
                     .to_owned(),
             ),
+            ProvisionerRefusal::NoOvaScript => {
+                Some("`pvc provisioner script add ova FILE` adds it".to_owned())
+            }
             ProvisionerRefusal::Used { .. } => Some(
                 "remove the profile, or have it use another by `pvc provisioner profile modify`"
                     .to_owned(),
