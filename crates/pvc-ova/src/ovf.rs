@@ -202,7 +202,8 @@ fn items<'a>(envelope: Node<'a, 'a>, hardware: Node<'a, 'a>) -> Result<Vec<Item<
     };
     for node in hardware.children().filter(|node| node.is_element()).filter(is_item) {
         let configuration = attribute(node, "configuration");
-        let is_meant = |names: &str| usual.is_some_and(|usual| names.split(' ').any(|n| n == usual));
+        let is_meant =
+            |names: &str| usual.is_some_and(|usual| names.split(' ').any(|n| n == usual));
         if attribute(node, "bound").is_some() || configuration.is_some_and(|names| !is_meant(names))
         {
             continue;
@@ -230,7 +231,8 @@ fn items<'a>(envelope: Node<'a, 'a>, hardware: Node<'a, 'a>) -> Result<Vec<Item<
 fn usual_configuration<'a>(envelope: Node<'a, 'a>) -> Option<&'a str> {
     let section = child(envelope, "DeploymentOptionSection")?;
     let all: Vec<Node<'a, 'a>> = children(section, "Configuration").collect();
-    let is_usual = |node: &&Node<'_, '_>| matches!(attribute(**node, "default"), Some("true" | "1"));
+    let is_usual =
+        |node: &&Node<'_, '_>| matches!(attribute(**node, "default"), Some("true" | "1"));
     let usual = all.iter().find(is_usual).or(all.first())?;
     attribute(*usual, "id")
 }
@@ -297,9 +299,8 @@ fn networks(items: &[Item<'_>]) -> Result<Vec<String>> {
 }
 
 fn disks(envelope: Node<'_, '_>, items: &[Item<'_>]) -> Result<Vec<OvfDisk>> {
-    let is_disk = |item: &&Item<'_>| {
-        DISKS.contains(&item.kind) && text(item.node, "HostResource").is_some()
-    };
+    let is_disk =
+        |item: &&Item<'_>| DISKS.contains(&item.kind) && text(item.node, "HostResource").is_some();
     let mut attached: Vec<&Item<'_>> = items.iter().filter(is_disk).collect();
     if attached.len() > MOST_DISKS {
         return Err(OvfError::Disks { count: attached.len() });
@@ -404,9 +405,10 @@ fn capacity(described: Node<'_, '_>) -> Result<u64> {
     let what = "the capacity of a disk";
     let found = attribute(described, "capacity").unwrap_or_default();
     let is_number = !found.is_empty() && found.bytes().all(|byte| byte.is_ascii_digit());
-    let number: u64 = found.parse().ok().filter(|number| is_number && *number > 0).ok_or_else(
-        || OvfError::Invalid { what, found: shown(found), expected: "a number above 0" },
-    )?;
+    let number: u64 =
+        found.parse().ok().filter(|number| is_number && *number > 0).ok_or_else(|| {
+            OvfError::Invalid { what, found: shown(found), expected: "a number above 0" }
+        })?;
     let unit_bytes = match attribute(described, "capacityAllocationUnits") {
         Some(unit) => unit_bytes("the unit of a disk's capacity", unit)?,
         None => 1,
@@ -418,7 +420,8 @@ fn capacity(described: Node<'_, '_>) -> Result<u64> {
 fn format_of(said: &str, name: &str) -> DiskFormat {
     let said = said.to_ascii_lowercase();
     let name = name.to_ascii_lowercase();
-    let name = [".gz", ".xz", ".zst"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+    let name =
+        [".gz", ".xz", ".zst"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
     // Of two words that begin alike, the longer comes first.
     let words = [
         ("vmdk", DiskFormat::Vmdk),

@@ -45,7 +45,9 @@ pub enum TarError {
     Kind { name: String, what: &'static str },
     #[error("the name `{name}` in the archive {why}")]
     Name { name: String, why: &'static str },
-    #[error("`{name}` in the archive has {size} bytes, and at most {most} are left of what was said")]
+    #[error(
+        "`{name}` in the archive has {size} bytes, and at most {most} are left of what was said"
+    )]
     TooLarge { name: String, size: u64, most: u64 },
     #[error("the archive has more than {MOST_HEADERS} files")]
     TooMany,
@@ -349,9 +351,9 @@ fn sum(block: &[u8]) -> u64 {
 fn number(field: &[u8]) -> Option<u64> {
     if field[0] & 0x80 != 0 {
         let bytes = std::iter::once(field[0] & 0x7f).chain(field[1..].iter().copied());
-        return bytes.into_iter().try_fold(0_u64, |sum, byte| {
-            sum.checked_mul(256).map(|sum| sum | u64::from(byte))
-        });
+        return bytes
+            .into_iter()
+            .try_fold(0_u64, |sum, byte| sum.checked_mul(256).map(|sum| sum | u64::from(byte)));
     }
     let text = std::str::from_utf8(field).ok()?;
     let text = text.trim_start_matches(' ').trim_end_matches([' ', '\0']);
@@ -393,3 +395,6 @@ fn pax(mut text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     }
     Some(records)
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,9 +50,7 @@ fn coming(path: &str) -> ApiError {
 fn message(path: &str) -> String {
     let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
         Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
-        Some("provisioner") => {
-            ("VMs that are made from profiles come", "provisioner create")
-        }
+        Some("provisioner") => ("VMs that are made from profiles come", "provisioner create"),
         _ => ("this comes", ""),
     };
     let release = arrival(group).unwrap_or("a later release");

@@ -11,7 +11,7 @@ pub enum ProvisionerRefusal {
     NoNet { template: String, vni: String },
     #[error("storage template `{template}` has no disk `{disk_id}`")]
     NoDisk { template: String, disk_id: String },
-    #[error("there is a {class} `{name}` already")]
+    #[error("there is {} `{name}` already", one(*class))]
     Exists { class: Class, name: String },
     #[error("{class}: {most} are kept already, and no more can be")]
     Full { class: Class, most: usize },
@@ -28,6 +28,14 @@ pub enum ProvisionerRefusal {
     /// A value that cannot be taken.
     #[error("{parameter}: {why}")]
     Value { parameter: &'static str, why: String },
+}
+
+/// The class with its article.
+fn one(class: Class) -> String {
+    match class {
+        Class::Ova => format!("an {class}"),
+        _ => format!("a {class}"),
+    }
 }
 
 /// The most names that a message has.

@@ -7,9 +7,7 @@ use pvc_store::{ChangeError, Store};
 
 use super::contents::streams;
 use super::volume::check_new;
-use super::{
-    Done, StorageRefusal, record_volume, refused, require_free_volume_name, require_pool,
-};
+use super::{Done, StorageRefusal, record_volume, refused, require_free_volume_name, require_pool};
 
 /// Volume in the making, which has no name yet.
 pub struct NewVolume {
@@ -75,7 +73,8 @@ pub async fn name_volumes(
         // What was not done in time may still be done.
         if matches!(
             committed,
-            Ok(()) | Err(ChangeError::Refused(StorageRefusal::Storage(StorageError::TimedOut { .. })))
+            Ok(())
+                | Err(ChangeError::Refused(StorageRefusal::Storage(StorageError::TimedOut { .. })))
         ) {
             named.push(volume.clone());
         }

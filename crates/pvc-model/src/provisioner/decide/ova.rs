@@ -1,6 +1,8 @@
 //! OVAs, with the templates and the profile that come and go with them.
 
-use super::{DOWNTIME, Decision, Edit, MOST_VCPUS, MOST_VRAM_MIB, Result, check_new, existing, find, number};
+use super::{
+    DOWNTIME, Decision, Edit, MOST_VCPUS, MOST_VRAM_MIB, Result, check_new, existing, find, number,
+};
 use crate::cluster::Cluster;
 use crate::provisioner::{
     Catalog, Class, NewOva, Ova, Profile, ProvisionerRefusal, SystemTemplate,
@@ -76,7 +78,9 @@ fn added(new: &NewOva, networks: usize, unknown: &[&str]) -> String {
         1 => "1 disk".to_owned(),
         count => format!("{count} disks"),
     };
-    let template = if networks > 0 { ", system template and network template" } else {
+    let template = if networks > 0 {
+        ", system template and network template"
+    } else {
         " and system template"
     };
     let mut message = format!(

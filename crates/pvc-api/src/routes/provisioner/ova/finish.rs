@@ -26,11 +26,7 @@ const TIMES: u32 = 10;
 
 /// Gives the volumes their names and adds the OVA, or leaves nothing. Returns the sentence about
 /// it.
-pub async fn finish(
-    api: &ApiState,
-    received: Received,
-    mut transfer: Transfer,
-) -> Result<String> {
+pub async fn finish(api: &ApiState, received: Received, mut transfer: Transfer) -> Result<String> {
     match transfer.stop().run_until_cancelled(api.reached_within(MOST_AWAY)).await {
         Some(Ok(())) => {}
         Some(Err(error)) => return Err(transfer.failed(error)),
@@ -84,8 +80,7 @@ async fn record(
             Ok(message) => return Ok(message),
             Err(error) => error,
         };
-        let is_unknown =
-            matches!(error, ProvisionerError::Database(DatabaseError::Unknown { .. }));
+        let is_unknown = matches!(error, ProvisionerError::Database(DatabaseError::Unknown { .. }));
         let is_away = matches!(
             error,
             ProvisionerError::Database(

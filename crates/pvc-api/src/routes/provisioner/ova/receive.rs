@@ -111,7 +111,8 @@ impl Contents<'_> {
     async fn text(&mut self, member: &Member, sums: &mut Sums) -> Result<Bytes> {
         if member.size > MOST_TEXT {
             let name = shown(&member.name);
-            let message = format!("`{name}` has {} bytes, at most {MOST_TEXT} are taken", member.size);
+            let message =
+                format!("`{name}` has {} bytes, at most {MOST_TEXT} are taken", member.size);
             return Err(ApiError::refused(message));
         }
         let mut text = BytesMut::new();
@@ -165,7 +166,9 @@ impl Described {
     /// The place of the disk with this file, and what is said of the file.
     fn disk_of(&self, name: &str) -> Option<(usize, DiskFile)> {
         let disks = self.appliance.disks.iter().enumerate();
-        disks.filter_map(|(at, disk)| Some((at, disk.file.clone()?))).find(|(_, file)| file.name == name)
+        disks
+            .filter_map(|(at, disk)| Some((at, disk.file.clone()?)))
+            .find(|(_, file)| file.name == name)
     }
 }
 
@@ -215,14 +218,18 @@ impl<'a> Receiver<'a> {
             }
         }
         let Some(described) = &self.described else {
-            return Err(ApiError::refused("the archive has no description (`.ovf`), so it is no OVA"));
+            return Err(ApiError::refused(
+                "the archive has no description (`.ovf`), so it is no OVA",
+            ));
         };
         let missing = described.volumes.iter().position(Option::is_none);
         match missing.and_then(|at| described.appliance.disks[at].file.as_ref()) {
             None => Ok(()),
             Some(file) => {
                 let name = shown(&file.name);
-                Err(ApiError::refused(format!("`{name}`, a disk of the OVA, is not in the archive")))
+                Err(ApiError::refused(format!(
+                    "`{name}`, a disk of the OVA, is not in the archive"
+                )))
             }
         }
     }
@@ -261,8 +268,10 @@ impl<'a> Receiver<'a> {
             ("cert", _) => self.contents.skip(&mut sums).await?,
             (_, None) => {
                 let name = shown(&member.name);
-                let message = format!("`{name}` comes before the description (`.ovf`) in the archive");
-                let hint = "`tar --format=ustar -cf FILE NAME.ovf DISK …` makes one in which it is first";
+                let message =
+                    format!("`{name}` comes before the description (`.ovf`) in the archive");
+                let hint =
+                    "`tar --format=ustar -cf FILE NAME.ovf DISK …` makes one in which it is first";
                 return Err(ApiError::refused(message).hint(Some(hint)));
             }
             (_, Some(described)) => match described.disk_of(&member.name) {
@@ -314,8 +323,13 @@ impl<'a> Receiver<'a> {
             volumes.push(match file {
                 Some(_) => None,
                 None => {
-                    let mut blank = begin(self.api, self.wanted.volume(&disk_id(at)), self.slot.clone(), *size_bytes)
-                            .await?;
+                    let mut blank = begin(
+                        self.api,
+                        self.wanted.volume(&disk_id(at)),
+                        self.slot.clone(),
+                        *size_bytes,
+                    )
+                    .await?;
                     blank.upload.finish().await.map_err(refused_by_storage)?;
                     Some(blank)
                 }
@@ -335,16 +349,21 @@ impl<'a> Receiver<'a> {
     ) -> Result<()> {
         let name = shown(&member.name);
         if let Some(said) = file.size_bytes.filter(|said| *said != member.size) {
-            let message =
-                format!("`{name}` has {} bytes in the archive, and {said} are described", member.size);
+            let message = format!(
+                "`{name}` has {} bytes in the archive, and {said} are described",
+                member.size
+            );
             return Err(ApiError::refused(message));
         }
         let size_bytes = match &self.described {
             Some(described) => described.appliance.disks[at].size_bytes,
             None => 0,
         };
-        let volume = begin(self.api, self.wanted.volume(&disk_id(at)), self.slot.clone(), size_bytes).await?;
-        let mut source = ImageOf { contents: &mut self.contents, sums, begun: None, is_over: false };
+        let volume =
+            begin(self.api, self.wanted.volume(&disk_id(at)), self.slot.clone(), size_bytes)
+                .await?;
+        let mut source =
+            ImageOf { contents: &mut self.contents, sums, begun: None, is_over: false };
         let format = source.format(file.format).await?;
         let announced = Announced {
             format,
