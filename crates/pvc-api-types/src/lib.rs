@@ -51,8 +51,8 @@ pub use node::{
 };
 pub use osd::{Osd, OsdState};
 pub use provisioner::{
-    AllTemplates, NetworkTemplate, NetworkTemplateNet, Profile, Script, StorageTemplate,
-    StorageTemplateDisk, SystemTemplate, Userdata,
+    AllTemplates, NetworkTemplate, NetworkTemplateNet, Ova, OvaVolume, Profile, Script,
+    StorageTemplate, StorageTemplateDisk, SystemTemplate, Userdata,
 };
 pub use sriov::{SriovPf, SriovVf, SriovVfConfig, SriovVfPci, SriovVfUsage};
 pub use storage::{

@@ -115,4 +115,24 @@ wire! {
         /// Arguments of the script, `NAME=VALUE` each; one empty text if there are none.
         pub arguments: Vec<String>,
     }
+
+    /// A VM as another hypervisor has given it away, with its disks as volumes.
+    pub struct Ova {
+        /// Number of the OVA.
+        pub id: i64,
+        pub name: String,
+        pub volumes: Vec<OvaVolume>,
+    }
+
+    /// A volume with a disk of an OVA.
+    pub struct OvaVolume {
+        pub pool: String,
+        pub volume_name: String,
+        /// Format of the image in the volume: `raw`, or another if PVC 1.0.3 has added the OVA.
+        pub volume_format: String,
+        /// Name of the device in the guest: `sda`.
+        pub disk_id: String,
+        /// Size of the disk in GiB, rounded up.
+        pub disk_size_gb: i64,
+    }
 }

@@ -76,6 +76,8 @@ fn members_and_required_members_are_those_of_the_recorded_interface() {
         ("Userdata", schema::<Userdata>()),
         ("Script", schema::<Script>()),
         ("Profile", schema::<Profile>()),
+        ("Ova", schema::<Ova>()),
+        ("OvaVolume", schema::<OvaVolume>()),
     ];
     for (name, ours) in ours {
         let recorded = &recorded[name];

@@ -6,7 +6,7 @@ use pvc_api_types::operations::network::{GetNetwork, NetworkFilter};
 use pvc_api_types::operations::node::{GetNode, NodeFilter};
 use pvc_api_types::operations::osd::{GetStorageCephOsd, OsdFilter};
 use pvc_api_types::operations::provisioner::{
-    GetProvisionerProfile, GetProvisionerScript, GetProvisionerTemplateNetwork,
+    GetProvisionerOva, GetProvisionerProfile, GetProvisionerScript, GetProvisionerTemplateNetwork,
     GetProvisionerTemplateStorage, GetProvisionerTemplateSystem, GetProvisionerUserdata,
     NameFilter,
 };
@@ -174,6 +174,7 @@ macro_rules! provisioned {
 }
 
 provisioned! {
+    ovas: GetProvisionerOva,
     profiles: GetProvisionerProfile,
     scripts: GetProvisionerScript,
     network_templates: GetProvisionerTemplateNetwork,

@@ -1,6 +1,6 @@
 //! Edits as statements.
 
-use pvc_model::provisioner::{Class, Edit, Profile, SystemTemplate, joined};
+use pvc_model::provisioner::{Class, Edit, OVA, Profile, SystemTemplate, joined};
 use pvc_ports::{SqlValue, Statement};
 
 /// The statement that an edit is.
@@ -89,6 +89,51 @@ pub fn statement(edit: Edit) -> Statement {
                          script = $7, ova = $8, arguments = $9 WHERE id = $1";
             let source = changed.source.clone();
             of_profile(Statement::new(words).with(changed.id).with(&*source), changed)
+        }
+        Edit::AddOva { name, ovf } => {
+            let words = "INSERT INTO ova (name, ovf) VALUES ($1, $2)";
+            Statement::new(words).with(&*name).with(&*ovf)
+        }
+        Edit::AddOvaVolume { ova, volume } => {
+            let words = "INSERT INTO ova_volume (ova, pool, volume_name, volume_format, disk_id, \
+                         disk_size_gb) \
+                         VALUES ((SELECT id FROM ova WHERE name = $1), $2, $3, $4, $5, $6)";
+            Statement::new(words)
+                .with(&*ova)
+                .with(&*volume.pool)
+                .with(&*volume.volume)
+                .with(&*volume.format)
+                .with(&*volume.disk_id)
+                .with(volume.size_gib)
+        }
+        Edit::AddSystemTemplateOfOva { ova, template } => {
+            let words = "INSERT INTO system_template (ova, name, vcpu_count, vram_mb, serial, vnc, \
+                         vnc_bind, node_limit, node_selector, node_autostart, migration_method, \
+                         migration_max_downtime) \
+                         VALUES ((SELECT id FROM ova WHERE name = $1), $1, $2, $3, $4, $5, $6, $7, \
+                         $8, $9, $10, $11)";
+            of_system_template(Statement::new(words).with(&*ova), template)
+        }
+        Edit::AddNetworkTemplateOfOva { ova } => {
+            let words = "INSERT INTO network_template (ova, name) \
+                         VALUES ((SELECT id FROM ova WHERE name = $1), $1)";
+            Statement::new(words).with(&*ova)
+        }
+        Edit::AddNetOfOva { ova, vni } => {
+            let words = "INSERT INTO network (network_template, vni) \
+                         VALUES ((SELECT id FROM network_template WHERE name = $1), $2)";
+            Statement::new(words).with(&*ova).with(&*vni)
+        }
+        Edit::AddProfileOfOva { ova, script } => {
+            let words = "INSERT INTO profile (name, profile_type, system_template, \
+                         network_template, script, ova, arguments) VALUES ($1, $2, \
+                         (SELECT id FROM system_template WHERE name = $1), \
+                         (SELECT t.id FROM network_template t JOIN ova o ON t.ova = o.id \
+                         WHERE o.name = $1), $3, (SELECT id FROM ova WHERE name = $1), '')";
+            Statement::new(words).with(&*ova).with(OVA).with(script)
+        }
+        Edit::RemoveOvaVolumes { ova } => {
+            Statement::new("DELETE FROM ova_volume WHERE ova = $1").with(ova)
         }
         Edit::Remove { class, id } => Statement::new(removal(class)).with(id),
     }

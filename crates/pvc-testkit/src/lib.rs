@@ -23,6 +23,7 @@ pub mod legacy;
 mod migration;
 mod network;
 mod osds;
+pub mod ova;
 mod ports;
 mod power;
 mod programs;

@@ -19,13 +19,13 @@ fn every_kind_of_outcome_has_its_exit_code() {
     let user = User::of(&stub);
     assert_eq!(code(&user.run(&["vm", "dance"])), 2);
     assert_eq!(code(&user.run(&["vm", "start"])), 2);
-    let later = user.run(&["-q", "provisioner", "ova", "remove", "web"]);
+    let later = user.run(&["-q", "vm", "snapshot", "remove", "web", "before"]);
     assert_eq!(code(&later), 6);
     assert!(
-        err(&later).contains("`pvc provisioner ova remove` is not part of this release"),
+        err(&later).contains("`pvc vm snapshot remove` is not part of this release"),
         "{later:?}"
     );
-    let later = user.run(&["-q", "provisioner", "ova", "remove"]);
+    let later = user.run(&["-q", "vm", "snapshot", "remove"]);
     assert_eq!(code(&later), 6, "its arguments come second");
     assert_eq!(code(&user.run(&["-c", "nowhere", "vm", "list"])), 3);
     let user = User::of(&stub).with("PVC_COMPAT_EXIT", "1");

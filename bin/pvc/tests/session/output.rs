@@ -36,6 +36,8 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
         "/api/v1/sriov/pf/pvchv1" => ok(r#"[{"phy": "ens1f0", "mtu": "9000", "vfs": ["ens1f0v0"]},
                 {"phy": "ens1f1", "mtu": "1500", "vfs": []}]"#),
         "/api/v1/sriov/vf/pvchv1" => ok(VFS),
+        "/api/v1/provisioner/ova" => ok(r#"[{"id": 2, "name": "box", "volumes": []},
+            {"id": 1, "name": "a", "volumes": [{"disk_id": "sda", "pool": "vms"}]}]"#),
         "/api/v1/provisioner/profile" => {
             ok(r#"[{"id": 2, "name": "web", "type": "provisioner", "system_template": "small",
                  "network_template": "a", "storage_template": "b", "userdata": "N/A",
@@ -77,7 +79,7 @@ fn full_cluster(request: &Received, before: usize) -> Reply {
 }
 
 /// Every list, by the column to sort it by.
-const LISTS: [(&str, &str); 32] = [
+const LISTS: [(&str, &str); 33] = [
     ("cluster fault list", "id"),
     ("cluster task", "id"),
     ("cluster task list", "id"),
@@ -90,6 +92,7 @@ const LISTS: [(&str, &str); 32] = [
     ("network sriov pf list pvchv1", "device"),
     ("network sriov vf list pvchv1", "device"),
     ("node list", "name"),
+    ("provisioner ova list", "name"),
     ("provisioner profile list", "name"),
     ("provisioner script list", "name"),
     ("provisioner template network list", "name"),

@@ -2,8 +2,8 @@
 
 use crate::param::{Commas, Repeated};
 use crate::{
-    AllTemplates, NetworkTemplate, NetworkTemplateNet, Profile, Script, StorageTemplate,
-    StorageTemplateDisk, SystemTemplate, Userdata,
+    AllTemplates, NetworkTemplate, NetworkTemplateNet, Ova, Profile, Script, StorageTemplate,
+    StorageTemplateDisk, SystemTemplate, Uploaded, Userdata,
 };
 
 params! {
@@ -505,4 +505,55 @@ operations! { "provisioner-profile":
     DeleteProvisionerProfileProfile {
         DELETE "/provisioner/profile/{profile}", Operator, change
     }
+}
+
+params! {
+    /// An OVA to be added.
+    pub struct OvaAddition {
+        /// Name of the pool that gets the disks.
+        pool: String,
+        /// Name of the OVA, of its templates and of its profile.
+        name: String,
+        /// The size of the file that is sent, in bytes: a larger one is refused.
+        ova_size: u64,
+    }
+}
+
+params! {
+    /// An OVA to be added, whose name stands in the path.
+    pub struct OvaNew {
+        /// Name of the pool that gets the disks.
+        pool: String,
+        /// The size of the file that is sent, in bytes: a larger one is refused.
+        ova_size: u64,
+    }
+}
+
+operations! { "provisioner-ova":
+    /// The OVAs.
+    GetProvisionerOva { GET "/provisioner/ova", Reader, read(NameFilter) -> [Ova] }
+
+    /// Adds an OVA: a volume for each of its disks, and templates and a profile of its name.
+    ///
+    /// The OVA is the part `file` of a multipart form, or the body itself as
+    /// `application/octet-stream`, and its description is the first file in it. It is read as it
+    /// comes. All of it is added, or nothing.
+    PostProvisionerOva {
+        POST "/provisioner/ova", Operator, upload(OvaAddition) -> Uploaded
+    }
+
+    /// An OVA.
+    GetProvisionerOvaOva { GET "/provisioner/ova/{ova}", Reader, read -> [Ova] }
+
+    /// Adds an OVA: a volume for each of its disks, and templates and a profile of its name.
+    ///
+    /// The OVA is the part `file` of a multipart form, or the body itself as
+    /// `application/octet-stream`, and its description is the first file in it. It is read as it
+    /// comes. All of it is added, or nothing.
+    PostProvisionerOvaOva {
+        POST "/provisioner/ova/{ova}", Operator, upload(OvaNew) -> Uploaded
+    }
+
+    /// Removes an OVA with its templates, its profiles and its volumes, which go to the trash.
+    DeleteProvisionerOvaOva { DELETE "/provisioner/ova/{ova}", Operator, change }
 }

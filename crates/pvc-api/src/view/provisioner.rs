@@ -2,7 +2,7 @@
 
 use pvc_api_types as wire;
 use pvc_model::provisioner::{
-    Catalog, Class, NetworkTemplate, Profile, StorageTemplate, SystemTemplate,
+    Catalog, Class, NetworkTemplate, Ova, Profile, StorageTemplate, SystemTemplate,
 };
 
 /// The word for what a profile has none of.
@@ -62,6 +62,24 @@ pub fn storage_template(template: &StorageTemplate) -> wire::StorageTemplate {
         name: template.name.clone(),
         ova: template.ova,
         disks: template.disks.iter().map(disk).collect(),
+    }
+}
+
+pub fn ova(ova: &Ova) -> wire::Ova {
+    let volume = |volume: &pvc_model::provisioner::OvaVolume| {
+        let volume = volume.clone();
+        wire::OvaVolume {
+            pool: volume.pool,
+            volume_name: volume.volume,
+            volume_format: volume.format,
+            disk_id: volume.disk_id,
+            disk_size_gb: volume.size_gib,
+        }
+    };
+    wire::Ova {
+        id: ova.id,
+        name: ova.name.clone(),
+        volumes: ova.volumes.iter().map(volume).collect(),
     }
 }
 

@@ -146,7 +146,6 @@ fn everything_of_this_release_is_in_the_document() {
         "/backup",
         "/restore",
         "/provisioner/create",
-        "/provisioner/ova",
         "autobackup",
         "automirror",
     ];

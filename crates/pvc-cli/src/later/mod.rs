@@ -18,8 +18,7 @@ use crate::outcome::{Exit, Failure};
 const TABLE: &str = include_str!("tree.txt");
 
 /// Purposes of the groups of the table.
-const ABOUTS: [(&str, &str); 4] = [
-    ("provisioner ova", "Manage OVA images"),
+const ABOUTS: [(&str, &str); 3] = [
     ("vm snapshot", "Manage snapshots of a VM"),
     ("vm backup", "Manage backups of a VM (deprecated)"),
     ("vm mirror", "Keep a copy of a VM on another cluster"),
@@ -234,9 +233,9 @@ mod tests {
 
     #[test]
     fn a_command_of_the_table_is_found_whatever_its_arguments() {
-        let ova_list = Some("provisioner ova list".to_owned());
-        assert_eq!(meant("pvc provisioner ova list"), ova_list);
-        assert_eq!(meant("pvc -c office provisioner ova list -x"), ova_list);
+        let export = Some("vm snapshot export".to_owned());
+        assert_eq!(meant("pvc vm snapshot export"), export);
+        assert_eq!(meant("pvc -c office vm snapshot export -x"), export);
         assert_eq!(meant("pvc vm autobackup extra"), Some("vm autobackup".to_owned()));
         assert_eq!(meant("pvc vm snapshot create"), Some("vm snapshot create".to_owned()));
     }

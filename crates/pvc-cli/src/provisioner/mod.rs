@@ -1,5 +1,6 @@
 //! Parts of VMs: templates, userdata, scripts, and profiles of all of them.
 
+mod ova;
 mod profile;
 mod script;
 mod template;
@@ -19,6 +20,9 @@ use crate::output::Table;
 /// Make VMs from templates
 #[derive(Debug, Subcommand)]
 pub enum Provisioner {
+    /// Manage OVA images
+    #[command(subcommand, arg_required_else_help = true)]
+    Ova(ova::Ova),
     /// Manage profiles
     #[command(subcommand, arg_required_else_help = true)]
     Profile(profile::Profile),
@@ -36,6 +40,7 @@ pub enum Provisioner {
 impl Provisioner {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         match self {
+            Provisioner::Ova(command) => command.run(pvc),
             Provisioner::Profile(command) => command.run(pvc),
             Provisioner::Script(command) => command.run(pvc),
             Provisioner::Template(command) => command.run(pvc),

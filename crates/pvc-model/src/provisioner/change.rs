@@ -1,4 +1,4 @@
-use super::Class;
+use super::{Class, OvaVolume};
 
 /// Change that an operator asks for, of what the provisioner keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,10 +54,28 @@ pub enum Change {
         name: String,
         fields: ProfileFields,
     },
+    AddOva(NewOva),
+    /// Removes one of a class; an OVA with its volumes, its templates and its profiles, as far as
+    /// they are kept here.
     Remove {
         class: Class,
         name: String,
     },
+}
+
+/// An OVA whose volumes there are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NewOva {
+    pub name: String,
+    /// The description in it, as it came.
+    pub ovf: String,
+    pub volumes: Vec<OvaVolume>,
+    pub vcpus: u32,
+    pub vram_mib: u64,
+    /// Whether it has a screen, which is VNC then, and no serial console.
+    pub has_graphics: bool,
+    /// The name of the network of each interface.
+    pub networks: Vec<String>,
 }
 
 /// Fields of a system template; `None` leaves one as it is, and an empty text clears it.

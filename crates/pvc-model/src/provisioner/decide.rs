@@ -1,12 +1,16 @@
 //! Decides on changes of what the provisioner keeps.
 
 use super::{
-    Catalog, Change, Class, NewDisk, NewProfile, OVA, PROVISIONER, Profile, ProfileFields,
-    ProvisionerRefusal, SystemTemplate, SystemTemplateFields, TemplateDisk,
+    Catalog, Change, Class, NewDisk, NewProfile, OVA, OvaVolume, PROVISIONER, Profile,
+    ProfileFields, ProvisionerRefusal, SystemTemplate, SystemTemplateFields, TemplateDisk,
 };
 use crate::cluster::Cluster;
 use crate::guest_network::Vni;
 use crate::{check_name, shown};
+
+mod ova;
+
+pub use ova::{check_new_ova, find_ova};
 
 type Result<T> = std::result::Result<T, ProvisionerRefusal>;
 
@@ -96,6 +100,35 @@ pub enum Edit {
     },
     AddProfile(Profile),
     SetProfile(Profile),
+    AddOva {
+        name: String,
+        ovf: String,
+    },
+    /// Adds a volume of the OVA with this name, as all that is added of one.
+    AddOvaVolume {
+        ova: String,
+        volume: OvaVolume,
+    },
+    AddSystemTemplateOfOva {
+        ova: String,
+        template: SystemTemplate,
+    },
+    /// Adds a network template that is called like its OVA.
+    AddNetworkTemplateOfOva {
+        ova: String,
+    },
+    AddNetOfOva {
+        ova: String,
+        vni: String,
+    },
+    /// Adds a profile that is called like its OVA, and has the templates that are, too.
+    AddProfileOfOva {
+        ova: String,
+        script: i64,
+    },
+    RemoveOvaVolumes {
+        ova: i64,
+    },
     Remove {
         class: Class,
         id: i64,
@@ -204,6 +237,8 @@ pub fn decide(cluster: &Cluster, catalog: &Catalog, change: &Change) -> Result<D
             let message = format!("Changed profile \"{name}\".");
             Ok(Decision::of([Edit::SetProfile(profile)], message))
         }
+        Change::AddOva(new) => ova::add_ova(cluster, catalog, new),
+        Change::Remove { class: Class::Ova, name } => ova::remove_ova(catalog, name),
         Change::Remove { class, name } => remove(catalog, *class, name),
     }
 }

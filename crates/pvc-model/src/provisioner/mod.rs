@@ -21,8 +21,8 @@ mod refusal;
 
 use std::fmt;
 
-pub use change::{Change, NewDisk, NewProfile, ProfileFields, SystemTemplateFields};
-pub use decide::{Decision, Edit, decide};
+pub use change::{Change, NewDisk, NewOva, NewProfile, ProfileFields, SystemTemplateFields};
+pub use decide::{Decision, Edit, check_new_ova, decide, find_ova};
 pub use limit::NameLimit;
 pub use refusal::ProvisionerRefusal;
 

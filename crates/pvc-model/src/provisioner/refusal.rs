@@ -11,7 +11,7 @@ pub enum ProvisionerRefusal {
     NoNet { template: String, vni: String },
     #[error("storage template `{template}` has no disk `{disk_id}`")]
     NoDisk { template: String, disk_id: String },
-    #[error("there is a {class} `{name}` already")]
+    #[error("there is {} `{name}` already", one(*class))]
     Exists { class: Class, name: String },
     #[error("{class}: {most} are kept already, and no more can be")]
     Full { class: Class, most: usize },
@@ -21,11 +21,21 @@ pub enum ProvisionerRefusal {
     HasDisk { template: String, what: String },
     #[error("{class} `{name}` is used by {}", profiles(.by))]
     Used { class: Class, name: String, by: Vec<String> },
+    #[error("there is no script `ova` or `default_ova`, of which VMs of OVAs are made")]
+    NoOvaScript,
     #[error(transparent)]
     Name(#[from] BadName),
     /// A value that cannot be taken.
     #[error("{parameter}: {why}")]
     Value { parameter: &'static str, why: String },
+}
+
+/// The class with its article.
+fn one(class: Class) -> String {
+    match class {
+        Class::Ova => format!("an {class}"),
+        _ => format!("a {class}"),
+    }
 }
 
 /// The most names that a message has.
@@ -55,6 +65,7 @@ impl ProvisionerRefusal {
             | ProvisionerRefusal::Full { .. }
             | ProvisionerRefusal::HasNet { .. }
             | ProvisionerRefusal::HasDisk { .. }
+            | ProvisionerRefusal::NoOvaScript
             | ProvisionerRefusal::Used { .. } => Kind::Conflict,
             ProvisionerRefusal::Name(_) | ProvisionerRefusal::Value { .. } => Kind::Invalid,
         }
@@ -94,6 +105,9 @@ impl ProvisionerRefusal {
                 "a VM gets an interface for each; `--permit-duplicate` adds it once more"
                     .to_owned(),
             ),
+            ProvisionerRefusal::NoOvaScript => {
+                Some("`pvc provisioner script add ova FILE` adds it".to_owned())
+            }
             ProvisionerRefusal::Used { .. } => Some(
                 "remove the profile, or have it use another by `pvc provisioner profile modify`"
                     .to_owned(),

@@ -49,7 +49,7 @@ pub async fn download(
     streams.download(volume, snapshot).await.map_err(refused)
 }
 
-fn streams(storage: &dyn Storage) -> Result<&dyn VolumeStreams, StorageRefusal> {
+pub(super) fn streams(storage: &dyn Storage) -> Result<&dyn VolumeStreams, StorageRefusal> {
     storage.streams().ok_or(StorageRefusal::NoStreams)
 }
 

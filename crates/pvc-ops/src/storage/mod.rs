@@ -9,6 +9,7 @@
 
 mod contents;
 mod hold;
+mod new;
 mod pool;
 mod record;
 mod snapshot;
@@ -18,6 +19,7 @@ mod volume;
 pub use contents::{
     BegunContents, NewContents, Settled, begin_fill, check_fill, download, fill_volume, settle,
 };
+pub use new::{NewVolume, begin_volume, check_volumes, name_volumes, take_back};
 pub use pool::{RemovedPool, create_pool, remove_pool, set_placement_groups};
 pub use record::{record_volume, scan};
 pub use snapshot::{create_snapshot, remove_snapshot, rename_snapshot, roll_back};

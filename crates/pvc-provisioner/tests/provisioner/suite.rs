@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use pvc_model::cluster::Cluster;
+use pvc_model::network::NetworkRecord;
 use pvc_model::provisioner::{
-    Catalog, Change, Class, NewDisk, NewProfile, PROVISIONER, ProfileFields, ProvisionerRefusal,
-    SystemTemplateFields,
+    Catalog, Change, Class, NewDisk, NewOva, NewProfile, OVA, OvaVolume, PROVISIONER,
+    ProfileFields, ProvisionerRefusal, SystemTemplateFields,
 };
 use pvc_model::storage::{PoolName, PoolRecord};
 use pvc_ports::{Database, Rows, Statement};
@@ -120,6 +121,7 @@ pub async fn suite(database: Arc<dyn Database>) {
     is_as_it_was_made(&Provisioner::new(database.clone())).await;
     what_is_changed_is_changed_and_the_rest_stays(&provisioner).await;
     what_is_used_stays_and_what_is_not_goes(&provisioner).await;
+    an_ova_comes_and_goes_with_all_that_is_of_it(&provisioner).await;
     one_of_two_at_once_gets_the_name(&database).await;
     a_template_that_is_used_at_the_same_moment_stays(&database).await;
 }
@@ -205,6 +207,61 @@ async fn what_is_used_stays_and_what_is_not_goes(provisioner: &Provisioner) {
         let refusal = refusal(make(provisioner, &remove(class)).await);
         assert!(matches!(refusal, ProvisionerRefusal::NotFound { .. }), "{refusal}");
     }
+    assert_eq!(provisioner.catalog().await.unwrap(), Catalog::default());
+}
+
+async fn an_ova_comes_and_goes_with_all_that_is_of_it(provisioner: &Provisioner) {
+    let volume = |disk_id: &str, size_gib| OvaVolume {
+        pool: "vms".to_owned(),
+        volume: format!("ova_box_{disk_id}"),
+        format: "raw".to_owned(),
+        disk_id: disk_id.to_owned(),
+        size_gib,
+    };
+    let volumes = vec![volume("sda", 20), volume("sdb", 1)];
+    let ovf = "<Envelope>\u{fc} ' $1 \\ </Envelope>".to_owned();
+    let add = Change::AddOva(NewOva {
+        name: "box".to_owned(),
+        ovf,
+        volumes: volumes.clone(),
+        vcpus: 2,
+        vram_mib: 512,
+        has_graphics: true,
+        networks: vec!["lan".to_owned(), "1001".to_owned(), "none".to_owned()],
+    });
+    let mut known = cluster();
+    for (vni, name) in [("1001", "lan"), ("1002", "wan")] {
+        let record = NetworkRecord {
+            vni: vni.to_owned(),
+            description: name.to_owned(),
+            ..NetworkRecord::default()
+        };
+        known.networks.insert(vni.to_owned(), Arc::new(record));
+    }
+    let refused = refusal(provisioner.change(&known, &add, Mode::Do).await);
+    assert_eq!(refused, ProvisionerRefusal::NoOvaScript);
+    make(provisioner, &added(Class::Script, "default_ova", "pass")).await.unwrap();
+    provisioner.change(&known, &add, Mode::Do).await.unwrap();
+    let kept = provisioner.catalog().await.unwrap();
+    let ova = &kept.ovas[0];
+    assert_eq!((ova.name.as_str(), &ova.volumes), ("box", &volumes));
+    let system = &kept.system_templates[0];
+    assert_eq!((system.name.as_str(), system.vcpus, system.vram_mib), ("box", 2, 512));
+    assert_eq!((system.vnc, system.serial, system.ova), (true, false, Some(ova.id)));
+    let network = &kept.network_templates[0];
+    let vnis: Vec<&str> = network.nets.iter().map(|net| net.vni.as_str()).collect();
+    assert_eq!((network.name.as_str(), vnis), ("box", vec!["1001", "1001"]));
+    assert_eq!(network.ova, Some(ova.id));
+    let profile = &kept.profiles[0];
+    assert_eq!((profile.name.as_str(), profile.source.as_str()), ("box", OVA));
+    assert_eq!((profile.system_template, profile.network_template), (system.id, Some(network.id)));
+    assert_eq!((profile.ova, profile.storage_template), (Some(ova.id), None));
+    assert_eq!(kept.name(Class::Script, profile.script), Some("default_ova"));
+    let again = refusal(provisioner.change(&known, &add, Mode::Do).await);
+    assert_eq!(again.to_string(), "there is an OVA `box` already");
+    make(provisioner, &Change::Remove { class: Class::Ova, name: "box".to_owned() }).await.unwrap();
+    let name = "default_ova".to_owned();
+    make(provisioner, &Change::Remove { class: Class::Script, name }).await.unwrap();
     assert_eq!(provisioner.catalog().await.unwrap(), Catalog::default());
 }
 

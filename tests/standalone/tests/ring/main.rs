@@ -17,6 +17,7 @@ mod images;
 mod layout;
 mod libvirt_deaths;
 mod networks;
+mod ova;
 mod progress;
 mod provisioner;
 mod quick_start;

@@ -2,7 +2,7 @@
 
 mod pool;
 mod snapshot;
-mod transfer;
+pub(super) mod transfer;
 mod trash;
 mod volume;
 

@@ -1,5 +1,6 @@
 //! Contents of volumes, in and out.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -100,13 +101,13 @@ async fn admit(asked: Ask<Upload>, file: &mut File) -> Result<Admitted> {
 }
 
 /// The body of a request, and the headers that say what it is.
-struct File {
-    headers: HeaderMap,
-    body: Body,
+pub(in crate::routes) struct File {
+    pub headers: HeaderMap,
+    pub body: Body,
 }
 
 /// Takes the body out of the request, whose parameters are in the query.
-fn without_body(request: Request) -> (Request, File) {
+pub(in crate::routes) fn without_body(request: Request) -> (Request, File) {
     let (mut parts, body) = request.into_parts();
     let headers = parts.headers.clone();
     for about_the_body in [CONTENT_TYPE, CONTENT_LENGTH, TRANSFER_ENCODING] {
@@ -214,7 +215,7 @@ async fn take(
 
 /// Time for which an upload that has come whole waits for a store that is away. A client that hears
 /// nothing gives up after two minutes.
-const MOST_AWAY: Duration = Duration::from_secs(100);
+pub(in crate::routes) const MOST_AWAY: Duration = Duration::from_secs(100);
 
 /// Number of times as long as for other changes that the storage has to begin a volume: it makes
 /// one, opens it, and has looked for room before.
@@ -227,7 +228,7 @@ async fn begin(api: &ApiState, id: &VolumeId, force: bool, slot: Slot) -> Result
         let begun = storage::begin_fill(of.store(), storage.as_ref(), &id, force).await;
         let BegunContents { upload, size_bytes } =
             begun.map_err(|error| of.readers().refused(error))?;
-        Ok(Begun { contents: InSlot { upload: Some(upload), slot: Some(slot) }, size_bytes })
+        Ok(Begun { contents: InSlot::new(upload, Arc::new(slot)), size_bytes })
     };
     let time = api.settings().limits.change_time * BEGIN_TIMES;
     api.outcome_within(time, begin).await?.unwrap_or_else(|| {
@@ -239,13 +240,18 @@ async fn begin(api: &ApiState, id: &VolumeId, force: bool, slot: Slot) -> Result
 
 /// Contents in the making that have a slot until they are the volume's, or nothing is left of
 /// them: whoever lets uploads fail one after the other would fill the pool otherwise.
-struct InSlot {
+pub(in crate::routes) struct InSlot {
     /// Nothing once this has come to its end.
     upload: Option<Box<dyn pvc_ports::Upload>>,
-    slot: Option<Slot>,
+    slot: Option<Arc<Slot>>,
 }
 
 impl InSlot {
+    /// Contents in a slot, which others may share.
+    pub fn new(upload: Box<dyn pvc_ports::Upload>, slot: Arc<Slot>) -> Self {
+        InSlot { upload: Some(upload), slot: Some(slot) }
+    }
+
     fn upload(&mut self) -> &mut dyn pvc_ports::Upload {
         &mut **self.upload.as_mut().expect("only what consumes it takes it out")
     }
@@ -302,12 +308,12 @@ fn as_said(file: &Uploaded) -> String {
     if sha256.is_empty() { said } else { format!("{said}, SHA-256 {sha256}") }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+pub(in crate::routes) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Bytes of the body, if they were announced: of a form some hundred more than its file has.
-fn length(headers: &HeaderMap) -> Option<u64> {
+pub(in crate::routes) fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
@@ -346,7 +352,7 @@ impl Target for Filled {
     }
 }
 
-fn not_taken(error: TakeError<ApiError, StorageError>) -> ApiError {
+pub(in crate::routes) fn not_taken(error: TakeError<ApiError, StorageError>) -> ApiError {
     match error {
         TakeError::Source(refusal) => refusal,
         TakeError::Target(error) => refused(ChangeError::Refused(StorageRefusal::from(error))),
@@ -513,8 +519,6 @@ fn file_name(volume: &str, snapshot: Option<&SnapshotName>, wanted: Wanted) -> S
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use pvc_ports::Upload;
     use tokio::sync::Notify;
 
@@ -555,8 +559,7 @@ mod tests {
         let (slots, may_end) = (Slots::new(1), Arc::new(Notify::new()));
         let begun = || {
             let slot = slots.take("a", "uploads").expect("it is free");
-            let upload: Option<Box<dyn Upload>> = Some(Box::new(Slow(may_end.clone())));
-            Box::new(InSlot { upload, slot: Some(slot) })
+            Box::new(InSlot::new(Box::new(Slow(may_end.clone())), Arc::new(slot)))
         };
         drop(begun());
         settle().await;

@@ -96,7 +96,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 96] = [
+const CHANGES: [(&str, &str, &str); 99] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
@@ -193,6 +193,9 @@ const CHANGES: [(&str, &str, &str); 96] = [
     ("POST", "/provisioner/profile/{profile}", "@parts"),
     ("PUT", "/provisioner/profile/{profile}", "arg=a=b"),
     ("DELETE", "/provisioner/profile/{profile}", ""),
+    ("POST", "/provisioner/ova", "pool=vms&name=new&ova_size=4096"),
+    ("POST", "/provisioner/ova/{ova}", "pool=vms&ova_size=4096"),
+    ("DELETE", "/provisioner/ova/{ova}", ""),
 ];
 
 #[tokio::test]
@@ -214,6 +217,7 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
     api.with_templates("used").await;
     let parts = PARTS.replace("small", "used");
     api.post(&format!("/provisioner/profile/small?{parts}")).await.ok();
+    api.with_ova("box").await;
     let document = serde_json::to_value(pvc_api::document()).unwrap();
     let paths = document["paths"].as_object().unwrap();
     let mut described: Vec<(String, String)> = Vec::new();
@@ -258,6 +262,7 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
         let path = ["{template}", "{userdata}", "{script}", "{profile}"]
             .iter()
             .fold(path, |path, name| path.replace(name, part));
+        let path = path.replace("{ova}", if is_made { "extra" } else { "box" });
         let disk = if method == "POST" { "sdc" } else { "sda" };
         let path = path.replace("{disk_id}", disk);
         let path = path.replace("{vni}", vni).replace(['{', '}'], "");
@@ -287,7 +292,7 @@ async fn whatever_changes_something_can_be_tried_and_changes_nothing() {
 }
 
 /// Operations that make what the end of their path names.
-const MAKE: [(&str, &str); 9] = [
+const MAKE: [(&str, &str); 10] = [
     ("POST", "/vm/{vm}"),
     ("POST", "/network/{vni}"),
     ("POST", "/storage/ceph/pool/{pool}"),
@@ -297,6 +302,7 @@ const MAKE: [(&str, &str); 9] = [
     ("POST", "/provisioner/userdata/{userdata}"),
     ("POST", "/provisioner/script/{script}"),
     ("POST", "/provisioner/profile/{profile}"),
+    ("POST", "/provisioner/ova/{ova}"),
 ];
 
 /// Reads of something that is in nothing: for clients of PVC 1.0.3 a list that is not found is an
@@ -327,6 +333,7 @@ fn of_nothing(path: &str) -> String {
         ("{fault_id}", "NONE"),
         ("{job}", "none"),
         ("{template}", "none"),
+        ("{ova}", "none"),
         ("{disk_id}", "sdz"),
         ("{userdata}", "none"),
         ("{script}", "none"),

@@ -9,6 +9,7 @@ mod images;
 mod moving;
 mod networks;
 mod osd;
+mod ova;
 mod provisioner;
 mod sriov;
 mod states;

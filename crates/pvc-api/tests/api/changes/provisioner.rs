@@ -40,7 +40,7 @@ impl Api {
     /// Everything that the provisioner keeps.
     pub async fn provisioned(&self) -> Vec<String> {
         let mut all = Vec::new();
-        for path in LISTS {
+        for path in LISTS.iter().chain(&["/provisioner/ova"]) {
             all.push(self.get(path).await.text());
         }
         all

@@ -14,7 +14,8 @@ mod snapshot;
 mod transfer;
 mod upload;
 
-pub use upload::{Upload, formats};
+pub use transfer::Watched;
+pub use upload::{Upload, formats, require_same};
 
 use clap::{Args, Subcommand};
 

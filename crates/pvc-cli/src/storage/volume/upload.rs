@@ -213,7 +213,7 @@ impl Upload {
 
 /// Compares the checksums of the reply with those of what was sent. Either side has only those that
 /// it made.
-fn require_same(reply: &Uploaded, sha256: &str, crc32: &str) -> Outcome {
+pub fn require_same(reply: &Uploaded, sha256: &str, crc32: &str) -> Outcome {
     for (got, sent) in [(&*reply.sha256, sha256), (&*reply.crc32, crc32)] {
         if !got.is_empty() && !sent.is_empty() && got != sent {
             let message = format!(
