@@ -10,6 +10,7 @@ mod benchmark;
 mod cluster;
 mod daemon_deaths;
 mod damaged_tree;
+mod debian;
 mod full_disk;
 mod guest_deaths;
 mod http_life;

@@ -25,7 +25,7 @@ fn a_guest_gets_an_address_a_name_and_a_way_out_and_what_is_forbidden_does_not_p
 }
 
 /// Has this test, and everything that it starts, have a network of its own from now on.
-fn in_a_network_of_its_own() {
+pub fn in_a_network_of_its_own() {
     unshare(CloneFlags::CLONE_NEWNET).expect("these tests run as root");
     ip("link set lo up");
 }
@@ -70,7 +70,8 @@ impl Drop for Outside {
     }
 }
 
-fn a_network_is_made(machine: &Machine) {
+/// Makes network 1001 with DHCP and a way out.
+pub fn a_network_is_made(machine: &Machine) {
     let network = "network add 1001 -d net1 -p managed -n net1.example -i 10.20.1.0/24 \
                    -g 10.20.1.1 --dhcp --dhcp-start 10.20.1.100 --dhcp-end 10.20.1.199 \
                    --masquerade";
