@@ -21,6 +21,10 @@ pub enum ProvisionerRefusal {
     HasDisk { template: String, what: String },
     #[error("{class} `{name}` is used by {}", profiles(.by))]
     Used { class: Class, name: String, by: Vec<String> },
+    #[error("profile `{profile}` has no {class}")]
+    Broken { profile: String, class: Class },
+    #[error("there is no network `{vni}`, which profile `{profile}` has")]
+    NoNetwork { profile: String, vni: String },
     #[error(transparent)]
     Name(#[from] BadName),
     /// A value that cannot be taken.
@@ -55,6 +59,8 @@ impl ProvisionerRefusal {
             | ProvisionerRefusal::Full { .. }
             | ProvisionerRefusal::HasNet { .. }
             | ProvisionerRefusal::HasDisk { .. }
+            | ProvisionerRefusal::Broken { .. }
+            | ProvisionerRefusal::NoNetwork { .. }
             | ProvisionerRefusal::Used { .. } => Kind::Conflict,
             ProvisionerRefusal::Name(_) | ProvisionerRefusal::Value { .. } => Kind::Invalid,
         }
@@ -92,6 +98,14 @@ impl ProvisionerRefusal {
             }
             ProvisionerRefusal::HasNet { .. } => Some(
                 "a VM gets an interface for each; `--permit-duplicate` adds it once more"
+                    .to_owned(),
+            ),
+            ProvisionerRefusal::Broken { .. } => Some(
+                "`pvc provisioner profile modify` gives it what it lacks".to_owned(),
+            ),
+            ProvisionerRefusal::NoNetwork { .. } => Some(
+                "`pvc network add` makes it; `pvc provisioner template network vni` changes which \
+                 there are"
                     .to_owned(),
             ),
             ProvisionerRefusal::Used { .. } => Some(
