@@ -484,6 +484,27 @@ pub fn being_renamed_to(cluster: &Cluster, vm: Uuid) -> Option<&str> {
     .next()
 }
 
+/// The jobs that have not ended and make a VM of this name.
+pub fn being_made<'a>(cluster: &'a Cluster, name: &'a str) -> impl Iterator<Item = &'a JobId> {
+    let jobs = cluster.jobs.values().filter(|job| !job.progress.state.is_over());
+    jobs.filter_map(move |job| match &job.spec.work {
+        JobWork::CreateVm(_) | JobWork::Provision(_) => {
+            job.spec.work.vm().is_some_and(|vm| vm.name == name).then_some(&job.spec.id)
+        }
+        _ => None,
+    })
+}
+
+/// The VM that a job which has not ended renames to `name`.
+pub fn being_renamed_from<'a>(cluster: &'a Cluster, name: &str) -> Option<&'a str> {
+    let jobs = cluster.jobs.values().filter(|job| !job.progress.state.is_over());
+    jobs.filter_map(|job| match &job.spec.work {
+        JobWork::RenameVm { vm, to } if to == name => Some(vm.name.as_str()),
+        _ => None,
+    })
+    .next()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

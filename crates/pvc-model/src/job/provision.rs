@@ -14,6 +14,8 @@ pub struct Provision {
     pub define: bool,
     /// Whether it is started at the end.
     pub start: bool,
+    /// Whether it is not if its node has not the memory for all of its VMs.
+    pub refuse_memory_overcommit: bool,
     /// Arguments of the script besides those of the profile, `NAME=VALUE` each.
     pub arguments: Vec<String>,
 }

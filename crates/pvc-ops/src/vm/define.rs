@@ -512,7 +512,7 @@ fn check_identity(
     check_new_name(cluster, &summary.name, summary.uuid)
 }
 
-pub(super) fn check_new_name(
+pub(crate) fn check_new_name(
     cluster: &Cluster,
     name: &str,
     own: Uuid,
@@ -527,7 +527,7 @@ pub(super) fn check_new_name(
 }
 
 /// The named nodes, each once, if all of them exist.
-pub(super) fn known_nodes(cluster: &Cluster, names: &[String]) -> Result<Vec<NodeName>, NoNode> {
+pub(crate) fn known_nodes(cluster: &Cluster, names: &[String]) -> Result<Vec<NodeName>, NoNode> {
     let mut known: Vec<NodeName> = Vec::new();
     for name in names {
         let node = find_node(cluster, name)?;

@@ -12,7 +12,7 @@ mod rename;
 mod state;
 
 pub use create::{Create, CreateRefusal, create, definition_of};
-pub(crate) use define::check_nics;
+pub(crate) use define::{check_new_name, check_nics, known_nodes};
 pub use define::{
     Define, DefineRefusal, Defined, Definition, Modified, Modify, NicRefusal, check_modify, define,
     modify,

@@ -10,12 +10,13 @@ use super::Arguments;
 const SCRIPT_ARGUMENT: &str = "script_run_arg_key";
 
 pub(super) fn arguments(wanted: &Provision) -> Vec<(String, String)> {
-    let Provision { vm, profile, define, start, arguments } = wanted;
+    let Provision { vm, profile, define, start, refuse_memory_overcommit, arguments } = wanted;
     let mut named = vec![
         ("vm_name".to_owned(), vm.name.clone()),
         ("profile_name".to_owned(), profile.clone()),
         ("define_vm".to_owned(), define.to_string()),
         ("start_vm".to_owned(), start.to_string()),
+        ("refuse_memory_overcommit".to_owned(), refuse_memory_overcommit.to_string()),
     ];
     named.extend(arguments.iter().map(|text| (SCRIPT_ARGUMENT.to_owned(), text.clone())));
     named
@@ -34,6 +35,7 @@ impl Arguments<'_> {
             profile: self.text("profile_name")?,
             define: is_set("define_vm"),
             start: is_set("start_vm"),
+            refuse_memory_overcommit: is_set("refuse_memory_overcommit"),
             arguments: of_script.map(|(_, text)| text.clone()).collect(),
         })
     }
@@ -50,10 +52,18 @@ pub(super) mod tests {
 
     pub fn work() -> impl Strategy<Value = JobWork> {
         let texts = ("\\PC{0,20}", "\\PC{0,20}", vec("\\PC{0,20}", 0..4));
-        (any::<u128>(), texts, any::<[bool; 2]>()).prop_map(|(uuid, texts, [define, start])| {
+        (any::<u128>(), texts, any::<[bool; 3]>()).prop_map(|(uuid, texts, flags)| {
             let (name, profile, arguments) = texts;
             let vm = JobVm { name, uuid: Some(Uuid::from_u128(uuid)) };
-            JobWork::Provision(Box::new(Provision { vm, profile, define, start, arguments }))
+            let [define, start, refuse_memory_overcommit] = flags;
+            JobWork::Provision(Box::new(Provision {
+                vm,
+                profile,
+                define,
+                start,
+                refuse_memory_overcommit,
+                arguments,
+            }))
         })
     }
 }
