@@ -1,0 +1,167 @@
+"""Root directory that the methods of a script run in."""
+
+import os
+
+from job import JobTest
+
+IMPORTS = "import ctypes, errno, os, subprocess\n"
+
+
+class Root(JobTest):
+    def test_methods_see_a_node_that_is_read_only_except_for_tmp(self):
+        job = self.builder(
+            """
+            def setup(self):
+                assert os.getcwd() == "/"
+                assert os.listdir("/tmp") == []
+                open("/tmp/file", "w").write("x")
+                for directory in ("/", "/etc", "/dev"):
+                    try:
+                        open(f"{directory}/pvc-test", "w")
+                    except OSError as error:
+                        assert error.errno == errno.EROFS, error
+                    else:
+                        raise AssertionError(f"{directory} is writable")
+                assert os.path.exists("/proc/self/status")
+                assert os.listdir("/sys/class")
+                assert os.path.exists("/etc/passwd")
+                with open("/dev/null", "w") as file:
+                    file.write("x")
+                assert os.stat("/run").st_dev == run
+            """,
+            top=IMPORTS + "run = os.stat('/run').st_dev",
+        )
+        self.assertEqual(job.phase("setup"), {"done": None})
+
+    def test_between_methods_the_process_is_outside(self):
+        job = self.builder("def setup(self): os.mkdir('/tmp/inside')", top=IMPORTS)
+        self.assertEqual(job.phase("setup"), {"done": None})
+        for name in ("root", "cwd"):
+            self.assertEqual(os.readlink(f"/proc/{job.python()}/{name}"), "/")
+
+    def test_what_is_mounted_is_seen_by_nobody_else(self):
+        job = self.builder(
+            "def prepare(self): subprocess.run(['mount', '-t', 'tmpfs', 'x', '/mnt'], check=True)",
+            top=IMPORTS,
+        )
+        before = mounts()
+        self.assertEqual(job.phase("prepare"), {"done": None})
+        self.assertEqual(mounts(), before)
+        self.assertEqual(os.listdir(job.root), [])
+        self.assertEqual(job.end(), 0)
+        self.assertEqual(mounts(), before)
+
+    def test_a_chroot_inside_ends_where_it_began_whatever_happens_in_it(self):
+        job = self.builder(
+            """
+            def install(self):
+                os.makedirs("/tmp/target/inner")
+                os.chdir("/tmp")
+                with chroot("/tmp/target"):
+                    assert os.getcwd() == "/" and os.listdir("/") == ["inner"]
+                    with chroot("/inner"):
+                        assert os.listdir("/") == []
+                    assert os.listdir("/") == ["inner"]
+                assert os.getcwd() == "/tmp"
+                try:
+                    with chroot("target"):
+                        open("/made", "w").close()
+                        raise ValueError
+                except ValueError:
+                    pass
+                assert os.path.exists("/tmp/target/made")
+                with chroot("/tmp/target"):
+                    raise KeyError("in the guest")
+            def cleanup(self):
+                assert os.listdir("/tmp") == ["target"]
+            """,
+            top=IMPORTS,
+        )
+        self.assertEqual(self.failure(job.phase("install")), ("KeyError", "'in the guest'"))
+        self.assertEqual(job.phase("cleanup"), {"done": None})
+
+    def test_a_chroot_to_what_is_not_there_changes_nothing(self):
+        job = self.builder(
+            """
+            def install(self):
+                try:
+                    with chroot("/tmp/none"): pass
+                except FileNotFoundError:
+                    assert os.listdir("/tmp") == []
+            """,
+            top=IMPORTS,
+        )
+        self.assertEqual(job.phase("install"), {"done": None})
+
+    def test_a_script_that_calls_os_chroot_itself_is_brought_back(self):
+        job = self.builder(
+            """
+            def install(self):
+                os.mkdir("/tmp/target")
+                os.chroot("/tmp/target")
+                os.chdir("/")
+            def cleanup(self):
+                assert os.listdir("/tmp") == ["target"]
+            """,
+            top=IMPORTS,
+        )
+        self.assertEqual(job.phase("install"), {"done": None})
+        self.assertEqual(job.phase("cleanup"), {"done": None})
+
+    def test_a_script_that_unmounts_its_root_fails_from_then_on_and_in_words(self):
+        job = self.builder(
+            """
+            def install(self):
+                detach = 2
+                assert ctypes.CDLL(None, use_errno=True).umount2(b"/", detach) == 0
+            """,
+            top=IMPORTS,
+        )
+        before = mounts()
+        self.assertEqual(job.phase("install"), {"done": None})
+        self.assertEqual(
+            self.failure(job.phase("cleanup")),
+            (
+                "ProvisioningError",
+                "the script has unmounted the root directory that its methods run in",
+            ),
+        )
+        self.assertEqual(mounts(), before)
+        self.assertEqual(job.end(), 0)
+
+    def test_a_script_that_fills_tmp_fails_and_cleans_up(self):
+        job = self.builder(
+            """
+            def install(self):
+                subprocess.run(["mount", "-o", "remount,size=1m", "/tmp"], check=True)
+                open("/tmp/full", "wb").write(bytes(2 << 20))
+            def cleanup(self):
+                os.remove("/tmp/full")
+            """,
+            top=IMPORTS,
+        )
+        self.assertEqual(
+            self.failure(job.phase("install")),
+            ("OSError", "[Errno 28] No space left on device"),
+        )
+        self.assertEqual(job.phase("cleanup"), {"done": None})
+
+    def test_modules_of_pvc_can_be_imported_inside(self):
+        # The files are not there: this test's directory is below /tmp, as a job's may be.
+        job = self.builder(
+            """
+            def setup(self):
+                import daemon_lib.ceph, daemon_lib.celery, daemon_lib.common, daemon_lib.config
+                import daemon_lib.libvirt_schema, daemon_lib.log, daemon_lib.network
+                import daemon_lib.node, daemon_lib.vm, daemon_lib.zkhandler
+                import pvcapid.Daemon, pvcapid.libvirt_schema, pvcapid.vmbuilder
+                import pvcworkerd.Daemon
+            """
+        )
+        self.assertEqual(job.phase("setup"), {"done": None})
+
+
+def mounts():
+    """Returns the mounts that the test's own process sees."""
+    with open("/proc/self/mountinfo") as file:
+        return file.read()

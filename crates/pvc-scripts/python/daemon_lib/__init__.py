@@ -1,0 +1,1 @@
+"""Library of PVC, as far as provisioner scripts have it."""

@@ -1,0 +1,1 @@
+"""Inner parts of the process of a script; scripts do not import them."""

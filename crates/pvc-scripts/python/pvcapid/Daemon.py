@@ -1,0 +1,3 @@
+"""Older name of `pvcworkerd.Daemon`."""
+
+from pvcworkerd.Daemon import config  # noqa: F401

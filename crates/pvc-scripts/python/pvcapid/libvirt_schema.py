@@ -1,0 +1,3 @@
+"""Older name of `daemon_lib.libvirt_schema`."""
+
+from daemon_lib.libvirt_schema import *  # noqa: F401, F403

@@ -1,0 +1,3 @@
+"""Older name of `daemon_lib.vmbuilder`."""
+
+from daemon_lib.vmbuilder import *  # noqa: F401, F403
