@@ -136,7 +136,7 @@ pub trait Scripts: Send + Sync {
 
 /// Process of a script, with all that it has started. Dropping it kills them.
 #[async_trait]
-pub trait ScriptProcess: Send {
+pub trait ScriptProcess: Send + Sync {
     /// Returns the next message.
     ///
     /// # Errors

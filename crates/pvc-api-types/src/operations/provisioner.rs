@@ -1,6 +1,6 @@
 //! The provisioner: templates, userdata, scripts and profiles, of which VMs are made.
 
-use crate::param::{Commas, Repeated};
+use crate::param::{Commas, Flag, Repeated};
 use crate::{
     AllTemplates, NetworkTemplate, NetworkTemplateNet, Profile, Script, StorageTemplate,
     StorageTemplateDisk, SystemTemplate, Userdata,
@@ -505,4 +505,25 @@ operations! { "provisioner-profile":
     DeleteProvisionerProfileProfile {
         DELETE "/provisioner/profile/{profile}", Operator, change
     }
+}
+
+params! {
+    /// A VM to be made from a profile.
+    pub struct Creation {
+        /// Name of the VM.
+        name: String,
+        /// Name of the profile.
+        profile: String,
+        /// Whether the VM is recorded, as the script describes it.
+        define_vm: Flag,
+        /// Whether it is started when it is made.
+        start_vm: Flag,
+        /// Argument of the script, `NAME=VALUE`, which counts more than that of the profile.
+        arg: Repeated,
+    }
+}
+
+operations! { "provisioner-create":
+    /// Makes a VM by the script of a profile: all of it, or nothing.
+    PostProvisionerCreate { POST "/provisioner/create", Operator, task(Creation) }
 }

@@ -145,7 +145,6 @@ fn everything_of_this_release_is_in_the_document() {
         "/mirror",
         "/backup",
         "/restore",
-        "/provisioner/create",
         "/provisioner/ova",
         "autobackup",
         "automirror",

@@ -1,5 +1,6 @@
 //! Parts of VMs: templates, userdata, scripts, and profiles of all of them.
 
+mod create;
 mod profile;
 mod script;
 mod template;
@@ -19,6 +20,7 @@ use crate::output::Table;
 /// Make VMs from templates
 #[derive(Debug, Subcommand)]
 pub enum Provisioner {
+    Create(create::Create),
     /// Manage profiles
     #[command(subcommand, arg_required_else_help = true)]
     Profile(profile::Profile),
@@ -36,6 +38,7 @@ pub enum Provisioner {
 impl Provisioner {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         match self {
+            Provisioner::Create(command) => command.run(pvc),
             Provisioner::Profile(command) => command.run(pvc),
             Provisioner::Script(command) => command.run(pvc),
             Provisioner::Template(command) => command.run(pvc),

@@ -236,6 +236,11 @@ impl Definition {
         Ok(Definition { ask, xml, summary: checked.summary, warnings })
     }
 
+    /// The name that the XML gives it.
+    pub fn name(&self) -> &str {
+        &self.summary.name
+    }
+
     /// The changes that record it, if it may be recorded in this cluster.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
-//! The provisioner: templates, userdata, scripts and profiles.
+//! The provisioner: templates, userdata, scripts and profiles, and VMs that are made of them.
 
+mod create;
 mod profile;
 mod template;
 mod text;
@@ -20,7 +21,7 @@ use crate::state::ApiState;
 use crate::table::{Mode, Table};
 
 pub fn add(table: Table) -> Table {
-    [template::add, text::add, profile::add].into_iter().fold(table, |table, add| add(table))
+    [template::add, text::add, profile::add, create::add].into_iter().fold(table, |table, add| add(table))
 }
 
 /// Number of times as long as for others that a change is waited for: its commit has a deadline of
