@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use pvc_ceph::{CephOptions, CephVolume, RbdStorage};
 use pvc_config::{Ceph, Config, Postgres, Zookeeper, ZookeeperTls};
+use pvc_daemon::ScriptTools;
 use pvc_database::{PostgresDatabase, PostgresOptions, SqliteDatabase};
 use pvc_directory::DirectoryStorage;
 use pvc_dns::TcpTransfers;
@@ -21,7 +22,6 @@ use pvc_node::Ports;
 use pvc_patroni::Patroni;
 use pvc_ports::{DatabaseCluster, DnsPorts, Firewall, Storage, Tree};
 use pvc_power::Ipmitool;
-use pvc_daemon::ScriptTools;
 use pvc_provisioner::Provisioner;
 use pvc_scripts::{Home, LinuxBlockDevices, LinuxScripts};
 use pvc_store::{Store, StoreError};
@@ -115,10 +115,11 @@ pub fn scripts(config: &Config, ports: &Ports) -> anyhow::Result<Option<ScriptTo
         .with_context(|| format!("no directory can be made in `{}`", runtime.display()))?;
     let (storage, exec) = (ports.storage.clone(), ports.exec.clone());
     Ok(Some(ScriptTools {
-        provisioner,
+        profiles: Arc::new(provisioner),
         scripts: Arc::new(LinuxScripts::new(home.clone())),
         devices: Arc::new(LinuxBlockDevices::new(home, storage, exec)),
         files: ports.files.clone(),
+        lists: pvc_api::script_list,
         settings: settings::scripts(config),
     }))
 }

@@ -52,12 +52,7 @@ pub fn finish_with_log(pvc: &mut Pvc, submitted: Submitted, wait: TaskWait) -> O
     finish_showing(pvc, submitted, wait, true)
 }
 
-fn finish_showing(
-    pvc: &mut Pvc,
-    submitted: Submitted,
-    wait: TaskWait,
-    shows_log: bool,
-) -> Outcome {
+fn finish_showing(pvc: &mut Pvc, submitted: Submitted, wait: TaskWait, shows_log: bool) -> Outcome {
     let task = match submitted {
         Submitted::Task(task) => task,
         Submitted::WouldBe(message) => {
@@ -297,9 +292,13 @@ mod tests {
     #[test]
     fn of_a_log_whose_oldest_lines_go_only_the_new_ones_are_shown() {
         let lines = |text: &str| text.chars().map(String::from).collect::<Vec<_>>();
-        for (before, now, new) in
-            [("", "ab", "ab"), ("ab", "ab", ""), ("ab", "abc", "c"), ("abc", "bcd", "d"), ("a", "xy", "xy")]
-        {
+        for (before, now, new) in [
+            ("", "ab", "ab"),
+            ("ab", "ab", ""),
+            ("ab", "abc", "c"),
+            ("abc", "bcd", "d"),
+            ("a", "xy", "xy"),
+        ] {
             assert_eq!(new_lines(&lines(before), &lines(now)), lines(new), "{before} {now}");
         }
     }

@@ -112,7 +112,9 @@ impl Provisioner {
                 let words = "SELECT id, name, script AS text FROM script WHERE name = $1";
                 Statement::new(words).with(name)
             }
-            (Class::Ova, None) => Statement::new("SELECT id, name, ovf AS text FROM ova ORDER BY id"),
+            (Class::Ova, None) => {
+                Statement::new("SELECT id, name, ovf AS text FROM ova ORDER BY id")
+            }
             (Class::Ova, Some(name)) => {
                 Statement::new("SELECT id, name, ovf AS text FROM ova WHERE name = $1").with(name)
             }

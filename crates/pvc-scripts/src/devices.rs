@@ -156,11 +156,8 @@ impl LinuxBlockDevices {
         args.extend(["--export".to_owned(), export.to_string()]);
         let env = vec![("CEPH_KEYRING".to_owned(), keyring)];
         let command = Command { env, ..command("qemu-storage-daemon", args) };
-        let refused = |why: String| BlockDeviceError::Refused {
-            volume: volume.clone(),
-            act: "mapped",
-            why,
-        };
+        let refused =
+            |why: String| BlockDeviceError::Refused { volume: volume.clone(), act: "mapped", why };
         match self.exec.run(command).await {
             Ok(output) if output.code == Some(0) => Ok(()),
             Ok(output) => Err(refused(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
@@ -187,7 +184,9 @@ impl LinuxBlockDevices {
         let file = match self.storage.measured(volume).await {
             Ok(measured) => match measured.place {
                 MeasuredPlace::File { path, .. } => Some(path),
-                MeasuredPlace::Rbd { .. } => Some(directory.join(EXPORTED)).filter(|it| it.exists()),
+                MeasuredPlace::Rbd { .. } => {
+                    Some(directory.join(EXPORTED)).filter(|it| it.exists())
+                }
             },
             // Its file is gone, and the loop device has it still.
             Err(_) => None,

@@ -258,7 +258,7 @@ async fn hear(
 ) {
     let mut from = BufReader::new(from);
     let why = loop {
-        let line = match piece(&mut from, MOST_MESSAGE_BYTES).await {
+        let line = match piece(&mut from, MOST_MESSAGE_BYTES, true).await {
             None => break None,
             Some((_, true)) => {
                 break Some(format!("it is longer than {MOST_MESSAGE_BYTES} bytes"));
@@ -301,14 +301,10 @@ fn is_paid(budget: &AtomicUsize, bytes: usize) -> bool {
 }
 
 /// Reads lines of an output until it is closed. A line that is too long is cut.
-async fn lines(
-    pipe: Option<impl AsyncRead + Unpin>,
-    sender: Messages,
-    budget: Arc<AtomicUsize>,
-) {
+async fn lines(pipe: Option<impl AsyncRead + Unpin>, sender: Messages, budget: Arc<AtomicUsize>) {
     let Some(pipe) = pipe else { return };
     let (mut pipe, mut is_full) = (BufReader::new(pipe), false);
-    while let Some((line, _)) = piece(&mut pipe, MOST_SCRIPT_LINE_BYTES).await {
+    while let Some((line, _)) = piece(&mut pipe, MOST_SCRIPT_LINE_BYTES, false).await {
         let is_odd = |c: char| c.is_control() && c != '\t';
         let text = String::from_utf8_lossy(&line).replace(is_odd, "\u{fffd}");
         let text = match is_paid(&budget, text.len()) {
@@ -326,10 +322,12 @@ async fn lines(
     }
 }
 
-/// The next line with at most so many bytes, and whether it was longer; `None` at the end.
+/// The next line with at most so many bytes, and whether it was longer; `None` at the end. If
+/// `is_last`, one that is longer is the last, and its end is not waited for.
 async fn piece(
     from: &mut (impl tokio::io::AsyncBufRead + Unpin),
     most: usize,
+    is_last: bool,
 ) -> Option<(Vec<u8>, bool)> {
     let (mut line, mut is_cut) = (Vec::new(), false);
     loop {
@@ -347,7 +345,7 @@ async fn piece(
         line.extend_from_slice(&begin[..begin.len().min(room)]);
         let used = begin.len() + usize::from(is_whole);
         from.consume(used);
-        if is_whole {
+        if is_whole || (is_cut && is_last) {
             return Some((line, is_cut));
         }
     }

@@ -108,8 +108,7 @@ mod tests {
     #[test]
     fn what_is_no_message_is_refused() {
         let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
-        for bad in ["", "x", "[]", "{}", r#"{"call": {"function": "f"}}"#, r#"{"log": 1}"#, &deep]
-        {
+        for bad in ["", "x", "[]", "{}", r#"{"call": {"function": "f"}}"#, r#"{"log": 1}"#, &deep] {
             assert!(message(bad.as_bytes()).is_err(), "{bad}");
         }
         assert!(message(br#"{"ready": true, "done": 1}"#).is_err());

@@ -100,9 +100,9 @@ impl ProvisionerRefusal {
                 "a VM gets an interface for each; `--permit-duplicate` adds it once more"
                     .to_owned(),
             ),
-            ProvisionerRefusal::Broken { .. } => Some(
-                "`pvc provisioner profile modify` gives it what it lacks".to_owned(),
-            ),
+            ProvisionerRefusal::Broken { .. } => {
+                Some("`pvc provisioner profile modify` gives it what it lacks".to_owned())
+            }
             ProvisionerRefusal::NoNetwork { .. } => Some(
                 "`pvc network add` makes it; `pvc provisioner template network vni` changes which \
                  there are"

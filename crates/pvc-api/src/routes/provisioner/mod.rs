@@ -21,7 +21,9 @@ use crate::state::ApiState;
 use crate::table::{Mode, Table};
 
 pub fn add(table: Table) -> Table {
-    [template::add, text::add, profile::add, create::add].into_iter().fold(table, |table, add| add(table))
+    [template::add, text::add, profile::add, create::add]
+        .into_iter()
+        .fold(table, |table, add| add(table))
 }
 
 /// Number of times as long as for others that a change is waited for: its commit has a deadline of

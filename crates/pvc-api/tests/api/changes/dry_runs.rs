@@ -165,6 +165,7 @@ const CHANGES: [(&str, &str, &str); 96] = [
     ("POST", "/storage/ceph/osddb", "node=pvchv1&device=/dev/sdb"),
     ("POST", "/storage/ceph/option", "option=noout&action=set"),
     ("POST", "/storage/ceph/benchmark", "pool=vms&name=new-disks"),
+    ("POST", "/provisioner/create", "name=extra&profile=small&define_vm=yes"),
     ("POST", "/provisioner/template/system", "name=new&vcpus=1&vram=64&serial=yes&vnc=no"),
     ("POST", "/provisioner/template/system/{template}", "vcpus=1&vram=64&serial=yes&vnc=no"),
     ("PUT", "/provisioner/template/system/{template}", "vcpus=2"),

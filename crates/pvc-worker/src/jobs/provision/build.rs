@@ -63,19 +63,16 @@ pub(super) async fn build(
 }
 
 async fn collect(tools: &ScriptTools, wanted: &Provision) -> Result<(Recipe, Texts)> {
-    let catalog = tools.provisioner.catalog().await.map_err(ProvisionError::from)?;
+    let catalog = tools.profiles.catalog().await.map_err(ProvisionError::from)?;
     let recipe = Recipe::find(&catalog, &wanted.profile, &wanted.arguments);
     let recipe = recipe.map_err(|why| ProvisionError::Refused(why.into()))?;
-    let text = async |class, name: &str| -> Result<Option<String>> {
-        let found = tools.provisioner.texts(class, Some(name)).await;
-        let found = found.map_err(ProvisionError::from)?;
-        Ok(found.into_iter().next().map(|found| found.text))
-    };
-    let script = text(Class::Script, &recipe.script).await?;
+    let script = tools.profiles.text(Class::Script, &recipe.script).await;
+    let script = script.map_err(ProvisionError::from)?;
     let ovf = match &recipe.ova {
-        Some((_, name)) => text(Class::Ova, name).await?,
-        None => None,
+        Some((_, name)) => tools.profiles.text(Class::Ova, name).await,
+        None => Ok(None),
     };
+    let ovf = ovf.map_err(ProvisionError::from)?;
     // One that is removed at this moment has no lines.
     Ok((recipe, Texts { script: script.unwrap_or_default(), ovf }))
 }
@@ -255,15 +252,13 @@ impl Session<'_> {
         let definition = definition_of_script(&self.recipe, self.wanted, &xml);
         let definition = Definition::read(definition).await.map_err(refused)?;
         if definition.name() != self.wanted.vm.name {
-            let (found, expected) =
-                (definition.name().to_owned(), self.wanted.vm.name.clone());
+            let (found, expected) = (definition.name().to_owned(), self.wanted.vm.name.clone());
             let source = pvc_ops::vm::DefineRefusal::OtherVm { found, expected };
             return Err(ProvisionError::Xml { source }.into());
         }
         ledger::note(self.context, &Made::Vm).await.map_err(ProvisionError::from)?;
-        let decide = |cluster: &pvc_model::cluster::Cluster| {
-            definition.define(cluster).map_err(refused)
-        };
+        let decide =
+            |cluster: &pvc_model::cluster::Cluster| definition.define(cluster).map_err(refused);
         let defined = self.context.change::<_, ProvisionError>(decide).await?;
         let (name, node) = (defined.name, defined.node);
         self.context.log(format!("VM \"{name}\" is defined, and assigned to node {node}"));

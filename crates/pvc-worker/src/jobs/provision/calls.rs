@@ -78,6 +78,13 @@ pub(super) async fn serve(
             snapshot(session, function, &given).await
         }
         _ => {
+            let view = session.context.tools.store.view();
+            if let Some(found) = (session.tools.lists)(&view, function, arguments) {
+                return Ok(match found {
+                    Ok(list) => json!([true, list]),
+                    Err(why) => json!([false, format!("ERROR: {why}")]),
+                });
+            }
             return Err(CallError::Raised(format!(
                 "this version does not have `{function}` for scripts: docs/manual/provisioner.md \
                  lists what it has"

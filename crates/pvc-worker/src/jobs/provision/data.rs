@@ -179,8 +179,7 @@ mod tests {
 
     #[test]
     fn a_script_gets_what_pvc_1_0_3_gave_it() {
-        let disk =
-            TemplateDisk { pool: "vms".into(), disk_id: "sda".into(), ..Default::default() };
+        let disk = TemplateDisk { pool: "vms".into(), disk_id: "sda".into(), ..Default::default() };
         let recipe = recipe(RecipeDisks::Template(9, vec![disk]));
         let wanted = Provision {
             vm: JobVm { name: "web12".to_owned(), uuid: Some(Uuid::nil()) },

@@ -22,6 +22,7 @@ use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::course::AfterLoss;
 use pvc_model::job::provision::Provision;
+use pvc_model::provisioner::{Catalog, Class};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_model::with_causes;
@@ -41,12 +42,42 @@ use self::ledger::{Made, MadeVolume, NotNoted};
 use crate::context::{Context, Unwritten};
 use crate::kind::Kind;
 
+/// Profiles with all that they refer to, where the provisioner keeps them.
+#[async_trait]
+pub trait Profiles: Send + Sync {
+    /// Everything but texts.
+    async fn catalog(&self) -> Result<Catalog, ProvisionerError>;
+    /// The text of a script, or the description of an OVA.
+    async fn text(&self, class: Class, name: &str) -> Result<Option<String>, ProvisionerError>;
+}
+
+#[async_trait]
+impl Profiles for Provisioner {
+    async fn catalog(&self) -> Result<Catalog, ProvisionerError> {
+        Provisioner::catalog(self).await
+    }
+
+    async fn text(&self, class: Class, name: &str) -> Result<Option<String>, ProvisionerError> {
+        let found = self.texts(class, Some(name)).await?;
+        Ok(found.into_iter().next().map(|found| found.text))
+    }
+}
+
+/// Answers to calls of scripts that ask for a list of the cluster, in the shape of the HTTP API:
+/// `None` for other calls.
+pub type Lists = fn(
+    &Cluster,
+    function: &str,
+    arguments: &Map<String, Value>,
+) -> Option<std::result::Result<Value, String>>;
+
 /// Means to run scripts of the provisioner.
 pub struct ScriptTools {
-    pub provisioner: Provisioner,
+    pub profiles: Arc<dyn Profiles>,
     pub scripts: Arc<dyn Scripts>,
     pub devices: Arc<dyn BlockDevices>,
     pub files: Arc<dyn Files>,
+    pub lists: Lists,
     pub settings: ScriptSettings,
 }
 
