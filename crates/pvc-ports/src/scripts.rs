@@ -19,8 +19,8 @@ pub struct ScriptJob {
     pub name: String,
     /// The text of the script.
     pub script: String,
-    /// What it is told, but for the paths of the script and of its root.
-    pub told: Map<String, Value>,
+    /// The first message to it, but for the paths of the script and of its root.
+    pub facts: Map<String, Value>,
     /// Memory that all its processes may use together, where this can be limited.
     pub memory_bytes: u64,
 }
@@ -110,7 +110,7 @@ pub enum ScriptsError {
     Ended { how: String },
     #[error("the script's process sent what is no message: {why}")]
     Nonsense { why: String },
-    #[error("processes of the script are still there {} s after they were killed", .after.as_secs())]
+    #[error("the script's processes are there {} s after they were killed", .after.as_secs())]
     Immortal { after: Duration },
     #[error("what the script's process had in `{place}` could not be removed")]
     Left {
@@ -153,7 +153,7 @@ pub trait ScriptProcess: Send + Sync {
     /// [`Ended`](ScriptsError::Ended) if nobody takes it.
     async fn tell(&mut self, order: ScriptOrder) -> Result<(), ScriptsError>;
 
-    /// What of the limits it was started with could not be set, for people.
+    /// Names the limits that could not be set, for people.
     fn missing_limits(&self) -> Option<String>;
 
     /// Kills every process that it has started, and returns when none is left, and nothing of its

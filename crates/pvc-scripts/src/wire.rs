@@ -10,10 +10,10 @@ const MOST_TRACEBACK_BYTES: usize = 16 << 10;
 
 /// The first message: what the script is told.
 pub fn job(job: &ScriptJob, script: &str, root: &str) -> String {
-    let mut told = job.told.clone();
-    told.insert("script".to_owned(), script.into());
-    told.insert("root".to_owned(), root.into());
-    json!({ "job": told }).to_string()
+    let mut facts = job.facts.clone();
+    facts.insert("script".to_owned(), script.into());
+    facts.insert("root".to_owned(), root.into());
+    json!({ "job": facts }).to_string()
 }
 
 pub fn order(order: &ScriptOrder) -> String {

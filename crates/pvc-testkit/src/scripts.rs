@@ -245,7 +245,7 @@ mod tests {
         let job = move |manner| {
             act(&acting, manner);
             let (name, script) = ("1".to_owned(), String::new());
-            ScriptJob { name, script, told: Map::new(), memory_bytes: 1 }
+            ScriptJob { name, script, facts: Map::new(), memory_bytes: 1 }
         };
         scripts_contract(ScriptsFixture {
             scripts: Arc::new(scripts),

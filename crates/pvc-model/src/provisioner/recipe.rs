@@ -43,7 +43,7 @@ pub enum RecipeDisks {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Room {
     Bytes(u64),
-    /// As much as this volume has.
+    /// The size of this volume.
     Of(VolumeId),
 }
 

@@ -25,7 +25,7 @@ const MEMORY: u64 = 512 << 20;
 fn job(body: &str) -> ScriptJob {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let told = json!({
+    let facts = json!({
         "vm_name": "web1",
         "vm_profile": "web",
         "vm_id": 1,
@@ -33,7 +33,7 @@ fn job(body: &str) -> ScriptJob {
         "vm_data": {"volumes": []},
         "config": {},
     });
-    let Value::Object(told) = told else { unreachable!("it is an object") };
+    let Value::Object(facts) = facts else { unreachable!("it is an object") };
     let script = format!(
         "import os, signal, subprocess, sys, time\n\
          import daemon_lib.ceph as ceph\n\
@@ -42,7 +42,7 @@ fn job(body: &str) -> ScriptJob {
          class VMBuilderScript(VMBuilder):\n{body}"
     );
     let name = format!("test-{}-{number}", std::process::id());
-    ScriptJob { name, script, told, memory_bytes: MEMORY }
+    ScriptJob { name, script, facts, memory_bytes: MEMORY }
 }
 
 /// A script whose `setup` has these lines.

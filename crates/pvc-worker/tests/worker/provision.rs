@@ -113,7 +113,7 @@ pub fn ready(changes: &mut Changes) {
     changes.push(Change::Node(name(), NodeChange::Domain(DomainState::Ready)));
 }
 
-/// What it has for VMs.
+/// Memory that it has for VMs.
 pub fn figures() -> Report {
     let figures =
         NodeFigures { memory_total_mib: 8192, memory_free_mib: 8192, ..NodeFigures::default() };

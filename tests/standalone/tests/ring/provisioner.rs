@@ -1,4 +1,4 @@
-//! Templates and profiles are kept by the whole program, across its death, and VMs are made of them.
+//! Templates and profiles are kept by the whole program, across its death, and make VMs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

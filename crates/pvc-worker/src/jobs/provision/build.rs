@@ -14,7 +14,7 @@ use pvc_ports::{
 };
 use serde_json::{Map, Value};
 
-use super::data::{Texts, told};
+use super::data::{Texts, facts};
 use super::ledger::{self, Made};
 use super::{ProvisionError, Result, ScriptTools, calls};
 use crate::context::{Context, Unwritten};
@@ -31,8 +31,8 @@ const IMPORT_TIME: Duration = Duration::from_secs(120);
 /// Directories in which the programs lie that make filesystems.
 const PROGRAMS: [&str; 3] = ["/usr/sbin", "/usr/bin", "/usr/local/sbin"];
 
-/// Makes what the profile describes, with the VM recorded in state `provision`. When it returns, the
-/// script's process is gone, and so are its devices.
+/// Makes what the profile describes, with the VM recorded in state `provision`. When it returns,
+/// the script's process is gone, and so are its devices.
 pub(super) async fn build(
     context: &Context,
     tools: &ScriptTools,
@@ -46,7 +46,7 @@ pub(super) async fn build(
     let settings = &tools.settings;
     let job = ScriptJob {
         name: context.job.to_string(),
-        told: told(wanted, &recipe, &texts, settings),
+        facts: facts(wanted, &recipe, &texts, settings),
         script: texts.script,
         memory_bytes: settings.memory_bytes,
     };
@@ -162,8 +162,8 @@ impl Session<'_> {
         is_cancelled: bool,
     ) -> Result<Value> {
         let at = named(phase);
-        let told = self.process.tell(ScriptOrder::Run(phase)).await;
-        told.map_err(|source| ProvisionError::Ended { at, source })?;
+        let sent = self.process.tell(ScriptOrder::Run(phase)).await;
+        sent.map_err(|source| ProvisionError::Ended { at, source })?;
         match self.hear(at, time, is_cancelled).await? {
             ScriptMessage::Done(value) => Ok(value),
             _ => Err(ProvisionError::Unexpected { at }.into()),
@@ -202,8 +202,8 @@ impl Session<'_> {
                 ScriptMessage::Log { level, text } => context.log(leveled(level, text)),
                 ScriptMessage::Call { function, arguments } => {
                     let answer = self.answer(&function, arguments).await?;
-                    let told = self.process.tell(answer).await;
-                    told.map_err(|source| ProvisionError::Ended { at, source })?;
+                    let sent = self.process.tell(answer).await;
+                    sent.map_err(|source| ProvisionError::Ended { at, source })?;
                 }
                 ScriptMessage::Failed(ScriptFailure { class, text, traceback }) => {
                     traceback.lines().for_each(|line| context.log(line));

@@ -1,4 +1,4 @@
-//! What a script is told of its VM, in the shape of PVC 1.0.3 (`vm_data`).
+//! The facts that a script gets of its VM, in the shape of PVC 1.0.3 (`vm_data`).
 
 use pvc_model::job::provision::Provision;
 use pvc_model::provisioner::{Recipe, RecipeDisks};
@@ -17,14 +17,14 @@ pub struct Texts {
 }
 
 /// The script's job, but for paths.
-pub fn told(
+pub fn facts(
     wanted: &Provision,
     recipe: &Recipe,
     texts: &Texts,
     settings: &ScriptSettings,
 ) -> Map<String, Value> {
     let uuid = wanted.vm.uuid.map(|uuid| uuid.to_string());
-    let told = json!({
+    let facts = json!({
         "vm_name": wanted.vm.name,
         "vm_profile": wanted.profile,
         "vm_id": vm_id(&wanted.vm.name, settings.numbers_vms),
@@ -32,8 +32,8 @@ pub fn told(
         "vm_data": vm_data(recipe, texts, settings),
         "config": settings.config,
     });
-    match told {
-        Value::Object(told) => told,
+    match facts {
+        Value::Object(facts) => facts,
         _ => unreachable!("it was written as an object"),
     }
 }
@@ -189,9 +189,9 @@ mod tests {
             refuse_memory_overcommit: false,
             arguments: Vec::new(),
         };
-        let told = told(&wanted, &recipe, &texts(), &settings());
-        assert_eq!((&told["vm_id"], &told["vm_name"]), (&json!(12), &json!("web12")));
-        let data = &told["vm_data"];
+        let got = facts(&wanted, &recipe, &texts(), &settings());
+        assert_eq!((&got["vm_id"], &got["vm_name"]), (&json!(12), &json!("web12")));
+        let data = &got["vm_data"];
         assert_eq!(data["system_details"]["vcpu_count"], 2);
         assert_eq!(data["networks"][0]["eth_bridge"], "vmbr1001");
         assert_eq!(data["networks"][1]["eth_bridge"], "brstorage");

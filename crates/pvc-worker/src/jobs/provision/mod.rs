@@ -1,7 +1,7 @@
 //! Makes a VM from a profile, by its script.
 //!
 //! ```text
-//!  build (a process of Python, five methods; the VM is in state `provision`) ─ finish (`stop` or `start`)
+//!  build (a process, five methods; the VM in state `provision`) ─ finish (`stop` or `start`)
 //! ```
 //!
 //! The script keeps its state in its process, so the build is one step, and is taken back if its
@@ -92,7 +92,7 @@ pub struct ScriptSettings {
     /// Whether the digits at the end of a VM's name are its number for scripts; PVC 1.0.3 tells
     /// them 0.
     pub numbers_vms: bool,
-    /// What `uname -m` says.
+    /// Name of the processor's architecture, as `uname -m` says it.
     pub architecture: String,
     /// Hosts and port of Ceph's monitors, and the UUID of libvirt's secret.
     pub monitors: Vec<String>,
