@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 import unittest
 import uuid
 
@@ -129,12 +128,6 @@ class Job:
     def printed(self):
         """Returns what the process has printed so far."""
         return os.pread(self.output.fileno(), 1 << 20, 0).decode()
-
-    def wait_for_print(self, text):
-        """Waits until the process has printed exactly this."""
-        end = time.monotonic() + SILENCE
-        while self.printed() != text:
-            assert time.monotonic() < end, self.printed()
 
     def python(self):
         """Returns the number of the process below `unshare`."""

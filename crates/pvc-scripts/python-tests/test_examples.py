@@ -32,7 +32,7 @@ def pretend(command, input=None, **options):
     if command[0] in REAL:
         return really(command, **options)
     if command[0] in ("debootstrap", "rinse"):
-        for directory in ("default", "network", "cloud/cloud.cfg.d"):
+        for directory in ("default", "systemd/network", "cloud/cloud.cfg.d"):
             os.makedirs(f"/tmp/target/etc/{directory}")
         os.makedirs("/tmp/target/usr/sbin")
     return CompletedProcess(command, 0, stdout="UUID-" + command[-1][-1])
@@ -113,9 +113,9 @@ class ExampleTest(JobTest):
         return failure
 
     def read(self, job, path):
-        """Returns a file of the guest that was installed."""
-        # Nothing was mounted there, so that it is still there after cleanup.
-        with open(f"/proc/{job.python()}/root{job.root}/tmp/target{path}") as file:
+        """Returns a file that the script has written, as it would name it."""
+        # Nothing was mounted in truth, so that it is still there after cleanup.
+        with open(f"/proc/{job.python()}/root{job.root}{path}") as file:
             return file.read()
 
     def assert_nothing_left(self, job):
@@ -189,6 +189,15 @@ class Xml(ExampleTest):
                 {"name": "qemu", "discard": "unmap", "cache": "none"},
             )
 
+    def test_the_name_of_a_profile_is_text_in_the_xml(self):
+        job = self.job(
+            example("script/1-noop.py"), vm_data=vm_data([]), vm_profile="small & <cheap>"
+        ).ready()
+        domain = ElementTree.fromstring(job.phase("create")["done"])
+        self.assertEqual(
+            domain.findtext("description"), "PVC provisioner: profile small & <cheap>"
+        )
+
     def test_without_a_template_mac_addresses_are_random(self):
         addresses = set()
         for _ in range(2):
@@ -200,7 +209,8 @@ class Xml(ExampleTest):
 
     @unittest.skipUnless(shutil.which("virt-xml-validate"), "libvirt-clients is not installed")
     def test_libvirts_schema_accepts_the_domain_with_every_piece(self):
-        xml = self.xml("1-noop").replace("  </devices>", self.piece("devices_vhostmd") + "</devices>")
+        vhostmd = self.piece("devices_vhostmd")
+        xml = self.xml("1-noop").replace("  </devices>", f"{vhostmd}</devices>")
         with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
             file.write(xml)
             file.flush()
@@ -247,16 +257,17 @@ class Installers(ExampleTest):
             "debootstrap stable /tmp/target http://deb.debian.org/debian", commands
         )
         self.assertIn("grub-install --force --target=i386-pc /dev/rbd/vms/web1_sda", commands)
+        self.assertIn("policy: enabled", self.read(job, "/tmp/target/etc/cloud/ds-identify.cfg"))
         self.assertNotIn("chpasswd", job.printed())
         self.assertEqual(
-            self.read(job, "/etc/fstab"),
+            self.read(job, "/tmp/target/etc/fstab"),
             "UUID=UUID-a / ext4 defaults,discard,noatime 0 1\n"
             "UUID=UUID-b /var/log xfs defaults,discard,noatime 0 2\n"
             "UUID=UUID-c none swap sw 0 0\n",
         )
-        self.assertIn('GRUB_DEVICE="UUID=UUID-a"\n', self.read(job, "/etc/default/grub"))
-        self.assertEqual(self.read(job, "/etc/hostname"), "web1\n")
-        self.assertEqual(self.read(job, "/etc/machine-id"), "")
+        self.assertIn('GRUB_DEVICE="UUID=UUID-a"\n', self.read(job, "/tmp/target/etc/default/grub"))
+        self.assertEqual(self.read(job, "/tmp/target/etc/hostname"), "web1\n")
+        self.assertEqual(self.read(job, "/tmp/target/etc/machine-id"), "")
         self.assertEqual(
             [c["arguments"]["name"] for c in job.calls if c["function"] == "ceph.add_volume"],
             ["web1_sda", "web1_sdb", "web1_sdc", "web1_sde"],
@@ -290,7 +301,7 @@ class Installers(ExampleTest):
         first = commands.index("dnf --assumeyes install kernel grub2-pc")
         self.assertEqual(commands[first + 1], "dnf --assumeyes install vim")
         self.assertIn("usermod --password * root", commands)
-        self.assertIn("root=UUID=UUID-a ro", self.read(job, "/etc/kernel/cmdline"))
+        self.assertIn("root=UUID=UUID-a ro", self.read(job, "/tmp/target/etc/kernel/cmdline"))
 
     def test_cleanup_takes_back_what_was_done_before_a_failure(self):
         for failing in ("mkfs.xfs", "mount /dev/rbd/vms/web1_sdb", "debootstrap", "grub-install"):
@@ -472,7 +483,16 @@ class Images(ExampleTest):
         )
         self.assertIsNone(self.run_all(job))
         self.assert_nothing_left(job)
-        configuration = ElementTree.fromstring(self.read(job, "/config/config.xml"))
+        device = f"{self.directory}/web1_sdb"
+        self.assertEqual(
+            [line for line in job.printed().splitlines() if "qemu-img" not in line],
+            [
+                f"mkfs.vfat -I {device}",
+                f"mmd -i {device} ::config",
+                f"mcopy -i {device} /tmp/config.xml ::config/config.xml",
+            ],
+        )
+        configuration = ElementTree.fromstring(self.read(job, "/tmp/config.xml"))
         for path, text in (
             ("system/hostname", "fw1"),
             ("system/domain", "example.net"),

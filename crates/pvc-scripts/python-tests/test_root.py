@@ -1,6 +1,7 @@
 """Root directory that the methods of a script run in."""
 
 import os
+import uuid
 
 from job import JobTest
 
@@ -40,16 +41,22 @@ class Root(JobTest):
             self.assertEqual(os.readlink(f"/proc/{job.python()}/{name}"), "/")
 
     def test_what_is_mounted_is_seen_by_nobody_else(self):
+        name = f"pvc-test-{uuid.uuid4()}"
         job = self.builder(
-            "def prepare(self): subprocess.run(['mount', '-t', 'tmpfs', 'x', '/mnt'], check=True)",
+            f"""
+            def prepare(self):
+                subprocess.run(["mount", "-t", "tmpfs", "{name}", "/mnt"], check=True)
+                assert "{name}" in open("/proc/self/mountinfo").read()
+            """,
             top=IMPORTS,
         )
-        before = mounts()
         self.assertEqual(job.phase("prepare"), {"done": None})
-        self.assertEqual(mounts(), before)
         self.assertEqual(os.listdir(job.root), [])
+        for mark in (name, job.directory):
+            self.assertNotIn(mark, mounts())
         self.assertEqual(job.end(), 0)
-        self.assertEqual(mounts(), before)
+        for mark in (name, job.directory):
+            self.assertNotIn(mark, mounts())
 
     def test_a_chroot_inside_ends_where_it_began_whatever_happens_in_it(self):
         job = self.builder(
@@ -117,7 +124,6 @@ class Root(JobTest):
             """,
             top=IMPORTS,
         )
-        before = mounts()
         self.assertEqual(job.phase("install"), {"done": None})
         self.assertEqual(
             self.failure(job.phase("cleanup")),
@@ -126,7 +132,7 @@ class Root(JobTest):
                 "the script has unmounted the root directory that its methods run in",
             ),
         )
-        self.assertEqual(mounts(), before)
+        self.assertTrue(os.path.exists("/etc/passwd"))
         self.assertEqual(job.end(), 0)
 
     def test_a_script_that_fills_tmp_fails_and_cleans_up(self):
@@ -145,6 +151,15 @@ class Root(JobTest):
             ("OSError", "[Errno 28] No space left on device"),
         )
         self.assertEqual(job.phase("cleanup"), {"done": None})
+
+    def test_files_are_for_all_to_read_whatever_the_worker_has(self):
+        umask = os.umask(0o077)
+        try:
+            job = self.builder("def setup(self): print(oct(os.umask(0)))", top=IMPORTS)
+        finally:
+            os.umask(umask)
+        self.assertEqual(job.phase("setup"), {"done": None})
+        self.assertEqual(job.printed(), "0o22\n")
 
     def test_modules_of_pvc_can_be_imported_inside(self):
         # The files are not there: this test's directory is below /tmp, as a job's may be.

@@ -3,6 +3,7 @@
 How the two talk: docs/dev/provisioner-scripts.md.
 """
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
@@ -42,6 +43,8 @@ def main():
     """
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    # Systems that scripts install have files for all to read, whatever the worker's are.
+    os.umask(0o022)
     worker = channel.worker = channel.Channel(3)
     job = worker.order()["job"]
     pvcworkerd.Daemon.config.update(job["config"])
@@ -49,14 +52,12 @@ def main():
 
     runner = Runner(job)
     message = runner.attempt(runner.make_ready)
-    worker.say(message)
+    report(message)
     if "failed" in message:
-        sys.exit(1)
+        os._exit(1)  # its threads may run on
     while True:
         phase = worker.order()["phase"]
-        message = runner.attempt(lambda: runner.run(phase))
-        flush(sys.stdout, sys.stderr)
-        worker.say(message)
+        report(runner.attempt(lambda: runner.run(phase)))
 
 
 class Runner:
@@ -152,13 +153,13 @@ def refuse_threads(phase, threads):
             )
 
 
-def flush(*streams):
-    """Writes out what the script printed; it may have closed the streams."""
-    for stream in streams:
-        try:
+def report(message):
+    """Sends a message after what the script has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        # The script may have closed or replaced it.
+        with contextlib.suppress(Exception):
             stream.flush()
-        except (OSError, ValueError):
-            pass
+    channel.worker.say(message)
 
 
 if __name__ == "__main__":

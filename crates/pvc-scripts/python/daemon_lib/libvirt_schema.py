@@ -68,7 +68,8 @@ devices_serial = """    <serial type='pty'>
     </serial>
 """
 
-devices_vnc = """    <graphics type='vnc' port='{vm_vncport}' autoport='{vm_vnc_autoport}' listen='{vm_vnc_bind}'/>
+devices_vnc = """    <graphics type='vnc' port='{vm_vncport}' autoport='{vm_vnc_autoport}'
+      listen='{vm_vnc_bind}'/>
 """
 
 devices_scsi_controller = """    <controller type='scsi' index='0' model='virtio-scsi'/>
@@ -83,7 +84,8 @@ devices_disk_header = """    <disk type='network' device='disk'>
       <source protocol='rbd' name='{disk_pool}/{vm_name}_{disk_id}'>
 """
 
-devices_disk_coordinator = """        <host name='{coordinator_name}' port='{coordinator_ceph_mon_port}'/>
+devices_disk_coordinator = """        <host name='{coordinator_name}'
+          port='{coordinator_ceph_mon_port}'/>
 """
 
 devices_disk_footer = """      </source>

@@ -15,3 +15,9 @@ class ProvisioningError(Exception):
 
 class TaskFailure(Exception):
     """Error of any other task."""
+
+
+# Tracebacks have the names that scripts know.
+for error in (ValidationError, ClusterError, ProvisioningError):
+    error.__module__ = "daemon_lib.vmbuilder"
+TaskFailure.__module__ = "daemon_lib.celery"

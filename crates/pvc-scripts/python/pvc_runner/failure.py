@@ -1,6 +1,7 @@
 """Description of an exception for the worker."""
 
 import traceback
+import types
 
 from pvc_runner.channel import shortened
 
@@ -33,12 +34,12 @@ def describe(error, script):
 
 def text_of(error):
     """Returns what an exception says, with what it cannot say by itself."""
-    if isinstance(error, SystemExit):
-        return f"the script called `sys.exit({error.code!r})`: its methods have to return"
     try:
         text = str(error)
-    except Exception:  # the script's own class may fail at it
+    except BaseException:  # the script's own class may fail at it
         text = ""
+    if isinstance(error, SystemExit):
+        return f"the script called `sys.exit({text})`: its methods have to return"
     return with_hint(text or "no reason was given", error)
 
 
@@ -56,10 +57,11 @@ def with_hint(text, error):
 def package_of(error):
     """Returns the package that an ImportError or an AttributeError is about."""
     if isinstance(error, ImportError):
-        return (error.name or "").partition(".")[0]
+        return str(error.name).partition(".")[0]
     if isinstance(error, AttributeError):
-        owner = getattr(error.obj, "__name__", None) or type(error.obj).__module__
-        return str(owner).partition(".")[0]
+        is_module = isinstance(error.obj, types.ModuleType)
+        name = error.obj.__name__ if is_module else type(error.obj).__module__
+        return str(name).partition(".")[0]
     return None
 
 

@@ -6,6 +6,7 @@ what a script can use.
 """
 
 import random
+from xml.sax.saxutils import escape
 
 import daemon_lib.libvirt_schema as libvirt_schema
 from daemon_lib.vmbuilder import VMBuilder
@@ -21,7 +22,7 @@ class VMBuilderScript(VMBuilder):
         xml = libvirt_schema.libvirt_header.format(
             vm_name=self.vm_name,
             vm_uuid=self.vm_uuid,
-            vm_description=f"PVC provisioner: profile {self.vm_profile}",
+            vm_description=f"PVC provisioner: profile {escape(self.vm_profile)}",
             vm_memory=system["vram_mb"],
             vm_vcpus=system["vcpu_count"],
             vm_architecture=self.vm_data["system_architecture"],

@@ -5,6 +5,7 @@ a name. Each image of the OVA is converted onto a new volume of the VM.
 """
 
 import random
+from xml.sax.saxutils import escape
 
 import daemon_lib.ceph as pvc_ceph
 import daemon_lib.common as pvc_common
@@ -28,7 +29,7 @@ class VMBuilderScript(VMBuilder):
         xml = libvirt_schema.libvirt_header.format(
             vm_name=self.vm_name,
             vm_uuid=self.vm_uuid,
-            vm_description=f"PVC provisioner: profile {self.vm_profile}",
+            vm_description=f"PVC provisioner: profile {escape(self.vm_profile)}",
             vm_memory=system["vram_mb"],
             vm_vcpus=system["vcpu_count"],
             vm_architecture=self.vm_data["system_architecture"],

@@ -17,6 +17,7 @@ import os
 import random
 import shutil
 import subprocess
+from xml.sax.saxutils import escape
 
 import daemon_lib.ceph as pvc_ceph
 import daemon_lib.libvirt_schema as libvirt_schema
@@ -24,8 +25,9 @@ from daemon_lib.vmbuilder import VMBuilder, chroot, open_zk
 from pvcworkerd.Daemon import config
 
 MIRROR = "http://deb.debian.org/debian"
+# dbus: systemd-logind needs it, which shuts the guest down when its power button is pressed.
 PACKAGES = (
-    "linux-image-amd64,grub-pc,cloud-init,ifupdown,isc-dhcp-client,openssh-server,acpid,"
+    "linux-image-amd64,grub-pc,dbus,cloud-init,systemd-resolved,openssh-server,"
     "ca-certificates,wget"
 )
 # /tmp is writable and belongs to this task alone.
@@ -33,16 +35,19 @@ TARGET = "/tmp/target"
 BOOTABLE = ("ext2", "ext3", "ext4", "btrfs")
 
 # Interfaces of a guest without cloud-init, which would configure them.
-INTERFACES = """\
-auto lo
-iface lo inet loopback
+NETWORK = """\
+[Match]
+Name=en*
 
-allow-hotplug /en*=dhcp
-iface dhcp inet dhcp
+[Link]
+RequiredForOnline=no
+
+[Network]
+DHCP=yes
 """
 
-# The seed disk of `pvc vm create` first, then the metadata service of PVC; a guest without either
-# boots all the same.
+# A seed disk comes first, then the metadata service of PVC; a guest without either boots all the
+# same.
 CLOUD_INIT = """\
 datasource_list: [NoCloud, Ec2, None]
 datasource:
@@ -51,7 +56,14 @@ datasource:
     strict_id: false
     max_wait: 30
     timeout: 5
+# With ifupdown a guest would wait minutes for DHCPv6, where there is none.
+system_info:
+  network:
+    renderers: [networkd]
+    activators: [networkd]
 """
+# cloud-init would take this for no cloud, and do nothing.
+DS_IDENTIFY = "policy: enabled\n"
 
 
 class VMBuilderScript(VMBuilder):
@@ -87,7 +99,7 @@ class VMBuilderScript(VMBuilder):
         xml = libvirt_schema.libvirt_header.format(
             vm_name=self.vm_name,
             vm_uuid=self.vm_uuid,
-            vm_description=f"PVC provisioner: profile {self.vm_profile}",
+            vm_description=f"PVC provisioner: profile {escape(self.vm_profile)}",
             vm_memory=system["vram_mb"],
             vm_vcpus=system["vcpu_count"],
             vm_architecture=self.vm_data["system_architecture"],
@@ -152,9 +164,11 @@ class VMBuilderScript(VMBuilder):
             return
         self.check(pvc_ceph.add_volume(zkhandler, pool, name, f"{volume['disk_size_gb']}G"))
         if volume.get("filesystem"):
-            # What a method adds to vm_data is there in the methods after it.
-            volume["device"] = self.check(pvc_ceph.map_volume(zkhandler, pool, name))
+            device = self.check(pvc_ceph.map_volume(zkhandler, pool, name))
             self.mapped.append((pool, name))
+            # What a method adds to vm_data is there in the methods after it. The device's own path
+            # is there in the guest's root directory, too.
+            volume["device"] = os.path.realpath(device)
             self.make_filesystem(volume)
 
     def make_filesystem(self, volume):
@@ -184,14 +198,14 @@ class VMBuilderScript(VMBuilder):
         # Not /run: packages would take it for a system that runs.
         for directory in ("/dev", "/proc", "/sys"):
             self.mount(directory, TARGET + directory, "--bind")
-        boot_device = os.path.realpath(self.boot_disk["device"])
         # In this block `/` is the guest's.
         with chroot(TARGET):
             self.configure()
             self.install_packages()
+            self.configure_network()
             self.set_root_password()
             # GRUB calls a disk without partitions unusual, and wants to be told.
-            self.run("grub-install", "--force", "--target=i386-pc", boot_device)
+            self.run("grub-install", "--force", "--target=i386-pc", self.boot_disk["device"])
             self.run("update-grub")
             # Made anew by the first boot, so that no two guests have the same.
             self.write("/etc/machine-id", "")
@@ -209,10 +223,15 @@ class VMBuilderScript(VMBuilder):
         )
         self.run("apt-get", "clean")
         os.remove("/usr/sbin/policy-rc.d")
+
+    def configure_network(self):
+        """Leaves the network to systemd-networkd, configured by cloud-init if the guest has it."""
+        self.run("systemctl", "enable", "systemd-networkd")
         if os.path.isdir("/etc/cloud/cloud.cfg.d"):
             self.write("/etc/cloud/cloud.cfg.d/90_pvc.cfg", CLOUD_INIT)
-        elif os.path.isdir("/etc/network"):
-            self.write("/etc/network/interfaces", INTERFACES)
+            self.write("/etc/cloud/ds-identify.cfg", DS_IDENTIFY)
+        else:
+            self.write("/etc/systemd/network/80-dhcp.network", NETWORK)
 
     def configure(self):
         """Writes the guest's files."""
@@ -282,6 +301,8 @@ class VMBuilderScript(VMBuilder):
     def run(self, *command):
         """Runs a command, whose output becomes lines of the task's log, and fails if it does."""
         environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+        # In a chroot systemctl is to change files, and not to look for a systemd that runs.
+        environment["SYSTEMD_OFFLINE"] = "1"
         code = subprocess.run(command, env=environment).returncode
         if code != 0:
             self.fail(f"`{' '.join(command)}` ended with code {code}")

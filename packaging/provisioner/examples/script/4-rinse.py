@@ -20,6 +20,7 @@ import os
 import random
 import shutil
 import subprocess
+from xml.sax.saxutils import escape
 
 import daemon_lib.ceph as pvc_ceph
 import daemon_lib.libvirt_schema as libvirt_schema
@@ -33,8 +34,8 @@ POST_PACKAGES = "cloud-init,openssh-server"
 TARGET = "/tmp/target"
 BOOTABLE = ("ext2", "ext3", "ext4", "btrfs")
 
-# The seed disk of `pvc vm create` first, then the metadata service of PVC; a guest without either
-# boots all the same.
+# A seed disk comes first, then the metadata service of PVC; a guest without either boots all the
+# same.
 CLOUD_INIT = """\
 datasource_list: [NoCloud, Ec2, None]
 datasource:
@@ -44,6 +45,8 @@ datasource:
     max_wait: 30
     timeout: 5
 """
+# cloud-init would take this for no cloud, and do nothing.
+DS_IDENTIFY = "policy: enabled\n"
 
 
 class VMBuilderScript(VMBuilder):
@@ -81,7 +84,7 @@ class VMBuilderScript(VMBuilder):
         xml = libvirt_schema.libvirt_header.format(
             vm_name=self.vm_name,
             vm_uuid=self.vm_uuid,
-            vm_description=f"PVC provisioner: profile {self.vm_profile}",
+            vm_description=f"PVC provisioner: profile {escape(self.vm_profile)}",
             vm_memory=system["vram_mb"],
             vm_vcpus=system["vcpu_count"],
             vm_architecture=self.vm_data["system_architecture"],
@@ -146,9 +149,11 @@ class VMBuilderScript(VMBuilder):
             return
         self.check(pvc_ceph.add_volume(zkhandler, pool, name, f"{volume['disk_size_gb']}G"))
         if volume.get("filesystem"):
-            # What a method adds to vm_data is there in the methods after it.
-            volume["device"] = self.check(pvc_ceph.map_volume(zkhandler, pool, name))
+            device = self.check(pvc_ceph.map_volume(zkhandler, pool, name))
             self.mapped.append((pool, name))
+            # What a method adds to vm_data is there in the methods after it. The device's own path
+            # is there in the guest's root directory, too.
+            volume["device"] = os.path.realpath(device)
             self.make_filesystem(volume)
 
     def make_filesystem(self, volume):
@@ -183,7 +188,6 @@ class VMBuilderScript(VMBuilder):
         # Not /run: packages would take it for a system that runs.
         for directory in ("/dev", "/proc", "/sys"):
             self.mount(directory, TARGET + directory, "--bind")
-        boot_device = os.path.realpath(self.boot_disk["device"])
         # In this block `/` is the guest's.
         with chroot(TARGET):
             self.configure()
@@ -193,8 +197,9 @@ class VMBuilderScript(VMBuilder):
             self.set_root_password()
             if os.path.isdir("/etc/cloud/cloud.cfg.d"):
                 self.write("/etc/cloud/cloud.cfg.d/90_pvc.cfg", CLOUD_INIT)
+                self.write("/etc/cloud/ds-identify.cfg", DS_IDENTIFY)
             # GRUB calls a disk without partitions unusual, and wants to be told.
-            self.run("grub2-install", "--force", "--target=i386-pc", boot_device)
+            self.run("grub2-install", "--force", "--target=i386-pc", self.boot_disk["device"])
             self.run("grub2-mkconfig", "--output=/boot/grub2/grub.cfg")
             # Made anew by the first boot, so that no two guests have the same.
             self.write("/etc/machine-id", "")

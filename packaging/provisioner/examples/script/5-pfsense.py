@@ -6,6 +6,8 @@ writes a configuration. pfSense looks for such a file at boot and takes it over 
 Configuration Locator"). The disk can be removed afterwards: its file has the hash of the password.
 Whoever needs another appliance replaces `configuration`, or leaves the second disk out.
 
+The node needs the package qemu-utils, and for a second disk dosfstools and mtools.
+
 The project has tried the writing of image and configuration, not pfSense itself.
 
 Arguments of the script, in a profile or with `pvc provisioner create --script-arg NAME=VALUE`:
@@ -30,6 +32,7 @@ import random
 import subprocess
 import urllib.request
 from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
 import daemon_lib.ceph as pvc_ceph
 import daemon_lib.libvirt_schema as libvirt_schema
@@ -38,7 +41,7 @@ from pvcworkerd.Daemon import config
 
 # /tmp is writable and belongs to this task alone. It is memory, at most half of the node's.
 IMAGE = "/tmp/image"
-TARGET = "/tmp/target"
+CONFIGURATION = "/tmp/config.xml"
 # Form of the configuration; pfSense brings older ones up to date.
 CONFIG_VERSION = "21.7"
 
@@ -46,8 +49,8 @@ CONFIG_VERSION = "21.7"
 class VMBuilderScript(VMBuilder):
     def setup(self):
         """Checks the arguments, before anything is made."""
-        # What cleanup takes back. Set here, because cleanup runs after every failure.
-        self.mounted = []
+        # Volumes that are mapped, as pairs of pool and name. Set here, before anything can fail,
+        # because cleanup runs after every failure.
         self.mapped = []
 
         self.arguments = self.vm_data["script_arguments"]
@@ -77,7 +80,7 @@ class VMBuilderScript(VMBuilder):
         xml = libvirt_schema.libvirt_header.format(
             vm_name=self.vm_name,
             vm_uuid=self.vm_uuid,
-            vm_description=f"PVC provisioner: profile {self.vm_profile}",
+            vm_description=f"PVC provisioner: profile {escape(self.vm_profile)}",
             vm_memory=system["vram_mb"],
             vm_vcpus=system["vcpu_count"],
             vm_architecture=self.vm_data["system_architecture"],
@@ -135,12 +138,8 @@ class VMBuilderScript(VMBuilder):
                 volume["device"] = self.check(pvc_ceph.map_volume(zkhandler, pool, name))
                 self.mapped.append((pool, name))
         if self.config_disk() is not None:
-            device = self.config_disk()["device"]
             # -I: on a disk without partitions.
-            self.run("mkfs.vfat", "-I", device)
-            os.mkdir(TARGET)
-            self.run("mount", device, TARGET)
-            self.mounted.append(TARGET)
+            self.run("mkfs.vfat", "-I", self.config_disk()["device"])
 
     def install(self):
         """Writes the image and the configuration."""
@@ -154,10 +153,11 @@ class VMBuilderScript(VMBuilder):
         # -n: the target is there already.
         self.run("qemu-img", "convert", "-n", "-f", image_format, "-O", "raw", IMAGE, device)
         if self.config_disk() is not None:
-            os.mkdir(f"{TARGET}/config")
-            self.configuration().write(
-                f"{TARGET}/config/config.xml", encoding="utf-8", xml_declaration=True
-            )
+            device = self.config_disk()["device"]
+            self.configuration().write(CONFIGURATION, encoding="utf-8", xml_declaration=True)
+            # mtools write into the filesystem without mounting it.
+            self.run("mmd", "-i", device, "::config")
+            self.run("mcopy", "-i", device, CONFIGURATION, "::config/config.xml")
 
     def download(self):
         """Downloads the image, and fails if it is not the one with the checksum."""
@@ -245,11 +245,8 @@ class VMBuilderScript(VMBuilder):
         return wan
 
     def cleanup(self):
-        """Unmounts and unmaps everything that can be, also after half a prepare."""
+        """Unmaps the volumes, all that can be."""
         kept = []
-        for directory in reversed(self.mounted):
-            if subprocess.run(["umount", directory]).returncode != 0:
-                kept.append(f"{directory} is still mounted")
         with open_zk(config) as zkhandler:
             for pool, name in reversed(self.mapped):
                 success, message = pvc_ceph.unmap_volume(zkhandler, pool, name)
