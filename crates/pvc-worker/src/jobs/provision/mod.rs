@@ -260,6 +260,7 @@ impl Kind for ProvisionVm {
                 let tools = context.tools.scripts.clone();
                 let tools = tools.ok_or(ProvisionError::NoScripts)?;
                 build::build(context, &tools, &self.wanted).await?;
+                remove_unfinished(context).await?;
                 Ok(Fact::Done)
             }
             Step::Finish => {
@@ -401,6 +402,16 @@ impl ProvisionVm {
         }
         Ok(())
     }
+}
+
+/// Removes the volumes that the script could not make whole, and has gone on without.
+async fn remove_unfinished(context: &Context) -> Result<()> {
+    for made in ledger::all(&context.progress()) {
+        if let Made::Volume(volume) = made {
+            remove_one(context, &volume.making).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes what there is of a volume that the script has made: nobody has ever used it. What has
