@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use pvc_ceph::{CephOptions, RbdStorage};
+use pvc_contracts::ceph_cluster::CephCluster;
 use pvc_contracts::scripts::{Manner, ScriptsFixture, end, run, scripts_contract};
 use pvc_directory::DirectoryStorage;
 use pvc_linux::LinuxExec;
-use pvc_model::storage::{PoolName, VolumeId};
+use pvc_model::storage::{PoolName, RbdAccess, VolumeId};
 use pvc_ports::{
     BlockDevices, ScriptJob, ScriptMessage, ScriptOrder, ScriptPhase, ScriptProcess, Scripts,
     ScriptsError, Storage,
@@ -363,5 +365,43 @@ async fn a_volume_is_a_device_until_it_is_unmapped() {
     assert!(fs::read(file).expect("it can be read").starts_with(b"written"));
     let absent = VolumeId::from_record("scripts/absent").expect("well formed");
     assert!(devices.map(&absent).await.is_err());
+    place.assert_nothing_left("after all").await;
+}
+
+/// By the kernel's RBD, or by the daemon that stands in for it where the kernel has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_of_a_real_ceph_is_a_device_until_it_is_unmapped() {
+    let place = Place::new();
+    let cluster = CephCluster::start(&place.directory.path().join("ceph")).expect("Ceph starts");
+    let access = RbdAccess {
+        monitors: vec!["127.0.0.1".to_owned()],
+        port: 6789,
+        user: "libvirt".to_owned(),
+        secret: None,
+    };
+    let (config, keyring) = (cluster.config(), cluster.keyring());
+    let options = CephOptions { config, keyring, user: "admin".to_owned(), access };
+    let storage: Arc<dyn Storage> = Arc::new(RbdStorage::new(options, Arc::new(LinuxExec)));
+    let pool = volume().pool;
+    if storage.pool(&pool).await.is_err() {
+        storage.create_pool(&pool).await.expect("there is none");
+    }
+    storage.create(&volume(), 8 << 20, true).await.expect("there is room");
+    let devices = LinuxBlockDevices::new(place.home.clone(), storage.clone(), Arc::new(LinuxExec));
+    for written in [&b"first"[..], b"again"] {
+        let device = devices.map(&volume()).await.expect("it can be mapped");
+        let mut before = vec![0; 5];
+        let mut file = fs::OpenOptions::new().read(true).write(true).open(&device).expect("there");
+        std::io::Read::read_exact(&mut file, &mut before).expect("it can be read");
+        let was = if written == b"first" { &b"\0\0\0\0\0"[..] } else { b"first" };
+        assert_eq!(before, was, "what was written before is in the image");
+        std::io::Seek::rewind(&mut file).expect("a device can be");
+        std::io::Write::write_all(&mut file, written).expect("it can be written");
+        drop(file);
+        devices.unmap(&volume()).await.expect("it can be unmapped");
+        assert!(fs::symlink_metadata(&device).is_err(), "{}", device.display());
+    }
+    assert_eq!(loops_below(place.home.path()), BTreeSet::new());
+    storage.remove(&volume()).await.expect("nobody has it open");
     place.assert_nothing_left("after all").await;
 }
