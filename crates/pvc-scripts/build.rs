@@ -1,5 +1,7 @@
 //! Embeds the Python modules below `python/` in the program.
 
+#![allow(clippy::disallowed_methods, reason = "a build script is in the real world")]
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};

@@ -96,7 +96,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 96] = [
+const CHANGES: [(&str, &str, &str); 97] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
