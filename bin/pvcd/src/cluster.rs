@@ -87,7 +87,9 @@ pub async fn worker(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Resul
             Notifier.ready();
         };
         let benchmarks = settings::benchmarks(&config);
-        let ended = pvc_daemon::worker(&store, name, ports, benchmarks, ready, shutdown.asked());
+        let scripts = ports::scripts(&config, &ports)?;
+        let stop = shutdown.asked();
+        let ended = pvc_daemon::worker(&store, name, ports, benchmarks, scripts, ready, stop);
         Ok(beating(ended).await.ok_or_else(frozen)??)
     });
     finish(&log, shutdown, in_time(shutdown, ended).await)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use pvc_ceph::{CephOptions, CephVolume, RbdStorage};
 use pvc_config::{Ceph, Config, Postgres, Zookeeper, ZookeeperTls};
+use pvc_daemon::ScriptTools;
 use pvc_database::{PostgresDatabase, PostgresOptions, SqliteDatabase};
 use pvc_directory::DirectoryStorage;
 use pvc_dns::TcpTransfers;
@@ -22,6 +23,7 @@ use pvc_patroni::Patroni;
 use pvc_ports::{DatabaseCluster, DnsPorts, Firewall, Storage, Tree};
 use pvc_power::Ipmitool;
 use pvc_provisioner::Provisioner;
+use pvc_scripts::{Home, LinuxBlockDevices, LinuxScripts};
 use pvc_store::{Store, StoreError};
 use pvc_zookeeper::{Tls, ZookeeperOptions, ZookeeperTree};
 
@@ -103,6 +105,23 @@ pub fn provisioner(config: &Config) -> anyhow::Result<Option<Provisioner>> {
         .with_context(|| format!("the directory `{}` cannot be made", directory.display()))?;
     let database = SqliteDatabase::in_file(&directory.join("provisioner.sqlite"));
     Ok(Some(Provisioner::new(Arc::new(database))))
+}
+
+/// Means to run scripts of the provisioner, where that has a database.
+pub fn scripts(config: &Config, ports: &Ports) -> anyhow::Result<Option<ScriptTools>> {
+    let Some(provisioner) = provisioner(config)? else { return Ok(None) };
+    let runtime = &config.paths.dynamic;
+    let home = Home::make(runtime)
+        .with_context(|| format!("no directory can be made in `{}`", runtime.display()))?;
+    let (storage, exec) = (ports.storage.clone(), ports.exec.clone());
+    Ok(Some(ScriptTools {
+        profiles: Arc::new(provisioner),
+        scripts: Arc::new(LinuxScripts::new(home.clone())),
+        devices: Arc::new(LinuxBlockDevices::new(home, storage, exec)),
+        files: ports.files.clone(),
+        lists: pvc_api::script_list,
+        settings: settings::scripts(config),
+    }))
 }
 
 /// Name that hypervisors have for Ceph in every PVC cluster.

@@ -12,7 +12,7 @@ use pvc_api::{ApiSettings, Names, Spool, TlsFiles, Token};
 use pvc_config::{
     ClusterNetwork, Config, Evpn, FenceAction, Machine, Networks, Postgres, SriovDevice,
 };
-use pvc_daemon::BenchmarkSettings;
+use pvc_daemon::{BenchmarkSettings, ScriptSettings};
 use pvc_linux::OsRandom;
 use pvc_linux::log::LogSettings;
 use pvc_model::NodeName;
@@ -97,6 +97,55 @@ pub fn benchmarks(config: &Config) -> BenchmarkSettings {
         storage_interface: networks.map(|networks| networks.storage.device.clone()),
         volume_bytes: u64::from(config.benchmark.volume_gib) << 30,
         test_time: config.benchmark.test_time,
+    }
+}
+
+/// How the worker runs scripts of the provisioner, and what they are told of the cluster.
+pub fn scripts(config: &Config) -> ScriptSettings {
+    let limits = &config.provisioner;
+    let ceph = config.ceph.as_ref();
+    ScriptSettings {
+        phase_time: limits.phase_time,
+        whole_time: limits.whole_time,
+        memory_bytes: u64::from(limits.memory_mib) << 20,
+        numbers_vms: limits.numbers_vms,
+        architecture: std::env::consts::ARCH.to_owned(),
+        monitors: ceph.map(|ceph| ceph.monitor_hosts.clone()).unwrap_or_default(),
+        monitor_port: ceph.map_or(6789, |ceph| ceph.monitor_port),
+        monitor_secret: ceph.and_then(|ceph| ceph.secret_uuid.clone()).unwrap_or_default(),
+        config: flat(config),
+    }
+}
+
+/// The configuration by the flat names of PVC 1.0.3, as far as scripts look into it.
+fn flat(config: &Config) -> serde_json::Map<String, serde_json::Value> {
+    let (ceph, networks) = (config.ceph.as_ref(), config.networks.as_ref());
+    let monitors = ceph.map(|ceph| ceph.monitor_hosts.clone()).unwrap_or_default();
+    let database = config.database.metadata.as_ref();
+    let flat = serde_json::json!({
+        "cluster_name": config.cluster.name,
+        "node": config.node.name,
+        "node_hostname": config.node.name,
+        "node_domain": config.node.domain,
+        "all_nodes": config.cluster.all_nodes,
+        "coordinators": config.cluster.coordinators,
+        "storage_hosts": monitors,
+        "upstream_domain": networks.map(|networks| networks.upstream.domain.clone()),
+        "cluster_domain": networks.map(|networks| networks.cluster.domain.clone()),
+        "storage_domain": networks.map(|networks| networks.storage.domain.clone()),
+        "ceph_monitor_port": ceph.map(|ceph| ceph.monitor_port),
+        "ceph_secret_uuid": ceph.and_then(|ceph| ceph.secret_uuid.clone()),
+        "ceph_storage_secret_uuid": ceph.and_then(|ceph| ceph.secret_uuid.clone()),
+        "ceph_config_file": ceph.map(|ceph| ceph.config_file.clone()),
+        "api_postgresql_host": database.map(|database| database.hostname.clone()),
+        "api_postgresql_port": database.map(|database| database.port),
+        "api_postgresql_dbname": database.map(|database| database.database.clone()),
+        "api_postgresql_user": database.map(|database| database.username.clone()),
+        "api_postgresql_password": database.map(|database| database.password.reveal().to_owned()),
+    });
+    match flat {
+        serde_json::Value::Object(flat) => flat,
+        _ => unreachable!("it was written as an object"),
     }
 }
 

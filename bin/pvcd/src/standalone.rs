@@ -117,7 +117,14 @@ async fn with_store(
             let (store, name) = (store.clone(), name.clone());
             let (ports, stop) = (ports.clone(), serving.clone());
             let benchmarks = settings::benchmarks(config);
-            async move { pvc_daemon::worker(&store, name, ports, benchmarks, || (), &stop).await }
+            let scripts = ports::scripts(config, &ports).unwrap_or_else(|error| {
+                tracing::warn!(%error, "scripts of the provisioner cannot be run");
+                None
+            });
+            let worker = async move |stop: CancellationToken| {
+                pvc_daemon::worker(&store, name, ports, benchmarks, scripts, || (), &stop).await
+            };
+            worker(stop)
         };
         let dump = || dump::keep(store.clone(), clock.clone(), dumps.clone(), serving.clone());
         let api = keep_running("api", clock.as_ref(), &serving, serve);

@@ -45,6 +45,7 @@ mod pace;
 mod params;
 mod refuse;
 mod routes;
+mod script_lists;
 #[cfg(feature = "server")]
 mod serve;
 mod settings;
@@ -64,6 +65,7 @@ pub use metadata::{MetadataPorts, serve_metadata, serve_metadata_on};
 pub use openapi::document;
 pub use pvc_images::Spool;
 pub use routes::router;
+pub use script_lists::script_list;
 #[cfg(feature = "server")]
 pub use serve::{ServeError, listen, serve, serve_on};
 pub use settings::{ApiSettings, Limits, Names, TlsFiles, Token};

@@ -1,6 +1,6 @@
 //! Following a task to its end.
 
-use pvc_api_types::operations::task::GetTasksTaskId;
+use pvc_api_types::operations::task::{GetTasksTaskId, GetTasksTaskIdLog};
 use pvc_api_types::param::Nothing;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use crate::answer::Format;
 use crate::context::Pvc;
 use crate::interrupt;
 use crate::outcome::{Exit, Failure, Outcome};
+use crate::output::harmless;
 
 /// The pauses between looks: short at first, because most tasks are.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -43,6 +44,15 @@ impl TaskWait {
 /// Reports a task that has just been started and, if wanted, follows it. A task that fails makes
 /// the command fail.
 pub fn finish(pvc: &mut Pvc, submitted: Submitted, wait: TaskWait) -> Outcome {
+    finish_showing(pvc, submitted, wait, false)
+}
+
+/// Same as [`finish`], and shows the lines of the task's log as they come.
+pub fn finish_with_log(pvc: &mut Pvc, submitted: Submitted, wait: TaskWait) -> Outcome {
+    finish_showing(pvc, submitted, wait, true)
+}
+
+fn finish_showing(pvc: &mut Pvc, submitted: Submitted, wait: TaskWait, shows_log: bool) -> Outcome {
     let task = match submitted {
         Submitted::Task(task) => task,
         Submitted::WouldBe(message) => {
@@ -63,12 +73,12 @@ pub fn finish(pvc: &mut Pvc, submitted: Submitted, wait: TaskWait) -> Outcome {
         pvc.out.line(format!("Task ID: {task_id} ({task_name}) assigned to node {run_on}"));
         pvc.out.line("");
     }
-    follow(pvc, &task.task_id)
+    follow(pvc, &task.task_id, shows_log)
 }
 
 /// Follows a task to its end, with its progress on standard error, and says how it ended.
-pub fn follow(pvc: &mut Pvc, id: &str) -> Outcome {
-    let end = end_of(pvc, id)?;
+fn follow(pvc: &mut Pvc, id: &str, shows_log: bool) -> Outcome {
+    let end = end_showing(pvc, id, shows_log)?;
     if !pvc.done_as_json(&end) && end.is_success() {
         pvc.out.line(format!("{}: {}", end.state, end.status));
     }
@@ -86,8 +96,13 @@ pub fn check(id: &str, end: &TaskStatus) -> Outcome {
 
 /// Follows a task to its end, with its progress on standard error.
 pub fn end_of(pvc: &mut Pvc, id: &str) -> Result<TaskStatus, Failure> {
+    end_showing(pvc, id, false)
+}
+
+fn end_showing(pvc: &mut Pvc, id: &str, shows_log: bool) -> Result<TaskStatus, Failure> {
     pvc.out.flush();
     let mut progress = Progress::new(pvc.chatty());
+    progress.log = (shows_log && pvc.chatty()).then(Vec::new);
     interrupt::watch();
     let client = pvc.client()?;
     let end = watch(client, id, &mut progress)?;
@@ -108,9 +123,13 @@ fn watch(
     let mut last_answer = Instant::now();
     while !interrupt::happened() {
         match client.read(GetTasksTaskId, [id], &Nothing).and_then(|task| task.read()) {
-            Ok(task) if task.is_finished() => return Ok(Some(task)),
+            Ok(task) if task.is_finished() => {
+                show_log(client, id, progress);
+                return Ok(Some(task));
+            }
             Ok(task) => {
                 last_answer = Instant::now();
+                show_log(client, id, progress);
                 progress.show(&task);
             }
             Err(error) if may_pass(error.kind()) && last_answer.elapsed() < LONGEST_SILENCE => {}
@@ -124,6 +143,16 @@ fn watch(
     Ok(None)
 }
 
+/// Shows the lines of the log that have come since the last look; none if they cannot be had now.
+fn show_log(client: &Client, id: &str, progress: &mut Progress) {
+    if progress.log.is_none() {
+        return;
+    }
+    if let Ok(task) = client.read(GetTasksTaskIdLog, [id], &Nothing).and_then(|task| task.read()) {
+        progress.show_log(task.log);
+    }
+}
+
 /// Whether a failure may be gone at the next look: the primary node moves, a server restarts.
 fn may_pass(kind: Kind) -> bool {
     matches!(kind, Kind::Unreachable | Kind::Server | Kind::BadAnswer)
@@ -135,6 +164,8 @@ struct Progress {
     terminal: bool,
     last: String,
     waited: bool,
+    /// The lines of the task's log at the last look, if they are shown.
+    log: Option<Vec<String>>,
 }
 
 impl Progress {
@@ -144,11 +175,30 @@ impl Progress {
             terminal: std::io::stderr().is_terminal(),
             last: String::new(),
             waited: false,
+            log: None,
+        }
+    }
+
+    fn show_log(&mut self, now: Vec<String>) {
+        let Some(before) = self.log.replace(now.clone()) else { return };
+        let new = new_lines(&before, &now);
+        if new.is_empty() {
+            return;
+        }
+        self.end_waiting();
+        if self.terminal && !self.last.is_empty() {
+            let blank = self.last.chars().count();
+            self.print(&format!("\r{:blank$}\r", ""));
+            self.last.clear();
+        }
+        for line in new {
+            self.print(&format!("{}\n", harmless(line, &['\t'])));
         }
     }
 
     fn show(&mut self, task: &TaskStatus) {
-        if !self.shown {
+        // Without a terminal the log says what its steps do.
+        if !self.shown || (self.log.is_some() && !self.terminal && task.state != "PENDING") {
             return;
         }
         if task.state == "PENDING" {
@@ -195,6 +245,13 @@ impl Progress {
     }
 }
 
+/// The lines of a log that were not there before; its oldest are gone when there are too many.
+fn new_lines<'a>(before: &[String], now: &'a [String]) -> &'a [String] {
+    let is_kept = |gone: &usize| now.starts_with(&before[*gone..]);
+    let gone = (0..=before.len()).find(is_kept).unwrap_or(before.len());
+    &now[before.len() - gone..]
+}
+
 /// `[########------------]  40%  text`, cut to the terminal.
 fn bar(task: &TaskStatus) -> String {
     let total = task.total.max(1);
@@ -230,6 +287,20 @@ mod tests {
         assert_eq!(bar(&task(2, 4)), "[##########----------]  50%  copying");
         assert_eq!(bar(&task(9, 4)), "[####################] 100%  copying");
         assert_eq!(bar(&task(1, 0)), "[####################] 100%  copying");
+    }
+
+    #[test]
+    fn of_a_log_whose_oldest_lines_go_only_the_new_ones_are_shown() {
+        let lines = |text: &str| text.chars().map(String::from).collect::<Vec<_>>();
+        for (before, now, new) in [
+            ("", "ab", "ab"),
+            ("ab", "ab", ""),
+            ("ab", "abc", "c"),
+            ("abc", "bcd", "d"),
+            ("a", "xy", "xy"),
+        ] {
+            assert_eq!(new_lines(&lines(before), &lines(now)), lines(new), "{before} {now}");
+        }
     }
 
     #[test]

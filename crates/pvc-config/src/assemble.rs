@@ -49,6 +49,13 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
             volume_gib: reader.want("benchmark.volume_gib"),
             test_time: reader.want("benchmark.test_seconds"),
         },
+        provisioner: Scripts {
+            numbers_vms: reader.get::<String>("provisioner.vm_id_mode").as_deref()
+                != Some("legacy"),
+            phase_time: reader.want("provisioner.script_phase_seconds"),
+            whole_time: reader.want("provisioner.script_seconds"),
+            memory_mib: reader.want("provisioner.script_memory_mib"),
+        },
         autobackup: section(reader, "autobackup"),
         automirror: section(reader, "automirror"),
         warnings: Vec::new(),

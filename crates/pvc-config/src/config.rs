@@ -56,6 +56,7 @@ pub struct Config {
     pub ceph: Option<Ceph>,
     pub api: Api,
     pub benchmark: Benchmark,
+    pub provisioner: Scripts,
     /// Left to the worker to read.
     pub autobackup: Option<RawSection>,
     /// Left to the worker to read.
@@ -267,6 +268,16 @@ pub struct Timers {
     pub vm_shutdown_timeout: Duration,
     pub keepalive_interval: Duration,
     pub monitoring_interval: Duration,
+}
+
+/// Limits of the provisioner's scripts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scripts {
+    /// Whether the digits at the end of a VM's name are its number for scripts.
+    pub numbers_vms: bool,
+    pub phase_time: Duration,
+    pub whole_time: Duration,
+    pub memory_mib: u32,
 }
 
 /// How the storage is measured.

@@ -740,6 +740,27 @@ pub(crate) const KEYS: &[Key] = &[
     .alone("8"),
     key("benchmark.test_seconds", Kind::Seconds, "How long each of its eight tests takes.")
         .default("75"),
+    // provisioner
+    key(
+        "provisioner.vm_id_mode",
+        Kind::Choice(&["trailing", "legacy"]),
+        "The number of a VM for scripts: the digits at the end of its name, or 0 as in PVC 1.0.3.",
+    )
+    .default("trailing"),
+    key(
+        "provisioner.script_phase_seconds",
+        Kind::Seconds,
+        "How long one method of a script may take.",
+    )
+    .default("7200"),
+    key("provisioner.script_seconds", Kind::Seconds, "How long all of them may take together.")
+        .default("14400"),
+    key(
+        "provisioner.script_memory_mib",
+        Kind::Count { min: 64, unit: "MiB" },
+        "Memory that the processes of a script may use together, where the worker may limit it.",
+    )
+    .default("4096"),
     // jobs
     key("autobackup", Kind::Section, "Scheduled backups; none if empty or absent."),
     key(

@@ -16,13 +16,17 @@ const LAB: &str = include_str!("../../../lab/node/files/etc/pvc/pvc.conf");
 
 /// Keys that only a file of ours has. PVC 1.0.3 looks up the keys that it knows and passes over
 /// others.
-const OURS: [&str; 6] = [
+const OURS: [&str; 10] = [
     "cluster.firewall.enabled",
     "api.images.least_free_mib",
     "guest_networking.dns.enabled",
     "guest_networking.evpn.enabled",
     "benchmark.volume_gib",
     "benchmark.test_seconds",
+    "provisioner.vm_id_mode",
+    "provisioner.script_phase_seconds",
+    "provisioner.script_seconds",
+    "provisioner.script_memory_mib",
 ];
 
 /// A key of PVC 1.0.3.

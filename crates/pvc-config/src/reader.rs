@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use pvc_model::role::Role;
 use pvc_model::shown;
 
 use crate::config::Format;
@@ -463,6 +464,8 @@ fn counts_as_absent(node: &Node, kind: Kind) -> bool {
     let empty_text = node.scalar().is_some_and(|scalar| scalar.text.is_empty());
     match kind {
         Kind::Flag => false,
+        // A role that somebody left empty is no reason for the one that may do everything.
+        Kind::Choice(Role::OF_TOKENS) => false,
         Kind::Text | Kind::Secret => node.is_null(),
         Kind::Ipv4
             if node.scalar().is_some_and(|scalar| scalar.text.eq_ignore_ascii_case("none")) =>

@@ -19,6 +19,7 @@ pub mod postgres_server;
 pub mod power;
 pub mod programs;
 pub mod proxy;
+pub mod scripts;
 pub mod services;
 pub mod sriov;
 pub mod storage;

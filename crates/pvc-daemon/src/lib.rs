@@ -21,7 +21,7 @@ use pvc_store::{Store, StoreError};
 use pvc_worker::{BenchmarkTools, Worker};
 use tokio_util::sync::CancellationToken;
 
-pub use pvc_worker::BenchmarkSettings;
+pub use pvc_worker::{BenchmarkSettings, ScriptSettings, ScriptTools};
 pub use way_out::{GONE_WITHIN, Shutdown, on_session};
 
 /// The node daemon. `dress` gives it what only its process has: a log, a service manager.
@@ -79,7 +79,8 @@ where
     until_layout_changes(store, &stop, serve(state, stop.clone())).await
 }
 
-/// The worker's daemon. `ready` is called when it takes jobs. `store` may be one with the jobs
+/// The worker's daemon. Without `scripts` it leaves those of the provisioner to others. `ready` is
+/// called when it takes jobs. `store` may be one with the jobs
 /// alone in view.
 ///
 /// # Errors
@@ -89,6 +90,7 @@ pub async fn worker(
     name: NodeName,
     ports: Ports,
     settings: BenchmarkSettings,
+    scripts: Option<ScriptTools>,
     ready: impl FnOnce(),
     shutdown: &CancellationToken,
 ) -> Option<Result<Outcome, StoreError>> {
@@ -98,6 +100,10 @@ pub async fn worker(
     let Ports { hypervisor, storage, clock, random, exec, host, .. } = ports;
     let worker = Worker::new(name, store.clone(), hypervisor, storage, clock, random)
         .with_benchmarks(BenchmarkTools { exec, host, settings });
+    let worker = match scripts {
+        Some(scripts) => worker.with_scripts(scripts),
+        None => worker,
+    };
     ready();
     let stop = shutdown.child_token();
     let work = async {

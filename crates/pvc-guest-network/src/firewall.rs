@@ -431,10 +431,15 @@ impl Keeper {
         let is_due = |refused: &&Refused| refused.until <= now;
         let due: BTreeSet<String> =
             self.refused.iter().filter(is_due).filter_map(|it| it.rules.last().cloned()).collect();
+        // Also what there is no time for in this round is due in the next.
+        for refused in &mut self.refused {
+            if refused.rules.last().is_some_and(|rule| due.contains(rule)) {
+                refused.until = refused.until.min(now);
+            }
+        }
         let mut kept = Vec::new();
         for mut refused in std::mem::take(&mut self.refused) {
-            let is_due = refused.rules.last().is_some_and(|rule| due.contains(rule));
-            if is_due && context.now() < deadline {
+            if refused.until <= now && context.now() < deadline {
                 match try_chain(&refused.rules, firewall).await {
                     Ok(None) => continue,
                     Ok(Some(error)) => {

@@ -6,6 +6,7 @@
 pub mod course;
 pub mod creation;
 pub mod osd;
+pub mod provision;
 pub mod transfer;
 
 use std::collections::BTreeSet;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use self::course::{Course, Failure};
 use self::creation::VmCreation;
 use self::osd::OsdReplacement;
+use self::provision::Provision;
 use crate::cluster::Cluster;
 use crate::osd::{AddOsds, DeviceSpec, OsdId};
 use crate::storage::{PoolName, SnapshotName, VolumeId};
@@ -111,6 +113,8 @@ pub enum JobWork {
     DetachDevice { vm: JobVm, xml: String },
     /// Makes a VM whose first disk is a clone of an image.
     CreateVm(Box<VmCreation>),
+    /// Makes a VM from a profile, by its script.
+    Provision(Box<Provision>),
     /// Gives a VM that is off another name, and its volumes with it.
     RenameVm { vm: JobVm, to: String },
     /// Tells a running guest that the volume of one of its disks has another size.
@@ -208,6 +212,7 @@ impl JobWork {
     pub const ATTACH_DEVICE: &'static str = "vm.device_attach";
     pub const DETACH_DEVICE: &'static str = "vm.device_detach";
     pub const CREATE_VM: &'static str = "vm.create";
+    pub const PROVISION: &'static str = "provisioner.create";
     pub const RENAME_VM: &'static str = "vm.rename";
     pub const RESIZE_DISK: &'static str = "vm.resize_disk";
     pub const ADD_OSDS: &'static str = "osd.add";
@@ -221,11 +226,12 @@ impl JobWork {
     pub const DOWNLOAD: &'static str = "storage.download";
 
     /// The kinds that this version knows.
-    pub const KINDS: [&'static str; 23] = [
+    pub const KINDS: [&'static str; 24] = [
         Self::FLUSH_LOCKS,
         Self::ATTACH_DEVICE,
         Self::DETACH_DEVICE,
         Self::CREATE_VM,
+        Self::PROVISION,
         Self::RENAME_VM,
         Self::RESIZE_DISK,
         Self::ADD_OSDS,
@@ -254,6 +260,7 @@ impl JobWork {
             JobWork::AttachDevice { .. } => Self::ATTACH_DEVICE,
             JobWork::DetachDevice { .. } => Self::DETACH_DEVICE,
             JobWork::CreateVm(_) => Self::CREATE_VM,
+            JobWork::Provision(_) => Self::PROVISION,
             JobWork::RenameVm { .. } => Self::RENAME_VM,
             JobWork::ResizeDisk { .. } => Self::RESIZE_DISK,
             JobWork::AddOsds(_) => Self::ADD_OSDS,
@@ -279,6 +286,7 @@ impl JobWork {
             | JobWork::RenameVm { vm, .. }
             | JobWork::ResizeDisk { vm, .. } => Some(vm),
             JobWork::CreateVm(creation) => Some(&creation.vm),
+            JobWork::Provision(provision) => Some(&provision.vm),
             JobWork::AddOsds(_)
             | JobWork::PlanOsds(_)
             | JobWork::ReplaceOsd(_)
@@ -295,7 +303,10 @@ impl JobWork {
 
     /// Whether it touches nothing of one host, so that any worker can do it, or end its record.
     pub fn runs_anywhere(&self) -> bool {
-        matches!(self, JobWork::RenameVm { .. } | JobWork::CreateVm(_)) || self.is_of_api()
+        match self {
+            JobWork::RenameVm { .. } | JobWork::CreateVm(_) | JobWork::Provision(_) => true,
+            _ => self.is_of_api(),
+        }
     }
 
     /// Whether the API daemon that was asked does it: it can be begun by nobody else, and is over
@@ -376,6 +387,9 @@ pub struct JobProgress {
     pub failure: Option<Failure>,
     /// Amount that has gone, of a transfer.
     pub transferred: Option<Transferred>,
+    /// Things that its step makes one by one, each recorded before it is made, in the words of the
+    /// job's kind: what there is of them is taken back with the step.
+    pub made: Vec<String>,
 }
 
 /// The steps of a job, and how far it is with them.
@@ -404,6 +418,7 @@ impl JobProgress {
             trouble: None,
             failure: None,
             transferred: None,
+            made: Vec::new(),
         }
     }
 
@@ -464,6 +479,27 @@ pub fn being_renamed_to(cluster: &Cluster, vm: Uuid) -> Option<&str> {
     let jobs = cluster.jobs.values().filter(|job| !job.progress.state.is_over());
     jobs.filter_map(|job| match &job.spec.work {
         JobWork::RenameVm { vm: renamed, to } if renamed.uuid == Some(vm) => Some(to.as_str()),
+        _ => None,
+    })
+    .next()
+}
+
+/// The jobs that have not ended and make a VM of this name.
+pub fn being_made<'a>(cluster: &'a Cluster, name: &'a str) -> impl Iterator<Item = &'a JobId> {
+    let jobs = cluster.jobs.values().filter(|job| !job.progress.state.is_over());
+    jobs.filter_map(move |job| match &job.spec.work {
+        JobWork::CreateVm(_) | JobWork::Provision(_) => {
+            job.spec.work.vm().is_some_and(|vm| vm.name == name).then_some(&job.spec.id)
+        }
+        _ => None,
+    })
+}
+
+/// The VM that a job which has not ended renames to `name`.
+pub fn being_renamed_from<'a>(cluster: &'a Cluster, name: &str) -> Option<&'a str> {
+    let jobs = cluster.jobs.values().filter(|job| !job.progress.state.is_over());
+    jobs.filter_map(|job| match &job.spec.work {
+        JobWork::RenameVm { vm, to } if to == name => Some(vm.name.as_str()),
         _ => None,
     })
     .next()

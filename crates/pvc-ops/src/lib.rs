@@ -22,6 +22,7 @@ pub mod job;
 pub mod network;
 pub mod node;
 pub mod osd;
+pub mod provision;
 mod refusal;
 pub mod sriov;
 pub mod storage;

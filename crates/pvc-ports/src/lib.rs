@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod aside;
+mod block_devices;
 mod clock;
 mod course;
 mod database;
@@ -27,6 +28,7 @@ mod ports;
 mod power;
 mod programs;
 mod random;
+mod scripts;
 mod services;
 mod sriov;
 mod storage;
@@ -36,6 +38,7 @@ mod volume_streams;
 mod zone_transfers;
 
 pub use aside::aside;
+pub use block_devices::{BlockDeviceError, BlockDevices, device_path};
 pub use clock::Clock;
 pub use course::Course;
 pub use database::{
@@ -63,6 +66,10 @@ pub use programs::{
     MOST_LINE_BYTES, Program, ProgramEnd, ProgramSignal, Programs, ProgramsError, RunningProgram,
 };
 pub use random::Random;
+pub use scripts::{
+    MOST_MESSAGE_BYTES, MOST_SCRIPT_LINE_BYTES, ScriptFailure, ScriptJob, ScriptLevel,
+    ScriptMessage, ScriptOrder, ScriptPhase, ScriptProcess, Scripts, ScriptsError,
+};
 pub use services::{Services, ServicesError, UnitState};
 pub use sriov::Sriov;
 pub use storage::{

@@ -95,7 +95,7 @@ impl Provisioner {
         Ok(read::catalog(&mut *transaction).await?)
     }
 
-    /// The userdata or scripts in the order in which they were added, or the one with a name.
+    /// The userdata, scripts or OVFs in the order in which they were added, or the one with a name.
     ///
     /// # Errors
     /// Those of the database.
@@ -111,6 +111,12 @@ impl Provisioner {
             (Class::Script, Some(name)) => {
                 let words = "SELECT id, name, script AS text FROM script WHERE name = $1";
                 Statement::new(words).with(name)
+            }
+            (Class::Ova, None) => {
+                Statement::new("SELECT id, name, ovf AS text FROM ova ORDER BY id")
+            }
+            (Class::Ova, Some(name)) => {
+                Statement::new("SELECT id, name, ovf AS text FROM ova WHERE name = $1").with(name)
             }
             (_, None) => {
                 Statement::new("SELECT id, name, userdata AS text FROM userdata ORDER BY id")

@@ -404,7 +404,7 @@ async fn run_worker(gate: Gate, name: NodeName, ports: Ports, shutdown: Cancella
         volume_bytes: BENCHMARK_BYTES,
         test_time: BENCHMARK_TIME,
     };
-    let _ = pvc_daemon::worker(&store, name, ports, settings, || (), &shutdown).await;
+    let _ = pvc_daemon::worker(&store, name, ports, settings, None, || (), &shutdown).await;
     tree.close().await;
 }
 

@@ -14,7 +14,7 @@ use pvc_store::{Change, ChangeError, Changes, Expect, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::jobs::BenchmarkTools;
+use crate::jobs::{BenchmarkTools, ScriptTools};
 
 /// Time between two records of what a step says of itself. What the job's course depends on is
 /// recorded at once.
@@ -35,6 +35,8 @@ pub(crate) struct Tools {
     pub random: Arc<dyn Random>,
     /// `None` if this worker measures nothing.
     pub benchmarks: Option<Arc<BenchmarkTools>>,
+    /// `None` if this worker runs no scripts of the provisioner.
+    pub scripts: Option<Arc<ScriptTools>>,
     /// Held from the look at a disk to the end of what is done to it: jobs that erase disks are at
     /// work at once, and each is to see what the other has made.
     pub disks: Arc<tokio::sync::Mutex<()>>,
@@ -108,6 +110,22 @@ impl Context {
         self.edit(|progress| push_line(progress, line.into()));
     }
 
+    /// Says what is being done now.
+    pub fn say(&self, status: &str) {
+        self.edit(|progress| {
+            if progress.status != status {
+                push_line(progress, status.to_owned());
+                status.clone_into(&mut progress.status);
+            }
+        });
+    }
+
+    /// Says what is being done now, in which of the stages that its kind counts.
+    pub fn stage(&self, current: u32, status: &str) {
+        self.edit(|progress| progress.current = current);
+        self.say(status);
+    }
+
     /// Progress of the job, to be recorded.
     pub fn progress(&self) -> JobProgress {
         self.progress.lock().expect("nothing panics while it holds the progress").clone()
@@ -149,6 +167,33 @@ impl Context {
                 why.clone_into(&mut progress.status);
                 progress.trouble = trouble;
             });
+        }
+    }
+
+    /// Returns when this worker does not hold the job any more.
+    pub async fn lost(&self) {
+        let mut changed = self.tools.store.changed();
+        loop {
+            changed.borrow_and_update();
+            if !self.is_held() || changed.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Records the progress, as soon as the store can be told; `false` if another worker has the
+    /// job.
+    pub async fn record_surely(&self) -> bool {
+        loop {
+            match self.record().await {
+                Ok(held) => return held,
+                Err(error) => {
+                    let job = &self.job;
+                    tracing::debug!(%job, %error, "the progress of a job could not be recorded; \
+                                                   it will be tried again");
+                }
+            }
+            self.tools.clock.sleep(RECORD_EVERY).await;
         }
     }
 

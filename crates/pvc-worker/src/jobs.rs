@@ -5,11 +5,13 @@ mod create;
 mod device;
 mod locks;
 mod osd;
+mod provision;
 mod rename;
 mod resize;
 mod text;
 
 pub use self::benchmark::{BenchmarkSettings, BenchmarkTools};
+pub use self::provision::{Lists, Profiles, ScriptSettings, ScriptTools};
 pub(crate) use self::rename::left_half_way;
 
 use std::sync::Arc;
@@ -35,6 +37,7 @@ pub(crate) fn steps(work: &JobWork) -> Result<Arc<dyn Steps>, NotUnderstood> {
         JobWork::AttachDevice { vm, xml } => device(vm, xml, DeviceChange::Attach),
         JobWork::DetachDevice { vm, xml } => device(vm, xml, DeviceChange::Detach),
         JobWork::CreateVm(new) => Arc::new(create::CreateVm { new: new.clone() }),
+        JobWork::Provision(wanted) => Arc::new(provision::ProvisionVm { wanted: wanted.clone() }),
         JobWork::RenameVm { vm, to } => {
             Arc::new(rename::RenameVm { vm: vm.clone(), to: to.clone() })
         }

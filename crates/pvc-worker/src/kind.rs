@@ -30,6 +30,12 @@ pub(crate) trait Kind: Send + Sync + 'static {
     /// Treatment of a job whose worker was lost.
     const AFTER_LOSS: AfterLoss = AfterLoss::Continue;
 
+    /// Number of stages that the progress counts in the place of the steps, if the kind says itself
+    /// in which it is.
+    fn stages(&self) -> Option<u32> {
+        None
+    }
+
     /// The steps of the job. Has no effect: if it fails, so has the job.
     async fn plan(&self, context: &Context) -> Result<Vec<Self::Step>, Self::Error>;
 
@@ -71,6 +77,9 @@ pub(crate) trait Kind: Send + Sync + 'static {
 #[async_trait]
 pub(crate) trait Steps: Send + Sync + 'static {
     fn after_loss(&self) -> AfterLoss;
+    fn stages(&self) -> Option<u32> {
+        None
+    }
     async fn plan(&self, context: &Context) -> Result<Vec<String>, Failure>;
     fn doing(&self, step: &str) -> String;
     async fn look(&self, context: &Context, step: &str) -> Result<Option<String>, Failure>;
@@ -89,6 +98,10 @@ pub(crate) trait Steps: Send + Sync + 'static {
 impl<K: Kind> Steps for K {
     fn after_loss(&self) -> AfterLoss {
         K::AFTER_LOSS
+    }
+
+    fn stages(&self) -> Option<u32> {
+        Kind::stages(self)
     }
 
     async fn plan(&self, context: &Context) -> Result<Vec<String>, Failure> {

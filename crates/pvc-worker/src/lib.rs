@@ -22,5 +22,5 @@ mod plan;
 mod runner;
 mod worker;
 
-pub use jobs::{BenchmarkSettings, BenchmarkTools};
+pub use jobs::{BenchmarkSettings, BenchmarkTools, Lists, Profiles, ScriptSettings, ScriptTools};
 pub use worker::Worker;

@@ -130,8 +130,9 @@ impl Runner<'_> {
             Err(failure) => Ok(Err(failure)),
             Ok(planned) => {
                 let course = Course::Forward { done: 0 };
+                let total = steps.stages().unwrap_or(planned.len() as u32).max(1);
                 self.context.edit(|progress| {
-                    (progress.current, progress.total) = (0, planned.len().max(1) as u32);
+                    (progress.current, progress.total) = (0, total);
                     progress.steps = Some(Recorded { planned, facts: Vec::new(), course });
                 });
                 self.record().await?;
@@ -314,7 +315,7 @@ impl Walk<'_> {
     async fn run(&mut self, step: String, is_past: bool) {
         let (steps, context) = (self.steps.clone(), self.runner.context.clone());
         if self.runner.troubled.is_none() {
-            say(&context, &steps.doing(&step));
+            context.say(&steps.doing(&step));
         }
         let late = Late { steps: steps.clone(), context: context.clone(), step: step.clone() };
         self.runner.undecided = Some(late);
@@ -339,7 +340,7 @@ impl Walk<'_> {
 
     async fn undo(&mut self, at: u32, step: String) -> Result<(), Left> {
         let (steps, context) = (self.steps.clone(), self.runner.context.clone());
-        say(&context, &format!("taking back: {}", steps.doing(&step)));
+        context.say(&format!("taking back: {}", steps.doing(&step)));
         match self.runner.effect(async move { steps.undo(&context, &step).await }).await {
             Err(trouble) => self.runner.wait_for(trouble).await,
             Ok(()) => {
@@ -356,10 +357,11 @@ impl Walk<'_> {
     }
 
     async fn advance(&mut self, course: Course) -> Result<(), Left> {
-        let fact = self.fact.take();
+        let (fact, counts_itself) = (self.fact.take(), self.steps.stages().is_some());
         self.runner.context.edit(|progress| {
             match &course {
-                Course::Forward { done } => progress.current = *done,
+                Course::Forward { done } if !counts_itself => progress.current = *done,
+                Course::Forward { .. } => {}
                 Course::Back { cause: Cause::Failed(failure), .. } => {
                     push_line(progress, failure.why.clone());
                 }
@@ -375,16 +377,6 @@ impl Walk<'_> {
         (self.known, self.runner.troubled) = (Known::NotBegun, None);
         self.runner.record().await
     }
-}
-
-/// Says what is being done now.
-fn say(context: &Context, status: &str) {
-    context.edit(|progress| {
-        if progress.status != status {
-            push_line(progress, status.to_owned());
-            status.clone_into(&mut progress.status);
-        }
-    });
 }
 
 /// A step that a worker has done, perhaps, after it had lost its job: it had stood still, and
@@ -530,6 +522,7 @@ pub(crate) mod tests {
             clock,
             random: Arc::new(SeededRandom::new(2)),
             benchmarks: None,
+            scripts: None,
             disks: Arc::default(),
         };
         (store, Arc::new(Context::new(tools, &job, claim.id())), job, claim)

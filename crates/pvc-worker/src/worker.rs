@@ -19,7 +19,7 @@ use tokio::task::{self, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::{Context, Tools};
-use crate::jobs::{self, BenchmarkTools};
+use crate::jobs::{self, BenchmarkTools, ScriptTools};
 use crate::kind::Steps;
 use crate::plan::{Doing, Step, plan};
 use crate::runner::{Parted, fail, perform};
@@ -115,8 +115,17 @@ impl Worker {
         random: Arc<dyn Random>,
     ) -> Self {
         let disks = Arc::default();
-        let benchmarks = None;
-        let tools = Tools { node, store, hypervisor, storage, clock, random, benchmarks, disks };
+        let tools = Tools {
+            node,
+            store,
+            hypervisor,
+            storage,
+            clock,
+            random,
+            benchmarks: None,
+            scripts: None,
+            disks,
+        };
         Worker { tools }
     }
 
@@ -127,9 +136,22 @@ impl Worker {
         Worker { tools: Tools { benchmarks, ..self.tools } }
     }
 
+    /// Has the worker run scripts of the provisioner as well.
+    #[must_use]
+    pub fn with_scripts(self, scripts: ScriptTools) -> Self {
+        let scripts = Some(Arc::new(scripts));
+        Worker { tools: Tools { scripts, ..self.tools } }
+    }
+
     /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next
     /// worker.
     pub async fn run(&self, shutdown: CancellationToken) {
+        if let Some(scripts) = &self.tools.scripts {
+            let ended = shutdown.run_until_cancelled(scripts.end_left_over());
+            if ended.await.is_none() {
+                return;
+            }
+        }
         let mut changes = self.tools.store.changed();
         loop {
             let Some(looked) = shutdown.run_until_cancelled(self.look()).await else { return };
@@ -293,9 +315,12 @@ impl Worker {
         if store.view().workers.contains_key(node) {
             return;
         }
-        let can_measure = self.tools.benchmarks.is_some();
-        let kinds = JobWork::KINDS.into_iter();
-        let kinds = kinds.filter(|kind| can_measure || *kind != JobWork::BENCHMARK_STORAGE);
+        let is_able = |kind: &&str| match *kind {
+            JobWork::BENCHMARK_STORAGE => self.tools.benchmarks.is_some(),
+            JobWork::PROVISION => self.tools.scripts.is_some(),
+            _ => true,
+        };
+        let kinds = JobWork::KINDS.into_iter().filter(is_able);
         let kinds = kinds.map(str::to_owned).collect();
         if let Err(error) = store.announce_worker(node, &WorkerRecord { kinds }).await {
             tracing::debug!(%error, "this worker could not be announced; it will be tried again");

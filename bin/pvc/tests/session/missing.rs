@@ -42,6 +42,7 @@ const LINES: &[(&str, &str)] = &[
     ("node primary", "none"),
     ("node ready", "none"),
     ("node secondary", "none"),
+    ("provisioner create", "none none"),
     ("provisioner ova remove", "none -y"),
     ("provisioner profile modify", "none -a x=1"),
     ("provisioner profile remove", "none -y"),

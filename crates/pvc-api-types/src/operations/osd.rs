@@ -91,23 +91,23 @@ operations! { "storage-osd":
     ///
     /// Refused are a node that is not there or does not answer, a device that is no name of one,
     /// a size and a ratio of the databases at once, and a disk that has partitions or is in use.
-    PostStorageCephOsd { POST "/storage/ceph/osd", Operator, task(OsdAddition) }
+    PostStorageCephOsd { POST "/storage/ceph/osd", Administrator, task(OsdAddition) }
 
     /// An OSD.
     GetStorageCephOsdOsdid { GET "/storage/ceph/osd/{osdid}", Reader, read -> [Osd] }
 
     /// Moves an OSD, with those that share its disk, to another disk of its node.
     PostStorageCephOsdOsdid {
-        POST "/storage/ceph/osd/{osdid}", Operator, task(OsdReplacement)
+        POST "/storage/ceph/osd/{osdid}", Administrator, task(OsdReplacement)
     }
 
     /// Takes up an OSD again, with those that share its disk: after a new installation of its
     /// node.
-    PutStorageCephOsdOsdid { PUT "/storage/ceph/osd/{osdid}", Operator, task(OsdRefresh) }
+    PutStorageCephOsdOsdid { PUT "/storage/ceph/osd/{osdid}", Administrator, task(OsdRefresh) }
 
     /// Removes an OSD, when the others hold all of its data.
     DeleteStorageCephOsdOsdid {
-        DELETE "/storage/ceph/osd/{osdid}", Operator, task(OsdRemoval)
+        DELETE "/storage/ceph/osd/{osdid}", Administrator, task(OsdRemoval)
     }
 
     /// Whether an OSD runs and holds data.
@@ -133,7 +133,7 @@ params! {
 
 operations! { "storage-osddb":
     /// Makes the volume group for the databases of OSDs of a disk.
-    PostStorageCephOsddb { POST "/storage/ceph/osddb", Operator, task(DatabaseGroup) }
+    PostStorageCephOsddb { POST "/storage/ceph/osddb", Administrator, task(DatabaseGroup) }
 }
 
 choice! {

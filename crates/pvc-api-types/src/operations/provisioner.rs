@@ -1,6 +1,6 @@
 //! The provisioner: templates, userdata, scripts and profiles, of which VMs are made.
 
-use crate::param::{Commas, Repeated};
+use crate::param::{Commas, Flag, Repeated};
 use crate::{
     AllTemplates, NetworkTemplate, NetworkTemplateNet, Ova, Profile, Script, StorageTemplate,
     StorageTemplateDisk, SystemTemplate, Uploaded, Userdata,
@@ -481,14 +481,14 @@ params! {
 
 operations! { "provisioner-profile":
     /// The profiles.
-    GetProvisionerProfile { GET "/provisioner/profile", Reader, read(NameFilter) -> [Profile] }
+    GetProvisionerProfile { GET "/provisioner/profile", Operator, read(NameFilter) -> [Profile] }
 
     /// Adds a profile.
     PostProvisionerProfile { POST "/provisioner/profile", Operator, change(ProfileAddition) }
 
     /// A profile.
     GetProvisionerProfileProfile {
-        GET "/provisioner/profile/{profile}", Reader, read -> [Profile]
+        GET "/provisioner/profile/{profile}", Operator, read -> [Profile]
     }
 
     /// Adds a profile.
@@ -556,4 +556,25 @@ operations! { "provisioner-ova":
 
     /// Removes an OVA with its templates, its profiles and its volumes, which go to the trash.
     DeleteProvisionerOvaOva { DELETE "/provisioner/ova/{ova}", Operator, change }
+}
+
+params! {
+    /// A VM to be made from a profile.
+    pub struct Creation {
+        /// Name of the VM.
+        name: String,
+        /// Name of the profile.
+        profile: String,
+        /// Whether the VM is recorded, as the script describes it.
+        define_vm: Flag,
+        /// Whether it is started when it is made.
+        start_vm: Flag,
+        /// Argument of the script, `NAME=VALUE`, which counts more than that of the profile.
+        arg: Repeated,
+    }
+}
+
+operations! { "provisioner-create":
+    /// Makes a VM by the script of a profile: all of it, or nothing.
+    PostProvisionerCreate { POST "/provisioner/create", Operator, task(Creation) }
 }

@@ -23,14 +23,12 @@ pub fn check_is_vm(path: &str) -> Result<()> {
 }
 
 /// Paths below `/api/v1` that nothing is behind yet.
-const PATHS: [&str; 7] = [
+const PATHS: [&str; 5] = [
     "/vm/{vm}/backup",
     "/vm/{vm}/restore",
     "/vm/{vm}/snapshot",
     "/vm/{vm}/snapshot/{*rest}",
     "/vm/{vm}/mirror/{*rest}",
-    "/provisioner",
-    "/provisioner/create",
 ];
 
 pub fn router() -> Router<ApiState> {
@@ -50,7 +48,6 @@ fn coming(path: &str) -> ApiError {
 fn message(path: &str) -> String {
     let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
         Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
-        Some("provisioner") => ("VMs that are made from profiles come", "provisioner create"),
         _ => ("this comes", ""),
     };
     let release = arrival(group).unwrap_or("a later release");

@@ -70,6 +70,11 @@ impl Add {
     }
 
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        self.add(pvc).map(drop)
+    }
+
+    /// Adds the image, and returns its pool.
+    pub fn add(self, pvc: &mut Pvc) -> Result<String, Failure> {
         let volume = image_volume(&self.name).map_err(|bad| Failure::usage(bad.to_string()))?;
         let (format, bytes) = self.disk()?;
         let pool = self.pool(pvc)?;
@@ -113,7 +118,7 @@ impl Add {
         }
         made?;
         pvc.done(format!("Added image \"{}\" to pool \"{pool}\".", self.name));
-        Ok(())
+        Ok(pool)
     }
 
     fn fill(&self, pvc: &mut Pvc, pool: &str, making: &str, format: &str, name: &str) -> Outcome {

@@ -42,9 +42,9 @@ impl Image {
     }
 }
 
-/// Adds an ISO image of that name, to the only pool or the one of VMs.
-pub fn add_iso(pvc: &mut Pvc, name: &str, file: &Path) -> Outcome {
-    add::Add::raw(name.to_owned(), file.to_owned()).run(pvc)
+/// Adds an ISO image of that name, to the only pool or the one of VMs, which is returned.
+pub fn add_iso(pvc: &mut Pvc, name: &str, file: &Path) -> Result<String, Failure> {
+    add::Add::raw(name.to_owned(), file.to_owned()).add(pvc)
 }
 
 /// The image that a command is about.

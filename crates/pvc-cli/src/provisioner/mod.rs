@@ -1,5 +1,6 @@
 //! Parts of VMs: templates, userdata, scripts, and profiles of all of them.
 
+mod create;
 mod ova;
 mod profile;
 mod script;
@@ -20,6 +21,7 @@ use crate::output::Table;
 /// Make VMs from templates
 #[derive(Debug, Subcommand)]
 pub enum Provisioner {
+    Create(create::Create),
     /// Manage OVA images
     #[command(subcommand, arg_required_else_help = true)]
     Ova(ova::Ova),
@@ -40,6 +42,7 @@ pub enum Provisioner {
 impl Provisioner {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         match self {
+            Provisioner::Create(command) => command.run(pvc),
             Provisioner::Ova(command) => command.run(pvc),
             Provisioner::Profile(command) => command.run(pvc),
             Provisioner::Script(command) => command.run(pvc),

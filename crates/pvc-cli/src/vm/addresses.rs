@@ -18,19 +18,24 @@ const BOOT: Duration = Duration::from_secs(120);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The addresses of a VM, as far as leases of its networks are known: `10.20.1.101 (1001)`. A
-/// network that says nothing of leases is left out.
-pub fn of(client: &Client, vm: &Vm) -> Vec<String> {
+/// The addresses of a VM by the leases of its networks: `10.20.1.101 (1001)`.
+///
+/// # Errors
+/// Those of the API, but not that there is no lease.
+pub fn of(client: &Client, vm: &Vm) -> Result<Vec<String>, pvc_client::Error> {
     let mut addresses = Vec::new();
     for (vni, mac) in cards(vm) {
-        let Ok(leases) = client.read(GetNetworkVniLeaseMac, [vni, mac], &Nothing) else { continue };
-        let leases = leases.read().unwrap_or_default();
+        let leases = match client.read(GetNetworkVniLeaseMac, [vni, mac], &Nothing) {
+            Ok(leases) => leases.read()?,
+            Err(pvc_client::Error::NotFound { .. }) => continue,
+            Err(error) => return Err(error),
+        };
         addresses.extend(leases.iter().map(|lease| {
             let address = lease.ip6_address.as_deref().unwrap_or(&lease.ip4_address);
             format!("{address} ({vni})")
         }));
     }
-    addresses
+    Ok(addresses)
 }
 
 /// The cards in networks of the cluster, each by VNI and MAC address.
@@ -47,17 +52,18 @@ pub fn say(pvc: &mut Pvc, name: &str) -> Outcome {
         return Ok(());
     }
     let begun = Instant::now();
-    let mut addresses = of(pvc.client()?, &vm);
-    while addresses.is_empty() && begun.elapsed() < BOOT {
-        interrupt::pause(LOOK);
-        addresses = of(pvc.client()?, &vm);
+    loop {
+        match of(pvc.client()?, &vm) {
+            Ok(addresses) if !addresses.is_empty() => {
+                pvc.done(format!("It has the address {}.", addresses.join(", ")));
+                return Ok(());
+            }
+            Ok(_) if begun.elapsed() < BOOT => interrupt::pause(LOOK),
+            Ok(_) => break pvc.warn(&format!("VM `{name}` has asked for no address yet")),
+            Err(error) => break pvc.warn(&format!("its address is not known: {error}")),
+        }
     }
-    match addresses.is_empty() {
-        true => pvc.warn(&format!(
-            "VM `{name}` has asked for no address yet; `pvc vm info {name}` shows it when it has"
-        )),
-        false => pvc.done(format!("It has the address {}.", addresses.join(", "))),
-    }
+    pvc.hint(&format!("`pvc vm info {name}` shows it when it has one"));
     Ok(())
 }
 

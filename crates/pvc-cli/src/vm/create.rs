@@ -43,7 +43,7 @@ pub struct Create {
     #[arg(short, long, group = "origin", add = crate::completion::images())]
     image: Option<String>,
 
-    /// The ISO image to install from: a file, or the name of an image
+    /// The ISO image to install from: a file (`./NAME`, `NAME.iso`), or the name of an image
     #[arg(long, value_name = "FILE_OR_IMAGE", group = "origin", requires = "disk",
           conflicts_with_all = ["ssh_keys", "user_data", "no_cloud_init"],
           value_hint = clap::ValueHint::FilePath)]
@@ -126,7 +126,7 @@ impl Create {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let keys = self.ssh_keys.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
         let user_data = self.user_data.as_deref().map(read).transpose()?;
-        let iso = self.from_iso.as_deref().map(|given| iso(pvc, given)).transpose()?;
+        let iso = self.from_iso.as_deref().map(|given| iso(pvc, &self.name, given)).transpose()?;
         let installs = iso.is_some();
         let wanted = VmCreation {
             image: self.image,
@@ -146,12 +146,12 @@ impl Create {
             ssh_keys: (!keys.is_empty()).then(|| keys.join("\n")),
             user_data,
         };
-        let submitted = pvc.client()?.submit(PostVmVmCreate, [&self.name], &wanted);
-        let named = || wanted.node.iter().map(String::as_str);
-        let submitted = submitted.map_err(|error| crate::node::unknown(pvc, error, named()))?;
         if let Some(data) = &wanted.user_data {
             check(pvc, data);
         }
+        let submitted = pvc.client()?.submit(PostVmVmCreate, [&self.name], &wanted);
+        let named = || wanted.node.iter().map(String::as_str);
+        let submitted = submitted.map_err(|error| crate::node::unknown(pvc, error, named()))?;
         let is_task = matches!(submitted, pvc_client::Submitted::Task(_));
         task::finish(pvc, submitted, self.wait)?;
         match self.start && is_task && self.wait.is_wanted() {
@@ -166,24 +166,34 @@ impl Create {
 }
 
 /// The image to install from. A file becomes one first.
-fn iso(pvc: &mut Pvc, given: &Path) -> Result<String, Failure> {
-    if !given.exists() {
-        let name = given.to_str();
-        return name.map(str::to_owned).ok_or_else(|| Failure::usage("that is no UTF-8 text"));
+fn iso(pvc: &mut Pvc, vm: &str, given: &Path) -> Result<String, Failure> {
+    let text = given.to_str().ok_or_else(|| Failure::usage("the image's name is no UTF-8 text"))?;
+    if !is_file(text) {
+        return Ok(text.to_owned());
     }
     if pvc.dry_run {
         let message = "a dry run uploads nothing, and of what is not there nothing can be said";
         let hint = "name an image: `pvc image add` makes one of the file";
         return Err(Failure::usage(message).hint(hint));
     }
+    // Before gigabytes are sent.
+    if pvc.client()?.read_only(GetVmVm, [vm], "VM").is_ok() {
+        return Err(Failure::failed(format!("there is a VM `{vm}` already")));
+    }
     let name = image_name(given);
-    crate::image::add_iso(pvc, &name, given).map_err(|failure| match failure.exit {
+    let pool = crate::image::add_iso(pvc, &name, given).map_err(|failure| match failure.exit {
         Exit::Failed if failure.message.ends_with(" already") => {
             failure.hint(format!("`--from-iso {name}` installs from that one"))
         }
         _ => failure,
     })?;
-    Ok(name)
+    Ok(format!("{pool}/{name}"))
+}
+
+/// Whether a file is meant, and no image.
+fn is_file(text: &str) -> bool {
+    let begins = ["/", "./", "../"].iter().any(|begin| text.starts_with(begin));
+    begins || text.to_ascii_lowercase().ends_with(".iso")
 }
 
 /// The name of an image that is called as the file is, as far as it can be.

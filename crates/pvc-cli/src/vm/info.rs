@@ -30,7 +30,7 @@ impl Info {
         }
         let known = known_networks(pvc.client()?);
         let vm = vm.read()?;
-        let addresses = addresses::of(pvc.client()?, &vm);
+        let addresses = addresses::of(pvc.client()?, &vm).unwrap_or_default();
         let view = View {
             vm: &vm,
             known: known.as_ref(),

@@ -23,7 +23,7 @@ mod rename;
 mod restart;
 mod shutdown;
 mod start;
-mod state;
+pub mod state;
 mod stop;
 mod tag;
 mod undefine;

@@ -170,6 +170,8 @@ fn wrong_values_are_refused_with_a_hint() {
             "description: everyday use\n      role: operators\n",
             "did you mean `operator`?",
         ),
+        ("description: everyday use\n", "description: everyday use\n      role:\n", ""),
+        ("description: everyday use\n", "description: everyday use\n      role: \"\"\n", ""),
         (
             "ipmi:\n    hostname: pvchv{node_id}-lom.mydomain.net",
             "ipmi:\n    hostname: pvchv{id}-lom",

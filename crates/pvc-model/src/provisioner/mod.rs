@@ -17,6 +17,7 @@
 mod change;
 mod decide;
 mod limit;
+mod recipe;
 mod refusal;
 
 use std::fmt;
@@ -24,6 +25,7 @@ use std::fmt;
 pub use change::{Change, NewDisk, NewOva, NewProfile, ProfileFields, SystemTemplateFields};
 pub use decide::{Decision, Edit, check_new_ova, decide, find_ova};
 pub use limit::NameLimit;
+pub use recipe::{Recipe, RecipeDisks, Room};
 pub use refusal::ProvisionerRefusal;
 
 /// Class of what is kept.

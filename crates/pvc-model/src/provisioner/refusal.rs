@@ -23,6 +23,10 @@ pub enum ProvisionerRefusal {
     Used { class: Class, name: String, by: Vec<String> },
     #[error("there is no script `ova` or `default_ova`, of which VMs of OVAs are made")]
     NoOvaScript,
+    #[error("profile `{profile}` has no {class}")]
+    Broken { profile: String, class: Class },
+    #[error("there is no network `{vni}`, which profile `{profile}` has")]
+    NoNetwork { profile: String, vni: String },
     #[error(transparent)]
     Name(#[from] BadName),
     /// A value that cannot be taken.
@@ -66,6 +70,8 @@ impl ProvisionerRefusal {
             | ProvisionerRefusal::HasNet { .. }
             | ProvisionerRefusal::HasDisk { .. }
             | ProvisionerRefusal::NoOvaScript
+            | ProvisionerRefusal::Broken { .. }
+            | ProvisionerRefusal::NoNetwork { .. }
             | ProvisionerRefusal::Used { .. } => Kind::Conflict,
             ProvisionerRefusal::Name(_) | ProvisionerRefusal::Value { .. } => Kind::Invalid,
         }
@@ -108,6 +114,14 @@ impl ProvisionerRefusal {
             ProvisionerRefusal::NoOvaScript => {
                 Some("`pvc provisioner script add ova FILE` adds it".to_owned())
             }
+            ProvisionerRefusal::Broken { .. } => {
+                Some("`pvc provisioner profile modify` gives it what it lacks".to_owned())
+            }
+            ProvisionerRefusal::NoNetwork { .. } => Some(
+                "`pvc network add` makes it; `pvc provisioner template network vni` changes which \
+                 there are"
+                    .to_owned(),
+            ),
             ProvisionerRefusal::Used { .. } => Some(
                 "remove the profile, or have it use another by `pvc provisioner profile modify`"
                     .to_owned(),

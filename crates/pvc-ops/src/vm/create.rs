@@ -6,7 +6,7 @@ use pvc_model::domain::{Nic, NicKind, drawn_mac};
 use pvc_model::hold::check_not_held;
 use pvc_model::image::{image_name, image_volume, images, is_like_an_image};
 use pvc_model::job::creation::{SSH_KEYS_LIMIT, Seed, SeedFiles, USER_DATA_LIMIT, VmCreation};
-use pvc_model::job::{JobSpec, JobVm, JobWork, worker_for};
+use pvc_model::job::{JobSpec, JobVm, JobWork, being_made, being_renamed_from, worker_for};
 use pvc_model::storage::{PoolName, VolumeId, VolumeName};
 use pvc_model::vm::VmState;
 use pvc_model::{BadName, NodeName, Uuid, check_name, shown};
@@ -381,18 +381,11 @@ fn request(
     ask: &Create,
 ) -> Result<(JobRequest, Changes), CreateRefusal> {
     let name = &creation.vm.name;
-    for job in cluster.jobs.values().filter(|job| !job.progress.state.is_over()) {
-        match &job.spec.work {
-            JobWork::CreateVm(other) if other.vm.name == *name => {
-                let (vm, job) = (name.clone(), job.spec.id.clone());
-                return Err(CreateRefusal::UnderWay { vm, job });
-            }
-            JobWork::RenameVm { vm, to } if to == name => {
-                let (vm, other) = (name.clone(), vm.name.clone());
-                return Err(CreateRefusal::NameGoesTo { vm, other });
-            }
-            _ => {}
-        }
+    if let Some(job) = being_made(cluster, name).next() {
+        return Err(CreateRefusal::UnderWay { vm: name.clone(), job: job.clone() });
+    }
+    if let Some(other) = being_renamed_from(cluster, name) {
+        return Err(CreateRefusal::NameGoesTo { vm: name.clone(), other: other.to_owned() });
     }
     // As it would be defined now; where it goes is decided when it is.
     definition.define(cluster)?;

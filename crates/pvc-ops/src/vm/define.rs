@@ -236,6 +236,11 @@ impl Definition {
         Ok(Definition { ask, xml, summary: checked.summary, warnings })
     }
 
+    /// The name that the XML gives it.
+    pub fn name(&self) -> &str {
+        &self.summary.name
+    }
+
     /// The changes that record it, if it may be recorded in this cluster.
     ///
     /// # Errors
@@ -512,7 +517,7 @@ fn check_identity(
     check_new_name(cluster, &summary.name, summary.uuid)
 }
 
-pub(super) fn check_new_name(
+pub(crate) fn check_new_name(
     cluster: &Cluster,
     name: &str,
     own: Uuid,
@@ -527,7 +532,7 @@ pub(super) fn check_new_name(
 }
 
 /// The named nodes, each once, if all of them exist.
-pub(super) fn known_nodes(cluster: &Cluster, names: &[String]) -> Result<Vec<NodeName>, NoNode> {
+pub(crate) fn known_nodes(cluster: &Cluster, names: &[String]) -> Result<Vec<NodeName>, NoNode> {
     let mut known: Vec<NodeName> = Vec::new();
     for name in names {
         let node = find_node(cluster, name)?;

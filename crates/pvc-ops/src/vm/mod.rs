@@ -12,11 +12,11 @@ mod rename;
 mod state;
 
 pub use create::{Create, CreateRefusal, Origin, create, definition_of};
-pub(crate) use define::check_nics;
 pub use define::{
     Define, DefineRefusal, Defined, Definition, Modified, Modify, NicRefusal, check_modify, define,
     modify,
 };
+pub(crate) use define::{check_new_name, check_nics, known_nodes};
 pub use hardware::{
     Changed, HardwareAsk, HardwareChange, HardwareRefusal, NewCard, SriovMode, change_hardware,
 };

@@ -2,6 +2,7 @@
 
 mod creation;
 mod osd;
+mod provision;
 
 use bytes::Bytes;
 use pvc_model::job::course::{Cause, Course, Failure};
@@ -162,6 +163,8 @@ struct Progress {
     failure: Option<FailureRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     transferred: Option<TransferredRecord>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    made: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -300,6 +303,7 @@ pub fn job_arguments(work: &JobWork) -> Vec<(String, String)> {
             of(&[("domain", &vm.name), ("xml", xml)])
         }
         JobWork::CreateVm(creation) => creation::arguments(creation),
+        JobWork::Provision(wanted) => provision::arguments(wanted),
         JobWork::RenameVm { vm, to } => of(&[("domain", &vm.name), ("new_name", to)]),
         JobWork::ResizeDisk { vm, volume } => {
             of(&[("domain", &vm.name), ("volume", &volume.to_string())])
@@ -338,6 +342,9 @@ fn work_from(name: String, uuid: Option<Uuid>, args: Vec<(String, String)>) -> J
         }
         JobWork::CREATE_VM => {
             arguments.creation().map(|creation| JobWork::CreateVm(Box::new(creation)))
+        }
+        JobWork::PROVISION => {
+            arguments.provision().map(|wanted| JobWork::Provision(Box::new(wanted)))
         }
         JobWork::RENAME_VM => arguments.renaming().map(|(vm, to)| JobWork::RenameVm { vm, to }),
         JobWork::RESIZE_DISK => {
@@ -497,6 +504,7 @@ fn progress_from(text: &str) -> JobProgress {
         trouble: progress.trouble.map(FailureRecord::read),
         failure: progress.failure.map(FailureRecord::read),
         transferred: progress.transferred.map(TransferredRecord::read),
+        made: progress.made,
     }
 }
 
@@ -516,6 +524,7 @@ fn progress_text(progress: &JobProgress) -> String {
         trouble: progress.trouble.as_ref().map(FailureRecord::of),
         failure: progress.failure.as_ref().map(FailureRecord::of),
         transferred: progress.transferred.as_ref().map(TransferredRecord::of),
+        made: progress.made.clone(),
     };
     serde_json::to_string(&progress).expect("strings and numbers always have a JSON form")
 }
@@ -572,6 +581,7 @@ mod tests {
             (vm(), volume()).prop_map(|(vm, volume)| JobWork::ResizeDisk { vm, volume }),
             osd::tests::work(),
             creation::tests::work(),
+            provision::tests::work(),
             volume().prop_map(|volume| JobWork::Upload { volume }),
             (volume(), option::of("\\PC{0,20}")).prop_map(|(volume, snapshot)| {
                 let snapshot = snapshot.map(SnapshotName::new);
@@ -638,9 +648,9 @@ mod tests {
         let counts = (any::<u32>(), 1..u32::MAX, any::<Option<u64>>(), any::<Option<u64>>());
         let texts = ("\\PC{0,40}", lines(), option::of("[a-z0-9-]{1,12}"));
         let failures = (option::of(failure()), option::of(failure()));
-        let rest = (option::of(steps), failures, option::of(transferred()));
+        let rest = (option::of(steps), failures, option::of(transferred()), lines());
         (proptest::sample::select(states), counts, texts, rest).prop_map(
-            |(state, counts, (status, log, worker), (steps, failures, transferred))| {
+            |(state, counts, (status, log, worker), (steps, failures, transferred, made))| {
                 let (trouble, failure) = failures;
                 let (current, total, started_at, ended_at) = counts;
                 let worker = worker.map(NodeName::new);
@@ -657,6 +667,7 @@ mod tests {
                     trouble,
                     failure,
                     transferred,
+                    made,
                 }
             },
         )
@@ -697,8 +708,8 @@ mod tests {
     fn what_is_not_understood_is_kept_as_it_is_and_says_why() {
         for (text, why) in [
             (
-                r#"{"name":"provisioner.create","node":"hv1","run_on":"hv1","args":[["vm","a"]]}"#,
-                "no worker of this version knows jobs of the kind `provisioner.create`",
+                r#"{"name":"cluster.automirror","node":"hv1","run_on":"hv1","args":[["vm","a"]]}"#,
+                "no worker of this version knows jobs of the kind `cluster.automirror`",
             ),
             (
                 r#"{"name":"vm.flush_locks","node":"hv1","run_on":"hv1","args":[["device","x"]]}"#,

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
@@ -17,14 +18,14 @@ use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Hypervisor, Op, Storage, Tree};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, Store, VmChange};
 use pvc_testkit::{
-    FlakyTree, Gate, MemoryOsds, MemoryStorage, ScriptedHypervisor, SeededRandom, SharedOsds,
-    TokioClock,
+    FlakyTree, Gate, MemoryDevices, MemoryOsds, MemoryStorage, ScriptedHypervisor, ScriptedScripts,
+    SeededRandom, SharedOsds, TokioClock,
 };
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
-use crate::measuring;
 use crate::osds::{self, OsdCase};
+use crate::{measuring, provision};
 
 pub const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
 pub const DISK: &str = "<disk type='network' device='disk'><source protocol='rbd' name='vms/data'/>\
@@ -37,7 +38,7 @@ const LONG: Duration = Duration::from_secs(300);
 const AWAY: Duration = Duration::from_secs(40);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Case {
+pub enum Case {
     FlushLocks,
     Attach,
     Detach,
@@ -47,6 +48,7 @@ enum Case {
     Install,
     Resize,
     Benchmark,
+    Provision,
     Osds(OsdCase),
 }
 
@@ -64,35 +66,38 @@ fn cases() -> impl Iterator<Item = Case> {
     others.into_iter().chain(OsdCase::ALL.map(Case::Osds))
 }
 
-struct World {
+pub struct World {
     case: Case,
-    tree: EmbeddedTree,
-    store: Store,
+    pub tree: EmbeddedTree,
+    pub store: Store,
     hypervisor: Arc<ScriptedHypervisor>,
-    storage: Arc<MemoryStorage>,
+    pub storage: Arc<MemoryStorage>,
+    pub scripts: ScriptedScripts,
+    pub devices: MemoryDevices,
+    workers: AtomicUsize,
     osds: SharedOsds,
     /// The records of the OSDs as they were.
     before: Vec<OsdRecord>,
-    job: JobId,
+    pub job: JobId,
 }
 
 /// A worker's process: its connection to the store, and where its calls can be stopped.
-struct Process {
-    gate: Arc<Gate>,
-    tree: Arc<FlakyTree>,
+pub struct Process {
+    pub gate: Arc<Gate>,
+    pub tree: Arc<FlakyTree>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Process {
     /// Ends the worker: nothing of it has an effect any more, and the store notices.
-    async fn die(self) {
+    pub async fn die(self) {
         self.task.abort();
         assert!(self.task.await.is_err_and(|error| error.is_cancelled()), "it was at work");
         self.tree.close().await;
     }
 }
 
-fn id(volume: &str) -> VolumeId {
+pub fn id(volume: &str) -> VolumeId {
     VolumeId::from_record(volume).expect("well formed")
 }
 
@@ -118,7 +123,7 @@ fn osds_before(case: Case) -> (SharedOsds, Vec<OsdRecord>) {
 
 impl World {
     /// The VM `web1` with two volumes, some OSDs, and a job that nobody has begun.
-    async fn new(case: Case) -> World {
+    pub async fn new(case: Case) -> World {
         let tree = EmbeddedTree::in_memory();
         let store = open(tree.connect()).await;
         store.initialize(false).await.expect("an empty tree");
@@ -129,6 +134,9 @@ impl World {
             store,
             hypervisor: Arc::default(),
             storage: Arc::new(osds::storage(&osds)),
+            scripts: provision::script(),
+            devices: MemoryDevices::new(),
+            workers: AtomicUsize::new(1),
             osds,
             before,
             job: JobId::from_bits(1),
@@ -153,7 +161,7 @@ impl World {
             Case::Resize => {
                 world.hypervisor.start(UUID, &xml()).await.expect("nothing of it runs");
             }
-            Case::Create | Case::Install => {
+            Case::Create | Case::Install | Case::Provision => {
                 world.write(|changes| _ = changes.push(Change::AddNode(Box::new(hv1())))).await;
                 world.storage.insert("vms/image_debian");
                 let put = || Change::PutPool {
@@ -162,6 +170,10 @@ impl World {
                     tier: "default".into(),
                 };
                 world.write(|changes| _ = changes.push(put())).await;
+                if case == Case::Provision {
+                    world.write(provision::ready).await;
+                    world.store.report(vec![provision::figures()]).await.expect("open");
+                }
             }
             Case::Rename | Case::Benchmark | Case::Osds(_) => {}
         }
@@ -189,6 +201,7 @@ impl World {
             Case::Detach => JobWork::DetachDevice { vm, xml: DISK.to_owned() },
             Case::Rename => JobWork::RenameVm { vm, to: "shop".to_owned() },
             Case::Create | Case::Install => JobWork::CreateVm(Box::new(creation(self.case))),
+            Case::Provision => JobWork::Provision(Box::new(provision::wanted())),
             Case::Resize => JobWork::ResizeDisk { vm, volume: id("vms/web1_sda") },
             Case::Benchmark => {
                 JobWork::BenchmarkStorage { pool: PoolName::new("vms"), name: "b1".to_owned() }
@@ -197,7 +210,7 @@ impl World {
         }
     }
 
-    async fn write(&self, change: impl Fn(&mut Changes) + Send + Sync) {
+    pub async fn write(&self, change: impl Fn(&mut Changes) + Send + Sync) {
         let decide = |_: &Cluster| {
             let mut changes = Changes::new();
             change(&mut changes);
@@ -206,14 +219,14 @@ impl World {
         self.store.change(decide).await.expect("the tree is open");
     }
 
-    async fn cancel(&self) {
+    pub async fn cancel(&self) {
         let job = self.job.clone();
         self.write(|changes| _ = changes.push(Change::CancelJob(job.clone()))).await;
     }
 
     /// A worker whose calls stop before number `call`; those of its hypervisor and storage are
     /// counted before they have an effect and after it, and so are its writes.
-    async fn worker(&self, node: &str, call: u64) -> Process {
+    pub async fn worker(&self, node: &str, call: u64) -> Process {
         let gate = Gate::closing_at(u64::MAX);
         let tree = FlakyTree::new(self.tree.connect());
         let store = open(tree.clone()).await;
@@ -230,26 +243,30 @@ impl World {
             random(),
         );
         let worker = worker.with_benchmarks(measuring::tools(gate.clone()));
+        self.scripts.set_gate(gate.clone());
+        let number = self.workers.fetch_add(1, Ordering::Relaxed);
+        let devices = self.devices.of_process(number, Some(gate.clone()));
+        let worker = worker.with_scripts(provision::tools(&self.scripts, devices));
         let task = tokio::spawn(async move { worker.run(CancellationToken::new()).await });
         Process { gate, tree, task }
     }
 
     /// A worker that nothing happens to.
-    async fn healthy_worker(&self, node: &str) -> Process {
+    pub async fn healthy_worker(&self, node: &str) -> Process {
         self.worker(node, u64::MAX).await
     }
 
-    fn progress(&self) -> JobProgress {
+    pub fn progress(&self) -> JobProgress {
         self.store.view().jobs[&self.job].progress.clone()
     }
 
     /// Whether the worker has come to where its calls stop; `false` if the job ended before.
-    async fn stops(&self, process: &Process) -> bool {
+    pub async fn stops(&self, process: &Process) -> bool {
         self.wait_until(|| process.gate.is_closed() || self.progress().state.is_over()).await;
         process.gate.is_closed()
     }
 
-    async fn end(&self) -> JobProgress {
+    pub async fn end(&self) -> JobProgress {
         self.wait_until(|| self.progress().state.is_over()).await;
         self.progress()
     }
@@ -296,8 +313,15 @@ impl World {
         VolumeId { pool: PoolName::new("vms"), volume: volume_of(&self.job) }
     }
 
+    fn new_volumes(&self) -> [&'static str; 2] {
+        match self.case {
+            Case::Provision => provision::VOLUMES,
+            case => new_volumes(case),
+        }
+    }
+
     /// Finds how much of the job is there: all of it, or nothing. Locks are freed one by one.
-    async fn is_done(&self) -> Option<bool> {
+    pub async fn is_done(&self) -> Option<bool> {
         match self.case {
             Case::FlushLocks => match self.locks().await {
                 0 => Some(true),
@@ -317,7 +341,7 @@ impl World {
                     _ => None,
                 }
             }
-            Case::Create | Case::Install => {
+            Case::Create | Case::Install | Case::Provision => {
                 let view = self.store.fresh().await.expect("the tree is open");
                 let mut there = 0;
                 let pool = PoolName::new("vms");
@@ -328,7 +352,7 @@ impl World {
                 if left || recorded {
                     return None;
                 }
-                for volume in new_volumes(self.case) {
+                for volume in self.new_volumes() {
                     let is_there = self.storage.volume(&id(volume)).await.is_ok();
                     assert!(is_there || !view.volumes.contains_key(&id(volume)), "{volume}");
                     there += usize::from(is_there);
@@ -356,14 +380,14 @@ impl World {
     }
 
     /// Lets the calls of whoever looks pass: nothing stops them.
-    fn look_freely(&self) {
+    pub fn look_freely(&self) {
         let free = Gate::closing_at(u64::MAX);
         self.hypervisor.set_gate(free.clone());
         self.storage.set_gate(free);
     }
 
     /// Asserts that the job is done or undone, as its record says.
-    async fn assert_whole(&self, at: &str) {
+    pub async fn assert_whole(&self, at: &str) {
         self.look_freely();
         let (state, done) = (self.progress().state, self.is_done().await);
         let case = self.case;
@@ -394,7 +418,7 @@ pub fn web1() -> NewVm {
     }
 }
 
-const NEW: Uuid = Uuid::from_u128(9);
+pub const NEW: Uuid = Uuid::from_u128(9);
 const NEW_DISK: &str = "vms/new_sda";
 
 /// The volumes of the new VM.
@@ -402,7 +426,7 @@ fn new_volumes(case: Case) -> [&'static str; 2] {
     [NEW_DISK, if case == Case::Install { "vms/new_iso" } else { "vms/new_cidata" }]
 }
 
-fn hv1() -> NewNode {
+pub fn hv1() -> NewNode {
     NewNode {
         name: NodeName::new("hv1"),
         role: NodeRole::Coordinator,
@@ -464,7 +488,7 @@ pub fn xml() -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_is_done_when_nothing_happens() {
-    for case in cases() {
+    for case in cases().chain([Case::Provision]) {
         let world = World::new(case).await;
         assert_eq!(world.is_done().await, Some(false), "{case:?}");
         world.healthy_worker("hv1").await;

@@ -9,3 +9,4 @@ mod jobs;
 mod measuring;
 mod osd_jobs;
 mod osds;
+mod provision;

@@ -49,7 +49,14 @@ fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_with_their_data
             let wanted = [format!("userdata {data} on {name}"), format!("{name} login:")];
             match wanted.iter().all(|words| text.contains(words)) {
                 true => Ok(()),
-                false => Err(text.chars().rev().take(2000).collect::<Vec<_>>().iter().rev().collect::<String>()),
+                false => Err(text
+                    .chars()
+                    .rev()
+                    .take(2000)
+                    .collect::<Vec<_>>()
+                    .iter()
+                    .rev()
+                    .collect::<String>()),
             }
         });
     }
@@ -74,7 +81,8 @@ fn user_data(machine: &Machine, whose: &str) -> String {
 }
 
 fn a_profile_is_made(machine: &Machine, archive: &str) {
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/provisioner/examples");
+    let examples =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/provisioner/examples");
     let script = examples.join("script/3-debootstrap.py").display().to_string();
     let data = user_data(machine, "of the profile");
     let packages = "linux-image-cloud-amd64,grub-pc,dbus,cloud-init,systemd-resolved";

@@ -1,9 +1,9 @@
-//! Templates and profiles are kept by the whole program, across its death.
+//! Templates and profiles are kept by the whole program, across its death, and make VMs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use pvc_standalone_tests::{Machine, exit};
+use pvc_standalone_tests::{Machine, eventually, exit, hello_image, repository};
 
 fn words(line: &str) -> Vec<&str> {
     ["-q", "provisioner"].into_iter().chain(line.split(' ')).collect()
@@ -44,4 +44,111 @@ fn a_profile_outlives_a_daemon_that_is_killed() {
     let kept = machine.state().join("provisioner");
     let mode = fs::metadata(&kept).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o700, "{}", kept.display());
+}
+
+/// A machine with the profile `web`, whose script is the example without a system, with `more` in
+/// its class.
+fn with_profile(more: &str) -> Machine {
+    let machine = Machine::start();
+    let example = repository().join("packaging/provisioner/examples/script/1-noop.py");
+    let example = fs::read_to_string(example).expect("it is in the checkout");
+    let script = machine.dir().join("build.py");
+    fs::write(&script, format!("{example}\n{more}")).expect("it can be written");
+    for line in [
+        "template system add small -u 1 -m 192 -s".to_owned(),
+        "template network add small".to_owned(),
+        "template storage add small".to_owned(),
+        "template storage disk add small sda -p vms -s 1".to_owned(),
+        format!("script add small {}", script.display()),
+        "profile add web -s small -n small -t small -x small -a said=ready".to_owned(),
+    ] {
+        machine.pvc(&words(&line)).ok();
+    }
+    machine
+}
+
+#[test]
+fn a_vm_is_made_from_a_profile_by_its_script_and_boots() {
+    let image = hello_image();
+    let script = format!(
+        r#"
+    def setup(self):
+        self.log_info(f"setup says {{self.vm_data['script_arguments']['said']}}")
+
+    def prepare(self):
+        with open_zk(config) as zk:
+            done, said = pvc_ceph.add_volume(zk, "vms", f"{{self.vm_name}}_sda", "48M")
+            if not done:
+                self.fail(said)
+            done, self.device = pvc_ceph.map_volume(zk, "vms", f"{{self.vm_name}}_sda")
+            if not done:
+                self.fail(self.device)
+
+    def install(self):
+        with open(self.device, "r+b") as device:
+            device.write(IMAGE)
+
+    def cleanup(self):
+        with open_zk(config) as zk:
+            pvc_ceph.unmap_volume(zk, "vms", f"{{self.vm_name}}_sda")
+
+
+import daemon_lib.ceph as pvc_ceph
+from daemon_lib.vmbuilder import open_zk
+from pvcworkerd.Daemon import config
+
+IMAGE = open("{}", "rb").read()
+"#,
+        image.display()
+    );
+    let machine = with_profile(&script);
+    let line = "provisioner create web1 web -a said=now=ready";
+    let made = machine.pvc(&line.split(' ').collect::<Vec<_>>());
+    made.says(&["VM \"web1\" with profile \"web\" is provisioned, and starts"]);
+    assert!(made.stderr.contains("setup says now=ready"), "{made}");
+    assert_eq!(machine.vm_state("web1"), "start", "the command has waited until it runs");
+    eventually("the guest boots from what the script has written", 120, || {
+        let log = machine.pvc(&["vm", "log", "web1"]);
+        match log.stdout.contains("hello: boot 1") {
+            true => Ok(()),
+            false => Err(log),
+        }
+    });
+    machine.volumes_are(&["vms/web1_sda"]);
+    assert!(!std::path::Path::new("/dev/rbd/vms/web1_sda").exists(), "it is unmapped");
+}
+
+#[test]
+fn a_script_that_fails_leaves_no_vm_and_no_volume() {
+    let script = r#"
+    def prepare(self):
+        with open_zk(config) as zk:
+            pvc_ceph.add_volume(zk, "vms", f"{self.vm_name}_sda", "48M")
+            done, self.device = pvc_ceph.map_volume(zk, "vms", f"{self.vm_name}_sda")
+        run_os_command(f"mkfs.ext4 -q {self.device}")
+        os.mkdir("/tmp/target")
+        code, _, why = run_os_command(f"mount {self.device} /tmp/target")
+        if code:
+            self.fail(why)
+
+    def install(self):
+        self.fail("there is no such release")
+
+
+import os
+import daemon_lib.ceph as pvc_ceph
+from daemon_lib.common import run_os_command
+from daemon_lib.vmbuilder import open_zk
+from pvcworkerd.Daemon import config
+"#;
+    let machine = with_profile(script);
+    let failed = machine.pvc(&["provisioner", "create", "web1", "web", "--no-start"]);
+    failed.fails(exit::FAILED);
+    let why = "error in install(): ProvisioningError: there is no such release";
+    assert!(failed.stderr.contains(why), "{failed}");
+    machine.pvc(&["vm", "info", "web1"]).fails(exit::NOT_FOUND);
+    machine.volumes_are(&[]);
+    assert!(!std::path::Path::new("/dev/rbd/vms/web1_sda").exists(), "it is unmapped");
+    let mounts = fs::read_to_string("/proc/mounts").expect("it can be read");
+    assert!(!mounts.contains("/scripts/"), "{mounts}");
 }

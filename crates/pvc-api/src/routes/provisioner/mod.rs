@@ -1,5 +1,6 @@
-//! The provisioner: templates, userdata, scripts, OVAs and profiles.
+//! The provisioner: templates, userdata, scripts, OVAs and profiles, and VMs that are made of them.
 
+mod create;
 mod ova;
 mod profile;
 mod template;
@@ -21,7 +22,7 @@ use crate::state::ApiState;
 use crate::table::{Mode, Table};
 
 pub fn add(table: Table) -> Table {
-    [template::add, text::add, profile::add, ova::add]
+    [template::add, text::add, profile::add, ova::add, create::add]
         .into_iter()
         .fold(table, |table, add| add(table))
 }

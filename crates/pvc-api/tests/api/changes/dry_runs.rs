@@ -96,7 +96,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_reported_without_a_ch
 }
 
 /// Each operation that can be tried, with what it takes to be carried out.
-const CHANGES: [(&str, &str, &str); 99] = [
+const CHANGES: [(&str, &str, &str); 100] = [
     ("POST", "/status", "state=true"),
     ("POST", "/initialize", "yes-i-really-mean-it=yes&overwrite=true"),
     ("POST", "/restore", "yes-i-really-mean-it=yes&cluster_data={}"),
@@ -165,6 +165,7 @@ const CHANGES: [(&str, &str, &str); 99] = [
     ("POST", "/storage/ceph/osddb", "node=pvchv1&device=/dev/sdb"),
     ("POST", "/storage/ceph/option", "option=noout&action=set"),
     ("POST", "/storage/ceph/benchmark", "pool=vms&name=new-disks"),
+    ("POST", "/provisioner/create", "name=extra&profile=small&define_vm=yes"),
     ("POST", "/provisioner/template/system", "name=new&vcpus=1&vram=64&serial=yes&vnc=no"),
     ("POST", "/provisioner/template/system/{template}", "vcpus=1&vram=64&serial=yes&vnc=no"),
     ("PUT", "/provisioner/template/system/{template}", "vcpus=2"),

@@ -217,3 +217,63 @@ async fn a_database_that_says_nothing_is_not_waited_for_for_ever() {
     let message = api.get("/provisioner/profile").await.refused(503);
     assert!(message.contains("database did not answer within"), "{message}");
 }
+
+/// An API with VM `web`, and a profile `web` whose worker would run its script.
+async fn with_profile() -> std::sync::Arc<Api> {
+    let api = with_web().await;
+    api.with_templates("small").await;
+    api.post("/network/1001?nettype=bridged&description=thousand").await;
+    api.post(&format!("/provisioner/profile/web?{PARTS}&arg=a=1")).await.ok();
+    let primary = api.store.view().config.primary.clone().expect("there is one");
+    let kinds = ["provisioner.create".to_owned()].into();
+    let worker = pvc_model::job::WorkerRecord { kinds };
+    api.store.announce_worker(&primary, &worker).await.expect("the tree is open");
+    api.eventually("the worker is there", |view| !view.workers.is_empty()).await;
+    api
+}
+
+#[tokio::test]
+async fn a_vm_of_a_profile_becomes_a_task_of_the_primary() {
+    let api = with_profile().await;
+    let ask = "/provisioner/create?name=new1&profile=web&define_vm=yes&start_vm=yes&arg=a=b=c";
+    let would_be = api.post(&format!("{ask}&dry_run=true")).await;
+    assert_eq!(would_be.status, 200, "{}", would_be.text());
+    assert!(api.store.view().jobs.is_empty(), "that was dry");
+    let reply = api.post(ask).await;
+    assert_eq!(reply.status, 202, "{}", reply.text());
+    let task: serde_json::Value = serde_json::from_str(&reply.text()).expect("JSON");
+    assert_eq!(task["task_name"], "provisioner.create");
+    let run_on = task["run_on"].as_str().expect("a text");
+    assert!(run_on.ends_with(" (primary)"), "{run_on}");
+    let log = api.get(&format!("/tasks/{}/log", task["task_id"].as_str().unwrap())).await.ok();
+    assert_eq!(log["kwargs"]["vm_name"], "new1");
+    assert!(!log.to_string().contains("b=c"), "arguments may be passwords: {log}");
+    let refused = api.post(ask).await.refused(400);
+    assert!(refused.contains("is being made by task"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_keeps_a_vm_from_being_made_is_refused_before_there_is_a_task() {
+    let api = with_profile().await;
+    for (given, why) in [
+        ("name=web&profile=web&define_vm=yes", "`web` exists already"),
+        ("name=new1&profile=none&define_vm=yes", "there is no profile `none`"),
+        ("name=new1&profile=web&define_vm=yes&arg=x", "`x` is not NAME=VALUE"),
+        ("name=new1&profile=web&start_vm=yes", "cannot be started"),
+        ("name=image_x&profile=web&define_vm=yes", "as images are"),
+        ("name=a%2Fb&profile=web&define_vm=yes", "contains a `/`"),
+        ("profile=web&define_vm=yes", "name"),
+    ] {
+        let refused = api.post(&format!("/provisioner/create?{given}")).await;
+        assert_eq!(refused.status, 400, "{given}: {}", refused.text());
+        assert!(refused.text().contains(why), "{given}: {}", refused.text());
+    }
+    api.post("/provisioner/template/network/small/net/4242").await.ok();
+    let refused = api.post("/provisioner/create?name=new1&profile=web&define_vm=yes").await;
+    assert!(refused.text().contains("there is no network `4242`"), "{}", refused.text());
+    api.delete("/provisioner/template/network/small/net/4242").await.ok();
+    api.post("/provisioner/template/storage/small/disk/sdb?pool=vms&disk_size=900000").await.ok();
+    let refused = api.post("/provisioner/create?name=new1&profile=web&define_vm=yes").await;
+    assert!(refused.text().contains("bytes are needed"), "{}", refused.text());
+    assert!(api.store.view().jobs.is_empty());
+}

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::context::Pvc;
@@ -40,7 +40,7 @@ pub fn check(pvc: &Pvc, data: &str) {
         pvc.warn("cloud-init will not know what this userdata is: its first line says nothing");
         pvc.hint("`#cloud-config` is the first line of a configuration, `#!` begins a program");
     }
-    if !first.starts_with(CONFIG) {
+    if first.split_whitespace().next() != Some(CONFIG) {
         return;
     }
     // One that cannot be asked is as one that is not installed: it is about a warning.
@@ -52,13 +52,13 @@ pub fn check(pvc: &Pvc, data: &str) {
 
 /// Answer of cloud-init to a configuration that is not by its schema.
 fn refused_by_schema(data: &str) -> std::io::Result<Option<Vec<String>>> {
-    let mut file = tempfile::Builder::new().prefix("pvc-userdata-").tempfile()?;
+    // Passwords may be in it: a file without a name, which cannot be left behind.
+    let mut file = tempfile::tempfile()?;
     file.write_all(data.as_bytes())?;
     let mut answer = tempfile::tempfile()?;
     let mut asked = Command::new("cloud-init")
-        .args(["schema", "--config-file"])
-        .arg(file.path())
-        .stdin(Stdio::null())
+        .args(["schema", "--config-file", "/dev/stdin"])
+        .stdin(file)
         .stdout(answer.try_clone()?)
         .stderr(answer.try_clone()?)
         .spawn()?;
@@ -73,11 +73,13 @@ fn refused_by_schema(data: &str) -> std::io::Result<Option<Vec<String>>> {
             }
         }
     };
-    // A signal is no answer.
-    Ok(match ended.code() {
-        Some(0) | None => None,
-        Some(_) => Some(lines(&mut answer)?),
-    })
+    // A signal is no answer, nor is a program that is broken.
+    let lines = match ended.code() {
+        Some(0) | None => return Ok(None),
+        Some(_) => lines(&mut answer)?,
+    };
+    let is_broken = lines.iter().any(|line| line.starts_with("Traceback"));
+    Ok((!is_broken).then_some(lines))
 }
 
 fn lines(answer: &mut File) -> std::io::Result<Vec<String>> {

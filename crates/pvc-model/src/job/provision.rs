@@ -1,0 +1,36 @@
+//! A VM that is made from a profile.
+
+use super::{JobId, JobVm};
+use crate::storage::{VolumeId, VolumeName};
+
+/// A VM to make by the script of a profile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Provision {
+    /// Name and UUID of the VM, which is not there yet.
+    pub vm: JobVm,
+    /// Name of the profile.
+    pub profile: String,
+    /// Whether what the script's `create` returns is recorded.
+    pub define: bool,
+    /// Whether it is started at the end.
+    pub start: bool,
+    /// Whether it is not if its node has not the memory for all of its VMs.
+    pub refuse_memory_overcommit: bool,
+    /// Arguments of the script besides those of the profile, `NAME=VALUE` each.
+    pub arguments: Vec<String>,
+}
+
+/// The most things that a script's process makes.
+pub const MOST_MADE: usize = 200;
+
+/// The name that volume number `number` of a script has until it gets the one that the script
+/// gives: no other job gives it.
+pub fn name_in_the_making(job: &JobId, number: usize, volume: &VolumeId) -> VolumeId {
+    let making = VolumeName::new(format!("creating-{job}_script{number}"));
+    VolumeId { pool: volume.pool.clone(), volume: making }
+}
+
+/// Whether a job makes volumes by such names.
+pub fn is_in_the_making(volume: &VolumeName) -> bool {
+    volume.as_str().starts_with("creating-")
+}

@@ -1,0 +1,54 @@
+//! Volumes as block devices of this node.
+
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use pvc_model::storage::VolumeId;
+
+use crate::StorageError;
+
+/// Path by which a mapped volume is found.
+pub fn device_path(volume: &VolumeId) -> PathBuf {
+    PathBuf::from(format!("/dev/rbd/{}/{}", volume.pool, volume.volume))
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BlockDeviceError {
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error("`{program}` is not installed")]
+    Missing { program: String },
+    #[error("volume `{volume}` could not be {act}: {why}")]
+    Refused { volume: VolumeId, act: &'static str, why: String },
+    /// Somebody else has mapped it, or what has its name is no link of ours.
+    #[error("`{}` is there already", .path.display())]
+    Taken { path: PathBuf },
+    #[error("the node failed while volume `{volume}` was {act}")]
+    Io {
+        volume: VolumeId,
+        act: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Gives programs of this node volumes as block devices, `/dev/rbd/POOL/NAME`.
+///
+/// A device belongs to this process, as far as others of its kind are concerned: what one that is
+/// no more has mapped is [left over](BlockDevices::unmap_left_over).
+#[async_trait]
+pub trait BlockDevices: Send + Sync {
+    /// Maps the volume, which must exist, and returns the path of its device. One that is mapped by
+    /// this process already stays as it is.
+    ///
+    /// # Cancellation
+    /// What has begun is finished, also when the future is dropped.
+    async fn map(&self, volume: &VolumeId) -> Result<PathBuf, BlockDeviceError>;
+
+    /// Ends the device, with what was written to it in the storage. One that is not there, or that
+    /// this process has not mapped, is left alone.
+    async fn unmap(&self, volume: &VolumeId) -> Result<(), BlockDeviceError>;
+
+    /// Unmaps what processes of this kind have mapped that are no more, and returns the volumes.
+    async fn unmap_left_over(&self) -> Result<Vec<VolumeId>, BlockDeviceError>;
+}

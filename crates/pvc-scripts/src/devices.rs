@@ -1,0 +1,384 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pvc_model::storage::VolumeId;
+use pvc_ports::{
+    BlockDeviceError, BlockDevices, Command, Exec, ExecError, MeasuredPlace, Output, Storage,
+    aside, device_path,
+};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+
+use crate::Home;
+
+type Result<T, E = BlockDeviceError> = std::result::Result<T, E>;
+
+/// How long a program may take.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long the daemon that exports an image may take to appear, or to write what it has and end.
+const EXPORT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Names of files in the directory of a device: the volume, the number of the daemon that exports
+/// it, and the export, which is a file.
+const VOLUME: &str = "volume";
+const PID: &str = "pid";
+const EXPORTED: &str = "exported";
+
+/// Name that directories of devices begin with.
+const DEVICE: &str = "device-";
+
+/// Block devices by the kernel: RBD's own, or loop devices on files. Where the kernel has no RBD,
+/// `qemu-storage-daemon` exports the image as such a file.
+///
+/// A directory for each is made before the device is, so that whoever comes later knows of it.
+pub struct LinuxBlockDevices {
+    home: Home,
+    storage: Arc<dyn Storage>,
+    exec: Arc<dyn Exec>,
+    /// Directories of the devices of this process; held while one is mapped or unmapped.
+    mapped: Mutex<BTreeMap<VolumeId, PathBuf>>,
+}
+
+impl LinuxBlockDevices {
+    pub fn new(home: Home, storage: Arc<dyn Storage>, exec: Arc<dyn Exec>) -> Self {
+        LinuxBlockDevices { home, storage, exec, mapped: Mutex::default() }
+    }
+
+    /// Runs a program, which has to succeed.
+    async fn run(
+        &self,
+        volume: &VolumeId,
+        act: &'static str,
+        program: &str,
+        args: &[&str],
+    ) -> Result<Output> {
+        let command = command(program, args.iter().map(|arg| (*arg).to_owned()).collect());
+        let volume = || volume.clone();
+        match self.exec.run(command).await {
+            Ok(output) if output.code == Some(0) => Ok(output),
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr);
+                let why = why.lines().last().unwrap_or("it gave no reason").to_owned();
+                Err(BlockDeviceError::Refused { volume: volume(), act, why })
+            }
+            Err(ExecError::Missing { program }) => Err(BlockDeviceError::Missing { program }),
+            Err(error) => {
+                let why = error.to_string();
+                Err(BlockDeviceError::Refused { volume: volume(), act, why })
+            }
+        }
+    }
+
+    async fn attach(&self, volume: &VolumeId, directory: &Path) -> Result<()> {
+        match self.storage.measured(volume).await?.place {
+            MeasuredPlace::File { path, .. } => self.attach_file(volume, &path).await,
+            MeasuredPlace::Rbd { image, user, config, keyring } => {
+                let (config, keyring) = (config.display(), keyring.display());
+                let access = [
+                    format!("--conf={config}"),
+                    format!("--keyring={keyring}"),
+                    format!("--id={user}"),
+                ];
+                let name = image.to_string();
+                let args = [&access[0], &access[1], &access[2], "map", &name];
+                let Err(why) = self.run(volume, "mapped", "rbd", &args).await else {
+                    return self.link_kernel_device(volume).await;
+                };
+                // A kernel without RBD, or one that does not know a feature of the image.
+                let access = (user.as_str(), config.to_string(), keyring.to_string());
+                match self.export(volume, &image, access, directory).await {
+                    Ok(()) => self.attach_file(volume, &directory.join(EXPORTED)).await,
+                    Err(BlockDeviceError::Missing { .. }) => Err(why),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Gives the kernel's device its usual name where udev does not do it.
+    async fn link_kernel_device(&self, volume: &VolumeId) -> Result<()> {
+        let until = Instant::now() + Duration::from_secs(2);
+        while !device_path(volume).exists() && Instant::now() < until {
+            sleep(POLL).await;
+        }
+        if device_path(volume).exists() {
+            return Ok(());
+        }
+        let shown = self.run(volume, "mapped", "rbd", &["device", "list", "--format=json"]).await?;
+        let found = kernel_device(&shown.stdout, volume);
+        let found = found.ok_or_else(|| BlockDeviceError::Refused {
+            volume: volume.clone(),
+            act: "mapped",
+            why: "the kernel does not list its device".to_owned(),
+        })?;
+        link(volume, Path::new(&found))
+    }
+
+    /// Has `qemu-storage-daemon` export the image as a file.
+    async fn export(
+        &self,
+        volume: &VolumeId,
+        image: &VolumeId,
+        (user, config, keyring): (&str, String, String),
+        directory: &Path,
+    ) -> Result<()> {
+        let failed = io_error(volume, "mapped");
+        let exported = directory.join(EXPORTED);
+        fs::write(&exported, []).map_err(&failed)?;
+        let disk = serde_json::json!({
+            "driver": "rbd",
+            "node-name": "image",
+            "pool": image.pool.as_str(),
+            "image": image.volume.as_str(),
+            "conf": config,
+            "user": user,
+            "discard": "unmap",
+        });
+        let export = serde_json::json!({
+            "type": "fuse",
+            "id": "export",
+            "node-name": "image",
+            "mountpoint": exported.display().to_string(),
+            "writable": true,
+        });
+        let mut args = ["--daemonize", "--pidfile"].map(str::to_owned).to_vec();
+        args.push(directory.join(PID).display().to_string());
+        args.extend(["--blockdev".to_owned(), disk.to_string()]);
+        args.extend(["--export".to_owned(), export.to_string()]);
+        let env = vec![("CEPH_KEYRING".to_owned(), keyring)];
+        let command = Command { env, ..command("qemu-storage-daemon", args) };
+        let refused =
+            |why: String| BlockDeviceError::Refused { volume: volume.clone(), act: "mapped", why };
+        match self.exec.run(command).await {
+            Ok(output) if output.code == Some(0) => Ok(()),
+            Ok(output) => Err(refused(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+            Err(ExecError::Missing { program }) => Err(BlockDeviceError::Missing { program }),
+            Err(error) => Err(refused(error.to_string())),
+        }
+    }
+
+    async fn attach_file(&self, volume: &VolumeId, file: &Path) -> Result<()> {
+        let file = file.display().to_string();
+        let args = ["--find", "--show", "--", &file];
+        let output = self.run(volume, "mapped", "losetup", &args).await?;
+        let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let linked = link(volume, Path::new(&device));
+        if linked.is_err() {
+            // What cannot be linked is of no use; that is the error that counts.
+            let _ = self.run(volume, "unmapped", "losetup", &["--detach", &device]).await;
+        }
+        linked
+    }
+
+    /// Takes back whatever there is of a device.
+    async fn detach(&self, volume: &VolumeId, directory: &Path) -> Result<()> {
+        let file = match self.storage.measured(volume).await {
+            Ok(measured) => match measured.place {
+                MeasuredPlace::File { path, .. } => Some(path),
+                MeasuredPlace::Rbd { .. } => {
+                    Some(directory.join(EXPORTED)).filter(|it| it.exists())
+                }
+            },
+            // Its file is gone, and the loop device has it still.
+            Err(_) => None,
+        };
+        let device = device_path(volume);
+        let target = fs::read_link(&device).ok();
+        let is_loop = |path: &PathBuf| path.to_string_lossy().starts_with("/dev/loop");
+        if let Some(target) = target.as_ref().filter(|path| is_loop(path)) {
+            let target = target.display().to_string();
+            let args = ["--list", "--noheadings", "--output=BACK-FILE", &target];
+            let of = match self.exec_quietly("losetup", &args).await {
+                Some(listed) => listed.trim().trim_end_matches(" (deleted)").to_owned(),
+                None => String::new(),
+            };
+            // A device of that number may be another's by now.
+            let is_ours = file.as_ref().is_none_or(|file| Path::new(&of) == file);
+            if !of.is_empty() && is_ours {
+                self.run(volume, "unmapped", "losetup", &["--detach", &target]).await?;
+            }
+            unlink(volume, &device)?;
+        } else if target.is_some() && file.is_none() {
+            let name = volume.to_string();
+            self.run(volume, "unmapped", "rbd", &["unmap", &name]).await?;
+            unlink(volume, &device)?;
+        }
+        if let Some(file) = &file {
+            // One that never got its link.
+            let file = file.display().to_string();
+            let args = ["--list", "--noheadings", "--output=NAME", "--associated", &file];
+            let others = self.exec_quietly("losetup", &args).await.unwrap_or_default();
+            for other in others.lines().map(str::trim).filter(|name| !name.is_empty()) {
+                self.run(volume, "unmapped", "losetup", &["--detach", other]).await?;
+            }
+        }
+        end_export(volume, directory).await?;
+        let place = directory.to_owned();
+        let removed = aside(move || fs::remove_dir_all(place)).await;
+        removed.map_err(io_error(volume, "unmapped"))
+    }
+
+    /// Output of a program that may fail.
+    async fn exec_quietly(&self, program: &str, args: &[&str]) -> Option<String> {
+        let command = command(program, args.iter().map(|arg| (*arg).to_owned()).collect());
+        let output = self.exec.run(command).await.ok()?;
+        (output.code == Some(0)).then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+fn command(program: &str, args: Vec<String>) -> Command {
+    let (program, env, stdin) = (program.to_owned(), Vec::new(), None);
+    Command { program, args, env, stdin, deadline: DEADLINE }
+}
+
+/// Ends the daemon that exports an image, and waits until it has written what it has.
+async fn end_export(volume: &VolumeId, directory: &Path) -> Result<()> {
+    let Ok(text) = fs::read_to_string(directory.join(PID)) else { return Ok(()) };
+    let Ok(pid) = text.trim().parse() else { return Ok(()) };
+    let mark = directory.display().to_string();
+    let is_alive = || {
+        // Its number may be another's by now: the arguments of this one name the directory.
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&mark)
+    };
+    if is_alive() {
+        // It may have ended a moment ago, which is all we want.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    }
+    let until = Instant::now() + EXPORT;
+    while is_alive() {
+        if Instant::now() >= until {
+            let why = "the daemon that exports the image does not end".to_owned();
+            return Err(BlockDeviceError::Refused { volume: volume.clone(), act: "unmapped", why });
+        }
+        sleep(POLL).await;
+    }
+    Ok(())
+}
+
+fn io_error(
+    volume: &VolumeId,
+    act: &'static str,
+) -> impl Fn(io::Error) -> BlockDeviceError + use<> {
+    let volume = volume.clone();
+    move |source| BlockDeviceError::Io { volume: volume.clone(), act, source }
+}
+
+/// Makes the link by which the volume's device is found.
+fn link(volume: &VolumeId, device: &Path) -> Result<()> {
+    let (path, failed) = (device_path(volume), io_error(volume, "mapped"));
+    if let Some(above) = path.parent() {
+        fs::create_dir_all(above).map_err(&failed)?;
+    }
+    match std::os::unix::fs::symlink(device, &path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(BlockDeviceError::Taken { path })
+        }
+        made => made.map_err(failed),
+    }
+}
+
+fn unlink(volume: &VolumeId, link: &Path) -> Result<()> {
+    match fs::remove_file(link) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io_error(volume, "unmapped")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The kernel's device of an image, in the list of `rbd`.
+fn kernel_device(listed: &[u8], volume: &VolumeId) -> Option<String> {
+    let listed: serde_json::Value = serde_json::from_slice(listed).ok()?;
+    let of = |entry: &&serde_json::Value| {
+        entry["pool"] == volume.pool.as_str() && entry["name"] == volume.volume.as_str()
+    };
+    let found = listed.as_array()?.iter().find(of)?;
+    found["device"].as_str().map(str::to_owned)
+}
+
+#[async_trait]
+impl BlockDevices for LinuxBlockDevices {
+    async fn map(&self, volume: &VolumeId) -> Result<PathBuf> {
+        let mut mapped = self.mapped.lock().await;
+        let path = device_path(volume);
+        if mapped.contains_key(volume) {
+            return Ok(path);
+        }
+        if fs::symlink_metadata(&path).is_ok() {
+            return Err(BlockDeviceError::Taken { path });
+        }
+        let failed = io_error(volume, "mapped");
+        let free = |number: &usize| !self.home.path().join(format!("{DEVICE}{number}")).exists();
+        let number = (0..).find(free).expect("there are numbers enough");
+        let directory = self.home.path().join(format!("{DEVICE}{number}"));
+        fs::create_dir(&directory).map_err(&failed)?;
+        fs::write(directory.join(VOLUME), volume.to_string()).map_err(&failed)?;
+        mapped.insert(volume.clone(), directory.clone());
+        let attached = self.attach(volume, &directory).await;
+        if attached.is_err() {
+            self.detach(volume, &directory).await?;
+            mapped.remove(volume);
+        }
+        attached.map(|()| path)
+    }
+
+    async fn unmap(&self, volume: &VolumeId) -> Result<()> {
+        let mut mapped = self.mapped.lock().await;
+        if let Some(directory) = mapped.get(volume) {
+            self.detach(volume, directory).await?;
+            mapped.remove(volume);
+        }
+        Ok(())
+    }
+
+    async fn unmap_left_over(&self) -> Result<Vec<VolumeId>> {
+        let mut unmapped = Vec::new();
+        let nobody = VolumeId::from_record("left/over").expect("well formed");
+        let failed = io_error(&nobody, "unmapped");
+        for other in self.home.left_over().map_err(&failed)? {
+            for entry in fs::read_dir(&other.path).map_err(&failed)? {
+                let path = entry.map_err(&failed)?.path();
+                let named = fs::read_to_string(path.join(VOLUME)).ok();
+                match named.and_then(|text| VolumeId::from_record(&text)) {
+                    Some(volume) => {
+                        self.detach(&volume, &path).await?;
+                        unmapped.push(volume);
+                    }
+                    // Made a moment before its process ended.
+                    None if path.to_string_lossy().contains(DEVICE) => {
+                        fs::remove_dir_all(&path).map_err(&failed)?;
+                    }
+                    None => {}
+                }
+            }
+            other.remove_if_empty().map_err(&failed)?;
+        }
+        Ok(unmapped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_device_of_an_image_is_found_in_the_list_of_rbd() {
+        let listed = br#"[{"id":"0","pool":"vms","name":"a","device":"/dev/rbd0"},
+            {"id":"1","pool":"vms","name":"b","device":"/dev/rbd1"}]"#;
+        let of = |volume: &str| {
+            kernel_device(listed, &VolumeId::from_record(volume).expect("well formed"))
+        };
+        assert_eq!(of("vms/b").as_deref(), Some("/dev/rbd1"));
+        assert_eq!((of("ssd/b"), of("vms/c")), (None, None));
+    }
+}

@@ -1,0 +1,429 @@
+//! VMs that are made by scripts, which fail, hang, end or lose their worker at each of its calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pvc_model::NodeName;
+use pvc_model::job::provision::Provision;
+use pvc_model::job::{JobState, JobVm};
+use pvc_model::node::{DaemonState, DomainState, NodeFigures};
+use pvc_model::provisioner::{
+    Catalog, Class, Named, NetworkTemplate, PROVISIONER, Profile, StorageTemplate, SystemTemplate,
+    TemplateDisk,
+};
+use pvc_model::storage::PoolName;
+use pvc_model::vm::VmState;
+use pvc_ports::{Op, ScriptFailure, ScriptMessage, ScriptOrder, Storage, VolumeInfo};
+use pvc_provisioner::ProvisionerError;
+use pvc_store::{Change, Changes, NodeChange, Report, VmChange};
+use pvc_testkit::{MemoryDevices, MemoryFiles, ScriptAct, ScriptedScripts};
+use pvc_worker::{Profiles, ScriptSettings, ScriptTools};
+use serde_json::{Map, Value, json};
+
+use crate::crashes::{Case, NEW, UUID, World, id, xml};
+
+/// The volumes that the script makes: one new, one a copy.
+pub const VOLUMES: [&str; 2] = ["vms/new_sda", "vms/new_sdb"];
+
+/// The longest that a method may take.
+const PHASE_TIME: Duration = Duration::from_secs(100);
+
+struct OneProfile;
+
+#[async_trait]
+impl Profiles for OneProfile {
+    async fn catalog(&self) -> Result<Catalog, ProvisionerError> {
+        let text = str::to_owned;
+        let disk = TemplateDisk {
+            id: 1,
+            pool: text("vms"),
+            disk_id: text("sda"),
+            size_gib: Some(1),
+            ..Default::default()
+        };
+        Ok(Catalog {
+            system_templates: vec![SystemTemplate {
+                id: 1,
+                vcpus: 1,
+                vram_mib: 0,
+                ..Default::default()
+            }],
+            network_templates: vec![NetworkTemplate { id: 1, ..Default::default() }],
+            storage_templates: vec![StorageTemplate {
+                id: 1,
+                disks: vec![disk],
+                ..Default::default()
+            }],
+            scripts: vec![Named { id: 1, name: text("noop") }],
+            profiles: vec![Profile {
+                id: 1,
+                name: text("small"),
+                source: text(PROVISIONER),
+                system_template: 1,
+                network_template: Some(1),
+                storage_template: Some(1),
+                script: 1,
+                ..Default::default()
+            }],
+            ..Default::default()
+        })
+    }
+
+    async fn text(&self, _: Class, _: &str) -> Result<Option<String>, ProvisionerError> {
+        Ok(Some("pass".to_owned()))
+    }
+}
+
+pub fn wanted() -> Provision {
+    Provision {
+        vm: JobVm { name: "new".to_owned(), uuid: Some(NEW) },
+        profile: "small".to_owned(),
+        define: true,
+        start: false,
+        refuse_memory_overcommit: false,
+        arguments: vec!["a=1".to_owned()],
+    }
+}
+
+pub fn tools(scripts: &ScriptedScripts, devices: MemoryDevices) -> ScriptTools {
+    ScriptTools {
+        profiles: Arc::new(OneProfile),
+        scripts: Arc::new(scripts.clone()),
+        devices: Arc::new(devices),
+        files: Arc::new(MemoryFiles::new()),
+        lists: |_, function, _| (function == "vm.get_list").then(|| Ok(json!([]))),
+        settings: ScriptSettings {
+            phase_time: PHASE_TIME,
+            whole_time: PHASE_TIME * 4,
+            memory_bytes: 1 << 30,
+            numbers_vms: true,
+            architecture: "x86_64".to_owned(),
+            monitors: Vec::new(),
+            monitor_port: 6789,
+            monitor_secret: String::new(),
+            config: Map::new(),
+        },
+    }
+}
+
+/// Has the node of the tests run.
+pub fn ready(changes: &mut Changes) {
+    let name = || NodeName::new("hv1");
+    changes.push(Change::Node(name(), NodeChange::Daemon(DaemonState::Run)));
+    changes.push(Change::Node(name(), NodeChange::Domain(DomainState::Ready)));
+}
+
+/// Memory that it has for VMs.
+pub fn figures() -> Report {
+    let figures =
+        NodeFigures { memory_total_mib: 8192, memory_free_mib: 8192, ..NodeFigures::default() };
+    Report::Figures(NodeName::new("hv1"), figures)
+}
+
+fn new_xml() -> String {
+    let xml = xml().replace("web1", "new");
+    xml.replace(&UUID.to_string(), &NEW.to_string())
+}
+
+fn call(function: &str, arguments: Value) -> ScriptAct {
+    let Value::Object(arguments) = arguments else { panic!("arguments have names") };
+    ScriptAct::Send(ScriptMessage::Call { function: function.to_owned(), arguments })
+}
+
+fn done(value: Value) -> ScriptAct {
+    ScriptAct::Send(ScriptMessage::Done(value))
+}
+
+fn failed() -> ScriptAct {
+    let (class, text) = ("ProvisioningError".to_owned(), "it went wrong".to_owned());
+    ScriptAct::Send(ScriptMessage::Failed(ScriptFailure { class, text, ..Default::default() }))
+}
+
+/// A script that makes both volumes and maps one of them.
+pub fn script() -> ScriptedScripts {
+    let scripts = ScriptedScripts::new();
+    scripts.set("create", [done(new_xml().into())]);
+    let sized = json!({"pool": "vms", "name": "new_sda", "size": "1G", "force_flag": true});
+    let copied = json!({"pool": "vms", "name_src": "data", "name_new": "new_sdb",
+                        "force_flag": true});
+    let add = call("ceph.add_volume", sized);
+    let copy = call("ceph.clone_volume", copied);
+    scripts.set("prepare", [add, copy, done(Value::Null)]);
+    let named = || json!({"pool": "vms", "name": "new_sda"});
+    let (map, unmap) = (call("ceph.map_volume", named()), call("ceph.unmap_volume", named()));
+    scripts.set("install", [map, done(Value::Null)]);
+    scripts.set("cleanup", [unmap, done(Value::Null)]);
+    scripts
+}
+
+impl World {
+    /// Asserts that nothing of a script is left, and of what it made all or nothing.
+    async fn assert_nothing_left(&self, at: &str) {
+        self.assert_whole(at).await;
+        assert_eq!(self.scripts.running(), 0, "{at}: {:?}", self.progress());
+        assert_eq!(self.devices.mapped(), [], "{at}: {:?}", self.progress());
+    }
+}
+
+/// Calls of the worker, `step` by `step`, until the job ends before the last.
+macro_rules! at_calls {
+    ($call:ident, $step:expr, $body:block) => {
+        for $call in (0..).step_by($step) {
+            assert!($call < 500, "it never ends");
+            if !$body {
+                assert!($call > 20, "the calls are counted");
+                break;
+            }
+        }
+    };
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_whose_worker_dies_at_any_call_is_taken_back_or_whole() {
+    let mut ends = Vec::new();
+    at_calls!(call, 1, {
+        let world = World::new(Case::Provision).await;
+        let first = world.worker("hv1", call).await;
+        let stops = world.stops(&first).await;
+        first.die().await;
+        world.healthy_worker("hv1").await;
+        ends.push(world.end().await.state);
+        world.assert_nothing_left(&format!("at call {call}")).await;
+        stops
+    });
+    assert!(ends.contains(&JobState::Failed) && ends.contains(&JobState::Succeeded), "{ends:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_whose_workers_die_twice_is_taken_back_or_whole() {
+    at_calls!(call, 9, {
+        let mut stops = false;
+        for again in (0..).step_by(7) {
+            let world = World::new(Case::Provision).await;
+            let first = world.worker("hv1", call).await;
+            stops = world.stops(&first).await;
+            first.die().await;
+            let second = world.worker("hv1", again).await;
+            let stops_again = stops && world.stops(&second).await;
+            second.die().await;
+            world.healthy_worker("hv1").await;
+            world.end().await;
+            world.assert_nothing_left(&format!("at calls {call} and {again}")).await;
+            if !stops_again {
+                break;
+            }
+        }
+        stops
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_is_cancelled_at_any_call_is_taken_back_or_whole() {
+    let mut ends = Vec::new();
+    at_calls!(call, 1, {
+        let world = World::new(Case::Provision).await;
+        let worker = world.worker("hv1", call).await;
+        let stops = world.stops(&worker).await;
+        if stops {
+            world.cancel().await;
+        }
+        worker.gate.open();
+        ends.push(world.end().await.state);
+        world.assert_nothing_left(&format!("cancelled at call {call}")).await;
+        stops
+    });
+    assert!(ends.contains(&JobState::Cancelled), "{ends:?}");
+}
+
+/// The worker stands still, its session ends, another one takes the job to its end, then the first
+/// one goes on.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_has_lost_a_new_vm_and_does_not_know_leaves_nothing_half() {
+    at_calls!(call, 1, {
+        let world = World::new(Case::Provision).await;
+        let slow = world.worker("hv1", call).await;
+        let stops = world.stops(&slow).await;
+        let owner = Op::Delete { path: format!("/tasks/{}/owner", world.job), version: None };
+        // Before it is claimed and after it has ended there is none.
+        let _ = world.tree.connect().multi(vec![owner]).await;
+        world.healthy_worker("hv1").await;
+        slow.gate.open();
+        world.end().await;
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        world.assert_nothing_left(&format!("slow at call {call}")).await;
+        stops
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_whose_storage_fails_at_any_call_is_taken_back_when_it_is_back() {
+    at_calls!(call, 1, {
+        let world = World::new(Case::Provision).await;
+        let worker = world.worker("hv1", call).await;
+        let stops = world.stops(&worker).await;
+        world.storage.set_failing(true);
+        worker.gate.open();
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        world.storage.set_failing(false);
+        let (end, at) = (world.end().await, format!("failing from call {call} on"));
+        match end.state {
+            // This script goes on without the volumes that it could not make.
+            JobState::Succeeded => world.look_freely(),
+            _ => world.assert_nothing_left(&at).await,
+        }
+        let pool = PoolName::new("vms");
+        let volumes = world.storage.volumes(&pool).await.expect("it is back");
+        let is_making = |volume: &VolumeInfo| volume.id.volume.as_str().starts_with("creating");
+        assert!(!volumes.iter().any(is_making), "{at}: {volumes:?}");
+        assert_eq!((world.scripts.running(), world.devices.mapped()), (0, vec![]), "{at}");
+        stops
+    });
+}
+
+/// Somebody makes a volume of the same name in the middle of it: it is theirs, and stays.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_called_as_that_of_a_script_meanwhile_is_left_alone() {
+    let disk = id(VOLUMES[0]);
+    at_calls!(call, 1, {
+        let world = World::new(Case::Provision).await;
+        let worker = world.worker("hv1", call).await;
+        let stops = world.stops(&worker).await;
+        world.look_freely();
+        if world.storage.volume(&disk).await.is_err() {
+            world.storage.insert(VOLUMES[0]);
+        }
+        worker.gate.open();
+        let end = world.end().await;
+        let is_there = world.storage.volume(&disk).await.is_ok();
+        let is_whole = end.state == JobState::Succeeded;
+        assert!(is_there || is_whole, "at call {call}: {end:?}");
+        stops
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_vm_that_somebody_starts_while_its_script_runs_is_theirs_with_its_disks() {
+    at_calls!(call, 1, {
+        let world = World::new(Case::Provision).await;
+        let worker = world.worker("hv1", call).await;
+        let stops = world.stops(&worker).await;
+        world.look_freely();
+        let view = world.store.fresh().await.expect("the tree is open");
+        let is_made = view.vms.get(&NEW).is_some_and(|vm| vm.state == VmState::Provision);
+        if is_made {
+            world.write(|changes| _ = changes.vm(NEW, VmChange::State(VmState::Start))).await;
+        }
+        worker.gate.open();
+        let end = world.end().await;
+        if is_made {
+            let view = world.store.fresh().await.expect("the tree is open");
+            assert_eq!(view.vms[&NEW].state, VmState::Start, "at call {call}: {end:?}");
+            for volume in VOLUMES {
+                let disk = world.storage.volume(&id(volume)).await;
+                assert!(disk.is_ok(), "{volume} at call {call}: {end:?}");
+            }
+        }
+        stops
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_that_fails_hangs_or_ends_in_any_method_leaves_nothing() {
+    let phases = ["import", "setup", "create", "prepare", "install", "cleanup"];
+    let odd = [
+        failed(),
+        ScriptAct::Hang,
+        ScriptAct::Die,
+        ScriptAct::Send(ScriptMessage::Ready),
+        done(Value::Null),
+    ];
+    for phase in phases {
+        for (number, act) in odd.iter().enumerate() {
+            // These are what is expected there.
+            let is_usual = match phase {
+                "import" => number == 3,
+                "create" => false,
+                _ => number == 4,
+            };
+            if is_usual {
+                continue;
+            }
+            let world = World::new(Case::Provision).await;
+            world.scripts.set(phase, [act.clone()]);
+            world.healthy_worker("hv1").await;
+            let end = world.end().await;
+            let at = format!("{act:?} in {phase}");
+            assert_eq!(end.state, JobState::Failed, "{at}: {end:?}");
+            let name = if phase == "import" { "loading" } else { phase };
+            assert!(end.status.contains(name), "{at}: {}", end.status);
+            world.assert_nothing_left(&at).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_cleans_up_after_it_has_failed() {
+    for (phase, cleans) in [("setup", true), ("install", true), ("import", false)] {
+        let world = World::new(Case::Provision).await;
+        world.scripts.set(phase, [failed()]);
+        world.healthy_worker("hv1").await;
+        let end = world.end().await;
+        assert!(end.status.ends_with("ProvisioningError: it went wrong"), "{}", end.status);
+        let cleanup = ScriptOrder::Run(pvc_ports::ScriptPhase::Cleanup);
+        assert_eq!(world.scripts.answers().contains(&cleanup), cleans, "{phase}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn xml_that_is_none_or_of_another_vm_is_refused() {
+    let other_name = new_xml().replace("<name>new", "<name>old");
+    let other_uuid = new_xml().replace(&NEW.to_string(), &UUID.to_string());
+    let long = format!("{}<!--{}-->", new_xml(), " ".repeat(256 << 10));
+    for xml in
+        [json!(1), json!(""), json!("<domain>"), json!(other_name), json!(other_uuid), json!(long)]
+    {
+        let world = World::new(Case::Provision).await;
+        world.scripts.set("create", [done(xml.clone())]);
+        world.healthy_worker("hv1").await;
+        let end = world.end().await;
+        assert_eq!(end.state, JobState::Failed, "{end:?}");
+        assert!(end.status.contains("create()"), "{}", end.status);
+        world.assert_nothing_left(&end.status).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_are_checked_as_requests_are() {
+    let volume = |name: &str, size: &str| json!({"pool": "vms", "name": name, "size": size, "force_flag": false});
+    let other = json!({"pool": "none", "name": "x", "size": "1G"});
+    let calls = [
+        ("ceph.add_volume", volume("data", "1G"), "exists already"),
+        ("ceph.add_volume", volume("../x", "1G"), "../x"),
+        ("ceph.add_volume", volume("x", "much"), "much"),
+        ("ceph.add_volume", other, "none"),
+        ("ceph.remove_volume", json!({"pool": "vms", "name": "web1_sda"}), "web1"),
+    ];
+    let world = World::new(Case::Provision).await;
+    let asked = calls.iter().map(|(function, arguments, _)| call(function, arguments.clone()));
+    let unknown = [call("zk.delete", json!({"keys": []})), call("ceph.add_volume", json!({}))];
+    let acts: Vec<_> = asked.chain(unknown).chain([done(Value::Null)]).collect();
+    world.scripts.set("setup", acts);
+    world.healthy_worker("hv1").await;
+    assert_eq!(world.end().await.state, JobState::Succeeded);
+    let answers = world.scripts.answers();
+    let refused: Vec<&Value> = answers
+        .iter()
+        .filter_map(|answer| match answer {
+            ScriptOrder::Returned(value) if value[0] == false => Some(&value[1]),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(refused.len(), calls.len(), "{refused:?}");
+    for ((function, arguments, why), found) in calls.iter().zip(refused) {
+        let found = found.as_str().expect("a message");
+        assert!(found.contains(why), "{function} {arguments}: {found}");
+    }
+    let raised = answers.iter().filter(|answer| matches!(answer, ScriptOrder::Raised(_)));
+    assert_eq!(raised.count(), 2);
+}
