@@ -253,3 +253,41 @@ fn the_openapi_document_is_up_to_date() {
     let text = std::fs::read_to_string(&kept).unwrap_or_default();
     assert!(text == now, "`docs/api/openapi.json` is out of date: `cargo xtask openapi` writes it");
 }
+
+/// Operations that reach the machines themselves, the records as a whole, or secrets.
+const OF_ADMINISTRATORS: [&str; 18] = [
+    "DELETE /api/v1/provisioner/script/{script}",
+    "DELETE /api/v1/storage/ceph/osd/{osdid}",
+    "DELETE /api/v1/storage/ceph/pool/{pool}",
+    "GET /api/v1/backup",
+    "POST /api/v1/initialize",
+    "POST /api/v1/provisioner/script",
+    "POST /api/v1/provisioner/script/{script}",
+    "POST /api/v1/restore",
+    "POST /api/v1/storage/ceph/benchmark",
+    "POST /api/v1/storage/ceph/osd",
+    "POST /api/v1/storage/ceph/osd/{osdid}",
+    "POST /api/v1/storage/ceph/osddb",
+    "POST /api/v1/storage/ceph/pool",
+    "POST /api/v1/storage/ceph/pool/{pool}",
+    "POST /api/v1/store/access",
+    "PUT /api/v1/provisioner/script/{script}",
+    "PUT /api/v1/storage/ceph/osd/{osdid}",
+    "PUT /api/v1/storage/ceph/pool/{pool}",
+];
+
+#[test]
+fn what_is_for_administrators_alone_is_no_matter_of_chance() {
+    let document = document();
+    let operations = document["paths"].as_object().unwrap().iter().flat_map(|(path, methods)| {
+        methods.as_object().unwrap().iter().map(move |(method, operation)| {
+            (format!("{} {path}", method.to_uppercase()), operation["x-pvc-role"].clone())
+        })
+    });
+    let mut found: Vec<String> = operations
+        .filter(|(_, role)| *role == "administrator")
+        .map(|(operation, _)| operation)
+        .collect();
+    found.sort();
+    assert_eq!(found, OF_ADMINISTRATORS);
+}
