@@ -9,7 +9,7 @@ pub fn arrival(group: &str) -> Option<&'static str> {
         "vm snapshot" | "vm backup" | "vm mirror" | "vm autobackup" | "vm automirror" => {
             Some("release 0.5")
         }
-        "provisioner create" | "provisioner ova" => Some("release 0.6"),
+        "provisioner ova" => Some("release 0.6"),
         _ => None,
     }
 }

@@ -23,14 +23,13 @@ pub fn check_is_vm(path: &str) -> Result<()> {
 }
 
 /// Paths below `/api/v1` that nothing is behind yet.
-const PATHS: [&str; 9] = [
+const PATHS: [&str; 8] = [
     "/vm/{vm}/backup",
     "/vm/{vm}/restore",
     "/vm/{vm}/snapshot",
     "/vm/{vm}/snapshot/{*rest}",
     "/vm/{vm}/mirror/{*rest}",
     "/provisioner",
-    "/provisioner/create",
     "/provisioner/ova",
     "/provisioner/ova/{ova}",
 ];
@@ -52,9 +51,7 @@ fn coming(path: &str) -> ApiError {
 fn message(path: &str) -> String {
     let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
         Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
-        Some("provisioner") => {
-            ("OVA images, and VMs that are made from profiles, come", "provisioner create")
-        }
+        Some("provisioner") => ("OVA images come", "provisioner ova"),
         _ => ("this comes", ""),
     };
     let release = arrival(group).unwrap_or("a later release");

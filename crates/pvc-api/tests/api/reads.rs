@@ -77,7 +77,7 @@ async fn what_comes_later_says_so() {
         ("/vm/vm00000/snapshot", 501),
         ("/vm/autobackup", 501),
         ("/vm/automirror?force_full=True", 501),
-        ("/provisioner/create", 501),
+        ("/provisioner/ova", 501),
     ] {
         let message = api.post(path).await.refused(status);
         assert!(message.contains(" with release 0."), "{message}");
