@@ -123,7 +123,9 @@ impl Asked<'_> {
                 && self.text("tag").is_none_or(tagged);
             limit.matches(&vm.name) && is_meant != is_negated
         });
-        list(vms.map(|vm| view::vm::vm_without_texts(vm)).collect())
+        let mut found: Vec<_> = vms.map(|vm| view::vm::vm_without_texts(vm)).collect();
+        found.sort_by(|one, other| one.name.cmp(&other.name));
+        list(found)
     }
 
     fn vm(&self) -> Found {

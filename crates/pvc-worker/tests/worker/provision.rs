@@ -395,7 +395,10 @@ async fn xml_that_is_none_or_of_another_vm_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_are_checked_as_requests_are() {
-    let volume = |name: &str, size: &str| json!({"pool": "vms", "name": name, "size": size, "force_flag": false});
+    let volume = |name: &str, size: &str| {
+        let force = false;
+        json!({"pool": "vms", "name": name, "size": size, "force_flag": force})
+    };
     let other = json!({"pool": "none", "name": "x", "size": "1G"});
     let calls = [
         ("ceph.add_volume", volume("data", "1G"), "exists already"),
