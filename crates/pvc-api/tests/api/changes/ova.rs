@@ -139,7 +139,7 @@ fn with_backing_file() -> Vec<u8> {
     image
 }
 
-/// What is refused, and a part of the reason.
+/// Files that are refused, each with a part of the reason.
 fn bad() -> Vec<(&'static str, Vec<u8>)> {
     let ovf_of = |disks: &[(&str, u64)]| ovf(disks, &[]);
     let one = ovf_of(&[("a.img", MIB)]);
@@ -355,7 +355,7 @@ async fn disks_that_do_not_fill_their_capacity_and_checksums_are_taken() {
 }
 
 #[tokio::test]
-async fn networks_are_found_by_their_names_and_others_are_told_of() {
+async fn networks_are_found_by_their_names_and_others_are_named() {
     let api = with_vms(0).await;
     api.with_ova_script().await;
     for (vni, name) in [("1998", "lan"), ("1999", "dmz")] {

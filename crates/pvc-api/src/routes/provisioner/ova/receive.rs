@@ -163,7 +163,7 @@ fn not_described(error: OvfError) -> ApiError {
     ApiError::refused(format!("the description of the OVA: {error}")).hint(hint)
 }
 
-/// What a description has said, and what there is of it.
+/// An OVA that is described, and as much of it as has come.
 struct Described {
     ovf: String,
     appliance: Appliance,
