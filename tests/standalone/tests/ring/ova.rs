@@ -48,9 +48,9 @@ fn made(machine: &Machine) -> String {
     run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &at("b"), &at("b.qcow2")]);
     let description = ovf(&[("a.vmdk", 8 * MIB), ("b.qcow2", 4 * MIB)], &[]);
     fs::write(at("box.ovf"), description).expect("the machine's folder can be written");
-    let sums = Command::new("sha256sum").args(["--tag", "box.ovf", "a.vmdk", "b.qcow2"]);
-    let mut sums = sums;
-    let sums = sums.current_dir(machine.dir()).output().expect("it is installed");
+    let mut sums = Command::new("sha256sum");
+    sums.args(["--tag", "box.ovf", "a.vmdk", "b.qcow2"]).current_dir(machine.dir());
+    let sums = sums.output().expect("it is installed");
     let sums = String::from_utf8(sums.stdout).expect("it prints text");
     let sums = sums.replace("SHA256 (", "SHA256(").replace(") = ", ")= ");
     fs::write(at("box.mf"), sums).expect("the machine's folder can be written");
