@@ -53,7 +53,7 @@ pub enum TarError {
     TooMany,
 }
 
-/// What headers add to the next one.
+/// Name and size that headers give to the next one.
 #[derive(Debug, Default)]
 struct Extra {
     name: Option<Vec<u8>>,

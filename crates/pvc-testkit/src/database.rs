@@ -13,6 +13,7 @@ struct Faults {
     silent: bool,
     conflicts: u32,
     lost_answers: u32,
+    dies_at_commit: bool,
 }
 
 /// A database with faults in front of it: of SQLite in memory, what PostgreSQL on another machine
@@ -47,6 +48,15 @@ impl FlakyDatabase {
     /// The next `count` commits are done, and their answers are lost.
     pub fn set_lost_answers(&self, count: u32) {
         self.with(|faults| faults.lost_answers = count);
+    }
+
+    /// Is [dead](Self::set_dead) from the next commit on, which is not done.
+    pub fn set_dies_at_commit(&self) {
+        self.with(|faults| faults.dies_at_commit = true);
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.with(|faults| faults.dead)
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Faults) -> T) -> T {
@@ -104,6 +114,9 @@ impl Transaction for FlakyTransaction {
     async fn commit(self: Box<Self>) -> Result<(), DatabaseError> {
         if self.failed {
             return Err(DatabaseError::Failed);
+        }
+        if self.database.with(|faults| std::mem::take(&mut faults.dies_at_commit)) {
+            self.database.set_dead(true);
         }
         self.database.answers().await?;
         if self.database.with(|faults| takes_one(&mut faults.conflicts)) {

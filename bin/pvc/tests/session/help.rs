@@ -16,7 +16,7 @@ fn help_says_what_a_later_release_brings() {
     assert!(top.contains("  provisioner  Make VMs from templates\n"), "{top}");
     let provisioner = out(&user.run(&["provisioner", "--help"]));
     assert!(
-        provisioner.contains("  ova       Manage OVA images [arrives with release "),
+        provisioner.contains("  create    Make a VM from a profile [arrives with release "),
         "{provisioner}"
     );
     assert!(top.contains("  storage      Manage the storage\n"), "{top}");
@@ -30,7 +30,7 @@ fn help_says_what_a_later_release_brings() {
     assert!(!vm.contains("List the VMs [arrives"), "{vm}");
     let group = out(&user.run(&["storage", "volume"]));
     assert!(!group.contains("[arrives"), "{group}");
-    let group = out(&user.run(&["provisioner", "ova"]));
+    let group = out(&user.run(&["vm", "snapshot"]));
     assert!(group.contains("Not part of this release: it arrives with release "), "{group}");
 }
 

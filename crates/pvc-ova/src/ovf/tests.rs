@@ -2,7 +2,8 @@ use super::*;
 
 const NAMESPACES: &str = "xmlns='http://schemas.dmtf.org/ovf/envelope/1' \
      xmlns:ovf='http://schemas.dmtf.org/ovf/envelope/1' \
-     xmlns:rasd='http://schemas.dmtf.org/wbem/wscim/1/cim-schema/2/CIM_ResourceAllocationSettingData' \
+     xmlns:rasd='http://schemas.dmtf.org/wbem/wscim/1/cim-schema/2/\
+     CIM_ResourceAllocationSettingData' \
      xmlns:vbox='http://www.virtualbox.org/ovf/machine' \
      xmlns:vmw='http://www.vmware.com/schema/ovf'";
 
@@ -20,12 +21,14 @@ fn virtualbox() -> String {
          <NetworkSection><Network ovf:name='NAT'/></NetworkSection>\
          <VirtualSystem ovf:id='web'><VirtualHardwareSection><System/>\
          <Item><rasd:Caption>2 virtual CPU</rasd:Caption><rasd:InstanceID>1</rasd:InstanceID>\
-         <rasd:ResourceType>3</rasd:ResourceType><rasd:VirtualQuantity>2</rasd:VirtualQuantity></Item>\
+         <rasd:ResourceType>3</rasd:ResourceType>\
+         <rasd:VirtualQuantity>2</rasd:VirtualQuantity></Item>\
          <Item><rasd:AllocationUnits>MegaBytes</rasd:AllocationUnits>\
          <rasd:InstanceID>2</rasd:InstanceID><rasd:ResourceType>4</rasd:ResourceType>\
          <rasd:VirtualQuantity>2048</rasd:VirtualQuantity></Item>\
          <Item><rasd:Address>0</rasd:Address><rasd:InstanceID>5</rasd:InstanceID>\
-         <rasd:ResourceSubType>AHCI</rasd:ResourceSubType><rasd:ResourceType>20</rasd:ResourceType></Item>\
+         <rasd:ResourceSubType>AHCI</rasd:ResourceSubType>\
+         <rasd:ResourceType>20</rasd:ResourceType></Item>\
          <Item><rasd:AddressOnParent>1</rasd:AddressOnParent><rasd:HostResource>/disk/vmdisk2\
          </rasd:HostResource><rasd:InstanceID>8</rasd:InstanceID><rasd:Parent>5</rasd:Parent>\
          <rasd:ResourceType>17</rasd:ResourceType></Item>\
@@ -36,7 +39,8 @@ fn virtualbox() -> String {
          <rasd:Connection>NAT</rasd:Connection><rasd:InstanceID>10</rasd:InstanceID>\
          <rasd:ResourceType>10</rasd:ResourceType></Item>\
          </VirtualHardwareSection>\
-         <vbox:Machine ovf:required='false' version='1.15-linux' xmlns='u'><Hardware/></vbox:Machine>\
+         <vbox:Machine ovf:required='false' version='1.15-linux' xmlns='u'><Hardware/>\
+         </vbox:Machine>\
          </VirtualSystem></Envelope>"
     )
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use pvc_model::job::transfer::TransferEnd;
-use pvc_model::provisioner::{Change, Class};
+use pvc_model::provisioner::{Catalog, Change, NewOva, find_ova};
 use pvc_model::storage::VolumeId;
 use pvc_ops::storage;
 use pvc_ports::{DatabaseError, StorageError};
@@ -51,12 +51,14 @@ async fn add(api: &ApiState, received: Received) -> Result<String> {
     let (store, storage, provisioner) = (api.store(), api.storage()?, api.provisioner()?);
     let named = storage::name_volumes(store, storage.as_ref(), volumes).await;
     let named = named.map_err(|error| api.readers().refused(error))?;
-    let name = new.name.clone();
-    match record(api, provisioner, Change::AddOva(new), &name).await {
+    match record(api, provisioner, &new).await {
         Ok(message) => Ok(message),
         Err(error @ ProvisionerError::Database(DatabaseError::Unknown { .. })) => {
             // They may be of an OVA that there is.
-            tracing::warn!(ova = name, "nobody knows whether an OVA was added; its volumes stay");
+            tracing::warn!(
+                ova = new.name,
+                "nobody knows whether an OVA was added; its volumes stay"
+            );
             Err(not_provisioned(error))
         }
         Err(error) => {
@@ -70,10 +72,9 @@ async fn add(api: &ApiState, received: Received) -> Result<String> {
 async fn record(
     api: &ApiState,
     provisioner: &Provisioner,
-    change: Change,
-    name: &str,
+    new: &NewOva,
 ) -> Result<String, ProvisionerError> {
-    let clock = api.clock();
+    let (clock, change) = (api.clock(), Change::AddOva(new.clone()));
     let end = clock.monotonic() + MOST_AWAY;
     loop {
         let error = match provisioner.change(&api.view(), &change, Mode::Do).await {
@@ -92,8 +93,8 @@ async fn record(
         while is_open {
             clock.sleep(ASK_AGAIN).await;
             match provisioner.catalog().await {
-                Ok(kept) if kept.id(Class::Ova, name).is_some() => {
-                    return Ok(format!("Added OVA \"{name}\"."));
+                Ok(kept) if is_of(&kept, new) => {
+                    return Ok(format!("Added OVA \"{}\".", new.name));
                 }
                 Ok(_) => is_open = false,
                 Err(_) if clock.monotonic() < end => {}
@@ -105,6 +106,11 @@ async fn record(
         }
         clock.sleep(ASK_AGAIN).await;
     }
+}
+
+/// Whether the OVA is there, and not another of its name.
+fn is_of(kept: &Catalog, new: &NewOva) -> bool {
+    find_ova(kept, &new.name).is_ok_and(|ova| ova.volumes == new.volumes)
 }
 
 /// Removes the volumes of an OVA that are still there, or looks whether they can be.

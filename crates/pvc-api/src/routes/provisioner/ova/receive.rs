@@ -11,13 +11,14 @@ use pvc_model::disk_image::{Compression, DiskFormat, HEADER};
 use pvc_model::provisioner::{Change, NewOva, OvaVolume};
 use pvc_model::shown;
 use pvc_model::storage::VolumeId;
-use pvc_ops::storage::{self, NewVolume};
+use pvc_ops::storage::{self, NewVolume, StorageRefusal};
 use pvc_ova::{
     Appliance, Archive, DiskFile, MOST_TEXT, Made, Manifest, ManifestError, Member, OvfDisk,
     OvfError, Part, Sums, TarError, disk_id,
 };
 use pvc_ports::{StorageError, Upload};
 use pvc_provisioner::Mode;
+use pvc_store::ChangeError;
 
 use super::Wanted;
 use crate::error::{ApiError, Result};
@@ -49,16 +50,24 @@ pub async fn check_volumes(
 ) -> Result<()> {
     let storage = api.storage()?;
     let checked = storage::check_volumes(api.store(), storage.as_ref(), volumes);
-    let checked = async { checked.await.map_err(|error| api.readers().refused(error)) };
-    api.ask(checked).await.map_err(|error| {
-        let is_there = error.body.message.contains("already");
-        let hint = format!(
-            "if it is left of an upload of `{}` that was cut off, `pvc storage volume remove` \
-             removes it",
-            wanted.name
-        );
-        if is_there { error.hint(Some(hint)) } else { error }
-    })
+    let checked = async {
+        checked.await.map_err(|error| {
+            let is_there = matches!(
+                error,
+                ChangeError::Refused(StorageRefusal::Storage(StorageError::VolumeExists { .. }))
+            );
+            let refusal = api.readers().refused(error);
+            match is_there {
+                true => refusal.hint(Some(format!(
+                    "if an upload of `{}` that was cut off has left it, `pvc storage volume \
+                     remove` removes it",
+                    wanted.name
+                ))),
+                false => refusal,
+            }
+        })
+    };
+    api.ask(checked).await
 }
 
 /// Bytes of the request, as an archive.
@@ -154,7 +163,7 @@ fn not_described(error: OvfError) -> ApiError {
     ApiError::refused(format!("the description of the OVA: {error}")).hint(hint)
 }
 
-/// What a description has said, and what there is of it.
+/// An OVA that is described, and as much of it as has come.
 struct Described {
     ovf: String,
     appliance: Appliance,
