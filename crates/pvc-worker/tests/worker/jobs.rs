@@ -219,10 +219,10 @@ async fn a_device_is_attached_to_a_running_vm_and_refused_for_another() {
 #[tokio::test(start_paused = true)]
 async fn a_job_of_an_unknown_kind_or_without_its_arguments_fails_and_says_so() {
     let world = World::with_vm(VmState::Stop).await;
-    let id = world.submit(1, other("provisioner.create")).await;
+    let id = world.submit(1, other("vm.snapshot.create")).await;
     assert_eq!(
         world.end_of(&id).await.status,
-        "no worker of this version knows jobs of the kind `provisioner.create`"
+        "no worker of this version knows jobs of the kind `vm.snapshot.create`"
     );
     let id = world.submit(2, other("vm.flush_locks")).await;
     assert_eq!(world.end_of(&id).await.status, "the job has no argument `domain`");
