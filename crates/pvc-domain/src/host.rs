@@ -123,6 +123,9 @@ fn without_kvm(text: &str, domain: Node<'_, '_>) -> Vec<Splice> {
         .filter(|cpu| matches!(cpu.attribute("mode"), Some("host-passthrough" | "host-model")));
     if let Some(cpu) = cpu {
         splices.push(set_attribute(text, cpu, "mode", "maximum"));
+        let kind = path(domain, &["os", "type"]);
+        let newest = kind.and_then(|kind| newest(kind.attribute("machine")?));
+        splices.extend(kind.zip(newest).map(|(kind, it)| set_attribute(text, kind, "machine", it)));
         splices.extend(
             ["check", "match", "migratable"]
                 .iter()
@@ -134,6 +137,19 @@ fn without_kvm(text: &str, domain: Node<'_, '_>) -> Vec<Splice> {
         );
     }
     splices
+}
+
+/// The newest machine with the chipset of one that is older than QEMU 2.12: Linux does not start on
+/// those with all that the emulation's CPU has. Seen with QEMU 10.0; PVC 1.0.3 writes
+/// `pc-i440fx-2.7`.
+fn newest(machine: &str) -> Option<&'static str> {
+    let (chipset, minor) = machine.rsplit_once("-2.")?;
+    let minor: u32 = minor.parse().ok()?;
+    match chipset {
+        "pc-i440fx" if minor < 12 => Some("pc"),
+        "pc-q35" if minor < 12 => Some("q35"),
+        _ => None,
+    }
 }
 
 /// The emulator stays as written if it is here and is not a name for KVM on a host without.

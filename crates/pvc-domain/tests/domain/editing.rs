@@ -283,6 +283,7 @@ fn a_host_without_kvm_and_rbd_gets_emulation_and_files() {
             "-<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>",
             "-<cpu mode='host-passthrough' check='none' migratable='on'>",
             "-<feature policy='require' name='vmx'/>",
+            "-<type arch='x86_64' machine='pc-i440fx-2.7'>hvm</type>",
             "-<kvm><hidden state='on'/></kvm>",
             "-<timer name='kvmclock' present='yes'/>",
             "-<emulator>/usr/bin/kvm</emulator>",
@@ -298,6 +299,7 @@ fn a_host_without_kvm_and_rbd_gets_emulation_and_files() {
             "-<log file='/var/log/libvirt/web1.log' append='on'/>",
             "+<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>",
             "+<cpu mode='maximum'>",
+            "+<type arch='x86_64' machine='pc'>hvm</type>",
             "+<emulator>/usr/bin/qemu-system-x86_64</emulator>",
             "+<disk type='file' device='disk'>",
             "+<driver type='raw' name='qemu' discard='unmap' cache='none'/>",
@@ -312,6 +314,34 @@ fn a_host_without_kvm_and_rbd_gets_emulation_and_files() {
         xml,
         "a second time changes nothing"
     );
+}
+
+#[test]
+fn a_machine_that_does_not_start_with_the_emulations_cpu_becomes_the_newest_of_its_chipset() {
+    let (volumes, functions) = (Volumes { files: BTreeMap::new(), rbd: None }, BTreeMap::new());
+    let host = |domain_type| ForHost {
+        domain_type,
+        emulator: "/usr/bin/qemu-system-x86_64",
+        is_here: &|_| true,
+        volumes: &volumes,
+        functions: &functions,
+        console_log: None,
+    };
+    for (machine, cpu, domain_type, there) in [
+        ("pc-i440fx-2.7", "host-model", "qemu", "pc"),
+        ("pc-q35-2.11", "host-passthrough", "qemu", "q35"),
+        ("pc-i440fx-2.12", "host-model", "qemu", "pc-i440fx-2.12"),
+        ("pc-i440fx-7.2", "host-model", "qemu", "pc-i440fx-7.2"),
+        ("pc-i440fx-2.7", "custom", "qemu", "pc-i440fx-2.7"),
+        ("pc-i440fx-2.7", "host-model", "kvm", "pc-i440fx-2.7"),
+    ] {
+        let xml = format!(
+            "<domain type='kvm'><name>a</name><os><type machine='{machine}'>hvm</type></os>\
+             <cpu mode='{cpu}'/><devices/></domain>"
+        );
+        let fitted = Domain::parse(&xml).unwrap().for_host(&host(domain_type)).unwrap();
+        assert!(fitted.contains(&format!("<type machine='{there}'>")), "{machine}: {fitted}");
+    }
 }
 
 #[test]

@@ -109,8 +109,7 @@ IMAGE = open("{}", "rb").read()
     assert_eq!(machine.vm_state("made1"), "start", "the command has waited until it runs");
     eventually("the guest boots from what the script has written", 120, || {
         let log = machine.pvc(&["vm", "log", "made1"]);
-        // The boot loader is nowhere but on the disk.
-        match log.stdout.contains("Welcome to GRUB!") {
+        match log.stdout.contains("hello: boot 1") {
             true => Ok(()),
             false => Err(log),
         }
