@@ -98,7 +98,7 @@ fn an_ova_whose_disk_was_cut_leaves_nothing() {
     fs::write(&file, &whole[..whole.len() / 2]).expect("it can be written");
     let cut = pvc(&machine, &format!("provisioner ova upload box {file} -p vms"));
     assert_eq!(cut.code, exit::FAILED, "{cut}");
-    assert!(cut.stderr.contains("was cut"), "{cut}");
+    assert!(cut.stderr.contains("are left of what was said"), "{cut}");
     machine.volumes_are(&[]);
     pvc(&machine, "provisioner ova list -f raw").ok();
     pvc(&machine, "provisioner profile list box").fails(exit::NOT_FOUND);
