@@ -73,14 +73,14 @@ pub async fn begin_volume(
 /// Reason why volumes are not all there, or not all gone.
 #[derive(Debug)]
 pub struct InPart {
-    pub error: ChangeError<StorageRefusal>,
+    pub error: Box<ChangeError<StorageRefusal>>,
     /// Those with which it could not be undone.
     pub left: Vec<VolumeId>,
 }
 
 impl InPart {
     fn nothing(error: ChangeError<StorageRefusal>) -> Self {
-        InPart { error, left: Vec::new() }
+        InPart { error: Box::new(error), left: Vec::new() }
     }
 }
 
@@ -117,7 +117,7 @@ pub async fn name_volumes(
         };
         let mut left = take_back(store, storage, &named).await;
         left.extend(open);
-        return Err(InPart { error, left });
+        return Err(InPart { error: Box::new(error), left });
     }
     Ok(named)
 }
@@ -214,7 +214,7 @@ pub async fn trash_volumes(
             ChangeError::Refused(StorageRefusal::Storage(StorageError::TimedOut { .. }))
         );
         left.extend(is_open.then(|| volume.clone()));
-        return Err(InPart { error, left });
+        return Err(InPart { error: Box::new(error), left });
     }
     Ok(moved)
 }

@@ -13,6 +13,14 @@ fn id(volume: &str) -> VolumeId {
     VolumeId::parse(volume).unwrap()
 }
 
+/// A world whose pool `vms` is recorded.
+async fn world() -> World {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.storage.insert("vms/other");
+    storage::record_volume(&world.store, &world.storage, &id("vms/other")).await.unwrap();
+    world
+}
+
 async fn new_volume(world: &World, volume: &str) -> NewVolume {
     storage::begin_volume(&world.store, &world.storage, &id(volume), 4096).await.unwrap()
 }
@@ -46,7 +54,7 @@ impl World {
 
     /// Both disks of an appliance, recorded.
     async fn with_disks() -> World {
-        let world = World::with_nodes(&["hv1"]).await;
+        let world = world().await;
         for volume in ["vms/a", "vms/b"] {
             storage::create_volume(&world.store, &world.storage, &id(volume), 4096, false)
                 .await
@@ -68,7 +76,7 @@ impl World {
 
 #[tokio::test]
 async fn a_volume_whose_name_did_not_come_in_time_is_named_and_not_removed() {
-    let world = World::with_nodes(&["hv1"]).await;
+    let world = world().await;
     let first = new_volume(&world, "vms/a").await;
     let second = NewVolume { volume: id("vms/b"), upload: Box::new(Late) };
     // Whoever was faster has the name.
@@ -83,7 +91,7 @@ async fn a_volume_whose_name_did_not_come_in_time_is_named_and_not_removed() {
 
 #[tokio::test]
 async fn what_cannot_be_taken_back_is_returned() {
-    let world = World::with_nodes(&["hv1"]).await;
+    let world = world().await;
     let new = vec![new_volume(&world, "vms/a").await, new_volume(&world, "vms/b").await];
     let named = storage::name_volumes(&world.store, &world.storage, new).await.unwrap();
     world.storage.with_volumes(|volumes| volumes.open(&id("vms/a"), "somebody"));
@@ -166,7 +174,7 @@ async fn a_pool_that_is_not_recorded_is_no_reason_unless_it_has_the_volume() {
 
 #[tokio::test]
 async fn what_is_uploaded_now_is_not_uploaded_a_second_time() {
-    let world = World::with_nodes(&["hv1"]).await;
+    let world = world().await;
     world.announce_worker("hv1").await;
     let of = |volume: &str| pvc_model::storage::VolumeName::new(volume);
     let check = async |name| storage::check_no_task(&world.store.fresh().await.unwrap(), &name);

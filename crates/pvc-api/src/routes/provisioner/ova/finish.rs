@@ -50,7 +50,7 @@ async fn add(api: &ApiState, received: Received) -> Result<String> {
     let (store, storage, provisioner) = (api.store(), api.storage()?, api.provisioner()?);
     let named = storage::name_volumes(store, storage.as_ref(), volumes).await;
     let named = named
-        .map_err(|InPart { error, left }| with_left(api.readers().refused(error), &left, &LEFT))?;
+        .map_err(|InPart { error, left }| with_left(api.readers().refused(*error), &left, &LEFT))?;
     match record(api, provisioner, &new).await {
         Ok(message) => Ok(message),
         Err(NotRecorded::Unknown(error)) => {
@@ -183,7 +183,7 @@ pub async fn trash_volumes(api: &ApiState, volumes: Vec<VolumeId>) -> Result<Vec
         let keep = of.settings().removed_volumes_stay;
         let moved = storage::trash_volumes(of.store(), storage.as_ref(), &volumes, keep).await;
         moved.map_err(|InPart { error, left }| {
-            let refusal = of.readers().refused(error);
+            let refusal = of.readers().refused(*error);
             match left.is_empty() {
                 true => with_hint(refusal, "no volume of the OVA was removed".to_owned()),
                 false => with_left(refusal, &left, &IN_TRASH),
