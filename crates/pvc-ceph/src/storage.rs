@@ -690,6 +690,10 @@ impl Storage for RbdStorage {
         self.require_unused(volume).await
     }
 
+    async fn check_removal(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        self.require_removable(volume).await
+    }
+
     async fn trash(
         &self,
         volume: &VolumeId,

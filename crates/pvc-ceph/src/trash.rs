@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
+use pvc_model::storage::{CLONED, PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{StorageError, TrashedVolume};
 
 use crate::answers::{self, Image, Snapshot};
 use crate::gate::WritePermit;
+use crate::looks::Whole;
 use crate::rbd::{Failure, QUICK, image_args, io_error, pool_arg};
 use crate::storage::{
     RbdStorage, good_volume, require_addressable, require_unprotected, with_json,
@@ -79,6 +80,20 @@ impl RbdStorage {
             // It is done: whatever the trash says of it now is no refusal.
             error => io_error(MOVING, format!("it was moved, and then: {error}")),
         })
+    }
+
+    /// Refuses what [`move_to_trash`](Self::move_to_trash) would refuse.
+    pub(crate) async fn require_removable(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        require_addressable(volume)?;
+        let found = self.whole_image(volume).await?;
+        found.require_unused(volume)?;
+        let Whole { snapshots, clones, .. } = found;
+        if !clones.is_empty() {
+            return Err(StorageError::HasClones { volume: volume.clone(), clones });
+        }
+        // What clones stood on goes with the volume.
+        let mut others = snapshots.iter().filter(|snapshot| !snapshot.name.starts_with(CLONED));
+        others.try_for_each(|snapshot| require_unprotected(volume, snapshot))
     }
 
     pub(crate) async fn restore_from_trash(

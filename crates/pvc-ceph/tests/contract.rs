@@ -725,18 +725,22 @@ async fn a_snapshot_that_is_protected_stays(ceph: &Ceph) {
         assert_eq!(snapshot_names(&info), ["first", "base"]);
     };
     stays().await;
-    for refused in
-        [ceph.storage.remove(&volume).await.err(), ceph.storage.trash(&volume, DAY).await.err()]
-    {
+    for refused in [
+        ceph.storage.check_removal(&volume).await.err(),
+        ceph.storage.remove(&volume).await.err(),
+        ceph.storage.trash(&volume, DAY).await.err(),
+    ] {
         assert!(matches!(refused, Some(StorageError::Protected { .. })), "{refused:?}");
     }
     stays().await;
 
     ceph.rbd(&["clone", "--rbd-default-clone-format=1", "vms/base@base", "vms/stands"]);
     stays().await;
-    for refused in
-        [ceph.storage.remove(&volume).await.err(), ceph.storage.trash(&volume, DAY).await.err()]
-    {
+    for refused in [
+        ceph.storage.check_removal(&volume).await.err(),
+        ceph.storage.remove(&volume).await.err(),
+        ceph.storage.trash(&volume, DAY).await.err(),
+    ] {
         let Some(StorageError::HasClones { clones, .. }) = refused else { panic!("{refused:?}") };
         let clones: Vec<VolumeId> = clones.into_iter().map(|clone| clone.volume).collect();
         assert_eq!(clones, std::slice::from_ref(&clone));
@@ -768,6 +772,7 @@ async fn a_look_sees_the_same_by_library_and_by_program(ceph: &Ceph) {
         for volume in [&volume, &clone, &old, &id("vms/none"), &nowhere] {
             seen.push(format!("{:?}", storage.volume(volume).await));
             seen.push(format!("{:?}", storage.check_unused(volume).await));
+            seen.push(format!("{:?}", storage.check_removal(volume).await));
             seen.push(format!("{:?}", storage.measured(volume).await.map(|found| found.identity)));
             seen.push(format!("{:?}", storage.half_removed(&volume.pool).await));
             seen.push(format!("{:?}", storage.trashed(&volume.pool).await));

@@ -43,7 +43,8 @@ pub struct Options {
     pub advice: Option<String>,
     /// Time that the first byte of an answer may take. Without it 10 s for a read, and as long as
     /// the work takes for a change. A limit that a request has of its own wins. Also the time that
-    /// may pass without a byte of a file; without it 120 s.
+    /// may pass without a byte of a file; without it 120 s, or 25 h where the server works
+    /// meanwhile.
     pub timeout: Option<Duration>,
     /// Whether changes are only tried: nothing is changed, and the answers say what would be.
     pub dry_run: bool,

@@ -25,4 +25,4 @@ mod unhurried;
 pub use client::{Client, Exchange, Options, Submitted, Waiting};
 pub use error::{Error, Kind};
 pub use payload::Payload;
-pub use transfer::Begin;
+pub use transfer::{Begin, Pace};

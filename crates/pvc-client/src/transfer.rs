@@ -45,6 +45,7 @@ impl Client {
         params: &O::Params,
         file: impl Read,
         size: Option<u64>,
+        pace: Pace,
     ) -> Result<O::Reply, Error>
     where
         O: Operation<At = [String; N]>,
@@ -83,7 +84,7 @@ impl Client {
                     .timeout_connect(Some(CONNECT))
                     .timeout_recv_response(Some(limits.first))
                     .timeout_recv_body(Some(limits.body))
-                    .timeout_per_write(Some(self.silence()));
+                    .timeout_per_write(Some(self.longest_pause(pace)));
                 agent.run(configured.build())
             })
             .map_err(|error| self.failed(error, limits))?;
@@ -111,7 +112,7 @@ impl Client {
         let silence = self.silence();
         let first = match begin {
             Begin::AtOnce => silence,
-            Begin::WhenMade => self.options.timeout.unwrap_or(MADE),
+            Begin::WhenMade => self.longest_pause(Pace::WithPauses),
         };
         let limits = Limits { first, body: WORK, late: Late::Unread };
         let agent = unhurried::agent(self.agent.config().clone());
@@ -157,8 +158,24 @@ impl Client {
 
     /// Time without a byte of a file after which it is given up.
     fn silence(&self) -> Duration {
-        self.options.timeout.unwrap_or(SILENCE)
+        self.longest_pause(Pace::Steady)
     }
+
+    /// Time that the server may take nothing of a file for, or make one.
+    fn longest_pause(&self, pace: Pace) -> Duration {
+        self.options.timeout.unwrap_or(match pace {
+            Pace::Steady => SILENCE,
+            Pace::WithPauses => MADE,
+        })
+    }
+}
+
+/// How the server takes the bytes of an upload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    Steady,
+    /// Between two pieces it may work for hours with what it has.
+    WithPauses,
 }
 
 /// When the bytes of a download begin to come.
@@ -205,4 +222,30 @@ impl<R: Read> Read for Whole<R> {
 fn is_timeout(error: &io::Error) -> bool {
     let source = error.get_ref().and_then(|source| source.downcast_ref());
     matches!(source, Some(ureq::Error::Timeout(_))) || error.kind() == io::ErrorKind::TimedOut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Options;
+
+    #[test]
+    fn a_server_that_works_with_what_it_has_is_waited_for() {
+        let client = |timeout| {
+            Client::new(Options {
+                base: "http://127.0.0.1:1/api/v1".to_owned(),
+                api_key: None,
+                user_agent: "test".to_owned(),
+                verify: true,
+                advice: None,
+                timeout,
+                dry_run: false,
+                observer: None,
+            })
+        };
+        assert_eq!(client(None).longest_pause(Pace::Steady), SILENCE);
+        assert!(client(None).longest_pause(Pace::WithPauses) > Duration::from_secs(24 * 3600));
+        let said = Duration::from_secs(5);
+        assert_eq!(client(Some(said)).longest_pause(Pace::WithPauses), said);
+    }
 }

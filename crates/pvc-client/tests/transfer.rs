@@ -17,7 +17,7 @@ use pvc_api_types::operations::storage::{
     VolumeUpload,
 };
 use pvc_api_types::param::Added;
-use pvc_client::{Begin, Client, Error, Options};
+use pvc_client::{Begin, Client, Error, Options, Pace};
 
 const GO_ON: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -91,7 +91,7 @@ fn upload(client: &Client, file: impl Read, size: Option<u64>) -> Result<Uploade
         force: Added(false),
     };
     let operation = PostStorageCephVolumePoolVolumeUpload;
-    client.upload(operation, ["vms", "data"], &params, file, size)
+    client.upload(operation, ["vms", "data"], &params, file, size, Pace::Steady)
 }
 
 /// Bytes that come of a download, to its end.

@@ -404,6 +404,7 @@ pub async fn a_volume_in_use_is_left_alone(fixture: &dyn StorageFixture) {
     storage.snapshot(&id, &snap).await.expect("a snapshot can be made");
     let held = fixture.hold(&id).await;
     refused!(storage.check_unused(&id).await, StorageError::InUse { .. });
+    refused!(storage.check_removal(&id).await, StorageError::InUse { .. });
     refused!(storage.remove(&id).await, StorageError::InUse { .. });
     refused!(storage.rename(&id, &VolumeName::new("b")).await, StorageError::InUse { .. });
     refused!(storage.roll_back(&id, &snap).await, StorageError::InUse { .. });

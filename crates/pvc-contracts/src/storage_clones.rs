@@ -62,9 +62,11 @@ pub async fn what_clones_stand_on_stays_until_they_are_flattened(fixture: &dyn S
         );
         if nth + 1 < clones.len() {
             let left = &clones[nth + 1..];
-            for refused in
-                [storage.remove(&renamed).await.err(), storage.trash(&renamed, DAY).await.err()]
-            {
+            for refused in [
+                storage.check_removal(&renamed).await.err(),
+                storage.remove(&renamed).await.err(),
+                storage.trash(&renamed, DAY).await.err(),
+            ] {
                 let Some(StorageError::HasClones { clones, .. }) = refused else {
                     panic!("{refused:?}");
                 };
@@ -75,6 +77,7 @@ pub async fn what_clones_stand_on_stays_until_they_are_flattened(fixture: &dyn S
     }
     let info = storage.volume(&renamed).await.expect("it is there");
     assert_eq!(info.snapshots, [], "nobody stands on it any more");
+    storage.check_removal(&renamed).await.expect("the source can go");
     storage.remove(&renamed).await.expect("the source can go");
     for copy in &clones {
         assert_eq!(fixture.read(copy, 0, 4).await, b"base");

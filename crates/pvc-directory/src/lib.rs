@@ -341,6 +341,11 @@ impl Storage for DirectoryStorage {
         self.work(move |root, _| root.volume(&id)?.require_unused().map(drop)).await
     }
 
+    /// Copies depend on nothing here, and nobody protects a snapshot.
+    async fn check_removal(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        self.check_unused(volume).await
+    }
+
     async fn trash(
         &self,
         volume: &VolumeId,

@@ -388,16 +388,43 @@ fn disk(
     if attribute(*file, "chunkSize").is_some() {
         return Err(Why::Of("has a file in several pieces"));
     }
-    let name = attribute(*file, "href").unwrap_or_default();
-    if let Some(why) = bad_name(name) {
-        return Err(OvfError::FileName { name: shown(name), why }.into());
+    let href = attribute(*file, "href").unwrap_or_default();
+    let bad = |why| OvfError::FileName { name: shown(href), why };
+    let name = unescaped(href).ok_or_else(|| bad("is no text in UTF-8"))?;
+    if let Some(why) = bad_name(&name) {
+        return Err(bad(why).into());
     }
     let size = attribute(*file, "size").and_then(|size| size.parse().ok());
-    let format = format_of(attribute(described, "format").unwrap_or_default(), name);
-    Ok(OvfDisk {
-        size_bytes,
-        file: Some(DiskFile { name: name.to_owned(), size_bytes: size, format }),
-    })
+    let format = format_of(attribute(described, "format").unwrap_or_default(), &name);
+    Ok(OvfDisk { size_bytes, file: Some(DiskFile { name, size_bytes: size, format }) })
+}
+
+/// The text that a URI stands for, in which `%20` is a space; `None` if that is no text. A `%`
+/// without two hexadecimal digits behind it is itself.
+fn unescaped(uri: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(uri.len());
+    let mut rest = uri.as_bytes();
+    while let [first, behind @ ..] = rest {
+        let escaped = match behind {
+            [high, low, ..] if *first == b'%' => digit(*high).zip(digit(*low)),
+            _ => None,
+        };
+        match escaped {
+            Some((high, low)) => {
+                bytes.push(high * 16 + low);
+                rest = &behind[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    u8::try_from(char::from(byte).to_digit(16)?).ok()
 }
 
 /// The size of a disk, as whole sectors.

@@ -283,6 +283,10 @@ pub trait Storage: Send + Sync {
     /// Refuses, as [`InUse`](StorageError::InUse), a volume that somebody has open now.
     async fn check_unused(&self, volume: &VolumeId) -> Result<(), StorageError>;
 
+    /// Refuses a volume that [`trash`](Storage::trash) would refuse now, and for the same reason:
+    /// somebody has it open, clones stand on it, or somebody has protected a snapshot of it.
+    async fn check_removal(&self, volume: &VolumeId) -> Result<(), StorageError>;
+
     /// Moves the volume with its snapshots to the trash of its pool, from where it can be restored
     /// until it is purged. Its name is free then, and it takes the room that it took. An absent one
     /// is [`StorageError::NoVolume`].

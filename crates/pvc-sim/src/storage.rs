@@ -424,6 +424,10 @@ impl Storage for Volumes {
         self.kept(|kept| kept.check_unused(volume)).await
     }
 
+    async fn check_removal(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        self.kept(|kept| kept.check_removal(volume)).await
+    }
+
     async fn trash(
         &self,
         volume: &VolumeId,

@@ -14,6 +14,10 @@ struct Faults {
     conflicts: u32,
     lost_answers: u32,
     dies_at_commit: bool,
+    /// Number of transactions that begin before the next commit is done, whose answer is lost.
+    next_is_late: Option<u32>,
+    /// What is to be done after that many more.
+    late: Option<(u32, Vec<Statement>)>,
 }
 
 /// A database with faults in front of it: of SQLite in memory, what PostgreSQL on another machine
@@ -48,6 +52,34 @@ impl FlakyDatabase {
     /// The next `count` commits are done, and their answers are lost.
     pub fn set_lost_answers(&self, count: u32) {
         self.with(|faults| faults.lost_answers = count);
+    }
+
+    /// The answer of the next commit is lost, and it is done only after so many other transactions
+    /// have begun.
+    pub fn set_late_commit(&self, after: u32) {
+        self.with(|faults| faults.next_is_late = Some(after));
+    }
+
+    /// Whether a commit was [late](Self::set_late_commit) and is not done yet.
+    pub fn has_late_commit(&self) -> bool {
+        self.with(|faults| faults.late.is_some())
+    }
+
+    async fn do_what_is_late(&self) -> Result<(), DatabaseError> {
+        let due = self.with(|faults| match &mut faults.late {
+            Some((0, _)) => faults.late.take(),
+            Some((after, _)) => {
+                *after -= 1;
+                None
+            }
+            None => None,
+        });
+        let Some((_, statements)) = due else { return Ok(()) };
+        let mut transaction = self.inner.begin().await?;
+        for statement in statements {
+            transaction.run(statement).await?;
+        }
+        transaction.commit().await
     }
 
     /// Is [dead](Self::set_dead) from the next commit on, which is not done.
@@ -89,14 +121,17 @@ impl Database for FlakyDatabase {
 
     async fn begin(&self) -> Result<Box<dyn Transaction>, DatabaseError> {
         self.answers().await?;
+        self.do_what_is_late().await?;
         let inner = self.inner.begin().await?;
-        Ok(Box::new(FlakyTransaction { database: self.clone(), inner, failed: false }))
+        let (database, done) = (self.clone(), Vec::new());
+        Ok(Box::new(FlakyTransaction { database, inner, done, failed: false }))
     }
 }
 
 struct FlakyTransaction {
     database: FlakyDatabase,
     inner: Box<dyn Transaction>,
+    done: Vec<Statement>,
     /// By a fault; what fails by itself knows it.
     failed: bool,
 }
@@ -108,6 +143,7 @@ impl Transaction for FlakyTransaction {
             return Err(DatabaseError::Failed);
         }
         self.database.answers().await.inspect_err(|_| self.failed = true)?;
+        self.done.push(statement.clone());
         self.inner.run(statement).await
     }
 
@@ -119,6 +155,12 @@ impl Transaction for FlakyTransaction {
             self.database.set_dead(true);
         }
         self.database.answers().await?;
+        if let Some(after) = self.database.with(|faults| faults.next_is_late.take()) {
+            let FlakyTransaction { database, inner, done, .. } = *self;
+            drop(inner);
+            database.with(|faults| faults.late = Some((after, done)));
+            return Err(DatabaseError::Unknown { why: "the connection was lost".to_owned() });
+        }
         if self.database.with(|faults| takes_one(&mut faults.conflicts)) {
             return Err(DatabaseError::Conflict);
         }

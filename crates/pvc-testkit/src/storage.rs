@@ -23,6 +23,7 @@ pub(crate) struct Inner {
     failing: bool,
     locks_take: Duration,
     removal_takes: Duration,
+    ended_uploads: u64,
     gate: Option<Arc<Gate>>,
 }
 
@@ -115,6 +116,11 @@ impl MemoryStorage {
     /// Sets the time that removing a volume takes from now on.
     pub fn set_removal_takes(&self, time: Duration) {
         self.with(|inner| inner.removal_takes = time);
+    }
+
+    /// Number of uploads whose writing was ended, each as often as that was asked.
+    pub fn ended_uploads(&self) -> u64 {
+        self.with(|inner| inner.ended_uploads)
     }
 
     /// Sets the time that asking for the locks of a volume takes from now on.
@@ -276,6 +282,10 @@ impl Storage for MemoryStorage {
 
     async fn check_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
         self.reached(|volumes| volumes.check_unused(volume)).await
+    }
+
+    async fn check_removal(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        self.reached(|volumes| volumes.check_removal(volume)).await
     }
 
     async fn trash(
@@ -504,6 +514,7 @@ impl Upload for HeldUpload {
     }
 
     async fn finish(&mut self) -> Result<(), StorageError> {
+        with(&self.inner, |inner| inner.ended_uploads += 1);
         reached(&self.inner, |_| Ok(())).await
     }
 

@@ -252,28 +252,30 @@ impl MemoryVolumes {
         if self.half_removed.remove(volume) {
             return Ok(());
         }
-        self.require_unused(volume)?;
-        self.require_no_clones(volume)?;
-        self.require_unprotected(volume)?;
+        self.check_removal(volume)?;
         self.take(volume);
         Ok(())
     }
 
-    /// Moves the volume to the trash at this moment, by the wall clock.
     pub fn check_unused(&self, volume: &VolumeId) -> Result<()> {
         self.find(volume)?;
         self.require_unused(volume)
     }
 
+    pub fn check_removal(&self, volume: &VolumeId) -> Result<()> {
+        self.require_unused(volume)?;
+        self.require_no_clones(volume)?;
+        self.require_unprotected(volume)
+    }
+
+    /// Moves the volume to the trash at this moment, by the wall clock.
     pub fn trash(
         &mut self,
         volume: &VolumeId,
         now: Duration,
         keep: Duration,
     ) -> Result<TrashedVolume> {
-        self.require_unused(volume)?;
-        self.require_no_clones(volume)?;
-        self.require_unprotected(volume)?;
+        self.check_removal(volume)?;
         let Some(moved) = self.take(volume) else {
             return Err(StorageError::NoVolume { volume: volume.clone() });
         };

@@ -76,7 +76,7 @@ pub async fn begin_fill(
 }
 
 /// Time for which old contents are in the trash at least, until the new ones have the name.
-const LEAST_KEPT: Duration = Duration::from_secs(24 * 3600);
+pub(super) const LEAST_KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// Refuses what could not get new contents now; returns its size, in bytes.
 ///

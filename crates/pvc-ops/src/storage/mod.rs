@@ -9,20 +9,23 @@
 
 mod contents;
 mod hold;
-mod new;
 mod pool;
 mod record;
 mod snapshot;
+mod together;
 mod trash;
 mod volume;
 
 pub use contents::{
     BegunContents, NewContents, Settled, begin_fill, check_fill, download, fill_volume, settle,
 };
-pub use new::{NewVolume, begin_volume, check_volumes, name_volumes, take_back};
 pub use pool::{RemovedPool, create_pool, remove_pool, set_placement_groups};
 pub use record::{record_volume, scan};
 pub use snapshot::{create_snapshot, remove_snapshot, rename_snapshot, roll_back};
+pub use together::{
+    InPart, NewVolume, begin_volume, check_no_task, check_removals, check_volumes, name_volumes,
+    take_back, trash_volumes,
+};
 pub(crate) use trash::take_away;
 pub use trash::{Taken, purge_volume, restore_volume, trashed};
 pub use volume::{

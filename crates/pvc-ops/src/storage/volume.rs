@@ -240,8 +240,8 @@ pub async fn remove_volume(
     require_no_task(&view, |used| used == volume).map_err(ChangeError::Refused)?;
     check_not_held(&view, volume, None).map_err(refused)?;
     let taken = match store.is_dry() {
-        true => match storage.volume(volume).await {
-            Ok(_) => Ok(Taken::Removed),
+        true => match storage.check_removal(volume).await {
+            Ok(()) => Ok(Taken::Removed),
             Err(StorageError::NoVolume { .. }) => Ok(Taken::Absent),
             Err(error) => Err(refused(error)),
         },

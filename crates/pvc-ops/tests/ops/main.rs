@@ -17,6 +17,7 @@ mod rename;
 mod sriov;
 mod states;
 mod storage;
+mod together;
 mod trash;
 mod whole_cluster;
 

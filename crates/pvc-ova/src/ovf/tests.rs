@@ -274,3 +274,22 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn the_name_of_a_file_is_what_its_uri_stands_for() {
+    let name_of = |href: &str| {
+        let described = describe(virtualbox().replace("web-disk001.vmdk", href).as_bytes());
+        described.map(|appliance| appliance.disks[0].file.clone().unwrap().name)
+    };
+    for (href, name) in [
+        ("My%20VM-disk1.vmdk", "My VM-disk1.vmdk"),
+        ("caf%C3%A9.vmdk", "caf\u{e9}.vmdk"),
+        ("100%.vmdk", "100%.vmdk"),
+        ("%zz%2.vmdk", "%zz%2.vmdk"),
+    ] {
+        assert_eq!(name_of(href).unwrap(), name);
+    }
+    for bad in ["%2e%2e%2fa.vmdk", "%2Fetc%2Fpasswd", "a%00b", "%ff.vmdk"] {
+        assert!(matches!(name_of(bad), Err(OvfError::FileName { .. })), "{bad}");
+    }
+}

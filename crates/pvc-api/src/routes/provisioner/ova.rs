@@ -21,13 +21,15 @@ use pvc_model::job::JobWork;
 use pvc_model::provisioner::{Catalog, Change, Class, NameLimit, check_new_ova, find_ova};
 use pvc_model::shown;
 use pvc_model::storage::{PoolName, VolumeId, VolumeName};
+use pvc_ops::storage;
 use pvc_provisioner::{Mode as Making, ProvisionerError};
+use pvc_store::ChangeError;
 
 use super::{answered, catalog, change, found};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::incoming::Incoming;
-use crate::refuse::not_provisioned;
+use crate::refuse::{not_provisioned, refused};
 use crate::routes::storage::transfer::{File, hexadecimal, length, without_body};
 use crate::slots::Slot;
 use crate::state::ApiState;
@@ -83,10 +85,10 @@ impl Wanted {
         VolumeId { pool: self.pool.clone(), volume }
     }
 
-    /// Name under which the upload is a task: that of the volume that PVC 1.0.3 keeps the file in.
-    fn work(&self) -> JobWork {
+    /// The volume that PVC 1.0.3 keeps the file in, under whose name the upload is a task.
+    fn archive(&self) -> VolumeId {
         let volume = VolumeName::new(format!("ova_{}", self.name));
-        JobWork::Upload { volume: VolumeId { pool: self.pool.clone(), volume } }
+        VolumeId { pool: self.pool.clone(), volume }
     }
 }
 
@@ -117,9 +119,9 @@ async fn post<O: Operation<Reply = Uploaded, DryRun = Uploaded>>(
     request: Request,
     wanted: impl FnOnce(&Ask<O>) -> Wanted,
 ) -> Result<Answer<O>> {
-    let (head, file) = without_body(request);
+    let (head, mut file) = without_body(request);
     let admitted = match ask::<O>(api, head).await {
-        Ok(asked) => admit(asked, wanted).await,
+        Ok(asked) => admit(asked, wanted, &mut file).await,
         Err(refusal) => Err(refusal),
     };
     match admitted {
@@ -141,6 +143,7 @@ async fn post<O: Operation<Reply = Uploaded, DryRun = Uploaded>>(
 async fn admit<O: Operation>(
     asked: Ask<O>,
     wanted: impl FnOnce(&Ask<O>) -> Wanted,
+    file: &mut File,
 ) -> Result<(Ask<O>, Wanted, Option<Slot>)> {
     let (api, wanted) = (asked.api.clone(), wanted(&asked));
     if !api.view().pools.contains_key(&wanted.pool) {
@@ -150,15 +153,22 @@ async fn admit<O: Operation>(
     if wanted.most_bytes == 0 {
         return Err(ApiError::parameter("ova_size", "an OVA has at least one byte"));
     }
+    let slot = match asked.mode.is_dry() {
+        true => None,
+        false => Some(api.uploads().take(&asked.caller.description, "uploads")?),
+    };
+    if slot.is_some() {
+        // Database and storage may need longer than a client of PVC 1.0.3 waits.
+        let body = std::mem::take(&mut file.body);
+        file.body = ahead::taken(&file.headers, body, api.clock().clone());
+    }
+    storage::check_no_task(&api.view(), &wanted.archive().volume)
+        .map_err(|refusal| refused(ChangeError::Refused(refusal)))?;
     check_new_ova(&catalog(&api).await?, &wanted.name)
         .map_err(|refusal| not_provisioned(ProvisionerError::Refused(refusal)))?;
     // Its disks have no fewer bytes than what they are packed into, as a rule.
     let first = [(wanted.volume(&pvc_ova::disk_id(0)), wanted.most_bytes)];
     receive::check_volumes(&api, &wanted, &first).await?;
-    let slot = match asked.mode.is_dry() {
-        true => None,
-        false => Some(api.uploads().take(&asked.caller.description, "uploads")?),
-    };
     Ok((asked, wanted, slot))
 }
 
@@ -171,9 +181,9 @@ async fn take<O: Operation<Reply = Uploaded>>(
 ) -> Result<Answer<O>> {
     let Ask { api, caller, .. } = asked;
     let clock = api.clock().clone();
-    let body = ahead::taken(&file.headers, file.body, clock.clone());
-    let incoming = Incoming::open(&file.headers, body, clock.as_ref()).await?;
-    let transfer = Transfer::begin(&api, wanted.work(), &caller.description);
+    let incoming = Incoming::open(&file.headers, file.body, clock.as_ref()).await?;
+    let work = JobWork::Upload { volume: wanted.archive() };
+    let transfer = Transfer::begin(&api, work, &caller.description);
     transfer.announce(length(&file.headers).unwrap_or(wanted.most_bytes));
     let mut receiver = receive::Receiver::new(&api, &wanted, slot, &transfer, incoming);
     let stop = transfer.stop().clone();
@@ -213,9 +223,14 @@ async fn delete_provisioner_ova_ova(
     let (provisioner, cluster) = (ask.api.provisioner()?, ask.api.view());
     let tried = provisioner.change(&cluster, &removal, Making::DryRun);
     answered(&ask.api, tried).await?;
-    finish::remove_volumes(&ask.api.dry(), volumes.clone()).await?;
-    if !ask.mode.is_dry() {
-        finish::remove_volumes(&ask.api, volumes).await?;
+    if ask.mode.is_dry() {
+        finish::check_removals(&ask.api, volumes).await?;
+        return change(&ask.api, ask.mode, removal).await;
     }
-    change(&ask.api, ask.mode, removal).await
+    let moved = finish::trash_volumes(&ask.api, volumes).await?;
+    let removed = change(&ask.api, ask.mode, removal).await?;
+    if ask.api.settings().removed_volumes_stay.is_zero() {
+        finish::purge(&ask.api, moved).await?;
+    }
+    Ok(removed)
 }

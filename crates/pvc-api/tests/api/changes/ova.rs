@@ -410,3 +410,86 @@ async fn an_ova_goes_with_all_of_it_unless_something_else_uses_that() {
     assert_eq!(api.volume_names().await, [before, vec![kept]].concat());
     api.add_file("o1", one_disk()).await.ok();
 }
+
+fn two_disks() -> Vec<u8> {
+    let description = ovf(&[("a.img", MIB), ("b.img", MIB)], &[]);
+    let files = [("a.img", disk(b"first")), ("b.img", disk(b"second"))];
+    let [(first, a), (second, b)] = &files;
+    tar(&[("o.ovf", description.as_bytes()), (first, a), (second, b)])
+}
+
+#[tokio::test]
+async fn a_commit_that_is_done_late_is_no_reason_to_remove_its_volumes() {
+    let api = with_vms(0).await;
+    api.with_ova_script().await;
+    // The look after it sees nothing, and the second try meets what the first has done.
+    api.database.set_late_commit(1);
+    api.add_file("o1", one_disk()).await.ok();
+    assert!(!api.database.has_late_commit());
+    api.get("/provisioner/ova/o1").await.ok();
+    assert_eq!(api.volume_names().await, ["ova_o1_sda"]);
+    // Nobody can tell, also when a second try is refused for another reason.
+    api.database.set_late_commit(1000);
+    api.database.set_conflicts(1000);
+    let reply = api.add_file("o2", two_disks()).await;
+    api.database.set_conflicts(0);
+    assert!(reply.refused(503).contains("the connection was lost"), "{}", reply.text());
+    let hint = reply.json()["hint"].as_str().unwrap().to_owned();
+    assert!(hint.contains("its volumes stay: `vms/ova_o2_sda`, `vms/ova_o2_sdb`"), "{hint}");
+    assert_eq!(api.volume_names().await, ["ova_o1_sda", "ova_o2_sda", "ova_o2_sdb"]);
+}
+
+#[tokio::test]
+async fn each_disk_is_open_until_all_of_them_have_come() {
+    let api = with_vms(0).await;
+    api.with_ova_script().await;
+    let storage = api.storage.clone();
+    let at_the_end = halves(two_disks(), move || assert_eq!(storage.ended_uploads(), 0));
+    api.add_ova("o1", &format!("ova_size={}", two_disks().len()), at_the_end).await.ok();
+    assert_eq!(api.storage.ended_uploads(), 2);
+}
+
+#[tokio::test]
+async fn no_disk_of_an_ova_goes_if_another_cannot() {
+    let api = with_vms(0).await;
+    api.with_ova_script().await;
+    api.add_file("o1", two_disks()).await.ok();
+    let (second, copy) = (volume("ova_o1_sdb"), volume("copy").volume);
+    api.storage.with_volumes(|volumes| volumes.clone_on_write(&second, &copy)).unwrap();
+    let before = api.volume_names().await;
+    assert!(before.contains(&"copy".to_owned()), "{before:?}");
+    for query in ["", "?dry_run=true"] {
+        let reply = api.delete(&format!("/provisioner/ova/o1{query}")).await;
+        assert!(reply.refused(400).contains("copy"), "{}", reply.text());
+        assert_eq!(api.volume_names().await, before);
+    }
+    api.storage.with_volumes(|volumes| volumes.remove(&volume("copy"))).unwrap();
+    api.delete("/provisioner/ova/o1").await.ok();
+    assert_eq!(api.volume_names().await, ["trash ova_o1_sda", "trash ova_o1_sdb"]);
+}
+
+#[tokio::test]
+async fn an_archive_in_another_order_is_refused_with_a_command_that_holds_large_disks() {
+    let api = with_vms(0).await;
+    api.with_ova_script().await;
+    let reply = api.add_file("o1", tar(&[("a.img", b"x")])).await;
+    reply.refused(400);
+    assert!(reply.json()["hint"].as_str().unwrap().contains("tar --format=gnu "));
+}
+
+#[tokio::test]
+async fn the_file_is_taken_while_the_storage_is_asked_and_a_slow_storage_is_told_as_one() {
+    let limits = Limits { change_time: Duration::from_secs(2), ..settings().limits };
+    let api = start(&Shape::with_vms(0).dump(), ApiSettings { limits, ..settings() }).await;
+    api.with_ova_script().await;
+    api.storage.set_gate(Gate::closing_at(0));
+    let (seen, is_seen) = tokio::sync::oneshot::channel();
+    let body = stream::once(async move {
+        seen.send(()).expect("it is waited for");
+        std::future::pending::<Result<Vec<u8>, std::io::Error>>().await
+    });
+    let reply = api.add_ova("o1", "ova_size=4096", Body::from_stream(body)).await;
+    let words = reply.refused(503);
+    assert!(words.contains("the storage did not say within"), "{words}");
+    is_seen.await.expect("the body was read before the answer");
+}

@@ -49,7 +49,9 @@ impl Upload {
         let client = pvc.take_client()?;
         let mut watched = Watched::new(file, Some(size), pvc);
         watched.progress.begin_upload();
-        let sent = client.upload(operation, at, &params, &mut watched, Some(size));
+        // One disk is converted before the next is read.
+        let pace = pvc_client::Pace::WithPauses;
+        let sent = client.upload(operation, at, &params, &mut watched, Some(size), pace);
         watched.progress.end(sent.is_ok());
         if let Some(error) = watched.failed.take() {
             return Err(self.unreadable(&error));

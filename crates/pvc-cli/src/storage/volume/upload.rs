@@ -160,7 +160,8 @@ impl Upload {
             watched = watched.with_sha256();
         }
         watched.progress.begin_upload();
-        let sent = client.upload(operation, self.volume.at(), &params, &mut watched, size);
+        let (at, pace) = (self.volume.at(), pvc_client::Pace::Steady);
+        let sent = client.upload(operation, at, &params, &mut watched, size, pace);
         watched.progress.end(sent.is_ok());
         if let Some(error) = watched.failed.take() {
             return Err(self.unreadable(&error));

@@ -23,6 +23,7 @@ use pvc_store::ChangeError;
 use super::Wanted;
 use crate::error::{ApiError, Result};
 use crate::incoming::Incoming;
+use crate::refuse::store_error;
 use crate::routes::provisioner::answered;
 use crate::routes::storage::transfer::{InSlot, not_taken};
 use crate::slots::Slot;
@@ -49,25 +50,30 @@ pub async fn check_volumes(
     volumes: &[(VolumeId, u64)],
 ) -> Result<()> {
     let storage = api.storage()?;
-    let checked = storage::check_volumes(api.store(), storage.as_ref(), volumes);
-    let checked = async {
-        checked.await.map_err(|error| {
-            let is_there = matches!(
-                error,
-                ChangeError::Refused(StorageRefusal::Storage(StorageError::VolumeExists { .. }))
-            );
-            let refusal = api.readers().refused(error);
-            match is_there {
-                true => refusal.hint(Some(format!(
-                    "if an upload of `{}` that was cut off has left it, `pvc storage volume \
-                     remove` removes it",
-                    wanted.name
-                ))),
-                false => refusal,
-            }
-        })
+    let view = api.ask(async { api.store().fresh().await.map_err(store_error) }).await?;
+    let time = api.settings().limits.change_time;
+    let checked = storage::check_volumes(&view, storage.as_ref(), volumes);
+    let Ok(checked) = tokio::time::timeout(time, checked).await else {
+        let message = format!(
+            "the storage did not say within {} s whether there is a place for the disks",
+            time.as_secs()
+        );
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+            .hint(Some("`pvc storage status` shows how the storage is"))
+            .retry_after(30));
     };
-    api.ask(checked).await
+    checked.map_err(|error| {
+        let is_there = matches!(error, StorageRefusal::Storage(StorageError::VolumeExists { .. }));
+        let refusal = api.readers().refused(ChangeError::Refused(error));
+        match is_there {
+            true => refusal.hint(Some(format!(
+                "if an upload of `{}` that was cut off has left it, `pvc storage volume remove` \
+                 removes it",
+                wanted.name
+            ))),
+            false => refusal,
+        }
+    })
 }
 
 /// Bytes of the request, as an archive.
@@ -141,7 +147,7 @@ fn no_archive(error: TarError) -> ApiError {
     let hint = match &error {
         TarError::NoArchive => Some("`tar -tf FILE` shows what is in an OVA"),
         TarError::Kind { .. } => {
-            Some("`tar --format=ustar --hard-dereference -cf FILE NAME.ovf DISK …` makes one anew")
+            Some("`tar --format=gnu --hard-dereference -cf FILE NAME.ovf DISK …` makes one anew")
         }
         _ => None,
     };
@@ -280,7 +286,7 @@ impl<'a> Receiver<'a> {
                 let message =
                     format!("`{name}` comes before the description (`.ovf`) in the archive");
                 let hint =
-                    "`tar --format=ustar -cf FILE NAME.ovf DISK …` makes one in which it is first";
+                    "`tar --format=gnu -cf FILE NAME.ovf DISK …` makes one in which it is first";
                 return Err(ApiError::refused(message).hint(Some(hint)));
             }
             (_, Some(described)) => match described.disk_of(&member.name) {
@@ -332,15 +338,8 @@ impl<'a> Receiver<'a> {
             volumes.push(match file {
                 Some(_) => None,
                 None => {
-                    let mut blank = begin(
-                        self.api,
-                        self.wanted.volume(&disk_id(at)),
-                        self.slot.clone(),
-                        *size_bytes,
-                    )
-                    .await?;
-                    blank.upload.finish().await.map_err(refused_by_storage)?;
-                    Some(blank)
+                    let volume = self.wanted.volume(&disk_id(at));
+                    Some(begin(self.api, volume, self.slot.clone(), *size_bytes).await?)
                 }
             });
         }
@@ -386,8 +385,9 @@ impl<'a> Receiver<'a> {
         let (spool, places) = (&self.api.settings().spool, self.api.images());
         let taken = pvc_images::take(&mut source, &announced, spool, places, &mut target).await;
         taken.map_err(|error| of_disk(&name, error))?;
-        let Written(mut volume) = target;
-        volume.upload.finish().await.map_err(refused_by_storage)?;
+        // It stays open until all disks get their names: what nobody has open is a leftover after a
+        // day.
+        let Written(volume) = target;
         if let Some(described) = &mut self.described {
             described.volumes[at] = Some(volume);
         }
@@ -417,10 +417,6 @@ async fn begin(
             format!("the storage did not begin a volume for a disk within {} s", time.as_secs());
         Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
     })
-}
-
-fn refused_by_storage(error: StorageError) -> ApiError {
-    not_taken(TakeError::Target(error))
 }
 
 /// The reason why an image is not taken, with the name of its file.
