@@ -16,7 +16,7 @@ struct Faults {
     dies_at_commit: bool,
     /// Number of transactions that begin before the next commit is done, whose answer is lost.
     next_is_late: Option<u32>,
-    /// What is to be done after that many more.
+    /// Statements that are done after that many more.
     late: Option<(u32, Vec<Statement>)>,
 }
 

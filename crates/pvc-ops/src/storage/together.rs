@@ -74,7 +74,7 @@ pub async fn begin_volume(
 #[derive(Debug)]
 pub struct InPart {
     pub error: Box<ChangeError<StorageRefusal>>,
-    /// Those with which it could not be undone.
+    /// Volumes with which it could not be undone.
     pub left: Vec<VolumeId>,
 }
 

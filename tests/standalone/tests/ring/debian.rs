@@ -1,5 +1,5 @@
-//! The ring `provisioner`: a Debian that the example script builds from Debian's archive, and one of
-//! an image of it, boot, and each takes its data from where cloud-init finds it.
+//! The ring `provisioner`: a Debian that the example script builds from Debian's archive, and one
+//! of an image of it, boot, and each takes its data from where cloud-init finds it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

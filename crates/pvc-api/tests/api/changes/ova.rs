@@ -478,7 +478,7 @@ async fn an_archive_in_another_order_is_refused_with_a_command_that_holds_large_
 }
 
 #[tokio::test]
-async fn the_file_is_taken_while_the_storage_is_asked_and_a_slow_storage_is_told_as_one() {
+async fn the_file_is_taken_while_the_storage_is_asked_and_what_is_slow_is_named() {
     let limits = Limits { change_time: Duration::from_secs(2), ..settings().limits };
     let api = start(&Shape::with_vms(0).dump(), ApiSettings { limits, ..settings() }).await;
     api.with_ova_script().await;
