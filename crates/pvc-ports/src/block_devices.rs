@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
+use pvc_model::job::JobId;
 use pvc_model::storage::VolumeId;
 
 use crate::StorageError;
@@ -32,23 +33,31 @@ pub enum BlockDeviceError {
     },
 }
 
+/// A volume that was unmapped, or the reason why one was not.
+pub type Unmapped = Result<VolumeId, BlockDeviceError>;
+
 /// Gives programs of this node volumes as block devices, `/dev/rbd/POOL/NAME`.
 ///
 /// A device belongs to this process, as far as others of its kind are concerned: what one that is
 /// no more has mapped is [left over](BlockDevices::unmap_left_over).
 #[async_trait]
 pub trait BlockDevices: Send + Sync {
-    /// Maps the volume, which must exist, and returns the path of its device. One that is mapped by
-    /// this process already stays as it is.
+    /// Maps the volume, which must exist, for a job, and returns the path of its device. One that is
+    /// mapped by this process already stays as it is, and is for this job as well.
     ///
     /// # Cancellation
-    /// What has begun is finished, also when the future is dropped.
-    async fn map(&self, volume: &VolumeId) -> Result<PathBuf, BlockDeviceError>;
+    /// What has begun is known: [`unmap`](BlockDevices::unmap) ends it.
+    async fn map(&self, volume: &VolumeId, job: &JobId) -> Result<PathBuf, BlockDeviceError>;
 
-    /// Ends the device, with what was written to it in the storage. One that is not there, or that
-    /// this process has not mapped, is left alone.
-    async fn unmap(&self, volume: &VolumeId) -> Result<(), BlockDeviceError>;
+    /// Ends the device of a job, and with the last job that has it, what was written to it is in
+    /// the storage. One that is not there, or not this job's, is left alone.
+    async fn unmap(&self, volume: &VolumeId, job: &JobId) -> Result<(), BlockDeviceError>;
 
-    /// Unmaps what processes of this kind have mapped that are no more, and returns the volumes.
-    async fn unmap_left_over(&self) -> Result<Vec<VolumeId>, BlockDeviceError>;
+    /// Unmaps all that this process has mapped, for whichever jobs. What cannot be unmapped keeps
+    /// none of the others.
+    async fn unmap_all(&self) -> Vec<Unmapped>;
+
+    /// Unmaps what processes of this kind have mapped that are no more. What cannot be unmapped
+    /// keeps none of the others.
+    async fn unmap_left_over(&self) -> Vec<Unmapped>;
 }

@@ -38,7 +38,7 @@ mod volume_streams;
 mod zone_transfers;
 
 pub use aside::aside;
-pub use block_devices::{BlockDeviceError, BlockDevices, device_path};
+pub use block_devices::{BlockDeviceError, BlockDevices, Unmapped, device_path};
 pub use clock::Clock;
 pub use course::Course;
 pub use database::{

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use pvc_model::job::JobId;
 use pvc_model::storage::VolumeId;
 use pvc_ports::{
     BlockDeviceError, BlockDevices, Command, Exec, ExecError, MeasuredPlace, Output, Storage,
-    aside, device_path,
+    Unmapped, aside, device_path,
 };
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
@@ -44,8 +45,15 @@ pub struct LinuxBlockDevices {
     home: Home,
     storage: Arc<dyn Storage>,
     exec: Arc<dyn Exec>,
-    /// Directories of the devices of this process; held while one is mapped or unmapped.
-    mapped: Mutex<BTreeMap<VolumeId, PathBuf>>,
+    /// The devices of this process; held while one is mapped or unmapped.
+    mapped: Mutex<BTreeMap<VolumeId, Device>>,
+}
+
+/// A device of this process.
+struct Device {
+    directory: PathBuf,
+    /// The jobs that have it.
+    jobs: BTreeSet<JobId>,
 }
 
 impl LinuxBlockDevices {
@@ -185,7 +193,7 @@ impl LinuxBlockDevices {
             Ok(measured) => match measured.place {
                 MeasuredPlace::File { path, .. } => Some(path),
                 MeasuredPlace::Rbd { .. } => {
-                    Some(directory.join(EXPORTED)).filter(|it| it.exists())
+                    Some(directory.join(EXPORTED)).filter(|it| is_there(it))
                 }
             },
             // Its file is gone, and the loop device has it still.
@@ -222,9 +230,33 @@ impl LinuxBlockDevices {
             }
         }
         end_export(volume, directory).await?;
+        self.unmount_export(volume, directory).await?;
         let place = directory.to_owned();
         let removed = aside(move || fs::remove_dir_all(place)).await;
         removed.map_err(io_error(volume, "unmapped"))
+    }
+
+    /// Ends the mount that is left of an export whose daemon was killed.
+    async fn unmount_export(&self, volume: &VolumeId, directory: &Path) -> Result<()> {
+        let exported = directory.join(EXPORTED).display().to_string();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let is_mounted = |line: &str| line.split(' ').nth(4) == Some(&exported);
+        if mounts.lines().any(is_mounted) {
+            self.run(volume, "unmapped", "umount", &["--lazy", "--", &exported]).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends what a process that is no more has left of a device in this directory.
+    async fn end_left(&self, directory: &Path) -> Option<Unmapped> {
+        let named = fs::read_to_string(directory.join(VOLUME)).ok();
+        if let Some(volume) = named.and_then(|text| VolumeId::from_record(&text)) {
+            return Some(self.detach(&volume, directory).await.map(|()| volume));
+        }
+        // Made a moment before its process ended.
+        let is_device = directory.file_name()?.to_string_lossy().starts_with(DEVICE);
+        let removed = if is_device { fs::remove_dir_all(directory) } else { Ok(()) };
+        removed.err().map(|error| Err(io_error(&nobody(), "unmapped")(error)))
     }
 
     /// Output of a program that may fail.
@@ -263,6 +295,17 @@ async fn end_export(volume: &VolumeId, directory: &Path) -> Result<()> {
         sleep(POLL).await;
     }
     Ok(())
+}
+
+/// Whether there is something of that name, also an export that nobody answers for any more.
+fn is_there(path: &Path) -> bool {
+    let found = fs::symlink_metadata(path);
+    !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// The volume in errors that are about none.
+fn nobody() -> VolumeId {
+    VolumeId::from_record("left/over").expect("well formed")
 }
 
 fn io_error(
@@ -308,10 +351,11 @@ fn kernel_device(listed: &[u8], volume: &VolumeId) -> Option<String> {
 
 #[async_trait]
 impl BlockDevices for LinuxBlockDevices {
-    async fn map(&self, volume: &VolumeId) -> Result<PathBuf> {
+    async fn map(&self, volume: &VolumeId, job: &JobId) -> Result<PathBuf> {
         let mut mapped = self.mapped.lock().await;
         let path = device_path(volume);
-        if mapped.contains_key(volume) {
+        if let Some(device) = mapped.get_mut(volume) {
+            device.jobs.insert(job.clone());
             return Ok(path);
         }
         if fs::symlink_metadata(&path).is_ok() {
@@ -323,7 +367,8 @@ impl BlockDevices for LinuxBlockDevices {
         let directory = self.home.path().join(format!("{DEVICE}{number}"));
         fs::create_dir(&directory).map_err(&failed)?;
         fs::write(directory.join(VOLUME), volume.to_string()).map_err(&failed)?;
-        mapped.insert(volume.clone(), directory.clone());
+        let jobs = BTreeSet::from([job.clone()]);
+        mapped.insert(volume.clone(), Device { directory: directory.clone(), jobs });
         let attached = self.attach(volume, &directory).await;
         if attached.is_err() {
             self.detach(volume, &directory).await?;
@@ -332,38 +377,52 @@ impl BlockDevices for LinuxBlockDevices {
         attached.map(|()| path)
     }
 
-    async fn unmap(&self, volume: &VolumeId) -> Result<()> {
+    async fn unmap(&self, volume: &VolumeId, job: &JobId) -> Result<()> {
         let mut mapped = self.mapped.lock().await;
-        if let Some(directory) = mapped.get(volume) {
-            self.detach(volume, directory).await?;
+        let Some(device) = mapped.get_mut(volume).filter(|it| it.jobs.contains(job)) else {
+            return Ok(());
+        };
+        if device.jobs.len() == 1 {
+            self.detach(volume, &device.directory).await?;
             mapped.remove(volume);
+        } else {
+            device.jobs.remove(job);
         }
         Ok(())
     }
 
-    async fn unmap_left_over(&self) -> Result<Vec<VolumeId>> {
-        let mut unmapped = Vec::new();
-        let nobody = VolumeId::from_record("left/over").expect("well formed");
-        let failed = io_error(&nobody, "unmapped");
-        for other in self.home.left_over().map_err(&failed)? {
-            for entry in fs::read_dir(&other.path).map_err(&failed)? {
-                let path = entry.map_err(&failed)?.path();
-                let named = fs::read_to_string(path.join(VOLUME)).ok();
-                match named.and_then(|text| VolumeId::from_record(&text)) {
-                    Some(volume) => {
-                        self.detach(&volume, &path).await?;
-                        unmapped.push(volume);
-                    }
-                    // Made a moment before its process ended.
-                    None if path.to_string_lossy().contains(DEVICE) => {
-                        fs::remove_dir_all(&path).map_err(&failed)?;
-                    }
-                    None => {}
-                }
+    async fn unmap_all(&self) -> Vec<Unmapped> {
+        let mut mapped = self.mapped.lock().await;
+        let mut ended = Vec::new();
+        for (volume, device) in std::mem::take(&mut *mapped) {
+            let detached = self.detach(&volume, &device.directory).await;
+            if detached.is_err() {
+                mapped.insert(volume.clone(), device);
             }
-            other.remove_if_empty().map_err(&failed)?;
+            ended.push(detached.map(|()| volume));
         }
-        Ok(unmapped)
+        ended
+    }
+
+    async fn unmap_left_over(&self) -> Vec<Unmapped> {
+        let mut ended = Vec::new();
+        let failed = io_error(&nobody(), "unmapped");
+        let others = match self.home.left_over() {
+            Ok(others) => others,
+            Err(error) => return vec![Err(failed(error))],
+        };
+        for other in others {
+            match fs::read_dir(&other.path) {
+                Ok(entries) => {
+                    for entry in entries.filter_map(io::Result::ok) {
+                        ended.extend(self.end_left(&entry.path()).await);
+                    }
+                }
+                Err(error) => ended.push(Err(failed(error))),
+            }
+            ended.extend(other.remove_if_empty().err().map(|error| Err(failed(error))));
+        }
+        ended
     }
 }
 

@@ -64,20 +64,14 @@ impl Group {
         &self.path
     }
 
-    /// Kills all that is in it, and removes it; `false` if something does not die.
+    /// Kills all that is in it and in groups below it, and removes them; `false` if something does
+    /// not die.
     pub async fn end(self) -> io::Result<bool> {
         let until = tokio::time::Instant::now() + DEATH;
         loop {
-            let processes = match fs::read_to_string(self.path.join("cgroup.procs")) {
-                Ok(text) => text,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-                Err(error) => return Err(error),
-            };
-            for process in processes.lines().filter_map(|line| line.parse().ok()) {
-                // It may have ended by itself, which is all we want.
-                let _ = kill(Pid::from_raw(process), Signal::SIGKILL);
-            }
-            if processes.is_empty() && fs::remove_dir(&self.path).is_ok() {
+            // Version 2 kills them all at once, also those that are forked meanwhile.
+            let _ = fs::write(self.path.join("cgroup.kill"), "1");
+            if ended(&self.path)? {
                 return Ok(true);
             }
             if tokio::time::Instant::now() >= until {
@@ -86,6 +80,29 @@ impl Group {
             sleep(POLL).await;
         }
     }
+}
+
+/// Kills all that is in a group, those below it first, and removes it if it is empty; whether it is
+/// gone.
+fn ended(group: &Path) -> io::Result<bool> {
+    let below = match fs::read_dir(group) {
+        Ok(entries) => entries.filter_map(io::Result::ok),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        Err(error) => return Err(error),
+    };
+    let is_group = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    let below: Vec<PathBuf> = below.filter(is_group).map(|entry| entry.path()).collect();
+    for group in below {
+        // The directory stays while one of them does, and is looked at again.
+        let _ = ended(&group);
+    }
+    // A group of threads does not say.
+    let processes = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    for process in processes.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0) {
+        // It may have ended by itself, which is all we want.
+        let _ = kill(Pid::from_raw(process), Signal::SIGKILL);
+    }
+    Ok(fs::remove_dir(group).is_ok())
 }
 
 /// The group of this process in the hierarchy of a controller, without a name that of version 2.
@@ -126,6 +143,20 @@ fn delegated(own: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_group_ends_with_those_below_it() {
+        let name = format!("test-{}", std::process::id());
+        let group = Group::make(&name, 64 << 20).expect("this machine has groups with limits");
+        let (path, below) = (group.path().to_owned(), group.path().join("a/b"));
+        fs::create_dir_all(&below).expect("groups can be made in it");
+        let mut sleeper = std::process::Command::new("sleep").arg("3600").spawn().expect("there");
+        fs::write(below.join("cgroup.procs"), sleeper.id().to_string()).expect("it can move");
+        assert!(group.end().await.expect("it can be looked at"), "it dies");
+        assert!(!path.exists());
+        let status = sleeper.wait().expect("it was started here");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    }
 
     #[test]
     fn the_group_of_a_controller_is_found_in_both_versions() {

@@ -55,6 +55,9 @@ const WAITING: usize = 64;
 const DEATH: Duration = Duration::from_secs(5);
 const DRAIN: Duration = Duration::from_secs(1);
 
+/// How long a process may take to take its first message.
+const START: Duration = Duration::from_secs(30);
+
 /// File of a script's directory with the path of its control group.
 const GROUP: &str = "group";
 
@@ -79,33 +82,56 @@ impl Scripts for LinuxScripts {
             return Err(ScriptsError::Missing { program: PYTHON.to_owned() });
         }
         let directory = self.home.path().join(&job.name);
-        let (place, script) = (directory.clone(), job.script.clone());
-        let not_started = |source| ScriptsError::NotStarted { source };
-        aside(move || write_files(&place, &script)).await.map_err(not_started)?;
-        let (group, missing) = match Group::make(&job.name, job.memory_bytes) {
-            Ok(group) => (Some(group), None),
-            Err(why) => (None, Some(format!("its memory is not limited: {why}"))),
+        let mut process = match self.begin(job, &directory).await {
+            Ok(process) => process,
+            Err(source) => {
+                // What is there already is of another attempt, which may be at work.
+                if source.kind() != io::ErrorKind::AlreadyExists
+                    && let Err(error) = remove(&directory).await
+                {
+                    tracing::warn!(%error, "what a script has left could not be removed");
+                }
+                return Err(ScriptsError::NotStarted { source });
+            }
         };
-        let mut process = Process::start(directory, group, missing).map_err(not_started)?;
         let path = |name| process.directory().join(name).display().to_string();
         let first = wire::job(job, &path("script.py"), &path(ROOT));
-        process.send(first).await?;
+        let sent = timeout(START, process.send(first)).await;
+        sent.map_err(|late| ScriptsError::NotStarted { source: late.into() })??;
         Ok(Box::new(process))
     }
 
     async fn end_left_over(&self) -> Result<(), ScriptsError> {
         let place = self.home.path().display().to_string();
         let left = |source| ScriptsError::Left { place: place.clone(), source };
+        let mut ended = Ok(());
         for other in self.home.left_over().map_err(left)? {
-            for entry in fs::read_dir(&other.path).map_err(left)? {
-                let path = entry.map_err(left)?.path();
+            let entries = fs::read_dir(&other.path).map_err(left)?.filter_map(io::Result::ok);
+            for path in entries.map(|entry| entry.path()) {
                 if path.join("script.py").exists() {
-                    remove(&path).await?;
+                    // What cannot be removed keeps none of the others.
+                    ended = ended.and(remove(&path).await);
                 }
             }
-            other.remove_if_empty().map_err(left)?;
+            ended = ended.and(other.remove_if_empty().map_err(left));
         }
-        Ok(())
+        ended
+    }
+}
+
+impl LinuxScripts {
+    /// Makes the directory and the control group of a script, and starts it there.
+    async fn begin(&self, job: &ScriptJob, directory: &Path) -> io::Result<Process> {
+        let (place, script) = (directory.to_owned(), job.script.clone());
+        aside(move || write_files(&place, &script)).await?;
+        let (group, missing) = match Group::make(&job.name, job.memory_bytes) {
+            Ok(group) => (Some(group), None),
+            Err(why) => (None, Some(format!("its memory is not limited: {why}"))),
+        };
+        if let Some(group) = &group {
+            fs::write(directory.join(GROUP), group.path().display().to_string())?;
+        }
+        Process::start(directory.to_owned(), group, missing)
     }
 }
 
@@ -170,9 +196,6 @@ impl Process {
         missing: Option<String>,
     ) -> io::Result<Process> {
         let path = group.as_ref().map(|group| group.path().display().to_string());
-        if let Some(path) = &path {
-            fs::write(directory.join(GROUP), path)?;
-        }
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let mut child = command(&directory, &path.unwrap_or_default(), theirs.into()).spawn()?;

@@ -1,12 +1,13 @@
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use pvc_model::job::JobId;
 use pvc_model::storage::VolumeId;
 use pvc_ports::{
     BlockDeviceError, BlockDevices, ScriptJob, ScriptMessage, ScriptOrder, ScriptProcess, Scripts,
-    ScriptsError, device_path,
+    ScriptsError, Unmapped, device_path,
 };
 
 use crate::Gate;
@@ -19,6 +20,8 @@ pub enum ScriptAct {
     Hang,
     /// Ends its process.
     Die,
+    /// Takes nothing any more that it is told or answered.
+    Deafen,
 }
 
 #[derive(Default)]
@@ -84,7 +87,7 @@ impl Scripts for ScriptedScripts {
         self.pass().await;
         self.with(|inner| inner.running += 1);
         let next = self.acts("import", ScriptMessage::Ready);
-        let process = ScriptedScript { scripts: self.clone(), next };
+        let process = ScriptedScript { scripts: self.clone(), next, is_deaf: false };
         self.pass().await;
         Ok(Box::new(process))
     }
@@ -97,6 +100,7 @@ impl Scripts for ScriptedScripts {
 struct ScriptedScript {
     scripts: ScriptedScripts,
     next: VecDeque<ScriptAct>,
+    is_deaf: bool,
 }
 
 impl Drop for ScriptedScript {
@@ -108,16 +112,23 @@ impl Drop for ScriptedScript {
 #[async_trait]
 impl ScriptProcess for ScriptedScript {
     async fn next(&mut self) -> Result<ScriptMessage, ScriptsError> {
+        if self.next.front() == Some(&ScriptAct::Deafen) {
+            self.next.pop_front();
+            self.is_deaf = true;
+        }
         match self.next.pop_front() {
             Some(ScriptAct::Send(message)) => Ok(message),
             Some(ScriptAct::Die) => {
                 Err(ScriptsError::Ended { how: "signal 9 ended it".to_owned() })
             }
-            Some(ScriptAct::Hang) | None => std::future::pending().await,
+            Some(ScriptAct::Hang | ScriptAct::Deafen) | None => std::future::pending().await,
         }
     }
 
     async fn tell(&mut self, order: ScriptOrder) -> Result<(), ScriptsError> {
+        if self.is_deaf {
+            std::future::pending::<()>().await;
+        }
         if let ScriptOrder::Run(phase) = &order {
             let done = ScriptMessage::Done(serde_json::Value::Null);
             self.next = self.scripts.acts(phase.word(), done);
@@ -135,11 +146,15 @@ impl ScriptProcess for ScriptedScript {
     }
 }
 
+/// A process, and its jobs that have a volume mapped.
+type Mapped = (usize, BTreeSet<JobId>);
+
 /// Devices in memory: each process that has some holds its own handle.
 #[derive(Clone, Default)]
 pub struct MemoryDevices {
     process: usize,
-    mapped: Arc<Mutex<BTreeMap<VolumeId, usize>>>,
+    mapped: Arc<Mutex<BTreeMap<VolumeId, Mapped>>>,
+    refusing: Arc<Mutex<BTreeSet<VolumeId>>>,
     gate: Option<Arc<Gate>>,
 }
 
@@ -152,7 +167,24 @@ impl MemoryDevices {
     /// processes before it are no more.
     #[must_use]
     pub fn of_process(&self, process: usize, gate: Option<Arc<Gate>>) -> Self {
-        MemoryDevices { process, mapped: self.mapped.clone(), gate }
+        MemoryDevices { process, gate, ..self.clone() }
+    }
+
+    /// Has the device of this volume stay, whoever unmaps it.
+    pub fn refuse_to_unmap(&self, volume: &VolumeId) {
+        let mut refusing = self.refusing.lock().expect("no test panics while holding it");
+        refusing.insert(volume.clone());
+    }
+
+    fn check(&self, volume: &VolumeId) -> Result<(), BlockDeviceError> {
+        let refusing = self.refusing.lock().expect("no test panics while holding it");
+        match refusing.contains(volume) {
+            false => Ok(()),
+            true => {
+                let (volume, why) = (volume.clone(), "it is busy".to_owned());
+                Err(BlockDeviceError::Refused { volume, act: "unmapped", why })
+            }
+        }
     }
 
     /// The volumes that are mapped, by whomever.
@@ -160,7 +192,7 @@ impl MemoryDevices {
         self.with(|mapped| mapped.keys().cloned().collect())
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<VolumeId, usize>) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<VolumeId, Mapped>) -> T) -> T {
         act(&mut self.mapped.lock().expect("no test panics while holding it"))
     }
 
@@ -173,11 +205,17 @@ impl MemoryDevices {
 
 #[async_trait]
 impl BlockDevices for MemoryDevices {
-    async fn map(&self, volume: &VolumeId) -> Result<PathBuf, BlockDeviceError> {
+    async fn map(&self, volume: &VolumeId, job: &JobId) -> Result<PathBuf, BlockDeviceError> {
         self.pass().await;
         let path = device_path(volume);
-        let is_own = self
-            .with(|mapped| *mapped.entry(volume.clone()).or_insert(self.process) == self.process);
+        let is_own = self.with(|mapped| {
+            let none = || (self.process, BTreeSet::new());
+            let (process, jobs) = mapped.entry(volume.clone()).or_insert_with(none);
+            *process == self.process && {
+                jobs.insert(job.clone());
+                true
+            }
+        });
         self.pass().await;
         match is_own {
             true => Ok(path),
@@ -185,10 +223,15 @@ impl BlockDevices for MemoryDevices {
         }
     }
 
-    async fn unmap(&self, volume: &VolumeId) -> Result<(), BlockDeviceError> {
+    async fn unmap(&self, volume: &VolumeId, job: &JobId) -> Result<(), BlockDeviceError> {
         self.pass().await;
+        self.check(volume)?;
         self.with(|mapped| {
-            if mapped.get(volume) == Some(&self.process) {
+            if let Some((process, jobs)) = mapped.get_mut(volume)
+                && *process == self.process
+                && jobs.remove(job)
+                && jobs.is_empty()
+            {
                 mapped.remove(volume);
             }
         });
@@ -196,10 +239,18 @@ impl BlockDevices for MemoryDevices {
         Ok(())
     }
 
-    async fn unmap_left_over(&self) -> Result<Vec<VolumeId>, BlockDeviceError> {
+    async fn unmap_all(&self) -> Vec<Unmapped> {
         let own = self.process;
-        Ok(self
-            .with(|mapped| mapped.extract_if(.., |_, of| *of != own).map(|(id, _)| id).collect()))
+        self.with(|mapped| {
+            mapped.extract_if(.., |_, (of, _)| *of == own).map(|(id, _)| Ok(id)).collect()
+        })
+    }
+
+    async fn unmap_left_over(&self) -> Vec<Unmapped> {
+        let own = self.process;
+        self.with(|mapped| {
+            mapped.extract_if(.., |_, (of, _)| *of != own).map(|(id, _)| Ok(id)).collect()
+        })
     }
 }
 

@@ -90,11 +90,13 @@ pub(crate) struct Context {
     edits: watch::Sender<u64>,
     /// Cancelled when somebody asks the job to stop: a long step looks at it.
     pub cancelled: CancellationToken,
+    /// Cancelled when this worker stops: what a step has that is of this process ends with it.
+    pub leaving: CancellationToken,
 }
 
 impl Context {
     /// Makes the context of `job` as it was when it was claimed.
-    pub fn new(tools: Tools, job: &Job, claim: ClaimId) -> Self {
+    pub fn new(tools: Tools, job: &Job, claim: ClaimId, leaving: CancellationToken) -> Self {
         Context {
             tools,
             job: job.spec.id.clone(),
@@ -102,6 +104,7 @@ impl Context {
             progress: Mutex::new(job.progress.clone()),
             edits: watch::Sender::new(0),
             cancelled: CancellationToken::new(),
+            leaving,
         }
     }
 

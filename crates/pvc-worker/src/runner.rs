@@ -525,7 +525,12 @@ pub(crate) mod tests {
             scripts: None,
             disks: Arc::default(),
         };
-        (store, Arc::new(Context::new(tools, &job, claim.id())), job, claim)
+        (
+            store,
+            Arc::new(Context::new(tools, &job, claim.id(), CancellationToken::new())),
+            job,
+            claim,
+        )
     }
 
     #[tokio::test(start_paused = true)]

@@ -348,7 +348,8 @@ impl Worker {
         let Some(job) = view.jobs.get(&id).filter(may_be_begun) else {
             return claim.release().await;
         };
-        let context = Arc::new(Context::new(self.tools.clone(), job, claim.id()));
+        let context =
+            Arc::new(Context::new(self.tools.clone(), job, claim.id(), active.leave.clone()));
         active.begin(context, job, jobs::steps(&job.spec.work), claim);
     }
 
@@ -409,6 +410,16 @@ impl Worker {
             // Their claims end with the session; the next worker finds out how far they are.
             () = self.tools.clock.sleep(STOP_WITHIN) => {
                 tracing::warn!("jobs were still at work when the worker stopped");
+            }
+        }
+        drop(active);
+        if let Some(scripts) = &self.tools.scripts {
+            tokio::select! {
+                biased;
+                () = scripts.unmap_all() => {}
+                () = self.tools.clock.sleep(STOP_WITHIN) => {
+                    tracing::warn!("volumes were still mapped when the worker stopped");
+                }
             }
         }
     }

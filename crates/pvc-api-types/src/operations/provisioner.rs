@@ -565,10 +565,10 @@ params! {
         name: String,
         /// Name of the profile.
         profile: String,
-        /// Whether the VM is recorded, as the script describes it.
-        define_vm: Flag,
-        /// Whether it is started when it is made.
-        start_vm: Flag,
+        /// Whether the VM is recorded, as the script describes it; it is unless said otherwise.
+        define_vm: Option<bool>,
+        /// Whether it is started when it is made; one that is recorded is unless said otherwise.
+        start_vm: Option<bool>,
         /// Argument of the script, `NAME=VALUE`, which counts more than that of the profile.
         arg: Repeated,
     }

@@ -1,6 +1,6 @@
 use clap::Args;
 use pvc_api_types::operations::provisioner::{Creation, PostProvisionerCreate};
-use pvc_api_types::param::{Flag, Repeated};
+use pvc_api_types::param::Repeated;
 
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -57,8 +57,8 @@ impl Create {
         let wanted = Creation {
             name: self.name,
             profile: self.profile,
-            define_vm: Flag(define),
-            start_vm: Flag(start),
+            define_vm: Some(define),
+            start_vm: Some(start),
             arg: Repeated(self.script_args),
         };
         let submitted = pvc.client()?.submit(PostProvisionerCreate, [], &wanted)?;

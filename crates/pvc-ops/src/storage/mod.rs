@@ -29,19 +29,19 @@ pub use together::{
 pub(crate) use trash::take_away;
 pub use trash::{Taken, purge_volume, restore_volume, trashed};
 pub use volume::{
-    CloneKind, Resized, clone_volume, create_volume, flatten_volume, remove_volume, rename_volume,
-    resize_volume,
+    CloneKind, Resized, clone_volume, create_volume, flatten_volume, remove_volume,
+    rename_own_volume, rename_volume, resize_volume,
 };
 
-use pvc_model::BadName;
 use pvc_model::benchmark::{is_own_volume, volume_of};
 use pvc_model::cluster::Cluster;
-use pvc_model::hold::Held;
+use pvc_model::hold::{Held, check_not_held};
 use pvc_model::job::{JobId, JobWork};
 use pvc_model::pool::{BadGroups, BadReplication};
 use pvc_model::shown;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_model::vm::volumes::{is_at_rest, part_of_snapshot, users_where};
+use pvc_model::{BadName, Uuid};
 use pvc_ports::{Storage, StorageError};
 use pvc_store::ChangeError;
 
@@ -344,6 +344,44 @@ fn require_no_task(
         }
     }
     Ok(())
+}
+
+/// Refuses to have a job that makes VM `own` dispose of a volume that somebody else has a hand on:
+/// another VM, a snapshot of one, a task, or whoever holds it.
+///
+/// # Errors
+/// The first reason.
+pub fn require_no_other_user(
+    cluster: &Cluster,
+    volume: &VolumeId,
+    own: Uuid,
+) -> Result<(), StorageRefusal> {
+    let mut users = users_where(cluster, |used| used == volume);
+    if let Some((vm, volume)) = users.find(|(vm, _)| vm.uuid != own) {
+        return Err(StorageRefusal::Used { vm: vm.name.clone(), volume: volume.clone() });
+    }
+    require_no_part(cluster, |used| used == volume)?;
+    require_no_task(cluster, |used| used == volume)?;
+    Ok(check_not_held(cluster, volume, None)?)
+}
+
+/// Refuses to give the script that makes VM `own` a volume as a device: one that is held, or that a
+/// guest of another VM may have open.
+///
+/// # Errors
+/// The first reason.
+pub fn require_mappable(
+    cluster: &Cluster,
+    volume: &VolumeId,
+    own: Uuid,
+) -> Result<(), StorageRefusal> {
+    require_pool(cluster, &volume.pool)?;
+    let users = users_where(cluster, |used| used == volume);
+    let mut others = users.filter(|(vm, _)| vm.uuid != own);
+    if let Some((vm, volume)) = others.find(|(vm, _)| !is_at_rest(cluster, vm)) {
+        return Err(StorageRefusal::Running { vm: vm.name.clone(), volume: volume.clone() });
+    }
+    Ok(check_not_held(cluster, volume, None)?)
 }
 
 /// Refuses what would leave a VM without a volume that its definition names, or one of its

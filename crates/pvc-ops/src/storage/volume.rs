@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Purpose, check_not_held};
 use pvc_model::job::{JobVm, JobWork};
@@ -16,7 +17,7 @@ use super::record::after;
 use super::trash::{Taken, take_away};
 use super::{
     Done, StorageRefusal, record_volume, refused, require_at_rest, require_free_volume_name,
-    require_no_part, require_no_task, require_pool, require_unused,
+    require_no_other_user, require_no_part, require_no_task, require_pool, require_unused,
 };
 use crate::job::{JobRequest, submit};
 
@@ -197,12 +198,40 @@ pub async fn rename_volume(
         // A name needs no room.
         return check_new(storage, &to, 0, true).await.map_err(refused);
     }
+    give_name(store, storage, &view, volume, &to).await
+}
+
+/// Gives a volume that VM `own`, which is being made, may name, and nobody else, another name.
+///
+/// # Errors
+/// While somebody else uses it.
+pub async fn rename_own_volume(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    to: &VolumeName,
+    own: Uuid,
+) -> Done<()> {
+    let to = beside(volume, to)?;
+    let view = store.fresh().await?;
+    require_no_other_user(&view, volume, own).map_err(ChangeError::Refused)?;
+    check_not_held(&view, &to, None).map_err(refused)?;
+    give_name(store, storage, &view, volume, &to).await
+}
+
+async fn give_name(
+    store: &Store,
+    storage: &dyn Storage,
+    view: &Cluster,
+    volume: &VolumeId,
+    to: &VolumeId,
+) -> Done<()> {
     match storage.rename(volume, &to.volume).await {
         Ok(()) => {}
         Err(error @ StorageError::NoVolume { .. }) => {
             // Renamed by an ask that did not come to its end, if only the old name is recorded.
-            let was = view.volumes.contains_key(volume) && !view.volumes.contains_key(&to);
-            if !was || storage.volume(&to).await.is_err() {
+            let was = view.volumes.contains_key(volume) && !view.volumes.contains_key(to);
+            if !was || storage.volume(to).await.is_err() {
                 return Err(refused(error));
             }
         }
@@ -210,14 +239,14 @@ pub async fn rename_volume(
     }
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
-        if cluster.volumes.contains_key(volume) && !cluster.volumes.contains_key(&to) {
+        if cluster.volumes.contains_key(volume) && !cluster.volumes.contains_key(to) {
             changes.push(Change::RenameVolume { from: volume.clone(), to: to.clone() });
         }
         Ok((changes, ()))
     };
     store.change(decide).await?;
     record_volume(store, storage, volume).await?;
-    record_volume(store, storage, &to).await.map(drop)
+    record_volume(store, storage, to).await.map(drop)
 }
 
 /// Removes a volume with its snapshots: it is moved to the trash, to be kept for a time, and

@@ -10,6 +10,7 @@ use pvc_contracts::ceph_cluster::CephCluster;
 use pvc_contracts::scripts::{Manner, ScriptsFixture, end, run, scripts_contract};
 use pvc_directory::DirectoryStorage;
 use pvc_linux::LinuxExec;
+use pvc_model::job::JobId;
 use pvc_model::storage::{PoolName, RbdAccess, VolumeId};
 use pvc_ports::{
     BlockDevices, ScriptJob, ScriptMessage, ScriptOrder, ScriptPhase, ScriptProcess, Scripts,
@@ -234,15 +235,20 @@ async fn huge_output_is_cut_and_does_not_hold_a_script_up() {
     process.kill().await.expect("it dies");
 }
 
+/// Environment variable of machines that can limit nothing: the test of it is left out then.
+const UNLIMITED: &str = "PVC_TEST_WITHOUT_MEMORY_LIMIT";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_does_not_outgrow_its_memory() {
     let place = Place::new();
     let job = setup(&["x = bytearray(2 << 30)", "x[:] = bytes(2 << 30)"]);
     let mut process = place.start(&job).await;
-    if let Some(why) = process.missing_limits() {
-        eprintln!("this machine cannot limit memory: {why}");
+    let missing = process.missing_limits();
+    if std::env::var_os(UNLIMITED).is_some() {
+        assert!(missing.is_some(), "this machine can limit memory: unset {UNLIMITED}");
         return process.kill().await.expect("it dies");
     }
+    assert_eq!(missing, None, "where that is so {UNLIMITED} says that it is known");
     end(&mut process).await;
     process.tell(ScriptOrder::Run(ScriptPhase::Setup)).await.expect("it listens");
     let over = async {
@@ -271,13 +277,18 @@ async fn a_daemon_that_will_be_killed() {
     let home = Home::make(Path::new(&directory)).expect("it can be made");
     let storage = storage(Path::new(&directory)).await;
     let devices = LinuxBlockDevices::new(home.clone(), storage, Arc::new(LinuxExec));
-    devices.map(&volume()).await.expect("it can be mapped");
+    devices.map(&volume(), &one()).await.expect("it can be mapped");
     let scripts = LinuxScripts::new(home);
     let mut process = scripts.start(&setup(&["time.sleep(3600)"])).await.expect("it starts");
     end(&mut process).await;
     process.tell(ScriptOrder::Run(ScriptPhase::Setup)).await.expect("it listens");
     fs::write(Path::new(&directory).join("ready"), []).expect("there is room");
     sleep(LONG).await;
+}
+
+/// A job with devices.
+fn one() -> JobId {
+    JobId::from_bits(1)
 }
 
 fn volume() -> VolumeId {
@@ -333,8 +344,8 @@ async fn what_a_killed_daemon_has_left_is_ended_by_the_next() {
     };
     timeout(LONG, gone).await.expect("its script ends with it");
     let devices = LinuxBlockDevices::new(home.clone(), storage(path).await, Arc::new(LinuxExec));
-    let unmapped = devices.unmap_left_over().await.expect("it can be unmapped");
-    assert_eq!(unmapped.len(), 1);
+    let unmapped = devices.unmap_left_over().await;
+    assert!(matches!(&*unmapped, [Ok(_)]), "{unmapped:?}");
     LinuxScripts::new(home).end_left_over().await.expect("it can be removed");
     assert!(fs::symlink_metadata(&device).is_err(), "{device}");
     assert_eq!(loops_below(path), BTreeSet::new());
@@ -348,13 +359,16 @@ async fn a_volume_is_a_device_until_it_is_unmapped() {
     let path = place.directory.path();
     let storage = storage(path).await;
     let devices = LinuxBlockDevices::new(place.home.clone(), storage.clone(), Arc::new(LinuxExec));
-    let device = devices.map(&volume()).await.expect("it can be mapped");
-    assert_eq!(devices.map(&volume()).await.expect("it stays as it is"), device);
+    let other = JobId::from_bits(2);
+    let device = devices.map(&volume(), &one()).await.expect("it can be mapped");
+    assert_eq!(devices.map(&volume(), &other).await.expect("it stays as it is"), device);
+    devices.unmap(&volume(), &one()).await.expect("it is the other's still");
+    devices.unmap(&volume(), &one()).await.expect("it has it no more");
     fs::write(&device, b"written").expect("it can be written");
     let size = fs::metadata(fs::canonicalize(&device).expect("it is a link"));
     assert!(size.is_ok(), "{size:?}");
-    devices.unmap(&volume()).await.expect("it can be unmapped");
-    devices.unmap(&volume()).await.expect("it is unmapped");
+    devices.unmap(&volume(), &other).await.expect("it can be unmapped");
+    devices.unmap(&volume(), &other).await.expect("it is unmapped");
     assert!(fs::symlink_metadata(&device).is_err(), "{}", device.display());
     assert_eq!(loops_below(path), BTreeSet::new());
     let pvc_ports::MeasuredPlace::File { path: file, .. } =
@@ -364,7 +378,7 @@ async fn a_volume_is_a_device_until_it_is_unmapped() {
     };
     assert!(fs::read(file).expect("it can be read").starts_with(b"written"));
     let absent = VolumeId::from_record("scripts/absent").expect("well formed");
-    assert!(devices.map(&absent).await.is_err());
+    assert!(devices.map(&absent, &one()).await.is_err());
     place.assert_nothing_left("after all").await;
 }
 
@@ -389,7 +403,7 @@ async fn an_image_of_a_real_ceph_is_a_device_until_it_is_unmapped() {
     storage.create(&volume(), 8 << 20, true).await.expect("there is room");
     let devices = LinuxBlockDevices::new(place.home.clone(), storage.clone(), Arc::new(LinuxExec));
     for written in [&b"first"[..], b"again"] {
-        let device = devices.map(&volume()).await.expect("it can be mapped");
+        let device = devices.map(&volume(), &one()).await.expect("it can be mapped");
         let mut before = vec![0; 5];
         let mut file = fs::OpenOptions::new().read(true).write(true).open(&device).expect("there");
         std::io::Read::read_exact(&mut file, &mut before).expect("it can be read");
@@ -398,10 +412,63 @@ async fn an_image_of_a_real_ceph_is_a_device_until_it_is_unmapped() {
         std::io::Seek::rewind(&mut file).expect("a device can be");
         std::io::Write::write_all(&mut file, written).expect("it can be written");
         drop(file);
-        devices.unmap(&volume()).await.expect("it can be unmapped");
+        devices.unmap(&volume(), &one()).await.expect("it can be unmapped");
         assert!(fs::symlink_metadata(&device).is_err(), "{}", device.display());
     }
     assert_eq!(loops_below(place.home.path()), BTreeSet::new());
     storage.remove(&volume()).await.expect("nobody has it open");
     place.assert_nothing_left("after all").await;
+}
+
+/// Directory as a daemon that is no more has left it, with one device of this volume.
+fn leave(runtime: &Path, process: &str, volume: &str) -> std::path::PathBuf {
+    let home = runtime.join("scripts").join(process);
+    let device = home.join("device-0");
+    fs::create_dir_all(&device).expect("there is room");
+    fs::write(home.join("lock"), []).expect("there is room");
+    fs::write(device.join("volume"), volume).expect("there is room");
+    device
+}
+
+fn mount_over(file: &Path) {
+    fs::write(file, []).expect("there is room");
+    let source = file.with_extension("source");
+    fs::write(&source, []).expect("there is room");
+    let done = std::process::Command::new("mount").arg("--bind").arg(&source).arg(file).status();
+    assert!(done.expect("it is installed").success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_left_over_mount_is_ended_and_one_that_cannot_be_keeps_none_of_the_others() {
+    let place = Place::new();
+    let path = place.directory.path();
+    let (export, odd) = (leave(path, "1-a", "scripts/a"), leave(path, "1-b", "scripts/b"));
+    let last = leave(path, "1-c", "scripts/c");
+    // That of a daemon which exported an image, and one that nobody knows of.
+    mount_over(&export.join("exported"));
+    mount_over(&odd.join("foreign"));
+    let storage = storage(path).await;
+    let devices = LinuxBlockDevices::new(place.home.clone(), storage, Arc::new(LinuxExec));
+    let ended = devices.unmap_left_over().await;
+    let umount = std::process::Command::new("umount").arg(odd.join("foreign")).status();
+    assert!(umount.expect("it is installed").success(), "it is left alone");
+    assert_eq!(ended.iter().filter(|it| it.is_ok()).count(), 2, "{ended:?}");
+    assert_eq!(ended.iter().filter(|it| it.is_err()).count(), 1, "{ended:?}");
+    assert!(!export.exists() && !last.exists() && odd.exists());
+    let again = devices.unmap_left_over().await;
+    assert!(matches!(&*again, [Ok(_)]), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_stops_unmaps_everything() {
+    let place = Place::new();
+    let path = place.directory.path();
+    let devices =
+        LinuxBlockDevices::new(place.home.clone(), storage(path).await, Arc::new(LinuxExec));
+    let device = devices.map(&volume(), &one()).await.expect("it can be mapped");
+    let ended = devices.unmap_all().await;
+    assert!(matches!(&*ended, [Ok(_)]), "{ended:?}");
+    assert!(fs::symlink_metadata(&device).is_err(), "{}", device.display());
+    assert_eq!(loops_below(path), BTreeSet::new());
+    assert!(devices.unmap_all().await.is_empty());
 }

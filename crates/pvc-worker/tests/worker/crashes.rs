@@ -86,9 +86,17 @@ pub struct Process {
     pub gate: Arc<Gate>,
     pub tree: Arc<FlakyTree>,
     task: tokio::task::JoinHandle<()>,
+    stop: CancellationToken,
 }
 
 impl Process {
+    /// Asks the worker to stop, and waits until it has.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.expect("it stops");
+        self.tree.close().await;
+    }
+
     /// Ends the worker: nothing of it has an effect any more, and the store notices.
     pub async fn die(self) {
         self.task.abort();
@@ -247,8 +255,10 @@ impl World {
         let number = self.workers.fetch_add(1, Ordering::Relaxed);
         let devices = self.devices.of_process(number, Some(gate.clone()));
         let worker = worker.with_scripts(provision::tools(&self.scripts, devices));
-        let task = tokio::spawn(async move { worker.run(CancellationToken::new()).await });
-        Process { gate, tree, task }
+        let stop = CancellationToken::new();
+        let asked = stop.clone();
+        let task = tokio::spawn(async move { worker.run(asked).await });
+        Process { gate, tree, task, stop }
     }
 
     /// A worker that nothing happens to.
@@ -679,7 +689,7 @@ async fn a_worker_that_is_asked_to_stop_leaves_its_job_to_the_next_one() {
             let worker = worker.with_benchmarks(measuring::tools(gate.clone()));
             let asked = stop.clone();
             let task = tokio::spawn(async move { worker.run(asked).await });
-            let process = Process { gate, tree, task };
+            let process = Process { gate, tree, task, stop: stop.clone() };
             let stops = world.stops(&process).await;
             stop.cancel();
             process.gate.open();

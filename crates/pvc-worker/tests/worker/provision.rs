@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pvc_model::NodeName;
 use pvc_model::job::provision::Provision;
 use pvc_model::job::{JobState, JobVm};
 use pvc_model::node::{DaemonState, DomainState, NodeFigures};
@@ -12,16 +11,17 @@ use pvc_model::provisioner::{
     Catalog, Class, Named, NetworkTemplate, PROVISIONER, Profile, StorageTemplate, SystemTemplate,
     TemplateDisk,
 };
-use pvc_model::storage::PoolName;
+use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::VmState;
+use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Op, ScriptFailure, ScriptMessage, ScriptOrder, Storage, VolumeInfo};
 use pvc_provisioner::ProvisionerError;
-use pvc_store::{Change, Changes, NodeChange, Report, VmChange};
+use pvc_store::{Change, Changes, NewVm, NodeChange, Report, VmChange};
 use pvc_testkit::{MemoryDevices, MemoryFiles, ScriptAct, ScriptedScripts};
 use pvc_worker::{Profiles, ScriptSettings, ScriptTools};
 use serde_json::{Map, Value, json};
 
-use crate::crashes::{Case, NEW, UUID, World, id, xml};
+use crate::crashes::{Case, NEW, UUID, World, id, web1, xml};
 
 /// The volumes that the script makes: one new, one a copy.
 pub const VOLUMES: [&str; 2] = ["vms/new_sda", "vms/new_sdb"];
@@ -281,6 +281,10 @@ async fn a_vm_whose_storage_fails_at_any_call_is_taken_back_when_it_is_back() {
     });
 }
 
+async fn identity(world: &World, volume: &VolumeId) -> Option<String> {
+    world.storage.measured(volume).await.ok().map(|measured| measured.identity)
+}
+
 /// Somebody makes a volume of the same name in the middle of it: it is theirs, and stays.
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_is_called_as_that_of_a_script_meanwhile_is_left_alone() {
@@ -290,14 +294,16 @@ async fn a_volume_that_is_called_as_that_of_a_script_meanwhile_is_left_alone() {
         let worker = world.worker("hv1", call).await;
         let stops = world.stops(&worker).await;
         world.look_freely();
-        if world.storage.volume(&disk).await.is_err() {
+        let is_strange = world.storage.volume(&disk).await.is_err();
+        if is_strange {
             world.storage.insert(VOLUMES[0]);
         }
+        let before = identity(&world, &disk).await;
         worker.gate.open();
         let end = world.end().await;
-        let is_there = world.storage.volume(&disk).await.is_ok();
-        let is_whole = end.state == JobState::Succeeded;
-        assert!(is_there || is_whole, "at call {call}: {end:?}");
+        if is_strange {
+            assert_eq!(identity(&world, &disk).await, before, "at call {call}: {end:?}");
+        }
         stops
     });
 }
@@ -406,8 +412,12 @@ async fn calls_are_checked_as_requests_are() {
         ("ceph.add_volume", volume("x", "much"), "much"),
         ("ceph.add_volume", other, "none"),
         ("ceph.remove_volume", json!({"pool": "vms", "name": "web1_sda"}), "web1"),
+        ("ceph.map_volume", json!({"pool": "vms", "name": "web1_sda"}), "not off"),
+        ("ceph.map_volume", json!({"pool": "none", "name": "x"}), "no pool"),
+        ("ceph.unmap_volume", json!({"pool": "vms", "name": "data"}), "not mapped"),
     ];
     let world = World::new(Case::Provision).await;
+    world.write(|changes| _ = changes.vm(UUID, VmChange::State(VmState::Start))).await;
     let asked = calls.iter().map(|(function, arguments, _)| call(function, arguments.clone()));
     let unknown = [call("zk.delete", json!({"keys": []})), call("ceph.add_volume", json!({}))];
     let acts: Vec<_> = asked.chain(unknown).chain([done(Value::Null)]).collect();
@@ -429,4 +439,149 @@ async fn calls_are_checked_as_requests_are() {
     }
     let raised = answers.iter().filter(|answer| matches!(answer, ScriptOrder::Raised(_)));
     assert_eq!(raised.count(), 2);
+}
+
+impl World {
+    /// Waits for a state of what scripts leave, or of what they make.
+    async fn until(&self, ready: impl AsyncFn() -> bool) {
+        for _ in 0..600 {
+            if ready().await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        panic!("it never comes so far: {:?}", self.progress());
+    }
+
+    /// A job whose script hangs in `install`, when it has made its volumes.
+    async fn hanging() -> World {
+        let world = World::new(Case::Provision).await;
+        let named = |name: &str| json!({"pool": "vms", "name": name});
+        let maps = VOLUMES.map(|disk| call("ceph.map_volume", named(&disk[4..])));
+        let acts: Vec<_> = maps.into_iter().chain([ScriptAct::Hang]).collect();
+        world.scripts.set("install", acts);
+        world
+    }
+
+    async fn until_mapped(&self) {
+        self.until(async || self.devices.mapped().len() == VOLUMES.len()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_another_vm_uses_by_now_is_not_taken_back() {
+    let other = Uuid::from_u128(77);
+    for undefines in [false, true] {
+        let world = World::hanging().await;
+        world.healthy_worker("hv1").await;
+        world.until_mapped().await;
+        let theirs = || NewVm {
+            uuid: other,
+            name: "other".into(),
+            xml: new_xml().replace(&NEW.to_string(), &other.to_string()).replace("new_sdb", "no"),
+            volumes: vec![id(VOLUMES[0])],
+            ..web1()
+        };
+        if undefines {
+            world.write(|changes| _ = changes.push(Change::RemoveVm(NEW))).await;
+        } else {
+            world.write(|changes| _ = changes.push(Change::DefineVm(Box::new(theirs())))).await;
+        }
+        world.cancel().await;
+        let end = world.end().await;
+        assert_eq!(end.state, JobState::Cancelled, "{end:?}");
+        let [first, second] = VOLUMES.map(id);
+        assert!(world.storage.volume(&first).await.is_ok(), "{end:?}");
+        // Those of a VM that somebody has undefined may be anybody's.
+        assert_eq!(world.storage.volume(&second).await.is_ok(), undefines, "{end:?}");
+        let why = if undefines { "is not this task's" } else { "stays: VM `other` uses" };
+        assert!(end.log.iter().any(|line| line.contains(why)), "{:?}", end.log);
+        assert_eq!((world.scripts.running(), world.devices.mapped()), (0, vec![]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_stops_ends_its_script_and_unmaps_its_devices() {
+    let world = World::hanging().await;
+    let worker = world.healthy_worker("hv1").await;
+    world.until_mapped().await;
+    worker.stop().await;
+    assert_eq!((world.scripts.running(), world.devices.mapped()), (0, vec![]));
+    assert!(!world.progress().state.is_over(), "{:?}", world.progress());
+    world.healthy_worker("hv1").await;
+    assert_eq!(world.end().await.state, JobState::Failed);
+    world.assert_nothing_left("after the next worker").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_cannot_be_unmapped_keeps_none_of_the_others() {
+    let world = World::hanging().await;
+    world.devices.refuse_to_unmap(&id(VOLUMES[0]));
+    world.healthy_worker("hv1").await;
+    world.until_mapped().await;
+    world.cancel().await;
+    world.until(async || world.devices.mapped() == [id(VOLUMES[0])]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_that_takes_no_answer_is_ended_in_its_time_or_when_it_is_cancelled() {
+    for cancels in [false, true] {
+        let world = World::new(Case::Provision).await;
+        let absent = json!({"pool": "vms", "name": "absent"});
+        let asks = call("ceph.remove_volume", absent);
+        world.scripts.set("setup", [ScriptAct::Deafen, asks, done(Value::Null)]);
+        world.healthy_worker("hv1").await;
+        world.until(async || world.progress().current == 4).await;
+        if cancels {
+            world.cancel().await;
+        }
+        let end = world.end().await;
+        let expected = if cancels { JobState::Cancelled } else { JobState::Failed };
+        assert_eq!(end.state, expected, "{end:?}");
+        assert!(cancels || end.status.contains("took longer than 100 s"), "{}", end.status);
+        world.assert_nothing_left("after it was deaf").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cleanup_that_fails_is_not_called_again() {
+    let world = World::new(Case::Provision).await;
+    world.scripts.set("cleanup", [failed()]);
+    world.healthy_worker("hv1").await;
+    assert_eq!(world.end().await.state, JobState::Failed);
+    let cleanup = ScriptOrder::Run(pvc_ports::ScriptPhase::Cleanup);
+    let answers = world.scripts.answers();
+    assert_eq!(answers.iter().filter(|answer| **answer == cleanup).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_may_change_the_volumes_of_its_own_vm_when_that_is_recorded() {
+    let world = World::new(Case::Provision).await;
+    let sized = |name: &str, size: &str| json!({"pool": "vms", "name": name, "size": size, "force_flag": true});
+    let snapshot = || json!({"pool": "vms", "volume": "new_sda", "name": "s"});
+    let calls = [
+        call("ceph.add_volume", sized("new_sda", "1G")),
+        call("ceph.add_volume", sized("new_sdb", "1G")),
+        call("ceph.add_snapshot", snapshot()),
+        call("ceph.rollback_snapshot", snapshot()),
+        call("ceph.remove_snapshot", snapshot()),
+        call("ceph.resize_volume", sized("new_sda", "512M")),
+        call("ceph.rename_volume", json!({"pool": "vms", "name": "new_sda", "new_name": "x"})),
+        call("ceph.remove_volume", json!({"pool": "vms", "name": "new_sdb"})),
+    ];
+    let number = calls.len();
+    let acts: Vec<_> = calls.into_iter().chain([done(Value::Null)]).collect();
+    world.scripts.set("prepare", acts);
+    world.scripts.set("install", [done(Value::Null)]);
+    world.scripts.set("cleanup", [done(Value::Null)]);
+    world.healthy_worker("hv1").await;
+    let end = world.end().await;
+    assert_eq!(end.state, JobState::Succeeded, "{end:?}");
+    let answers = world.scripts.answers();
+    let is_done =
+        |answer: &&ScriptOrder| matches!(answer, ScriptOrder::Returned(value) if value[0] == true);
+    assert_eq!(answers.iter().filter(is_done).count(), number, "{answers:?}");
+    assert!(end.log.iter().any(|line| line.contains("vms/new_sda@s")), "{:?}", end.log);
+    assert!(world.storage.volume(&id("vms/x")).await.is_ok());
+    assert!(world.storage.volume(&id(VOLUMES[1])).await.is_err());
 }

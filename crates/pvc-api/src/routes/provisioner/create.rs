@@ -18,11 +18,12 @@ async fn post_provisioner_create(
 ) -> Result<Answer<PostProvisionerCreate>> {
     let (given, api) = (ask.params, &ask.api);
     let (storage, catalog) = (api.storage()?, catalog(api).await?);
+    let define = given.define_vm.unwrap_or(true);
     let wanted = ProvisionAsk {
         name: given.name,
         profile: given.profile,
-        define: given.define_vm.0,
-        start: given.start_vm.0,
+        define,
+        start: given.start_vm.unwrap_or(define),
         arguments: given.arg.0,
         refuse_memory_overcommit: api.settings().refuse_memory_overcommit,
         submitter: ask.caller.description.to_string(),

@@ -253,13 +253,33 @@ async fn a_vm_of_a_profile_becomes_a_task_of_the_primary() {
 }
 
 #[tokio::test]
+async fn a_vm_of_a_profile_is_defined_and_started_unless_said_otherwise() {
+    use pvc_model::job::JobWork;
+    for (given, expected) in [
+        ("", (true, true)),
+        ("&start_vm=no", (true, false)),
+        ("&define_vm=no", (false, false)),
+        ("&define_vm=yes&start_vm=yes", (true, true)),
+    ] {
+        let api = with_profile().await;
+        let reply = api.post(&format!("/provisioner/create?name=new1&profile=web{given}")).await;
+        assert_eq!(reply.status, 202, "{given}: {}", reply.text());
+        api.eventually("the task is there", |view| !view.jobs.is_empty()).await;
+        let view = api.store.view();
+        let job = view.jobs.values().next().expect("it was submitted");
+        let JobWork::Provision(wanted) = &job.spec.work else { panic!("{:?}", job.spec.work) };
+        assert_eq!((wanted.define, wanted.start), expected, "{given}");
+    }
+}
+
+#[tokio::test]
 async fn what_keeps_a_vm_from_being_made_is_refused_before_there_is_a_task() {
     let api = with_profile().await;
     for (given, why) in [
         ("name=web&profile=web&define_vm=yes", "`web` exists already"),
         ("name=new1&profile=none&define_vm=yes", "there is no profile `none`"),
         ("name=new1&profile=web&define_vm=yes&arg=x", "`x` is not NAME=VALUE"),
-        ("name=new1&profile=web&start_vm=yes", "cannot be started"),
+        ("name=new1&profile=web&define_vm=no&start_vm=yes", "cannot be started"),
         ("name=image_x&profile=web&define_vm=yes", "as images are"),
         ("name=a%2Fb&profile=web&define_vm=yes", "contains a `/`"),
         ("profile=web&define_vm=yes", "name"),

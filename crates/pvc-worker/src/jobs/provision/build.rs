@@ -1,11 +1,12 @@
 //! The script's process, from its start to its end.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use pvc_model::job::provision::Provision;
 use pvc_model::provisioner::{Class, Recipe};
 use pvc_model::storage::VolumeId;
-use pvc_model::with_causes;
+use pvc_model::{Uuid, with_causes};
 use pvc_ops::provision::{check_cluster, check_room, definition_of_script};
 use pvc_ops::vm::Definition;
 use pvc_ports::{
@@ -115,17 +116,44 @@ pub(super) struct Session<'a> {
     began: Duration,
 }
 
+/// Reason for which a script ends in the middle of its method, when it comes.
+type End<'a> = Pin<&'a mut (dyn Future<Output = Unwritten<ProvisionError>> + Send)>;
+
+/// Waits for what ends a method that may take `time`. `heeds` whether the job is cancelled.
+async fn end_of(
+    context: &Context,
+    at: &'static str,
+    time: Duration,
+    heeds: bool,
+) -> Unwritten<ProvisionError> {
+    tokio::select! {
+        biased;
+        () = context.lost() => Unwritten::Lost,
+        () = context.leaving.cancelled() => ProvisionError::Leaving.into(),
+        () = context.cancelled.cancelled(), if heeds => ProvisionError::Cancelled.into(),
+        () = context.tools.clock.sleep(time) => {
+            ProvisionError::TooLong { at, after: time }.into()
+        }
+    }
+}
+
 impl Session<'_> {
+    /// UUID of the VM that is made.
+    pub fn uuid(&self) -> Uuid {
+        self.wanted.vm.uuid.expect("a job of this kind is not understood without one")
+    }
+
     async fn perform(&mut self) -> Result<()> {
-        match self.hear("loading the script", IMPORT_TIME, true).await? {
+        let (at, context) = ("loading the script", self.context);
+        let end = end_of(context, at, IMPORT_TIME, true);
+        tokio::pin!(end);
+        match self.hear(at, end).await? {
             ScriptMessage::Ready => {}
-            _ => return Err(ProvisionError::Unexpected { at: "loading the script" }.into()),
+            _ => return Err(ProvisionError::Unexpected { at }.into()),
         }
         let done = self.phases().await;
-        if let Err(error) = &done
-            && !matches!(error, Unwritten::Lost)
-        {
-            self.clean_up_after(error).await;
+        if let Err(Unwritten::Refused(why)) = &done {
+            self.clean_up_after(why).await;
         }
         done
     }
@@ -162,73 +190,70 @@ impl Session<'_> {
         is_cancelled: bool,
     ) -> Result<Value> {
         let at = named(phase);
-        let sent = self.process.tell(ScriptOrder::Run(phase)).await;
-        sent.map_err(|source| ProvisionError::Ended { at, source })?;
-        match self.hear(at, time, is_cancelled).await? {
+        let context = self.context;
+        let end = end_of(context, at, time, is_cancelled);
+        tokio::pin!(end);
+        self.tell(ScriptOrder::Run(phase), at, end.as_mut()).await?;
+        match self.hear(at, end).await? {
             ScriptMessage::Done(value) => Ok(value),
             _ => Err(ProvisionError::Unexpected { at }.into()),
         }
     }
 
-    /// Hears the script until it is done, and serves its calls. `heeds` whether it is cancelled.
-    async fn hear(
-        &mut self,
-        at: &'static str,
-        time: Duration,
-        heeds: bool,
-    ) -> Result<ScriptMessage> {
-        let context = self.context;
-        let too_long = context.tools.clock.sleep(time);
-        let lost = context.lost();
-        let cancelled = async {
-            match heeds {
-                true => context.cancelled.cancelled().await,
-                false => std::future::pending().await,
-            }
+    /// Sends a message, unless the script is to end first.
+    async fn tell(&mut self, order: ScriptOrder, at: &'static str, end: End<'_>) -> Result<()> {
+        let sent = tokio::select! {
+            biased;
+            why = end => return Err(why),
+            sent = self.process.tell(order) => sent,
         };
-        tokio::pin!(too_long, lost, cancelled);
+        Ok(sent.map_err(|source| ProvisionError::Ended { at, source })?)
+    }
+
+    /// Hears the script until it is done, and serves its calls, unless it is to end first.
+    async fn hear(&mut self, at: &'static str, mut end: End<'_>) -> Result<ScriptMessage> {
+        let context = self.context;
         loop {
             let message = tokio::select! {
                 biased;
-                () = &mut lost => return Err(Unwritten::Lost),
-                () = &mut cancelled => return Err(ProvisionError::Cancelled.into()),
-                () = &mut too_long => {
-                    return Err(ProvisionError::TooLong { at, after: time }.into());
-                }
+                why = end.as_mut() => return Err(why),
                 message = self.process.next() => message,
             };
             match message.map_err(|source| ProvisionError::Ended { at, source })? {
                 ScriptMessage::Wrote(line) => context.log(line),
                 ScriptMessage::Log { level, text } => context.log(leveled(level, text)),
                 ScriptMessage::Call { function, arguments } => {
-                    let answer = self.answer(&function, arguments).await?;
-                    let sent = self.process.tell(answer).await;
-                    sent.map_err(|source| ProvisionError::Ended { at, source })?;
+                    let answer = self.answer(&function, arguments, end.as_mut()).await?;
+                    self.tell(answer, at, end.as_mut()).await?;
                 }
                 ScriptMessage::Failed(ScriptFailure { class, text, traceback }) => {
                     traceback.lines().for_each(|line| context.log(line));
                     return Err(ProvisionError::Raised { at, class, text }.into());
                 }
-                end @ (ScriptMessage::Ready | ScriptMessage::Done(_)) => return Ok(end),
+                message @ (ScriptMessage::Ready | ScriptMessage::Done(_)) => return Ok(message),
             }
         }
     }
 
-    /// Serves a call. It is never broken off: what was begun is made, and written down.
+    /// Serves a call. It is never broken off: what was begun is made, and written down. A long copy
+    /// is stopped when the script is to end.
     async fn answer(
         &mut self,
         function: &str,
         arguments: Map<String, Value>,
+        end: End<'_>,
     ) -> Result<ScriptOrder> {
-        let (course, context) = (Course::default(), self.context);
+        let course = Course::default();
         let serving = calls::serve(self, function, &arguments, &course);
         tokio::pin!(serving);
         let served = tokio::select! {
             biased;
             served = &mut serving => served,
-            () = context.cancelled.cancelled() => {
+            why = end => {
                 course.stop();
-                serving.await
+                // Whatever has become of it, nobody waits for the answer.
+                let _ = serving.await;
+                return Err(why);
             }
         };
         match served {
@@ -256,28 +281,40 @@ impl Session<'_> {
             let source = pvc_ops::vm::DefineRefusal::OtherVm { found, expected };
             return Err(ProvisionError::Xml { source }.into());
         }
-        ledger::note(self.context, &Made::Vm).await.map_err(ProvisionError::from)?;
+        let number = ledger::note(self.context, &Made::Vm).await;
+        let number = number.map_err(ProvisionError::from)?;
         let decide =
             |cluster: &pvc_model::cluster::Cluster| definition.define(cluster).map_err(refused);
         let defined = self.context.change::<_, ProvisionError>(decide).await?;
+        let amended = ledger::amend(self.context, number, &Made::DefinedVm).await;
+        amended.map_err(ProvisionError::from)?;
+        for warning in defined.warnings {
+            self.context.log(format!("warning: {warning}"));
+        }
         let (name, node) = (defined.name, defined.node);
         self.context.log(format!("VM \"{name}\" is defined, and assigned to node {node}"));
         Ok(())
     }
 
     /// Has the script clean up after a failure, if its process is still there.
-    async fn clean_up_after(&mut self, error: &Unwritten<ProvisionError>) {
-        let Unwritten::Refused(why) = error else { return };
+    async fn clean_up_after(&mut self, why: &ProvisionError) {
         self.context.log(with_causes(why));
-        if let ProvisionError::Ended { .. } | ProvisionError::TooLong { .. } = why {
-            return;
-        }
-        if !matches!(why, ProvisionError::Cancelled) {
-            self.context.say("running the script's cleanup() after the failure");
-        } else {
+        let hears = match why {
+            // It has run.
+            ProvisionError::Raised { at, .. } | ProvisionError::Unexpected { at } => {
+                *at != named(ScriptPhase::Cleanup)
+            }
+            ProvisionError::Ended { .. } => false,
             // It is still in its method, and hears nothing before that ends.
+            ProvisionError::TooLong { .. }
+            | ProvisionError::Cancelled
+            | ProvisionError::Leaving => false,
+            _ => true,
+        };
+        if !hears {
             return;
         }
+        self.context.say("running the script's cleanup() after the failure");
         let cleaned = self.run_within(ScriptPhase::Cleanup, CLEANUP_TIME, false).await;
         if let Err(Unwritten::Refused(why)) = cleaned {
             self.context.log(format!("the script's cleanup() failed, too: {}", with_causes(&why)));
@@ -289,14 +326,19 @@ impl Session<'_> {
         let Session { context, tools, process, mapped, .. } = self;
         context.stage(9, "removing the script's root directory and devices");
         let killed: Result<(), ScriptsError> = process.kill().await;
-        for volume in mapped {
-            tools.devices.unmap(&volume).await.map_err(ProvisionError::from)?;
-            context.log(format!("volume {volume}, which the script had left mapped, is unmapped"));
-        }
         if let Err(error) = killed {
             context.log(format!("warning: {}", with_causes(&error)));
         }
-        Ok(())
+        let mut ended = Ok(());
+        for volume in mapped {
+            let unmapped = tools.devices.unmap(&volume, &context.job).await;
+            context.log(match &unmapped {
+                Ok(()) => format!("volume {volume}, which the script had left mapped, is unmapped"),
+                Err(error) => format!("warning: {}", with_causes(error)),
+            });
+            ended = ended.and(unmapped);
+        }
+        Ok(ended.map_err(ProvisionError::from)?)
     }
 }
 

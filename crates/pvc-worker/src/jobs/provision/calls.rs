@@ -3,6 +3,7 @@
 use pvc_model::job::provision::name_in_the_making;
 use pvc_model::size::parse_size;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_model::vm::VmState;
 use pvc_model::with_causes;
 use pvc_ops::storage::{
     self, CloneKind, StorageRefusal, clone_volume, create_volume, exists, rename_volume,
@@ -186,10 +187,28 @@ async fn make(
     Ok(named?)
 }
 
+/// Whether the volume is of this job's own VM, which is being made and has no guest, so that only
+/// others can be in the way of what its script does to it.
+async fn is_of_own_vm(session: &Session<'_>, volume: &VolumeId) -> Done<bool> {
+    let own = session.uuid();
+    let view = session.context.tools.store.fresh().await.map_err(ChangeError::Store)?;
+    let vm = view.vms.get(&own).filter(|vm| vm.state == VmState::Provision);
+    if !vm.is_some_and(|vm| vm.named_volumes().any(|named| named == volume)) {
+        return Ok(false);
+    }
+    storage::require_no_other_user(&view, volume, own).map_err(ChangeError::Refused)?;
+    Ok(true)
+}
+
 async fn remove_volume(session: &Session<'_>, given: &Arguments<'_>) -> Done {
     let volume = given.volume("name")?;
     let tools = &session.context.tools;
     let (store, storage) = (&tools.store, tools.storage.as_ref());
+    if is_of_own_vm(session, &volume).await? {
+        storage.remove(&volume).await?;
+        storage::record_volume(store, storage, &volume).await?;
+        return Ok(format!("Removed RBD volume \"{volume}\"."));
+    }
     storage::remove_volume(store, storage, &volume, std::time::Duration::ZERO, false).await?;
     Ok(format!("Removed RBD volume \"{volume}\"."))
 }
@@ -199,6 +218,12 @@ async fn resize(session: &Session<'_>, given: &Arguments<'_>) -> Done {
     let (tools, force) = (&session.context.tools, given.is_set("force_flag"));
     let (store, storage) = (&tools.store, tools.storage.as_ref());
     let (clock, random) = (tools.clock.as_ref(), tools.random.as_ref());
+    if is_of_own_vm(session, &volume).await? {
+        // No guest has it.
+        storage.resize(&volume, bytes, force).await?;
+        storage::record_volume(store, storage, &volume).await?;
+        return Ok(format!("Resized RBD volume \"{volume}\" to {bytes} bytes."));
+    }
     let by = format!("task {}", session.context.job);
     resize_volume(store, storage, clock, random, &volume, bytes, force, &by).await?;
     Ok(format!("Resized RBD volume \"{volume}\" to {bytes} bytes."))
@@ -221,16 +246,24 @@ async fn rename(session: &Session<'_>, given: &Arguments<'_>) -> Done {
         let name = VolumeId { pool: volume.pool.clone(), volume: to.clone() };
         note(session.context, &Made::Volume(MadeVolume { name, ..own })).await?;
     }
-    rename_volume(store, storage, &volume, &to, false).await?;
+    match is_of_own_vm(session, &volume).await? {
+        true => {
+            let own = session.uuid();
+            storage::rename_own_volume(store, storage, &volume, &to, own).await?;
+        }
+        false => rename_volume(store, storage, &volume, &to, false).await?,
+    }
     Ok(format!("Renamed RBD volume \"{volume}\" to \"{to}\"."))
 }
 
 async fn map(session: &mut Session<'_>, given: &Arguments<'_>) -> Done {
     let volume = given.volume("name")?;
+    let view = session.context.tools.store.fresh().await.map_err(ChangeError::Store)?;
+    storage::require_mappable(&view, &volume, session.uuid()).map_err(ChangeError::Refused)?;
     if !session.mapped.contains(&volume) {
         session.mapped.push(volume.clone());
     }
-    match session.tools.devices.map(&volume).await {
+    match session.tools.devices.map(&volume, &session.context.job).await {
         Ok(path) => Ok(path.display().to_string()),
         Err(error) => {
             session.mapped.retain(|mapped| *mapped != volume);
@@ -241,7 +274,11 @@ async fn map(session: &mut Session<'_>, given: &Arguments<'_>) -> Done {
 
 async fn unmap(session: &mut Session<'_>, given: &Arguments<'_>) -> Done {
     let volume = given.volume("name")?;
-    let unmapped = session.tools.devices.unmap(&volume).await;
+    if !session.mapped.contains(&volume) {
+        let why = format!("this script has not mapped volume `{volume}`");
+        return Err(Failed::Refused(Refused(why)));
+    }
+    let unmapped = session.tools.devices.unmap(&volume, &session.context.job).await;
     unmapped.map_err(|error| Failed::Refused(Refused(with_causes(&error))))?;
     session.mapped.retain(|mapped| *mapped != volume);
     Ok(format!("Unmapped RBD volume \"{volume}\"."))
@@ -255,11 +292,18 @@ async fn snapshot(session: &Session<'_>, function: &str, given: &Arguments<'_>) 
     let act = match function {
         "ceph.add_snapshot" => {
             storage::create_snapshot(store, storage, &volume, &name).await?;
+            // Of its own volumes they go with those; others' stay.
+            session.context.log(format!("the script has made snapshot {volume}@{name}"));
             "Created"
         }
         "ceph.remove_snapshot" => {
             storage::remove_snapshot(store, storage, &volume, &name, false).await?;
             "Removed"
+        }
+        _ if is_of_own_vm(session, &volume).await? => {
+            storage.roll_back(&volume, &name).await?;
+            storage::record_volume(store, storage, &volume).await?;
+            "Rolled back to"
         }
         _ => {
             storage::roll_back(store, storage, tools.random.as_ref(), &volume, &name).await?;

@@ -13,8 +13,10 @@ use crate::kind::{read, written};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Made {
-    /// The record of the VM itself.
+    /// The record of the VM itself, which may not be there yet.
     Vm,
+    /// The record of the VM, which was there.
+    DefinedVm,
     Volume(MadeVolume),
 }
 

@@ -27,11 +27,11 @@ use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_model::with_causes;
 use pvc_ops::provision::ProvisionRefusal;
-use pvc_ops::storage::{StorageRefusal, record_volume};
+use pvc_ops::storage::{StorageRefusal, record_volume, require_no_other_user};
 use pvc_ops::vm::{DefineRefusal, StateRefusal, start_changes};
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{
-    BlockDeviceError, BlockDevices, Files, Scripts, ScriptsError, Storage, StorageError,
+    BlockDeviceError, BlockDevices, Files, Scripts, ScriptsError, Storage, StorageError, Unmapped,
 };
 use pvc_provisioner::{Provisioner, ProvisionerError};
 use pvc_store::{Change, Changes, Expect, VmChange};
@@ -105,21 +105,27 @@ pub struct ScriptSettings {
 impl ScriptTools {
     /// Ends what workers of this node that are no more have left.
     pub(crate) async fn end_left_over(&self) {
-        match self.devices.unmap_left_over().await {
-            Ok(volumes) => {
-                for volume in volumes {
-                    tracing::info!(%volume, "a volume was unmapped that an earlier script had \
-                                             mapped");
-                }
-            }
-            Err(error) => {
-                let error = with_causes(&error);
-                tracing::warn!(error, "what earlier scripts had mapped could not be unmapped");
-            }
-        }
+        log_unmapped(self.devices.unmap_left_over().await);
         if let Err(error) = self.scripts.end_left_over().await {
             let error = with_causes(&error);
             tracing::warn!(error, "what earlier scripts have left could not be removed");
+        }
+    }
+
+    /// Unmaps what scripts of this worker, which stops, have left mapped.
+    pub(crate) async fn unmap_all(&self) {
+        log_unmapped(self.devices.unmap_all().await);
+    }
+}
+
+fn log_unmapped(ended: Vec<Unmapped>) {
+    for unmapped in ended {
+        match unmapped {
+            Ok(volume) => tracing::info!(%volume, "a volume was unmapped that a script had left"),
+            Err(error) => {
+                let error = with_causes(&error);
+                tracing::warn!(error, "a volume that a script had mapped could not be unmapped");
+            }
         }
     }
 }
@@ -172,6 +178,8 @@ pub(crate) enum ProvisionError {
     Xml { source: DefineRefusal },
     #[error("the script was ended because the task is cancelled")]
     Cancelled,
+    #[error("the script was ended because its worker stops")]
+    Leaving,
     #[error(transparent)]
     NotNoted(#[from] NotNoted),
     #[error("VM `{vm}` was removed, or given another state, while it was made")]
@@ -188,6 +196,7 @@ impl Refusal for ProvisionError {
             ProvisionError::Provisioner(ProvisionerError::Refused(why)) => why.kind(),
             ProvisionError::Provisioner(_)
             | ProvisionError::Device(_)
+            | ProvisionError::Leaving
             | ProvisionError::NotNoted(NotNoted::Lost) => RefusalKind::Unavailable,
             _ => RefusalKind::Conflict,
         }
@@ -340,14 +349,19 @@ impl ProvisionVm {
 
     async fn take_back(&self, context: &Context) -> Result<()> {
         let made = ledger::all(&context.progress());
-        let is_own = !made.contains(&Made::Vm) || self.lock_out(context).await?;
+        let was_defined = made.contains(&Made::DefinedVm);
+        let is_own = match was_defined || made.contains(&Made::Vm) {
+            true => self.lock_out(context, was_defined).await?,
+            false => true,
+        };
         for made in made.iter().rev() {
             let Made::Volume(volume) = made else { continue };
             if let Some(scripts) = &context.tools.scripts {
-                scripts.devices.unmap(&volume.name).await.map_err(ProvisionError::from)?;
+                let unmapped = scripts.devices.unmap(&volume.name, &context.job).await;
+                unmapped.map_err(ProvisionError::from)?;
             }
             match is_own {
-                true => remove_volume(context, volume).await?,
+                true => self.remove_volume(context, volume).await?,
                 false => context.log(format!(
                     "volume {} stays: the VM is not this task's any more",
                     volume.name
@@ -362,7 +376,7 @@ impl ProvisionVm {
 
     /// Has the VM in state `delete`, from which nobody starts it: the way back has begun. `false`
     /// if it is not this job's any more.
-    async fn lock_out(&self, context: &Context) -> Result<bool> {
+    async fn lock_out(&self, context: &Context, was_defined: bool) -> Result<bool> {
         let uuid = self.uuid();
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
@@ -370,8 +384,12 @@ impl ProvisionVm {
             if state == Some(VmState::Provision) {
                 changes.vm(uuid, VmChange::State(VmState::Delete)).expect(Expect::VmState(uuid));
             }
-            // Of one that was never defined the volumes go as well.
-            Ok((changes, matches!(state, None | Some(VmState::Provision | VmState::Delete))))
+            let is_own = match state {
+                // One that was there was removed by somebody: its volumes may be another's by now.
+                None => !was_defined,
+                Some(state) => matches!(state, VmState::Provision | VmState::Delete),
+            };
+            Ok((changes, is_own))
         };
         match context.change::<_, ProvisionError>(decide).await {
             // Whoever has the job now takes the VM back; what came late here is removed all the
@@ -404,6 +422,30 @@ impl ProvisionVm {
     }
 }
 
+impl ProvisionVm {
+    /// Removes what there is of a volume that the script has made. What has its name by now and is
+    /// another stays, and so does what somebody else uses by now.
+    async fn remove_volume(&self, context: &Context, volume: &MadeVolume) -> Result<()> {
+        let storage = context.tools.storage.as_ref();
+        remove_one(context, &volume.making).await?;
+        let there = match storage.measured(&volume.name).await {
+            Ok(there) => Some(there.identity),
+            Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => None,
+            Err(error) => return Err(of_storage(error)),
+        };
+        if there.is_some() && there == volume.identity {
+            let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
+            if let Err(why) = require_no_other_user(&view, &volume.name, self.uuid()) {
+                context.log(format!("volume {} stays: {why}", volume.name));
+                return Ok(());
+            }
+            remove_one(context, &volume.name).await?;
+            context.log(format!("volume {} is removed", volume.name));
+        }
+        recorded(context, &volume.name).await
+    }
+}
+
 /// Removes the volumes that the script could not make whole, and has gone on without.
 async fn remove_unfinished(context: &Context) -> Result<()> {
     for made in ledger::all(&context.progress()) {
@@ -412,23 +454,6 @@ async fn remove_unfinished(context: &Context) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Removes what there is of a volume that the script has made: nobody has ever used it. What has
-/// its name by now and is another stays.
-async fn remove_volume(context: &Context, volume: &MadeVolume) -> Result<()> {
-    let storage = context.tools.storage.as_ref();
-    remove_one(context, &volume.making).await?;
-    let there = match storage.measured(&volume.name).await {
-        Ok(there) => Some(there.identity),
-        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => None,
-        Err(error) => return Err(of_storage(error)),
-    };
-    if there.is_some() && there == volume.identity {
-        remove_one(context, &volume.name).await?;
-        context.log(format!("volume {} is removed", volume.name));
-    }
-    recorded(context, &volume.name).await
 }
 
 async fn remove_one(context: &Context, volume: &VolumeId) -> Result<()> {
