@@ -1,6 +1,6 @@
 //! The provisioner: templates, userdata, scripts and profiles, of which VMs are made.
 
-use crate::param::{Commas, Flag, Repeated};
+use crate::param::{Commas, Repeated};
 use crate::{
     AllTemplates, NetworkTemplate, NetworkTemplateNet, Ova, Profile, Script, StorageTemplate,
     StorageTemplateDisk, SystemTemplate, Uploaded, Userdata,

@@ -557,7 +557,10 @@ async fn a_cleanup_that_fails_is_not_called_again() {
 #[tokio::test(start_paused = true)]
 async fn a_script_may_change_the_volumes_of_its_own_vm_when_that_is_recorded() {
     let world = World::new(Case::Provision).await;
-    let sized = |name: &str, size: &str| json!({"pool": "vms", "name": name, "size": size, "force_flag": true});
+    let sized = |name: &str, size: &str| {
+        let force = true;
+        json!({"pool": "vms", "name": name, "size": size, "force_flag": force})
+    };
     let snapshot = || json!({"pool": "vms", "volume": "new_sda", "name": "s"});
     let calls = [
         call("ceph.add_volume", sized("new_sda", "1G")),
