@@ -20,7 +20,7 @@ SUITE_FILE=/etc/apt/sources.list.d/pvc-backports.sources
 
 BUILD=(pkg-config gcc libc6-dev libvirt-dev)
 RUN=(libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils seabios busybox-static iproute2 curl
-    fio dnsmasq-base nftables)
+    fio dnsmasq-base nftables python3)
 # `zookeeper` brings no service of its own (that is `zookeeperd`): tests start their own server.
 # Without an slf4j binding on its class path a ZooKeeper server logs nothing at all.
 # A Ceph of one monitor, one manager and one OSD on the loopback is what volumes in a cluster are tested on.
