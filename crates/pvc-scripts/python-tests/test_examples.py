@@ -285,7 +285,7 @@ class Installers(ExampleTest):
         commands = job.printed().splitlines()
         self.assertIn("debootstrap bookworm /tmp/target http://mirror.local/debian", commands)
         self.assertTrue(
-            any(line.endswith("install linux-image-amd64 grub-pc") for line in commands)
+            any(line.endswith("install -- linux-image-amd64 grub-pc") for line in commands)
         )
         self.assertIn("chpasswd 'root:a b\\n'", commands)
 

@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{Job, JobId, JobState, may_take};
+use pvc_model::job::{Job, JobId, JobState, JobWork, may_take};
 
 /// Number of jobs that one node does at once. Those that wait for something outside do not count.
 pub(crate) const AT_ONCE: usize = 3;
+
+/// Number of those that may run scripts of the provisioner, which take hours: the others have room.
+const SCRIPTS_AT_ONCE: usize = 2;
 
 /// Time for which the record of an ended job is kept, and number of records.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -52,6 +55,10 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
     let elsewhere = jobs().filter(is_at_work).filter_map(|job| job.spec.subject());
     let mut busy: BTreeSet<String> = doing.subjects.iter().cloned().chain(elsewhere).collect();
     let mut room = AT_ONCE.saturating_sub(doing.working);
+    let is_script = |job: &Job| matches!(job.spec.work, JobWork::Provision(_));
+    let scripts =
+        doing.jobs.iter().filter(|id| cluster.jobs.get(*id).is_some_and(|job| is_script(job)));
+    let mut scripts_room = SCRIPTS_AT_ONCE.saturating_sub(scripts.count());
     let mut steps = Vec::new();
     for job in ours.into_iter().filter(|job| !doing.jobs.contains(&job.spec.id)) {
         let id = job.spec.id.clone();
@@ -61,11 +68,13 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
             JobState::Running if job.spec.work.is_of_api() => steps.push(Step::BrokenOff(id)),
             JobState::Running if job.progress.worker.is_none() => steps.push(Step::Abandoned(id)),
             JobState::Pending | JobState::Running if room == 0 => {}
+            JobState::Pending | JobState::Running if is_script(job) && scripts_room == 0 => {}
             JobState::Pending | JobState::Running => {
                 // What is refused for its subject keeps its place before younger ones about the
                 // same.
                 if job.spec.subject().is_none_or(|subject| busy.insert(subject)) {
                     room -= 1;
+                    scripts_room -= usize::from(is_script(job));
                     steps.push(Step::Begin(id));
                 }
             }
@@ -107,6 +116,8 @@ fn outdated(over: Vec<&Job>, most: usize, now: u64) -> impl Iterator<Item = JobI
 mod tests {
     use std::sync::Arc;
 
+    use pvc_model::Uuid;
+    use pvc_model::job::provision::Provision;
     use pvc_model::job::{ClaimId, JobProgress, JobSpec, JobVm, JobWork};
     use pvc_model::storage::VolumeId;
 
@@ -139,6 +150,32 @@ mod tests {
         let jobs = (1..=5).map(|n| job(n, &format!("vm{n}"), JobState::Pending)).collect();
         let begin = |n| Step::Begin(JobId::from_bits(n));
         assert_eq!(steps(jobs, &Doing::default()), [begin(1), begin(2), begin(3)]);
+    }
+
+    #[test]
+    fn scripts_of_the_provisioner_leave_room_for_other_jobs() {
+        let script = |bits: u32| {
+            let mut job = job(bits, "", JobState::Pending);
+            job.spec.work = JobWork::Provision(Box::new(Provision {
+                vm: JobVm { name: format!("new{bits}"), uuid: Some(Uuid::from_u128(bits.into())) },
+                profile: "small".to_owned(),
+                define: true,
+                start: true,
+                refuse_memory_overcommit: false,
+                arguments: Vec::new(),
+            }));
+            job
+        };
+        let begin = |n| Step::Begin(JobId::from_bits(n));
+        let mut jobs: Vec<Job> = (1..=4).map(script).collect();
+        jobs.push(job(5, "web1", JobState::Pending));
+        assert_eq!(steps(jobs.clone(), &Doing::default()), [begin(1), begin(2), begin(5)]);
+        let doing = Doing {
+            jobs: [1, 2].map(JobId::from_bits).into(),
+            working: 2,
+            subjects: BTreeSet::new(),
+        };
+        assert_eq!(steps(jobs, &doing), [begin(5)]);
     }
 
     #[test]

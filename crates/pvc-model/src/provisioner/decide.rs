@@ -492,10 +492,17 @@ fn checked_disk(cluster: &Cluster, new: &NewDisk) -> Result<TemplateDisk> {
         if arg.is_empty() || arg.contains(char::is_whitespace) {
             return refused("filesystem_arg", &format!("`{}` has a space in it", shown(arg)));
         }
+        if !is_known_option(arg) {
+            let why = format!("`{}` is not among those that only shape a filesystem", shown(arg));
+            return refused("filesystem_arg", &why);
+        }
     }
     let has_space = |mountpoint: &String| mountpoint.contains(char::is_whitespace);
     if mountpoint.as_ref().is_some_and(has_space) {
         return refused("mountpoint", "has a space in it, which `/etc/fstab` cannot have");
+    }
+    if mountpoint.as_deref().is_some_and(|mountpoint| !is_inside(mountpoint)) {
+        return refused("mountpoint", "is a path from the guest's root: `/srv`, without `..`");
     }
     Ok(TemplateDisk {
         id: 0,
@@ -507,6 +514,54 @@ fn checked_disk(cluster: &Cluster, new: &NewDisk) -> Result<TemplateDisk> {
         filesystem,
         filesystem_args: Some(args.join(" ")),
     })
+}
+
+/// Whether a path from the root of a guest, put behind a directory, stays in that.
+pub(super) fn is_inside(mountpoint: &str) -> bool {
+    mountpoint.starts_with('/') && mountpoint.split('/').all(|part| !matches!(part, "." | ".."))
+}
+
+/// Options of `mkfs` programs that only shape a filesystem. Others read files of the node into it,
+/// or write to other devices: `-d` of `mkfs.ext4`, `-p` of `mkfs.xfs`, `--rootdir` of `mkfs.btrfs`.
+const OPTIONS: [&str; 33] = [
+    "-C",
+    "-E",
+    "-F",
+    "-G",
+    "-I",
+    "-K",
+    "-L",
+    "-M",
+    "-N",
+    "-O",
+    "-T",
+    "-U",
+    "-b",
+    "-c",
+    "-e",
+    "-f",
+    "-g",
+    "-i",
+    "-m",
+    "-n",
+    "-q",
+    "-s",
+    "--checksum",
+    "--csum",
+    "--data",
+    "--features",
+    "--force",
+    "--label",
+    "--metadata",
+    "--nodesize",
+    "--quiet",
+    "--sectorsize",
+    "--uuid",
+];
+
+fn is_known_option(arg: &str) -> bool {
+    let (option, value) = arg.split_once('=').unwrap_or((arg, ""));
+    OPTIONS.contains(&option) && !value.contains('/')
 }
 
 fn check_text(class: Class, text: &str) -> Result<()> {

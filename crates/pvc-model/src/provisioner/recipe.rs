@@ -1,5 +1,6 @@
 //! Everything that a profile says of a VM, found in what is kept.
 
+use super::decide::is_inside;
 use super::{
     Catalog, Class, OVA, OvaVolume, Profile, ProvisionerRefusal, Row, SystemTemplate, TemplateDisk,
     TemplateNet,
@@ -150,6 +151,18 @@ fn disks(catalog: &Catalog, profile: &Profile) -> Result<Source> {
     }
     let template = profile.storage_template.and_then(|id| of(&catalog.storage_templates, id));
     let template = template.ok_or_else(|| broken(Class::StorageTemplate))?;
+    // One that is kept from before it was looked at.
+    let outside = template.disks.iter().find_map(|disk| {
+        disk.mountpoint
+            .as_deref()
+            .filter(|mountpoint| !mountpoint.is_empty() && !is_inside(mountpoint))
+    });
+    if let Some(outside) = outside {
+        let (profile, shown) = (profile.name.as_str(), shown(outside));
+        let why =
+            format!("`{profile}` has a disk that is mounted at `{shown}`, outside of the guest");
+        return Err(ProvisionerRefusal::value("profile", why));
+    }
     Ok((RecipeDisks::Template(template.id, template.disks.clone()), None))
 }
 

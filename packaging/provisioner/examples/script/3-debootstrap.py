@@ -15,6 +15,7 @@ Arguments of the script, in a profile or with `pvc provisioner create --script-a
 
 import os
 import random
+import re
 import shutil
 import subprocess
 from xml.sax.saxutils import escape
@@ -89,6 +90,9 @@ class VMBuilderScript(VMBuilder):
 
         arguments = self.vm_data["script_arguments"]
         self.release = arguments.get("deb_release") or "stable"
+        # debootstrap runs the file of this name among its own.
+        if not re.fullmatch("[a-z]+", self.release):
+            self.fail(f"deb_release {self.release!r} is not the name of a release")
         self.mirror = arguments.get("deb_mirror") or MIRROR
         self.packages = arguments.get("deb_packages") or PACKAGES
         self.root_password = arguments.get("root_password")
@@ -219,7 +223,7 @@ class VMBuilderScript(VMBuilder):
         # Files that are there already, such as /etc/default/grub, stay as they are.
         self.run(
             *("apt-get", "--quiet", "--assume-yes", "--option=Dpkg::Options::=--force-confold"),
-            *("install", *self.packages.split(",")),
+            *("install", "--", *self.packages.split(",")),
         )
         self.run("apt-get", "clean")
         os.remove("/usr/sbin/policy-rc.d")

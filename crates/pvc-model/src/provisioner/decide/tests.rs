@@ -230,6 +230,22 @@ fn a_disk_is_new_with_a_size_or_the_copy_of_a_volume() {
             NewDisk { filesystem: filesystem(), filesystem_args: texts(&["-L=a b"]), ..disk() },
             "filesystem_arg: `-L=a b` has a space",
         ),
+        (
+            NewDisk { filesystem: filesystem(), filesystem_args: texts(&["-d=/etc"]), ..disk() },
+            "filesystem_arg: `-d=/etc` is not among",
+        ),
+        (
+            NewDisk { filesystem: filesystem(), filesystem_args: texts(&["-E=a=/x"]), ..disk() },
+            "filesystem_arg: `-E=a=/x` is not among",
+        ),
+        (
+            NewDisk { filesystem: filesystem(), mountpoint: text("/../usr"), ..disk() },
+            "mountpoint: is a path",
+        ),
+        (
+            NewDisk { filesystem: filesystem(), mountpoint: text("srv"), ..disk() },
+            "mountpoint: is a path",
+        ),
     ] {
         refused(&add(disk), Kind::Invalid, words);
     }

@@ -228,6 +228,8 @@ impl Session<'_> {
                 }
                 ScriptMessage::Failed(ScriptFailure { class, text, traceback }) => {
                     traceback.lines().for_each(|line| context.log(line));
+                    // It is shown on terminals.
+                    let text = text.replace(|letter: char| letter.is_control(), " ");
                     return Err(ProvisionError::Raised { at, class, text }.into());
                 }
                 message @ (ScriptMessage::Ready | ScriptMessage::Done(_)) => return Ok(message),
