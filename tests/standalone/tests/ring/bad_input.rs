@@ -346,7 +346,7 @@ fn bad_command_lines(machine: &Machine) {
     machine.pvc(&["vm", "start", "nobody"]).fails(exit::NOT_FOUND);
     machine.pvc(&["vm", "tag", "add", "nobody", "tag"]).fails(exit::NOT_FOUND);
     // What another release brings says so.
-    let later = machine.pvc(&["provisioner", "ova", "list"]);
+    let later = machine.pvc(&["vm", "snapshot", "create", "hello"]);
     assert_eq!(later.code, 6, "{later}");
     assert!(later.stderr.contains("release"), "{later}");
 }
