@@ -3,7 +3,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 use std::{fs, thread};
@@ -11,9 +11,6 @@ use std::{fs, thread};
 use pvc_standalone_tests::{Machine, Settings, eventually};
 
 use crate::networks::{a_network_is_made, in_a_network_of_its_own};
-
-/// Host of Debian's archive.
-const ARCHIVE: &str = "deb.debian.org";
 
 /// Seconds that a guest may take to boot, and cloud-init in it to come to its end: nothing but
 /// software runs it here.
@@ -119,23 +116,41 @@ fn nothing_is_left_on_this_machine(machine: &Machine) {
 /// nowhere else: what is asked of it is asked by a thread that stays outside.
 fn archive() -> String {
     let (inside, outside) = mpsc::channel::<TcpListener>();
+    let (host, path) = mirror();
     thread::spawn(move || {
         let Ok(listener) = outside.recv() else { return };
         for asked in listener.incoming().flatten() {
             // It stays in the network of the thread that makes it.
-            thread::spawn(move || pass(asked));
+            let host = host.clone();
+            thread::spawn(move || pass(asked, &host));
         }
     });
     in_a_network_of_its_own();
     let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback is up");
     let port = listener.local_addr().expect("it is bound").port();
     inside.send(listener).expect("the thread waits for it");
-    format!("http://127.0.0.1:{port}/debian")
+    format!("http://127.0.0.1:{port}{path}")
+}
+
+/// Host and path of the archive that this machine's own packages come from by HTTP.
+fn mirror() -> (String, String) {
+    let files = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten();
+    let files = files.map(|file| file.path()).chain([PathBuf::from("/etc/apt/sources.list")]);
+    let texts: Vec<String> = files.filter_map(|file| fs::read_to_string(file).ok()).collect();
+    let lines = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.starts_with('#'));
+    let mut addresses = lines.flat_map(str::split_whitespace).filter_map(|word| {
+        let (host, path) = word.strip_prefix("http://")?.trim_end_matches('/').split_once('/')?;
+        path.ends_with("debian").then(|| (host.to_owned(), format!("/{path}")))
+    });
+    addresses.next().unwrap_or_else(|| ("deb.debian.org".to_owned(), "/debian".to_owned()))
 }
 
 /// Passes one request on to the archive under its name, and the reply back.
-fn pass(mut asked: TcpStream) -> io::Result<()> {
-    let mut archive = TcpStream::connect((ARCHIVE, 80))?;
+fn pass(mut asked: TcpStream, host: &str) -> io::Result<()> {
+    let mut archive = match host.contains(':') {
+        true => TcpStream::connect(host)?,
+        false => TcpStream::connect((host, 80))?,
+    };
     for stream in [&asked, &archive] {
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     }
@@ -145,7 +160,7 @@ fn pass(mut asked: TcpStream) -> io::Result<()> {
         head.read_line(&mut line)?;
         let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
         match name.as_str() {
-            "host" => write!(archive, "Host: {ARCHIVE}\r\n")?,
+            "host" => write!(archive, "Host: {host}\r\n")?,
             // Then the reply ends with the connection.
             "connection" => {}
             _ if line.trim().is_empty() => break write!(archive, "Connection: close\r\n\r\n")?,
