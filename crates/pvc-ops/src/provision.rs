@@ -2,23 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use pvc_domain::VM_NAME_LIMIT;
 use pvc_model::cluster::Cluster;
-use pvc_model::image::is_like_an_image;
 use pvc_model::job::provision::Provision;
-use pvc_model::job::{JobId, JobSpec, JobVm, JobWork, being_made, being_renamed_from};
+use pvc_model::job::{JobId, JobSpec, JobVm, JobWork};
 use pvc_model::placement::{Need, NoPlace, Promises, place, selector_for};
 use pvc_model::provisioner::{Catalog, ProvisionerRefusal, Recipe, Room, SystemTemplate};
 use pvc_model::storage::PoolName;
 use pvc_model::vm::{DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, VmState};
-use pvc_model::{BadName, NodeName, Uuid, check_name};
+use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Clock, Random, Storage};
 use pvc_store::{ChangeError, Changes, Expect, Store};
 
 use crate::job::{JobRequest, submit};
 use crate::refusal::{Kind, NoNode, Refusal};
 use crate::storage::StorageRefusal;
-use crate::vm::{Define, DefineRefusal, check_new_name, known_nodes};
+use crate::vm::{
+    Define, DefineRefusal, NewNameRefusal, check_new_name, check_new_vm, known_nodes,
+    require_name_of_nobody,
+};
 
 /// A VM to make from a profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,13 +40,7 @@ pub struct ProvisionAsk {
 #[derive(Debug, thiserror::Error)]
 pub enum ProvisionRefusal {
     #[error(transparent)]
-    Name(#[from] BadName),
-    #[error("the disks of VM `{vm}` would be called as images are")]
-    LikeAnImage { vm: String },
-    #[error("VM `{vm}` is being made by task `{job}`")]
-    UnderWay { vm: String, job: JobId },
-    #[error("VM `{other}` is being renamed to `{vm}`")]
-    NameGoesTo { vm: String, other: String },
+    Name(#[from] NewNameRefusal),
     #[error("a VM that is not defined cannot be started")]
     StartedUndefined,
     #[error("there is no primary node, whose worker would do it")]
@@ -67,12 +62,9 @@ pub enum ProvisionRefusal {
 impl Refusal for ProvisionRefusal {
     fn kind(&self) -> Kind {
         match self {
-            ProvisionRefusal::Name(_)
-            | ProvisionRefusal::LikeAnImage { .. }
-            | ProvisionRefusal::StartedUndefined => Kind::Invalid,
-            ProvisionRefusal::UnderWay { .. }
-            | ProvisionRefusal::NameGoesTo { .. }
-            | ProvisionRefusal::NoPrimary
+            ProvisionRefusal::Name(why) => why.kind(),
+            ProvisionRefusal::StartedUndefined => Kind::Invalid,
+            ProvisionRefusal::NoPrimary
             | ProvisionRefusal::NoWorker { .. }
             | ProvisionRefusal::Place(_) => Kind::Conflict,
             ProvisionRefusal::Recipe(why) => why.kind(),
@@ -84,9 +76,7 @@ impl Refusal for ProvisionRefusal {
 
     fn hint(&self) -> Option<String> {
         match self {
-            ProvisionRefusal::UnderWay { job, .. } => {
-                Some(format!("`pvc task log {job}` shows how far it is"))
-            }
+            ProvisionRefusal::Name(why) => why.hint(),
             ProvisionRefusal::NoWorker { .. } => Some(
                 "does its worker run, is its PVC as new as this one, and does it reach the \
                  provisioner's database? `pvc node list` shows the versions"
@@ -137,10 +127,7 @@ pub async fn provision(
 
 /// Refuses what would be wrong in every cluster.
 fn check_words(catalog: &Catalog, ask: &ProvisionAsk) -> Result<Recipe, ProvisionRefusal> {
-    check_name("VM", &ask.name, VM_NAME_LIMIT)?;
-    if is_like_an_image(&ask.name) {
-        return Err(ProvisionRefusal::LikeAnImage { vm: ask.name.clone() });
-    }
+    check_new_vm(&ask.name)?;
     if ask.start && !ask.define {
         return Err(ProvisionRefusal::StartedUndefined);
     }
@@ -179,14 +166,8 @@ pub fn check_cluster(
     wanted: &Provision,
     own: Option<&JobId>,
 ) -> Result<(), ProvisionRefusal> {
-    let vm = || wanted.vm.name.clone();
     check_new_name(cluster, &wanted.vm.name, wanted.vm.uuid.unwrap_or(Uuid::nil()))?;
-    if let Some(job) = being_made(cluster, &wanted.vm.name).find(|job| Some(*job) != own) {
-        return Err(ProvisionRefusal::UnderWay { vm: vm(), job: job.clone() });
-    }
-    if let Some(other) = being_renamed_from(cluster, &wanted.vm.name) {
-        return Err(ProvisionRefusal::NameGoesTo { vm: vm(), other: other.to_owned() });
-    }
+    require_name_of_nobody(cluster, &wanted.vm.name, own)?;
     recipe.check_networks(cluster)?;
     let system = &recipe.system;
     let node_limit = known_nodes(cluster, &limit(system))?;

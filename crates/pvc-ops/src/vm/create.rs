@@ -1,20 +1,21 @@
 //! Making a VM of an image: asked for here, done by a worker.
 
-use pvc_domain::{EditError, Firmware, Machine, NewDomain, VM_NAME_LIMIT, new_domain};
+use pvc_domain::{EditError, Firmware, Machine, NewDomain, new_domain};
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::{Nic, NicKind, drawn_mac};
 use pvc_model::hold::check_not_held;
-use pvc_model::image::{image_name, image_volume, images, is_like_an_image};
+use pvc_model::image::{image_name, image_volume, images};
 use pvc_model::job::creation::{SSH_KEYS_LIMIT, Seed, SeedFiles, USER_DATA_LIMIT, VmCreation};
-use pvc_model::job::{JobSpec, JobVm, JobWork, being_made, being_renamed_from, worker_for};
+use pvc_model::job::{JobSpec, JobVm, JobWork, worker_for};
 use pvc_model::storage::{PoolName, VolumeId, VolumeName};
 use pvc_model::vm::VmState;
-use pvc_model::{BadName, NodeName, Uuid, check_name, shown};
+use pvc_model::{BadName, NodeName, Uuid, shown};
 use pvc_ports::{Clock, Random, Storage};
 use pvc_store::{ChangeError, Changes, Expect, Store};
 
 use super::define::{Define, DefineRefusal, Definition};
 use super::hardware::{HardwareRefusal, bridge};
+use super::new_name::{NewNameRefusal, check_new_vm, require_name_of_nobody};
 use crate::job::{JobRequest, submit};
 use crate::refusal::{Kind, Refusal};
 use crate::storage::{StorageRefusal, exists};
@@ -67,6 +68,8 @@ pub enum Origin {
 pub enum CreateRefusal {
     #[error(transparent)]
     Name(#[from] BadName),
+    #[error(transparent)]
+    NewName(#[from] NewNameRefusal),
     #[error("there is no image `{image}`")]
     NoImage { image: String },
     #[error("pools {pools} have an image `{image}` each")]
@@ -85,16 +88,10 @@ pub enum CreateRefusal {
     TooManyNetworks { count: usize },
     #[error("SSH keys of {bytes} bytes are too many: at most {SSH_KEYS_LIMIT} are taken")]
     TooManyKeys { bytes: usize },
-    #[error("the disks of VM `{vm}` would be called as images are")]
-    LikeAnImage { vm: String },
-    #[error("VM `{other}` is being renamed to `{vm}`")]
-    NameGoesTo { vm: String, other: String },
     #[error("user data of {bytes} bytes is too long: at most {USER_DATA_LIMIT} are taken")]
     UserData { bytes: usize },
     #[error("user data and SSH keys are for cloud-init, whose disk is left out")]
     NoSeed,
-    #[error("VM `{vm}` is being made by task `{job}`")]
-    UnderWay { vm: String, job: pvc_model::job::JobId },
     #[error("no worker runs that can make VMs")]
     NoWorker,
     #[error(transparent)]
@@ -111,9 +108,8 @@ impl Refusal for CreateRefusal {
     fn kind(&self) -> Kind {
         match self {
             CreateRefusal::NoImage { .. } => Kind::NotFound,
-            CreateRefusal::VolumeTaken { .. }
-            | CreateRefusal::UnderWay { .. }
-            | CreateRefusal::NameGoesTo { .. } => Kind::Conflict,
+            CreateRefusal::NewName(why) => why.kind(),
+            CreateRefusal::VolumeTaken { .. } => Kind::Conflict,
             CreateRefusal::NoWorker => Kind::Unavailable,
             CreateRefusal::Network(why) => why.kind(),
             CreateRefusal::Define(why) => why.kind(),
@@ -137,9 +133,7 @@ impl Refusal for CreateRefusal {
             CreateRefusal::Key { .. } => {
                 "a public key is one line that begins with its type, such as `ssh-ed25519`"
             }
-            CreateRefusal::UnderWay { job, .. } => {
-                return Some(format!("`pvc task log {job}` shows how far it is"));
-            }
+            CreateRefusal::NewName(why) => return why.hint(),
             CreateRefusal::NoWorker => "start `pvcworkerd` on a node with this version of PVC",
             CreateRefusal::Network(why) => return why.hint(),
             CreateRefusal::Edit(why) => return why.hint().map(str::to_owned),
@@ -172,10 +166,7 @@ pub async fn create(
 
 /// Refuses what would be wrong in every cluster.
 fn check_words(ask: &Create) -> Result<(), CreateRefusal> {
-    check_name("VM", &ask.name, VM_NAME_LIMIT)?;
-    if is_like_an_image(&ask.name) {
-        return Err(CreateRefusal::LikeAnImage { vm: ask.name.clone() });
-    }
+    check_new_vm(&ask.name)?;
     if ask.networks.len() > NICS {
         return Err(CreateRefusal::TooManyNetworks { count: ask.networks.len() });
     }
@@ -380,13 +371,7 @@ fn request(
     definition: &Definition,
     ask: &Create,
 ) -> Result<(JobRequest, Changes), CreateRefusal> {
-    let name = &creation.vm.name;
-    if let Some(job) = being_made(cluster, name).next() {
-        return Err(CreateRefusal::UnderWay { vm: name.clone(), job: job.clone() });
-    }
-    if let Some(other) = being_renamed_from(cluster, name) {
-        return Err(CreateRefusal::NameGoesTo { vm: name.clone(), other: other.to_owned() });
-    }
+    require_name_of_nobody(cluster, &creation.vm.name, None)?;
     // As it would be defined now; where it goes is decided when it is.
     definition.define(cluster)?;
     let work = JobWork::CreateVm(Box::new(creation.clone()));

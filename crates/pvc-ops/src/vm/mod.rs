@@ -6,6 +6,7 @@ mod functions;
 mod hardware;
 mod locks;
 mod meta;
+mod new_name;
 mod place;
 mod remove;
 mod rename;
@@ -22,6 +23,8 @@ pub use hardware::{
 };
 pub use locks::{FlushRefusal, submit_flush_locks};
 pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
+pub use new_name::NewNameRefusal;
+pub(crate) use new_name::{check_new_vm, require_name_of_nobody};
 pub use place::{How, Move, MovePlan, MoveRefusal, Moved, Movement, move_vm, plan_move};
 pub use remove::{RemoveRefusal, Removed, VolumeRemoval, check_remove, remove};
 pub use rename::{
