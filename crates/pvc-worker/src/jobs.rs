@@ -4,6 +4,7 @@ mod benchmark;
 mod create;
 mod device;
 mod locks;
+mod new_vm;
 mod osd;
 mod provision;
 mod rename;

@@ -21,13 +21,14 @@ use pvc_model::cluster::Cluster;
 use pvc_model::job::creation::{SeedFiles, VmCreation, name_in_the_making};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
-use pvc_ops::storage::{CloneKind, StorageRefusal, clone_volume, record_volume};
-use pvc_ops::vm::{DefineRefusal, Definition, StateRefusal, definition_of, start_changes};
+use pvc_ops::storage::{CloneKind, StorageRefusal, clone_volume};
+use pvc_ops::vm::{DefineRefusal, Definition, definition_of};
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{Course, Storage, StorageError, aside};
 use pvc_store::{Change, Changes, Expect, VmChange};
 use serde::{Deserialize, Serialize};
 
+use super::new_vm::{self, Ending, Fact, recorded, remove};
 use super::text;
 use crate::context::{Context, Unwritten};
 use crate::kind::Kind;
@@ -54,15 +55,6 @@ pub(crate) enum Step {
         disk: VolumeId,
     },
     Finish,
-}
-
-/// Result of a step.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Fact {
-    Done,
-    /// The reason why the VM was made and not started.
-    NotStarted(String),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -159,14 +151,14 @@ impl Kind for CreateVm {
             Step::Name { disk } => {
                 let is_named = self.is_named(context, disk).await?;
                 if is_named {
-                    recorded(context, &self.making(context, disk)).await?;
-                    recorded(context, disk).await?;
+                    recorded::<CreateError>(context, &self.making(context, disk)).await?;
+                    recorded::<CreateError>(context, disk).await?;
                 }
                 is_named
             }
             Step::Finish => {
                 let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
-                return Ok(self.finished(&view));
+                return Ok(self.ending().reached(&view));
             }
         };
         Ok(is_done.then_some(Fact::Done))
@@ -180,7 +172,7 @@ impl Kind for CreateVm {
                 let image = &self.new.image;
                 let making = self.making(context, self.new.clone_of_image());
                 // One that an earlier worker of this job has left.
-                remove(context, &making).await?;
+                remove::<CreateError>(context, &making).await?;
                 let (to, kind) = (&making.volume, CloneKind::CopyOnWrite);
                 let cloned =
                     clone_volume(store, storage, image, to, kind, false, &Course::default()).await;
@@ -212,8 +204,8 @@ impl Kind for CreateVm {
                     }
                     renamed => renamed.map_err(of_storage)?,
                 }
-                recorded(context, &making).await?;
-                recorded(context, disk).await?;
+                recorded::<CreateError>(context, &making).await?;
+                recorded::<CreateError>(context, disk).await?;
             }
             Step::Finish => return self.finish(context).await,
         }
@@ -244,11 +236,7 @@ impl Kind for CreateVm {
 
     fn result(&self, _: &Context, facts: &[Fact]) -> String {
         let VmCreation { vm, start, .. } = &*self.new;
-        let not_started = facts.iter().find_map(|fact| match fact {
-            Fact::NotStarted(why) => Some(why),
-            Fact::Done => None,
-        });
-        match not_started {
+        match Fact::not_started(facts) {
             Some(why) => format!("VM \"{}\" is made, and was not started: {why}", vm.name),
             None if *start => format!("VM \"{}\" is made, and starts", vm.name),
             None => format!("VM \"{}\" is made", vm.name),
@@ -279,19 +267,11 @@ impl CreateVm {
         Ok(!is_made && exists(storage, disk).await?)
     }
 
-    /// Whether the VM is this job's, and not on its way back.
-    fn is_own(&self, view: &Cluster) -> bool {
-        view.vms.get(&self.uuid()).is_some_and(|vm| vm.state == VmState::Provision)
-    }
-
-    /// Result of the last step, if it is in effect.
-    fn finished(&self, view: &Cluster) -> Option<Fact> {
-        match &view.vms.get(&self.uuid())?.state {
-            VmState::Provision => None,
-            VmState::Stop if self.new.start => {
-                Some(Fact::NotStarted("its node has logged why, or somebody stopped it".to_owned()))
-            }
-            _ => Some(Fact::Done),
+    fn ending(&self) -> Ending {
+        Ending {
+            vm: self.uuid(),
+            starts: self.new.start,
+            refuse_memory_overcommit: self.new.refuse_memory_overcommit,
         }
     }
 
@@ -309,23 +289,8 @@ impl CreateVm {
     }
 
     async fn finish(&self, context: &Context) -> Result<Fact> {
-        let (uuid, starts) = (self.uuid(), self.new.start);
-        let refuse = self.new.refuse_memory_overcommit;
-        let decide = |cluster: &Cluster| {
-            if !self.is_own(cluster) {
-                return Err(self.changed());
-            }
-            let refused = match starts.then(|| start_changes(cluster, uuid, refuse)) {
-                Some(Ok(changes)) => return Ok((changes, Fact::Done)),
-                Some(Err(why)) => Some(why),
-                None => None,
-            };
-            let mut changes = Changes::new();
-            changes.vm(uuid, VmChange::State(VmState::Stop)).expect(Expect::VmState(uuid));
-            let said = |why: StateRefusal| Fact::NotStarted(why.to_string());
-            Ok((changes, refused.map_or(Fact::Done, said)))
-        };
-        context.change(decide).await
+        let ending = self.ending();
+        context.change(|cluster| ending.reach(cluster).ok_or_else(|| self.changed())).await
     }
 
     /// Has the VM in state `delete`, from which nobody starts it: the way back has begun. `false`
@@ -378,15 +343,6 @@ impl CreateVm {
     }
 }
 
-/// Removes a volume in the making for good, if it is there: nobody has ever used it.
-async fn remove(context: &Context, making: &VolumeId) -> Result<()> {
-    match context.tools.storage.remove(making).await {
-        Ok(()) | Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => {}
-        Err(error) => return Err(of_storage(error)),
-    }
-    recorded(context, making).await
-}
-
 /// Makes the disk with cloud-init's data; one that is there is left as it is.
 async fn make_seed(context: &Context, volume: &VolumeId, files: &SeedFiles) -> Result<()> {
     let files = files.clone();
@@ -403,18 +359,10 @@ async fn make_seed(context: &Context, volume: &VolumeId, files: &SeedFiles) -> R
     }
 }
 
-/// Makes the records say whether the volume is there.
-async fn recorded(context: &Context, volume: &VolumeId) -> Result<()> {
-    let (store, storage) = (&context.tools.store, context.tools.storage.as_ref());
-    let recorded = record_volume(store, storage, volume).await;
-    recorded.map_err(|error| error.map_refused(CreateError::from))?;
-    Ok(())
-}
-
 async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool> {
     pvc_ops::storage::exists(storage, volume).await.map_err(of_storage)
 }
 
 fn of_storage(error: StorageError) -> Unwritten<CreateError> {
-    CreateError::from(StorageRefusal::from(error)).into()
+    new_vm::of_storage(error)
 }

@@ -23,15 +23,14 @@ use pvc_model::cluster::Cluster;
 use pvc_model::job::course::AfterLoss;
 use pvc_model::job::provision::Provision;
 use pvc_model::provisioner::{Catalog, Class};
-use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_model::with_causes;
 use pvc_ops::provision::ProvisionRefusal;
-use pvc_ops::storage::{StorageRefusal, record_volume, require_no_other_user};
-use pvc_ops::vm::{DefineRefusal, StateRefusal, start_changes};
+use pvc_ops::storage::{StorageRefusal, require_no_other_user};
+use pvc_ops::vm::DefineRefusal;
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{
-    BlockDeviceError, BlockDevices, Files, Scripts, ScriptsError, Storage, StorageError, Unmapped,
+    BlockDeviceError, BlockDevices, Files, Scripts, ScriptsError, StorageError, Unmapped,
 };
 use pvc_provisioner::{Provisioner, ProvisionerError};
 use pvc_store::{Change, Changes, Expect, VmChange};
@@ -39,6 +38,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use self::ledger::{Made, MadeVolume, NotNoted};
+use super::new_vm::{Ending, Fact, of_storage, recorded, remove};
 use crate::context::{Context, Unwritten};
 use crate::kind::Kind;
 
@@ -139,15 +139,6 @@ pub(crate) struct ProvisionVm {
 pub(crate) enum Step {
     Build,
     Finish,
-}
-
-/// Result of a step.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Fact {
-    Done,
-    /// The reason why the VM was made and not started.
-    NotStarted(String),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -289,12 +280,8 @@ impl Kind for ProvisionVm {
     fn result(&self, _: &Context, facts: &[Fact]) -> String {
         let Provision { vm, profile, start, define, .. } = &*self.wanted;
         let name = &vm.name;
-        let not_started = facts.iter().find_map(|fact| match fact {
-            Fact::NotStarted(why) => Some(why),
-            Fact::Done => None,
-        });
         let done = format!("VM \"{name}\" with profile \"{profile}\" is provisioned");
-        match not_started {
+        match Fact::not_started(facts) {
             Some(why) => format!("{done}, and was not started: {why}"),
             None if *start => format!("{done}, and starts"),
             None if *define => done,
@@ -308,43 +295,32 @@ impl ProvisionVm {
         self.wanted.vm.uuid.expect("a job of this kind is not understood without one")
     }
 
+    fn ending(&self) -> Ending {
+        Ending {
+            vm: self.uuid(),
+            starts: self.wanted.start,
+            refuse_memory_overcommit: self.wanted.refuse_memory_overcommit,
+        }
+    }
+
     /// Result of the last step, if it is in effect.
     fn finished(&self, view: &Cluster) -> Option<Fact> {
         if !self.wanted.define {
             return Some(Fact::Done);
         }
-        match &view.vms.get(&self.uuid())?.state {
-            VmState::Provision | VmState::Delete => None,
-            VmState::Stop if self.wanted.start => {
-                Some(Fact::NotStarted("its node has logged why, or somebody stopped it".to_owned()))
-            }
-            _ => Some(Fact::Done),
-        }
+        let is_on_way_back =
+            view.vms.get(&self.uuid()).is_some_and(|vm| vm.state == VmState::Delete);
+        if is_on_way_back { None } else { self.ending().reached(view) }
     }
 
     async fn finish(&self, context: &Context) -> Result<Fact> {
-        let Provision { vm, define, start, refuse_memory_overcommit, .. } = &*self.wanted;
+        let Provision { vm, define, .. } = &*self.wanted;
         if !define {
             return Ok(Fact::Done);
         }
-        let uuid = self.uuid();
-        let decide = |cluster: &Cluster| {
-            let own = cluster.vms.get(&uuid).filter(|vm| vm.state == VmState::Provision);
-            if own.is_none() {
-                return Err(ProvisionError::Changed { vm: vm.name.clone() });
-            }
-            let started = start.then(|| start_changes(cluster, uuid, *refuse_memory_overcommit));
-            let refused = match started {
-                Some(Ok(changes)) => return Ok((changes, Fact::Done)),
-                Some(Err(why)) => Some(why),
-                None => None,
-            };
-            let mut changes = Changes::new();
-            changes.vm(uuid, VmChange::State(VmState::Stop)).expect(Expect::VmState(uuid));
-            let said = |why: StateRefusal| Fact::NotStarted(why.to_string());
-            Ok((changes, refused.map_or(Fact::Done, said)))
-        };
-        context.change(decide).await
+        let ending = self.ending();
+        let changed = || ProvisionError::Changed { vm: vm.name.clone() };
+        context.change(|cluster| ending.reach(cluster).ok_or_else(changed)).await
     }
 
     async fn take_back(&self, context: &Context) -> Result<()> {
@@ -427,7 +403,7 @@ impl ProvisionVm {
     /// another stays, and so does what somebody else uses by now.
     async fn remove_volume(&self, context: &Context, volume: &MadeVolume) -> Result<()> {
         let storage = context.tools.storage.as_ref();
-        remove_one(context, &volume.making).await?;
+        remove::<ProvisionError>(context, &volume.making).await?;
         let there = match storage.measured(&volume.name).await {
             Ok(there) => Some(there.identity),
             Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => None,
@@ -439,7 +415,7 @@ impl ProvisionVm {
                 context.log(format!("volume {} stays: {why}", volume.name));
                 return Ok(());
             }
-            remove_one(context, &volume.name).await?;
+            remove::<ProvisionError>(context, &volume.name).await?;
             context.log(format!("volume {} is removed", volume.name));
         }
         recorded(context, &volume.name).await
@@ -450,29 +426,8 @@ impl ProvisionVm {
 async fn remove_unfinished(context: &Context) -> Result<()> {
     for made in ledger::all(&context.progress()) {
         if let Made::Volume(volume) = made {
-            remove_one(context, &volume.making).await?;
+            remove::<ProvisionError>(context, &volume.making).await?;
         }
     }
     Ok(())
-}
-
-async fn remove_one(context: &Context, volume: &VolumeId) -> Result<()> {
-    match context.tools.storage.remove(volume).await {
-        Ok(()) | Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => {}
-        Err(error) => return Err(of_storage(error)),
-    }
-    recorded(context, volume).await
-}
-
-/// Makes the records say whether the volume is there.
-async fn recorded(context: &Context, volume: &VolumeId) -> Result<()> {
-    let (store, storage): (_, &dyn Storage) =
-        (&context.tools.store, context.tools.storage.as_ref());
-    let recorded = record_volume(store, storage, volume).await;
-    recorded.map_err(|error| error.map_refused(ProvisionError::from))?;
-    Ok(())
-}
-
-fn of_storage(error: StorageError) -> Unwritten<ProvisionError> {
-    ProvisionError::from(StorageRefusal::from(error)).into()
 }
