@@ -6,6 +6,7 @@ use super::{
 };
 use crate::cluster::Cluster;
 use crate::guest_network::Vni;
+use crate::network_core::CoreNet;
 use crate::{check_name, shown};
 
 mod ova;
@@ -38,9 +39,6 @@ const MOST_DOWNTIME: u32 = 3_600_000;
 
 /// Downtime of a template for which none is given, in milliseconds.
 const DOWNTIME: u32 = 300;
-
-/// Networks between the nodes, which a template may name instead of a VNI.
-const CORE_NETWORKS: [&str; 3] = ["upstream", "cluster", "storage"];
 
 /// Ways in which a VM is given a device of its node in the place of a network.
 const DEVICES: [&str; 2] = ["macvtap:", "hostdev:"];
@@ -387,7 +385,7 @@ fn node_limit(cluster: &Cluster, nodes: &[String]) -> Result<Option<String>> {
 /// The network as it is kept.
 fn checked_vni(vni: &str) -> Result<String> {
     let vni = vni.trim();
-    if CORE_NETWORKS.contains(&vni) {
+    if CoreNet::named(vni).is_some() {
         return Ok(vni.to_owned());
     }
     let device = DEVICES.iter().find_map(|way| vni.strip_prefix(way));

@@ -1,13 +1,11 @@
 //! The facts that a script gets of its VM, in the shape of PVC 1.0.3 (`vm_data`).
 
+use pvc_model::domain::bridge_of;
 use pvc_model::job::provision::Provision;
 use pvc_model::provisioner::{Recipe, RecipeDisks};
 use serde_json::{Map, Value, json};
 
 use super::ScriptSettings;
-
-/// Networks between the nodes, whose bridges have names of their own.
-const CORE_NETWORKS: [&str; 3] = ["upstream", "cluster", "storage"];
 
 /// Texts that a script is told of, and that are kept by themselves.
 pub struct Texts {
@@ -88,13 +86,11 @@ fn vm_data(recipe: &Recipe, texts: &Texts, settings: &ScriptSettings) -> Value {
 fn networks(recipe: &Recipe) -> Vec<Value> {
     let (template, nets) = &recipe.nets;
     let network = |net: &pvc_model::provisioner::TemplateNet| {
-        let is_core = CORE_NETWORKS.contains(&net.vni.as_str());
-        let bridge = format!("{}{}", if is_core { "br" } else { "vmbr" }, net.vni);
         json!({
             "id": net.id,
             "network_template": template,
             "vni": net.vni,
-            "eth_bridge": bridge,
+            "eth_bridge": bridge_of(&net.vni),
         })
     };
     nets.iter().map(network).collect()
