@@ -822,26 +822,29 @@ async fn a_volume_that_is_called_as_the_disk_of_a_new_vm_meanwhile_is_left_alone
 
 #[tokio::test(start_paused = true)]
 async fn a_new_vm_that_somebody_starts_before_it_is_whole_is_theirs_with_its_disks() {
-    at_each_call!(call, 2, {
-        let world = World::new(Case::Create).await;
-        let worker = world.worker("hv1", call).await;
-        let stops = world.stops(&worker).await;
-        world.look_freely();
-        let view = world.store.fresh().await.expect("the tree is open");
-        let is_made = view.vms.get(&NEW).is_some_and(|vm| vm.state == VmState::Provision);
-        if is_made {
-            world.write(|changes| _ = changes.vm(NEW, VmChange::State(VmState::Start))).await;
-        }
-        worker.gate.open();
-        let end = world.end().await;
-        if is_made {
+    for (case, step) in [(Case::Create, 2), (Case::Provision, 1)] {
+        at_each_call!(call, step, {
+            let world = World::new(case).await;
+            let worker = world.worker("hv1", call).await;
+            let stops = world.stops(&worker).await;
+            world.look_freely();
             let view = world.store.fresh().await.expect("the tree is open");
-            assert_eq!(view.vms[&NEW].state, VmState::Start, "at call {call}: {end:?}");
-            for volume in new_volumes(Case::Create) {
-                let disk = world.storage.volume(&id(volume)).await;
-                assert!(disk.is_ok(), "{volume} at call {call}: {end:?}");
+            let is_made = view.vms.get(&NEW).is_some_and(|vm| vm.state == VmState::Provision);
+            if is_made {
+                world.write(|changes| _ = changes.vm(NEW, VmChange::State(VmState::Start))).await;
             }
-        }
-        stops
-    });
+            worker.gate.open();
+            let end = world.end().await;
+            if is_made {
+                let view = world.store.fresh().await.expect("the tree is open");
+                let at = format!("{case:?} at call {call}: {end:?}");
+                assert_eq!(view.vms[&NEW].state, VmState::Start, "{at}");
+                for volume in world.new_volumes() {
+                    let disk = world.storage.volume(&id(volume)).await;
+                    assert!(disk.is_ok(), "{volume}, {at}");
+                }
+            }
+            stops
+        });
+    }
 }

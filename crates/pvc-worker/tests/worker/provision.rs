@@ -309,32 +309,6 @@ async fn a_volume_that_is_called_as_that_of_a_script_meanwhile_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_vm_that_somebody_starts_while_its_script_runs_is_theirs_with_its_disks() {
-    at_calls!(call, 1, {
-        let world = World::new(Case::Provision).await;
-        let worker = world.worker("hv1", call).await;
-        let stops = world.stops(&worker).await;
-        world.look_freely();
-        let view = world.store.fresh().await.expect("the tree is open");
-        let is_made = view.vms.get(&NEW).is_some_and(|vm| vm.state == VmState::Provision);
-        if is_made {
-            world.write(|changes| _ = changes.vm(NEW, VmChange::State(VmState::Start))).await;
-        }
-        worker.gate.open();
-        let end = world.end().await;
-        if is_made {
-            let view = world.store.fresh().await.expect("the tree is open");
-            assert_eq!(view.vms[&NEW].state, VmState::Start, "at call {call}: {end:?}");
-            for volume in VOLUMES {
-                let disk = world.storage.volume(&id(volume)).await;
-                assert!(disk.is_ok(), "{volume} at call {call}: {end:?}");
-            }
-        }
-        stops
-    });
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_script_that_fails_hangs_or_ends_in_any_method_leaves_nothing() {
     let phases = ["import", "setup", "create", "prepare", "install", "cleanup"];
     let odd = [
