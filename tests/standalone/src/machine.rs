@@ -348,6 +348,12 @@ impl Machine {
         self.pvc_with(args, "", |_| {})
     }
 
+    /// Runs `pvc` with a line of words that have no blanks in them, and shows no progress.
+    pub fn quietly(&self, line: &str) -> Output {
+        let words: Vec<&str> = std::iter::once("-q").chain(line.split(' ')).collect();
+        self.pvc(&words)
+    }
+
     /// Runs the client as [`pvc`](Machine::pvc) does, with an input and whatever else is done to
     /// the command.
     pub fn pvc_with(

@@ -22,23 +22,20 @@ fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_with_their_data
     let machine = Machine::with(Settings { networks: true, ..Settings::default() });
     a_network_is_made(&machine);
     a_profile_is_made(&machine, &archive);
-    let created = pvc(&machine, "provisioner create deb1 debian --no-start --wait");
+    let created = machine.quietly("provisioner create deb1 debian --no-start --wait");
     created.says(&["deb1"]);
     machine.volumes_are(&["vms/deb1_sda"]);
     nothing_is_left_on_this_machine(&machine);
 
     // Before its first boot, as an image has to be.
     let disk = machine.dir().join("debian.qcow2").display().to_string();
-    pvc(&machine, &format!("storage volume download vms deb1_sda {disk} -f qcow2")).ok();
-    pvc(&machine, &format!("image add debian {disk}")).ok();
-    pvc(&machine, "vm start deb1 --wait").ok();
+    machine.quietly(&format!("storage volume download vms deb1_sda {disk} -f qcow2")).ok();
+    machine.quietly(&format!("image add debian {disk}")).ok();
+    machine.quietly("vm start deb1 --wait").ok();
     let data = user_data(&machine, "of its own");
-    let made = pvc(
-        &machine,
-        &format!(
-            "vm create deb2 --image debian --memory 768 --network 1001 --user-data {data} --start"
-        ),
-    );
+    let made = machine.quietly(&format!(
+        "vm create deb2 --image debian --memory 768 --network 1001 --user-data {data} --start"
+    ));
     made.says(&["It has the address 10.20.1."]);
     for (name, data) in [("deb1", "of the profile"), ("deb2", "of its own")] {
         eventually("cloud-init has done what its data say", BOOT, || {
@@ -58,14 +55,9 @@ fn a_debian_of_the_example_script_and_one_of_an_image_of_it_boot_with_their_data
         });
     }
     for name in ["deb1", "deb2"] {
-        pvc(&machine, &format!("vm stop {name} -y")).ok();
-        pvc(&machine, &format!("vm remove {name} -y")).ok();
+        machine.quietly(&format!("vm stop {name} -y")).ok();
+        machine.quietly(&format!("vm remove {name} -y")).ok();
     }
-}
-
-fn pvc(machine: &Machine, line: &str) -> pvc_standalone_tests::Output {
-    let words: Vec<&str> = std::iter::once("-q").chain(line.split(' ')).collect();
-    machine.pvc(&words)
 }
 
 /// A file with userdata that says on the serial console whose it is, and on which host.
@@ -96,7 +88,7 @@ fn a_profile_is_made(machine: &Machine, archive: &str) {
              -a deb_release=bookworm -a deb_mirror={archive} -a deb_packages={packages}"
         ),
     ] {
-        pvc(machine, &format!("provisioner {line}")).ok();
+        machine.quietly(&format!("provisioner {line}")).ok();
     }
 }
 

@@ -13,11 +13,6 @@ fn file(machine: &Machine, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
-fn pvc(machine: &Machine, line: &str) -> pvc_standalone_tests::Output {
-    let words: Vec<&str> = std::iter::once("-q").chain(line.split(' ')).collect();
-    machine.pvc(&words)
-}
-
 /// A machine with the image `hello`, which came as qcow2.
 fn machine() -> Machine {
     let machine = Machine::start();
@@ -25,7 +20,7 @@ fn machine() -> Machine {
     let convert = ["convert", "-f", "raw", "-O", "qcow2"];
     let made = Command::new("qemu-img").args(convert).arg(raw).arg(&image).status();
     assert!(made.expect("it is installed").success());
-    let added = pvc(&machine, &format!("image add hello {}", image.display()));
+    let added = machine.quietly(&format!("image add hello {}", image.display()));
     added.says(&["Added image \"hello\" to pool \"vms\"."]);
     machine
 }
@@ -33,14 +28,14 @@ fn machine() -> Machine {
 #[test]
 fn vms_of_an_image_boot_with_their_own_disk_name_and_keys() {
     let machine = machine();
-    assert_eq!(pvc(&machine, "image list -f raw").ok().trim(), "vms/hello");
-    pvc(&machine, "image info hello").says(&["hello", "vms", "image_hello", "33554432 bytes"]);
+    assert_eq!(machine.quietly("image list -f raw").ok().trim(), "vms/hello");
+    machine.quietly("image info hello").says(&["hello", "vms", "image_hello", "33554432 bytes"]);
     let keys = file(&machine, "key.pub", &format!("# mine\n{KEY}\n"));
     for name in ["web1", "web2"] {
         let line = format!(
             "vm create {name} --image hello --memory 192 --disk 48M --ssh-key {keys} --start"
         );
-        let made = pvc(&machine, &line);
+        let made = machine.quietly(&line);
         made.says(&[&format!("VM \"{name}\" is made, and starts")]);
         assert_eq!(machine.vm_state(name), "start", "the command has waited until it runs");
     }
@@ -64,10 +59,10 @@ fn vms_of_an_image_boot_with_their_own_disk_name_and_keys() {
         "vms/web2_cidata",
         "vms/web2_sda",
     ]);
-    pvc(&machine, "vm stop web1 -y").ok();
-    pvc(&machine, "vm remove web1 -y").ok();
-    pvc(&machine, "image remove hello -y").ok();
-    assert_eq!(pvc(&machine, "image list -f raw").ok().trim(), "");
+    machine.quietly("vm stop web1 -y").ok();
+    machine.quietly("vm remove web1 -y").ok();
+    machine.quietly("image remove hello -y").ok();
+    assert_eq!(machine.quietly("image list -f raw").ok().trim(), "");
 }
 
 /// Text that the CD of [`installer`] writes to the serial console.
@@ -107,9 +102,9 @@ fn a_vm_with_an_empty_disk_boots_from_the_iso_image_that_is_to_be_installed() {
     let machine = Machine::start();
     let file = installer(&machine);
     let create = format!("vm create inst1 --from-iso {file} --memory 128 --start");
-    pvc(&machine, &create).fails(2);
-    pvc(&machine, &format!("{create} --disk 8M --dry-run")).fails(2);
-    let made = pvc(&machine, &format!("{create} --disk 8M"));
+    machine.quietly(&create).fails(2);
+    machine.quietly(&format!("{create} --disk 8M --dry-run")).fails(2);
+    let made = machine.quietly(&format!("{create} --disk 8M"));
     made.says(&[
         "Added image \"installer\" to pool \"vms\".",
         "VM \"inst1\" is made, and starts",
@@ -119,27 +114,27 @@ fn a_vm_with_an_empty_disk_boots_from_the_iso_image_that_is_to_be_installed() {
         let log = machine.pvc(&["vm", "log", "inst1"]);
         if log.stdout.contains(HELLO_FROM_CD) { Ok(()) } else { Err(log) }
     });
-    let again = pvc(&machine, &create.replace("inst1", "inst2").replace("--start", "--disk 8M"));
+    let again = machine.quietly(&create.replace("inst1", "inst2").replace("--start", "--disk 8M"));
     again.fails(1);
     assert!(again.stderr.contains("`--from-iso installer` installs from that one"), "{again}");
-    pvc(&machine, "vm create inst2 --from-iso installer --disk 8M --machine pc").ok();
+    machine.quietly("vm create inst2 --from-iso installer --disk 8M --machine pc").ok();
     let all = ["image_installer", "inst1_iso", "inst1_sda", "inst2_iso", "inst2_sda"];
     machine.volumes_are(&all.map(|volume| format!("vms/{volume}")).each_ref().map(String::as_str));
     // The system is there: the CD goes.
-    pvc(&machine, "vm stop inst1 -y").ok();
-    pvc(&machine, "vm volume remove inst1 vms/inst1_iso -y").ok();
-    pvc(&machine, "storage volume remove --purge vms inst1_iso -y").ok();
+    machine.quietly("vm stop inst1 -y").ok();
+    machine.quietly("vm volume remove inst1 vms/inst1_iso -y").ok();
+    machine.quietly("storage volume remove --purge vms inst1_iso -y").ok();
     for vm in ["inst1", "inst2"] {
-        pvc(&machine, &format!("vm remove {vm} -y")).ok();
+        machine.quietly(&format!("vm remove {vm} -y")).ok();
     }
-    pvc(&machine, "image remove installer -y").ok();
+    machine.quietly("image remove installer -y").ok();
 }
 
 #[test]
 fn what_cannot_be_made_leaves_nothing() {
     let machine = machine();
     let all = ["vms/image_hello", "vms/taken_sda"];
-    pvc(&machine, "storage volume add vms taken_sda 1M").ok();
+    machine.quietly("storage volume add vms taken_sda 1M").ok();
     for (line, code, words) in [
         ("vm create web1 --image nothing", 3, "there is no image `nothing`"),
         ("vm create taken --image hello", 1, "volume `vms/taken_sda` exists already"),
@@ -152,18 +147,18 @@ fn what_cannot_be_made_leaves_nothing() {
         ("vm create web1 --image hello --target nowhere", 3, "nowhere"),
         ("vm create web1 --image hello --memory 1K", 2, "a number of MiB"),
     ] {
-        let said = pvc(&machine, line);
+        let said = machine.quietly(line);
         said.fails(code);
         assert!(said.stderr.contains(words), "{line}: {said}");
     }
     let private = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n";
     let private = file(&machine, "id", private);
-    let said = pvc(&machine, &format!("vm create web1 --image hello --ssh-key {private}"));
+    let said = machine.quietly(&format!("vm create web1 --image hello --ssh-key {private}"));
     said.fails(1);
     assert!(said.stderr.contains("private key"), "{said}");
     let bad = file(&machine, "bad.qcow2", "QFI\u{fb}");
-    pvc(&machine, &format!("image add bad {bad} --size 10M -f qcow2")).fails(1);
-    pvc(&machine, "vm create web1 --image hello --dry-run").ok();
+    machine.quietly(&format!("image add bad {bad} --size 10M -f qcow2")).fails(1);
+    machine.quietly("vm create web1 --image hello --dry-run").ok();
     machine.volumes_are(&all);
     assert_eq!(machine.pvc(&["-q", "vm", "list", "-f", "raw"]).stdout.trim(), "");
 }

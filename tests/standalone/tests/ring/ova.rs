@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use pvc_standalone_tests::{Machine, Output, exit};
+use pvc_standalone_tests::{Machine, exit};
 use pvc_testkit::ova::ovf;
 
 const MIB: u64 = 1 << 20;
@@ -13,17 +13,12 @@ fn run(program: &str, args: &[&str]) {
     assert!(done.status.success(), "{program} {args:?}: {done:?}");
 }
 
-fn pvc(machine: &Machine, line: &str) -> Output {
-    let words: Vec<&str> = std::iter::once("-q").chain(line.split(' ')).collect();
-    machine.pvc(&words)
-}
-
 /// A machine with a script for OVAs.
 fn machine() -> Machine {
     let machine = Machine::start();
     let script = machine.dir().join("ova.py");
     fs::write(&script, "pass\n").expect("the machine's folder can be written");
-    pvc(&machine, &format!("provisioner script add ova {}", script.display())).ok();
+    machine.quietly(&format!("provisioner script add ova {}", script.display())).ok();
     machine
 }
 
@@ -63,7 +58,7 @@ fn made(machine: &Machine) -> String {
 fn saved(machine: &Machine, volume: &str) -> Vec<u8> {
     let path = machine.dir().join("saved");
     let line = format!("storage volume download vms {volume} {} --force", path.display());
-    pvc(machine, &line).ok();
+    machine.quietly(&line).ok();
     fs::read(path).expect("it was saved")
 }
 
@@ -71,23 +66,23 @@ fn saved(machine: &Machine, volume: &str) -> Vec<u8> {
 fn the_disks_of_an_ova_are_volumes_with_what_was_on_them() {
     let machine = machine();
     let file = made(&machine);
-    let tried = pvc(&machine, &format!("provisioner ova upload box {file} -p vms --dry-run"));
+    let tried = machine.quietly(&format!("provisioner ova upload box {file} -p vms --dry-run"));
     tried.says(&["nothing was changed"]);
-    let added = pvc(&machine, &format!("provisioner ova upload box {file} -p vms"));
+    let added = machine.quietly(&format!("provisioner ova upload box {file} -p vms"));
     added.says(&["Added OVA \"box\" with 2 disks.", "CRC-32 of the file: "]);
     machine.volumes_are(&["vms/ova_box_sda", "vms/ova_box_sdb"]);
     assert!(saved(&machine, "ova_box_sda") == disk(8, 1));
     assert!(saved(&machine, "ova_box_sdb") == disk(4, 2));
     let mut spool = fs::read_dir(machine.dir().join("images")).expect("it is made where it is set");
     assert!(spool.next().is_none(), "what was made there had no name");
-    pvc(&machine, "provisioner ova list").says(&["box", "sda", "sdb", "raw", "ova_box_sda"]);
-    pvc(&machine, "provisioner profile list").says(&["OVA box"]);
-    let again = pvc(&machine, &format!("provisioner ova upload box {file} -p vms"));
+    machine.quietly("provisioner ova list").says(&["box", "sda", "sdb", "raw", "ova_box_sda"]);
+    machine.quietly("provisioner profile list").says(&["OVA box"]);
+    let again = machine.quietly(&format!("provisioner ova upload box {file} -p vms"));
     assert_eq!(again.code, exit::FAILED, "{again}");
     assert!(again.stderr.contains("there is an OVA `box` already"), "{again}");
-    pvc(&machine, "provisioner ova remove box -y").says(&["Removed OVA \"box\"."]);
+    machine.quietly("provisioner ova remove box -y").says(&["Removed OVA \"box\"."]);
     machine.volumes_are(&[]);
-    pvc(&machine, "provisioner ova remove box -y").fails(exit::NOT_FOUND);
+    machine.quietly("provisioner ova remove box -y").fails(exit::NOT_FOUND);
 }
 
 #[test]
@@ -96,10 +91,10 @@ fn an_ova_whose_disk_was_cut_leaves_nothing() {
     let file = made(&machine);
     let whole = fs::read(&file).expect("it was made");
     fs::write(&file, &whole[..whole.len() / 2]).expect("it can be written");
-    let cut = pvc(&machine, &format!("provisioner ova upload box {file} -p vms"));
+    let cut = machine.quietly(&format!("provisioner ova upload box {file} -p vms"));
     assert_eq!(cut.code, exit::FAILED, "{cut}");
     assert!(cut.stderr.contains("are left of what was said"), "{cut}");
     machine.volumes_are(&[]);
-    pvc(&machine, "provisioner ova list -f raw").ok();
-    pvc(&machine, "provisioner profile list box").fails(exit::NOT_FOUND);
+    machine.quietly("provisioner ova list -f raw").ok();
+    machine.quietly("provisioner profile list box").fails(exit::NOT_FOUND);
 }

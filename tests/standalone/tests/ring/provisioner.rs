@@ -5,10 +5,6 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use pvc_standalone_tests::{Machine, eventually, exit, hello_image, repository};
 
-fn words(line: &str) -> Vec<&str> {
-    ["-q", "provisioner"].into_iter().chain(line.split(' ')).collect()
-}
-
 #[test]
 fn a_profile_outlives_a_daemon_that_is_killed() {
     let mut machine = Machine::start();
@@ -26,20 +22,20 @@ fn a_profile_outlives_a_daemon_that_is_killed() {
         format!("script add small {}", script.display()),
         "profile add web -s small -n small -t small -u small -x small -a release=12".to_owned(),
     ] {
-        machine.pvc(&words(&line)).ok();
+        machine.quietly(&format!("provisioner {line}")).ok();
     }
     machine.kill("standalone");
     machine.start_daemons();
-    let shown = machine.pvc(&words("userdata show small"));
+    let shown = machine.quietly("provisioner userdata show small");
     assert_eq!(shown.ok(), "#cloud-config\npackages: [vim]\n");
-    let listed = machine.pvc(&words("profile list -f json"));
+    let listed = machine.quietly("provisioner profile list -f json");
     assert!(listed.ok().contains(r#""arguments": ["release=12"]"#), "{listed}");
-    let refused = machine.pvc(&words("script remove small -y"));
+    let refused = machine.quietly("provisioner script remove small -y");
     assert_eq!(refused.code, exit::FAILED, "{refused}");
     assert!(refused.stderr.contains("is used by profile `web`"), "{refused}");
-    machine.pvc(&words("profile remove web -y")).ok();
-    machine.pvc(&words("script remove small -y")).ok();
-    machine.pvc(&words("script show small")).fails(exit::NOT_FOUND);
+    machine.quietly("provisioner profile remove web -y").ok();
+    machine.quietly("provisioner script remove small -y").ok();
+    machine.quietly("provisioner script show small").fails(exit::NOT_FOUND);
     // It may have passwords in it.
     let kept = machine.state().join("provisioner");
     let mode = fs::metadata(&kept).expect("it is there").permissions().mode();
@@ -62,7 +58,7 @@ fn with_profile(more: &str) -> Machine {
         format!("script add small {}", script.display()),
         "profile add web -s small -n small -t small -x small -a said=ready".to_owned(),
     ] {
-        machine.pvc(&words(&line)).ok();
+        machine.quietly(&format!("provisioner {line}")).ok();
     }
     machine
 }
