@@ -633,6 +633,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_machine_without_a_configuration_answers_whoever_has_read_its_token_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config::standalone(directory.path(), "machine");
+        let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
+        let tree = EmbeddedTree::in_memory();
+        let store = Store::open(tree.connect(), clock.clone(), random.clone()).await.unwrap();
+        store.restore(&Shape::with_vms(1).dump()).await.unwrap();
+        let state = ApiState::new(store, clock, random, None, None, api(&config).unwrap());
+        let router = pvc_api::router(state);
+        let token = std::fs::read_to_string(directory.path().join("api-token")).unwrap();
+        for (key, expected) in [
+            (None, StatusCode::UNAUTHORIZED),
+            (Some("wrong"), StatusCode::UNAUTHORIZED),
+            (Some(token.trim()), StatusCode::OK),
+        ] {
+            let mut request = Request::get("/api/v1/vm");
+            if let Some(key) = key {
+                request = request.header("X-Api-Key", key);
+            }
+            let mut request = request.body(Body::empty()).unwrap();
+            let remote = SocketAddr::from(([127, 0, 0, 1], 4711));
+            request.extensions_mut().insert(ConnectInfo(remote));
+            let response = router.clone().oneshot(request).await.unwrap();
+            assert_eq!(response.status(), expected, "{key:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_start_that_takes_more_memory_than_there_is_is_refused_if_the_configuration_says_so()
     {
         for (line, is_refused) in [

@@ -154,6 +154,23 @@ fn a_dry_run_says_what_would_be_done() {
 }
 
 #[test]
+fn a_vm_that_is_to_try_a_flushed_node_is_moved_there_by_force() {
+    for line in ["vm move web1 -t hv2 --force", "vm migrate web1 -t hv2 --force"] {
+        let stub = Stub::start(|request, _| match request.path() {
+            "/api/v1/openapi.json" => ok(DOCUMENT),
+            _ => message("done"),
+        });
+        let output = User::of(&stub).run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(code(&output), 0, "{output:?}");
+        let asked = changes(&stub);
+        assert!(
+            matches!(&asked[..], [one] if one.contains("node=hv2") && one.contains("force=True")),
+            "{line}: {asked:?}"
+        );
+    }
+}
+
+#[test]
 fn a_change_that_would_be_refused_is_not_asked_about() {
     let stub = Stub::start(|request, before| match request.path().ends_with("/check") {
         true => {

@@ -155,29 +155,39 @@ async fn what_a_guest_left_locked_is_freed_by_its_node_as_soon_as_it_is_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_restart_of_a_vm_that_would_not_start_again_leaves_its_guest_as_it_is() {
-    let world = world_with_ceph().await;
-    let vm = world.define(1, VmState::Start).await;
-    let _daemon = world.running().await;
-    world.until_runs(vm).await;
-    let before = world.hypervisor.instance(vm);
-    Storage::remove(&*world.storage, &VolumeId::from_record("vms/vm1_sda").unwrap()).await.unwrap();
-    world.request(vm, VmState::Restart).await;
-    let message = world.until_fault("VM_NOT_RESTARTED_VM1").await;
-    assert!(
-        message.contains("runs on") && message.contains("volume `vms/vm1_sda` does not exist"),
-        "{message}"
-    );
-    world.until_state(vm, "start").await;
-    world.pass(60).await;
-    assert_eq!(
-        (world.hypervisor.instance(vm), world.hypervisor.count("shutdown", vm)),
-        (before, 0)
-    );
-    let why = world.vm(vm).not_restarted().map(str::to_owned);
-    assert!(
-        why.as_ref().is_some_and(|why| why.contains("does not exist")),
-        "whoever waits for it: {why:?}"
-    );
+    for (rival_runs, cause) in [
+        (false, "volume `vms/vm1_sda` does not exist"),
+        (true, "volume `vms/vm2_sda` is in use by VM `vm2`, which runs on node `hv1`"),
+    ] {
+        let world = world_with_ceph().await;
+        let vm = world.define(1, VmState::Start).await;
+        let rival = world.define(2, VmState::Start).await;
+        let _daemon = world.running().await;
+        world.until_runs(vm).await;
+        world.until_runs(rival).await;
+        let before = world.hypervisor.instance(vm);
+        if rival_runs {
+            modified(&world, vm, "vms/vm1_sda", "vms/vm2_sda").await;
+        } else {
+            let volume = VolumeId::from_record("vms/vm1_sda").unwrap();
+            Storage::remove(&*world.storage, &volume).await.unwrap();
+        }
+        // As a legacy API writes it: nobody has looked.
+        world.request(vm, VmState::Restart).await;
+        let message = world.until_fault("VM_NOT_RESTARTED_VM1").await;
+        assert!(message.contains("runs on") && message.contains(cause), "{message}");
+        world.until_state(vm, "start").await;
+        world.pass(60).await;
+        assert_eq!(
+            (world.hypervisor.instance(vm), world.hypervisor.count("shutdown", vm)),
+            (before, 0)
+        );
+        let why = world.vm(vm).not_restarted().map(str::to_owned);
+        assert!(
+            why.as_ref().is_some_and(|why| why.contains(cause)),
+            "whoever waits for it: {why:?}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -337,8 +337,8 @@ fn is_up(record: &VmRecord) -> bool {
     matches!(record.state, Start | Restart | Shutdown | Migrate | MigrateLive)
 }
 
-/// Waits until the VM has stopped, at most for `time_limit` if it was asked to shut down, and
-/// disables it. A VM that somebody starts again meanwhile is left to them.
+/// Waits until the VM has stopped, at most for `time_limit` if it was asked to shut down and a
+/// minute if its plug is to be pulled, and disables it. A VM that somebody starts again meanwhile is left to them.
 pub async fn finish_disable(
     store: &Store,
     clock: &dyn Clock,
@@ -349,8 +349,11 @@ pub async fn finish_disable(
         return Ok(());
     }
     let uuid = outcome.uuid;
+    // Nobody waits for the guest of a VM in `stop` to shut down: its plug is pulled.
+    let is_stopped = || store.view().vms.get(&uuid).is_some_and(|vm| vm.state == VmState::Stop);
     let time_limit = match outcome.answer {
         Answer::ThenDisable(VmState::Stop) => time_limit.min(STOP_TIME_LIMIT),
+        Answer::AwaitStopThenDisable if is_stopped() => time_limit.min(STOP_TIME_LIMIT),
         _ => time_limit,
     };
     let came_to_rest = |cluster: &pvc_model::cluster::Cluster| {

@@ -275,6 +275,28 @@ async fn a_vm_that_is_being_stopped_is_disabled_when_its_guest_is_gone() {
     world.is_disabled_when_its_guest_is_gone(&outcome).await;
 }
 
+/// Its node's record says `run` although the node is silent: in maintenance, or without fencing.
+#[tokio::test(start_paused = true)]
+async fn a_guest_whose_plug_nobody_pulls_is_not_waited_for_as_long_as_a_shutdown() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let time_limit = Duration::from_secs(900);
+    for (state, seconds) in [(VmState::Stop, 60), (VmState::Shutdown, 900)] {
+        world.state(state).await;
+        world.running("hv1", &[UUID]).await;
+        let ask = StateAsk::new(StateRequest::Disable, false);
+        let outcome = vm::set_state(&world.store, "web1", ask).await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let slow = vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, time_limit);
+        let slow = refused(slow.await);
+        assert!(
+            matches!(slow, StateRefusal::TooSlow { seconds: said, .. } if said == seconds),
+            "{slow}"
+        );
+        assert_eq!(begun.elapsed().as_secs(), seconds);
+    }
+}
+
 /// Found by a seed: a disabled VM was to be started with its node, which never does that.
 #[tokio::test(start_paused = true)]
 async fn a_vm_that_a_flush_shut_down_first_waits_for_nothing_once_it_is_disabled() {

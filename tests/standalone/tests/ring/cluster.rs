@@ -77,6 +77,28 @@ fn a_poisoned_record_harms_nobody_else() {
     outside.put("/stray", b"left behind by an upgrade");
     outside.put("/tasks/junk", &binary);
 
+    // A definition that takes long to read, in whichever way that is tried.
+    let bomb = |attribute: &dyn Fn(usize) -> String| -> String {
+        let children = (0..2000).map(|n| format!("<a{n} {}/>", attribute(n)));
+        format!("<domain {}>{}</domain>", attribute(0), children.collect::<String>())
+    };
+    let interfaces = "<interface type='bridge'><source bridge='vmbr1'/></interface>".repeat(9900);
+    outside.put(
+        &record("odd", "/xml"),
+        bomb(&|n| format!("xmlns:a{n}='urn:{n}'")).as_bytes(),
+    );
+    outside.put(
+        &record("bare", "/xml"),
+        format!("<domain><devices>{interfaces}</devices></domain>").as_bytes(),
+    );
+    let stamp = || outside.get(&format!("/nodes/{}/keepalive", machine.node()));
+    for _ in 0..2 {
+        let before = stamp();
+        eventually("the node's keepalive goes on", 20, || {
+            if stamp() == before { Err("it stands still") } else { Ok(()) }
+        });
+    }
+
     never_within("others are not affected", 6, || {
         let pids = (machine.libvirt().qemu_pid("calm"), machine.libvirt().qemu_pid("junk"));
         if pids == (Some(calm), Some(junk)) { Ok(()) } else { Err(format!("{pids:?}")) }

@@ -112,6 +112,20 @@ async fn each_place_that_does_not_do_is_refused_with_its_reason() {
 }
 
 #[tokio::test]
+async fn one_vm_may_try_a_flushed_node_by_force() {
+    let api = with_web().await;
+    api.play("web", "start", true).await;
+    api.domain_state("pvchv2", "flushed").await;
+    let there = "/vm/web/node?action=move&node=pvchv2";
+    let refused = api.post(there).await;
+    assert_eq!(refused.refused(400), "node `pvchv2` is in domain state `flushed`, not `ready`");
+    assert!(refused.text().contains("`--force` moves this one there"), "{}", refused.text());
+    api.post(&format!("{there}&force=true")).await.ok();
+    let (view, uuid) = (api.store.view(), api.uuid("web"));
+    assert_eq!(view.vms[&uuid].node.as_ref().unwrap().as_str(), "pvchv2");
+}
+
+#[tokio::test]
 async fn a_hypervisor_does_not_become_primary() {
     let api = with_vms(0).await;
     api.write("/nodes/pvchv3/daemonmode", "hypervisor").await;
