@@ -19,6 +19,7 @@ use pvc_store::{Change, ChangeError, Changes, Expect, NewVm, Store, VmChange};
 use super::functions::{claim, release};
 use super::meta::check_tag;
 use super::name_taken;
+use super::new_name::{NewNameRefusal, require_name_of_nobody};
 use super::state::{StateRefusal, check_start};
 use crate::refusal::{Kind, NoNode, NoVm, Refusal, find_node, find_vm};
 
@@ -118,6 +119,8 @@ pub enum DefineRefusal {
     OtherVm { found: String, expected: String },
     #[error("a VM called `{name}` exists already")]
     NameTaken { name: String },
+    #[error(transparent)]
+    Name(#[from] NewNameRefusal),
     #[error("VM name `{name}` is written like a UUID")]
     NameLikeUuid { name: String },
     #[error("a VM with UUID `{uuid}` exists already: `{name}`")]
@@ -155,6 +158,7 @@ impl Refusal for DefineRefusal {
         match self {
             DefineRefusal::NoVm(error) => error.kind(),
             DefineRefusal::Restart(error) => error.kind(),
+            DefineRefusal::Name(error) => error.kind(),
             DefineRefusal::NameTaken { .. }
             | DefineRefusal::UuidTaken { .. }
             | DefineRefusal::VolumeGoes { .. }
@@ -168,6 +172,7 @@ impl Refusal for DefineRefusal {
         match self {
             DefineRefusal::NoVm(error) => error.hint(),
             DefineRefusal::Restart(error) => error.hint(),
+            DefineRefusal::Name(error) => error.hint(),
             DefineRefusal::NoNode(error) => error.hint(),
             DefineRefusal::Xml(problems) => {
                 problems.iter().find_map(|problem| problem.hint.clone())
@@ -209,7 +214,12 @@ impl Refusal for DefineRefusal {
 /// Records a VM.
 pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<DefineRefusal>> {
     let definition = Definition::read(ask.clone()).await.map_err(ChangeError::Refused)?;
-    store.change(|cluster| definition.define(cluster)).await
+    store
+        .change(|cluster| {
+            require_name_of_nobody(cluster, &definition.summary.name, None)?;
+            definition.define(cluster)
+        })
+        .await
 }
 
 /// VM that an operator gives, as far as its XML alone tells that it may be recorded.

@@ -9,7 +9,7 @@ use pvc_model::{BadName, check_name};
 use crate::refusal::{Kind, Refusal};
 
 /// Reason why a VM that is to be made cannot be called so.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NewNameRefusal {
     #[error(transparent)]
     Name(#[from] BadName),

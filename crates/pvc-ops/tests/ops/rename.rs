@@ -48,6 +48,8 @@ async fn a_vm_that_is_being_renamed_is_not_started_removed_or_renamed() {
     let ask = StateAsk::new(StateRequest::Start, false);
     let start = refused(vm::set_state(&world.store, "web1", ask).await);
     assert_eq!(start.to_string(), "VM `web1` is being renamed to `shop`");
+    let taken = refused(vm::define(&world.store, &Define::new(xml("shop", OTHER))).await);
+    assert_eq!(taken.to_string(), "VM `web1` is being renamed to `shop`");
     refused(vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1").await);
     assert!(matches!(refused(world.rename("web1", "other").await), RenameRefusal::BeingRenamed(_)));
     // Nobody has begun it: it ends at once.

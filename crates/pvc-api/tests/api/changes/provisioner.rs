@@ -250,6 +250,8 @@ async fn a_vm_of_a_profile_becomes_a_task_of_the_primary() {
     assert!(!log.to_string().contains("b=c"), "arguments may be passwords: {log}");
     let refused = api.post(ask).await.refused(400);
     assert!(refused.contains("is being made by task"), "{refused}");
+    let refused = api.define("", &xml("new1", UUID)).await.refused(400);
+    assert!(refused.contains("VM `new1` is being made by task"), "{refused}");
 }
 
 #[tokio::test]
