@@ -222,10 +222,12 @@ impl Provisioner {
             match self.try_prepare().await {
                 // Another node was faster, with the same: what it has done is seen now.
                 Err(ProvisionerError::Database(
-                    DatabaseError::Conflict
-                    | DatabaseError::Exists { .. }
-                    | DatabaseError::Refused { .. },
+                    DatabaseError::Conflict | DatabaseError::Exists { .. },
                 )) if tries < TRIES => tries += 1,
+                // Or PVC 1.0.3 was, in the middle. Words that are refused twice are wrong.
+                Err(ProvisionerError::Database(DatabaseError::Refused { .. })) if tries == 0 => {
+                    tries = TRIES;
+                }
                 done => return done,
             }
         }

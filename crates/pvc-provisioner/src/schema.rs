@@ -106,7 +106,8 @@ async fn create(
         SqlDialect::PostgreSql => POSTGRES,
         SqlDialect::Sqlite => SQLITE,
     };
-    let version = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, \
+    // Alembic makes it before its first migration, which may have failed.
+    let version = "CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL, \
                    CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))";
     for words in tables {
         transaction.run(Statement::new(words)).await?;

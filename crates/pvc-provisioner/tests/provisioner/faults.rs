@@ -79,3 +79,14 @@ async fn tables_that_are_gone_while_it_runs_are_made_anew() {
     assert!(provisioner.catalog().await.unwrap().system_templates.is_empty());
     make(&provisioner, &system_template("one")).await.unwrap();
 }
+
+/// Alembic makes its table before its first migration, which may have failed.
+#[tokio::test]
+async fn an_empty_table_of_revisions_is_no_obstacle_to_the_first_tables() {
+    let (database, provisioner) = flaky();
+    let version = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)";
+    run(&database, words(version.to_owned())).await;
+    make(&provisioner, &system_template("one")).await.unwrap();
+    let rows = run(&database, words("SELECT version_num FROM alembic_version")).await;
+    assert_eq!(rows.rows.len(), 1);
+}
