@@ -52,7 +52,7 @@ pub struct LinuxBlockDevices {
 /// A device of this process.
 struct Device {
     directory: PathBuf,
-    /// The jobs that have it.
+    /// The jobs that have it; none if it was made in part, and could not be taken back yet.
     jobs: BTreeSet<JobId>,
 }
 
@@ -354,9 +354,16 @@ impl BlockDevices for LinuxBlockDevices {
     async fn map(&self, volume: &VolumeId, job: &JobId) -> Result<PathBuf> {
         let mut mapped = self.mapped.lock().await;
         let path = device_path(volume);
-        if let Some(device) = mapped.get_mut(volume) {
-            device.jobs.insert(job.clone());
-            return Ok(path);
+        match mapped.get_mut(volume) {
+            Some(device) if !device.jobs.is_empty() => {
+                device.jobs.insert(job.clone());
+                return Ok(path);
+            }
+            Some(part) => {
+                self.detach(volume, &part.directory).await?;
+                mapped.remove(volume);
+            }
+            None => {}
         }
         if fs::symlink_metadata(&path).is_ok() {
             return Err(BlockDeviceError::Taken { path });
@@ -367,10 +374,13 @@ impl BlockDevices for LinuxBlockDevices {
         let directory = self.home.path().join(format!("{DEVICE}{number}"));
         fs::create_dir(&directory).map_err(&failed)?;
         fs::write(directory.join(VOLUME), volume.to_string()).map_err(&failed)?;
-        let jobs = BTreeSet::from([job.clone()]);
-        mapped.insert(volume.clone(), Device { directory: directory.clone(), jobs });
+        let device = mapped
+            .entry(volume.clone())
+            .or_insert(Device { directory: directory.clone(), jobs: BTreeSet::new() });
         let attached = self.attach(volume, &directory).await;
-        if attached.is_err() {
+        if attached.is_ok() {
+            device.jobs.insert(job.clone());
+        } else {
             self.detach(volume, &directory).await?;
             mapped.remove(volume);
         }
