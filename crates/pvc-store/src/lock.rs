@@ -361,7 +361,7 @@ impl LockRecipe {
     }
 }
 
-/// How waiting in the queue ended.
+/// End of waiting in the queue.
 enum Turn {
     Mine,
     Gone,
