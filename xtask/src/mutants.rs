@@ -33,7 +33,7 @@ struct List {
 struct Equivalent {
     /// Name that cargo-mutants gives it, without line and column.
     mutant: String,
-    /// How many mutants of this name there are that no test can tell from the rule.
+    /// Number of mutants of this name that no test can tell from the rule.
     #[serde(default = "once")]
     times: usize,
     reason: String,
@@ -60,7 +60,7 @@ impl List {
         self.files.iter().any(|it| it == file)
     }
 
-    /// How often a mutant of this name may be missed.
+    /// Number of times that a mutant of this name may be missed.
     fn times(&self, name: &str) -> usize {
         self.equivalents.iter().find(|it| it.mutant == name).map_or(0, |it| it.times)
     }
@@ -141,7 +141,7 @@ enum Summary {
     Failure,
 }
 
-/// How a run compares with the list.
+/// Comparison of a run with the list.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Verdict {
     counts: Counts,

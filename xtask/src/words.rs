@@ -13,8 +13,10 @@ use crate::{architecture, run};
 const FOLDERS: [&str; 5] = ["bench", "bin", "crates", "tests", "xtask"];
 
 /// Words that a doc comment does not begin with: after them the reader still waits for its subject.
-const BEGINNINGS: [&str; 12] =
-    ["As", "It", "One", "So", "That", "This", "Those", "What", "Where", "Which", "Who", "Why"];
+const BEGINNINGS: [&str; 18] = [
+    "As", "How", "It", "One", "So", "That", "There", "They", "This", "Those", "What", "When",
+    "Where", "Which", "Who", "Whom", "Whose", "Why",
+];
 
 /// Words and phrases that neither a doc comment nor a name has, in lower case: those of the table
 /// "Not used" that have no other meaning here.
@@ -281,8 +283,8 @@ mod tests {
                     comment.\n    /// `It` is fine.\n    d: u8, //// It\n}\n";
         let words: Vec<_> = findings(text).beginnings;
         assert_eq!(words, [(1, "What".to_owned()), (4, "One".to_owned())]);
-        assert_eq!(findings("/// Its name.\n/// Whether.\n\n/// When\n").beginnings, []);
-        assert_eq!(findings("//! This\n/// That\n").beginnings.len(), 2);
+        assert_eq!(findings("/// Its name.\n/// Whether.\n\n/// Whenever\n").beginnings, []);
+        assert_eq!(findings("//! There\n/// How\n").beginnings.len(), 2);
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub fn log(config: &Config, daemon: &str, with_store: bool) -> LogSettings {
     }
 }
 
-/// How the worker measures the storage.
+/// Settings by which the worker measures the storage.
 pub fn benchmarks(config: &Config) -> BenchmarkSettings {
     let networks = config.networks.as_ref();
     BenchmarkSettings {
@@ -100,7 +100,8 @@ pub fn benchmarks(config: &Config) -> BenchmarkSettings {
     }
 }
 
-/// How the worker runs scripts of the provisioner, and what they are told of the cluster.
+/// Settings by which the worker runs scripts of the provisioner, and the figures of the cluster
+/// that are handed to them.
 pub fn scripts(config: &Config) -> ScriptSettings {
     let limits = &config.provisioner;
     let ceph = config.ceph.as_ref();

@@ -193,7 +193,7 @@ pub fn tell_metadata(
     node.with_metadata_trouble(seen)
 }
 
-/// When one role ends, for whatever reason, the others are asked to.
+/// Runs one role; when it ends, for whatever reason, asks the others to end too.
 async fn stop_when_over<T>(role: impl Future<Output = T>, others: &CancellationToken) -> T {
     let ended = role.await;
     others.cancel();

@@ -15,7 +15,7 @@ use anyhow::Context;
 use nix::unistd::Group;
 use pvc_ports::Random;
 
-/// Whose members may read the token beside root, if there is such a group.
+/// Group whose members may read the token beside root, if there is such a group.
 const GROUP: &str = "pvc";
 
 /// The longest text that is taken for a token, in bytes.

@@ -58,7 +58,7 @@ wire! {
         pub ip6_address: Option<String>,
         /// Name of the client (DUID) of a lease of IPv6; null for others. Not told by PVC 1.0.3.
         pub duid: Option<String>,
-        /// When it ends, in seconds since the epoch, as text; `static` for a reservation.
+        /// End of the lease in seconds since the epoch, as text; `static` for a reservation.
         pub timestamp: String,
     }
 

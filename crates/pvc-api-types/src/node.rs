@@ -52,15 +52,15 @@ wire! {
         pub percent: Option<i64>,
     }
 
-    /// How a silent node was, or is being, cut off. Times are local `YYYY-MM-DD HH:MM:SS`, as in
-    /// faults.
+    /// Course of the fencing of a silent node, which is over or goes on. Times are local
+    /// `YYYY-MM-DD HH:MM:SS`, as in faults.
     pub struct NodeFence {
         /// The node that did it.
         pub by: String,
         pub suspected_at: String,
         /// Empty as long as its death is not proven.
         pub proven_at: String,
-        /// How its death is known; empty until it is.
+        /// Proof of its death, in words; empty until there is one.
         pub proof: String,
         /// Attempts to prove it that failed, and why the last one did.
         pub failed_attempts: u32,

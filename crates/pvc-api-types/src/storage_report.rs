@@ -50,8 +50,8 @@ wire! {
         /// Snapshots that hold the most, the largest first: 20 at most, and none that holds
         /// nothing.
         pub largest_snapshots: Vec<SnapshotUsage>,
-        /// When the storage was asked last what snapshots hold, in seconds since the epoch; `null`
-        /// if it was not asked yet, or there are none.
+        /// Time at which the storage was asked last what snapshots hold, in seconds since the
+        /// epoch; `null` if it was not asked yet, or there are none.
         pub snapshots_looked_at: Option<u64>,
         /// Number of snapshots of which the storage did not say then what they hold; `null`
         /// likewise.
@@ -67,7 +67,7 @@ wire! {
         /// Part of them that is not kept for an older one either: its removal alone frees them.
         /// `null` if the storage cannot tell.
         pub own_bytes: Option<u64>,
-        /// When the storage said so, in seconds since the epoch.
+        /// Time of the storage's answer, in seconds since the epoch.
         pub looked_at: u64,
     }
 }

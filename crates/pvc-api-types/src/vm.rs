@@ -171,12 +171,12 @@ wire! {
         /// `live live-or-shutdown shutdown none`; `off` for a VM that does not run, and `start` for
         /// one that waits for its own node and is started by the other.
         pub method: String,
-        /// How the target is chosen.
+        /// Figure by which the target is chosen.
         pub selector: String,
         pub nodes: Vec<MoveCandidate>,
     }
 
-    /// How one node does as a target.
+    /// Suitability of one node as a target.
     pub struct MoveCandidate {
         pub name: String,
         pub suitable: bool,

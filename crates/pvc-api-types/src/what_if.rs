@@ -66,7 +66,7 @@ wire! {
         /// The node it runs on then; empty if on none.
         pub to: String,
         pub reason: String,
-        /// How each node does as a place for it; empty if none is looked for.
+        /// Each node as a place for it; empty if none is looked for.
         pub nodes: Vec<MoveCandidate>,
         /// Things that may keep it from running there, and that nobody looks at.
         pub cautions: Vec<String>,

@@ -1,4 +1,4 @@
-//! How an object of the wire is declared, and the values that are not plain JSON types.
+//! Declaration of the wire's objects, and the values that are not plain JSON types.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;

@@ -166,7 +166,7 @@ mod tests {
         (Body::from_stream(filled.chain(end)), taken)
     }
 
-    /// How many pieces were taken after so many seconds in which nobody reads.
+    /// Number of pieces that were taken after so many seconds in which nobody reads.
     async fn after(seconds: u64, taken: &AtomicUsize) -> usize {
         TokioClock::new().sleep(Duration::from_millis(1000 * seconds + 500)).await;
         taken.load(Ordering::Relaxed)

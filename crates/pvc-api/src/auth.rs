@@ -81,8 +81,8 @@ impl Tokens {
         self.known.is_none()
     }
 
-    /// Whose secret this is. Takes the same time for every answer: digests have one length, all of
-    /// them are compared to the end.
+    /// Returns the caller with this secret. Takes the same time for every answer: digests have one
+    /// length, all of them are compared to the end.
     pub fn check(&self, secret: &[u8]) -> Option<Caller> {
         let given = digest(secret);
         let mut found = None;
@@ -131,7 +131,7 @@ impl Sessions {
         id
     }
 
-    /// Whose session this is at `now`; each use prolongs it.
+    /// Returns the caller with this session at `now`; each use prolongs it.
     pub fn check(&self, id: &str, now: Duration) -> Option<Caller> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // Found by the digest: how far a guess agrees with an identifier cannot be timed.
@@ -187,7 +187,8 @@ async fn identify(api: &ApiState, headers: &HeaderMap, remote: IpAddr) -> Result
     check_secret(api, key.as_bytes(), remote).await
 }
 
-/// Whose secret this is. A wrong one is refused after a while, a right one never waits.
+/// Returns the caller with this secret. A wrong one is refused after a while, a right one never
+/// waits.
 pub async fn check_secret(api: &ApiState, secret: &[u8], remote: IpAddr) -> Result<Caller> {
     if let Some(caller) = api.tokens().check(secret) {
         return Ok(caller);

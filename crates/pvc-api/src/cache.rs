@@ -198,8 +198,8 @@ impl Asked {
 #[derive(Default)]
 pub struct VmCache {
     versions: Mutex<HashMap<Uuid, Arc<Version>>>,
-    /// When all VMs were last asked for, on the monotonic clock, while they are kept ready for the
-    /// next who asks.
+    /// Time at which all VMs were last asked for, on the monotonic clock, while they are kept ready
+    /// for the next who asks.
     kept_since: Mutex<Option<Duration>>,
 }
 

@@ -152,7 +152,7 @@ fn refusal(description: &str) -> Response {
     ResponseBuilder::new().description(description).content("application/json", content).build()
 }
 
-/// How a read may be refused.
+/// Refusals of a read.
 const OF_READS: [(&str, &str); 6] = [
     ("400", "A parameter cannot be taken"),
     ("401", "No key, or a wrong one"),
@@ -162,7 +162,7 @@ const OF_READS: [(&str, &str); 6] = [
     ("503", "The store does not answer, or too many wait"),
 ];
 
-/// How a request with a body may be refused, and what takes its time.
+/// Refusals of a request with a body, or of one that takes its time.
 const OF_CHANGES: [(&str, &str); 4] = [
     ("408", "The body did not arrive in time"),
     ("409", "Somebody else changes the same records all the time"),
@@ -177,7 +177,7 @@ const OF_FETCHES: [(&str, &str); 2] = [
     ("503", "It does not answer, or has nothing to say"),
 ];
 
-/// How an operation may be refused. What everybody may read of ours is always answered.
+/// Refusals of an operation. What everybody may read of ours is always answered.
 fn refusals<O: Operation>() -> impl Iterator<Item = (&'static str, &'static str)> {
     let reads = O::EFFECT == Effect::Read && O::METHOD == operation::Method::Get;
     let of_reads = match reads && O::ROLE == Role::Anybody {

@@ -365,7 +365,7 @@ const HICCUP: Duration = Duration::from_secs(3);
 /// Time between two looks whether the store can be reached.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// When it is worth asking again, in seconds.
+/// Seconds after which it is worth asking again.
 const RETRY_AFTER: u64 = 5;
 
 fn out_of_reach(outage: Duration) -> ApiError {

@@ -19,7 +19,7 @@ struct Guesser {
     last: Duration,
     /// Refusals that are being held back now.
     held: u32,
-    /// When the log last reported it, and how many refusals it has left out since.
+    /// Time at which the log last reported it, and number of refusals that it has left out since.
     reported: Option<Duration>,
     unreported: u64,
 }
@@ -36,7 +36,7 @@ pub struct Throttle {
 #[derive(Default)]
 struct Guessers {
     known: HashMap<IpAddr, Guesser>,
-    /// When those were last looked for who may be forgotten.
+    /// Time at which guessers that may be forgotten were last looked for.
     tidied: Option<Duration>,
 }
 

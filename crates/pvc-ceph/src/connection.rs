@@ -44,7 +44,7 @@ pub(crate) struct Connection {
 #[derive(Default)]
 struct State {
     open: Option<Arc<Rados>>,
-    /// When a thread began to make it that is still at it.
+    /// Time at which the thread that is still at it began to make the connection.
     connecting: Option<Instant>,
     /// Number of times that it could not be made, and why the last time.
     failures: u64,

@@ -67,6 +67,6 @@ pub struct CephOptions {
     pub keyring: PathBuf,
     /// Without `client.`: `admin`.
     pub user: String,
-    /// How this cluster's hypervisors reach volumes.
+    /// Access of this cluster's hypervisors to volumes.
     pub access: RbdAccess,
 }

@@ -40,7 +40,7 @@ struct State {
     given_up: Vec<Weak<Busy>>,
 }
 
-/// When a thread began with what it does now.
+/// Time at which a thread began with what it does now.
 type Busy = Mutex<Option<Instant>>;
 
 /// The thread that asks.

@@ -87,7 +87,7 @@ pub(crate) struct Programs {
     options: CephOptions,
 }
 
-/// How a program failed.
+/// Failure of a program.
 #[derive(Debug)]
 pub(crate) enum Failure {
     NotFound {

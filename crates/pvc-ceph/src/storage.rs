@@ -42,7 +42,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Times that a pool is listed while volumes go.
 const LIST_TRIES: u32 = 3;
 
-/// How many volumes are looked at together where they cannot be listed.
+/// Number of volumes that are looked at together where they cannot be listed.
 const LOOKS_AT_ONCE: usize = 8;
 
 /// Time that the managers may take to have figures of a new pool.

@@ -72,7 +72,7 @@ impl VolumeStreams for RbdStorage {
         };
         require_snapshot_name(volume, &name)?;
         let image = self.image(volume).await?.trash_id(READING)?;
-        // From here on it is removed when this is dropped, also if it was made in vain.
+        // From here on it is removed when this is dropped, also if nothing comes to be read.
         let mut moment = Moment {
             storage: self.clone(),
             volume: volume.clone(),

@@ -24,7 +24,7 @@ const OF_IMAGES: [&str; 2] = ["download", "upload"];
 /// Commands with an answer that change nothing of the cluster's, and have nothing to be tried.
 const CHANGING_NOTHING: [&str; 1] = ["download"];
 
-/// How an answer is printed.
+/// Format in which an answer is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     #[default]

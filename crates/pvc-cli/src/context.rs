@@ -102,7 +102,7 @@ pub fn colour_wanted() -> bool {
 pub struct Pvc {
     pub global: Global,
     pub out: Output,
-    /// How the answer to a change is printed.
+    /// Format in which the answer to a change is printed.
     pub answers: crate::answer::Format,
     /// Whether changes are only tried.
     pub dry_run: bool,
@@ -192,7 +192,7 @@ impl Pvc {
     }
 }
 
-/// How to reach a connection's server.
+/// Returns what the client needs to reach a connection's server.
 pub fn options(connection: &Connection) -> Options {
     Options {
         base: connection.clone().nearest().base(),

@@ -69,7 +69,7 @@ pub enum TextFormat {
 pub trait MaybeJson: Copy {
     fn json(self) -> Option<Json>;
 
-    /// How a list's rows are printed in this format; `None` if they are not.
+    /// Form in which a list's rows are printed in this format; `None` if they are not.
     fn form(self) -> Option<Form> {
         None
     }
@@ -99,7 +99,7 @@ pub trait MaybeJson: Copy {
     }
 }
 
-/// How the rows of a list are printed.
+/// Form in which the rows of a list are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     Table,
@@ -179,7 +179,7 @@ impl Shape {
     }
 }
 
-/// How a list that the API answers is printed.
+/// Options by which a list that the API answers is printed.
 #[derive(Debug, Args)]
 pub struct Listing {
     #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]

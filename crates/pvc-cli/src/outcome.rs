@@ -1,4 +1,4 @@
-//! How a command ends, and the one place where an error becomes an exit code.
+//! Outcome of a command, and the one place where an error becomes an exit code.
 
 use std::fmt::Write as _;
 
@@ -61,7 +61,7 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
-    /// There was a Ctrl-C while the command waited for work that goes on without it.
+    /// Ends because of a Ctrl-C while the command waited for work that goes on without it.
     pub fn interrupted(message: impl Into<String>) -> Self {
         Self::new(Exit::Interrupted, message)
     }

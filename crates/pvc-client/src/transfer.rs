@@ -170,7 +170,7 @@ impl Client {
     }
 }
 
-/// How the server takes the bytes of an upload.
+/// Pace at which the server takes the bytes of an upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     Steady,
@@ -178,11 +178,11 @@ pub enum Pace {
     WithPauses,
 }
 
-/// When the bytes of a download begin to come.
+/// Moment at which the bytes of a download begin to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begin {
     AtOnce,
-    /// When the server has made the file.
+    /// After the server has made the file.
     WhenMade,
 }
 
@@ -195,7 +195,7 @@ fn is_chunked(response: &Response<Body>) -> bool {
 /// Bytes that must come to their announced end.
 struct Whole<R> {
     from: R,
-    /// How many are left; nothing if chunks say where the end is.
+    /// Number of bytes that are left; `None` if chunks say where the end is.
     left: Option<u64>,
     /// Time that the next of them may take.
     silence: Duration,

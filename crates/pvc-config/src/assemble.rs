@@ -67,7 +67,7 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
     }
 }
 
-/// Whom this node's packet filter lets in, if there is to be one.
+/// Addresses that this node's packet filter lets in, if there is to be one.
 fn firewall(
     reader: &mut Reader<'_>,
     networks: Option<&Networks>,

@@ -209,7 +209,7 @@ impl ClusterNetwork {
     }
 }
 
-/// How a node gets its address on a network.
+/// Source of a node's address on a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressSelection {
     /// The host of the network whose number is the node's id.
@@ -280,7 +280,7 @@ pub struct Scripts {
     pub memory_mib: u32,
 }
 
-/// How the storage is measured.
+/// Settings by which the storage is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Benchmark {
     pub volume_gib: u32,
@@ -318,7 +318,7 @@ pub struct Ipmi {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migration {
-    /// How the next node of a VM is chosen; a known way.
+    /// Figure by which the next node of a VM is chosen; a known one.
     pub target_selector: Selector,
     /// VMs on their way at once while a node is flushed or made ready.
     pub parallel: u32,

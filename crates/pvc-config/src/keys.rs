@@ -10,7 +10,7 @@ use crate::kind::Kind;
 
 pub(crate) const NETWORKS: [&str; 3] = ["upstream", "cluster", "storage"];
 
-/// When a key must be given.
+/// Condition under which a key must be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Wherever it belongs: an item of a list without it means nothing.

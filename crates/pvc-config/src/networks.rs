@@ -313,7 +313,7 @@ fn check_others(
     }
 }
 
-/// Whose `address` is, and what helps if that is not obvious; this node's own on `net` is not
+/// Holder of `address`, and what helps if that is not obvious; this node's own on `net` is not
 /// looked at.
 fn holder(
     address: Ipv4Addr,

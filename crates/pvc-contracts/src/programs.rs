@@ -28,11 +28,11 @@ pub struct ProgramsFixture {
     pub chatty: Program,
     /// Its file does not exist.
     pub absent: Program,
-    /// How many processes of all these programs there are.
+    /// Number of processes of all these programs.
     pub processes: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
-/// How long anything may take.
+/// Time that anything may take.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Time that an event which must not happen is given to happen.

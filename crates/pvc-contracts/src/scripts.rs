@@ -29,11 +29,11 @@ pub struct ScriptsFixture {
     pub scripts: Arc<dyn Scripts>,
     /// Makes a script that behaves so.
     pub job: Box<dyn Fn(Manner) -> ScriptJob + Send + Sync>,
-    /// How many processes of scripts there are.
+    /// Number of processes of scripts.
     pub processes: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
-/// How long anything may take.
+/// Time that anything may take.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Runs the whole suite.

@@ -25,11 +25,11 @@ pub use postgres::{PostgresDatabase, PostgresOptions};
 pub use pvc_ports::Database;
 pub use sqlite::SqliteDatabase;
 
-/// How long the database may take to be reached.
+/// Time in which the database must be reached.
 const REACH: Duration = Duration::from_secs(5);
 
-/// How long a statement or a commit may take.
+/// Time that a statement or a commit may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How many transactions are under way at once.
+/// Number of transactions that are under way at once.
 const CONNECTIONS: u32 = 4;

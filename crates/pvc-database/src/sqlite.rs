@@ -15,7 +15,7 @@ use crate::transaction::{Open, all_rows};
 use crate::values::{bind_sqlite, rows_of_sqlite};
 use crate::{CONNECTIONS, REACH};
 
-/// How long a transaction waits for another one.
+/// Time for which a transaction waits for another one.
 const BUSY: Duration = Duration::from_secs(5);
 
 /// A database in a file of this machine, or in memory.

@@ -8,8 +8,8 @@ use crate::{Domain, EditError, NewDisk, NewNic};
 pub enum HardwareEdit {
     /// In MiB.
     Memory(u64),
-    /// How many, and as how many sockets, cores of each and threads of each; without that one
-    /// socket has them all as its cores.
+    /// Number of vCPUs, and as how many sockets, cores of each and threads of each; without that
+    /// one socket has them all as its cores.
     Vcpus {
         vcpus: u32,
         topology: Option<(u32, u32, u32)>,

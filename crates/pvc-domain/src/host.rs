@@ -36,7 +36,7 @@ pub struct HostFunction {
     pub vlan: Option<u16>,
 }
 
-/// How one host reaches volumes.
+/// Access of one host to volumes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Volumes {
     /// Volumes that are files on this host, with their paths.

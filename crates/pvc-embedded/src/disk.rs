@@ -50,7 +50,7 @@ pub(crate) enum DiskError {
 /// Result of a write that did not simply succeed.
 #[derive(Debug)]
 pub(crate) enum WriteError {
-    /// There is no room; nothing was written.
+    /// The disk has no room; nothing was written.
     Full,
     /// Nothing was written.
     Failed(io::Error),

@@ -187,8 +187,8 @@ impl Keeper {
     }
 }
 
-/// How a guest is plugged in: `None` if the hypervisor does not say it, and nothing in it if it
-/// ended meanwhile, or is none of ours to understand.
+/// Summary of a guest, which says how it is plugged in: `None` if the hypervisor does not say it,
+/// and nothing in it if the guest ended meanwhile, or is none of ours to understand.
 async fn read(hypervisor: Arc<dyn Hypervisor>, uuid: Uuid) -> Option<Option<DomainSummary>> {
     match hypervisor.live_xml(uuid).await {
         Ok(xml) => Some(summary(&xml).ok()),

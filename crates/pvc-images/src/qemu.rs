@@ -53,7 +53,7 @@ fn command(args: &[&str], deadline: Duration, most_written: u64) -> Command {
     command
 }
 
-/// How an image is opened: in its format, and without any other file.
+/// Options with which an image is opened: in its format, and without any other file.
 fn options(format: DiskFormat) -> String {
     let backing = match format {
         DiskFormat::Qcow2 | DiskFormat::Qed | DiskFormat::Vmdk => r#","backing":null"#,

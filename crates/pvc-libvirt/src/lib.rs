@@ -111,9 +111,9 @@ pub struct LibvirtHypervisor {
     verdict: Mutex<Option<Verdict>>,
 }
 
-/// There are three connections, so that what only asks never waits behind what changes, and what
-/// ends a guest behind neither: a few starts on slow storage would otherwise hold up the list of
-/// guests, and a few guests whose monitors hang every stop.
+/// Three connections, so that what only asks never waits behind what changes, and what ends a guest
+/// behind neither: a few starts on slow storage would otherwise hold up the list of guests, and a
+/// few guests whose monitors hang every stop.
 struct Links {
     asking: Arc<Link>,
     changing: Link,

@@ -32,7 +32,7 @@ const LAST_RETRY: Duration = Duration::from_secs(2);
 /// Reason for which a call has no result.
 #[derive(Debug)]
 pub(crate) enum CallError {
-    /// There is no connection, or it broke under the call.
+    /// The connection is missing, or broke under the call.
     Unreachable(String),
     Late,
     Libvirt(VirtError),

@@ -25,10 +25,10 @@ pub struct LinuxFiles;
 /// whole directories of configuration leave such names out.
 const UNFINISHED: &str = ".pvc-new";
 
-/// How much of a file is moved at once, in bytes.
+/// Number of bytes of a file that are moved at once.
 const PIECE: usize = 64 << 10;
 
-/// How many entries of a directory are looked at for what earlier processes left unfinished.
+/// Number of entries of a directory that are looked at for what earlier processes left unfinished.
 const SWEPT_ENTRIES: usize = 10_000;
 
 /// Translates an error of what was to be `done` with a file.

@@ -7,7 +7,7 @@ use pvc_model::guest_network::rules::old::OldRules;
 use pvc_model::guest_network::rules::table;
 use pvc_ports::{Command, Exec, ExecError, Firewall, FirewallError, Output};
 
-/// How long `nft` may take. It waits for nobody but other changes of the ruleset.
+/// Time that `nft` may take. It waits for nobody but other changes of the ruleset.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The packet filter of the kernel, through `nft`: it speaks the kernel's transactions, and what it

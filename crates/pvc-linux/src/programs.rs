@@ -40,16 +40,16 @@ const WORD_DIGITS: u64 = 32;
 /// Directories in which programs look for others.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// How many lines wait for whoever takes them.
+/// Number of lines that wait for whoever takes them.
 const WAITING_LINES: usize = 1000;
 
-/// How long processes may take to die that were killed.
+/// Time that processes may take to die after they were killed.
 const DEATH: Duration = Duration::from_secs(5);
 
-/// How often is looked whether they did.
+/// Time between two looks whether they died.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How much of a process' environment is looked through.
+/// Number of bytes of a process' environment that are looked through.
 const MOST_ENVIRONMENT_BYTES: u64 = 1 << 20;
 
 /// Programs of this machine that belong to daemons of one kind.
@@ -133,7 +133,7 @@ fn make_word(path: &Path) -> Result<(), FilesError> {
 struct Mark<'a> {
     kind: &'a str,
     daemon: u32,
-    /// When the daemon began, in the kernel's ticks since the boot: its number is used again.
+    /// Start of the daemon, in the kernel's ticks since the boot: its number is used again.
     begun: u64,
 }
 
@@ -150,7 +150,7 @@ impl<'a> Mark<'a> {
     }
 }
 
-/// When a process began, in the kernel's ticks since the boot; `None` if there is none.
+/// Start of a process, in the kernel's ticks since the boot; `None` if there is none.
 fn begun(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The second field is the program's name in parentheses, with anything in it; this one is the

@@ -156,7 +156,7 @@ fn shell(token: &str, name: &str, script: &str) -> Program {
     }
 }
 
-/// How many processes say `token` in their environment. A zombie says nothing.
+/// Number of processes that have `token` in their environment. A zombie has none.
 fn processes_of(token: &str) -> usize {
     let entry = format!("TOKEN={token}").into_bytes();
     let says_so = |process: &std::fs::DirEntry| {

@@ -18,7 +18,7 @@ pub const REWRITTEN_AFTER: u64 = 60;
 pub enum Question {
     Status,
     Health,
-    /// How full it is, in words.
+    /// Fill of the storage, in words.
     Usage,
     /// Figures of the pools.
     Pools,

@@ -221,7 +221,7 @@ pub fn outdated(cluster: &Cluster, new: u32) -> Vec<u32> {
 /// Counters of a node at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sample {
-    /// When, by a clock that never steps.
+    /// Time of the moment, by a clock that never steps.
     pub at: Duration,
     /// Time that all CPUs together have worked, and time that they have had.
     pub cpu_busy: Duration,

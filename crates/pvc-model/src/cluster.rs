@@ -55,9 +55,9 @@ pub struct Cluster {
     pub osds: SharedMap<String, Arc<OsdRecord>>,
     pub pools: SharedMap<PoolName, Arc<PoolRecord>>,
     pub volumes: SharedMap<VolumeId, Arc<VolumeRecord>>,
-    /// How full the pools were.
+    /// Fill of the pools so far.
     pub fullness: SharedMap<PoolName, Arc<FullnessRecord>>,
-    /// When the storage answered last, if a daemon of ours has asked it.
+    /// Last answer of the storage, if a daemon of ours has asked it.
     pub answered: Option<Arc<AnsweredRecord>>,
     /// Space that the snapshots of the pools hold.
     pub snapshot_usage: SharedMap<PoolName, Arc<SnapshotUsageRecord>>,

@@ -109,7 +109,7 @@ pub enum Step {
     PowerOn,
 }
 
-/// How it is known that a node is dead.
+/// Proof that a node is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
     /// The BMC said twice that the power is off.
@@ -385,7 +385,7 @@ pub struct FenceNote {
     pub by: String,
     pub suspected_at: i64,
     pub proven_at: Option<i64>,
-    /// How the death is known; empty until it is.
+    /// Proof of the death, in words; empty until there is one.
     pub proof: String,
     /// Failed attempts to prove it, and why the last one failed.
     pub failed_attempts: u32,

@@ -1,4 +1,4 @@
-//! How full pools become: a bounded history of each, and what it predicts.
+//! Fill of pools over time: a bounded history of each, and what it predicts.
 //!
 //! Ceph calls an OSD nearly full at one ratio of its size and full at another, and counts as free
 //! in a pool what can be stored until the first of its OSDs is full. So a pool is full when nothing

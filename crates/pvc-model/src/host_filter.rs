@@ -24,7 +24,7 @@ pub struct HostFilter {
     /// The addresses of the nodes, floating ones too. Without one there is no filter: it would cut
     /// off every node.
     pub nodes: BTreeSet<IpNet>,
-    /// Whom the configuration lets in besides.
+    /// Addresses that the configuration lets in besides.
     pub allowed: BTreeSet<IpNet>,
     /// The TCP ports that are for them alone.
     pub ports: BTreeSet<Ports>,

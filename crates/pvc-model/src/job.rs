@@ -422,7 +422,7 @@ impl JobProgress {
         }
     }
 
-    /// How the job has ended at `ended_at`, seconds since the epoch.
+    /// Returns the progress of the job after its end at `ended_at`, seconds since the epoch.
     pub fn ended(self, state: JobState, status: impl Into<String>, ended_at: u64) -> Self {
         let (status, ended_at) = (status.into(), Some(ended_at));
         JobProgress { state, status, ended_at, trouble: None, ..self }

@@ -42,7 +42,7 @@ pub struct LeaseRecord {
     pub mac: String,
     pub address: String,
     pub hostname: String,
-    /// When it ends, in seconds since the epoch, as text; `None` for a reservation.
+    /// End of the lease, in seconds since the epoch, as text; `None` for a reservation.
     pub expiry: Option<String>,
     /// Name that the client gave itself beside its MAC address, as DHCP servers write it; `*` or
     /// empty if it gave none. Reservations have none.
@@ -68,7 +68,7 @@ pub struct GivenLease {
     pub mac: String,
     pub address: std::net::Ipv4Addr,
     pub hostname: Option<String>,
-    /// When it ends, in seconds since the epoch; `None` if that is not known.
+    /// End of the lease, in seconds since the epoch; `None` if that is not known.
     pub expiry: Option<u64>,
     /// Name that the client gave itself beside its MAC address.
     pub client_id: Option<String>,
@@ -82,7 +82,7 @@ pub struct GivenLease6 {
     /// In small letters, with colons; `None` if that is not known.
     pub mac: Option<String>,
     pub hostname: Option<String>,
-    /// When it ends, in seconds since the epoch.
+    /// End of the lease, in seconds since the epoch.
     pub expiry: u64,
 }
 

@@ -279,14 +279,14 @@ impl fmt::Display for NoPlace {
 
 impl std::error::Error for NoPlace {}
 
-/// How each node does as a place for a VM.
+/// Merits of each node as a place for a VM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weighed {
     pub selector: Selector,
     /// The best; of equals, the first by name. A node that has all SR-IOV functions of the VM is
     /// better than one that has not.
     pub best: Option<NodeName>,
-    /// How good it is, the more the better, or why it does not do.
+    /// Merit of each node, the more the better, or why it does not do.
     pub nodes: BTreeMap<NodeName, Result<f64, Unfit>>,
 }
 
@@ -461,7 +461,7 @@ fn most_vcpus(cpus: u32) -> u32 {
     cpus.saturating_sub(HOST_CPUS).max(cpus.div_ceil(2))
 }
 
-/// How good a node is, the more the better.
+/// Merit of a node, the more the better.
 fn merit(cluster: &Cluster, node: &NodeRecord, selector: &Selector, promise: Promise) -> f64 {
     let figures = &node.figures;
     match selector {

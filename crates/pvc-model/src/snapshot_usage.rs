@@ -11,7 +11,7 @@ use crate::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 /// Least number of seconds between two passes through the volumes of a pool.
 pub const LOOK_EVERY: u64 = 60 * 60;
 
-/// How many times as long as its looks took a pool is left alone after a pass.
+/// Rest of a pool after a pass, as a multiple of the time that its looks took.
 pub const REST: u64 = 20;
 
 /// Seconds after which a look without an answer was a load that is not asked for again soon.
@@ -45,7 +45,7 @@ pub struct SnapshotUsage {
 pub struct SeenSnapshot {
     pub volume: VolumeName,
     pub usage: SnapshotUsage,
-    /// When it was seen, in seconds since the epoch.
+    /// Time at which it was seen, in seconds since the epoch.
     pub at: u64,
 }
 

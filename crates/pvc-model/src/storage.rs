@@ -161,7 +161,7 @@ impl fmt::Display for VolumeId {
     }
 }
 
-/// How a hypervisor reaches RBD volumes: what the `<source>` and `<auth>` of a disk say.
+/// Access of a hypervisor to RBD volumes: what the `<source>` and `<auth>` of a disk say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RbdAccess {
     /// The monitors, by name or address; none leaves the choice to the hypervisor's own

@@ -16,7 +16,7 @@ const MOST_LOOKS: usize = 64;
 /// Speed of a transfer: the mean over the latest [`OVER`], by looks at how much has gone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Speed {
-    /// When it was looked, by any clock that does not go back, and how many bytes had gone by then;
+    /// Times of the looks, by any clock that does not go back, and how many bytes had gone by then;
     /// the oldest first.
     looks: VecDeque<(Duration, u64)>,
 }

@@ -43,7 +43,7 @@ word! {
 }
 
 word! {
-    /// How a target node is chosen.
+    /// Figure by which a target node is chosen.
     Selector {
         /// Most free memory.
         Mem = "mem",
@@ -59,7 +59,7 @@ word! {
 }
 
 word! {
-    /// How a VM may be moved.
+    /// Way in which a VM may be moved.
     MigrationMethod { Live = "live", Shutdown = "shutdown" }
 }
 
@@ -87,7 +87,7 @@ pub struct VmSnapshot {
 /// otherwise.
 pub const DEFAULT_MAX_DOWNTIME_MS: u32 = 300;
 
-/// How the reason begins why a VM was not restarted, and runs on as it was.
+/// Begin of the reason why a VM was not restarted, and runs on as it was.
 pub const NOT_RESTARTED: &str = "not restarted: ";
 
 /// Record of a VM. What could not be read is named in `defects`; the VM is never left out.

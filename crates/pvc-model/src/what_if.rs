@@ -91,7 +91,7 @@ pub struct Fate {
     pub name: String,
     pub memory_mib: u64,
     pub end: End,
-    /// How each node did as a place for it; `None` if none was looked for.
+    /// Merits of each node as a place for it; `None` if none was looked for.
     pub weighed: Option<Weighed>,
     pub cautions: Vec<Caution>,
 }

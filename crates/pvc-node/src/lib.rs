@@ -8,6 +8,7 @@
 //!    collect     asks the hypervisor for figures, however long it takes
 //!    console     serial consoles → the store
 //!    database    this node's copy of the cluster's own database: does it follow?
+//!    metadata    the metadata service of guests: a fault if nobody serves it
 //!    flush       empties the node and takes its VMs back
 //!    primary     who is the primary coordinator, and what goes with that
 //!    fence       dead nodes: proof, recovery of their VMs (`pvc_model::fence`)

@@ -34,7 +34,7 @@ pub struct FileInfo {
     pub length_bytes: u64,
     /// The permission bits: `0o600`.
     pub mode: u32,
-    /// When its contents last changed, since the epoch by this machine's clock.
+    /// Time of the last change of its contents, since the epoch by this machine's clock.
     pub modified: Duration,
     /// No two files that exist at once on a file system have the same.
     pub inode: u64,
@@ -72,7 +72,7 @@ impl FileAccess {
     pub const PUBLIC_DIRECTORY: FileAccess = FileAccess { mode: 0o755, owner: None };
 }
 
-/// How full the file system is that a path lies on.
+/// Space of the file system that a path lies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileSpace {
     pub total_bytes: u64,
@@ -197,7 +197,7 @@ pub trait Files: Send + Sync {
     /// Removes a file, an empty directory, or a symbolic link itself. What is not there is removed.
     async fn remove(&self, path: &Path) -> Result<(), FilesError>;
 
-    /// How full the file system is that `path`, which must exist, lies on.
+    /// Returns the space of the file system that `path`, which must exist, lies on.
     async fn space(&self, path: &Path) -> Result<FileSpace, FilesError>;
 }
 

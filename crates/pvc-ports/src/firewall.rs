@@ -7,7 +7,7 @@ use pvc_model::firewall::{BadRules, TableName};
 
 #[derive(Debug, thiserror::Error)]
 pub enum FirewallError {
-    /// They would not stay in their table.
+    /// Rules that would not stay in their table.
     #[error("the rules of the table `{table}` are not taken")]
     BadRules {
         table: TableName,

@@ -13,8 +13,8 @@ use uuid::Uuid;
 pub enum GuestRun {
     /// The guest's CPUs run, or are blocked waiting for something.
     Running,
-    /// There, but held: by somebody, by an I/O error, or since it came from another host by a
-    /// migration that was to leave it [`held`](Migration::held).
+    /// Held, by somebody, by an I/O error, or since it came from another host by a migration that
+    /// was to leave it [`held`](Migration::held).
     Paused,
     /// Made by [`Hypervisor::start`], and never let run: it has done nothing yet, whoever may have
     /// made it.

@@ -34,7 +34,7 @@ impl fmt::Debug for Program {
     }
 }
 
-/// How a program ended.
+/// End of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgramEnd {
     Exited(i32),
@@ -76,7 +76,7 @@ pub enum ProgramsError {
         #[source]
         source: std::io::Error,
     },
-    /// They do not die, as processes that wait for a dead disk do not.
+    /// Processes that do not die, such as those that wait for a dead disk.
     #[error("{count} processes of `{name}` are still there after they were killed")]
     Immortal { name: String, count: usize },
 }

@@ -14,7 +14,7 @@ pub enum UnitState {
     Stopping,
     Inactive,
     Failed,
-    /// There is no such unit.
+    /// The service manager knows no such unit.
     Missing,
 }
 
@@ -31,7 +31,7 @@ pub enum ServicesError {
     },
     #[error("the service manager did not answer within {} s", deadline.as_secs_f32())]
     TimedOut { deadline: Duration },
-    /// There is none, or it cannot be asked.
+    /// The service manager does not exist, or cannot be asked.
     #[error("the service manager cannot be reached: {why}")]
     Unreachable { why: String },
 }

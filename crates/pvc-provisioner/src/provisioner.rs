@@ -7,7 +7,7 @@ use pvc_ports::{Database, DatabaseError, SqlValue, Statement, Transaction};
 
 use crate::{read, schema, write};
 
-/// How often a transaction is tried again because another one was faster.
+/// Number of times that a transaction is tried again because another one was faster.
 const TRIES: usize = 10;
 
 /// Reason why the provisioner did not do something.

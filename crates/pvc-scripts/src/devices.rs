@@ -21,10 +21,10 @@ use crate::Home;
 
 type Result<T, E = BlockDeviceError> = std::result::Result<T, E>;
 
-/// How long a program may take.
+/// Time that a program may take.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long the daemon that exports an image may take to appear, or to write what it has and end.
+/// Time that the daemon that exports an image may take to appear, or to write what it has and end.
 const EXPORT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 

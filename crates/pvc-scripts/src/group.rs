@@ -16,7 +16,7 @@ const OWN: &str = "pvc-daemon";
 /// The most processes of a script, where this can be limited.
 const MOST_PROCESSES: &str = "4096";
 
-/// How long a group may take to be empty after all in it was killed.
+/// Time that a group may take to be empty after all in it was killed.
 const DEATH: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 

@@ -48,14 +48,15 @@ const BEGIN: &str = "exec 3<&0 </dev/null\n\
 /// The most bytes of lines that one script writes and logs; what comes behind them is left out.
 const MOST_OUTPUT_BYTES: usize = 8 << 20;
 
-/// How many messages wait for whoever takes them.
+/// Number of messages that wait for whoever takes them.
 const WAITING: usize = 64;
 
-/// How long processes may take to die that were killed, and pipes to be read after their end.
+/// Time that processes may take to die after they were killed, and pipes to be read after their
+/// end.
 const DEATH: Duration = Duration::from_secs(5);
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// How long a process may take to take its first message.
+/// Time that a process may take to take its first message.
 const START: Duration = Duration::from_secs(30);
 
 /// File of a script's directory with the path of its control group.
@@ -249,7 +250,7 @@ fn command(directory: &Path, group: &str, socket: OwnedFd) -> tokio::process::Co
     command
 }
 
-/// How the process ends, once it has.
+/// End of the process, once it has ended.
 fn watched(mut child: Child) -> watch::Receiver<Option<ExitStatus>> {
     let (sender, end) = watch::channel(None);
     tokio::spawn(async move {

@@ -38,7 +38,8 @@ use crate::state::State;
 use crate::storage::{Volumes, storage_address};
 use crate::zookeeper::{Connection, SESSION_TIMEOUT};
 
-/// How the storage is measured; the time is that of the sample configuration.
+/// Size of the volume by which the storage is measured; the time is that of the sample
+/// configuration.
 const BENCHMARK_BYTES: u64 = 64 << 20;
 const BENCHMARK_TIME: Duration = Duration::from_secs(75);
 

@@ -63,8 +63,8 @@ const NOT_RUN: u8 = 2;
 /// Processor time that a run may take until it is taken for one that hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// How many times as much real time: a run may be left waiting by a machine that is busy, but one
-/// that waits for nothing ends as well.
+/// Real time as a multiple of it: a run may be left waiting by a machine that is busy, but one that
+/// waits for nothing ends as well.
 const REAL_TIMES: u32 = 20;
 
 /// Number of runs that shrinking a history may take.

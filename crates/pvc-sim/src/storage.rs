@@ -38,7 +38,7 @@ const MISSED: Duration = Duration::from_secs(30);
 /// Time that the answer to a change is on its way.
 const ANSWER: Duration = Duration::from_millis(10);
 
-/// How hypervisors reach its volumes.
+/// Access of hypervisors to its volumes.
 static ACCESS: LazyLock<RbdAccess> = LazyLock::new(|| RbdAccess {
     monitors: vec!["hv1".to_owned()],
     port: 6789,

@@ -188,7 +188,7 @@ fn places() -> impl Iterator<Item = u64> {
     (0..PLACES).map(|place| FIRST_PLACE + place * PLACE_BYTES)
 }
 
-/// How often the volume was written; `None` if a part of it was written otherwise than another.
+/// Number of the volume's last write; `None` if a part of it was written otherwise than another.
 pub(crate) fn generation(
     volumes: &MemoryVolumes,
     volume: &VolumeId,
@@ -223,7 +223,7 @@ pub(crate) struct StorageChanges {
     copies: BTreeSet<String>,
     /// Pools that somebody asked for.
     pools: BTreeSet<String>,
-    /// How often volumes were written.
+    /// Number of times that volumes were written.
     writes: u64,
     /// The ends of rollbacks and the growths of volumes.
     effects: Vec<(Duration, Effect)>,

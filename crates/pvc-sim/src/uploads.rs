@@ -25,7 +25,7 @@ use crate::stand_still::StandStill;
 use crate::state::State;
 use crate::storage_changes;
 
-/// How the file of an upload is sent.
+/// Way in which the file of an upload is sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sending {
     /// Time between its begin and its end, in milliseconds.
@@ -56,7 +56,7 @@ pub enum UploadMoment {
     Trashed,
     /// The new contents are about to get the name.
     Naming,
-    /// They have it; whoever gave it to them is not told yet.
+    /// The new contents have the name; whoever gave it to them is not told yet.
     Named,
 }
 
@@ -92,7 +92,7 @@ pub(crate) enum Contents {
     Parts,
 }
 
-/// Whose contents the volume has.
+/// Contents that the volume has.
 pub(crate) fn contents(
     volumes: &MemoryVolumes,
     volume: &VolumeId,

@@ -1,4 +1,4 @@
-//! When the storage answered last, kept in the store beside what it answered.
+//! Last answer of the storage, whose time is kept in the store beside what it answered.
 
 use pvc_model::answered::{AnsweredRecord, Question};
 use pvc_role::Context;

@@ -1,4 +1,4 @@
-//! How full pools become: a sample of each now and then, kept in the store.
+//! Fill of pools over time: a sample of each now and then, kept in the store.
 //!
 //! Whoever collects the figures of pools keeps their history with them.
 

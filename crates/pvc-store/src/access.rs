@@ -27,7 +27,8 @@ const NOTICED: Duration = Duration::from_secs(8);
 /// Number of keys that are asked for or changed at once.
 const AT_ONCE: usize = 64;
 
-/// How often in a row the keys are made alike the root, which somebody changes meanwhile.
+/// Number of times in a row that the keys are made alike the root, which somebody changes
+/// meanwhile.
 const ROUNDS: u32 = 5;
 
 /// Access to what is recorded.

@@ -44,8 +44,8 @@ const GATHER: Duration = Duration::from_millis(5);
 /// a keepalive's stamp is followed by its figures.
 const TIME_LIMIT: Duration = Duration::from_millis(200);
 
-/// How often in a row the cache reads what has changed while it read. Readers wait for it no
-/// longer. What is shown then may not be [whole](Cache::read_whole).
+/// Number of times in a row that the cache reads what has changed while it read. Readers wait for
+/// it no longer. What is shown then may not be [whole](Cache::read_whole).
 const ROUNDS: u32 = 20;
 
 /// Time in which the cache goes on reading what has changed while it read. Where each answer takes
@@ -130,10 +130,9 @@ pub(crate) struct Cache {
     all_dirty: bool,
     /// Whether it was said that something in the tree is for others alone.
     is_refused: bool,
-    /// When what is dirty has to be read at the latest, by the monotonic clock; `None` if nothing
-    /// is.
+    /// Time by which what is dirty has to be read, by the monotonic clock; `None` if nothing is.
     due: Option<Duration>,
-    /// How often something was read and is shown, or will be.
+    /// Number of times that something was read and is shown, or will be.
     readings: u64,
     /// Groups that were read and are decoded aside in their turn.
     queue: Queue,

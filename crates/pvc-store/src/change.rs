@@ -343,7 +343,7 @@ pub enum Report {
     NetworkStats(NodeName, String),
     /// The daemon's note on itself, and that on what its guests run with, if that is known.
     Daemon(NodeName, DaemonNote, Option<HypervisorNote>),
-    /// How the node is fenced; written by who holds the fence lock.
+    /// Fencing of the node; written by who holds the fence lock.
     Fence(NodeName, FenceNote),
     /// 0 to 100; `None` if nobody knows.
     NodeHealth(NodeName, Option<u8>),
@@ -363,9 +363,9 @@ pub enum Report {
     OsdStats(String, String),
     PoolStats(PoolName, String),
     VolumeStats(VolumeId, String),
-    /// How full the pool was.
+    /// Fill of the pool so far.
     Fullness(PoolName, FullnessRecord),
-    /// When the storage answered last; goes with what it answered.
+    /// Last answer of the storage; goes with what it answered.
     StorageAnswered(AnsweredRecord),
     /// Space that the snapshots of the pool hold.
     SnapshotUsage(PoolName, SnapshotUsageRecord),

@@ -361,7 +361,7 @@ impl LockRecipe {
     }
 }
 
-/// How waiting in the queue ended.
+/// End of waiting in the queue.
 enum Turn {
     Mine,
     Gone,
@@ -538,7 +538,7 @@ impl LockGuard {
         if let Some(goodbye) = self.goodbye()
             && !goodbye.say().await
         {
-            tokio::spawn(goodbye.say_until_heard());
+            tokio::spawn(goodbye.say_until_answered());
         }
     }
 
@@ -554,7 +554,7 @@ impl Drop for LockGuard {
         if let Some(goodbye) = self.goodbye()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            runtime.spawn(goodbye.say_until_heard());
+            runtime.spawn(goodbye.say_until_answered());
         }
     }
 }
@@ -590,7 +590,7 @@ impl Goodbye {
         }
     }
 
-    async fn say_until_heard(self) {
+    async fn say_until_answered(self) {
         while !self.say().await {
             wait_for_connection(&*self.tree, &*self.clock).await;
         }

@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How a defect ends that says that not all is shown.
+/// End of a defect that says that not all is shown.
 const CUT: &str = "are shown";
 
 /// The longest text of a number.

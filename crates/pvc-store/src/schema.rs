@@ -38,7 +38,7 @@ pub enum SchemaStep {
     Wait { behind: Vec<NodeName> },
     /// The tree is newer than this program can read.
     TooNew { found: u32 },
-    /// There is no cluster in the tree.
+    /// The tree holds no cluster.
     NotInitialized,
 }
 

@@ -21,7 +21,7 @@ use crate::outage;
 use crate::records;
 use crate::scope::Scope;
 
-/// How often a change is decided anew when somebody else was faster.
+/// Number of times that a change is decided while somebody else is faster each time.
 const TRIES: u32 = 10;
 
 /// Typed access to the tree. Cheap to clone; all clones share one cache.

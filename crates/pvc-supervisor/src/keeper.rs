@@ -16,11 +16,11 @@ use crate::spec::{ProgramSpec, ProgramState, Ready, Reload};
 use crate::talk::Talk;
 use crate::{States, SupervisorPorts};
 
-/// How often a program is asked whether it is ready.
+/// Time between two questions whether a program is ready.
 const PROBE: Duration = Duration::from_millis(500);
 
-/// How long the last lines of a program that has ended are read: what it has left behind may hold
-/// its outputs open.
+/// Time for which the last lines of a program that has ended are read: what it has left behind may
+/// hold its outputs open.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 pub struct Keeper {
@@ -72,7 +72,7 @@ impl Life {
         }
     }
 
-    /// How long until the files are to be tried again, if they are.
+    /// Time until the files are to be tried again, if they are.
     fn due_in(&self, now: Duration) -> Option<Duration> {
         let Unwritten { backoff, .. } = self.unwritten.as_ref()?;
         Some(backoff.wait_until(now).unwrap_or(now).saturating_sub(now))

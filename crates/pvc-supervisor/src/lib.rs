@@ -180,7 +180,7 @@ impl Keepers {
         }
     }
 
-    /// How long until the first of the broken keepers is to be replaced that still waits for it.
+    /// Time until the first of the broken keepers that still waits for it is to be replaced.
     fn due_in(&self, now: Duration) -> Option<Duration> {
         let due = self.broken.values().filter_map(|backoff| backoff.wait_until(now)).min();
         due.map(|due| due.saturating_sub(now))

@@ -30,7 +30,7 @@ pub struct ConfigFile {
     pub access: FileAccess,
 }
 
-/// How a program takes over files that changed.
+/// Way in which a program takes over files that changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reload {
     /// Started anew, because it cannot read them while it runs.
@@ -40,19 +40,19 @@ pub enum Reload {
     Command(Command),
 }
 
-/// When a program that was started does its work.
+/// Sign that a program that was started does its work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ready {
     AtOnce,
-    /// When the command exits with status 0, which is tried every half second. A program that is
-    /// not ready `within` that time is ended, and has failed.
+    /// Status 0 of the command, which is tried every half second. A program that is not ready
+    /// `within` that time is ended, and has failed.
     When {
         command: Command,
         within: Duration,
     },
 }
 
-/// How a program is asked to end.
+/// Way in which a program is asked to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stop {
     pub signal: ProgramSignal,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How many lines of one program are logged in each [`WINDOW`].
+/// Number of lines of one program that are logged in each [`WINDOW`].
 const MOST_LINES: u32 = 200;
 
 const WINDOW: Duration = Duration::from_secs(10);

@@ -43,10 +43,10 @@ pub struct MemoryFiles {
     inner: Mutex<Inner>,
 }
 
-/// How large the disk is. No test writes so much.
+/// Size of the disk. No test writes so much.
 const DISK_BYTES: u64 = 1 << 40;
 
-/// How many links a path may lead through, as Linux has it.
+/// Number of links that a path may lead through, as Linux has it.
 const MOST_LINKS: u32 = 40;
 
 impl MemoryFiles {

@@ -69,7 +69,7 @@ impl MemoryFirewall {
         self.inner().has_old_rules
     }
 
-    /// How often a table was loaded or removed.
+    /// Number of times that a table was loaded or removed.
     pub fn changes(&self) -> usize {
         self.inner().changes
     }

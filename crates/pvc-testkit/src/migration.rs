@@ -13,10 +13,10 @@ use uuid::Uuid;
 
 use crate::guests::{MemoryGuest, MemoryHypervisor, refused};
 
-/// How much there is to copy of any guest, in bytes.
+/// Number of bytes that there are to copy of any guest.
 const COPY_BYTES: u64 = 1 << 28;
 
-/// How the last moment of a migration ends for the hypervisor that sends the guest.
+/// End of a migration for the hypervisor that sends the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
     /// The guest is gone here.

@@ -171,7 +171,7 @@ impl MemoryNetwork {
         self.inner().refuses = Some(Arc::new(refuses));
     }
 
-    /// How many times the links were asked for.
+    /// Number of times that the links were asked for.
     pub fn looks(&self) -> u64 {
         self.inner().looks
     }

@@ -5,21 +5,21 @@ use async_trait::async_trait;
 use pvc_ports::{Program, ProgramEnd, ProgramSignal, Programs, ProgramsError, RunningProgram};
 use tokio::sync::{Notify, watch};
 
-/// How many lines wait for whoever takes them.
+/// Number of lines that wait for whoever takes them.
 const WAITING_LINES: usize = 1000;
 
-/// How a program behaves that is started.
+/// Behaviour of a program that is started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProgramManner {
     /// Lines that it writes at once.
     pub says: Vec<String>,
     /// Line that it writes each time it receives SIGHUP.
     pub says_when_hung_up: Option<String>,
-    /// How it ends at once; `None`: it goes on.
+    /// End that it comes to at once; `None`: it goes on.
     pub ends: Option<ProgramEnd>,
     /// Whether it goes on after SIGTERM.
     pub is_stubborn: bool,
-    /// How many processes it starts that leave its group.
+    /// Number of processes that it starts and that leave its group.
     pub children: usize,
     /// Its executable file does not exist.
     pub is_missing: bool,
@@ -59,7 +59,7 @@ impl ScriptedPrograms {
         Self::default()
     }
 
-    /// How programs of this file behave that are started from now on.
+    /// Sets the behaviour of programs of this file that are started from now on.
     pub fn set_manner(&self, program: &str, manner: ProgramManner) {
         self.inner().manners.insert(program.to_owned(), manner);
     }
@@ -112,7 +112,7 @@ impl ScriptedPrograms {
         runs.map(|played| played.program.clone()).collect()
     }
 
-    /// How many processes there are of all programs.
+    /// Number of processes of all programs.
     pub fn processes(&self) -> usize {
         self.inner().running.iter().map(|played| played.processes()).sum()
     }

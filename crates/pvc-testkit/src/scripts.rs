@@ -55,7 +55,7 @@ impl ScriptedScripts {
         self.with(|inner| inner.gate = Some(gate));
     }
 
-    /// How many processes there are.
+    /// Number of processes.
     pub fn running(&self) -> usize {
         self.with(|inner| inner.running)
     }

@@ -89,7 +89,7 @@ impl ScriptedCluster {
         change(&mut self.said.lock().expect("no test panics while holding it"));
     }
 
-    /// How hypervisors reach the volumes.
+    /// Access of hypervisors to the volumes.
     pub fn access(&self) -> &RbdAccess {
         &self.access
     }

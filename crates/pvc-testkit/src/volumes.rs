@@ -45,18 +45,18 @@ struct Volume {
 #[derive(Debug, Clone, Default)]
 pub struct MemoryVolumes {
     pools: BTreeMap<PoolName, BTreeMap<VolumeName, Volume>>,
-    /// How those pools were to be made that were made by the cluster's ways.
+    /// Specifications of the pools that were made by the cluster's ways.
     specs: BTreeMap<PoolName, PoolSpec>,
     trash: BTreeMap<TrashId, (TrashedVolume, Volume)>,
-    /// How many volumes were ever moved to the trash.
+    /// Number of volumes that were ever moved to the trash.
     trashings: u64,
     /// Volumes in the trash that cannot be purged.
     stuck: BTreeSet<TrashId>,
-    /// How many volumes had copy-on-write clones.
+    /// Number of volumes that had copy-on-write clones.
     parents: u64,
-    /// How many downloads there were.
+    /// Number of downloads so far.
     downloads: u64,
-    /// How many volumes were made.
+    /// Number of volumes that were made.
     made: u64,
     /// Bytes that pools store beside their volumes.
     others: BTreeMap<PoolName, u64>,
@@ -474,7 +474,7 @@ impl MemoryVolumes {
         Ok(())
     }
 
-    /// How the pool is, if it was made by the cluster's ways.
+    /// Specification of the pool, if it was made by the cluster's ways.
     pub fn spec(&self, pool: &PoolName) -> Option<&PoolSpec> {
         self.specs.get(pool)
     }

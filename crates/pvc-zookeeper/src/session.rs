@@ -289,14 +289,14 @@ impl Session {
     async fn converse(&mut self, frames: &mut Frames, line: &mut Line) -> End {
         let mut tick = interval(self.granted_timeout / 6);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut last_heard = Instant::now();
+        let mut last_contact = Instant::now();
         let mut looked = Instant::now();
         loop {
             tokio::select! {
                 // What the server says comes first: it may free what the clients wait for.
                 biased;
                 frame = frames.next() => {
-                    last_heard = Instant::now();
+                    last_contact = Instant::now();
                     let handled = match frame {
                         Some(Ok(frame)) => self.receive(line, frame.freeze()),
                         Some(Err(error)) => Err(End::Lost(error.to_string())),
@@ -317,8 +317,8 @@ impl Session {
                 },
                 why = line.broken() => return End::Lost(why),
                 _ = tick.tick() => {
-                    if last_heard.elapsed() > self.granted_timeout * 2 / 3 {
-                        return End::Lost(format!("nothing heard for {:?}", last_heard.elapsed()));
+                    if last_contact.elapsed() > self.granted_timeout * 2 / 3 {
+                        return End::Lost(format!("nothing heard for {:?}", last_contact.elapsed()));
                     }
                     line.ping_if_quiet(self.granted_timeout / 3);
                     if looked.elapsed() >= ROOT {

@@ -6,5 +6,5 @@ pub const FAILED: i32 = 1;
 /// The command line makes no sense.
 pub const USAGE: i32 = 2;
 
-/// There is no such thing.
+/// Named something that does not exist.
 pub const NOT_FOUND: i32 = 3;

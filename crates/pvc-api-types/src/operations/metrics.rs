@@ -13,7 +13,7 @@ operations! { "metrics":
     /// manager exports none or does not answer.
     GetMetricsCeph { GET "/metrics/ceph", Anybody, read -> text }
 
-    /// How the cluster is doing.
+    /// State of the cluster, in numbers.
     GetMetricsHealth { GET "/metrics/health", Anybody, read -> text }
 
     /// Resources of the cluster and how much of them is used.

@@ -32,11 +32,11 @@ params! {
         vnc_bind: Option<String>,
         /// Nodes that the VM may run on.
         node_limit: Commas,
-        /// How a node is chosen: `mem`, `memprov`, `vcpus`, `load`, `vms` or `none`.
+        /// Figure by which a node is chosen: `mem`, `memprov`, `vcpus`, `load`, `vms` or `none`.
         node_selector: Option<String>,
         /// Whether the VM is started with its node.
         node_autostart: Option<bool>,
-        /// How the VM is moved: `live`, `shutdown` or `none`.
+        /// Way in which the VM is moved: `live`, `shutdown` or `none`.
         migration_method: Option<String>,
         /// Longest standstill in a live migration, in milliseconds; 300 if not given.
         migration_max_downtime: Option<u32>,
@@ -58,11 +58,11 @@ params! {
         vnc_bind: Option<String>,
         /// Nodes that the VM may run on.
         node_limit: Commas,
-        /// How a node is chosen: `mem`, `memprov`, `vcpus`, `load`, `vms` or `none`.
+        /// Figure by which a node is chosen: `mem`, `memprov`, `vcpus`, `load`, `vms` or `none`.
         node_selector: Option<String>,
         /// Whether the VM is started with its node.
         node_autostart: Option<bool>,
-        /// How the VM is moved: `live`, `shutdown` or `none`.
+        /// Way in which the VM is moved: `live`, `shutdown` or `none`.
         migration_method: Option<String>,
         /// Longest standstill in a live migration, in milliseconds; 300 if not given.
         migration_max_downtime: Option<u32>,
@@ -85,11 +85,11 @@ params! {
         vnc_bind: Option<String>,
         /// Nodes that the VM may run on; an empty text is all of them.
         node_limit: Option<Commas>,
-        /// How a node is chosen: `mem`, `memprov`, `vcpus`, `load`, `vms` or `none`.
+        /// Figure by which a node is chosen: `mem`, `memprov`, `vcpus`, `load`, `vms` or `none`.
         node_selector: Option<String>,
         /// Whether the VM is started with its node.
         node_autostart: Option<bool>,
-        /// How the VM is moved: `live`, `shutdown` or `none`.
+        /// Way in which the VM is moved: `live`, `shutdown` or `none`.
         migration_method: Option<String>,
         /// Longest standstill in a live migration, in milliseconds.
         migration_max_downtime: Option<u32>,

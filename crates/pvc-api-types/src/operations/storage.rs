@@ -32,7 +32,7 @@ params! {
         pool: String,
         /// Number of placement groups, a power of two.
         pgs: u32,
-        /// How many copies of each object there are, and with how many the pool can still be
+        /// Number of copies of each object, and the least number with which the pool can still be
         /// written to: `copies=3,mincopies=2`.
         replcfg: String,
         /// Class of its devices; `default` without it.
@@ -45,7 +45,7 @@ params! {
     pub struct PoolSettings {
         /// Number of placement groups, a power of two.
         pgs: u32,
-        /// How many copies of each object there are, and with how many the pool can still be
+        /// Number of copies of each object, and the least number with which the pool can still be
         /// written to: `copies=3,mincopies=2`.
         replcfg: String,
         /// Class of its devices; `default` without it.
@@ -224,7 +224,8 @@ params! {
         snapshot: Option<String>,
         /// The format of the image, `raw` without it. Any other is made before the reply begins.
         image_format: Option<ImageFormatWord>,
-        /// How the image is compressed, `none` without it. How many bytes come is not said then.
+        /// Compression of the image, `none` without it. With one the reply does not say how many
+        /// bytes come.
         compression: Option<CompressionWord>,
     }
 }

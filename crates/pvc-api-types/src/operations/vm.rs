@@ -43,7 +43,7 @@ params! {
 }
 
 choice! {
-    /// How a target node is chosen.
+    /// Figure by which a target node is chosen.
     pub enum SelectorWord {
         Mem = "mem",
         Memprov = "memprov",
@@ -55,7 +55,7 @@ choice! {
 }
 
 choice! {
-    /// How a VM may be moved.
+    /// Way in which a VM may be moved.
     pub enum MethodWord { Live = "live", Shutdown = "shutdown", None = "none" }
 }
 
@@ -66,11 +66,11 @@ params! {
         node: Option<String>,
         /// The only nodes it may be placed on.
         limit: Commas,
-        /// How a target node is chosen; `none` for the cluster's way.
+        /// Figure by which a target node is chosen; `none` for the cluster's way.
         selector: Option<SelectorWord>,
         /// Whether it starts with its node.
         autostart: Flag,
-        /// How it may be moved; `none` for any way.
+        /// Way in which it may be moved; `none` for any way.
         migration_method: Option<MethodWord>,
         /// Milliseconds that it may stand still for a live migration.
         migration_max_downtime: Or<300>,
@@ -125,13 +125,13 @@ params! {
     pub struct MetaChange {
         /// The only nodes it may be placed on; empty for any.
         limit: Option<Commas>,
-        /// How a target node is chosen; `none` for the cluster's way.
+        /// Figure by which a target node is chosen; `none` for the cluster's way.
         selector: Option<SelectorWord>,
         /// Whether it starts with its node.
         autostart: Option<bool>,
         /// The name of the provisioner's profile.
         profile: Option<String>,
-        /// How it may be moved; `none` for any way.
+        /// Way in which it may be moved; `none` for any way.
         migration_method: Option<MethodWord>,
         /// Milliseconds that it may stand still for a live migration.
         migration_max_downtime: Option<u32>,
@@ -296,11 +296,11 @@ params! {
     pub struct VcpuChange {
         /// Number of vCPUs, at least 1.
         vcpus: u32,
-        /// How many sockets.
+        /// Number of sockets.
         sockets: Option<u32>,
-        /// How many cores each socket has.
+        /// Number of cores of each socket.
         cores: Option<u32>,
-        /// How many threads each core has.
+        /// Number of threads of each core.
         threads: Option<u32>,
         /// Restarts a running guest, so that it gets them.
         restart: Flag,
@@ -308,7 +308,7 @@ params! {
 }
 
 choice! {
-    /// How a guest is given an SR-IOV VF.
+    /// Way in which a guest is given an SR-IOV VF.
     pub enum SriovWord { Hostdev = "hostdev", Macvtap = "macvtap" }
 }
 
@@ -373,7 +373,7 @@ choice! {
 }
 
 choice! {
-    /// How a disk is connected.
+    /// Bus that a disk is connected to.
     pub enum BusWord { Scsi = "scsi", Ide = "ide", Usb = "usb", Virtio = "virtio" }
 }
 
@@ -386,7 +386,7 @@ params! {
         kind = "type": Option<DiskWord>,
         /// Target of the disk, such as `sdb`; the next free name without it.
         disk_id: Option<String>,
-        /// How it is connected; as the disk that it is modelled on without it.
+        /// Bus that it is connected to; that of the disk that it is modelled on without it.
         bus: Option<BusWord>,
         /// Restarts a running guest, so that it gets it.
         restart: Flag,

@@ -1,4 +1,4 @@
-//! How the cluster is doing, in numbers.
+//! State of the cluster, in numbers.
 
 use std::collections::BTreeMap;
 

@@ -57,7 +57,7 @@ pub struct Node {
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
 
-    /// How it dies
+    /// The way in which it dies
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Death::Power)]
     death: Death,
 
@@ -240,7 +240,7 @@ impl View<'_> {
         }
     }
 
-    /// When the VM ran in the simulated cluster.
+    /// Time after which the VM ran in the simulated cluster.
     fn after(&self, vm: &WhatIfVm) -> String {
         let run = self.answer.simulation.as_ref();
         let ran = run.and_then(|run| run.vms.iter().find(|ran| ran.name == vm.name));

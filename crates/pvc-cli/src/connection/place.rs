@@ -75,8 +75,8 @@ pub fn of_this_user() -> Result<PathBuf, NoPlace> {
     Ok(file)
 }
 
-/// Whose files this program believes: its user's, root's, and, behind `sudo`, those of the person
-/// who called it with their own home.
+/// Owners whose files this program believes: its user, root, and, behind `sudo`, the person who
+/// called it with their own home.
 fn owners() -> Vec<u32> {
     let user = nix::unistd::geteuid().as_raw();
     let caller = std::env::var("SUDO_UID").ok().and_then(|id| id.parse().ok());

@@ -217,7 +217,7 @@ impl Table {
         gone
     }
 
-    /// How wide the widest line is, at least.
+    /// Width of the widest line, at least.
     fn width(&self) -> usize {
         let rows = self.laid_out(None);
         let mut widths = self.widths(&rows);

@@ -1,4 +1,4 @@
-//! How full pools are and become, as `pvc storage util` shows it.
+//! Fill of pools now and later, as `pvc storage util` shows it.
 
 use pvc_api_types::operations::storage_report::GetStorageCephFullness;
 use pvc_api_types::{PoolFullness, SnapshotUsage};

@@ -1,4 +1,4 @@
-//! How a report of the storage is printed.
+//! Text of a report of the storage.
 
 use pvc_api_types::CephReport;
 use pvc_client::Payload;

@@ -31,7 +31,7 @@ pub struct Define {
     #[arg(short, long, value_name = "NODE,...")]
     limit: Option<String>,
 
-    /// How the cluster chooses a node for it
+    /// The figure by which the cluster chooses a node for it
     #[arg(short = 's', long, default_value = "none", value_parser = words::<SelectorWord>())]
     node_selector: SelectorWord,
 
@@ -43,7 +43,7 @@ pub struct Define {
     #[arg(short = 'A', long, overrides_with = "autostart")]
     no_autostart: bool,
 
-    /// How it may be moved; `none` tries live and then shuts down
+    /// The way in which it may be moved; `none` tries live and then shuts down
     #[arg(short, long, default_value = "none", value_parser = words::<MethodWord>())]
     method: MethodWord,
 

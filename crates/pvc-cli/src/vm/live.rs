@@ -78,7 +78,7 @@ impl<H: Hardware> Asked for H {
     }
 }
 
-/// How a VM's definition is changed.
+/// Way in which a VM's definition is changed.
 enum Way<'h> {
     /// By an operation of the server.
     Asked(&'h dyn Asked),

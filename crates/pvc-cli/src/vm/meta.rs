@@ -23,7 +23,7 @@ pub struct Meta {
     #[arg(short, long, value_name = "NODE,...")]
     limit: Option<String>,
 
-    /// How the cluster chooses a node for it
+    /// The figure by which the cluster chooses a node for it
     #[arg(short = 's', long, value_parser = words::<SelectorWord>())]
     node_selector: Option<SelectorWord>,
 
@@ -35,7 +35,7 @@ pub struct Meta {
     #[arg(short = 'A', long, overrides_with = "autostart")]
     no_autostart: bool,
 
-    /// How it may be moved; `none` tries live and then shuts down
+    /// The way in which it may be moved; `none` tries live and then shuts down
     #[arg(short, long, value_parser = words::<MethodWord>())]
     method: Option<MethodWord>,
 

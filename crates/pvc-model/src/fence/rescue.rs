@@ -16,7 +16,7 @@ use crate::{NodeName, Uuid};
 pub struct Rescue {
     pub vm: Uuid,
     pub name: String,
-    /// Whose locks of the dead node are released before anything is written (I2).
+    /// Volumes whose locks of the dead node are released before anything is written (I2).
     pub volumes: Vec<VolumeId>,
     pub way: Way,
 }

@@ -296,7 +296,7 @@ mod tests {
         assert!(!all.iter().any(|line| line.starts_with("neighbor 10.0.0.1 ")), "{text}");
         let range = "bgp listen range 10.0.0.9/32 peer-group pvc-hypervisors";
         let ranges: Vec<&&str> = all.iter().filter(|line| line.contains("range")).collect();
-        assert_eq!(ranges, [&range], "a coordinator is no hypervisor, and a stranger nobody");
+        assert_eq!(ranges, [&range], "neither a coordinator nor an unknown node is a hypervisor");
         assert!(all.contains(&"no neighbor pvc-nodes activate"));
         assert!(all.contains(&"ip forwarding") && all.contains(&"no ipv6 forwarding"));
         assert!(all.contains(&"neighbor pvc-hypervisors route-reflector-client"));

@@ -49,7 +49,7 @@ pub const MOST_RULE_BYTES: usize = 16 << 10;
 /// The most bytes of rules that all networks have together; see [`shares`].
 pub(super) const MOST_ACL_BYTES: usize = 2 << 20;
 
-/// How deep braces may stand in each other: nft needs two, for sets in meters.
+/// Depth to which braces may stand in each other: nft needs two, for sets in meters.
 const MOST_DEPTH: usize = 4;
 
 /// Reason why a rule is not taken, whatever nft would say to it.

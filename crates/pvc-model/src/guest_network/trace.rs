@@ -163,7 +163,7 @@ pub struct Way {
     pub assumed: BTreeSet<Assumption>,
 }
 
-/// How the address of an interface is known.
+/// Source from which the address of an interface is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressBy {
     Reservation,

@@ -18,8 +18,7 @@ pub const SECONDS: std::ops::RangeInclusive<u32> = 5..=3600;
 pub struct UnconfirmedChange {
     /// Seconds from the change on, which every node counts by itself.
     pub seconds: u32,
-    /// When the change was made, in seconds since the epoch by the wall clock of who made it: for
-    /// people.
+    /// Time of the change, in seconds since the epoch by the wall clock of who made it: for people.
     pub changed_at: u64,
     pub undo: Undo,
 }

@@ -1,4 +1,4 @@
-//! How a job goes through its steps, and what it does next: decided on values alone, so that every
+//! Course of a job through its steps, and what it does next: decided on values alone, so that every
 //! moment at which its worker may die can be tried.
 //!
 //! ```text

@@ -82,7 +82,7 @@ pub enum Action {
     End(Ending),
 }
 
-/// How it ended.
+/// End of a node's part in a hand-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// Everything is here, and the key names this node.
@@ -98,7 +98,7 @@ pub enum Ending {
     Stayed { reclaim: bool },
 }
 
-/// Whom the key names.
+/// Node that the key names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Named {
     Me,
@@ -112,7 +112,7 @@ pub enum Named {
 /// State of the other node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// There is none, or it is not alive.
+    /// The other node does not exist, or is not alive.
     Gone,
     /// The other one has done its part: a holder is secondary, a candidate primary.
     Finished,

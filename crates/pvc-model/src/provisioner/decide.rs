@@ -52,7 +52,7 @@ const NONE: &str = "none";
 /// Edit of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
-    /// Whose number is made by the database, as of all that are added.
+    /// Adds a template, whose number is made by the database, as of all that are added.
     AddSystemTemplate(SystemTemplate),
     SetSystemTemplate(SystemTemplate),
     AddNetworkTemplate {

@@ -54,7 +54,7 @@ impl Backoff {
         self.failures
     }
 
-    /// When the next try is due, if that is later than `now`.
+    /// Time at which the next try is due, if that is later than `now`.
     pub fn wait_until(&self, now: Duration) -> Option<Duration> {
         (self.not_before > now).then_some(self.not_before)
     }

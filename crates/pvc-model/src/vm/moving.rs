@@ -52,8 +52,8 @@ pub struct Ways {
     pub shutdown: bool,
 }
 
-/// How a VM in `state` may be moved by its `method`, read anew each time: both may change on the
-/// way.
+/// Ways in which a VM in `state` may be moved by its `method`, read anew each time: both may change
+/// on the way.
 pub fn ways(method: Option<&MigrationMethod>, state: &VmState) -> Ways {
     let live_only = *state == VmState::MigrateLive;
     match method {
@@ -64,8 +64,8 @@ pub fn ways(method: Option<&MigrationMethod>, state: &VmState) -> Ways {
     }
 }
 
-/// How the VM may be moved now: as [`ways`] says, but that a guest with a device of its host in it
-/// is never copied while it runs.
+/// Ways in which the VM may be moved now: as [`ways`] says, but that a guest with a device of its
+/// host in it is never copied while it runs.
 pub fn ways_of(vm: &VmRecord, state: &VmState) -> Ways {
     let is_tied = vm.domain.as_ref().is_ok_and(|domain| is_tied(&domain.nics));
     let shutdown = MigrationMethod::Shutdown;

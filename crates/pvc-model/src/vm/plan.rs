@@ -35,7 +35,7 @@ use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
 use crate::{NodeName, Uuid};
 
-/// How a guest on this node is doing.
+/// Condition of a guest on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
     Running,
@@ -313,7 +313,7 @@ pub enum Finding {
 pub struct Plan {
     pub steps: Vec<Planned>,
     pub findings: BTreeMap<Uuid, (String, Finding)>,
-    /// When something is due although nothing may have changed until then.
+    /// Time at which something is due although nothing may have changed until then.
     pub wake_at: Option<Duration>,
 }
 

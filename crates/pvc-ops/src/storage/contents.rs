@@ -337,7 +337,7 @@ const MOST_NAMESAKES: usize = 1000;
 /// End of an attempt at new contents that was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
-    /// There is a volume of the name, with the old contents or with the new.
+    /// A volume has the name, with the old contents or with the new.
     Stands,
     /// The trash has given back the volume as it was.
     GivenBack,

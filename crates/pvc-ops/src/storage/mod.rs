@@ -99,7 +99,7 @@ pub enum StorageRefusal {
     #[error("volume `{volume}` could not be removed, so pool `{}` stays", volume.pool)]
     Left {
         volume: VolumeId,
-        /// How many volumes of the pool are gone already.
+        /// Number of volumes of the pool that are gone already.
         gone: usize,
         #[source]
         source: Box<StorageError>,

@@ -9,7 +9,7 @@ use pvc_store::{Change, ChangeError, Changes, Store, StoreError, snapshot_text, 
 
 use super::{Done, refused, require_pool};
 
-/// How often a volume is looked at anew because its record was changed meanwhile.
+/// Number of times that a volume is looked at anew because its record was changed meanwhile.
 const TRIES: u32 = 10;
 
 /// Makes the records say whether `volume` is there, how it is, and which snapshots it has; its pool

@@ -17,7 +17,7 @@ pub enum Taken {
     /// In the trash.
     Kept(TrashedVolume),
     Removed,
-    /// There was none.
+    /// No such volume.
     Absent,
 }
 

@@ -31,8 +31,8 @@ pub struct HardwareAsk {
 pub enum HardwareChange {
     /// In MiB.
     Memory(u64),
-    /// How many, and as how many sockets, cores of each and threads of each; without that one
-    /// socket has them all as its cores.
+    /// Number of vCPUs, and as how many sockets, cores of each and threads of each; without that
+    /// one socket has them all as its cores.
     Vcpus {
         vcpus: u32,
         topology: Option<(u32, u32, u32)>,
@@ -56,7 +56,7 @@ pub struct NewCard {
     pub model: String,
 }
 
-/// How a guest is given a VF.
+/// Way in which a guest is given a VF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SriovMode {
     /// The function itself.

@@ -230,7 +230,7 @@ pub struct MovePlan {
     pub weighed: Weighed,
 }
 
-/// How a VM would be moved.
+/// Way in which a VM would be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// The VM does not run: only its record changes.

@@ -30,7 +30,7 @@ pub struct Removed {
     pub kept: Vec<TrashedVolume>,
 }
 
-/// How the volumes of a VM are removed.
+/// Removal of the volumes of a VM.
 #[derive(Clone, Copy)]
 pub struct VolumeRemoval<'a> {
     pub storage: &'a dyn Storage,

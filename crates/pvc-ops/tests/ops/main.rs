@@ -77,7 +77,7 @@ async fn modify(
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 impl World {
-    /// How volumes go with their VM: into the trash, for a day.
+    /// Volumes go with their VM into the trash, for a day.
     fn volumes(&self) -> VolumeRemoval<'_> {
         VolumeRemoval { storage: &self.storage, keep: DAY }
     }

@@ -198,8 +198,8 @@ impl Hypervisors {
         });
     }
 
-    /// How the last moment goes: whether the word of it gets lost, because of the way, or because
-    /// who talks to both hypervisors is gone, or the one here breaks down.
+    /// Draws the last moment: whether the word of it gets lost, because of the way, or because who
+    /// talks to both hypervisors is gone, or the one here breaks down.
     fn draw_finish(&self, around: &mut Around<'_>, moving: &Moving) -> Finish {
         let lost_words = around.run.nature.lost_words;
         let loses_word = around.run.chance.happens(lost_words);

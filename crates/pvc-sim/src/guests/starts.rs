@@ -31,7 +31,7 @@ pub(crate) struct FailingStarts {
 }
 
 impl FailingStarts {
-    /// How the next start on `host` comes to nothing; `None` if it does not.
+    /// Reason for which the next start on `host` comes to nothing; `None` if it does not.
     fn take(&mut self, host: usize) -> Option<StartFailure> {
         if self.times == 0 || self.host.is_some_and(|only| only != host) {
             return None;

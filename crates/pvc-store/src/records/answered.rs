@@ -1,5 +1,5 @@
-//! When the storage answered last: `/pvcrs/storage_answered` with JSON, ours alone. Whoever asks
-//! the storage writes it.
+//! Last answer of the storage: `/pvcrs/storage_answered` with JSON, ours alone. Whoever asks the
+//! storage writes it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

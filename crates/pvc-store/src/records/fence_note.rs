@@ -1,5 +1,5 @@
-//! How a node was last fenced: `/pvcrs/fences/{node}` with JSON, ours alone. It is shown as a part
-//! of the node's record.
+//! Last fencing of a node: `/pvcrs/fences/{node}` with JSON, ours alone. It is shown as a part of
+//! the node's record.
 
 use pvc_model::fence::{FenceNote, PowerAfter};
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! How full pools were: `/pvcrs/fullness/{pool}` with JSON, ours alone. Whoever collects the
-//! figures of pools writes it.
+//! Fill of pools: `/pvcrs/fullness/{pool}` with JSON, ours alone. Whoever collects the figures of
+//! pools writes it.
 
 use std::sync::Arc;
 

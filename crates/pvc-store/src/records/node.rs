@@ -220,7 +220,7 @@ pub enum NodeChange {
     Ipmi(Ipmi),
 }
 
-/// How to reach a node's BMC. `Debug` keeps the password to itself.
+/// Address of a node's BMC, with user and password. `Debug` keeps the password to itself.
 #[derive(Clone, PartialEq, Default)]
 pub struct Ipmi {
     pub hostname: String,
@@ -366,7 +366,7 @@ impl Store {
         self.tree.multi(stamp).await.map(drop).map_err(flat)
     }
 
-    /// How to reach the BMC of `node`; `None` if it has none.
+    /// Returns what reaches the BMC of `node`; `None` if it has none.
     pub fn ipmi(&self, node: &NodeName) -> Option<Ipmi> {
         self.with_raw(|raw| {
             let text = |name: &str| {

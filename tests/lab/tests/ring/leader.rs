@@ -10,15 +10,15 @@ use pvc_standalone_tests::eventually;
 /// `keepalive_interval` of the lab's configuration.
 const SILENCE: f64 = 30.0;
 
-/// How much of that, in seconds, has to be heard after an election at most (ADR 0025).
+/// Most seconds of that which have to be heard after an election (ADR 0025).
 const HEARD_AFTER_ELECTION: f64 = 15.0;
 
 /// The silence begins with a stamp, which may be a keepalive old, and another keepalive may pass
 /// until somebody looks, in seconds.
 const KEEPALIVES: f64 = 10.0;
 
-/// How long after the end of a dead primary's session another one may take to have the addresses,
-/// in seconds. Without ADR 0026 it would take 16.
+/// Seconds after the end of a dead primary's session within which another one must have the
+/// addresses. Without ADR 0026 it would take 16.
 const TAKEOVER: f64 = 10.0;
 
 #[test]

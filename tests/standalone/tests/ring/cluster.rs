@@ -83,10 +83,7 @@ fn a_poisoned_record_harms_nobody_else() {
         format!("<domain {}>{}</domain>", attribute(0), children.collect::<String>())
     };
     let interfaces = "<interface type='bridge'><source bridge='vmbr1'/></interface>".repeat(9900);
-    outside.put(
-        &record("odd", "/xml"),
-        bomb(&|n| format!("xmlns:a{n}='urn:{n}'")).as_bytes(),
-    );
+    outside.put(&record("odd", "/xml"), bomb(&|n| format!("xmlns:a{n}='urn:{n}'")).as_bytes());
     outside.put(
         &record("bare", "/xml"),
         format!("<domain><devices>{interfaces}</devices></domain>").as_bytes(),

@@ -42,7 +42,7 @@ fn listed_transfer(machine: &Machine, name: &str) -> Value {
     })
 }
 
-/// How the task that was cancelled is listed.
+/// Status with which the task that was cancelled is listed.
 fn listed_end(machine: &Machine, id: &str) -> String {
     let ended = eventually("it has ended", 30, || {
         let all = listed(machine, "task list --all -f json");

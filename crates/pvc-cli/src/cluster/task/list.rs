@@ -69,7 +69,7 @@ impl Listed<'_> {
         }
     }
 
-    /// How far the task is, or what came of it.
+    /// Progress of the task, or what came of it.
     fn said(&self) -> &str {
         match self.stage {
             Stage::Unfinished(task) => &task.status,

@@ -7,8 +7,7 @@ use super::bars::{Bar, chart, judged, short_name};
 use super::report::{NONE, Report, TESTS};
 use crate::output::{Paint, harmless};
 
-/// How many times what `other` has come to a test of `one` has come to; `None` if that is not
-/// known.
+/// Ratio of the result of `other` to that of `one`; `None` if it is not known.
 fn ratio(one: Option<f64>, other: Option<f64>) -> Option<f64> {
     let (one, other) = (one?, other.filter(|other| *other > 0.0)?);
     Some(one / other)

@@ -86,7 +86,7 @@ struct Databases {
     ext_db_size: Option<String>,
 }
 
-/// How a command that becomes a task is gone about.
+/// Options of every command that becomes a task.
 #[derive(Debug, Clone, Copy, Args)]
 struct Way {
     #[command(flatten)]

@@ -54,7 +54,7 @@ pub struct Download {
     #[arg(short = 'f', long, default_value = "raw", value_parser = words::<ImageFormatWord>())]
     format: ImageFormatWord,
 
-    /// How the image is compressed
+    /// The compression of the image
     #[arg(short = 'c', long, value_name = "HOW", default_value = "none")]
     #[arg(value_parser = words::<CompressionWord>())]
     compress: CompressionWord,

@@ -16,7 +16,7 @@ const EVERY: Duration = Duration::from_secs(1);
 struct Meter {
     all: Option<u64>,
     speed: Speed,
-    /// When it was shown last, if it stands there; times count from the beginning.
+    /// Time at which it was shown last, if it stands there; times count from the beginning.
     shown: Option<Duration>,
 }
 

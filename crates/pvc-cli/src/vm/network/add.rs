@@ -45,7 +45,7 @@ pub struct Add {
     #[arg(short, long)]
     sriov: bool,
 
-    /// How the VF is given to the guest
+    /// The way in which the VF is given to the guest
     #[arg(short = 'd', long, default_value = "macvtap", value_parser = words::<SriovWord>())]
     sriov_mode: SriovWord,
 

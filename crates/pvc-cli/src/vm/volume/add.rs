@@ -36,7 +36,7 @@ pub struct Add {
     #[arg(short, long, value_name = "DEV")]
     disk_id: Option<String>,
 
-    /// How it is connected
+    /// The bus that it is connected to
     #[arg(short, long, default_value = "scsi", value_parser = words::<BusWord>())]
     bus: BusWord,
 

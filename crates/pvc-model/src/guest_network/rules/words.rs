@@ -78,7 +78,7 @@ pub(super) struct Places {
     joins: bool,
     /// Whether the value is there, so that only signs continue it.
     has_value: bool,
-    /// How deep the braces stand around the values, once there are any.
+    /// Depth of the braces around the values, once there are any.
     braces: Option<usize>,
     /// The part that the next value is of; `None` for what a map leads to.
     part: Option<usize>,

@@ -23,10 +23,10 @@ use crate::context::{Context, Unwritten};
 /// The most bytes of XML that a script returns.
 const MOST_XML: usize = 256 << 10;
 
-/// How long `cleanup` may take after a failure.
+/// Time that `cleanup` may take after a failure.
 const CLEANUP_TIME: Duration = Duration::from_secs(300);
 
-/// How long a script may take to be imported.
+/// Time that a script may take to be imported.
 const IMPORT_TIME: Duration = Duration::from_secs(120);
 
 /// Directories in which the programs lie that make filesystems.

@@ -105,7 +105,7 @@ fn with_hint(error: ApiError, more: String) -> ApiError {
 
 /// Reason why the rows were not added.
 enum NotRecorded {
-    /// They are not there.
+    /// The rows are not there.
     No(ProvisionerError),
     /// Nobody knows.
     Unknown(ProvisionerError),

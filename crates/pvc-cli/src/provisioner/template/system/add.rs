@@ -54,7 +54,7 @@ pub struct Add {
     #[arg(long, value_name = "NODE,...", add = crate::completion::nodes())]
     node_limit: Option<String>,
 
-    /// How a node is chosen
+    /// The figure by which a node is chosen
     #[arg(long, value_parser = SELECTORS, ignore_case = true)]
     node_selector: Option<String>,
 
@@ -62,7 +62,7 @@ pub struct Add {
     #[arg(long)]
     node_autostart: bool,
 
-    /// How the VM may be moved; `none` tries live and then shuts down
+    /// The way in which the VM may be moved; `none` tries live and then shuts down
     #[arg(long, value_parser = METHODS, ignore_case = true)]
     migration_method: Option<String>,
 
