@@ -17,6 +17,7 @@ mod mixed;
 mod moving;
 mod outages;
 mod primary;
+mod provisioner;
 mod refusals;
 mod services;
 mod storage;

@@ -1,0 +1,156 @@
+//! VMs of images and of profiles, on Ceph, and a worker whose node dies while it makes one.
+
+use std::fs;
+
+use pvc_lab_tests::Lab;
+use pvc_standalone_tests::{eventually, repository};
+
+/// What the example without a system lacks: a volume, written as a block device, and a way to stand
+/// still in the middle.
+const WRITES_THE_IMAGE: &str = r#"
+    def prepare(self):
+        with open_zk(config) as zk:
+            done, said = pvc_ceph.add_volume(zk, "vms", f"{self.vm_name}_sda", "48M")
+            if not done:
+                self.fail(said)
+            done, self.device = pvc_ceph.map_volume(zk, "vms", f"{self.vm_name}_sda")
+            if not done:
+                self.fail(self.device)
+
+    def install(self):
+        with open("/var/lib/pvc-lab/hello.img", "rb") as image:
+            with open(self.device, "r+b") as device:
+                device.write(image.read())
+        if self.vm_data["script_arguments"].get("then") == "wait":
+            self.log_info("it is written, and waits")
+            time.sleep(3600)
+
+    def cleanup(self):
+        with open_zk(config) as zk:
+            pvc_ceph.unmap_volume(zk, "vms", f"{self.vm_name}_sda")
+
+
+import time
+
+import daemon_lib.ceph as pvc_ceph
+from daemon_lib.vmbuilder import open_zk
+from pvcworkerd.Daemon import config
+"#;
+
+/// A lab with the guest's image on every node, the pool `vms` and the profile `web`.
+fn with_profile() -> Lab {
+    let lab = Lab::whole();
+    // Its image is made with it.
+    lab.define("web1");
+    // Known already, after another story.
+    lab.pvc(&["storage", "pool", "add", "vms", "16"]);
+    let example = repository().join("packaging/provisioner/examples/script/1-noop.py");
+    let script = fs::read_to_string(example).expect("it is in the checkout") + WRITES_THE_IMAGE;
+    let write = format!("cat >/root/build.py <<'END'\n{script}\nEND");
+    lab.on("pvchv1", &write).ok();
+    for line in [
+        "template system add small -u 1 -m 192 -s",
+        "template network add small",
+        "template storage add small",
+        "template storage disk add small sda -p vms -s 1",
+        "script add small /root/build.py",
+        "profile add web -s small -n small -t small -x small",
+    ] {
+        let words = ["provisioner"].into_iter().chain(line.split(' '));
+        // There already, if this lab has told such a story before.
+        lab.pvc_on("pvchv1", &words.collect::<Vec<_>>());
+    }
+    lab.pvc(&["provisioner", "profile", "list"]).says(&["web", "small"]);
+    lab
+}
+
+fn line(lab: &Lab, line: &str) -> pvc_standalone_tests::Output {
+    lab.pvc(&line.split(' ').collect::<Vec<_>>())
+}
+
+/// Removes a VM with its volumes, of which none stays.
+fn goes_with_its_volumes(lab: &Lab, vm: &str) {
+    line(lab, &format!("vm stop {vm} -y --wait")).ok();
+    line(lab, &format!("vm remove {vm} -y")).ok();
+    volumes_are_gone(lab, vm);
+}
+
+fn volumes_are_gone(lab: &Lab, vm: &str) {
+    let images = lab.on("pvchv2", "rbd ls vms");
+    assert!(!images.ok().contains(vm), "{images}");
+}
+
+#[test]
+fn a_vm_of_an_image_on_ceph_runs_from_a_clone_and_survives_its_node() {
+    let lab = Lab::whole();
+    lab.define("web1");
+    lab.pvc(&["storage", "pool", "add", "vms", "16"]);
+    let convert = "rm -f /root/hello.qcow2 && qemu-img convert -O qcow2 \
+                   /var/lib/pvc-lab/hello.img /root/hello.qcow2";
+    lab.on("pvchv1", convert).ok();
+    lab.pvc_on("pvchv1", &["image", "add", "hello", "/root/hello.qcow2", "-p", "vms"]).ok();
+    line(&lab, "image info hello").says(&["hello", "vms"]);
+    let node = lab.witness(&lab.primary());
+    let made = format!(
+        "vm create made1 --image hello --memory 192 --disk 48M --target {node} --start --wait"
+    );
+    line(&lab, &made).ok();
+    assert_eq!(lab.running_on("made1"), [node], "the command has waited until it runs");
+    lab.on("pvchv1", "rbd info vms/made1_sda").says(&["parent: vms/", "size 48 MiB"]);
+    lab.hears(node, "made1", "ready; type help");
+    // It is a VM as every other.
+    lab.does(&["power", node, "off"]).ok();
+    let there = lab.recovered("made1", node);
+    lab.hears(&there, "made1", "ready; type help");
+    line(&lab, "image remove hello -y").ok();
+    goes_with_its_volumes(&lab, "made1");
+    lab.does(&["power", node, "on"]).ok();
+}
+
+#[test]
+fn a_profiles_script_writes_to_ceph_and_its_vm_boots_from_that() {
+    let lab = with_profile();
+    let made = line(&lab, "provisioner create made2 web");
+    made.says(&["VM \"made2\" with profile \"web\" is provisioned, and starts"]);
+    let runs = lab.running_on("made2");
+    let [node] = &runs[..] else { panic!("it runs on {runs:?}") };
+    lab.hears(node, "made2", "ready; type help");
+    // What it mapped and mounted is gone, on whichever node the script ran.
+    for node in ["pvchv1", "pvchv2", "pvchv3"] {
+        let left = "ls -d /dev/rbd/vms/made2_sda /run/pvc/scripts/*/device-* 2>/dev/null";
+        assert_eq!(lab.on(node, left).stdout, "", "{node}");
+    }
+    goes_with_its_volumes(&lab, "made2");
+}
+
+#[test]
+fn what_a_script_has_made_is_taken_back_by_another_worker_if_its_node_dies() {
+    let lab = with_profile();
+    let primary = lab.primary();
+    let begun = line(&lab, "provisioner create made3 web -a then=wait --no-wait").ok().to_owned();
+    let task = begun.split_whitespace().nth(2).expect("the task is named").to_owned();
+    eventually("the script stands still in the middle", 120, || {
+        let log = line(&lab, &format!("task log {task}"));
+        if log.stdout.contains("it is written, and waits") { Ok(()) } else { Err(log.to_string()) }
+    });
+    lab.on("pvchv2", "rbd ls vms").says(&["made3_sda"]);
+    lab.does(&["power", &primary, "off"]).ok();
+    lab.until_another_is_primary(&primary);
+    eventually("another worker has taken it back", 240, || {
+        let other = lab.witness(&primary);
+        let show = ["task", "list", "-f", "json"];
+        let shown = lab.pvc_on(other, &show);
+        let images = lab.on(other, "rbd ls vms");
+        let is_over = shown.stdout.contains(&task) && !images.stdout.contains("made3_sda");
+        if is_over { Ok(()) } else { Err(format!("{shown}\n{images}")) }
+    });
+    line(&lab, "vm info made3").fails(3);
+    volumes_are_gone(&lab, "made3");
+    lab.does(&["power", &primary, "on"]).ok();
+    // Its name is free again.
+    eventually("there is a worker for the next one", 120, || {
+        let made = line(&lab, "provisioner create made3 web");
+        if made.code == 0 { Ok(()) } else { Err(made.to_string()) }
+    });
+    goes_with_its_volumes(&lab, "made3");
+}
