@@ -50,7 +50,8 @@ pub async fn create_snapshot(
 /// Gives a snapshot another name.
 ///
 /// # Errors
-/// If it is part of a snapshot of a VM, which finds it by its name.
+/// If it is part of a snapshot of a VM, which finds it by its name, and if the volume is rolled back
+/// to it meanwhile: then it has its old name again.
 pub async fn rename_snapshot(
     store: &Store,
     storage: &dyn Storage,
@@ -68,7 +69,14 @@ pub async fn rename_snapshot(
         check_snapshot(storage, volume, snapshot).await.map_err(refused)?;
         return check_no_snapshot(storage, volume, to).await.map_err(refused);
     }
-    match storage.rename_snapshot(volume, snapshot, to).await {
+    let act = storage.rename_snapshot(volume, snapshot, to);
+    let (renamed, was_held) = watching(store, volume, act).await?;
+    match renamed {
+        // Whoever rolls back to it finds it by its name, if that is cut off.
+        Ok(()) if was_held.as_ref().is_err_and(|held| is_to(&held.purpose, snapshot)) => {
+            storage.rename_snapshot(volume, to, snapshot).await.map_err(refused)?;
+            return was_held.map_err(refused);
+        }
         Ok(()) => {}
         Err(error @ StorageError::NoSnapshot { .. }) => {
             // Renamed by an ask that did not come to its end, if only the old name is recorded.
@@ -114,7 +122,8 @@ pub async fn remove_snapshot(
 ///
 /// # Errors
 /// While a VM that is not off uses it: a guest would find other data under its file system. None of
-/// them starts until it is done: the volume is [held](pvc_model::hold).
+/// them starts until it is done: the volume is [held](pvc_model::hold). One that was cut off is
+/// brought to its end by the same again, or by another snapshot if the first is gone.
 pub async fn roll_back(
     store: &Store,
     storage: &dyn Storage,
@@ -126,14 +135,30 @@ pub async fn roll_back(
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
     require_at_rest(&view, |used| used == volume).map_err(ChangeError::Refused)?;
     let purpose = Purpose::RollBack(snapshot.clone());
-    check_not_held(&view, volume, Some(&purpose)).map_err(refused)?;
+    let over = match view.holds.get(volume).map(|hold| &hold.purpose) {
+        Some(cut_off) if is_gone(storage, volume, cut_off).await => cut_off.clone(),
+        _ => purpose.clone(),
+    };
+    check_not_held(&view, volume, Some(&over)).map_err(refused)?;
     check_snapshot(storage, volume, snapshot).await.map_err(refused)?;
     if store.is_dry() {
         return Ok(());
     }
     let act = storage.roll_back(volume, snapshot);
-    let done = holding(store, random, volume, &purpose, act).await;
+    let done = holding(store, random, volume, &purpose, &over, act).await;
     after(store, storage, volume, done).await
+}
+
+fn is_to(purpose: &Purpose, snapshot: &SnapshotName) -> bool {
+    *purpose == Purpose::RollBack(snapshot.clone())
+}
+
+/// Whether nobody can bring this to its end: it was to roll the volume back to a snapshot that is
+/// gone. Rolling back to another one writes all of the volume, too, whatever was half done.
+async fn is_gone(storage: &dyn Storage, volume: &VolumeId, purpose: &Purpose) -> bool {
+    let Purpose::RollBack(snapshot) = purpose else { return false };
+    let found = check_snapshot(storage, volume, snapshot).await;
+    matches!(found, Err(StorageError::NoSnapshot { .. }))
 }
 
 fn is_recorded(cluster: &Cluster, volume: &VolumeId, snapshot: &SnapshotName) -> bool {

@@ -418,7 +418,7 @@ async fn a_volume_that_is_half_rolled_back_starts_no_vm_until_the_same_ask_has_c
 async fn nothing_is_made_of_a_volume_that_comes_to_be_held_meanwhile() {
     let (disk, name) = (id("vms/web1_sda"), VolumeName::new("copy"));
     let (snapshot, before) = (SnapshotName::new("new"), SnapshotName::new("before"));
-    for what in ["a copy", "a clone", "a snapshot"] {
+    for what in ["a copy", "a clone", "a snapshot", "another name of the snapshot"] {
         let mut refused = 0;
         for call in 0.. {
             let world = world().await;
@@ -454,6 +454,9 @@ async fn nothing_is_made_of_a_volume_that_comes_to_be_held_meanwhile() {
                     "a snapshot" => {
                         storage::create_snapshot(store, volumes, &disk, &snapshot).await
                     }
+                    "another name of the snapshot" => {
+                        storage::rename_snapshot(store, volumes, &disk, &before, &snapshot).await
+                    }
                     _ => {
                         storage::clone_volume(
                             store,
@@ -474,8 +477,8 @@ async fn nothing_is_made_of_a_volume_that_comes_to_be_held_meanwhile() {
             };
             let snapshots = volumes.volume(&disk).await.unwrap().snapshots;
             let is_there = match what {
-                "a snapshot" => snapshots.iter().any(|found| found.name == snapshot),
-                _ => volumes.volume(&id("vms/copy")).await.is_ok(),
+                "a copy" | "a clone" => volumes.volume(&id("vms/copy")).await.is_ok(),
+                _ => snapshots.iter().any(|found| found.name == snapshot),
             };
             assert_eq!(is_there, made.is_ok(), "{what}, stopped at call {call}: {made:?}");
             if let Err(why) = made {
@@ -486,6 +489,31 @@ async fn nothing_is_made_of_a_volume_that_comes_to_be_held_meanwhile() {
             }
         }
     }
+}
+
+/// Found by a seed: the snapshot had got another name while its volume was rolled back to it, and
+/// the daemon that did that died.
+#[tokio::test]
+async fn what_was_to_be_rolled_back_to_a_snapshot_that_is_gone_is_rolled_back_to_another() {
+    let world = world().await;
+    let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+    let disk = id("vms/web1_sda");
+    let (gone, other) = (SnapshotName::new("gone"), SnapshotName::new("other"));
+    for snapshot in [&gone, &other] {
+        storage::create_snapshot(store, volumes, &disk, snapshot).await.unwrap();
+    }
+    let purpose = pvc_model::hold::Purpose::RollBack(gone.clone());
+    let hold = pvc_model::hold::VolumeHold { volume: disk.clone(), purpose, by: "x".to_owned() };
+    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+    let roll_back = async |to| storage::roll_back(store, volumes, random, &disk, to).await;
+    let refused = roll_back(&other).await.unwrap_err();
+    assert!(refused.to_string().contains("is being rolled back to snapshot `gone`"), "{refused}");
+    volumes.remove_snapshot(&disk, &gone).await.unwrap();
+    let refused = roll_back(&gone).await.unwrap_err();
+    assert!(refused.to_string().contains("has no snapshot `gone`"), "{refused}");
+    assert_eq!(store.view().holds.len(), 1);
+    roll_back(&other).await.unwrap();
+    assert!(store.fresh().await.unwrap().holds.is_empty());
 }
 
 #[tokio::test]
