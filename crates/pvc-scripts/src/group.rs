@@ -64,6 +64,17 @@ impl Group {
         &self.path
     }
 
+    /// Whether the kernel has killed something in the group at `path` for want of memory. Not if
+    /// the group is gone, or the kernel does not say.
+    pub fn ran_out(path: &Path) -> bool {
+        // Of version 2, and of version 1.
+        ["memory.events", "memory.oom_control"].iter().any(|file| {
+            let events = fs::read_to_string(path.join(file)).unwrap_or_default();
+            let killed = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
+            killed.is_some_and(|number| number.trim() != "0")
+        })
+    }
+
     /// Kills all that is in it and in groups below it, and removes them; `false` if something does
     /// not die.
     pub async fn end(self) -> io::Result<bool> {

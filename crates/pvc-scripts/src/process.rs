@@ -196,7 +196,8 @@ impl Process {
         group: Option<Group>,
         missing: Option<String>,
     ) -> io::Result<Process> {
-        let path = group.as_ref().map(|group| group.path().display().to_string());
+        let limited = group.as_ref().map(|group| group.path().to_owned());
+        let path = limited.as_ref().map(|path| path.display().to_string());
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let mut child = command(&directory, &path.unwrap_or_default(), theirs.into()).spawn()?;
@@ -209,7 +210,7 @@ impl Process {
             tokio::spawn(lines(child.stderr.take(), sender.clone(), budget.clone())),
         ];
         let end = watched(child);
-        tokio::spawn(hear(from, sender, budget, outputs, end.clone()));
+        tokio::spawn(hear(from, sender, budget, outputs, end.clone(), limited));
         let running = Some(Running { directory, group, pid, end });
         Ok(Process { running, messages, to, missing })
     }
@@ -272,13 +273,15 @@ fn how(status: ExitStatus) -> String {
 
 type Messages = mpsc::Sender<Result<ScriptMessage, ScriptsError>>;
 
-/// Reads messages until there is none any more, and then says how the process has ended.
+/// Reads messages until there is none any more, and then says how the process has ended; `limited`
+/// is the directory of its control group.
 async fn hear(
     from: OwnedReadHalf,
     sender: Messages,
     budget: Arc<AtomicUsize>,
     outputs: [JoinHandle<()>; 2],
     mut end: watch::Receiver<Option<ExitStatus>>,
+    limited: Option<PathBuf>,
 ) {
     let mut from = BufReader::new(from);
     let why = loop {
@@ -311,7 +314,13 @@ async fn hear(
             let ended = timeout(DRAIN, end.wait_for(Option::is_some)).await;
             let status = ended.ok().and_then(|end| end.ok().and_then(|end| *end));
             let closed = || "it closed its connection".to_owned();
-            ScriptsError::Ended { how: status.map_or_else(closed, how) }
+            let how = status.map_or_else(closed, how);
+            match limited.is_some_and(|group| Group::ran_out(&group)) {
+                true => ScriptsError::Ended {
+                    how: format!("{how}: its processes wanted more memory than they may have"),
+                },
+                false => ScriptsError::Ended { how },
+            }
         }
     };
     // Whoever takes them may be gone.
