@@ -23,7 +23,7 @@ use crate::feed::EventKind;
 use crate::raw::Raw;
 use crate::reader::{MOST_JSON, json};
 
-const ROOT: &str = "/tasks";
+pub(super) const ROOT: &str = "/tasks";
 
 pub(super) const KIND: Kind = Kind {
     roots: &[ROOT],

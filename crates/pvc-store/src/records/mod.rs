@@ -352,6 +352,13 @@ pub(crate) fn is_secret(path: &str) -> bool {
     secret_beside(path).is_some_and(|secret| secret == path)
 }
 
+/// Tells whether a script of the provisioner may read `path`: not what other programs keep, what
+/// opens something else, and what tasks were given, which may open something as well.
+pub fn is_open(path: &str) -> bool {
+    let is_of_jobs = path == job::ROOT || path.starts_with(&format!("{}/", job::ROOT));
+    !is_foreign(path) && !is_secret(path) && !is_of_jobs
+}
+
 /// The keys that every tree of the layout has, with first values, parents first.
 pub(crate) fn base() -> BTreeMap<&'static str, &'static str> {
     KINDS.iter().flat_map(|kind| kind.base).copied().collect()

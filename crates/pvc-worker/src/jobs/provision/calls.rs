@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::build::Session;
 use super::ledger::{Made, MadeVolume, NotNoted, amend, note};
+use super::{records, vms};
 
 /// Reason why a call has no result.
 #[derive(Debug)]
@@ -26,19 +27,24 @@ pub(super) enum CallError {
 }
 
 /// Reason why a call was not carried out, for the script: `[false, MESSAGE]`.
-struct Refused(String);
+pub(super) struct Refused(pub String);
 
-enum Failed {
+pub(super) enum Failed {
     Refused(Refused),
     Call(CallError),
 }
 
+/// A refusal is the script's to look at; what keeps a change from being made at all is raised.
+pub(super) fn failed<E: std::error::Error + 'static>(error: ChangeError<E>) -> Failed {
+    match error {
+        ChangeError::Refused(why) => Failed::Refused(Refused(with_causes(&why))),
+        other => Failed::Call(CallError::Raised(with_causes(&other))),
+    }
+}
+
 impl From<ChangeError<StorageRefusal>> for Failed {
     fn from(error: ChangeError<StorageRefusal>) -> Self {
-        match error {
-            ChangeError::Refused(why) => Failed::Refused(Refused(with_causes(&why))),
-            other => Failed::Call(CallError::Raised(with_causes(&other))),
-        }
+        failed(error)
     }
 }
 
@@ -57,7 +63,7 @@ impl From<NotNoted> for Failed {
     }
 }
 
-type Done<T = String> = Result<T, Failed>;
+pub(super) type Done<T = String> = Result<T, Failed>;
 
 /// Carries out a call and returns its result. What is made is written down before it is.
 pub(super) async fn serve(
@@ -78,6 +84,15 @@ pub(super) async fn serve(
         "ceph.add_snapshot" | "ceph.remove_snapshot" | "ceph.rollback_snapshot" => {
             snapshot(session, function, &given).await
         }
+        "vm.define_vm" => vms::define(session, &given).await,
+        "vm.start_vm" | "vm.stop_vm" | "vm.shutdown_vm" => {
+            vms::ask(session, function, &given).await
+        }
+        "vm.undefine_vm" | "vm.remove_vm" => vms::remove(session, function, &given).await,
+        "zk.read" | "zk.exists" | "zk.children" => {
+            return records::read(session, function, &given).await;
+        }
+        "zk.write" | "zk.delete" => return Err(records::not_written()),
         _ => {
             let view = session.context.tools.store.view();
             if let Some(found) = (session.tools.lists)(&view, function, arguments) {
@@ -100,10 +115,15 @@ pub(super) async fn serve(
 }
 
 /// Arguments of a call, which a script may have got wrong.
-struct Arguments<'a>(&'a Map<String, Value>);
+pub(super) struct Arguments<'a>(&'a Map<String, Value>);
 
 impl Arguments<'_> {
-    fn text(&self, name: &str) -> Done {
+    /// The argument, if it is given and not `None`.
+    pub fn value(&self, name: &str) -> Option<&Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    pub fn text(&self, name: &str) -> Done {
         match self.0.get(name) {
             Some(Value::String(text)) => Ok(text.clone()),
             Some(Value::Number(number)) => Ok(number.to_string()),
@@ -114,7 +134,7 @@ impl Arguments<'_> {
         }
     }
 
-    fn is_set(&self, name: &str) -> bool {
+    pub fn is_set(&self, name: &str) -> bool {
         self.0.get(name).and_then(Value::as_bool).unwrap_or(false)
     }
 

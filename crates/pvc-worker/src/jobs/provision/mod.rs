@@ -13,6 +13,8 @@ mod build;
 mod calls;
 mod data;
 mod ledger;
+mod records;
+mod vms;
 
 use std::sync::Arc;
 use std::time::Duration;
