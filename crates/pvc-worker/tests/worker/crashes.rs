@@ -35,7 +35,7 @@ pub const DISK: &str = "<disk type='network' device='disk'><source protocol='rbd
 const LONG: Duration = Duration::from_secs(300);
 
 /// Time for which something is away. Less than the time after which the store is given up.
-const AWAY: Duration = Duration::from_secs(40);
+pub const AWAY: Duration = Duration::from_secs(40);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
