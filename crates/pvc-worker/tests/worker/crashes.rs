@@ -136,14 +136,15 @@ impl World {
         let store = open(tree.connect()).await;
         store.initialize(false).await.expect("an empty tree");
         let (osds, before) = osds_before(case);
+        let storage = Arc::new(osds::storage(&osds));
         let world = World {
             case,
             tree,
             store,
             hypervisor: Arc::default(),
-            storage: Arc::new(osds::storage(&osds)),
+            storage: storage.clone(),
             scripts: provision::script(),
-            devices: MemoryDevices::new(),
+            devices: MemoryDevices::new(storage),
             workers: AtomicUsize::new(1),
             osds,
             before,
