@@ -1,8 +1,11 @@
 //! The words of parameters against those of the records that they stand for.
 
+use pvc_api_types::operations::provisioner::{
+    SystemTemplateAddition, SystemTemplateChange, SystemTemplateNew,
+};
 use pvc_api_types::operations::storage::{CompressionWord, ImageFormatWord};
 use pvc_api_types::operations::vm::{ListedState, MethodWord, SelectorWord, StateWord};
-use pvc_api_types::param::Choice;
+use pvc_api_types::param::{Choice, Parameters as _};
 use pvc_model::disk_image::{Compression, DiskFormat};
 use pvc_model::request::StateRequest;
 use pvc_model::vm::{MigrationMethod, Selector, VmState};
@@ -15,6 +18,24 @@ fn and_none(words: &[&'static str]) -> Vec<&'static str> {
 fn a_selector_and_a_method_are_called_as_they_are_recorded_or_none() {
     assert_eq!(SelectorWord::WORDS, and_none(Selector::WORDS));
     assert_eq!(MethodWord::WORDS, and_none(MigrationMethod::WORDS));
+}
+
+#[test]
+fn a_template_says_of_its_free_texts_that_they_are_the_same_words() {
+    for parameters in [
+        SystemTemplateAddition::described(),
+        SystemTemplateNew::described(),
+        SystemTemplateChange::described(),
+    ] {
+        for (name, words) in
+            [("node_selector", SelectorWord::WORDS), ("migration_method", MethodWord::WORDS)]
+        {
+            let parameter = parameters.iter().find(|parameter| parameter.name == name).unwrap();
+            let said = parameter.description.as_deref().unwrap();
+            let named: Vec<&str> = said.split('`').skip(1).step_by(2).collect();
+            assert_eq!(named, words, "{name}");
+        }
+    }
 }
 
 #[test]

@@ -35,6 +35,7 @@ mod incoming;
 mod json;
 mod limit;
 mod link;
+mod listing;
 #[cfg(feature = "server")]
 mod metadata;
 mod metrics;

@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::{Sessions, Tokens};
 use crate::cache::{Memo, VmCache};
 use crate::error::{ApiError, Result};
+use crate::listing::TrashLists;
 use crate::metrics::{Scrapes, exported};
 use crate::refuse::refused;
 use crate::settings::ApiSettings;
@@ -51,6 +52,7 @@ struct Shared {
     scrapes: Arc<Scrapes>,
     ceph_page: exported::Page,
     zookeeper_page: exported::Page,
+    trash_lists: TrashLists,
     waits: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     uploads: Arc<Slots>,
@@ -82,6 +84,7 @@ impl ApiState {
             scrapes: Arc::default(),
             ceph_page: exported::Page::default(),
             zookeeper_page: exported::Page::default(),
+            trash_lists: TrashLists::default(),
             waits: Arc::new(Semaphore::new(settings.limits.waits)),
             streams: Arc::new(Semaphore::new(settings.limits.streams)),
             uploads: Slots::new(settings.limits.transfers),
@@ -217,6 +220,10 @@ impl ApiState {
     pub(crate) async fn zookeeper_page(&self) -> Result<Bytes> {
         let fetch = exported::zookeeper(self.view(), self.exporters.clone());
         self.shared.zookeeper_page.fetched("ZooKeeper", fetch).await
+    }
+
+    pub(crate) fn trash_lists(&self) -> &TrashLists {
+        &self.shared.trash_lists
     }
 
     pub(crate) fn waits(&self) -> &Arc<Semaphore> {

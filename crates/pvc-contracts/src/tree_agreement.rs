@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use pvc_ports::{CreateMode, Done, MultiError, Op, Stat, Tree, TreeError};
+use pvc_ports::{CreateMode, Done, MultiError, Op, SplitMix, Stat, Tree, TreeError};
 
 /// Does the same `steps` random changes to both trees, which must be empty below `root`.
 ///
 /// # Panics
 /// At the first difference, with the seed and the step.
 pub async fn agree(one: &dyn Tree, other: &dyn Tree, root: &str, seed: u64, steps: usize) {
-    let mut dice = Dice(seed);
+    let mut dice = Dice(SplitMix(seed));
     for step in 0..steps {
         let ops = dice.ops(root);
         let (left, right) = tokio::join!(one.multi(ops.clone()), other.multi(ops.clone()));
@@ -41,20 +41,12 @@ pub async fn agree(one: &dyn Tree, other: &dyn Tree, root: &str, seed: u64, step
     assert_eq!(left, right, "seed {seed}: the trees differ at the end");
 }
 
-/// A small generator of numbers (SplitMix64): the same walk for the same seed.
-struct Dice(u64);
+/// The same walk for the same seed.
+struct Dice(SplitMix);
 
 impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
+        self.0.below(limit)
     }
 
     /// Chooses one of a few paths, so that operations meet each other.

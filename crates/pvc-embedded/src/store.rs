@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[cfg(feature = "disk")]
 use pvc_ports::{CreateMode, Op};
-use pvc_ports::{MultiError, TreeError, TreeEvent, TreeWatch};
+use pvc_ports::{MultiError, TreeError, TreeEvent, TreeWatch, is_at_or_below};
 use tokio::sync::mpsc;
 
 #[cfg(feature = "disk")]
@@ -36,14 +36,11 @@ struct Watch {
 }
 
 impl Watch {
-    fn covers(&self, path: &str) -> bool {
-        let below = path.strip_prefix(self.root.trim_end_matches('/'));
-        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    }
-
     fn send(&self, event: &TreeEvent) {
         let wanted = match event {
-            TreeEvent::Changed { path } | TreeEvent::Deleted { path } => self.covers(path),
+            TreeEvent::Changed { path } | TreeEvent::Deleted { path } => {
+                is_at_or_below(path, &self.root)
+            }
             TreeEvent::Resync => true,
         };
         if wanted {

@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 
 use bytes::{Bytes, BytesMut};
 pub use pvc_model::disk_image::Compression;
+use pvc_model::shown;
 use tokio::sync::mpsc;
 
 use crate::error::ImageError;
@@ -211,14 +212,10 @@ fn run(compression: Compression, file: FromChannel, to: &Sender) {
     let done = begun.and_then(|mut decoder| send_all(decoder.as_mut(), to));
     if let Err(error) = done {
         let kind = compression.as_str();
-        let why = shown(&error);
+        let why = shown(&error.to_string());
         // Nobody is told if nobody waits.
         let _ = to.blocking_send(Err(ImageError::Compressed { kind, why }));
     }
-}
-
-fn shown(error: &io::Error) -> String {
-    error.to_string().chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 fn begin(compression: Compression, file: FromChannel) -> io::Result<Box<dyn Decode>> {

@@ -2,6 +2,7 @@
 //! and large files. What else there is (links, devices, sparse files) no OVA needs, and is refused.
 
 use bytes::Bytes;
+use pvc_model::shown;
 
 use crate::bad_name;
 
@@ -316,10 +317,6 @@ impl Extra {
     fn is_empty(&self) -> bool {
         self.name.is_none() && self.size.is_none()
     }
-}
-
-fn shown(name: &str) -> String {
-    pvc_model::shown(name)
 }
 
 /// The state behind contents of so many bytes.

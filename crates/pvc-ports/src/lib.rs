@@ -65,7 +65,7 @@ pub use power::{Bmc, Power, PowerError};
 pub use programs::{
     MOST_LINE_BYTES, Program, ProgramEnd, ProgramSignal, Programs, ProgramsError, RunningProgram,
 };
-pub use random::Random;
+pub use random::{Random, SplitMix};
 pub use scripts::{
     MOST_MESSAGE_BYTES, MOST_SCRIPT_LINE_BYTES, ScriptFailure, ScriptJob, ScriptLevel,
     ScriptMessage, ScriptOrder, ScriptPhase, ScriptProcess, Scripts, ScriptsError,
@@ -79,7 +79,7 @@ pub use storage::{
 pub use storage_cluster::{OsdFigures, PoolFigures, StorageCluster};
 pub use tree::{
     Access, AccessControl, AccessList, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat,
-    Tree, TreeError, TreeEvent, TreeWatch, check_path, parent_path,
+    Tree, TreeError, TreeEvent, TreeWatch, check_multi, check_path, is_at_or_below, parent_path,
 };
 pub use volume_streams::{Download, MOST_PIECE_BYTES, Upload, VolumeStreams};
 pub use zone_transfers::{DnsPorts, TransferError, ZoneTransfers};

@@ -86,6 +86,20 @@ pub fn check_path(path: &str) -> Result<(), TreeError> {
     if is_path { Ok(()) } else { Err(TreeError::BadPath { path: path.to_owned() }) }
 }
 
+/// Refuses a multi with operations that no tree takes, whatever is in it: a server finds them only
+/// when it has come to them.
+pub fn check_multi(ops: &[Op]) -> Result<(), MultiError> {
+    for (index, op) in ops.iter().enumerate() {
+        let sequential = matches!(op, Op::Create { mode: CreateMode::EphemeralSequential, .. });
+        let checked = match check_path(op.path()) {
+            Ok(()) if sequential => Err(TreeError::BadPath { path: op.path().to_owned() }),
+            checked => checked,
+        };
+        checked.map_err(|why| MultiError::Refused { index, why })?;
+    }
+    Ok(())
+}
+
 fn is_allowed(character: char) -> bool {
     !matches!(
         character,
@@ -94,6 +108,12 @@ fn is_allowed(character: char) -> bool {
             | '\u{e000}'..='\u{f8ff}'
             | '\u{fff0}'..=char::MAX
     )
+}
+
+/// Whether the path is `root` or below it, where a watch of `root` has events of it.
+pub fn is_at_or_below(path: &str, root: &str) -> bool {
+    let below = path.strip_prefix(root.trim_end_matches('/'));
+    below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The path one level up, or `None` for the root.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use pvc_model::answered::Question;
 use pvc_model::cluster::Cluster;
 use pvc_model::fullness::Ratios;
-use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeRecord};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
+use pvc_ops::storage::snapshot_differences;
 use pvc_ports::{PoolInfo, Storage, StorageError, VolumeInfo};
 use pvc_role::Context;
 use pvc_store::{Change, Changes, Report, snapshot_text, volume_text};
@@ -115,7 +116,7 @@ fn differences(cluster: &Cluster, before: &Cluster, found: &Found) -> Changes {
         if recorded.is_none_or(|record| *record.stats != *volume.text) {
             changes.push(Change::PutVolume { id: id.clone(), stats: volume.text.clone() });
         }
-        differences_of_snapshots(&mut changes, id, recorded, volume);
+        snapshot_differences(&mut changes, id, recorded, &volume.snapshots);
     }
     let is_there = |pool: &PoolName| found.pools.iter().any(|found| found.name == *pool);
     // A pool that is gone takes the records of its volumes with it.
@@ -131,28 +132,6 @@ fn differences(cluster: &Cluster, before: &Cluster, found: &Found) -> Changes {
         }
     }
     changes
-}
-
-fn differences_of_snapshots(
-    changes: &mut Changes,
-    id: &VolumeId,
-    recorded: Option<&VolumeRecord>,
-    volume: &FoundVolume,
-) {
-    let recorded: BTreeMap<&SnapshotName, &str> = recorded
-        .iter()
-        .flat_map(|record| &record.snapshots)
-        .map(|(name, stats)| (name, &**stats))
-        .collect();
-    for (name, text) in &volume.snapshots {
-        if recorded.get(name) != Some(&text.as_str()) {
-            let (volume, name, stats) = (id.clone(), name.clone(), text.clone());
-            changes.push(Change::PutSnapshot { volume, name, stats });
-        }
-    }
-    for name in recorded.into_keys().filter(|name| !volume.snapshots.contains_key(*name)) {
-        changes.push(Change::RemoveSnapshot { volume: id.clone(), name: name.clone() });
-    }
 }
 
 fn pool_stats(pool: &PoolInfo, found: &Found) -> String {
@@ -186,7 +165,7 @@ mod tests {
     use pvc_embedded::EmbeddedTree;
     use pvc_model::NodeName;
     use pvc_model::answered::answered_at;
-    use pvc_model::storage::PoolRecord;
+    use pvc_model::storage::{PoolRecord, VolumeRecord};
     use pvc_ports::{Ports, SnapshotInfo};
     use pvc_store::Store;
     use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock, ports};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pvc_model::Uuid;
+use pvc_ports::SplitMix;
 
 use crate::records::{self, cluster, network, node, vm};
 use crate::schema::SCHEMA_VERSION;
@@ -81,7 +82,7 @@ impl Shape {
         index: usize,
         running: &mut [Vec<Uuid>],
     ) {
-        let uuid = Uuid::from_u64_pair(random.next(), random.next());
+        let uuid = Uuid::from_u64_pair(random.draw(), random.draw());
         let name = Shape::vm_name(index);
         let home = random.below(running.len() as u64) as usize;
         let starts = random.below(10) > 0;
@@ -233,22 +234,4 @@ fn vm_stats(random: &mut SplitMix, name: &str) -> String {
     format!(
         r#"{{"state": "RUNNING", "maxmem": 1048576, "livemem": 1048576, "cpus": 2, "cputime": {n}, "mem_stats": {{"actual": 1048576, "swap_in": 0, "swap_out": 0, "major_fault": 412, "minor_fault": 99120, "unused": 655360, "available": 1007360, "usable": 860160, "last_update": 1731585600, "disk_caches": 150566, "hugetlb_pgalloc": 0, "hugetlb_pgfail": 0, "rss": 620032}}, "cpu_stats": {{"cpu_time": {n}, "user_time": 2340000000, "system_time": 34560000000}}, "disk_stats": [{{"name": "vms/{name}_sda", "rd_req": 10231, "rd_bytes": 412311552, "wr_req": 88120, "wr_bytes": 1231232000, "err": -1}}], "net_stats": [{{"name": "vnet0", "bridge": "vmbr1000", "rd_bytes": 123456, "rd_packets": 1200, "rd_errors": 0, "rd_drops": 0, "wr_bytes": 654321, "wr_packets": 1100, "wr_errors": 0, "wr_drops": 0}}]}}"#
     )
-}
-
-/// Vigna's SplitMix64: small, seedable, the same everywhere.
-/// Source: <https://prng.di.unimi.it/splitmix64.c> (public domain).
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
 }

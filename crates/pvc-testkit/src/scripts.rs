@@ -7,7 +7,7 @@ use pvc_model::job::JobId;
 use pvc_model::storage::VolumeId;
 use pvc_ports::{
     BlockDeviceError, BlockDevices, ScriptJob, ScriptMessage, ScriptOrder, ScriptProcess, Scripts,
-    ScriptsError, Unmapped, device_path,
+    ScriptsError, Storage, Unmapped, device_path,
 };
 
 use crate::Gate;
@@ -150,8 +150,9 @@ impl ScriptProcess for ScriptedScript {
 type Mapped = (usize, BTreeSet<JobId>);
 
 /// Devices in memory: each process that has some holds its own handle.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct MemoryDevices {
+    storage: Arc<dyn Storage>,
     process: usize,
     mapped: Arc<Mutex<BTreeMap<VolumeId, Mapped>>>,
     refusing: Arc<Mutex<BTreeSet<VolumeId>>>,
@@ -159,8 +160,10 @@ pub struct MemoryDevices {
 }
 
 impl MemoryDevices {
-    pub fn new() -> Self {
-        MemoryDevices::default()
+    /// Makes those of a node with the volumes of this storage.
+    pub fn new(storage: Arc<dyn Storage>) -> Self {
+        let (mapped, refusing) = Default::default();
+        MemoryDevices { storage, process: 0, mapped, refusing, gate: None }
     }
 
     /// Makes the handle of another process of the same node, whose calls pass the gate. The
@@ -208,6 +211,9 @@ impl BlockDevices for MemoryDevices {
     async fn map(&self, volume: &VolumeId, job: &JobId) -> Result<PathBuf, BlockDeviceError> {
         self.pass().await;
         let path = device_path(volume);
+        if !self.with(|mapped| mapped.contains_key(volume)) {
+            self.storage.volume(volume).await?;
+        }
         let is_own = self.with(|mapped| {
             let none = || (self.process, BTreeSet::new());
             let (process, jobs) = mapped.entry(volume.clone()).or_insert_with(none);

@@ -6,10 +6,12 @@ use std::any::Any;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use pvc_contracts::block_devices::{BlockDevicesFixture, block_devices_contract};
 use pvc_contracts::database::{DatabaseFixture, database_contract};
 use pvc_contracts::database_cluster::{DatabaseClusterFixture, database_cluster_contract};
 use pvc_contracts::exporters::{ExportersFixture, PAGE, exporters_contract};
@@ -40,8 +42,8 @@ use pvc_ports::{
     Statement, Storage,
 };
 use pvc_testkit::{
-    BmcManner, FakeHost, FlakyDatabase, MemoryFiles, MemoryFirewall, MemoryNetwork, MemoryOsds,
-    MemorySriov, MemoryStorage, PageManner, ProgramManner, Said, ScriptedCluster,
+    BmcManner, FakeHost, FlakyDatabase, MemoryDevices, MemoryFiles, MemoryFirewall, MemoryNetwork,
+    MemoryOsds, MemorySriov, MemoryStorage, PageManner, ProgramManner, Said, ScriptedCluster,
     ScriptedDatabaseCluster, ScriptedExec, ScriptedExporters, ScriptedHypervisor, ScriptedPower,
     ScriptedPrograms, ScriptedServices, ScriptedTransfers, SeededRandom, TokioClock, UnitManner,
     ZoneManner,
@@ -322,6 +324,25 @@ async fn the_storage_in_memory_keeps_the_contract() {
 async fn the_streams_of_volumes_in_memory_keep_the_contract() {
     let storage = Arc::new(MemoryStorage::new());
     volume_streams_contract(&InMemory { storage }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_devices_in_memory_keep_the_contract() {
+    let storage = Arc::new(MemoryStorage::new());
+    let id = |text: &str| VolumeId::from_record(text).unwrap();
+    let volumes = ["vms/a", "vms/b"];
+    volumes.iter().for_each(|volume| storage.insert(volume));
+    let (devices, processes) = (MemoryDevices::new(storage), AtomicUsize::new(1));
+    let seen = devices.clone();
+    let fixture = BlockDevicesFixture {
+        process: Box::new(move || {
+            Arc::new(devices.of_process(processes.fetch_add(1, Ordering::Relaxed), None))
+        }),
+        volumes: volumes.map(id),
+        absent: id("vms/absent"),
+        is_mapped: Box::new(move |volume| seen.mapped().contains(volume)),
+    };
+    block_devices_contract(fixture).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use pvc_ports::{SessionState, TreeEvent};
+use pvc_ports::{SessionState, TreeEvent, is_at_or_below};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -78,13 +78,6 @@ pub(crate) struct Session {
 struct Watched {
     root: String,
     events: mpsc::UnboundedSender<TreeEvent>,
-}
-
-impl Watched {
-    fn covers(&self, path: &str) -> bool {
-        let below = path.strip_prefix(self.root.trim_end_matches('/'));
-        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    }
 }
 
 /// Reason for which a connection is no longer served.
@@ -391,7 +384,7 @@ impl Session {
 
     fn announce(&self, event: &TreeEvent) {
         let (TreeEvent::Changed { path } | TreeEvent::Deleted { path }) = event else { return };
-        for watched in self.watches.iter().filter(|watched| watched.covers(path)) {
+        for watched in self.watches.iter().filter(|it| is_at_or_below(path, &it.root)) {
             let _ = watched.events.send(event.clone()); // receivers that are gone are dropped later
         }
     }

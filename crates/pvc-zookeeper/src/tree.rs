@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use pvc_ports::{
     Access, AccessControl, AccessList, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat,
-    Tree, TreeError, TreeWatch, check_path,
+    Tree, TreeError, TreeWatch, check_multi, check_path,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -311,7 +311,7 @@ impl Tree for ZookeeperTree {
     }
 
     async fn multi(&self, ops: Vec<Op>) -> Result<Vec<Done>, MultiError> {
-        check_ops(&ops)?;
+        check_multi(&ops)?;
         self.check_size(&ops)?;
         if ops.is_empty() {
             return if self.wanted.is_closed() {
@@ -392,19 +392,6 @@ impl AccessControl for ZookeeperTree {
         let answer = self.write(proto::set_acl(path, self.users(access))).await;
         answer.map(drop).map_err(|error| self.write_failed(error, path, false))
     }
-}
-
-/// Checks what the server would only find after the operations before it.
-fn check_ops(ops: &[Op]) -> Result<(), MultiError> {
-    for (index, op) in ops.iter().enumerate() {
-        let sequential = matches!(op, Op::Create { mode: CreateMode::EphemeralSequential, .. });
-        let checked = match check_path(op.path()) {
-            Ok(()) if sequential => Err(TreeError::BadPath { path: op.path().to_owned() }),
-            checked => checked,
-        };
-        checked.map_err(|why| MultiError::Refused { index, why })?;
-    }
-    Ok(())
 }
 
 /// The server does not say who owns what a multi created.

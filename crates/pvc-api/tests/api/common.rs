@@ -217,6 +217,22 @@ impl Api {
         self.store.fresh().await.unwrap();
     }
 
+    /// Records a fault that nobody has acknowledged.
+    pub async fn with_fault(&self, id: &str, delta: &str, at: &str) {
+        let root = format!("/faults/{id}");
+        self.write(&root, "").await;
+        for (key, value) in [
+            ("first_time", at),
+            ("last_time", at),
+            ("ack_time", ""),
+            ("status", "new"),
+            ("delta", delta),
+            ("message", "odd"),
+        ] {
+            self.write(&format!("{root}/{key}"), value.to_owned()).await;
+        }
+    }
+
     /// The UUID of the VM with this name.
     #[track_caller]
     pub fn uuid(&self, name: &str) -> uuid::Uuid {

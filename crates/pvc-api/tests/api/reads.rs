@@ -310,18 +310,7 @@ async fn faults_lower_the_clusters_health_until_somebody_acknowledges_them() {
     for (id, delta, at) in
         [("A_FAULT", "10", "2026-11-20 10:00:00"), ("B_FAULT", "25", "2026-11-20 09:00:00")]
     {
-        let root = format!("/faults/{id}");
-        api.write(&root, "").await;
-        for (key, value) in [
-            ("first_time", at),
-            ("last_time", at),
-            ("ack_time", ""),
-            ("status", "new"),
-            ("delta", delta),
-            ("message", "odd"),
-        ] {
-            api.write(&format!("{root}/{key}"), value).await;
-        }
+        api.with_fault(id, delta, at).await;
     }
     let status = api.get("/status").await.ok();
     assert_eq!(status["cluster_health"]["health"], 65);

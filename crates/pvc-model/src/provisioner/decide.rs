@@ -7,6 +7,7 @@ use super::{
 use crate::cluster::Cluster;
 use crate::guest_network::Vni;
 use crate::network_core::CoreNet;
+use crate::vm::{MigrationMethod, Selector};
 use crate::{check_name, shown};
 
 mod ova;
@@ -42,9 +43,6 @@ const DOWNTIME: u32 = 300;
 
 /// Ways in which a VM is given a device of its node in the place of a network.
 const DEVICES: [&str; 2] = ["macvtap:", "hostdev:"];
-
-const SELECTORS: [&str; 5] = ["mem", "memprov", "vcpus", "load", "vms"];
-const METHODS: [&str; 2] = ["live", "shutdown"];
 
 /// The word for what is not set, in any case.
 const NONE: &str = "none";
@@ -355,11 +353,11 @@ fn with_fields(
         template.node_limit = node_limit(cluster, nodes)?;
     }
     if let Some(selector) = &fields.node_selector {
-        template.node_selector = word("node_selector", selector, &SELECTORS)?;
+        template.node_selector = word("node_selector", selector, Selector::WORDS)?;
     }
     template.node_autostart = fields.node_autostart.unwrap_or(template.node_autostart);
     if let Some(method) = &fields.migration_method {
-        template.migration_method = word("migration_method", method, &METHODS)?;
+        template.migration_method = word("migration_method", method, MigrationMethod::WORDS)?;
     }
     if let Some(downtime) = fields.migration_max_downtime {
         let downtime = number("migration_max_downtime", downtime, MOST_DOWNTIME)?;

@@ -172,19 +172,30 @@ fn differences(cluster: &Cluster, id: &VolumeId, found: Option<&Found>) -> Chang
     if recorded.is_none_or(|record| *record.stats != *found.stats) {
         changes.push(Change::PutVolume { id: id.clone(), stats: found.stats.clone() });
     }
-    let snapshots: BTreeMap<&SnapshotName, &str> = recorded
+    let recorded = recorded.map(|record| &**record);
+    snapshot_differences(&mut changes, id, recorded, &found.snapshots);
+    changes
+}
+
+/// Makes the records of a volume's snapshots say what was found of them.
+pub fn snapshot_differences(
+    changes: &mut Changes,
+    id: &VolumeId,
+    recorded: Option<&VolumeRecord>,
+    found: &BTreeMap<SnapshotName, String>,
+) {
+    let recorded: BTreeMap<&SnapshotName, &str> = recorded
         .iter()
         .flat_map(|record| &record.snapshots)
         .map(|(name, text)| (name, &**text))
         .collect();
-    for (name, text) in &found.snapshots {
-        if snapshots.get(name) != Some(&text.as_str()) {
+    for (name, text) in found {
+        if recorded.get(name) != Some(&text.as_str()) {
             let (volume, name, stats) = (id.clone(), name.clone(), text.clone());
             changes.push(Change::PutSnapshot { volume, name, stats });
         }
     }
-    for name in snapshots.into_keys().filter(|name| !found.snapshots.contains_key(*name)) {
+    for name in recorded.into_keys().filter(|name| !found.contains_key(*name)) {
         changes.push(Change::RemoveSnapshot { volume: id.clone(), name: name.clone() });
     }
-    changes
 }

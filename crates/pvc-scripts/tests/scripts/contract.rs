@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pvc_ceph::{CephOptions, RbdStorage};
+use pvc_contracts::block_devices::{BlockDevicesFixture, block_devices_contract};
 use pvc_contracts::ceph_cluster::CephCluster;
 use pvc_contracts::scripts::{Manner, ScriptsFixture, end, run, scripts_contract};
 use pvc_directory::DirectoryStorage;
@@ -14,7 +15,7 @@ use pvc_model::job::JobId;
 use pvc_model::storage::{PoolName, RbdAccess, VolumeId};
 use pvc_ports::{
     BlockDevices, ScriptJob, ScriptMessage, ScriptOrder, ScriptPhase, ScriptProcess, Scripts,
-    ScriptsError, Storage,
+    ScriptsError, Storage, device_path,
 };
 use pvc_scripts::{Home, LinuxBlockDevices, LinuxScripts};
 use serde_json::{Value, json};
@@ -358,38 +359,61 @@ async fn what_a_killed_daemon_has_left_is_ended_by_the_next() {
     assert_eq!(left, 1, "that of this process");
 }
 
+/// Holds devices on this storage to the contract; its volumes are this process's own.
+async fn hold_to_the_contract(runtime: &Path, storage: &Arc<dyn Storage>) {
+    let id = |name: &str| {
+        let name = format!("scripts/{name}{}", std::process::id());
+        VolumeId::from_record(&name).expect("well formed")
+    };
+    let volumes = ["one", "two"].map(id);
+    for volume in &volumes {
+        storage.create(volume, 4 << 20, true).await.expect("there is room");
+    }
+    let (path, at) = (runtime.to_owned(), storage.clone());
+    let fixture = BlockDevicesFixture {
+        process: Box::new(move || {
+            let home = Home::make(&path).expect("it can be made");
+            Arc::new(LinuxBlockDevices::new(home, at.clone(), Arc::new(LinuxExec)))
+        }),
+        volumes: volumes.clone(),
+        absent: id("absent"),
+        is_mapped: Box::new(|volume| fs::symlink_metadata(device_path(volume)).is_ok()),
+    };
+    block_devices_contract(fixture).await;
+    assert_eq!(loops_below(runtime), BTreeSet::new());
+    for volume in &volumes {
+        storage.remove(volume).await.expect("nobody has it open");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_is_a_device_until_it_is_unmapped() {
+async fn files_as_devices_keep_the_contract() {
     let place = Place::new();
     let path = place.directory.path();
-    let storage = storage(path).await;
+    hold_to_the_contract(path, &storage(path).await).await;
+    place.assert_nothing_left("after the contract").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_written_to_a_device_is_in_the_volume_when_it_is_unmapped() {
+    let place = Place::new();
+    let storage = storage(place.directory.path()).await;
     let devices = LinuxBlockDevices::new(place.home.clone(), storage.clone(), Arc::new(LinuxExec));
-    let other = JobId::from_bits(2);
     let device = devices.map(&volume(), &one()).await.expect("it can be mapped");
-    assert_eq!(devices.map(&volume(), &other).await.expect("it stays as it is"), device);
-    devices.unmap(&volume(), &one()).await.expect("it is the other's still");
-    devices.unmap(&volume(), &one()).await.expect("it has it no more");
     fs::write(&device, b"written").expect("it can be written");
-    let size = fs::metadata(fs::canonicalize(&device).expect("it is a link"));
-    assert!(size.is_ok(), "{size:?}");
-    devices.unmap(&volume(), &other).await.expect("it can be unmapped");
-    devices.unmap(&volume(), &other).await.expect("it is unmapped");
-    assert!(fs::symlink_metadata(&device).is_err(), "{}", device.display());
-    assert_eq!(loops_below(path), BTreeSet::new());
+    devices.unmap(&volume(), &one()).await.expect("it can be unmapped");
     let pvc_ports::MeasuredPlace::File { path: file, .. } =
         storage.measured(&volume()).await.expect("it is there").place
     else {
         panic!("it is a file")
     };
     assert!(fs::read(file).expect("it can be read").starts_with(b"written"));
-    let absent = VolumeId::from_record("scripts/absent").expect("well formed");
-    assert!(devices.map(&absent, &one()).await.is_err());
     place.assert_nothing_left("after all").await;
 }
 
 /// By the kernel's RBD, or by the daemon that stands in for it where the kernel has none.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_of_a_real_ceph_is_a_device_until_it_is_unmapped() {
+async fn images_of_a_real_ceph_keep_the_contract_and_what_is_written_to_them() {
     let place = Place::new();
     let cluster = CephCluster::start(&place.directory.path().join("ceph")).expect("Ceph starts");
     let access = RbdAccess {
@@ -405,6 +429,7 @@ async fn an_image_of_a_real_ceph_is_a_device_until_it_is_unmapped() {
     if storage.pool(&pool).await.is_err() {
         storage.create_pool(&pool).await.expect("there is none");
     }
+    hold_to_the_contract(place.directory.path(), &storage).await;
     storage.create(&volume(), 8 << 20, true).await.expect("there is room");
     let devices = LinuxBlockDevices::new(place.home.clone(), storage.clone(), Arc::new(LinuxExec));
     for written in [&b"first"[..], b"again"] {
@@ -462,18 +487,4 @@ async fn a_left_over_mount_is_ended_and_one_that_cannot_be_keeps_none_of_the_oth
     assert!(!export.exists() && !last.exists() && odd.exists());
     let again = devices.unmap_left_over().await;
     assert!(matches!(&*again, [Ok(_)]), "{again:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_that_stops_unmaps_everything() {
-    let place = Place::new();
-    let path = place.directory.path();
-    let devices =
-        LinuxBlockDevices::new(place.home.clone(), storage(path).await, Arc::new(LinuxExec));
-    let device = devices.map(&volume(), &one()).await.expect("it can be mapped");
-    let ended = devices.unmap_all().await;
-    assert!(matches!(&*ended, [Ok(_)]), "{ended:?}");
-    assert!(fs::symlink_metadata(&device).is_err(), "{}", device.display());
-    assert_eq!(loops_below(path), BTreeSet::new());
-    assert!(devices.unmap_all().await.is_empty());
 }

@@ -536,6 +536,9 @@ mod tests {
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    use std::collections::BTreeSet;
 
     fn uuid() -> impl Strategy<Value = Option<Uuid>> {
         option::of(any::<u128>().prop_map(Uuid::from_u128))
@@ -582,6 +585,9 @@ mod tests {
             osd::tests::work(),
             creation::tests::work(),
             provision::tests::work(),
+            ("[a-z]{1,9}", "\\PC{0,20}").prop_map(|(pool, name)| {
+                JobWork::BenchmarkStorage { pool: PoolName::new(pool), name }
+            }),
             volume().prop_map(|volume| JobWork::Upload { volume }),
             (volume(), option::of("\\PC{0,20}")).prop_map(|(volume, snapshot)| {
                 let snapshot = snapshot.map(SnapshotName::new);
@@ -684,6 +690,15 @@ mod tests {
             let secret = apart(&spec.work).1;
             prop_assert_eq!(spec_from(&spec.id, &spec_text(&spec), secret), Some(spec));
         }
+    }
+
+    #[test]
+    fn jobs_of_every_kind_are_among_those_that_are_read_back() {
+        let (work, mut runner) = (work(), TestRunner::deterministic());
+        let mut draw = || work.new_tree(&mut runner).expect("nothing is filtered").current();
+        let drawn: BTreeSet<String> = (0..3000).map(|_| draw().name().to_owned()).collect();
+        let missing = JobWork::KINDS.into_iter().filter(|kind| !drawn.contains(*kind));
+        assert_eq!(missing.collect::<Vec<_>>(), [""; 0]);
     }
 
     fn understood(text: &str) -> JobSpec {

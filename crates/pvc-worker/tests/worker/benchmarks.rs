@@ -1,7 +1,6 @@
 //! Benchmarks of the storage, by one worker after the other.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,19 +9,18 @@ use pvc_embedded::EmbeddedTree;
 use pvc_model::benchmark::{
     BenchmarkRecord, BenchmarkState, FORMAT, MOST_KEPT, Test, shown, volume_of,
 };
-use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobWork};
 use pvc_model::refusal::Kind;
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_ports::{Command, Exec, ExecError, Output, Storage};
-use pvc_store::{Change, Changes, Store};
+use pvc_store::{Change, Store};
 use pvc_testkit::{
     Gate, MemoryStorage, ScriptedExec, ScriptedHypervisor, SeededRandom, TokioClock,
 };
-use pvc_worker::Worker;
+use pvc_worker::{BenchmarkTools, Worker};
 use tokio_util::sync::CancellationToken;
 
-use crate::measuring;
+use crate::{common, measuring};
 
 struct World {
     store: Store,
@@ -40,28 +38,21 @@ fn volume_of_job(bits: u32) -> VolumeId {
 
 impl World {
     async fn new() -> World {
-        let tree = EmbeddedTree::in_memory();
-        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-        let store = Store::open(tree.connect(), clock, random).await.expect("it can be read");
+        let store = common::open(EmbeddedTree::in_memory().connect()).await;
         store.initialize(false).await.expect("an empty tree");
         let storage = Arc::new(MemoryStorage::new());
         World { store, storage }
     }
 
     fn start_worker(&self, exec: Arc<dyn Exec>) {
-        let worker = Worker::new(
-            "hv1".into(),
-            self.store.clone(),
-            Arc::new(ScriptedHypervisor::new()),
-            self.storage.clone(),
-            Arc::new(TokioClock::new()),
-            Arc::new(SeededRandom::new(2)),
-        );
-        let worker = worker.with_benchmarks(measuring::with_exec(exec));
-        tokio::spawn(async move { worker.run(CancellationToken::new()).await });
+        self.start_with(measuring::with_exec(exec));
     }
 
     fn start_measuring_worker(&self) {
+        self.start_with(measuring::tools(Gate::closing_at(u64::MAX)));
+    }
+
+    fn start_with(&self, tools: BenchmarkTools) {
         let worker = Worker::new(
             "hv1".into(),
             self.store.clone(),
@@ -70,17 +61,12 @@ impl World {
             Arc::new(TokioClock::new()),
             Arc::new(SeededRandom::new(2)),
         );
-        let worker = worker.with_benchmarks(measuring::tools(Gate::closing_at(u64::MAX)));
+        let worker = worker.with_benchmarks(tools);
         tokio::spawn(async move { worker.run(CancellationToken::new()).await });
     }
 
     async fn change(&self, change: Change) {
-        let decide = |_: &Cluster| {
-            let mut changes = Changes::new();
-            changes.push(change.clone());
-            Ok::<_, Infallible>((changes, ()))
-        };
-        self.store.change(decide).await.expect("the tree is open");
+        common::write(&self.store, change).await;
     }
 
     async fn submit(&self, bits: u32) -> JobId {
@@ -101,14 +87,11 @@ impl World {
     }
 
     fn progress(&self, id: &JobId) -> Option<JobProgress> {
-        self.store.view().jobs.get(id).map(|job| job.progress.clone())
+        common::progress(&self.store, id)
     }
 
     async fn end_of(&self, id: &JobId) -> JobProgress {
-        pvc_testkit::eventually_some("the job ends", Duration::from_secs(600), || {
-            self.progress(id).filter(|progress| progress.state.is_over())
-        })
-        .await
+        common::end_of(&self.store, id, Duration::from_secs(600)).await
     }
 
     async fn is_there(&self) -> bool {

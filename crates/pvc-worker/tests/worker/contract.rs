@@ -2,7 +2,6 @@
 
 mod kills;
 
-use std::convert::Infallible;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -14,15 +13,16 @@ use pvc_directory::DirectoryStorage;
 use pvc_embedded::EmbeddedTree;
 use pvc_linux::{LinuxExec, LinuxHost};
 use pvc_model::benchmark::{BenchmarkState, Test, volume_of};
-use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobWork};
 use pvc_model::storage::{PoolName, RbdAccess, VolumeId};
 use pvc_ports::{MeasuredPlace, Storage};
-use pvc_store::{Change, Changes, Store};
+use pvc_store::{Change, Store};
 use pvc_testkit::{ScriptedHypervisor, SeededRandom, TokioClock};
 use pvc_worker::{BenchmarkSettings, BenchmarkTools, Worker};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+
+use crate::common;
 
 const VOLUME_BYTES: u64 = 16 << 20;
 
@@ -38,9 +38,7 @@ struct World {
 impl World {
     /// A worker that measures a pool which `storage` has, each test for `test_time`.
     async fn new(storage: Arc<dyn Storage>, pool: &PoolName, test_time: Duration) -> World {
-        let tree = EmbeddedTree::in_memory();
-        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-        let store = Store::open(tree.connect(), clock, random).await.expect("it can be read");
+        let store = common::open(EmbeddedTree::in_memory().connect()).await;
         store.initialize(false).await.expect("an empty tree");
         let worker = Worker::new(
             "hv1".into(),
@@ -64,12 +62,7 @@ impl World {
     }
 
     async fn change(&self, change: Change) {
-        let decide = |_: &Cluster| {
-            let mut changes = Changes::new();
-            changes.push(change.clone());
-            Ok::<_, Infallible>((changes, ()))
-        };
-        self.store.change(decide).await.expect("the tree is open");
+        common::write(&self.store, change).await;
     }
 
     async fn submit(&self) -> JobId {
@@ -87,14 +80,11 @@ impl World {
     }
 
     fn progress(&self, id: &JobId) -> Option<JobProgress> {
-        self.store.view().jobs.get(id).map(|job| job.progress.clone())
+        common::progress(&self.store, id)
     }
 
     async fn end_of(&self, id: &JobId) -> JobProgress {
-        pvc_testkit::eventually_some("the job ends", LONG, || {
-            self.progress(id).filter(|progress| progress.state.is_over())
-        })
-        .await
+        common::end_of(&self.store, id, LONG).await
     }
 
     /// Asserts that the disk has what is read: a file that was never written is read from nowhere.

@@ -1,21 +1,19 @@
 //! Every kind of job, whose worker dies, stands still, or loses the store or what it works on, at
 //! each of its calls: the job ends done or undone, and never half.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
 use pvc_model::benchmark::{BenchmarkState, volume_of};
-use pvc_model::cluster::Cluster;
 use pvc_model::job::creation::{Seed, SeedFiles, VmCreation};
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
 use pvc_model::node::NodeRole;
 use pvc_model::storage::{OsdRecord, PoolName, VolumeId, VolumeName};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{Hypervisor, Op, Storage, Tree};
+use pvc_ports::{Hypervisor, Op, Storage, Tree as _};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, Store, VmChange};
 use pvc_testkit::{
     FlakyTree, Gate, MemoryDevices, MemoryOsds, MemoryStorage, ScriptedHypervisor, ScriptedScripts,
@@ -25,7 +23,7 @@ use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use crate::osds::{self, OsdCase};
-use crate::{measuring, provision};
+use crate::{common, measuring, provision};
 
 pub const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
 pub const DISK: &str = "<disk type='network' device='disk'><source protocol='rbd' name='vms/data'/>\
@@ -35,7 +33,7 @@ pub const DISK: &str = "<disk type='network' device='disk'><source protocol='rbd
 const LONG: Duration = Duration::from_secs(300);
 
 /// Time for which something is away. Less than the time after which the store is given up.
-const AWAY: Duration = Duration::from_secs(40);
+pub const AWAY: Duration = Duration::from_secs(40);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
@@ -109,11 +107,6 @@ pub fn id(volume: &str) -> VolumeId {
     VolumeId::from_record(volume).expect("well formed")
 }
 
-async fn open(tree: Arc<dyn Tree>) -> Store {
-    let clock = Arc::new(TokioClock::new());
-    Store::open(tree, clock, random()).await.expect("an open tree can be read")
-}
-
 fn random() -> Arc<SeededRandom> {
     Arc::new(SeededRandom::new(1))
 }
@@ -133,17 +126,18 @@ impl World {
     /// The VM `web1` with two volumes, some OSDs, and a job that nobody has begun.
     pub async fn new(case: Case) -> World {
         let tree = EmbeddedTree::in_memory();
-        let store = open(tree.connect()).await;
+        let store = common::open(tree.connect()).await;
         store.initialize(false).await.expect("an empty tree");
         let (osds, before) = osds_before(case);
+        let storage = Arc::new(osds::storage(&osds));
         let world = World {
             case,
             tree,
             store,
             hypervisor: Arc::default(),
-            storage: Arc::new(osds::storage(&osds)),
+            storage: storage.clone(),
             scripts: provision::script(),
-            devices: MemoryDevices::new(),
+            devices: MemoryDevices::new(storage),
             workers: AtomicUsize::new(1),
             osds,
             before,
@@ -219,12 +213,7 @@ impl World {
     }
 
     pub async fn write(&self, change: impl Fn(&mut Changes) + Send + Sync) {
-        let decide = |_: &Cluster| {
-            let mut changes = Changes::new();
-            change(&mut changes);
-            Ok::<_, Infallible>((changes, ()))
-        };
-        self.store.change(decide).await.expect("the tree is open");
+        common::write_all(&self.store, change).await;
     }
 
     pub async fn cancel(&self) {
@@ -237,7 +226,7 @@ impl World {
     pub async fn worker(&self, node: &str, call: u64) -> Process {
         let gate = Gate::closing_at(u64::MAX);
         let tree = FlakyTree::new(self.tree.connect());
-        let store = open(tree.clone()).await;
+        let store = common::open(tree.clone()).await;
         let gate = if call == u64::MAX { gate } else { Gate::closing_at(call) };
         tree.set_gate(gate.clone());
         self.hypervisor.set_gate(gate.clone());
@@ -679,7 +668,7 @@ async fn a_worker_that_is_asked_to_stop_leaves_its_job_to_the_next_one() {
         at_each_call!(call, every(case, 3), {
             let world = World::new(case).await;
             let (tree, gate) = (FlakyTree::new(world.tree.connect()), Gate::closing_at(call));
-            let store = open(tree.clone()).await;
+            let store = common::open(tree.clone()).await;
             tree.set_gate(gate.clone());
             world.hypervisor.set_gate(gate.clone());
             world.storage.set_gate(gate.clone());

@@ -14,11 +14,13 @@ use pvc_model::job::{
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::transfer::Transferred;
 use pvc_model::vm::VmState;
-use pvc_ports::{Clock, CreateMode, Hypervisor, Op, Storage, Tree};
+use pvc_ports::{Clock, CreateMode, Hypervisor, Op, Storage};
 use pvc_store::{Change, Changes, NewVm, Store, VmChange};
 use pvc_testkit::{FlakyTree, MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
+
+use crate::common::{self, write};
 
 const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
 
@@ -86,33 +88,12 @@ impl World {
     }
 
     async fn end_of(&self, id: &JobId) -> JobProgress {
-        pvc_testkit::eventually_some("the job ends", Duration::from_secs(60), || {
-            let view = self.store.view();
-            view.jobs
-                .get(id)
-                .map(|job| job.progress.clone())
-                .filter(|progress| progress.state.is_over())
-        })
-        .await
+        common::end_of(&self.store, id, Duration::from_secs(60)).await
     }
 }
 
 async fn open(tree: &EmbeddedTree) -> Store {
-    open_on(tree.connect()).await
-}
-
-async fn open_on(tree: Arc<dyn Tree>) -> Store {
-    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-    Store::open(tree, clock, random).await.expect("an open tree can be read")
-}
-
-async fn write(store: &Store, change: Change) {
-    let decide = |_: &Cluster| {
-        let mut changes = Changes::new();
-        changes.push(change.clone());
-        Ok::<_, Infallible>((changes, ()))
-    };
-    store.change(decide).await.expect("nobody else writes");
+    common::open(tree.connect()).await
 }
 
 /// The VM as it is named by jobs that an earlier version recorded.
@@ -373,7 +354,7 @@ async fn a_job_that_was_done_before_it_could_be_claimed_is_not_done_again() {
     };
     let (faster, change) = (world.store.clone(), Change::JobProgress(id.clone(), done.clone()));
     connection.before_next_create(async move { write(&faster, change).await });
-    world.start_worker(open_on(connection.clone()).await);
+    world.start_worker(common::open(connection.clone()).await);
     world.end_of(&id).await;
     let another = world.submit(2, other("provisioner.create")).await;
     world.end_of(&another).await;
@@ -386,7 +367,7 @@ async fn a_claim_whose_answer_was_lost_is_a_claim() {
     let world = World::without_worker(VmState::Stop).await;
     let id = world.submit(1, other("provisioner.create")).await;
     let connection = FlakyTree::new(world.tree.connect());
-    let store = open_on(connection.clone()).await;
+    let store = common::open(connection.clone()).await;
     connection.lose_next_answer();
     world.start_worker(store);
     assert_eq!(world.end_of(&id).await.state, JobState::Failed);

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test waits in paused time")]
 
 mod benchmarks;
+mod common;
 mod contract;
 mod crashes;
 mod jobs;

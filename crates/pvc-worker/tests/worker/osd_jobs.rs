@@ -1,20 +1,19 @@
 //! Jobs about OSDs that wait, fail, are forced or cancelled.
 
-use std::convert::Infallible;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
 use pvc_model::Uuid;
-use pvc_model::cluster::Cluster;
 use pvc_model::job::{Job, JobId, JobSpec, JobState, JobWork};
 use pvc_model::osd::{AddOsds, DeviceClass, LogicalVolume, LvmName, OsdFlag, OsdId, OsdState};
 use pvc_ports::UnitState;
-use pvc_store::{Change, Changes, Store};
+use pvc_store::{Change, Store};
 use pvc_testkit::{MemoryOsds, ScriptedHypervisor, SeededRandom, SharedOsds, TokioClock};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
+use crate::common;
 use crate::osds::{self, NODE, OsdCase, device};
 
 const BUSY: &str = "Device or resource busy";
@@ -47,12 +46,7 @@ impl World {
     }
 
     async fn write(&self, change: Change) {
-        let decide = |_: &Cluster| {
-            let mut changes = Changes::new();
-            changes.push(change.clone());
-            Ok::<_, Infallible>((changes, ()))
-        };
-        self.store.change(decide).await.expect("nobody else writes");
+        common::write(&self.store, change).await;
     }
 
     async fn submit(&self, bits: u32, work: JobWork) -> JobId {

@@ -21,7 +21,7 @@ use pvc_testkit::{MemoryDevices, MemoryFiles, ScriptAct, ScriptedScripts};
 use pvc_worker::{Profiles, ScriptSettings, ScriptTools};
 use serde_json::{Map, Value, json};
 
-use crate::crashes::{Case, NEW, UUID, World, id, web1, xml};
+use crate::crashes::{AWAY, Case, NEW, UUID, World, id, web1, xml};
 
 /// The volumes that the script makes: one new, one a copy.
 pub const VOLUMES: [&str; 2] = ["vms/new_sda", "vms/new_sdb"];
@@ -257,6 +257,24 @@ async fn a_worker_that_has_lost_a_new_vm_and_does_not_know_leaves_nothing_half()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_vm_whose_worker_loses_the_store_at_any_call_is_taken_back_or_whole() {
+    let mut ends = Vec::new();
+    at_calls!(call, 1, {
+        let world = World::new(Case::Provision).await;
+        let worker = world.worker("hv1", call).await;
+        let stops = world.stops(&worker).await;
+        worker.tree.cut();
+        worker.gate.open();
+        tokio::time::sleep(AWAY).await;
+        worker.tree.mend();
+        ends.push(world.end().await.state);
+        world.assert_nothing_left(&format!("the store was away at call {call}")).await;
+        stops
+    });
+    assert!(ends.contains(&JobState::Failed) && ends.contains(&JobState::Succeeded), "{ends:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_vm_whose_storage_fails_at_any_call_is_taken_back_when_it_is_back() {
     at_calls!(call, 1, {
         let world = World::new(Case::Provision).await;
@@ -264,7 +282,7 @@ async fn a_vm_whose_storage_fails_at_any_call_is_taken_back_when_it_is_back() {
         let stops = world.stops(&worker).await;
         world.storage.set_failing(true);
         worker.gate.open();
-        tokio::time::sleep(Duration::from_secs(40)).await;
+        tokio::time::sleep(AWAY).await;
         world.storage.set_failing(false);
         let (end, at) = (world.end().await, format!("failing from call {call} on"));
         match end.state {

@@ -12,6 +12,7 @@ use pvc_ops::storage;
 use super::{Long, act, act_long};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
+use crate::state::ApiState;
 use crate::table::{Ask, Table};
 use crate::view::storage::trashed_volume;
 
@@ -25,14 +26,16 @@ pub fn add(table: Table) -> Table {
 async fn get_storage_ceph_trash(
     ask: Ask<GetStorageCephTrash>,
 ) -> Result<Answer<GetStorageCephTrash>> {
-    let only = ask.params.pool.map(PoolName::new);
+    let (api, only) = (ask.api, ask.params.pool.map(PoolName::new));
+    let (lists, clock) = (api.trash_lists().clone(), api.clock().clone());
+    let listed = lists.listed(clock, only.clone(), async move { list(&api, only).await });
+    Ok(Answer::json(&*listed.await?))
+}
+
+async fn list(api: &ApiState, only: Option<PoolName>) -> Result<Vec<TrashedVolume>> {
     let found =
-        act(
-            &ask.api,
-            |api, on| async move { storage::trashed(&api.view(), &*on, only.as_ref()).await },
-        );
-    let found: Vec<TrashedVolume> = found.await?.iter().map(trashed_volume).collect();
-    Ok(Answer::json(&found))
+        act(api, |api, on| async move { storage::trashed(&api.view(), &*on, only.as_ref()).await });
+    Ok(found.await?.iter().map(trashed_volume).collect())
 }
 
 async fn post_storage_ceph_trash_pool_id_restore(

@@ -4,6 +4,7 @@ use pvc_model::NodeName;
 use pvc_model::job::JobWork;
 use pvc_model::osd::{BlockDevice, Device, LvmName, OsdFlag, OsdId};
 use pvc_model::storage::RbdAccess;
+use pvc_ports::Tree;
 use pvc_testkit::{MemoryOsds, MemoryStorage, ScriptedCluster, SharedOsds};
 use serde_json::Value;
 
@@ -18,6 +19,11 @@ const MEANT: &str = "yes-i-really-mean-it=yes";
 /// A cluster whose storage is Ceph; node `pvchv1` has two empty disks and one with a partition
 /// table.
 async fn with_ceph() -> (Api, SharedOsds) {
+    with_ceph_on(EmbeddedTree::in_memory().connect()).await
+}
+
+/// The same on this tree.
+pub async fn with_ceph_on(tree: Arc<dyn Tree>) -> (Api, SharedOsds) {
     let mut osds = MemoryOsds::new();
     osds.add_blank(NODE, "/dev/sdb", 100 * GIB);
     osds.add_blank(NODE, "/dev/sdc", 20 * GIB);
@@ -28,7 +34,6 @@ async fn with_ceph() -> (Api, SharedOsds) {
     let access = RbdAccess { monitors, port: 6789, user: "libvirt".to_owned(), secret: None };
     let storage = MemoryStorage::of_cluster(Arc::new(ScriptedCluster::new(access)));
     let storage = storage.with_osds(osds.clone(), NODE);
-    let tree = EmbeddedTree::in_memory().connect();
     let api = start_with(tree, &Shape::with_vms(0).dump(), settings(), storage).await;
     (api, osds)
 }
@@ -46,8 +51,7 @@ async fn at_work() -> (Api, SharedOsds) {
 /// The same with a worker that does nothing.
 async fn at_rest() -> (Api, SharedOsds) {
     let (api, osds) = with_ceph().await;
-    let kinds = json!({ "kinds": JobWork::KINDS });
-    api.write("/pvcrs/workers/pvchv1", kinds.to_string()).await;
+    api.with_idle_worker().await;
     (api, osds)
 }
 
@@ -75,8 +79,14 @@ impl Api {
         list.as_array().unwrap().iter().map(name).collect()
     }
 
+    /// Records a worker of every kind of jobs, which does nothing.
+    pub async fn with_idle_worker(&self) {
+        let kinds = json!({ "kinds": JobWork::KINDS });
+        self.write("/pvcrs/workers/pvchv1", kinds.to_string()).await;
+    }
+
     /// Records an OSD that is on node `pvchv1`.
-    async fn record_osd(&self, id: &str) {
+    pub async fn record_osd(&self, id: &str) {
         self.write(&format!("/ceph/osds/{id}"), "").await;
         self.write(&format!("/ceph/osds/{id}/node"), NODE).await;
         self.write(&format!("/ceph/osds/{id}/device"), "/dev/sdb").await;

@@ -325,6 +325,35 @@ async fn a_removed_volume_is_listed_restored_and_purged() {
     api.get("/storage/ceph/trash?pool=none").await.refused(404);
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_ask_for_the_trash_at_once_share_a_list_and_see_what_they_removed_before() {
+    let api = with_data().await;
+    let list = || {
+        let api = api.clone();
+        tokio::spawn(async move { api.get("/storage/ceph/trash?pool=vms").await })
+    };
+    // The storage lets one act pass: at its beginning and at its end.
+    let one = Gate::closing_at(2);
+    api.storage.set_gate(one.clone());
+    let asked: Vec<_> = (0..20).map(|_| list()).collect();
+    for list in asked {
+        assert_eq!(list.await.unwrap().ok(), json!([]));
+    }
+    assert!(!one.is_closed());
+
+    let stopped = Gate::closing_at(1);
+    api.storage.set_gate(stopped.clone());
+    let before = list();
+    let is_listing = || stopped.is_closed();
+    pvc_testkit::eventually("the list is under way", Duration::from_secs(60), is_listing).await;
+    api.storage.set_gate(Gate::closing_at(u64::MAX));
+    api.delete("/storage/ceph/volume/vms/data").await.ok();
+    let after = list();
+    stopped.open();
+    assert_eq!(before.await.unwrap().ok(), json!([]));
+    assert_eq!(after.await.unwrap().ok()[0]["name"], "data");
+}
+
 #[tokio::test]
 async fn what_clones_of_others_stand_on_stays_and_the_refusal_says_how_it_can_go() {
     let api = with_data().await;

@@ -12,18 +12,17 @@ use std::time::Duration;
 use pvc_directory::DirectoryStorage;
 use pvc_embedded::EmbeddedTree;
 use pvc_model::benchmark::BenchmarkState;
-use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobId, JobSpec, JobVm, JobWork};
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
 use pvc_ports::{DeviceChange, Hypervisor, Storage};
-use pvc_store::{Change, Changes, Store};
+use pvc_store::{Change, Store};
 use pvc_testkit::{ScriptedExec, ScriptedHypervisor, SeededRandom, TokioClock};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use super::LONG;
 use crate::crashes::{DISK, UUID, web1, xml};
-use crate::measuring;
+use crate::{common, measuring};
 
 /// Name of the test, which is started again as a worker.
 const TEST: &str =
@@ -119,8 +118,7 @@ struct World {
 impl World {
     async fn open(directory: &Path) -> World {
         let tree = EmbeddedTree::open(&directory.join("tree")).expect("nobody has it open");
-        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-        let store = Store::open(tree.connect(), clock, random).await.expect("it can be read");
+        let store = common::open(tree.connect()).await;
         let storage = DirectoryStorage::open(&directory.join("volumes")).expect("it can be used");
         let (storage, hypervisor) = (Arc::new(storage), Arc::new(ScriptedHypervisor::new()));
         World { store, storage, hypervisor, guest: directory.join("guest") }
@@ -150,12 +148,7 @@ impl World {
     }
 
     async fn write(&self, change: Change) {
-        let decide = |_: &Cluster| {
-            let mut changes = Changes::new();
-            changes.push(change.clone());
-            Ok::<_, std::convert::Infallible>((changes, ()))
-        };
-        self.store.change(decide).await.expect("the tree is open");
+        common::write(&self.store, change).await;
     }
 
     async fn prepare(&self, kind: Kind) {

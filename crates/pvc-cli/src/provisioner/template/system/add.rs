@@ -2,9 +2,10 @@ use clap::Args;
 use pvc_api_types::operations::provisioner::{
     PostProvisionerTemplateSystem, SystemTemplateAddition,
 };
+use pvc_api_types::operations::vm::{MethodWord, SelectorWord};
 use pvc_api_types::param::Commas;
 
-use super::{METHODS, SELECTORS};
+use crate::choice::any_case;
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 
@@ -55,7 +56,7 @@ pub struct Add {
     node_limit: Option<String>,
 
     /// The figure by which a node is chosen
-    #[arg(long, value_parser = SELECTORS, ignore_case = true)]
+    #[arg(long, value_parser = any_case::<SelectorWord>(), ignore_case = true)]
     node_selector: Option<String>,
 
     /// Start the VM with its node
@@ -63,7 +64,7 @@ pub struct Add {
     node_autostart: bool,
 
     /// The way in which the VM may be moved; `none` tries live and then shuts down
-    #[arg(long, value_parser = METHODS, ignore_case = true)]
+    #[arg(long, value_parser = any_case::<MethodWord>(), ignore_case = true)]
     migration_method: Option<String>,
 
     /// Longest standstill in a live migration, in milliseconds [default: 300]

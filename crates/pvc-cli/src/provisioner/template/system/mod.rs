@@ -28,9 +28,3 @@ impl System {
         }
     }
 }
-
-/// Words for how a node is chosen.
-const SELECTORS: [&str; 6] = ["mem", "memprov", "vcpus", "vms", "load", "none"];
-
-/// Words for how a VM is moved.
-const METHODS: [&str; 3] = ["none", "live", "shutdown"];

@@ -1,14 +1,10 @@
 //! Links, DHCP servers and leases as roles, in the testkit's world.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_embedded::EmbeddedTree;
 use pvc_guest_network::dhcp::{self, DhcpSettings};
 use pvc_guest_network::leases::{self, LeaseRequest};
 use pvc_guest_network::links::{self, Standing};
@@ -21,12 +17,14 @@ use pvc_model::guest_network::unconfirmed::{UnconfirmedChange, Undo};
 use pvc_model::network::{GivenLease, GivenLease6, Ip6Client, NetworkOptions, NetworkRecord};
 use pvc_ports::{Network, Ports};
 use pvc_role::Context;
-use pvc_store::{Change, Changes, Store};
+use pvc_store::{Change, Changes};
 use pvc_testkit::{
     MemoryNetwork, NetworkChange, ScriptedPrograms, SeededRandom, TokioClock, eventually, ports,
 };
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
+
+use crate::common::{new_store, record, write};
 
 const SOON: Duration = Duration::from_secs(30);
 const MAC: &str = "52:54:00:00:00:01";
@@ -40,9 +38,7 @@ struct World {
 
 async fn world() -> World {
     let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-    let tree = EmbeddedTree::in_memory().connect();
-    let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
-    store.initialize(false).await.unwrap();
+    let store = new_store(clock.clone(), random.clone()).await;
     let (network, programs) = (Arc::new(MemoryNetwork::new()), ScriptedPrograms::new());
     let ports = Ports {
         clock,
@@ -59,29 +55,9 @@ fn vni() -> Vni {
     Vni::new(1001).unwrap()
 }
 
-fn record() -> NetworkRecord {
-    NetworkRecord {
-        vni: "1001".to_owned(),
-        description: "net1".to_owned(),
-        nettype: "managed".to_owned(),
-        domain: "net1.example".to_owned(),
-        ip4_network: "10.20.1.0/24".to_owned(),
-        ip4_gateway: "10.20.1.1".to_owned(),
-        dhcp4_flag: "True".to_owned(),
-        dhcp4_start: "10.20.1.100".to_owned(),
-        dhcp4_end: "10.20.1.199".to_owned(),
-        ..NetworkRecord::default()
-    }
-}
-
 impl World {
     async fn change(&self, change: Change) {
-        let decide = |_: &_| {
-            let mut changes = Changes::new();
-            changes.push(change.clone());
-            Ok::<_, Infallible>((changes, ()))
-        };
-        self.context.store.change(decide).await.unwrap();
+        write(&self.context.store, change).await;
     }
 
     async fn has(&self, link: &str) -> bool {

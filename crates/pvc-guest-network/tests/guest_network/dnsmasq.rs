@@ -1,10 +1,8 @@
 //! Servers of DHCP and DNS that are dnsmasq itself, in a network and among mounts of the test's
 //! own.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 #![allow(clippy::disallowed_methods, reason = "a test waits in real time")]
 
-use std::convert::Infallible;
 use std::fs;
 use std::net::{SocketAddrV6, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +12,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
-use pvc_embedded::EmbeddedTree;
 use pvc_guest_network::dhcp::{self, DhcpSettings};
 use pvc_guest_network::links::Standing;
 use pvc_linux::{LinuxExec, LinuxFiles, LinuxNetwork, LinuxPrograms, SystemClock};
@@ -24,10 +21,11 @@ use pvc_model::guest_network::{GuestNetwork, Vni};
 use pvc_model::network::{Ip6Client, LeaseRecord, NetworkRecord};
 use pvc_ports::Ports;
 use pvc_role::Context;
-use pvc_store::{Change, Changes, Store};
 use pvc_testkit::{SeededRandom, ports};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::common::{does, new_store, put, record};
 
 const GATEWAY: &str = "10.20.1.1:53";
 
@@ -39,27 +37,6 @@ echo \"$*|$said\" >>\"$(dirname \"$0\")/news\"
 [ \"$1\" != init ] || cat \"$(dirname \"$0\")/database\"
 ";
 
-fn record() -> NetworkRecord {
-    NetworkRecord {
-        vni: "1001".to_owned(),
-        description: "net1".to_owned(),
-        nettype: "managed".to_owned(),
-        domain: "net1.example".to_owned(),
-        ip4_network: "10.20.1.0/24".to_owned(),
-        ip4_gateway: "10.20.1.1".to_owned(),
-        dhcp4_flag: "True".to_owned(),
-        dhcp4_start: "10.20.1.100".to_owned(),
-        dhcp4_end: "10.20.1.199".to_owned(),
-        ..NetworkRecord::default()
-    }
-}
-
-fn does(words: &str) {
-    let mut words = words.split_whitespace();
-    let done = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-}
-
 /// Has a server of the network run with what `directory` holds, its own files where nothing can be
 /// executed, until `is_so`.
 async fn serve(directory: &Path, record: NetworkRecord, what: &str, is_so: impl Fn() -> bool) {
@@ -70,15 +47,8 @@ async fn serve(directory: &Path, record: NetworkRecord, what: &str, is_so: impl 
     fs::write(&executable, LEASE_PROGRAM).unwrap();
     fs::set_permissions(&executable, fs::Permissions::from_mode(0o755)).unwrap();
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SeededRandom::new(1)));
-    let tree = EmbeddedTree::in_memory().connect();
-    let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
-    store.initialize(false).await.unwrap();
-    let decide = |_: &_| {
-        let mut changes = Changes::new();
-        changes.push(Change::PutNetwork(Box::new(record.clone())));
-        Ok::<_, Infallible>((changes, ()))
-    };
-    store.change(decide).await.unwrap();
+    let store = new_store(clock.clone(), random.clone()).await;
+    put(&store, record).await;
     let owner = directory.display().to_string();
     let ports = Ports {
         clock,

@@ -1,7 +1,6 @@
 //! The firewall of guest networks with the kernel's packet filter and packets that pass it, in
 //! network namespaces of the test's own.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 #![allow(clippy::disallowed_methods, reason = "a test waits in real time")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +22,8 @@ use pvc_model::guest_network::rules::{
 };
 use pvc_model::network::{AclRecord, Direction, NetworkOptions, NetworkRecord};
 use pvc_ports::{Firewall as _, FirewallError};
+
+use crate::common::does;
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -102,8 +103,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn ip(args: &str) {
-    let done = Command::new("ip").args(args.split_whitespace()).output().unwrap();
-    assert!(done.status.success(), "`ip {args}`: {}", String::from_utf8_lossy(&done.stderr));
+    does(&format!("ip {args}"));
 }
 
 /// Whether a connection from the address `from` stands within a second.

@@ -1,10 +1,8 @@
 //! The DNS aggregator with PowerDNS, PostgreSQL and dnsmasq themselves, in a network of the test's
 //! own.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 #![allow(clippy::disallowed_methods, reason = "a test looks at real files")]
 
-use std::convert::Infallible;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,7 +18,6 @@ use nix::sched::{CloneFlags, unshare};
 use pvc_contracts::postgres_server::{DATABASE, PostgresServer, USER};
 use pvc_database::{PostgresDatabase, PostgresOptions};
 use pvc_dns::TcpTransfers;
-use pvc_embedded::EmbeddedTree;
 use pvc_guest_network::dhcp::{self, DhcpSettings};
 use pvc_guest_network::dns::{self, DnsDatabase, DnsSettings};
 use pvc_guest_network::links::Standing;
@@ -34,12 +31,13 @@ use pvc_ports::{
     Database, DnsPorts, Ports, SqlValue, Statement, TransferError, ZoneTransfers as _,
 };
 use pvc_role::Context;
-use pvc_store::{Change, Changes, Store};
 use pvc_testkit::{SeededRandom, ports};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::common::{does, new_store, put, record};
 
 const FLOATING: [(&str, &str); 2] = [("brcluster", "10.0.0.254"), ("brupstream", "192.0.2.254")];
 
@@ -54,25 +52,8 @@ const LEASE_PROGRAM: &str = "#!/bin/sh
 [ \"$1\" != init ] || cat \"$(dirname \"$0\")/leases\"
 ";
 
-fn record(domain: &str) -> NetworkRecord {
-    NetworkRecord {
-        vni: "1001".to_owned(),
-        description: "net1".to_owned(),
-        nettype: "managed".to_owned(),
-        domain: domain.to_owned(),
-        ip4_network: "10.20.1.0/24".to_owned(),
-        ip4_gateway: "10.20.1.1".to_owned(),
-        dhcp4_flag: "True".to_owned(),
-        dhcp4_start: "10.20.1.100".to_owned(),
-        dhcp4_end: "10.20.1.199".to_owned(),
-        ..NetworkRecord::default()
-    }
-}
-
-fn does(words: &str) {
-    let mut words = words.split_whitespace();
-    let done = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+fn of_domain(domain: &str) -> NetworkRecord {
+    NetworkRecord { domain: domain.to_owned(), ..record() }
 }
 
 /// Runs `work` in a network of its own, with a network's bridge and the floating addresses.
@@ -117,9 +98,7 @@ impl World {
             password: Some(PASSWORD.to_owned()),
         }));
         let (clock, random) = (Arc::new(SystemClock), Arc::new(SeededRandom::new(1)));
-        let tree = EmbeddedTree::in_memory().connect();
-        let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
-        store.initialize(false).await.unwrap();
+        let store = new_store(clock.clone(), random.clone()).await;
         let owner = directory.display().to_string();
         let dns = DnsPorts { database: database.clone(), transfers: Arc::new(TcpTransfers) };
         let ports = Ports {
@@ -154,12 +133,7 @@ impl World {
     }
 
     async fn put(&self, record: NetworkRecord) {
-        let decide = |_: &_| {
-            let mut changes = Changes::new();
-            changes.push(Change::PutNetwork(Box::new(record.clone())));
-            Ok::<_, Infallible>((changes, ()))
-        };
-        self.context.store.change(decide).await.unwrap();
+        put(&self.context.store, record).await;
     }
 
     /// Starts the networks' own servers and the aggregator.
@@ -258,7 +232,7 @@ fn a_guests_name_is_answered_at_the_floating_addresses() {
         }
         fs::write(path.join("leases"), "4000000000 52:54:00:00:00:01 10.20.1.100 Web1 *\n")
             .unwrap();
-        world.put(record("net1.example")).await;
+        world.put(of_domain("net1.example")).await;
         let roles = world.start();
         for (_, server) in FLOATING {
             world
@@ -298,7 +272,7 @@ fn a_guests_name_is_answered_at_the_floating_addresses() {
 
         // The database is made anew under both, and another domain is followed.
         world.server.restart();
-        world.put(record("net2.example")).await;
+        world.put(of_domain("net2.example")).await;
         world
             .eventually("the new domain is answered", async || {
                 has(server, "web1.net2.example", "10.20.1.100").await
@@ -338,7 +312,7 @@ fn a_zone_that_dnsmasq_cannot_transfer_is_not_taken_for_a_small_one() {
         };
         fs::write(path.join("leases"), (512..2512).map(lease).collect::<String>()).unwrap();
         let wide =
-            NetworkRecord { ip4_network: "10.20.0.0/16".to_owned(), ..record("net1.example") };
+            NetworkRecord { ip4_network: "10.20.0.0/16".to_owned(), ..of_domain("net1.example") };
         world.put(wide).await;
         does("ip address del 10.20.1.1/24 dev vmbr1001");
         does("ip address add 10.20.1.1/16 dev vmbr1001");

@@ -1,9 +1,5 @@
 //! The DNS aggregator as a role, in the testkit's world with a database of SQLite.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +7,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_database::SqliteDatabase;
-use pvc_embedded::EmbeddedTree;
 use pvc_guest_network::dns::{self, DnsDatabase, DnsSettings};
 use pvc_model::NodeName;
 use pvc_model::guest_network::dns::HostAddress;
@@ -21,13 +16,15 @@ use pvc_ports::{
     SqlDialect, SqlValue, Statement, Transaction,
 };
 use pvc_role::Context;
-use pvc_store::{Change, Changes, Store};
+use pvc_store::Change;
 use pvc_testkit::{
     FlakyDatabase, MemoryFiles, MemoryNetwork, ScriptedExec, ScriptedPrograms, ScriptedTransfers,
     SeededRandom, TokioClock, ZoneManner, eventually, ports,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::common::{new_store, write};
 
 const SOON: Duration = Duration::from_secs(60);
 const ZONE: &str = "net1.example";
@@ -112,9 +109,7 @@ fn record() -> NetworkRecord {
 
 async fn world() -> World {
     let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-    let tree = EmbeddedTree::in_memory().connect();
-    let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
-    store.initialize(false).await.unwrap();
+    let store = new_store(clock.clone(), random.clone()).await;
     let (network, programs) = (Arc::new(MemoryNetwork::new()), ScriptedPrograms::new());
     let (files, transfers) = (Arc::new(MemoryFiles::new()), ScriptedTransfers::new());
     let refuses_orders = Arc::new(AtomicBool::new(false));
@@ -189,12 +184,7 @@ impl World {
     }
 
     async fn change(&self, change: Change) {
-        let decide = |_: &_| {
-            let mut changes = Changes::new();
-            changes.push(change.clone());
-            Ok::<_, Infallible>((changes, ()))
-        };
-        self.context.store.change(decide).await.unwrap();
+        write(&self.context.store, change).await;
     }
 
     async fn put(&self, record: NetworkRecord) {

@@ -1,0 +1,54 @@
+//! A network, its record in a store, and programs of this machine.
+
+use std::convert::Infallible;
+use std::process::Command;
+use std::sync::Arc;
+
+use pvc_embedded::EmbeddedTree;
+use pvc_model::network::NetworkRecord;
+use pvc_ports::{Clock, Random};
+use pvc_store::{Change, Changes, Store};
+
+/// A network that gives its guests addresses.
+pub fn record() -> NetworkRecord {
+    NetworkRecord {
+        vni: "1001".to_owned(),
+        description: "net1".to_owned(),
+        nettype: "managed".to_owned(),
+        domain: "net1.example".to_owned(),
+        ip4_network: "10.20.1.0/24".to_owned(),
+        ip4_gateway: "10.20.1.1".to_owned(),
+        dhcp4_flag: "True".to_owned(),
+        dhcp4_start: "10.20.1.100".to_owned(),
+        dhcp4_end: "10.20.1.199".to_owned(),
+        ..NetworkRecord::default()
+    }
+}
+
+/// A new store of a new cluster.
+pub async fn new_store(clock: Arc<dyn Clock>, random: Arc<dyn Random>) -> Store {
+    let store = Store::open(EmbeddedTree::in_memory().connect(), clock, random).await.unwrap();
+    store.initialize(false).await.unwrap();
+    store
+}
+
+/// Writes the change, whatever there is.
+pub async fn write(store: &Store, change: Change) {
+    let decide = |_: &_| {
+        let mut changes = Changes::new();
+        changes.push(change.clone());
+        Ok::<_, Infallible>((changes, ()))
+    };
+    store.change(decide).await.unwrap();
+}
+
+pub async fn put(store: &Store, record: NetworkRecord) {
+    write(store, Change::PutNetwork(Box::new(record))).await;
+}
+
+/// Runs a program, which has to succeed.
+pub fn does(words: &str) {
+    let mut parts = words.split_whitespace();
+    let done = Command::new(parts.next().unwrap()).args(parts).output().unwrap();
+    assert!(done.status.success(), "`{words}`: {}", String::from_utf8_lossy(&done.stderr));
+}
