@@ -1,8 +1,8 @@
 //! Lists of what is in the trash, which the storage is asked for: one for all who want it at the
 //! same time.
 //!
-//! Whoever asks joins a list that has not begun, and none that has: so he finds what he, or anybody,
-//! did before.
+//! Whoever asks joins a list that has not begun, and none that has: so he finds what he, or
+//! anybody, did before.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -16,8 +16,8 @@ pub trait Random: Send + Sync {
     }
 }
 
-/// Vigna's SplitMix64: small, seedable, the same everywhere, and not for secrets. Synthetic data and
-/// tests are made by it.
+/// Vigna's SplitMix64: small, seedable, the same everywhere, and not for secrets. Synthetic data
+/// and tests are made by it.
 ///
 /// Source: <https://prng.di.unimi.it/splitmix64.c> (public domain).
 #[derive(Debug, Clone)]
