@@ -217,7 +217,7 @@ impl Provisioner {
     }
 
     async fn prepare(&self) -> Result<(), ProvisionerError> {
-        let mut tries = 0;
+        let (mut tries, mut was_refused) = (0, false);
         loop {
             match self.try_prepare().await {
                 // Another node was faster, with the same: what it has done is seen now.
@@ -225,8 +225,8 @@ impl Provisioner {
                     DatabaseError::Conflict | DatabaseError::Exists { .. },
                 )) if tries < TRIES => tries += 1,
                 // Or PVC 1.0.3 was, in the middle. Words that are refused twice are wrong.
-                Err(ProvisionerError::Database(DatabaseError::Refused { .. })) if tries == 0 => {
-                    tries = TRIES;
+                Err(ProvisionerError::Database(DatabaseError::Refused { .. })) if !was_refused => {
+                    was_refused = true;
                 }
                 done => return done,
             }

@@ -389,10 +389,10 @@ impl BlockDevices for LinuxBlockDevices {
 
     async fn unmap(&self, volume: &VolumeId, job: &JobId) -> Result<()> {
         let mut mapped = self.mapped.lock().await;
-        let Some(device) = mapped.get_mut(volume).filter(|it| it.jobs.contains(job)) else {
-            return Ok(());
-        };
-        if device.jobs.len() == 1 {
+        // One that was made in part is whoever's it is who asks.
+        let is_meant = |it: &&mut Device| it.jobs.is_empty() || it.jobs.contains(job);
+        let Some(device) = mapped.get_mut(volume).filter(is_meant) else { return Ok(()) };
+        if device.jobs.len() <= 1 {
             self.detach(volume, &device.directory).await?;
             mapped.remove(volume);
         } else {

@@ -317,7 +317,7 @@ async fn hear(
             let how = status.map_or_else(closed, how);
             match limited.is_some_and(|group| Group::ran_out(&group)) {
                 true => ScriptsError::Ended {
-                    how: format!("{how}: its processes wanted more memory than they may have"),
+                    how: format!("{how}: the kernel has killed processes of it for want of memory"),
                 },
                 false => ScriptsError::Ended { how },
             }

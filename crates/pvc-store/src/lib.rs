@@ -54,7 +54,7 @@ pub use moving::{MoveLocks, RecordLock};
 pub use records::cluster::ConfigChange;
 pub use records::daemon::Announced;
 pub use records::former_renaming::FormerRenaming;
-pub use records::is_open;
+pub use records::is_for_scripts;
 pub use records::job::job_arguments;
 pub use records::node::{Ipmi, NewNode, NodeChange};
 pub use records::osd::OSD_STATS_TO_COME;

@@ -311,7 +311,7 @@ async fn hold_when_reached(
 ) -> Done<()> {
     let end = clock.monotonic() + may_wait;
     loop {
-        let held = store.change(|cluster| hold(cluster, volume, purpose, purpose, by)).await;
+        let held = store.change(|cluster| hold(cluster, volume, purpose, by)).await;
         let is_away = matches!(
             held,
             Err(ChangeError::Store(StoreError::Tree(

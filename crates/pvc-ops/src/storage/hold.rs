@@ -24,12 +24,11 @@ pub(super) async fn holding<T>(
     random: &dyn Random,
     volume: &VolumeId,
     purpose: &Purpose,
-    over: &Purpose,
     act: impl Future<Output = Result<T, StorageError>>,
 ) -> Done<T> {
     let by = random.uuid().to_string();
     let taken_over = |cluster: &Cluster| {
-        let (changes, ()) = hold(cluster, volume, purpose, over, &by)?;
+        let (changes, ()) = hold(cluster, volume, purpose, &by)?;
         let held = cluster.holds.get(volume);
         Ok((changes, held.is_some_and(|hold| hold.by != by)))
     };
@@ -77,12 +76,11 @@ pub(super) fn hold(
     cluster: &Cluster,
     volume: &VolumeId,
     purpose: &Purpose,
-    over: &Purpose,
     by: &str,
 ) -> Result<(Changes, ()), StorageRefusal> {
     require_pool(cluster, &volume.pool)?;
     require_at_rest(cluster, |used| used == volume)?;
-    check_not_held(cluster, volume, Some(over))?;
+    check_not_held(cluster, volume, Some(purpose))?;
     let mut changes = Changes::new();
     // Of a renaming or a start at the same time and this, the later one decides again.
     changes.expect(Expect::VmNames);

@@ -74,8 +74,9 @@ pub async fn rename_snapshot(
     match renamed {
         // Whoever rolls back to it finds it by its name, if that is cut off.
         Ok(()) if was_held.as_ref().is_err_and(|held| is_to(&held.purpose, snapshot)) => {
-            storage.rename_snapshot(volume, to, snapshot).await.map_err(refused)?;
-            return was_held.map_err(refused);
+            let given_back = storage.rename_snapshot(volume, to, snapshot).await;
+            record_volume(store, storage, volume).await?;
+            return given_back.map_err(refused).and(was_held.map_err(refused));
         }
         Ok(()) => {}
         Err(error @ StorageError::NoSnapshot { .. }) => {
@@ -122,8 +123,7 @@ pub async fn remove_snapshot(
 ///
 /// # Errors
 /// While a VM that is not off uses it: a guest would find other data under its file system. None of
-/// them starts until it is done: the volume is [held](pvc_model::hold). One that was cut off is
-/// brought to its end by the same again, or by another snapshot if the first is gone.
+/// them starts until it is done: the volume is [held](pvc_model::hold).
 pub async fn roll_back(
     store: &Store,
     storage: &dyn Storage,
@@ -135,30 +135,18 @@ pub async fn roll_back(
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
     require_at_rest(&view, |used| used == volume).map_err(ChangeError::Refused)?;
     let purpose = Purpose::RollBack(snapshot.clone());
-    let over = match view.holds.get(volume).map(|hold| &hold.purpose) {
-        Some(cut_off) if is_gone(storage, volume, cut_off).await => cut_off.clone(),
-        _ => purpose.clone(),
-    };
-    check_not_held(&view, volume, Some(&over)).map_err(refused)?;
+    check_not_held(&view, volume, Some(&purpose)).map_err(refused)?;
     check_snapshot(storage, volume, snapshot).await.map_err(refused)?;
     if store.is_dry() {
         return Ok(());
     }
     let act = storage.roll_back(volume, snapshot);
-    let done = holding(store, random, volume, &purpose, &over, act).await;
+    let done = holding(store, random, volume, &purpose, act).await;
     after(store, storage, volume, done).await
 }
 
 fn is_to(purpose: &Purpose, snapshot: &SnapshotName) -> bool {
     *purpose == Purpose::RollBack(snapshot.clone())
-}
-
-/// Whether nobody can bring this to its end: it was to roll the volume back to a snapshot that is
-/// gone. Rolling back to another one writes all of the volume, too, whatever was half done.
-async fn is_gone(storage: &dyn Storage, volume: &VolumeId, purpose: &Purpose) -> bool {
-    let Purpose::RollBack(snapshot) = purpose else { return false };
-    let found = check_snapshot(storage, volume, snapshot).await;
-    matches!(found, Err(StorageError::NoSnapshot { .. }))
 }
 
 fn is_recorded(cluster: &Cluster, volume: &VolumeId, snapshot: &SnapshotName) -> bool {

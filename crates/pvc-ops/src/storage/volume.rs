@@ -127,7 +127,7 @@ pub async fn resize_volume(
     }
     let act = storage.resize(volume, to_bytes, force);
     let resized = match to_bytes < from_bytes || view.holds.contains_key(volume) {
-        true => holding(store, random, volume, &purpose, &purpose, act).await,
+        true => holding(store, random, volume, &purpose, act).await,
         false => act.await.map_err(refused),
     };
     after(store, storage, volume, resized).await?;

@@ -90,6 +90,8 @@ pub enum StateRefusal {
     StateChanged { vm: String, state: VmState },
     #[error("VM `{vm}` was not disabled: it did not stop within {seconds} s")]
     TooSlow { vm: String, seconds: u64 },
+    #[error("the node of VM `{vm}` has not ended its guest within {seconds} s")]
+    NotEnded { vm: String, seconds: u64 },
     #[error(transparent)]
     NodeSilent(#[from] NodeSilent),
 }
@@ -98,7 +100,7 @@ impl Refusal for StateRefusal {
     fn kind(&self) -> Kind {
         match self {
             StateRefusal::NoVm(error) => error.kind(),
-            StateRefusal::TooSlow { .. } => Kind::Unavailable,
+            StateRefusal::TooSlow { .. } | StateRefusal::NotEnded { .. } => Kind::Unavailable,
             _ => Kind::Conflict,
         }
     }
@@ -132,9 +134,12 @@ impl Refusal for StateRefusal {
                                                  meanwhile"
                     .to_owned(),
             ),
-            StateRefusal::TooSlow { vm, .. } => Some(format!(
-                "`pvc vm disable --force {vm}` pulls \
-                                                              the plug"
+            StateRefusal::TooSlow { vm, .. } => {
+                Some(format!("`pvc vm disable --force {vm}` pulls the plug"))
+            }
+            StateRefusal::NotEnded { vm, .. } => Some(format!(
+                "the VM is in state `stop`, and is ended as soon as its node answers; look at \
+                 the node that `pvc vm info {vm}` names, and disable the VM then"
             )),
             StateRefusal::NodeSilent(error) => Some(error.hint()),
         }
@@ -338,7 +343,8 @@ fn is_up(record: &VmRecord) -> bool {
 }
 
 /// Waits until the VM has stopped, at most for `time_limit` if it was asked to shut down and a
-/// minute if its plug is to be pulled, and disables it. A VM that somebody starts again meanwhile is left to them.
+/// minute if its plug is to be pulled, and disables it. A VM that somebody starts again meanwhile is
+/// left to them.
 pub async fn finish_disable(
     store: &Store,
     clock: &dyn Clock,
@@ -371,6 +377,7 @@ pub async fn finish_disable(
         let (vm, seconds) = (outcome.name.clone(), time_limit.as_secs());
         let why = match super::silent_runner(&store.view(), uuid) {
             Some(node) => NodeSilent::new(&vm, node).into(),
+            None if is_stopped() => StateRefusal::NotEnded { vm, seconds },
             None => StateRefusal::TooSlow { vm, seconds },
         };
         return Err(ChangeError::Refused(why));

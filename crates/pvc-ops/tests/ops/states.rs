@@ -289,10 +289,9 @@ async fn a_guest_whose_plug_nobody_pulls_is_not_waited_for_as_long_as_a_shutdown
         let begun = tokio::time::Instant::now();
         let slow = vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, time_limit);
         let slow = refused(slow.await);
-        assert!(
-            matches!(slow, StateRefusal::TooSlow { seconds: said, .. } if said == seconds),
-            "{slow}"
-        );
+        let has_ended = !matches!(slow, StateRefusal::NotEnded { .. });
+        assert_eq!(has_ended, seconds == 900, "{slow}");
+        assert!(slow.to_string().ends_with(&format!("within {seconds} s")), "{slow}");
         assert_eq!(begun.elapsed().as_secs(), seconds);
     }
 }

@@ -491,31 +491,6 @@ async fn nothing_is_made_of_a_volume_that_comes_to_be_held_meanwhile() {
     }
 }
 
-/// Found by a seed: the snapshot had got another name while its volume was rolled back to it, and
-/// the daemon that did that died.
-#[tokio::test]
-async fn what_was_to_be_rolled_back_to_a_snapshot_that_is_gone_is_rolled_back_to_another() {
-    let world = world().await;
-    let (store, volumes, random) = (&world.store, &world.storage, &world.random);
-    let disk = id("vms/web1_sda");
-    let (gone, other) = (SnapshotName::new("gone"), SnapshotName::new("other"));
-    for snapshot in [&gone, &other] {
-        storage::create_snapshot(store, volumes, &disk, snapshot).await.unwrap();
-    }
-    let purpose = pvc_model::hold::Purpose::RollBack(gone.clone());
-    let hold = pvc_model::hold::VolumeHold { volume: disk.clone(), purpose, by: "x".to_owned() };
-    world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
-    let roll_back = async |to| storage::roll_back(store, volumes, random, &disk, to).await;
-    let refused = roll_back(&other).await.unwrap_err();
-    assert!(refused.to_string().contains("is being rolled back to snapshot `gone`"), "{refused}");
-    volumes.remove_snapshot(&disk, &gone).await.unwrap();
-    let refused = roll_back(&gone).await.unwrap_err();
-    assert!(refused.to_string().contains("has no snapshot `gone`"), "{refused}");
-    assert_eq!(store.view().holds.len(), 1);
-    roll_back(&other).await.unwrap();
-    assert!(store.fresh().await.unwrap().holds.is_empty());
-}
-
 #[tokio::test]
 async fn what_was_refused_at_once_holds_nothing_and_what_is_gone_is_not_held() {
     let world = world().await;

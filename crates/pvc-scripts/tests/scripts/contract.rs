@@ -263,7 +263,7 @@ async fn a_script_does_not_outgrow_its_memory() {
     };
     let ended = timeout(LONG, over).await.expect("it ends");
     let says_why = match &ended {
-        Err(ScriptsError::Ended { how }) => how.contains("more memory than they may have"),
+        Err(ScriptsError::Ended { how }) => how.contains("for want of memory"),
         // Python was refused it.
         Ok(ScriptMessage::Failed(failure)) => failure.class == "MemoryError",
         _ => false,

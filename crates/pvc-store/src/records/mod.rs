@@ -354,7 +354,7 @@ pub(crate) fn is_secret(path: &str) -> bool {
 
 /// Tells whether a script of the provisioner may read `path`: not what other programs keep, what
 /// opens something else, and what tasks were given, which may open something as well.
-pub fn is_open(path: &str) -> bool {
+pub fn is_for_scripts(path: &str) -> bool {
     let is_of_jobs = path == job::ROOT || path.starts_with(&format!("{}/", job::ROOT));
     !is_foreign(path) && !is_secret(path) && !is_of_jobs
 }

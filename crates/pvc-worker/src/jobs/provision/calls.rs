@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::build::Session;
 use super::ledger::{Made, MadeVolume, NotNoted, amend, note};
-use super::{records, vms};
+use super::records;
 
 /// Reason why a call has no result.
 #[derive(Debug)]
@@ -34,17 +34,12 @@ pub(super) enum Failed {
     Call(CallError),
 }
 
-/// A refusal is the script's to look at; what keeps a change from being made at all is raised.
-pub(super) fn failed<E: std::error::Error + 'static>(error: ChangeError<E>) -> Failed {
-    match error {
-        ChangeError::Refused(why) => Failed::Refused(Refused(with_causes(&why))),
-        other => Failed::Call(CallError::Raised(with_causes(&other))),
-    }
-}
-
 impl From<ChangeError<StorageRefusal>> for Failed {
     fn from(error: ChangeError<StorageRefusal>) -> Self {
-        failed(error)
+        match error {
+            ChangeError::Refused(why) => Failed::Refused(Refused(with_causes(&why))),
+            other => Failed::Call(CallError::Raised(with_causes(&other))),
+        }
     }
 }
 
@@ -84,11 +79,6 @@ pub(super) async fn serve(
         "ceph.add_snapshot" | "ceph.remove_snapshot" | "ceph.rollback_snapshot" => {
             snapshot(session, function, &given).await
         }
-        "vm.define_vm" => vms::define(session, &given).await,
-        "vm.start_vm" | "vm.stop_vm" | "vm.shutdown_vm" => {
-            vms::ask(session, function, &given).await
-        }
-        "vm.undefine_vm" | "vm.remove_vm" => vms::remove(session, function, &given).await,
         "zk.read" | "zk.exists" | "zk.children" => {
             return records::read(session, function, &given).await;
         }
@@ -102,8 +92,8 @@ pub(super) async fn serve(
                 });
             }
             return Err(CallError::Raised(format!(
-                "this version does not have `{function}` for scripts: docs/manual/provisioner.md \
-                 lists what it has"
+                "this version does not have `{function}` for scripts: \
+                 docs/manual/provisioner-scripts.md lists what it has"
             )));
         }
     };
@@ -118,11 +108,6 @@ pub(super) async fn serve(
 pub(super) struct Arguments<'a>(&'a Map<String, Value>);
 
 impl Arguments<'_> {
-    /// The argument, if it is given and not `None`.
-    pub fn value(&self, name: &str) -> Option<&Value> {
-        self.0.get(name).filter(|value| !value.is_null())
-    }
-
     pub fn text(&self, name: &str) -> Done {
         match self.0.get(name) {
             Some(Value::String(text)) => Ok(text.clone()),
@@ -134,7 +119,7 @@ impl Arguments<'_> {
         }
     }
 
-    pub fn is_set(&self, name: &str) -> bool {
+    fn is_set(&self, name: &str) -> bool {
         self.0.get(name).and_then(Value::as_bool).unwrap_or(false)
     }
 

@@ -14,7 +14,6 @@ mod calls;
 mod data;
 mod ledger;
 mod records;
-mod vms;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use pvc_model::{shown, with_causes};
 use pvc_ports::TreeError;
-use pvc_store::is_open;
+use pvc_store::is_for_scripts;
 use serde_json::{Value, json};
 
 use super::build::Session;
@@ -27,7 +27,7 @@ pub(super) async fn read(
     if !is_path(&key) {
         return Err(CallError::Raised(format!("`{}` is no path of a record", shown(&key))));
     }
-    if !is_open(&key) {
+    if !is_for_scripts(&key) {
         let why = "is a secret, an argument of a task, or of another program, and not for scripts";
         return Err(CallError::Raised(format!("`{}` {why}", shown(&key))));
     }
@@ -35,7 +35,8 @@ pub(super) async fn read(
     let tree = session.context.tools.store.tree();
     if function == "zk.children" {
         let names = tree.children(&key).await.map_err(raised)?;
-        let below = |name: &String| is_open(&format!("{}/{name}", key.trim_end_matches('/')));
+        let below =
+            |name: &String| is_for_scripts(&format!("{}/{name}", key.trim_end_matches('/')));
         return Ok(json!(names.map(|names| {
             let mut open: Vec<String> = names.into_iter().filter(below).collect();
             open.sort();
