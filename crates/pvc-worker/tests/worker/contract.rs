@@ -79,10 +79,6 @@ impl World {
         id
     }
 
-    fn progress(&self, id: &JobId) -> Option<JobProgress> {
-        common::progress(&self.store, id)
-    }
-
     async fn end_of(&self, id: &JobId) -> JobProgress {
         common::end_of(&self.store, id, LONG).await
     }
