@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRecord};
-use pvc_model::vm::VmState;
+use pvc_model::vm::{VmRecord, VmState};
 
 use crate::benchmarks::left_behind;
 use crate::cluster::{Cluster, vm_uuid};
@@ -89,27 +89,34 @@ impl Cluster {
                 }
                 continue;
             };
-            let node = record.node.as_ref().map(ToString::to_string).unwrap_or_default();
-            let wanted = match record.state {
-                VmState::Start => vec![node],
-                VmState::Stop | VmState::Disable if !record.autostart => Vec::new(),
-                _ => {
-                    let why = &record.failed_reason;
-                    unsettled.push(format!(
-                        "{name} is {} on {node} ({why}); runs on {runs_on:?}",
-                        record.state
-                    ));
-                    continue;
-                }
-            };
-            if runs_on != wanted {
-                unsettled.push(format!(
-                    "{name} is {}; runs on {runs_on:?}, not {wanted:?}",
-                    record.state
-                ));
-            }
+            unsettled.extend(self.unsettled_vm(record, &name));
         }
+        let new = view.vms.values().filter(|record| self.is_new(record));
+        unsettled.extend(new.filter_map(|record| self.unsettled_vm(record, &record.name)));
         unsettled
+    }
+
+    /// Difference between what the record says and where the VM called `name` runs.
+    pub(crate) fn unsettled_vm(&self, record: &VmRecord, name: &str) -> Option<String> {
+        let hosts = self.guest_runs_on(record.uuid);
+        let runs_on: Vec<String> = hosts.iter().map(|host| self.shape.host_name(*host)).collect();
+        let node = record.node.as_ref().map(ToString::to_string).unwrap_or_default();
+        let wanted = match record.state {
+            VmState::Start => vec![node],
+            VmState::Stop | VmState::Disable if !record.autostart => Vec::new(),
+            _ => {
+                let (state, why) = (&record.state, &record.failed_reason);
+                return Some(format!("{name} is {state} on {node} ({why}); runs on {runs_on:?}"));
+            }
+        };
+        let state = &record.state;
+        (runs_on != wanted)
+            .then(|| format!("{name} is {state}; runs on {runs_on:?}, not {wanted:?}"))
+    }
+
+    /// Whether the VM is none of those that the cluster began with.
+    pub(super) fn is_new(&self, record: &VmRecord) -> bool {
+        !(0..self.shape.vms.len()).any(|vm| vm_uuid(vm) == record.uuid)
     }
 
     /// Lists the volumes that are held: whoever held one has let go of it by now, or the primary
@@ -184,16 +191,16 @@ impl Cluster {
         if dead_node.domain_state == DomainState::FenceFlush {
             left.push(format!("the VMs of {dead_name} are not recovered"));
         }
-        for vm in 0..self.shape.vms.len() {
-            let Some(record) = view.vms.get(&vm_uuid(vm)) else { continue };
+        for record in view.vms.values() {
+            let runs_on = self.guest_runs_on(record.uuid);
             let is_of_the_dead = record.is_assigned_to(&dead_node.name);
             let comes_from_the_dead = dead_node.running.contains(&record.uuid);
             let host = record.node.as_ref().and_then(|node| self.shape.host_called(node.as_str()));
             let is_settled = match record.state {
                 VmState::Start if is_of_the_dead => may_stay,
-                VmState::Start => self.runs_on(vm) == host.into_iter().collect::<Vec<_>>(),
+                VmState::Start => runs_on == host.into_iter().collect::<Vec<_>>(),
                 // That it was given up without need is judged when that happens.
-                VmState::Stop | VmState::Disable => self.runs_on(vm).is_empty(),
+                VmState::Stop | VmState::Disable => runs_on.is_empty(),
                 VmState::Fail | VmState::Delete => true,
                 // Nobody else can send the guest of a node that had said that it stops.
                 _ => (is_of_the_dead || comes_from_the_dead) && may_stay,
@@ -201,11 +208,10 @@ impl Cluster {
             if !is_settled {
                 let on = record.node.as_ref().map(ToString::to_string).unwrap_or_default();
                 let runs_on: Vec<String> =
-                    self.runs_on(vm).into_iter().map(|host| self.shape.host_name(host)).collect();
+                    runs_on.into_iter().map(|host| self.shape.host_name(host)).collect();
                 left.push(format!(
                     "{} is {} on {on}; runs on {runs_on:?}",
-                    self.shape.vm_name(vm),
-                    record.state
+                    record.name, record.state
                 ));
             }
         }

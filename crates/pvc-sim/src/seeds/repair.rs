@@ -10,6 +10,7 @@ use pvc_model::vm::{VmRecord, VmState};
 use crate::actions::Ask;
 use crate::cluster::{Cluster, vm_uuid};
 use crate::guest_networks::NetworkAsk;
+use crate::new_vms::NewVmAsk;
 use crate::storage_changes::StorageAsk;
 
 impl Cluster {
@@ -41,11 +42,26 @@ impl Cluster {
             } else if record.state == VmState::Fail {
                 let needs_flush = record.failed_reason.contains("flush locks manually");
                 // What was asked for the last time may be done by now.
-                match needs_flush && self.begins_to_flush_locks(vm) {
+                match needs_flush && self.begins_to_flush_locks(record.uuid) {
                     true => self.ask(Ask::FlushLocks(vm)),
                     false => self.ask(Ask::Start(vm)),
                 }
             }
+        }
+        self.repair_new_vms();
+    }
+
+    /// Does the same about the VMs that were made of an image.
+    fn repair_new_vms(&self) {
+        let view = self.view();
+        let failed = |record: &&Arc<VmRecord>| record.state == VmState::Fail && self.is_new(record);
+        for record in view.vms.values().filter(failed) {
+            let needs_flush = record.failed_reason.contains("flush locks manually");
+            let name = record.name.clone();
+            self.ask(Ask::NewVm(match needs_flush && self.begins_to_flush_locks(record.uuid) {
+                true => NewVmAsk::FlushLocks { name },
+                false => NewVmAsk::Start { name },
+            }));
         }
     }
 
