@@ -4,7 +4,7 @@
 //! ```text
 //!  shape                                   the cluster
 //!  faults, asks, jobs, uploads, storage,   its history: what is drawn of each subject, on moments
-//!  networks
+//!  networks, new_vms
 //!  progress, repair, verdict               what must come of it in the end
 //! ```
 
@@ -13,6 +13,7 @@ mod faults;
 mod jobs;
 mod moments;
 mod networks;
+mod new_vms;
 mod progress;
 mod repair;
 mod shape;
@@ -92,6 +93,11 @@ impl Case {
             // The pool is recorded, as a benchmark needs it, where Ceph has monitors.
             shape.nature.monitors = true;
             history.extend(jobs::benchmarks(&mut chance, &shape, minutes));
+        }
+        let mut chance = Chance::for_purpose(seed, "new VMs");
+        if chance.happens(120) {
+            shape.nature.monitors = true;
+            history.extend(new_vms::new_vms(&mut chance, &shape, minutes));
         }
         history.sort_by_key(|event| event.at);
         Case { shape, history }
