@@ -50,6 +50,8 @@ pub(super) enum Fact {
     VolumeIsAsAtSnapshot(usize, String),
     VolumeHasSnapshot(usize, String, bool),
     VolumeHasSize(usize, u64),
+    /// The guest, which runs, knows that its volume has so many MiB.
+    GuestKnowsSize(usize, u64),
     /// A volume is there, and recorded, or neither; `POOL/VOLUME`.
     ThereIsVolume(String, bool),
     ThereIsPool(String, bool),
@@ -204,6 +206,10 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form {
         form: "volume of VM has COUNT MiB",
         means: |f| Fact::VolumeHasSize(f.vm(), u64::from(f.count)),
+    },
+    Form {
+        form: "guest VM knows of COUNT MiB",
+        means: |f| Fact::GuestKnowsSize(f.vm(), u64::from(f.count)),
     },
     Form { form: "there is volume TEXT", means: |f| Fact::ThereIsVolume(f.text.clone(), true) },
     Form { form: "there is no volume TEXT", means: |f| Fact::ThereIsVolume(f.text.clone(), false) },
@@ -445,6 +451,14 @@ impl Look<'_> {
             Fact::VolumeHasSize(vm, mib) => {
                 let bytes = self.volume(*vm)?.size_bytes;
                 so(bytes == mib << 20, || format!("it has {} MiB", bytes >> 20))
+            }
+            Fact::GuestKnowsSize(vm, mib) => {
+                let known: Vec<u64> = self.cluster.world.with(|state| {
+                    let guests =
+                        state.hypervisors.iter().filter_map(|host| host.guests.get(&vm_uuid(*vm)));
+                    guests.flat_map(|guest| guest.disk_bytes.values().copied()).collect()
+                });
+                so(known == [mib << 20], || format!("its guests know of {known:?} bytes"))
             }
             Fact::ThereIsVolume(name, wanted) => {
                 let volume = VolumeId::from_record(name).ok_or("that is no name of one")?;
