@@ -17,6 +17,7 @@ use crate::guests::FailingStarts;
 use crate::host::Net;
 use crate::job_steps::Moment;
 use crate::legacy::install;
+use crate::new_vms::NewVmAsk;
 use crate::osds::DISKS;
 use crate::power::BmcManner;
 use crate::process::Process;
@@ -196,6 +197,8 @@ pub enum Ask {
     Benchmark,
     Storage(StorageAsk),
     Network(NetworkAsk),
+    /// A VM is made of an image, or something is asked for about one that was.
+    NewVm(NewVmAsk),
     /// The task that is not over is stopped.
     CancelTask,
     Rename {
@@ -288,7 +291,9 @@ impl Ask {
             | Ask::Secondary(host) => (vec![*host], Vec::new()),
             Ask::Storage(ask) => ask.about(),
             Ask::Network(ask) => (Vec::new(), ask.vms()),
-            Ask::Maintenance(_) | Ask::Benchmark | Ask::CancelTask => (Vec::new(), Vec::new()),
+            Ask::Maintenance(_) | Ask::Benchmark | Ask::CancelTask | Ask::NewVm(_) => {
+                (Vec::new(), Vec::new())
+            }
         }
     }
 }
@@ -384,11 +389,12 @@ impl Action {
         let text = match self {
             Action::Ask(Ask::Storage(ask)) => format!("ask {ask:?}"),
             Action::Ask(Ask::Network(ask)) => format!("ask network {ask:?}"),
+            Action::Ask(Ask::NewVm(ask)) => format!("ask new {ask:?}"),
             Action::Ask(ask) => format!("ask {ask:?}"),
             other => format!("{other:?}"),
         };
         let words = match text.split(' ').next() {
-            Some("ask") if text.starts_with("ask network") => 3,
+            Some("ask") if text.starts_with("ask network") || text.starts_with("ask new") => 3,
             Some("ask") => 2,
             _ => 1,
         };

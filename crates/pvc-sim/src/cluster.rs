@@ -24,6 +24,7 @@ use crate::host::Host;
 use crate::legacy::{in_older_words, open_legacy_api};
 use crate::log::Log;
 use crate::nature::Nature;
+use crate::new_vms::NewVmAsk;
 use crate::operators::{Answer, Counter, Names, Refusal, TIME_LIMIT, in_time, kind_of, said};
 use crate::process::Gate;
 use crate::promises::{Goal, Promises};
@@ -145,7 +146,7 @@ pub struct Cluster {
     promises: Arc<Mutex<Promises>>,
     asks: Arc<Mutex<u64>>,
     /// VMs whose locks somebody had flushed before trying again.
-    flushed: Mutex<BTreeSet<usize>>,
+    flushed: Mutex<BTreeSet<Uuid>>,
     log: Log,
 }
 
@@ -387,9 +388,14 @@ impl Cluster {
 
     /// The hosts on which the VM really runs.
     pub fn runs_on(&self, vm: usize) -> Vec<usize> {
+        self.guest_runs_on(vm_uuid(vm))
+    }
+
+    /// The hosts on which the guest of the VM with this UUID really runs.
+    pub(crate) fn guest_runs_on(&self, vm: Uuid) -> Vec<usize> {
         self.world.with(|state| {
             let here = |host: &usize| {
-                let guest = state.hypervisors[*host].guests.get(&vm_uuid(vm));
+                let guest = state.hypervisors[*host].guests.get(&vm);
                 guest.is_some_and(|guest| match guest.is_incoming {
                     false => guest.is_alive() && guest.run != GuestRun::Leaving,
                     // At the end of a move it stands still for a moment, wherever that is.
@@ -473,13 +479,20 @@ impl Cluster {
     /// Whether it takes for off what runs where nobody can say so: there operators have to look
     /// first.
     fn may_harm(&self, ask: &Ask) -> bool {
-        let (Ask::FlushLocks(vm) | Ask::Undefine(vm)) = ask else { return false };
         let view = self.view();
+        let vm = match ask {
+            Ask::FlushLocks(vm) | Ask::Undefine(vm) => Some(vm_uuid(*vm)),
+            Ask::NewVm(NewVmAsk::FlushLocks { name }) => {
+                self.world.with(|state| state.new_vms(&view).uuid(name))
+            }
+            _ => None,
+        };
+        let Some(vm) = vm else { return false };
         let is_silent = |host: &usize| {
             let node = view.nodes.get(self.shape.host_name(*host).as_str());
             node.is_none_or(|node| node.daemon_state != DaemonState::Run)
         };
-        self.runs_on(*vm).iter().any(is_silent)
+        self.guest_runs_on(vm).iter().any(is_silent)
     }
 
     /// Has an operator ask for something, on some coordinator that can hear it.
@@ -621,7 +634,7 @@ impl Cluster {
     }
 
     /// Every second time that somebody looks after a VM, its locks are flushed.
-    pub(crate) fn begins_to_flush_locks(&self, vm: usize) -> bool {
+    pub(crate) fn begins_to_flush_locks(&self, vm: Uuid) -> bool {
         let mut flushed = self.flushed.lock().expect("nothing panics while it holds them");
         flushed.insert(vm) || !flushed.remove(&vm)
     }

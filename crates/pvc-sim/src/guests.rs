@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Index, IndexMut};
 use std::time::Duration;
 
+use pvc_model::domain::{Disk, DiskSource};
 use pvc_model::sriov::vf_parts;
 use pvc_ports::{GuestEvent, GuestRun, HypervisorError};
 use pvc_testkit::{MemoryGuest, MemoryHypervisor};
@@ -46,6 +47,8 @@ pub(crate) struct SimGuest {
     pub client: ClientId,
     /// Bridges of networks of VMs that it was plugged into when it began here.
     pub bridges: Vec<String>,
+    /// Size of each disk that is a volume, by its target, as the guest knows it.
+    pub disk_bytes: BTreeMap<String, u64>,
     /// Whether the guest has come from another host, or is coming, and has not run here.
     pub is_incoming: bool,
     /// Whether nothing of the guest is missing here any more.
@@ -293,7 +296,14 @@ impl Hypervisors {
     ) -> i32 {
         let summary = pvc_domain::summary(&xml).ok();
         let (memory_mib, vcpus) =
-            summary.map_or((0, 1), |domain| (domain.memory_mib, domain.vcpus));
+            summary.as_ref().map_or((0, 1), |domain| (domain.memory_mib, domain.vcpus));
+        let disks = summary.into_iter().flat_map(|domain| domain.disks);
+        let known_bytes = |disk: Disk| {
+            let DiskSource::Volume(volume) = &disk.source else { return None };
+            let info = around.ceph.volumes.volume(volume).ok()?;
+            Some((disk.target, info.size_bytes))
+        };
+        let disk_bytes = disks.filter_map(known_bytes).collect();
         let client = around.ceph.new_client();
         let bridges = bridges(&xml);
         let kept = self.hosts[host].new_guest(name, xml, run);
@@ -306,6 +316,7 @@ impl Hypervisors {
             since: around.run.now,
             client,
             bridges,
+            disk_bytes,
             is_incoming,
             is_whole: !is_incoming,
             is_stale: false,

@@ -98,10 +98,13 @@ impl JobSteps {
 pub(crate) enum Write {
     /// The progress of a job, with the number of steps that are done if it is on its way forward.
     Progress(Option<u32>),
-    /// Records of VMs or of OSDs: what a step of a job may be about.
+    /// Records of VMs, OSDs or benchmarks: what a step of a job may be about.
     Effect,
     Other,
 }
+
+/// The records that a step of a job may be about.
+const ABOUT: [&str; 3] = ["/domains/", "/ceph/osds/", "/pvcrs/benchmarks/"];
 
 impl Write {
     pub fn of(ops: &[Op]) -> Write {
@@ -114,7 +117,7 @@ impl Write {
                     return Write::Progress(steps_done(data));
                 }
                 Op::Set { path, .. } | Op::Create { path, .. } | Op::Delete { path, .. }
-                    if path.starts_with("/domains/") || path.starts_with("/ceph/osds/") =>
+                    if ABOUT.iter().any(|about| path.starts_with(about)) =>
                 {
                     meaning = Write::Effect;
                 }
@@ -176,6 +179,7 @@ mod tests {
         assert_eq!(progress(r#"{"back":{"left":2,"cause":"cancelled"}}"#), Write::Progress(None));
         assert_eq!(Write::of(&[set("/domains/x/state", "stop")]), Write::Effect);
         assert_eq!(Write::of(&[set("/ceph/osds/1/node", "hv1")]), Write::Effect);
+        assert_eq!(Write::of(&[set("/pvcrs/benchmarks/1", "{}")]), Write::Effect);
         assert_eq!(Write::of(&[set("/nodes/hv1/daemonstate", "run")]), Write::Other);
     }
 

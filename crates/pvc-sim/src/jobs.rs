@@ -11,6 +11,7 @@ use pvc_model::storage::{PoolName, VolumeId};
 use pvc_ports::{GuestRun, VolumeLock};
 use uuid::Uuid;
 
+use crate::new_vms::{NewVms, is_of_one};
 use crate::state::State;
 
 /// All jobs that were ever recorded.
@@ -94,8 +95,14 @@ impl State {
         of_jobs
             .or_else(|| jobs.broken.clone())
             .or_else(|| jobs.answers.iter().find_map(|(id, is_done)| jobs.untrue(id, *is_done)))
+            .or_else(|| self.new_vms(view).wrong(jobs.seen.values().map(|seen| &*seen.job)))
             .or_else(|| self.misnamed(view))
             .or_else(|| view.vms.keys().find_map(|vm| self.misplugged(*vm)))
+    }
+
+    /// A look at the VMs that were made of an image.
+    pub fn new_vms<'a>(&'a self, view: &'a View) -> NewVms<'a> {
+        NewVms { view, volumes: &self.ceph.volumes }
     }
 
     /// A VM whose records and volumes have different names, or a volume with a name that nobody
@@ -112,7 +119,7 @@ impl State {
         let there = self.ceph.volumes.volumes(&pool).unwrap_or_default();
         // Those that are in the making, or were, are judged with the uploads.
         let is_left = |volume: &VolumeId| {
-            let is_meant = self.ceph.changes.is_copy(volume);
+            let is_meant = self.ceph.changes.is_copy(volume) || is_of_one(view, volume);
             !volume.volume.is_partial() && !is_meant && !disks.values().any(|disk| disk == volume)
         };
         let left = || there.into_iter().map(|volume| volume.id).find(is_left);

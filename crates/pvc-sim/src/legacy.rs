@@ -171,6 +171,7 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<LegacyAsk> {
         | Ask::Upload { .. }
         | Ask::Storage(_)
         | Ask::Network(_)
+        | Ask::NewVm(_)
         | Ask::Benchmark
         | Ask::CancelTask
         | Ask::Attach(_)

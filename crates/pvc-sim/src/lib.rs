@@ -17,6 +17,7 @@
 //!  uploads    files that are sent, where one stands still, and what has become of each
 //!  storage_changes    what operators change of the storage, and whether it is whole; osd_truth: of
 //!             OSDs; stand_still: where somebody is to stand still
+//!  new_vms    VMs that are made of an image: each is whole, or not there
 //!  guest_networks     networks of VMs: what operators ask of them, and what the hosts have;
 //!             words_given: what operators were told
 //!  sriov      cards whose functions guests have for themselves, and who is noted to have which
@@ -50,6 +51,7 @@ mod legacy;
 mod log;
 mod nature;
 mod network;
+mod new_vms;
 mod operators;
 mod orders;
 mod osd_truth;
@@ -80,6 +82,7 @@ pub use host::Net;
 pub use job_steps::Moment;
 pub use log::{Log, capture_panics};
 pub use nature::{Mutation, Nature};
+pub use new_vms::NewVmAsk;
 pub use power::BmcManner;
 pub use seeds::{Case, Report};
 pub use state::World;

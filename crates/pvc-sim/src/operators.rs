@@ -14,6 +14,7 @@ use tower::ServiceExt as _;
 
 use crate::actions::{Ask, OnlyWay};
 use crate::guest_networks::{self, NetworkAsk};
+use crate::new_vms::{IMAGE, NewVmAsk};
 use crate::process::Gate;
 use crate::storage_changes::{NewDb, POOL, StorageAsk};
 use crate::uploads::File;
@@ -230,6 +231,7 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
         }
         Ask::Storage(ask) => asked_of_storage(ask, names),
         Ask::Network(ask) => asked_of_network(ask),
+        Ask::NewVm(ask) => asked_of_new_vm(ask),
         Ask::Benchmark => Asked::post("storage/ceph/benchmark".to_owned()).with("pool", "vms"),
         Ask::CancelTask => Asked::new(Method::DELETE, format!("tasks/{}", names.task)),
         Ask::FlushLocks(which) => Asked::post(format!("{}/locks", vm(which))),
@@ -340,6 +342,21 @@ fn asked_of_storage(ask: &StorageAsk, names: &Names) -> Asked {
     }
 }
 
+/// Memory of a new VM, in MiB.
+const NEW_VM_MIB: &str = "512";
+
+fn asked_of_new_vm(ask: &NewVmAsk) -> Asked {
+    let vm = |rest: &str| Asked::post(format!("vm/{}/{rest}", ask.name()));
+    match ask {
+        NewVmAsk::Create { start, .. } => vm("create")
+            .with("image", IMAGE)
+            .with("memory", NEW_VM_MIB)
+            .with("start", start.to_string()),
+        NewVmAsk::Start { .. } => vm("state").with("state", "start"),
+        NewVmAsk::FlushLocks { .. } => vm("locks"),
+    }
+}
+
 fn asked_of_network(ask: &NetworkAsk) -> Asked {
     let vni = ask.vni();
     let network = format!("network/{vni}");
@@ -394,7 +411,8 @@ impl Counter {
             | Ask::ReadyAndWait(_)
             | Ask::Disable(_)
             | Ask::Undefine(_)
-            | Ask::Rename { .. } => LONG_TIME_LIMIT,
+            | Ask::Rename { .. }
+            | Ask::NewVm(NewVmAsk::Create { .. }) => LONG_TIME_LIMIT,
             Ask::Upload { .. } => {
                 names.file.and_then(|file| file.leaves_after()).unwrap_or(LONG_TIME_LIMIT)
             }
@@ -568,6 +586,14 @@ mod tests {
                 Ask::Network(NetworkAsk::Reserve { vni: 1001, vm: 0 }),
                 "POST /api/v1/network/1001/lease/52:54:00:01:00:00?hostname=vm0\
                  &ipaddress=10.20.1.200",
+            ),
+            (
+                Ask::NewVm(NewVmAsk::Create { name: "shop".to_owned(), start: true }),
+                "POST /api/v1/vm/shop/create?image=debian&memory=512&start=true",
+            ),
+            (
+                Ask::NewVm(NewVmAsk::FlushLocks { name: "shop".to_owned() }),
+                "POST /api/v1/vm/shop/locks?",
             ),
             (Ask::CancelTask, "DELETE /api/v1/tasks/0123abcd?"),
             (Ask::Benchmark, "POST /api/v1/storage/ceph/benchmark?pool=vms"),

@@ -173,7 +173,9 @@ impl Truth {
             .is_some_and(|host| sight.hypervisors[host].has_alive(vm.uuid));
         let orders = &mut self.orders;
         let old = orders.vms.remove(&vm.uuid);
-        let claims = vm.node.clone().filter(|_| comes(&vm.state));
+        // One that is being made is promised what it will have.
+        let is_made = vm.state == VmState::Provision;
+        let claims = vm.node.clone().filter(|_| comes(&vm.state) || is_made);
         let old_claim = old.as_ref().and_then(|old| old.claim.clone());
         let stays = old_claim.clone().filter(|claim| claims.as_ref() == Some(&claim.node));
         let moved = old.as_ref().is_some_and(|old| old.node != vm.node);

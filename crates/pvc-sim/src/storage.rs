@@ -267,6 +267,7 @@ impl Volumes {
         act: impl FnOnce(&mut State) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
         let done = self.reached(act).await?;
+        self.gate.after_effect().await;
         self.gate.at_change(ChangeMoment::Done).await;
         self.answered(done).await
     }
@@ -319,7 +320,9 @@ impl Storage for Volumes {
         size_bytes: u64,
         force: bool,
     ) -> Result<(), StorageError> {
-        self.kept(|kept| kept.create(volume, size_bytes, force)).await
+        self.kept(|kept| kept.create(volume, size_bytes, force)).await?;
+        self.gate.after_effect().await;
+        Ok(())
     }
 
     async fn resize(
@@ -415,6 +418,7 @@ impl Storage for Volumes {
 
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
         self.kept(|kept| kept.remove(volume)).await?;
+        self.gate.after_effect().await;
         // Of a pool whose volumes go one by one.
         self.gate.at_change(ChangeMoment::HalfWay).await;
         Ok(())
@@ -722,6 +726,7 @@ impl Upload for CephUpload {
             Ok(())
         });
         named.await?;
+        ceph.gate.after_effect().await;
         ceph.gate.at_upload(UploadMoment::Named).await;
         ceph.answered(()).await
     }

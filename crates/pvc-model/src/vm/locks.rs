@@ -16,6 +16,7 @@ use super::volumes::node_at;
 use super::{VmRecord, VmState};
 use crate::cluster::Cluster;
 use crate::fence::{at_stamp, is_recovering, may_have};
+use crate::job::being_renamed_to;
 use crate::node::{DaemonState, NodeRecord};
 use crate::request::may_flush_locks;
 use crate::storage::VolumeId;
@@ -81,6 +82,8 @@ pub enum Kept {
     NotOff(VmState),
     /// A living node has the guest, or is at starting or ending it.
     Runs(NodeName),
+    /// The VM is given this name: a volume may have another one than its record says.
+    BeingRenamed(String),
 }
 
 /// Decides what is done about a lock that is held from `address`.
@@ -111,8 +114,8 @@ pub fn may_break(cluster: &Cluster, address: &str, by: &Breaker<'_>) -> Verdict 
 /// [`Breaker::Operator`], also before any lock is known.
 ///
 /// # Errors
-/// That the VM is not off, or that a living node has its guest. What a silent node last said is
-/// what the operator has judged.
+/// That the VM is not off, that a living node has its guest, or that its volumes are being renamed.
+/// What a silent node last said is what the operator has judged.
 pub fn may_flush(cluster: &Cluster, vm: &VmRecord, runs_on: Option<&NodeName>) -> Result<(), Kept> {
     if !may_flush_locks(&vm.state) {
         return Err(Kept::NotOff(vm.state.clone()));
@@ -122,7 +125,10 @@ pub fn may_flush(cluster: &Cluster, vm: &VmRecord, runs_on: Option<&NodeName>) -
     let has = runs.or_else(|| living().find(|node| has_guest(cluster, node, vm.uuid)));
     match runs_on.or(has.map(|node| &node.name)) {
         Some(node) => Err(Kept::Runs(node.clone())),
-        None => Ok(()),
+        None => match being_renamed_to(cluster, vm.uuid) {
+            Some(to) => Err(Kept::BeingRenamed(to.to_owned())),
+            None => Ok(()),
+        },
     }
 }
 
@@ -171,6 +177,7 @@ mod tests {
 
     use super::*;
     use crate::domain::{Disk, DiskSource};
+    use crate::job::{Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
     use crate::node::{DaemonNote, DomainState};
     use crate::records;
     use crate::vm::moving::{MoveNote, MovePhase};
@@ -250,6 +257,34 @@ mod tests {
         let fenced = NodeRecord { daemon_state: DaemonState::Fenced, domain_state, ..hv2 };
         let being_freed = Verdict::Keep(Kept::BeingFreed);
         assert_eq!(may_break(&cluster([hv1, fenced]), THERE, &nowhere), being_freed);
+    }
+
+    /// The volume has its new name already, and the record the old one: an operator would be told
+    /// that no lock is left.
+    #[test]
+    fn an_operator_breaks_no_locks_of_a_vm_that_is_being_renamed() {
+        let vm = vm(VmState::Stop, false);
+        let renaming = |state| {
+            let spec = JobSpec {
+                id: JobId::from_bits(1),
+                work: JobWork::RenameVm { vm: JobVm::new(&vm), to: "shop".to_owned() },
+                node: "hv1".into(),
+                run_on: "hv1".to_owned(),
+                submitter: String::new(),
+                submitted_at: 0,
+            };
+            let progress = JobProgress { state, ..JobProgress::pending() };
+            Job { spec, progress, cancel_requested: false, claim: None }
+        };
+        for (state, expected) in [
+            (JobState::Pending, Err(Kept::BeingRenamed("shop".to_owned()))),
+            (JobState::Running, Err(Kept::BeingRenamed("shop".to_owned()))),
+            (JobState::Succeeded, Ok(())),
+        ] {
+            let mut cluster = cluster(two());
+            cluster.jobs.insert(JobId::from_bits(1), Arc::new(renaming(state)));
+            assert_eq!(may_flush(&cluster, &vm, None), expected, "{state:?}");
+        }
     }
 
     #[test]

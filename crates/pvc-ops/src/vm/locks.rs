@@ -9,7 +9,7 @@ use pvc_ports::{Clock, Random};
 use pvc_store::{ChangeError, Changes, Store};
 
 use crate::job::{JobRequest, submit};
-use crate::refusal::{Homeless, Kind, NoVm, Refusal, find_vm, node_of};
+use crate::refusal::{BeingRenamed, Homeless, Kind, NoVm, Refusal, find_vm, node_of};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlushRefusal {
@@ -24,6 +24,8 @@ pub enum FlushRefusal {
         "VM `{vm}` runs on node `{node}`; breaking the locks of a running VM destroys its data"
     )]
     Runs { vm: String, node: NodeName },
+    #[error(transparent)]
+    BeingRenamed(#[from] BeingRenamed),
     #[error(transparent)]
     Homeless(#[from] Homeless),
 }
@@ -42,6 +44,7 @@ impl Refusal for FlushRefusal {
             FlushRefusal::MayRun { vm, .. } | FlushRefusal::Runs { vm, .. } => {
                 Some(format!("`pvc vm stop {vm}` stops it"))
             }
+            FlushRefusal::BeingRenamed(error) => error.hint(),
             FlushRefusal::Homeless(error) => error.hint(),
         }
     }
@@ -54,6 +57,7 @@ impl FlushRefusal {
         let (vm, state) = (vm.name.clone(), vm.state.clone());
         match kept {
             Kept::Runs(node) => FlushRefusal::Runs { vm, node },
+            Kept::BeingRenamed(to) => BeingRenamed { vm, to }.into(),
             _ => FlushRefusal::MayRun { vm, state },
         }
     }

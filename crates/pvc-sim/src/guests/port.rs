@@ -159,7 +159,7 @@ impl Hypervisor for SimHypervisor {
         &self,
         uuid: Uuid,
         target: &str,
-        _bytes: u64,
+        bytes: u64,
     ) -> Result<(), HypervisorError> {
         self.reached(|hypervisors, _| {
             let guest = hypervisors[self.host].guest(uuid)?;
@@ -167,9 +167,15 @@ impl Hypervisor for SimHypervisor {
                 pvc_domain::summary(&guest.xml).map_err(|error| refused(&error.to_string()))?;
             let has = guest.plugged.contains_key(target)
                 || domain.disks.iter().any(|disk| disk.target == target);
-            if has { Ok(()) } else { Err(refused(&format!("invalid path: {target}"))) }
+            if !has {
+                return Err(refused(&format!("invalid path: {target}")));
+            }
+            guest.disk_bytes.insert(target.to_owned(), bytes);
+            Ok(())
         })
-        .await
+        .await?;
+        self.gate.after_effect().await;
+        Ok(())
     }
 
     async fn migrate(

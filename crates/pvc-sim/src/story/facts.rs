@@ -50,6 +50,8 @@ pub(super) enum Fact {
     VolumeIsAsAtSnapshot(usize, String),
     VolumeHasSnapshot(usize, String, bool),
     VolumeHasSize(usize, u64),
+    /// The guest, which runs, knows that its volume has so many MiB.
+    GuestKnowsSize(usize, u64),
     /// A volume is there, and recorded, or neither; `POOL/VOLUME`.
     ThereIsVolume(String, bool),
     ThereIsPool(String, bool),
@@ -80,6 +82,11 @@ pub(super) enum Fact {
     /// A line of a job's log has these words.
     JobSays(String),
     IsUndefined(usize),
+    /// The VM was made of an image, with all of its volumes.
+    NewVmIsWhole(String),
+    NewVmRuns(String),
+    /// Neither a record nor a volume is there of a VM with this name.
+    NothingOfNewVm(String),
     /// The VM has so much memory, by its record, and by its guest if it runs.
     HasMemory(usize, u64),
     /// The number of VMs that run there.
@@ -200,6 +207,10 @@ pub(super) const FORMS: &[Form<Fact>] = &[
         form: "volume of VM has COUNT MiB",
         means: |f| Fact::VolumeHasSize(f.vm(), u64::from(f.count)),
     },
+    Form {
+        form: "guest VM knows of COUNT MiB",
+        means: |f| Fact::GuestKnowsSize(f.vm(), u64::from(f.count)),
+    },
     Form { form: "there is volume TEXT", means: |f| Fact::ThereIsVolume(f.text.clone(), true) },
     Form { form: "there is no volume TEXT", means: |f| Fact::ThereIsVolume(f.text.clone(), false) },
     Form { form: "there is pool TEXT", means: |f| Fact::ThereIsPool(f.text.clone(), true) },
@@ -234,6 +245,12 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "job says TEXT", means: |f| Fact::JobSays(f.text.clone()) },
     Form { form: "every job is over", means: |_| Fact::EveryJobIsOver },
     Form { form: "VM is undefined", means: |f| Fact::IsUndefined(f.vm()) },
+    Form { form: "there is new vm TEXT", means: |f| Fact::NewVmIsWhole(f.text.clone()) },
+    Form { form: "there runs new vm TEXT", means: |f| Fact::NewVmRuns(f.text.clone()) },
+    Form {
+        form: "nothing is there of new vm TEXT",
+        means: |f| Fact::NothingOfNewVm(f.text.clone()),
+    },
     Form { form: "VM has COUNT MiB", means: |f| Fact::HasMemory(f.vm(), u64::from(f.count)) },
     Form {
         form: "NODE runs COUNT VMs",
@@ -435,6 +452,14 @@ impl Look<'_> {
                 let bytes = self.volume(*vm)?.size_bytes;
                 so(bytes == mib << 20, || format!("it has {} MiB", bytes >> 20))
             }
+            Fact::GuestKnowsSize(vm, mib) => {
+                let known: Vec<u64> = self.cluster.world.with(|state| {
+                    let guests =
+                        state.hypervisors.iter().filter_map(|host| host.guests.get(&vm_uuid(*vm)));
+                    guests.flat_map(|guest| guest.disk_bytes.values().copied()).collect()
+                });
+                so(known == [mib << 20], || format!("its guests know of {known:?} bytes"))
+            }
             Fact::ThereIsVolume(name, wanted) => {
                 let volume = VolumeId::from_record(name).ok_or("that is no name of one")?;
                 let is_recorded = self.cluster.view().volumes.contains_key(&volume);
@@ -520,6 +545,13 @@ impl Look<'_> {
                 so(!self.cluster.view().vms.contains_key(&vm_uuid(*vm)), || {
                     "it has a record".to_owned()
                 })
+            }
+            Fact::NewVmIsWhole(name) => self.new_vm_is_whole(name),
+            Fact::NewVmRuns(name) => self.new_vm_runs(name),
+            Fact::NothingOfNewVm(name) => {
+                let view = self.cluster.view();
+                let left = self.cluster.world.with(|state| state.new_vms(&view).left(name));
+                left.map_or(Ok(()), Err)
             }
             Fact::HasMemory(vm, wanted) => self.has_memory(*vm, *wanted),
             Fact::NodeIs(node, words) => {
@@ -689,6 +721,22 @@ impl Look<'_> {
             why => format!(" ({why})"),
         };
         format!("its record says {} on {node}{why}", record.state)
+    }
+
+    fn new_vm_is_whole(&self, name: &str) -> Result<(), String> {
+        let view = self.cluster.view();
+        let wrong = self.cluster.world.with(|state| state.new_vms(&view).not_whole(name));
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// Whether it is whole, and runs where its record says, and nowhere else.
+    fn new_vm_runs(&self, name: &str) -> Result<(), String> {
+        self.new_vm_is_whole(name)?;
+        let view = self.cluster.view();
+        let record = view.vms.values().find(|record| record.name == name);
+        let record = record.ok_or("it has no record")?;
+        self.cluster.unsettled_vm(record, name).map_or(Ok(()), Err)?;
+        so(record.state == VmState::Start, || format!("it is {}", record.state))
     }
 
     fn runs(&self, vm: usize, on: &[usize]) -> Result<(), String> {

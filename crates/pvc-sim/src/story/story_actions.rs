@@ -5,6 +5,7 @@ use crate::actions::{Action, Ask, OnlyWay, StartFailure};
 use crate::guest_networks::NetworkAsk;
 use crate::host::Net;
 use crate::job_steps::Moment;
+use crate::new_vms::NewVmAsk;
 use crate::power::BmcManner;
 use crate::storage_changes::{ChangeMoment, NewDb, StorageAsk};
 use crate::uploads::{Flaw, Sending, UploadMoment};
@@ -31,6 +32,10 @@ fn ask(ask: Ask) -> StoryAction {
 
 fn network(change: NetworkAsk) -> StoryAction {
     ask(Ask::Network(change))
+}
+
+fn create(f: &Filled, start: bool) -> StoryAction {
+    ask(Ask::NewVm(NewVmAsk::Create { name: f.text.clone(), start }))
 }
 
 fn remove_network(f: &Filled, force: bool) -> StoryAction {
@@ -364,6 +369,8 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         form: "vm modify VM to COUNT MiB",
         means: |f| ask(Ask::Modify { vm: f.vm(), memory_mib: u64::from(f.count) }),
     },
+    Form { form: "vm create and start TEXT", means: |f| create(f, true) },
+    Form { form: "vm create TEXT", means: |f| create(f, false) },
     Form { form: "vm undefine VM", means: |f| ask(Ask::Undefine(f.vm())) },
     Form { form: "storage volume remove VM", means: |f| ask(Ask::RemoveVolume(f.vm())) },
     Form { form: "storage trash restore VM", means: |f| ask(Ask::RestoreVolume(f.vm())) },

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::JobVm;
+use pvc_model::job::{JobVm, being_renamed_to};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmRecord;
-use pvc_model::vm::locks::{Breaker, Verdict, may_break, may_flush};
+use pvc_model::vm::locks::{Breaker, Kept, Verdict, may_break, may_flush};
 use pvc_ops::vm::FlushRefusal;
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{HypervisorError, StorageError, VolumeLock};
@@ -96,6 +96,11 @@ impl Kind for FlushLocks {
         if !seen.vm.volumes().contains(&step.volume) {
             let (vm, volume) = (seen.vm.name.clone(), step.volume.clone());
             return Err(FlushError::OtherVolumes { vm, volume });
+        }
+        // It may have another name by now than its record says: then none was found.
+        if let Some(to) = being_renamed_to(&seen.view, seen.vm.uuid) {
+            let kept = Kept::BeingRenamed(to.to_owned());
+            return Err(FlushRefusal::kept(&seen.vm, kept).into());
         }
         let mut freed = 0;
         for lock in &locks {

@@ -1,0 +1,258 @@
+//! VMs that operators have made of an image: each is there whole with its volumes, or nothing of it
+//! is.
+
+use std::collections::BTreeSet;
+
+use pvc_model::cluster::Cluster as View;
+use pvc_model::image::image_name;
+use pvc_model::job::creation::VmCreation;
+use pvc_model::job::{Job, JobState, JobWork};
+use pvc_model::storage::{PoolName, VolumeId};
+use pvc_model::vm::{VmRecord, VmState};
+use pvc_testkit::MemoryVolumes;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::storage_changes::POOL;
+
+/// Request about a VM that is made of an image, and is not among those that the cluster began with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NewVmAsk {
+    /// Makes it of the image [`IMAGE`].
+    Create {
+        name: String,
+        /// Whether it is started when it is made.
+        start: bool,
+    },
+    Start {
+        name: String,
+    },
+    FlushLocks {
+        name: String,
+    },
+}
+
+impl NewVmAsk {
+    pub fn name(&self) -> &str {
+        match self {
+            NewVmAsk::Create { name, .. }
+            | NewVmAsk::Start { name }
+            | NewVmAsk::FlushLocks { name } => name,
+        }
+    }
+}
+
+/// The image that new VMs are made of.
+pub(crate) const IMAGE: &str = "debian";
+
+/// The volume that is this image, `POOL/VOLUME`.
+pub(crate) fn image() -> String {
+    format!("{POOL}/image_{IMAGE}")
+}
+
+/// What the names of disks begin with that are not whole yet.
+const IN_THE_MAKING: &str = "creating-";
+
+/// What the name of a disk with cloud-init's data ends with.
+const SEED: &str = "_cidata";
+
+/// Whether the volume has cloud-init's data, which come from no upload of an operator.
+pub(crate) fn is_seed(volume: &VolumeId) -> bool {
+    volume.volume.as_str().ends_with(SEED)
+}
+
+/// Whether the volume is an image, or a disk of a VM that was made of one, whole or not: those that
+/// are left of such VMs are found by [`NewVms`].
+pub(crate) fn is_of_one(view: &View, volume: &VolumeId) -> bool {
+    let is_recorded = || view.vms.values().any(|record| record.volumes().contains(volume));
+    image_name(volume).is_some() || is_in_the_making(volume) || is_recorded()
+}
+
+fn is_in_the_making(volume: &VolumeId) -> bool {
+    volume.volume.as_str().starts_with(IN_THE_MAKING)
+}
+
+fn volume(name: &str) -> VolumeId {
+    VolumeId::from_record(&format!("{POOL}/{name}")).expect("a volume's name")
+}
+
+/// What the records say and what the storage has, as far as new VMs are concerned.
+pub(crate) struct NewVms<'a> {
+    pub view: &'a View,
+    pub volumes: &'a MemoryVolumes,
+}
+
+impl NewVms<'_> {
+    fn record(&self, name: &str) -> Option<&VmRecord> {
+        self.view.vms.values().find(|record| record.name == name).map(|record| &**record)
+    }
+
+    pub fn uuid(&self, name: &str) -> Option<Uuid> {
+        Some(self.record(name)?.uuid)
+    }
+
+    /// Whether the volume is there, and whether it is recorded.
+    fn presence(&self, volume: &VolumeId) -> (bool, bool) {
+        (self.volumes.volume(volume).is_ok(), self.view.volumes.contains_key(volume))
+    }
+
+    /// Why a VM of this name is not there with all of its volumes; `None` if it is.
+    pub fn not_whole(&self, name: &str) -> Option<String> {
+        let Some(record) = self.record(name) else {
+            return Some(format!("VM {name} has no record"));
+        };
+        if matches!(record.state, VmState::Provision | VmState::Delete) {
+            return Some(format!("VM {name} is {}", record.state));
+        }
+        let [disk, seed] = ["sda", "cidata"].map(|what| volume(&format!("{name}_{what}")));
+        let recorded = record.volumes();
+        if recorded != [disk.clone(), seed.clone()] {
+            return Some(format!("VM {name} has {recorded:?}"));
+        }
+        let is_whole = |volume: &&VolumeId| self.presence(volume) == (true, true);
+        if let Some(volume) = recorded.iter().find(|volume| !is_whole(volume)) {
+            return Some(format!("{} of VM {name}", self.said(volume)));
+        }
+        let is_clone = self.volumes.is_clone(&disk).unwrap_or_default();
+        (!is_clone).then(|| format!("{disk} is no clone of the image"))
+    }
+
+    /// What is there of a VM of this name; `None` if nothing is.
+    pub fn left(&self, name: &str) -> Option<String> {
+        if self.record(name).is_some() {
+            return Some(format!("VM {name} has a record"));
+        }
+        let disks = ["sda", "cidata"].map(|what| volume(&format!("{name}_{what}")));
+        self.left_of(&disks).or_else(|| self.left_in_the_making())
+    }
+
+    fn left_of<'a>(&self, disks: impl IntoIterator<Item = &'a VolumeId>) -> Option<String> {
+        let mut disks = disks.into_iter();
+        disks.find(|disk| self.presence(disk) != (false, false)).map(|disk| self.said(disk))
+    }
+
+    fn said(&self, volume: &VolumeId) -> String {
+        let (is_there, is_recorded) = self.presence(volume);
+        let there = if is_there { "there" } else { "gone" };
+        let recorded = if is_recorded { "recorded" } else { "not recorded" };
+        format!("volume {volume} is {there}, and {recorded}")
+    }
+
+    /// A disk that did not become whole.
+    fn left_in_the_making(&self) -> Option<String> {
+        let there = self.volumes.volumes(&PoolName::new(POOL)).unwrap_or_default();
+        let there = there.into_iter().map(|info| info.id);
+        let recorded = self.view.volumes.keys().cloned();
+        // Uploads that were cut off are judged with the uploads.
+        let is_left = |volume: &VolumeId| is_in_the_making(volume) && !volume.volume.is_partial();
+        there.chain(recorded).find(is_left).map(|volume| self.said(&volume))
+    }
+
+    /// Finds what is wrong about the VMs of these jobs, each of which has had time to end.
+    pub fn wrong<'a>(&self, jobs: impl Iterator<Item = &'a Job>) -> Option<String> {
+        let makings = jobs.filter_map(|job| match &job.spec.work {
+            JobWork::CreateVm(new) => Some((job, &**new)),
+            _ => None,
+        });
+        let makings: Vec<(&Job, &VmCreation)> = makings.collect();
+        let mut names = BTreeSet::new();
+        let of_job = makings.iter().find_map(|(job, new)| {
+            names.insert(new.vm.name.as_str());
+            let wrong = self.wrong_making(job, new)?;
+            let (id, state) = (&job.spec.id, job.progress.state);
+            Some(format!("job {id} (vm.create of {}) is {state:?}, and {wrong}", new.vm.name))
+        });
+        let half = |name: &&str| Some(format!("{}; {}", self.left(name)?, self.not_whole(name)?));
+        of_job
+            .or_else(|| names.iter().find_map(half))
+            .or_else(|| (!makings.is_empty()).then(|| self.left_in_the_making()).flatten())
+    }
+
+    fn wrong_making(&self, job: &Job, new: &VmCreation) -> Option<String> {
+        let name = &new.vm.name;
+        let is_its = self.record(name).is_some_and(|record| Some(record.uuid) == new.vm.uuid);
+        match job.progress.state {
+            JobState::Succeeded if is_its => self.not_whole(name),
+            JobState::Succeeded => Some(format!("VM {name} is not the one that it has made")),
+            _ if is_its => Some(format!("VM {name} is there")),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pvc_model::job::{JobId, JobProgress, JobSpec, JobVm};
+
+    use super::*;
+    use crate::cluster::{Cluster, Shape, vm_uuid};
+    use crate::log::Log;
+
+    /// The job that makes VM `web`, in this state.
+    fn job(state: JobState) -> Job {
+        let new = VmCreation {
+            vm: JobVm { name: "web".to_owned(), uuid: Some(vm_uuid(0)) },
+            xml: String::new(),
+            image: volume("image_debian"),
+            medium: None,
+            disk: volume("web_sda"),
+            disk_bytes: 1 << 30,
+            seed: None,
+            node: None,
+            autostart: false,
+            start: false,
+            refuse_memory_overcommit: false,
+            force: false,
+        };
+        let spec = JobSpec {
+            id: JobId::from_bits(1),
+            work: JobWork::CreateVm(Box::new(new)),
+            node: "hv1".into(),
+            run_on: "hv1".to_owned(),
+            submitter: String::new(),
+            submitted_at: 0,
+        };
+        let progress = JobProgress { state, ..JobProgress::pending() };
+        Job { spec, progress, cancel_requested: false, claim: None }
+    }
+
+    fn wrong(view: &View, volumes: &MemoryVolumes, state: JobState) -> Option<String> {
+        NewVms { view, volumes }.wrong([job(state)].iter())
+    }
+
+    #[test]
+    fn of_a_job_that_failed_nothing_may_be_left() {
+        let (view, mut volumes) = (View::default(), MemoryVolumes::default());
+        volumes.create_pool(&PoolName::new(POOL)).expect("there is none");
+        volumes.insert(&volume("image_debian"));
+        assert_eq!(wrong(&view, &volumes, JobState::Cancelled), None, "the image stays");
+        for name in ["creating-00000001_sda", "web_sda", "web_cidata"] {
+            volumes.insert(&volume(name));
+            let left = wrong(&view, &volumes, JobState::Failed).expect("it is there");
+            let wanted = format!("volume vms/{name} is there, and not recorded");
+            assert!(left.contains(&wanted), "{left}");
+            volumes.remove(&volume(name)).expect("it was there");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_vm_is_made_whole_or_not_at_all() {
+        let cluster =
+            Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
+        let mut view = View::clone(&cluster.view());
+        let found = |view: &View, state| {
+            let wrong = cluster.world.with(|world| wrong(view, &world.ceph.volumes, state));
+            wrong.expect("it is otherwise")
+        };
+        let other = found(&view, JobState::Succeeded);
+        assert!(other.ends_with("VM web is not the one that it has made"), "{other}");
+        let record = VmRecord { name: "web".to_owned(), ..(*view.vms[&vm_uuid(0)]).clone() };
+        view.vms.insert(vm_uuid(0), Arc::new(record));
+        let there = found(&view, JobState::Failed);
+        assert!(there.ends_with("VM web is there"), "{there}");
+        let lacks = found(&view, JobState::Succeeded);
+        assert!(lacks.contains("VM web has [") && lacks.contains("vm0_sda"), "{lacks}");
+    }
+}

@@ -1,0 +1,93 @@
+//! The end of a run: whether what operators were told is so, and what happened in numbers.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::Cluster;
+use crate::promises::Goal;
+use crate::truth::Violation;
+
+impl Cluster {
+    /// Whether everything that counts is as operators were told.
+    ///
+    /// # Errors
+    /// The first promise that was not kept (I10).
+    pub(crate) fn kept_promises(&self, counts: impl Fn(&Goal) -> bool) -> Result<(), Violation> {
+        let view = self.view();
+        let Some((vm, goal, so)) = self.promises().broken(&view, &self.shape, counts) else {
+            return Ok(());
+        };
+        let what =
+            format!("{} is {so}, and an operator was promised: {goal:?}", self.shape.vm_name(vm));
+        Err(Violation { rule: "I10".to_owned(), what })
+    }
+
+    /// Whether every job has ended, has done all that it says, and nothing else.
+    ///
+    /// # Errors
+    /// The first thing that is wrong about one.
+    pub(crate) fn jobs_are_whole(&self) -> Result<(), Violation> {
+        let view = self.view();
+        let wrong = self.world.with(|state| {
+            state.look_at_jobs(&view);
+            state.wrong_about_jobs(&view)
+        });
+        match wrong {
+            Some(what) => Err(Violation { rule: "jobs".to_owned(), what }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether volumes have what operators were told of, and nothing is left of other uploads.
+    ///
+    /// # Errors
+    /// The first thing that is wrong about one.
+    pub(crate) fn uploads_are_whole(&self) -> Result<(), Violation> {
+        match self.world.with(|state| state.wrong_about_uploads()) {
+            Some(what) => Err(Violation { rule: "uploads".to_owned(), what }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether OSDs, volumes, copies and pools are as operators were told, and nothing is left of
+    /// what came to nothing.
+    ///
+    /// # Errors
+    /// The first thing that is wrong about one.
+    pub(crate) fn storage_is_whole(&self) -> Result<(), Violation> {
+        let view = self.view();
+        match self.world.with(|state| state.wrong_about_storage(&view)) {
+            Some(what) => Err(Violation { rule: "storage".to_owned(), what }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether networks are recorded as operators were told.
+    ///
+    /// # Errors
+    /// The first thing that is not.
+    pub(crate) fn networks_are_whole(&self) -> Result<(), Violation> {
+        let view = self.view();
+        match self.world.with(|state| state.wrong_about_networks(&view)) {
+            Some(what) => Err(Violation { rule: "networks".to_owned(), what }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn counts(&self) -> BTreeMap<String, u64> {
+        self.world.with(|state| {
+            let outcomes = [
+                ("= fences", state.truth.fenced),
+                ("= power cuts", state.truth.cuts_begun),
+                ("= migrations", state.hypervisors.migrations.arrived),
+                ("= migrations with lost word", state.hypervisors.migrations.lost_words),
+                ("= recoveries of VMs", state.truth.recoveries),
+                ("= VMs started elsewhere", state.truth.relocations),
+                ("= starts of guests", state.truth.starts),
+                ("= sessions expired", state.zookeeper.expiries),
+            ];
+            let mut counts = state.run.happened().clone();
+            counts.extend(outcomes.map(|(kind, count)| (kind.to_owned(), count)));
+            counts
+        })
+    }
+}
