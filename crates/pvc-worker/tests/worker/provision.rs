@@ -629,13 +629,13 @@ async fn a_script_reads_records_but_no_secrets_and_writes_none() {
     let (refused, reasons): (Vec<_>, Vec<_>) = refused.into_iter().unzip();
     let number = read.len();
     let answers = world.answers_to(read.into_iter().chain(refused).collect()).await;
-    let (read, refused) = answers.split_at(number);
-    let expected = [json!("web1"), Value::Null, json!(true), json!(false), json!(["hv1", "hv2"])];
+    // Behind them are the answers to the calls of the other methods.
+    let (read, refused) = answers[..number + reasons.len()].split_at(number);
+    let expected = [json!("web1"), Value::Null, json!(true), json!(false), json!(["hv1"])];
     let read: Vec<Value> = read.iter().map(|answer| answer.clone().expect("it is open")).collect();
     assert_eq!(read[..6], expected.into_iter().chain([Value::Null]).collect::<Vec<_>>());
     let root: Vec<&str> = read[6].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(root.contains(&"nodes") && !root.contains(&"tasks"), "{root:?}");
-    assert_eq!(refused.len(), reasons.len());
     for (answer, why) in refused.iter().zip(reasons) {
         assert!(answer.as_ref().is_err_and(|said| said.contains(why)), "{why}: {answer:?}");
     }
