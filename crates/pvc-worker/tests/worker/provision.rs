@@ -164,6 +164,18 @@ impl World {
         assert_eq!(self.scripts.running(), 0, "{at}: {:?}", self.progress());
         assert_eq!(self.devices.mapped(), [], "{at}: {:?}", self.progress());
     }
+
+    /// Asserts the same of a script that goes on without what a call did not make.
+    async fn assert_nothing_half(&self, end: &JobState, at: &str) {
+        match end {
+            JobState::Succeeded => self.look_freely(),
+            _ => self.assert_nothing_left(at).await,
+        }
+        let volumes = self.storage.volumes(&PoolName::new("vms")).await.expect("it is back");
+        let is_making = |volume: &VolumeInfo| volume.id.volume.as_str().starts_with("creating");
+        assert!(!volumes.iter().any(is_making), "{at}: {volumes:?}");
+        assert_eq!((self.scripts.running(), self.devices.mapped()), (0, vec![]), "{at}");
+    }
 }
 
 /// Calls of the worker, `step` by `step`, until the job ends before the last.
@@ -267,8 +279,9 @@ async fn a_vm_whose_worker_loses_the_store_at_any_call_is_taken_back_or_whole() 
         worker.gate.open();
         tokio::time::sleep(AWAY).await;
         worker.tree.mend();
-        ends.push(world.end().await.state);
-        world.assert_nothing_left(&format!("the store was away at call {call}")).await;
+        let state = world.end().await.state;
+        world.assert_nothing_half(&state, &format!("the store was away at call {call}")).await;
+        ends.push(state);
         stops
     });
     assert!(ends.contains(&JobState::Failed) && ends.contains(&JobState::Succeeded), "{ends:?}");
@@ -284,17 +297,8 @@ async fn a_vm_whose_storage_fails_at_any_call_is_taken_back_when_it_is_back() {
         worker.gate.open();
         tokio::time::sleep(AWAY).await;
         world.storage.set_failing(false);
-        let (end, at) = (world.end().await, format!("failing from call {call} on"));
-        match end.state {
-            // This script goes on without the volumes that it could not make.
-            JobState::Succeeded => world.look_freely(),
-            _ => world.assert_nothing_left(&at).await,
-        }
-        let pool = PoolName::new("vms");
-        let volumes = world.storage.volumes(&pool).await.expect("it is back");
-        let is_making = |volume: &VolumeInfo| volume.id.volume.as_str().starts_with("creating");
-        assert!(!volumes.iter().any(is_making), "{at}: {volumes:?}");
-        assert_eq!((world.scripts.running(), world.devices.mapped()), (0, vec![]), "{at}");
+        let state = world.end().await.state;
+        world.assert_nothing_half(&state, &format!("failing from call {call} on")).await;
         stops
     });
 }
