@@ -333,9 +333,13 @@ impl Hypervisors {
         instance
     }
 
-    /// Guests no longer write faster than they can be copied.
+    /// Guests no longer write faster than they can be copied, nor die while they are started: one
+    /// that did so eight times in a row is tried again later than anybody waits.
     pub fn calm_guests(&mut self) {
-        self.manners.values_mut().for_each(|manner| manner.never_converges = false);
+        for manner in self.manners.values_mut() {
+            manner.never_converges = false;
+            manner.dies_at_start = 0;
+        }
         self.migrations.converge(|_| true);
     }
 

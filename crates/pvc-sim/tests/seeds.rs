@@ -29,6 +29,15 @@ fn a_run_of_seeds_says_what_happened() {
     assert!(said.contains("4 seeds, 0 failed") && said.contains("simulated hours in"), "{said}");
 }
 
+/// No node that is well is accused over an election (issue 13, point 29).
+#[test]
+fn nobody_is_accused_over_the_loss_of_zookeepers_leader() {
+    let words = ["seeds", "--only", "elections", "--seeds", "200", "--no-shrink"];
+    let ran = pvc_sim(&words);
+    let said = String::from_utf8(ran.stdout).unwrap();
+    assert!(ran.status.success() && said.contains("200 seeds, 0 failed"), "{said}");
+}
+
 #[test]
 fn a_failure_is_shrunk_and_can_be_replayed() {
     let flawed = [
