@@ -28,6 +28,8 @@ pub(crate) struct Jobs {
 
 struct Seen {
     job: Arc<Job>,
+    /// Number of jobs that had ended when it was submitted.
+    ended_before: usize,
     /// Number of starts of the VM's guest when the job was submitted, and when it ended.
     boots: u64,
     boots_at_end: Option<u64>,
@@ -142,9 +144,14 @@ impl Jobs {
     fn look(&mut self, state: &State, job: &Arc<Job>) {
         let id = &job.spec.id;
         let vm = job.spec.work.vm().and_then(|vm| vm.uuid);
-        let seen = self.seen.entry(id.clone()).or_insert_with(|| {
-            let (boots, locks) = (boots(state, vm), locks(state, vm));
-            Seen { job: job.clone(), boots, boots_at_end: None, was_held_at_end: false, locks }
+        let ended_before = self.ended.len();
+        let seen = self.seen.entry(id.clone()).or_insert_with(|| Seen {
+            job: job.clone(),
+            ended_before,
+            boots: boots(state, vm),
+            boots_at_end: None,
+            was_held_at_end: false,
+            locks: locks(state, vm),
         });
         if !Arc::ptr_eq(&seen.job, job) {
             seen.job = job.clone();
@@ -185,22 +192,33 @@ impl Jobs {
     }
 
     /// Whether the guest of a VM, in its start number `boots`, is to have the device that operators
-    /// plug in; `None` if a job about it began before that start.
+    /// plug in; `None` if a job about it began before that start, or before an opposite one had
+    /// ended: either may have been the last then.
     fn plugged(&self, vm: Uuid, boots: u64) -> Option<bool> {
-        let of_this_start = self.ended.iter().filter_map(|id| self.seen.get(id)).filter(|seen| {
+        let ended = self.ended.iter().enumerate();
+        let seen = ended.filter_map(|(place, id)| Some((place, self.seen.get(id)?)));
+        let of_this_start = seen.filter(|(_, seen)| {
             seen.vm() == Some(vm)
                 && seen.boots_at_end.is_some_and(|at_end| {
                     at_end == boots || seen.was_held_at_end && at_end + 1 == boots
                 })
                 && seen.job.progress.state == JobState::Succeeded
         });
-        let is_in_doubt = |seen: &Seen| seen.boots != boots;
-        let change = |plugged: Option<bool>, seen: &Seen| match seen.job.spec.work {
-            JobWork::AttachDevice { .. } => (!is_in_doubt(seen)).then_some(true),
-            JobWork::DetachDevice { .. } => (!is_in_doubt(seen)).then_some(false),
-            _ => plugged,
-        };
-        of_this_start.fold(Some(false), change)
+        let mut plugged = Some(false);
+        let mut last_of = BTreeMap::new();
+        for (place, seen) in of_this_start {
+            let plugs = match seen.job.spec.work {
+                JobWork::AttachDevice { .. } => true,
+                JobWork::DetachDevice { .. } => false,
+                _ => continue,
+            };
+            let opposite = last_of.get(&!plugs);
+            let is_in_doubt =
+                seen.boots != boots || opposite.is_some_and(|other| *other >= seen.ended_before);
+            plugged = (!is_in_doubt).then_some(plugs);
+            last_of.insert(plugs, place);
+        }
+        plugged
     }
 }
 
@@ -404,6 +422,16 @@ mod tests {
             assert_eq!(plugged(state), Some(false), "what was plugged in went with the guest");
             look(state, &[&succeeded(third)]);
             assert_eq!(plugged(state), None, "before the start or after it");
+
+            // Seed 64005898: it was plugged in, unplugged, and then said to be plugged in.
+            let (fourth, fifth) = (job(4, attach), job(5, detach));
+            look(state, &[&fourth, &fifth]);
+            look(state, &[&fourth, &succeeded(fifth)]);
+            assert_eq!(plugged(state), Some(false));
+            look(state, &[&succeeded(fourth)]);
+            assert_eq!(plugged(state), None, "one of two at the same time");
+            look(state, &[&succeeded(job(6, attach))]);
+            assert_eq!(plugged(state), Some(true));
         });
     }
 
