@@ -50,10 +50,10 @@ pub(crate) fn image() -> String {
     format!("{POOL}/image_{IMAGE}")
 }
 
-/// What the names of disks begin with that are not whole yet.
+/// Beginning of the names of disks that are not whole yet.
 const IN_THE_MAKING: &str = "creating-";
 
-/// What the name of a disk with cloud-init's data ends with.
+/// End of the name of a disk with cloud-init's data.
 const SEED: &str = "_cidata";
 
 /// Whether the volume has cloud-init's data, which come from no upload of an operator.
@@ -76,7 +76,7 @@ fn volume(name: &str) -> VolumeId {
     VolumeId::from_record(&format!("{POOL}/{name}")).expect("a volume's name")
 }
 
-/// What the records say and what the storage has, as far as new VMs are concerned.
+/// Records and storage, as far as new VMs are concerned.
 pub(crate) struct NewVms<'a> {
     pub view: &'a View,
     pub volumes: &'a MemoryVolumes,
@@ -96,7 +96,7 @@ impl NewVms<'_> {
         (self.volumes.volume(volume).is_ok(), self.view.volumes.contains_key(volume))
     }
 
-    /// Why a VM of this name is not there with all of its volumes; `None` if it is.
+    /// Reason why a VM of this name is not there with all of its volumes; `None` if it is.
     pub fn not_whole(&self, name: &str) -> Option<String> {
         let Some(record) = self.record(name) else {
             return Some(format!("VM {name} has no record"));
@@ -117,7 +117,7 @@ impl NewVms<'_> {
         (!is_clone).then(|| format!("{disk} is no clone of the image"))
     }
 
-    /// What is there of a VM of this name; `None` if nothing is.
+    /// Part of a VM of this name that is there; `None` if nothing is.
     pub fn left(&self, name: &str) -> Option<String> {
         if self.record(name).is_some() {
             return Some(format!("VM {name} has a record"));

@@ -50,8 +50,8 @@ pub async fn create_snapshot(
 /// Gives a snapshot another name.
 ///
 /// # Errors
-/// If it is part of a snapshot of a VM, which finds it by its name, and if the volume is rolled back
-/// to it meanwhile: then it has its old name again.
+/// If it is part of a snapshot of a VM, which finds it by its name, and if the volume is rolled
+/// back to it meanwhile: then it has its old name again.
 pub async fn rename_snapshot(
     store: &Store,
     storage: &dyn Storage,

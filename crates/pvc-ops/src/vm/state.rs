@@ -343,8 +343,8 @@ fn is_up(record: &VmRecord) -> bool {
 }
 
 /// Waits until the VM has stopped, at most for `time_limit` if it was asked to shut down and a
-/// minute if its plug is to be pulled, and disables it. A VM that somebody starts again meanwhile is
-/// left to them.
+/// minute if its plug is to be pulled, and disables it. A VM that somebody starts again meanwhile
+/// is left to them.
 pub async fn finish_disable(
     store: &Store,
     clock: &dyn Clock,

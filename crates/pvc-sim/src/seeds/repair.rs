@@ -1,4 +1,4 @@
-//! What operators set right, which nobody else can.
+//! Faults that operators set right, and nobody else can.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -586,7 +586,7 @@ async fn a_script_may_change_the_volumes_of_its_own_vm_when_that_is_recorded() {
 }
 
 impl World {
-    /// What a script's calls in `setup` return, with the reasons of those that raise.
+    /// Answers to a script's calls in `setup`, with the reasons of those that raise.
     async fn answers_to(&self, calls: Vec<ScriptAct>) -> Vec<Result<Value, String>> {
         let acts: Vec<_> = calls.into_iter().chain([done(Value::Null)]).collect();
         self.scripts.set("setup", acts);

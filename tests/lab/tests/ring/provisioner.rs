@@ -5,8 +5,8 @@ use std::fs;
 use pvc_lab_tests::{Lab, NODES};
 use pvc_standalone_tests::{eventually, repository};
 
-/// What the example without a system lacks: a volume, written as a block device, and a way to stand
-/// still in the middle.
+/// Methods that the example without a system lacks: it makes a volume, writes it as a block device,
+/// and stands still in the middle if it is to.
 const WRITES_THE_IMAGE: &str = r#"
     def prepare(self):
         with open_zk(config) as zk:
