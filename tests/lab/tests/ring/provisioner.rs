@@ -18,7 +18,7 @@ const WRITES_THE_IMAGE: &str = r#"
                 self.fail(self.device)
 
     def install(self):
-        with open("/var/lib/pvc-lab/hello.img", "rb") as image:
+        with open("/root/hello.img", "rb") as image:
             with open(self.device, "r+b") as device:
                 device.write(image.read())
         if self.vm_data["script_arguments"].get("then") == "wait":
@@ -44,6 +44,10 @@ fn with_profile() -> Lab {
     lab.define("web1");
     // Known already, after another story.
     lab.pvc(&["storage", "pool", "add", "vms", "16"]);
+    // A script sees the node's own root, and nothing that is mounted below it.
+    for node in NODES {
+        lab.on(node, "cp /var/lib/pvc-lab/hello.img /root/hello.img").ok();
+    }
     let example = repository().join("packaging/provisioner/examples/script/1-noop.py");
     let script = fs::read_to_string(example).expect("it is in the checkout") + WRITES_THE_IMAGE;
     let write = format!("cat >/root/build.py <<'END'\n{script}\nEND");
@@ -108,8 +112,17 @@ fn a_vm_of_an_image_on_ceph_runs_from_a_clone_and_survives_its_node() {
     lab.does(&["power", node, "off"]).ok();
     let there = lab.recovered("made1", node);
     lab.hears(&there, "made1", "ready; type help");
-    lab.pvc_on(&there, &["image", "remove", "hello", "-y"]).ok();
+    let refused = lab.pvc_on(&there, &["image", "remove", "hello", "-y"]).fails(1).to_owned();
+    assert!(refused.contains("`vms/made1_sda`"), "its disk stands on it: {refused}");
     goes_with_its_volumes(&lab, &there, "made1");
+    for volume in ["made1_sda", "made1_cidata"] {
+        let purge = format!(
+            "for id in $(rbd trash ls vms | awk '$2 == \"{volume}\" {{ print $1 }}'); do \
+             pvc --quiet --connection local --unsafe storage trash purge vms $id -y; done"
+        );
+        lab.on(&there, &purge).ok();
+    }
+    lab.pvc_on(&there, &["image", "remove", "hello", "-y"]).ok();
     lab.does(&["power", node, "on"]).ok();
 }
 
