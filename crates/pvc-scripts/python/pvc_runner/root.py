@@ -4,12 +4,12 @@ import subprocess
 
 from pvc_runner.errors import ProvisioningError
 
-# Arguments of mount(8) with the place below the root, in the order of PVC 1.0.3. Nothing is
-# recursive: other file systems below `/` and `/dev` are not seen.
+# Arguments of mount(8) with the place below the root, in the order of PVC 1.0.3. Other file systems
+# below `/` are not seen; those below `/dev` are: in a container each device is one.
 MOUNTS = (
     (("-o", "bind,ro", "/"), ""),
     (("-t", "tmpfs", "tmpfs"), "/tmp"),
-    (("-o", "bind,ro", "/dev"), "/dev"),
+    (("-o", "rbind,ro", "/dev"), "/dev"),
     (("-o", "bind", "/run"), "/run"),
     (("-o", "bind", "/sys"), "/sys"),
     (("-o", "bind", "/proc"), "/proc"),
