@@ -76,7 +76,11 @@ fn line(lab: &Lab, line: &str) -> pvc_standalone_tests::Output {
 /// Removes a VM with its volumes, of which none stays.
 fn goes_with_its_volumes(lab: &Lab, node: &str, vm: &str) {
     lab.pvc_on(node, &["vm", "stop", vm, "-y", "--wait"]).ok();
-    lab.pvc_on(node, &["vm", "remove", vm, "-y"]).ok();
+    // Ceph takes half a minute to forget the client of a node that has lost its power.
+    eventually("nobody has its volumes open", 90, || {
+        let removed = lab.pvc_on(node, &["vm", "remove", vm, "-y"]);
+        if removed.code == 0 { Ok(()) } else { Err(removed.to_string()) }
+    });
     volumes_are_gone(lab, node, vm);
 }
 
