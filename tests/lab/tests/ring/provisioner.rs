@@ -162,7 +162,7 @@ fn what_a_script_has_made_is_taken_back_by_another_worker_if_its_node_dies() {
     let other = besides(&primary);
     eventually("another worker has taken it back", 300, || {
         let shown = lab.pvc_on(other, &["task", &task, "--no-wait"]);
-        let is_over = shown.code != 0 && !shown.stdout.contains("is running");
+        let is_over = shown.stdout.contains("its worker stopped before it was done");
         let images = lab.on(other, "rbd ls vms");
         let is_gone = images.code == 0 && !images.stdout.contains("made3_sda");
         if is_over && is_gone { Ok(()) } else { Err(format!("{shown}\n{images}")) }
