@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-/// The same draws for the same seed (SplitMix64).
+use pvc_ports::SplitMix;
+
+/// The same draws for the same seed.
 #[derive(Debug, Clone)]
-pub struct Chance(u64);
+pub struct Chance(SplitMix);
 
 impl Chance {
     pub fn new(seed: u64) -> Self {
-        Chance(seed)
+        Chance(SplitMix(seed))
     }
 
     /// A source of its own for one purpose: what one part of the world draws leaves the others
@@ -17,15 +19,11 @@ impl Chance {
         let hash = purpose.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        Chance(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ hash)
+        Chance::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ hash)
     }
 
     pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.draw()
     }
 
     /// A number below `limit`, or 0 if there is none.

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_ports::{
     CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeWatch,
-    check_path,
+    check_multi, check_path,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -103,19 +103,6 @@ fn check_size(ops: &[Op]) -> Result<(), TreeError> {
     if size > limit { Err(TreeError::TooLarge { size, limit }) } else { Ok(()) }
 }
 
-/// Checks what the real adapter checks before anything is sent.
-fn check_ops(ops: &[Op]) -> Result<(), MultiError> {
-    for (index, op) in ops.iter().enumerate() {
-        let sequential = matches!(op, Op::Create { mode: CreateMode::EphemeralSequential, .. });
-        let checked = match check_path(op.path()) {
-            Ok(()) if sequential => Err(TreeError::BadPath { path: op.path().to_owned() }),
-            checked => checked,
-        };
-        checked.map_err(|why| MultiError::Refused { index, why })?;
-    }
-    Ok(())
-}
-
 #[async_trait]
 impl Tree for Connection {
     async fn get(&self, path: &str) -> Result<Option<Entry>, TreeError> {
@@ -158,7 +145,7 @@ impl Tree for Connection {
     }
 
     async fn multi(&self, ops: Vec<Op>) -> Result<Vec<Done>, MultiError> {
-        check_ops(&ops)?;
+        check_multi(&ops)?;
         check_size(&ops)?;
         if ops.is_empty() {
             return match *self.session.borrow() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_ports::{TreeEvent, TreeWatch};
+use pvc_ports::{TreeEvent, TreeWatch, is_at_or_below};
 use tokio::sync::mpsc;
 
 use super::{Around, CallError, Ensemble, Watched, Word};
@@ -85,7 +85,7 @@ impl Ensemble {
                 for watched in &known.watches {
                     let wanted = events.iter().filter(|event| match event {
                         TreeEvent::Changed { path } | TreeEvent::Deleted { path } => {
-                            covers(&watched.root, path)
+                            is_at_or_below(path, &watched.root)
                         }
                         TreeEvent::Resync => true,
                     });
@@ -106,9 +106,4 @@ impl Ensemble {
         known.watches.push(Watched { root: root.to_owned(), events });
         Some(watch)
     }
-}
-
-fn covers(root: &str, path: &str) -> bool {
-    let below = path.strip_prefix(root.trim_end_matches('/'));
-    below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

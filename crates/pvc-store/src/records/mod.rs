@@ -40,6 +40,7 @@ use std::sync::{Arc, LazyLock};
 
 use pvc_model::cluster::Cluster;
 use pvc_model::shared_map::SharedMap;
+use pvc_ports::is_at_or_below;
 
 use crate::feed::EventKind;
 use crate::keys;
@@ -332,10 +333,7 @@ pub(crate) fn is_observed(path: &str) -> bool {
 
 /// Tells whether `path` is held by a store that has the jobs alone in memory, or leads there.
 pub(crate) fn is_for_jobs(path: &str) -> bool {
-    let is_below = |path: &str, root: &str| {
-        path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    let leads = |root: &&str| path == "/" || is_below(path, root) || is_below(root, path);
+    let leads = |root: &&str| is_at_or_below(path, root) || is_at_or_below(root, path);
     KINDS.iter().flat_map(|kind| kind.for_jobs).any(leads)
 }
 
@@ -355,8 +353,7 @@ pub(crate) fn is_secret(path: &str) -> bool {
 /// Tells whether a script of the provisioner may read `path`: not what other programs keep, what
 /// opens something else, and what tasks were given, which may open something as well.
 pub fn is_for_scripts(path: &str) -> bool {
-    let is_of_jobs = path == job::ROOT || path.starts_with(&format!("{}/", job::ROOT));
-    !is_foreign(path) && !is_secret(path) && !is_of_jobs
+    !is_foreign(path) && !is_secret(path) && !is_at_or_below(path, job::ROOT)
 }
 
 /// The keys that every tree of the layout has, with first values, parents first.

@@ -1,7 +1,7 @@
 //! Reads of the cluster's records that a script asks for.
 
 use pvc_model::{shown, with_causes};
-use pvc_ports::TreeError;
+use pvc_ports::{TreeError, check_path};
 use pvc_store::is_for_scripts;
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ pub(super) async fn read(
         Failed::Call(why) => why,
         Failed::Refused(why) => CallError::Raised(why.0),
     })?;
-    if !is_path(&key) {
+    if check_path(&key).is_err() {
         return Err(CallError::Raised(format!("`{}` is no path of a record", shown(&key))));
     }
     if !is_for_scripts(&key) {
@@ -61,11 +61,4 @@ pub(super) fn not_written() -> CallError {
          change them, with their checks"
             .to_owned(),
     )
-}
-
-/// Whether the text is a path as the tree takes it.
-fn is_path(key: &str) -> bool {
-    let names = key.strip_prefix('/').map(|rest| rest.split('/'));
-    let is_name = |name: &str| !matches!(name, "" | "." | "..") && !name.contains('\0');
-    key == "/" || names.is_some_and(|mut names| names.all(is_name))
 }
