@@ -34,6 +34,8 @@ pub struct HypervisorFixture {
 /// The size of the spare disk at the beginning.
 pub const SPARE_BYTES: u64 = 1 << 20;
 const SPARE_TARGET: &str = "sdb";
+/// Alias that a device is plugged in with.
+const ALIAS: &str = "ua-contract";
 const GROWN_BYTES: u64 = 3 << 20;
 
 /// Runs the whole suite. Guests that it does not know may run meanwhile.
@@ -179,10 +181,12 @@ impl Suite {
             || async { self.hypervisor.live_xml(guest).await.expect("XML").contains(SPARE_TARGET) };
         assert!(!plugged().await);
         self.hypervisor
-            .device(guest, DeviceChange::Attach, device)
+            .device(guest, DeviceChange::Attach, &with_alias(device))
             .await
             .expect("the disk is plugged in");
         assert!(plugged().await);
+        let live = self.hypervisor.live_xml(guest).await.expect("XML");
+        assert!(live.contains(ALIAS), "an alias of ours stays: {live}");
         is_refused(self.hypervisor.device(guest, DeviceChange::Attach, device).await);
         self.hypervisor
             .resize_disk(guest, SPARE_TARGET, GROWN_BYTES)
@@ -278,6 +282,12 @@ impl Suite {
     }
 }
 
+/// The element of a device with an alias.
+fn with_alias(device: &str) -> String {
+    let at = device.rfind("</").expect("it has an end tag");
+    format!("{}<alias name='{ALIAS}'/>{}", &device[..at], &device[at..])
+}
+
 /// Things that the suite for two hypervisors needs from whoever runs it.
 pub struct MigrationFixture {
     /// A guest without disks, or with disks that both sides reach.
@@ -347,6 +357,10 @@ impl Pair {
             self.two.state_at(here, self.guest).await.expect("an answer"),
             Some(GuestRun::Running)
         );
+        let device =
+            with_alias("<rng model='virtio'><backend model='random'>/dev/urandom</backend></rng>");
+        let plugged = self.one.device(self.guest, DeviceChange::Attach, &device).await;
+        plugged.expect("the device is plugged in");
         let mut job = self.migrate(&self.one, &self.fixture.hosts.0).await.expect("it begins");
         // Told or not, as fast as it may be over: asking harms nothing.
         if let Some(progress) = job.progress().await.expect("an answer") {
@@ -355,6 +369,8 @@ impl Pair {
         job.outcome().await.expect("it arrives");
         assert_eq!(self.run(&self.one).await, None);
         self.until_runs(&self.two).await;
+        let live = self.two.live_xml(self.guest).await.expect("XML");
+        assert!(live.contains(ALIAS), "the device comes with its alias: {live}");
         assert_eq!(
             self.one.state_at(there, self.guest).await.expect("an answer"),
             Some(GuestRun::Running)

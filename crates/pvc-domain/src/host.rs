@@ -97,6 +97,27 @@ pub fn device_for_host(device: &str, volumes: &Volumes) -> Result<String, EditEr
     Ok(rewritten.as_str()[node.range()].to_owned())
 }
 
+/// The element of a device with an [alias](https://libvirt.org/formatdomain.html#devices) of ours,
+/// by which it is found among the guest's devices, also on another node. One that has an alias
+/// keeps it.
+///
+/// # Errors
+/// If `device` is not exactly one well-formed element.
+pub fn with_alias(device: &str, alias: &str) -> Result<String, EditError> {
+    let around = Domain::parse(&format!("<domain><devices>{}</devices></domain>", device.trim()))?;
+    let document = around.document();
+    let node = only_device(document.root_element()).ok_or(EditError::NotOneDevice)?;
+    if child(node, "alias").is_some() {
+        return Ok(device.to_owned());
+    }
+    let splice = append(around.as_str(), node, &Element::new("alias").with("name", alias));
+    let mut rewritten = around.clone();
+    rewritten.splice(vec![splice])?;
+    let document = rewritten.document();
+    let node = only_device(document.root_element()).ok_or(EditError::NotOneDevice)?;
+    Ok(rewritten.as_str()[node.range()].to_owned())
+}
+
 fn only_device<'a, 'input>(domain: Node<'a, 'input>) -> Option<Node<'a, 'input>> {
     // An element that closes `<devices>` itself would leave a sibling behind.
     let devices = child(domain, "devices")

@@ -67,6 +67,17 @@ pub fn count_devices(live: &str, device: &str) -> Result<usize, DomainError> {
     })
 }
 
+/// Whether a running guest, as its `live` XML has it, has a device with this alias.
+///
+/// # Errors
+/// As [`device_summary`].
+pub fn has_alias(live: &str, alias: &str) -> Result<bool, DomainError> {
+    let document = parse(live)?;
+    let Some(devices) = child(domain_element(&document)?, "devices") else { return Ok(false) };
+    let is_it = |device| child(device, "alias").and_then(|it| it.attribute("name")) == Some(alias);
+    Ok(devices.children().filter(Node::is_element).any(is_it))
+}
+
 /// Parses within the limits of this crate.
 pub(crate) fn parse(xml: &str) -> Result<Document<'_>, DomainError> {
     check_cost(xml)?;

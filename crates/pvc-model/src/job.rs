@@ -309,6 +309,11 @@ impl JobWork {
         }
     }
 
+    /// Whether it is done to a guest, on the node that the guest is on then.
+    pub fn goes_with_guest(&self) -> bool {
+        matches!(self, JobWork::AttachDevice { .. } | JobWork::DetachDevice { .. })
+    }
+
     /// Whether the API daemon that was asked does it: it can be begun by nobody else, and is over
     /// with that daemon.
     pub fn is_of_api(&self) -> bool {
@@ -453,10 +458,19 @@ pub struct WorkerRecord {
 }
 
 /// Whether the worker of `node` may take the job: its own, and those that run anywhere while the
-/// worker that they were meant for is not there.
+/// worker that they were meant for is not there. A change of a guest's devices goes with the guest.
 pub fn may_take(cluster: &Cluster, job: &Job, node: &NodeName) -> bool {
     let spec = &job.spec;
-    spec.node == *node || (spec.work.runs_anywhere() && !cluster.workers.contains_key(&spec.node))
+    let meant_for = node_of_guest(cluster, &spec.work).unwrap_or(&spec.node);
+    meant_for == node || (spec.work.runs_anywhere() && !cluster.workers.contains_key(meant_for))
+}
+
+/// The node of the guest that `work` goes with, if a worker of ours can run there.
+fn node_of_guest<'a>(cluster: &'a Cluster, work: &JobWork) -> Option<&'a NodeName> {
+    let vm = work.vm().filter(|_| work.goes_with_guest())?;
+    let node = vm.record(cluster)?.node.as_ref()?;
+    cluster.nodes.get(node).filter(|record| record.runs_our_daemon())?;
+    Some(node)
 }
 
 /// The node whose worker is to do `work`, which runs anywhere: of those whose worker is there and
@@ -508,6 +522,9 @@ pub fn being_renamed_from<'a>(cluster: &'a Cluster, name: &str) -> Option<&'a st
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::{DaemonNote, NodeRecord};
+    use crate::records;
+    use crate::vm::VmState;
 
     fn rename(bits: u32, vm: u128) -> Job {
         let vm = JobVm { name: "web1".into(), uuid: Some(Uuid::from_u128(vm)) };
@@ -557,6 +574,30 @@ mod tests {
         assert_eq!((takes(&both, &job, "hv1"), takes(&both, &job, "hv2")), (true, false));
         assert_eq!((takes(&other, &job, "hv1"), takes(&other, &job, "hv2")), (true, true));
         assert_eq!((takes(&other, &bound, "hv1"), takes(&other, &bound, "hv2")), (true, false));
+    }
+
+    #[test]
+    fn a_change_of_a_guests_devices_goes_with_the_guest_to_a_node_of_ours() {
+        let mut job = rename(1, 7);
+        let vm = JobVm { name: "web1".into(), uuid: Some(Uuid::from_u128(7)) };
+        job.spec.work = JobWork::AttachDevice { vm, xml: String::new() };
+        let mut cluster = with_workers(&[("hv1", &[]), ("hv2", &[])]);
+        let ours = |name: &str| {
+            let daemon = Some(DaemonNote::default());
+            let node = NodeRecord { daemon, ..records::node(name) };
+            (NodeName::new(name), Arc::new(node))
+        };
+        cluster.nodes = [ours("hv1"), ours("hv2")].into();
+        let takes =
+            |cluster: &Cluster| ["hv1", "hv2"].map(|it| may_take(cluster, &job, &it.into()));
+        assert_eq!(takes(&cluster), [true, false], "its VM is gone");
+        let at = |node| Arc::new(records::vm(7, VmState::Start, Some(node)));
+        cluster.vms = [(Uuid::from_u128(7), at("hv2"))].into();
+        assert_eq!(takes(&cluster), [false, true]);
+        cluster.workers.remove(&NodeName::new("hv2"));
+        assert_eq!(takes(&cluster), [false, true], "it waits for that one's worker");
+        cluster.nodes.insert("hv2".into(), Arc::new(records::node("hv2")));
+        assert_eq!(takes(&cluster), [true, false], "hv2 runs PVC 1.0.3");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::course::Failure;
-use pvc_model::job::{ClaimId, Job, JobId, JobProgress};
+use pvc_model::job::{ClaimId, Job, JobId, JobProgress, may_take};
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{Clock, Hypervisor, Random, Storage};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, StoreError};
@@ -146,6 +146,13 @@ impl Context {
 
     fn holds(&self, job: &Job) -> bool {
         job.claim == Some(self.claim)
+    }
+
+    /// Whether the job is this node's. It may become another's while this worker holds it: what is
+    /// done to a guest goes with the guest.
+    pub fn is_ours(&self) -> bool {
+        let view = self.tools.store.view();
+        view.jobs.get(&self.job).is_some_and(|job| may_take(&view, job, &self.tools.node))
     }
 
     pub fn is_cancel_requested(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Choice of the jobs to begin or continue, to fail, to cancel, to forget.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::NodeName;
@@ -88,6 +89,18 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
     steps
 }
 
+/// Whether there may be a step for the worker of `node`, as far as the jobs alone tell: `cluster`
+/// need have nothing else.
+pub(crate) fn may_have_work(cluster: &Cluster, node: &NodeName, now: u64) -> bool {
+    // Whose they are their VMs tell.
+    let goes_with_guest = |job: &Arc<Job>| {
+        let is_open = !job.progress.state.is_over() && job.claim.is_none();
+        is_open && job.spec.work.goes_with_guest()
+    };
+    cluster.jobs.values().any(goes_with_guest)
+        || !plan(cluster, node, &Doing::default(), now).is_empty()
+}
+
 /// The jobs that ended too long ago, and the oldest of those that are too many.
 fn to_forget(cluster: &Cluster, now: u64) -> impl Iterator<Item = JobId> {
     let over = cluster.jobs.values().filter(|job| job.progress.state.is_over());
@@ -114,8 +127,6 @@ fn outdated(over: Vec<&Job>, most: usize, now: u64) -> impl Iterator<Item = JobI
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use pvc_model::Uuid;
     use pvc_model::job::provision::Provision;
     use pvc_model::job::{ClaimId, JobProgress, JobSpec, JobVm, JobWork};

@@ -260,7 +260,9 @@ impl Walk<'_> {
                 known: &self.known,
                 cancel_requested: context.is_cancel_requested(),
                 after_loss: self.after_loss,
-                may_act: context.is_held() && !self.runner.leave.is_cancelled(),
+                may_act: context.is_held()
+                    && context.is_ours()
+                    && !self.runner.leave.is_cancelled(),
             };
             let step = |at: u32| recorded.planned[at as usize].clone();
             match next(&situation) {

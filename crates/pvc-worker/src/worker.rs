@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::context::{Context, Tools};
 use crate::jobs::{self, BenchmarkTools, ScriptTools};
 use crate::kind::Steps;
-use crate::plan::{Doing, Step, plan};
+use crate::plan::{Doing, Step, may_have_work, plan};
 use crate::runner::{Parted, fail, perform};
 
 /// The jobs are looked at at least this often, for what time alone changes.
@@ -189,8 +189,7 @@ impl Worker {
     /// Whether the records ask for something that this worker does not do yet.
     fn has_work(&self) -> bool {
         let Tools { node, store, .. } = &self.tools;
-        !plan(&store.view(), node, &Doing::default(), self.now()).is_empty()
-            || !store.former_renamings().is_empty()
+        may_have_work(&store.view(), node, self.now()) || !store.former_renamings().is_empty()
     }
 
     /// Does the jobs until there has been none for [a while](WHOLE_FOR), or until `shutdown`.

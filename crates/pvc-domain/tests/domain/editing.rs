@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use pvc_domain::{
     Domain, EditError, ForHost, HardwareEdit, HostFunction, NewDisk, NewNic, Volumes, WhichNics,
-    device_for_host, one_line_single_quotes, renamed_volume, summary, validate,
+    device_for_host, one_line_single_quotes, renamed_volume, summary, validate, with_alias,
 };
 use pvc_model::domain::{DiskSource, NicKind};
 use pvc_model::storage::{RbdAccess, VolumeId};
@@ -394,6 +394,23 @@ fn an_rbd_disk_gets_what_it_leaves_out_and_keeps_what_it_says() {
         web1().as_str(),
         "one that names everything is left as it is"
     );
+}
+
+#[test]
+fn a_device_gets_an_alias_unless_it_has_one() {
+    for (device, wanted) in [
+        ("<rng model='virtio'/>", "<rng model='virtio'><alias name='ua-a'/></rng>"),
+        (
+            " <interface type='bridge'><source bridge='br0'/></interface>\n",
+            "<interface type='bridge'><source bridge='br0'/><alias name='ua-a'/></interface>",
+        ),
+        ("<rng><alias name='ua-own'/></rng>", "<rng><alias name='ua-own'/></rng>"),
+    ] {
+        assert_eq!(with_alias(device, "ua-a").unwrap(), wanted);
+    }
+    for odd in ["", "<rng/><rng/>", "</devices><devices>", "<rng"] {
+        assert!(with_alias(odd, "ua-a").is_err(), "{odd}");
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -145,6 +145,7 @@ impl Hypervisor for SimHypervisor {
             }
             let target = match pvc_domain::device_summary(device) {
                 Ok(Device::Disk(disk)) => disk.target,
+                Ok(Device::Nic(nic)) => nic.mac,
                 Ok(_) => device.to_owned(),
                 Err(error) => return Err(refused(&error.to_string())),
             };

@@ -1,12 +1,18 @@
 //! Plugs a device into a running VM, or pulls it out.
 
 use async_trait::async_trait;
-use pvc_domain::{DomainError, EditError, Volumes, count_devices, device_for_host, device_summary};
+use pvc_domain::{
+    DomainError, EditError, Volumes, count_devices, device_for_host, device_summary, has_alias,
+    with_alias,
+};
 use pvc_model::domain::DiskSource;
-use pvc_model::job::JobVm;
+use pvc_model::job::{JobVm, may_take};
+use pvc_model::vm::VmState;
+use pvc_model::vm::moving::is_moving;
 use pvc_model::{NodeName, Uuid};
 use pvc_ops::{Kind as RefusalKind, NoVm, Refusal};
 use pvc_ports::{Attachment, DeviceChange, HypervisorError, StorageError};
+use pvc_store::StoreError;
 use serde::{Deserialize, Serialize};
 
 use super::{find, name};
@@ -26,10 +32,32 @@ pub(crate) struct Plug {
     /// The guest, and how many devices like this it had before: by that the change is seen later.
     vm: Uuid,
     before: usize,
-    /// The start of the guest that this is about: one that was started since has other devices.
-    /// `None` in steps that an earlier version recorded.
+    /// The guest's instance on the node where this was planned: one that was started since has
+    /// other devices. `None` in steps that an earlier version recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     instance: Option<i32>,
+    /// The node where this was planned. `None` in steps that an earlier version recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+}
+
+impl Plug {
+    /// Whether this is about the guest of this instance on `node`, which neither was started again
+    /// nor has moved since.
+    fn is_about(&self, node: &NodeName, instance: i32) -> bool {
+        !self.was_planned_elsewhere(node) && self.instance.is_none_or(|own| own == instance)
+    }
+
+    fn was_planned_elsewhere(&self, node: &NodeName) -> bool {
+        self.node.as_ref().is_some_and(|own| own != node.as_str())
+    }
+}
+
+/// A guest that runs here.
+struct Found {
+    instance: i32,
+    /// Its XML as it is now.
+    live: String,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +66,12 @@ pub(crate) enum DeviceError {
     NoVm(#[from] NoVm),
     #[error("VM `{vm}` does not run on node `{node}`")]
     NotHere { vm: String, node: NodeName },
-    #[error("VM `{vm}` was started again meanwhile; its devices are as they are defined")]
+    #[error("VM `{vm}` was started again or moved meanwhile")]
     Restarted { vm: String },
+    #[error("VM `{vm}` is on its way to node `{node}`, or there")]
+    Elsewhere { vm: String, node: NodeName },
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error("the device cannot be used: {0}")]
     BadDevice(#[from] DomainError),
     #[error("the device cannot be used: {0}")]
@@ -56,6 +88,7 @@ impl Refusal for DeviceError {
             DeviceError::NoVm(error) => error.kind(),
             DeviceError::NotHere { .. } | DeviceError::Restarted { .. } => RefusalKind::Conflict,
             DeviceError::BadDevice(_) | DeviceError::Edit(_) => RefusalKind::Invalid,
+            DeviceError::Elsewhere { .. } | DeviceError::Store(_) => RefusalKind::Unavailable,
             // Asked before the hypervisor is.
             DeviceError::Storage(_) => RefusalKind::Conflict,
             DeviceError::Hypervisor(error) => match error {
@@ -77,9 +110,10 @@ impl Kind for ChangeDevice {
     async fn plan(&self, context: &Context) -> Result<Vec<Plug>, DeviceError> {
         let view = context.tools.store.view();
         let vm = find(&self.vm, &view)?.uuid;
-        let found = self.found(context, vm).await?;
-        let (instance, before) = found.ok_or_else(|| self.not_here(context))?;
-        Ok(vec![Plug { vm, before, instance: Some(instance) }])
+        let found = here(context, vm).await?.ok_or_else(|| self.not_here(context))?;
+        let before = count_devices(&found.live, &self.xml)?;
+        let node = Some(context.tools.node.to_string());
+        Ok(vec![Plug { vm, before, instance: Some(found.instance), node }])
     }
 
     fn doing(&self, _: &Plug) -> String {
@@ -90,16 +124,20 @@ impl Kind for ChangeDevice {
     }
 
     async fn look(&self, context: &Context, step: &Plug) -> Result<Option<()>, DeviceError> {
-        let found = self.found(context, step.vm).await?;
-        let is_it = |(instance, _): &(i32, usize)| step.instance.is_none_or(|own| own == *instance);
-        let is_done = found.filter(is_it).is_some_and(|(_, now)| match self.change {
-            DeviceChange::Attach => now > step.before,
-            DeviceChange::Detach => now < step.before,
-        });
+        let found = self.found(context, step).await?;
+        let is_done = match &found {
+            Some(found) => self.is_done(context, step, found)?,
+            None => false,
+        };
         Ok(is_done.then_some(()))
     }
 
     async fn run(&self, context: &Context, step: &Plug) -> Result<(), DeviceError> {
+        let found = here(context, step.vm).await?.ok_or_else(|| self.not_here(context))?;
+        if !step.is_about(&context.tools.node, found.instance) {
+            let vm = name(&self.vm, &context.tools.store.view());
+            return Err(DeviceError::Restarted { vm });
+        }
         self.plug(context, step, self.change).await
     }
 
@@ -130,23 +168,41 @@ impl ChangeDevice {
         DeviceError::NotHere { vm, node: context.tools.node.clone() }
     }
 
-    /// The guest's start; `None` if it does not run here.
-    async fn instance(&self, context: &Context, vm: Uuid) -> Result<Option<i32>, DeviceError> {
-        let guests = context.tools.hypervisor.guests().await?;
-        Ok(guests.get(&vm).map(|guest| guest.instance))
+    /// The guest, which may have moved since the step was planned; `None` if it runs nowhere where
+    /// it could be asked.
+    async fn found(&self, context: &Context, step: &Plug) -> Result<Option<Found>, DeviceError> {
+        let found = here(context, step.vm).await?;
+        if found.as_ref().is_some_and(|it| step.is_about(&context.tools.node, it.instance)) {
+            return Ok(found);
+        }
+        let view = context.tools.store.fresh().await?;
+        let Some(record) = view.vms.get(&step.vm) else { return Ok(found) };
+        let Some(node) = &record.node else { return Ok(found) };
+        let is_asked_there = view
+            .jobs
+            .get(&context.job)
+            .is_some_and(|job| *node != context.tools.node && may_take(&view, job, node));
+        if is_moving(&record.state) || is_asked_there && record.state == VmState::Start {
+            let (vm, node) = (record.name.clone(), node.clone());
+            return Err(DeviceError::Elsewhere { vm, node });
+        }
+        Ok(found)
     }
 
-    /// The guest's start and number of such devices that it has; `None` if it does not run here.
-    async fn found(
-        &self,
-        context: &Context,
-        vm: Uuid,
-    ) -> Result<Option<(i32, usize)>, DeviceError> {
-        let Some(instance) = self.instance(context, vm).await? else { return Ok(None) };
-        match context.tools.hypervisor.live_xml(vm).await {
-            Ok(xml) => Ok(Some((instance, count_devices(&xml, &self.xml)?))),
-            Err(HypervisorError::NoGuest { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
+    fn is_done(&self, context: &Context, step: &Plug, found: &Found) -> Result<bool, DeviceError> {
+        let now = count_devices(&found.live, &self.xml)?;
+        let node = &context.tools.node;
+        if step.is_about(node, found.instance) {
+            return Ok(match self.change {
+                DeviceChange::Attach => now > step.before,
+                DeviceChange::Detach => now < step.before,
+            });
+        }
+        match self.change {
+            // The alias goes with the guest, and is not in its definition.
+            DeviceChange::Attach => Ok(has_alias(&found.live, &alias(context))?),
+            // On the same node it was started again, in all likelihood: its devices are as defined.
+            DeviceChange::Detach => Ok(step.was_planned_elsewhere(node) && now < step.before),
         }
     }
 
@@ -156,15 +212,28 @@ impl ChangeDevice {
         step: &Plug,
         change: DeviceChange,
     ) -> Result<(), DeviceError> {
-        let instance = self.instance(context, step.vm).await?;
-        let instance = instance.ok_or_else(|| self.not_here(context))?;
-        if step.instance.is_some_and(|own| own != instance) {
-            let vm = name(&self.vm, &context.tools.store.view());
-            return Err(DeviceError::Restarted { vm });
-        }
         let volumes = volumes(context, &self.xml).await?;
-        let device = device_for_host(&self.xml, &volumes)?;
+        let mut device = device_for_host(&self.xml, &volumes)?;
+        if change == DeviceChange::Attach {
+            device = with_alias(&device, &alias(context))?;
+        }
         Ok(context.tools.hypervisor.device(step.vm, change, &device).await?)
+    }
+}
+
+/// Alias of the device that the job attaches. Those that users give begin with `ua-`, says libvirt.
+fn alias(context: &Context) -> String {
+    format!("ua-pvc-task-{}", context.job)
+}
+
+/// The guest as it runs here; `None` if it does not.
+async fn here(context: &Context, vm: Uuid) -> Result<Option<Found>, DeviceError> {
+    let guests = context.tools.hypervisor.guests().await?;
+    let Some(instance) = guests.get(&vm).map(|guest| guest.instance) else { return Ok(None) };
+    match context.tools.hypervisor.live_xml(vm).await {
+        Ok(live) => Ok(Some(Found { instance, live })),
+        Err(HypervisorError::NoGuest { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -190,11 +259,17 @@ mod tests {
     #[test]
     fn steps_and_facts_of_the_versions_before_are_read() {
         let old = r#"{"vm":"2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1","before":3}"#;
-        let new = r#"{"vm":"2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1","before":3,"instance":7}"#;
-        for (text, instance) in [(old, None), (new, Some(7))] {
+        let older = r#"{"vm":"2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1","before":3,"instance":7}"#;
+        let new =
+            r#"{"vm":"2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1","before":3,"instance":7,"node":"hv1"}"#;
+        let node = || Some("hv1".to_owned());
+        for (text, instance, node) in
+            [(old, None, None), (older, Some(7), None), (new, Some(7), node())]
+        {
             let step: Plug = read(text).expect("as it was recorded");
             assert_eq!((step.vm.to_string().as_str(), step.before), (&text[7..43], 3));
-            assert_eq!((step.instance, written(&step).as_str()), (instance, text));
+            assert_eq!((step.instance, &step.node), (instance, &node));
+            assert_eq!(written(&step).as_str(), text);
         }
         read::<<ChangeDevice as Kind>::Fact>("null").expect("as it was recorded");
         assert_eq!(written(&()), "null");

@@ -9,12 +9,12 @@ use pvc_embedded::EmbeddedTree;
 use pvc_model::benchmark::{BenchmarkState, volume_of};
 use pvc_model::job::creation::{Seed, SeedFiles, VmCreation};
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
-use pvc_model::node::NodeRole;
+use pvc_model::node::{DaemonNote, NodeRole};
 use pvc_model::storage::{OsdRecord, PoolName, VolumeId, VolumeName};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Hypervisor, Op, Storage, Tree as _};
-use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, Store, VmChange};
+use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, Report, Store, VmChange};
 use pvc_testkit::{
     FlakyTree, Gate, MemoryDevices, MemoryOsds, MemoryStorage, ScriptedHypervisor, ScriptedScripts,
     SeededRandom, SharedOsds, TokioClock,
@@ -214,6 +214,28 @@ impl World {
 
     pub async fn write(&self, change: impl Fn(&mut Changes) + Send + Sync) {
         common::write_all(&self.store, change).await;
+    }
+
+    /// Adds a node that a daemon of ours runs on.
+    async fn add_node(&self, node: NewNode) {
+        let note = DaemonNote { version: node.version.clone(), ..DaemonNote::default() };
+        self.write(|changes| _ = changes.push(Change::AddNode(Box::new(node.clone())))).await;
+        let report = vec![Report::Daemon(node.name, note, None)];
+        self.store.report(report).await.expect("the tree is open");
+    }
+
+    /// Moves the guest as it is, with what is plugged into it: to the hypervisor it is another one.
+    async fn move_guest(&self, to: &str) {
+        let live = self.hypervisor.live_xml(UUID).await.expect("it runs");
+        self.hypervisor.kill(UUID);
+        self.hypervisor.insert(UUID, "web1");
+        if let Some(at) = live.find("<disk") {
+            let device = &live[at..live.find("</devices>").expect("it ends")];
+            let attach = pvc_ports::DeviceChange::Attach;
+            self.hypervisor.device(UUID, attach, device).await.expect("the target is free");
+        }
+        let to = NodeName::new(to);
+        self.write(|changes| _ = changes.vm(UUID, VmChange::Node(to.clone()))).await;
     }
 
     pub async fn cancel(&self) {
@@ -774,9 +796,40 @@ async fn a_guest_that_is_started_again_during_a_change_of_its_devices_gets_none_
             stops
         });
         let says_why = |(state, why): &(JobState, String)| {
-            *state == JobState::Failed && why.contains("was started again meanwhile")
+            *state == JobState::Failed && why.contains("was started again or moved meanwhile")
         };
         assert!(ends.iter().any(says_why), "{case:?}: {ends:?}");
+    }
+}
+
+/// The guest's device goes with it: so does the job, which its old node could not finish.
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_moves_during_a_change_of_its_devices_takes_the_job_along() {
+    for (case, cancels) in [(Case::Attach, false), (Case::Attach, true), (Case::Detach, true)] {
+        let mut ends = Vec::new();
+        at_each_call!(call, {
+            let world = World::new(case).await;
+            world.add_node(hv1()).await;
+            world.add_node(NewNode { name: NodeName::new("hv2"), ..hv1() }).await;
+            let first = world.worker("hv1", call).await;
+            let stops = world.stops(&first).await;
+            if stops {
+                first.die().await;
+                world.look_freely();
+                world.move_guest("hv2").await;
+                if cancels {
+                    world.cancel().await;
+                }
+                let second = world.healthy_worker("hv2").await;
+                world.healthy_worker("hv1").await;
+                ends.push(world.end().await);
+                second.die().await;
+            }
+            world.assert_whole(&format!("moved at call {call}, cancelled: {cancels}")).await;
+            stops
+        });
+        let is_by_hv2 = |end: &JobProgress| end.worker == Some("hv2".into());
+        assert!(ends.iter().any(is_by_hv2), "{case:?}: {ends:?}");
     }
 }
 
