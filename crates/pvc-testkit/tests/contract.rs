@@ -71,7 +71,7 @@ async fn guests_move_between_scripted_hypervisors_as_between_real_ones() {
     two.add_peer("one", &one);
     let fixture = MigrationFixture {
         guest: Box::new(|uuid, name| {
-            format!("<domain><name>{name}</name><uuid>{uuid}</uuid></domain>")
+            format!("<domain><name>{name}</name><uuid>{uuid}</uuid><devices></devices></domain>")
         }),
         hosts: ("two".to_owned(), "one".to_owned()),
         nobody: "nobody".to_owned(),

@@ -133,12 +133,17 @@ impl Kind for ChangeDevice {
     }
 
     async fn run(&self, context: &Context, step: &Plug) -> Result<(), DeviceError> {
-        let found = here(context, step.vm).await?.ok_or_else(|| self.not_here(context))?;
-        if !step.is_about(&context.tools.node, found.instance) {
-            let vm = name(&self.vm, &context.tools.store.view());
-            return Err(DeviceError::Restarted { vm });
+        let node = &context.tools.node;
+        let found = here(context, step.vm).await?;
+        let is_it = |found: &Found| step.is_about(node, found.instance);
+        match &found {
+            Some(found) if is_it(found) => self.plug(context, step, self.change).await,
+            None if !step.was_planned_elsewhere(node) => Err(self.not_here(context)),
+            _ => {
+                let vm = name(&self.vm, &context.tools.store.view());
+                Err(DeviceError::Restarted { vm })
+            }
         }
-        self.plug(context, step, self.change).await
     }
 
     async fn undo(&self, context: &Context, step: &Plug) -> Result<(), DeviceError> {
