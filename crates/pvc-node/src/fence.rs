@@ -25,6 +25,7 @@
 //!   on.
 
 mod act;
+mod place;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -38,7 +38,10 @@ impl OsdTruth {
     /// Takes notice of what the jobs of `view` are about.
     pub fn look(&mut self, view: &View) {
         let OsdTruth { jobs, doomed, forced, .. } = self;
-        for job in view.jobs.values().filter(|job| jobs.insert(job.spec.id.clone())) {
+        // One that waits for another about the same OSD is about what that one leaves.
+        let waits = |job: &Job| !job.progress.state.is_over() && job.progress.steps.is_none();
+        let all = view.jobs.values();
+        for job in all.filter(|job| jobs.insert(job.spec.id.clone()) || waits(job)) {
             let force = match &job.spec.work {
                 JobWork::RemoveOsd { force, .. } => *force,
                 JobWork::ReplaceOsd(replacement) => replacement.force,

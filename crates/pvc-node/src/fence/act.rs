@@ -1,11 +1,11 @@
 //! The steps of a fence, and what became of them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::stream::{self, StreamExt as _};
+use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::fault_id;
 use pvc_model::fence::{self, FenceNote, PowerAfter, Proof, Rescue, Step, Way, at_stamp};
@@ -13,14 +13,11 @@ use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole,
 };
 use pvc_model::vm::locks::{Breaker, Kept, Verdict, may_break};
-use pvc_model::vm::{VmRecord, VmState};
-use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Bmc, StorageError};
 use pvc_role::{Superseded, caught};
-use pvc_store::{
-    ChangeError, Changes, ConfigChange, Expect, LockGuard, NodeChange, Report, VmChange,
-};
+use pvc_store::{ChangeError, Changes, ConfigChange, Expect, LockGuard, NodeChange, Report};
 
+use super::place::{Freed, Locked, Recovery};
 use crate::shared::Shared;
 
 /// The longest that a step may take; the ports have deadlines of their own, and this is for those
@@ -33,7 +30,7 @@ const BMC_DEADLINE: Duration = Duration::from_secs(30);
 /// Time that the store may take for a note.
 const NOTE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Number of VMs that are recovered at once.
+/// Number of VMs whose locks are freed at once.
 const RESCUES_AT_ONCE: usize = 16;
 
 /// Time that the storage may take for the locks of one VM.
@@ -273,13 +270,17 @@ impl Actor {
         let rescues = fence::rescues(cluster, node);
         tracing::warn!(%node, vms = rescues.len(), "the VMs of the dead node are recovered");
         let mut note = self.note_of(record);
-        let (mut is_complete, mut waiting) = (true, Vec::new());
         let work: Vec<_> = rescues.iter().map(|rescue| self.free(record, rescue).boxed()).collect();
         let mut freed =
             stream::iter(work).buffer_unordered(RESCUES_AT_ONCE).ready_chunks(RESCUES_AT_ONCE);
-        while let Some(wave) = freed.next().await {
-            is_complete &= self.place(node, wave, may_wait, &mut note, &mut waiting).await;
+        let mut recovery = Recovery::default();
+        let mut is_written = true;
+        while let Some(freed) = freed.next().await {
+            recovery.extend(freed);
+            is_written &= self.place(node, &mut recovery, may_wait, &mut note).await;
         }
+        let is_complete = is_written && recovery.is_complete();
+        let waiting = recovery.waiting();
         self.note(node, note.clone()).await;
         if !is_complete {
             // What is waited for after all may take for ever.
@@ -345,89 +346,36 @@ impl Actor {
         Ok(())
     }
 
-    /// Writes what becomes of the VMs whose locks are free, all in one change. Whether nothing is
-    /// left to be done for them; `waiting` gets the others, as `name: why`.
+    /// Writes what becomes of the VMs whose locks are free: those that wait for others have waited
+    /// for the ones that came since, perhaps. Whether it could be written.
     async fn place(
         &self,
         victim: &NodeName,
-        wave: Vec<Freed>,
+        recovery: &mut Recovery,
         may_wait: bool,
         note: &mut FenceNote,
-        waiting: &mut Vec<String>,
     ) -> bool {
-        let mut is_complete = true;
-        let mut ready: BTreeMap<Uuid, Option<String>> = BTreeMap::new();
-        for freed in wave {
-            match freed.outcome {
-                Ok(()) => drop(ready.insert(freed.vm, None)),
-                Err(Locked::Foreign(why)) => drop(ready.insert(freed.vm, Some(why))),
-                Err(Locked::Superseded) => {}
-                Err(Locked::NotYet(why)) => {
-                    tracing::warn!(
-                        vm = freed.name,
-                        why,
-                        "the locks of the VM's volumes are not free yet; it is tried again"
-                    );
-                    let name = &freed.name;
-                    waiting.push(format!("{name}: the locks of its volumes are not free: {why}"));
-                    is_complete = false;
+        loop {
+            let decide = |cluster: &Cluster| recovery.place(cluster, victim, may_wait);
+            let placed = match self.shared.store.change(decide).await {
+                Ok(placed) => placed,
+                Err(ChangeError::Refused(Superseded)) => {
+                    recovery.clear();
+                    return true;
                 }
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(node = %victim, error, "the VMs' records could not be written; \
+                                                           it is tried again");
+                    return false;
+                }
+            };
+            let is_all = placed.is_all;
+            recovery.take_in(placed, note);
+            if is_all {
+                return true;
             }
         }
-        let decide = |cluster: &Cluster| {
-            let is_fenced = |record: &&Arc<NodeRecord>| record.daemon_state == DaemonState::Fenced;
-            cluster.nodes.get(victim).filter(is_fenced).ok_or(Superseded)?;
-            let mut changes = Changes::new();
-            changes.expect(Expect::NodeDaemon(victim.clone())).expect(Expect::Placements);
-            let mut ours = fence::rescues_while(cluster, victim, |vm| ready.contains_key(&vm));
-            ours.retain(|rescue| ready.contains_key(&rescue.vm));
-            for Rescue { way, .. } in &mut ours {
-                // There may be room for it in a moment.
-                if let Way::Wait(why) = way
-                    && fence::is_awaited(cluster, why, may_wait)
-                {
-                    *way = Way::Later(why.clone());
-                }
-            }
-            for rescue in &ours {
-                let Some(record) = cluster.vms.get(&rescue.vm) else { continue };
-                let written = outcome(record, victim, &rescue.way, ready[&rescue.vm].as_deref());
-                if !written.is_empty() {
-                    changes.expect(Expect::VmState(rescue.vm)).expect(Expect::VmNode(rescue.vm));
-                    changes.expect(Expect::VmNodeLimit(rescue.vm));
-                }
-                for change in written {
-                    changes.vm(rescue.vm, change);
-                }
-            }
-            Ok((changes, ours))
-        };
-        let placed = match self.shared.store.change(decide).await {
-            Ok(placed) => placed,
-            Err(ChangeError::Refused(Superseded)) => return is_complete,
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(node = %victim, error, "the VMs' records could not be written; it \
-                                                       is tried again");
-                return false;
-            }
-        };
-        for rescue in placed {
-            let name = &rescue.name;
-            match (&rescue.way, &ready[&rescue.vm]) {
-                (Way::Start(_), Some(why)) => note.stranded.push(format!("{name}: {why}")),
-                (Way::Start(to) | Way::Stay(to), _) => {
-                    note.recovered.push(format!("{name} on {to}"))
-                }
-                (Way::Wait(why), _) => note.stranded.push(format!("{name}: {why}")),
-                (Way::Later(why), _) => {
-                    waiting.push(format!("{name}: {why}"));
-                    is_complete = false;
-                }
-                (Way::Off | Way::Leave, _) => {}
-            }
-        }
-        is_complete
     }
 
     /// Says that the node has no VMs any more, and forgets its figures; not if one was started on
@@ -570,66 +518,6 @@ enum Written<T> {
     No,
 }
 
-/// A VM, and whether its volumes are free.
-struct Freed {
-    vm: Uuid,
-    name: String,
-    outcome: Result<(), Locked>,
-}
-
-/// Reason for which the locks of a volume could not be freed.
-enum Locked {
-    /// Somebody has it who is not known to be dead.
-    Foreign(String),
-    /// A reason that may pass.
-    NotYet(String),
-    /// The node is no longer dead.
-    Superseded,
-}
-
-impl From<StorageError> for Locked {
-    fn from(error: StorageError) -> Self {
-        Locked::NotYet(error.to_string())
-    }
-}
-
-/// Changes to the record of a VM whose locks are free, or of one that `foreign` says why they are
-/// not.
-fn outcome(
-    record: &VmRecord,
-    victim: &NodeName,
-    way: &Way,
-    foreign: Option<&str>,
-) -> Vec<VmChange> {
-    match (way, foreign) {
-        (Way::Start(_), Some(why)) => {
-            vec![VmChange::State(VmState::Fail), VmChange::FailedReason(why.to_owned())]
-        }
-        // It has arrived, or is about to: its new node goes on.
-        (Way::Stay(to), _) if record.is_assigned_to(to) => Vec::new(),
-        (Way::Leave, _) => Vec::new(),
-        (Way::Off, _) => vec![VmChange::State(VmState::Stop)],
-        (Way::Start(to) | Way::Stay(to), _) => runs_on(record, victim, to),
-        (Way::Later(_), _) => called_back(record, victim),
-        (Way::Wait(_), _) => vec![
-            VmChange::State(VmState::Stop),
-            VmChange::Node(victim.clone()),
-            VmChange::LastNode(record.last_node.clone().filter(|home| home != victim)),
-            VmChange::Autostart(true),
-        ],
-    }
-}
-
-/// Calls back a VM that was on its way and is to be placed anew later: it keeps nothing where it
-/// went: others may be given that now.
-fn called_back(record: &VmRecord, victim: &NodeName) -> Vec<VmChange> {
-    if record.is_assigned_to(victim) {
-        return Vec::new();
-    }
-    let home = record.last_node.clone().filter(|home| home != victim);
-    vec![VmChange::State(VmState::Start), VmChange::Node(victim.clone()), VmChange::LastNode(home)]
-}
-
 /// A step that did not come to an end, in the words of its kind.
 pub(super) fn late(step: &Step) -> Ended {
     match step {
@@ -652,11 +540,4 @@ fn take_role(cluster: &Cluster, record: &NodeRecord, changes: &mut Changes) {
         changes.expect(Expect::Primary);
         changes.config(ConfigChange::Primary(None));
     }
-}
-
-/// Has the VM run on node `to`, and to come home later.
-fn runs_on(record: &VmRecord, victim: &NodeName, to: &NodeName) -> Vec<VmChange> {
-    let home = record.last_node.as_ref().unwrap_or(victim);
-    let last_node = (home != to).then(|| home.clone());
-    vec![VmChange::State(VmState::Start), VmChange::Node(to.clone()), VmChange::LastNode(last_node)]
 }

@@ -339,6 +339,35 @@ async fn a_vm_on_its_way_that_has_no_place_yet_is_called_back_to_the_dead_node()
     assert!(eyes.vm(vm).autostart);
 }
 
+/// Found by the simulation, with 95 VMs: each of two that were on their way waited for the other
+/// one, and all others for both.
+#[tokio::test(start_paused = true)]
+async fn vms_on_their_way_that_no_node_can_take_do_not_wait_for_each_other() {
+    let mut three = Three::start(|_| {}).await;
+    let mut vms = Vec::new();
+    // More than are recovered at once.
+    for number in 1..=20 {
+        vms.push(three.run_vm(number, 3).await);
+    }
+    let mut flushed = Changes::new();
+    for node in ["hv1", "hv2"] {
+        flushed.node(&NodeName::new(node), NodeChange::Domain(DomainState::Flushed));
+    }
+    three.eyes().change(flushed).await;
+    three.lose(3, true).await;
+    for vm in &vms {
+        let back = [VmChange::State(VmState::Migrate), VmChange::LastNode(Some("hv2".into()))];
+        three.write(*vm, back).await;
+    }
+    let eyes = three.eyes();
+    for vm in vms {
+        eyes.until_state(vm, "stop").await;
+        assert!(eyes.vm(vm).autostart, "until a node is ready");
+    }
+    let is_over = || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed);
+    eyes.until("its recovery is over", is_over).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_start_that_waited_long_for_the_storage_looks_again_whose_the_vm_is() {
     let three = Three::start(|_| {}).await;
