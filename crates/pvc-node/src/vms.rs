@@ -29,7 +29,9 @@ use pvc_model::fault;
 use pvc_model::vm::moving::{
     MoveNote, MovePhase, is_moving, left_open_by_legacy, note_of_handover,
 };
-use pvc_model::vm::plan::{self, Condition, History, Planned, Seen, Step, View, WhyDestroy};
+use pvc_model::vm::plan::{
+    self, Condition, History, Planned, Seen, Step, View, WhyDestroy, is_moved_by_another,
+};
 use pvc_model::vm::volumes::started_elsewhere;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -643,11 +645,11 @@ fn is_ours(cluster: &Cluster, here: &NodeName, uuid: Uuid, guest: &Guest) -> boo
     cluster.vms.get(&uuid).is_some_and(|record| is_here(record))
 }
 
-/// Whether the guest here belongs to another node and is not on its way there.
+/// Whether the guest here belongs to another node and is not on its way from here to there.
 pub(crate) fn is_foreign(cluster: &Cluster, here: &NodeName, guest: Uuid) -> bool {
     cluster.vms.get(&guest).is_some_and(|record| {
         let elsewhere = record.node.as_ref().is_some_and(|node| node != here);
-        elsewhere && !is_moving(&record.state)
+        elsewhere && (!is_moving(&record.state) || is_moved_by_another(cluster, record, here))
     })
 }
 

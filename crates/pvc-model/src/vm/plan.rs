@@ -502,6 +502,15 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &Hi
                     false => Decision::default(),
                 }
             }
+            // Left here from before this node was given up, without need: the VM that is to be moved
+            // is another one's.
+            Some(_)
+                if guest.condition == Condition::Running
+                    && is_sent_by_another(record, view.node) =>
+            {
+                Decision::step(Step::Destroy(WhyDestroy::AssignedElsewhere))
+            }
+            Some(_) if is_run_by_another(view.cluster, record, view.node) => Decision::default(),
             Some(to) if guest.condition == Condition::Running || was_here(view, record) => {
                 Decision::step(Step::Send(to.clone()))
             }
@@ -510,6 +519,29 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &Hi
         VmState::Shutdown => power_off(view, record, guest, history),
         _ => Decision::step(Step::Destroy(WhyDestroy::AssignedElsewhere)),
     }
+}
+
+/// Whether the VM, which is to be moved to another node, is not that of `here`, although a guest
+/// of it runs here.
+pub fn is_moved_by_another(cluster: &Cluster, record: &VmRecord, here: &NodeName) -> bool {
+    is_sent_by_another(record, here) || is_run_by_another(cluster, record, here)
+}
+
+/// Whether another node says that it obeys the order to move the VM there.
+fn is_sent_by_another(record: &VmRecord, here: &NodeName) -> bool {
+    record.moving.as_ref().is_some_and(|note| {
+        note.is_for(record) && record.is_assigned_to(&note.to) && note.from != *here
+    })
+}
+
+/// Whether a node that lives, and is not the one to which the VM is to be moved, says that it runs
+/// it.
+fn is_run_by_another(cluster: &Cluster, record: &VmRecord, here: &NodeName) -> bool {
+    runners(cluster, record.uuid, here).any(|other| {
+        let is_target = record.is_assigned_to(&other.name);
+        let lives = other.daemon_state == DaemonState::Run && !may_be_outdated(other);
+        lives && !is_target && other.running.contains(&record.uuid)
+    })
 }
 
 /// Whether a guest that arrives waits for the word of its sender: that of another of ours, if there

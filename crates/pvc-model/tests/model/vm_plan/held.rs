@@ -20,20 +20,7 @@ fn held(state: VmState, on: &str, condition: Condition, phase: MovePhase, reques
     let uuid = world.put(vm(1, state, Some(on)));
     world.run(uuid);
     world.guests.get_mut(&uuid).unwrap().condition = condition;
-    let note = MoveNote {
-        from: NodeName::new("hv2"),
-        to: NodeName::new("hv1"),
-        incarnation: 0,
-        request,
-        held: true,
-        phase,
-        attempt: 1,
-        seconds: 0,
-        total_bytes: 0,
-        processed_bytes: 0,
-        remaining_bytes: 0,
-        why: String::new(),
-    };
+    let note = MoveNote { request, phase, ..move_note("hv2", "hv1") };
     world.edit(uuid, |record| {
         record.moving = Some(MoveNote { incarnation: record.incarnation, ..note })
     });

@@ -79,6 +79,44 @@ fn a_node_that_was_proven_dead_and_lives_ends_its_guests_whatever_the_records_as
     }
 }
 
+/// Found by the simulation: a BMC had said "off" of a node that went on; its daemon was started
+/// again while the VM, which another node had by then, was moved, and sent the guest from before.
+#[test]
+fn a_guest_of_before_is_not_sent_in_the_place_of_the_vm_that_is_to_be_moved() {
+    let ended = vec![Step::Destroy(WhyDestroy::AssignedElsewhere)];
+    let send = vec![Step::Send(NodeName::new("hv3"))];
+    for (sender, is_for_this, lists, expected) in [
+        (Some("hv2"), true, false, ended.clone()),
+        (Some("hv2"), true, true, ended),
+        (Some("hv1"), true, false, send.clone()),
+        // It was about an earlier move.
+        (Some("hv2"), false, false, send.clone()),
+        (None, false, false, send),
+        // The other one has not begun yet, or what it says is of a moment ago.
+        (None, false, true, vec![]),
+        (Some("hv1"), true, true, vec![]),
+    ] {
+        let mut world = World::new(&["hv1", "hv2", "hv3"]);
+        let version = world.node("hv2").pvc_version.clone();
+        world.node("hv2").daemon = Some(DaemonNote { version, ..DaemonNote::default() });
+        let uuid = world.put(vm(1, VmState::Migrate, Some("hv3")));
+        world.run(uuid);
+        if lists {
+            world.node("hv2").running.push(uuid);
+        }
+        world.edit(uuid, |record| {
+            let note = |from: &str| MoveNote {
+                incarnation: record.incarnation,
+                request: record.state_version - i32::from(!is_for_this),
+                ..move_note(from, "hv3")
+            };
+            record.moving = sender.map(note);
+        });
+        let what = (sender, is_for_this, lists);
+        assert_eq!(steps(&world.after(0)), expected, "{what:?}");
+    }
+}
+
 #[test]
 fn a_guest_that_is_held_is_distinguished_from_one_that_arrives_by_what_its_node_said_before() {
     let send = vec![Step::Send(NodeName::new("hv2"))];
