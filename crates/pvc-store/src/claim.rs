@@ -29,18 +29,31 @@ impl JobClaim {
         &self.job
     }
 
-    /// Lets the job go. If the connection is lost, the claim goes with the session.
+    /// Lets the job go, and tries again for as long as it is not known to be let go. Whoever does
+    /// not wait for the end leaves the claim to the end of the session.
     pub async fn release(self) {
-        let JobClaim { store, job, id } = self;
-        let other = store.view().jobs.get(&job).and_then(|job| job.claim).filter(|now| *now != id);
-        if other.is_some() {
-            return; // It was lost, and another worker has the job.
+        while let Err(error) = self.delete().await {
+            tracing::debug!(%error, "a claim on a job could not be released; it is tried again, or \
+                                     ends with the session");
+            if matches!(error, TreeError::SessionExpired | TreeError::Closed) {
+                return;
+            }
+            self.store.clock.sleep(LOOK_AGAIN).await;
         }
-        let path = job::owner(&job);
-        let release = vec![Op::Delete { path, version: None }];
-        if let Err(error) = store.tree.multi(release).await {
-            tracing::debug!(%error, "a claim on a job could not be released; it ends with the \
-                                     session");
+    }
+
+    async fn delete(&self) -> Result<(), TreeError> {
+        let view = self.store.view();
+        let other =
+            view.jobs.get(&self.job).and_then(|job| job.claim).filter(|now| *now != self.id);
+        if other.is_some() {
+            return Ok(()); // It was lost, and another worker has the job.
+        }
+        let release = vec![Op::Delete { path: job::owner(&self.job), version: None }];
+        match self.store.tree.multi(release).await {
+            Ok(_) => Ok(()),
+            Err(MultiError::Refused { why: TreeError::NoNode { .. }, .. }) => Ok(()),
+            Err(MultiError::Refused { why: error, .. } | MultiError::Tree(error)) => Err(error),
         }
     }
 }

@@ -148,11 +148,13 @@ impl Context {
         job.claim == Some(self.claim)
     }
 
-    /// Whether the job is this node's. It may become another's while this worker holds it: what is
-    /// done to a guest goes with the guest.
+    /// Whether the job is this node's still: what is done to a guest goes with the guest. Any other
+    /// stays with who has it.
     pub fn is_ours(&self) -> bool {
         let view = self.tools.store.view();
-        view.jobs.get(&self.job).is_some_and(|job| may_take(&view, job, &self.tools.node))
+        view.jobs.get(&self.job).is_some_and(|job| {
+            !job.spec.work.goes_with_guest() || may_take(&view, job, &self.tools.node)
+        })
     }
 
     pub fn is_cancel_requested(&self) -> bool {

@@ -46,7 +46,17 @@ pub(crate) async fn perform(
             late
         }
     };
-    claim.release().await;
+    // A claim that cannot be released now ends with this worker's session if it stops, and keeps
+    // everybody else from the job if it does not.
+    let clock = context.tools.clock.clone();
+    tokio::select! {
+        biased;
+        () = claim.release() => {}
+        () = async {
+            leave.cancelled().await;
+            clock.sleep(RECORD_EVERY).await;
+        } => {}
+    }
     Parted { job: id, late }
 }
 

@@ -97,6 +97,33 @@ async fn a_job_is_claimed_by_one_worker_only_and_let_go_with_its_session() {
     assert!(world.other.claim_job(&id).await.expect("reachable").is_some());
 }
 
+/// Found by the simulation: the claim stayed for as long as its worker lived, and nobody else could
+/// have the job.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_cannot_be_released_now_is_released_later() {
+    let world = cluster().await;
+    let id = JobId::from_bits(7);
+    let spec = JobSpec {
+        id: id.clone(),
+        work: JobWork::FlushLocks { vm: JobVm { name: "web1".into(), uuid: Some(UUID) } },
+        node: "hv1".into(),
+        run_on: "hv1".into(),
+        submitter: "cli".into(),
+        submitted_at: 1,
+    };
+    change(&world.store, |changes| _ = changes.push(Change::SubmitJob(spec.clone()))).await;
+    for lose in [FlakyTree::lose_next_multi, FlakyTree::lose_next_answer] {
+        let tree = FlakyTree::new(world.tree.connect());
+        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(8)));
+        let store = Store::open(tree.clone(), clock, random).await.expect("readable");
+        let claim = store.claim_job(&id).await.expect("reachable").expect("free");
+        lose(&tree);
+        claim.release().await;
+        let claim = world.other.claim_job(&id).await.expect("reachable").expect("free again");
+        claim.release().await;
+    }
+}
+
 #[tokio::test]
 async fn a_job_that_was_begun_already_is_seen_with_its_claim_until_that_goes_with_the_session() {
     let world = cluster().await;
