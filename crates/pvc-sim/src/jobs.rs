@@ -202,7 +202,7 @@ impl Jobs {
                 && seen.boots_at_end.is_some_and(|at_end| {
                     at_end == boots || seen.was_held_at_end && at_end + 1 == boots
                 })
-                && seen.job.progress.state == JobState::Succeeded
+                && (seen.job.progress.state == JobState::Succeeded || leaves_open(&seen.job))
         });
         let mut plugged = Some(false);
         let mut last_of = BTreeMap::new();
@@ -213,13 +213,21 @@ impl Jobs {
                 _ => continue,
             };
             let opposite = last_of.get(&!plugs);
-            let is_in_doubt =
-                seen.boots != boots || opposite.is_some_and(|other| *other >= seen.ended_before);
+            let is_in_doubt = leaves_open(&seen.job)
+                || seen.boots != boots
+                || opposite.is_some_and(|other| *other >= seen.ended_before);
             plugged = (!is_in_doubt).then_some(plugs);
             last_of.insert(plugs, place);
         }
         plugged
     }
+}
+
+/// Whether the job was not done and says that it does not know what there is of it: a detachment
+/// whose VM has moved, or was started again.
+fn leaves_open(job: &Job) -> bool {
+    let is_done = job.progress.state == JobState::Succeeded;
+    !is_done && job.progress.log.iter().any(|line| line.ends_with("is not known"))
 }
 
 /// Fault of how a job has ended, or that it has not.
@@ -241,7 +249,8 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
         (_, None) => true,
     };
     let has_reason = match progress.state {
-        JobState::Cancelled => job.cancel_requested,
+        // A transfer whose record was lost after that was asked for has another one.
+        JobState::Cancelled => job.cancel_requested || job.spec.work.is_of_api(),
         JobState::Failed => progress.failure.is_some(),
         _ => true,
     };

@@ -147,7 +147,15 @@ impl Kind for ChangeDevice {
     }
 
     async fn undo(&self, context: &Context, step: &Plug) -> Result<(), DeviceError> {
-        if self.look(context, step).await?.is_none() {
+        let Some(found) = self.found(context, step).await? else { return Ok(()) };
+        if !self.is_done(context, step, &found)? {
+            let is_other = !step.is_about(&context.tools.node, found.instance);
+            if is_other && self.change == DeviceChange::Detach {
+                context.log(
+                    "the VM was started again or moved meanwhile: whether it had the device \
+                     detached before that is not known",
+                );
+            }
             return Ok(());
         }
         let reverse = match self.change {
@@ -195,9 +203,8 @@ impl ChangeDevice {
     }
 
     fn is_done(&self, context: &Context, step: &Plug, found: &Found) -> Result<bool, DeviceError> {
-        let now = count_devices(&found.live, &self.xml)?;
-        let node = &context.tools.node;
-        if step.is_about(node, found.instance) {
+        if step.is_about(&context.tools.node, found.instance) {
+            let now = count_devices(&found.live, &self.xml)?;
             return Ok(match self.change {
                 DeviceChange::Attach => now > step.before,
                 DeviceChange::Detach => now < step.before,
@@ -206,8 +213,9 @@ impl ChangeDevice {
         match self.change {
             // The alias goes with the guest, and is not in its definition.
             DeviceChange::Attach => Ok(has_alias(&found.live, &alias(context))?),
-            // On the same node it was started again, in all likelihood: its devices are as defined.
-            DeviceChange::Detach => Ok(step.was_planned_elsewhere(node) && now < step.before),
+            // One that was started again has its devices as defined, one that was moved as they
+            // were: which of them it is nobody can tell.
+            DeviceChange::Detach => Ok(false),
         }
     }
 
