@@ -309,7 +309,13 @@ impl Keeper {
         }
         self.filtered = filter.networks.keys().copied().collect();
         let is_good = |vni: &Vni| round.bad.iter().all(|bad| bad.vni != *vni);
-        self.last.retain(|vni, _| filter.networks.contains_key(vni));
+        // What could not be gone back to when that was called for is not gone back to later: the
+        // network has something newer by then.
+        let is_refused = |chain: &AclChain| first_refused(&self.refused, &chain.rules).is_some();
+        self.last.retain(|vni, last| {
+            let can_be_loaded = || !last.chains().iter().any(|(_, chain)| is_refused(chain));
+            filter.networks.contains_key(vni) && (is_good(vni) || can_be_loaded())
+        });
         for (vni, network) in filter.networks {
             if is_good(&vni) {
                 self.last.insert(vni, network.acls);
@@ -319,11 +325,7 @@ impl Keeper {
     }
 
     fn filter(&self, view: &Cluster) -> (NetworkFilter, Vec<BadAcl>) {
-        let refused = |rules: &[String]| {
-            let refused = self.refused.iter().filter(|refused| rules.starts_with(&refused.rules));
-            let first = refused.min_by_key(|refused| refused.rules.len())?;
-            Some((first.rules.len() - 1, first.why.clone()))
-        };
+        let refused = |rules: &[String]| first_refused(&self.refused, rules);
         let known =
             Known { closed: &self.closed, nodes: &self.nodes, last: &self.last, refused: &refused };
         network_filter(view, &known)
@@ -418,9 +420,8 @@ impl Keeper {
     }
 
     /// Tries rules again that were refused a while ago, each by itself, and forgets of those that
-    /// are taken that they were not. Wherever one rule stands it is tried at once: a network would
-    /// go back to the older set that is taken again, while the newer one with the same rule still
-    /// counts as refused.
+    /// are taken that they were not. Wherever one rule stands it is tried at once: why it was
+    /// refused has passed for all of them, or for none.
     async fn try_refused_again(&mut self, context: &Context, deadline: Duration) {
         let firewall = context.ports.firewall.as_ref();
         // What nobody has to wait for comes after what is to be loaded.
@@ -452,6 +453,13 @@ impl Keeper {
         }
         self.refused = kept;
     }
+}
+
+/// The place of the first of these rules that was refused, and why.
+fn first_refused(refused: &[Refused], rules: &[String]) -> Option<(usize, String)> {
+    let refused = refused.iter().filter(|refused| rules.starts_with(&refused.rules));
+    let first = refused.min_by_key(|refused| refused.rules.len())?;
+    Some((first.rules.len() - 1, first.why.clone()))
 }
 
 fn tell_of_links(error: &NetworkError) {
@@ -728,8 +736,34 @@ mod tests {
         assert_eq!(world.chain("vxlan7-in").await, ["drop", "drop"]);
         world.firewall.set_refusing(|_, _| false);
         tokio::time::advance(RETRY / 2).await;
+        world.round(&mut keeper, &newer).await;
+        assert_eq!(world.chain("vxlan7-in").await, ["drop", "drop"], "not back to the older");
+        tokio::time::advance(RETRY / 2).await;
         assert_eq!(world.round(&mut keeper, &newer).await.bad, []);
         assert_eq!(world.chain("vxlan7-in").await, ["drop", "bad"]);
+    }
+
+    /// Found by the simulation.
+    #[tokio::test(start_paused = true)]
+    async fn a_set_that_was_not_taken_when_it_was_called_for_is_not_gone_back_to_later() {
+        let (world, mut keeper) = (world().await, Keeper::new(BTreeSet::new()));
+        world.firewall.set_refusing(|_, _| false);
+        let older = cluster(&[("7", &["bad", "drop"])]);
+        world.round(&mut keeper, &older).await;
+        let refuses = |words: &'static [&'static str]| {
+            let is_one = |rules: &str| words.iter().any(|word| rules.contains(word));
+            world.firewall.set_refusing(move |_, rules| rules.is_some_and(is_one));
+        };
+        refuses(&["bad", "worse"]);
+        world.firewall.flush();
+        world.round(&mut keeper, &older).await;
+        let newer = cluster(&[("7", &["accept", "worse"])]);
+        world.round(&mut keeper, &newer).await;
+        assert_eq!(world.chain("vxlan7-in").await, ["accept", "drop"], "the older is not taken");
+        refuses(&["worse"]);
+        tokio::time::advance(RETRY).await;
+        world.round(&mut keeper, &newer).await;
+        assert_eq!(world.chain("vxlan7-in").await, ["accept", "drop"]);
     }
 
     /// Each try takes its time, as when nft waits for DNS.

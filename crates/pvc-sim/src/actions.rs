@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::vm_uuid;
 use crate::daemons::{kill, kill_daemon, start_api, start_daemon, start_worker};
 use crate::database_cluster::DatabaseMembers;
-use crate::guest_networks::{NetworkAsk, refuse_rules};
+use crate::guest_networks::NetworkAsk;
 use crate::guests::FailingStarts;
 use crate::host::Net;
 use crate::job_steps::Moment;
@@ -542,9 +542,7 @@ impl Action {
                 let name = format!("dnsmasq-{vni}");
                 state.hosts.iter().for_each(|host| host.programs.crash(&name));
             }
-            Action::RefuseRules(host, ref text) => {
-                refuse_rules(&mut state.hosts[host], Some(text.clone()));
-            }
+            Action::RefuseRules(host, ref text) => state.refuse_rules(host, text),
             Action::TakeRules(host) => state.take_rules(host),
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }

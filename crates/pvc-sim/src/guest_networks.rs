@@ -508,6 +508,13 @@ impl State {
         self.networks.excuse(host, self.run.now + LATE);
     }
 
+    /// The kernel of the host refuses every rule with these words, and takes all others, also those
+    /// that it has refused.
+    pub fn refuse_rules(&mut self, host: usize, text: &str) {
+        self.take_rules(host);
+        refuse_rules(&mut self.hosts[host], Some(text.to_owned()));
+    }
+
     /// The kernel of the host takes every rule, also those that it has refused.
     pub fn take_rules(&mut self, host: usize) {
         if self.hosts[host].refused_rule.is_some() {
