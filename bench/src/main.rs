@@ -14,6 +14,7 @@ mod http;
 mod keepalive;
 mod measure;
 mod memory;
+mod new_vms;
 mod place;
 mod report;
 mod statistics;
@@ -167,7 +168,7 @@ fn measure_on(
     };
     let places = Places { kind, scale, made: OnceCell::new() };
     let size = |index: usize| Ok::<_, anyhow::Error>(&places.all()?[index]);
-    let measurements: [Measurement<'_>; 7] = [
+    let measurements: [Measurement<'_>; 8] = [
         ("cache", Box::new(|| cache::figures(size(3)?, scale))),
         (
             "memory of the cache",
@@ -175,6 +176,7 @@ fn measure_on(
         ),
         ("HTTP", Box::new(|| http::figures(kind, places.all()?, scale))),
         ("uploads", Box::new(|| uploads::figures(kind, scale))),
+        ("new VMs", Box::new(|| new_vms::figures(kind, scale))),
         ("keepalive", Box::new(|| keepalive::figures(kind, scale))),
         ("daemon", Box::new(|| daemon::figures(kind, &programs.pvcd, scale))),
         ("command line", Box::new(|| cli::figures(size(0)?, &programs.pvc, scale))),

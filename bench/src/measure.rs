@@ -26,6 +26,12 @@ pub struct Scale {
     /// Size of the file that is uploaded.
     pub upload_bytes: u64,
     pub uploads: usize,
+    /// Size of the image that new VMs are made of.
+    pub image_bytes: u64,
+    /// Number of VMs that are made of it, one after the other.
+    pub new_vms: usize,
+    /// Number of VMs that are made of a profile at once.
+    pub profile_vms: usize,
 }
 
 impl Scale {
@@ -38,6 +44,9 @@ impl Scale {
         keepalives: 10,
         upload_bytes: 1 << 30,
         uploads: 3,
+        image_bytes: 1 << 30,
+        new_vms: 9,
+        profile_vms: 100,
     };
     pub const QUICK: Scale = Scale {
         vms: [2, 4, 8, 16],
@@ -48,6 +57,9 @@ impl Scale {
         keepalives: 2,
         upload_bytes: 8 << 20,
         uploads: 1,
+        image_bytes: 64 << 20,
+        new_vms: 1,
+        profile_vms: 2,
     };
 
     pub fn small(&self) -> usize {

@@ -106,7 +106,7 @@ fn tell(line: &str, code: i32, begun: Instant) {
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     if *last != text {
         let took = begun.elapsed().as_secs_f64();
-        println!("{:>7.1} s  {text}, after {took:.1} s", (begun - start).as_secs_f64());
+        eprintln!("{:>7.1} s  {text}, after {took:.1} s", (begun - start).as_secs_f64());
         *last = text;
     }
 }
@@ -130,10 +130,15 @@ pub fn repository() -> PathBuf {
     here.ancestors().nth(2).expect("this crate is two levels below the top").to_owned()
 }
 
-/// Directory in which cargo put the programs of this build: these tests run from `deps` below it.
+/// Directory in which cargo put the programs of this build: tests run from `deps` below it, the
+/// benchmarks from it.
 pub(crate) fn built() -> PathBuf {
-    let test = std::env::current_exe().expect("/proc is there");
-    test.ancestors().nth(2).expect("cargo puts tests into `deps`").to_owned()
+    let own = std::env::current_exe().expect("/proc is there");
+    let directory = own.parent().expect("a program is in a directory");
+    match directory.ends_with("deps") {
+        true => directory.parent().expect("`deps` is in one").to_owned(),
+        false => directory.to_owned(),
+    }
 }
 
 /// A program of ours, built beside this test.
