@@ -255,6 +255,11 @@ async fn a_vm_of_a_profile_becomes_a_task_of_the_primary() {
 }
 
 #[tokio::test]
+    // Nor is another VM called so by its XML.
+    let refused = api.form(Method::PUT, "/vm/web", "xml", &xml("new1", UUID)).await.refused(400);
+    assert!(refused.contains("VM `new1` is being made by task"), "{refused}");
+    let refused = api.form(Method::POST, "/vm/web/check", "xml", &xml("new1", UUID)).await;
+    assert!(refused.text().contains("is being made by task"), "{}", refused.text());
 async fn a_vm_of_a_profile_is_defined_and_started_unless_said_otherwise() {
     use pvc_model::job::JobWork;
     for (given, expected) in [
