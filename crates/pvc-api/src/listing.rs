@@ -30,9 +30,9 @@ type Turn = tokio::sync::Mutex<()>;
 
 #[derive(Clone, Default)]
 pub struct TrashLists {
-    /// Those that have not begun.
+    /// Lists that have not begun.
     waiting: Arc<Mutex<BTreeMap<Of, WeakShared<Listed>>>>,
-    /// Of those that wait or are under way.
+    /// Turns of the lists that wait or are under way.
     turns: Arc<Mutex<BTreeMap<Of, Weak<Turn>>>>,
 }
 
