@@ -34,6 +34,9 @@ const VOLUME: &str = "volume";
 const PID: &str = "pid";
 const EXPORTED: &str = "exported";
 
+/// Arguments of `rbd` that list what the kernel has mapped.
+const LIST_KERNEL_DEVICES: &[&str] = &["device", "list", "--format=json"];
+
 /// Name that directories of devices begin with.
 const DEVICE: &str = "device-";
 
@@ -121,14 +124,43 @@ impl LinuxBlockDevices {
         if device_path(volume).exists() {
             return Ok(());
         }
-        let shown = self.run(volume, "mapped", "rbd", &["device", "list", "--format=json"]).await?;
-        let found = kernel_device(&shown.stdout, volume);
-        let found = found.ok_or_else(|| BlockDeviceError::Refused {
+        let shown = self.run(volume, "mapped", "rbd", LIST_KERNEL_DEVICES).await?;
+        let found = kernel_devices(&shown.stdout, volume);
+        let found = found.first().ok_or_else(|| BlockDeviceError::Refused {
             volume: volume.clone(),
             act: "mapped",
             why: "the kernel does not list its device".to_owned(),
         })?;
-        link(volume, Path::new(&found))
+        link(volume, Path::new(found))
+    }
+
+    /// Refuses an image of which the kernel has a device already: it is somebody else's, and would
+    /// be taken for ours if it has no link.
+    async fn require_no_kernel_device(&self, volume: &VolumeId) -> Result<()> {
+        let MeasuredPlace::Rbd { .. } = self.storage.measured(volume).await?.place else {
+            return Ok(());
+        };
+        // Where it cannot be asked for them, the kernel is given none.
+        let listed = self.exec_quietly("rbd", LIST_KERNEL_DEVICES).await.unwrap_or_default();
+        match kernel_devices(listed.as_bytes(), volume).into_iter().next() {
+            Some(device) => Err(BlockDeviceError::Taken { path: device.into() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Unmaps what the kernel has of an image, whether it ever got its link or not.
+    async fn unmap_kernel_devices(&self, volume: &VolumeId) -> Result<()> {
+        let listed = match self.run(volume, "unmapped", "rbd", LIST_KERNEL_DEVICES).await {
+            Ok(listed) => listed.stdout,
+            // Nobody has mapped anything with it.
+            Err(BlockDeviceError::Missing { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        for device in kernel_devices(&listed, volume) {
+            self.run(volume, "unmapped", "rbd", &["unmap", &device]).await?;
+            unlink(volume, &device_path(volume))?;
+        }
+        Ok(())
     }
 
     /// Has `qemu-storage-daemon` export the image as a file.
@@ -189,15 +221,14 @@ impl LinuxBlockDevices {
 
     /// Takes back whatever there is of a device.
     async fn detach(&self, volume: &VolumeId, directory: &Path) -> Result<()> {
-        let file = match self.storage.measured(volume).await {
+        let exported = || Some(directory.join(EXPORTED)).filter(|it| is_there(it));
+        let (file, may_be_rbd) = match self.storage.measured(volume).await {
             Ok(measured) => match measured.place {
-                MeasuredPlace::File { path, .. } => Some(path),
-                MeasuredPlace::Rbd { .. } => {
-                    Some(directory.join(EXPORTED)).filter(|it| is_there(it))
-                }
+                MeasuredPlace::File { path, .. } => (Some(path), false),
+                MeasuredPlace::Rbd { .. } => (exported(), true),
             },
             // Its file is gone, and the loop device has it still.
-            Err(_) => None,
+            Err(_) => (None, true),
         };
         let device = device_path(volume);
         let target = fs::read_link(&device).ok();
@@ -228,6 +259,9 @@ impl LinuxBlockDevices {
             for other in others.lines().map(str::trim).filter(|name| !name.is_empty()) {
                 self.run(volume, "unmapped", "losetup", &["--detach", other]).await?;
             }
+        }
+        if may_be_rbd {
+            self.unmap_kernel_devices(volume).await?;
         }
         end_export(volume, directory).await?;
         self.unmount_export(volume, directory).await?;
@@ -339,14 +373,21 @@ fn unlink(volume: &VolumeId, link: &Path) -> Result<()> {
     }
 }
 
-/// The kernel's device of an image, in the list of `rbd`.
-fn kernel_device(listed: &[u8], volume: &VolumeId) -> Option<String> {
-    let listed: serde_json::Value = serde_json::from_slice(listed).ok()?;
-    let of = |entry: &&serde_json::Value| {
-        entry["pool"] == volume.pool.as_str() && entry["name"] == volume.volume.as_str()
+/// The kernel's devices of an image, in the list of `rbd`; not those of its snapshots.
+fn kernel_devices(listed: &[u8], volume: &VolumeId) -> Vec<String> {
+    let listed: serde_json::Value = serde_json::from_slice(listed).unwrap_or_default();
+    let has_none = |entry: &serde_json::Value, key: &str| {
+        entry[key].as_str().is_none_or(|text| matches!(text, "" | "-"))
     };
-    let found = listed.as_array()?.iter().find(of)?;
-    found["device"].as_str().map(str::to_owned)
+    let of = |entry: &&serde_json::Value| {
+        entry["pool"] == volume.pool.as_str()
+            && entry["name"] == volume.volume.as_str()
+            && has_none(entry, "namespace")
+            && has_none(entry, "snap")
+    };
+    let entries = listed.as_array().map(Vec::as_slice).unwrap_or_default();
+    let devices = entries.iter().filter(of).filter_map(|entry| entry["device"].as_str());
+    devices.map(str::to_owned).collect()
 }
 
 #[async_trait]
@@ -368,6 +409,7 @@ impl BlockDevices for LinuxBlockDevices {
         if fs::symlink_metadata(&path).is_ok() {
             return Err(BlockDeviceError::Taken { path });
         }
+        self.require_no_kernel_device(volume).await?;
         let failed = io_error(volume, "mapped");
         let free = |number: &usize| !self.home.path().join(format!("{DEVICE}{number}")).exists();
         let number = (0..).find(free).expect("there are numbers enough");
@@ -441,13 +483,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_device_of_an_image_is_found_in_the_list_of_rbd() {
-        let listed = br#"[{"id":"0","pool":"vms","name":"a","device":"/dev/rbd0"},
-            {"id":"1","pool":"vms","name":"b","device":"/dev/rbd1"}]"#;
+    fn the_kernels_devices_of_an_image_are_found_in_the_list_of_rbd() {
+        let listed = br#"[{"id":"0","pool":"vms","name":"a","snap":"-","device":"/dev/rbd0"},
+            {"id":"1","pool":"vms","namespace":"","name":"b","snap":"-","device":"/dev/rbd1"},
+            {"id":"2","pool":"vms","namespace":"","name":"b","snap":"s1","device":"/dev/rbd2"},
+            {"id":"3","pool":"vms","namespace":"x","name":"b","snap":"-","device":"/dev/rbd3"},
+            {"id":"4","pool":"vms","name":"b","device":"/dev/rbd4"}]"#;
         let of = |volume: &str| {
-            kernel_device(listed, &VolumeId::from_record(volume).expect("well formed"))
+            kernel_devices(listed, &VolumeId::from_record(volume).expect("well formed"))
         };
-        assert_eq!(of("vms/b").as_deref(), Some("/dev/rbd1"));
-        assert_eq!((of("ssd/b"), of("vms/c")), (None, None));
+        assert_eq!(of("vms/b"), ["/dev/rbd1", "/dev/rbd4"]);
+        assert_eq!((of("ssd/b").len(), of("vms/c").len()), (0, 0));
+        assert!(kernel_devices(b"", &nobody()).is_empty());
     }
 }

@@ -23,6 +23,7 @@ pub(crate) struct Inner {
     failing: bool,
     locks_take: Duration,
     removal_takes: Duration,
+    begun_uploads: u64,
     ended_uploads: u64,
     gate: Option<Arc<Gate>>,
 }
@@ -116,6 +117,11 @@ impl MemoryStorage {
     /// Sets the time that removing a volume takes from now on.
     pub fn set_removal_takes(&self, time: Duration) {
         self.with(|inner| inner.removal_takes = time);
+    }
+
+    /// Number of uploads that have begun.
+    pub fn begun_uploads(&self) -> u64 {
+        self.with(|inner| inner.begun_uploads)
     }
 
     /// Number of uploads whose writing was ended, each as often as that was asked.
@@ -488,6 +494,7 @@ impl VolumeStreams for MemoryStorage {
         force: bool,
     ) -> Result<Box<dyn Upload>, StorageError> {
         let upload = self.reached(|volumes| volumes.upload(volume, size_bytes, force)).await?;
+        self.with(|inner| inner.begun_uploads += 1);
         Ok(Box::new(HeldUpload { inner: self.inner.clone(), upload }))
     }
 

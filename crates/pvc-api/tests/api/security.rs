@@ -477,7 +477,23 @@ async fn a_body_that_trickles_in_is_given_up() {
 
 /// Collects what is logged.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// The line about a request to this route.
+    #[track_caller]
+    pub fn line(&self, route: &str) -> String {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let found = text.lines().find(|line| line.contains(route));
+        found.unwrap_or_else(|| panic!("{route} is in no line of {text}")).to_owned()
+    }
+
+    #[track_caller]
+    pub fn assert_silent_about(&self, secret: &str) {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        assert!(!text.contains(secret), "{text}");
+    }
+}
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -490,7 +506,7 @@ impl Write for Log {
 }
 
 /// Log of everything until the second is dropped.
-fn logged(level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
+pub fn logged(level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()

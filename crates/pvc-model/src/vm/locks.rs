@@ -105,9 +105,20 @@ pub fn may_break(cluster: &Cluster, address: &str, by: &Breaker<'_>) -> Verdict 
             }
         }
         Breaker::Operator { vm, runs_on } => {
-            may_flush(cluster, vm, *runs_on).map_or_else(Verdict::Keep, |()| Verdict::Break)
+            let may = may_flush(cluster, vm, *runs_on, Moment::Before);
+            may.map_or_else(Verdict::Keep, |()| Verdict::Break)
         }
     }
+}
+
+/// Moment at which an operator's wish is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// No lock is broken yet: whether any may be.
+    Before,
+    /// The locks of a volume were listed by the name that the VM's record gives it: whether they
+    /// are all that it has. Each of them is judged by itself.
+    Listed,
 }
 
 /// Whether an operator may have the locks of `vm` broken, whoever holds them; as
@@ -116,7 +127,23 @@ pub fn may_break(cluster: &Cluster, address: &str, by: &Breaker<'_>) -> Verdict 
 /// # Errors
 /// That the VM is not off, that a living node has its guest, or that its volumes are being renamed.
 /// What a silent node last said is what the operator has judged.
-pub fn may_flush(cluster: &Cluster, vm: &VmRecord, runs_on: Option<&NodeName>) -> Result<(), Kept> {
+pub fn may_flush(
+    cluster: &Cluster,
+    vm: &VmRecord,
+    runs_on: Option<&NodeName>,
+    moment: Moment,
+) -> Result<(), Kept> {
+    match moment {
+        Moment::Before => {
+            check_off(cluster, vm, runs_on)?;
+            check_names(cluster, vm)
+        }
+        Moment::Listed => check_names(cluster, vm),
+    }
+}
+
+/// Refuses the locks of a VM whose guest may write.
+fn check_off(cluster: &Cluster, vm: &VmRecord, runs_on: Option<&NodeName>) -> Result<(), Kept> {
     if !may_flush_locks(&vm.state) {
         return Err(Kept::NotOff(vm.state.clone()));
     }
@@ -125,10 +152,16 @@ pub fn may_flush(cluster: &Cluster, vm: &VmRecord, runs_on: Option<&NodeName>) -
     let has = runs.or_else(|| living().find(|node| has_guest(cluster, node, vm.uuid)));
     match runs_on.or(has.map(|node| &node.name)) {
         Some(node) => Err(Kept::Runs(node.clone())),
-        None => match being_renamed_to(cluster, vm.uuid) {
-            Some(to) => Err(Kept::BeingRenamed(to.to_owned())),
-            None => Ok(()),
-        },
+        None => Ok(()),
+    }
+}
+
+/// Refuses the locks of a VM whose volumes may have other names by now than its record says: a
+/// list by the old name has none.
+fn check_names(cluster: &Cluster, vm: &VmRecord) -> Result<(), Kept> {
+    match being_renamed_to(cluster, vm.uuid) {
+        Some(to) => Err(Kept::BeingRenamed(to.to_owned())),
+        None => Ok(()),
     }
 }
 
@@ -283,7 +316,10 @@ mod tests {
         ] {
             let mut cluster = cluster(two());
             cluster.jobs.insert(JobId::from_bits(1), Arc::new(renaming(state)));
-            assert_eq!(may_flush(&cluster, &vm, None), expected, "{state:?}");
+            for moment in [Moment::Before, Moment::Listed] {
+                let may = may_flush(&cluster, &vm, None, moment);
+                assert_eq!(may, expected, "{state:?} {moment:?}");
+            }
         }
     }
 
@@ -324,6 +360,8 @@ mod tests {
                 assert_eq!(may_break(&cluster(two()), address, &by), expected);
             }
         }
+        // A list of locks without any is one of a VM that runs as well.
+        assert_eq!(may_flush(&cluster(two()), &vm(Start, false), None, Moment::Listed), Ok(()));
         let vm = vm(Stop, false);
         let by = |runs_on| Breaker::Operator { vm: &vm, runs_on };
         let here = NodeName::new("hv1");

@@ -13,7 +13,7 @@ use pvc_model::{BadName, NodeName, Uuid, shown};
 use pvc_ports::{Clock, Random, Storage};
 use pvc_store::{ChangeError, Changes, Expect, Store};
 
-use super::define::{Define, DefineRefusal, Definition};
+use super::define::{Define, DefineRefusal, Definition, check_new_name};
 use super::hardware::{HardwareRefusal, bridge};
 use super::new_name::{NewNameRefusal, check_new_vm, require_name_of_nobody};
 use crate::job::{JobRequest, submit};
@@ -224,6 +224,9 @@ async fn plan(
     storage: &dyn Storage,
     ask: &Create,
 ) -> Result<Planned, CreateRefusal> {
+    // A VM of that name has volumes that are called so, too: not they are what is in the way.
+    require_name_of_nobody(view, &ask.name, None)?;
+    check_new_name(view, &ask.name, Uuid::nil())?;
     let image = find_image(view, &ask.image)?;
     check_not_held(view, &image, None).map_err(StorageRefusal::from)?;
     let disk = beside(&image, &ask.name, "sda")?;

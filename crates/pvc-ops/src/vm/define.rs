@@ -350,6 +350,7 @@ impl Hardware {
         check_files(record.domain.as_ref().map_or(&[], |known| &known.disks), &summary.disks)?;
         let mut changes = Changes::new();
         if record.name != summary.name {
+            require_name_of_nobody(cluster, &summary.name, None)?;
             check_new_name(cluster, &summary.name, record.uuid)?;
             if !is_off(&record.state) {
                 let (name, state) = (record.name.clone(), record.state.clone());

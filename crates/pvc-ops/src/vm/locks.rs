@@ -3,7 +3,7 @@
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobSpec, JobVm, JobWork};
-use pvc_model::vm::locks::{Kept, may_flush};
+use pvc_model::vm::locks::{Kept, Moment, may_flush};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_ports::{Clock, Random};
 use pvc_store::{ChangeError, Changes, Store};
@@ -78,7 +78,8 @@ pub async fn submit_flush_locks(
 
 fn request(cluster: &Cluster, vm: &str, submitter: &str) -> Result<JobRequest, FlushRefusal> {
     let record = find_vm(cluster, vm)?;
-    may_flush(cluster, record, None).map_err(|kept| FlushRefusal::kept(record, kept))?;
+    may_flush(cluster, record, None, Moment::Before)
+        .map_err(|kept| FlushRefusal::kept(record, kept))?;
     let node = node_of(record)?;
     let work = JobWork::FlushLocks { vm: JobVm::new(record) };
     let (run_on, submitter) = (node.to_string(), submitter.to_owned());

@@ -33,6 +33,7 @@ async fn a_rename_that_cannot_be_is_no_job() {
 async fn a_vm_that_is_being_renamed_is_not_started_removed_or_renamed() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
     world.define("web1", UUID).await;
+    world.define("db1", OTHER).await;
     // The VM's own node has none: it is down, or one of PVC 1.0.3.
     world.announce_worker("hv2").await;
     let started = tokio::time::Instant::now();
@@ -48,7 +49,10 @@ async fn a_vm_that_is_being_renamed_is_not_started_removed_or_renamed() {
     let ask = StateAsk::new(StateRequest::Start, false);
     let start = refused(vm::set_state(&world.store, "web1", ask).await);
     assert_eq!(start.to_string(), "VM `web1` is being renamed to `shop`");
-    let taken = refused(vm::define(&world.store, &Define::new(xml("shop", OTHER))).await);
+    let third = Uuid::from_u128(3);
+    let taken = refused(vm::define(&world.store, &Define::new(xml("shop", third))).await);
+    assert_eq!(taken.to_string(), "VM `web1` is being renamed to `shop`");
+    let taken = refused(modify(&world, "db1", &xml("shop", OTHER), false).await);
     assert_eq!(taken.to_string(), "VM `web1` is being renamed to `shop`");
     refused(vm::remove(&world.store, world.clock.as_ref(), Some(world.volumes()), "web1").await);
     assert!(matches!(refused(world.rename("web1", "other").await), RenameRefusal::BeingRenamed(_)));

@@ -3,3 +3,4 @@
 #![allow(clippy::disallowed_methods, reason = "real processes in real time")]
 
 mod contract;
+mod devices;

@@ -30,6 +30,7 @@ pub(super) const KIND: Kind = Kind {
     is_observed: |_| true,
     // Once a minute nobody is told that the cluster has changed.
     is_quiet: true,
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

@@ -36,6 +36,7 @@ pub(super) const KIND: Kind = Kind {
     weight: |raw, _, name| RECORD + bytes_at(raw.place(ROOT), name).min(MOST_BYTES),
     is_observed: |_| true,
     is_guard: |key| key.is_root(),
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

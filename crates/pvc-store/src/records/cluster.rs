@@ -60,6 +60,7 @@ pub(super) const KIND: Kind = Kind {
         root => root == NAME && matches!(key.below, ["primary_node", "", ..]),
     },
     for_jobs: &[NAME, SCHEMA],
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

@@ -20,6 +20,7 @@ pub(super) const KIND: Kind = Kind {
     base: &[(ROOT, "")],
     is_closed: |key| key.root == PASSWORDS && !key.is_root(),
     is_observed: |_| true,
+    is_for_scripts: |key| key.root == ROOT,
     ..PLAIN
 };
 

@@ -20,6 +20,7 @@ pub(super) const KIND: Kind = Kind {
         show(|view| &mut view.faults, id.to_owned(), read(raw, id), event)
     },
     is_observed: |key| !key.is_root(),
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

@@ -20,8 +20,13 @@ const ROOT: &str = "/pvcrs/renamings";
 /// Largest number of volumes of one renaming: no VM has as many disks.
 const MOST_VOLUMES: usize = 1_000;
 
-pub(super) const KIND: Kind =
-    Kind { roots: &[ROOT], is_observed: |_| true, for_jobs: &[ROOT], ..PLAIN };
+pub(super) const KIND: Kind = Kind {
+    roots: &[ROOT],
+    is_observed: |_| true,
+    is_for_scripts: |_| true,
+    for_jobs: &[ROOT],
+    ..PLAIN
+};
 
 /// A renaming that was left half way: the VM's record has the old names, some of its volumes may
 /// have the new ones.

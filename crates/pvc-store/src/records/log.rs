@@ -19,6 +19,7 @@ pub(super) const KIND: Kind = Kind {
     base: &[(ROOT, "")],
     is_left_out: |key| !key.is_root(),
     is_observed: |key| !key.is_root(),
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

@@ -126,6 +126,9 @@ pub(crate) struct Kind {
     /// The key with a secret that a record has if it has this one: a dump may be without it, a
     /// restored record is not.
     secret_beside: fn(Key<'_>) -> Option<String>,
+    /// Tells whether scripts of the provisioner may read a key that is no secret and not closed:
+    /// nothing is for them unless its kind says so.
+    is_for_scripts: fn(Key<'_>) -> bool,
 }
 
 /// A kind that the view does not show and whose keys are nothing special: others are made of it.
@@ -147,6 +150,7 @@ const PLAIN: Kind = Kind {
     is_guard: |_| false,
     for_jobs: &[],
     secret_beside: |_| None,
+    is_for_scripts: |_| false,
 };
 
 /// A path, as the kind sees it that it is of.
@@ -350,10 +354,10 @@ pub(crate) fn is_secret(path: &str) -> bool {
     secret_beside(path).is_some_and(|secret| secret == path)
 }
 
-/// Tells whether a script of the provisioner may read `path`: not what other programs keep, what
-/// opens something else, and what tasks were given, which may open something as well.
+/// Tells whether a script of the provisioner may read `path`: what its kind says, and the root.
 pub fn is_for_scripts(path: &str) -> bool {
-    !is_foreign(path) && !is_secret(path) && !is_at_or_below(path, job::ROOT)
+    let is_open = path == "/" || ask(path, |kind, key| (kind.is_for_scripts)(key));
+    is_open && !is_foreign(path) && !is_secret(path)
 }
 
 /// The keys that every tree of the layout has, with first values, parents first.
@@ -491,6 +495,71 @@ mod tests {
             ("/".to_owned(), None),
         ] {
             assert_eq!(subject(&path).as_deref(), record, "{path}");
+        }
+    }
+
+    #[test]
+    fn scripts_read_what_a_kind_has_opened_to_them_and_no_secrets() {
+        // A root that comes to this list was looked at: nothing below it opens anything else.
+        let open = [
+            "/ceph",
+            "/ceph/osds",
+            "/ceph/pools",
+            "/ceph/snapshots",
+            "/ceph/volumes",
+            "/config",
+            "/domains",
+            "/faults",
+            "/logs",
+            "/networks",
+            "/nodes",
+            "/pvcrs/benchmarks",
+            "/pvcrs/daemon",
+            "/pvcrs/dhcp6_leases",
+            "/pvcrs/fences",
+            "/pvcrs/fullness",
+            "/pvcrs/holds",
+            "/pvcrs/moves",
+            "/pvcrs/networks",
+            "/pvcrs/nodes",
+            "/pvcrs/placement",
+            "/pvcrs/renamings",
+            "/pvcrs/snapshot-usage",
+            "/pvcrs/storage_answered",
+            "/pvcrs/unconfirmed",
+            "/pvcrs/workers",
+            "/pvcrs/working_on",
+            "/schema",
+        ];
+        let roots = KINDS.iter().flat_map(|kind| kind.roots).copied();
+        let below = |root: &str, is_open: fn(&str) -> bool| {
+            ["x", "x/y", "x/y/z/a/b"].map(|key| is_open(&format!("{root}/{key}")))
+        };
+        let found: BTreeSet<&str> =
+            roots.filter(|root| below(root, is_for_scripts).contains(&true)).collect();
+        assert_eq!(found, BTreeSet::from(open));
+        for kind in KINDS {
+            for (key, _) in kind.keys {
+                let path = format!("{}/x/{key}", kind.roots[0]);
+                let is_open = open.contains(&kind.roots[0]) && !is_secret(&path);
+                assert_eq!(is_for_scripts(&path), is_open, "{path}");
+            }
+        }
+        // The ways to them are open.
+        assert!(["/", "/pvcrs"].into_iter().all(is_for_scripts));
+        for closed in [
+            "/nodes/hv1/ipmipassword",
+            "/tasks",
+            "/tasks/0123abcd/secrets",
+            "/pvcrs/passwords",
+            "/pvcrs/passwords/hv1",
+            "/pvcrs/of_tomorrow",
+            "/pvcrs/of_tomorrow/x",
+            "/of_nobody",
+            "/patroni/pvc/leader",
+            "/zookeeper/config",
+        ] {
+            assert!(!is_for_scripts(closed), "{closed}");
         }
     }
 

@@ -59,6 +59,7 @@ pub(super) const KIND: Kind = Kind {
         let is_list = if list == lists[0] { entry.is_empty() } else { below.is_empty() };
         key.root == ROOT && (key.is_root() || (lists.contains(&list) && is_list))
     },
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

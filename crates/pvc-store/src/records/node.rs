@@ -57,6 +57,7 @@ pub(super) const KIND: Kind = Kind {
         }
         _ => None,
     },
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

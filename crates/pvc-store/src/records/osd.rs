@@ -20,6 +20,7 @@ pub(super) const KIND: Kind = Kind {
         show(|view| &mut view.osds, id.to_owned(), read(raw, id), event)
     },
     is_observed: |key| matches!(key.below, [_, "stats", "", _]),
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

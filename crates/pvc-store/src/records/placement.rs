@@ -13,6 +13,7 @@ pub(super) const KIND: Kind = Kind {
     base: &[(PATH, "")],
     is_observed: |_| true,
     is_guard: |_| true,
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

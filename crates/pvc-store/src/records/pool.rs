@@ -21,6 +21,7 @@ pub(super) const KIND: Kind = Kind {
         show(|view| &mut view.pools, PoolName::new(name), read(raw, name), event)
     },
     is_observed: |key| matches!(key.below, [_, "stats", "", _]),
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

@@ -5,5 +5,11 @@ use super::{Kind, PLAIN};
 
 pub(crate) const ROOT: &str = "/pvcrs";
 
-pub(super) const KIND: Kind =
-    Kind { roots: &[ROOT], base: &[(ROOT, "")], is_observed: |key| !key.is_root(), ..PLAIN };
+pub(super) const KIND: Kind = Kind {
+    roots: &[ROOT],
+    base: &[(ROOT, "")],
+    is_observed: |key| !key.is_root(),
+    // What a later version keeps there may open something.
+    is_for_scripts: |key| key.is_root(),
+    ..PLAIN
+};

@@ -30,6 +30,7 @@ pub(super) const KIND: Kind = Kind {
     },
     weight: |raw, _, name| RECORD + bytes_at(raw.place(ROOT), name).min(MOST_JSON),
     is_observed: |_| true,
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

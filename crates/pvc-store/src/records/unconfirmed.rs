@@ -31,6 +31,7 @@ pub(super) const KIND: Kind = Kind {
     weight: |raw, _, vni| RECORD + bytes_at(raw.place(ROOT), vni).min(MOST_JSON),
     // What is under way is not what a restore brings back.
     is_observed: |_| true,
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

@@ -53,6 +53,7 @@ pub(super) const KIND: Kind = Kind {
     },
     // Its version grows with every definition and rename.
     is_guard: |key| key.root == ROOT && key.is_root(),
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

@@ -26,6 +26,7 @@ pub(super) const KIND: Kind = Kind {
     },
     weight: |raw, _, name| weight_of(raw.place(&snapshots(&id(name))), &[("", 2)], &[]),
     is_of_list: |key| key.root == SNAPSHOTS && !key.below[2].is_empty(),
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

@@ -33,6 +33,7 @@ pub(super) const KIND: Kind = Kind {
     },
     is_observed: |_| true,
     for_jobs: &[ROOT],
+    is_for_scripts: |_| true,
     ..PLAIN
 };
 

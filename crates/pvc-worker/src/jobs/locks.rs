@@ -5,10 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{JobVm, being_renamed_to};
+use pvc_model::job::JobVm;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmRecord;
-use pvc_model::vm::locks::{Breaker, Kept, Verdict, may_break, may_flush};
+use pvc_model::vm::locks::{Breaker, Moment, Verdict, may_break, may_flush};
 use pvc_ops::vm::FlushRefusal;
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{HypervisorError, StorageError, VolumeLock};
@@ -74,8 +74,7 @@ impl Kind for FlushLocks {
 
     async fn plan(&self, context: &Context) -> Result<Vec<Flush>, FlushError> {
         let seen = self.see(context).await?;
-        may_flush(&seen.view, &seen.vm, seen.runs_on.as_ref())
-            .map_err(|kept| FlushRefusal::kept(&seen.vm, kept))?;
+        seen.may_flush(Moment::Before)?;
         Ok(seen.vm.volumes().into_iter().map(|volume| Flush { volume }).collect())
     }
 
@@ -97,11 +96,7 @@ impl Kind for FlushLocks {
             let (vm, volume) = (seen.vm.name.clone(), step.volume.clone());
             return Err(FlushError::OtherVolumes { vm, volume });
         }
-        // It may have another name by now than its record says: then none was found.
-        if let Some(to) = being_renamed_to(&seen.view, seen.vm.uuid) {
-            let kept = Kept::BeingRenamed(to.to_owned());
-            return Err(FlushRefusal::kept(&seen.vm, kept).into());
-        }
+        seen.may_flush(Moment::Listed)?;
         let mut freed = 0;
         for lock in &locks {
             let by = Breaker::Operator { vm: &seen.vm, runs_on: seen.runs_on.as_ref() };
@@ -149,6 +144,13 @@ struct Seen {
     vm: Arc<VmRecord>,
     /// Name of this node, if the guest is here.
     runs_on: Option<NodeName>,
+}
+
+impl Seen {
+    fn may_flush(&self, moment: Moment) -> Result<(), FlushRefusal> {
+        may_flush(&self.view, &self.vm, self.runs_on.as_ref(), moment)
+            .map_err(|kept| FlushRefusal::kept(&self.vm, kept))
+    }
 }
 
 /// The locks on `volume`. A volume that is not there has none.

@@ -16,8 +16,8 @@ use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Hypervisor, Op, Storage, Tree as _};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, Report, Store, VmChange};
 use pvc_testkit::{
-    FlakyTree, Gate, MemoryDevices, MemoryOsds, MemoryStorage, ScriptedHypervisor, ScriptedScripts,
-    SeededRandom, SharedOsds, TokioClock,
+    FlakyTree, Gate, MemoryDevices, MemoryFiles, MemoryOsds, MemoryStorage, ScriptedHypervisor,
+    ScriptedScripts, SeededRandom, SharedOsds, TokioClock,
 };
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +71,7 @@ pub struct World {
     hypervisor: Arc<ScriptedHypervisor>,
     pub storage: Arc<MemoryStorage>,
     pub scripts: ScriptedScripts,
+    pub files: Arc<MemoryFiles>,
     pub devices: MemoryDevices,
     workers: AtomicUsize,
     osds: SharedOsds,
@@ -137,6 +138,7 @@ impl World {
             hypervisor: Arc::default(),
             storage: storage.clone(),
             scripts: provision::script(),
+            files: provision::programs(),
             devices: MemoryDevices::new(storage),
             workers: AtomicUsize::new(1),
             osds,
@@ -265,7 +267,7 @@ impl World {
         self.scripts.set_gate(gate.clone());
         let number = self.workers.fetch_add(1, Ordering::Relaxed);
         let devices = self.devices.of_process(number, Some(gate.clone()));
-        let worker = worker.with_scripts(provision::tools(&self.scripts, devices));
+        let worker = worker.with_scripts(provision::tools(&self.scripts, devices, &self.files));
         let stop = CancellationToken::new();
         let asked = stop.clone();
         let task = tokio::spawn(async move { worker.run(asked).await });

@@ -12,7 +12,7 @@ use pvc_model::provisioner::{
     TemplateDisk,
 };
 use pvc_model::storage::{PoolName, VolumeId};
-use pvc_model::vm::VmState;
+use pvc_model::vm::{Selector, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Op, ScriptFailure, ScriptMessage, ScriptOrder, Storage, VolumeInfo};
 use pvc_provisioner::ProvisionerError;
@@ -40,6 +40,7 @@ impl Profiles for OneProfile {
             pool: text("vms"),
             disk_id: text("sda"),
             size_gib: Some(1),
+            filesystem: Some(text("ext4")),
             ..Default::default()
         };
         Ok(Catalog {
@@ -47,6 +48,8 @@ impl Profiles for OneProfile {
                 id: 1,
                 vcpus: 1,
                 vram_mib: 0,
+                node_limit: Some(text("hv1")),
+                node_selector: Some(text("load")),
                 ..Default::default()
             }],
             network_templates: vec![NetworkTemplate { id: 1, ..Default::default() }],
@@ -86,12 +89,23 @@ pub fn wanted() -> Provision {
     }
 }
 
-pub fn tools(scripts: &ScriptedScripts, devices: MemoryDevices) -> ScriptTools {
+/// The files of a node with the program that makes the filesystem of the profile.
+pub fn programs() -> Arc<MemoryFiles> {
+    let files = MemoryFiles::new();
+    files.insert(std::path::Path::new("/usr/sbin/mkfs.ext4"), b"");
+    Arc::new(files)
+}
+
+pub fn tools(
+    scripts: &ScriptedScripts,
+    devices: MemoryDevices,
+    files: &Arc<MemoryFiles>,
+) -> ScriptTools {
     ScriptTools {
         profiles: Arc::new(OneProfile),
         scripts: Arc::new(scripts.clone()),
         devices: Arc::new(devices),
-        files: Arc::new(MemoryFiles::new()),
+        files: files.clone(),
         lists: |_, function, _| (function == "vm.get_list").then(|| Ok(json!([]))),
         settings: ScriptSettings {
             phase_time: PHASE_TIME,
@@ -603,6 +617,29 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_script_begins_on_a_node_that_cannot_make_the_filesystems_of_the_profile() {
+    let world = World::new(Case::Provision).await;
+    world.files.set_refusing(|_| true);
+    world.healthy_worker("hv1").await;
+    let progress = world.end().await;
+    assert_eq!(progress.state, JobState::Failed);
+    let said = "the filesystems of the profile need `mkfs.ext4`, which node `hv1` has not";
+    assert!(progress.status.contains(said), "{progress:?}");
+    world.assert_nothing_left("without the program").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_is_recorded_with_the_node_limit_and_the_selector_of_its_template() {
+    let world = World::new(Case::Provision).await;
+    world.healthy_worker("hv1").await;
+    assert_eq!(world.end().await.state, JobState::Succeeded);
+    let view = world.store.fresh().await.expect("the tree is open");
+    let vm = view.vm("new").expect("it was made");
+    assert_eq!(vm.node_limit, [NodeName::new("hv1")]);
+    assert_eq!(vm.selector, Some(Selector::Load));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_script_reads_records_but_no_secrets_and_writes_none() {
     let world = World::new(Case::Provision).await;
     let key = |function: &str, key: &str| call(function, json!({ "key": key }));
@@ -612,13 +649,14 @@ async fn a_script_reads_records_but_no_secrets_and_writes_none() {
         key("zk.exists", "/nodes/hv1"),
         key("zk.exists", "/nodes/hv9"),
         key("zk.children", "/nodes"),
-        key("zk.children", "/none"),
+        key("zk.children", "/nodes/none"),
         key("zk.children", "/"),
     ];
     let closed = "not for scripts";
     let refused = [
         (key("zk.read", "/nodes/hv1/ipmipassword"), closed),
         (key("zk.read", "/tasks"), closed),
+        (key("zk.children", "/none"), closed),
         (key("zk.read", "/tasks/one/secrets"), closed),
         (key("zk.read", "/pvcrs/passwords/hv1"), closed),
         (key("zk.read", "/patroni/pvc/leader"), closed),

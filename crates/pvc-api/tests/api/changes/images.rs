@@ -109,3 +109,22 @@ async fn what_cannot_be_made_is_refused_before_there_is_a_task() {
     }
     assert!(api.store.view().jobs.is_empty());
 }
+
+#[tokio::test]
+async fn a_vm_of_a_name_that_is_taken_is_refused_for_the_name_and_not_for_its_volumes() {
+    let api = with_images().await;
+    for volume in ["web_sda", "new1_sda"] {
+        api.post(&format!("/storage/ceph/volume/vms/{volume}?size=1M")).await.ok();
+    }
+    for asked in ["image=debian", "iso=debian&disk=8M"] {
+        let refused = api.post(&format!("/vm/web/create?{asked}")).await.refused(400);
+        assert_eq!(refused, "a VM called `web` exists already");
+    }
+    let refused = api.post("/vm/new1/create?image=debian").await.refused(400);
+    assert_eq!(refused, "volume `vms/new1_sda` exists already");
+    // One that a task makes has its volumes by and by.
+    api.post("/vm/new2/create?image=debian").await;
+    api.post("/storage/ceph/volume/vms/new2_sda?size=1M").await.ok();
+    let refused = api.post("/vm/new2/create?image=debian").await.refused(400);
+    assert!(refused.contains("VM `new2` is being made by task"), "{refused}");
+}

@@ -4,12 +4,15 @@ use axum::body::Body;
 use futures::{StreamExt as _, stream};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_ports::Storage;
+use pvc_testkit::eventually;
 use pvc_testkit::ova::{ovf, tar, tar_file, tar_header};
 
 use super::*;
 use crate::common::request;
 
 const MIB: u64 = 1 << 20;
+
+const LONG: Duration = Duration::from_secs(20);
 
 impl Api {
     /// Adds an OVA with one disk.
@@ -318,6 +321,8 @@ async fn a_client_that_goes_away_leaves_nothing() {
     let of = api.clone();
     let asked = tokio::spawn(async move { of.add_ova("o1", &query, body).await });
     is_seen.await.unwrap();
+    // A database in memory is gone with a connection that is given up while it is asked.
+    eventually("its disk has begun", LONG, || api.storage.begun_uploads() == 2).await;
     asked.abort();
     assert!(asked.await.unwrap_err().is_cancelled());
     api.has_nothing_of_an_ova(&before, "gone").await;
@@ -492,4 +497,36 @@ async fn the_file_is_taken_while_the_storage_is_asked_and_what_is_slow_is_named(
     let words = reply.refused(503);
     assert!(words.contains("the storage did not say within"), "{words}");
     is_seen.await.expect("the body was read before the answer");
+}
+
+#[tokio::test]
+async fn a_client_that_stands_still_is_turned_away_and_leaves_nothing() {
+    let api = Arc::new(with_vms(0).await);
+    api.with_ova_script().await;
+    let before = api.volume_names().await;
+    let file = one_disk();
+    let query = format!("ova_size={}", file.len());
+    let begun = file[..file.len() / 2].to_vec();
+    let still = stream::iter([Ok::<_, std::io::Error>(begun)]).chain(stream::pending());
+    let of = api.clone();
+    let asked =
+        tokio::spawn(async move { of.add_ova("o1", &query, Body::from_stream(still)).await });
+    // By then the database, which needs real time, has been asked.
+    eventually("a disk has begun", LONG, || api.storage.begun_uploads() == 1).await;
+    tokio::time::pause();
+    let said = asked.await.unwrap().refused(408);
+    tokio::time::resume();
+    assert!(said.contains("120 s"), "{said}");
+    api.has_nothing_of_an_ova(&before, "it stood still").await;
+}
+
+#[tokio::test]
+async fn the_log_says_who_has_added_an_ova() {
+    let (log, _guard) = crate::security::logged(tracing::Level::INFO);
+    let api = with_vms(0).await;
+    api.with_ova("o1").await;
+    let line = log.line("/api/v1/provisioner/ova/o1");
+    for part in ["POST", "status=200", "caller=\"admin\"", "192.0.2.1"] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
 }

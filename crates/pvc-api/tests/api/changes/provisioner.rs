@@ -220,7 +220,10 @@ async fn a_database_that_says_nothing_is_not_waited_for_for_ever() {
 
 /// An API with VM `web`, and a profile `web` whose worker would run its script.
 async fn with_profile() -> std::sync::Arc<Api> {
-    let api = with_web().await;
+    with_profile_in(with_web().await).await
+}
+
+async fn with_profile_in(api: std::sync::Arc<Api>) -> std::sync::Arc<Api> {
     api.with_templates("small").await;
     api.post("/network/1001?nettype=bridged&description=thousand").await;
     api.post(&format!("/provisioner/profile/web?{PARTS}&arg=a=1")).await.ok();
@@ -252,6 +255,11 @@ async fn a_vm_of_a_profile_becomes_a_task_of_the_primary() {
     assert!(refused.contains("is being made by task"), "{refused}");
     let refused = api.define("", &xml("new1", UUID)).await.refused(400);
     assert!(refused.contains("VM `new1` is being made by task"), "{refused}");
+    // Nor is another VM called so by its XML.
+    let refused = api.form(Method::PUT, "/vm/web", "xml", &xml("new1", UUID)).await.refused(400);
+    assert!(refused.contains("VM `new1` is being made by task"), "{refused}");
+    let refused = api.form(Method::POST, "/vm/web/check", "xml", &xml("new1", UUID)).await;
+    assert!(refused.text().contains("is being made by task"), "{}", refused.text());
 }
 
 #[tokio::test]
@@ -298,4 +306,71 @@ async fn what_keeps_a_vm_from_being_made_is_refused_before_there_is_a_task() {
     let refused = api.post("/provisioner/create?name=new1&profile=web&define_vm=yes").await;
     assert!(refused.text().contains("bytes are needed"), "{}", refused.text());
     assert!(api.store.view().jobs.is_empty());
+}
+
+#[tokio::test]
+async fn a_vm_for_which_no_node_of_its_template_has_room_is_no_task() {
+    let api = with_profile().await;
+    let ask = "/provisioner/create?name=new1&profile=web";
+    let full = "/nodes/pvchv2/memfree";
+    api.write("/nodes/pvchv3/domainstate", "flushed").await;
+    api.write(full, "100").await;
+    api.eventually("the nodes are so", |view| {
+        let node = |name| view.node(name).expect("it is there");
+        let has_room = node("pvchv2").figures.memory_free_mib > 100;
+        node("pvchv3").domain_state == DomainState::Flushed && !has_room
+    })
+    .await;
+    let limited = "is not among the nodes the VM is limited to";
+    for (template, refused) in [
+        ("node_limit=pvchv3", Some("`pvchv3` is in domain state `flushed`, not `ready`")),
+        ("node_limit=pvchv3", Some(limited)),
+        ("node_limit=pvchv2&vram=200", Some("has 100 MiB of memory free, and the VM needs 200")),
+        ("node_limit=pvchv2,pvchv1", None),
+        // Whichever it is by which the best of them is chosen.
+        ("node_selector=vms", None),
+        ("node_selector=load&vram=2000000", Some("MiB of memory in all")),
+    ] {
+        api.put(&format!("/provisioner/template/system/small?{template}")).await.ok();
+        let reply = api.post(&format!("{ask}&dry_run=true")).await;
+        match refused {
+            Some(why) => {
+                let said = reply.refused(400);
+                assert!(said.starts_with("no node can take the VM: "), "{template}: {said}");
+                assert!(said.contains(why), "{template}: {said}");
+                api.post(ask).await.refused(400);
+            }
+            None => assert_eq!(reply.status, 200, "{template}: {}", reply.text()),
+        }
+    }
+    assert!(api.store.view().jobs.is_empty());
+}
+
+#[tokio::test]
+async fn a_task_knows_whether_memory_may_be_overcommitted() {
+    use pvc_model::job::JobWork;
+    for refuses in [false, true] {
+        let settings = ApiSettings { refuse_memory_overcommit: refuses, ..settings() };
+        let api = std::sync::Arc::new(start(&Shape::with_vms(0).dump(), settings).await);
+        let api = with_profile_in(api).await;
+        assert_eq!(api.post("/provisioner/create?name=new1&profile=web").await.status, 202);
+        api.eventually("the task is there", |view| !view.jobs.is_empty()).await;
+        let view = api.store.view();
+        let job = view.jobs.values().next().expect("it was submitted");
+        let JobWork::Provision(wanted) = &job.spec.work else { panic!("{:?}", job.spec.work) };
+        assert_eq!(wanted.refuse_memory_overcommit, refuses);
+    }
+}
+
+#[tokio::test]
+async fn the_log_says_who_has_a_vm_made_and_keeps_the_arguments() {
+    let (log, _guard) = crate::security::logged(tracing::Level::INFO);
+    let api = with_profile().await;
+    let ask = "/provisioner/create?name=new1&profile=web&arg=root_password=hunter2";
+    assert_eq!(api.post(ask).await.status, 202);
+    let line = log.line("/api/v1/provisioner/create");
+    for part in ["POST", "status=202", "caller=\"admin\"", "192.0.2.1"] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+    log.assert_silent_about("hunter2");
 }

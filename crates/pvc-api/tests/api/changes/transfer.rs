@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Body;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use pvc_model::storage::VolumeId;
 use pvc_ports::Storage;
 use sha2::{Digest, Sha256};
@@ -284,4 +284,20 @@ async fn a_snapshot_can_be_downloaded_while_somebody_has_the_volume_open() {
     assert_eq!(got.headers["content-disposition"], "attachment; filename=\"data@before.raw\"");
     api.get(&format!("{DOWNLOAD}?snapshot=none")).await.refused(404);
     api.get("/storage/ceph/volume/none/data/download").await.refused(404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_of_a_client_that_stands_still_leaves_the_volume_as_it_was() {
+    let api = with_data().await;
+    let begun = stream::iter([Ok::<_, std::io::Error>(vec![b'n'; 300_000])]);
+    let still = Body::from_stream(begun.chain(stream::pending()));
+    let query = "image_format=raw&file_size=1048576";
+    let said = api.upload(query, still).await.refused(408);
+    assert!(said.contains("120 s"), "{said}");
+    assert!(api.store.fresh().await.unwrap().holds.is_empty());
+    assert_eq!(api.begin(), "old");
+    // Its slot is somebody else's.
+    let image = vec![b'n'; 1 << 20];
+    api.upload(query, image).await.ok();
+    assert_eq!(api.begin(), "nnn");
 }

@@ -14,7 +14,7 @@ const MOST_BYTES: usize = 1 << 20;
 /// Serves `zk.read`, `zk.exists` and `zk.children`, which return no pair.
 ///
 /// # Errors
-/// The key is none, holds a secret, or is another program's; the tree does not answer.
+/// The key is none, or of no record that is open to scripts; the tree does not answer.
 pub(super) async fn read(
     session: &Session<'_>,
     function: &str,
@@ -28,7 +28,8 @@ pub(super) async fn read(
         return Err(CallError::Raised(format!("`{}` is no path of a record", shown(&key))));
     }
     if !is_for_scripts(&key) {
-        let why = "is a secret, an argument of a task, or of another program, and not for scripts";
+        let why = "is not for scripts: secrets, what tasks were given, and what is no record of \
+                   nodes, VMs, networks or storage are not";
         return Err(CallError::Raised(format!("`{}` {why}", shown(&key))));
     }
     let raised = |error: TreeError| CallError::Raised(with_causes(&error));
