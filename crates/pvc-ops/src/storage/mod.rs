@@ -68,6 +68,8 @@ pub enum StorageRefusal {
     Running { vm: String, volume: VolumeId },
     #[error(transparent)]
     Held(#[from] Held),
+    #[error("{0}, and has that snapshot no more")]
+    NoEnd(Held),
     #[error(transparent)]
     BeingRenamed(#[from] BeingRenamed),
     #[error("`{name}` is a name of what is not complete yet, and may be removed at any time")]
@@ -132,6 +134,7 @@ impl Refusal for StorageRefusal {
             | StorageRefusal::AtWork { .. }
             | StorageRefusal::Downloaded { .. }
             | StorageRefusal::Held(_)
+            | StorageRefusal::NoEnd(_)
             | StorageRefusal::BeingRenamed(_)
             | StorageRefusal::HasSnapshots { .. }
             | StorageRefusal::Resized { .. }
@@ -168,6 +171,7 @@ impl Refusal for StorageRefusal {
                     .to_owned(),
             ),
             StorageRefusal::Held(held) => Some(held.hint()),
+            StorageRefusal::NoEnd(held) => Some(held.way_out()),
             StorageRefusal::BeingRenamed(error) => error.hint(),
             StorageRefusal::OfVm { .. } | StorageRefusal::PartOfVm { .. } => {
                 Some("the snapshot of the VM would miss it from then on".to_owned())

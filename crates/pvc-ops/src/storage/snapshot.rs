@@ -1,13 +1,13 @@
 //! Snapshots of volumes.
 
 use pvc_model::cluster::Cluster;
-use pvc_model::hold::{Purpose, check_not_held};
+use pvc_model::hold::{Held, Purpose, check_not_held};
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::vm::volumes::owner_of_snapshot;
 use pvc_ports::{Random, Storage, StorageError};
 use pvc_store::{ChangeError, Store};
 
-use super::hold::{holding, watching};
+use super::hold::{holding, watching, without_end};
 use super::record::after;
 use super::{
     Done, StorageRefusal, record_volume, refused, require_at_rest, require_free_name, require_pool,
@@ -123,7 +123,8 @@ pub async fn remove_snapshot(
 ///
 /// # Errors
 /// While a VM that is not off uses it: a guest would find other data under its file system. None of
-/// them starts until it is done: the volume is [held](pvc_model::hold).
+/// them starts until it is done: the volume is [held](pvc_model::hold). What was begun earlier is
+/// to come to its end, unless the snapshot for that is gone.
 pub async fn roll_back(
     store: &Store,
     storage: &dyn Storage,
@@ -135,13 +136,18 @@ pub async fn roll_back(
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
     require_at_rest(&view, |used| used == volume).map_err(ChangeError::Refused)?;
     let purpose = Purpose::RollBack(snapshot.clone());
-    check_not_held(&view, volume, Some(&purpose)).map_err(refused)?;
+    let lost = without_end(&view, storage, volume).await.map_err(refused)?;
+    check_not_held(&view, volume, lost.as_ref().or(Some(&purpose))).map_err(refused)?;
+    if lost.as_ref() == Some(&purpose) {
+        let held = Held { volume: volume.clone(), purpose };
+        return Err(ChangeError::Refused(StorageRefusal::NoEnd(held)));
+    }
     check_snapshot(storage, volume, snapshot).await.map_err(refused)?;
     if store.is_dry() {
         return Ok(());
     }
     let act = storage.roll_back(volume, snapshot);
-    let done = holding(store, random, volume, &purpose, act).await;
+    let done = holding(store, random, volume, &purpose, lost.as_ref(), act).await;
     after(store, storage, volume, done).await
 }
 

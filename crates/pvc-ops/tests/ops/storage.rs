@@ -492,6 +492,67 @@ async fn nothing_is_made_of_a_volume_that_comes_to_be_held_meanwhile() {
 }
 
 #[tokio::test]
+async fn a_volume_half_rolled_back_to_a_snapshot_that_is_gone_has_two_ways_out() {
+    let (disk, before) = (id("vms/web1_sda"), SnapshotName::new("before"));
+    let (older, other) = (SnapshotName::new("older"), SnapshotName::new("other"));
+    for is_purged in [false, true] {
+        let world = world().await;
+        let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+        world.define("web1", UUID).await;
+        storage::create_snapshot(store, volumes, &disk, &older).await.unwrap();
+        storage::create_snapshot(store, volumes, &disk, &before).await.unwrap();
+        let hold = pvc_model::hold::VolumeHold {
+            volume: disk.clone(),
+            purpose: pvc_model::hold::Purpose::RollBack(before.clone()),
+            by: "somebody who died".to_owned(),
+        };
+        world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+        let start = || async {
+            let ask = StateAsk::new(StateRequest::Start, false);
+            vm::set_state(store, "web1", ask).await.map(drop)
+        };
+        let purge = || storage::remove_volume(store, volumes, &disk, Duration::ZERO, true);
+
+        // While the snapshot is there, the same ask alone ends it.
+        let back = storage::roll_back(store, volumes, random, &disk, &older).await;
+        for refused in [back.unwrap_err(), purge().await.unwrap_err()] {
+            assert!(refused.to_string().contains("is being rolled back"), "{refused}");
+        }
+
+        volumes.remove_snapshot(&disk, &before).await.unwrap();
+        let ChangeError::Refused(why) =
+            storage::roll_back(store, volumes, random, &disk, &before).await.unwrap_err()
+        else {
+            panic!("it is refused");
+        };
+        assert!(why.to_string().ends_with("and has that snapshot no more"), "{why}");
+        assert!(why.hint().unwrap().contains("remove --purge vms web1_sda`"), "{why}");
+        let kept = storage::remove_volume(store, volumes, &disk, DAY, true).await.unwrap_err();
+        assert!(kept.to_string().contains("is being rolled back"), "restored, it is half: {kept}");
+        storage::roll_back(store, volumes, random, &disk, &other).await.unwrap_err();
+        volumes.with_volumes(|volumes| volumes.open(&disk, "what is left of it"));
+        let used = storage::roll_back(store, volumes, random, &disk, &older).await.unwrap_err();
+        assert!(used.to_string().contains("is in use"), "{used}");
+        volumes.with_volumes(|volumes| volumes.close_all("what is left of it"));
+        let words = start().await.unwrap_err().to_string();
+        assert!(words.contains("is being rolled back"), "{words}");
+
+        if is_purged {
+            // What was refused above holds it for the other snapshot, which goes as well.
+            volumes.remove_snapshot(&disk, &older).await.unwrap();
+            purge().await.unwrap();
+            assert!(volumes.volume(&disk).await.is_err());
+        } else {
+            storage::roll_back(store, volumes, random, &disk, &older).await.unwrap();
+        }
+        assert!(store.fresh().await.unwrap().holds.is_empty());
+        if !is_purged {
+            start().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_was_refused_at_once_holds_nothing_and_what_is_gone_is_not_held() {
     let world = world().await;
     let (store, volumes, random) = (&world.store, &world.storage, &world.random);
