@@ -9,6 +9,7 @@ use pvc_model::vm::volumes::users;
 use pvc_ports::{Random, Storage, StorageError};
 use pvc_store::{Change, Changes, Expect, Store};
 
+use super::snapshot::require_recorded;
 use super::{Done, StorageRefusal, refused, require_at_rest, require_pool};
 use crate::refusal::BeingRenamed;
 
@@ -100,6 +101,12 @@ fn hold_instead(
     check_keeps_its_name(cluster, volume)?;
     for vm in users(cluster, volume) {
         changes.expect(Expect::VmState(vm.uuid));
+    }
+    if let Purpose::RollBack(snapshot) = purpose {
+        // Of its removal at the same time and this, as well.
+        require_recorded(cluster, volume, snapshot)?;
+        let (volume, name) = (volume.clone(), snapshot.clone());
+        changes.expect(Expect::Snapshot { volume, name });
     }
     let (volume, purpose, by) = (volume.clone(), purpose.clone(), by.to_owned());
     changes.push(Change::HoldVolume(VolumeHold { volume, purpose, by }));
