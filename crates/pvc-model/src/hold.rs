@@ -36,6 +36,16 @@ pub enum Purpose {
     },
 }
 
+impl VolumeHold {
+    /// The snapshot without which nobody can repeat what was begun, if the volume has it no more.
+    pub fn lost_snapshot(&self, has: impl Fn(&SnapshotName) -> bool) -> Option<&SnapshotName> {
+        match &self.purpose {
+            Purpose::RollBack(snapshot) if !has(snapshot) => Some(snapshot),
+            Purpose::RollBack(_) | Purpose::Shrink(_) | Purpose::Fill { .. } => None,
+        }
+    }
+}
+
 impl Purpose {
     /// Whether another attempt at the same may go on where one was cut off.
     pub fn can_be_taken_over(&self) -> bool {
@@ -81,7 +91,22 @@ impl Held {
                     .to_owned();
             }
         };
-        format!("wait for it; if it was cut off, {again} brings it to its end")
+        let lost = match &self.purpose {
+            Purpose::RollBack(_) => format!("; if that snapshot is gone, {}", self.way_out()),
+            Purpose::Shrink(_) | Purpose::Fill { .. } => String::new(),
+        };
+        format!("wait for it; if it was cut off, {again} brings it to its end{lost}")
+    }
+
+    /// Commands that end a rollback whose snapshot is gone: nobody sees the half of it.
+    pub fn way_out(&self) -> String {
+        let VolumeId { pool, volume } = &self.volume;
+        format!(
+            "roll it back to another (`pvc storage volume snapshot list -p {pool} -o {volume}`), \
+             or remove it for good, with all its snapshots (`pvc storage volume remove --purge \
+             {pool} {volume}`, and `--force` if a VM names it), make it anew and upload its \
+             contents"
+        )
     }
 }
 
@@ -147,5 +172,21 @@ mod tests {
         assert_eq!(check_not_held(&cluster, &other, None), Ok(()));
         assert_eq!(words.to_string(), "volume `vms/a` is being rolled back to snapshot `before`");
         assert!(words.hint().contains("rollback vms a before`"), "{}", words.hint());
+        assert!(words.hint().contains("remove --purge vms a`"), "{}", words.hint());
+    }
+
+    #[test]
+    fn a_rollback_alone_cannot_be_repeated_when_its_snapshot_is_gone() {
+        let hold = |purpose| VolumeHold {
+            volume: VolumeId::parse("vms/a").unwrap(),
+            purpose,
+            by: "x".to_owned(),
+        };
+        let before = SnapshotName::new("before");
+        let back = hold(Purpose::RollBack(before.clone()));
+        assert_eq!(back.lost_snapshot(|_| false), Some(&before));
+        assert_eq!(back.lost_snapshot(|name| *name == before), None);
+        assert_eq!(hold(Purpose::Shrink(1)).lost_snapshot(|_| false), None);
+        assert_eq!(hold(Purpose::Fill { trashed: None }).lost_snapshot(|_| false), None);
     }
 }

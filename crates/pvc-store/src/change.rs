@@ -302,6 +302,12 @@ pub enum Expect {
     /// The volumes that are held: of who holds one and who starts a VM with it at once, the later
     /// one decides again.
     Holds,
+    /// The record of the snapshot: of who removes it and who holds its volume for it at once, the
+    /// later one decides again.
+    Snapshot {
+        volume: VolumeId,
+        name: SnapshotName,
+    },
     /// The benchmarks that were asked for: of two who ask at once, the later one decides again.
     Benchmarks,
     /// The network, but for its leases and rules.
@@ -316,6 +322,7 @@ impl Expect {
             Expect::VmNames => vm::expect_names(draft),
             Expect::Placements => placement::expect(draft),
             Expect::Holds => hold::expect(draft)?,
+            Expect::Snapshot { volume, name } => volume::expect_snapshot(draft, volume, name)?,
             Expect::Benchmarks => benchmark::expect(draft),
             Expect::VmExists(uuid) => draft.check(vm::root(*uuid))?,
             Expect::VmState(uuid) => vm::expect(draft, *uuid, "state")?,

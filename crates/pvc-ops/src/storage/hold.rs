@@ -4,17 +4,18 @@ use pvc_domain::renamed_volume;
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Held, Purpose, VolumeHold, check_not_held};
 use pvc_model::job::being_renamed_to;
-use pvc_model::storage::VolumeId;
+use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::vm::volumes::users;
-use pvc_ports::{Random, StorageError};
+use pvc_ports::{Random, Storage, StorageError};
 use pvc_store::{Change, Changes, Expect, Store};
 
+use super::snapshot::require_recorded;
 use super::{Done, StorageRefusal, refused, require_at_rest, require_pool};
 use crate::refusal::BeingRenamed;
 
 /// Does `act` to the volume while it is held for `purpose`. The hold stays if nobody knows how far
 /// the act has come, or an earlier attempt at it: whoever asks for the same again brings it to its
-/// end.
+/// end. A hold for `instead`, which nobody can bring to its end any more, is taken over as well.
 ///
 /// # Errors
 /// If a VM that uses the volume is not off or is being renamed, and if it is held for something
@@ -24,11 +25,12 @@ pub(super) async fn holding<T>(
     random: &dyn Random,
     volume: &VolumeId,
     purpose: &Purpose,
+    instead: Option<&Purpose>,
     act: impl Future<Output = Result<T, StorageError>>,
 ) -> Done<T> {
     let by = random.uuid().to_string();
     let taken_over = |cluster: &Cluster| {
-        let (changes, ()) = hold(cluster, volume, purpose, &by)?;
+        let (changes, ()) = hold_instead(cluster, volume, purpose, instead, &by)?;
         let held = cluster.holds.get(volume);
         Ok((changes, held.is_some_and(|hold| hold.by != by)))
     };
@@ -78,9 +80,21 @@ pub(super) fn hold(
     purpose: &Purpose,
     by: &str,
 ) -> Result<(Changes, ()), StorageRefusal> {
+    hold_instead(cluster, volume, purpose, None, by)
+}
+
+fn hold_instead(
+    cluster: &Cluster,
+    volume: &VolumeId,
+    purpose: &Purpose,
+    instead: Option<&Purpose>,
+    by: &str,
+) -> Result<(Changes, ()), StorageRefusal> {
     require_pool(cluster, &volume.pool)?;
     require_at_rest(cluster, |used| used == volume)?;
-    check_not_held(cluster, volume, Some(purpose))?;
+    let held = cluster.holds.get(volume).map(|hold| &hold.purpose);
+    let allowed = instead.filter(|instead| held == Some(*instead)).unwrap_or(purpose);
+    check_not_held(cluster, volume, Some(allowed))?;
     let mut changes = Changes::new();
     // Of a renaming or a start at the same time and this, the later one decides again.
     changes.expect(Expect::VmNames);
@@ -88,9 +102,35 @@ pub(super) fn hold(
     for vm in users(cluster, volume) {
         changes.expect(Expect::VmState(vm.uuid));
     }
+    if let Purpose::RollBack(snapshot) = purpose {
+        // Of its removal at the same time and this, as well.
+        require_recorded(cluster, volume, snapshot)?;
+        let (volume, name) = (volume.clone(), snapshot.clone());
+        changes.expect(Expect::Snapshot { volume, name });
+    }
     let (volume, purpose, by) = (volume.clone(), purpose.clone(), by.to_owned());
     changes.push(Change::HoldVolume(VolumeHold { volume, purpose, by }));
     Ok((changes, ()))
+}
+
+/// The purpose for which the volume is held if nobody can bring that to its end any more: the
+/// snapshot that it was rolled back to is gone, or the volume itself.
+pub(super) async fn without_end(
+    cluster: &Cluster,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+) -> Result<Option<Purpose>, StorageError> {
+    let Some(hold) = cluster.holds.get(volume) else { return Ok(None) };
+    if !matches!(hold.purpose, Purpose::RollBack(_)) {
+        return Ok(None);
+    }
+    let snapshots = match storage.volume(volume).await {
+        Ok(found) => found.snapshots,
+        Err(StorageError::NoVolume { .. }) => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let has = |name: &SnapshotName| snapshots.iter().any(|found| found.name == *name);
+    Ok(hold.lost_snapshot(has).map(|_| hold.purpose.clone()))
 }
 
 /// Refuses a name that the renaming of a VM takes from a volume, or gives to one: if it is taken

@@ -68,6 +68,13 @@ pub enum StorageRefusal {
     Running { vm: String, volume: VolumeId },
     #[error(transparent)]
     Held(#[from] Held),
+    #[error(
+        "snapshot `{snapshot}` of volume `{volume}` is not recorded: somebody may be about to \
+         remove it"
+    )]
+    Unrecorded { volume: VolumeId, snapshot: SnapshotName },
+    #[error("{0}, and has that snapshot no more")]
+    NoEnd(Held),
     #[error(transparent)]
     BeingRenamed(#[from] BeingRenamed),
     #[error("`{name}` is a name of what is not complete yet, and may be removed at any time")]
@@ -132,6 +139,8 @@ impl Refusal for StorageRefusal {
             | StorageRefusal::AtWork { .. }
             | StorageRefusal::Downloaded { .. }
             | StorageRefusal::Held(_)
+            | StorageRefusal::NoEnd(_)
+            | StorageRefusal::Unrecorded { .. }
             | StorageRefusal::BeingRenamed(_)
             | StorageRefusal::HasSnapshots { .. }
             | StorageRefusal::Resized { .. }
@@ -168,6 +177,10 @@ impl Refusal for StorageRefusal {
                     .to_owned(),
             ),
             StorageRefusal::Held(held) => Some(held.hint()),
+            StorageRefusal::Unrecorded { volume: VolumeId { pool, volume }, .. } => Some(format!(
+                "`pvc storage volume scan {pool} {volume}` records it if it is to stay"
+            )),
+            StorageRefusal::NoEnd(held) => Some(held.way_out()),
             StorageRefusal::BeingRenamed(error) => error.hint(),
             StorageRefusal::OfVm { .. } | StorageRefusal::PartOfVm { .. } => {
                 Some("the snapshot of the VM would miss it from then on".to_owned())

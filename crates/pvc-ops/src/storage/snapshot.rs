@@ -1,13 +1,13 @@
 //! Snapshots of volumes.
 
 use pvc_model::cluster::Cluster;
-use pvc_model::hold::{Purpose, check_not_held};
+use pvc_model::hold::{Held, Purpose, check_not_held};
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::vm::volumes::owner_of_snapshot;
 use pvc_ports::{Random, Storage, StorageError};
-use pvc_store::{ChangeError, Store};
+use pvc_store::{Change, ChangeError, Changes, Expect, Store};
 
-use super::hold::{holding, watching};
+use super::hold::{holding, watching, without_end};
 use super::record::after;
 use super::{
     Done, StorageRefusal, record_volume, refused, require_at_rest, require_free_name, require_pool,
@@ -91,10 +91,12 @@ pub async fn rename_snapshot(
     record_volume(store, storage, volume).await.map(drop)
 }
 
-/// Removes a snapshot. One that is gone and still recorded is forgotten.
+/// Removes a snapshot. One that is gone and still recorded is forgotten. Its record goes first: to
+/// one that is not recorded no volume is rolled back. If this is cut off, the same ask completes
+/// it, and a [scan](super::scan) takes it back.
 ///
 /// # Errors
-/// If it is part of a snapshot of a VM, unless that is forced.
+/// If it is part of a snapshot of a VM, unless that is forced, and while the volume is held.
 pub async fn remove_snapshot(
     store: &Store,
     storage: &dyn Storage,
@@ -108,12 +110,17 @@ pub async fn remove_snapshot(
     if !force {
         require_of_no_vm(&view, volume, snapshot).map_err(ChangeError::Refused)?;
     }
-    let removed = match store.is_dry() {
-        true => check_snapshot(storage, volume, snapshot).await,
-        false => storage.remove_snapshot(volume, snapshot).await,
+    let was_recorded = is_recorded(&view, volume, snapshot);
+    // A storage that does not answer leaves the record as it is.
+    let removed = match check_snapshot(storage, volume, snapshot).await {
+        Ok(()) if !store.is_dry() => {
+            store.change(|cluster| unrecord(cluster, volume, snapshot, force)).await?;
+            storage.remove_snapshot(volume, snapshot).await
+        }
+        found => found,
     };
     let removed = match removed {
-        Err(StorageError::NoSnapshot { .. }) if is_recorded(&view, volume, snapshot) => Ok(()),
+        Err(StorageError::NoSnapshot { .. }) if was_recorded => Ok(()),
         other => other.map_err(refused),
     };
     after(store, storage, volume, removed).await
@@ -122,8 +129,10 @@ pub async fn remove_snapshot(
 /// Makes a volume what it was at its snapshot.
 ///
 /// # Errors
-/// While a VM that is not off uses it: a guest would find other data under its file system. None of
-/// them starts until it is done: the volume is [held](pvc_model::hold).
+/// If the snapshot is not recorded: somebody may be about to remove it. While a VM that is not off
+/// uses the volume: a guest would find other data under its file system. None of
+/// them starts until it is done: the volume is [held](pvc_model::hold). What was begun earlier is
+/// to come to its end, unless the snapshot for that is gone.
 pub async fn roll_back(
     store: &Store,
     storage: &dyn Storage,
@@ -135,14 +144,45 @@ pub async fn roll_back(
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
     require_at_rest(&view, |used| used == volume).map_err(ChangeError::Refused)?;
     let purpose = Purpose::RollBack(snapshot.clone());
-    check_not_held(&view, volume, Some(&purpose)).map_err(refused)?;
+    let lost = without_end(&view, storage, volume).await.map_err(refused)?;
+    check_not_held(&view, volume, lost.as_ref().or(Some(&purpose))).map_err(refused)?;
+    if lost.as_ref() == Some(&purpose) {
+        let held = Held { volume: volume.clone(), purpose };
+        return Err(ChangeError::Refused(StorageRefusal::NoEnd(held)));
+    }
     check_snapshot(storage, volume, snapshot).await.map_err(refused)?;
+    require_recorded(&view, volume, snapshot).map_err(ChangeError::Refused)?;
     if store.is_dry() {
         return Ok(());
     }
     let act = storage.roll_back(volume, snapshot);
-    let done = holding(store, random, volume, &purpose, act).await;
+    let done = holding(store, random, volume, &purpose, lost.as_ref(), act).await;
+    if matches!(done, Err(ChangeError::Refused(StorageRefusal::Unrecorded { .. }))) {
+        // Its removal is under way: the record is not to come back meanwhile.
+        return done;
+    }
     after(store, storage, volume, done).await
+}
+
+/// Takes the record of a snapshot away. Of this and a hold of the volume for that snapshot at the
+/// same time, the later one decides again.
+fn unrecord(
+    cluster: &Cluster,
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+    force: bool,
+) -> Result<(Changes, ()), StorageRefusal> {
+    check_not_held(cluster, volume, None)?;
+    if !force {
+        require_of_no_vm(cluster, volume, snapshot)?;
+    }
+    let mut changes = Changes::new();
+    if is_recorded(cluster, volume, snapshot) {
+        changes.expect(Expect::Holds);
+        let (volume, name) = (volume.clone(), snapshot.clone());
+        changes.push(Change::RemoveSnapshot { volume, name });
+    }
+    Ok((changes, ()))
 }
 
 fn is_to(purpose: &Purpose, snapshot: &SnapshotName) -> bool {
@@ -152,6 +192,20 @@ fn is_to(purpose: &Purpose, snapshot: &SnapshotName) -> bool {
 fn is_recorded(cluster: &Cluster, volume: &VolumeId, snapshot: &SnapshotName) -> bool {
     let record = cluster.volumes.get(volume);
     record.is_some_and(|record| record.snapshots.iter().any(|(name, _)| name == snapshot))
+}
+
+pub(super) fn require_recorded(
+    cluster: &Cluster,
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+) -> Result<(), StorageRefusal> {
+    match is_recorded(cluster, volume, snapshot) {
+        true => Ok(()),
+        false => {
+            let (volume, snapshot) = (volume.clone(), snapshot.clone());
+            Err(StorageRefusal::Unrecorded { volume, snapshot })
+        }
+    }
 }
 
 fn require_of_no_vm(

@@ -21,7 +21,8 @@ pub enum Taken {
     Absent,
 }
 
-/// Moves a volume to the trash, to be kept for a time; without any, removes it at once.
+/// Moves a volume to the trash, to be kept for a time; without any, removes it at once. What it may
+/// be held for is `allowed`.
 ///
 /// # Errors
 /// If it is not there because something else is done to it.
@@ -30,6 +31,7 @@ pub(crate) async fn take_away(
     storage: &dyn Storage,
     volume: &VolumeId,
     keep: Duration,
+    allowed: Option<&Purpose>,
 ) -> Done<Taken> {
     let taken = match keep.is_zero() {
         true => storage.remove(volume).await.map(|()| Taken::Removed),
@@ -40,7 +42,7 @@ pub(crate) async fn take_away(
     }
     // Whoever makes a volume anew in another's place takes the name away for a moment.
     let view = store.fresh().await?;
-    check_not_held(&view, volume, None).map_err(refused)?;
+    check_not_held(&view, volume, allowed).map_err(refused)?;
     match storage.volume(volume).await {
         Err(StorageError::NoVolume { .. }) => Ok(Taken::Absent),
         Ok(_) => {

@@ -12,7 +12,7 @@ use pvc_model::vm::volumes::{runs_on, users};
 use pvc_ports::{Clock, Course, Flattened, Random, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
-use super::hold::{holding, watching};
+use super::hold::{holding, watching, without_end};
 use super::record::after;
 use super::trash::{Taken, take_away};
 use super::{
@@ -127,7 +127,7 @@ pub async fn resize_volume(
     }
     let act = storage.resize(volume, to_bytes, force);
     let resized = match to_bytes < from_bytes || view.holds.contains_key(volume) {
-        true => holding(store, random, volume, &purpose, act).await,
+        true => holding(store, random, volume, &purpose, None, act).await,
         false => act.await.map_err(refused),
     };
     after(store, storage, volume, resized).await?;
@@ -255,7 +255,8 @@ async fn give_name(
 ///
 /// # Errors
 /// While the definition of a VM names it, unless that is forced; while such a VM is not off, or
-/// something is done to the volume, in any case.
+/// something is done to the volume, in any case. One that is half rolled back to a snapshot that is
+/// gone is only removed at once: restored later, it would be held by nothing.
 pub async fn remove_volume(
     store: &Store,
     storage: &dyn Storage,
@@ -267,14 +268,18 @@ pub async fn remove_volume(
     require_pool(&view, &volume.pool).map_err(ChangeError::Refused)?;
     require_unused(&view, |used| used == volume, force).map_err(ChangeError::Refused)?;
     require_no_task(&view, |used| used == volume).map_err(ChangeError::Refused)?;
-    check_not_held(&view, volume, None).map_err(refused)?;
+    let lost = match keep.is_zero() {
+        true => without_end(&view, storage, volume).await.map_err(refused)?,
+        false => None,
+    };
+    check_not_held(&view, volume, lost.as_ref()).map_err(refused)?;
     let taken = match store.is_dry() {
         true => match storage.check_removal(volume).await {
             Ok(()) => Ok(Taken::Removed),
             Err(StorageError::NoVolume { .. }) => Ok(Taken::Absent),
             Err(error) => Err(refused(error)),
         },
-        false => take_away(store, storage, volume, keep).await,
+        false => take_away(store, storage, volume, keep, lost.as_ref()).await,
     };
     let taken = taken.and_then(|taken| match taken {
         Taken::Absent if !store.view().volumes.contains_key(volume) => {

@@ -183,7 +183,7 @@ async fn remove_volumes(
                 take_back(store, stopping).await;
                 return Err(ChangeError::Refused(refusal));
             }
-            match take_away(store, removal.storage, volume, removal.keep).await {
+            match take_away(store, removal.storage, volume, removal.keep, None).await {
                 Ok(Taken::Kept(entry)) => {
                     gone.kept.push(entry);
                     gone.removed.push(volume.clone());

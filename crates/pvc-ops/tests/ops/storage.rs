@@ -492,6 +492,153 @@ async fn nothing_is_made_of_a_volume_that_comes_to_be_held_meanwhile() {
 }
 
 #[tokio::test]
+async fn a_volume_half_rolled_back_to_a_snapshot_that_is_gone_has_two_ways_out() {
+    let (disk, before) = (id("vms/web1_sda"), SnapshotName::new("before"));
+    let (older, other) = (SnapshotName::new("older"), SnapshotName::new("other"));
+    for is_purged in [false, true] {
+        let world = world().await;
+        let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+        world.define("web1", UUID).await;
+        storage::create_snapshot(store, volumes, &disk, &older).await.unwrap();
+        storage::create_snapshot(store, volumes, &disk, &before).await.unwrap();
+        let hold = pvc_model::hold::VolumeHold {
+            volume: disk.clone(),
+            purpose: pvc_model::hold::Purpose::RollBack(before.clone()),
+            by: "somebody who died".to_owned(),
+        };
+        world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+        let start = || async {
+            let ask = StateAsk::new(StateRequest::Start, false);
+            vm::set_state(store, "web1", ask).await.map(drop)
+        };
+        let purge = || storage::remove_volume(store, volumes, &disk, Duration::ZERO, true);
+
+        // While the snapshot is there, the same ask alone ends it.
+        let back = storage::roll_back(store, volumes, random, &disk, &older).await;
+        for refused in [back.unwrap_err(), purge().await.unwrap_err()] {
+            assert!(refused.to_string().contains("is being rolled back"), "{refused}");
+        }
+
+        volumes.remove_snapshot(&disk, &before).await.unwrap();
+        let ChangeError::Refused(why) =
+            storage::roll_back(store, volumes, random, &disk, &before).await.unwrap_err()
+        else {
+            panic!("it is refused");
+        };
+        assert!(why.to_string().ends_with("and has that snapshot no more"), "{why}");
+        assert!(why.hint().unwrap().contains("remove --purge vms web1_sda`"), "{why}");
+        let kept = storage::remove_volume(store, volumes, &disk, DAY, true).await.unwrap_err();
+        assert!(kept.to_string().contains("is being rolled back"), "restored, it is half: {kept}");
+        storage::roll_back(store, volumes, random, &disk, &other).await.unwrap_err();
+        volumes.with_volumes(|volumes| volumes.open(&disk, "what is left of it"));
+        let used = storage::roll_back(store, volumes, random, &disk, &older).await.unwrap_err();
+        assert!(used.to_string().contains("is in use"), "{used}");
+        volumes.with_volumes(|volumes| volumes.close_all("what is left of it"));
+        let words = start().await.unwrap_err().to_string();
+        assert!(words.contains("is being rolled back"), "{words}");
+
+        if is_purged {
+            // What was refused above holds it for the other snapshot, which goes as well.
+            volumes.remove_snapshot(&disk, &older).await.unwrap();
+            purge().await.unwrap();
+            assert!(volumes.volume(&disk).await.is_err());
+        } else {
+            storage::roll_back(store, volumes, random, &disk, &older).await.unwrap();
+        }
+        assert!(store.fresh().await.unwrap().holds.is_empty());
+        if !is_purged {
+            start().await.unwrap();
+        }
+    }
+}
+
+/// The one is stopped before each of its calls of the storage, and the other is asked for then.
+#[tokio::test]
+async fn a_snapshot_is_not_removed_while_its_volume_is_rolled_back_to_it() {
+    let (disk, before) = (id("vms/web1_sda"), SnapshotName::new("before"));
+    for is_removal_first in [true, false] {
+        for call in 0.. {
+            let world = world().await;
+            let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+            storage::create_snapshot(store, volumes, &disk, &before).await.unwrap();
+            let gate = Gate::closing_at(call);
+            volumes.set_gate(gate.clone());
+            let first = async {
+                match is_removal_first {
+                    true => storage::remove_snapshot(store, volumes, &disk, &before, false).await,
+                    false => storage::roll_back(store, volumes, random, &disk, &before).await,
+                }
+            };
+            // It dies there.
+            let died = tokio::select! {
+                _ = first => false,
+                () = async {
+                    while !gate.is_closed() {
+                        tokio::task::yield_now().await;
+                    }
+                } => true,
+            };
+            if !died {
+                break;
+            }
+            volumes.set_gate(Gate::closing_at(u64::MAX));
+            let view = store.fresh().await.unwrap();
+            let is_held = view.holds.contains_key(&disk);
+            let is_recorded = !world.recorded_snapshots("vms/web1_sda").is_empty();
+            let is_there = !volumes.volume(&disk).await.unwrap().snapshots.is_empty();
+            assert!(!is_held || is_recorded, "stopped at call {call}");
+            if is_removal_first {
+                let back = storage::roll_back(store, volumes, random, &disk, &before).await;
+                assert_eq!(back.is_ok(), is_recorded, "stopped at call {call}: {back:?}");
+                if !is_recorded && is_there {
+                    let why = back.unwrap_err();
+                    assert!(why.to_string().contains("is not recorded"), "{why}");
+                    storage::scan(store, volumes, &disk).await.unwrap();
+                    storage::roll_back(store, volumes, random, &disk, &before).await.unwrap();
+                }
+                if is_there {
+                    let again = storage::remove_snapshot(store, volumes, &disk, &before, false);
+                    again.await.unwrap();
+                }
+            } else {
+                let gone = storage::remove_snapshot(store, volumes, &disk, &before, false).await;
+                assert_eq!(gone.is_err(), is_held, "stopped at call {call}: {gone:?}");
+                if is_held {
+                    storage::roll_back(store, volumes, random, &disk, &before).await.unwrap();
+                }
+            }
+            assert!(store.fresh().await.unwrap().holds.is_empty());
+        }
+    }
+}
+
+/// Both had looked before either wrote.
+#[tokio::test]
+async fn of_a_removal_and_a_rollback_at_once_one_is_refused() {
+    let (disk, before) = (id("vms/web1_sda"), SnapshotName::new("before"));
+    let world = world().await;
+    let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+    storage::create_snapshot(store, volumes, &disk, &before).await.unwrap();
+    // The rollback has seen the snapshot in the records, and asks the storage for it.
+    let gate = Gate::closing_at(0);
+    volumes.set_gate(gate.clone());
+    let back = storage::roll_back(store, volumes, random, &disk, &before);
+    let remove = async {
+        while !gate.is_closed() {
+            tokio::task::yield_now().await;
+        }
+        let record = Change::RemoveSnapshot { volume: disk.clone(), name: before.clone() };
+        world.write(|changes| _ = changes.push(record.clone())).await;
+        gate.open();
+    };
+    let (back, ()) = tokio::join!(back, remove);
+    let why = back.unwrap_err().to_string();
+    assert!(why.contains("is not recorded"), "{why}");
+    assert!(store.fresh().await.unwrap().holds.is_empty());
+    assert!(world.recorded_snapshots("vms/web1_sda").is_empty());
+}
+
+#[tokio::test]
 async fn what_was_refused_at_once_holds_nothing_and_what_is_gone_is_not_held() {
     let world = world().await;
     let (store, volumes, random) = (&world.store, &world.storage, &world.random);

@@ -5,6 +5,7 @@ use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName, VolumeRec
 
 use super::{Kind, PLAIN, hold, show, weight_of};
 use crate::draft::Draft;
+use crate::error::StoreError;
 use crate::feed::EventKind;
 use crate::raw::Raw;
 use crate::reader::Reader;
@@ -94,6 +95,15 @@ pub(crate) fn put_snapshot(
 
 pub(crate) fn remove_snapshot(draft: &mut Draft<'_>, volume: &VolumeId, name: &SnapshotName) {
     draft.delete(&snapshot(volume, name));
+}
+
+/// Demands that the snapshot is still recorded, and was not recorded anew.
+pub(crate) fn expect_snapshot(
+    draft: &mut Draft<'_>,
+    volume: &VolumeId,
+    name: &SnapshotName,
+) -> Result<(), StoreError> {
+    draft.check(snapshot(volume, name))
 }
 
 /// Moves the records of the volume and of its snapshots.
