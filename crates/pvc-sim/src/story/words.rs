@@ -94,19 +94,19 @@ fn split(sentence: &str) -> Vec<Word<'_>> {
         .collect()
 }
 
-/// Reads `sentence`.
+/// Reads `sentence`, which has one of the forms of these tables.
 ///
 /// # Errors
 /// In words: what is not known, and what is.
 pub(super) fn read<T>(
     sentence: &str,
     kind: &str,
-    forms: &[Form<T>],
+    forms: &[&[Form<T>]],
     names: &Names,
 ) -> Result<T, String> {
     // Of the forms that do not fit, the one that fits longest says best what is wrong.
     let mut closest: Option<(usize, String)> = None;
-    for form in forms {
+    for form in forms.iter().copied().flatten() {
         match fill(sentence, form.form, names) {
             Ok(filled) => return Ok((form.means)(&filled)),
             Err((place, Some(why))) if closest.as_ref().is_none_or(|(best, _)| place > *best) => {
@@ -120,7 +120,7 @@ pub(super) fn read<T>(
     {
         return Err(format!("`{sentence}`: {why}"));
     }
-    let mut known: Vec<&str> = forms.iter().map(|form| form.form).collect();
+    let mut known: Vec<&str> = forms.iter().copied().flatten().map(|form| form.form).collect();
     known.sort_by_key(|form| std::cmp::Reverse(likeness(sentence, form)));
     known.truncate(CLOSEST);
     let known = known.join("\n  ");
@@ -333,7 +333,7 @@ mod tests {
     ];
 
     fn understood(sentence: &str) -> Result<String, String> {
-        read(sentence, "fact", FORMS, &names())
+        read(sentence, "fact", &[FORMS], &names())
     }
 
     #[test]
