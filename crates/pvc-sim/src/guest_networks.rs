@@ -544,7 +544,9 @@ impl State {
                 }
             };
             (is_so != wanted).then(|| {
-                format!("somebody was told that {thing:?} is there: {wanted}, and that is {is_so}")
+                format!(
+                    "somebody was answered that {thing:?} is there: {wanted}, and that is {is_so}"
+                )
             })
         })
     }

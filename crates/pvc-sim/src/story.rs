@@ -379,7 +379,7 @@ impl Play<'_> {
                 so: wrong.what,
             })?;
             self.cluster.networks_are_whole().map_err(|wrong| Failure {
-                expected: "networks are recorded as operators were told".to_owned(),
+                expected: "networks are recorded as operators were answered".to_owned(),
                 so: wrong.what,
             })?;
         }

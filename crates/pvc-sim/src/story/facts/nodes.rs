@@ -25,7 +25,7 @@ pub(in crate::story) enum NodeFact {
 
 /// Exactness of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Number {
+pub(in crate::story) enum Number {
     Exactly,
     AtLeast,
     AtMost,
