@@ -264,8 +264,7 @@ fn may_run(name: &str, node: &NodeRecord) -> ApiError {
     let (node, state) = (&node.name, &node.daemon_state);
     let message = format!(
         "VM `{name}` may still run on node `{node}`, whose daemon is in state `{state}`; it stays \
-         off from when \
-         that is heard of or fenced"
+         off from when that answers or is fenced"
     );
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).hint(Some(
         "the change itself was made; `pvc node info` of the node shows what is known of it",

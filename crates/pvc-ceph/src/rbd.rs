@@ -229,7 +229,7 @@ impl Programs {
     ) -> Result<(), Failure> {
         require_of(permit, &args);
         course.announce(bytes);
-        let heard = |piece: &[u8]| {
+        let on_stderr = |piece: &[u8]| {
             if let Some(percent) = percent(piece) {
                 course.reach(part(bytes, percent));
             }
@@ -244,7 +244,7 @@ impl Programs {
         tokio::select! {
             biased;
             () = course.stopped() => Err(Failure::Stopped),
-            ended = self.exec.run_heard(command, &heard) => output("rbd", ended).map(drop),
+            ended = self.exec.run_with_stderr(command, &on_stderr) => output("rbd", ended).map(drop),
         }
     }
 

@@ -1,14 +1,14 @@
 //! The Storage port on RBD.
 
+mod names;
+mod partial;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
-use pvc_model::BadName;
-use pvc_model::storage::{
-    CLONED, PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName,
-};
+use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::{
     Attachment, Course, Exec, Flattened, MeasuredPlace, MeasuredVolume, OsdHost, PoolInfo,
     SnapshotInfo, SnapshotUsage, Storage, StorageCluster, StorageError, TrashedVolume, VolumeInfo,
@@ -17,6 +17,11 @@ use pvc_ports::{
 use serde_json::json;
 use tokio::sync::Mutex;
 
+use self::names::left_of_a_rename;
+pub(crate) use self::names::{
+    good_volume, require_addressable, require_pool_name, require_snapshot_name, require_unprotected,
+};
+pub(crate) use self::partial::{named, partial_of, random};
 use crate::CephOptions;
 use crate::answers;
 use crate::connection::Connection;
@@ -25,19 +30,11 @@ use crate::gate::WritePermit;
 use crate::looks::Looks;
 use crate::monitors::Monitors;
 use crate::rbd::{
-    FEATURES, Failure, Programs, QUICK, image_args, io_error, is_addressable, long, pool_arg,
-    target_args,
+    FEATURES, Failure, Programs, QUICK, image_args, io_error, long, pool_arg, target_args,
 };
 
 const LOOKING: &str = "looking at a volume";
 const LISTING: &str = "listing volumes";
-const NAMING: &str = "naming a new volume";
-
-/// Time after which Ceph has forgotten a client that was killed, and a little more.
-const CLIENT_FORGOTTEN: Duration = Duration::from_secs(60);
-
-/// Time between two looks whether it has.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Times that a pool is listed while volumes go.
 const LIST_TRIES: u32 = 3;
@@ -217,138 +214,6 @@ impl RbdStorage {
         Ok(self.all_pools().await?.iter().any(|found| found.name == *pool))
     }
 
-    /// Makes `volume` by `fill`, which is given another name in the same pool to work under:
-    /// whatever becomes of it, `volume` is there as asked or not at all.
-    pub(crate) async fn publish<Fill>(
-        &self,
-        volume: &VolumeId,
-        fill: impl FnOnce(VolumeId) -> Fill,
-    ) -> Result<(), StorageError>
-    where
-        Fill: Future<Output = Result<(), StorageError>>,
-    {
-        let partial = partial_of(volume)?;
-        let filled = fill(partial.clone()).await;
-        self.complete(&partial, volume, filled).await
-    }
-
-    /// Gives `partial`, which is `filled` now, the name that it is for, or removes it.
-    pub(crate) async fn complete(
-        &self,
-        partial: &VolumeId,
-        volume: &VolumeId,
-        filled: Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
-        let published = match filled {
-            Ok(()) => self.publish_as(partial, &volume.volume).await,
-            Err(error) => Err(error),
-        };
-        match &published {
-            // The rename may still come to its end: the next copy to this name sees how it went.
-            Ok(()) | Err(StorageError::TimedOut { .. }) => {}
-            Err(StorageError::Stopped) => self.remove_stopped(partial).await,
-            Err(_) => {
-                // What went wrong first is what is told.
-                if let Err(error) = self.remove_partial(partial).await {
-                    tracing::warn!(volume = %partial, %error, "a volume that was not completed \
-                                                               could not be removed");
-                }
-            }
-        }
-        published.map_err(|error| named(error, partial, volume))
-    }
-
-    /// Removes what a program has left that was ended: Ceph takes it for one that has the volume
-    /// open until it has heard nothing of it for half a minute.
-    async fn remove_stopped(&self, partial: &VolumeId) {
-        let begun = tokio::time::Instant::now();
-        loop {
-            match self.remove_partial(partial).await {
-                Ok(()) => return,
-                Err(StorageError::InUse { .. }) if begun.elapsed() < CLIENT_FORGOTTEN => {
-                    tokio::time::sleep(LOOK_AGAIN).await;
-                }
-                Err(error) => {
-                    tracing::warn!(volume = %partial, %error, "a copy that was cancelled could not \
-                                                               be removed; it goes to the trash \
-                                                               after a day");
-                    return;
-                }
-            }
-        }
-    }
-
-    pub(crate) async fn remove_partial(&self, partial: &VolumeId) -> Result<(), StorageError> {
-        match self.remove(partial).await {
-            Err(StorageError::NoVolume { .. }) => Ok(()),
-            other => other,
-        }
-    }
-
-    async fn publish_as(&self, partial: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
-        // It may have taken hours to fill it.
-        let permit = self.may_write(&partial.pool).await?;
-        self.move_to(&permit, partial, to, NAMING).await
-    }
-
-    async fn move_to(
-        &self,
-        permit: &WritePermit,
-        volume: &VolumeId,
-        to: &VolumeName,
-        doing: &str,
-    ) -> Result<(), StorageError> {
-        let args = [image_args(volume), target_args(&volume.pool, to)].concat();
-        let moved = self.programs.write(permit, &["rename"], args, QUICK).await;
-        moved.map_err(|failure| match failure {
-            Failure::Exists => StorageError::VolumeExists {
-                volume: VolumeId { pool: volume.pool.clone(), volume: to.clone() },
-            },
-            other => other.of(volume, doing),
-        })
-    }
-
-    async fn copy(
-        &self,
-        permit: &WritePermit,
-        source: Vec<String>,
-        size_bytes: u64,
-        volume: &VolumeId,
-        to: &VolumeId,
-        course: &Course,
-    ) -> Result<(), StorageError> {
-        let args =
-            [source, target_args(&to.pool, &to.volume), FEATURES.map(str::to_owned).to_vec()]
-                .concat();
-        let (programs, words) = (&self.programs, ["copy"]);
-        let copied = programs.write_on_course(permit, &words, args, size_bytes, course).await;
-        copied.map_err(|failure| match failure {
-            Failure::Exists => StorageError::VolumeExists { volume: to.clone() },
-            other => other.of(volume, "copying a volume"),
-        })
-    }
-
-    /// Copies a volume that somebody writes, as it is at one moment.
-    async fn copy_in_use(
-        &self,
-        permit: &WritePermit,
-        volume: &VolumeId,
-        size_bytes: u64,
-        to: &VolumeId,
-        course: &Course,
-    ) -> Result<(), StorageError> {
-        let moment = SnapshotName::new(format!("{CLONED}-{}", to.volume));
-        match self.remove_snapshot(volume, &moment).await {
-            Ok(()) | Err(StorageError::NoSnapshot { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        self.make_snapshot(permit, volume, &moment).await?;
-        let source = [image_args(volume), vec![format!("--snap={moment}")]].concat();
-        let copied = self.copy(permit, source, size_bytes, volume, to, course).await;
-        let removed = self.remove_snapshot(volume, &moment).await;
-        copied.and(removed)
-    }
-
     pub(crate) async fn make_snapshot(
         &self,
         permit: &WritePermit,
@@ -374,87 +239,9 @@ impl RbdStorage {
     }
 }
 
-/// The error, said of `volume` if it is about `partial`, of which only we know.
-pub(crate) fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) -> StorageError {
-    let is_partial = |found: &VolumeId| found == partial;
-    match error {
-        StorageError::InUse { volume: found, holder } if is_partial(&found) => {
-            StorageError::InUse { volume: volume.clone(), holder }
-        }
-        StorageError::VolumeExists { volume: found } if is_partial(&found) => {
-            StorageError::VolumeExists { volume: volume.clone() }
-        }
-        other => other,
-    }
-}
-
-/// Name of its own under which `volume` is to be made. What a crash leaves under such a name is not
-/// removed here: it may be complete and about to get its name.
-pub(crate) fn partial_of(volume: &VolumeId) -> Result<VolumeId, StorageError> {
-    let name = volume.volume.partial(random()?);
-    Ok(VolumeId { pool: volume.pool.clone(), volume: name })
-}
-
-/// A number that nobody else has.
-pub(crate) fn random() -> Result<u64, StorageError> {
-    getrandom::u64().map_err(|why| io_error(NAMING, why.to_string()))
-}
-
-fn left_of_a_rename(volume: &VolumeId) -> StorageError {
-    let VolumeId { pool, volume: name } = volume;
-    let said = format!(
-        "the name `{name}` is left of a rename that was cut short, and no volume has it: when no \
-         rename runs, `rados --pool {pool} rm rbd_id.{name}` frees it"
-    );
-    StorageError::Refused { doing: NAMING, said }
-}
-
 pub(crate) fn with_json(mut args: Vec<String>) -> Vec<String> {
     args.push("--format=json".to_owned());
     args
-}
-
-pub(crate) fn require_pool_name(pool: &PoolName) -> Result<(), StorageError> {
-    match is_addressable(pool.as_str()) {
-        true => Ok(()),
-        false => Err(StorageError::NoPool { pool: pool.clone() }),
-    }
-}
-
-/// A volume that `rbd` cannot be told of is not there.
-pub(crate) fn require_addressable(volume: &VolumeId) -> Result<(), StorageError> {
-    require_pool_name(&volume.pool)?;
-    if !is_addressable(volume.volume.as_str()) {
-        return Err(StorageError::NoVolume { volume: volume.clone() });
-    }
-    Ok(())
-}
-
-pub(crate) fn require_snapshot_name(
-    volume: &VolumeId,
-    snapshot: &SnapshotName,
-) -> Result<(), StorageError> {
-    if is_addressable(snapshot.as_str()) {
-        return Ok(());
-    }
-    Err(StorageError::NoSnapshot { volume: volume.clone(), snapshot: snapshot.clone() })
-}
-
-/// A snapshot that clones stand on goes only after them.
-pub(crate) fn require_unprotected(
-    volume: &VolumeId,
-    snapshot: &answers::Snapshot,
-) -> Result<(), StorageError> {
-    if !snapshot.is_protected() {
-        return Ok(());
-    }
-    let snapshot = SnapshotName::new(&snapshot.name);
-    Err(StorageError::Protected { volume: volume.clone(), snapshot })
-}
-
-/// Names of what is to be made keep our own rules.
-pub(crate) fn good_volume(pool: &PoolName, name: &VolumeName) -> Result<VolumeId, BadName> {
-    Ok(VolumeId { pool: pool.clone(), volume: VolumeName::parse(name.as_str())? })
 }
 
 #[async_trait]
@@ -842,184 +629,4 @@ impl Storage for RbdStorage {
 }
 
 #[cfg(test)]
-mod tests {
-    use pvc_ports::{Command, ExecError, Output};
-    use pvc_testkit::ScriptedExec;
-
-    use super::*;
-
-    type Answer = Result<Output, ExecError>;
-
-    fn storage(
-        script: impl Fn(&Command) -> Answer + Send + Sync + 'static,
-    ) -> (RbdStorage, Arc<ScriptedExec>) {
-        let exec = Arc::new(ScriptedExec::new(script));
-        let access = RbdAccess {
-            monitors: Vec::new(),
-            port: 6789,
-            user: "libvirt".to_owned(),
-            secret: None,
-        };
-        let options = CephOptions {
-            config: "/etc/ceph/ceph.conf".into(),
-            keyring: "/etc/ceph/my keyring".into(),
-            user: "admin".to_owned(),
-            access,
-        };
-        (RbdStorage::new(options, exec.clone()).without_library(), exec)
-    }
-
-    fn failure(code: i32, said: &str) -> Answer {
-        Ok(Output { code: Some(code), stdout: Vec::new(), stderr: said.as_bytes().to_vec() })
-    }
-
-    fn id(text: &str) -> VolumeId {
-        VolumeId::from_record(text).unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_ceph_that_hangs_is_a_missed_deadline() {
-        let (storage, exec) = storage(|command| {
-            Err(ExecError::TimedOut {
-                program: command.program.clone(),
-                deadline: command.deadline,
-            })
-        });
-        let error = storage.locks(&id("vms/a")).await.unwrap_err();
-        assert_eq!(error.to_string(), "the storage did not answer within 30 s");
-        assert_eq!(
-            exec.ran()[0].args,
-            [
-                "lock",
-                "list",
-                "--pool=vms",
-                "--image=a",
-                "--format=json",
-                "--conf=/etc/ceph/ceph.conf",
-                "--keyring=/etc/ceph/my keyring",
-                "--id=admin",
-            ]
-        );
-    }
-
-    #[tokio::test]
-    async fn a_name_that_rbd_would_read_otherwise_never_reaches_it() {
-        let (storage, exec) = storage(|_| failure(1, ""));
-        for bad in ["vms/a@s", "vms/a/b", "vms/a\0"] {
-            let error = storage.remove(&id(bad)).await.unwrap_err();
-            assert!(matches!(error, StorageError::NoVolume { .. }), "{error}");
-            assert!(storage.locks(&id(bad)).await.is_err());
-        }
-        let snapshot = SnapshotName::new("s@t");
-        let error = storage.remove_snapshot(&id("vms/a"), &snapshot).await.unwrap_err();
-        assert!(matches!(error, StorageError::NoSnapshot { .. }), "{error}");
-        assert_eq!(exec.ran(), []);
-    }
-
-    #[tokio::test]
-    async fn a_copy_that_fails_leaves_neither_itself_nor_its_beginning() {
-        let (storage, exec) = storage(|command| match command.args[0].as_str() {
-            "copy" => failure(
-                5,
-                "Image copy: 1% complete...failed.\nrbd: copy failed: (5) Input/output error",
-            ),
-            "ls" => Ok(ScriptedExec::success(r#"["a","b","b.c.partial"]"#)),
-            _ => Ok(ScriptedExec::success("[]")),
-        });
-        let (from, to) = (id("vms/a"), id("vms/b"));
-        let copied = storage.publish(&to, |partial| {
-            let (storage, from) = (storage.clone(), from.clone());
-            async move {
-                let (permit, course) = (WritePermit::for_a_test(&from.pool), Course::default());
-                storage.copy(&permit, image_args(&from), 4096, &from, &partial, &course).await
-            }
-        });
-        let error = copied.await.unwrap_err();
-        let cause = std::error::Error::source(&error).unwrap().to_string();
-        assert_eq!(
-            (error.to_string().as_str(), cause.as_str()),
-            (
-                "the storage failed while it was copying a volume",
-                "copy failed: (5) Input/output error"
-            )
-        );
-        let acts: Vec<_> = exec.ran().iter().map(|command| command.args[0].clone()).collect();
-        assert_eq!(acts, ["copy", "ls"], "what it has begun is removed");
-    }
-
-    #[tokio::test]
-    async fn a_pool_of_which_a_volume_goes_while_it_is_listed_is_listed_again() {
-        let of = |pool_said: &'static str, times: usize| {
-            let asked = std::sync::atomic::AtomicUsize::new(0);
-            storage(move |_| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
-                turn if turn < times => failure(2, pool_said),
-                _ => Ok(ScriptedExec::success("[]")),
-            })
-        };
-        let pool = PoolName::new("vms");
-        let gone = "rbd: error opening a: (2) No such file or directory\nrbd: listing images \
-                    failed: (2) No such file or directory";
-        let (storage, exec) = of(gone, 3);
-        assert_eq!(storage.volumes(&pool).await.unwrap(), []);
-        assert_eq!(exec.ran().len(), 4);
-        let (storage, _) = of(gone, usize::MAX);
-        let error = storage.volumes(&pool).await.unwrap_err();
-        assert!(matches!(error, StorageError::Io { .. }), "{error}");
-        let (storage, exec) = of("rbd: error opening pool 'vms': (2) No such file", usize::MAX);
-        let error = storage.volumes(&pool).await.unwrap_err();
-        assert!(matches!(error, StorageError::NoPool { .. }), "{error}");
-        assert_eq!(exec.ran().len(), 1);
-    }
-
-    #[tokio::test]
-    async fn what_was_half_removed_is_not_taken_for_what_is_there() {
-        let names = r#"["a","b.0123456789abcdef.partial","c.0123456789abcdef.partial","d"]"#;
-        let (storage, exec) = storage(move |command| match command.args[0].as_str() {
-            "ls" => Ok(ScriptedExec::success(names)),
-            _ if command.args.iter().any(|arg| arg.starts_with("--image=b")) => {
-                failure(2, "rbd: error opening image: (2) No such file or directory")
-            }
-            _ => Ok(ScriptedExec::success(r#"{"size":4096}"#)),
-        });
-        let found = storage.half_removed(&PoolName::new("vms")).await.unwrap();
-        assert_eq!(found, [id("vms/b.0123456789abcdef.partial")]);
-        assert_eq!(exec.ran().len(), 3, "whole volumes are not asked for");
-    }
-
-    #[tokio::test]
-    async fn a_name_that_opens_and_that_no_volume_has_is_neither_removed_nor_renamed() {
-        let (storage, exec) = storage(|command| match command.args[0].as_str() {
-            "ls" => Ok(ScriptedExec::success(r#"["b"]"#)),
-            "info" => Ok(ScriptedExec::success(r#"{"size":4096}"#)),
-            _ => Ok(ScriptedExec::success(r#"{"watchers":[]}"#)),
-        });
-        let removed = storage.remove(&id("vms/a")).await;
-        assert!(matches!(removed, Err(StorageError::NoVolume { .. })), "{removed:?}");
-        let renamed = storage.rename(&id("vms/a"), &VolumeName::new("c")).await;
-        assert!(matches!(renamed, Err(StorageError::NoVolume { .. })), "{renamed:?}");
-        let refused = storage.create(&id("vms/a"), 4096, false).await.unwrap_err();
-        assert!(refused.to_string().contains("rados --pool vms rm rbd_id.a"), "{refused}");
-        assert!(exec.ran().iter().all(|c| ["ls", "info"].contains(&c.args[0].as_str())));
-    }
-
-    #[tokio::test]
-    async fn a_lock_that_is_gone_is_free_and_one_that_cannot_be_broken_is_not() {
-        let lock = VolumeLock {
-            id: "auto 1".to_owned(),
-            locker: "client.2".to_owned(),
-            address: "10.0.0.1".to_owned(),
-        };
-        for (code, freed) in [(0, true), (2, true), (13, false)] {
-            let (storage, exec) = storage(move |command| match command.args[0].as_str() {
-                "info" => Ok(ScriptedExec::success(r#"{"size":4096}"#)),
-                _ => failure(code, "rbd: releasing lock failed"),
-            });
-            assert_eq!(storage.break_lock(&id("vms/a"), &lock).await.is_ok(), freed, "{code}");
-            assert_eq!(
-                exec.ran()[1].args[4..6],
-                ["auto 1", "client.2"],
-                "arguments, not words of a line"
-            );
-        }
-    }
-}
+mod tests;

@@ -387,7 +387,11 @@ impl Aggregator {
             for order in orders {
                 // Without it the change is seen within a minute, and others learn of it later.
                 if let Err(why) = succeed(context, order).await {
-                    tracing::warn!(zone, why, "PowerDNS was not told of a change, and will be");
+                    tracing::warn!(
+                        zone,
+                        why,
+                        "PowerDNS has not taken a change, and will be asked again"
+                    );
                     self.untold.insert(zone);
                     break;
                 }

@@ -28,18 +28,18 @@ pub struct LinuxExec;
 #[async_trait]
 impl Exec for LinuxExec {
     async fn run(&self, command: Command) -> Result<Output, ExecError> {
-        self.run_heard(command, &|_| ()).await
+        self.run_with_stderr(command, &|_| ()).await
     }
 
-    async fn run_heard(
+    async fn run_with_stderr(
         &self,
         command: Command,
-        heard: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
+        on_stderr: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
     ) -> Result<Output, ExecError> {
         let (program, deadline) = (command.program.clone(), command.deadline);
         let mut child = spawn(&command)?;
         let group = Group::of(&child);
-        let whole = talk(&mut child, command.stdin.as_deref(), heard);
+        let whole = talk(&mut child, command.stdin.as_deref(), on_stderr);
         match tokio::time::timeout(deadline, whole).await {
             Ok(Ok(output)) => {
                 group.disarm();

@@ -45,7 +45,7 @@ impl Notifier {
 
     fn send(self, states: &[NotifyState<'_>]) {
         if let Err(error) = sd_notify::notify(states) {
-            tracing::debug!(%error, "the service manager could not be told");
+            tracing::debug!(%error, "the service manager could not be notified");
         }
     }
 }

@@ -16,7 +16,7 @@ pub struct Member {
     /// State, in the manager's word; `None` if the cluster of the database does not know the
     /// member, or the manager not the cluster.
     pub state: Option<String>,
-    /// Time at which the manager last heard of ZooKeeper, since the epoch by this machine's clock,
+    /// Time at which the manager last had contact with ZooKeeper, since the epoch by this machine's clock,
     /// if it says so.
     pub last_contact: Option<Duration>,
 }
@@ -41,7 +41,10 @@ impl Member {
         if let Some(silence) =
             self.last_contact.map(|at| wall.saturating_sub(at)).filter(|s| *s > LONGEST_SILENCE)
         {
-            let why = format!("its Patroni has not heard of ZooKeeper for {} s", silence.as_secs());
+            let why = format!(
+                "its Patroni has had no contact with ZooKeeper for {} s",
+                silence.as_secs()
+            );
             return Some(Trouble { why, restart });
         }
         match self.state.as_deref() {

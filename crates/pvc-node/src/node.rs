@@ -397,7 +397,8 @@ fn start_storage(acting: &mut Tasks, shared: &Arc<Shared>) {
     if context.ports.storage.cluster().is_some() && settings.storage_address.is_none() {
         tracing::warn!(
             "this node has no address on the storage network (`cluster.networks.storage`): locks \
-             that it leaves behind cannot be told from another's, and their VMs fail to start"
+             that it leaves behind cannot be distinguished from another's, and their VMs fail to \
+             start"
         );
     }
     let interval = settings.keepalive_interval;

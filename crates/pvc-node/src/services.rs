@@ -93,7 +93,7 @@ fn log_failure(service: &Service, error: &ServicesError) {
         tracing::info!(
             "this release has no health daemon: the health of this node is not judged, and shows \
              as N/A. What is wrong \
-             with it is told by faults (`pvc cluster fault list`)"
+             with it is reported by faults (`pvc cluster fault list`)"
         );
     } else if may_lack(service, error) {
         tracing::debug!(unit, "the service is not installed, and not needed by this release");

@@ -88,13 +88,13 @@ pub trait Exec: Send + Sync {
 
     /// Runs `command` as [`run`](Exec::run) does, and hands over what it writes to its standard
     /// error, piece by piece: at the latest when it has ended.
-    async fn run_heard(
+    async fn run_with_stderr(
         &self,
         command: Command,
-        heard: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
+        on_stderr: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
     ) -> Result<Output, ExecError> {
         let output = self.run(command).await?;
-        heard(&output.stderr);
+        on_stderr(&output.stderr);
         Ok(output)
     }
 }

@@ -7,20 +7,31 @@
 //! [`LATE`] on every host whose daemon is well; and the port of each guest is in its bridge. Who
 //! answers DHCP is judged when all is well.
 
+mod addresses;
+mod ask;
+mod loaded;
+mod recorded;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-use pvc_embedded::state::{TreeState, Work};
 use pvc_model::cluster::Cluster as View;
 use pvc_model::domain::{Nic, NicKind};
 use pvc_model::guest_network::rules::table;
 use pvc_model::guest_network::{GuestNetwork, GuestNetworks, Vni};
 use pvc_model::link::{Link, Links};
-use pvc_model::network::{Direction, NetworkRecord};
-use pvc_ports::{Op, Program};
-use serde::{Deserialize, Serialize};
+use pvc_model::network::NetworkRecord;
+use pvc_ports::Program;
 
+pub(crate) use self::addresses::{
+    dhcp_range, first_record, host_of, ip4_network, mac, port, reserved_address, rule_name,
+};
+pub use self::ask::NetworkAsk;
+use self::ask::Thing;
+use self::loaded::{Chain, Loaded};
+pub(crate) use self::recorded::Recorded;
+use self::recorded::{Rules, Version};
 use crate::cluster::Shape;
 use crate::host::Host;
 use crate::operators::Answer;
@@ -50,179 +61,6 @@ const TAKEN_AGAIN: Duration = Duration::from_secs(300 + 60);
 /// Time between two looks at that.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 
-/// Request about a network of VMs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NetworkAsk {
-    /// Makes a managed network with DHCP.
-    Add {
-        vni: u32,
-    },
-    /// Makes a network of a VLAN.
-    AddBridged {
-        vni: u32,
-    },
-    Remove {
-        vni: u32,
-        force: bool,
-    },
-    /// Gives the primary the host of this number as its address in the network.
-    SetGateway {
-        vni: u32,
-        host: u8,
-    },
-    SetDhcp {
-        vni: u32,
-        on: bool,
-    },
-    /// Adds a rule for what comes in, behind those that there are or before them.
-    AddRule {
-        vni: u32,
-        rule: String,
-        first: bool,
-    },
-    /// Adds a rule that is taken back unless somebody confirms it within so many seconds.
-    TryRule {
-        vni: u32,
-        rule: String,
-        seconds: u32,
-    },
-    /// Confirms the change of a network that waits for it.
-    Confirm {
-        vni: u32,
-    },
-    RemoveRule {
-        vni: u32,
-        rule: String,
-    },
-    /// Keeps an address for the VM.
-    Reserve {
-        vni: u32,
-        vm: usize,
-    },
-    Release {
-        vni: u32,
-        vm: usize,
-    },
-}
-
-/// State that an operator was promised.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Thing {
-    Network(u32),
-    Rule(u32, String),
-    Reservation(u32, usize),
-}
-
-impl Thing {
-    fn vni(&self) -> u32 {
-        match self {
-            Thing::Network(vni) | Thing::Rule(vni, _) | Thing::Reservation(vni, _) => *vni,
-        }
-    }
-}
-
-impl NetworkAsk {
-    /// The VMs that it is about.
-    pub fn vms(&self) -> Vec<usize> {
-        match self {
-            NetworkAsk::Reserve { vm, .. } | NetworkAsk::Release { vm, .. } => vec![*vm],
-            _ => Vec::new(),
-        }
-    }
-
-    pub fn vni(&self) -> u32 {
-        match self {
-            NetworkAsk::Add { vni }
-            | NetworkAsk::AddBridged { vni }
-            | NetworkAsk::Remove { vni, .. }
-            | NetworkAsk::SetGateway { vni, .. }
-            | NetworkAsk::SetDhcp { vni, .. }
-            | NetworkAsk::AddRule { vni, .. }
-            | NetworkAsk::TryRule { vni, .. }
-            | NetworkAsk::Confirm { vni }
-            | NetworkAsk::RemoveRule { vni, .. }
-            | NetworkAsk::Reserve { vni, .. }
-            | NetworkAsk::Release { vni, .. } => *vni,
-        }
-    }
-
-    /// Things that are there once it is done, or are not.
-    fn goals(&self) -> Vec<(Thing, bool)> {
-        let goal = match self {
-            NetworkAsk::Add { vni } | NetworkAsk::AddBridged { vni } => {
-                (Thing::Network(*vni), true)
-            }
-            NetworkAsk::Remove { vni, .. } => (Thing::Network(*vni), false),
-            NetworkAsk::AddRule { vni, rule, .. } => (Thing::Rule(*vni, rule.clone()), true),
-            NetworkAsk::RemoveRule { vni, rule } => (Thing::Rule(*vni, rule.clone()), false),
-            NetworkAsk::Reserve { vni, vm } => (Thing::Reservation(*vni, *vm), true),
-            NetworkAsk::Release { vni, vm } => (Thing::Reservation(*vni, *vm), false),
-            NetworkAsk::SetGateway { .. }
-            | NetworkAsk::SetDhcp { .. }
-            | NetworkAsk::TryRule { .. }
-            | NetworkAsk::Confirm { .. } => return Vec::new(),
-        };
-        vec![goal]
-    }
-}
-
-/// The part of a network's addresses that its number makes.
-fn subnet(vni: u32) -> u8 {
-    u8::try_from(vni % 1000 % 250).expect("it is below 250")
-}
-
-/// The host of this number in the network.
-pub(crate) fn host_of(vni: u32, host: u8) -> String {
-    format!("10.20.{}.{host}", subnet(vni))
-}
-
-pub(crate) fn ip4_network(vni: u32) -> String {
-    format!("{}/24", host_of(vni, 0))
-}
-
-/// First and last address that DHCP gives there.
-pub(crate) fn dhcp_range(vni: u32) -> [String; 2] {
-    [100, 199].map(|host| host_of(vni, host))
-}
-
-/// The address that operators reserve for a VM.
-pub(crate) fn reserved_address(vni: u32, vm: usize) -> String {
-    host_of(vni, 200 + u8::try_from(vm % 50).expect("it is below 50"))
-}
-
-/// The MAC address of a VM's network card.
-pub(crate) fn mac(vm: usize) -> String {
-    format!("52:54:00:01:{:02x}:{:02x}", vm / 256 % 256, vm % 256)
-}
-
-/// Description of a rule, which is its name.
-pub(crate) fn rule_name(rule: &str) -> String {
-    rule.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
-}
-
-/// A managed network as whoever set the cluster up has made it.
-pub(crate) fn first_record(vni: u32) -> NetworkRecord {
-    let [dhcp4_start, dhcp4_end] = dhcp_range(vni);
-    NetworkRecord {
-        vni: vni.to_string(),
-        description: format!("net{vni}"),
-        nettype: "managed".to_owned(),
-        domain: format!("net{vni}.example"),
-        ip4_network: ip4_network(vni),
-        ip4_gateway: host_of(vni, 1),
-        dhcp4_flag: "True".to_owned(),
-        dhcp4_start,
-        dhcp4_end,
-        ..NetworkRecord::default()
-    }
-}
-
-/// The port of a guest of this client of Ceph, which no other has, in the network at this place
-/// among its own.
-pub(crate) fn port(client: u64, place: usize) -> String {
-    format!("vnet{client}p{place}")
-}
-
 /// Plugs each VM into one of the networks that are there at first.
 pub(crate) fn plug_in(shape: &mut Shape) {
     let networks = shape.nature.networks;
@@ -238,155 +76,6 @@ pub(crate) fn refuse_rules(host: &mut Host, text: Option<String>) {
     host.firewall.set_refusing(move |_, rules| {
         rules.zip(text.as_deref()).is_some_and(|(rules, text)| rules.contains(text))
     });
-}
-
-/// The rules of all managed networks as they were recorded at a time.
-pub(crate) struct Recorded {
-    at: Duration,
-    rules: BTreeMap<Vni, Rules>,
-}
-
-impl Recorded {
-    /// Reads the tree, which nobody has to announce: a host may have loaded by then what it says.
-    pub fn of(tree: &TreeState, at: Duration) -> Recorded {
-        let networks = children(tree, ROOT);
-        let managed = networks.into_iter().filter_map(|name| {
-            let is_managed = text(tree, &format!("{ROOT}/{name}/nettype")) == "managed";
-            let vni = Vni::parse(&name).filter(|_| is_managed)?;
-            let [incoming, outgoing] = [Direction::In, Direction::Out].map(|direction| {
-                let list = format!("{ROOT}/{name}/firewall_rules/{}", direction.as_str());
-                let mut rules: Vec<(u32, String)> = children(tree, &list)
-                    .into_iter()
-                    .map(|rule| {
-                        let order = text(tree, &format!("{list}/{rule}/order"));
-                        (order.parse().unwrap_or(0), text(tree, &format!("{list}/{rule}/rule")))
-                    })
-                    .collect();
-                rules.sort_by_key(|(order, _)| *order);
-                rules.into_iter().map(|(_, rule)| rule).collect()
-            });
-            Some((vni, Rules { incoming, outgoing }))
-        });
-        Recorded { at, rules: managed.collect() }
-    }
-
-    /// Whether a write changes what is recorded of networks.
-    pub fn is_changed_by(work: &Work) -> bool {
-        let changes = |op: &Op| match op {
-            Op::Check { .. } => false,
-            op => op.path().starts_with(ROOT),
-        };
-        match work {
-            Work::Create { path, .. } => path.starts_with(ROOT),
-            Work::Multi { ops, .. } => ops.iter().any(changes),
-            Work::End { .. } => false,
-        }
-    }
-}
-
-const ROOT: &str = "/networks";
-
-/// The names below a key, in order.
-fn children(tree: &TreeState, path: &str) -> Vec<String> {
-    let mut names = tree.children(path).unwrap_or_default();
-    names.sort();
-    names
-}
-
-fn text(tree: &TreeState, path: &str) -> String {
-    let data = tree.entry(path).map(|entry| entry.data).unwrap_or_default();
-    String::from_utf8_lossy(&data).into_owned()
-}
-
-/// Rules of one version of a record: those of what comes in, and of what goes out.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Rules {
-    incoming: Vec<String>,
-    outgoing: Vec<String>,
-}
-
-impl Rules {
-    fn of(record: &NetworkRecord) -> Rules {
-        let of = |direction| {
-            let mut acls: Vec<_> =
-                record.acls.iter().filter(|acl| acl.direction == direction).collect();
-            acls.sort_by_key(|acl| acl.order);
-            acls.iter().map(|acl| acl.rule.clone()).collect()
-        };
-        Rules { incoming: of(Direction::In), outgoing: of(Direction::Out) }
-    }
-}
-
-/// Version of a network's record, as far as the packet filter is about it.
-#[derive(Debug)]
-struct Version {
-    since: Duration,
-    /// `None`: there is no such network, or it is not a managed one.
-    rules: Option<Rules>,
-}
-
-/// Chain of the rules of operators as a host has loaded it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Chain(Vec<String>);
-
-impl Chain {
-    /// Whether the chain lets nothing pass that these rules do not.
-    fn is_of(&self, rules: &[String]) -> bool {
-        let is_cut =
-            |(last, before): (&String, &[String])| last == "drop" && rules.starts_with(before);
-        self.0 == rules || self.0.split_last().is_some_and(is_cut)
-    }
-}
-
-/// The table of networks, as a host has loaded it.
-#[derive(Debug, Default)]
-struct Loaded {
-    /// Bridges of networks that are filtered, and of those that are closed.
-    guests: BTreeSet<String>,
-    closed: BTreeSet<String>,
-    chains: BTreeMap<String, Chain>,
-}
-
-impl Loaded {
-    /// Reads the words of the table.
-    fn read(text: &str) -> Loaded {
-        let mut loaded = Loaded::default();
-        let mut place = String::new();
-        for line in text.lines() {
-            match line.strip_suffix(" {") {
-                Some(begun) if !line.starts_with('\t') => begun.clone_into(&mut place),
-                _ => loaded.take(&place, line.trim()),
-            }
-        }
-        loaded
-    }
-
-    fn take(&mut self, place: &str, line: &str) {
-        let bridges = |line: &str| -> BTreeSet<String> {
-            let elements = line.strip_prefix("elements = {").and_then(|it| it.strip_suffix('}'));
-            let elements = elements.into_iter().flat_map(|elements| elements.split(','));
-            elements.map(|bridge| bridge.trim().trim_matches('"').to_owned()).collect()
-        };
-        match place {
-            "set guests" => self.guests.extend(bridges(line)),
-            "set closed" => self.closed.extend(bridges(line)),
-            _ => {
-                let Some(name) = place.strip_prefix("chain vxlan") else { return };
-                let chain = self.chains.entry(name.to_owned()).or_default();
-                match line.strip_prefix("counter") {
-                    Some("") | None => {}
-                    Some(rule) => chain.0.push(rule.trim().to_owned()),
-                }
-            }
-        }
-    }
-
-    /// The chains of a network that is filtered: of what comes in, and of what goes out.
-    fn of(&self, vni: Vni) -> Option<[Chain; 2]> {
-        let chain =
-            |way: &str| self.chains.get(&format!("{vni}-{way}")).cloned().unwrap_or_default();
-        self.guests.contains(&vni.bridge()).then(|| ["in", "out"].map(chain))
-    }
 }
 
 /// Knowledge of networks by which the hosts are judged.
@@ -862,168 +551,13 @@ impl State {
                 }
             };
             (is_so != wanted).then(|| {
-                format!("somebody was told that {thing:?} is there: {wanted}, and that is {is_so}")
+                format!(
+                    "somebody was answered that {thing:?} is there: {wanted}, and that is {is_so}"
+                )
             })
         })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use pvc_model::guest_network::rules::{Known, network_filter};
-    use pvc_model::network::AclRecord;
-    use pvc_ports::{Firewall as _, Network as _};
-
-    use crate::firewall::HostFirewall;
-    use crate::network::HostNetwork;
-    use crate::process::Gate;
-    use crate::state::World;
-
-    use super::*;
-
-    /// A host with the bridge of network 1001 and a guest's port in it, and who judges it.
-    struct Scene {
-        world: World,
-        gate: Gate,
-    }
-
-    impl Scene {
-        fn new() -> Scene {
-            let (world, mut gates) = World::of_hosts(1);
-            world.with(|state| state.run.nature.networks = 1);
-            Scene { world, gate: gates.remove(0) }
-        }
-
-        /// The network is recorded with these rules from now on.
-        fn record(&self, rules: &[&str]) {
-            let record = &view(rules).networks["1001"];
-            let rules = BTreeMap::from([(Vni::new(1001).unwrap(), Rules::of(record))]);
-            self.world.with(|state| state.networks.look(rules, state.run.now));
-        }
-
-        /// A daemon loads the firewall that it would load for these rules.
-        async fn load(&self, rules: &[&str]) {
-            let (closed, nodes, last) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
-            let refused = &|_: &[String]| None;
-            let known = Known { closed: &closed, nodes: &nodes, last: &last, refused };
-            let (filter, _) = network_filter(&view(rules), &known);
-            let inner = self.world.with(|state| state.hosts[0].firewall.clone());
-            let firewall = HostFirewall { gate: self.gate.clone(), host: 0, inner };
-            firewall.apply(&table(), Some(&filter.rules())).await.unwrap();
-        }
-
-        /// A daemon makes the bridge, in which something is plugged.
-        async fn make_bridge(&self) {
-            let inner = self.world.with(|state| state.hosts[0].network.clone());
-            inner.plug_in("vxlan1001", "vmbr1001");
-            let network = HostNetwork { gate: self.gate.clone(), host: 0, inner };
-            network.create_bridge("vmbr1001").await.unwrap();
-        }
-
-        fn found(&self) -> Option<String> {
-            let violation = self.world.with(|state| state.truth.violation.clone());
-            violation.map(|violation| violation.what)
-        }
-    }
-
-    fn view(rules: &[&str]) -> View {
-        let acl = |(order, rule): (u32, &&str)| AclRecord {
-            direction: Direction::In,
-            order,
-            description: rule_name(rule),
-            rule: (*rule).to_owned(),
-        };
-        let acls = (0..).zip(rules).map(acl).collect();
-        let record = NetworkRecord { acls, ..first_record(1001) };
-        let mut view = View::default();
-        view.networks.insert("1001".to_owned(), Arc::new(record));
-        view
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_port_in_a_network_without_rules_is_found() {
-        let scene = Scene::new();
-        scene.record(&[]);
-        scene.make_bridge().await;
-        assert!(scene.found().unwrap().contains("not filtered"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_host_that_does_as_is_recorded_is_let_be() {
-        let scene = Scene::new();
-        scene.record(&["tcp dport 22 accept"]);
-        scene.load(&["tcp dport 22 accept"]).await;
-        scene.make_bridge().await;
-        scene.world.with(|state| state.flush_firewall(0));
-        scene.world.with(|state| state.links_changed(0));
-        scene.record(&["tcp dport 22 accept", "udp dport 53 accept"]);
-        scene.load(&["tcp dport 22 accept", "drop"]).await;
-        scene.load(&["tcp dport 22 accept", "udp dport 53 accept"]).await;
-        assert_eq!(scene.found(), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn rules_that_were_never_recorded_are_found() {
-        let scene = Scene::new();
-        scene.record(&["tcp dport 22 accept", "drop"]);
-        scene.load(&["drop", "tcp dport 22 accept"]).await;
-        assert!(scene.found().unwrap().contains("never had"));
-    }
-
-    /// Writes `data` at each of these keys, as a client of ZooKeeper does, and judges nothing.
-    fn write(world: &World, tree: &mut TreeState, keys: &[(&str, &str)]) {
-        let session = tree.open_session();
-        let create = |(path, data): &(&str, &str)| Op::Create {
-            path: (*path).to_owned(),
-            data: (*data).to_owned().into(),
-            mode: pvc_ports::CreateMode::Persistent,
-        };
-        let work = Work::Multi { session, ops: keys.iter().map(create).collect() };
-        assert!(Recorded::is_changed_by(&work));
-        let mut draft = tree.draft();
-        draft.apply(&work).unwrap();
-        let change = draft.finish();
-        tree.publish(change);
-        let recorded = Recorded::of(tree, Duration::ZERO);
-        world.with(|state| state.networks.look(recorded.rules, recorded.at));
-    }
-
-    /// A rule that is tried may be gone again before anybody has looked.
-    #[tokio::test(start_paused = true)]
-    async fn what_is_recorded_is_read_from_the_tree_itself() {
-        let (scene, mut tree) = (Scene::new(), TreeState::new(1));
-        write(&scene.world, &mut tree, &[("/networks", ""), ("/networks/x", "no number")]);
-        write(
-            &scene.world,
-            &mut tree,
-            &[
-                ("/networks/1001", "net1001"),
-                ("/networks/1001/nettype", "managed"),
-                ("/networks/1001/firewall_rules", ""),
-                ("/networks/1001/firewall_rules/in", ""),
-                ("/networks/1001/firewall_rules/in/a", ""),
-                ("/networks/1001/firewall_rules/in/a/order", "10"),
-                ("/networks/1001/firewall_rules/in/a/rule", "drop"),
-                ("/networks/1001/firewall_rules/in/b", ""),
-                ("/networks/1001/firewall_rules/in/b/order", "2"),
-                ("/networks/1001/firewall_rules/in/b/rule", "tcp dport 22 accept"),
-            ],
-        );
-        scene.load(&["tcp dport 22 accept", "drop"]).await;
-        assert_eq!(scene.found(), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn rules_of_before_are_found() {
-        let scene = Scene::new();
-        for rules in [&["tcp dport 22 accept"], &["udp dport 53 accept"]] {
-            scene.record(rules);
-            scene.load(rules).await;
-        }
-        assert_eq!(scene.found(), None);
-        scene.load(&["tcp dport 22 accept"]).await;
-        assert!(scene.found().unwrap().contains("goes back"));
-    }
-}
+mod tests;

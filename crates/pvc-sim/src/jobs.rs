@@ -188,7 +188,7 @@ impl Jobs {
         let (so, is_done) = (seen.job.progress.state, is_done?);
         let word = if is_done { "was done" } else { "was not done" };
         let is_so = is_done == (so == JobState::Succeeded);
-        (!is_so).then(|| format!("somebody was told that {} {word}: {so:?}", said(&seen.job)))
+        (!is_so).then(|| format!("somebody was answered that {} {word}: {so:?}", said(&seen.job)))
     }
 
     /// Whether the guest of a VM, in its start number `boots`, is to have the device that operators

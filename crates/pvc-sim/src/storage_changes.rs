@@ -308,7 +308,7 @@ impl State {
             _ => false,
         };
         if wrong {
-            let what = format!("somebody was told that {ask:?} was done, and nothing happened");
+            let what = format!("somebody was answered that {ask:?} was done, and nothing happened");
             self.truth.violate(&self.run, "storage", what);
         }
     }
@@ -320,7 +320,7 @@ impl State {
             let is_so = (is_there, is_recorded) == (wanted, wanted);
             (!is_so).then(|| {
                 format!(
-                    "somebody was told that {thing:?} is {}, and it is {}, and {}",
+                    "somebody was answered that {thing:?} is {}, and it is {}, and {}",
                     said(wanted, "there", "gone"),
                     said(is_there, "there", "gone"),
                     said(is_recorded, "recorded", "not recorded")

@@ -27,7 +27,7 @@ use crate::cluster::{Cluster, Shape};
 use crate::log::Log;
 use crate::operators::{Answer, said};
 use crate::truth::Violation;
-use facts::{Beginning, Fact, Look};
+use facts::{Beginning, Fact, Look, NodeFact};
 use story_actions::StoryAction;
 
 /// Time between two looks at everything. What lasts shorter may go unseen.
@@ -148,7 +148,7 @@ impl Story {
 pub fn sentences() -> [String; 2] {
     let lines = |forms: Vec<&str>| forms.join("\n");
     let story_actions = story_actions::FORMS.iter().map(|form| form.form).collect();
-    let facts = facts::FORMS.iter().map(|form| form.form).collect();
+    let facts = facts::FORMS.iter().copied().flatten().map(|form| form.form).collect();
     [lines(story_actions), lines(facts)]
 }
 
@@ -288,10 +288,10 @@ impl Play<'_> {
 
     fn look_for_fences(&mut self) -> Result<(), Failure> {
         for node in 0..self.story.shape.hosts.len() {
-            let is_fenced = Fact::NodeIs(
+            let is_fenced = Fact::Node(NodeFact::NodeIs(
                 node,
                 vec![words::NodeWord::Daemon(pvc_model::node::DaemonState::Fenced)],
-            );
+            ));
             if self.fenced.contains(&node) || self.look().holds(&is_fenced).is_err() {
                 continue;
             }
@@ -379,7 +379,7 @@ impl Play<'_> {
                 so: wrong.what,
             })?;
             self.cluster.networks_are_whole().map_err(|wrong| Failure {
-                expected: "networks are recorded as operators were told".to_owned(),
+                expected: "networks are recorded as operators were answered".to_owned(),
                 so: wrong.what,
             })?;
         }

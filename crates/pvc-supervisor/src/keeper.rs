@@ -310,7 +310,7 @@ impl Keeper {
             }
             Reload::Command(command) => succeed(&self.ports, command.clone())
                 .await
-                .map_err(|why| format!("it could not be told to read its files again: {why}")),
+                .map_err(|why| format!("it could not be made to read its files again: {why}")),
             Reload::Restart => Ok(()),
         }
     }

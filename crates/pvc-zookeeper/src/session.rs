@@ -311,7 +311,7 @@ impl Session {
                 why = line.broken() => return End::Lost(why),
                 _ = tick.tick() => {
                     if last_contact.elapsed() > self.granted_timeout * 2 / 3 {
-                        return End::Lost(format!("nothing heard for {:?}", last_contact.elapsed()));
+                        return End::Lost(format!("no answer for {:?}", last_contact.elapsed()));
                     }
                     line.ping_if_quiet(self.granted_timeout / 3);
                     if looked.elapsed() >= ROOT {

@@ -90,9 +90,7 @@ fn watch(pvc: &mut Pvc, node: &str, change: &Change, story: &mut Story) -> Outco
             Verdict::GoOn if begun || story.started.elapsed() < TIME_LIMIT => story.tell(&found),
             Verdict::GoOn => {
                 return Err(Failure::failed(format!("node `{node}` is still in state `{state}`"))
-                    .hint(
-                        "is its daemon running? `pvc node info` shows when it was last heard of",
-                    ));
+                    .hint("is its daemon running? `pvc node info` shows its last keepalive"));
             }
             Verdict::Diverted => {
                 return Err(Failure::failed(format!(

@@ -34,19 +34,19 @@ impl Stream {
     ) -> Result<Vec<u8>, VirtError> {
         let until = Instant::now() + wait;
         let mut unsent = input;
-        let mut heard = Vec::new();
-        while Instant::now() < until && heard.len() < limit {
+        let mut received = Vec::new();
+        while Instant::now() < until && received.len() < limit {
             let sent = self.send(unsent)?;
             unsent = &unsent[sent..];
             let mut buffer = [0_u8; 4096];
             match self.receive(&mut buffer)? {
-                Received::Bytes(count) => heard.extend_from_slice(&buffer[..count]),
+                Received::Bytes(count) => received.extend_from_slice(&buffer[..count]),
                 Received::Nothing => thread::sleep(PAUSE),
                 Received::End => break,
             }
         }
-        heard.truncate(limit);
-        Ok(heard)
+        received.truncate(limit);
+        Ok(received)
     }
 
     /// Sends some of `bytes`. Returns how many were taken.

@@ -83,11 +83,11 @@ impl Peers {
             self.nodes.values_mut().for_each(|seen| seen.begin_anew(let_go));
             return;
         }
-        let heard = self.attention.look(now);
+        let listened = self.attention.look(now);
         self.nodes.retain(|name, _| cluster.nodes.contains_key(name));
         for (name, node) in &cluster.nodes {
             match self.nodes.get_mut(name) {
-                Some(seen) => seen.look(node, heard),
+                Some(seen) => seen.look(node, listened),
                 None => _ = self.nodes.insert(name.clone(), Seen::first(node)),
             }
         }
@@ -183,16 +183,19 @@ impl Seen {
         seen
     }
 
-    fn look(&mut self, node: &NodeRecord, heard: Duration) {
+    fn look(&mut self, node: &NodeRecord, listened: Duration) {
         // A legacy peer that was put in the place of ours does not let go by itself.
         let is_legacy = node.daemon.as_ref().is_some_and(|note| note.version != node.pvc_version);
         self.ours = self.announced.is_some() || node.runs_our_daemon() || (self.ours && !is_legacy);
         let is_new = self.stamp != node.keepalives;
         self.stamp = node.keepalives;
-        self.unstamped = if is_new { Duration::ZERO } else { self.unstamped + heard };
-        self.silent =
-            if is_new || self.announced.is_some() { Duration::ZERO } else { self.silent + heard };
-        self.doubted = self.doubted.map(|since| since + heard);
+        self.unstamped = if is_new { Duration::ZERO } else { self.unstamped + listened };
+        self.silent = if is_new || self.announced.is_some() {
+            Duration::ZERO
+        } else {
+            self.silent + listened
+        };
+        self.doubted = self.doubted.map(|since| since + listened);
         if self.daemon_state == node.daemon_state
             && self.coordinator_state == node.coordinator_state
         {

@@ -407,8 +407,8 @@ async fn bring(shared: &Shared, floating: &FloatingAddress) -> Result<(), Networ
     );
     if let Err(error) = announced.await {
         // The address is here all the same; neighbours find it when what they remember grows old.
-        tracing::warn!(%error, %address, link = floating.link, "the neighbours could not be told \
-                                                                of an address");
+        tracing::warn!(%error, %address, link = floating.link, "an address could not be \
+                                                                announced");
     }
     Ok(())
 }

@@ -376,7 +376,7 @@ impl Place {
         &self,
         text: &Text,
         kind: &str,
-        forms: &[Form<T>],
+        forms: &[&[Form<T>]],
         names: &Names,
     ) -> Result<Said<T>, String> {
         let words = text.get_ref().trim().to_owned();
@@ -647,7 +647,7 @@ fn step(place: &Place, table: &HappensTable, names: &Names) -> Result<Step, Stri
     }
     let story_actions = place.sentences(&table.story_action);
     let story_actions =
-        story_actions.iter().map(|text| place.said(text, "action", story_actions::FORMS, names));
+        story_actions.iter().map(|text| place.said(text, "action", &[story_actions::FORMS], names));
     let answer = match table.answer.as_ref().map(|text| (text, text.get_ref().as_str())) {
         None | Some((_, "done")) => Expected::Done,
         Some((_, "anything")) => Expected::Anything,

@@ -94,19 +94,19 @@ fn split(sentence: &str) -> Vec<Word<'_>> {
         .collect()
 }
 
-/// Reads `sentence`.
+/// Reads `sentence`, which has one of the forms of these tables.
 ///
 /// # Errors
 /// In words: what is not known, and what is.
 pub(super) fn read<T>(
     sentence: &str,
     kind: &str,
-    forms: &[Form<T>],
+    forms: &[&[Form<T>]],
     names: &Names,
 ) -> Result<T, String> {
     // Of the forms that do not fit, the one that fits longest says best what is wrong.
     let mut closest: Option<(usize, String)> = None;
-    for form in forms {
+    for form in forms.iter().copied().flatten() {
         match fill(sentence, form.form, names) {
             Ok(filled) => return Ok((form.means)(&filled)),
             Err((place, Some(why))) if closest.as_ref().is_none_or(|(best, _)| place > *best) => {
@@ -120,7 +120,7 @@ pub(super) fn read<T>(
     {
         return Err(format!("`{sentence}`: {why}"));
     }
-    let mut known: Vec<&str> = forms.iter().map(|form| form.form).collect();
+    let mut known: Vec<&str> = forms.iter().copied().flatten().map(|form| form.form).collect();
     known.sort_by_key(|form| std::cmp::Reverse(likeness(sentence, form)));
     known.truncate(CLOSEST);
     let known = known.join("\n  ");
@@ -188,50 +188,10 @@ fn take(
     match wanted {
         "NODE" => filled.nodes.push(one(&names.nodes, "node")?),
         "VM" => filled.vms.push(one(&names.vms, "VM")?),
-        "NODES" => {
-            let list = enumerated(rest);
-            for name in &list {
-                let node = names.nodes.iter().position(|known| known == name);
-                let why = || format!("`{name}` is no node; there are {}", names.nodes.join(", "));
-                filled.nodes.push(node.ok_or_else(|| Some(why()))?);
-            }
-            return Ok(length(rest, &list));
-        }
-        "VM-STATES" => {
-            let list = enumerated(rest);
-            for word in &list {
-                let state = VmState::ALL.iter().find(|state| state.as_str() == *word);
-                let known: Vec<&str> = VmState::ALL.iter().map(VmState::as_str).collect();
-                let why =
-                    || format!("`{word}` is no state of a VM; there are {}", known.join(", "));
-                filled.vm_states.push(state.cloned().ok_or_else(|| Some(why()))?);
-            }
-            return Ok(length(rest, &list));
-        }
-        "NODE-STATES" => {
-            let list = enumerated(rest);
-            let all = NodeWord::all();
-            for word in &list {
-                let known: Vec<&str> = all.iter().map(|(word, _)| word.as_str()).collect();
-                let why =
-                    || format!("`{word}` is no state of a node; there are {}", known.join(", "));
-                let state = all.iter().find(|(known, _)| known == word);
-                filled
-                    .node_words
-                    .push(state.map(|(_, state)| state.clone()).ok_or_else(|| Some(why()))?);
-            }
-            return Ok(length(rest, &list));
-        }
-        "NET" => filled.nets.push(match first.text {
-            "cluster" => Net::Cluster,
-            "upstream" => Net::Upstream,
-            "storage" => Net::Storage,
-            other => {
-                return Err(Some(format!(
-                    "`{other}` is no network; there are cluster, upstream, storage"
-                )));
-            }
-        }),
+        "NODES" => return take_nodes(rest, names, filled),
+        "VM-STATES" => return take_vm_states(rest, filled),
+        "NODE-STATES" => return take_node_states(rest, filled),
+        "NET" => filled.nets.push(net(first.text)?),
         "TIME" => filled.times.push(time(first.text).map_err(Some)?),
         "STEP" => {
             let (sign, text) = match first.text.strip_prefix('-') {
@@ -257,6 +217,54 @@ fn take(
         _ => return Err(None),
     }
     Ok(1)
+}
+
+fn take_nodes(
+    rest: &[Word<'_>],
+    names: &Names,
+    filled: &mut Filled,
+) -> Result<usize, Option<String>> {
+    let list = enumerated(rest);
+    for name in &list {
+        let node = names.nodes.iter().position(|known| known == name);
+        let why = || format!("`{name}` is no node; there are {}", names.nodes.join(", "));
+        filled.nodes.push(node.ok_or_else(|| Some(why()))?);
+    }
+    Ok(length(rest, &list))
+}
+
+fn take_vm_states(rest: &[Word<'_>], filled: &mut Filled) -> Result<usize, Option<String>> {
+    let list = enumerated(rest);
+    for word in &list {
+        let state = VmState::ALL.iter().find(|state| state.as_str() == *word);
+        let known: Vec<&str> = VmState::ALL.iter().map(VmState::as_str).collect();
+        let why = || format!("`{word}` is no state of a VM; there are {}", known.join(", "));
+        filled.vm_states.push(state.cloned().ok_or_else(|| Some(why()))?);
+    }
+    Ok(length(rest, &list))
+}
+
+fn take_node_states(rest: &[Word<'_>], filled: &mut Filled) -> Result<usize, Option<String>> {
+    let list = enumerated(rest);
+    let all = NodeWord::all();
+    for word in &list {
+        let known: Vec<&str> = all.iter().map(|(word, _)| word.as_str()).collect();
+        let why = || format!("`{word}` is no state of a node; there are {}", known.join(", "));
+        let state = all.iter().find(|(known, _)| known == word);
+        filled.node_words.push(state.map(|(_, state)| state.clone()).ok_or_else(|| Some(why()))?);
+    }
+    Ok(length(rest, &list))
+}
+
+fn net(text: &str) -> Result<Net, Option<String>> {
+    match text {
+        "cluster" => Ok(Net::Cluster),
+        "upstream" => Ok(Net::Upstream),
+        "storage" => Ok(Net::Storage),
+        other => {
+            Err(Some(format!("`{other}` is no network; there are cluster, upstream, storage")))
+        }
+    }
 }
 
 /// `a`, `a or b`, `a, b or c`.
@@ -333,7 +341,7 @@ mod tests {
     ];
 
     fn understood(sentence: &str) -> Result<String, String> {
-        read(sentence, "fact", FORMS, &names())
+        read(sentence, "fact", &[FORMS], &names())
     }
 
     #[test]

@@ -1,0 +1,157 @@
+use std::sync::Arc;
+
+use pvc_embedded::state::TreeState;
+use pvc_model::guest_network::rules::{Known, network_filter};
+use pvc_model::network::{AclRecord, Direction};
+use pvc_ports::{Firewall as _, Network as _};
+
+use crate::firewall::HostFirewall;
+use crate::network::HostNetwork;
+use crate::process::Gate;
+use crate::state::World;
+
+use super::*;
+
+/// A host with the bridge of network 1001 and a guest's port in it, and who judges it.
+struct Scene {
+    world: World,
+    gate: Gate,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let (world, mut gates) = World::of_hosts(1);
+        world.with(|state| state.run.nature.networks = 1);
+        Scene { world, gate: gates.remove(0) }
+    }
+
+    /// The network is recorded with these rules from now on.
+    fn record(&self, rules: &[&str]) {
+        let record = &view(rules).networks["1001"];
+        let rules = BTreeMap::from([(Vni::new(1001).unwrap(), Rules::of(record))]);
+        self.world.with(|state| state.networks.look(rules, state.run.now));
+    }
+
+    /// A daemon loads the firewall that it would load for these rules.
+    async fn load(&self, rules: &[&str]) {
+        let (closed, nodes, last) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
+        let refused = &|_: &[String]| None;
+        let known = Known { closed: &closed, nodes: &nodes, last: &last, refused };
+        let (filter, _) = network_filter(&view(rules), &known);
+        let inner = self.world.with(|state| state.hosts[0].firewall.clone());
+        let firewall = HostFirewall { gate: self.gate.clone(), host: 0, inner };
+        firewall.apply(&table(), Some(&filter.rules())).await.unwrap();
+    }
+
+    /// A daemon makes the bridge, in which something is plugged.
+    async fn make_bridge(&self) {
+        let inner = self.world.with(|state| state.hosts[0].network.clone());
+        inner.plug_in("vxlan1001", "vmbr1001");
+        let network = HostNetwork { gate: self.gate.clone(), host: 0, inner };
+        network.create_bridge("vmbr1001").await.unwrap();
+    }
+
+    fn found(&self) -> Option<String> {
+        let violation = self.world.with(|state| state.truth.violation.clone());
+        violation.map(|violation| violation.what)
+    }
+}
+
+fn view(rules: &[&str]) -> View {
+    let acl = |(order, rule): (u32, &&str)| AclRecord {
+        direction: Direction::In,
+        order,
+        description: rule_name(rule),
+        rule: (*rule).to_owned(),
+    };
+    let acls = (0..).zip(rules).map(acl).collect();
+    let record = NetworkRecord { acls, ..first_record(1001) };
+    let mut view = View::default();
+    view.networks.insert("1001".to_owned(), Arc::new(record));
+    view
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_in_a_network_without_rules_is_found() {
+    let scene = Scene::new();
+    scene.record(&[]);
+    scene.make_bridge().await;
+    assert!(scene.found().unwrap().contains("not filtered"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_does_as_is_recorded_is_let_be() {
+    let scene = Scene::new();
+    scene.record(&["tcp dport 22 accept"]);
+    scene.load(&["tcp dport 22 accept"]).await;
+    scene.make_bridge().await;
+    scene.world.with(|state| state.flush_firewall(0));
+    scene.world.with(|state| state.links_changed(0));
+    scene.record(&["tcp dport 22 accept", "udp dport 53 accept"]);
+    scene.load(&["tcp dport 22 accept", "drop"]).await;
+    scene.load(&["tcp dport 22 accept", "udp dport 53 accept"]).await;
+    assert_eq!(scene.found(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_that_were_never_recorded_are_found() {
+    let scene = Scene::new();
+    scene.record(&["tcp dport 22 accept", "drop"]);
+    scene.load(&["drop", "tcp dport 22 accept"]).await;
+    assert!(scene.found().unwrap().contains("never had"));
+}
+
+/// Writes `data` at each of these keys, as a client of ZooKeeper does, and judges nothing.
+fn write(world: &World, tree: &mut TreeState, keys: &[(&str, &str)]) {
+    let session = tree.open_session();
+    let create = |(path, data): &(&str, &str)| Op::Create {
+        path: (*path).to_owned(),
+        data: (*data).to_owned().into(),
+        mode: pvc_ports::CreateMode::Persistent,
+    };
+    let work = Work::Multi { session, ops: keys.iter().map(create).collect() };
+    assert!(Recorded::is_changed_by(&work));
+    let mut draft = tree.draft();
+    draft.apply(&work).unwrap();
+    let change = draft.finish();
+    tree.publish(change);
+    let recorded = Recorded::of(tree, Duration::ZERO);
+    world.with(|state| state.networks.look(recorded.rules, recorded.at));
+}
+
+/// A rule that is tried may be gone again before anybody has looked.
+#[tokio::test(start_paused = true)]
+async fn what_is_recorded_is_read_from_the_tree_itself() {
+    let (scene, mut tree) = (Scene::new(), TreeState::new(1));
+    write(&scene.world, &mut tree, &[("/networks", ""), ("/networks/x", "no number")]);
+    write(
+        &scene.world,
+        &mut tree,
+        &[
+            ("/networks/1001", "net1001"),
+            ("/networks/1001/nettype", "managed"),
+            ("/networks/1001/firewall_rules", ""),
+            ("/networks/1001/firewall_rules/in", ""),
+            ("/networks/1001/firewall_rules/in/a", ""),
+            ("/networks/1001/firewall_rules/in/a/order", "10"),
+            ("/networks/1001/firewall_rules/in/a/rule", "drop"),
+            ("/networks/1001/firewall_rules/in/b", ""),
+            ("/networks/1001/firewall_rules/in/b/order", "2"),
+            ("/networks/1001/firewall_rules/in/b/rule", "tcp dport 22 accept"),
+        ],
+    );
+    scene.load(&["tcp dport 22 accept", "drop"]).await;
+    assert_eq!(scene.found(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_of_before_are_found() {
+    let scene = Scene::new();
+    for rules in [&["tcp dport 22 accept"], &["udp dport 53 accept"]] {
+        scene.record(rules);
+        scene.load(rules).await;
+    }
+    assert_eq!(scene.found(), None);
+    scene.load(&["tcp dport 22 accept"]).await;
+    assert!(scene.found().unwrap().contains("goes back"));
+}
