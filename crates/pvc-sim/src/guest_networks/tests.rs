@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use pvc_embedded::state::TreeState;
+use pvc_embedded::state::{TreeState, Work};
 use pvc_model::guest_network::rules::{Known, network_filter};
 use pvc_model::network::{AclRecord, Direction};
-use pvc_ports::{Firewall as _, Network as _};
+use pvc_ports::{Firewall as _, Network as _, Op};
 
 use crate::firewall::HostFirewall;
 use crate::network::HostNetwork;
