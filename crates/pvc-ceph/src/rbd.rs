@@ -244,7 +244,9 @@ impl Programs {
         tokio::select! {
             biased;
             () = course.stopped() => Err(Failure::Stopped),
-            ended = self.exec.run_with_stderr(command, &on_stderr) => output("rbd", ended).map(drop),
+            ended = self.exec.run_with_stderr(command, &on_stderr) => {
+                output("rbd", ended).map(drop)
+            }
         }
     }
 

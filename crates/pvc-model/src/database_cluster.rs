@@ -16,8 +16,8 @@ pub struct Member {
     /// State, in the manager's word; `None` if the cluster of the database does not know the
     /// member, or the manager not the cluster.
     pub state: Option<String>,
-    /// Time at which the manager last had contact with ZooKeeper, since the epoch by this machine's clock,
-    /// if it says so.
+    /// Time at which the manager last had contact with ZooKeeper, since the epoch by this machine's
+    /// clock, if it says so.
     pub last_contact: Option<Duration>,
 }
 

@@ -111,7 +111,7 @@ pub fn may_break(cluster: &Cluster, address: &str, by: &Breaker<'_>) -> Verdict 
     }
 }
 
-/// Moment at which an operator's wish is judged.
+/// Moment at which an operator's request is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// No lock is broken yet: whether any may be.

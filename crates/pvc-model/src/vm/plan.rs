@@ -502,8 +502,8 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &Hi
                     false => Decision::default(),
                 }
             }
-            // Left here from before this node was given up, without need: the VM that is to be moved
-            // is another one's.
+            // Left here from before this node was given up, without need: the VM that is to be
+            // moved is another one's.
             Some(_)
                 if guest.condition == Condition::Running
                     && is_sent_by_another(record, view.node) =>
