@@ -67,6 +67,16 @@ pub fn count_devices(live: &str, device: &str) -> Result<usize, DomainError> {
     })
 }
 
+/// The alias of a single device element, if it has one.
+///
+/// # Errors
+/// As [`device_summary`].
+pub fn alias_of(device: &str) -> Result<Option<String>, DomainError> {
+    let document = parse(device)?;
+    let alias = child(document.root_element(), "alias");
+    Ok(alias.and_then(|alias| alias.attribute("name")).map(str::to_owned))
+}
+
 /// Whether a running guest, as its `live` XML has it, has a device with this alias.
 ///
 /// # Errors

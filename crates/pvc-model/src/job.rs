@@ -458,10 +458,14 @@ pub struct WorkerRecord {
 }
 
 /// Whether the worker of `node` may take the job: its own, and those that run anywhere while the
-/// worker that they were meant for is not there. A change of a guest's devices goes with the guest.
+/// worker that they were meant for is not there. A change of a guest's devices goes with the guest;
+/// one that is cancelled while that node has no worker is ended by the one that it was meant for.
 pub fn may_take(cluster: &Cluster, job: &Job, node: &NodeName) -> bool {
     let spec = &job.spec;
-    let meant_for = node_of_guest(cluster, &spec.work).unwrap_or(&spec.node);
+    let can_be_awaited =
+        |node: &&NodeName| !job.cancel_requested || cluster.workers.contains_key(*node);
+    let with_guest = node_of_guest(cluster, &spec.work).filter(can_be_awaited);
+    let meant_for = with_guest.unwrap_or(&spec.node);
     meant_for == node || (spec.work.runs_anywhere() && !cluster.workers.contains_key(meant_for))
 }
 
@@ -596,6 +600,9 @@ mod tests {
         assert_eq!(takes(&cluster), [false, true]);
         cluster.workers.remove(&NodeName::new("hv2"));
         assert_eq!(takes(&cluster), [false, true], "it waits for that one's worker");
+        let cancelled = Job { cancel_requested: true, ..job.clone() };
+        let ends = ["hv1", "hv2"].map(|it| may_take(&cluster, &cancelled, &it.into()));
+        assert_eq!(ends, [true, false], "unless somebody cancels it");
         cluster.nodes.insert("hv2".into(), Arc::new(records::node("hv2")));
         assert_eq!(takes(&cluster), [true, false], "hv2 runs PVC 1.0.3");
     }

@@ -30,7 +30,7 @@ use pvc_model::vm::moving::{
     MoveNote, MovePhase, is_moving, left_open_by_legacy, note_of_handover,
 };
 use pvc_model::vm::plan::{
-    self, Condition, History, Planned, Seen, Step, View, WhyDestroy, is_moved_by_another,
+    self, Condition, History, Planned, Seen, Step, View, WhyDestroy, is_sent_by_another,
 };
 use pvc_model::vm::volumes::started_elsewhere;
 use pvc_model::vm::{VmRecord, VmState};
@@ -649,7 +649,7 @@ fn is_ours(cluster: &Cluster, here: &NodeName, uuid: Uuid, guest: &Guest) -> boo
 pub(crate) fn is_foreign(cluster: &Cluster, here: &NodeName, guest: Uuid) -> bool {
     cluster.vms.get(&guest).is_some_and(|record| {
         let elsewhere = record.node.as_ref().is_some_and(|node| node != here);
-        elsewhere && (!is_moving(&record.state) || is_moved_by_another(cluster, record, here))
+        elsewhere && (!is_moving(&record.state) || is_sent_by_another(record, here))
     })
 }
 

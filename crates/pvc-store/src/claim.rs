@@ -32,13 +32,25 @@ impl JobClaim {
     /// Lets the job go, and tries again for as long as it is not known to be let go. Whoever does
     /// not wait for the end leaves the claim to the end of the session.
     pub async fn release(self) {
-        while let Err(error) = self.delete().await {
+        let mut released = self.delete().await;
+        while let Err(error) = released {
             tracing::debug!(%error, "a claim on a job could not be released; it is tried again, or \
                                      ends with the session");
             if matches!(error, TreeError::SessionExpired | TreeError::Closed) {
                 return;
             }
             self.store.clock.sleep(LOOK_AGAIN).await;
+            released = self.delete_again().await;
+        }
+    }
+
+    /// Deletes the claim if it is still this one: it may have been deleted, and another worker may
+    /// have the job by now.
+    async fn delete_again(&self) -> Result<(), TreeError> {
+        self.store.tree.sync().await?;
+        match self.store.tree.get(&job::owner(&self.job)).await? {
+            Some(entry) if ClaimId(entry.stat.czxid) == self.id => self.delete().await,
+            _ => Ok(()),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Reading of a domain XML: what is found, and what is refused.
 
 use pvc_domain::{
-    DomainError, count_devices, has_alias, has_open_vnc, one_line_single_quotes, pretty, summary,
-    validate,
+    DomainError, alias_of, count_devices, has_alias, has_open_vnc, one_line_single_quotes, pretty,
+    summary, validate,
 };
 use pvc_model::domain::{DiskSource, NicKind};
 
@@ -397,6 +397,8 @@ fn devices_of_a_running_guest_are_counted_by_what_tells_them_apart() {
     let named = live.replace("<rng model='virtio'/>", "<rng><alias name='ua-a'/></rng>");
     assert_eq!((has_alias(&named, "ua-a"), has_alias(&live, "ua-a")), (Ok(true), Ok(false)));
     assert_eq!(has_alias(&named, "ua-"), Ok(false));
+    assert_eq!(alias_of("<rng><alias name='ua-a'/></rng>"), Ok(Some("ua-a".to_owned())));
+    assert_eq!(alias_of("<rng/>"), Ok(None));
     assert_eq!(has_alias("<domain/>", "ua-a"), Ok(false), "it has no devices");
     assert!(count_devices(&live, "<disk").is_err() && count_devices("", "<disk/>").is_err());
 }

@@ -510,7 +510,9 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &Hi
             {
                 Decision::step(Step::Destroy(WhyDestroy::AssignedElsewhere))
             }
-            Some(_) if is_run_by_another(view.cluster, record, view.node) => Decision::default(),
+            Some(_) if let Some(other) = runs_on_another(view.cluster, record, view.node) => {
+                Decision::finding(Finding::RunsOn(other.name.clone()))
+            }
             Some(to) if guest.condition == Condition::Running || was_here(view, record) => {
                 Decision::step(Step::Send(to.clone()))
             }
@@ -524,23 +526,30 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &Hi
 /// Whether the VM, which is to be moved to another node, is not that of `here`, although a guest
 /// of it runs here.
 pub fn is_moved_by_another(cluster: &Cluster, record: &VmRecord, here: &NodeName) -> bool {
-    is_sent_by_another(record, here) || is_run_by_another(cluster, record, here)
+    is_sent_by_another(record, here) || runs_on_another(cluster, record, here).is_some()
 }
 
 /// Whether another node says that it obeys the order to move the VM there.
-fn is_sent_by_another(record: &VmRecord, here: &NodeName) -> bool {
+pub fn is_sent_by_another(record: &VmRecord, here: &NodeName) -> bool {
     record.moving.as_ref().is_some_and(|note| {
         note.is_for(record) && record.is_assigned_to(&note.to) && note.from != *here
     })
 }
 
-/// Whether a node that lives, and is not the one to which the VM is to be moved, says that it runs
-/// it.
-fn is_run_by_another(cluster: &Cluster, record: &VmRecord, here: &NodeName) -> bool {
-    runners(cluster, record.uuid, here).any(|other| {
+/// The node, other than the one to which the VM is to be moved, that says it runs it, if `here` was
+/// ever given up: its guests may be of before that. What the other one says may be of a moment ago,
+/// or of longer if its hypervisor hangs or it is silent; a node that was never given up is not kept
+/// from sending by it.
+fn runs_on_another<'a>(
+    cluster: &'a Cluster,
+    record: &VmRecord,
+    here: &'a NodeName,
+) -> Option<&'a NodeRecord> {
+    let fence = cluster.nodes.get(here)?.fence.as_ref()?;
+    fence.proven_at?;
+    runners(cluster, record.uuid, here).find(|other| {
         let is_target = record.is_assigned_to(&other.name);
-        let lives = other.daemon_state == DaemonState::Run && !may_be_outdated(other);
-        lives && !is_target && other.running.contains(&record.uuid)
+        other.runs_our_daemon() && !is_target && other.running.contains(&record.uuid)
     })
 }
 

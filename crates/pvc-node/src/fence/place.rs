@@ -1,6 +1,6 @@
 //! Places for the VMs of a dead node, as their locks come free.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pvc_model::cluster::Cluster;
@@ -28,6 +28,8 @@ pub(super) struct Recovery {
     /// VMs whose locks are free and that have no place yet, or why one of their locks cannot be
     /// freed.
     free: BTreeMap<Uuid, Option<String>>,
+    /// VMs that are decided. The record of one that stays where it is says that it moves, still.
+    decided: BTreeSet<Uuid>,
     /// Reasons for which some of these wait, as `name: why`.
     waiting: BTreeMap<Uuid, String>,
     /// VMs whose locks are not free yet, as `name: why`.
@@ -74,7 +76,8 @@ impl Recovery {
     ) -> Result<(Changes, Placed), Superseded> {
         let is_fenced = |record: &&Arc<NodeRecord>| record.daemon_state == DaemonState::Fenced;
         cluster.nodes.get(victim).filter(is_fenced).ok_or(Superseded)?;
-        let mut rescues = fence::rescues_while(cluster, victim, |vm| self.free.contains_key(&vm));
+        let is_free = |vm: Uuid| self.free.contains_key(&vm) || self.decided.contains(&vm);
+        let mut rescues = fence::rescues_while(cluster, victim, is_free);
         rescues.retain(|rescue| self.free.contains_key(&rescue.vm));
         for Rescue { way, .. } in &mut rescues {
             // There may be room for it in a moment.
@@ -116,6 +119,7 @@ impl Recovery {
     pub fn take_in(&mut self, placed: Placed, note: &mut FenceNote) {
         for Rescue { vm, name, way, .. } in placed.done {
             let foreign = self.free.remove(&vm).flatten();
+            self.decided.insert(vm);
             match (way, foreign) {
                 (Way::Start(_), Some(why)) => note.stranded.push(format!("{name}: {why}")),
                 (Way::Start(to) | Way::Stay(to), _) => {

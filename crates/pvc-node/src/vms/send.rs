@@ -31,7 +31,7 @@ use pvc_model::vm::moving::{
     LIVE_ATTEMPTS, MoveNote, MovePhase, Next, Target, ended_here, home_again, is_moving, is_sent,
     next, ways_of,
 };
-use pvc_model::vm::plan::{Planned, runs_elsewhere};
+use pvc_model::vm::plan::{Planned, is_moved_by_another, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{GuestRun, HypervisorError, Migration, MigrationJob};
@@ -327,6 +327,10 @@ impl Sender {
             };
             let record = view.vms.get(&self.vm).filter(|record| self.is_sent(Some(record)));
             let Some(record) = record else { return Ended::Superseded };
+            // What was decided on an older view.
+            if is_moved_by_another(&view, record, self.shared.name()) {
+                return Ended::Superseded;
+            }
             (self.note.incarnation, self.note.request) = (record.incarnation, record.state_version);
             self.note.held = view.nodes.get(&self.to).is_some_and(|node| node.takes_held_guests());
             let ways = ways_of(record, &record.state);

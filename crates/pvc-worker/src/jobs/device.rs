@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use pvc_domain::{
-    DomainError, EditError, Volumes, count_devices, device_for_host, device_summary, has_alias,
-    with_alias,
+    DomainError, EditError, Volumes, alias_of, count_devices, device_for_host, device_summary,
+    has_alias, with_alias,
 };
 use pvc_model::domain::DiskSource;
 use pvc_model::job::{JobVm, may_take};
@@ -147,7 +147,17 @@ impl Kind for ChangeDevice {
     }
 
     async fn undo(&self, context: &Context, step: &Plug) -> Result<(), DeviceError> {
-        let Some(found) = self.found(context, step).await? else { return Ok(()) };
+        let Some(found) = self.found(context, step).await? else {
+            let view = context.tools.store.view();
+            let node = view.vms.get(&step.vm).and_then(|record| record.node.as_ref());
+            if let Some(node) = node.filter(|node| **node != context.tools.node) {
+                context.log(format!(
+                    "the VM is on node `{node}` now, which has no worker to ask: whether it has \
+                     the device is not known"
+                ));
+            }
+            return Ok(());
+        };
         if !self.is_done(context, step, &found)? {
             let is_other = !step.is_about(&context.tools.node, found.instance);
             if is_other && self.change == DeviceChange::Detach {
@@ -191,10 +201,10 @@ impl ChangeDevice {
         let view = context.tools.store.fresh().await?;
         let Some(record) = view.vms.get(&step.vm) else { return Ok(found) };
         let Some(node) = &record.node else { return Ok(found) };
-        let is_asked_there = view
-            .jobs
-            .get(&context.job)
-            .is_some_and(|job| *node != context.tools.node && may_take(&view, job, node));
+        let is_asked_there = view.jobs.get(&context.job).is_some_and(|job| {
+            let is_open = !job.progress.state.is_over();
+            is_open && *node != context.tools.node && may_take(&view, job, node)
+        });
         if is_moving(&record.state) || is_asked_there && record.state == VmState::Start {
             let (vm, node) = (record.name.clone(), node.clone());
             return Err(DeviceError::Elsewhere { vm, node });
@@ -212,11 +222,18 @@ impl ChangeDevice {
         }
         match self.change {
             // The alias goes with the guest, and is not in its definition.
-            DeviceChange::Attach => Ok(has_alias(&found.live, &alias(context))?),
+            DeviceChange::Attach => Ok(has_alias(&found.live, &self.alias(context)?)?),
             // One that was started again has its devices as defined, one that was moved as they
             // were: which of them it is nobody can tell.
             DeviceChange::Detach => Ok(false),
         }
+    }
+
+    /// Alias of the device that the job attaches: its own, or one of ours. Those that are given
+    /// begin with `ua-`, says libvirt.
+    fn alias(&self, context: &Context) -> Result<String, DeviceError> {
+        let own = alias_of(&self.xml)?;
+        Ok(own.unwrap_or_else(|| format!("ua-pvc-task-{}", context.job)))
     }
 
     async fn plug(
@@ -228,15 +245,10 @@ impl ChangeDevice {
         let volumes = volumes(context, &self.xml).await?;
         let mut device = device_for_host(&self.xml, &volumes)?;
         if change == DeviceChange::Attach {
-            device = with_alias(&device, &alias(context))?;
+            device = with_alias(&device, &self.alias(context)?)?;
         }
         Ok(context.tools.hypervisor.device(step.vm, change, &device).await?)
     }
-}
-
-/// Alias of the device that the job attaches. Those that users give begin with `ua-`, says libvirt.
-fn alias(context: &Context) -> String {
-    format!("ua-pvc-task-{}", context.job)
 }
 
 /// The guest as it runs here; `None` if it does not.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use pvc_model::cluster::Cluster;
+use pvc_model::fence::FenceNote;
 use pvc_model::node::{DaemonNote, DaemonState, DomainState, NodeRecord};
 use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::vm::plan::{

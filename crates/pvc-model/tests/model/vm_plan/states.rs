@@ -85,20 +85,25 @@ fn a_node_that_was_proven_dead_and_lives_ends_its_guests_whatever_the_records_as
 fn a_guest_of_before_is_not_sent_in_the_place_of_the_vm_that_is_to_be_moved() {
     let ended = vec![Step::Destroy(WhyDestroy::AssignedElsewhere)];
     let send = vec![Step::Send(NodeName::new("hv3"))];
-    for (sender, is_for_this, lists, expected) in [
-        (Some("hv2"), true, false, ended.clone()),
-        (Some("hv2"), true, true, ended),
-        (Some("hv1"), true, false, send.clone()),
+    for (sender, is_for_this, lists, was_given_up, expected) in [
+        (Some("hv2"), true, false, false, ended.clone()),
+        (Some("hv2"), true, true, true, ended),
+        (Some("hv1"), true, false, true, send.clone()),
         // It was about an earlier move.
-        (Some("hv2"), false, false, send.clone()),
-        (None, false, false, send),
+        (Some("hv2"), false, false, true, send.clone()),
+        (None, false, false, true, send.clone()),
         // The other one has not begun yet, or what it says is of a moment ago.
-        (None, false, true, vec![]),
-        (Some("hv1"), true, true, vec![]),
+        (None, false, true, true, vec![]),
+        (Some("hv1"), true, true, true, vec![]),
+        (None, false, true, false, send),
     ] {
         let mut world = World::new(&["hv1", "hv2", "hv3"]);
         let version = world.node("hv2").pvc_version.clone();
         world.node("hv2").daemon = Some(DaemonNote { version, ..DaemonNote::default() });
+        if was_given_up {
+            world.node("hv1").fence =
+                Some(FenceNote { proven_at: Some(1), ..FenceNote::default() });
+        }
         let uuid = world.put(vm(1, VmState::Migrate, Some("hv3")));
         world.run(uuid);
         if lists {
@@ -112,8 +117,12 @@ fn a_guest_of_before_is_not_sent_in_the_place_of_the_vm_that_is_to_be_moved() {
             };
             record.moving = sender.map(note);
         });
-        let what = (sender, is_for_this, lists);
-        assert_eq!(steps(&world.after(0)), expected, "{what:?}");
+        let what = (sender, is_for_this, lists, was_given_up);
+        let plan = world.after(0);
+        assert_eq!(steps(&plan), expected, "{what:?}");
+        if expected.is_empty() {
+            assert_eq!(findings(&plan), [Finding::RunsOn(NodeName::new("hv2"))], "{what:?}");
+        }
     }
 }
 
