@@ -88,7 +88,8 @@ fn uuid_of(xml: &str) -> &str {
     &xml[begin..begin + xml[begin..].find('<').expect("the element ends")]
 }
 
-/// `pvc provisioner create` of many VMs at once, by a script that makes nothing but a volume.
+/// `pvc provisioner create` of many VMs at once, by a script that makes nothing, until
+/// all are in the list.
 fn of_a_profile(machine: &Machine, scale: &Scale) -> Vec<Figure> {
     let example = repository().join("packaging/provisioner/examples/script/1-noop.py");
     for line in [

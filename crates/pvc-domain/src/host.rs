@@ -81,20 +81,10 @@ impl Domain {
 /// # Errors
 /// If `device` is not exactly one well-formed element.
 pub fn device_for_host(device: &str, volumes: &Volumes) -> Result<String, EditError> {
-    let around = Domain::parse(&format!("<domain><devices>{}</devices></domain>", device.trim()))?;
-    let mut rewritten = around.clone();
-    let splices = {
-        let document = around.document();
-        let node = only_device(document.root_element()).ok_or(EditError::NotOneDevice)?;
-        match node.has_tag_name("disk") {
-            true => disk_of_volume(around.as_str(), node, volumes),
-            false => Vec::new(),
-        }
-    };
-    rewritten.splice(splices)?;
-    let document = rewritten.document();
-    let node = only_device(document.root_element()).ok_or(EditError::NotOneDevice)?;
-    Ok(rewritten.as_str()[node.range()].to_owned())
+    edited_device(device, |text, node| match node.has_tag_name("disk") {
+        true => disk_of_volume(text, node, volumes),
+        false => Vec::new(),
+    })
 }
 
 /// The element of a device with an [alias](https://libvirt.org/formatdomain.html#devices) of ours,
@@ -104,18 +94,28 @@ pub fn device_for_host(device: &str, volumes: &Volumes) -> Result<String, EditEr
 /// # Errors
 /// If `device` is not exactly one well-formed element.
 pub fn with_alias(device: &str, alias: &str) -> Result<String, EditError> {
+    edited_device(device, |text, node| match child(node, "alias") {
+        Some(_) => Vec::new(),
+        None => vec![append(text, node, &Element::new("alias").with("name", alias))],
+    })
+}
+
+/// The element of a device after the splices that `edit` makes of it.
+fn edited_device(
+    device: &str,
+    edit: impl FnOnce(&str, Node<'_, '_>) -> Vec<Splice>,
+) -> Result<String, EditError> {
     let around = Domain::parse(&format!("<domain><devices>{}</devices></domain>", device.trim()))?;
-    let document = around.document();
+    let mut edited = around.clone();
+    let splices = {
+        let document = around.document();
+        let node = only_device(document.root_element()).ok_or(EditError::NotOneDevice)?;
+        edit(around.as_str(), node)
+    };
+    edited.splice(splices)?;
+    let document = edited.document();
     let node = only_device(document.root_element()).ok_or(EditError::NotOneDevice)?;
-    if child(node, "alias").is_some() {
-        return Ok(device.to_owned());
-    }
-    let splice = append(around.as_str(), node, &Element::new("alias").with("name", alias));
-    let mut rewritten = around.clone();
-    rewritten.splice(vec![splice])?;
-    let document = rewritten.document();
-    let node = only_device(document.root_element()).ok_or(EditError::NotOneDevice)?;
-    Ok(rewritten.as_str()[node.range()].to_owned())
+    Ok(edited.as_str()[node.range()].to_owned())
 }
 
 fn only_device<'a, 'input>(domain: Node<'a, 'input>) -> Option<Node<'a, 'input>> {
