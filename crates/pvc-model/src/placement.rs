@@ -825,18 +825,10 @@ mod tests {
         let promised = |state, on: &str, sent: Option<(MovePhase, i32)>, runs: &[&str]| {
             let mut vm = records::vm(1, state, Some(on));
             vm.moving = sent.map(|(phase, request)| MoveNote {
-                from: NodeName::new("hv1"),
-                to: NodeName::new("hv2"),
                 incarnation: vm.incarnation,
                 request,
-                held: true,
                 phase,
-                attempt: 1,
-                seconds: 0,
-                total_bytes: 0,
-                processed_bytes: 0,
-                remaining_bytes: 0,
-                why: String::new(),
+                ..records::move_note("hv1", "hv2")
             });
             let nodes = ["hv1", "hv2"].map(|name| {
                 let mut node = node(name, 1000, 0, 0, 0.0);

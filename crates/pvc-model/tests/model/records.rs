@@ -11,6 +11,7 @@ use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole,
 };
 use pvc_model::sriov::SriovRecords;
+use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
@@ -97,5 +98,23 @@ pub fn domain(uuid: Uuid) -> DomainSummary {
         nics: Vec::new(),
         controllers: Vec::new(),
         ssh_keys: Vec::new(),
+    }
+}
+
+/// The note of a live move whose guest is held there until it is handed over.
+pub fn move_note(from: &str, to: &str) -> MoveNote {
+    MoveNote {
+        from: NodeName::new(from),
+        to: NodeName::new(to),
+        incarnation: 0,
+        request: 0,
+        held: true,
+        phase: MovePhase::Copying,
+        attempt: 1,
+        seconds: 0,
+        total_bytes: 0,
+        processed_bytes: 0,
+        remaining_bytes: 0,
+        why: String::new(),
     }
 }

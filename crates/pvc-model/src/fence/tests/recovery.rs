@@ -288,18 +288,11 @@ fn what_is_promised_to_others_on_their_way_is_not_promised_again() {
 fn sent(number: u128, from: &str, to: &str, memory_mib: u64) -> VmRecord {
     let record = vm(number, VmState::Migrate, to, memory_mib);
     let note = MoveNote {
-        from: NodeName::new(from),
-        to: NodeName::new(to),
         incarnation: record.incarnation,
         request: record.state_version,
-        held: true,
         phase: MovePhase::ShuttingDown,
         attempt: 0,
-        seconds: 0,
-        total_bytes: 0,
-        processed_bytes: 0,
-        remaining_bytes: 0,
-        why: String::new(),
+        ..records::move_note(from, to)
     };
     VmRecord { moving: Some(note), ..record }
 }

@@ -22,27 +22,9 @@ use pvc_model::vm::plan::{
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
-use crate::records::{domain, node, vm};
+use crate::records::{domain, move_note, node, vm};
 
 const TIMEOUT: Duration = Duration::from_secs(180);
-
-/// The note of a live move whose guest is held there until it is handed over.
-fn move_note(from: &str, to: &str) -> MoveNote {
-    MoveNote {
-        from: NodeName::new(from),
-        to: NodeName::new(to),
-        incarnation: 0,
-        request: 0,
-        held: true,
-        phase: MovePhase::Copying,
-        attempt: 1,
-        seconds: 0,
-        total_bytes: 0,
-        processed_bytes: 0,
-        remaining_bytes: 0,
-        why: String::new(),
-    }
-}
 
 /// A node, its cluster, its guests and its memory.
 struct World {
