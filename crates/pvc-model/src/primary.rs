@@ -145,10 +145,14 @@ fn named(record: &NodeRecord, own: &Own<'_>) -> PrimaryStep {
 }
 
 /// The key names another coordinator, which runs.
+///
+/// The locks of a hand-over do not say who has them. So nobody plays the holder's part but a
+/// primary that has the role: one that gave it up when the store was silent may find its record as
+/// it left it, while the role goes from one to another of the others.
 fn other_is_named(record: &NodeRecord, own: &Own<'_>) -> PrimaryStep {
     use CoordinatorState::{Primary, Relinquish, Takeover};
     match record.coordinator_state {
-        Primary => PrimaryStep::HandOver,
+        Primary if own.holds_all => PrimaryStep::HandOver,
         Takeover | Relinquish if own.holds => PrimaryStep::HandOver,
         _ => settle(record, own, CoordinatorState::Secondary),
     }

@@ -153,6 +153,8 @@ enum Stage {
     Acting(usize),
     /// Waits for a reader to stand behind.
     Holding,
+    /// A reader stands behind that is not the holder.
+    HoldingOn,
     Unlocked,
 }
 
@@ -256,6 +258,7 @@ impl HandOver {
             Stage::Locking => self.act(0, facts, now),
             Stage::Acting(count) => self.act(count, facts, now),
             Stage::Holding => self.reader_awaited(facts, done, now),
+            Stage::HoldingOn => self.await_reader(self.meet, now),
             Stage::Unlocked => self.next_phase(facts, now),
         }
     }
@@ -348,6 +351,13 @@ impl HandOver {
         if !done && !self.alone && !self.is_over(now) {
             return self.await_reader(READ, now);
         }
+        // A lock does not say who has it, and a holder says that it takes part before it reads.
+        let is_another = done && !self.begun && facts.peer == Peer::Idle && !facts.peer_repairs;
+        if self.part == Part::Candidate && is_another && !self.is_over(now) {
+            self.stage = Stage::HoldingOn;
+            return Action::Pause(AGAIN);
+        }
+        let done = done && !is_another;
         self.until = None;
         if !done && self.must_wait(facts) {
             return self.await_reader(AGAIN, now);

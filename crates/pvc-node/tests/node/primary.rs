@@ -434,6 +434,48 @@ async fn dies_while_it_lets_go(takers_session_ends: bool) {
     segment.assert_all_at("hv2");
 }
 
+/// Found by a seed: a daemon that had stood still since it was primary itself found its record as
+/// it had left it, and played the holder's part while the role went from one to another of the
+/// others.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_primary_once_plays_no_part_when_the_role_goes_between_others() {
+    let Pair { segment, one, first, second: _second, .. } = pair().await;
+    let mut three = one.another("hv3").await;
+    segment.plug_in(&mut three).await;
+    let _third = three.running().await;
+    until_state(&one, "hv3", Secondary).await;
+    first.connection.cut();
+    ask(&one, Some("hv2")).await;
+    until_state(&one, "hv2", CoordinatorState::Takeover).await;
+    let mut changes = Changes::new();
+    changes.node(&NodeName::new("hv3"), NodeChange::Coordinator(Primary));
+    one.change(changes).await;
+    until_state(&one, "hv3", Secondary).await;
+    segment.assert_all_at("hv1");
+    first.connection.mend();
+    until_state(&one, "hv2", Primary).await;
+    segment.assert_all_at("hv2");
+}
+
+/// The lock of a hand-over does not say who has it.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_is_not_the_holder_has_no_part_in_the_hand_over() {
+    let Pair { segment, one, first, second: _second, .. } = pair().await;
+    first.connection.cut();
+    let random = Arc::new(SeededRandom::new(3));
+    let store = Store::open(one.tree.connect(), one.clock.clone(), random).await.unwrap();
+    ask(&one, Some("hv2")).await;
+    until_state(&one, "hv2", CoordinatorState::Takeover).await;
+    let locks = store.role_locks();
+    locks.until_writer().await.unwrap();
+    assert!(locks.phase(LockKind::Read, Duration::from_secs(3)).await.is_err(), "it is not let in");
+    one.pass(5).await;
+    segment.assert_all_at("hv1");
+    first.connection.mend();
+    until_state(&one, "hv2", Primary).await;
+    segment.assert_all_at("hv2");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_key_that_names_no_coordinator_is_put_right_by_the_primary() {
     let Pair { segment, one, .. } = pair().await;

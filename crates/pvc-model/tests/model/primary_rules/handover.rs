@@ -5,6 +5,7 @@ use super::*;
 const BOTH: Facts = Facts { named: Named::Me, peer: Peer::Busy, peer_repairs: false };
 
 /// Part of a hand-over that comes to an end.
+#[derive(Clone)]
 struct Machine {
     hand_over: HandOver,
     steps: u32,
@@ -115,6 +116,30 @@ fn a_takeover_that_is_called_off_while_it_waits_for_its_lock_comes_to_an_end() {
         let ending = Action::End(Ending::Abandoned { give_back: false });
         assert_eq!(machine.next(&elsewhere, true, Duration::ZERO), ending);
     }
+}
+
+/// Found by a seed: a third node read, and the candidate took that for the holder's word.
+#[test]
+fn whoever_reads_while_the_holder_says_nothing_is_not_the_holder() {
+    let mut machine = Machine::of(Part::Candidate, SESSION);
+    let idle = Facts { peer: Peer::Idle, ..BOTH };
+    machine.next(&idle, true, Duration::ZERO);
+    let Action::AwaitReader { until } = machine.next(&idle, true, Duration::ZERO) else {
+        panic!("it waits")
+    };
+    for _ in 0..3 {
+        assert!(matches!(machine.next(&idle, true, until / 2), Action::Pause(_)), "a reader came");
+        let waits = machine.next(&idle, true, until / 2);
+        assert_eq!(waits, Action::AwaitReader { until }, "it is waited for another");
+    }
+    let mut found = machine.clone();
+    assert_eq!(found.next(&BOTH, true, until / 2), Action::Unlock, "the holder takes part");
+    assert_eq!(found.hand_over.phase(), Phase::A);
+    assert!(matches!(found.next(&BOTH, true, until / 2), Action::AwaitWriter { .. }));
+    assert_eq!(found.hand_over.phase(), Phase::B);
+    assert_eq!(machine.next(&idle, true, until), Action::Unlock);
+    let ending = Action::End(Ending::Abandoned { give_back: true });
+    assert_eq!(machine.next(&idle, true, until), ending);
 }
 
 #[test]

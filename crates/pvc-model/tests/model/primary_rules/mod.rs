@@ -11,7 +11,7 @@ use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 use pvc_model::primary::handover::{
-    Action, Duty, Ending, Facts, HandOver, Lock, Named, Part, Peer, facts,
+    Action, Duty, Ending, Facts, HandOver, Lock, Named, Part, Peer, Phase, facts,
 };
 use pvc_model::primary::{
     Holder, LEASE_MARGIN, Own, Peers, PrimaryStep, Vacancy, holder, let_go_after, must_let_go,

@@ -29,7 +29,9 @@ fn a_running_coordinator_does_what_the_key_and_its_own_state_say() {
         (Primary, false, Some("hv1"), Secondary, 0, TakeOver),
         (Takeover, true, Some("hv1"), Secondary, 0, TakeOver),
         (Primary, true, Some("hv2"), Secondary, 0, HandOver),
-        (Primary, false, Some("hv2"), Takeover, 0, HandOver),
+        // Found by a seed: it gave up everything while it was cut off, and played the holder's part
+        // when the role went from the one that had it since to a third.
+        (Primary, false, Some("hv2"), Takeover, 0, Become(Secondary)),
         (Relinquish, true, Some("hv2"), Takeover, 0, HandOver),
         (Relinquish, false, Some("hv2"), Primary, 0, Become(Secondary)),
         (Secondary, true, Some("hv2"), Primary, 0, Drop),
