@@ -72,7 +72,9 @@ impl Actor {
         let hypervisor = &self.shared.ports.hypervisor;
         // One that hangs holds up no other start.
         let late = move || drop(slot);
-        self.to_its_end(&record, late, hypervisor.start(record.uuid, &xml)).await?;
+        if !self.to_its_end(&record, late, hypervisor.start(record.uuid, &xml)).await? {
+            return Ok(Ended::Superseded);
+        }
         match self.may_run(&record).await {
             Ok(true) => {}
             Ok(false) => {
@@ -94,7 +96,8 @@ impl Actor {
                 let why = "it ended before it was let run".to_owned();
                 return Err(HypervisorError::Died { why }.into());
             }
-            other => other?,
+            Ok(false) => return Ok(Ended::Superseded),
+            other => _ = other?,
         }
         tracing::info!(vm = record.name, "started");
         if !record.failed_reason.is_empty() {
@@ -159,25 +162,31 @@ impl Actor {
     }
 
     /// The end of `work` of the hypervisor on a guest that does not run yet, which is ended when it
-    /// takes too long or when its order changes; `late` is called then.
+    /// takes too long or when its order changes; `late` is called then. `false` if it was ended
+    /// because its order changed.
     async fn to_its_end(
         &self,
         record: &VmRecord,
         late: impl FnOnce(),
         work: impl Future<Output = Result<(), HypervisorError>>,
-    ) -> Result<(), StepError> {
+    ) -> Result<bool, StepError> {
         let mut work = pin!(work);
         let mut late = Some(late);
         let mut time_limit = MAKE;
+        let mut has_changed = false;
         loop {
             let why = tokio::select! {
                 biased;
                 done = &mut work => return match done {
                     // It was ended by us.
+                    Err(_) if has_changed => Ok(false),
                     Err(_) if late.is_none() => Err(StepError::TooSlow { seconds: MAKE.as_secs() }),
-                    done => Ok(done?),
+                    done => Ok(done.map(|()| true)?),
                 },
-                () = self.until_changed(record), if late.is_some() => "its order changed",
+                () = self.until_changed(record), if late.is_some() => {
+                    has_changed = true;
+                    "its order changed"
+                }
                 () = self.shared.sleep(time_limit) => "it takes too long",
             };
             if let Some(late) = late.take() {
@@ -278,8 +287,10 @@ fn functions_here(
 }
 
 /// Whether the record still gives the order that a guest was made for, and describes the same
-/// guest.
+/// guest. Who gives the order to start once more asks for what is under way.
 fn says_the_same(cluster: &Cluster, made_from: &VmRecord) -> bool {
-    let now = cluster.vms.get(&made_from.uuid);
-    still_ordered(cluster, made_from) && now.is_some_and(|now| now.xml == made_from.xml)
+    cluster.vms.get(&made_from.uuid).is_some_and(|now| {
+        (now.incarnation, &now.state, &now.node, &now.xml)
+            == (made_from.incarnation, &made_from.state, &made_from.node, &made_from.xml)
+    })
 }

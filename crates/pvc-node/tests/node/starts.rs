@@ -179,6 +179,23 @@ async fn a_start_that_outlives_its_order_never_lets_the_guest_run() {
     }
 }
 
+/// `pvc vm create --start` gives the order to wait for it: the guest that was being made was ended,
+/// and made anew.
+#[tokio::test(start_paused = true)]
+async fn an_order_to_start_that_is_given_again_does_not_end_the_guest_that_is_being_made() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let slow = Manner { start_takes: Duration::from_secs(60), ..Manner::default() };
+    world.hypervisor.set_manner(uuid, slow);
+    let _daemon = world.running().await;
+    world.until("it is being made", || world.hypervisor.is_there(uuid)).await;
+    world.request(uuid, VmState::Start).await;
+    world.until_runs(uuid).await;
+    world.pass(10).await;
+    let count = |call| world.hypervisor.count(call, uuid);
+    assert_eq!((count("start"), count("destroy"), count("resume")), (1, 0, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_works_on_a_vm_until_the_hypervisor_is_through_with_its_start() {
     let world = world().await;
