@@ -20,7 +20,7 @@ pub use contents::{
     BegunContents, NewContents, Settled, begin_fill, check_fill, download, fill_volume, settle,
 };
 pub use pool::{RemovedPool, create_pool, remove_pool, set_placement_groups};
-pub use record::{record_volume, scan, snapshot_differences};
+pub use record::{record_volume, record_whole, scan, snapshot_differences};
 pub use snapshot::{create_snapshot, remove_snapshot, rename_snapshot, roll_back};
 pub use together::{
     InPart, NewVolume, begin_volume, check_no_task, check_removals, check_volumes, name_volumes,

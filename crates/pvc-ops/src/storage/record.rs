@@ -12,14 +12,42 @@ use super::{Done, refused, require_pool};
 /// Number of times that a volume is looked at anew because its record was changed meanwhile.
 const TRIES: u32 = 10;
 
-/// Makes the records say whether `volume` is there, how it is, and which snapshots it has; its pool
-/// gets a record with it if it has none yet. Tells whether it is there. The record of a snapshot
-/// that there is one of already is left as it is: a snapshot does not change.
+/// Snapshots of a volume that get a record if the storage has them and none tells of them.
+///
+/// One that is not recorded may be about to go: whoever removes it takes its record first, and
+/// whoever makes it may have to take it back. To one that is recorded the volume may be rolled back.
+#[derive(Clone, Copy)]
+enum Added<'a> {
+    None,
+    This(&'a SnapshotName),
+    All,
+}
+
+/// Makes the records say whether `volume` is there, how it is, and which of its snapshots are gone;
+/// one that has no record yet gets it with all its snapshots, and its pool with it. Tells whether it
+/// is there. The record of a snapshot that there is one of already is left as it is: a snapshot does
+/// not change.
 ///
 /// # Errors
 /// If the store holds no cluster, whose records these would be: a record does not begin one.
 pub async fn record_volume(store: &Store, storage: &dyn Storage, volume: &VolumeId) -> Done<bool> {
-    record(store, storage, volume, true).await
+    record(store, storage, volume, true, Added::None).await
+}
+
+/// Does the same as [`record_volume`], and records all snapshots that are there: of a volume that was
+/// renamed, for those who took them may have known it by another name.
+pub async fn record_whole(store: &Store, storage: &dyn Storage, volume: &VolumeId) -> Done<bool> {
+    record(store, storage, volume, true, Added::All).await
+}
+
+/// Does the same as [`record_volume`], and records `snapshot` if it is there.
+pub(super) async fn record_snapshot(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+) -> Done<bool> {
+    record(store, storage, volume, true, Added::This(snapshot)).await
 }
 
 /// Makes the records say how a volume is, whatever they said before: one that the storage has and
@@ -30,7 +58,7 @@ pub async fn scan(store: &Store, storage: &dyn Storage, volume: &VolumeId) -> Do
     let is_recorded = view.volumes.contains_key(volume);
     let is_there = match store.is_dry() {
         true => look(storage, volume, None).await.map_err(refused)?.is_some(),
-        false => record(store, storage, volume, false).await?,
+        false => record(store, storage, volume, false, Added::All).await?,
     };
     match is_there || is_recorded {
         true => Ok(()),
@@ -62,6 +90,7 @@ async fn record(
     storage: &dyn Storage,
     volume: &VolumeId,
     keep_snapshots: bool,
+    added: Added<'_>,
 ) -> Done<bool> {
     if !store.is_initialized() {
         return Err(ChangeError::Store(StoreError::NotInitialized));
@@ -71,7 +100,17 @@ async fn record(
         let before = view.volumes.get(volume).cloned();
         let has_pool = view.pools.contains_key(&volume.pool);
         let kept = before.as_deref().filter(|_| keep_snapshots);
-        let found = look(storage, volume, kept).await.map_err(refused)?;
+        let mut found = look(storage, volume, kept).await.map_err(refused)?;
+        if let (Some(found), Some(before)) = (&mut found, &before) {
+            found.snapshots.retain(|name, _| match added {
+                _ if before.snapshots.iter().any(|(recorded, _)| recorded == name) => true,
+                // What a copy-on-write clone stands on: nobody else makes or removes it.
+                _ if name.is_reserved() => true,
+                Added::None => false,
+                Added::This(one) => name == one,
+                Added::All => true,
+            });
+        }
         let decide = |cluster: &Cluster| {
             // A pool that was removed meanwhile does not come back with what was found in it.
             let is_as_before = cluster.volumes.get(volume) == before.as_ref()

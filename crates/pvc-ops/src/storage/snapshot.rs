@@ -7,11 +7,9 @@ use pvc_model::vm::volumes::owner_of_snapshot;
 use pvc_ports::{Random, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store};
 
-use super::hold::{holding, watching, without_end};
-use super::record::after;
-use super::{
-    Done, StorageRefusal, record_volume, refused, require_at_rest, require_free_name, require_pool,
-};
+use super::hold::{had_no_effect, holding, watching, without_end};
+use super::record::{after, record_snapshot};
+use super::{Done, StorageRefusal, refused, require_at_rest, require_free_name, require_pool};
 
 /// Takes a snapshot of a volume. One that is there and is not recorded is recorded, and the ask is
 /// refused all the same: it is of another moment.
@@ -42,7 +40,7 @@ pub async fn create_snapshot(
         return Err(refused(held));
     }
     if matches!(made, Ok(()) | Err(StorageError::SnapshotExists { .. })) {
-        record_volume(store, storage, volume).await?;
+        record_snapshot(store, storage, volume, snapshot).await?;
     }
     made.map_err(refused)
 }
@@ -75,7 +73,7 @@ pub async fn rename_snapshot(
         // Whoever rolls back to it finds it by its name, if that is cut off.
         Ok(()) if was_held.as_ref().is_err_and(|held| is_to(&held.purpose, snapshot)) => {
             let given_back = storage.rename_snapshot(volume, to, snapshot).await;
-            record_volume(store, storage, volume).await?;
+            record_snapshot(store, storage, volume, snapshot).await?;
             return given_back.map_err(refused).and(was_held.map_err(refused));
         }
         Ok(()) => {}
@@ -88,12 +86,12 @@ pub async fn rename_snapshot(
         }
         Err(error) => return Err(refused(error)),
     }
-    record_volume(store, storage, volume).await.map(drop)
+    record_snapshot(store, storage, volume, to).await.map(drop)
 }
 
 /// Removes a snapshot. One that is gone and still recorded is forgotten. Its record goes first: to
-/// one that is not recorded no volume is rolled back. If this is cut off, the same ask completes
-/// it, and a [scan](super::scan) takes it back.
+/// one that is not recorded no volume is rolled back. If this is cut off, or nobody knows what came
+/// of it, the same ask completes it, and a [scan](super::scan) takes it back.
 ///
 /// # Errors
 /// If it is part of a snapshot of a VM, unless that is forced, and while the volume is held.
@@ -121,6 +119,11 @@ pub async fn remove_snapshot(
     };
     let removed = match removed {
         Err(StorageError::NoSnapshot { .. }) if was_recorded => Ok(()),
+        // It stays, and is no less than before.
+        Err(error) if was_recorded && !store.is_dry() && had_no_effect(&error) => {
+            record_snapshot(store, storage, volume, snapshot).await?;
+            return Err(refused(error));
+        }
         other => other.map_err(refused),
     };
     after(store, storage, volume, removed).await

@@ -13,7 +13,7 @@ use pvc_ports::{Clock, Course, Flattened, Random, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
 use super::hold::{holding, watching, without_end};
-use super::record::after;
+use super::record::{after, record_whole};
 use super::trash::{Taken, take_away};
 use super::{
     Done, StorageRefusal, record_volume, refused, require_at_rest, require_free_volume_name,
@@ -246,7 +246,7 @@ async fn give_name(
     };
     store.change(decide).await?;
     record_volume(store, storage, volume).await?;
-    record_volume(store, storage, to).await.map(drop)
+    record_whole(store, storage, to).await.map(drop)
 }
 
 /// Removes a volume with its snapshots: it is moved to the trash, to be kept for a time, and

@@ -17,7 +17,7 @@ use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 use super::{name_taken, other_user, runner};
 use crate::job::{JobRequest, Unfinished, submit, wait_for_end};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
-use crate::storage::{StorageRefusal, exists, record_volume};
+use crate::storage::{StorageRefusal, exists, record_whole};
 use crate::wait::wait_for;
 
 /// Time that a VM whose stop was written may take to be gone.
@@ -320,7 +320,7 @@ pub async fn record_renamed(
                 volume: volume.clone(),
                 source: Box::new(source),
             };
-            let done = record_volume(store, storage, volume).await;
+            let done = record_whole(store, storage, volume).await;
             done.map_err(|error| error.map_refused(unrecorded))?;
         }
     }

@@ -638,6 +638,38 @@ async fn of_a_removal_and_a_rollback_at_once_one_is_refused() {
     assert!(world.recorded_snapshots("vms/web1_sda").is_empty());
 }
 
+/// Found by a seed: a snapshot that was being made while its volume was rolled back to another was
+/// recorded by that rollback, and taken back by its maker when the volume was just rolled back to
+/// it.
+#[tokio::test]
+async fn a_snapshot_that_somebody_is_making_or_removing_is_recorded_by_nobody_else() {
+    let (disk, before, new) =
+        (id("vms/web1_sda"), SnapshotName::new("before"), SnapshotName::new("new"));
+    let world = world().await;
+    let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+    storage::create_snapshot(store, volumes, &disk, &before).await.unwrap();
+    volumes.snapshot(&disk, &new).await.unwrap();
+    storage::roll_back(store, volumes, random, &disk, &before).await.unwrap();
+    storage::create_snapshot(store, volumes, &disk, &SnapshotName::new("other")).await.unwrap();
+    storage::record_volume(store, volumes, &disk).await.unwrap();
+    assert_eq!(world.recorded_snapshots("vms/web1_sda"), ["before", "other"]);
+    let refused = storage::roll_back(store, volumes, random, &disk, &new).await.unwrap_err();
+    assert!(refused.to_string().contains("is not recorded"), "{refused}");
+    storage::scan(store, volumes, &disk).await.unwrap();
+    assert_eq!(world.recorded_snapshots("vms/web1_sda"), ["before", "new", "other"]);
+}
+
+#[tokio::test]
+async fn a_snapshot_that_the_storage_refuses_to_remove_is_recorded_again() {
+    let (disk, kept) = (id("vms/web1_sda"), SnapshotName::new("kept"));
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    storage::create_snapshot(store, volumes, &disk, &kept).await.unwrap();
+    volumes.with_volumes(|volumes| volumes.protect(&kept));
+    storage::remove_snapshot(store, volumes, &disk, &kept, false).await.unwrap_err();
+    assert_eq!(world.recorded_snapshots("vms/web1_sda"), ["kept"]);
+}
+
 #[tokio::test]
 async fn what_was_refused_at_once_holds_nothing_and_what_is_gone_is_not_held() {
     let world = world().await;
