@@ -18,8 +18,8 @@ const EXTENSION: u32 = 60_000_000;
 
 /// Messages of the daemon to the service manager that started it. Without one, nothing is sent.
 ///
-/// No call waits for the service manager, which may stand still: the keepalive would stand still with
-/// it, and the node be taken for dead. A message that cannot be delivered is dropped, but for
+/// No call waits for the service manager, which may stand still: the keepalive would stand still
+/// with it, and the node be taken for dead. A message that cannot be delivered is dropped, but for
 /// [`ready`](Notifier::ready), which goes out when it can.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Notifier;
@@ -69,15 +69,15 @@ impl Notifier {
     }
 }
 
-/// What becomes of a message for whose like there is no room at present.
+/// Fate of a message that there is no room for at present.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Full {
     Drop,
     Wait,
 }
 
-/// Sends `states` to the socket that `address` names: a path, or `@` and the name of an abstract one
-/// (sd_notify(3)).
+/// Sends `states` to the socket that `address` names: a path, or `@` and the name of an abstract
+/// one (sd_notify(3)).
 fn send(address: &OsStr, states: &[NotifyState<'_>], full: Full) -> io::Result<()> {
     let message: String = states.iter().map(|state| format!("{state}\n")).collect();
     let address = match address.as_bytes().strip_prefix(b"@") {

@@ -15,7 +15,7 @@ const TRIES: u32 = 10;
 /// Snapshots of a volume that get a record if the storage has them and none tells of them.
 ///
 /// One that is not recorded may be about to go: whoever removes it takes its record first, and
-/// whoever makes it may have to take it back. To one that is recorded the volume may be rolled back.
+/// whoever makes it may have to take it back. To one that is recorded a volume may be rolled back.
 #[derive(Clone, Copy)]
 enum Added<'a> {
     None,
@@ -24,9 +24,9 @@ enum Added<'a> {
 }
 
 /// Makes the records say whether `volume` is there, how it is, and which of its snapshots are gone;
-/// one that has no record yet gets it with all its snapshots, and its pool with it. Tells whether it
-/// is there. The record of a snapshot that there is one of already is left as it is: a snapshot does
-/// not change.
+/// one that has no record yet gets it with all its snapshots, and its pool with it. Tells whether
+/// it is there. The record of a snapshot that there is one of already is left as it is: a snapshot
+/// does not change.
 ///
 /// # Errors
 /// If the store holds no cluster, whose records these would be: a record does not begin one.
@@ -34,8 +34,8 @@ pub async fn record_volume(store: &Store, storage: &dyn Storage, volume: &Volume
     record(store, storage, volume, true, Added::None).await
 }
 
-/// Does the same as [`record_volume`], and records all snapshots that are there: of a volume that was
-/// renamed, for those who took them may have known it by another name.
+/// Does the same as [`record_volume`], and records all snapshots that are there: of a volume that
+/// was renamed, for those who took them may have known it by another name.
 pub async fn record_whole(store: &Store, storage: &dyn Storage, volume: &VolumeId) -> Done<bool> {
     record(store, storage, volume, true, Added::All).await
 }
