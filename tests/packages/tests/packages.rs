@@ -82,6 +82,21 @@ fn each_unit_is_given_what_its_work_needs_and_no_more() {
     }
 }
 
+/// A program that the daemon starts may do what the daemon may, and no more.
+#[test]
+fn a_node_that_is_cut_off_may_reset_its_machine() {
+    let machine = Machine::new();
+    machine.install(1);
+    let unit = machine.run("cat /lib/systemd/system/pvcnoded.service");
+    let of = |key: &str| {
+        let lines = unit.lines().filter_map(|line| line.strip_prefix(key));
+        lines.flat_map(|line| line.split_whitespace().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert!(of("CapabilityBoundingSet=").contains(&"CAP_SYS_BOOT".to_owned()), "{unit}");
+    let denied = of("SystemCallFilter=~");
+    assert!(!denied.is_empty() && !denied.contains(&"@reboot".to_owned()), "{denied:?}");
+}
+
 #[test]
 fn an_upgrade_restarts_the_daemons_that_run_and_no_others() {
     let machine = Machine::new();
