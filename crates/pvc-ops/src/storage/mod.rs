@@ -73,6 +73,11 @@ pub enum StorageRefusal {
          remove it"
     )]
     Unrecorded { volume: VolumeId, snapshot: SnapshotName },
+    #[error(
+        "snapshot `{snapshot}` of volume `{volume}` may be there still, and is not recorded any \
+         more"
+    )]
+    RemovalInDoubt { volume: VolumeId, snapshot: SnapshotName, source: StorageError },
     #[error("{0}, and has that snapshot no more")]
     NoEnd(Held),
     #[error(transparent)]
@@ -151,7 +156,8 @@ impl Refusal for StorageRefusal {
             StorageRefusal::Left { source, .. } | StorageRefusal::LeftInTrash { source, .. } => {
                 kind_of(source)
             }
-            StorageRefusal::Storage(error) => kind_of(error),
+            StorageRefusal::RemovalInDoubt { source: error, .. }
+            | StorageRefusal::Storage(error) => kind_of(error),
         }
     }
 
@@ -180,6 +186,12 @@ impl Refusal for StorageRefusal {
             StorageRefusal::Unrecorded { volume: VolumeId { pool, volume }, .. } => Some(format!(
                 "`pvc storage volume scan {pool} {volume}` records it if it is to stay"
             )),
+            StorageRefusal::RemovalInDoubt { volume: VolumeId { pool, volume }, .. } => {
+                Some(format!(
+                    "the same again removes it; `pvc storage volume scan {pool} {volume}` records \
+                     it if it is to stay"
+                ))
+            }
             StorageRefusal::NoEnd(held) => Some(held.way_out()),
             StorageRefusal::BeingRenamed(error) => error.hint(),
             StorageRefusal::OfVm { .. } | StorageRefusal::PartOfVm { .. } => {

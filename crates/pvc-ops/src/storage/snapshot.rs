@@ -73,14 +73,15 @@ pub async fn rename_snapshot(
         // Whoever rolls back to it finds it by its name, if that is cut off.
         Ok(()) if was_held.as_ref().is_err_and(|held| is_to(&held.purpose, snapshot)) => {
             let given_back = storage.rename_snapshot(volume, to, snapshot).await;
-            record_snapshot(store, storage, volume, snapshot).await?;
+            let called = if given_back.is_ok() { snapshot } else { to };
+            record_snapshot(store, storage, volume, called).await?;
             return given_back.map_err(refused).and(was_held.map_err(refused));
         }
         Ok(()) => {}
         Err(error @ StorageError::NoSnapshot { .. }) => {
-            // Renamed by an ask that did not come to its end, if only the old name is recorded.
-            let was = is_recorded(&view, volume, snapshot) && !is_recorded(&view, volume, to);
-            if !was || check_snapshot(storage, volume, to).await.is_err() {
+            // Renamed by an ask that did not come to its end: the old name may be recorded still.
+            if is_recorded(&view, volume, to) || check_snapshot(storage, volume, to).await.is_err()
+            {
                 return Err(refused(error));
             }
         }
@@ -109,24 +110,34 @@ pub async fn remove_snapshot(
         require_of_no_vm(&view, volume, snapshot).map_err(ChangeError::Refused)?;
     }
     let was_recorded = is_recorded(&view, volume, snapshot);
+    let mut is_unrecorded = false;
     // A storage that does not answer leaves the record as it is.
     let removed = match check_snapshot(storage, volume, snapshot).await {
         Ok(()) if !store.is_dry() => {
-            store.change(|cluster| unrecord(cluster, volume, snapshot, force)).await?;
+            is_unrecorded =
+                store.change(|cluster| unrecord(cluster, volume, snapshot, force)).await?;
             storage.remove_snapshot(volume, snapshot).await
         }
         found => found,
     };
-    let removed = match removed {
-        Err(StorageError::NoSnapshot { .. }) if was_recorded => Ok(()),
-        // It stays, and is no less than before.
-        Err(error) if was_recorded && !store.is_dry() && had_no_effect(&error) => {
-            record_snapshot(store, storage, volume, snapshot).await?;
-            return Err(refused(error));
+    match removed {
+        Err(StorageError::NoSnapshot { .. }) if was_recorded => {
+            after(store, storage, volume, Ok(())).await
         }
-        other => other.map_err(refused),
-    };
-    after(store, storage, volume, removed).await
+        // It stays, and is no less than before. The record is whose ask took it away.
+        Err(error) if is_unrecorded && had_no_effect(&error) => {
+            if let Err(why) = record_snapshot(store, storage, volume, snapshot).await {
+                tracing::warn!(%volume, %snapshot, %why, "a snapshot that stays is not recorded");
+            }
+            Err(refused(error))
+        }
+        Err(source) if is_unrecorded => {
+            let (volume, snapshot) = (volume.clone(), snapshot.clone());
+            let in_doubt = StorageRefusal::RemovalInDoubt { volume, snapshot, source };
+            Err(ChangeError::Refused(in_doubt))
+        }
+        other => after(store, storage, volume, other.map_err(refused)).await,
+    }
 }
 
 /// Makes a volume what it was at its snapshot.
@@ -167,25 +178,26 @@ pub async fn roll_back(
     after(store, storage, volume, done).await
 }
 
-/// Takes the record of a snapshot away. Of this and a hold of the volume for that snapshot at the
-/// same time, the later one decides again.
+/// Takes the record of a snapshot away, and tells whether there was one. Of this and a hold of the
+/// volume for that snapshot at the same time, the later one decides again.
 fn unrecord(
     cluster: &Cluster,
     volume: &VolumeId,
     snapshot: &SnapshotName,
     force: bool,
-) -> Result<(Changes, ()), StorageRefusal> {
+) -> Result<(Changes, bool), StorageRefusal> {
     check_not_held(cluster, volume, None)?;
     if !force {
         require_of_no_vm(cluster, volume, snapshot)?;
     }
     let mut changes = Changes::new();
-    if is_recorded(cluster, volume, snapshot) {
+    let was_recorded = is_recorded(cluster, volume, snapshot);
+    if was_recorded {
         changes.expect(Expect::Holds);
         let (volume, name) = (volume.clone(), snapshot.clone());
         changes.push(Change::RemoveSnapshot { volume, name });
     }
-    Ok((changes, ()))
+    Ok((changes, was_recorded))
 }
 
 fn is_to(purpose: &Purpose, snapshot: &SnapshotName) -> bool {

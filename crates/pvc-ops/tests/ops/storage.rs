@@ -660,6 +660,48 @@ async fn a_snapshot_that_somebody_is_making_or_removing_is_recorded_by_nobody_el
 }
 
 #[tokio::test]
+async fn a_renaming_that_was_cut_off_is_completed_by_the_same_ask_whatever_came_between() {
+    let (disk, old, new) = (id("vms/web1_sda"), SnapshotName::new("old"), SnapshotName::new("new"));
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    storage::create_snapshot(store, volumes, &disk, &old).await.unwrap();
+    volumes.rename_snapshot(&disk, &old, &new).await.unwrap();
+    storage::record_volume(store, volumes, &disk).await.unwrap();
+    assert!(world.recorded_snapshots("vms/web1_sda").is_empty());
+    storage::rename_snapshot(store, volumes, &disk, &old, &new).await.unwrap();
+    assert_eq!(world.recorded_snapshots("vms/web1_sda"), ["new"]);
+    let again = storage::rename_snapshot(store, volumes, &disk, &old, &new).await.unwrap_err();
+    assert!(again.to_string().contains("no snapshot `old`"), "{again}");
+}
+
+/// Nobody knows whether it is there: to one that may be gone in a moment nobody is to roll back.
+#[tokio::test]
+async fn a_snapshot_whose_removal_nobody_knows_the_end_of_is_not_recorded_and_it_is_said() {
+    let (disk, before) = (id("vms/web1_sda"), SnapshotName::new("before"));
+    let world = world().await;
+    let (store, volumes) = (&world.store, &world.storage);
+    storage::create_snapshot(store, volumes, &disk, &before).await.unwrap();
+    // The first is the look, the second the removal.
+    let gate = Gate::closing_at(1);
+    volumes.set_gate(gate.clone());
+    let remove = storage::remove_snapshot(store, volumes, &disk, &before, false);
+    let fail = async {
+        while !gate.is_closed() {
+            tokio::task::yield_now().await;
+        }
+        volumes.set_failing(true);
+        gate.open();
+    };
+    let (removed, ()) = tokio::join!(remove, fail);
+    let why = removed.unwrap_err().to_string();
+    assert!(why.contains("may be there still, and is not recorded"), "{why}");
+    volumes.set_failing(false);
+    assert!(world.recorded_snapshots("vms/web1_sda").is_empty());
+    storage::scan(store, volumes, &disk).await.unwrap();
+    assert_eq!(world.recorded_snapshots("vms/web1_sda"), ["before"]);
+}
+
+#[tokio::test]
 async fn a_snapshot_that_the_storage_refuses_to_remove_is_recorded_again() {
     let (disk, kept) = (id("vms/web1_sda"), SnapshotName::new("kept"));
     let world = world().await;
