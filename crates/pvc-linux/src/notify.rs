@@ -31,7 +31,8 @@ impl Notifier {
         let Some(socket) = env::var_os(SOCKET) else { return };
         match send(&socket, &states, Full::Drop) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                _ = thread::spawn(move || log(send(&socket, &states, Full::Wait)));
+                let wait = move || log(send(&socket, &states, Full::Wait));
+                log(thread::Builder::new().spawn(wait).map(drop));
             }
             sent => log(sent),
         }
@@ -56,10 +57,10 @@ impl Notifier {
         self.send(&[NotifyState::Watchdog]);
     }
 
-    /// Time between two calls of [`alive`](Notifier::alive), if the service manager watches: two
-    /// calls in the time after which it would kill the daemon.
+    /// Time between two calls of [`alive`](Notifier::alive), if the service manager watches: four
+    /// calls in the time after which it would kill the daemon, of which some may be dropped.
     pub fn watchdog_interval(self) -> Option<Duration> {
-        sd_notify::watchdog_enabled().map(|time| time / 2)
+        sd_notify::watchdog_enabled().map(|time| time / 4)
     }
 
     fn send(self, states: &[NotifyState<'_>]) {
@@ -105,7 +106,7 @@ mod tests {
     #[test]
     #[ignore = "run by the test below, with a socket"]
     fn daemon() {
-        assert_eq!(Notifier.watchdog_interval(), Some(Duration::from_secs(3)));
+        assert_eq!(Notifier.watchdog_interval(), Some(Duration::from_millis(1500)));
         Notifier.waiting("for\nsomebody");
         Notifier.ready();
         Notifier.alive();
