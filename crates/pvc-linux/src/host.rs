@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::apart::Asked;
 use nix::sys::utsname::uname;
 use pvc_ports::{Host, HostError, HostFacts, HostLoad, HostUsage, InterfaceCounters, ProcessUsage};
 
@@ -12,7 +13,13 @@ use pvc_ports::{Host, HostError, HostFacts, HostLoad, HostUsage, InterfaceCounte
 pub struct LinuxHost {
     proc: PathBuf,
     sys: PathBuf,
+    /// Speeds of interfaces, in megabits per second, by their folders.
+    speeds: Asked<BTreeMap<PathBuf, u64>>,
 }
+
+/// Time that cards are given to say their speeds. The kernel asks their drivers, under its lock on
+/// all links, and one that is broken takes minutes.
+const SPEEDS: Duration = Duration::from_millis(100);
 
 impl LinuxHost {
     pub fn new() -> Self {
@@ -21,7 +28,7 @@ impl LinuxHost {
 
     /// Makes a host with other folders in the places of `/proc` and `/sys`.
     pub fn at(proc: impl Into<PathBuf>, sys: impl Into<PathBuf>) -> Self {
-        LinuxHost { proc: proc.into(), sys: sys.into() }
+        LinuxHost { proc: proc.into(), sys: sys.into(), speeds: Asked::default() }
     }
 }
 
@@ -98,16 +105,18 @@ impl Host for LinuxHost {
     fn interfaces(&self) -> Result<Vec<InterfaceCounters>, HostError> {
         let net = self.sys.join("class/net");
         let failed = |source| HostError { what: net.display().to_string(), source };
-        let mut interfaces = Vec::new();
+        let mut folders = Vec::new();
         for entry in fs::read_dir(&net).map_err(failed)? {
             let folder = entry.map_err(failed)?.path();
-            // An interface may go while it is read; then it is not there.
-            if folder.join("device").exists()
-                && let Ok(counters) = counters(&folder)
-            {
-                interfaces.push(counters);
+            if folder.join("device").exists() {
+                folders.push(folder);
             }
         }
+        let asked = folders.clone();
+        let speeds = self.speeds.newest(SPEEDS, move || speeds(asked));
+        // An interface may go while it is read; then it is not there.
+        let counted = |folder: &PathBuf| counters(folder, speeds.get(folder).copied()).ok();
+        let mut interfaces: Vec<_> = folders.iter().filter_map(counted).collect();
         interfaces.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(interfaces)
     }
@@ -175,13 +184,20 @@ fn is_file_name(name: &str) -> bool {
     !name.is_empty() && !name.contains('/') && name != "." && name != ".."
 }
 
-fn counters(folder: &Path) -> Result<InterfaceCounters, HostError> {
+/// The speeds of those that say one. A link that is down answers with an error or with -1.
+fn speeds(folders: Vec<PathBuf>) -> BTreeMap<PathBuf, u64> {
+    let speed = |folder: PathBuf| {
+        let said = fs::read_to_string(folder.join("speed")).ok()?;
+        Some((folder, said.trim().parse().ok()?))
+    };
+    folders.into_iter().filter_map(speed).collect()
+}
+
+fn counters(folder: &Path, speed: Option<u64>) -> Result<InterfaceCounters, HostError> {
     let count = |name: &str| -> Result<u64, HostError> {
         let path = folder.join("statistics").join(name);
         read(&path)?.trim().parse().map_err(|_| odd(&path, "not a number"))
     };
-    // A link that is down answers the question for its speed with an error or with -1.
-    let speed = read(&folder.join("speed")).ok().and_then(|text| text.trim().parse().ok());
     let state = read(&folder.join("operstate"))?;
     Ok(InterfaceCounters {
         name: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -278,6 +294,28 @@ mod tests {
             (interfaces[0].speed_mbit, interfaces[0].state.as_str(), interfaces[0].rx_bytes),
             (None, "down", 7)
         );
+    }
+
+    #[test]
+    fn a_card_that_does_not_say_its_speed_holds_up_no_counters() {
+        let counters = ["rx_bytes", "rx_packets", "tx_bytes", "tx_packets"];
+        let mut files: Vec<(String, &str)> =
+            counters.map(|name| (format!("sys/class/net/e0/statistics/{name}"), "7\n")).into();
+        files.push(("sys/class/net/e0/device/vendor".to_owned(), "0x8086\n"));
+        files.push(("sys/class/net/e0/operstate".to_owned(), "up\n"));
+        let borrowed: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+        let (root, host) = machine(&borrowed);
+        let speed = root.path().join("sys/class/net/e0/speed");
+        // Whoever opens it waits until somebody writes.
+        nix::unistd::mkfifo(&speed, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for _ in 0..3 {
+            let found = host.interfaces().unwrap();
+            assert_eq!((found[0].rx_bytes, found[0].speed_mbit), (7, None));
+        }
+        fs::write(&speed, "10000\n").unwrap();
+        while host.interfaces().unwrap()[0].speed_mbit != Some(10000) {
+            std::thread::yield_now();
+        }
     }
 
     #[test]

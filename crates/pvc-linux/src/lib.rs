@@ -3,6 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "an adapter works in real time")]
 
+mod apart;
 mod clock;
 mod exec;
 mod exit;

@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::TryStreamExt;
+use futures::executor::block_on;
+use futures::future::{AbortHandle, Abortable};
 use nix::errno::Errno;
 use pvc_model::link::{IpNet, Link, LinkKind, Links, Mac, Route, Vxlan};
 use pvc_ports::NetworkError;
@@ -19,15 +21,17 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
 };
 use rtnetlink::{Error, Handle, RouteMessageBuilder};
-use tokio::task::JoinSet;
+
+use crate::apart;
 
 /// Time that the kernel may take. It answers at once, unless something holds its lock on all links.
-const DEADLINE: Duration = Duration::from_secs(5);
+pub const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Asks the kernel on a fresh connection. `what` says what is asked for: `set the MTU of `ens4``.
 ///
-/// A socket per question costs microseconds, and no question can suffer from what became of an
-/// earlier one.
+/// A socket and a thread per question cost microseconds, and no question can suffer from what
+/// became of an earlier one: the kernel carries a request out while it is being sent, and a sender
+/// waits for its lock. The socket is of the network namespace of whoever asks.
 pub async fn ask<T, Work>(
     what: String,
     question: impl FnOnce(Handle) -> Work,
@@ -36,13 +40,24 @@ where
     Work: Future<Output = Result<T, Errno>>,
 {
     let refused = |source| NetworkError::Refused { what: what.clone(), source };
+    let late = || NetworkError::TimedOut { what: what.clone(), seconds: DEADLINE.as_secs() };
     let (connection, handle, _) = rtnetlink::new_connection().map_err(refused)?;
-    // Ends the connection's task when dropped, whatever becomes of the answer.
-    let mut tasks = JoinSet::new();
-    tasks.spawn(connection);
+    let (end, registration) = AbortHandle::new_pair();
+    // Ends the connection when dropped, whatever becomes of the answer.
+    let _end = Ends(end);
+    apart::begin(move || _ = block_on(Abortable::new(connection, registration)))
+        .map_err(|_| late())?;
     match tokio::time::timeout(DEADLINE, question(handle)).await {
         Ok(answer) => answer.map_err(|errno| refused(errno.into())),
-        Err(_) => Err(NetworkError::TimedOut { what, seconds: DEADLINE.as_secs() }),
+        Err(_) => Err(late()),
+    }
+}
+
+struct Ends(AbortHandle);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -20,8 +20,9 @@ use rtnetlink::{
     AddressMessageBuilder, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVlan, LinkVxlan,
 };
 
+use crate::apart::{self, Stuck};
 use announce::FrameSocket;
-use kernel::{ask, errno, index_of, refused_with, unless};
+use kernel::{DEADLINE, ask, errno, index_of, refused_with, unless};
 
 /// Number of times that an address is announced, and the pause between: short, because somebody
 /// waits for it, and more than once, because a frame may get lost.
@@ -65,6 +66,10 @@ fn check_new_name(link: &str) -> Result<(), NetworkError> {
         true => Ok(()),
         false => Err(NetworkError::BadName { name: link.to_owned() }),
     }
+}
+
+fn late(what: String) -> NetworkError {
+    NetworkError::TimedOut { what, seconds: DEADLINE.as_secs() }
 }
 
 async fn look() -> Result<Links, NetworkError> {
@@ -211,17 +216,17 @@ impl Network for LinuxNetwork {
 
     async fn compute_checksums(&self, link: &str) -> Result<(), NetworkError> {
         index_of(link)?;
-        checksums::compute(link).map_err(|source| {
+        let name = link.to_owned();
+        let done = apart::within(DEADLINE, move || checksums::compute(&name)).await;
+        let what = || format!("leave the checksums of `{link}` to this machine");
+        done.map_err(|Stuck| late(what()))?.map_err(|source| {
             match source.raw_os_error().map(Errno::from_raw) {
                 Some(Errno::ENODEV) => NetworkError::NoLink { link: link.to_owned() },
                 Some(Errno::EOPNOTSUPP) => {
                     let what = format!("choice of who computes the checksums of `{link}`");
                     NetworkError::Unsupported { what }
                 }
-                _ => {
-                    let what = format!("leave the checksums of `{link}` to this machine");
-                    NetworkError::Refused { what, source }
-                }
+                _ => NetworkError::Refused { what: what(), source },
             }
         })
     }
@@ -349,7 +354,7 @@ impl Network for LinuxNetwork {
     }
 
     async fn setting(&self, key: &str) -> Result<Option<String>, NetworkError> {
-        // Files of the kernel's memory: they do not block.
+        // It is in the kernel's memory: reading it does not block.
         match std::fs::read_to_string(self.setting_file(key)?) {
             Ok(value) => Ok(Some(value.trim().to_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -360,13 +365,17 @@ impl Network for LinuxNetwork {
     }
 
     async fn set_setting(&self, key: &str, value: &str) -> Result<(), NetworkError> {
-        let written = std::fs::OpenOptions::new()
-            .write(true)
-            .open(self.setting_file(key)?)
-            .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));
+        let (file, text) = (self.setting_file(key)?, value.to_owned());
+        // Some of them are set under the lock on all links.
+        let write = move || {
+            let mut file = std::fs::OpenOptions::new().write(true).open(file)?;
+            io::Write::write_all(&mut file, text.as_bytes())
+        };
+        let what = || format!("set `{key}` to {value}");
+        let written = apart::within(DEADLINE, write).await.map_err(|Stuck| late(what()))?;
         written.map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => NetworkError::NoSetting { key: key.to_owned() },
-            _ => NetworkError::Refused { what: format!("set `{key}` to {value}"), source },
+            _ => NetworkError::Refused { what: what(), source },
         })
     }
 }
