@@ -27,8 +27,12 @@ use pvc_node::Outcome;
 use pvc_ports::Clock;
 
 /// The threads that a daemon's tasks share on a machine of any size. They wait most of the time,
-/// and each has a stack and caches of its own; what computes is the guests.
-const MOST_THREADS: usize = 4;
+/// and each has a stack and caches of its own; what computes is the guests. On a small machine they
+/// are as many: one may stand still.
+const THREADS: usize = 4;
+
+/// Interval at which a thread is woken to serve timers and sockets.
+const WAKE_EVERY: Duration = Duration::from_millis(500);
 
 /// Time that threads that wait for the system, the name of a server that nobody resolves for one,
 /// may go on at the end.
@@ -78,16 +82,31 @@ fn check_config(file: &std::path::Path) -> anyhow::Result<u8> {
 }
 
 fn on_runtime(role: Role) -> anyhow::Result<u8> {
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cpus.min(MOST_THREADS))
-        .enable_all()
-        .build()?;
+    let runtime = runtime()?;
     runtime.spawn(give_memory_back());
     let shutdown = Shutdown::new(Arc::new(SystemClock));
     let ended = runtime.block_on(play(role, &shutdown));
     runtime.shutdown_timeout(shutdown.at_most(LAST_THREADS));
     ended
+}
+
+/// The runtime of all tasks, whose timers and sockets are served although one of its threads stands
+/// still.
+///
+/// A thread that waits for timers and sockets for all others runs what it was woken for, and wakes
+/// nobody else for a single task: if that stands still, in the kernel or on a file, all others wait
+/// with it (tokio-rs/tokio#4730). A task that comes from outside wakes one, which serves them next.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new().name("waker".to_owned()).spawn(move || {
+        loop {
+            std::thread::sleep(WAKE_EVERY);
+            drop(handle.spawn(async {}));
+        }
+    })?;
+    Ok(runtime)
 }
 
 /// Gives memory back: what a start or a large reply needed for a moment is not this daemon's for
@@ -128,4 +147,43 @@ fn execute_anew() -> anyhow::Error {
     // upgrade.
     let error = std::process::Command::new(&name).arg0(&name).args(args).exec();
     anyhow::Error::new(error).context("the daemon could not be executed anew")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::mpsc;
+
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    /// Whoever reads the socket is the one task that its thread is woken for, and stands still.
+    #[test]
+    fn a_task_that_stands_still_stops_no_timer_of_another() {
+        let runtime = runtime().unwrap();
+        let (mut near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        let (tick, ticks) = mpsc::channel();
+        runtime.spawn(async move {
+            loop {
+                SystemClock.sleep(Duration::from_millis(20)).await;
+                let _ = tick.send(());
+            }
+        });
+        let (waits, waiting) = mpsc::channel();
+        let stands_still = runtime.spawn(async move {
+            let mut far = tokio::net::UnixStream::from_std(far).unwrap();
+            waits.send(()).unwrap();
+            far.read_u8().await.unwrap();
+            ticks.try_iter().for_each(drop);
+            (0..10).all(|_| ticks.recv_timeout(Duration::from_secs(20)).is_ok())
+        });
+        waiting.recv().unwrap();
+        // All threads wait when it is woken.
+        std::thread::sleep(Duration::from_millis(50));
+        near.write_all(&[1]).unwrap();
+        assert!(runtime.block_on(stands_still).unwrap(), "the timers were not served");
+        runtime.shutdown_background();
+    }
 }
