@@ -40,7 +40,7 @@ pub struct Own<'a> {
     pub name: &'a NodeName,
     /// Whether this node serves as primary right now, whatever its record says.
     pub holds: bool,
-    /// Whether nothing of what a primary has is missing.
+    /// Whether nothing of what a primary has is missing, and the right to it has never lapsed.
     pub holds_all: bool,
     /// Time for which the key has been [vacant](vacancy) for the present reason.
     pub vacant_for: Duration,
@@ -152,8 +152,7 @@ fn named(record: &NodeRecord, own: &Own<'_>) -> PrimaryStep {
 fn other_is_named(record: &NodeRecord, own: &Own<'_>) -> PrimaryStep {
     use CoordinatorState::{Primary, Relinquish, Takeover};
     match record.coordinator_state {
-        Primary if own.holds_all => PrimaryStep::HandOver,
-        Takeover | Relinquish if own.holds => PrimaryStep::HandOver,
+        Primary | Takeover | Relinquish if own.holds_all => PrimaryStep::HandOver,
         _ => settle(record, own, CoordinatorState::Secondary),
     }
 }

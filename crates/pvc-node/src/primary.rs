@@ -159,7 +159,8 @@ fn decide(shared: &Shared, view: &Cluster, vacant_for: Duration) -> PrimaryStep 
     let own = Own {
         name: shared.name(),
         holds: shared.role.holds(),
-        holds_all: shared.role.holds_all(),
+        // Whoever has just gone on after too long a silence may not have noticed yet.
+        holds_all: shared.role.holds_all() && !role::is_cut_off(shared),
         vacant_for,
         time_limit: shared.settings.keepalive_interval * 2,
         peers: &peers,
@@ -186,7 +187,7 @@ async fn pass(shared: &Shared, view: &Cluster, vacant_for: Duration) -> bool {
         PrimaryStep::Become(state) => become_state(shared, state, vacant_for).await,
         PrimaryStep::Drop => {
             tracing::warn!("this node is not primary; it gives up what it has of the role");
-            role::leave_all(shared).await
+            give_up(shared).await
         }
         PrimaryStep::Contend => contend(shared, vacant_for).await,
         PrimaryStep::Reclaim => {
@@ -406,6 +407,28 @@ async fn conclude_takeover(
     }
 }
 
+/// Gives up all of the role, which is not this node's. What the kernel refuses to give up it takes
+/// away by itself when its lease is over; the record says then that nothing is here, and others
+/// need not wait any more. Whether all of it went.
+async fn give_up(shared: &Shared) -> bool {
+    use CoordinatorState::{Primary, Relinquish, Takeover};
+    let over = shared.now() + role::longest_lease(shared);
+    while !role::leave_all(shared).await {
+        if shared.is_named_primary(&shared.store.view()) {
+            return false;
+        }
+        if shared.now() >= over {
+            let says = shared.record().map(|own| own.coordinator_state.clone());
+            if matches!(says, Some(Primary | Takeover | Relinquish)) {
+                settle(shared, CoordinatorState::Secondary, None).await;
+            }
+            return false;
+        }
+        shared.sleep(exchange::LEAVE_AGAIN).await;
+    }
+    true
+}
+
 /// Gives the role to whom the key names.
 async fn hand_over(shared: &Shared, vacant_for: Duration) -> bool {
     if !begin(shared, &PrimaryStep::HandOver, CoordinatorState::Relinquish, vacant_for).await
@@ -425,7 +448,11 @@ async fn hand_over(shared: &Shared, vacant_for: Duration) -> bool {
                 to.filter(|_| reclaim).map(|from| Rename { from, to: shared.name().clone() });
             settle(shared, CoordinatorState::Primary, name).await
         }
-        _ => settle(shared, CoordinatorState::Secondary, None).await,
+        Some(_) => settle(shared, CoordinatorState::Secondary, None).await,
+        None => {
+            give_up(shared).await;
+            settle(shared, CoordinatorState::Secondary, None).await
+        }
     }
 }
 

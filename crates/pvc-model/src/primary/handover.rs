@@ -258,7 +258,7 @@ impl HandOver {
             Stage::Locking => self.act(0, facts, now),
             Stage::Acting(count) => self.act(count, facts, now),
             Stage::Holding => self.reader_awaited(facts, done, now),
-            Stage::HoldingOn => self.await_reader(self.meet, now),
+            Stage::HoldingOn => self.reader_awaited(facts, false, now),
             Stage::Unlocked => self.next_phase(facts, now),
         }
     }

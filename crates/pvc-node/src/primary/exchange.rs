@@ -34,7 +34,7 @@ const RELEASE: Duration = Duration::from_secs(2);
 const DATABASE: Duration = Duration::from_secs(10);
 
 /// Time between two attempts to make an address go.
-const LEAVE_AGAIN: Duration = Duration::from_secs(2);
+pub(super) const LEAVE_AGAIN: Duration = Duration::from_secs(2);
 
 const API: &str = "pvcapid.service";
 
@@ -54,6 +54,8 @@ pub(crate) struct Exchange<'a> {
     /// Lock under which a candidate does all this.
     claim: Option<&'a LockGuard>,
     lock: Option<LockGuard>,
+    /// Number of times that the right to the role had lapsed when this began.
+    lapses: u64,
 }
 
 impl<'a> Exchange<'a> {
@@ -73,6 +75,7 @@ impl<'a> Exchange<'a> {
             peer_repairs,
             claim: Some(claim),
             lock: None,
+            lapses: shared.role.lapses(),
         }
     }
 
@@ -87,16 +90,24 @@ impl<'a> Exchange<'a> {
             peer_repairs: false,
             claim: None,
             lock: None,
+            lapses: shared.role.lapses(),
         }
     }
 
-    /// `None` if it had to be broken off: the right to take anything was lost on the way.
+    /// `None` if it had to be broken off: the right to take anything, or to have it, was lost on
+    /// the way.
     pub async fn run(mut self) -> Option<Ending> {
         let mut machine = HandOver::new(self.part, self.shared.settings.session_timeout);
         let mut done = true;
         loop {
             if self.claim.is_some_and(LockGuard::lost) {
                 tracing::warn!("the takeover is broken off: its lock went with the session");
+                self.unlock().await;
+                return None;
+            }
+            if self.part == Part::Holder && self.has_lapsed() {
+                // The role has gone to another without it, and may be going to a third.
+                tracing::warn!("the store was silent for too long; the hand-over is broken off");
                 self.unlock().await;
                 return None;
             }
@@ -239,6 +250,10 @@ impl<'a> Exchange<'a> {
             self.shared.sleep(super::POLL).await;
         }
         false
+    }
+
+    fn has_lapsed(&self) -> bool {
+        self.shared.role.lapses() != self.lapses || role::is_cut_off(self.shared)
     }
 
     fn may_take(&self) -> bool {

@@ -54,6 +54,8 @@ struct State {
     /// Time at which the last request was sent that the store has answered, if any has been;
     /// monotonic.
     answered: Option<Duration>,
+    /// Number of times that the store was silent for so long that the right to the role was lost.
+    lapses: u64,
 }
 
 /// The part of this node in the primary role.
@@ -139,8 +141,14 @@ impl Role {
         if must_let_go(silence, self.session_timeout) {
             let taken = state.taken.clone();
             state.leaving.extend(taken);
+            state.lapses += 1;
         }
         state.answered = state.answered.max(Some(sent));
+    }
+
+    /// Number of times that the right to the role was lost by not hearing from the store.
+    pub fn lapses(&self) -> u64 {
+        self.state().lapses
     }
 
     /// Duties of the role that this node has and may keep.

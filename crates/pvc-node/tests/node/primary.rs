@@ -457,6 +457,37 @@ async fn a_node_that_was_primary_once_plays_no_part_when_the_role_goes_between_o
     segment.assert_all_at("hv2");
 }
 
+/// Others have gone on without it, and the role may be going to a third by now.
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_was_cut_off_for_too_long_in_its_hand_over_plays_no_part_in_it_any_more() {
+    let Pair { segment, one, first, second, .. } = pair().await;
+    second.connection.cut();
+    ask(&one, Some("hv2")).await;
+    until_state(&one, "hv1", CoordinatorState::Relinquish).await;
+    segment.assert_all_at("hv1");
+    first.connection.cut();
+    one.until("it has given up", || segment.has_none("hv1")).await;
+    first.connection.mend();
+    until_state(&one, "hv1", Secondary).await;
+    segment.assert_nobody_has_any();
+    second.connection.mend();
+    until_state(&one, "hv2", Primary).await;
+    segment.assert_all_at("hv2");
+}
+
+/// The kernel takes it away by itself, and others are not to wait for that node for good.
+#[tokio::test(start_paused = true)]
+async fn a_former_primary_whose_kernel_refuses_to_let_go_is_secondary_when_its_leases_are_over() {
+    let Pair { segment, one, first, second: _second, .. } = pair().await;
+    one.network.set_refusing(|change| matches!(change, NetworkChange::AddressRemoved { .. }));
+    first.connection.cut();
+    first.session.expire().await;
+    until_state(&one, "hv2", Primary).await;
+    first.connection.mend();
+    until_state(&one, "hv1", Secondary).await;
+    segment.assert_all_at("hv2");
+}
+
 /// The lock of a hand-over does not say who has it.
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_is_not_the_holder_has_no_part_in_the_hand_over() {

@@ -132,6 +132,11 @@ fn whoever_reads_while_the_holder_says_nothing_is_not_the_holder() {
         let waits = machine.next(&idle, true, until / 2);
         assert_eq!(waits, Action::AwaitReader { until }, "it is waited for another");
     }
+    // It has ended while somebody else read.
+    let mut gone = machine.clone();
+    assert!(matches!(gone.next(&idle, true, until / 2), Action::Pause(_)));
+    let ended = Facts { peer: Peer::Finished, ..BOTH };
+    assert_eq!(gone.next(&ended, true, until / 2), Action::Unlock, "it is not waited for");
     let mut found = machine.clone();
     assert_eq!(found.next(&BOTH, true, until / 2), Action::Unlock, "the holder takes part");
     assert_eq!(found.hand_over.phase(), Phase::A);

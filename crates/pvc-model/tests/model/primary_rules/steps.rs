@@ -17,6 +17,27 @@ fn a_primary_that_has_only_a_part_of_the_role_takes_it_over_anew() {
     assert_eq!(primary_step(&cluster, &own), PrimaryStep::TakeOver);
 }
 
+/// The rest of it has gone, or may be somebody else's: it has no part in a hand-over.
+#[test]
+fn whoever_has_only_a_part_of_the_role_gives_it_up_when_another_is_named() {
+    let (name, peers) = (NodeName::new("hv1"), Peers::new(SESSION));
+    for state in [Primary, Takeover, Relinquish, Secondary] {
+        let nodes = vec![
+            node("hv1", state.clone(), DaemonState::Run),
+            node("hv2", Takeover, DaemonState::Run),
+        ];
+        let own = Own {
+            name: &name,
+            holds: true,
+            holds_all: false,
+            vacant_for: Duration::ZERO,
+            time_limit: TIME_LIMIT,
+            peers: &peers,
+        };
+        assert_eq!(primary_step(&cluster(Some("hv2"), nodes), &own), PrimaryStep::Drop, "{state}");
+    }
+}
+
 #[test]
 fn a_running_coordinator_does_what_the_key_and_its_own_state_say() {
     use PrimaryStep::{Become, Contend, Drop, HandOver, Nothing, Reclaim, TakeOver};
@@ -33,6 +54,7 @@ fn a_running_coordinator_does_what_the_key_and_its_own_state_say() {
         // when the role went from the one that had it since to a third.
         (Primary, false, Some("hv2"), Takeover, 0, Become(Secondary)),
         (Relinquish, true, Some("hv2"), Takeover, 0, HandOver),
+        (Takeover, true, Some("hv2"), Takeover, 0, HandOver),
         (Relinquish, false, Some("hv2"), Primary, 0, Become(Secondary)),
         (Secondary, true, Some("hv2"), Primary, 0, Drop),
         (Secondary, false, Some("hv2"), Primary, 0, Nothing),
