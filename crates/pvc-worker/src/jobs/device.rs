@@ -68,6 +68,8 @@ pub(crate) enum DeviceError {
     NotHere { vm: String, node: NodeName },
     #[error("VM `{vm}` was started again or moved meanwhile")]
     Restarted { vm: String },
+    #[error("VM `{vm}` is being moved to another node")]
+    Moving { vm: String },
     #[error("VM `{vm}` is on its way to node `{node}`, or there")]
     Elsewhere { vm: String, node: NodeName },
     #[error(transparent)]
@@ -86,7 +88,9 @@ impl Refusal for DeviceError {
     fn kind(&self) -> RefusalKind {
         match self {
             DeviceError::NoVm(error) => error.kind(),
-            DeviceError::NotHere { .. } | DeviceError::Restarted { .. } => RefusalKind::Conflict,
+            DeviceError::NotHere { .. }
+            | DeviceError::Restarted { .. }
+            | DeviceError::Moving { .. } => RefusalKind::Conflict,
             DeviceError::BadDevice(_) | DeviceError::Edit(_) => RefusalKind::Invalid,
             DeviceError::Elsewhere { .. } | DeviceError::Store(_) => RefusalKind::Unavailable,
             // Asked before the hypervisor is.
@@ -108,8 +112,13 @@ impl Kind for ChangeDevice {
     type Error = DeviceError;
 
     async fn plan(&self, context: &Context) -> Result<Vec<Plug>, DeviceError> {
-        let view = context.tools.store.view();
-        let vm = find(&self.vm, &view)?.uuid;
+        let view = context.tools.store.fresh().await?;
+        let record = find(&self.vm, &view)?;
+        let vm = record.uuid;
+        // What is here then may be a guest that is to go, or one that goes on elsewhere.
+        if is_moving(&record.state) {
+            return Err(DeviceError::Moving { vm: record.name.clone() });
+        }
         let found = here(context, vm).await?.ok_or_else(|| self.not_here(context))?;
         let before = count_devices(&found.live, &self.xml)?;
         let node = Some(context.tools.node.to_string());

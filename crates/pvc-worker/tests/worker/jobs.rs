@@ -197,6 +197,24 @@ async fn a_device_is_attached_to_a_running_vm_and_refused_for_another() {
     assert_eq!(world.end_of(&id).await.state, JobState::Failed);
 }
 
+/// Found by a seed: the device was attached to the guest at the target of a move, which was ended
+/// when that failed, and the task had succeeded.
+#[tokio::test(start_paused = true)]
+async fn no_device_of_a_vm_is_changed_that_is_on_its_way() {
+    for state in [VmState::Migrate, VmState::MigrateLive] {
+        let world = World::with_vm(state).await;
+        world.hypervisor.insert(UUID, "web1");
+        let device = "<interface type='bridge'><source bridge='br1'/></interface>";
+        let attach = JobWork::AttachDevice { vm: by_name("web1"), xml: device.into() };
+        let id = world.submit(1, attach).await;
+        let end = world.end_of(&id).await;
+        assert_eq!(end.status, "VM `web1` is being moved to another node");
+        assert_eq!(end.state, JobState::Failed);
+        let calls = world.hypervisor.calls();
+        assert!(!calls.iter().any(|call| call.starts_with("device")), "{calls:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_job_of_an_unknown_kind_or_without_its_arguments_fails_and_says_so() {
     let world = World::with_vm(VmState::Stop).await;
