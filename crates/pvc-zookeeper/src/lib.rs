@@ -17,6 +17,7 @@
 #![allow(clippy::disallowed_methods, reason = "an adapter works in real time")]
 
 mod call;
+mod names;
 mod proto;
 mod servers;
 mod session;

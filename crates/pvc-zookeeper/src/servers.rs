@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
+use crate::names::Names;
 use crate::proto::{self, Credentials, code};
 use crate::tls::Tls;
 use crate::wire::{Garbled, Reader};
@@ -76,6 +77,7 @@ pub(crate) struct Identity {
     pub(crate) tls: Option<Tls>,
     /// The tree's password, if we know one.
     pub(crate) member: Option<Member>,
+    pub(crate) names: Names,
 }
 
 /// Client that knows the tree's password.
@@ -172,10 +174,11 @@ pub(crate) async fn connect(
 
 type Stream = (Box<dyn AsyncRead + Send + Unpin>, Out);
 
-async fn dial(server: &str, tls: Option<&Tls>) -> io::Result<Stream> {
-    let stream = TcpStream::connect(server).await?;
+async fn dial(server: &str, identity: &Identity) -> io::Result<Stream> {
+    let addresses = identity.names.of(server).await?;
+    let stream = TcpStream::connect(&addresses[..]).await?;
     stream.set_nodelay(true)?;
-    let Some(tls) = tls else {
+    let Some(tls) = &identity.tls else {
         let (reader, writer) = stream.into_split();
         return Ok((Box::new(reader), Box::new(writer)));
     };
@@ -184,7 +187,7 @@ async fn dial(server: &str, tls: Option<&Tls>) -> io::Result<Stream> {
 }
 
 async fn shake_hands(server: &str, request: &SessionRequest) -> Result<Connection, ConnectError> {
-    let (reader, mut writer) = dial(server, request.identity.tls.as_ref()).await?;
+    let (reader, mut writer) = dial(server, &request.identity).await?;
     let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec();
     let mut frames = FramedRead::new(reader, codec);
     let timeout_ms = i32::try_from(request.session_timeout.as_millis()).unwrap_or(i32::MAX);
@@ -228,11 +231,11 @@ async fn exchange(
 pub(crate) async fn history_is_gone(
     server: &str,
     zxid: i64,
-    tls: Option<&Tls>,
+    identity: &Identity,
     time_limit: Duration,
 ) -> bool {
     let ask = async {
-        let (reader, mut writer) = dial(server, tls).await?;
+        let (reader, mut writer) = dial(server, identity).await?;
         writer.write_all(b"srvr").await?;
         writer.flush().await?;
         let mut answer = Vec::new();

@@ -446,7 +446,7 @@ async fn try_server(server: String, request: SessionRequest) -> Result<Connectio
             if history_is_gone(
                 &server,
                 request.last_zxid,
-                request.identity.tls.as_ref(),
+                &request.identity,
                 request.time_limit,
             )
             .await =>

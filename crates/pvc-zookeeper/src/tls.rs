@@ -3,11 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -18,7 +21,14 @@ use tokio_rustls::client::TlsStream;
 pub struct Tls {
     files: Arc<Files>,
     last_good: Arc<Mutex<TlsConnector>>,
+    /// The reading of the files that is under way: one at a time, however long it takes.
+    reading: Arc<tokio::sync::Mutex<Option<Reading>>>,
 }
+
+type Reading = JoinHandle<Result<TlsConnector, TlsError>>;
+
+/// Time for which a connection waits for the files: a disk that hangs is no reason to have none.
+const READ: Duration = Duration::from_millis(500);
 
 struct Files {
     authorities: PathBuf,
@@ -48,7 +58,7 @@ impl Tls {
         let own = own.map(|(certificate, key)| (certificate.to_owned(), key.to_owned()));
         let files = Files { authorities: authorities.to_owned(), own };
         let last_good = Arc::new(Mutex::new(files.read()?));
-        Ok(Tls { files: Arc::new(files), last_good })
+        Ok(Tls { files: Arc::new(files), last_good, reading: Arc::default() })
     }
 
     /// Speaks TLS with `server`, which is `host:port`, on `stream`.
@@ -64,18 +74,32 @@ impl Tls {
     }
 
     async fn connector(&self) -> TlsConnector {
-        let files = self.files.clone();
-        let read = tokio::task::spawn_blocking(move || files.read()).await;
+        let read = self.read().await;
         let mut last_good = self.last_good.lock().unwrap_or_else(PoisonError::into_inner);
         match read {
-            Ok(Ok(connector)) => *last_good = connector,
-            Ok(Err(error)) => {
+            Some(Ok(Ok(connector))) => *last_good = connector,
+            Some(Ok(Err(error))) => {
                 tracing::warn!(%error, "the files for TLS to ZooKeeper are of no use; those read \
                                         before are used");
             }
-            Err(error) => tracing::debug!(%error, "the files for TLS to ZooKeeper were not read"),
+            Some(Err(error)) => {
+                tracing::debug!(%error, "the files for TLS to ZooKeeper were not read");
+            }
+            None => tracing::warn!(
+                "the files for TLS to ZooKeeper take long to be read; those read before are used"
+            ),
         }
         last_good.clone()
+    }
+
+    /// `None` if that takes too long.
+    async fn read(&self) -> Option<Result<Result<TlsConnector, TlsError>, JoinError>> {
+        let mut reading = self.reading.lock().await;
+        let files = self.files.clone();
+        let task = reading.get_or_insert_with(|| spawn_blocking(move || files.read()));
+        let read = timeout(READ, task).await.ok()?;
+        *reading = None;
+        Some(read)
     }
 }
 

@@ -12,6 +12,7 @@ use pvc_ports::{
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::call::{Answer, Call, CallError, Pending, call};
+use crate::names::Names;
 use crate::proto::{self, Users, code};
 use crate::servers::{Identity, Member, Root, Servers};
 use crate::session::{Published, Session, Wanted, watch_call};
@@ -89,7 +90,8 @@ impl ZookeeperTree {
             Published { state: state_sender, last_error: last_error_sender, root: root_sender };
         let names = servers.to_string();
         let member = options.password.clone().map(Member::new);
-        let identity = Identity { tls: options.tls.clone(), member: member.clone() };
+        let (tls, member_of) = (options.tls.clone(), member.clone());
+        let identity = Identity { tls, member: member_of, names: Names::default() };
         tokio::spawn(
             Session::new(servers, identity, options.session_timeout, requests, published).run(),
         );
