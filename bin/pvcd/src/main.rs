@@ -102,7 +102,8 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let handle = runtime.handle().clone();
     std::thread::Builder::new().name("waker".to_owned()).spawn(move || {
         loop {
-            std::thread::sleep(WAKE_EVERY);
+            // Earlier now and then is as well.
+            std::thread::park_timeout(WAKE_EVERY);
             drop(handle.spawn(async {}));
         }
     })?;
@@ -165,10 +166,12 @@ mod tests {
         let (mut near, far) = std::os::unix::net::UnixStream::pair().unwrap();
         far.set_nonblocking(true).unwrap();
         let (tick, ticks) = mpsc::channel();
+        let (rest, idle) = mpsc::channel();
         runtime.spawn(async move {
             loop {
                 SystemClock.sleep(Duration::from_millis(20)).await;
                 let _ = tick.send(());
+                let _ = rest.send(());
             }
         });
         let (waits, waiting) = mpsc::channel();
@@ -181,7 +184,7 @@ mod tests {
         });
         waiting.recv().unwrap();
         // All threads wait when it is woken.
-        std::thread::sleep(Duration::from_millis(50));
+        (0..2).for_each(|_| idle.recv().unwrap());
         near.write_all(&[1]).unwrap();
         assert!(runtime.block_on(stands_still).unwrap(), "the timers were not served");
         runtime.shutdown_background();
