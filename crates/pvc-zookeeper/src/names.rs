@@ -54,7 +54,21 @@ impl Names {
             all.entry(server.to_owned()).or_default().clone()
         };
         let mut known = known.lock().await;
-        let wait = if known.addresses.is_empty() { Duration::MAX } else { ANSWER };
+        // An answer that nobody waited for may be of long ago.
+        if known.asked.as_ref().is_some_and(JoinHandle::is_finished)
+            && let Some(asked) = known.asked.take()
+            && let Ok(Ok(addresses)) = asked.await
+            && !addresses.is_empty()
+        {
+            known.addresses = addresses;
+        }
+        let is_out = known.asked.is_some();
+        let wait = match known.addresses.is_empty() {
+            true => Duration::MAX,
+            // It was waited for before.
+            false if is_out => Duration::ZERO,
+            false => ANSWER,
+        };
         let task =
             known.asked.get_or_insert_with(|| tokio::spawn((self.look_up)(server.to_owned())));
         let Ok(answered) = timeout(wait, task).await else {
@@ -108,6 +122,30 @@ mod tests {
             assert_eq!(names.of("hv1:2181").await.unwrap(), [address(expected)]);
         }
         assert_eq!(asked.load(Ordering::Relaxed), 5, "one question is out");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_came_when_nobody_waited_is_not_taken_for_one_of_now() {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let (asked, answered) = (Arc::new(AtomicUsize::new(0)), Mutex::new(Some(answered)));
+        let count = asked.clone();
+        let names = Names::by(move |_| {
+            let number = count.fetch_add(1, Ordering::Relaxed);
+            let late = if number == 1 { answered.lock().unwrap().take() } else { None };
+            Box::pin(async move {
+                match late {
+                    Some(late) => Ok(late.await.unwrap()),
+                    None => Ok(vec![address(number as u8)]),
+                }
+            })
+        });
+        for expected in [0, 0, 0] {
+            assert_eq!(names.of("hv1:2181").await.unwrap(), [address(expected)]);
+        }
+        answer.send(vec![address(1)]).unwrap();
+        tokio::time::sleep(Duration::from_secs(1_000_000)).await;
+        assert_eq!(names.of("hv1:2181").await.unwrap(), [address(2)]);
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
     }
 
     #[tokio::test(start_paused = true)]

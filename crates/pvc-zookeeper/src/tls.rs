@@ -95,6 +95,8 @@ impl Tls {
     /// `None` if that takes too long.
     async fn read(&self) -> Option<Result<Result<TlsConnector, TlsError>, JoinError>> {
         let mut reading = self.reading.lock().await;
+        // What nobody waited for may be of long ago.
+        reading.take_if(|reading| reading.is_finished());
         let files = self.files.clone();
         let task = reading.get_or_insert_with(|| spawn_blocking(move || files.read()));
         let read = timeout(READ, task).await.ok()?;
