@@ -1,8 +1,9 @@
 //! Requests to the kernel that may stand still, each on a thread of its own.
 //!
 //! A request about links waits for the kernel's lock on all of them, which the driver of a broken
-//! card may hold for minutes, and whoever waits cannot be interrupted. On a thread of the daemon's
-//! tasks the keepalive would wait with it.
+//! card may hold for minutes, and whoever waits cannot be interrupted; for some files below
+//! `/proc/sys/net` and `/sys/class/net` the kernel tries again and again instead, and takes a
+//! processor for that. On a thread of the daemon's tasks the keepalive would wait with it.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -39,14 +39,29 @@ pub async fn ask<T, Work>(
 where
     Work: Future<Output = Result<T, Errno>>,
 {
+    ask_while(what, (), question).await
+}
+
+/// The same; `out` is dropped when the kernel is through with it, which may be long after.
+pub async fn ask_while<T, Work>(
+    what: String,
+    out: impl Send + 'static,
+    question: impl FnOnce(Handle) -> Work,
+) -> Result<T, NetworkError>
+where
+    Work: Future<Output = Result<T, Errno>>,
+{
     let refused = |source| NetworkError::Refused { what: what.clone(), source };
     let late = || NetworkError::TimedOut { what: what.clone(), seconds: DEADLINE.as_secs() };
     let (connection, handle, _) = rtnetlink::new_connection().map_err(refused)?;
     let (end, registration) = AbortHandle::new_pair();
     // Ends the connection when dropped, whatever becomes of the answer.
     let _end = Ends(end);
-    apart::begin(move || _ = block_on(Abortable::new(connection, registration)))
-        .map_err(|_| late())?;
+    let carry_out = move || {
+        let _ = block_on(Abortable::new(connection, registration));
+        drop(out);
+    };
+    apart::begin(carry_out).map_err(|_| late())?;
     match tokio::time::timeout(DEADLINE, question(handle)).await {
         Ok(answer) => answer.map_err(|errno| refused(errno.into())),
         Err(_) => Err(late()),

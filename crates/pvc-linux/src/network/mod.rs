@@ -5,9 +5,11 @@ mod announce;
 mod checksums;
 pub(crate) mod kernel;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -22,7 +24,7 @@ use rtnetlink::{
 
 use crate::apart::{self, Stuck};
 use announce::FrameSocket;
-use kernel::{DEADLINE, ask, errno, index_of, refused_with, unless};
+use kernel::{DEADLINE, ask, ask_while, errno, index_of, refused_with, unless};
 
 /// Number of times that an address is announced, and the pause between: short, because somebody
 /// waits for it, and more than once, because a frame may get lost.
@@ -33,6 +35,53 @@ const ANNOUNCEMENT_PAUSE: Duration = Duration::from_millis(15);
 #[derive(Debug, Clone)]
 pub struct LinuxNetwork {
     settings: PathBuf,
+    giving: Giving,
+}
+
+/// Addresses that the kernel is asked to give, with the number of such requests that are out. It
+/// may carry one out long after whoever asked has given up.
+#[derive(Debug, Clone, Default)]
+struct Giving(Arc<Mutex<BTreeMap<(String, IpNet), usize>>>);
+
+/// A request that is out, until it is dropped.
+struct Given(Giving, (String, IpNet));
+
+/// Time for which a removal waits for requests that are out to be carried out.
+const SETTLES: Duration = Duration::from_secs(1);
+
+impl Giving {
+    fn begin(&self, link: &str, address: IpNet) -> Given {
+        let which = (link.to_owned(), address);
+        *self.out().entry(which.clone()).or_default() += 1;
+        Given(self.clone(), which)
+    }
+
+    fn out(&self) -> MutexGuard<'_, BTreeMap<(String, IpNet), usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether none is out any more.
+    async fn settles(&self, link: &str, address: IpNet) -> bool {
+        let which = (link.to_owned(), address);
+        let settled = async {
+            while self.out().contains_key(&which) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(SETTLES, settled).await.is_ok()
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        let mut out = self.0.out();
+        if let Some(count) = out.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                out.remove(&self.1);
+            }
+        }
+    }
 }
 
 impl LinuxNetwork {
@@ -42,7 +91,7 @@ impl LinuxNetwork {
 
     /// Makes a network with another folder in the place of `/proc/sys`.
     pub fn at(settings: impl Into<PathBuf>) -> Self {
-        LinuxNetwork { settings: settings.into() }
+        LinuxNetwork { settings: settings.into(), giving: Giving::default() }
     }
 
     /// The file of a setting. A key that would lead out of the folder is no key.
@@ -128,9 +177,15 @@ impl Lifetime {
 }
 
 /// Gives the link an address, or the address it has another lifetime.
-async fn give(link: &str, address: IpNet, Lifetime(seconds): Lifetime) -> Result<(), NetworkError> {
+async fn give(
+    giving: &Giving,
+    link: &str,
+    address: IpNet,
+    Lifetime(seconds): Lifetime,
+) -> Result<(), NetworkError> {
     let (index, ip, length) = (index_of(link)?, address.addr(), address.prefix_len());
-    ask(format!("give `{link}` the address {address}"), async |handle| {
+    let out = giving.begin(link, address);
+    ask_while(format!("give `{link}` the address {address}"), out, async |handle| {
         let mut request = handle.address().add(index, ip, length).replace();
         let attributes = &mut request.message_mut().attributes;
         if ip.is_ipv6() {
@@ -250,7 +305,7 @@ impl Network for LinuxNetwork {
     }
 
     async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
-        give(link, address, Lifetime::FOREVER).await
+        give(&self.giving, link, address, Lifetime::FOREVER).await
     }
 
     async fn lease_address(
@@ -259,10 +314,12 @@ impl Network for LinuxNetwork {
         address: IpNet,
         lifetime: Duration,
     ) -> Result<(), NetworkError> {
-        give(link, address, Lifetime::of(lifetime)).await
+        give(&self.giving, link, address, Lifetime::of(lifetime)).await
     }
 
     async fn remove_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
+        // One that is given after this removal would stay.
+        let is_settled = self.giving.settles(link, address).await;
         let index = match index_of(link) {
             Err(NetworkError::NoLink { .. }) => return Ok(()),
             index => index?,
@@ -286,10 +343,12 @@ impl Network for LinuxNetwork {
                 .address(net.addr(), net.prefix_len())
                 .build(),
         };
-        let done = ask(format!("take the address {address} off `{link}`"), async |handle| {
+        let what = || format!("take the address {address} off `{link}`");
+        let done = ask(what(), async |handle| {
             handle.address().del(message).execute().await.map_err(errno)
         });
-        unless(done.await, &[Errno::EADDRNOTAVAIL, Errno::ENODEV])
+        unless(done.await, &[Errno::EADDRNOTAVAIL, Errno::ENODEV])?;
+        if is_settled { Ok(()) } else { Err(late(what())) }
     }
 
     async fn announce(&self, link: &str, address: IpAddr) -> Result<(), NetworkError> {
@@ -400,5 +459,19 @@ mod tests {
             let error = network.set_setting(odd, "1").await.unwrap_err();
             assert!(matches!(error, NetworkError::NoSetting { .. }), "{odd}: {error}");
         }
+    }
+
+    /// The kernel may give an address after its removal was asked for.
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_is_still_being_given_is_not_said_to_be_gone() {
+        let (giving, address) = (Giving::default(), "10.0.0.250/24".parse().unwrap());
+        assert!(giving.settles("br0", address).await);
+        let (one, two) = (giving.begin("br0", address), giving.begin("br0", address));
+        assert!(!giving.settles("br0", address).await);
+        assert!(giving.settles("br1", address).await);
+        drop(one);
+        assert!(!giving.settles("br0", address).await);
+        drop(two);
+        assert!(giving.settles("br0", address).await);
     }
 }
