@@ -96,6 +96,8 @@ fn on_runtime(role: Role) -> anyhow::Result<u8> {
 /// A thread that waits for timers and sockets for all others runs what it was woken for, and wakes
 /// nobody else for a single task: if that stands still, in the kernel or on a file, all others wait
 /// with it (tokio-rs/tokio#4730). A task that comes from outside wakes one, which serves them next.
+/// It does not help the task that the one that stands still has woken last, which waits for its
+/// thread; nor where all of them stand still.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;

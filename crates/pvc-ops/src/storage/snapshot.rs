@@ -74,7 +74,9 @@ pub async fn rename_snapshot(
         Ok(()) if was_held.as_ref().is_err_and(|held| is_to(&held.purpose, snapshot)) => {
             let given_back = storage.rename_snapshot(volume, to, snapshot).await;
             let called = if given_back.is_ok() { snapshot } else { to };
-            record_snapshot(store, storage, volume, called).await?;
+            if let Err(why) = record_snapshot(store, storage, volume, called).await {
+                tracing::warn!(%volume, snapshot = %called, %why, "a snapshot is not recorded");
+            }
             return given_back.map_err(refused).and(was_held.map_err(refused));
         }
         Ok(()) => {}
