@@ -387,6 +387,7 @@ async fn conclude_takeover(
     match ending {
         Some(Ending::Primary) => settle(shared, Primary, None).await,
         Some(Ending::HandOn) => settle(shared, Relinquish, None).await,
+        Some(Ending::Abandoned { .. }) if shared.role.holds() && !give_up(shared).await => false,
         Some(Ending::Abandoned { give_back: true }) => {
             tracing::error!(
                 peer = peer.as_ref().map(NodeName::as_str),
@@ -400,28 +401,21 @@ async fn conclude_takeover(
             settle(shared, Secondary, None).await
         }
         Some(Ending::Secondary | Ending::Stayed { .. }) | None => {
-            role::leave_all(shared).await;
-            settle(shared, Secondary, None).await;
+            if give_up(shared).await {
+                settle(shared, Secondary, None).await;
+            }
             false
         }
     }
 }
 
 /// Gives up all of the role, which is not this node's. What the kernel refuses to give up it takes
-/// away by itself when its lease is over; the record says then that nothing is here, and others
-/// need not wait any more. Whether all of it went.
+/// away by itself when its lease is over. Whether all of it went: until then the record is not to
+/// say so, for others take it then.
 async fn give_up(shared: &Shared) -> bool {
-    use CoordinatorState::{Primary, Relinquish, Takeover};
     let over = shared.now() + role::longest_lease(shared);
     while !role::leave_all(shared).await {
-        if shared.is_named_primary(&shared.store.view()) {
-            return false;
-        }
-        if shared.now() >= over {
-            let says = shared.record().map(|own| own.coordinator_state.clone());
-            if matches!(says, Some(Primary | Takeover | Relinquish)) {
-                settle(shared, CoordinatorState::Secondary, None).await;
-            }
+        if shared.is_named_primary(&shared.store.view()) || shared.now() >= over {
             return false;
         }
         shared.sleep(exchange::LEAVE_AGAIN).await;
@@ -431,6 +425,7 @@ async fn give_up(shared: &Shared) -> bool {
 
 /// Gives the role to whom the key names.
 async fn hand_over(shared: &Shared, vacant_for: Duration) -> bool {
+    let lapses = shared.role.lapses();
     if !begin(shared, &PrimaryStep::HandOver, CoordinatorState::Relinquish, vacant_for).await
         && shared.record().is_none_or(|own| own.coordinator_state != CoordinatorState::Relinquish)
     {
@@ -438,7 +433,7 @@ async fn hand_over(shared: &Shared, vacant_for: Duration) -> bool {
     }
     let to = shared.store.view().config.primary.clone();
     tracing::info!(to = to.as_ref().map(NodeName::as_str), "gives up the primary role");
-    match Exchange::holder(shared).run().await {
+    match Exchange::holder(shared, lapses).run().await {
         Some(Ending::Stayed { reclaim }) => {
             tracing::warn!(
                 to = to.as_ref().map(NodeName::as_str),
@@ -449,10 +444,8 @@ async fn hand_over(shared: &Shared, vacant_for: Duration) -> bool {
             settle(shared, CoordinatorState::Primary, name).await
         }
         Some(_) => settle(shared, CoordinatorState::Secondary, None).await,
-        None => {
-            give_up(shared).await;
-            settle(shared, CoordinatorState::Secondary, None).await
-        }
+        None if give_up(shared).await => settle(shared, CoordinatorState::Secondary, None).await,
+        None => false,
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct Exchange<'a> {
     /// Lock under which a candidate does all this.
     claim: Option<&'a LockGuard>,
     lock: Option<LockGuard>,
-    /// Number of times that the right to the role had lapsed when this began.
+    /// Number of times that the right to the role had lapsed before this began.
     lapses: u64,
 }
 
@@ -79,8 +79,9 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Gives the role to whom the key names.
-    pub fn holder(shared: &'a Shared) -> Self {
+    /// Gives the role to whom the key names, unless the right to it has lapsed since it had so many
+    /// times.
+    pub fn holder(shared: &'a Shared, lapses: u64) -> Self {
         let locks = shared.store.role_locks();
         Exchange {
             shared,
@@ -90,7 +91,7 @@ impl<'a> Exchange<'a> {
             peer_repairs: false,
             claim: None,
             lock: None,
-            lapses: shared.role.lapses(),
+            lapses,
         }
     }
 
@@ -225,11 +226,10 @@ impl<'a> Exchange<'a> {
     }
 
     /// Gives up a duty. An address that the kernel refuses to give up it takes away by itself when
-    /// its lease is over, and the other node is kept waiting until then.
+    /// its lease is over, and the other node is kept waiting until it is gone.
     async fn leave(&self, duty: Duty) -> bool {
-        let over = self.shared.now() + role::longest_lease(self.shared);
         while !role::leave(self.shared, duty).await {
-            if self.shared.now() >= over {
+            if self.has_lapsed() {
                 return false;
             }
             self.shared.sleep(LEAVE_AGAIN).await;

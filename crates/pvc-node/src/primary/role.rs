@@ -255,13 +255,33 @@ pub(crate) async fn leave_what_stays(shared: &Shared) {
 /// Gives up a duty; for whoever has the turn.
 async fn leave_in_turn(shared: &Shared, duty: Duty) -> bool {
     shared.role.state().leaving.insert(duty);
-    let gone = leave_now(shared, duty).await;
+    let gone = leave_now(shared, duty).await || is_gone(shared, duty).await;
     if gone {
         let mut state = shared.role.state();
         state.taken.remove(&duty);
         state.leaving.remove(&duty);
     }
     gone
+}
+
+/// Whether the kernel has nothing of a duty: it may refuse to remove what its lease has taken away,
+/// and it takes nothing away while it does not answer at all.
+async fn is_gone(shared: &Shared, duty: Duty) -> bool {
+    let links = shared.within(KERNEL, shared.ports.network.links()).await;
+    let Some(Ok(links)) = links else { return false };
+    let held = held(shared, duty);
+    let is_here = |floating: &FloatingAddress| {
+        links.get(&floating.link).is_some_and(|link| link.addresses.contains(&floating.address))
+    };
+    if held.iter().any(is_here) {
+        return false;
+    }
+    let mut state = shared.role.state();
+    for floating in held {
+        state.refused.remove(&floating.address);
+        floating.gateway().iter().for_each(|gateway| _ = state.gateways.remove(gateway));
+    }
+    true
 }
 
 /// Lets go of everything, services first.

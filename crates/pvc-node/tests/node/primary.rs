@@ -488,6 +488,22 @@ async fn a_former_primary_whose_kernel_refuses_to_let_go_is_secondary_when_its_l
     segment.assert_all_at("hv2");
 }
 
+/// A kernel that does not answer keeps what its leases would take away: nobody is to believe that
+/// it is gone.
+#[tokio::test(start_paused = true)]
+async fn a_former_primary_whose_kernel_does_not_answer_is_not_said_to_have_nothing() {
+    let Pair { one, first, second: _second, .. } = pair().await;
+    one.network.set_failing(true);
+    first.connection.cut();
+    first.session.expire().await;
+    until_state(&one, "hv2", Primary).await;
+    first.connection.mend();
+    one.pass(120).await;
+    assert_eq!(state(&one, "hv1"), Primary);
+    one.network.set_failing(false);
+    until_state(&one, "hv1", Secondary).await;
+}
+
 /// The lock of a hand-over does not say who has it.
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_is_not_the_holder_has_no_part_in_the_hand_over() {
