@@ -9,6 +9,8 @@ use pvc_ports::{Command, Exec, ExecError, Output};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Child;
 
+use crate::starters;
+
 /// Bytes of a program's output that are kept, per stream. The rest is read and thrown away, so that
 /// the program is not stopped by a full pipe.
 const KEPT_BYTES: usize = 1 << 20;
@@ -37,26 +39,28 @@ impl Exec for LinuxExec {
         on_stderr: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
     ) -> Result<Output, ExecError> {
         let (program, deadline) = (command.program.clone(), command.deadline);
-        let mut child = spawn(&command)?;
+        let begun = tokio::time::Instant::now();
+        let late = || ExecError::TimedOut { program: program.clone(), deadline };
+        let started = tokio::time::timeout(deadline, spawn(&command)).await;
+        let mut child = started.map_err(|_| late())??;
         let group = Group::of(&child);
         let whole = talk(&mut child, command.stdin.as_deref(), on_stderr);
-        match tokio::time::timeout(deadline, whole).await {
+        match tokio::time::timeout(deadline.saturating_sub(begun.elapsed()), whole).await {
             Ok(Ok(output)) => {
                 group.disarm();
                 Ok(output)
             }
             Ok(Err(source)) => Err(ExecError::Failed { program, source }),
-            Err(_) => Err(ExecError::TimedOut { program, deadline }),
+            Err(_) => Err(late()),
         }
     }
 }
 
-fn spawn(command: &Command) -> Result<Child, ExecError> {
+async fn spawn(command: &Command) -> Result<Child, ExecError> {
     let stdin = if command.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
     let own = getpid();
     let mut spawned = tokio::process::Command::new(&command.program);
-    // The kernel kills it when the thread ends that starts it: one of the runtime, which has them
-    // as long as it lives. Futures are polled by no others (nothing here blocks on one).
+    // The kernel kills it when the thread ends that starts it, as those of `starters` never do.
     let end_with_us = move || {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         // We may have been killed before the kernel knew.
@@ -64,17 +68,15 @@ fn spawn(command: &Command) -> Result<Child, ExecError> {
     };
     // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
     unsafe { spawned.pre_exec(end_with_us) };
-    let spawned = spawned
+    spawned
         .args(&command.args)
         .envs(command.env.iter().map(|(name, value)| (name, value)))
         .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn();
+        .process_group(0);
     let program = command.program.clone();
-    spawned.map_err(|source| match source.kind() {
+    starters::start(spawned).await.map_err(|source| match source.kind() {
         std::io::ErrorKind::NotFound => ExecError::Missing { program },
         _ => ExecError::Failed { program, source },
     })

@@ -20,6 +20,7 @@ mod programs;
 mod random;
 mod services;
 mod sriov;
+mod starters;
 
 pub use clock::SystemClock;
 pub use exec::LinuxExec;

@@ -24,8 +24,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::Instant;
 
-use crate::OsRandom;
 use crate::files::{failed, open};
+use crate::{OsRandom, starters};
 
 /// The variable that every process inherits from the program that started it. It is the only thing
 /// that stays with a process which changes its group, its session and its user.
@@ -39,6 +39,9 @@ const WORD_DIGITS: u64 = 32;
 
 /// Directories in which programs look for others.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Time that the kernel may take to read a program from its disk.
+const STARTS: Duration = Duration::from_secs(10);
 
 /// Number of lines that wait for whoever takes them.
 const WAITING_LINES: usize = 1000;
@@ -345,7 +348,8 @@ impl Programs for LinuxPrograms {
                 _ => ProgramsError::Failed { program, source },
             }
         };
-        let spawned = tokio::process::Command::new(&program.program)
+        let mut command = tokio::process::Command::new(&program.program);
+        command
             .args(&program.args)
             .env_clear()
             .env("PATH", SEARCH_PATH)
@@ -355,10 +359,10 @@ impl Programs for LinuxPrograms {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn();
-        let mut child = spawned.map_err(failed)?;
+            .process_group(0);
+        let started = tokio::time::timeout(STARTS, starters::start(command)).await;
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "it was not started in time");
+        let mut child = started.unwrap_or_else(|_| Err(late())).map_err(failed)?;
         let pid = child.id().ok_or_else(|| failed(Errno::ESRCH.into()))?;
         // Nobody has waited for it yet: the number is its own.
         let handle = Handle::open(pid.cast_signed()).map_err(|errno| failed(errno.into()))?;
