@@ -21,8 +21,17 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Time that asking for the guests may take, and ending them: the reset ends those that are left.
 const END_GUESTS: Duration = Duration::from_secs(10);
 
-/// Time that the reset itself may take until it is tried again.
+/// Time that the reset itself may take until the next way is tried.
 const RESET: Duration = Duration::from_secs(30);
+
+/// Programs that reset the machine, in the order in which they are tried. Twice `--force`: at once,
+/// without stopping services, which would wait for a store that is not there. It waits for what is
+/// to be written to disks first, which a storage that is not there never takes; the kernel itself
+/// waits for nothing.
+const RESETS: [(&str, &[&str]); 2] = [
+    ("systemctl", &["reboot", "--force", "--force"]),
+    ("sh", &["-c", "echo b > /proc/sysrq-trigger"]),
+];
 
 /// Watches the own keepalive until `shutdown`; after `limit` without one that could be written,
 /// resets.
@@ -77,21 +86,21 @@ async fn give_up(shared: &Shared, guests: &[Uuid], silent: Duration) {
         }
     };
     shared.within(END_GUESTS, join_all(guests.iter().map(end))).await;
-    // Twice `--force`: at once, without stopping services, which would wait for a store that is not
-    // there.
-    let command = Command {
-        program: "systemctl".to_owned(),
-        args: ["reboot", "--force", "--force"].map(str::to_owned).to_vec(),
-        env: Vec::new(),
-        stdin: None,
-        deadline: RESET,
-    };
-    match shared.ports.exec.run(command).await {
-        Ok(output) if output.code == Some(0) => shared.sleep(RESET).await,
-        Ok(output) => {
-            let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            tracing::error!(why, "the machine could not be reset; it is tried again");
+    for (program, args) in RESETS {
+        let command = Command {
+            program: program.to_owned(),
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            env: Vec::new(),
+            stdin: None,
+            deadline: RESET,
+        };
+        match shared.ports.exec.run(command).await {
+            Ok(output) if output.code == Some(0) => shared.sleep(RESET).await,
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                tracing::error!(program, why, "the machine could not be reset");
+            }
+            Err(error) => tracing::error!(program, %error, "the machine could not be reset"),
         }
-        Err(error) => tracing::error!(%error, "the machine could not be reset; it is tried again"),
     }
 }

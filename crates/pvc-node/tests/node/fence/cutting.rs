@@ -287,6 +287,29 @@ async fn a_cut_off_node_gives_its_vms_up_and_that_alone_proves_nothing() {
     drop(three.daemons.drain(..));
 }
 
+/// `systemctl` writes disks out first: with a storage that hangs it never comes to the reset.
+#[tokio::test(start_paused = true)]
+async fn a_cut_off_node_that_systemd_does_not_reset_is_reset_by_its_kernel() {
+    let three = Three::start(|world| {
+        world.settings.reset_after = Some(INTERVAL * 12);
+        world.exec = std::sync::Arc::new(ScriptedExec::new(|command| {
+            let (program, deadline) = (command.program.clone(), command.deadline);
+            match command.args.contains(&"reboot".to_owned()) {
+                true => Err(pvc_ports::ExecError::TimedOut { program, deadline }),
+                false => Ok(ScriptedExec::success("")),
+            }
+        }));
+    })
+    .await;
+    three.run_vm(1, 3).await;
+    three.daemons[2].as_ref().unwrap().connection.cut();
+    let asks_kernel = || {
+        let ran = three.worlds[2].exec.ran();
+        ran.iter().any(|command| command.args.iter().any(|arg| arg.contains("sysrq-trigger")))
+    };
+    three.eyes().until("the kernel is asked", asks_kernel).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cut_off_node_without_vms_or_in_maintenance_does_not_reset_itself() {
     for in_maintenance in [false, true] {
