@@ -40,6 +40,7 @@ use pvc_ports::{
     Attachment, Course, Flattened, MeasuredPlace, MeasuredVolume, PoolInfo, SnapshotUsage, Storage,
     StorageError, TrashedVolume, VolumeInfo, VolumeLock, VolumeStreams,
 };
+use tokio::sync::Semaphore;
 
 use crate::copy::{Copying, copy_contents};
 use crate::layout::{Root, Volume, failed};
@@ -52,7 +53,13 @@ pub const DEFAULT_POOL: &str = "vms";
 #[derive(Clone)]
 pub struct DirectoryStorage {
     root: Arc<Root>,
+    /// Threads of the runtime that file work may take: it may stand still for as long as a disk
+    /// hangs, while it is asked for again and again, and others need such threads, too.
+    places: Arc<Semaphore>,
 }
+
+/// The most works on files at once.
+const AT_ONCE: usize = 64;
 
 impl DirectoryStorage {
     /// Opens the directory, which is made if it is not there, with the pool `vms`; leftovers of
@@ -60,7 +67,8 @@ impl DirectoryStorage {
     pub fn open(directory: &Path) -> Result<Self, StorageError> {
         let root = Root::open(directory)?;
         root.remove_leftovers();
-        let storage = DirectoryStorage { root: Arc::new(root) };
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        let storage = DirectoryStorage { root: Arc::new(root), places };
         match storage.root.create_pool(&PoolName::new(DEFAULT_POOL)) {
             Ok(()) | Err(StorageError::PoolExists { .. }) => Ok(storage),
             Err(error) => Err(error),
@@ -89,7 +97,11 @@ impl DirectoryStorage {
         let root = self.root.clone();
         let stop = StopOnDrop(Arc::new(AtomicBool::new(false)));
         let copying = Copying::new(stop.0.clone(), course.clone());
-        let task = tokio::task::spawn_blocking(move || work(&root, &copying));
+        let place = self.places.clone().acquire_owned().await.expect("it is never closed");
+        let task = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            work(&root, &copying)
+        });
         task.await.unwrap_or_else(|panic| Err(failed("doing file work")(io::Error::other(panic))))
     }
 }
@@ -530,5 +542,39 @@ fn no_room<'a>(
             },
             _ => error,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_takes_no_more_threads_than_are_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let storage = DirectoryStorage::open(root.path()).unwrap();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let wait = Arc::new(std::sync::Mutex::new(wait));
+        let hanging: Vec<_> = (0..AT_ONCE)
+            .map(|_| {
+                let (storage, wait) = (storage.clone(), wait.clone());
+                let stands_still = move |_: &Root, _: &Copying| {
+                    let _ = wait.lock().unwrap().recv();
+                    Ok(())
+                };
+                tokio::spawn(async move { storage.work(stands_still).await })
+            })
+            .collect();
+        while storage.places.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let more = storage.work(|_, _| Ok(()));
+        let more = tokio::time::timeout(std::time::Duration::from_millis(1), more).await;
+        assert!(more.is_err(), "it waits for a place");
+        drop(go);
+        for ended in hanging {
+            ended.await.unwrap().unwrap();
+        }
+        storage.work(|_, _| Ok(())).await.unwrap();
     }
 }
