@@ -39,6 +39,10 @@ fn cluster(named: Option<&str>, nodes: Vec<NodeRecord>) -> Cluster {
 }
 
 fn step(cluster: &Cluster, holds: bool, vacant_seconds: u64) -> PrimaryStep {
+    step_of(cluster, holds, holds, vacant_seconds)
+}
+
+fn step_of(cluster: &Cluster, holds: bool, holds_all: bool, vacant_seconds: u64) -> PrimaryStep {
     let name = NodeName::new("hv1");
     let vacant_for = Duration::from_secs(vacant_seconds);
     primary_step(
@@ -46,7 +50,7 @@ fn step(cluster: &Cluster, holds: bool, vacant_seconds: u64) -> PrimaryStep {
         &Own {
             name: &name,
             holds,
-            holds_all: holds,
+            holds_all,
             vacant_for,
             time_limit: TIME_LIMIT,
             peers: &Peers::new(SESSION),

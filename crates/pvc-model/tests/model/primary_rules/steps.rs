@@ -4,37 +4,20 @@ use super::*;
 
 #[test]
 fn a_primary_that_has_only_a_part_of_the_role_takes_it_over_anew() {
-    let (name, peers) = (NodeName::new("hv1"), Peers::new(SESSION));
     let cluster = cluster(Some("hv1"), vec![node("hv1", Primary, DaemonState::Run)]);
-    let own = Own {
-        name: &name,
-        holds: true,
-        holds_all: false,
-        vacant_for: Duration::ZERO,
-        time_limit: TIME_LIMIT,
-        peers: &peers,
-    };
-    assert_eq!(primary_step(&cluster, &own), PrimaryStep::TakeOver);
+    assert_eq!(step_of(&cluster, true, false, 0), PrimaryStep::TakeOver);
 }
 
 /// The rest of it has gone, or may be somebody else's: it has no part in a hand-over.
 #[test]
 fn whoever_has_only_a_part_of_the_role_gives_it_up_when_another_is_named() {
-    let (name, peers) = (NodeName::new("hv1"), Peers::new(SESSION));
     for state in [Primary, Takeover, Relinquish, Secondary] {
         let nodes = vec![
             node("hv1", state.clone(), DaemonState::Run),
             node("hv2", Takeover, DaemonState::Run),
         ];
-        let own = Own {
-            name: &name,
-            holds: true,
-            holds_all: false,
-            vacant_for: Duration::ZERO,
-            time_limit: TIME_LIMIT,
-            peers: &peers,
-        };
-        assert_eq!(primary_step(&cluster(Some("hv2"), nodes), &own), PrimaryStep::Drop, "{state}");
+        let found = step_of(&cluster(Some("hv2"), nodes), true, false, 0);
+        assert_eq!(found, PrimaryStep::Drop, "{state}");
     }
 }
 
