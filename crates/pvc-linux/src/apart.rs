@@ -6,18 +6,17 @@
 //! processor for that. On a thread of the daemon's tasks the keepalive would wait with it.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 /// The most requests that may be out at once. Usually they take some microseconds.
 const MOST: usize = 128;
 
-static OUT: AtomicUsize = AtomicUsize::new(0);
+static PLACES: Semaphore = Semaphore::const_new(MOST);
 
 /// The request was not answered in time, or too many others are not.
 #[derive(Debug)]
@@ -25,7 +24,7 @@ pub struct Stuck;
 
 /// Begins `work` on a thread of its own, whatever comes of it.
 pub fn begin(work: impl FnOnce() + Send + 'static) -> Result<(), Stuck> {
-    let place = Place::take(&OUT).ok_or(Stuck)?;
+    let place = PLACES.try_acquire().map_err(|_| Stuck)?;
     let started = thread::Builder::new().name("kernel".to_owned()).spawn(move || {
         work();
         drop(place);
@@ -47,24 +46,6 @@ pub async fn within<T: Send + 'static>(
     match tokio::time::timeout(limit, answered).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(_)) | Err(_) => Err(Stuck),
-    }
-}
-
-/// A request that is out, until it is dropped.
-struct Place(&'static AtomicUsize);
-
-impl Place {
-    fn take(out: &'static AtomicUsize) -> Option<Place> {
-        let taken = out.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |out| {
-            (out < MOST).then_some(out + 1)
-        });
-        taken.is_ok().then_some(Place(out))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -152,11 +133,9 @@ mod tests {
 
     #[test]
     fn there_is_a_limit_to_what_is_out() {
-        static OUT: AtomicUsize = AtomicUsize::new(0);
-        let mut places: Vec<Place> = (0..MOST).map_while(|_| Place::take(&OUT)).collect();
-        assert_eq!(places.len(), MOST);
-        assert!(Place::take(&OUT).is_none());
-        places.pop();
-        assert!(Place::take(&OUT).is_some());
+        let all = PLACES.try_acquire_many(MOST as u32).unwrap();
+        assert!(begin(|| ()).is_err());
+        drop(all);
+        assert!(begin(|| ()).is_ok());
     }
 }

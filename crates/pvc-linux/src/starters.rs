@@ -5,7 +5,8 @@
 //! for the kernel kills what is to end with this process when the thread ends that has started it.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use tokio::process::{Child, Command};
@@ -20,16 +21,15 @@ const WAITING: usize = 256;
 
 type Start = Box<dyn FnOnce() + Send>;
 
-#[derive(Default)]
-struct Queue {
-    waiting: Mutex<Vec<Start>>,
-    more: Condvar,
-}
+/// Starts that wait for a thread.
+struct Queue(SyncSender<Start>);
+
+static QUEUE: OnceLock<io::Result<Queue>> = OnceLock::new();
 
 /// Starts the program. Ends when it runs, which may be never: whoever waits has a time limit. A
-/// program that comes to run after that is killed.
+/// start that has not begun by then never does, and a program that comes to run after that is
+/// killed.
 pub async fn start(mut command: Command) -> io::Result<Child> {
-    static QUEUE: OnceLock<io::Result<Arc<Queue>>> = OnceLock::new();
     let queue = match QUEUE.get_or_init(Queue::served) {
         Ok(queue) => queue,
         Err(error) => return Err(io::Error::new(error.kind(), error.to_string())),
@@ -38,51 +38,40 @@ pub async fn start(mut command: Command) -> io::Result<Child> {
     let runtime = Handle::current();
     let (to, started) = oneshot::channel();
     queue.add(Box::new(move || {
-        let _runtime = runtime.enter();
-        let _ = to.send(command.spawn());
+        // Nobody waits for it any more: it is not to do its work at another time.
+        if !to.is_closed() {
+            let _runtime = runtime.enter();
+            let _ = to.send(command.spawn());
+        }
     }))?;
     started.await.unwrap_or_else(|_| Err(io::Error::other("the program's start broke off")))
 }
 
 impl Queue {
-    /// A queue that threads work off.
-    fn served() -> io::Result<Arc<Queue>> {
-        let queue = Arc::new(Queue::default());
+    /// A queue that threads work off, from the one that has waited longest.
+    fn served() -> io::Result<Queue> {
+        let (queue, waiting) = mpsc::sync_channel::<Start>(WAITING);
+        let waiting = Arc::new(Mutex::new(waiting));
         for _ in 0..THREADS {
-            let queue = queue.clone();
+            let waiting = waiting.clone();
+            let next = move || waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
             thread::Builder::new().name("starter".to_owned()).spawn(move || {
-                loop {
-                    queue.next()();
+                while let Ok(start) = next() {
+                    start();
                 }
             })?;
         }
-        Ok(queue)
+        Ok(Queue(queue))
     }
 
     fn add(&self, start: Start) -> io::Result<()> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.len() >= WAITING {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "programs cannot be started now"));
-        }
-        waiting.push(start);
-        self.more.notify_one();
-        Ok(())
-    }
-
-    /// The one that has waited longest.
-    fn next(&self) -> Start {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        while waiting.is_empty() {
-            waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-        }
-        waiting.remove(0)
+        let full = |_| io::Error::new(io::ErrorKind::TimedOut, "programs cannot be started now");
+        self.0.try_send(start).map_err(full)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-
     use super::*;
 
     #[test]
@@ -107,6 +96,26 @@ mod tests {
         }
         assert_eq!(ended.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
         drop(go);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_is_not_started() {
+        let queue = QUEUE.get_or_init(Queue::served).as_ref().unwrap();
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        for _ in 0..THREADS {
+            let wait = wait.clone();
+            queue.add(Box::new(move || _ = wait.lock().unwrap().recv())).unwrap();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let made = folder.path().join("made");
+        let mut touch = Command::new("touch");
+        touch.arg(&made);
+        let late = tokio::time::timeout(std::time::Duration::from_millis(1), start(touch)).await;
+        assert!(late.is_err());
+        drop(go);
+        assert!(start(Command::new("true")).await.unwrap().wait().await.unwrap().success());
+        assert!(!made.exists());
     }
 
     #[tokio::test]
