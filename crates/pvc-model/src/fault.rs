@@ -5,6 +5,9 @@ use std::time::Duration;
 /// The kind of the fault of a VM that was to be restarted and would not have started again.
 pub const VM_NOT_RESTARTED: &str = "VM_NOT_RESTARTED";
 
+/// The kind of the fault of a VM that its node has left off when it was made ready.
+pub const VM_LEFT_OFF: &str = "VM_LEFT_OFF";
+
 /// The kind of the fault of a node whose hypervisor does not answer.
 pub const HYPERVISOR_UNREACHABLE: &str = "HYPERVISOR_UNREACHABLE";
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::flush::{Flush, Leave, TakeBack, flush, unflush};
+use pvc_model::fault::{self, fault_id};
+use pvc_model::flush::{Flush, Leave, Stays, TakeBack, flush, unflush};
+use pvc_model::hold::Held;
 use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::placement::{Need, Promises};
 use pvc_model::vm::VmState;
@@ -252,6 +254,7 @@ async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
             memory.tried.insert(*vm);
         }
     }
+    let mut left_off = Vec::new();
     for (vm, stays) in &back.stay {
         if memory.stay.insert(*vm) {
             tracing::warn!(
@@ -259,8 +262,12 @@ async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
                 "the VM is not taken back: {}",
                 stays.why(shared.name())
             );
+            if let Stays::Held(held) = stays {
+                left_off.push(left_off_fault(&name_of(shared, *vm), held));
+            }
         }
     }
+    shared.raise_aside(left_off);
     let tried = memory.tried.clone();
     let decide = |cluster: &Cluster| {
         let left = unflush(cluster, shared.name(), &tried, at_once);
@@ -270,6 +277,15 @@ async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
     if changed(shared, decide).await {
         tracing::info!("the node is ready: it takes VMs");
     }
+}
+
+/// Fault of a VM that nobody starts any more: the node is ready before its volume is whole.
+fn left_off_fault(vm: &str, held: &Held) -> (String, String) {
+    let message = format!(
+        "VM {vm} was to be started when its node became ready, and is left off: {held}. Start it \
+         with `pvc vm start {vm}` when that is over"
+    );
+    (fault_id(fault::VM_LEFT_OFF, vm), message)
 }
 
 /// Whether the record was changed.

@@ -5,12 +5,13 @@
 //! old. So what has only just begun or ended counts neither way: [`NEWS`] is how long a daemon may
 //! take to hear of something.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster as View;
-use pvc_model::node::{DaemonState, DomainState};
+use pvc_model::flush::{Stays, unflush};
+use pvc_model::node::{DaemonState, DomainState, NodeRecord};
 use pvc_model::vm::moving::is_moving;
 use pvc_model::vm::{MigrationMethod, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -38,6 +39,8 @@ pub(crate) struct Orders {
     announced: BTreeMap<usize, (Pid, Duration)>,
     /// Times at which a move of the VM last failed.
     failed_moves: BTreeMap<Uuid, Duration>,
+    /// VMs that their node may have left off while it became ready, for their volume was held.
+    left_off: BTreeSet<Uuid>,
 }
 
 /// Order for one VM.
@@ -85,6 +88,26 @@ impl Orders {
         self.announced.get(&host).filter(|(known, _)| *known == pid).map(|(_, when)| *when)
     }
 
+    /// Whether nobody but an operator starts this VM, which waits for a node that is ready.
+    pub fn is_left_off(&self, vm: Uuid) -> bool {
+        self.left_off.contains(&vm)
+    }
+
+    /// Notes the VMs that a node leaves off in this moment, and forgets those that are not off.
+    fn note_left_off(&mut self, view: &View) {
+        let is_off = |vm: &Uuid| view.vms.get(vm).is_some_and(|vm| !comes(&vm.state));
+        self.left_off.retain(is_off);
+        if view.holds.is_empty() {
+            return;
+        }
+        let takes_back = |node: &&Arc<NodeRecord>| node.domain_state == DomainState::Unflush;
+        for node in view.nodes.values().filter(takes_back) {
+            let back = unflush(view, &node.name, &BTreeSet::new(), usize::MAX);
+            let held = back.stay.iter().filter(|(_, why)| matches!(why, Stays::Held(_)));
+            self.left_off.extend(held.map(|(vm, _)| *vm));
+        }
+    }
+
     pub fn move_failed(&mut self, vm: Uuid, now: Duration) {
         self.failed_moves.insert(vm, now);
     }
@@ -99,6 +122,7 @@ impl Truth {
     pub fn records_changed(&mut self, sight: &mut Sight<'_>, view: Arc<View>) {
         let now = sight.run.now;
         let before = std::mem::replace(&mut self.orders.view, view.clone());
+        self.orders.note_left_off(&view);
         for node in view.nodes.values() {
             let takes =
                 node.daemon_state == DaemonState::Run && node.domain_state == DomainState::Ready;

@@ -38,6 +38,31 @@ async fn flushing_the_only_node_shuts_its_vms_down_and_ready_brings_them_back() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_vm_whose_volume_is_rolled_back_is_left_off_by_a_node_that_becomes_ready_as_a_fault_says()
+{
+    let world = world().await;
+    let uuid = world.define(1, VmState::Stop).await;
+    let mut changes = Changes::new();
+    changes.vm(uuid, VmChange::Autostart(true)).push(Change::HoldVolume(VolumeHold {
+        volume: VolumeId::parse("vms/vm1_sda").unwrap(),
+        purpose: Purpose::RollBack(SnapshotName::new("s0")),
+        by: "somebody".to_owned(),
+    }));
+    world.change(changes).await;
+    let _daemon = world.running().await;
+    world.request_node(DomainState::Unflush).await;
+    world.until("it is ready", || world.node().unwrap().domain_state == DomainState::Ready).await;
+    let message = world.until_fault("VM_LEFT_OFF_VM1").await;
+    assert_eq!(
+        message,
+        "VM vm1 was to be started when its node became ready, and is left off: volume \
+         `vms/vm1_sda` is being rolled back to snapshot `s0`. Start it with `pvc vm start vm1` \
+         when that is over"
+    );
+    assert_eq!(world.state(uuid), "stop");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_flush_can_be_reversed_while_its_last_vm_hangs() {
     let world = world().await;
     let uuid = world.define(1, VmState::Start).await;

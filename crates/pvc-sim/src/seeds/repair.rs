@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pvc_model::hold::Purpose;
+use pvc_model::NodeName;
+use pvc_model::cluster::Cluster as View;
+use pvc_model::hold::{Purpose, check_none_held};
 use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::vm::{VmRecord, VmState};
 
@@ -46,15 +48,33 @@ impl Cluster {
                     true => self.ask(Ask::FlushLocks(vm)),
                     false => self.ask(Ask::Start(vm)),
                 }
+            } else if self.is_left_off(&view, record) {
+                self.ask(Ask::Start(vm));
             }
         }
         self.repair_new_vms();
+    }
+
+    /// Whether the VM waits for a node that is ready and has left it off, as a fault says.
+    fn is_left_off(&self, view: &View, record: &VmRecord) -> bool {
+        let is_ready = |node: &NodeName| {
+            view.nodes.get(node).is_some_and(|node| node.domain_state == DomainState::Ready)
+        };
+        record.autostart
+            && matches!(record.state, VmState::Stop | VmState::Disable)
+            && record.node.as_ref().is_some_and(is_ready)
+            && check_none_held(view, record).is_ok()
+            && self.world.with(|state| state.truth.orders.is_left_off(record.uuid))
     }
 
     /// Does the same about the VMs that were made of an image.
     fn repair_new_vms(&self) {
         let view = self.view();
         let failed = |record: &&Arc<VmRecord>| record.state == VmState::Fail && self.is_new(record);
+        for record in view.vms.values().filter(|vm| self.is_new(vm) && self.is_left_off(&view, vm))
+        {
+            self.ask(Ask::NewVm(NewVmAsk::Start { name: record.name.clone() }));
+        }
         for record in view.vms.values().filter(failed) {
             let needs_flush = record.failed_reason.contains("flush locks manually");
             let name = record.name.clone();
