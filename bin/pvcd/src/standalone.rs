@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use pvc_api::{ApiState, MetadataPorts};
+use pvc_api::{ApiSettings, ApiState, MetadataPorts};
 use pvc_daemon::{ApiPorts, Shutdown};
 use pvc_embedded::{Dumps, EmbeddedTree};
 use pvc_linux::log::Log;
 use pvc_linux::{Notifier, OsRandom, SystemClock};
+use pvc_model::NodeName;
 use pvc_node::{Node, Outcome, Ports};
 use pvc_ports::Tree;
 use pvc_provisioner::Provisioner;
-use pvc_store::Store;
+use pvc_store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -89,56 +90,28 @@ async fn with_store(
     let settings = settings::node(config);
     pvc_node::before_store(&settings, &ports, shutdown.asked()).await?;
     let store = ports::store(tree.connect()).await?;
-    let (name, clock) = (settings.name.clone(), ports.clock.clone());
-    let api_settings = settings::api(config)?;
+    let roles = Roles {
+        config,
+        name: settings.name.clone(),
+        api: settings::api(config)?,
+        store: store.clone(),
+        ports: ports.clone(),
+        provisioner: provisioner.clone(),
+        stop: shutdown.asked().child_token(),
+    };
 
     // The node goes last: what the API and the worker still write, it still makes true.
-    let serving = shutdown.asked().child_token();
     let running = CancellationToken::new();
-    let roles = async {
-        let serve = || {
-            let (store, settings, stop) = (store.clone(), api_settings.clone(), serving.clone());
-            let Ports { clock, random, storage, firewall, network, .. } = ports.clone();
-            let provisioner = provisioner.clone();
-            async move {
-                let where_to = settings.clone();
-                let serve = |state: ApiState, stop| async move {
-                    let state = state.with_machine(network);
-                    Ok(pvc_api::serve(&where_to, state, stop).await?)
-                };
-                let exporters = None;
-                let ports = ApiPorts { clock, random, storage, firewall, exporters, provisioner };
-                let ended: Option<anyhow::Result<Outcome>> =
-                    pvc_daemon::api(&store, settings, ports, serve, &stop).await;
-                ended
-            }
-        };
-        let work = || {
-            let (store, name) = (store.clone(), name.clone());
-            let (ports, stop) = (ports.clone(), serving.clone());
-            let benchmarks = settings::benchmarks(config);
-            let scripts = ports::scripts(config, &ports).unwrap_or_else(|error| {
-                tracing::warn!(%error, "scripts of the provisioner cannot be run");
-                None
-            });
-            let worker = async move |stop: CancellationToken| {
-                pvc_daemon::worker(&store, name, ports, benchmarks, scripts, || (), &stop).await
-            };
-            worker(stop)
-        };
-        let dump = || dump::keep(store.clone(), clock.clone(), dumps.clone(), serving.clone());
-        let api = keep_running("api", clock.as_ref(), &serving, serve);
-        let worker = keep_running("worker", clock.as_ref(), &serving, work);
-        let dumps = keep_running("dumps", clock.as_ref(), &serving, dump);
-        let (served, ..) = tokio::join!(stop_when_over(api, &serving), worker, dumps);
+    let served = async {
+        let served = roles.run(dumps).await;
         running.cancel();
-        served.unwrap_or(Some(Ok(Outcome::Stopped)))
+        served
     };
     let node = async {
         let begun = shutdown.clone();
         let dress = |node: Node| {
             let node = lease::heard(node, config);
-            tell_metadata(node, config, &store, provisioner.clone(), running.clone())
+            tell_metadata(node, config, &store, provisioner, running.clone())
                 .with_log(log_lines)
                 .when_ready(move || {
                     begun.begun();
@@ -146,11 +119,11 @@ async fn with_store(
                 })
                 .with_heartbeat(Notifier.watchdog_interval(), || Notifier.alive())
         };
-        let ended = pvc_daemon::node(&store, settings, ports.clone(), dress, running.clone()).await;
-        serving.cancel();
+        let ended = pvc_daemon::node(&store, settings, ports, dress, running.clone()).await;
+        roles.stop.cancel();
         ended
     };
-    let (served, node) = tokio::join!(roles, node);
+    let (served, node) = tokio::join!(served, node);
     let served = served.unwrap_or_else(|| Err(frozen()));
     let node = node.map_or_else(|| Err(frozen()), |ended| Ok(ended?));
     // Whoever sees first that the store's layout has changed ends, and the others with it.
@@ -162,6 +135,61 @@ async fn with_store(
     served?;
     node?;
     Ok(if begins_anew { Outcome::Reexec } else { Outcome::Stopped })
+}
+
+/// Outcome of the worker; `None` if the store did not let go of it in time.
+type Worked = Option<Result<Outcome, StoreError>>;
+
+/// The roles beside the node's, and what they stand on.
+struct Roles<'a> {
+    config: &'a pvc_config::Config,
+    name: NodeName,
+    api: ApiSettings,
+    store: Store,
+    ports: Ports,
+    provisioner: Option<Provisioner>,
+    stop: CancellationToken,
+}
+
+impl Roles<'_> {
+    /// Runs all of them until one ends; `None` if that is the API, which the store has left.
+    async fn run(&self, dumps: Dumps) -> Option<anyhow::Result<Outcome>> {
+        let clock = &self.ports.clock;
+        let dump =
+            || dump::keep(self.store.clone(), clock.clone(), dumps.clone(), self.stop.clone());
+        let api = keep_running("api", clock.as_ref(), &self.stop, || self.serve());
+        let worker = keep_running("worker", clock.as_ref(), &self.stop, || self.work());
+        let dumps = keep_running("dumps", clock.as_ref(), &self.stop, dump);
+        let (served, ..) = tokio::join!(stop_when_over(api, &self.stop), worker, dumps);
+        served.unwrap_or(Some(Ok(Outcome::Stopped)))
+    }
+
+    fn serve(&self) -> impl Future<Output = Option<anyhow::Result<Outcome>>> + use<> {
+        let (store, settings, stop) = (self.store.clone(), self.api.clone(), self.stop.clone());
+        let Ports { clock, random, storage, firewall, network, .. } = self.ports.clone();
+        let provisioner = self.provisioner.clone();
+        async move {
+            let where_to = settings.clone();
+            let serve = |state: ApiState, stop| async move {
+                let state = state.with_machine(network);
+                Ok(pvc_api::serve(&where_to, state, stop).await?)
+            };
+            let exporters = None;
+            let ports = ApiPorts { clock, random, storage, firewall, exporters, provisioner };
+            pvc_daemon::api(&store, settings, ports, serve, &stop).await
+        }
+    }
+
+    fn work(&self) -> impl Future<Output = Worked> + use<> {
+        let (store, name) = (self.store.clone(), self.name.clone());
+        let (ports, stop) = (self.ports.clone(), self.stop.clone());
+        let benchmarks = settings::benchmarks(self.config);
+        let scripts = ports::scripts(self.config, &ports).unwrap_or_else(|error| {
+            tracing::warn!(%error, "scripts of the provisioner cannot be run");
+            None
+        });
+        async move { pvc_daemon::worker(&store, name, ports, benchmarks, scripts, || (), &stop).await }
+    }
 }
 
 /// Tells guests their metadata while the node has the primary's services, until `end`.

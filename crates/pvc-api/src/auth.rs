@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::error::{ApiError, Result};
+#[cfg(feature = "server")]
 use crate::link::Link;
 use crate::settings::Token;
 use crate::state::ApiState;
@@ -160,6 +161,7 @@ pub async fn guard(State(api): State<ApiState>, mut request: Request, next: Next
     }
     match identify(&api, request.headers(), remote(&request)).await {
         Ok(caller) => {
+            #[cfg(feature = "server")]
             if let Some(link) = request.extensions().get::<Arc<Link>>() {
                 link.note_key();
             }

@@ -34,6 +34,7 @@ mod guard;
 mod incoming;
 mod json;
 mod limit;
+#[cfg(feature = "server")]
 mod link;
 mod listing;
 #[cfg(feature = "server")]

@@ -27,6 +27,12 @@ pub const END: &str = "! END PVC";
 /// lose its guests' networks, and where the guests of a dead one are then, they say themselves.
 const TIMERS: &str = "10 30";
 
+/// Group of the coordinators.
+const NODES: &str = "pvc-nodes";
+
+/// Group of all other nodes, of which coordinators are route reflectors.
+const HYPERVISORS: &str = "pvc-hypervisors";
+
 /// Settings of the cluster's BGP, the same on each node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvpnSettings {
@@ -44,6 +50,12 @@ pub struct EvpnSettings {
     /// Address that the configuration gives to a node, as far as it gives any.
     pub configured: BTreeMap<NodeName, Ipv4Addr>,
     pub is_coordinator: bool,
+}
+
+impl EvpnSettings {
+    fn has_routers(&self) -> bool {
+        !self.routers.is_empty()
+    }
 }
 
 /// Whether the kernel forwards packets of each family. FRR switches it on where its file does not
@@ -77,41 +89,51 @@ pub fn block(settings: &EvpnSettings, cluster: &Cluster, forwarding: Forwarding)
     for (family, is_on) in [("ip", forwarding.ip4), ("ipv6", forwarding.ip6)] {
         let _ = writeln!(text, "{}{family} forwarding", if is_on { "" } else { "no " });
     }
-    let has_routers = !settings.routers.is_empty();
-    if has_routers {
+    if settings.has_routers() {
         announced(&mut text, &GuestNetworks::of(cluster));
     }
-    let EvpnSettings { asn, own, coordinators, .. } = settings;
+    let EvpnSettings { asn, own, .. } = settings;
     let _ = write!(text, "router bgp {asn}\n bgp router-id {own}\n bgp graceful-restart\n");
-    let mut groups = vec!["pvc-nodes"];
-    let group = |text: &mut String, name: &str| {
+    neighbors(&mut text, settings, cluster);
+    families(&mut text, settings);
+    let _ = write!(text, "exit\n{END}\n");
+    text
+}
+
+/// Groups of nodes that this node speaks with.
+fn groups(settings: &EvpnSettings) -> &'static [&'static str] {
+    if settings.is_coordinator { &[NODES, HYPERVISORS] } else { &[NODES] }
+}
+
+/// Nodes and routers that are spoken to, in their groups.
+fn neighbors(text: &mut String, settings: &EvpnSettings, cluster: &Cluster) {
+    let EvpnSettings { asn, own, coordinators, .. } = settings;
+    let addresses = |nodes: &mut dyn Iterator<Item = &NodeName>| -> BTreeSet<Ipv4Addr> {
+        let all = nodes.filter_map(|node| address(settings, cluster, node));
+        all.filter(|address| address != own).collect()
+    };
+    for name in groups(settings) {
         let _ = write!(
             text,
             " neighbor {name} peer-group\n neighbor {name} remote-as {asn}\n neighbor {name} \
              timers {TIMERS}\n neighbor {name} timers connect 3\n neighbor {name} update-source \
              {own}\n"
         );
-    };
-    group(&mut text, "pvc-nodes");
-    let addresses = |nodes: &mut dyn Iterator<Item = &NodeName>| -> BTreeSet<Ipv4Addr> {
-        let all = nodes.filter_map(|node| address(settings, cluster, node));
-        all.filter(|address| address != own).collect()
-    };
-    let nodes = addresses(&mut coordinators.iter());
-    for address in &nodes {
-        let _ = writeln!(text, " neighbor {address} peer-group pvc-nodes");
-    }
-    if settings.is_coordinator {
-        group(&mut text, "pvc-hypervisors");
+        let nodes = addresses(&mut coordinators.iter());
+        if *name == NODES {
+            for address in nodes {
+                let _ = writeln!(text, " neighbor {address} peer-group {name}");
+            }
+            continue;
+        }
         text.push_str(" bgp listen limit 512\n");
         let known = cluster.nodes.keys().chain(settings.configured.keys());
         let mut others = known.filter(|node| !coordinators.contains(*node));
         for address in addresses(&mut others).difference(&nodes) {
-            let _ = writeln!(text, " bgp listen range {address}/32 peer-group pvc-hypervisors");
+            let _ = writeln!(text, " bgp listen range {address}/32 peer-group {name}");
         }
-        groups.push("pvc-hypervisors");
     }
-    if has_routers {
+    if settings.has_routers() {
         let _ = write!(
             text,
             " neighbor pvc-routers peer-group\n neighbor pvc-routers remote-as {}\n",
@@ -121,20 +143,24 @@ pub fn block(settings: &EvpnSettings, cluster: &Cluster, forwarding: Forwarding)
             let _ = writeln!(text, " neighbor {router} peer-group pvc-routers");
         }
     }
+}
+
+/// Families of addresses, and which neighbours are told of which.
+fn families(text: &mut String, settings: &EvpnSettings) {
     // The other way, `no bgp default ipv4-unicast`, is the operator's neighbours', too.
     text.push_str(" address-family ipv4 unicast\n");
-    for group in &groups {
+    for group in groups(settings) {
         let _ = writeln!(text, "  no neighbor {group} activate");
     }
     text.push_str(" exit-address-family\n address-family l2vpn evpn\n");
-    for group in groups {
+    for group in groups(settings) {
         let _ = writeln!(text, "  neighbor {group} activate");
-        if group == "pvc-hypervisors" {
+        if *group == HYPERVISORS {
             let _ = writeln!(text, "  neighbor {group} route-reflector-client");
         }
     }
     text.push_str("  advertise-all-vni\n exit-address-family\n");
-    if has_routers {
+    if settings.has_routers() {
         for (family, map) in [("ipv4", "pvc-networks"), ("ipv6", "pvc-networks6")] {
             let _ = write!(
                 text,
@@ -144,8 +170,6 @@ pub fn block(settings: &EvpnSettings, cluster: &Cluster, forwarding: Forwarding)
             );
         }
     }
-    let _ = write!(text, "exit\n{END}\n");
-    text
 }
 
 /// Networks that routers outside are told of. The node announces those that it has an address in:

@@ -179,53 +179,16 @@ pub fn decide(cluster: &Cluster, catalog: &Catalog, change: &Change) -> Result<D
         Change::AddNet { template, vni, permit_duplicate } => {
             add_net(catalog, template, vni, *permit_duplicate)
         }
-        Change::RemoveNet { template, vni } => {
-            let present = find(&catalog.network_templates, Class::NetworkTemplate, template)?;
-            if !present.nets.iter().any(|net| net.vni == *vni) {
-                let (template, vni) = (shown(template), shown(vni));
-                return Err(ProvisionerRefusal::NoNet { template, vni });
-            }
-            let edit = Edit::RemoveNets { template: present.id, vni: Some(vni.clone()) };
-            let message = format!("Removed network {vni} from network template \"{template}\".");
-            Ok(Decision::of([edit], message))
-        }
+        Change::RemoveNet { template, vni } => remove_net(catalog, template, vni),
         Change::AddStorageTemplate { name } => {
             check_new(catalog, Class::StorageTemplate, name)?;
             let message = format!("Added storage template \"{name}\".");
             Ok(Decision::of([Edit::AddStorageTemplate { name: name.clone() }], message))
         }
         Change::AddDisk { template, disk } => add_disk(cluster, catalog, template, disk),
-        Change::RemoveDisk { template, disk_id } => {
-            let present = find(&catalog.storage_templates, Class::StorageTemplate, template)?;
-            if !present.disks.iter().any(|disk| disk.disk_id == *disk_id) {
-                let (template, disk_id) = (shown(template), shown(disk_id));
-                return Err(ProvisionerRefusal::NoDisk { template, disk_id });
-            }
-            let edit = Edit::RemoveDisks { template: present.id, disk_id: Some(disk_id.clone()) };
-            let message = format!("Removed disk {disk_id} from storage template \"{template}\".");
-            Ok(Decision::of([edit], message))
-        }
-        Change::AddText { class, name, text } => {
-            check_new(catalog, *class, name)?;
-            check_text(*class, text)?;
-            let message = format!("Added {class} \"{name}\".");
-            let (name, text) = (name.clone(), text.clone());
-            let edit = match class {
-                Class::Script => Edit::AddScript { name, text },
-                _ => Edit::AddUserdata { name, text },
-            };
-            Ok(Decision::of([edit], message))
-        }
-        Change::ModifyText { class, name, text } => {
-            let id = existing(catalog, *class, name)?;
-            check_text(*class, text)?;
-            let text = text.clone();
-            let edit = match class {
-                Class::Script => Edit::SetScript { id, text },
-                _ => Edit::SetUserdata { id, text },
-            };
-            Ok(Decision::of([edit], format!("Changed {class} \"{name}\".")))
-        }
+        Change::RemoveDisk { template, disk_id } => remove_disk(catalog, template, disk_id),
+        Change::AddText { class, name, text } => add_text(catalog, *class, name, text),
+        Change::ModifyText { class, name, text } => modify_text(catalog, *class, name, text),
         Change::AddProfile(new) => add_profile(catalog, new),
         Change::ModifyProfile { name, fields } => {
             let present = find(&catalog.profiles, Class::Profile, name)?.clone();
@@ -237,6 +200,51 @@ pub fn decide(cluster: &Cluster, catalog: &Catalog, change: &Change) -> Result<D
         Change::Remove { class: Class::Ova, name } => ova::remove_ova(catalog, name),
         Change::Remove { class, name } => remove(catalog, *class, name),
     }
+}
+
+fn remove_net(catalog: &Catalog, template: &str, vni: &str) -> Result<Decision> {
+    let present = find(&catalog.network_templates, Class::NetworkTemplate, template)?;
+    if !present.nets.iter().any(|net| net.vni == vni) {
+        let (template, vni) = (shown(template), shown(vni));
+        return Err(ProvisionerRefusal::NoNet { template, vni });
+    }
+    let edit = Edit::RemoveNets { template: present.id, vni: Some(vni.to_owned()) };
+    let message = format!("Removed network {vni} from network template \"{template}\".");
+    Ok(Decision::of([edit], message))
+}
+
+fn remove_disk(catalog: &Catalog, template: &str, disk_id: &str) -> Result<Decision> {
+    let present = find(&catalog.storage_templates, Class::StorageTemplate, template)?;
+    if !present.disks.iter().any(|disk| disk.disk_id == disk_id) {
+        let (template, disk_id) = (shown(template), shown(disk_id));
+        return Err(ProvisionerRefusal::NoDisk { template, disk_id });
+    }
+    let edit = Edit::RemoveDisks { template: present.id, disk_id: Some(disk_id.to_owned()) };
+    let message = format!("Removed disk {disk_id} from storage template \"{template}\".");
+    Ok(Decision::of([edit], message))
+}
+
+fn add_text(catalog: &Catalog, class: Class, name: &str, text: &str) -> Result<Decision> {
+    check_new(catalog, class, name)?;
+    check_text(class, text)?;
+    let message = format!("Added {class} \"{name}\".");
+    let (name, text) = (name.to_owned(), text.to_owned());
+    let edit = match class {
+        Class::Script => Edit::AddScript { name, text },
+        _ => Edit::AddUserdata { name, text },
+    };
+    Ok(Decision::of([edit], message))
+}
+
+fn modify_text(catalog: &Catalog, class: Class, name: &str, text: &str) -> Result<Decision> {
+    let id = existing(catalog, class, name)?;
+    check_text(class, text)?;
+    let text = text.to_owned();
+    let edit = match class {
+        Class::Script => Edit::SetScript { id, text },
+        _ => Edit::SetUserdata { id, text },
+    };
+    Ok(Decision::of([edit], format!("Changed {class} \"{name}\".")))
 }
 
 fn not_found(class: Class, name: &str) -> ProvisionerRefusal {

@@ -345,49 +345,18 @@ impl Hardware {
                 expected,
             });
         }
+        let mut changes = Changes::new();
         let had: &[Nic] = record.domain.as_ref().map_or(&[], |known| &known.nics);
         let functions = check_nics(had, &summary.nics, force)?;
         check_files(record.domain.as_ref().map_or(&[], |known| &known.disks), &summary.disks)?;
-        let mut changes = Changes::new();
-        if record.name != summary.name {
-            require_name_of_nobody(cluster, &summary.name, None)?;
-            check_new_name(cluster, &summary.name, record.uuid)?;
-            if !is_off(&record.state) {
-                let (name, state) = (record.name.clone(), record.state.clone());
-                return Err(DefineRefusal::NameInUse { name, state });
-            }
-            changes.vm(record.uuid, VmChange::Name(summary.name.clone()));
-            changes.expect(Expect::VmNames).expect(Expect::VmState(record.uuid));
-        }
+        self.rename(cluster, record, &mut changes)?;
         let volumes = summary.volumes();
-        let known: BTreeSet<&VolumeId> = record.named_volumes().collect();
-        let new: Vec<&VolumeId> = volumes.iter().filter(|new| !known.contains(new)).collect();
-        if !new.is_empty() {
-            check_volumes_stay(cluster, record.uuid, &volumes)?;
-            // A VM that runs here is started with them elsewhere if its node dies.
-            for volume in new {
-                check_not_held(cluster, volume, None)?;
-            }
-            // A removal or a hold that begins at this moment has seen that nobody else uses them.
-            changes.expect(Expect::VmNames).expect(Expect::Holds);
-        }
-        if is_plugged_in(record.domain.as_ref().map_or(&[], |known| &known.nics), &summary.nics) {
+        add_volumes(cluster, record, &volumes, &mut changes)?;
+        if is_plugged_in(had, &summary.nics) {
             // A removal of its network that begins at this moment has seen nobody in it.
             changes.expect(Expect::VmNames);
         }
-        let place = record.node.as_ref().and_then(|name| cluster.node(name.as_str()));
-        if let Some(node) = place {
-            check_new_functions(cluster, node, record.uuid, functions).map_err(NicRefusal::from)?;
-            claim(&mut changes, node, record.uuid, &summary.nics);
-            check_size(node, summary.memory_mib, summary.vcpus)
-                .map_err(|unfit| DefineRefusal::TooLarge { node: node.name.clone(), unfit })?;
-        }
-        let has = |vf: &str| summary.nics.iter().any(|nic| vf_of(nic) == Some(vf));
-        release(&mut changes, cluster, record, |node, vf| record.is_assigned_to(node) && has(vf));
-        if is_tied(&summary.nics) && record.migration_method != Some(MigrationMethod::Shutdown) {
-            let method = Some(MigrationMethod::Shutdown);
-            changes.vm(record.uuid, VmChange::MigrationMethod(method));
-        }
+        self.claim(cluster, record, functions, &mut changes)?;
         changes.vm(record.uuid, VmChange::Xml(self.xml.clone()));
         changes.vm(record.uuid, VmChange::Volumes(volumes.clone()));
         let restarted = restart && record.state == VmState::Start;
@@ -403,6 +372,76 @@ impl Hardware {
             Modified { uuid: record.uuid, name: summary.name.clone(), restarted, warnings },
         ))
     }
+
+    /// Gives the VM the name that the XML has, if it has another.
+    fn rename(
+        &self,
+        cluster: &Cluster,
+        record: &VmRecord,
+        changes: &mut Changes,
+    ) -> Result<(), DefineRefusal> {
+        let name = &self.summary.name;
+        if record.name == *name {
+            return Ok(());
+        }
+        require_name_of_nobody(cluster, name, None)?;
+        check_new_name(cluster, name, record.uuid)?;
+        if !is_off(&record.state) {
+            let (name, state) = (record.name.clone(), record.state.clone());
+            return Err(DefineRefusal::NameInUse { name, state });
+        }
+        changes.vm(record.uuid, VmChange::Name(name.clone()));
+        changes.expect(Expect::VmNames).expect(Expect::VmState(record.uuid));
+        Ok(())
+    }
+
+    /// Has the VM's node give it the functions of its interfaces, and nobody those that it has no
+    /// more.
+    fn claim(
+        &self,
+        cluster: &Cluster,
+        record: &VmRecord,
+        functions: Vec<&Nic>,
+        changes: &mut Changes,
+    ) -> Result<(), DefineRefusal> {
+        let summary = &self.summary;
+        let place = record.node.as_ref().and_then(|name| cluster.node(name.as_str()));
+        if let Some(node) = place {
+            check_new_functions(cluster, node, record.uuid, functions).map_err(NicRefusal::from)?;
+            claim(changes, node, record.uuid, &summary.nics);
+            check_size(node, summary.memory_mib, summary.vcpus)
+                .map_err(|unfit| DefineRefusal::TooLarge { node: node.name.clone(), unfit })?;
+        }
+        let has = |vf: &str| summary.nics.iter().any(|nic| vf_of(nic) == Some(vf));
+        release(changes, cluster, record, |node, vf| record.is_assigned_to(node) && has(vf));
+        if is_tied(&summary.nics) && record.migration_method != Some(MigrationMethod::Shutdown) {
+            let method = Some(MigrationMethod::Shutdown);
+            changes.vm(record.uuid, VmChange::MigrationMethod(method));
+        }
+        Ok(())
+    }
+}
+
+/// Checks the volumes that the VM did not use before.
+fn add_volumes(
+    cluster: &Cluster,
+    record: &VmRecord,
+    volumes: &[VolumeId],
+    changes: &mut Changes,
+) -> Result<(), DefineRefusal> {
+    let known: BTreeSet<&VolumeId> = record.named_volumes().collect();
+    let new: Vec<&VolumeId> = volumes.iter().filter(|new| !known.contains(new)).collect();
+    if new.is_empty() {
+        return Ok(());
+    }
+    check_volumes_stay(cluster, record.uuid, volumes)?;
+    // A VM that runs here is started with them elsewhere if its node dies.
+    for volume in new {
+        check_not_held(cluster, volume, None)?;
+    }
+    // A removal or a hold that begins at this moment has seen that nobody else uses them.
+    changes.expect(Expect::VmNames).expect(Expect::Holds);
+    Ok(())
 }
 
 /// Part of an operator's text that is stored: all of it but the XML declaration.
