@@ -53,9 +53,17 @@ pub(super) fn streams(storage: &dyn Storage) -> Result<&dyn VolumeStreams, Stora
     storage.streams().ok_or(StorageRefusal::NoStreams)
 }
 
-/// Contents for a volume of this size, to be written.
+/// Contents for a volume, to be written.
 pub struct BegunContents {
     pub upload: Box<dyn Upload>,
+    pub target: FillTarget,
+}
+
+/// The volume that contents are for, as it was when they were begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FillTarget {
+    /// Its [identity](pvc_ports::MeasuredVolume), whatever has its name by now.
+    pub identity: String,
     pub size_bytes: u64,
 }
 
@@ -70,9 +78,10 @@ pub async fn begin_fill(
     force: bool,
 ) -> Done<BegunContents> {
     let size_bytes = check_fill(store, storage, volume, force).await?;
+    let identity = storage.measured(volume).await.map_err(refused)?.identity;
     let streams = streams(storage).map_err(ChangeError::Refused)?;
     let upload = streams.upload(volume, size_bytes, force).await.map_err(refused)?;
-    Ok(BegunContents { upload, size_bytes })
+    Ok(BegunContents { upload, target: FillTarget { identity, size_bytes } })
 }
 
 /// Time for which old contents are in the trash at least, until the new ones have the name.
@@ -118,8 +127,7 @@ fn require_no_snapshots(volume: &VolumeInfo) -> Result<(), StorageRefusal> {
 /// Contents that a volume is to have.
 pub struct NewContents {
     pub upload: Box<dyn Upload>,
-    /// Size of the volume, for which they are.
-    pub size_bytes: u64,
+    pub target: FillTarget,
     /// Time for which the old contents are kept; without any they are removed.
     pub keep: Duration,
     /// Time for which a store that is away is waited for: the contents are whole, and took long to
@@ -131,7 +139,8 @@ pub struct NewContents {
 /// returned.
 ///
 /// # Errors
-/// Those of [`check_fill`], which are looked for again, and if the volume has another size by now.
+/// Those of [`check_fill`], which are looked for again, and if the volume has another size by now,
+/// or is another one: also one that got its contents from another upload meanwhile.
 /// The volume has its old contents then, or, if nobody knows how far the storage has come, is held
 /// until the primary has [settled](settle) it.
 pub async fn fill_volume(
@@ -142,14 +151,14 @@ pub async fn fill_volume(
     volume: &VolumeId,
     new: NewContents,
 ) -> Done<TrashedVolume> {
-    let NewContents { mut upload, size_bytes, keep, may_wait } = new;
+    let NewContents { mut upload, target, keep, may_wait } = new;
     // What takes long is done while the volume has its name.
     upload.finish().await.map_err(refused)?;
     let by = random.uuid().to_string();
     let purpose = Purpose::Fill { trashed: None };
     hold_when_reached(store, (clock, may_wait), volume, &purpose, &by).await?;
     let filling = Filling { store, storage, clock, volume, by: &by };
-    let replaced = filling.replace(size_bytes, keep, upload).await;
+    let replaced = filling.replace(&target, keep, upload).await;
     if matches!(replaced, Err(Failed::Open(_))) {
         tracing::warn!(%volume, "nobody knows which contents the volume has; it is held until the \
                                  primary node has looked");
@@ -196,13 +205,13 @@ struct Filling<'a> {
 impl Filling<'_> {
     async fn replace(
         &self,
-        size_bytes: u64,
+        target: &FillTarget,
         keep: Duration,
         upload: Box<dyn Upload>,
     ) -> Result<TrashedVolume, Failed> {
         let (storage, volume) = (self.storage, self.volume);
         let (old, noted) = tokio::select! {
-            old = self.move_old(size_bytes, keep) => old?,
+            old = self.move_old(target, keep) => old?,
             () = self.clock.sleep(MOST_BEFORE) => {
                 let seconds = MOST_BEFORE.as_secs();
                 return Err(Failed::Open(refused(StorageError::TimedOut { seconds })));
@@ -229,14 +238,17 @@ impl Filling<'_> {
     /// name before, too.
     async fn move_old(
         &self,
-        size_bytes: u64,
+        target: &FillTarget,
         keep: Duration,
     ) -> Result<(TrashedVolume, BTreeSet<TrashId>), Failed> {
         let Filling { storage, volume, .. } = self;
         let found = storage.volume(volume).await.map_err(as_before)?;
         require_no_snapshots(&found).map_err(as_before)?;
-        if found.size_bytes != size_bytes {
-            let (volume, now_bytes) = (found.id, found.size_bytes);
+        if storage.measured(volume).await.map_err(as_before)?.identity != target.identity {
+            return Err(as_before(StorageRefusal::Another { volume: found.id }));
+        }
+        if found.size_bytes != target.size_bytes {
+            let (volume, now_bytes, size_bytes) = (found.id, found.size_bytes, target.size_bytes);
             return Err(as_before(StorageRefusal::Resized { volume, size_bytes, now_bytes }));
         }
         let noted = self.note_trashed().await.map_err(Failed::AsBefore)?;

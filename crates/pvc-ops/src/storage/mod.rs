@@ -17,7 +17,8 @@ mod trash;
 mod volume;
 
 pub use contents::{
-    BegunContents, NewContents, Settled, begin_fill, check_fill, download, fill_volume, settle,
+    BegunContents, FillTarget, NewContents, Settled, begin_fill, check_fill, download, fill_volume,
+    settle,
 };
 pub use pool::{RemovedPool, create_pool, remove_pool, set_placement_groups};
 pub use record::{record_volume, record_whole, scan, snapshot_differences};
@@ -106,6 +107,11 @@ pub enum StorageRefusal {
     ManyTrashed { volume: VolumeId, count: usize },
     #[error("volume `{volume}` was let go of before it got its new contents")]
     HoldLost { volume: VolumeId },
+    #[error(
+        "volume `{volume}` is another one than when the upload began: it got other contents, or \
+         was removed and made anew"
+    )]
+    Another { volume: VolumeId },
     #[error("volume `{volume}` has {now_bytes} bytes by now, and had {size_bytes}")]
     Resized { volume: VolumeId, size_bytes: u64, now_bytes: u64 },
     #[error("volume `{volume}` could not be removed, so pool `{}` stays", volume.pool)]
@@ -148,6 +154,7 @@ impl Refusal for StorageRefusal {
             | StorageRefusal::Unrecorded { .. }
             | StorageRefusal::BeingRenamed(_)
             | StorageRefusal::HasSnapshots { .. }
+            | StorageRefusal::Another { .. }
             | StorageRefusal::Resized { .. }
             | StorageRefusal::ManyTrashed { .. }
             | StorageRefusal::HoldLost { .. }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_model::hold::{Purpose, VolumeHold};
 use pvc_model::storage::{RbdAccess, SnapshotName, VolumeName};
-use pvc_ops::storage::{self, Settled};
+use pvc_ops::storage::{self, BegunContents, Settled};
 use pvc_ports::{StorageError, Upload};
 use pvc_testkit::{Gate, ScriptedCluster};
 
@@ -16,8 +16,9 @@ const KEEP: Duration = Duration::from_secs(24 * 3600);
 /// Time for which a store that is away is waited for.
 const MAY_WAIT: Duration = Duration::from_secs(100);
 
-fn new_contents(upload: Box<dyn Upload>, keep: Duration) -> storage::NewContents {
-    storage::NewContents { upload, size_bytes: SIZE, keep, may_wait: MAY_WAIT }
+fn new_contents(begun: BegunContents, keep: Duration) -> storage::NewContents {
+    let BegunContents { upload, target } = begun;
+    storage::NewContents { upload, target, keep, may_wait: MAY_WAIT }
 }
 
 fn disk() -> VolumeId {
@@ -43,18 +44,23 @@ impl World {
         read.ok().map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
-    async fn upload(&self) -> Box<dyn Upload> {
+    async fn upload(&self) -> BegunContents {
         let begun = storage::begin_fill(&self.store, &self.storage, &disk(), false).await;
-        let mut upload = begun.unwrap().upload;
-        upload.write(0, Bytes::from_static(b"new")).await.unwrap();
-        upload
+        let mut begun = begun.unwrap();
+        begun.upload.write(0, Bytes::from_static(b"new")).await.unwrap();
+        begun
     }
 
-    async fn fill(&self, upload: Box<dyn Upload>) -> Result<(), String> {
+    /// An upload whose end is this error.
+    async fn failing(&self, why: fn() -> StorageError) -> BegunContents {
+        BegunContents { upload: Box::new(Fails(why)), ..self.upload().await }
+    }
+
+    async fn fill(&self, upload: BegunContents) -> Result<(), String> {
         self.fill_keeping(upload, KEEP).await
     }
 
-    async fn fill_keeping(&self, upload: Box<dyn Upload>, keep: Duration) -> Result<(), String> {
+    async fn fill_keeping(&self, upload: BegunContents, keep: Duration) -> Result<(), String> {
         let (store, volumes, random) = (&self.store, &self.storage, &self.random);
         let (disk, new) = (disk(), new_contents(upload, keep));
         let filled = storage::fill_volume(store, volumes, random, &*self.clock, &disk, new);
@@ -142,6 +148,25 @@ async fn what_has_changed_during_the_upload_is_looked_at_again() {
 }
 
 #[tokio::test]
+async fn contents_for_a_volume_that_is_another_one_by_now_are_refused() {
+    let world = world().await;
+    let (first, second) = (world.upload().await, world.upload().await);
+    world.fill(first).await.unwrap();
+    let another = "volume `vms/web1_sda` is another one than when the upload began: it got other \
+                   contents, or was removed and made anew";
+    assert_eq!(world.fill(second).await.unwrap_err(), another);
+    let trashed = world.storage.trashed(&disk().pool).await.unwrap();
+    assert_eq!((world.begin().as_deref(), trashed.len()), (Some("new"), 1));
+
+    let upload = world.upload().await;
+    storage::remove_volume(&world.store, &world.storage, &disk(), KEEP, false).await.unwrap();
+    storage::create_volume(&world.store, &world.storage, &disk(), SIZE, false).await.unwrap();
+    world.storage.with_volumes(|volumes| volumes.write(&disk(), 0, b"own")).unwrap();
+    assert_eq!(world.fill(upload).await.unwrap_err(), another);
+    assert_eq!((world.begin().as_deref(), world.hold().await), (Some("own"), None));
+}
+
+#[tokio::test]
 async fn nobody_takes_an_upload_over_or_makes_a_volume_of_its_name() {
     let world = world().await;
     let (first, second) = (world.upload().await, world.upload().await);
@@ -163,7 +188,7 @@ async fn nobody_takes_an_upload_over_or_makes_a_volume_of_its_name() {
 async fn old_contents_that_may_be_needed_are_not_purged() {
     let world = world().await;
     let (store, volumes) = (&world.store, &world.storage);
-    let upload = Box::new(Fails(|| StorageError::TimedOut { seconds: 30 }));
+    let upload = world.failing(|| StorageError::TimedOut { seconds: 30 }).await;
     let disk = disk();
     world.fill_keeping(upload, Duration::ZERO).await.unwrap_err();
     let trashed = volumes.trashed(&disk.pool).await.unwrap();
@@ -198,7 +223,7 @@ impl Upload for Fails {
 async fn contents_that_cannot_get_the_name_leave_the_old_ones() {
     let world = world().await;
     let full = || StorageError::NoRoom { pool: disk().pool, free_bytes: 0, needed_bytes: 1 };
-    world.fill(Box::new(Fails(full))).await.unwrap_err();
+    world.fill(world.failing(full).await).await.unwrap_err();
     assert_eq!(world.begin().as_deref(), Some("old"));
     assert_eq!(world.hold().await, None);
 }
@@ -207,7 +232,7 @@ async fn contents_that_cannot_get_the_name_leave_the_old_ones() {
 async fn what_was_not_done_in_time_may_still_be_done() {
     let world = world().await;
     let late = || StorageError::TimedOut { seconds: 30 };
-    world.fill(Box::new(Fails(late))).await.unwrap_err();
+    world.fill(world.failing(late).await).await.unwrap_err();
     assert_eq!(world.begin(), None, "nobody knows whether the new contents get the name");
     let hold = world.hold().await.expect("it is held until somebody has looked");
     let settled = storage::settle(&world.store, &world.storage, &hold).await.unwrap();
@@ -350,7 +375,7 @@ async fn old_contents_that_are_held_are_not_restored_elsewhere() {
     let world = world().await;
     let (store, volumes) = (&world.store, &world.storage);
     let late = || StorageError::TimedOut { seconds: 30 };
-    world.fill(Box::new(Fails(late))).await.unwrap_err();
+    world.fill(world.failing(late).await).await.unwrap_err();
     let old = &volumes.trashed(&disk().pool).await.unwrap()[0].id;
     let elsewhere = VolumeName::new("elsewhere");
     let pool = disk().pool;
@@ -373,7 +398,7 @@ async fn the_old_contents_are_known_among_namesakes_in_the_trash_whatever_clocks
     volumes.rename(&aside, &disk().volume).await.unwrap();
 
     let late = || StorageError::TimedOut { seconds: 30 };
-    world.fill(Box::new(Fails(late))).await.unwrap_err();
+    world.fill(world.failing(late).await).await.unwrap_err();
     assert_eq!(volumes.trashed(&disk().pool).await.unwrap().len(), 2);
     let hold = world.hold().await.expect("it is held until somebody has looked");
     assert_eq!(storage::settle(store, volumes, &hold).await.unwrap(), Settled::GivenBack);
@@ -415,8 +440,7 @@ async fn a_vm_whose_volume_is_held_is_not_renamed_nor_a_volume_held_whose_vm_is(
     // The renaming is half done, and may be taken back.
     world.storage.rename(&disk(), &new_name.volume).await.unwrap();
     let begun = storage::begin_fill(&world.store, &world.storage, &new_name, false).await;
-    let (upload, store) = (begun.unwrap().upload, &world.store);
-    let new = new_contents(upload, KEEP);
+    let (new, store) = (new_contents(begun.unwrap(), KEEP), &world.store);
     let (volumes, random, clock) = (&world.storage, &world.random, &*world.clock);
     let filled = storage::fill_volume(store, volumes, random, clock, &new_name, new).await;
     assert_eq!(refused(filled).to_string(), "VM `web1` is being renamed to `shop`");

@@ -22,7 +22,7 @@ use pvc_model::job::JobWork;
 use pvc_model::job::transfer::TransferEnd;
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::with_causes;
-use pvc_ops::storage::{self, BegunContents, NewContents, StorageRefusal};
+use pvc_ops::storage::{self, BegunContents, FillTarget, NewContents, StorageRefusal};
 use pvc_ports::{Clock, StorageError};
 use pvc_store::ChangeError;
 use tokio::task::JoinHandle;
@@ -78,10 +78,10 @@ struct Admitted {
     begun: Option<Begun>,
 }
 
-/// Contents that are to be written, for a volume of this size.
+/// Contents that are to be written, for this volume.
 struct Begun {
     contents: InSlot,
-    size_bytes: u64,
+    target: FillTarget,
 }
 
 /// Refuses what would be refused after the file has come, too, and begins the contents.
@@ -158,14 +158,14 @@ fn checksum(text: &str) -> Result<[u8; 32]> {
 /// Takes the file, and gives the volume its contents.
 async fn take(
     asked: Ask<Upload>,
-    Begun { contents, size_bytes }: Begun,
+    Begun { contents, target }: Begun,
     file: File,
 ) -> Result<Answer<Upload>> {
     let id = id(&asked);
     let Ask { api, params: given, mode, caller, .. } = asked;
     // Who sends a file with its length, as clients of PVC 1.0.3 do, has all of it.
     let has_known_end = file.headers.contains_key(CONTENT_LENGTH);
-    let announced = announced(&given, has_known_end, size_bytes)?;
+    let announced = announced(&given, has_known_end, target.size_bytes)?;
     let clock = api.clock().clone();
     let of = given.file_size.or(length(&file.headers));
     let incoming = Incoming::open(&file.headers, file.body, clock.as_ref()).await?;
@@ -201,7 +201,7 @@ async fn take(
     let may_wait = MOST_AWAY.saturating_sub(clock.monotonic().saturating_sub(whole));
     act(&api, |api, on| async move {
         let (random, clock) = (api.random().as_ref(), api.clock().as_ref());
-        let new = NewContents { upload: disk.upload, size_bytes, keep, may_wait };
+        let new = NewContents { upload: disk.upload, target, keep, may_wait };
         let filled = storage::fill_volume(api.store(), &*on, random, clock, &volume, new).await;
         transfer.end(match &filled {
             Ok(_) => TransferEnd::Whole(result),
@@ -226,9 +226,9 @@ async fn begin(api: &ApiState, id: &VolumeId, force: bool, slot: Slot) -> Result
     let (of, id, storage) = (api.clone(), id.clone(), api.storage()?);
     let begin = async move {
         let begun = storage::begin_fill(of.store(), storage.as_ref(), &id, force).await;
-        let BegunContents { upload, size_bytes } =
+        let BegunContents { upload, target } =
             begun.map_err(|error| of.readers().refused(error))?;
-        Ok(Begun { contents: InSlot::new(upload, Arc::new(slot)), size_bytes })
+        Ok(Begun { contents: InSlot::new(upload, Arc::new(slot)), target })
     };
     let time = api.settings().limits.change_time * BEGIN_TIMES;
     api.outcome_within(time, begin).await?.unwrap_or_else(|| {
