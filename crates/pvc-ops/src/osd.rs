@@ -32,6 +32,8 @@ pub enum OsdRefusal {
     Silent { node: NodeName, state: DaemonState },
     #[error("no worker of node `{node}` knows tasks of the kind `{kind}`")]
     NoWorker { node: NodeName, kind: String },
+    #[error("node `{node}` is dead, and no worker of another one knows tasks of the kind `{kind}`")]
+    NoSubstitute { node: String, kind: String },
     #[error("there is no OSD `{osd}`")]
     NoOsd { osd: String },
     #[error("OSD `{osd}` is on node `{node}`")]
@@ -60,6 +62,7 @@ impl Refusal for OsdRefusal {
             OsdRefusal::NoCeph
             | OsdRefusal::Silent { .. }
             | OsdRefusal::NoWorker { .. }
+            | OsdRefusal::NoSubstitute { .. }
             | OsdRefusal::Elsewhere { .. }
             | OsdRefusal::Busy { .. } => Kind::Conflict,
             OsdRefusal::Device(_)
@@ -77,7 +80,7 @@ impl Refusal for OsdRefusal {
             OsdRefusal::Silent { node, .. } => {
                 Some(format!("start `pvcnoded` there; `pvc node info {node}` shows its state"))
             }
-            OsdRefusal::NoWorker { .. } => Some(
+            OsdRefusal::NoWorker { .. } | OsdRefusal::NoSubstitute { .. } => Some(
                 "does its worker run, and is its PVC as new as this one? `pvc node list` shows the \
                  versions"
                     .to_owned(),
@@ -243,11 +246,21 @@ impl Submission<'_> {
         .await
     }
 
-    /// Has the worker of the OSD's node remove it.
+    /// Has the worker of the OSD's node remove it; if that node is dead, the worker of another one
+    /// has the cluster forget it, and its disk is left as it is.
     pub async fn remove(&self, osd: &str, force: bool) -> Result<JobSpec, ChangeError<OsdRefusal>> {
         self.submit(|cluster| {
-            let (osd, node) = free(cluster, osd)?;
-            Ok((JobWork::RemoveOsd { osd, force }, node))
+            let (id, record) = find_osd(cluster, osd)?;
+            check_free(cluster, id, record, None)?;
+            let work = JobWork::RemoveOsd { osd: id, force };
+            let node = match is_of_dead_node(cluster, record) {
+                true => substitute(cluster, &work).ok_or_else(|| {
+                    let (node, kind) = (record.node.clone(), work.name().to_owned());
+                    OsdRefusal::NoSubstitute { node, kind }
+                })?,
+                false => living(cluster, &record.node)?.name.clone(),
+            };
+            Ok((work, node))
         })
         .await
     }
@@ -273,6 +286,20 @@ fn living<'a>(cluster: &'a Cluster, node: &str) -> Result<&'a NodeRecord, OsdRef
         DaemonState::Run => Ok(record),
         ref state => Err(OsdRefusal::Silent { node: record.name.clone(), state: state.clone() }),
     }
+}
+
+/// Whether the OSD's node is dead: proven so, and no daemon of it is at work.
+pub fn is_of_dead_node(cluster: &Cluster, record: &OsdRecord) -> bool {
+    let node = cluster.node(&record.node);
+    node.is_some_and(|node| node.daemon_state == DaemonState::Dead)
+}
+
+/// A node whose worker does work that needs no disk: the primary if it can, or else any.
+fn substitute(cluster: &Cluster, work: &JobWork) -> Option<NodeName> {
+    let can = |node: &&NodeName| {
+        living(cluster, node.as_str()).is_ok() && check_worker(cluster, node, work).is_ok()
+    };
+    cluster.config.primary.as_ref().filter(can).or_else(|| cluster.nodes.keys().find(can)).cloned()
 }
 
 fn check_worker(cluster: &Cluster, node: &NodeName, work: &JobWork) -> Result<(), OsdRefusal> {

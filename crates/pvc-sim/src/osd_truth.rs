@@ -28,6 +28,9 @@ pub(crate) struct OsdTruth {
     doomed: BTreeSet<Uuid>,
     /// OSDs for which others need not hold their data.
     forced: BTreeSet<OsdId>,
+    /// Logical volumes of OSDs that somebody asked to remove while their node was dead, each with
+    /// its host: they may be left on its disks.
+    unreached: BTreeSet<(String, String)>,
 }
 
 impl OsdTruth {
@@ -37,7 +40,7 @@ impl OsdTruth {
 
     /// Takes notice of what the jobs of `view` are about.
     pub fn look(&mut self, view: &View) {
-        let OsdTruth { jobs, doomed, forced, .. } = self;
+        let OsdTruth { jobs, doomed, forced, unreached, .. } = self;
         // One that waits for another about the same OSD is about what that one leaves.
         let waits = |job: &Job| !job.progress.state.is_over() && job.progress.steps.is_none();
         let all = view.jobs.values();
@@ -52,6 +55,11 @@ impl OsdTruth {
             let of_replacement = matches!(job.spec.work, JobWork::ReplaceOsd(_));
             let all = if of_replacement { sharing(view, record) } else { vec![&**record] };
             doomed.extend(all.iter().filter_map(|record| Uuid::try_parse(&record.fsid).ok()));
+            if job.spec.node.as_str() != record.node {
+                let block = format!("{}/{}", record.group, record.volume);
+                let volumes = [block, record.db_device.clone()];
+                unreached.extend(volumes.map(|volume| (record.node.clone(), volume)));
+            }
             if force {
                 forced.extend(all.iter().filter_map(|record| OsdId::parse(&record.id).ok()));
             }
@@ -163,14 +171,18 @@ impl State {
         };
         groups.iter().find_map(|group| {
             let volumes = self.ceph.osds.volume_group(host, group)?.volumes;
+            let unreached = &self.ceph.osd_truth.unreached;
             let is_known = |volume: &LvmName| {
-                own.iter().any(|record| match *group == LvmName::db_group() {
-                    true => record.db_device == format!("{group}/{volume}"),
-                    false => {
-                        (record.group.as_str(), record.volume.as_str())
-                            == (group.as_str(), volume.as_str())
-                    }
-                })
+                let is_unreached =
+                    unreached.contains(&(host.to_owned(), format!("{group}/{volume}")));
+                is_unreached
+                    || own.iter().any(|record| match *group == LvmName::db_group() {
+                        true => record.db_device == format!("{group}/{volume}"),
+                        false => {
+                            (record.group.as_str(), record.volume.as_str())
+                                == (group.as_str(), volume.as_str())
+                        }
+                    })
             };
             let is_empty = volumes.is_empty() && *group != LvmName::db_group();
             let mut left = volumes.iter().map(|(volume, _)| volume).filter(|it| !is_known(it));
@@ -192,27 +204,32 @@ fn failed_half_way<'a>(view: &'a View, node: &'a str) -> impl Iterator<Item = &'
         let steps = job.progress.steps.as_ref();
         let is_half_way = steps.is_some_and(|steps| matches!(steps.course, Course::Forward { .. }));
         let has_failed = matches!(job.progress.state, JobState::Failed | JobState::Cancelled);
-        job.spec.node.as_str() == node && is_half_way && has_failed
+        // One that removes the OSD of a dead node is of another one.
+        let is_of_node =
+            job.spec.node.as_str() == node || matches!(job.spec.work, JobWork::RemoveOsd { .. });
+        is_of_node && is_half_way && has_failed
     })
 }
 
 /// Whether a job about the OSD has ended half way and says why: it can be asked for again.
 fn is_excused(view: &View, node: &str, osd: &str) -> bool {
     let says_why = |job: &Job| job.progress.failure.is_some();
+    let name = format!("\"id\":\"{osd}\"");
+    // Those that it has made are named in what is recorded of its first step, and those that it
+    // moves, of which one may be gone by now, in its steps.
+    let names_it = |job: &Job| {
+        let mut steps = job.progress.steps.iter();
+        steps.any(|steps| steps.facts.iter().chain(&steps.planned).any(|it| it.contains(&name)))
+    };
     let is_of_it = |job: &Job| match (&job.spec.work, job.spec.work.osd()) {
-        // Those that it has made are named in what is recorded of its first step.
-        (JobWork::AddOsds(_), _) => {
-            let steps = job.progress.steps.as_ref();
-            steps.is_some_and(|steps| {
-                steps.facts.iter().any(|fact| fact.contains(&format!("\"id\":\"{osd}\"")))
-            })
-        }
+        (JobWork::AddOsds(_), _) => names_it(job),
         (_, Some(own)) => {
             let record = view.osds.get(&own.to_string());
             own.to_string() == osd
                 || record.is_some_and(|record| {
                     sharing(view, record).iter().any(|beside| beside.id == osd)
                 })
+                || names_it(job)
         }
         _ => false,
     };

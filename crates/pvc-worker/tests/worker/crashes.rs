@@ -9,12 +9,12 @@ use pvc_embedded::EmbeddedTree;
 use pvc_model::benchmark::{BenchmarkState, volume_of};
 use pvc_model::job::creation::{Seed, SeedFiles, VmCreation};
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
-use pvc_model::node::{DaemonNote, NodeRole};
+use pvc_model::node::{DaemonNote, DaemonState, NodeRole};
 use pvc_model::storage::{OsdRecord, PoolName, VolumeId, VolumeName};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Hypervisor, Op, Storage, Tree as _};
-use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, Report, Store, VmChange};
+use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, NodeChange, Report, Store, VmChange};
 use pvc_testkit::{
     FlakyTree, Gate, MemoryDevices, MemoryFiles, MemoryOsds, MemoryStorage, ScriptedHypervisor,
     ScriptedScripts, SeededRandom, SharedOsds, TokioClock,
@@ -145,6 +145,13 @@ impl World {
             before,
             job: JobId::from_bits(1),
         };
+        if case == Case::Osds(OsdCase::RemoveOfDeadNode) {
+            let name = NodeName::new(osds::DEAD);
+            let node = || NewNode { name: name.clone(), ..hv1() };
+            world.write(|changes| _ = changes.push(Change::AddNode(Box::new(node())))).await;
+            let dead = || Change::Node(name.clone(), NodeChange::Daemon(DaemonState::Dead));
+            world.write(|changes| _ = changes.push(dead())).await;
+        }
         for record in &world.before {
             let put = || Change::PutOsd(Box::new(record.clone()));
             world.write(|changes| _ = changes.push(put())).await;

@@ -4,11 +4,12 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
-use pvc_model::Uuid;
 use pvc_model::job::{Job, JobId, JobSpec, JobState, JobWork};
+use pvc_model::node::DaemonState;
 use pvc_model::osd::{AddOsds, DeviceClass, LogicalVolume, LvmName, OsdFlag, OsdId, OsdState};
+use pvc_model::{NodeName, Uuid};
 use pvc_ports::UnitState;
-use pvc_store::{Change, Store};
+use pvc_store::{Change, NewNode, NodeChange, Store};
 use pvc_testkit::{MemoryOsds, ScriptedHypervisor, SeededRandom, SharedOsds, TokioClock};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,12 @@ impl World {
         let mut osds = case.osds();
         let records = case.records(&mut osds);
         let world = World { store, osds: osds.shared() };
+        if case == OsdCase::RemoveOfDeadNode {
+            let name = NodeName::new(osds::DEAD);
+            let node = NewNode { name: name.clone(), ..crate::crashes::hv1() };
+            world.write(Change::AddNode(Box::new(node))).await;
+            world.write(Change::Node(name, NodeChange::Daemon(DaemonState::Dead))).await;
+        }
         for record in records {
             world.write(Change::PutOsd(Box::new(record))).await;
         }
@@ -271,6 +278,36 @@ async fn a_disk_that_holds_the_database_of_an_osd_is_not_taken_for_another() {
         assert!(state == JobState::Failed && why.contains("holds OSD 0 of this cluster"), "{why}");
     }
     assert_eq!(world.are().2, [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_osd_of_a_dead_node_is_forgotten_when_its_data_is_elsewhere_unless_the_node_is_back() {
+    for comes_back in [false, true] {
+        let world = World::new(OsdCase::RemoveOfDeadNode).await;
+        world.osds().set_needed(OsdId(0), 1 << 20);
+        let id = world.submit(1, removal(false)).await;
+        world.troubled(&id, "pgs currently mapped").await;
+        if comes_back {
+            world.osds().node_on(osds::DEAD);
+            let run = NodeChange::Daemon(DaemonState::Run);
+            world.write(Change::Node(NodeName::new(osds::DEAD), run)).await;
+            world.osds().set_needed(OsdId(0), 0);
+            let (state, why) = world.end(&id).await;
+            assert_eq!(state, JobState::Failed);
+            assert!(why.contains("was dead and is not any more"), "{why}");
+            let left = world.osds().osd_states().remove(0);
+            assert!(left.is_up && left.is_in, "{left:?}");
+            assert_eq!(world.are().0, ["0"]);
+            continue;
+        }
+        world.osds().set_needed(OsdId(0), 0);
+        assert_eq!(world.end(&id).await.0, JobState::Succeeded);
+        assert_eq!(world.are(), (vec![], vec![], vec![]));
+        let mut osds = world.osds();
+        assert_eq!(osds.lvm_osds(osds::DEAD).expect("they can be listed").len(), 1);
+        osds.node_on(osds::DEAD);
+        assert_eq!(osds.daemon_state(osds::DEAD, OsdId(0)), UnitState::Failed, "it is nobody's");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,6 +16,8 @@ use pvc_ports::UnitState;
 use pvc_testkit::{MemoryOsds, MemoryStorage, ScriptedCluster, SharedOsds};
 
 pub const NODE: &str = "hv1";
+/// Node that is dead, with the disks of an OSD.
+pub const DEAD: &str = "hv9";
 const GIB: u64 = 1 << 30;
 /// Piece in which LVM gives room.
 const EXTENT: u64 = 4 << 20;
@@ -35,23 +37,32 @@ pub enum OsdCase {
     ReplaceInPlace,
     /// The same on another disk, with a weight, and with databases of a part of its size.
     ReplaceOtherwise,
+    /// The same, although their data is not safe without them.
+    ReplaceByForce,
     /// Two of a disk that their node does not know any more.
     Refresh,
     Remove,
+    /// The same, although its data is not safe without it.
+    RemoveByForce,
+    /// Removes one that lies on a node that is dead.
+    RemoveOfDeadNode,
     /// Removes one of two that share a disk.
     RemoveOneOfTwo,
     AddDbGroup,
 }
 
 impl OsdCase {
-    pub const ALL: [OsdCase; 9] = [
+    pub const ALL: [OsdCase; 12] = [
         OsdCase::Add,
         OsdCase::AddNvme,
         OsdCase::Replace,
         OsdCase::ReplaceInPlace,
         OsdCase::ReplaceOtherwise,
+        OsdCase::ReplaceByForce,
         OsdCase::Refresh,
         OsdCase::Remove,
+        OsdCase::RemoveByForce,
+        OsdCase::RemoveOfDeadNode,
         OsdCase::RemoveOneOfTwo,
         OsdCase::AddDbGroup,
     ];
@@ -60,28 +71,39 @@ impl OsdCase {
     fn before(self) -> u32 {
         match self {
             OsdCase::Add | OsdCase::AddNvme | OsdCase::AddDbGroup => 0,
-            OsdCase::Remove => 1,
+            OsdCase::Remove | OsdCase::RemoveByForce | OsdCase::RemoveOfDeadNode => 1,
             _ => 2,
         }
     }
 
+    /// The node that the OSDs lie on.
+    pub fn node(self) -> &'static str {
+        if self == OsdCase::RemoveOfDeadNode { DEAD } else { NODE }
+    }
+
+    pub fn is_forced(self) -> bool {
+        matches!(self, OsdCase::RemoveByForce | OsdCase::ReplaceByForce)
+    }
+
     pub fn osds(self) -> MemoryOsds {
+        let node = self.node();
         let mut osds = MemoryOsds::new();
-        osds.add_blank(NODE, "/dev/sdb", 100 * GIB);
-        osds.add_blank(NODE, "/dev/sdc", 20 * GIB);
-        osds.add_blank(NODE, "/dev/sdd", 200 * GIB);
-        osds.add_blank(NODE, "/dev/nvme0n1", 100 * GIB);
+        osds.add_blank(node, "/dev/sdb", 100 * GIB);
+        osds.add_blank(node, "/dev/sdc", 20 * GIB);
+        osds.add_blank(node, "/dev/sdd", 200 * GIB);
+        osds.add_blank(node, "/dev/nvme0n1", 100 * GIB);
         if self != OsdCase::AddDbGroup {
-            let partition = osds.partition(NODE, &device("/dev/sdc")).expect("it is empty");
+            let partition = osds.partition(node, &device("/dev/sdc")).expect("it is empty");
             let group = LvmName::db_group();
-            osds.create_volume_group(NODE, &group, &partition).expect("there is none");
+            osds.create_volume_group(node, &group, &partition).expect("there is none");
         }
-        make(&mut osds, self.before());
+        make(&mut osds, node, self.before());
         for id in (0..self.before()).map(OsdId) {
-            osds.set_needed(id, 1);
+            // By force nothing is waited for: it would never be safe.
+            osds.set_needed(id, if self.is_forced() { 1 << 40 } else { 1 });
         }
-        if self == OsdCase::Refresh {
-            osds.node_off(NODE);
+        if matches!(self, OsdCase::Refresh | OsdCase::RemoveOfDeadNode) {
+            osds.node_off(node);
         }
         osds
     }
@@ -116,8 +138,14 @@ impl OsdCase {
                 db: Some(DbSize::Ratio(0.02)),
                 ..replacement(spec("/dev/sdd"))
             }),
+            OsdCase::ReplaceByForce => {
+                JobWork::ReplaceOsd(OsdReplacement { force: true, ..replacement(spec("/dev/sdd")) })
+            }
+            OsdCase::RemoveByForce => JobWork::RemoveOsd { osd, force: true },
             OsdCase::Refresh => JobWork::RefreshOsd { osd, device: spec("/dev/sdb") },
-            OsdCase::Remove | OsdCase::RemoveOneOfTwo => JobWork::RemoveOsd { osd, force: false },
+            OsdCase::Remove | OsdCase::RemoveOfDeadNode | OsdCase::RemoveOneOfTwo => {
+                JobWork::RemoveOsd { osd, force: false }
+            }
             OsdCase::AddDbGroup => JobWork::AddDbGroup { device: spec("/dev/sdc") },
         }
     }
@@ -125,15 +153,20 @@ impl OsdCase {
     /// The records of the OSDs that there are.
     pub fn records(self, osds: &mut MemoryOsds) -> Vec<OsdRecord> {
         let device = if self == OsdCase::Refresh { "/dev/old" } else { "/dev/sdb" };
-        let lie = osds.lvm_osds(NODE).expect("they can be listed");
-        lie.iter().map(|lvm| record(lvm, device, self.before() > 1)).collect()
+        let lie = osds.lvm_osds(self.node()).expect("they can be listed");
+        let record = |lvm| OsdRecord {
+            node: self.node().to_owned(),
+            ..record(lvm, device, self.before() > 1)
+        };
+        lie.iter().map(record).collect()
     }
 
     /// Finds how much of the job is there: all of it, nothing, or a part.
     pub fn is_done(self, before: &[OsdRecord], osds: &SharedOsds, view: &Cluster) -> Option<bool> {
         let mut osds = osds.lock().expect("nothing panics while holding it");
-        assert!(osds.lost().is_empty(), "data was lost: {:?}", osds.lost());
-        let now = Now::of(&mut osds, view);
+        let is_safe = self.is_forced() || osds.lost().is_empty();
+        assert!(is_safe, "data was lost: {:?}", osds.lost());
+        let now = Now::of(&mut osds, self.node(), view);
         let databases = |ids: &[u32]| now.databases == databases_of(ids, GIB);
         let (done, undone) = match self {
             OsdCase::Add => (
@@ -159,7 +192,7 @@ impl OsdCase {
                     && now.databases == databases_of(&[0, 1], 511 * EXTENT),
                 now.is_as(before) && now.is_blank("/dev/sdd"),
             ),
-            OsdCase::Replace => (
+            OsdCase::Replace | OsdCase::ReplaceByForce => (
                 now.run("/dev/sdd", WEIGHT) == [0, 1]
                     && now.recorded("/dev/sdd") == [0, 1]
                     && now.is_blank("/dev/sdb")
@@ -177,7 +210,15 @@ impl OsdCase {
                 now.run("/dev/sdb", WEIGHT) == [0, 1] && now.recorded("/dev/sdb") == [0, 1],
                 now.records == before,
             ),
-            OsdCase::Remove => (now.is_empty() && databases(&[]), now.is_as(before)),
+            OsdCase::Remove | OsdCase::RemoveByForce => {
+                (now.is_empty() && databases(&[]), now.is_as(before))
+            }
+            // Its disk is as it was, whatever becomes of it.
+            OsdCase::RemoveOfDeadNode => {
+                assert!(now.lie.len() == 1 && databases(&[0]), "{:?}", now.lie);
+                let is_in = now.states.iter().any(|state| state.uuid.is_some() && state.is_in);
+                (now.records.is_empty() && now.states.is_empty(), now.records == before && is_in)
+            }
             OsdCase::RemoveOneOfTwo => (
                 now.run("/dev/sdb", WEIGHT) == [1]
                     && now.recorded("/dev/sdb") == [1]
@@ -216,22 +257,22 @@ pub fn spec(name: &str) -> DeviceSpec {
     DeviceSpec::parse(name).expect("below `/dev`")
 }
 
-/// Makes OSDs of `/dev/sdb`, with databases, which run.
-pub fn make(osds: &mut MemoryOsds, count: u32) {
+/// Makes OSDs of `/dev/sdb` of the node, with databases, which run.
+pub fn make(osds: &mut MemoryOsds, node: &str, count: u32) {
     if count == 0 {
         return;
     }
-    let group = osds.begin_batch(NODE, &device("/dev/sdb")).expect("it is empty");
+    let group = osds.begin_batch(node, &device("/dev/sdb")).expect("it is empty");
     for _ in 0..count {
-        let made = osds.go_on_with_batch(NODE, &group, DeviceClass::Ssd, count);
+        let made = osds.go_on_with_batch(node, &group, DeviceClass::Ssd, count);
         let id = made.expect("there is room");
-        let lie = osds.lvm_osds(NODE).expect("they can be listed");
+        let lie = osds.lvm_osds(node).expect("they can be listed");
         let uuid = lie.iter().find(|lvm| lvm.id == id).expect("it was just made").uuid;
         let db = LogicalVolume::db_of(id);
-        osds.create_volume(NODE, &db, GIB).expect("there is room");
-        osds.give_db(NODE, (id, uuid), &db).expect("it has none");
-        osds.crush_add(id, WEIGHT, NODE).expect("it is known");
-        osds.activate(NODE, id, uuid).expect("it lies here");
+        osds.create_volume(node, &db, GIB).expect("there is room");
+        osds.give_db(node, (id, uuid), &db).expect("it has none");
+        osds.crush_add(id, WEIGHT, node).expect("it is known");
+        osds.activate(node, id, uuid).expect("it lies here");
     }
 }
 
@@ -267,10 +308,10 @@ struct Now {
 }
 
 impl Now {
-    fn of(osds: &mut MemoryOsds, view: &Cluster) -> Now {
-        let (states, lie) = (osds.osd_states(), osds.lvm_osds(NODE).expect("nothing fails"));
+    fn of(osds: &mut MemoryOsds, node: &str, view: &Cluster) -> Now {
+        let (states, lie) = (osds.osd_states(), osds.lvm_osds(node).expect("nothing fails"));
         let ids = || states.iter().map(|state| state.id);
-        let group = osds.volume_group(NODE, &LvmName::db_group());
+        let group = osds.volume_group(node, &LvmName::db_group());
         let volumes = group.iter().flat_map(|group| &group.volumes);
         let number = |name: &LvmName| name.as_str().strip_prefix("osd-")?.parse().ok();
         let databases: Vec<(u32, u64)> =
@@ -280,16 +321,16 @@ impl Now {
             lie.iter().any(|lvm| lvm.id.0 == *id && lvm.db.as_ref() == Some(&db))
         };
         assert!(databases.iter().all(uses) || lie.is_empty(), "{databases:?} of {lie:?}");
-        let disks = osds.devices(NODE).into_iter();
+        let disks = osds.devices(node).into_iter();
         let is_blank = |disk: &pvc_model::osd::BlockDevice| {
             disk.groups.is_empty() && disk.partitions.is_empty() && disk.partition_table.is_none()
         };
-        let active = ids().filter(|id| osds.daemon_state(NODE, *id) == UnitState::Active).collect();
+        let active = ids().filter(|id| osds.daemon_state(node, *id) == UnitState::Active).collect();
         let places = ids().filter_map(|id| Some((id, osds.place(id)?.1))).collect();
         let mut records: Vec<OsdRecord> =
             view.osds.values().map(|record| record.as_ref().clone()).collect();
         records.sort_by_key(|record| record.id.clone());
-        let classes = lie.iter().filter_map(|lvm| osds.class(NODE, lvm.id)).collect();
+        let classes = lie.iter().filter_map(|lvm| osds.class(node, lvm.id)).collect();
         Now {
             classes,
             active,

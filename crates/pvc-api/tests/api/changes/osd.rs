@@ -288,13 +288,13 @@ async fn what_makes_no_task_is_refused() {
     }
     api.put("/storage/ceph/osd/0?device=sdb").await.refused(400);
     api.write("/nodes/pvchv1/daemonstate", "dead").await;
-    let silent = api.delete(&format!("/storage/ceph/osd/0?{MEANT}")).await.refused(400);
+    let silent = api.put("/storage/ceph/osd/0?device=/dev/sdb").await.refused(400);
     assert!(silent.contains("node `pvchv1` is in state `dead`"), "{silent}");
     assert!(api.store.view().jobs.is_empty());
 }
 
 #[tokio::test]
-async fn an_osd_of_a_dead_node_is_listed_as_it_is_and_its_disk_left_alone_until_the_node_is_back() {
+async fn an_osd_of_a_dead_node_is_listed_as_it_is_and_removed_without_its_disk() {
     let (api, osds) = at_work().await;
     let add = "/storage/ceph/osd?node=pvchv1&device=/dev/sdb&weight=1";
     assert_eq!(text(&api.end(api.post(add).await).await, "state"), "SUCCESS");
@@ -310,8 +310,6 @@ async fn an_osd_of_a_dead_node_is_listed_as_it_is_and_its_disk_left_alone_until_
     );
     let jobs = api.store.view().jobs.len();
     for refused in [
-        api.delete(&format!("/storage/ceph/osd/0?{MEANT}")).await,
-        api.delete(&format!("/storage/ceph/osd/0?{MEANT}&force=true")).await,
         api.post(&format!("/storage/ceph/osd/0?new_device=/dev/sdc&{MEANT}")).await,
         api.put("/storage/ceph/osd/0?device=/dev/sdb").await,
         api.post("/storage/ceph/osd?node=pvchv1&device=/dev/sdc&weight=1").await,
@@ -321,6 +319,9 @@ async fn an_osd_of_a_dead_node_is_listed_as_it_is_and_its_disk_left_alone_until_
         assert!(said.contains("node `pvchv1` is in state `dead`"), "{said}");
         assert!(text(&refused.json(), "hint").contains("start `pvcnoded` there"), "{said}");
     }
+    let remove = format!("/storage/ceph/osd/0?{MEANT}");
+    let said = api.delete(&remove).await.refused(400);
+    assert!(said.contains("node `pvchv1` is dead, and no worker of another one"), "{said}");
     assert_eq!(api.store.view().jobs.len(), jobs, "nothing waits for it");
     // The map is the monitors': its data moves elsewhere, and comes back.
     for (state, is_in) in [("out", false), ("in", true)] {
@@ -328,11 +329,16 @@ async fn an_osd_of_a_dead_node_is_listed_as_it_is_and_its_disk_left_alone_until_
         let known = osds.lock().unwrap().osd_states();
         assert_eq!((known[0].is_up, known[0].is_in), (false, is_in), "{state}");
     }
-    osds.lock().unwrap().node_on(NODE);
-    api.write("/nodes/pvchv1/daemonstate", "run").await;
-    let removed = api.end(api.delete(&format!("/storage/ceph/osd/0?{MEANT}")).await).await;
+    api.start_worker("pvchv2");
+    let is_there =
+        |view: &pvc_model::cluster::Cluster| view.workers.contains_key(&NodeName::new("pvchv2"));
+    api.eventually("another worker is there", is_there).await;
+    let removed = api.end(api.delete(&remove).await).await;
     assert_eq!(text(&removed, "status"), "OSD 0 is removed", "{removed}");
     assert!(api.osds().await.is_empty());
+    let mut osds = osds.lock().unwrap();
+    assert!(osds.osd_states().is_empty());
+    assert_eq!(osds.lvm_osds(NODE).unwrap().len(), 1, "nobody has erased it");
 }
 
 #[tokio::test]

@@ -56,6 +56,8 @@ pub(crate) enum OsdJobError {
     /// The OSD was up once: it may hold data.
     #[error("OSD {osd} has run, and does not start again: {why}")]
     NotStartedAgain { osd: OsdId, why: String },
+    #[error("node `{node}`, on which OSD {osd} lies, was dead and is not any more")]
+    BackAgain { osd: OsdId, node: String },
     #[error("the daemon of OSD {osd} did not stop within {seconds} s")]
     NotStopped { osd: OsdId, seconds: u64 },
     #[error(transparent)]
@@ -79,6 +81,7 @@ impl Refusal for OsdJobError {
             | OsdJobError::Unknown { .. }
             | OsdJobError::Another { .. }
             | OsdJobError::Gone { .. }
+            | OsdJobError::BackAgain { .. }
             | OsdJobError::NotStarted { .. } => RefusalKind::Conflict,
             OsdJobError::NotMade { .. }
             | OsdJobError::NotStartedAgain { .. }
@@ -106,6 +109,9 @@ impl Refusal for OsdJobError {
             OsdJobError::NotStarted { osd, .. } | OsdJobError::NotStartedAgain { osd, .. } => {
                 Some(format!("`journalctl -u {}` on the node says more", osd.unit()))
             }
+            OsdJobError::BackAgain { osd, .. } => Some(format!(
+                "`pvc storage osd remove {osd}` removes it there, and erases its disk"
+            )),
             OsdJobError::Another { .. } => Some(
                 "`ceph osd find` says where it is; `pvc storage osd refresh` takes it up there"
                     .to_owned(),

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use pvc_model::osd::{BlockDevice, Device, LvmOsd, OsdId, OsdState, Safety, may_take, may_zap};
 use pvc_model::with_causes;
+use pvc_ops::osd::{find_osd, is_of_dead_node};
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{OsdError, UnitState};
 use serde::{Deserialize, Serialize};
 
 use super::acts::{remove_database, removed, stop};
 use super::disk::Known;
-use super::{Hands, Osd, OsdJobError, Result, unless_gone};
+use super::{Hands, Osd, OsdJobError, Result, fresh, unless_gone};
 use crate::context::{Context, Unwritten};
 
 /// Interval at which it is looked whether an OSD's data is elsewhere: it takes minutes to hours.
@@ -24,13 +25,22 @@ pub(crate) struct Leaving {
     pub osd: Osd,
     was_in: bool,
     was_running: bool,
+    /// Lies on a node that is dead: nothing of it is on this one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_away: bool,
 }
 
 impl Leaving {
     pub async fn look(hands: Hands<'_>, osd: Osd, state: Option<&OsdState>) -> Result<Self> {
         let daemon = hands.disks.daemon_state(osd.id).await?;
         let was_running = matches!(daemon, UnitState::Active | UnitState::Starting);
-        Ok(Leaving { osd, was_in: state.is_some_and(|state| state.is_in), was_running })
+        let was_in = state.is_some_and(|state| state.is_in);
+        Ok(Leaving { osd, was_in, was_running, is_away: false })
+    }
+
+    pub fn of_dead_node(osd: Osd, state: Option<&OsdState>) -> Self {
+        let was_in = state.is_some_and(|state| state.is_in);
+        Leaving { osd, was_in, was_running: false, is_away: true }
     }
 
     pub fn runs(&self) -> bool {
@@ -112,6 +122,19 @@ impl Leaving {
         Ok(())
     }
 
+    /// Has the cluster know that the OSD of a dead node does not run.
+    ///
+    /// # Errors
+    /// If the node is not dead any more: the OSD may run there.
+    async fn have_it_down(&self, context: &Context) -> Result<()> {
+        let (view, id) = (fresh(context).await?, self.osd.id);
+        let (_, record) = find_osd(&view, &id.to_string())?;
+        if !is_of_dead_node(&view, record) {
+            return Err(OsdJobError::BackAgain { osd: id, node: record.node.clone() });
+        }
+        Ok(unless_gone(Hands::of(context)?.ceph.osd_down(id).await)?)
+    }
+
     /// Takes the OSD's identity from it. Its number stays its own until it is purged.
     ///
     /// Waits until the cluster says that this is safe, unless it is forced: since the drain, the
@@ -126,7 +149,10 @@ impl Leaving {
                 return Err(Unwritten::Lost.into());
             }
             // One that the cluster does not count as up may run all the same.
-            stop(context, self.osd.id).await?;
+            match self.is_away {
+                true => self.have_it_down(context).await?,
+                false => stop(context, self.osd.id).await?,
+            }
             if state.is_in {
                 unless_gone(hands.ceph.osd_out(self.osd.id).await)?;
             }

@@ -1,6 +1,8 @@
 //! Removes an OSD for good.
 //!
 //! Its record goes last. Whatever happens before, the OSD is in the list, and can be removed again.
+//! One of a dead node is removed by another node, which cannot erase its disk: to its daemon, if
+//! the node is ever on again, the cluster does not speak.
 
 use async_trait::async_trait;
 use pvc_model::cluster::Cluster;
@@ -12,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::disk::Known;
 use super::leave::{Leaving, bring_back, erase};
 use super::{
-    Hands, Osd, OsdJobError, Result, fresh, own_record, recorded_state, recorded_uuid, unless_gone,
+    Hands, Osd, OsdJobError, Result, fresh, recorded_state, recorded_uuid, removed_record,
+    unless_gone,
 };
 use crate::context::Context;
 use crate::kind::Kind;
@@ -45,24 +48,34 @@ impl Kind for Remove {
     async fn plan(&self, context: &Context) -> Result<Vec<Step>> {
         let hands = Hands::of(context)?;
         let view = fresh(context).await?;
-        let record = own_record(context, &view, self.osd)?;
+        let (record, is_away) = removed_record(context, &view, self.osd)?;
         let known = Known::look(hands).await?;
         let state = recorded_state(&known, self.osd, record)?;
         let uuid = state.and_then(|state| state.uuid).unwrap_or_else(|| recorded_uuid(record));
         let osd = Osd { id: self.osd, uuid };
-        let leaving = Leaving::look(hands, osd, state).await?;
+        let leaving = match is_away {
+            true => Leaving::of_dead_node(osd, state),
+            false => Leaving::look(hands, osd, state).await?,
+        };
         let is_alive = state.is_some_and(|state| state.uuid.is_some());
         let mut steps = Vec::new();
         if is_alive {
             steps.push(Step::Drain(leaving.clone()));
         }
-        if is_alive || leaving.runs() {
+        if !is_away && (is_alive || leaving.runs()) {
             steps.push(Step::Stop(leaving.clone()));
         }
         if is_alive {
             steps.push(Step::Destroy(leaving));
         }
-        steps.push(Step::Erase(osd));
+        if is_away {
+            context.log(format!(
+                "node `{}` is dead: the cluster forgets OSD {}, and its disk is not erased",
+                record.node, self.osd
+            ));
+        } else {
+            steps.push(Step::Erase(osd));
+        }
         if state.is_some() {
             steps.push(Step::Purge(osd));
         }
