@@ -5,6 +5,7 @@
 
 pub mod course;
 pub mod creation;
+pub mod making;
 pub mod osd;
 pub mod provision;
 pub mod transfer;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use pvc_model::cluster::Cluster as View;
 use pvc_model::image::image_name;
 use pvc_model::job::creation::VmCreation;
+use pvc_model::job::making::{is_left_behind, maker_of};
 use pvc_model::job::{Job, JobState, JobWork};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::{VmRecord, VmState};
@@ -50,9 +51,6 @@ pub(crate) fn image() -> String {
     format!("{POOL}/image_{IMAGE}")
 }
 
-/// Beginning of the names of disks that are not whole yet.
-const IN_THE_MAKING: &str = "creating-";
-
 /// End of the name of a disk with cloud-init's data.
 const SEED: &str = "_cidata";
 
@@ -69,7 +67,13 @@ pub(crate) fn is_of_one(view: &View, volume: &VolumeId) -> bool {
 }
 
 fn is_in_the_making(volume: &VolumeId) -> bool {
-    volume.volume.as_str().starts_with(IN_THE_MAKING)
+    maker_of(&volume.volume).is_some()
+}
+
+/// The volumes that are recorded and left of jobs that are over: the primary removes them.
+pub(crate) fn left_in_the_making(view: &View) -> impl Iterator<Item = String> {
+    let left = view.volumes.keys().filter(|volume| is_left_behind(view, &volume.volume));
+    left.map(|volume| format!("volume {volume} is left of a job"))
 }
 
 fn volume(name: &str) -> VolumeId {

@@ -1,5 +1,5 @@
 //! Leftovers: volumes that are held by an upload whose daemon is gone, those of benchmarks that
-//! have come to no end, and what copies, uploads and downloads that were cut off have left in the
+//! have come to no end, those that jobs have left in the making, and what copies, uploads and downloads that were cut off have left in the
 //! pools. The primary sees to all of them.
 
 use std::collections::BTreeMap;
@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::Purpose;
+use pvc_model::job::making::is_left_behind;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
 use pvc_model::vm::volumes::users;
 use pvc_ops::benchmark::remove_left_behind;
-use pvc_ops::storage::{Settled, settle};
+use pvc_ops::storage::{Settled, remove_volume, settle};
 use pvc_ports::{Storage, StorageError, VolumeInfo};
 use pvc_role::Context;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +42,7 @@ pub async fn run(context: Context, end: CancellationToken) {
     tokio::join!(
         keep_settling(&context, &end),
         keep_ending_benchmarks(&context, &end),
+        keep_removing_makings(&context, &end),
         keep_sweeping(&context, &end)
     );
 }
@@ -85,6 +87,33 @@ async fn end_benchmarks(context: &Context, is_logged: &mut bool) {
             if !std::mem::replace(is_logged, true) {
                 tracing::warn!(error, "what a benchmark has left cannot be removed yet");
             }
+        }
+    }
+}
+
+async fn keep_removing_makings(context: &Context, end: &CancellationToken) {
+    let mut seen = Sightings::default();
+    let mut turns = context.turns(end);
+    while turns.next(EVERY).await {
+        match context.is_primary() {
+            true => remove_makings(context, &mut seen, context.now()).await,
+            false => seen = Sightings::default(),
+        }
+    }
+}
+
+/// Removes volumes that are recorded and in the making by jobs that are over. They are in the trash
+/// for a day.
+async fn remove_makings(context: &Context, seen: &mut Sightings<VolumeId>, now: Duration) {
+    let (view, storage) = (context.store.view(), context.ports.storage.as_ref());
+    let recorded = view.volumes.keys();
+    let left = recorded.filter(|volume| is_left_behind(&view, &volume.volume)).cloned().collect();
+    // Whoever has made it late may be about to remove it.
+    for volume in seen.note(left, now, |_| EVERY) {
+        let removed = remove_volume(&context.store, storage, &volume, LEFT, false);
+        match context.in_time(DEADLINE, removed).await {
+            Ok(_) => tracing::info!(%volume, "what a task has left in the making is removed"),
+            Err(error) => tracing::debug!(%volume, %error, "a leftover cannot be removed"),
         }
     }
 }
@@ -171,8 +200,9 @@ fn candidates(cluster: &Cluster, volumes: &[VolumeInfo]) -> impl Iterator<Item =
     volumes.iter().flat_map(|volume| {
         let is_known =
             cluster.volumes.contains_key(&volume.id) || users(cluster, &volume.id).next().is_some();
-        let is_partial = volume.id.volume.is_partial() && !is_known;
-        let whole = is_partial.then(|| Leftover::Volume(volume.id.clone()));
+        let name = &volume.id.volume;
+        let is_left = (name.is_partial() || is_left_behind(cluster, name)) && !is_known;
+        let whole = is_left.then(|| Leftover::Volume(volume.id.clone()));
         let own = volume.snapshots.iter().filter(|one| one.name.is_passing());
         let of =
             |one: &pvc_ports::SnapshotInfo| Leftover::Snapshot(volume.id.clone(), one.name.clone());
@@ -269,6 +299,7 @@ mod tests {
     use pvc_model::benchmark::{BenchmarkRecord, BenchmarkState, FORMAT, volume_of};
     use pvc_model::hold::VolumeHold;
     use pvc_model::job::JobId;
+    use pvc_model::job::making::name_in_the_making;
     use pvc_model::storage::VolumeName;
     use pvc_ports::Ports;
     use pvc_store::{Change, Changes, Store};
@@ -422,6 +453,36 @@ mod tests {
         let trashed = storage.trashed(&id("vms/a").pool).await.unwrap();
         let trashed: Vec<_> = trashed.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(trashed, [left, open], "either may have been about to get its name");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_job_that_is_over_has_left_in_the_making_goes_recorded_or_not() {
+        let storage = Arc::new(MemoryStorage::new());
+        let context = context(storage.clone()).await;
+        let [first, second] = [1, 2].map(|job| VolumeId {
+            volume: name_in_the_making(&JobId::from_bits(job), "sda"),
+            ..id("vms/a")
+        });
+        storage.insert("vms/a");
+        for volume in [&first, &second] {
+            storage.create(volume, 4096, false).await.unwrap();
+        }
+        let store = &context.store;
+        pvc_ops::storage::record_volume(store, storage.as_ref(), &first).await.unwrap();
+        let names = async || {
+            let volumes = storage.volumes(&first.pool).await.unwrap();
+            volumes.iter().map(|found| found.id.clone()).collect::<Vec<_>>()
+        };
+        let mut seen = Sightings::default();
+        remove_makings(&context, &mut seen, Duration::ZERO).await;
+        assert_eq!(names().await.len(), 3, "somebody may be about to remove it");
+        remove_makings(&context, &mut seen, EVERY).await;
+        assert_eq!(names().await, [id("vms/a"), second.clone()]);
+        assert!(store.fresh().await.unwrap().volumes.is_empty());
+        let mut seen = Sightings::default();
+        sweep(&context, &mut seen, Duration::ZERO).await;
+        sweep(&context, &mut seen, LEFT).await;
+        assert_eq!(names().await, [id("vms/a")]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,8 +1,8 @@
 //! A VM that is made of an image.
 
-use super::{JobId, JobVm};
+use super::{JobId, JobVm, making};
 use crate::NodeName;
-use crate::storage::{VolumeId, VolumeName};
+use crate::storage::VolumeId;
 
 /// A VM to make, with its disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +63,5 @@ pub const SSH_KEYS_LIMIT: usize = 16 << 10;
 /// The name that a disk of a VM in the making has until it is whole: no other job gives it.
 pub fn name_in_the_making(job: &JobId, disk: &VolumeId) -> VolumeId {
     let suffix = disk.volume.as_str().rsplit('_').next().unwrap_or_default();
-    let volume = VolumeName::new(format!("creating-{job}_{suffix}"));
-    VolumeId { pool: disk.pool.clone(), volume }
+    VolumeId { pool: disk.pool.clone(), volume: making::name_in_the_making(job, suffix) }
 }

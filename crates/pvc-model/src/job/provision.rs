@@ -1,7 +1,7 @@
 //! A VM that is made from a profile.
 
-use super::{JobId, JobVm};
-use crate::storage::{VolumeId, VolumeName};
+use super::{JobId, JobVm, making};
+use crate::storage::VolumeId;
 
 /// A VM to make by the script of a profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,11 +26,6 @@ pub const MOST_MADE: usize = 200;
 /// The name that volume number `number` of a script has until it gets the one that the script
 /// gives: no other job gives it.
 pub fn name_in_the_making(job: &JobId, number: usize, volume: &VolumeId) -> VolumeId {
-    let making = VolumeName::new(format!("creating-{job}_script{number}"));
+    let making = making::name_in_the_making(job, &format!("script{number}"));
     VolumeId { pool: volume.pool.clone(), volume: making }
-}
-
-/// Whether a job makes volumes by such names.
-pub fn is_in_the_making(volume: &VolumeName) -> bool {
-    volume.as_str().starts_with("creating-")
 }

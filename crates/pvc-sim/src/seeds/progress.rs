@@ -8,6 +8,7 @@ use pvc_model::vm::{VmRecord, VmState};
 use crate::benchmarks::left_behind;
 use crate::cluster::{Cluster, vm_uuid};
 use crate::jobs::unfinished;
+use crate::new_vms::left_in_the_making;
 use crate::truth::Violation;
 
 /// Time in which, after everything is well again, all that should run has to run.
@@ -74,6 +75,7 @@ impl Cluster {
         }
         unsettled.extend(unfinished(&view));
         unsettled.extend(left_behind(&view));
+        unsettled.extend(left_in_the_making(&view));
         unsettled.extend(self.world.with(|state| state.network_troubles(&view, None)));
         unsettled.extend(self.world.with(|state| state.function_troubles(&view, None)));
         for vm in 0..self.shape.vms.len() {
