@@ -17,4 +17,4 @@ mod read;
 pub mod schema;
 mod write;
 
-pub use provisioner::{Mode, Provisioner, ProvisionerError, Text};
+pub use provisioner::{FormerBenchmark, Mode, Provisioner, ProvisionerError, Text};

@@ -63,6 +63,18 @@ pub struct Text {
     pub text: String,
 }
 
+/// A benchmark of the storage that PVC 1.0.3 has recorded. Ours are records of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FormerBenchmark {
+    pub id: i64,
+    /// Its name.
+    pub job: String,
+    /// Format of the result, 0 to 2 (`spec/storage.md` §7).
+    pub format: i64,
+    /// `Running`, or JSON.
+    pub result: String,
+}
+
 /// The provisioner's records. Nothing is asked of the database before it is needed.
 #[derive(Clone)]
 pub struct Provisioner {
@@ -127,6 +139,30 @@ impl Provisioner {
             }
         };
         self.texts_of(statement).await
+    }
+
+    /// The benchmarks that PVC 1.0.3 has recorded, or those with a name: the latest 50, the newest
+    /// first, but for results of more than a million characters.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn former_benchmarks(
+        &self,
+        name: Option<&str>,
+    ) -> Result<Vec<FormerBenchmark>, ProvisionerError> {
+        let statement = match name {
+            None => Statement::new(
+                "SELECT id, job, test_format, result FROM storage_benchmarks \
+                 WHERE length(result) <= 1000000 ORDER BY id DESC LIMIT 50",
+            ),
+            Some(name) => Statement::new(
+                "SELECT id, job, test_format, result FROM storage_benchmarks \
+                 WHERE length(result) <= 1000000 AND job = $1 ORDER BY id DESC LIMIT 50",
+            )
+            .with(name),
+        };
+        let mut transaction = self.begin().await?;
+        Ok(read::former_benchmarks(&transaction.run(statement).await?))
     }
 
     /// The userdata of a profile; `None` if it has none, or there is no such profile.

@@ -7,6 +7,8 @@ use pvc_model::provisioner::{
 };
 use pvc_ports::{DatabaseError, Rows, SqlValue, Statement, Transaction};
 
+use crate::provisioner::FormerBenchmark;
+
 /// Columns of a row, by name.
 struct Row<'a> {
     rows: &'a Rows,
@@ -93,6 +95,15 @@ pub async fn catalog(transaction: &mut dyn Transaction) -> Result<Catalog, Datab
         scripts: all(scripts, named),
         ovas: ovas_of(ovas, volumes),
         profiles: all(profiles, profile),
+    })
+}
+
+pub fn former_benchmarks(rows: &Rows) -> Vec<FormerBenchmark> {
+    all(rows, |row| FormerBenchmark {
+        id: row.id("id"),
+        job: row.needed("job"),
+        format: row.id("test_format"),
+        result: row.needed("result"),
     })
 }
 

@@ -1,15 +1,23 @@
 //! Benchmarks of the storage.
 
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use pvc_api_types::Benchmark;
 use pvc_api_types::operations::benchmark::{GetStorageCephBenchmark, PostStorageCephBenchmark};
 use pvc_model::benchmark::{BenchmarkRecord, shown};
 use pvc_ops::benchmark::run_benchmark;
 
+use super::provisioner::late;
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
+use crate::refuse::not_provisioned;
+use crate::state::ApiState;
 use crate::table::{Ask, Table};
 use crate::view;
+
+/// Time that the database of the provisioner has: ours are not to wait for it.
+const FORMER_WITHIN: Duration = Duration::from_secs(2);
 
 pub fn add(table: Table) -> Table {
     table.add(get_storage_ceph_benchmark).add(post_storage_ceph_benchmark)
@@ -22,7 +30,12 @@ async fn get_storage_ceph_benchmark(
     let is_wanted =
         |record: &&BenchmarkRecord| wanted.as_ref().is_none_or(|name| record.name == *name);
     let records = shown(&cluster).into_iter().map(AsRef::as_ref).filter(is_wanted);
-    let found: Vec<Benchmark> = records.map(view::benchmark::benchmark).collect();
+    let mut found: Vec<Benchmark> = records.map(view::benchmark::benchmark).collect();
+    match former(&ask.api, wanted.as_deref()).await {
+        Ok(former) => found.extend(former),
+        Err(error) if found.is_empty() => return Err(error),
+        Err(error) => tracing::debug!(?error, "benchmarks of PVC 1.0.3 are left out"),
+    }
     match (found.is_empty(), wanted) {
         (false, _) => Ok(Answer::json(&found)),
         (true, None) => Err(none("there are no benchmarks".to_owned())),
@@ -30,6 +43,18 @@ async fn get_storage_ceph_benchmark(
             Err(none(format!("there is no benchmark `{}`", pvc_model::shown(&name))))
         }
     }
+}
+
+/// The benchmarks that PVC 1.0.3 has recorded in the database, where there is one.
+async fn former(api: &ApiState, name: Option<&str>) -> Result<Vec<Benchmark>> {
+    let Ok(provisioner) = api.provisioner() else { return Ok(Vec::new()) };
+    let answer = tokio::time::timeout(FORMER_WITHIN, provisioner.former_benchmarks(name)).await;
+    let records = match answer {
+        Ok(records) => records.map_err(not_provisioned)?,
+        Err(_) => return Err(late(FORMER_WITHIN, "")),
+    };
+    let shown = move || records.into_iter().map(view::benchmark::former_benchmark).collect();
+    Ok(tokio::task::spawn_blocking(shown).await.expect("reading a text does not panic"))
 }
 
 fn none(message: String) -> ApiError {
@@ -41,7 +66,7 @@ async fn post_storage_ceph_benchmark(
     ask: Ask<PostStorageCephBenchmark>,
 ) -> Result<Answer<PostStorageCephBenchmark>> {
     let (given, caller) = (ask.params, ask.caller);
-    let submit = |api: crate::state::ApiState| async move {
+    let submit = |api: ApiState| async move {
         let (clock, random) = (api.clock(), api.random());
         let name = given.name.as_deref();
         run_benchmark(

@@ -217,6 +217,14 @@ async fn a_database_at_any_revision_is_taken_over_with_what_is_in_it() {
         let provisioner = Provisioner::new(database);
         let userdata = provisioner.userdata_of("old").await.unwrap();
         assert_eq!(userdata.as_deref(), Some("#cloud-config"), "{name}");
+        let benchmarks = provisioner.former_benchmarks(None).await.unwrap();
+        let benchmarks: Vec<_> = benchmarks
+            .iter()
+            .map(|one| (one.job.as_str(), one.format, one.result.as_str()))
+            .collect();
+        let old: &[_] = if place >= 2 { &[("old", 0, "{}")] } else { &[] };
+        assert_eq!(benchmarks, old, "{name}");
+        assert_eq!(provisioner.former_benchmarks(Some("none")).await.unwrap(), [], "{name}");
         make(&provisioner, &system_template("new")).await.unwrap();
         let scripts = provisioner.texts(Class::Script, None).await.unwrap();
         assert_eq!(scripts[0].text, "pass", "{name}");

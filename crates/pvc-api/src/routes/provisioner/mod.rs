@@ -44,7 +44,7 @@ async fn answered<T>(
 }
 
 /// The refusal after this time, and what is to be said of it besides.
-fn late(time: Duration, besides: &str) -> ApiError {
+pub(in crate::routes) fn late(time: Duration, besides: &str) -> ApiError {
     let seconds = time.as_secs();
     let message = format!("the provisioner's database did not answer within {seconds} s{besides}");
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)

@@ -2,6 +2,8 @@
 
 use pvc_model::NodeName;
 use pvc_model::job::JobWork;
+use pvc_ports::{Database as _, Statement};
+use serde_json::Value;
 
 use super::*;
 
@@ -51,6 +53,60 @@ async fn a_benchmark_is_run_by_a_task_of_the_primary_and_its_result_is_kept() {
     assert!(name.ends_with("_pvchv1") && name.contains('T'), "after time and node: {name}");
     assert_eq!(all[1]["job"], "new-disks", "the newest first");
     api.post("/storage/ceph/benchmark?pool=vms&name=new-disks").await.refused(400);
+}
+
+#[tokio::test]
+async fn benchmarks_of_pvc_1_0_3_are_shown_after_ours_and_ours_without_its_database() {
+    let api = with_vms(0).await;
+    api.get("/storage/ceph/benchmark").await.refused(404);
+    for (job, format, result) in [
+        ("flat", 0, r#"{"seq_read": {"bandwidth": "1"}}"#),
+        ("plain", 1, r#"{"seq_read": {"jobs": []}}"#),
+        ("odd", 2, "no JSON"),
+        ("left", 2, "Running"),
+    ] {
+        let words = "INSERT INTO storage_benchmarks (job, test_format, result) VALUES ($1, $2, $3)";
+        let row = Statement::new(words).with(job).with(i64::from(format)).with(result);
+        let mut transaction = api.database.begin().await.unwrap();
+        transaction.run(row).await.unwrap();
+        transaction.commit().await.unwrap();
+    }
+    let shown = |list: &Value| -> Vec<(String, i64, Value)> {
+        let one = |it: &Value| {
+            (
+                it["job"].as_str().unwrap().to_owned(),
+                it["test_format"].as_i64().unwrap(),
+                it["benchmark_result"].clone(),
+            )
+        };
+        list.as_array().unwrap().iter().map(one).collect()
+    };
+    let flat = ("flat".to_owned(), 0, json!({ "seq_read": { "bandwidth": "1" } }));
+    let found = shown(&api.get("/storage/ceph/benchmark").await.ok());
+    assert_eq!(
+        found,
+        [
+            ("left".to_owned(), 2, json!("Running")),
+            ("odd".to_owned(), 2, json!({})),
+            ("plain".to_owned(), 1, json!({ "seq_read": { "jobs": [] } })),
+            flat.clone(),
+        ]
+    );
+    assert_eq!(shown(&api.get("/storage/ceph/benchmark?job=flat").await.ok()), [flat]);
+    api.start_worker(NODE);
+    api.eventually("the worker is there", |view| view.workers.contains_key(&NodeName::new(NODE)))
+        .await;
+    let submitted = api.post("/storage/ceph/benchmark?pool=vms&name=new").await;
+    assert_eq!(submitted.status, 202, "{submitted:?}");
+    api.eventually("it is done", |view| view.jobs.values().any(|job| job.progress.state.is_over()))
+        .await;
+    let found = shown(&api.get("/storage/ceph/benchmark").await.ok());
+    assert_eq!((found.len(), found[0].0.as_str()), (5, "new"));
+    api.database.set_dead(true);
+    let found = shown(&api.get("/storage/ceph/benchmark").await.ok());
+    assert_eq!((found.len(), found[0].0.as_str()), (1, "new"));
+    let away = api.get("/storage/ceph/benchmark?job=flat").await.refused(503);
+    assert!(away.contains("cannot be reached"), "{away}");
 }
 
 #[tokio::test]
