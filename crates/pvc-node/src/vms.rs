@@ -578,19 +578,21 @@ async fn close(shared: &Shared, seen: Vec<(Uuid, MoveNote)>) {
     let is_noted = |cluster: &Cluster, vm: Uuid, note: &MoveNote| {
         cluster.vms.get(&vm).is_some_and(|record| record.moving.as_ref() == Some(note))
     };
-    close_if(shared, &seen, is_noted).await;
+    close_if(shared, shared.name(), &seen, is_noted).await;
 }
 
-/// Closes those of the notes that `may_be_closed` by the records as they are at the write.
+/// Says that nothing is held on `node` by those of the notes that `may_be_closed` by the records as
+/// they are at the write.
 async fn close_if(
     shared: &Shared,
+    node: &NodeName,
     seen: &[(Uuid, MoveNote)],
     may_be_closed: impl Fn(&Cluster, Uuid, &MoveNote) -> bool + Send + Sync,
 ) {
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
         for (vm, note) in seen.iter().filter(|(vm, note)| may_be_closed(cluster, *vm, note)) {
-            changes.push(Change::MoveNote(*vm, note.closed()));
+            changes.push(Change::MoveNote(*vm, note.closed_on(node)));
             changes.expect(Expect::VmState(*vm)).expect(Expect::VmNode(*vm));
         }
         Ok::<_, Infallible>((changes, ()))
@@ -616,8 +618,9 @@ fn taken_over(
 /// nothing is held here.
 fn unclosed<'a>(record: &'a VmRecord, here: &NodeName) -> Option<&'a MoveNote> {
     let is_settled = record.is_assigned_to(here) && !is_moving(&record.state);
-    let note = record.moving.as_ref().filter(|note| note.held && note.to == *here)?;
-    (is_settled && note.phase != MovePhase::Done).then_some(note)
+    let note = record.moving.as_ref().filter(|_| is_settled)?;
+    let is_open = note.held && note.to == *here && note.phase != MovePhase::Done;
+    (is_open || note.left_on.contains(here)).then_some(note)
 }
 
 /// Whether there may be a guest before this step and none after it, or the other way round; or

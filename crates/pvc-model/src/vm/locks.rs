@@ -394,6 +394,7 @@ mod tests {
             processed_bytes: 0,
             remaining_bytes: 0,
             why: String::new(),
+            left_on: std::collections::BTreeSet::new(),
         };
         for (phase, expected) in
             [(MovePhase::HandedOver, runs("hv2")), (MovePhase::Done, Verdict::Break)]

@@ -29,6 +29,7 @@
 //! records and the guests alone, so a side that loses its memory in the middle goes on from there,
 //! and a guest is never ended because of a lock.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -218,10 +219,22 @@ pub fn is_sent_held(record: &VmRecord, here: &NodeName) -> bool {
 /// Whether a guest of the VM that is held on `here` is what a move has left there that did not come
 /// to its end: the VM was given to `here` in another way, as by those who fenced its sender.
 pub fn is_unclaimed(record: &VmRecord, here: &NodeName) -> bool {
-    record.moving.as_ref().is_some_and(|note| {
-        let is_of_it = note.to == *here && note.incarnation == record.incarnation;
-        is_of_it && note.leaves_held() && !note.is_for(record)
+    let note = record.moving.as_ref().filter(|note| note.incarnation == record.incarnation);
+    note.is_some_and(|note| {
+        let is_left = note.to == *here && note.leaves_held() && !note.is_for(record);
+        is_left || note.left_on.contains(here)
     })
+}
+
+/// The nodes on which moves of the VM before the one from `here` to `to` may have left a guest that
+/// is held.
+pub fn left_on(record: &VmRecord, here: &NodeName, to: &NodeName) -> BTreeSet<NodeName> {
+    let note = record.moving.as_ref().filter(|note| note.incarnation == record.incarnation);
+    let Some(note) = note else { return BTreeSet::new() };
+    let last = note.leaves_held().then_some(&note.to);
+    let all = note.left_on.iter().chain(last);
+    // The one is to hold it, and the other has it.
+    all.filter(|node| *node != to && *node != here).cloned().collect()
 }
 
 /// Whether a guest of the VM that is held on `here` may be gone on with only when it is handed
@@ -395,6 +408,9 @@ pub struct MoveNote {
     pub remaining_bytes: u64,
     /// Reason of the last failure; empty if nothing went wrong.
     pub why: String,
+    /// Nodes on which earlier moves may have left a guest that is held, and that have not said
+    /// since that nothing is.
+    pub left_on: BTreeSet<NodeName>,
 }
 
 impl MoveNote {
@@ -409,11 +425,16 @@ impl MoveNote {
         self.held && !matches!(self.phase, MovePhase::HandedOver | MovePhase::Done)
     }
 
-    /// The same, once nothing is held on the other node any more that this move has left there.
+    /// The same, once nothing is held on `node` any more that a move has left there.
     #[must_use]
-    pub fn closed(&self) -> MoveNote {
-        let phase = if self.phase.is_over() { self.phase } else { MovePhase::Done };
-        MoveNote { phase, held: false, ..self.clone() }
+    pub fn closed_on(&self, node: &NodeName) -> MoveNote {
+        let mut note = self.clone();
+        note.left_on.remove(node);
+        if note.to == *node {
+            note.phase = if note.phase.is_over() { note.phase } else { MovePhase::Done };
+            note.held = false;
+        }
+        note
     }
 
     /// Percent of what is known to be copied; memory that is written to meanwhile counts again.
@@ -635,6 +656,31 @@ mod tests {
         assert!(!is_unclaimed(&to_hv1(VmState::Start, 7), &here));
     }
 
+    #[test]
+    fn what_an_earlier_move_may_have_left_is_known_through_later_ones() {
+        let [hv1, hv2, hv3] = ["hv1", "hv2", "hv3"].map(NodeName::new);
+        let on = |names: &[&NodeName]| names.iter().map(|name| (*name).clone()).collect();
+        let failed = MoveNote { phase: MovePhase::Failed, ..note(0, 0, 0) };
+        let record = VmRecord {
+            moving: Some(failed.clone()),
+            incarnation: failed.incarnation,
+            ..records::vm(1, VmState::Start, Some("hv1"))
+        };
+        assert_eq!(left_on(&record, &hv1, &hv3), on(&[&hv2]));
+        assert_eq!(left_on(&record, &hv1, &hv2), on(&[]), "it is sent there once more");
+        let anew = VmRecord { incarnation: -1, ..record.clone() };
+        assert_eq!(left_on(&anew, &hv1, &hv3), on(&[]), "it was another VM's");
+        let done = MoveNote { to: hv3.clone(), phase: MovePhase::Done, ..failed };
+        let done = MoveNote { left_on: on(&[&hv2]), ..done };
+        let record = VmRecord { moving: Some(done.clone()), node: Some(hv3.clone()), ..record };
+        assert!(is_unclaimed(&record, &hv2) && !is_unclaimed(&record, &hv3));
+        assert_eq!(left_on(&record, &hv3, &hv1), on(&[&hv2]));
+        assert_eq!(left_on(&record, &hv2, &hv1), on(&[]), "it runs there");
+        let closed = MoveNote { left_on: on(&[]), ..done.clone() };
+        assert_eq!(done.closed_on(&hv2), closed);
+        assert_eq!(done.closed_on(&hv1), done);
+    }
+
     fn ours(name: &str) -> NodeRecord {
         let note =
             DaemonNote { version: "0.2.0".to_owned(), runs_guests: true, ..DaemonNote::default() };
@@ -663,7 +709,11 @@ mod tests {
                 |vm, _| (vm.state, vm.node) = (VmState::Start, Some(NodeName::new("hv3"))),
                 true,
             ),
-            ("closed", |vm, _| vm.moving = vm.moving.as_ref().map(MoveNote::closed), false),
+            (
+                "closed",
+                |vm, _| vm.moving = vm.moving.as_ref().map(|note| note.closed_on(&note.to)),
+                false,
+            ),
             ("another VM", |vm, _| vm.incarnation -= 1, false),
             ("without a note", |vm, _| vm.moving = None, false),
             ("listed there", |vm, node| node.running.push(vm.uuid), false),
@@ -752,6 +802,7 @@ mod tests {
             processed_bytes: processed,
             remaining_bytes: remaining,
             why: String::new(),
+            left_on: std::collections::BTreeSet::new(),
         }
     }
 
@@ -769,7 +820,11 @@ mod tests {
             let held = MoveNote { phase, ..note(0, 0, 0) };
             assert_eq!(held.leaves_held(), leaves, "{phase:?}");
             assert!(!MoveNote { held: false, ..held.clone() }.leaves_held(), "{phase:?}");
-            assert_eq!((held.closed().phase, held.closed().held), (closed, false), "{phase:?}");
+            assert_eq!(
+                (held.closed_on(&held.to).phase, held.closed_on(&held.to).held),
+                (closed, false),
+                "{phase:?}"
+            );
         }
     }
 

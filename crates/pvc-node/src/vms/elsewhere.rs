@@ -63,7 +63,8 @@ impl Actor {
                     let open = left_open_by_legacy(cluster, self.shared.name());
                     open.iter().any(|(record, open, _)| record.uuid == vm && *open == note)
                 };
-                close_if(&self.shared, &[(vm, note)], is_open).await;
+                let node = note.to.clone();
+                close_if(&self.shared, &node, &[(vm, note)], is_open).await;
             }
             Err(why) => tracing::warn!(%vm, %why, "the VM was handed over to a node that has gone \
                                                    back to PVC 1.0.3, and counts as running there"),

@@ -29,7 +29,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::vm::moving::{
     LIVE_ATTEMPTS, MoveNote, MovePhase, Next, Target, ended_here, home_again, is_moving, is_sent,
-    next, ways_of,
+    left_on, next, ways_of,
 };
 use pvc_model::vm::plan::{Planned, is_moved_by_another, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
@@ -166,7 +166,9 @@ impl Sender {
         home: Option<Option<NodeName>>,
     ) -> Self {
         // What an attempt before has left on the other node is what it was sent as.
-        let before = left_by(&shared.store.view(), planned.vm, shared.name(), &to);
+        let view = shared.store.view();
+        let record = view.vms.get(&planned.vm);
+        let before = record.and_then(|record| left_by(record, shared.name(), &to));
         let note = MoveNote {
             from: shared.name().clone(),
             to: to.clone(),
@@ -180,6 +182,7 @@ impl Sender {
             processed_bytes: 0,
             remaining_bytes: 0,
             why: String::new(),
+            left_on: record.map(|record| left_on(record, shared.name(), &to)).unwrap_or_default(),
         };
         let locks = shared.store.move_locks(planned.vm);
         let (vm, name, now) = (planned.vm, planned.name.clone(), shared.now());
@@ -829,8 +832,7 @@ impl Sender {
 
 /// The note that the last sender from `here` to `to` has noted of the VM's move, if that may have
 /// left a held guest there.
-fn left_by(cluster: &Cluster, vm: Uuid, here: &NodeName, to: &NodeName) -> Option<MoveNote> {
-    let record = cluster.vms.get(&vm)?;
+fn left_by(record: &VmRecord, here: &NodeName, to: &NodeName) -> Option<MoveNote> {
     let note = record.moving.as_ref()?;
     let is_same = note.from == *here && note.to == *to && note.incarnation == record.incarnation;
     (is_same && note.leaves_held()).then(|| note.clone())

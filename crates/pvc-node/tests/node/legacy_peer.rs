@@ -187,6 +187,7 @@ fn handed_over(record: &VmRecord) -> MoveNote {
         processed_bytes: 1,
         remaining_bytes: 0,
         why: String::new(),
+        left_on: std::collections::BTreeSet::new(),
     }
 }
 
@@ -212,7 +213,7 @@ async fn a_node_that_went_back_to_pvc_1_0_3_has_what_it_was_handed_over_until_it
     world.pass(200).await;
     assert_eq!(now(), Some(note.clone()), "it does not tell");
     legacy.hypervisor.set_unreachable(false);
-    world.until("the note is closed", || now() == Some(note.closed())).await;
+    world.until("the note is closed", || now() == Some(note.closed_on(&note.to))).await;
 }
 
 #[tokio::test(start_paused = true)]

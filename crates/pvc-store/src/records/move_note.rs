@@ -1,6 +1,8 @@
 //! The note of the node that sends a VM on its latest move: `/pvcrs/moves/{uuid}` with JSON, ours
 //! alone. It is shown as a part of the VM's record.
 
+use std::collections::BTreeSet;
+
 use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::Op;
@@ -76,6 +78,8 @@ struct Note {
     processed_bytes: u64,
     remaining_bytes: u64,
     why: String,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    left_on: BTreeSet<String>,
 }
 
 pub(crate) fn text(note: &MoveNote) -> String {
@@ -92,6 +96,7 @@ pub(crate) fn text(note: &MoveNote) -> String {
         processed_bytes: note.processed_bytes,
         remaining_bytes: note.remaining_bytes,
         why: note.why.clone(),
+        left_on: note.left_on.iter().map(ToString::to_string).collect(),
     };
     serde_json::to_string(&note).expect("strings and numbers always have a JSON form")
 }
@@ -111,6 +116,7 @@ fn note_from(text: &str) -> Option<MoveNote> {
         processed_bytes: note.processed_bytes,
         remaining_bytes: note.remaining_bytes,
         why: note.why,
+        left_on: note.left_on.into_iter().map(NodeName::new).collect(),
     })
 }
 
@@ -133,6 +139,7 @@ mod tests {
             processed_bytes: 60,
             remaining_bytes: 40,
             why: "said \"no\"".to_owned(),
+            left_on: [NodeName::new("hv3")].into(),
         };
         assert_eq!(note_from(&text(&note)), Some(note));
         for junk in ["", "{}", "null", "[1]", "{\"phase\":\"odd\"}", "\u{fffd}"] {

@@ -127,6 +127,30 @@ fn a_guest_of_before_is_not_sent_in_the_place_of_the_vm_that_is_to_be_moved() {
 }
 
 #[test]
+fn a_guest_that_an_earlier_move_has_left_held_is_ended_before_the_vm_is_started_here() {
+    for (node, condition, expected) in [
+        ("hv1", Condition::Paused, vec![Step::Destroy(WhyDestroy::NeverHandedOver)]),
+        ("hv1", Condition::Running, vec![]),
+        // Held on another node than the one that it is on.
+        ("hv3", Condition::Paused, vec![]),
+    ] {
+        let mut world = World::new(&["hv1", "hv2", "hv3"]);
+        let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
+        world.run(uuid);
+        world.guests.get_mut(&uuid).unwrap().condition = condition;
+        world.edit(uuid, |record| {
+            record.moving = Some(MoveNote {
+                incarnation: record.incarnation,
+                phase: MovePhase::Failed,
+                left_on: [NodeName::new(node)].into(),
+                ..move_note("hv3", "hv2")
+            });
+        });
+        assert_eq!(steps(&world.after(0)), expected, "{node} {condition:?}");
+    }
+}
+
+#[test]
 fn a_guest_that_is_held_is_distinguished_from_one_that_arrives_by_what_its_node_said_before() {
     let send = vec![Step::Send(NodeName::new("hv2"))];
     for (on, was_here, expected) in [

@@ -68,6 +68,31 @@ async fn a_guest_stands_still_until_it_was_handed_over_and_goes_on_once_its_node
     assert_eq!(world.two.hypervisor.run(world.vm), Some(GuestRun::Paused));
 }
 
+/// Two moves later nobody but the note of the last one knows of what the first has left.
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_an_earlier_move_has_left_held_never_goes_on_and_is_started_afresh() {
+    let (world, note) = two_with_a_vm_that_was_handed_over().await;
+    let left = MoveNote {
+        to: NodeName::new("hv3"),
+        phase: MovePhase::Failed,
+        left_on: [NodeName::new("hv2")].into(),
+        ..note
+    };
+    world.one.operator.report(vec![Report::Move(world.vm, left)]).await.unwrap();
+    world.two.hypervisor.insert(world.vm, "vm1");
+    world.two.hypervisor.set_run(world.vm, GuestRun::Paused);
+    let old = world.two.hypervisor.instance(world.vm);
+    world.order(VmState::Start, "hv2").await;
+    world.one.until("it runs there", || runs(&world.two, world.vm)).await;
+    assert_ne!(world.two.hypervisor.instance(world.vm), old, "it is another guest");
+    let noted = || world.one.vm(world.vm).moving.as_ref().map(|note| note.left_on.len());
+    world.one.until("nothing is left any more", || noted() == Some(0)).await;
+    // Whoever holds it from now on means it.
+    world.two.hypervisor.set_run(world.vm, GuestRun::Paused);
+    world.one.pass(30).await;
+    assert_eq!(world.two.hypervisor.run(world.vm), Some(GuestRun::Paused));
+}
+
 /// The sender's daemon dies between the last two steps: the guest may have gone on at the sender
 /// for all that its receiver knows, and what it has itself may be older than the volumes.
 #[tokio::test(start_paused = true)]
@@ -120,6 +145,7 @@ async fn two_with_a_vm_that_was_handed_over() -> (Two, MoveNote) {
         processed_bytes: 1,
         remaining_bytes: 0,
         why: String::new(),
+        left_on: std::collections::BTreeSet::new(),
     };
     (two, note)
 }
