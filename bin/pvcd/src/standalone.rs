@@ -152,7 +152,8 @@ struct Roles<'a> {
 }
 
 impl Roles<'_> {
-    /// Runs all of them until one ends; `None` if that is the API, which the store has left.
+    /// Runs them until all have ended; when the API ends, so do the others. `None` if the store did
+    /// not let go of the API in time.
     async fn run(&self, dumps: Dumps) -> Option<anyhow::Result<Outcome>> {
         let clock = &self.ports.clock;
         let dump =
@@ -188,7 +189,10 @@ impl Roles<'_> {
             tracing::warn!(%error, "scripts of the provisioner cannot be run");
             None
         });
-        async move { pvc_daemon::worker(&store, name, ports, benchmarks, scripts, || (), &stop).await }
+        async move {
+            let ready = || ();
+            pvc_daemon::worker(&store, name, ports, benchmarks, scripts, ready, &stop).await
+        }
     }
 }
 

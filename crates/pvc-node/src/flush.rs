@@ -10,7 +10,6 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::{self, fault_id};
 use pvc_model::flush::{Flush, Leave, Stays, TakeBack, flush, unflush};
-use pvc_model::hold::Held;
 use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::placement::{Need, Promises};
 use pvc_model::vm::VmState;
@@ -254,7 +253,6 @@ async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
             memory.tried.insert(*vm);
         }
     }
-    let mut left_off = Vec::new();
     for (vm, stays) in &back.stay {
         if memory.stay.insert(*vm) {
             tracing::warn!(
@@ -262,30 +260,36 @@ async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
                 "the VM is not taken back: {}",
                 stays.why(shared.name())
             );
-            if let Stays::Held(held) = stays {
-                left_off.push(left_off_fault(&name_of(shared, *vm), held));
-            }
         }
     }
-    shared.raise_aside(left_off);
     let tried = memory.tried.clone();
+    let mut left_off = Vec::new();
     let decide = |cluster: &Cluster| {
         let left = unflush(cluster, shared.name(), &tried, at_once);
         let done = is_asked(cluster, shared, &DomainState::Unflush) && left.is_done();
+        left_off = left_off_faults(cluster, &left.stay);
         finished(shared, done, DomainState::Ready)
     };
     if changed(shared, decide).await {
         tracing::info!("the node is ready: it takes VMs");
+        for (id, message) in left_off {
+            shared.raise(&id, &message).await;
+        }
     }
 }
 
-/// Fault of a VM that nobody starts any more: the node is ready before its volume is whole.
-fn left_off_fault(vm: &str, held: &Held) -> (String, String) {
-    let message = format!(
-        "VM {vm} was to be started when its node became ready, and is left off: {held}. Start it \
-         with `pvc vm start {vm}` when that is over"
-    );
-    (fault_id(fault::VM_LEFT_OFF, vm), message)
+/// Faults of the VMs that nobody starts any more: the node is ready before their volumes are whole.
+fn left_off_faults(cluster: &Cluster, stay: &[(Uuid, Stays)]) -> Vec<(String, String)> {
+    let fault = |(vm, stays): &(Uuid, Stays)| {
+        let Stays::Held(held) = stays else { return None };
+        let vm = &cluster.vms.get(vm)?.name;
+        let message = format!(
+            "VM {vm} was to be started when its node became ready, and is left off: {held}. Start \
+             it with `pvc vm start {vm}` when that is over"
+        );
+        Some((fault_id(fault::VM_LEFT_OFF, vm), message))
+    };
+    stay.iter().filter_map(fault).collect()
 }
 
 /// Whether the record was changed.

@@ -32,7 +32,7 @@ pub enum OsdRefusal {
     Silent { node: NodeName, state: DaemonState },
     #[error("no worker of node `{node}` knows tasks of the kind `{kind}`")]
     NoWorker { node: NodeName, kind: String },
-    #[error("node `{node}` is dead, and no worker of another one knows tasks of the kind `{kind}`")]
+    #[error("node `{node}` is fenced, and no worker of another one knows tasks of kind `{kind}`")]
     NoSubstitute { node: String, kind: String },
     #[error("there is no OSD `{osd}`")]
     NoOsd { osd: String },
@@ -246,14 +246,14 @@ impl Submission<'_> {
         .await
     }
 
-    /// Has the worker of the OSD's node remove it; if that node is dead, the worker of another one
-    /// has the cluster forget it, and its disk is left as it is.
+    /// Has the worker of the OSD's node remove it; if that node is fenced, the worker of another
+    /// one has the cluster forget it, and its disk is left as it is.
     pub async fn remove(&self, osd: &str, force: bool) -> Result<JobSpec, ChangeError<OsdRefusal>> {
         self.submit(|cluster| {
             let (id, record) = find_osd(cluster, osd)?;
             check_free(cluster, id, record, None)?;
             let work = JobWork::RemoveOsd { osd: id, force };
-            let node = match is_of_dead_node(cluster, record) {
+            let node = match is_of_fenced_node(cluster, record) {
                 true => substitute(cluster, &work).ok_or_else(|| {
                     let (node, kind) = (record.node.clone(), work.name().to_owned());
                     OsdRefusal::NoSubstitute { node, kind }
@@ -288,10 +288,11 @@ fn living<'a>(cluster: &'a Cluster, node: &str) -> Result<&'a NodeRecord, OsdRef
     }
 }
 
-/// Whether the OSD's node is dead: proven so, and no daemon of it is at work.
-pub fn is_of_dead_node(cluster: &Cluster, record: &OsdRecord) -> bool {
+/// Whether the OSD's node is fenced: proven dead, so that the OSD does not run. One that is `dead`
+/// may be silent alone.
+pub fn is_of_fenced_node(cluster: &Cluster, record: &OsdRecord) -> bool {
     let node = cluster.node(&record.node);
-    node.is_some_and(|node| node.daemon_state == DaemonState::Dead)
+    node.is_some_and(|node| node.daemon_state == DaemonState::Fenced)
 }
 
 /// A node whose worker does work that needs no disk: the primary if it can, or else any.

@@ -28,7 +28,7 @@ pub(crate) struct OsdTruth {
     doomed: BTreeSet<Uuid>,
     /// OSDs for which others need not hold their data.
     forced: BTreeSet<OsdId>,
-    /// Logical volumes of OSDs that somebody asked to remove while their node was dead, each with
+    /// Logical volumes of OSDs that somebody asked to remove while their node was fenced, each with
     /// its host: they may be left on its disks.
     unreached: BTreeSet<(String, String)>,
 }
@@ -204,9 +204,12 @@ fn failed_half_way<'a>(view: &'a View, node: &'a str) -> impl Iterator<Item = &'
         let steps = job.progress.steps.as_ref();
         let is_half_way = steps.is_some_and(|steps| matches!(steps.course, Course::Forward { .. }));
         let has_failed = matches!(job.progress.state, JobState::Failed | JobState::Cancelled);
-        // One that removes the OSD of a dead node is of another one.
+        // One that removes the OSD of a fenced node is of another one.
+        let removed =
+            job.spec.work.osd().filter(|_| matches!(job.spec.work, JobWork::RemoveOsd { .. }));
+        let record = removed.and_then(|osd| view.osds.get(&osd.to_string()));
         let is_of_node =
-            job.spec.node.as_str() == node || matches!(job.spec.work, JobWork::RemoveOsd { .. });
+            job.spec.node.as_str() == node || record.is_some_and(|record| record.node == node);
         is_of_node && is_half_way && has_failed
     })
 }

@@ -1,13 +1,13 @@
 //! Leftovers: volumes that are held by an upload whose daemon is gone, those of benchmarks that
-//! have come to no end, those that jobs have left in the making, and what copies, uploads and downloads that were cut off have left in the
-//! pools. The primary sees to all of them.
+//! have come to no end, those that jobs have left in the making, and what copies, uploads and
+//! downloads that were cut off have left in the pools. The primary sees to all of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::Purpose;
-use pvc_model::job::making::is_left_behind;
+use pvc_model::job::making::{is_left_behind, maker_of};
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
 use pvc_model::vm::volumes::users;
 use pvc_ops::benchmark::remove_left_behind;
@@ -110,9 +110,20 @@ async fn remove_makings(context: &Context, seen: &mut Sightings<VolumeId>, now: 
     let left = recorded.filter(|volume| is_left_behind(&view, &volume.volume)).cloned().collect();
     // Whoever has made it late may be about to remove it.
     for volume in seen.note(left, now, |_| EVERY) {
+        // What was seen may have been half of a change.
+        let is_left = context.store.fresh().await.is_ok_and(|view| {
+            view.volumes.contains_key(&volume) && is_left_behind(&view, &volume.volume)
+        });
+        if !is_left {
+            continue;
+        }
         let removed = remove_volume(&context.store, storage, &volume, LEFT, false);
         match context.in_time(DEADLINE, removed).await {
-            Ok(_) => tracing::info!(%volume, "what a task has left in the making is removed"),
+            Ok(_) => tracing::warn!(
+                %volume,
+                "what a task that is over has left in the making is removed; it is in the trash \
+                 for a day"
+            ),
             Err(error) => tracing::debug!(%volume, %error, "a leftover cannot be removed"),
         }
     }
@@ -258,6 +269,8 @@ impl Leftover {
     fn stays(&self) -> Duration {
         match self {
             Leftover::Snapshot(_, name) if name.is_of_copy() => LEFT_OF_COPY,
+            // Known by its job, which is forgotten after a day.
+            Leftover::Volume(volume) if maker_of(&volume.volume).is_some() => SWEEP_EVERY,
             _ => LEFT,
         }
     }
@@ -298,8 +311,8 @@ mod tests {
     use pvc_model::NodeName;
     use pvc_model::benchmark::{BenchmarkRecord, BenchmarkState, FORMAT, volume_of};
     use pvc_model::hold::VolumeHold;
-    use pvc_model::job::JobId;
     use pvc_model::job::making::name_in_the_making;
+    use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
     use pvc_model::storage::VolumeName;
     use pvc_ports::Ports;
     use pvc_store::{Change, Changes, Store};
@@ -455,34 +468,65 @@ mod tests {
         assert_eq!(trashed, [left, open], "either may have been about to get its name");
     }
 
+    /// Records job number `job`, which is over or not.
+    async fn job(context: &Context, job: u32, state: JobState) -> JobId {
+        let id = JobId::from_bits(job);
+        let vm = JobVm { name: "web".to_owned(), uuid: None };
+        let spec = JobSpec {
+            id: id.clone(),
+            work: JobWork::FlushLocks { vm },
+            node: "hv1".into(),
+            run_on: "hv1".into(),
+            submitter: String::new(),
+            submitted_at: 0,
+        };
+        write(context, Change::SubmitJob(spec)).await;
+        let ended_at = state.is_over().then_some(1);
+        let progress = JobProgress { state, ended_at, ..JobProgress::pending() };
+        write(context, Change::JobProgress(id.clone(), progress)).await;
+        id
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_a_job_that_is_over_has_left_in_the_making_goes_recorded_or_not() {
         let storage = Arc::new(MemoryStorage::new());
         let context = context(storage.clone()).await;
-        let [first, second] = [1, 2].map(|job| VolumeId {
-            volume: name_in_the_making(&JobId::from_bits(job), "sda"),
-            ..id("vms/a")
-        });
+        let ids = [
+            job(&context, 1, JobState::Succeeded).await,
+            job(&context, 2, JobState::Cancelled).await,
+            job(&context, 3, JobState::Running).await,
+            // Nobody knows of this one.
+            JobId::from_bits(4),
+        ];
+        let [recorded, unrecorded, made, unknown] =
+            ids.map(|id| VolumeId { volume: name_in_the_making(&id, "sda"), ..self::id("vms/a") });
         storage.insert("vms/a");
-        for volume in [&first, &second] {
-            storage.create(volume, 4096, false).await.unwrap();
-        }
         let store = &context.store;
-        pvc_ops::storage::record_volume(store, storage.as_ref(), &first).await.unwrap();
+        for volume in [&recorded, &unrecorded, &made, &unknown] {
+            storage.create(volume, 4096, false).await.unwrap();
+            if *volume != unrecorded {
+                pvc_ops::storage::record_volume(store, storage.as_ref(), volume).await.unwrap();
+            }
+        }
         let names = async || {
-            let volumes = storage.volumes(&first.pool).await.unwrap();
+            let volumes = storage.volumes(&made.pool).await.unwrap();
             volumes.iter().map(|found| found.id.clone()).collect::<Vec<_>>()
         };
         let mut seen = Sightings::default();
         remove_makings(&context, &mut seen, Duration::ZERO).await;
-        assert_eq!(names().await.len(), 3, "somebody may be about to remove it");
+        assert_eq!(names().await.len(), 5, "somebody may be about to remove it");
         remove_makings(&context, &mut seen, EVERY).await;
-        assert_eq!(names().await, [id("vms/a"), second.clone()]);
-        assert!(store.fresh().await.unwrap().volumes.is_empty());
+        assert_eq!(names().await, [&id("vms/a"), &unrecorded, &made, &unknown].map(Clone::clone));
+        let view = store.fresh().await.unwrap();
+        assert_eq!(view.volumes.keys().collect::<Vec<_>>(), [&made, &unknown]);
         let mut seen = Sightings::default();
         sweep(&context, &mut seen, Duration::ZERO).await;
+        sweep(&context, &mut seen, SWEEP_EVERY).await;
+        assert_eq!(names().await, [&id("vms/a"), &made, &unknown].map(Clone::clone));
         sweep(&context, &mut seen, LEFT).await;
-        assert_eq!(names().await, [id("vms/a")]);
+        assert_eq!(names().await.len(), 3);
+        let trashed = storage.trashed(&made.pool).await.unwrap();
+        assert_eq!(trashed.len(), 2, "for a day");
     }
 
     #[tokio::test(start_paused = true)]

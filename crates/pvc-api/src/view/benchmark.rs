@@ -20,7 +20,7 @@ pub fn benchmark(record: &BenchmarkRecord) -> api::Benchmark {
     }
 }
 
-/// One that PVC 1.0.3 has recorded.
+/// A benchmark that PVC 1.0.3 has recorded.
 pub fn former_benchmark(record: FormerBenchmark) -> api::Benchmark {
     let FormerBenchmark { id, job, format, result: text } = record;
     let benchmark_result = match text.as_str() {

@@ -17,18 +17,21 @@ pub fn maker_of(volume: &VolumeName) -> Option<JobId> {
     JobId::parse(job)
 }
 
-/// Whether a volume of this name is left of a job that is over: a worker that had lost the job has
-/// made it once more, and was ended before it could remove it.
+/// Whether a volume of this name is left of a job that is over, as by a worker that had lost the
+/// job, has made it once more, and was ended before it could remove it.
+///
+/// A job whose progress this version cannot read is shown as failed, without its end: it may be at
+/// work, as one that is not known may.
 pub fn is_left_behind(cluster: &Cluster, volume: &VolumeName) -> bool {
-    maker_of(volume)
-        .is_some_and(|job| cluster.jobs.get(&job).is_none_or(|job| job.progress.state.is_over()))
+    let Some(job) = maker_of(volume).and_then(|job| cluster.jobs.get(&job)) else { return false };
+    job.claim.is_none() && job.progress.state.is_over() && job.progress.ended_at.is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use super::super::{Job, JobProgress, JobSpec, JobState, JobVm, JobWork};
+    use super::super::{ClaimId, Job, JobProgress, JobSpec, JobState, JobVm, JobWork};
     use super::*;
 
     #[test]
@@ -36,13 +39,15 @@ mod tests {
         let (id, mut cluster) = (JobId::from_bits(0xf79c_6c18), Cluster::default());
         let volume = name_in_the_making(&id, "sda");
         assert_eq!(maker_of(&volume), Some(id.clone()));
-        assert!(is_left_behind(&cluster, &volume), "its record is gone");
-        for (state, is_left) in [
-            (JobState::Pending, false),
-            (JobState::Running, false),
-            (JobState::Succeeded, true),
-            (JobState::Failed, true),
-            (JobState::Cancelled, true),
+        assert!(!is_left_behind(&cluster, &volume), "of no job that is known");
+        for (state, ended_at, is_left) in [
+            (JobState::Pending, None, false),
+            (JobState::Running, None, false),
+            (JobState::Succeeded, Some(1), true),
+            (JobState::Failed, Some(1), true),
+            (JobState::Cancelled, Some(1), true),
+            // As one that cannot be read is shown.
+            (JobState::Failed, None, false),
         ] {
             let vm = JobVm { name: "web".to_owned(), uuid: None };
             let spec = JobSpec {
@@ -53,13 +58,16 @@ mod tests {
                 submitter: String::new(),
                 submitted_at: 0,
             };
-            let progress = JobProgress { state, ..JobProgress::pending() };
+            let progress = JobProgress { state, ended_at, ..JobProgress::pending() };
             let job = Job { spec, progress, cancel_requested: false, claim: None };
+            let claimed = Job { claim: Some(ClaimId(1)), ..job.clone() };
+            cluster.jobs.insert(id.clone(), Arc::new(claimed));
+            assert!(!is_left_behind(&cluster, &volume), "{state:?}");
             cluster.jobs.insert(id.clone(), Arc::new(job));
             assert_eq!(is_left_behind(&cluster, &volume), is_left, "{state:?}");
         }
         for own in ["creating-web_sda", "creating-F79C6C18_sda", "creating-f79c6c18", "web_sda"] {
-            assert!(!is_left_behind(&Cluster::default(), &VolumeName::new(own)), "{own}");
+            assert_eq!(maker_of(&VolumeName::new(own)), None, "{own}");
         }
     }
 }

@@ -145,11 +145,11 @@ impl World {
             before,
             job: JobId::from_bits(1),
         };
-        if case == Case::Osds(OsdCase::RemoveOfDeadNode) {
-            let name = NodeName::new(osds::DEAD);
+        if case == Case::Osds(OsdCase::RemoveOfFencedNode) {
+            let name = NodeName::new(osds::FENCED);
             let node = || NewNode { name: name.clone(), ..hv1() };
             world.write(|changes| _ = changes.push(Change::AddNode(Box::new(node())))).await;
-            let dead = || Change::Node(name.clone(), NodeChange::Daemon(DaemonState::Dead));
+            let dead = || Change::Node(name.clone(), NodeChange::Daemon(DaemonState::Fenced));
             world.write(|changes| _ = changes.push(dead())).await;
         }
         for record in &world.before {

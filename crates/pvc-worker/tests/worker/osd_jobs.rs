@@ -35,11 +35,11 @@ impl World {
         let mut osds = case.osds();
         let records = case.records(&mut osds);
         let world = World { store, osds: osds.shared() };
-        if case == OsdCase::RemoveOfDeadNode {
-            let name = NodeName::new(osds::DEAD);
+        if case == OsdCase::RemoveOfFencedNode {
+            let name = NodeName::new(osds::FENCED);
             let node = NewNode { name: name.clone(), ..crate::crashes::hv1() };
             world.write(Change::AddNode(Box::new(node))).await;
-            world.write(Change::Node(name, NodeChange::Daemon(DaemonState::Dead))).await;
+            world.write(Change::Node(name, NodeChange::Daemon(DaemonState::Fenced))).await;
         }
         for record in records {
             world.write(Change::PutOsd(Box::new(record))).await;
@@ -281,20 +281,20 @@ async fn a_disk_that_holds_the_database_of_an_osd_is_not_taken_for_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_osd_of_a_dead_node_is_forgotten_when_its_data_is_elsewhere_unless_the_node_is_back() {
+async fn an_osd_of_a_fenced_node_is_forgotten_when_its_data_is_elsewhere_unless_the_node_is_back() {
     for comes_back in [false, true] {
-        let world = World::new(OsdCase::RemoveOfDeadNode).await;
+        let world = World::new(OsdCase::RemoveOfFencedNode).await;
         world.osds().set_needed(OsdId(0), 1 << 20);
         let id = world.submit(1, removal(false)).await;
         world.troubled(&id, "pgs currently mapped").await;
         if comes_back {
-            world.osds().node_on(osds::DEAD);
+            world.osds().node_on(osds::FENCED);
             let run = NodeChange::Daemon(DaemonState::Run);
-            world.write(Change::Node(NodeName::new(osds::DEAD), run)).await;
+            world.write(Change::Node(NodeName::new(osds::FENCED), run)).await;
             world.osds().set_needed(OsdId(0), 0);
             let (state, why) = world.end(&id).await;
             assert_eq!(state, JobState::Failed);
-            assert!(why.contains("was dead and is not any more"), "{why}");
+            assert!(why.contains("was fenced and is not any more"), "{why}");
             let left = world.osds().osd_states().remove(0);
             assert!(left.is_up && left.is_in, "{left:?}");
             assert_eq!(world.are().0, ["0"]);
@@ -304,9 +304,9 @@ async fn an_osd_of_a_dead_node_is_forgotten_when_its_data_is_elsewhere_unless_th
         assert_eq!(world.end(&id).await.0, JobState::Succeeded);
         assert_eq!(world.are(), (vec![], vec![], vec![]));
         let mut osds = world.osds();
-        assert_eq!(osds.lvm_osds(osds::DEAD).expect("they can be listed").len(), 1);
-        osds.node_on(osds::DEAD);
-        assert_eq!(osds.daemon_state(osds::DEAD, OsdId(0)), UnitState::Failed, "it is nobody's");
+        assert_eq!(osds.lvm_osds(osds::FENCED).expect("they can be listed").len(), 1);
+        osds.node_on(osds::FENCED);
+        assert_eq!(osds.daemon_state(osds::FENCED, OsdId(0)), UnitState::Failed, "it is nobody's");
     }
 }
 

@@ -16,8 +16,8 @@ use pvc_ports::UnitState;
 use pvc_testkit::{MemoryOsds, MemoryStorage, ScriptedCluster, SharedOsds};
 
 pub const NODE: &str = "hv1";
-/// Node that is dead, with the disks of an OSD.
-pub const DEAD: &str = "hv9";
+/// Node that is fenced, with the disks of an OSD.
+pub const FENCED: &str = "hv9";
 const GIB: u64 = 1 << 30;
 /// Piece in which LVM gives room.
 const EXTENT: u64 = 4 << 20;
@@ -44,8 +44,8 @@ pub enum OsdCase {
     Remove,
     /// The same, although its data is not safe without it.
     RemoveByForce,
-    /// Removes one that lies on a node that is dead.
-    RemoveOfDeadNode,
+    /// Removes one that lies on a node that is fenced.
+    RemoveOfFencedNode,
     /// Removes one of two that share a disk.
     RemoveOneOfTwo,
     AddDbGroup,
@@ -62,7 +62,7 @@ impl OsdCase {
         OsdCase::Refresh,
         OsdCase::Remove,
         OsdCase::RemoveByForce,
-        OsdCase::RemoveOfDeadNode,
+        OsdCase::RemoveOfFencedNode,
         OsdCase::RemoveOneOfTwo,
         OsdCase::AddDbGroup,
     ];
@@ -71,14 +71,14 @@ impl OsdCase {
     fn before(self) -> u32 {
         match self {
             OsdCase::Add | OsdCase::AddNvme | OsdCase::AddDbGroup => 0,
-            OsdCase::Remove | OsdCase::RemoveByForce | OsdCase::RemoveOfDeadNode => 1,
+            OsdCase::Remove | OsdCase::RemoveByForce | OsdCase::RemoveOfFencedNode => 1,
             _ => 2,
         }
     }
 
     /// The node that the OSDs lie on.
     pub fn node(self) -> &'static str {
-        if self == OsdCase::RemoveOfDeadNode { DEAD } else { NODE }
+        if self == OsdCase::RemoveOfFencedNode { FENCED } else { NODE }
     }
 
     pub fn is_forced(self) -> bool {
@@ -102,7 +102,7 @@ impl OsdCase {
             // By force nothing is waited for: it would never be safe.
             osds.set_needed(id, if self.is_forced() { 1 << 40 } else { 1 });
         }
-        if matches!(self, OsdCase::Refresh | OsdCase::RemoveOfDeadNode) {
+        if matches!(self, OsdCase::Refresh | OsdCase::RemoveOfFencedNode) {
             osds.node_off(node);
         }
         osds
@@ -143,7 +143,7 @@ impl OsdCase {
             }
             OsdCase::RemoveByForce => JobWork::RemoveOsd { osd, force: true },
             OsdCase::Refresh => JobWork::RefreshOsd { osd, device: spec("/dev/sdb") },
-            OsdCase::Remove | OsdCase::RemoveOfDeadNode | OsdCase::RemoveOneOfTwo => {
+            OsdCase::Remove | OsdCase::RemoveOfFencedNode | OsdCase::RemoveOneOfTwo => {
                 JobWork::RemoveOsd { osd, force: false }
             }
             OsdCase::AddDbGroup => JobWork::AddDbGroup { device: spec("/dev/sdc") },
@@ -214,7 +214,7 @@ impl OsdCase {
                 (now.is_empty() && databases(&[]), now.is_as(before))
             }
             // Its disk is as it was, whatever becomes of it.
-            OsdCase::RemoveOfDeadNode => {
+            OsdCase::RemoveOfFencedNode => {
                 assert!(now.lie.len() == 1 && databases(&[0]), "{:?}", now.lie);
                 let is_in = now.states.iter().any(|state| state.uuid.is_some() && state.is_in);
                 (now.records.is_empty() && now.states.is_empty(), now.records == before && is_in)

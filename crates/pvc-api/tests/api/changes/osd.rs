@@ -294,7 +294,7 @@ async fn what_makes_no_task_is_refused() {
 }
 
 #[tokio::test]
-async fn an_osd_of_a_dead_node_is_listed_as_it_is_and_removed_without_its_disk() {
+async fn an_osd_of_a_dead_node_is_listed_as_it_is_and_of_a_fenced_one_removed_without_its_disk() {
     let (api, osds) = at_work().await;
     let add = "/storage/ceph/osd?node=pvchv1&device=/dev/sdb&weight=1";
     assert_eq!(text(&api.end(api.post(add).await).await, "state"), "SUCCESS");
@@ -320,8 +320,13 @@ async fn an_osd_of_a_dead_node_is_listed_as_it_is_and_removed_without_its_disk()
         assert!(text(&refused.json(), "hint").contains("start `pvcnoded` there"), "{said}");
     }
     let remove = format!("/storage/ceph/osd/0?{MEANT}");
+    for force in ["", "&force=true"] {
+        let said = api.delete(&format!("{remove}{force}")).await.refused(400);
+        assert!(said.contains("node `pvchv1` is in state `dead`"), "it may run: {said}");
+    }
+    api.write("/nodes/pvchv1/daemonstate", "fenced").await;
     let said = api.delete(&remove).await.refused(400);
-    assert!(said.contains("node `pvchv1` is dead, and no worker of another one"), "{said}");
+    assert!(said.contains("node `pvchv1` is fenced, and no worker of another one"), "{said}");
     assert_eq!(api.store.view().jobs.len(), jobs, "nothing waits for it");
     // The map is the monitors': its data moves elsewhere, and comes back.
     for (state, is_in) in [("out", false), ("in", true)] {

@@ -56,7 +56,7 @@ pub(crate) enum OsdJobError {
     /// The OSD was up once: it may hold data.
     #[error("OSD {osd} has run, and does not start again: {why}")]
     NotStartedAgain { osd: OsdId, why: String },
-    #[error("node `{node}`, on which OSD {osd} lies, was dead and is not any more")]
+    #[error("node `{node}`, on which OSD {osd} lies, was fenced and is not any more")]
     BackAgain { osd: OsdId, node: String },
     #[error("the daemon of OSD {osd} did not stop within {seconds} s")]
     NotStopped { osd: OsdId, seconds: u64 },

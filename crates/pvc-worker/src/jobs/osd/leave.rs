@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pvc_model::osd::{BlockDevice, Device, LvmOsd, OsdId, OsdState, Safety, may_take, may_zap};
 use pvc_model::with_causes;
-use pvc_ops::osd::{find_osd, is_of_dead_node};
+use pvc_ops::osd::{find_osd, is_of_fenced_node};
 use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{OsdError, UnitState};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub(crate) struct Leaving {
     pub osd: Osd,
     was_in: bool,
     was_running: bool,
-    /// Lies on a node that is dead: nothing of it is on this one.
+    /// Lies on a node that is fenced: nothing of it is on this one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_away: bool,
 }
@@ -38,13 +38,27 @@ impl Leaving {
         Ok(Leaving { osd, was_in, was_running, is_away: false })
     }
 
-    pub fn of_dead_node(osd: Osd, state: Option<&OsdState>) -> Self {
+    pub fn of_fenced_node(osd: Osd, state: Option<&OsdState>) -> Self {
         let was_in = state.is_some_and(|state| state.is_in);
         Leaving { osd, was_in, was_running: false, is_away: true }
     }
 
     pub fn runs(&self) -> bool {
         self.was_running
+    }
+
+    pub fn is_away(&self) -> bool {
+        self.is_away
+    }
+
+    /// Lets the OSD that has this number by now, on whatever node, hold data: a worker that came
+    /// too late may have taken it out.
+    pub async fn take_another_in(&self, context: &Context) -> Result<()> {
+        let hands = Hands::of(context)?;
+        match is_anothers(hands, self.osd).await? {
+            true => Ok(unless_gone(hands.ceph.osd_in(self.osd.id).await)?),
+            false => Ok(()),
+        }
     }
 
     /// Has the cluster move the OSD's data to others, and waits until it has if it is to.
@@ -122,17 +136,28 @@ impl Leaving {
         Ok(())
     }
 
-    /// Has the cluster know that the OSD of a dead node does not run.
+    /// Has the cluster know that the OSD of a fenced node does not run, if it counts on it.
     ///
     /// # Errors
-    /// If the node is not dead any more: the OSD may run there.
-    async fn have_it_down(&self, context: &Context) -> Result<()> {
+    /// If the node is not fenced any more, or the OSD is up when this `is_repeated`: it runs.
+    async fn have_it_down(
+        &self,
+        context: &Context,
+        state: &OsdState,
+        is_repeated: bool,
+    ) -> Result<()> {
         let (view, id) = (fresh(context).await?, self.osd.id);
         let (_, record) = find_osd(&view, &id.to_string())?;
-        if !is_of_dead_node(&view, record) {
+        if !is_of_fenced_node(&view, record) || state.is_up && is_repeated {
             return Err(OsdJobError::BackAgain { osd: id, node: record.node.clone() });
         }
-        Ok(unless_gone(Hands::of(context)?.ceph.osd_down(id).await)?)
+        if !context.is_held() {
+            return Err(Unwritten::Lost.into());
+        }
+        match state.is_up {
+            true => Ok(unless_gone(Hands::of(context)?.ceph.osd_down(id).await)?),
+            false => Ok(()),
+        }
     }
 
     /// Takes the OSD's identity from it. Its number stays its own until it is purged.
@@ -142,15 +167,16 @@ impl Leaving {
     /// stop it may not tell. One that the node's boot has started again is stopped.
     pub async fn destroy(&self, context: &Context, force: bool) -> Result<()> {
         let hands = Hands::of(context)?;
-        let mut is_said = false;
+        let (mut is_said, mut has_begun) = (false, false);
         loop {
             let Some(state) = hands.state(self.osd).await? else { return Ok(()) };
             if !context.is_held() {
                 return Err(Unwritten::Lost.into());
             }
             // One that the cluster does not count as up may run all the same.
+            let is_repeated = std::mem::replace(&mut has_begun, true);
             match self.is_away {
-                true => self.have_it_down(context).await?,
+                true => self.have_it_down(context, &state, is_repeated).await?,
                 false => stop(context, self.osd.id).await?,
             }
             if state.is_in {

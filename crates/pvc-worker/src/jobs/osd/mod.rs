@@ -8,7 +8,7 @@
 //!  add       make ─ databases ─ record ─▶ start
 //!  replace   group ─ drain ─ stop ─▶ destroy ─ erase ─ prepare ─ record ─ start
 //!  remove    drain ─ stop ─▶ destroy ─ erase ─ purge ─ forget
-//!            drain ─▶ destroy ─ purge ─ forget          (of a dead node, by another one)
+//!            drain ─▶ destroy ─ purge ─ forget          (of a fenced node, by another one)
 //!  refresh   start ─ record
 //!  db group  partition and group                        (▶: there is no way back from here)
 //! ```
@@ -37,7 +37,7 @@ use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::osd::{LvmOsd, OsdId, OsdState};
 use pvc_model::storage::OsdRecord;
-use pvc_ops::osd::{OsdRefusal, check_free, find_osd, is_of_dead_node};
+use pvc_ops::osd::{OsdRefusal, check_free, find_osd, is_of_fenced_node};
 use pvc_ports::{OsdError, OsdHost, StorageCluster};
 use serde::{Deserialize, Serialize};
 
@@ -116,14 +116,14 @@ fn own_record<'a>(context: &Context, view: &'a Cluster, id: OsdId) -> Result<&'a
     Ok(record)
 }
 
-/// The record of an OSD that is to be removed, and whether its node is a dead one.
+/// The record of an OSD that is to be removed, and whether its node is a fenced one.
 fn removed_record<'a>(
     context: &Context,
     view: &'a Cluster,
     id: OsdId,
 ) -> Result<(&'a OsdRecord, bool)> {
     let (_, record) = find_osd(view, &id.to_string())?;
-    if record.node == context.tools.node.as_str() || !is_of_dead_node(view, record) {
+    if record.node == context.tools.node.as_str() || !is_of_fenced_node(view, record) {
         return Ok((own_record(context, view, id)?, false));
     }
     check_free(view, id, record, Some(&context.job))?;

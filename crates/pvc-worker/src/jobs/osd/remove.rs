@@ -1,7 +1,7 @@
 //! Removes an OSD for good.
 //!
 //! Its record goes last. Whatever happens before, the OSD is in the list, and can be removed again.
-//! One of a dead node is removed by another node, which cannot erase its disk: to its daemon, if
+//! One of a fenced node is removed by another node, which cannot erase its disk: to its daemon, if
 //! the node is ever on again, the cluster does not speak.
 
 use async_trait::async_trait;
@@ -54,7 +54,7 @@ impl Kind for Remove {
         let uuid = state.and_then(|state| state.uuid).unwrap_or_else(|| recorded_uuid(record));
         let osd = Osd { id: self.osd, uuid };
         let leaving = match is_away {
-            true => Leaving::of_dead_node(osd, state),
+            true => Leaving::of_fenced_node(osd, state),
             false => Leaving::look(hands, osd, state).await?,
         };
         let is_alive = state.is_some_and(|state| state.uuid.is_some());
@@ -70,7 +70,7 @@ impl Kind for Remove {
         }
         if is_away {
             context.log(format!(
-                "node `{}` is dead: the cluster forgets OSD {}, and its disk is not erased",
+                "node `{}` is fenced: the cluster forgets OSD {}, and its disk is not erased",
                 record.node, self.osd
             ));
         } else {
@@ -127,6 +127,9 @@ impl Kind for Remove {
     /// Its number may be another's by now.
     async fn make_good(&self, context: &Context, step: &Step) -> Result<()> {
         match step {
+            Step::Drain(leaving) | Step::Destroy(leaving) if leaving.is_away() => {
+                leaving.take_another_in(context).await
+            }
             Step::Drain(_) | Step::Stop(_) | Step::Destroy(_) => {
                 bring_back(context, self.osd).await
             }
