@@ -263,18 +263,31 @@ async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
         }
     }
     let tried = memory.tried.clone();
+    let left = |cluster: &Cluster| unflush(cluster, shared.name(), &tried, at_once);
+    // Before the node is ready, for a daemon that dies then; and what came to it since.
+    let seen = left(&shared.store.view());
+    let mut said = Vec::new();
+    if seen.is_done() {
+        said = left_off_faults(&shared.store.view(), &seen.stay);
+        raise_all(shared, &said).await;
+    }
     let mut left_off = Vec::new();
     let decide = |cluster: &Cluster| {
-        let left = unflush(cluster, shared.name(), &tried, at_once);
+        let left = left(cluster);
         let done = is_asked(cluster, shared, &DomainState::Unflush) && left.is_done();
         left_off = left_off_faults(cluster, &left.stay);
         finished(shared, done, DomainState::Ready)
     };
     if changed(shared, decide).await {
         tracing::info!("the node is ready: it takes VMs");
-        for (id, message) in left_off {
-            shared.raise(&id, &message).await;
-        }
+        left_off.retain(|fault| !said.contains(fault));
+        raise_all(shared, &left_off).await;
+    }
+}
+
+async fn raise_all(shared: &Shared, faults: &[(String, String)]) {
+    for (id, message) in faults {
+        shared.raise(id, message).await;
     }
 }
 

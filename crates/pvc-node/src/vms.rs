@@ -27,7 +27,7 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault;
 use pvc_model::vm::moving::{
-    MoveNote, MovePhase, is_moving, left_open_by_legacy, note_of_handover,
+    MoveNote, MovePhase, is_moving, is_unclaimed, left_open_by_legacy, note_of_handover,
 };
 use pvc_model::vm::plan::{
     self, Condition, History, Planned, Seen, Step, View, WhyDestroy, is_sent_by_another,
@@ -538,15 +538,20 @@ impl VmReconciler {
     }
 
     /// The notes of the VMs that were handed over to this node and stopped before anybody saw them
-    /// run: nothing of them is here. Who removes one waits for that to be said. The guests are
-    /// looked at twice, for one may have come between the look at them and the view.
+    /// run, and of those that a move may have left held here: nothing of them is here. Who removes
+    /// one waits for that to be said. The guests are looked at twice, for one may have come between
+    /// the look at them and the view.
     fn left_nothing(
         &mut self,
         cluster: &Cluster,
         guests: &BTreeMap<Uuid, Guest>,
     ) -> Vec<(Uuid, MoveNote)> {
         let here = self.shared.name();
-        let note = |record: &VmRecord| note_of_handover(record, here).cloned();
+        let note = |record: &VmRecord| {
+            let is_left = is_unclaimed(record, here);
+            let left = record.moving.as_ref().filter(|_| is_left);
+            note_of_handover(record, here).or(left).cloned()
+        };
         let is_off = |record: &&Arc<VmRecord>| {
             let is_started = record.is_assigned_to(here) && is_to_start(record);
             !guests.contains_key(&record.uuid) && !is_moving(&record.state) && !is_started

@@ -141,8 +141,8 @@ impl Provisioner {
         self.texts_of(statement).await
     }
 
-    /// The benchmarks that PVC 1.0.3 has recorded, or those with a name: the latest 50, the newest
-    /// first, but for results of more than a million characters.
+    /// The benchmarks that PVC 1.0.3 has recorded, or those with a name: the latest 20, the newest
+    /// first, but for results of more than 500,000 characters.
     ///
     /// # Errors
     /// Those of the database.
@@ -153,11 +153,11 @@ impl Provisioner {
         let statement = match name {
             None => Statement::new(
                 "SELECT id, job, test_format, result FROM storage_benchmarks \
-                 WHERE length(result) <= 1000000 ORDER BY id DESC LIMIT 50",
+                 WHERE length(result) <= 500000 ORDER BY id DESC LIMIT 20",
             ),
             Some(name) => Statement::new(
                 "SELECT id, job, test_format, result FROM storage_benchmarks \
-                 WHERE length(result) <= 1000000 AND job = $1 ORDER BY id DESC LIMIT 50",
+                 WHERE length(result) <= 500000 AND job = $1 ORDER BY id DESC LIMIT 20",
             )
             .with(name),
         };

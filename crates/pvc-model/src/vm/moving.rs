@@ -226,15 +226,14 @@ pub fn is_unclaimed(record: &VmRecord, here: &NodeName) -> bool {
     })
 }
 
-/// The nodes on which moves of the VM before the one from `here` to `to` may have left a guest that
+/// The nodes on which moves of the VM before the next one, from `here`, may have left a guest that
 /// is held.
-pub fn left_on(record: &VmRecord, here: &NodeName, to: &NodeName) -> BTreeSet<NodeName> {
+pub fn left_on(record: &VmRecord, here: &NodeName) -> BTreeSet<NodeName> {
     let note = record.moving.as_ref().filter(|note| note.incarnation == record.incarnation);
     let Some(note) = note else { return BTreeSet::new() };
     let last = note.leaves_held().then_some(&note.to);
     let all = note.left_on.iter().chain(last);
-    // The one is to hold it, and the other has it.
-    all.filter(|node| *node != to && *node != here).cloned().collect()
+    all.filter(|node| *node != here).cloned().collect()
 }
 
 /// Whether a guest of the VM that is held on `here` may be gone on with only when it is handed
@@ -333,7 +332,9 @@ pub fn arrival(
         (
             VmState::Migrate | VmState::MigrateLive,
             Some(Condition::Paused | Condition::Arriving | Condition::Leaving),
-        ) if !is_elsewhere && waits_for_handover(record, here) => Arrival::Discard,
+        ) if !is_elsewhere && sender == Peer::Ours && waits_for_handover(record, here) => {
+            Arrival::Discard
+        }
         (VmState::Stop, Some(_)) => Arrival::Superseded,
         (VmState::Stop, None) => Arrival::Start,
         (_, Some(Condition::Running)) => Arrival::Start,
@@ -666,16 +667,15 @@ mod tests {
             incarnation: failed.incarnation,
             ..records::vm(1, VmState::Start, Some("hv1"))
         };
-        assert_eq!(left_on(&record, &hv1, &hv3), on(&[&hv2]));
-        assert_eq!(left_on(&record, &hv1, &hv2), on(&[]), "it is sent there once more");
+        assert_eq!(left_on(&record, &hv1), on(&[&hv2]));
         let anew = VmRecord { incarnation: -1, ..record.clone() };
-        assert_eq!(left_on(&anew, &hv1, &hv3), on(&[]), "it was another VM's");
+        assert_eq!(left_on(&anew, &hv1), on(&[]), "it was another VM's");
         let done = MoveNote { to: hv3.clone(), phase: MovePhase::Done, ..failed };
         let done = MoveNote { left_on: on(&[&hv2]), ..done };
         let record = VmRecord { moving: Some(done.clone()), node: Some(hv3.clone()), ..record };
         assert!(is_unclaimed(&record, &hv2) && !is_unclaimed(&record, &hv3));
-        assert_eq!(left_on(&record, &hv3, &hv1), on(&[&hv2]));
-        assert_eq!(left_on(&record, &hv2, &hv1), on(&[]), "it runs there");
+        assert_eq!(left_on(&record, &hv3), on(&[&hv2]));
+        assert_eq!(left_on(&record, &hv2), on(&[]), "it runs there");
         let closed = MoveNote { left_on: on(&[]), ..done.clone() };
         assert_eq!(done.closed_on(&hv2), closed);
         assert_eq!(done.closed_on(&hv1), done);

@@ -161,10 +161,10 @@ impl Actor {
         to: NodeName,
         home: Option<Option<NodeName>>,
     ) -> Ended {
-        let sender = Sender::new(self.shared.clone(), self.ending.clone(), &planned, to, home);
         let send = async {
             let _slot = self.sends.acquire().await.expect("the semaphore is never closed");
-            sender.send().await
+            // By the record as it is then: the note goes over that of the move before.
+            Sender::new(self.shared.clone(), self.ending.clone(), &planned, to, home).send().await
         };
         to_its_end(&planned, send).await
     }

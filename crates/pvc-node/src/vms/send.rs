@@ -169,11 +169,13 @@ impl Sender {
         let view = shared.store.view();
         let record = view.vms.get(&planned.vm);
         let before = record.and_then(|record| left_by(record, shared.name(), &to));
+        // Until the order is obeyed the note is not about it.
+        let earlier = record.map_or(planned.request, |record| record.state_version).wrapping_sub(1);
         let note = MoveNote {
             from: shared.name().clone(),
             to: to.clone(),
-            incarnation: before.as_ref().map_or(0, |note| note.incarnation),
-            request: before.as_ref().map_or(planned.request, |note| note.request),
+            incarnation: planned.incarnation,
+            request: before.as_ref().map_or(earlier, |note| note.request),
             held: before.is_some(),
             phase: MovePhase::Waiting,
             attempt: 0,
@@ -182,7 +184,7 @@ impl Sender {
             processed_bytes: 0,
             remaining_bytes: 0,
             why: String::new(),
-            left_on: record.map(|record| left_on(record, shared.name(), &to)).unwrap_or_default(),
+            left_on: record.map(|record| left_on(record, shared.name())).unwrap_or_default(),
         };
         let locks = shared.store.move_locks(planned.vm);
         let (vm, name, now) = (planned.vm, planned.name.clone(), shared.now());
@@ -202,6 +204,9 @@ impl Sender {
 
     /// Moves the guest, or leaves it as it is and says so.
     pub async fn send(mut self) -> Ended {
+        if self.sent(&self.shared.store.view()).is_err() {
+            return Ended::Superseded;
+        }
         self.tell(MovePhase::Waiting).await;
         let locked = self.while_sent(self.locks.record(RECORD_TIME_LIMIT)).await;
         let record_lock = match locked {
@@ -336,6 +341,10 @@ impl Sender {
             }
             (self.note.incarnation, self.note.request) = (record.incarnation, record.state_version);
             self.note.held = view.nodes.get(&self.to).is_some_and(|node| node.takes_held_guests());
+            if self.note.held {
+                // What is held there from now on is this move's.
+                self.note.left_on.remove(&self.to);
+            }
             let ways = ways_of(record, &record.state);
             let target = self.target(&view, answers);
             if self.note.held && tried > 0 && ways.live && !runs_daemon(&view, &self.to) {
@@ -589,6 +598,7 @@ impl Sender {
         }
         tracing::info!(vm = self.name, to = %self.to, "the guest runs on the other node now");
         self.note.why.clear();
+        self.note.left_on.remove(&self.to);
         self.tell(MovePhase::Done).await;
         self.shared.forget_failed_move(self.vm);
         Ended::Left { to: self.to.clone(), written: None }

@@ -62,9 +62,8 @@ pub struct BegunContents {
 /// The volume that contents are for, as it was when they were begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FillTarget {
-    /// Its [identity](pvc_ports::MeasuredVolume), whatever has its name by now; `None` if the
-    /// storage did not tell.
-    pub identity: Option<String>,
+    /// Its [identity](pvc_ports::MeasuredVolume), whatever has its name by now.
+    pub identity: String,
     pub size_bytes: u64,
 }
 
@@ -79,7 +78,7 @@ pub async fn begin_fill(
     force: bool,
 ) -> Done<BegunContents> {
     let size_bytes = check_fill(store, storage, volume, force).await?;
-    let identity = storage.measured(volume).await.ok().map(|measured| measured.identity);
+    let identity = storage.measured(volume).await.map_err(refused)?.identity;
     let streams = streams(storage).map_err(ChangeError::Refused)?;
     let upload = streams.upload(volume, size_bytes, force).await.map_err(refused)?;
     Ok(BegunContents { upload, target: FillTarget { identity, size_bytes } })
@@ -245,9 +244,7 @@ impl Filling<'_> {
         let Filling { storage, volume, .. } = self;
         let found = storage.volume(volume).await.map_err(as_before)?;
         require_no_snapshots(&found).map_err(as_before)?;
-        if let Some(identity) = &target.identity
-            && storage.measured(volume).await.map_err(as_before)?.identity != *identity
-        {
+        if storage.measured(volume).await.map_err(as_before)?.identity != target.identity {
             return Err(as_before(StorageRefusal::Another { volume: found.id }));
         }
         if found.size_bytes != target.size_bytes {

@@ -93,6 +93,51 @@ async fn a_guest_that_an_earlier_move_has_left_held_never_goes_on_and_is_started
     assert_eq!(world.two.hypervisor.run(world.vm), Some(GuestRun::Paused));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_comes_to_nothing_keeps_what_is_known_of_earlier_moves() {
+    let world = two().await;
+    let record = world.one.vm(world.vm);
+    let earlier = MoveNote {
+        from: NodeName::new("hv3"),
+        to: NodeName::new("hv2"),
+        incarnation: record.incarnation,
+        request: record.state_version - 1,
+        held: true,
+        phase: MovePhase::Failed,
+        attempt: 1,
+        seconds: 1,
+        total_bytes: 1,
+        processed_bytes: 1,
+        remaining_bytes: 0,
+        why: "broken off".to_owned(),
+        left_on: [NodeName::new("hv4")].into(),
+    };
+    // The other node lists nothing, and ends nothing.
+    world.two.hypervisor.set_unreachable(true);
+    world.one.operator.report(vec![Report::Move(world.vm, earlier)]).await.unwrap();
+    world.migrate("hv2").await;
+    world.until_place("start", "hv1", "").await;
+    world.one.until("it says why", || world.phase() == Some(MovePhase::Failed)).await;
+    let record = world.one.vm(world.vm);
+    let note = record.moving.as_ref().expect("it is said");
+    assert_eq!(note.from, NodeName::new("hv1"), "it is that of the new move");
+    let is_left = |node| is_unclaimed(&record, &NodeName::new(node));
+    assert_eq!(["hv1", "hv2", "hv4"].map(is_left), [false, true, true]);
+    // A node that answers ends what is there, and says so.
+    world.two.hypervisor.insert(world.vm, "vm1");
+    world.two.hypervisor.set_run(world.vm, GuestRun::Paused);
+    world.two.hypervisor.set_unreachable(false);
+    world
+        .one
+        .until("nothing is left there", || {
+            let record = world.one.vm(world.vm);
+            !world.two.hypervisor.is_there(world.vm) && !is_unclaimed(&record, &"hv2".into())
+        })
+        .await;
+    assert!(is_unclaimed(&world.one.vm(world.vm), &"hv4".into()));
+    assert!(runs(&world.one, world.vm));
+}
+
 /// The sender's daemon dies between the last two steps: the guest may have gone on at the sender
 /// for all that its receiver knows, and what it has itself may be older than the volumes.
 #[tokio::test(start_paused = true)]
@@ -153,7 +198,8 @@ async fn two_with_a_vm_that_was_handed_over() -> (Two, MoveNote) {
 #[tokio::test(start_paused = true)]
 async fn a_note_that_was_written_since_a_node_looked_is_not_overwritten() {
     let (two, note) = two_with_a_vm_that_was_handed_over().await;
-    let newer = MoveNote { phase: MovePhase::Copying, request: note.request + 2, ..note.clone() };
+    let (to, request) = (NodeName::new("hv3"), note.request + 2);
+    let newer = MoveNote { to, phase: MovePhase::Copying, request, ..note.clone() };
     let path = format!("/pvcrs/moves/{}", two.vm);
     let (operator, vm, written) = (two.one.operator.clone(), two.vm, newer.clone());
     two._daemons[1].connection.before_next_set(&path, async move {

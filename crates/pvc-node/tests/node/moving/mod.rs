@@ -8,7 +8,7 @@ mod handing_over;
 use std::time::Duration;
 
 use pvc_model::node::{DaemonState, DomainState};
-use pvc_model::vm::moving::{MoveNote, MovePhase};
+use pvc_model::vm::moving::{MoveNote, MovePhase, is_unclaimed};
 use pvc_model::vm::{MigrationMethod, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{GuestRun, HostLoad};

@@ -136,28 +136,30 @@ impl Leaving {
         Ok(())
     }
 
-    /// Has the cluster know that the OSD of a fenced node does not run, if it counts on it.
+    /// Has the cluster know that the OSD of a fenced node does not run, if it counts on it. One that
+    /// runs says at once that it is up: systemd may have started it on a node that is on again.
     ///
     /// # Errors
-    /// If the node is not fenced any more, or the OSD is up when this `is_repeated`: it runs.
-    async fn have_it_down(
-        &self,
-        context: &Context,
-        state: &OsdState,
-        is_repeated: bool,
-    ) -> Result<()> {
-        let (view, id) = (fresh(context).await?, self.osd.id);
-        let (_, record) = find_osd(&view, &id.to_string())?;
-        if !is_of_fenced_node(&view, record) || state.is_up && is_repeated {
-            return Err(OsdJobError::BackAgain { osd: id, node: record.node.clone() });
+    /// If the node is not fenced any more, or the OSD is up again.
+    async fn have_it_down(&self, context: &Context) -> Result<()> {
+        let (hands, id) = (Hands::of(context)?, self.osd.id);
+        for is_told in [false, true] {
+            let view = fresh(context).await?;
+            let (_, record) = find_osd(&view, &id.to_string())?;
+            let Some(state) = hands.state(self.osd).await? else { return Ok(()) };
+            if !is_of_fenced_node(&view, record) || is_told && state.is_up {
+                return Err(OsdJobError::BackAgain { osd: id, node: record.node.clone() });
+            }
+            if !state.is_up {
+                return Ok(());
+            }
+            if !context.is_held() {
+                return Err(Unwritten::Lost.into());
+            }
+            unless_gone(hands.ceph.osd_down(id).await)?;
+            context.tools.clock.sleep(LOOK_EVERY).await;
         }
-        if !context.is_held() {
-            return Err(Unwritten::Lost.into());
-        }
-        match state.is_up {
-            true => Ok(unless_gone(Hands::of(context)?.ceph.osd_down(id).await)?),
-            false => Ok(()),
-        }
+        Ok(())
     }
 
     /// Takes the OSD's identity from it. Its number stays its own until it is purged.
@@ -167,16 +169,15 @@ impl Leaving {
     /// stop it may not tell. One that the node's boot has started again is stopped.
     pub async fn destroy(&self, context: &Context, force: bool) -> Result<()> {
         let hands = Hands::of(context)?;
-        let (mut is_said, mut has_begun) = (false, false);
+        let mut is_said = false;
         loop {
             let Some(state) = hands.state(self.osd).await? else { return Ok(()) };
             if !context.is_held() {
                 return Err(Unwritten::Lost.into());
             }
             // One that the cluster does not count as up may run all the same.
-            let is_repeated = std::mem::replace(&mut has_begun, true);
             match self.is_away {
-                true => self.have_it_down(context, &state, is_repeated).await?,
+                true => self.have_it_down(context).await?,
                 false => stop(context, self.osd.id).await?,
             }
             if state.is_in {
