@@ -136,18 +136,19 @@ impl Leaving {
         Ok(())
     }
 
-    /// Has the cluster know that the OSD of a fenced node does not run, if it counts on it. One that
-    /// runs says at once that it is up: systemd may have started it on a node that is on again.
+    /// Has the cluster know that the OSD of a fenced node does not run, if it counts on it. One
+    /// that runs says at once that it is up: systemd may have started it on a node that is on
+    /// again.
     ///
     /// # Errors
     /// If the node is not fenced any more, or the OSD is up again.
     async fn have_it_down(&self, context: &Context) -> Result<()> {
         let (hands, id) = (Hands::of(context)?, self.osd.id);
-        for is_told in [false, true] {
+        for is_second_look in [false, true] {
             let view = fresh(context).await?;
             let (_, record) = find_osd(&view, &id.to_string())?;
             let Some(state) = hands.state(self.osd).await? else { return Ok(()) };
-            if !is_of_fenced_node(&view, record) || is_told && state.is_up {
+            if !is_of_fenced_node(&view, record) || is_second_look && state.is_up {
                 return Err(OsdJobError::BackAgain { osd: id, node: record.node.clone() });
             }
             if !state.is_up {
