@@ -13,6 +13,7 @@
 //!   here, stop     yes / no        pull the plug / (nothing)
 //!   here, migrate  yes             write `start`: it has arrived, or never left
 //!   here, start    held by a move  let it go on: it belongs here
+//!   here, start    held, unclaimed pull the plug: it was never handed over, and may be old
 //!   here, migrate  held, of ours   receive it
 //!   here, migrate  arriving        (its receiver has it)
 //!   here, migrate  no              receive it
@@ -420,18 +421,19 @@ pub fn decide(view: &View<'_>, record: &VmRecord, history: &History) -> Decision
 
 fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &History) -> Decision {
     match &record.state {
-        // libvirt refuses it as long as a migration has the guest.
-        VmState::Start if guest.condition == Condition::Leaving => Decision::step(Step::Resume),
         VmState::Start
             if guest.condition == Condition::Paused && is_taken_over(record, view.node) =>
         {
             Decision::step(Step::Resume)
         }
         VmState::Start
-            if guest.condition == Condition::Paused && is_unclaimed(record, view.node) =>
+            if matches!(guest.condition, Condition::Paused | Condition::Leaving)
+                && is_unclaimed(record, view.node) =>
         {
             Decision::step(Step::Destroy(WhyDestroy::NeverHandedOver))
         }
+        // libvirt refuses it as long as a migration has the guest.
+        VmState::Start if guest.condition == Condition::Leaving => Decision::step(Step::Resume),
         VmState::Start if guest.condition == Condition::Paused => Decision::finding(Finding::Held),
         VmState::Start if !record.failed_reason.is_empty() && record.not_restarted().is_none() => {
             Decision::step(Step::ClearFailure)

@@ -130,7 +130,10 @@ fn a_guest_of_before_is_not_sent_in_the_place_of_the_vm_that_is_to_be_moved() {
 fn a_guest_that_an_earlier_move_has_left_held_is_ended_before_the_vm_is_started_here() {
     for (node, condition, expected) in [
         ("hv1", Condition::Paused, vec![Step::Destroy(WhyDestroy::NeverHandedOver)]),
+        ("hv1", Condition::Leaving, vec![Step::Destroy(WhyDestroy::NeverHandedOver)]),
         ("hv1", Condition::Running, vec![]),
+        // Held by a migration from here.
+        ("hv3", Condition::Leaving, vec![Step::Resume]),
         // Held on another node than the one that it is on.
         ("hv3", Condition::Paused, vec![]),
     ] {
