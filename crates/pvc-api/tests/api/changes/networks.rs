@@ -1,5 +1,6 @@
 //! Networks, their leases and their rules.
 
+use pvc_model::guest_network::plan::LargestMtus;
 use pvc_model::guest_network::request::Neighbour;
 use pvc_ports::Network;
 use pvc_testkit::MemoryNetwork;
@@ -48,6 +49,34 @@ async fn a_network_is_made_in_both_forms_and_shown_as_pvc_1_0_3_shows_it() {
     assert_eq!(six[0]["ip6"], expected);
     let free = api.post("/network?vni=auto&nettype=bridged&description=lan").await.ok();
     assert_eq!(free, json!({"message": "Created network 2 \"lan\".", "vni": 2}));
+}
+
+#[tokio::test]
+async fn an_mtu_above_what_nodes_carry_is_taken_and_said() {
+    let largest_mtus = LargestMtus { managed: Some(1450), bridged: Some(1500) };
+    let settings = ApiSettings { largest_mtus, ..settings() };
+    let api = start(&Shape::with_vms(0).dump(), settings).await;
+    for (path, is_cut) in [
+        ("/network?vni=2001&nettype=managed&description=a&mtu=1451", true),
+        ("/network?vni=2002&nettype=managed&description=b&mtu=1450", false),
+        ("/network?vni=2003&nettype=managed&description=c", false),
+        ("/network?vni=101&nettype=bridged&description=d&mtu=9000", true),
+        ("/network?vni=102&nettype=bridged&description=e&mtu=1500", false),
+    ] {
+        assert_eq!(message(&api.post(path).await).contains("pvchv1 carries"), is_cut, "{path}");
+    }
+    for (path, words) in [
+        (
+            "/network/a?mtu=9000",
+            "Changed network 2001 \"a\". Its MTU is 1450 for now: node pvchv1 carries no larger \
+             packets, and nodes cut the 9000 to what they carry.",
+        ),
+        ("/network/a?masquerade=true", "Changed network 2001 \"a\"."),
+        ("/network/a?mtu=", "Changed network 2001 \"a\"."),
+        ("/network/d?mtu=1500", "Changed network 101 \"d\"."),
+    ] {
+        assert_eq!(message(&api.put(path).await), words, "{path}");
+    }
 }
 
 #[tokio::test]
