@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use pvc_guest_network::dhcp::{self, DhcpSettings};
 use pvc_guest_network::leases::{self, LeaseRequest};
-use pvc_guest_network::links::{self, Standing};
+use pvc_guest_network::links::{self, Standing, Tell};
 use pvc_guest_network::unconfirmed;
 use pvc_model::NodeName;
 use pvc_model::guest_network::Vni;
 use pvc_model::guest_network::dnsmasq::LeaseNews;
 use pvc_model::guest_network::plan::Underlay;
 use pvc_model::guest_network::unconfirmed::{UnconfirmedChange, Undo};
+use pvc_model::link::LinkAbilities;
 use pvc_model::network::{GivenLease, GivenLease6, Ip6Client, NetworkOptions, NetworkRecord};
 use pvc_ports::{Network, Ports};
 use pvc_role::Context;
@@ -87,6 +88,23 @@ impl World {
 /// Networks of a cluster's node go by its tunnels' address; a machine alone has none.
 fn alone() -> Underlay {
     Underlay { tunnels: None, bridge_device: None, bridge_mtu: None }
+}
+
+/// An operator is to know before there is a network that needs them.
+#[tokio::test(start_paused = true)]
+async fn the_abilities_of_the_kernel_are_announced_without_a_network() {
+    let world = world().await;
+    let able = LinkAbilities { vlans: false, vxlans: true };
+    world.network.set_abilities(able);
+    let (_filtered, is_filtered) = watch::channel(BTreeSet::new());
+    let (standing, _) = watch::channel(Standing::new());
+    let tell = Tell::from(standing);
+    let announced = tell.abilities.clone();
+    let role = links::run(world.context.clone(), alone(), is_filtered, tell, world.end.clone());
+    let role = tokio::spawn(role);
+    eventually("they are announced", SOON, || announced.get() == Some(&able)).await;
+    world.end.cancel();
+    role.await.unwrap();
 }
 
 /// Its packet filter goes while another network is made.

@@ -80,6 +80,20 @@ async fn an_mtu_above_what_nodes_carry_is_taken_and_said() {
 }
 
 #[tokio::test]
+async fn a_node_says_whether_it_can_carry_bridged_networks() {
+    let api = with_vms(0).await;
+    assert_eq!(api.get("/node/pvchv1").await.ok()[0]["vlans"], json!(null));
+    for (note, vlans) in [
+        (r#"{"said_by": "0.2.0"}"#, json!(null)),
+        (r#"{"said_by": "0.2.0", "has_vlans": false}"#, json!(false)),
+        (r#"{"said_by": "0.2.0", "has_vlans": true}"#, json!(true)),
+    ] {
+        api.write("/pvcrs/nodes/pvchv1", note.to_owned()).await;
+        assert_eq!(api.get("/node/pvchv1").await.ok()[0]["vlans"], vlans, "{note}");
+    }
+}
+
+#[tokio::test]
 async fn q15_one_name_server_is_one_name_server_and_several_are_several() {
     let api = with_network().await;
     for (given, expected) in [
