@@ -52,6 +52,44 @@ async fn a_network_is_made_in_both_forms_and_shown_as_pvc_1_0_3_shows_it() {
 }
 
 #[tokio::test]
+async fn the_ends_of_what_a_network_may_be_are_exact() {
+    let api = with_vms(0).await;
+    const MTU: &str = "a number of bytes from 576 to 65535";
+    const MANAGED: &str = "vni: ";
+    let before = api.get("/network").await.ok();
+    let managed = |rest: &str| format!("/network?nettype=managed&description=a&{rest}");
+    let bridged = |rest: &str| format!("/network?nettype=bridged&description=a&{rest}");
+    for (path, words) in [
+        (managed("vni=3001&mtu=68"), MTU),
+        (managed("vni=3001&mtu=575"), MTU),
+        (managed("vni=3001&mtu=65536"), MTU),
+        (managed("vni=0"), MANAGED),
+        (managed("vni=16777215"), MANAGED),
+        (managed("vni=16777216"), MANAGED),
+        (managed("vni=abc"), MANAGED),
+        (bridged("vni=4095"), "a VLAN's number"),
+        (managed("vni=3001&domain=two%20words"), "`domain` is `two words`"),
+    ] {
+        let said = api.post(&path).await.refused(400);
+        assert!(said.contains(words), "{path}: {said}");
+    }
+    assert_eq!(api.get("/network").await.ok(), before, "nothing was made");
+    for (path, vni, member, value) in [
+        (managed("vni=3001&mtu=576"), 3001, "mtu", json!("576")),
+        (managed("vni=3001&mtu=65535"), 3001, "mtu", json!("65535")),
+        (managed("vni=1"), 1, "type", json!("managed")),
+        (managed("vni=16777214"), 16_777_214, "type", json!("managed")),
+        (bridged("vni=4094"), 4094, "type", json!("bridged")),
+        (managed("vni=3001&domain=two.words"), 3001, "domain", json!("two.words")),
+    ] {
+        api.post(&path).await.ok();
+        let shown = api.get(&format!("/network/{vni}")).await.ok();
+        assert_eq!(shown[0][member], value, "{path}");
+        api.delete(&format!("/network/{vni}")).await.ok();
+    }
+}
+
+#[tokio::test]
 async fn an_mtu_above_what_nodes_carry_is_taken_and_said() {
     let largest_mtus = LargestMtus { managed: Some(1450), bridged: Some(1500) };
     let settings = ApiSettings { largest_mtus, ..settings() };
