@@ -369,6 +369,47 @@ fn a_guest_with_many_mac_addresses_leaves_addresses_for_the_cards_of_vms() {
     });
 }
 
+/// Words that a program prints.
+fn says(words: &str) -> String {
+    let mut parts = words.split_whitespace();
+    let done = Command::new(parts.next().unwrap()).args(parts).output().unwrap();
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+#[test]
+fn a_guest_of_a_network_of_both_families_makes_itself_an_address_and_has_a_way_out_by_ipv6() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_owned();
+    on_a_bridge_of_its_own(async move {
+        does("ip address add 2001:db8:1::1/64 dev vmbr1001 nodad");
+        fs::write(directory.join("database"), "").unwrap();
+        let guest = beside_the_bridge(|_| {
+            let late = Instant::now() + Duration::from_secs(30);
+            loop {
+                let own = says("ip -6 address show dev card scope global");
+                let way = says("ip -6 route show default dev card");
+                // Of the network and the MAC address.
+                let is_there = own.contains(" 2001:db8:1:0:5054:ff:feaa:bb01/64 ");
+                if is_there && way.contains("via fe80::") {
+                    break;
+                }
+                assert!(Instant::now() < late, "not in time: {own} {way}");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            for gateway in ["10.20.1.1:53", "[2001:db8:1::1]:53"] {
+                if gateway.starts_with('1') {
+                    does("ip address add 10.20.1.250/24 dev card");
+                }
+                let gateway = gateway.parse().unwrap();
+                TcpStream::connect_timeout(&gateway, Duration::from_secs(10)).unwrap();
+            }
+        });
+        let finished = || guest.is_finished();
+        serve(&directory, dual(), "the guest is done", finished).await;
+        guest.join().unwrap();
+    });
+}
+
 /// dnsmasq tells of a lease by the name that is reserved for its host, if it takes it for one.
 #[test]
 fn a_name_can_be_reserved_if_dnsmasq_takes_it_for_a_name() {
