@@ -445,6 +445,9 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
         removed_volumes_stay: Duration::from_secs(u64::from(api.removed_volume_hours) * 3600),
         core_networks: neighbours(config),
         lacks_bridge_device: lacks_bridge_device(config),
+        largest_mtus: guest_networks(config)
+            .map(|settings| settings.underlay.largest_mtus())
+            .unwrap_or_default(),
         nodes: guest_networks(config).map(|settings| settings.nodes).unwrap_or_default(),
         own_addresses: own_addresses(config),
         floating_addresses: floating_addresses(config),
@@ -524,6 +527,7 @@ mod tests {
     use pvc_api::ApiState;
     use pvc_embedded::EmbeddedTree;
     use pvc_linux::SystemClock;
+    use pvc_model::guest_network::plan::LargestMtus;
     use pvc_model::node::NodeFigures;
     use pvc_model::vm::Selector;
     use pvc_store::synthetic::Shape;
@@ -587,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn the_api_knows_the_networks_between_the_nodes() {
+    fn the_api_knows_the_networks_between_the_nodes_and_what_they_carry() {
         let text = include_str!("../../../packaging/config/pvc.conf");
         let settings = api(&Config::parse(text, "pvc.conf", "pvchv1").unwrap()).unwrap();
         let named =
@@ -598,6 +602,8 @@ mod tests {
             ("10.2.0.0/24", "the storage network"),
         ];
         assert_eq!(named.collect::<Vec<_>>(), expected.map(|(net, name)| (net.to_owned(), name)));
+        let largest = LargestMtus { managed: Some(8950), bridged: Some(1500) };
+        assert_eq!(settings.largest_mtus, largest);
     }
 
     /// The API of the sample configuration with `line` added to what it says of the API, on a tree

@@ -34,6 +34,9 @@ wire! {
         pub interfaces: BTreeMap<String, Interface>,
         /// Hypervisor that guests run with here; legacy nodes do not say.
         pub hypervisor: Option<NodeHypervisor>,
+        /// Whether its kernel has VLANs (8021q), without which it carries no bridged network;
+        /// legacy nodes do not say.
+        pub vlans: Option<bool>,
         /// The last time that others took it for dead, if one of our own nodes did.
         pub fence: Option<NodeFence>,
         /// VMs that a flush or a return to `ready` under way waits for; empty if there is none.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pvc_images::Spool;
 use pvc_model::NodeName;
+use pvc_model::guest_network::plan::LargestMtus;
 use pvc_model::guest_network::request::Neighbour;
 use pvc_model::link::IpNet;
 use pvc_model::role::Role;
@@ -129,6 +130,8 @@ pub struct ApiSettings {
     pub core_networks: Vec<Neighbour>,
     /// Whether the machine is alone and has no device for bridged networks.
     pub lacks_bridge_device: bool,
+    /// MTUs that this node carries: the others are configured alike.
+    pub largest_mtus: LargestMtus,
     /// Addresses of the nodes, and networks between them, from which no guest may send.
     pub nodes: BTreeSet<IpNet>,
     /// Addresses of this node, as configured.
@@ -156,6 +159,7 @@ impl ApiSettings {
             removed_volumes_stay: Duration::from_secs(24 * 3600),
             core_networks: Vec::new(),
             lacks_bridge_device: false,
+            largest_mtus: LargestMtus::default(),
             nodes: BTreeSet::new(),
             own_addresses: BTreeSet::new(),
             floating_addresses: BTreeSet::new(),

@@ -27,12 +27,16 @@ pub struct HypervisorFixture {
     pub guest: GuestXml,
     /// The XML of a disk of [`SPARE_BYTES`] bytes that can be plugged into it, with target `sdb`.
     pub spare_disk: String,
+    /// The XML of a network interface that can be plugged into it, with [`SPARE_MAC`].
+    pub spare_nic: String,
     /// Time that the guest may take to boot, and to go down.
     pub time_limit: Duration,
 }
 
 /// The size of the spare disk at the beginning.
 pub const SPARE_BYTES: u64 = 1 << 20;
+/// MAC address of the spare network interface.
+pub const SPARE_MAC: &str = "52:54:00:c0:de:01";
 const SPARE_TARGET: &str = "sdb";
 /// Alias that a device is plugged in with.
 const ALIAS: &str = "ua-contract";
@@ -53,6 +57,7 @@ pub async fn hypervisor_contract(hypervisor: Arc<dyn Hypervisor>, fixture: Hyper
     suite.a_running_guest_shows_its_xml_display_and_figures(uuid).await;
     suite.a_booted_guest_answers_on_its_console(uuid).await;
     suite.a_disk_is_plugged_in_grown_and_pulled_out_while_the_guest_runs(uuid).await;
+    suite.an_interface_is_plugged_in_and_pulled_out_while_the_guest_runs(uuid).await;
     suite.a_guest_goes_when_its_shutdown_is_requested(uuid).await;
     suite.a_guest_started_again_is_another_instance_and_is_gone_when_destroy_returns().await;
 }
@@ -203,6 +208,24 @@ impl Suite {
         .await;
         is_refused(self.hypervisor.device(guest, DeviceChange::Detach, device).await);
         is_refused(self.hypervisor.device(guest, DeviceChange::Attach, "<disk").await);
+    }
+
+    /// The guest has to let go of it, as of any PCI device.
+    async fn an_interface_is_plugged_in_and_pulled_out_while_the_guest_runs(&self, guest: Uuid) {
+        let device = &self.fixture.spare_nic;
+        let plugged =
+            || async { self.hypervisor.live_xml(guest).await.expect("XML").contains(SPARE_MAC) };
+        assert!(!plugged().await);
+        let attached = self.hypervisor.device(guest, DeviceChange::Attach, device).await;
+        attached.expect("the interface is plugged in");
+        assert!(plugged().await);
+        let detached = self.hypervisor.device(guest, DeviceChange::Detach, device).await;
+        detached.expect("the interface is pulled out");
+        self.eventually("the guest without the interface", || async {
+            (!plugged().await).then_some(())
+        })
+        .await;
+        is_refused(self.hypervisor.device(guest, DeviceChange::Detach, device).await);
     }
 
     async fn a_guest_goes_when_its_shutdown_is_requested(&self, guest: Uuid) {

@@ -2,6 +2,7 @@
 //! `pvc_model::guest_network::plan`; here it is done and logged.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pvc_model::guest_network::plan::{self, LinkFinding, LinkStep, LinksPlan, Seen, Underlay};
@@ -32,16 +33,31 @@ const FAULT: &str = "GUEST_NETWORK";
 /// Networks that stand on this node, by the last look.
 pub type Standing = BTreeSet<Vni>;
 
+/// Facts about the links of this node that others wait for.
+#[derive(Debug, Clone)]
+pub struct Tell {
+    pub standing: watch::Sender<Standing>,
+    /// Abilities of the kernel, once they are found out.
+    pub abilities: Arc<OnceLock<LinkAbilities>>,
+}
+
+impl From<watch::Sender<Standing>> for Tell {
+    fn from(standing: watch::Sender<Standing>) -> Tell {
+        Tell { standing, abilities: Arc::default() }
+    }
+}
+
 /// Keeps the links as the records want them, until `end`. A managed network whose rules the packet
-/// filter has not loaded, by `filtered`, is not made; which networks stand is told to `standing`.
+/// filter has not loaded, by `filtered`, is not made.
 pub async fn run(
     context: Context,
     underlay: Underlay,
     mut filtered: watch::Receiver<BTreeSet<Vni>>,
-    standing: watch::Sender<Standing>,
+    tell: impl Into<Tell>,
     end: CancellationToken,
 ) {
-    let mut keeper = Keeper::new(underlay);
+    let Tell { standing, abilities } = tell.into();
+    let mut keeper = Keeper::new(underlay, abilities);
     let mut turns = context.turns(&end);
     let mut rest = INTERVAL;
     loop {
@@ -80,6 +96,7 @@ impl Last {
 struct Keeper {
     underlay: Underlay,
     abilities: Option<LinkAbilities>,
+    found_out: Arc<OnceLock<LinkAbilities>>,
     last: Option<Last>,
     said: Said,
     alarm: Alarm,
@@ -98,9 +115,9 @@ struct Pass {
 }
 
 impl Keeper {
-    fn new(underlay: Underlay) -> Keeper {
+    fn new(underlay: Underlay, found_out: Arc<OnceLock<LinkAbilities>>) -> Keeper {
         let (said, alarm) = (Said::default(), Alarm::after(GRACE));
-        Keeper { underlay, abilities: None, last: None, said, alarm }
+        Keeper { underlay, abilities: None, found_out, last: None, said, alarm }
     }
 
     /// Makes what is missing. Returns whether something is left to do; `None` if there was no
@@ -152,7 +169,7 @@ impl Keeper {
         let network = context.ports.network.as_ref();
         let abilities = match self.abilities {
             Some(abilities) => abilities,
-            None => *self.abilities.insert(abilities(network).await),
+            None => *self.abilities.insert(abilities(network, &self.found_out).await),
         };
         let links = network.links().await?;
         let mut settings = BTreeMap::new();
@@ -201,12 +218,17 @@ impl Keeper {
 
 /// The abilities of the kernel. If they cannot be found out it has them all: what it cannot do is
 /// said when it is to be done.
-async fn abilities(network: &dyn Network) -> LinkAbilities {
-    network.abilities().await.unwrap_or_else(|error| {
-        let why = with_causes(&error);
-        tracing::warn!("guest networks: the abilities of the kernel cannot be found out: {why}");
-        LinkAbilities { vlans: true, vxlans: true }
-    })
+async fn abilities(network: &dyn Network, found_out: &OnceLock<LinkAbilities>) -> LinkAbilities {
+    match network.abilities().await {
+        Ok(abilities) => *found_out.get_or_init(|| abilities),
+        Err(error) => {
+            let why = with_causes(&error);
+            tracing::warn!(
+                "guest networks: the abilities of the kernel cannot be found out: {why}"
+            );
+            LinkAbilities { vlans: true, vxlans: true }
+        }
+    }
 }
 
 fn name(vni: Vni) -> String {

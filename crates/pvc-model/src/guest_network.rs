@@ -5,6 +5,7 @@
 //!
 //!  plan      the links that a machine has for them
 //!  dnsmasq   what the DHCP server of a managed network is told, and what it says
+//!  mac       who has which MAC address in them
 //!  dns       the domains of managed networks in the DNS aggregator
 //!  trace     the way of one packet, and where it ends
 //! ```
@@ -18,6 +19,7 @@ pub mod dnsmasq;
 pub mod evpn;
 pub mod guard;
 pub mod lease;
+pub mod mac;
 pub mod metadata;
 pub mod plan;
 pub mod refusal;

@@ -147,6 +147,8 @@ pub struct DaemonNote {
     pub takes_held_guests: bool,
     /// Whether it stamps from the moment on at which it says that it starts.
     pub stamps_while_starting: bool,
+    /// Whether its kernel has VLANs (8021q), once that is known.
+    pub has_vlans: Option<bool>,
 }
 
 /// Record of a node. Numbers that could not be read are 0 and named in `defects`.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use pvc_core_network::{among_nodes, filter, networks};
 use pvc_guest_network::leases::LeaseRequests;
+use pvc_guest_network::links::Tell;
 use pvc_guest_network::{dhcp, dns, evpn, firewall, guard, leases, links, sriov, unconfirmed};
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
@@ -347,7 +348,8 @@ fn start_guest_networks(running: &mut Running, shared: &Arc<Shared>, others: Oth
     acting.supervise("guest firewall", context, move |context, end| {
         firewall::run(context, nodes.clone(), tell.clone(), end)
     });
-    let (underlay, tell) = (settings.underlay, standing.clone());
+    let abilities = shared.links.clone();
+    let (underlay, tell) = (settings.underlay, Tell { standing: standing.clone(), abilities });
     acting.supervise("guest links", context, move |context, end| {
         links::run(context, underlay.clone(), filtered.subscribe(), tell.clone(), end)
     });

@@ -10,6 +10,7 @@ use std::time::Duration;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::DomainSummary;
+use pvc_model::link::LinkAbilities;
 use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures};
 use pvc_model::vm::backoff::Backoff;
 use pvc_ports::{GuestStats, Ports, SessionState};
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     pub bmc_is_foreign: AtomicBool,
     /// Versions that guests run with here, once they are known.
     pub runs_with: OnceLock<HypervisorNote>,
+    /// Abilities of the kernel with links, once they are known.
+    pub links: Arc<OnceLock<LinkAbilities>>,
     heartbeat: Mutex<Heartbeat>,
     collected: Mutex<Collected>,
     failed_moves: Mutex<BTreeMap<Uuid, Backoff>>,
@@ -121,6 +124,7 @@ impl Shared {
             bmc_answers,
             bmc_is_foreign,
             runs_with: OnceLock::new(),
+            links: Arc::default(),
             role,
             heartbeat,
             collected,
@@ -144,6 +148,7 @@ impl Shared {
             runs_guests: settings.subsystems.hypervisor,
             takes_held_guests: true,
             stamps_while_starting: true,
+            has_vlans: self.links.get().map(|able| able.vlans),
         };
         Report::Daemon(self.name().clone(), note, self.runs_with.get().cloned())
     }

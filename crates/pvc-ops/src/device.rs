@@ -3,6 +3,7 @@
 use pvc_domain::{Device, DomainError, device_summary};
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::Nic;
+use pvc_model::guest_network::mac::check_macs;
 use pvc_model::job::{JobSpec, JobVm, JobWork};
 use pvc_model::sriov::vf_of;
 use pvc_ports::{Clock, DeviceChange, Random};
@@ -28,7 +29,8 @@ impl Refusal for DeviceRefusal {
     fn kind(&self) -> Kind {
         match self {
             DeviceRefusal::NoVm(error) => error.kind(),
-            DeviceRefusal::Xml(_) | DeviceRefusal::Nic(_) => Kind::Invalid,
+            DeviceRefusal::Xml(_) => Kind::Invalid,
+            DeviceRefusal::Nic(error) => error.kind(),
             DeviceRefusal::Homeless(error) => error.kind(),
         }
     }
@@ -50,7 +52,7 @@ pub struct DeviceAsk {
     pub change: DeviceChange,
     /// Element of libvirt's domain XML.
     pub xml: String,
-    /// Plugs it in also into a network between the nodes.
+    /// Plugs it in also into a network between the nodes, or with the MAC address of another VM.
     pub force: bool,
     pub submitter: String,
 }
@@ -75,6 +77,10 @@ fn request(cluster: &Cluster, ask: &DeviceAsk) -> Result<JobRequest, DeviceRefus
         let is_it = |known: &&Nic| known.mac.eq_ignore_ascii_case(&nic.mac);
         let known: Vec<Nic> = recorded.iter().filter(is_it).cloned().collect();
         let functions = check_nics(&known, std::slice::from_ref(nic), *force)?;
+        if !*force {
+            check_macs(cluster, record.uuid, &known, std::slice::from_ref(nic))
+                .map_err(NicRefusal::from)?;
+        }
         if let Some(function) = functions.first().and_then(|nic| vf_of(nic)) {
             return Err(NicRefusal::Unrecorded { function: function.to_owned() }.into());
         }

@@ -18,7 +18,7 @@ use pvc_contracts::exporters::{ExportersFixture, PAGE, exporters_contract};
 use pvc_contracts::files::{FilesFixture, HostilePaths, files_contract};
 use pvc_contracts::firewall::{FirewallFixture, firewall_contract};
 use pvc_contracts::hypervisor::{
-    HypervisorFixture, MigrationFixture, hypervisor_contract, migration_contract,
+    HypervisorFixture, MigrationFixture, SPARE_MAC, hypervisor_contract, migration_contract,
 };
 use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
 use pvc_contracts::network::{ABLE, NetworkFixture, network_contract};
@@ -59,6 +59,9 @@ async fn the_scripted_hypervisor_keeps_the_contract() {
             )
         }),
         spare_disk: "<disk><target dev='sdb'/></disk>".to_owned(),
+        spare_nic: format!(
+            "<interface type='user'><mac address='{SPARE_MAC}'/><model type='virtio'/></interface>"
+        ),
         time_limit: Duration::from_secs(10),
     };
     hypervisor_contract(Arc::new(ScriptedHypervisor::new()), fixture).await;

@@ -78,7 +78,8 @@ params! {
         user_tags: Vec<String>,
         /// Tags that cannot be removed.
         protected_tags: Vec<String>,
-        /// Takes it also if it is plugged into a network between the nodes.
+        /// Takes it also if it is plugged into a network between the nodes, or has the MAC address
+        /// of another VM in a network.
         force: Added,
         @form
         /// The libvirt domain XML, with name and UUID.
@@ -91,7 +92,8 @@ params! {
     pub struct Modification {
         /// Restarts a running guest, so that it gets the new hardware.
         restart: Flag,
-        /// Takes it also if it is plugged into a network between the nodes.
+        /// Takes it also if it is plugged into a network between the nodes, or has the MAC address
+        /// of another VM in a network.
         force: Added,
         @form
         /// The libvirt domain XML, of the same name and UUID.
@@ -211,7 +213,8 @@ params! {
 params! {
     /// A device to plug in.
     pub struct Attachment {
-        /// Plugs it in also into a network between the nodes.
+        /// Plugs it in also into a network between the nodes, or with the MAC address of another VM
+        /// in the network.
         force: Added,
         @form
         /// Element of libvirt's domain XML, as below `<devices>`.
@@ -326,7 +329,8 @@ params! {
         sriov: Option<SriovWord>,
         /// Restarts a running guest, so that it gets it.
         restart: Flag,
-        /// Adds it also to `cluster` or `storage`, on which the nodes speak to each other.
+        /// Adds it also to `cluster` or `storage`, on which the nodes speak to each other, or with
+        /// the MAC address of another VM in the network.
         force: Flag,
     }
 }

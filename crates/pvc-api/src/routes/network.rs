@@ -23,6 +23,7 @@ use pvc_ops::network::{self, ConfirmWithin, Named, RemovedNetwork};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
+use crate::settings::ApiSettings;
 use crate::state::ApiState;
 use crate::table::{Ask, Mode, Table};
 use crate::view;
@@ -115,14 +116,30 @@ async fn create<O: Operation<Reply = CreatedNetwork>>(
         ApiError::parameter("vni", bad.to_string()).hint(Some("`auto` is the next free one"))
     })?;
     let managed = kind == NetworkWord::Managed;
+    let cut = cut_mtu(api, managed, fields.mtu.as_deref());
     let new = NewNetwork { vni, description, managed, fields };
     let make = |api: ApiState| async move {
         network::add_network(api.store(), api.surroundings(), &new).await
     };
     let made = api.carry_out(make).await?;
-    let message = mode.message(format!("Created network {}.", named(&made)));
+    let message = mode.message(format!("Created network {}.{cut}", named(&made)));
     let vni = made.vni.parse().unwrap_or_default();
     Ok(Answer::json(&CreatedNetwork { message, vni }))
+}
+
+/// Sentence about an MTU that is given and that nodes do not carry; empty if they do. It is no
+/// reason to refuse: nodes may get more.
+fn cut_mtu(api: &ApiState, managed: bool, given: Option<&str>) -> String {
+    let ApiSettings { node, largest_mtus, .. } = api.settings();
+    let most = if managed { largest_mtus.managed } else { largest_mtus.bridged };
+    let given: Option<u32> = given.and_then(|text| text.parse().ok());
+    match given.zip(most) {
+        Some((given, most)) if given > most => format!(
+            " Its MTU is {most} for now: node {node} carries no larger packets, and nodes cut the \
+             {given} to what they carry."
+        ),
+        _ => String::new(),
+    }
 }
 
 fn named(Named { vni, description }: &Named) -> String {
@@ -133,11 +150,13 @@ async fn put_network_vni(ask: Ask<PutNetworkVni>) -> Result<Answer<PutNetworkVni
     let ([vni], given) = (ask.at, ask.params);
     let within = confirm_within(&ask.api, given.confirm)?;
     let fields = fields!(given, given.description);
+    let is_managed = ask.api.view().network(&vni).is_some_and(|it| it.nettype == "managed");
+    let cut = cut_mtu(&ask.api, is_managed, fields.mtu.as_deref());
     let change = |api: ApiState| async move {
         network::modify_network(api.store(), api.surroundings(), &vni, &fields, within).await
     };
     let changed = ask.api.carry_out(change).await?;
-    let message = format!("Changed network {}.", named(&changed));
+    let message = format!("Changed network {}.{cut}", named(&changed));
     Ok(ask.mode.done(with_condition(message, within, &changed.vni)))
 }
 

@@ -64,6 +64,7 @@ pub fn node(record: &NodeRecord, cluster: &Cluster) -> api::Node {
         },
         interfaces: interfaces(record),
         hypervisor: record.hypervisor.as_ref().map(hypervisor),
+        vlans: record.daemon.as_ref().and_then(|note| note.has_vlans),
         fence: record.fence.as_ref().map(|note| fence(note, power_after(record))),
         waits_for: waits_for(record, cluster),
     }

@@ -64,6 +64,13 @@ fn view(node: &Node, long: bool, paint: Paint) -> String {
             lines.line("Hypervisor", versions);
         }
     }
+    match node.vlans {
+        Some(true) if long => lines.line("Bridged networks", "VLANs of the kernel"),
+        Some(false) => {
+            lines.line("Bridged networks", "none: this kernel has no VLANs (8021q)");
+        }
+        Some(true) | None => {}
+    }
     if let Some(fence) = &node.fence {
         lines.blank();
         lines.lines("Last fence", &last_fence(fence));
@@ -168,6 +175,19 @@ mod tests {
             ),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_kernel_without_vlans_is_reported_and_one_with_them_at_length() {
+        let line = |vlans, long| {
+            let text = view(&Node { vlans, ..node() }, long, Paint::OFF);
+            text.lines().find(|line| line.starts_with("Bridged networks")).map(str::to_owned)
+        };
+        let none = "Bridged networks:      none: this kernel has no VLANs (8021q)";
+        assert_eq!(line(Some(false), false).as_deref(), Some(none));
+        assert_eq!((line(Some(true), false), line(None, true)), (None, None));
+        let some = "Bridged networks:      VLANs of the kernel";
+        assert_eq!(line(Some(true), true).as_deref(), Some(some));
     }
 
     #[test]

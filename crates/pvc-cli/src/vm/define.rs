@@ -60,7 +60,8 @@ pub struct Define {
     #[arg(short = 'G', long = "protected-tag", value_name = "TAG")]
     protected_tags: Vec<String>,
 
-    /// Take it also if it is plugged into a network between the nodes
+    /// Take it also if it is plugged into a network between the nodes, or has the MAC address of
+    /// another VM in a network
     #[arg(long)]
     force: bool,
 }

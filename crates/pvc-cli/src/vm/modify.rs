@@ -49,7 +49,8 @@ pub struct Modify {
     #[arg(short, long)]
     yes: bool,
 
-    /// Take it also if it is plugged into a network between the nodes
+    /// Take it also if it is plugged into a network between the nodes, or has the MAC address of
+    /// another VM in a network
     #[arg(long)]
     force: bool,
 }

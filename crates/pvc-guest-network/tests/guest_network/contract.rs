@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::Pid;
-use pvc_linux::{LinuxExec, NftFirewall};
+use pvc_linux::{LinuxExec, LinuxNetwork, NftFirewall};
 use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::Vni;
 use pvc_model::guest_network::guard::{self, GuardedPort};
@@ -21,7 +21,7 @@ use pvc_model::guest_network::rules::{
     Acls, Known, NetworkFilter, check_rule, network_filter, probe, table,
 };
 use pvc_model::network::{AclRecord, Direction, NetworkOptions, NetworkRecord};
-use pvc_ports::{Firewall as _, FirewallError};
+use pvc_ports::{Firewall as _, FirewallError, Network as _};
 
 use crate::common::does;
 
@@ -536,4 +536,104 @@ fn a_guarded_guest_sends_as_itself_alone() {
     assert!(!send("10.20.7.2:67") && send("10.20.7.2:69"));
     world.guest7.ip("link set eth0 address 52:54:00:00:07:77");
     assert_eq!(reached(own), [false; 2], "the MAC address of another");
+}
+
+/// A router that nobody asked for, on the link of a guest; it ends with the value.
+struct Router(Child);
+
+impl Router {
+    fn at(guest: &Space) -> Router {
+        Router(guest.run(|| {
+            Command::new("/usr/sbin/dnsmasq")
+                .args(["--keep-in-foreground", "--log-facility=-", "--pid-file", "--port=0"])
+                .args(["--conf-file=/dev/null", "--leasefile-ro", "--interface=eth0"])
+                .args(["--enable-ra", "--dhcp-range=::,constructor:eth0,ra-only"])
+                .args(["--ra-param=eth0,4"])
+                .spawn()
+                .unwrap()
+        }))
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Frames that the guard of `tap1` has dropped by the line with these words.
+fn dropped(node: &Space, words: &str) -> u64 {
+    let rules = node.run(|| {
+        let list = ["list", "table", "bridge", "pvc-guard"];
+        let listed = Command::new("nft").args(list).output().unwrap();
+        String::from_utf8(listed.stdout).unwrap()
+    });
+    let line = rules.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{rules}"));
+    let mut after = line.split(' ').skip_while(|word| *word != "packets");
+    after.nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_guarded_guest_does_not_call_addresses_of_others_its_own_and_is_no_router() {
+    const OWN: &str = "52:54:00:00:07:02";
+    const ANOTHER: &str = "02:00:00:00:00:09";
+    let world = World::new();
+    world.guest7.ip(&format!("link set eth0 address {OWN}"));
+    world.guest7.ip("addr add 2001:db8:66::1/64 dev eth0 nodad");
+    let says = |guest: &Space, args: &str| {
+        let args: Vec<String> = args.split(' ').map(str::to_owned).collect();
+        let said = guest.run(move || Command::new("ip").args(args).output().unwrap());
+        String::from_utf8(said.stdout).unwrap()
+    };
+    let is_at = |address: &str, mac: &str| {
+        says(&world.other7, &format!("neigh show {address} dev eth0")).contains(mac)
+    };
+    let forget = |address: &str| {
+        world.other7.ip(&format!("neigh replace {address} lladdr {ANOTHER} dev eth0 nud stale"));
+        assert!(is_at(address, ANOTHER));
+    };
+    let announce = |address: &str| {
+        let address = address.parse().unwrap();
+        world.guest7.run(move || wait(LinuxNetwork::new().announce("eth0", address)).unwrap());
+    };
+    let families = [("10.20.7.2", "10.20.7.99"), ("2001:db8:7::2", "2001:db8:7::99")];
+    for (_, other) in families {
+        forget(other);
+        eventually("without a guard it is believed", || {
+            announce(other);
+            is_at(other, OWN)
+        });
+    }
+    let is_routed = || says(&world.other7, "-6 route show default dev eth0").contains("via fe80::");
+    let router = Router::at(&world.guest7);
+    eventually("without a guard it is a router", is_routed);
+    drop(router);
+
+    let port = GuardedPort {
+        mac: [0x52, 0x54, 0, 0, 7, 2],
+        addresses: families.map(|(own, _)| own.parse().unwrap()).into(),
+        ip6: Some("2001:db8:7::/64".parse().unwrap()),
+    };
+    let rules = guard::rules(&[("tap1".to_owned(), port)].into()).unwrap();
+    world.node.run(move || {
+        let firewall = NftFirewall::new(Arc::new(LinuxExec));
+        wait(firewall.apply(&guard::table(), Some(&rules)))
+            .unwrap_or_else(|error| panic!("{error}: {rules}"));
+    });
+    for (own, other) in families {
+        [own, other].into_iter().for_each(forget);
+        eventually("its own address is its own", || {
+            [other, own].into_iter().for_each(announce);
+            is_at(own, OWN)
+        });
+        assert!(is_at(other, ANOTHER), "what was said before that did not pass: {other}");
+    }
+    while is_routed() {
+        world.other7.ip("-6 route del default dev eth0 proto ra");
+    }
+    let router = Router::at(&world.guest7);
+    eventually("what it says as a router is dropped", || dropped(&world.node, "router-advert") > 0);
+    assert!(!is_routed());
+    drop(router);
 }

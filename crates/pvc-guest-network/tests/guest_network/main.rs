@@ -8,5 +8,6 @@ mod common;
 mod contract;
 mod dns;
 mod dnsmasq;
+mod frr;
 mod pdns;
 mod roles;

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use pvc_guest_network::dhcp::{self, DhcpSettings};
 use pvc_guest_network::leases::{self, LeaseRequest};
-use pvc_guest_network::links::{self, Standing};
+use pvc_guest_network::links::{self, Standing, Tell};
 use pvc_guest_network::unconfirmed;
 use pvc_model::NodeName;
 use pvc_model::guest_network::Vni;
 use pvc_model::guest_network::dnsmasq::LeaseNews;
 use pvc_model::guest_network::plan::Underlay;
 use pvc_model::guest_network::unconfirmed::{UnconfirmedChange, Undo};
+use pvc_model::link::LinkAbilities;
 use pvc_model::network::{GivenLease, GivenLease6, Ip6Client, NetworkOptions, NetworkRecord};
 use pvc_ports::{Network, Ports};
 use pvc_role::Context;
@@ -24,7 +25,7 @@ use pvc_testkit::{
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::common::{new_store, record, write};
+use crate::common::{new_store, record, vm_with_card, write};
 
 const SOON: Duration = Duration::from_secs(30);
 const MAC: &str = "52:54:00:00:00:01";
@@ -87,6 +88,23 @@ impl World {
 /// Networks of a cluster's node go by its tunnels' address; a machine alone has none.
 fn alone() -> Underlay {
     Underlay { tunnels: None, bridge_device: None, bridge_mtu: None }
+}
+
+/// An operator is to know before there is a network that needs them.
+#[tokio::test(start_paused = true)]
+async fn the_abilities_of_the_kernel_are_announced_without_a_network() {
+    let world = world().await;
+    let able = LinkAbilities { vlans: false, vxlans: true };
+    world.network.set_abilities(able);
+    let (_filtered, is_filtered) = watch::channel(BTreeSet::new());
+    let (standing, _) = watch::channel(Standing::new());
+    let tell = Tell::from(standing);
+    let announced = tell.abilities.clone();
+    let role = links::run(world.context.clone(), alone(), is_filtered, tell, world.end.clone());
+    let role = tokio::spawn(role);
+    eventually("they are announced", SOON, || announced.get() == Some(&able)).await;
+    world.end.cancel();
+    role.await.unwrap();
 }
 
 /// Its packet filter goes while another network is made.
@@ -299,7 +317,7 @@ async fn a_gateway_that_stays_away_is_a_fault_and_keeps_the_other_family_from_no
         let running = world.programs.running();
         running.first().is_some_and(|server| server.args.iter().any(|found| found == arg))
     };
-    let range = "--dhcp-range=10.20.1.100,10.20.1.199,48h";
+    let range = "--dhcp-range=10.20.1.150,10.20.1.199,48h";
     eventually("IPv4 is served", SOON, || serves(range)).await;
     assert!(!serves("--enable-ra"));
     eventually("the fault is raised", SOON, || world.fault().is_some()).await;
@@ -330,9 +348,19 @@ async fn changes_of_other_records_are_no_reason_to_ask_the_kernel() {
     assert!(looks <= 1, "{looks} in {:?}", world.context.now() - began);
     let other = NetworkRecord { dhcp4_end: "10.20.1.150".to_owned(), ..record() };
     world.change(Change::PutNetwork(Box::new(other))).await;
-    let range = "--dhcp-range=10.20.1.100,10.20.1.150,48h".to_owned();
-    let has_it = || world.programs.running().iter().any(|server| server.args.contains(&range));
+    let gives = |range: &str| {
+        let range = format!("--dhcp-range={range},48h");
+        world.programs.running().iter().any(|server| server.args.contains(&range))
+    };
+    let has_it = || gives("10.20.1.125,10.20.1.150");
     eventually("a change of its own is for a server at once", Duration::from_secs(1), has_it).await;
+    let one = NetworkRecord { dhcp4_end: "10.20.1.100".to_owned(), ..record() };
+    world.change(Change::PutNetwork(Box::new(one))).await;
+    let is_for_all = || gives("10.20.1.100,10.20.1.100");
+    eventually("the only address is for whoever asks first", SOON, is_for_all).await;
+    world.change(Change::DefineVm(Box::new(vm_with_card()))).await;
+    let is_of_a_vm = || gives("tag:known,10.20.1.100,10.20.1.100") && !is_for_all();
+    eventually("it is for the VM that there is by now", SOON, is_of_a_vm).await;
     servers.end(&world).await;
 }
 

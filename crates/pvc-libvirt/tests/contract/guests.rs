@@ -15,6 +15,9 @@ async fn libvirt_keeps_the_hypervisor_contract() {
              <target dev='sdb' bus='scsi'/></disk>",
             spare.display()
         ),
+        spare_nic: format!(
+            "<interface type='user'><mac address='{SPARE_MAC}'/><model type='virtio'/></interface>"
+        ),
         time_limit: TIME_LIMIT,
     };
     hypervisor_contract(Arc::new(libvirt.hypervisor()), fixture).await;

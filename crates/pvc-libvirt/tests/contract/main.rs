@@ -19,7 +19,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pvc_contracts::hypervisor::{
-    HypervisorFixture, MigrationFixture, SPARE_BYTES, hypervisor_contract, migration_contract,
+    HypervisorFixture, MigrationFixture, SPARE_BYTES, SPARE_MAC, hypervisor_contract,
+    migration_contract,
 };
 use pvc_libvirt::{DomainType, LibvirtHypervisor, LibvirtOptions};
 use pvc_ports::{GuestEvent, GuestRun, Hypervisor, HypervisorError, Migration};

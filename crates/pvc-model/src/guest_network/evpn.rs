@@ -324,6 +324,7 @@ mod tests {
         assert!(all.contains(&"no neighbor pvc-nodes activate"));
         assert!(all.contains(&"ip forwarding") && all.contains(&"no ipv6 forwarding"));
         assert!(all.contains(&"neighbor pvc-hypervisors route-reflector-client"));
+        assert!(all.contains(&"bgp graceful-restart"), "a restart of FRR is no outage");
         assert!(all.contains(&"advertise-all-vni"));
         assert!(!text.contains("unicast\n  redistribute"), "there is nobody to tell");
         assert_eq!(unknown_coordinators(&settings, &cluster), [&NodeName::new("other")]);
@@ -353,6 +354,7 @@ mod tests {
             assert_eq!(lines(&text).contains(&&*line), is_there, "{address}: {text}");
         }
         assert!(!text.contains("listen"), "{text}");
+        assert!(lines(&text).contains(&"bgp graceful-restart"), "{text}");
         assert!(unknown_coordinators(&settings, &cluster).is_empty());
     }
 

@@ -35,6 +35,24 @@ pub struct Underlay {
     pub bridge_mtu: Option<u32>,
 }
 
+/// The largest MTUs of networks on a node, as far as its configuration tells.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LargestMtus {
+    pub managed: Option<u32>,
+    pub bridged: Option<u32>,
+}
+
+impl Underlay {
+    /// Returns those of this node. A managed network on a machine alone has any, and a bridged one
+    /// that of the bridge device unless `bridge_mtu` says less.
+    pub fn largest_mtus(&self) -> LargestMtus {
+        LargestMtus {
+            managed: self.tunnels.as_ref().map(Tunnels::largest_mtu),
+            bridged: self.bridge_mtu,
+        }
+    }
+}
+
 /// The node's end of the tunnels of managed networks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tunnels {
@@ -42,6 +60,12 @@ pub struct Tunnels {
     pub local: Option<IpAddr>,
     /// MTU of what the tunnels go through.
     pub mtu: u32,
+}
+
+impl Tunnels {
+    fn largest_mtu(&self) -> u32 {
+        self.mtu.saturating_sub(VXLAN_BYTES)
+    }
 }
 
 /// State of the machine, in one look.
@@ -373,7 +397,7 @@ impl Planner<'_> {
         Some(Lower {
             link: format!("vxlan{}", self.vni),
             wanted: LinkKind::Vxlan(vxlan),
-            most: tunnels.mtu.saturating_sub(VXLAN_BYTES),
+            most: tunnels.largest_mtu(),
         })
     }
 
@@ -403,7 +427,7 @@ impl Planner<'_> {
         let most = match (lower, &self.underlay.tunnels) {
             (Some(lower), _) => lower.most,
             // A network that cannot be is as large as it would be.
-            (None, Some(tunnels)) => tunnels.mtu.saturating_sub(VXLAN_BYTES),
+            (None, Some(tunnels)) => tunnels.largest_mtu(),
             (None, None) => self.underlay.bridge_mtu.unwrap_or(super::ETHERNET_MTU),
         };
         let Some(asked) = network.mtu else { return most };

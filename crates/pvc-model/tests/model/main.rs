@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod guest_links;
+mod macs;
 mod network_core;
 mod network_requests;
 mod node_rules;

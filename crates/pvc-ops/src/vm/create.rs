@@ -2,7 +2,8 @@
 
 use pvc_domain::{EditError, Firmware, Machine, NewDomain, new_domain};
 use pvc_model::cluster::Cluster;
-use pvc_model::domain::{Nic, NicKind, drawn_mac};
+use pvc_model::domain::{Nic, NicKind};
+use pvc_model::guest_network::mac::free_mac;
 use pvc_model::hold::check_not_held;
 use pvc_model::image::{image_name, image_volume, images};
 use pvc_model::job::creation::{SSH_KEYS_LIMIT, Seed, SeedFiles, USER_DATA_LIMIT, VmCreation};
@@ -14,7 +15,7 @@ use pvc_ports::{Clock, Random, Storage};
 use pvc_store::{ChangeError, Changes, Expect, Store};
 
 use super::define::{Define, DefineRefusal, Definition, check_new_name};
-use super::hardware::{HardwareRefusal, bridge};
+use super::hardware::{HardwareRefusal, bridge, octets};
 use super::new_name::{NewNameRefusal, check_new_vm, require_name_of_nobody};
 use crate::job::{JobRequest, submit};
 use crate::refusal::{Kind, Refusal};
@@ -328,18 +329,18 @@ fn nics(
     random: &dyn Random,
     networks: &[String],
 ) -> Result<Vec<Nic>, CreateRefusal> {
-    let nic = |network: &String| {
-        let [one, two, three, ..] = random.next_u64().to_be_bytes();
-        Ok(Nic {
+    let mut nics = Vec::new();
+    for network in networks {
+        nics.push(Nic {
             kind: NicKind::Bridge(bridge(cluster, network)?),
-            mac: drawn_mac([one, two, three]),
+            mac: free_mac(cluster, &nics, || octets(random)),
             model: "virtio".to_owned(),
             target: None,
             is_exclusive: false,
             has_vlan: false,
-        })
-    };
-    networks.iter().map(nic).collect()
+        });
+    }
+    Ok(nics)
 }
 
 /// JSON, which is YAML, so that nothing in a name or a key can be read as something else.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pvc_domain::{Domain, Problem};
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::{Disk, DiskSource, DomainSummary, Nic, NicKind};
+use pvc_model::guest_network::mac::{MacTaken, check_macs, is_plugged_in};
 use pvc_model::hold::{Held, check_not_held};
 use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
 use pvc_model::request::is_off;
@@ -43,7 +44,8 @@ pub struct Define {
     /// Whether it is started from there by itself, so that its node has to have room for it.
     pub starts_later: bool,
     pub profile: Option<String>,
-    /// Takes it also if it is plugged into a network between the nodes.
+    /// Takes it also if it is plugged into a network between the nodes, or has the MAC address of
+    /// another VM of its network.
     pub force: bool,
 }
 
@@ -75,7 +77,8 @@ pub struct Modify {
     pub xml: String,
     /// Asks a started one to restart, so that it has it.
     pub restart: bool,
-    /// Takes it also if it is plugged into a network between the nodes.
+    /// Takes it also if it is plugged into a network between the nodes, or has the MAC address of
+    /// another VM of its network.
     pub force: bool,
 }
 
@@ -159,6 +162,7 @@ impl Refusal for DefineRefusal {
             DefineRefusal::NoVm(error) => error.kind(),
             DefineRefusal::Restart(error) => error.kind(),
             DefineRefusal::Name(error) => error.kind(),
+            DefineRefusal::Nic(error) => error.kind(),
             DefineRefusal::NameTaken { .. }
             | DefineRefusal::UuidTaken { .. }
             | DefineRefusal::VolumeGoes { .. }
@@ -259,6 +263,9 @@ impl Definition {
         let Definition { ask, xml, summary, warnings } = self;
         check_identity(cluster, ask, summary)?;
         check_volumes_stay(cluster, summary.uuid, &summary.volumes())?;
+        if !ask.force && ask.state != VmState::Mirror {
+            check_macs(cluster, summary.uuid, &[], &summary.nics).map_err(NicRefusal::from)?;
+        }
         let node_limit = known_nodes(cluster, &ask.node_limit)?;
         let node = choose_node(cluster, ask, summary, &node_limit)?;
         let place = find_node(cluster, node.as_str())?;
@@ -328,7 +335,7 @@ impl Hardware {
     }
 
     /// The changes that give it to VM `vm`, if they may be made; with `restart` a started one is
-    /// asked to restart, with `force` it may be plugged into a network between the nodes.
+    /// asked to restart. `force` is that of [`Modify`].
     pub(super) fn replace(
         &self,
         cluster: &Cluster,
@@ -348,12 +355,16 @@ impl Hardware {
         let mut changes = Changes::new();
         let had: &[Nic] = record.domain.as_ref().map_or(&[], |known| &known.nics);
         let functions = check_nics(had, &summary.nics, force)?;
+        if !force && record.state != VmState::Mirror {
+            check_macs(cluster, record.uuid, had, &summary.nics).map_err(NicRefusal::from)?;
+        }
         check_files(record.domain.as_ref().map_or(&[], |known| &known.disks), &summary.disks)?;
         self.rename(cluster, record, &mut changes)?;
         let volumes = summary.volumes();
         add_volumes(cluster, record, &volumes, &mut changes)?;
         if is_plugged_in(had, &summary.nics) {
-            // A removal of its network that begins at this moment has seen nobody in it.
+            // A removal of its network that begins at this moment has seen nobody in it, and who
+            // gives another VM its MAC address nobody with that.
             changes.expect(Expect::VmNames);
         }
         self.claim(cluster, record, functions, &mut changes)?;
@@ -463,12 +474,25 @@ pub enum NicRefusal {
     Unrecorded { function: String },
     #[error("an interface is plugged into `{bridge}`, on which the nodes speak to each other")]
     AmongNodes { bridge: String },
+    #[error(transparent)]
+    Mac(#[from] MacTaken),
 }
 
 impl NicRefusal {
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            NicRefusal::Mac(_) => Kind::Conflict,
+            NicRefusal::Function(_)
+            | NicRefusal::NotAFunction { .. }
+            | NicRefusal::Unrecorded { .. }
+            | NicRefusal::AmongNodes { .. } => Kind::Invalid,
+        }
+    }
+
     pub(crate) fn hint(&self) -> String {
         let hint = match self {
             NicRefusal::Function(why) => return why.hint(),
+            NicRefusal::Mac(why) => why.hint(),
             NicRefusal::NotAFunction { .. } => {
                 "name a function, such as `ens1f0v3`, or use an interface of type `bridge`"
             }
@@ -520,14 +544,6 @@ pub(crate) fn check_nics<'a>(
         None => Ok(functions),
         Some(bridge) => Err(NicRefusal::AmongNodes { bridge: bridge.to_owned() }),
     }
-}
-
-/// Whether there is a bridge `after` that there was not `before`.
-fn is_plugged_in(before: &[Nic], after: &[Nic]) -> bool {
-    let bridges = |nics: &[Nic]| -> BTreeSet<String> {
-        nics.iter().filter(|nic| matches!(nic.kind, NicKind::Bridge(_))).map(Nic::vni).collect()
-    };
-    !bridges(after).is_subset(&bridges(before))
 }
 
 /// Refuses disks whose files are named by a relative path: it depends on the directory in which

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pvc_domain::{Domain, DomainError, EditError, HardwareEdit, NewDisk, NewNic, WhichNics};
 use pvc_model::cluster::Cluster;
-use pvc_model::domain::{DiskSource, Nic, NicKind, bridge_of, drawn_mac};
+use pvc_model::domain::{DiskSource, Nic, NicKind, bridge_of};
+use pvc_model::guest_network::mac::free_mac;
 use pvc_model::network_core::CoreNet;
 use pvc_model::shown;
 use pvc_model::sriov::{NoFunction, PciAddress, check_new_functions, vf_of};
@@ -22,7 +23,7 @@ pub struct HardwareAsk {
     pub change: HardwareChange,
     /// Asks a started VM to restart, so that its guest has the change.
     pub restart: bool,
-    /// Plugs it also into a network between the nodes.
+    /// Plugs it also into a network between the nodes, or in with the MAC address of another VM.
     pub force: bool,
 }
 
@@ -149,7 +150,7 @@ pub async fn change_hardware(
         check_volume(&view, near, volume).await.map_err(ChangeError::Refused)?;
     }
     // Each try is about the same card.
-    let drawn = drawn_mac_of(random);
+    let drawn = free_mac(&view, &[], || octets(random));
     let mut edit = resolve(&view, &record, &drawn, ask).map_err(ChangeError::Refused)?;
     let (present, wanted) = (record.clone(), edit.clone());
     let edited = aside(move || Edited::of(&present, &wanted)).await;
@@ -193,9 +194,10 @@ impl Edited {
     }
 }
 
-fn drawn_mac_of(random: &dyn Random) -> String {
+/// Random part of a MAC address.
+pub(super) fn octets(random: &dyn Random) -> [u8; 3] {
     let [one, two, three, ..] = random.next_u64().to_be_bytes();
-    drawn_mac([one, two, three])
+    [one, two, three]
 }
 
 /// The change as an edit of the XML. `drawn` is the MAC address of a card for which none is given.

@@ -159,6 +159,77 @@ async fn a_card_goes_among_the_nodes_by_force_and_takes_no_function_that_is_not_
     assert_eq!(world.vm().domain.clone().unwrap().nics.len(), 2);
 }
 
+const MAC: &str = "52:54:00:00:00:01";
+
+/// XML of a VM with a card that has [`MAC`] in network `vni`.
+fn with_card(name: &str, uuid: Uuid, vni: &str) -> String {
+    let nic = format!(
+        "<interface type='bridge'><mac address='{MAC}'/><source bridge='vmbr{vni}'/>\
+         </interface><console"
+    );
+    xml(name, uuid).replace("<console", &nic)
+}
+
+fn names_web1(refusal: &impl Refusal) -> bool {
+    let words = "VM `web1` has MAC address `52:54:00:00:00:01` in network `1001`, too";
+    let hint = refusal.hint().unwrap_or_default();
+    refusal.kind() == Kind::Conflict && refusal.to_string() == words && hint.contains("--force")
+}
+
+#[tokio::test]
+async fn a_mac_address_is_that_of_one_vm_in_a_network() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.put_network("1001", "office").await;
+    vm::define(&world.store, &Define::new(with_card("web1", UUID, "1001"))).await.unwrap();
+    let twin = with_card("web2", OTHER, "1001");
+    let refusal = refused(vm::define(&world.store, &Define::new(&*twin)).await);
+    assert!(names_web1(&refusal), "{refusal}");
+    // In another network it is in nobody's way.
+    vm::define(&world.store, &Define::new(with_card("web2", OTHER, "1002"))).await.unwrap();
+    let refusal = refused(modify(&world, "web2", &twin, false).await);
+    assert!(names_web1(&refusal), "{refusal}");
+
+    modify(&world, "web2", &xml("web2", OTHER), false).await.unwrap();
+    let card = NewCard { mac: Some(MAC.to_uppercase()), ..card("office") };
+    let ask = asking(HardwareChange::AddNic(card));
+    let (store, random) = (&world.store, &world.random);
+    let refusal = refused(vm::change_hardware(store, random, None, "web2", &ask).await);
+    assert!(names_web1(&refusal), "{refusal}");
+    let mut ask = HardwareAsk { force: true, ..ask };
+    vm::change_hardware(store, random, None, "web2", &ask).await.unwrap();
+    // What shares one stays editable, as VMs of an older cluster that do.
+    ask = asking(HardwareChange::Memory(1024));
+    vm::change_hardware(store, random, None, "web2", &ask).await.unwrap();
+    modify(&world, "web2", &twin, false).await.unwrap();
+
+    // A mirror has the address of the VM that it is a copy of.
+    modify(&world, "web2", &xml("web2", OTHER), false).await.unwrap();
+    let mirror = VmChange::State(VmState::Mirror);
+    world.write(|changes| _ = changes.vm(UUID, mirror.clone())).await;
+    modify(&world, "web2", &twin, false).await.unwrap();
+    modify(&world, "web1", &with_card("web1", UUID, "1001"), false).await.unwrap();
+}
+
+/// Each of the two sees a network in which nobody has the address.
+#[tokio::test]
+async fn of_two_who_give_one_mac_address_to_two_vms_at_once_one_is_refused() {
+    let world = Arc::new(World::with_nodes(&["hv1"]).await);
+    world.put_network("1001", "office").await;
+    world.define("web1", UUID).await;
+    vm::define(&world.store, &Define::new(with_card("web2", OTHER, "1002"))).await.unwrap();
+    // Its card is in the network already, with another address.
+    let other = with_card("web2", OTHER, "1001").replace(MAC, "52:54:00:00:00:02");
+    modify(&world, "web2", &other, false).await.unwrap();
+    let (slow, connection) = world.slow_process().await;
+    let faster = world.clone();
+    connection.before_next_multi(async move {
+        modify(&faster, "web1", &with_card("web1", UUID, "1001"), false).await.unwrap();
+    });
+    let ask = Modify::new(with_card("web2", OTHER, "1001"));
+    let refusal = refused(vm::modify(&slow, "web2", &ask).await);
+    assert!(names_web1(&refusal), "{refusal}");
+}
+
 #[tokio::test]
 async fn a_disk_is_a_volume_that_there_is_or_a_file() {
     let world = World::with_nodes(&["hv1"]).await;

@@ -121,10 +121,12 @@ async fn of_two_who_ask_for_a_free_number_at_once_both_get_one() {
 #[tokio::test]
 async fn q61_a_network_that_vms_are_plugged_into_stays_unless_it_is_forced() {
     let world = with_web().await;
-    for (name, uuid) in [("web1", UUID), ("web2", OTHER)] {
-        let nic = "<interface type='bridge'><mac address='52:54:00:00:00:01'/><source \
-                   bridge='vmbr1000'/><model type='virtio'/></interface><console";
-        let xml = xml(name, uuid).replace("<console", nic);
+    for (number, name, uuid) in [(1, "web1", UUID), (2, "web2", OTHER)] {
+        let nic = format!(
+            "<interface type='bridge'><mac address='52:54:00:00:00:0{number}'/><source \
+             bridge='vmbr1000'/><model type='virtio'/></interface><console"
+        );
+        let xml = xml(name, uuid).replace("<console", &nic);
         vm::define(&world.store, &Define::new(xml)).await.unwrap();
     }
     world.running("hv1", &[UUID]).await;

@@ -249,7 +249,7 @@ mod tests {
     use std::time::Duration;
 
     use pvc_contracts::hypervisor::{
-        HypervisorFixture, MigrationFixture, hypervisor_contract, migration_contract,
+        HypervisorFixture, MigrationFixture, SPARE_MAC, hypervisor_contract, migration_contract,
     };
     use pvc_model::storage::VolumeId;
 
@@ -285,6 +285,10 @@ mod tests {
             spare_disk: "<disk type='network'><source protocol='rbd' name='vms/spare'/><target \
                  dev='sdb'/></disk>"
                 .to_owned(),
+            spare_nic: format!(
+                "<interface type='user'><mac address='{SPARE_MAC}'/><model \
+                 type='virtio'/></interface>"
+            ),
             time_limit: Duration::from_secs(20),
         };
         hypervisor_contract(hypervisor, fixture).await;

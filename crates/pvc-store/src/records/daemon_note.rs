@@ -33,6 +33,8 @@ struct Note {
     takes_held_guests: bool,
     #[serde(default)]
     stamps_while_starting: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    has_vlans: Option<bool>,
     /// Not there while that is not known, as with all that follows.
     #[serde(default)]
     accelerator: Option<String>,
@@ -54,6 +56,7 @@ pub(crate) fn text(daemon: &DaemonNote, hypervisor: Option<&HypervisorNote>) -> 
         runs_guests: Some(daemon.runs_guests),
         takes_held_guests: daemon.takes_held_guests,
         stamps_while_starting: daemon.stamps_while_starting,
+        has_vlans: daemon.has_vlans,
         accelerator: hypervisor.map(|note| note.accelerator.clone()),
         kvm_refused: hypervisor.and_then(|note| note.kvm_refused.clone()),
         libvirt_version: version(|note| &note.libvirt_version),
@@ -71,6 +74,7 @@ fn note_from(text: &str) -> Option<(DaemonNote, Option<HypervisorNote>)> {
         runs_guests: note.runs_guests.unwrap_or(true),
         takes_held_guests: note.takes_held_guests,
         stamps_while_starting: note.stamps_while_starting,
+        has_vlans: note.has_vlans,
     };
     let hypervisor = note.accelerator.map(|accelerator| HypervisorNote {
         accelerator,
@@ -92,10 +96,12 @@ mod tests {
         )
         .unwrap();
         assert!(daemon.runs_guests);
+        assert_eq!(daemon.has_vlans, None);
         assert_eq!(hypervisor.unwrap().accelerator, "kvm");
         for runs_guests in [true, false] {
             let cluster_address = runs_guests.then(|| "10.0.0.1".to_owned());
-            let said = DaemonNote { runs_guests, cluster_address, ..daemon.clone() };
+            let has_vlans = Some(runs_guests);
+            let said = DaemonNote { runs_guests, cluster_address, has_vlans, ..daemon.clone() };
             assert_eq!(note_from(&text(&said, None)), Some((said, None)));
         }
     }

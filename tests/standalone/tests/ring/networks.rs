@@ -20,6 +20,7 @@ fn a_guest_gets_an_address_a_name_and_a_way_out_and_what_is_forbidden_does_not_p
     it_has_its_address_and_its_name(&machine, &mut line);
     it_reaches_the_outside_unless_forbidden(&machine, &mut line);
     a_server_that_dies_is_started_again_and_knows_its_leases(&mut machine, &mut line);
+    a_card_comes_and_goes_while_it_runs(&machine, &mut line);
     what_is_in_use_stays_and_what_is_removed_leaves_nothing(&machine);
     drop(outside);
 }
@@ -178,6 +179,32 @@ fn a_server_that_dies_is_started_again_and_knows_its_leases(
     does(line, "nslookup hello.net1.example; echo known-$((4+4))", "known-8");
     let list = machine.pvc(&["network", "dhcp", "list", "1001", "-f", "raw"]);
     assert!(list.ok().contains("|hello"), "{list}");
+}
+
+/// Plugs the running guest into another network, and takes it out of it.
+fn a_card_comes_and_goes_while_it_runs(machine: &Machine, line: &mut SerialLine) {
+    let network = "network add 1002 -d net2 -p managed -i 10.20.2.0/24 -g 10.20.2.1 --dhcp \
+                   --dhcp-start 10.20.2.100 --dhcp-end 10.20.2.199";
+    machine.pvc(&network.split(' ').collect::<Vec<_>>()).ok();
+    eventually("the other network has its gateway", 20, || {
+        let links = ip("-br addr");
+        if links.contains("10.20.2.1/24") { Ok(()) } else { Err(links) }
+    });
+    let plugged = || {
+        let list = machine.libvirt().virsh(&["domiflist", "hello"]);
+        ["vmbr1001", "vmbr1002"].map(|bridge| list.ok().contains(bridge))
+    };
+    assert_eq!(plugged(), [true, false]);
+    machine.pvc(&["vm", "network", "add", "hello", "1002", "-y"]).ok();
+    assert_eq!(plugged(), [true, true]);
+    eventually("the guest has an address by its new card", 120, || {
+        let heard = line.hear();
+        if heard.contains("eth1 has 10.20.2.1") { Ok(()) } else { Err(heard.to_owned()) }
+    });
+    machine.pvc(&["vm", "network", "remove", "hello", "1002", "-y"]).ok();
+    assert_eq!(plugged(), [true, false]);
+    does(line, "[ -e /sys/class/net/eth1 ] || echo no-card-$((5+5))", "no-card-10");
+    machine.pvc(&["network", "remove", "1002", "-y"]).ok();
 }
 
 fn what_is_in_use_stays_and_what_is_removed_leaves_nothing(machine: &Machine) {

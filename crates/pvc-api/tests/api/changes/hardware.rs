@@ -76,6 +76,21 @@ async fn a_network_card_comes_and_goes_by_its_network_or_its_address() {
 }
 
 #[tokio::test]
+async fn a_mac_address_of_another_vm_in_the_network_is_refused_unless_forced() {
+    let api = with_web().await;
+    let twin = xml("twin", "7b1f8e1c-5d0f-4c2e-8a77-3f0b6a3e9d52");
+    api.define("?node=pvchv1", &twin).await.ok();
+    let card = "networks?network=1001&mac=52:54:00:00:00:01";
+    api.post(&format!("/vm/web/{card}")).await.ok();
+    let words = api.post(&format!("/vm/twin/{card}")).await.refused(400);
+    assert_eq!(words, "VM `web` has MAC address `52:54:00:00:00:01` in network `1001`, too");
+    assert_eq!(api.get("/vm/twin/networks").await.ok(), json!([]));
+    api.post(&format!("/vm/twin/{card}&force=True")).await.ok();
+    api.post("/vm/twin/networks?network=1001").await.ok();
+    assert_eq!(api.get("/vm/twin/networks").await.ok().as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn a_disk_comes_and_goes_and_its_volume_stays() {
     let api = with_vms(1).await;
     api.define("?node=pvchv1", &xml("web", UUID)).await.ok();

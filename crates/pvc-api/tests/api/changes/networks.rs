@@ -1,5 +1,6 @@
 //! Networks, their leases and their rules.
 
+use pvc_model::guest_network::plan::LargestMtus;
 use pvc_model::guest_network::request::Neighbour;
 use pvc_ports::Network;
 use pvc_testkit::MemoryNetwork;
@@ -48,6 +49,86 @@ async fn a_network_is_made_in_both_forms_and_shown_as_pvc_1_0_3_shows_it() {
     assert_eq!(six[0]["ip6"], expected);
     let free = api.post("/network?vni=auto&nettype=bridged&description=lan").await.ok();
     assert_eq!(free, json!({"message": "Created network 2 \"lan\".", "vni": 2}));
+}
+
+#[tokio::test]
+async fn the_ends_of_what_a_network_may_be_are_exact() {
+    let api = with_vms(0).await;
+    const MTU: &str = "a number of bytes from 576 to 65535";
+    const MANAGED: &str = "vni: ";
+    let before = api.get("/network").await.ok();
+    let managed = |rest: &str| format!("/network?nettype=managed&description=a&{rest}");
+    let bridged = |rest: &str| format!("/network?nettype=bridged&description=a&{rest}");
+    for (path, words) in [
+        (managed("vni=3001&mtu=68"), MTU),
+        (managed("vni=3001&mtu=575"), MTU),
+        (managed("vni=3001&mtu=65536"), MTU),
+        (managed("vni=0"), MANAGED),
+        (managed("vni=16777215"), MANAGED),
+        (managed("vni=16777216"), MANAGED),
+        (managed("vni=abc"), MANAGED),
+        (bridged("vni=4095"), "a VLAN's number"),
+        (managed("vni=3001&domain=two%20words"), "`domain` is `two words`"),
+    ] {
+        let said = api.post(&path).await.refused(400);
+        assert!(said.contains(words), "{path}: {said}");
+    }
+    assert_eq!(api.get("/network").await.ok(), before, "nothing was made");
+    for (path, vni, member, value) in [
+        (managed("vni=3001&mtu=576"), 3001, "mtu", json!("576")),
+        (managed("vni=3001&mtu=65535"), 3001, "mtu", json!("65535")),
+        (managed("vni=1"), 1, "type", json!("managed")),
+        (managed("vni=16777214"), 16_777_214, "type", json!("managed")),
+        (bridged("vni=4094"), 4094, "type", json!("bridged")),
+        (managed("vni=3001&domain=two.words"), 3001, "domain", json!("two.words")),
+    ] {
+        api.post(&path).await.ok();
+        let shown = api.get(&format!("/network/{vni}")).await.ok();
+        assert_eq!(shown[0][member], value, "{path}");
+        api.delete(&format!("/network/{vni}")).await.ok();
+    }
+}
+
+#[tokio::test]
+async fn an_mtu_above_what_nodes_carry_is_taken_and_said() {
+    let largest_mtus = LargestMtus { managed: Some(1450), bridged: Some(1500) };
+    let settings = ApiSettings { largest_mtus, ..settings() };
+    let api = start(&Shape::with_vms(0).dump(), settings).await;
+    for (path, is_cut) in [
+        ("/network?vni=2001&nettype=managed&description=a&mtu=1451", true),
+        ("/network?vni=2002&nettype=managed&description=b&mtu=1450", false),
+        ("/network?vni=2003&nettype=managed&description=c", false),
+        ("/network?vni=101&nettype=bridged&description=d&mtu=9000", true),
+        ("/network?vni=102&nettype=bridged&description=e&mtu=1500", false),
+    ] {
+        assert_eq!(message(&api.post(path).await).contains("pvchv1 carries"), is_cut, "{path}");
+    }
+    for (path, words) in [
+        (
+            "/network/a?mtu=9000",
+            "Changed network 2001 \"a\". Its MTU is 1450 for now: node pvchv1 carries no larger \
+             packets, and nodes cut the 9000 to what they carry.",
+        ),
+        ("/network/a?masquerade=true", "Changed network 2001 \"a\"."),
+        ("/network/a?mtu=", "Changed network 2001 \"a\"."),
+        ("/network/d?mtu=1500", "Changed network 101 \"d\"."),
+    ] {
+        assert_eq!(message(&api.put(path).await), words, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_says_whether_it_can_carry_bridged_networks() {
+    let api = with_vms(0).await;
+    assert_eq!(api.get("/node/pvchv1").await.ok()[0]["vlans"], json!(null));
+    for (note, vlans) in [
+        (r#"{"said_by": "0.2.0"}"#, json!(null)),
+        (r#"{"said_by": "0.2.0", "has_vlans": false}"#, json!(false)),
+        (r#"{"said_by": "0.2.0", "has_vlans": true}"#, json!(true)),
+    ] {
+        api.write("/pvcrs/nodes/pvchv1", note.to_owned()).await;
+        assert_eq!(api.get("/node/pvchv1").await.ok()[0]["vlans"], vlans, "{note}");
+    }
 }
 
 #[tokio::test]

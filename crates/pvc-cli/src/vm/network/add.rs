@@ -49,7 +49,8 @@ pub struct Add {
     #[arg(short = 'd', long, default_value = "macvtap", value_parser = words::<SriovWord>())]
     sriov_mode: SriovWord,
 
-    /// Add it also to `cluster` or `storage`, on which the nodes speak to each other
+    /// Add it also to `cluster` or `storage`, on which the nodes speak to each other, or with the
+    /// MAC address of another VM in the network
     #[arg(long)]
     force: bool,
 
