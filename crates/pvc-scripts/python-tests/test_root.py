@@ -29,10 +29,58 @@ class Root(JobTest):
                 with open("/dev/null", "w") as file:
                     file.write("x")
                 assert os.stat("/run").st_dev == run
+                assert os.lstat("/etc/passwd").st_ino == passwd
             """,
-            top=IMPORTS + "run = os.stat('/run').st_dev",
+            top=IMPORTS
+            + "run = os.stat('/run').st_dev\npasswd = os.lstat('/etc/passwd').st_ino",
         )
         self.assertEqual(job.phase("setup"), {"done": None})
+
+    def test_methods_see_in_the_root_directory_what_the_node_has_there(self):
+        job = self.builder(
+            """
+            def setup(self):
+                for entry in os.scandir("/"):
+                    link = os.readlink(entry.path) if entry.is_symlink() else None
+                    self.log_info((entry.name, link))
+            """,
+            top=IMPORTS,
+        )
+        self.assertEqual(job.phase("setup"), {"done": None})
+        entries = [
+            (entry.name, os.readlink(entry.path) if entry.is_symlink() else None)
+            for entry in os.scandir("/")
+        ]
+        self.assertCountEqual([line["text"] for line in job.log], [str(it) for it in entries])
+
+    def test_a_script_that_makes_its_root_read_only_leaves_that_of_the_node_alone(self):
+        # Each is tried after it is sure that `/` is no file system of this machine.
+        for change in (
+            "subprocess.run(['umount', '/'])",
+            "subprocess.run(['mount', '-o', 'remount,ro', '/'], check=True)",
+            "ctypes.CDLL(None).mount(b'none', b'/', None, read_only | remount, None)",
+        ):
+            job = self.builder(
+                f"""
+                def install(self):
+                    own = os.stat("/")
+                    kind = subprocess.check_output(["stat", "-f", "-c", "%T", "/"])
+                    assert kind == b"tmpfs\\n" and own.st_dev not in nodes, kind
+                    read_only, remount = 1, 32
+                    {change}
+                def cleanup(self):
+                    assert os.path.exists("/etc/passwd")
+                    open("/tmp/file", "w").close()
+                """,
+                top=IMPORTS
+                + "with open('/proc/self/mountinfo') as file:\n"
+                + "    numbers = [line.split()[2].split(':') for line in file]\n"
+                + "nodes = [os.makedev(int(major), int(minor)) for major, minor in numbers]\n",
+            )
+            self.assertEqual(job.phase("install"), {"done": None}, change)
+            self.assertFalse(os.statvfs("/").f_flag & os.ST_RDONLY, change)
+            self.assertEqual(job.phase("cleanup"), {"done": None}, change)
+            self.assertEqual(job.end(), 0)
 
     def test_between_methods_the_process_is_outside(self):
         job = self.builder("def setup(self): os.mkdir('/tmp/inside')", top=IMPORTS)

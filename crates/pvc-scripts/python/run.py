@@ -87,7 +87,7 @@ class Runner:
         """Runs the method of a phase inside the chroot."""
         if phase not in PHASES:
             raise ValueError(f"`{phase}` is no phase")
-        if not os.path.samefile(self.job["root"], "/"):
+        if not os.path.ismount(self.job["root"]):
             raise daemon_lib.vmbuilder.ProvisioningError(
                 "the script has unmounted the root directory that its methods run in"
             )

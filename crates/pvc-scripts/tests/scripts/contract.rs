@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use nix::sys::statvfs::{FsFlags, statvfs};
 use pvc_ceph::{CephOptions, RbdStorage};
 use pvc_contracts::block_devices::{BlockDevicesFixture, block_devices_contract};
 use pvc_contracts::ceph_cluster::CephCluster;
@@ -176,6 +177,23 @@ async fn whatever_a_script_does_nothing_of_it_is_left() {
         process.kill().await.unwrap_or_else(|error| panic!("{at}: {error}"));
         place.assert_nothing_left(at).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_that_unmounts_its_root_changes_nothing_of_the_machine() {
+    let place = Place::new();
+    // The rest is never done where that is the root of this machine.
+    let own = "assert subprocess.check_output(['stat', '-f', '-c', '%T', '/']) == b'tmpfs\\n'";
+    let unmount = "subprocess.run(['umount', '/'])";
+    let remount = "subprocess.run(['mount', '-o', 'remount,ro', '/'], check=True)";
+    let mut process = place.begin(&setup(&[own, unmount, remount])).await;
+    assert_eq!(end(&mut process).await.0, ScriptMessage::Done(Value::Null));
+    let options = statvfs("/").expect("it is there").flags();
+    assert!(!options.contains(FsFlags::ST_RDONLY), "{options:?}");
+    let (cleaned, _) = run(&mut process, ScriptPhase::Cleanup).await;
+    assert_eq!(cleaned, ScriptMessage::Done(Value::Null), "it goes on");
+    process.kill().await.expect("it dies");
+    place.assert_nothing_left("without its root").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
