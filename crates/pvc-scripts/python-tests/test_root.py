@@ -187,8 +187,8 @@ class Root(JobTest):
         job = self.builder(
             """
             def install(self):
-                subprocess.run(["mount", "-o", "remount,size=1m", "/tmp"], check=True)
-                open("/tmp/full", "wb").write(bytes(2 << 20))
+                open("/tmp/part", "wb").write(bytes(20 << 20))
+                open("/tmp/full", "wb").write(bytes(20 << 20))
             def cleanup(self):
                 os.remove("/tmp/full")
             """,

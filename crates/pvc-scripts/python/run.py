@@ -80,7 +80,7 @@ class Runner:
             vm_profile=self.job["vm_profile"],
             vm_data=self.job["vm_data"],
         )
-        root.mount(self.job["root"])
+        root.mount(self.job["root"], self.job["tmp_bytes"])
         return {"ready": True}
 
     def run(self, phase):

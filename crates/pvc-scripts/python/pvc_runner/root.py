@@ -12,7 +12,7 @@ NODE = "/.node"
 # Arguments of mount(8) with the place below the root, in the order of PVC 1.0.3. File systems below
 # `/dev` are seen: in a container each device is one.
 MOUNTS = (
-    (("-t", "tmpfs", "tmpfs"), "/tmp"),
+    (("-t", "tmpfs", "-o", "size={tmp_bytes}", "tmpfs"), "/tmp"),
     (("-o", "rbind,ro", "/dev"), "/dev"),
     (("-o", "bind", "/run"), "/run"),
     (("-o", "bind", "/sys"), "/sys"),
@@ -20,8 +20,10 @@ MOUNTS = (
 )
 
 
-def mount(root):
-    """Makes the chroot in an empty directory. Mounts go with the process's mount namespace.
+def mount(root, tmp_bytes):
+    """Makes the chroot in an empty directory, with so much room in its `/tmp`.
+
+    Mounts go with the process's mount namespace.
 
     It is a file system of its own, with what the node has in `/`: where the root of a process is
     unmounted, or mounted again with other options, the kernel changes the file system itself, and
@@ -36,6 +38,7 @@ def mount(root):
     os.rmdir(root + NODE)
     run("mount", "-o", "remount,ro", root)
     for arguments, place in MOUNTS:
+        arguments = (argument.format(tmp_bytes=tmp_bytes) for argument in arguments)
         run("mount", *arguments, root + place)
 
 
