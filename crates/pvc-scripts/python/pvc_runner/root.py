@@ -1,7 +1,7 @@
 """Root directory that the methods of a script run in."""
 
+import contextlib
 import os
-import stat
 import subprocess
 
 from pvc_runner.errors import ProvisioningError
@@ -20,20 +20,33 @@ MOUNTS = (
 )
 
 
+@contextlib.contextmanager
+def whole(root):
+    """Root directory with all that the node has, to be written to as well, for a block.
+
+    As that of the methods it is a file system of its own.
+    """
+    run("mount", "-t", "tmpfs", "-o", "mode=755,size=1m", "tmpfs", root)
+    fill(root, "/", "rbind")
+    try:
+        yield
+    finally:
+        run("umount", "--lazy", root)
+
+
 def mount(root, tmp_bytes):
     """Makes the chroot in an empty directory, with so much room in its `/tmp`.
-
-    Mounts go with the process's mount namespace.
 
     It is a file system of its own, with what the node has in `/`: where the root of a process is
     unmounted, or mounted again with other options, the kernel changes the file system itself, and
     that would be the node's. Other file systems below `/` are not seen.
+
+    Mounts go with the process's mount namespace.
     """
     run("mount", "-t", "tmpfs", "-o", "mode=755,size=1m", "tmpfs", root)
     os.mkdir(root + NODE)
     run("mount", "-o", "bind,ro", "/", root + NODE)
-    for entry in os.scandir(root + NODE):
-        show(entry, f"{root}/{entry.name}")
+    fill(root, root + NODE, "bind,ro", left_out=[place for _, place in MOUNTS])
     run("umount", root + NODE)
     os.rmdir(root + NODE)
     run("mount", "-o", "remount,ro", root)
@@ -42,19 +55,20 @@ def mount(root, tmp_bytes):
         run("mount", *arguments, root + place)
 
 
-def show(entry, place):
-    """Makes an entry of the node's root directory be there, not to be written to."""
-    mode = entry.stat(follow_symlinks=False).st_mode
-    if stat.S_ISLNK(mode):
-        os.symlink(os.readlink(entry.path), place)
-    elif f"/{entry.name}" in (below for _, below in MOUNTS):
-        os.mkdir(place)
-    elif stat.S_ISDIR(mode):
-        os.mkdir(place)
-        run("mount", "-o", "bind,ro", entry.path, place)
-    elif stat.S_ISREG(mode):
-        os.mknod(place)
-        run("mount", "-o", "bind,ro", entry.path, place)
+def fill(root, source, options, left_out=()):
+    """Mounts what is in a directory at places in another one, which are empty where left out."""
+    for entry in os.scandir(source):
+        place = f"{root}/{entry.name}"
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), place)
+        elif entry.is_dir():
+            os.mkdir(place)
+        elif entry.is_file():
+            os.mknod(place)
+        else:
+            continue
+        if not entry.is_symlink() and f"/{entry.name}" not in left_out:
+            run("mount", "-o", options, entry.path, place)
 
 
 def run(*command):
