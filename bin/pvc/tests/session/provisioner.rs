@@ -193,6 +193,52 @@ fn a_configuration_that_cloud_inits_schema_refuses_is_warned_of_and_kept() {
 }
 
 #[test]
+fn what_a_script_says_is_printed_while_its_task_runs() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    // Number of lines that the script has written; with the last of them the task ends.
+    let written = Arc::new(AtomicUsize::new(1));
+    let said = written.clone();
+    let stub = Stub::start(move |request, before| {
+        let lines = said.load(Relaxed);
+        match (request.method.as_str(), request.path()) {
+            ("GET", "/api/v1/tasks/0a1b2c3d") => {
+                let state = if lines < 3 { "RUNNING" } else { "SUCCESS" };
+                ok(format!(
+                    r#"{{"state": "{state}", "current": {lines}, "total": 3, "status": "at it"}}"#
+                ))
+            }
+            ("GET", "/api/v1/tasks/0a1b2c3d/log") => {
+                let log = (0..lines).map(|line| format!("line {line}")).collect::<Vec<_>>();
+                ok(serde_json::json!({ "log": log }).to_string())
+            }
+            ("POST", _) => status(
+                202,
+                r#"{"task_id": "0a1b2c3d", "task_name": "provisioner.create", "run_on": "hv1"}"#,
+            ),
+            _ => server(request, before),
+        }
+    });
+    let user = User::of(&stub);
+    let line = ["provisioner", "create", "new1", "web", "--no-start", "-a", "x=\"a\" = 'b'"];
+    let mut child = user.command(&line).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    for number in 0..3 {
+        let wanted = format!("line {number}");
+        assert!(lines.any(|line| line == wanted), "{wanted} is printed");
+        // The next one is not written before.
+        written.store(3.min(number + 2), Relaxed);
+    }
+    assert_eq!(lines.collect::<Vec<_>>(), [""; 0]);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(out(&output).ends_with("SUCCESS: at it\n"), "{output:?}");
+    let asked = "POST /provisioner/create?name=new1&profile=web&define_vm=True&start_vm=False\
+                 &arg=x%3D%22a%22%20%3D%20%27b%27";
+    assert_eq!(changes(&stub), [asked]);
+}
+
+#[test]
 fn a_text_that_is_edited_is_shown_and_asked_about() {
     let editor = "sed -i s/two/three/";
     for (answer, exit, count) in [("y\n", 0, 1), ("n\n", 1, 0)] {
