@@ -193,6 +193,43 @@ fn a_configuration_that_cloud_inits_schema_refuses_is_warned_of_and_kept() {
 }
 
 #[test]
+fn a_script_with_a_syntax_error_is_warned_of_and_kept_and_nothing_of_it_is_run() {
+    let stub = Stub::start(server);
+    let user = User::of(&stub);
+    let mark = user.home.path().join("was-run");
+    let fine = format!("open({:?}, 'w')\nx = '\\d'\n", mark.display().to_string());
+    for line in ["script add new -", "script modify web -"] {
+        let output = user.answering("import os\ndef x(:\n", &words(line));
+        assert_eq!((code(&output), out(&output).as_str()), (0, "done\n"), "{output:?}");
+        let said = err(&output);
+        let begins = said.starts_with("warning: the script has a syntax error, by Python 3.");
+        assert!(begins && said.contains(": line 2: ") && said.lines().count() == 1, "{said}");
+        let output = user.answering(&fine, &words(line));
+        assert_eq!((code(&output), err(&output).as_str()), (0, ""), "{output:?}");
+    }
+    assert!(!mark.exists());
+    assert_eq!(changes(&stub).len(), 4);
+}
+
+#[test]
+fn without_a_python_that_answers_no_script_is_warned_of() {
+    let programs = tempfile::tempdir().unwrap();
+    let program = programs.path().join("python3");
+    for script in ["", "#!/bin/sh\nkill -9 $$\n", "#!/bin/sh\necho Traceback; exit 1\n"] {
+        if !script.is_empty() {
+            std::fs::write(&program, script).unwrap();
+            let mode = PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(&program, mode).unwrap();
+        }
+        let stub = Stub::start(server);
+        let user = User::of(&stub).with("PATH", programs.path().to_str().unwrap());
+        let output = user.answering("def x(:\n", &words("script add new -"));
+        assert_eq!((code(&output), err(&output).as_str()), (0, ""), "{script}: {output:?}");
+        assert_eq!(changes(&stub).len(), 1);
+    }
+}
+
+#[test]
 fn what_a_script_says_is_printed_while_its_task_runs() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
