@@ -37,8 +37,9 @@ const PYTHON: &str = "/usr/bin/python3";
 /// Directories in which programs look for others.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Gives the socket, which comes as standard input, its number, enters the control group, which has
-/// two directories at most, and becomes the program. A script is what the kernel kills first where memory is short.
+/// Gives the socket, which comes as standard input, its number, enters the control group in each
+/// of its hierarchies, and becomes the program. A script is what the kernel kills first where
+/// memory is short.
 const BEGIN: &str = "exec 3<&0 </dev/null\n\
                      echo 500 >/proc/self/oom_score_adj\n\
                      for group in \"$1\" \"$2\"; do\n\

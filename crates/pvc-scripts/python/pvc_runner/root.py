@@ -68,7 +68,8 @@ def fill(root, source, options, left_out=()):
         else:
             continue
         if not entry.is_symlink() and f"/{entry.name}" not in left_out:
-            run("mount", "-o", options, entry.path, place)
+            # A file system whose server is gone is not to be asked for its path.
+            run("mount", "--no-canonicalize", "-o", options, entry.path, place)
 
 
 def run(*command):
