@@ -68,8 +68,17 @@ def fill(root, source, options, left_out=()):
         else:
             continue
         if not entry.is_symlink() and f"/{entry.name}" not in left_out:
-            # A file system whose server is gone is not to be asked for its path.
-            run("mount", "--no-canonicalize", "-o", options, entry.path, place)
+            bind(options, entry.path, place)
+
+
+def bind(options, path, place):
+    """Binds a file or directory, unless it has gone meanwhile."""
+    try:
+        # A file system whose server is gone is not to be asked for its path.
+        run("mount", "--no-canonicalize", "-o", options, path, place)
+    except ProvisioningError:
+        if os.path.lexists(path):
+            raise
 
 
 def run(*command):
