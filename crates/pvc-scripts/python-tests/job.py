@@ -16,6 +16,9 @@ RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python", "
 # Seconds until a process that says nothing fails its test.
 SILENCE = 20
 
+# Room in a script's /tmp.
+TMP_BYTES = 32 << 20
+
 HEADER = "from daemon_lib.vmbuilder import *\n"
 
 VM_DATA = {
@@ -58,6 +61,7 @@ class Job:
             "config": {"cluster_name": "test"},
             "script": path,
             "root": self.root,
+            "tmp_bytes": TMP_BYTES,
         }
 
     def _start(self):

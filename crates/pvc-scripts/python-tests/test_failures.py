@@ -248,7 +248,7 @@ class Imports(JobTest):
         script = f"{HEADER}class VMBuilderScript(VMBuilder): pass\n"
         name, text = self.refused(script, root="/no/such/root")
         self.assertEqual(name, "ProvisioningError")
-        self.assertIn("mount -o bind,ro / /no/such/root", text)
+        self.assertIn("mount -t tmpfs -o mode=755,size=1m tmpfs /no/such/root", text)
 
     def test_parts_of_pvc_that_scripts_do_not_have_are_named_with_the_manuals_page(self):
         for line, words in (

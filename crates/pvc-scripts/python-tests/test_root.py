@@ -1,6 +1,8 @@
 """Root directory that the methods of a script run in."""
 
 import os
+import tempfile
+import textwrap
 import uuid
 
 from job import JobTest
@@ -29,10 +31,73 @@ class Root(JobTest):
                 with open("/dev/null", "w") as file:
                     file.write("x")
                 assert os.stat("/run").st_dev == run
+                assert os.lstat("/etc/passwd").st_ino == passwd
             """,
-            top=IMPORTS + "run = os.stat('/run').st_dev",
+            top=IMPORTS
+            + "run = os.stat('/run').st_dev\npasswd = os.lstat('/etc/passwd').st_ino",
         )
         self.assertEqual(job.phase("setup"), {"done": None})
+
+    def test_methods_see_in_the_root_directory_what_the_node_has_there(self):
+        job = self.builder(
+            """
+            def setup(self):
+                for entry in os.scandir("/"):
+                    link = os.readlink(entry.path) if entry.is_symlink() else None
+                    self.log_info((entry.name, link))
+            """,
+            top=IMPORTS,
+        )
+        self.assertEqual(job.phase("setup"), {"done": None})
+        entries = [
+            (entry.name, os.readlink(entry.path) if entry.is_symlink() else None)
+            for entry in os.scandir("/")
+        ]
+        self.assertCountEqual([line["text"] for line in job.log], [str(it) for it in entries])
+
+    def test_a_script_that_makes_its_root_read_only_leaves_that_of_the_node_alone(self):
+        for change in (
+            "subprocess.run(['umount', '/'])",
+            "subprocess.run(['mount', '-o', 'remount,ro', '/'], check=True)",
+            "ctypes.CDLL(None).mount(b'none', b'/', None, 1 | 32, None)",
+        ):
+            # Each is tried after it is sure that `/` is no file system of this machine.
+            top = f"""
+                def make_read_only():
+                    kind = subprocess.check_output(["stat", "-f", "-c", "%T", "/"])
+                    assert kind == b"tmpfs\\n" and os.stat("/").st_dev not in {devices()}, kind
+                    {change}
+                    assert os.statvfs("/").f_flag & os.ST_RDONLY
+                make_read_only()
+            """
+            job = self.builder(
+                """
+                def install(self):
+                    make_read_only()
+                def cleanup(self):
+                    assert os.path.exists("/etc/passwd")
+                    open("/tmp/file", "w").close()
+                """,
+                top=IMPORTS + textwrap.dedent(top),
+            )
+            for phase in ("install", "cleanup"):
+                self.assertEqual(job.phase(phase), {"done": None}, change)
+                self.assertFalse(os.statvfs("/").f_flag & os.ST_RDONLY, change)
+            self.assertEqual(job.end(), 0)
+
+    def test_outside_of_methods_all_that_the_node_has_is_there_to_be_written_to(self):
+        directory = tempfile.TemporaryDirectory(prefix="pvc-script-test-")
+        self.addCleanup(directory.cleanup)
+        mark = os.path.join(directory.name, "written")
+        mounted = os.path.ismount("/sys/fs/cgroup")
+        job = self.builder(
+            "",
+            top=IMPORTS
+            + f"open({mark!r}, 'w').close()\n"
+            + f"assert os.path.ismount('/sys/fs/cgroup') is {mounted}\n",
+        )
+        self.assertTrue(os.path.exists(mark))
+        self.assertEqual(os.listdir(job.root), [])
 
     def test_between_methods_the_process_is_outside(self):
         job = self.builder("def setup(self): os.mkdir('/tmp/inside')", top=IMPORTS)
@@ -139,8 +204,8 @@ class Root(JobTest):
         job = self.builder(
             """
             def install(self):
-                subprocess.run(["mount", "-o", "remount,size=1m", "/tmp"], check=True)
-                open("/tmp/full", "wb").write(bytes(2 << 20))
+                open("/tmp/part", "wb").write(bytes(20 << 20))
+                open("/tmp/full", "wb").write(bytes(20 << 20))
             def cleanup(self):
                 os.remove("/tmp/full")
             """,
@@ -174,6 +239,12 @@ class Root(JobTest):
             """
         )
         self.assertEqual(job.phase("setup"), {"done": None})
+
+
+def devices():
+    """Returns the numbers of all file systems that the test's own process sees."""
+    numbers = [line.split()[2].split(":") for line in mounts().splitlines()]
+    return {os.makedev(int(major), int(minor)) for major, minor in numbers}
 
 
 def mounts():

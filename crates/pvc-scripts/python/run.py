@@ -69,25 +69,26 @@ class Runner:
 
     def make_ready(self):
         """Imports the script, makes an object of its class, and mounts the chroot."""
-        script = load(self.job["script"])
-        if not hasattr(script, "VMBuilderScript"):
-            raise daemon_lib.vmbuilder.ProvisioningError(
-                "the script has no class `VMBuilderScript`"
+        with root.whole(self.job["root"]), daemon_lib.vmbuilder.chroot(self.job["root"]):
+            script = load(self.job["script"])
+            if not hasattr(script, "VMBuilderScript"):
+                raise daemon_lib.vmbuilder.ProvisioningError(
+                    "the script has no class `VMBuilderScript`"
+                )
+            self.builder = script.VMBuilderScript(
+                vm_name=self.job["vm_name"],
+                vm_id=self.job["vm_id"],
+                vm_profile=self.job["vm_profile"],
+                vm_data=self.job["vm_data"],
             )
-        self.builder = script.VMBuilderScript(
-            vm_name=self.job["vm_name"],
-            vm_id=self.job["vm_id"],
-            vm_profile=self.job["vm_profile"],
-            vm_data=self.job["vm_data"],
-        )
-        root.mount(self.job["root"])
+        root.mount(self.job["root"], self.job["tmp_bytes"])
         return {"ready": True}
 
     def run(self, phase):
         """Runs the method of a phase inside the chroot."""
         if phase not in PHASES:
             raise ValueError(f"`{phase}` is no phase")
-        if not os.path.samefile(self.job["root"], "/"):
+        if not os.path.ismount(self.job["root"]):
             raise daemon_lib.vmbuilder.ProvisioningError(
                 "the script has unmounted the root directory that its methods run in"
             )

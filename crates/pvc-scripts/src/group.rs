@@ -1,4 +1,4 @@
-//! Control group of a script, with a limit of memory.
+//! Control group of a script, with limits of memory and of processes.
 
 use std::fs;
 use std::io;
@@ -13,55 +13,62 @@ use tokio::time::sleep;
 /// groups with limits.
 const OWN: &str = "pvc-daemon";
 
-/// The most processes of a script, where this can be limited.
+/// The most processes of a script, threads counted, where this can be limited.
 const MOST_PROCESSES: &str = "4096";
+
+/// File with that limit, in both versions.
+const PROCESSES: &str = "pids.max";
 
 /// Time that a group may take to be empty after all in it was killed.
 const DEATH: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A control group, by its directory.
+/// A control group, by its directory in each hierarchy: one in version 2; in version 1 that for
+/// memory, and that for processes where there is one.
 pub struct Group {
-    path: PathBuf,
+    paths: Vec<PathBuf>,
 }
 
 impl Group {
-    /// Makes a group with a limit of memory below the one that this process is in.
+    /// Makes a group with a limit of memory below the one that this process is in, and says why its
+    /// processes are not limited as well, if they are not.
     ///
     /// # Errors
     /// Where none can be made: on a machine without them, or without the right to.
-    pub fn make(name: &str, memory_bytes: u64) -> io::Result<Group> {
+    pub fn make(name: &str, memory_bytes: u64) -> io::Result<(Group, Option<io::Error>)> {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let root = Path::new("/sys/fs/cgroup");
-        let unified = root.join("cgroup.controllers").exists();
-        let (parent, limit) = match unified {
-            true => (delegated(&below(root, path_of(&own, "")?))?, "memory.max"),
-            false => {
-                let parent = below(&root.join("memory"), path_of(&own, "memory")?);
-                (parent, "memory.limit_in_bytes")
-            }
+        let name = format!("pvc-script-{name}");
+        let memory = memory_bytes.to_string();
+        if root.join("cgroup.controllers").exists() {
+            let group = delegated(&below(root, path_of(&own, "")?))?.join(name);
+            make_with(&group, "memory.max", &memory)?;
+            let unlimited = fs::write(group.join(PROCESSES), MOST_PROCESSES).err();
+            return Ok((Group { paths: vec![group] }, unlimited));
+        }
+        let of = |controller| {
+            let parent = below(&root.join(controller), path_of(&own, controller)?);
+            Ok::<_, io::Error>(parent.join(&name))
         };
-        let group = Group { path: parent.join(format!("pvc-script-{name}")) };
-        match fs::create_dir(&group.path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        if let Err(error) = fs::write(group.path.join(limit), memory_bytes.to_string()) {
-            // It is empty.
-            let _ = fs::remove_dir(&group.path);
-            return Err(error);
-        }
-        // Not where the controller is another hierarchy's.
-        let _ = fs::write(group.path.join("pids.max"), MOST_PROCESSES);
-        Ok(group)
+        let first = of("memory")?;
+        make_with(&first, "memory.limit_in_bytes", &memory)?;
+        let second = of("pids").and_then(|group| {
+            make_with(&group, PROCESSES, MOST_PROCESSES)?;
+            Ok(group)
+        });
+        let (second, unlimited) = match second {
+            Ok(second) => (Some(second), None),
+            Err(error) => (None, Some(error)),
+        };
+        Ok((Group { paths: [first].into_iter().chain(second).collect() }, unlimited))
     }
 
-    pub fn at(path: PathBuf) -> Group {
-        Group { path }
+    pub fn at(paths: Vec<PathBuf>) -> Group {
+        Group { paths }
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
     }
 
     /// Whether the kernel has killed something in the group at `path` for want of memory. Not if
@@ -81,8 +88,12 @@ impl Group {
         let until = tokio::time::Instant::now() + DEATH;
         loop {
             // Version 2 kills them all at once, also those that are forked meanwhile.
-            let _ = fs::write(self.path.join("cgroup.kill"), "1");
-            if ended(&self.path)? {
+            let mut is_ended = true;
+            for path in &self.paths {
+                let _ = fs::write(path.join("cgroup.kill"), "1");
+                is_ended &= ended(path)?;
+            }
+            if is_ended {
                 return Ok(true);
             }
             if tokio::time::Instant::now() >= until {
@@ -91,6 +102,18 @@ impl Group {
             sleep(POLL).await;
         }
     }
+}
+
+/// Makes a group with one limit. One that is there already gets it as well.
+fn make_with(group: &Path, file: &str, limit: &str) -> io::Result<()> {
+    match fs::create_dir(group) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    fs::write(group.join(file), limit).inspect_err(|_| {
+        // It is empty.
+        let _ = fs::remove_dir(group);
+    })
 }
 
 /// Kills all that is in a group, those below it first, and removes it if it is empty; whether it is
@@ -123,7 +146,11 @@ fn path_of<'a>(own: &'a str, controller: &str) -> io::Result<&'a str> {
         let (controllers, path) = rest.split_once(':')?;
         controllers.split(',').any(|name| name == controller).then_some(path)
     });
-    found.ok_or_else(|| io::Error::other("this process is in no control group for memory"))
+    let none = || match controller {
+        "" => io::Error::other("this process is in no control group"),
+        _ => io::Error::other(format!("this process is in no control group for {controller}")),
+    };
+    found.ok_or_else(none)
 }
 
 fn below(root: &Path, path: &str) -> PathBuf {
@@ -158,13 +185,14 @@ mod tests {
     #[tokio::test]
     async fn a_group_ends_with_those_below_it() {
         let name = format!("test-{}", std::process::id());
-        let group = Group::make(&name, 64 << 20).expect("this machine has groups with limits");
-        let (path, below) = (group.path().to_owned(), group.path().join("a/b"));
+        let (group, _) = Group::make(&name, 64 << 20).expect("this machine has groups");
+        let paths = group.paths().to_owned();
+        let below = paths[0].join("a/b");
         fs::create_dir_all(&below).expect("groups can be made in it");
         let mut sleeper = std::process::Command::new("sleep").arg("3600").spawn().expect("there");
         fs::write(below.join("cgroup.procs"), sleeper.id().to_string()).expect("it can move");
         assert!(group.end().await.expect("it can be looked at"), "it dies");
-        assert!(!path.exists());
+        assert!(paths.iter().all(|path| !path.exists()), "{paths:?}");
         let status = sleeper.wait().expect("it was started here");
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
     }

@@ -37,12 +37,15 @@ const PYTHON: &str = "/usr/bin/python3";
 /// Directories in which programs look for others.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Gives the socket, which comes as standard input, its number, enters the control group and
-/// becomes the program. A script is what the kernel kills first where memory is short.
+/// Gives the socket, which comes as standard input, its number, enters the control group in each
+/// of its hierarchies, and becomes the program. A script is what the kernel kills first where
+/// memory is short.
 const BEGIN: &str = "exec 3<&0 </dev/null\n\
                      echo 500 >/proc/self/oom_score_adj\n\
-                     [ -z \"$1\" ] || echo $$ >\"$1/cgroup.procs\" || exit 125\n\
-                     shift\n\
+                     for group in \"$1\" \"$2\"; do\n\
+                     [ -z \"$group\" ] || echo $$ >\"$group/cgroup.procs\" || exit 125\n\
+                     done\n\
+                     shift 2\n\
                      exec \"$@\"";
 
 /// The most bytes of lines that one script writes and logs; what comes behind them is left out.
@@ -59,7 +62,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// Time that a process may take to take its first message.
 const START: Duration = Duration::from_secs(30);
 
-/// File of a script's directory with the path of its control group.
+/// File of a script's directory with the paths of its control group, a line each.
 const GROUP: &str = "group";
 
 /// Directory in which a script's root is made, which nobody sees but its own processes.
@@ -126,11 +129,15 @@ impl LinuxScripts {
         let (place, script) = (directory.to_owned(), job.script.clone());
         aside(move || write_files(&place, &script)).await?;
         let (group, missing) = match Group::make(&job.name, job.memory_bytes) {
-            Ok(group) => (Some(group), None),
+            Ok((group, None)) => (Some(group), None),
+            Ok((group, Some(why))) => {
+                (Some(group), Some(format!("the number of its processes is not limited: {why}")))
+            }
             Err(why) => (None, Some(format!("its memory is not limited: {why}"))),
         };
         if let Some(group) = &group {
-            fs::write(directory.join(GROUP), group.path().display().to_string())?;
+            let lines = group.paths().iter().map(|path| format!("{}\n", path.display()));
+            fs::write(directory.join(GROUP), lines.collect::<String>())?;
         }
         Process::start(directory.to_owned(), group, missing)
     }
@@ -158,10 +165,13 @@ async fn remove(directory: &Path) -> Result<(), ScriptsError> {
     let place = directory.display().to_string();
     let left = |source| ScriptsError::Left { place: place.clone(), source };
     match fs::read_to_string(directory.join(GROUP)) {
-        Ok(path) => match Group::at(PathBuf::from(path)).end().await.map_err(left)? {
-            true => {}
-            false => return Err(ScriptsError::Immortal { after: DEATH }),
-        },
+        Ok(paths) => {
+            let group = Group::at(paths.lines().map(PathBuf::from).collect());
+            match group.end().await.map_err(left)? {
+                true => {}
+                false => return Err(ScriptsError::Immortal { after: DEATH }),
+            }
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(left(error)),
     }
@@ -196,11 +206,11 @@ impl Process {
         group: Option<Group>,
         missing: Option<String>,
     ) -> io::Result<Process> {
-        let limited = group.as_ref().map(|group| group.path().to_owned());
-        let path = limited.as_ref().map(|path| path.display().to_string());
+        let groups = group.as_ref().map_or(&[][..], Group::paths);
+        let limited = groups.first().cloned();
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
-        let mut child = command(&directory, &path.unwrap_or_default(), theirs.into()).spawn()?;
+        let mut child = command(&directory, groups, theirs.into()).spawn()?;
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
         let (from, to) = UnixStream::from_std(ours)?.into_split();
         let (sender, messages) = mpsc::channel(WAITING);
@@ -226,13 +236,15 @@ impl Process {
     }
 }
 
-fn command(directory: &Path, group: &str, socket: OwnedFd) -> tokio::process::Command {
+fn command(directory: &Path, groups: &[PathBuf], socket: OwnedFd) -> tokio::process::Command {
+    let group = |at: usize| groups.get(at).map(PathBuf::as_path).unwrap_or(Path::new(""));
     let mut command = tokio::process::Command::new("setpriv");
     // Whatever ends this daemon ends them: the kernel kills `unshare` with the thread that has
     // started it, one of the runtime's, then the first process of the namespace, and with that all
     // others.
     command
-        .args(["--pdeathsig", "KILL", "--", "sh", "-c", BEGIN, "sh", group])
+        .args(["--pdeathsig", "KILL", "--", "sh", "-c", BEGIN, "sh"])
+        .args([group(0), group(1)])
         .args(["unshare", "--mount", "--propagation", "private", "--pid", "--fork"])
         .args(["--kill-child=KILL", "--mount-proc", "--", PYTHON])
         .arg(directory.join("run.py"))
@@ -442,7 +454,7 @@ impl Running {
             timeout(DEATH, dies).await.map_err(|_| ScriptsError::Immortal { after: DEATH })?.ok();
         }
         if let Some(group) = self.group.take() {
-            let place = group.path().display().to_string();
+            let place = group.paths()[0].display().to_string();
             let ended = group.end().await;
             match ended.map_err(|source| ScriptsError::Left { place, source })? {
                 true => {}

@@ -8,12 +8,23 @@ use serde_json::{Map, Value, json};
 /// The most bytes of a traceback; the end of it says most.
 const MOST_TRACEBACK_BYTES: usize = 16 << 10;
 
+/// Memory that is left to a script's processes by a full `/tmp`.
+const LEAST_MEMORY_BESIDE_TMP: u64 = 32 << 20;
+
 /// The first message: what the script is told.
 pub fn job(job: &ScriptJob, script: &str, root: &str) -> String {
     let mut facts = job.facts.clone();
     facts.insert("script".to_owned(), script.into());
     facts.insert("root".to_owned(), root.into());
+    facts.insert("tmp_bytes".to_owned(), tmp_bytes(job.memory_bytes).into());
     json!({ "job": facts }).to_string()
+}
+
+/// Room in a script's `/tmp`, which counts as memory: where it is full the script's processes still
+/// have some, so that it fails in words, and cleans up, before the kernel kills it.
+fn tmp_bytes(memory_bytes: u64) -> u64 {
+    // Not 0, which would be no limit.
+    memory_bytes.saturating_sub((memory_bytes / 8).max(LEAST_MEMORY_BESIDE_TMP)).max(1 << 20)
 }
 
 pub fn order(order: &ScriptOrder) -> String {
@@ -88,6 +99,12 @@ mod tests {
     use pvc_ports::ScriptPhase;
 
     use super::*;
+
+    #[test]
+    fn a_full_tmp_leaves_memory_to_the_processes() {
+        let room = |mib: u64| tmp_bytes(mib << 20) >> 20;
+        assert_eq!([4096, 512, 64, 32].map(room), [3584, 448, 32, 1]);
+    }
 
     #[test]
     fn messages_are_read_as_the_document_has_them() {

@@ -311,3 +311,16 @@ fn whoever_makes_and_starts_a_vm_is_shown_its_address_when_dhcp_has_given_it_one
     let after = user.run(&["-q", "vm", "info", "web1"]);
     assert!(out(&after).contains("Addresses:          10.20.1.101 (1001)\n"), "{after:?}");
 }
+
+#[test]
+fn whoever_installs_a_system_learns_how_to_get_to_its_screen_and_its_console() {
+    let stub = Stub::start(with_leases());
+    let user = User::of(&stub);
+    let line = "-q vm create web1 --from-iso installer --disk 4G --start";
+    let made = user.run(&line.split(' ').collect::<Vec<_>>());
+    assert_eq!(code(&made), 0, "{made:?}");
+    let said = "Its screen is VNC at 127.0.0.1:5900 on node \"pvchv1\".\n\
+                From elsewhere: `ssh -L 5900:127.0.0.1:5900 pvchv1`, then VNC at 127.0.0.1:5900.\n\
+                Its serial console: `pvc vm log web1 -f`.\n";
+    assert!(out(&made).ends_with(said), "{made:?}");
+}

@@ -193,6 +193,89 @@ fn a_configuration_that_cloud_inits_schema_refuses_is_warned_of_and_kept() {
 }
 
 #[test]
+fn a_script_with_a_syntax_error_is_warned_of_and_kept_and_nothing_of_it_is_run() {
+    let stub = Stub::start(server);
+    let user = User::of(&stub);
+    let mark = user.home.path().join("was-run");
+    let fine = format!("open({:?}, 'w')\nx = '\\d'\n", mark.display().to_string());
+    for line in ["script add new -", "script modify web -"] {
+        let output = user.answering("import os\ndef x(:\n", &words(line));
+        assert_eq!((code(&output), out(&output).as_str()), (0, "done\n"), "{output:?}");
+        let said = err(&output);
+        let begins = said.starts_with("warning: the script has a syntax error, by Python 3.");
+        assert!(begins && said.contains(": line 2: ") && said.lines().count() == 1, "{said}");
+        let output = user.answering(&fine, &words(line));
+        assert_eq!((code(&output), err(&output).as_str()), (0, ""), "{output:?}");
+    }
+    assert!(!mark.exists());
+    assert_eq!(changes(&stub).len(), 4);
+}
+
+#[test]
+fn without_a_python_that_answers_no_script_is_warned_of() {
+    let programs = tempfile::tempdir().unwrap();
+    let program = programs.path().join("python3");
+    for script in ["", "#!/bin/sh\nkill -9 $$\n", "#!/bin/sh\necho Traceback; exit 1\n"] {
+        if !script.is_empty() {
+            std::fs::write(&program, script).unwrap();
+            let mode = PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(&program, mode).unwrap();
+        }
+        let stub = Stub::start(server);
+        let user = User::of(&stub).with("PATH", programs.path().to_str().unwrap());
+        let output = user.answering("def x(:\n", &words("script add new -"));
+        assert_eq!((code(&output), err(&output).as_str()), (0, ""), "{script}: {output:?}");
+        assert_eq!(changes(&stub).len(), 1);
+    }
+}
+
+#[test]
+fn what_a_script_says_is_printed_while_its_task_runs() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    // Number of lines that the script has written; with the last of them the task ends.
+    let written = Arc::new(AtomicUsize::new(1));
+    let said = written.clone();
+    let stub = Stub::start(move |request, before| {
+        let lines = said.load(Relaxed);
+        match (request.method.as_str(), request.path()) {
+            ("GET", "/api/v1/tasks/0a1b2c3d") => {
+                let state = if lines < 3 { "RUNNING" } else { "SUCCESS" };
+                ok(format!(
+                    r#"{{"state": "{state}", "current": {lines}, "total": 3, "status": "at it"}}"#
+                ))
+            }
+            ("GET", "/api/v1/tasks/0a1b2c3d/log") => {
+                let log = (0..lines).map(|line| format!("line {line}")).collect::<Vec<_>>();
+                ok(serde_json::json!({ "log": log }).to_string())
+            }
+            ("POST", _) => status(
+                202,
+                r#"{"task_id": "0a1b2c3d", "task_name": "provisioner.create", "run_on": "hv1"}"#,
+            ),
+            _ => server(request, before),
+        }
+    });
+    let user = User::of(&stub);
+    let line = ["provisioner", "create", "new1", "web", "--no-start", "-a", "x=\"a\" = 'b'"];
+    let mut child = user.command(&line).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    for number in 0..3 {
+        let wanted = format!("line {number}");
+        assert!(lines.any(|line| line == wanted), "{wanted} is printed");
+        // The next one is not written before.
+        written.store(3.min(number + 2), Relaxed);
+    }
+    assert_eq!(lines.collect::<Vec<_>>(), [""; 0]);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(out(&output).ends_with("SUCCESS: at it\n"), "{output:?}");
+    let asked = "POST /provisioner/create?name=new1&profile=web&define_vm=True&start_vm=False\
+                 &arg=x%3D%22a%22%20%3D%20%27b%27";
+    assert_eq!(changes(&stub), [asked]);
+}
+
+#[test]
 fn a_text_that_is_edited_is_shown_and_asked_about() {
     let editor = "sed -i s/two/three/";
     for (answer, exit, count) in [("y\n", 0, 1), ("n\n", 1, 0)] {

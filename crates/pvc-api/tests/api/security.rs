@@ -488,6 +488,12 @@ impl Log {
         found.unwrap_or_else(|| panic!("{route} is in no line of {text}")).to_owned()
     }
 
+    /// The lines that have this in them.
+    pub fn lines_with(&self, part: &str) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
+    }
+
     #[track_caller]
     pub fn assert_silent_about(&self, secret: &str) {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();

@@ -3,6 +3,7 @@
 mod create;
 mod ova;
 mod profile;
+mod program;
 mod script;
 mod template;
 mod text;

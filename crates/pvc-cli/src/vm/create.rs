@@ -207,12 +207,22 @@ fn image_name(file: &Path) -> String {
     name.trim_start_matches(|letter: char| !letter.is_ascii_alphanumeric()).to_owned()
 }
 
-/// Says where an installer's questions are asked.
-fn say_where_its_screen_is(pvc: &mut Pvc, vm: &str) -> Outcome {
-    let vm = pvc.client()?.read_only(GetVmVm, [vm], "VM")?.read()?;
+/// Says where an installer's questions are asked, and the commands that get there.
+fn say_where_its_screen_is(pvc: &mut Pvc, name: &str) -> Outcome {
+    let vm = pvc.client()?.read_only(GetVmVm, [name], "VM")?.read()?;
+    let mut lines = Vec::new();
     if let (Some(listen), Some(port)) = (&vm.vnc.listen, &vm.vnc.port) {
-        pvc.done(format!("Its screen is VNC at {listen}:{port} on node \"{}\".", vm.node));
+        let node = &vm.node;
+        lines.push(format!("Its screen is VNC at {listen}:{port} on node \"{node}\"."));
+        if ["127.0.0.1", "localhost"].contains(&listen.as_str()) {
+            lines.push(format!(
+                "From elsewhere: `ssh -L {port}:127.0.0.1:{port} {node}`, then VNC at \
+                 127.0.0.1:{port}."
+            ));
+        }
     }
+    lines.push(format!("Its serial console: `pvc vm log {name} -f`."));
+    pvc.done(lines.join("\n"));
     Ok(())
 }
 

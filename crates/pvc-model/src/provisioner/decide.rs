@@ -28,9 +28,12 @@ pub(super) const MOST_TEXT: usize = 256 << 10;
 /// The most arguments of a profile, and networks or disks of a template.
 const MOST_PARTS: usize = 64;
 
-/// The most rows of a class: a list brings all of them, with their texts or parts, and the database
-/// reads no more than 10,000 rows at a time.
+/// The most rows of a class that have texts or parts: a list brings all of them with these, and the
+/// database reads no more than 10,000 rows at a time.
 const MOST_ROWS: usize = 150;
+
+/// The most rows of a class that have none.
+const MOST_SMALL_ROWS: usize = 1000;
 
 /// The most vCPUs, MiB of memory, GiB of a disk and milliseconds that a template may ask for.
 const MOST_VCPUS: u32 = 1024;
@@ -259,6 +262,17 @@ fn find<'a, T: super::Row>(rows: &'a [T], class: Class, name: &str) -> Result<&'
     rows.iter().find(|row| row.name() == name).ok_or_else(|| not_found(class, name))
 }
 
+fn most_rows(class: Class) -> usize {
+    match class {
+        Class::SystemTemplate | Class::Profile => MOST_SMALL_ROWS,
+        Class::NetworkTemplate
+        | Class::StorageTemplate
+        | Class::Userdata
+        | Class::Script
+        | Class::Ova => MOST_ROWS,
+    }
+}
+
 /// Refuses a name that is none, or is taken.
 fn check_new(catalog: &Catalog, class: Class, name: &str) -> Result<()> {
     let what = match class {
@@ -269,8 +283,9 @@ fn check_new(catalog: &Catalog, class: Class, name: &str) -> Result<()> {
         Class::Profile => "profile",
     };
     check_name(what, name, LONGEST_NAME)?;
-    if catalog.rows(class).count() >= MOST_ROWS {
-        return Err(ProvisionerRefusal::Full { class, most: MOST_ROWS });
+    let most = most_rows(class);
+    if catalog.rows(class).count() >= most {
+        return Err(ProvisionerRefusal::Full { class, most });
     }
     match catalog.id(class, name) {
         None => Ok(()),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use nix::sys::statvfs::{FsFlags, statvfs};
 use pvc_ceph::{CephOptions, RbdStorage};
 use pvc_contracts::block_devices::{BlockDevicesFixture, block_devices_contract};
 use pvc_contracts::ceph_cluster::CephCluster;
@@ -148,14 +149,16 @@ async fn python_keeps_the_contract() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_script_does_nothing_of_it_is_left() {
     let place = Place::new();
-    let fill =
-        "with open('/tmp/full', 'wb') as file: [file.write(bytes(1 << 20)) for _ in range(64)]";
+    let fill = format!(
+        "with open('/tmp/full', 'wb') as file: [file.write(bytes(1 << 20)) for _ in range({})]",
+        MEMORY >> 20
+    );
     let fork = "[os.fork() or (os.setsid(), time.sleep(3600)) for _ in range(3)]";
     let daemon = "subprocess.Popen(['setsid', 'sleep', '3600'])";
     let mount =
         "os.mkdir('/tmp/target'); subprocess.run(['mount', '-t', 'tmpfs', 'x', '/tmp/target'])";
     let cases: [(&str, &[&str]); 9] = [
-        ("it fills /tmp", &[fill]),
+        ("it fills /tmp", &[&fill]),
         ("it leaves processes", &[daemon, fork]),
         ("it leaves a mount", &[mount]),
         ("it unmounts what it stands on", &["subprocess.run(['umount', '-l', '/'])"]),
@@ -176,6 +179,75 @@ async fn whatever_a_script_does_nothing_of_it_is_left() {
         process.kill().await.unwrap_or_else(|error| panic!("{at}: {error}"));
         place.assert_nothing_left(at).await;
     }
+}
+
+/// Begins `install` of a script, which has to fail, and runs its `cleanup`; what the failure says.
+async fn failed_and_cleaned_up(place: &Place, mut process: Box<dyn ScriptProcess>) -> String {
+    let (failed, _) = run(&mut process, ScriptPhase::Install).await;
+    let ScriptMessage::Failed(failure) = failed else { panic!("{failed:?}") };
+    let (cleaned, _) = run(&mut process, ScriptPhase::Cleanup).await;
+    assert_eq!(cleaned, ScriptMessage::Done(Value::Null));
+    process.kill().await.expect("it dies");
+    place.assert_nothing_left(&failure.text).await;
+    failure.text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_that_fills_tmp_fails_in_words_and_cleans_up() {
+    let place = Place::new();
+    let fill = format!(
+        "    def install(self):\n        with open('/tmp/full', 'wb') as file:\n\
+         \x20           for _ in range({}):\n                file.write(bytes(1 << 20))\n\
+         \x20   def cleanup(self):\n        os.remove('/tmp/full')\n",
+        MEMORY >> 20
+    );
+    let mut process = place.start(&job(&fill)).await;
+    assert_eq!(end(&mut process).await.0, ScriptMessage::Ready);
+    let why = failed_and_cleaned_up(&place, process).await;
+    assert_eq!(why, "[Errno 28] No space left on device");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_that_forks_on_and_on_is_refused_and_all_its_processes_end() {
+    let place = Place::new();
+    let job = job("    def install(self):\n        for _ in range(300):\n\
+         \x20           os.fork() or time.sleep(3600)\n\
+         \x20   def cleanup(self):\n        self.log_info('cleaned up')\n");
+    let mut process = place.start(&job).await;
+    let groups = fs::read_to_string(place.home.path().join(&job.name).join("group"));
+    let groups = groups.unwrap_or_default();
+    let limits = groups.lines().map(|group| Path::new(group).join("pids.max"));
+    let Some(limit) = limits.into_iter().find(|limit| limit.exists()) else {
+        assert!(process.missing_limits().is_some(), "it says that there is no limit");
+        let is_known = std::env::var_os(UNLIMITED).is_some();
+        assert!(is_known, "where that is so {UNLIMITED} says that it is known");
+        return process.kill().await.expect("it dies");
+    };
+    assert_eq!(fs::read_to_string(&limit).expect("it can be read"), "4096\n");
+    // So many would be of no use here.
+    fs::write(&limit, "64").expect("it can be set lower");
+    assert_eq!(end(&mut process).await.0, ScriptMessage::Ready);
+    let why = failed_and_cleaned_up(&place, process).await;
+    assert_eq!(why, "[Errno 11] Resource temporarily unavailable");
+    let is_gone = groups.lines().all(|group| !Path::new(group).exists());
+    assert!(is_gone, "{groups}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_that_unmounts_its_root_changes_nothing_of_the_machine() {
+    let place = Place::new();
+    // The rest is never done where that is the root of this machine.
+    let own = "assert subprocess.check_output(['stat', '-f', '-c', '%T', '/']) == b'tmpfs\\n'";
+    let unmount = "subprocess.run(['umount', '/'])";
+    let remount = "subprocess.run(['mount', '-o', 'remount,ro', '/'], check=True)";
+    let mut process = place.begin(&setup(&[own, unmount, remount])).await;
+    assert_eq!(end(&mut process).await.0, ScriptMessage::Done(Value::Null));
+    let options = statvfs("/").expect("it is there").flags();
+    assert!(!options.contains(FsFlags::ST_RDONLY), "{options:?}");
+    let (cleaned, _) = run(&mut process, ScriptPhase::Cleanup).await;
+    assert_eq!(cleaned, ScriptMessage::Done(Value::Null), "it goes on");
+    process.kill().await.expect("it dies");
+    place.assert_nothing_left("without its root").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use pvc_standalone_tests::{Machine, exit};
+use pvc_standalone_tests::{Machine, eventually, exit, hello_image, repository};
 use pvc_testkit::ova::ovf;
 
 const MIB: u64 = 1 << 20;
@@ -97,4 +97,40 @@ fn an_ova_whose_disk_was_cut_leaves_nothing() {
     machine.volumes_are(&[]);
     machine.quietly("provisioner ova list -f raw").ok();
     machine.quietly("provisioner profile list box").fails(exit::NOT_FOUND);
+}
+
+#[test]
+fn a_vm_of_an_ova_is_made_by_the_example_script_and_boots() {
+    let machine = Machine::start();
+    let at = |name: &str| machine.dir().join(name).display().to_string();
+    let example = repository().join("packaging/provisioner/examples/script/2-ova.py");
+    machine.quietly(&format!("provisioner script add ova {}", example.display())).ok();
+    let image = hello_image();
+    let capacity = fs::metadata(&image).expect("it is built").len();
+    let image = image.display().to_string();
+    let stream = ["convert", "-f", "raw", "-O", "vmdk", "-o", "subformat=streamOptimized"];
+    run("qemu-img", &[&stream[..], &[&image, &at("hello.vmdk")]].concat());
+    fs::write(at("hello.ovf"), ovf(&[("hello.vmdk", capacity)], &[])).expect("it can be written");
+    let dir = machine.dir().display().to_string();
+    let files = ["hello.ovf", "hello.vmdk"];
+    run("tar", &[&["-C", &dir, "--format=ustar", "-cf", &at("hello.ova")], &files[..]].concat());
+    machine.quietly(&format!("provisioner ova upload hello {} -p vms", at("hello.ova"))).ok();
+    // What it was exported with is more than a machine with two processors gives to a VM.
+    machine.quietly("provisioner template system modify hello -u 1 -m 192").ok();
+    // Devices are those of the whole machine: no other test has a VM of this name.
+    let made = machine.pvc(&["provisioner", "create", "box1", "hello"]);
+    made.says(&["VM \"box1\" with profile \"hello\" is provisioned, and starts"]);
+    assert!(made.stderr.contains("converting the image of disk sda"), "{made}");
+    eventually("the guest boots from what was on the OVA's disk", 120, || {
+        let log = machine.pvc(&["vm", "log", "box1"]);
+        match log.stdout.contains("hello: boot 1") {
+            true => Ok(()),
+            false => Err(log),
+        }
+    });
+    machine.volumes_are(&["vms/box1_sda", "vms/ova_hello_sda"]);
+    for volume in ["box1_sda", "ova_hello_sda"] {
+        let device = std::path::Path::new("/dev/rbd/vms").join(volume);
+        assert!(!device.exists(), "{} is unmapped", device.display());
+    }
 }

@@ -1,9 +1,11 @@
 //! Templates and profiles are kept by the whole program, across its death, and make VMs.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use pvc_standalone_tests::{Machine, eventually, exit, hello_image, repository};
+use serde_json::Value;
 
 #[test]
 fn a_profile_outlives_a_daemon_that_is_killed() {
@@ -147,4 +149,90 @@ from pvcworkerd.Daemon import config
     assert!(!std::path::Path::new("/dev/rbd/vms/broken1_sda").exists(), "it is unmapped");
     let mounts = fs::read_to_string("/proc/mounts").expect("it can be read");
     assert!(!mounts.contains("/scripts/"), "{mounts}");
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_a_script_works_leaves_nothing_of_it() {
+    // What its command line shows: the number of seconds is this test's alone.
+    let script = r#"
+    def prepare(self):
+        self.log_info(json.dumps(self.vm_data["script_arguments"]))
+        with open_zk(config) as zk:
+            pvc_ceph.add_volume(zk, "vms", f"{self.vm_name}_sda", "48M")
+            done, self.device = pvc_ceph.map_volume(zk, "vms", f"{self.vm_name}_sda")
+        run_os_command(f"mkfs.ext4 -q {self.device}")
+        os.mkdir("/tmp/target")
+        code, _, why = run_os_command(f"mount {self.device} /tmp/target")
+        if code:
+            self.fail(why)
+
+    def install(self):
+        subprocess.Popen(["setsid", "sleep", "86017"], cwd="/tmp/target")
+        self.log_info("it is mounted")
+        subprocess.run(["sleep", "86017"])
+
+
+import json
+import os
+import subprocess
+import daemon_lib.ceph as pvc_ceph
+from daemon_lib.common import run_os_command
+from daemon_lib.vmbuilder import open_zk
+from pvcworkerd.Daemon import config
+"#;
+    let mut machine = with_profile(script);
+    let arguments = [("odd", "\"a\" 'b' = c, $d\nsecond line\\"), ("said", "é")];
+    let given = arguments.map(|(name, value)| format!("{name}={value}"));
+    let mut line = vec!["provisioner", "create", "killed1", "web", "--no-wait", "-f", "json"];
+    line.extend(given.iter().flat_map(|argument| ["-a", argument]));
+    let task: Value = serde_json::from_str(machine.pvc(&line).ok()).expect("it is JSON");
+    let task = task["task_id"].as_str().expect("it is a text").to_owned();
+    let log = || {
+        let log = machine.pvc(&["task", "log", &task, "-f", "raw"]);
+        match log.stdout.contains("it is mounted") {
+            true => Ok(log.stdout),
+            false => Err(log),
+        }
+    };
+    let log = eventually("the script comes so far", 60, log);
+    let heard = log.lines().find_map(|line| Some(&line[line.find('{')?..]));
+    let heard: BTreeMap<String, String> =
+        serde_json::from_str(heard.expect("it is logged")).expect("it is JSON");
+    assert_eq!(heard, arguments.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    eventually("the script waits, and a process that it has left", 60, || match sleepers() {
+        2 => Ok(()),
+        number => Err(number),
+    });
+
+    machine.kill("standalone");
+    machine.start_daemons();
+    let ended = eventually("the task is over", 120, || {
+        let shown = machine.pvc(&["task", "show", &task, "-f", "json"]);
+        let ended: Value = serde_json::from_str(&shown.stdout).unwrap_or_default();
+        match ended["state"].as_str() {
+            Some("FAILURE") => Ok(ended),
+            _ => Err(shown),
+        }
+    });
+    assert!(ended.to_string().contains("its worker stopped"), "{ended}");
+    machine.pvc(&["vm", "info", "killed1"]).fails(exit::NOT_FOUND);
+    machine.volumes_are(&[]);
+    assert_eq!(sleepers(), 0);
+    let device = std::path::Path::new("/dev/rbd/vms/killed1_sda");
+    assert!(fs::symlink_metadata(device).is_err(), "it is unmapped");
+    let mounts = fs::read_to_string("/proc/mounts").expect("it can be read");
+    assert!(!mounts.contains("/scripts/") && !mounts.contains("killed1_sda"), "{mounts}");
+    // The name is free.
+    let again = machine.pvc(&["provisioner", "create", "killed1", "web", "--dry-run"]);
+    again.ok();
+}
+
+/// Number of processes that the script of the test above has started.
+fn sleepers() -> usize {
+    let processes = fs::read_dir("/proc").expect("there are processes").filter_map(Result::ok);
+    let is_one = |process: &fs::DirEntry| {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        line.starts_with(b"sleep\x0086017\0")
+    };
+    processes.filter(is_one).count()
 }

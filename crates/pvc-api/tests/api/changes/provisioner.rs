@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::http::Method;
+use sha2::{Digest as _, Sha256};
 
 use super::*;
 use crate::common::request;
@@ -373,4 +375,38 @@ async fn the_log_says_who_has_a_vm_made_and_keeps_the_arguments() {
         assert!(line.contains(part), "{part} in {line}");
     }
     log.assert_silent_about("hunter2");
+}
+
+#[tokio::test]
+async fn the_log_says_who_has_changed_a_script_and_to_what() {
+    let (log, _guard) = crate::security::logged(tracing::Level::INFO);
+    let api = with_vms(0).await;
+    let changed = "a provisioning script is changed";
+    api.post("/provisioner/script?name=deb&data=print(1)&dry_run=true").await.ok();
+    api.post("/provisioner/userdata?name=deb&data=print(0)").await.ok();
+    assert_eq!(log.lines_with("provisioning script"), [""; 0], "nothing has been changed");
+    for (method, path, action, text) in [
+        (Method::POST, "/provisioner/script?name=deb&data=print(1)", "added", "print(1)"),
+        (Method::PUT, "/provisioner/script/deb?data=print(2)", "changed", "print(2)"),
+        (Method::DELETE, "/provisioner/script/deb", "removed", ""),
+    ] {
+        let request = request(method, path).body(Body::empty()).unwrap();
+        api.send(request).await.ok();
+        let line = log.lines_with(changed).pop().unwrap_or_default();
+        let sha256: String =
+            Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+        let sha256 = format!("sha256=\"{sha256}\"");
+        let action = format!("action=\"{action}\"");
+        for part in [&*action, "script=\"deb\"", &*sha256, "caller=\"admin\""] {
+            assert!(line.contains(part), "{part} in {line}");
+        }
+        log.assert_silent_about("print(");
+    }
+    assert_eq!(log.lines_with(changed).len(), 3);
+    assert_eq!(log.lines_with("has failed"), [""; 0]);
+    api.delete("/provisioner/script/deb").await.refused(404);
+    let line = log.line("the change of a provisioning script has failed");
+    for part in ["script=\"deb\"", "caller=\"admin\""] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
 }

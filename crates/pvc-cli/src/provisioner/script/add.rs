@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use clap::Args;
 use pvc_api_types::operations::provisioner::{PostProvisionerScript, TextAddition};
 
+use super::check::check;
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 use crate::provisioner::text;
@@ -10,7 +11,8 @@ use crate::provisioner::text;
 /// Add a script
 ///
 /// It is a Python program that is run as root on a node when a VM is made from a profile
-/// that uses it.
+/// that uses it. Where this machine has Python it is looked at, and a syntax error is warned
+/// of.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -30,6 +32,7 @@ impl Add {
         let data = text::read(&self.file)?;
         let addition = TextAddition { name: self.name, data };
         let message = pvc.client()?.change(PostProvisionerScript, [], &addition)?;
+        check(pvc, &addition.data);
         pvc.done(message);
         Ok(())
     }

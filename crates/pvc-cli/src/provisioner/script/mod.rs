@@ -1,6 +1,7 @@
 //! Scripts that build VMs.
 
 mod add;
+mod check;
 mod list;
 mod modify;
 mod remove;

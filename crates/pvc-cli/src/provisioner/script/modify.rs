@@ -3,6 +3,7 @@ use pvc_api_types::operations::provisioner::{
     GetProvisionerScriptScript, PutProvisionerScriptScript, TextBody,
 };
 
+use super::check::check;
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 use crate::provisioner::text::Source;
@@ -33,7 +34,10 @@ impl Modify {
             Ok(client.read_only(GetProvisionerScriptScript, [name], "script")?.read()?.script)
         };
         let put = |pvc: &mut Pvc, data: String| {
-            Ok(pvc.client()?.change(PutProvisionerScriptScript, [name], &TextBody { data })?)
+            let body = TextBody { data };
+            let message = pvc.client()?.change(PutProvisionerScriptScript, [name], &body)?;
+            check(pvc, &body.data);
+            Ok(message)
         };
         self.source.replace(pvc, ("script", name), ".py", present, put)
     }

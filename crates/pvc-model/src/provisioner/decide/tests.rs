@@ -302,6 +302,25 @@ fn there_is_an_end_to_what_is_kept() {
     assert!(decide(&cluster(), &catalog, &add(Class::Script)).is_ok());
 }
 
+#[test]
+fn of_what_has_no_texts_and_no_parts_there_is_more() {
+    let mut catalog = catalog();
+    let (first, system) = (catalog.profiles[0].clone(), catalog.system_templates[0].clone());
+    let add = Change::AddProfile(profile("new"));
+    for number in catalog.profiles.len()..1000 {
+        assert!(decide(&cluster(), &catalog, &add).is_ok(), "there are {number}");
+        catalog.profiles.push(Profile { name: format!("p{number}"), ..first.clone() });
+    }
+    let refusal = decide(&cluster(), &catalog, &add).unwrap_err();
+    assert_eq!(refusal.to_string(), "profile: 1000 are kept already, and no more can be");
+    for number in 0..1000 {
+        let name = format!("s{number}");
+        catalog.system_templates.push(SystemTemplate { name, ..system.clone() });
+    }
+    let refusal = check_new_ova(&catalog, "box").unwrap_err();
+    assert_eq!(refusal.to_string(), "system template: 1000 are kept already, and no more can be");
+}
+
 fn profile(name: &str) -> NewProfile {
     let small = || text("small");
     NewProfile {
