@@ -27,6 +27,7 @@ const ADDED: &[(&str, &str)] = &[
     ("Network", "unconfirmed_since"),
     ("Node", "hypervisor"),
     ("Node", "fence"),
+    ("Node", "vlans"),
     ("Node", "waits_for"),
     ("QueuedTask", "status"),
     ("QueuedTask", "submitter"),

@@ -125,8 +125,8 @@ pub enum Moment {
 /// [`Breaker::Operator`], also before any lock is known.
 ///
 /// # Errors
-/// That the VM is not off, that a living node has its guest, or that its volumes are being renamed.
-/// What a silent node last said is what the operator has judged.
+/// That the VM is not off, that a living node has its guest, or one whose daemon was stopped, or
+/// that its volumes are being renamed. What a dead node last said is what the operator has judged.
 pub fn may_flush(
     cluster: &Cluster,
     vm: &VmRecord,
@@ -147,7 +147,10 @@ fn check_off(cluster: &Cluster, vm: &VmRecord, runs_on: Option<&NodeName>) -> Re
     if !may_flush_locks(&vm.state) {
         return Err(Kept::NotOff(vm.state.clone()));
     }
-    let living = || cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Run);
+    // A daemon that stops, or starts, leaves the guests of its node as they are.
+    let is_dead =
+        |node: &NodeRecord| matches!(node.daemon_state, DaemonState::Dead | DaemonState::Fenced);
+    let living = || cluster.nodes.values().filter(|node| !is_dead(node));
     let runs = living().find(|node| node.running.contains(&vm.uuid));
     let has = runs.or_else(|| living().find(|node| has_guest(cluster, node, vm.uuid)));
     match runs_on.or(has.map(|node| &node.name)) {
@@ -375,8 +378,11 @@ mod tests {
             may_break(&cluster([hv1, hv2]), THERE, &by(None))
         };
         for running in [true, false] {
-            assert_eq!(having(running, DaemonState::Run), runs("hv2"));
-            for silent in [DaemonState::Dead, DaemonState::Stop, DaemonState::Fenced] {
+            use DaemonState::{Dead, Fenced, Init, Run, Shutdown, Stop};
+            for living in [Run, Shutdown, Stop, Init] {
+                assert_eq!(having(running, living), runs("hv2"), "its guests run on");
+            }
+            for silent in [Dead, Fenced] {
                 assert_eq!(having(running, silent), Verdict::Break, "the operator has judged");
             }
         }

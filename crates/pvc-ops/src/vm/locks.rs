@@ -41,8 +41,9 @@ impl Refusal for FlushRefusal {
     fn hint(&self) -> Option<String> {
         match self {
             FlushRefusal::NoVm(error) => error.hint(),
-            FlushRefusal::MayRun { vm, .. } | FlushRefusal::Runs { vm, .. } => {
-                Some(format!("`pvc vm stop {vm}` stops it"))
+            FlushRefusal::MayRun { vm, .. } => Some(format!("`pvc vm stop {vm}` stops it")),
+            FlushRefusal::Runs { vm, node } => {
+                Some(format!("`pvc vm stop {vm}` stops it, where `pvcnoded` runs on node `{node}`"))
             }
             FlushRefusal::BeingRenamed(error) => error.hint(),
             FlushRefusal::Homeless(error) => error.hint(),

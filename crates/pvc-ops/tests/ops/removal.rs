@@ -213,7 +213,7 @@ async fn a_vm_that_was_handed_over_is_not_removed_before_its_new_node_has_taken_
     let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
     assert!(matches!(refusal, RemoveRefusal::DoesNotStop { .. }), "{refusal}");
     assert_eq!(world.vm().state, VmState::Stop);
-    report(note.closed()).await;
+    report(note.closed_on(&note.to)).await;
     vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
     stamps.abort();
 }
