@@ -1,16 +1,15 @@
 //! The DHCP and DNS servers of managed networks, which run on the primary. What each is told is
 //! decided in `pvc_model::guest_network::dnsmasq`; here they are kept running.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::dnsmasq::{Place, dnsmasq};
-use pvc_model::guest_network::mac::cards;
 use pvc_model::guest_network::{GuestNetwork, GuestNetworks, Vni};
-use pvc_model::link::{IpNet, Links, Mac};
+use pvc_model::link::{IpNet, Links};
 use pvc_model::network::NetworkRecord;
 use pvc_model::shared_map::SharedMap;
 use pvc_ports::FileAccess;
@@ -164,8 +163,6 @@ impl Servers {
                 return true;
             }
         };
-        let cards = cards(&view);
-        let none = BTreeSet::new();
         let mut waits = false;
         let (mut before, mut missing) =
             (std::mem::take(&mut self.wanted), std::mem::take(&mut self.missing));
@@ -188,10 +185,7 @@ impl Servers {
             let can_have_it = stands && !here.is_empty() && (is_whole || is_late);
             waits |= !can_have_it;
             let spec = match can_have_it {
-                true => {
-                    let host = Host { links: &links, cards: cards.get(&vni).unwrap_or(&none) };
-                    spec(&self.settings, &view, host, &network, &here)
-                }
+                true => spec(&self.settings, &view, &links, &network, &here),
                 false => before.remove(&name(vni)),
             };
             self.wanted.extend(spec.map(|spec| (name(vni), spec)));
@@ -235,18 +229,11 @@ fn name(vni: Vni) -> String {
     format!("dnsmasq-{vni}")
 }
 
-/// Things that a server's network has here.
-struct Host<'a> {
-    links: &'a Links,
-    /// MAC addresses of VMs' cards in the network.
-    cards: &'a BTreeSet<Mac>,
-}
-
 /// The server of a network as a program; `None` if it has none.
 fn spec(
     settings: &DhcpSettings,
     view: &Cluster,
-    host: Host<'_>,
+    links: &Links,
     network: &GuestNetwork,
     gateways: &[IpNet],
 ) -> Option<ProgramSpec> {
@@ -254,13 +241,12 @@ fn spec(
     let conf = settings.directory.join(format!("{}.conf", network.vni));
     let place = Place {
         gateways: &gateways.iter().map(IpNet::addr).collect(),
-        cards: host.cards,
-        mtu: host.links.get(&network.vni.bridge()).map(|bridge| bridge.mtu),
+        mtu: links.get(&network.vni.bridge()).map(|bridge| bridge.mtu),
         file: &conf.to_string_lossy(),
         script: &settings.executable,
     };
     let server = dnsmasq(network, &record.leases, place)?;
-    let contents = server.hosts.into_bytes();
+    let contents = server.reservations.into_bytes();
     let conf_file = ConfigFile { contents, access: FileAccess::PRIVATE };
     Some(ProgramSpec {
         program: DNSMASQ.to_owned(),

@@ -98,7 +98,7 @@ pub(crate) struct VmReconciler {
     awaited: BTreeMap<Uuid, Duration>,
     /// The VMs that were handed over to this node, are not to run here, and had no guest here at
     /// the last look.
-    left_nothing: BTreeSet<Uuid>,
+    left_nothing: BTreeMap<Uuid, MoveNote>,
     /// The VMs whose guests legacy peers may hold since they were handed over to them, and when
     /// their hypervisors were last asked. Monotonic.
     asked_for_legacy: BTreeMap<Uuid, Duration>,
@@ -133,7 +133,7 @@ impl VmReconciler {
             working_on: BTreeSet::new(),
             had: BTreeSet::new(),
             awaited: BTreeMap::new(),
-            left_nothing: BTreeSet::new(),
+            left_nothing: BTreeMap::new(),
             asked_for_legacy: BTreeMap::new(),
             passes: 0,
             unreachable: Alarm::new(UNREACHABLE_TIME_LIMIT, fault::HYPERVISOR_REFRESH),
@@ -547,9 +547,12 @@ impl VmReconciler {
         guests: &BTreeMap<Uuid, Guest>,
     ) -> Vec<(Uuid, MoveNote)> {
         let here = self.shared.name();
+        // Of a move that is not over a copy may still come.
+        let is_left = |record: &VmRecord, note: &MoveNote| {
+            is_unclaimed(record, here) && (note.to != *here || note.phase.is_over())
+        };
         let note = |record: &VmRecord| {
-            let is_left = is_unclaimed(record, here);
-            let left = record.moving.as_ref().filter(|_| is_left);
+            let left = record.moving.as_ref().filter(|note| is_left(record, note));
             note_of_handover(record, here).or(left).cloned()
         };
         let is_off = |record: &&Arc<VmRecord>| {
@@ -559,8 +562,8 @@ impl VmReconciler {
         let records = cluster.vms.values().filter(is_off);
         let notes: BTreeMap<Uuid, MoveNote> =
             records.filter_map(|record| Some((record.uuid, note(record)?))).collect();
-        let before = std::mem::replace(&mut self.left_nothing, notes.keys().copied().collect());
-        notes.into_iter().filter(|(vm, _)| before.contains(vm)).collect()
+        let before = std::mem::replace(&mut self.left_nothing, notes.clone());
+        notes.into_iter().filter(|(vm, note)| before.get(vm) == Some(note)).collect()
     }
 
     /// Whether the store has it.

@@ -3,9 +3,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test waits in real time")]
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddrV6, TcpStream, UdpSocket};
+use std::net::{SocketAddrV6, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -19,16 +18,14 @@ use pvc_linux::{LinuxExec, LinuxFiles, LinuxNetwork, LinuxPrograms, SystemClock}
 use pvc_model::NodeName;
 use pvc_model::guest_network::dnsmasq::{LEASE_VARIABLES, LeaseNews, database, is_reservable};
 use pvc_model::guest_network::{GuestNetwork, Vni};
-use pvc_model::link::Mac;
 use pvc_model::network::{Ip6Client, LeaseRecord, NetworkRecord};
 use pvc_ports::Ports;
 use pvc_role::Context;
-use pvc_store::{Change, NewVm};
 use pvc_testkit::{SeededRandom, ports};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::common::{CARD, does, dual, new_store, put, record, vm_with_card, write};
+use crate::common::{does, dual, new_store, put, record};
 
 const GATEWAY: &str = "10.20.1.1:53";
 
@@ -43,17 +40,6 @@ echo \"$*|$said\" >>\"$(dirname \"$0\")/news\"
 /// Has a server of the network run with what `directory` holds, its own files where nothing can be
 /// executed, until `is_so`.
 async fn serve(directory: &Path, record: NetworkRecord, what: &str, is_so: impl Fn() -> bool) {
-    serve_with(directory, record, None, what, is_so).await;
-}
-
-/// Same as [`serve`], with a VM in the store.
-async fn serve_with(
-    directory: &Path,
-    record: NetworkRecord,
-    vm: Option<NewVm>,
-    what: &str,
-    is_so: impl Fn() -> bool,
-) {
     let files = directory.join("run");
     fs::create_dir(&files).unwrap();
     does(&format!("mount -t tmpfs -o noexec,nosuid none {}", files.display()));
@@ -63,9 +49,6 @@ async fn serve_with(
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SeededRandom::new(1)));
     let store = new_store(clock.clone(), random.clone()).await;
     put(&store, record).await;
-    if let Some(vm) = vm {
-        write(&store, Change::DefineVm(Box::new(vm))).await;
-    }
     let owner = directory.display().to_string();
     let ports = Ports {
         clock,
@@ -151,7 +134,8 @@ fn a_server_starts_with_more_leases_than_its_range_has_addresses() {
     });
 }
 
-/// The name (DUID-LL) of the client of IPv6 with [`CARD`], in hexadecimal.
+/// The MAC address of the client of IPv6, and its name (DUID-LL) in hexadecimal.
+const CARD: &str = "52:54:00:aa:bb:01";
 const DUID: &str = "00:03:00:01:52:54:00:aa:bb:01";
 
 /// Asks for an address of IPv6 until there is an answer, in the network of this thread, over the
@@ -232,8 +216,14 @@ fn news(directory: &Path) -> Vec<LeaseNews> {
 fn a_lease_of_ipv6_is_reported_with_its_client_and_known_to_the_next_server() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path().to_owned();
-    let only_ip6 =
-        NetworkRecord { ip4_network: "None".to_owned(), dhcp4_flag: "False".to_owned(), ..dual() };
+    let only_ip6 = NetworkRecord {
+        ip4_network: "None".to_owned(),
+        dhcp4_flag: "False".to_owned(),
+        ip6_network: "2001:db8:1::/64".to_owned(),
+        ip6_gateway: "2001:db8:1::1".to_owned(),
+        dhcp6_flag: "True".to_owned(),
+        ..record()
+    };
     on_a_bridge_of_its_own(async move {
         does("ip address add 2001:db8:1::1/64 dev vmbr1001 nodad");
         // Not one that a server would choose by itself.
@@ -274,98 +264,6 @@ fn a_lease_of_ipv6_is_reported_with_its_client_and_known_to_the_next_server() {
         assert_eq!(asked.mac.as_deref(), Some(CARD));
         let new = of(other, true).unwrap();
         assert!(network.contains(new.address.into()) && new.address != asked.address, "{new:?}");
-    });
-}
-
-/// Client of DHCP on `card`, which speaks as whatever MAC address it likes.
-struct Client(UdpSocket);
-
-impl Client {
-    fn new() -> Client {
-        does("ip address add 10.20.1.250/24 dev card");
-        does("ip route add 255.255.255.255 dev card");
-        let socket = UdpSocket::bind("0.0.0.0:68").unwrap();
-        socket.set_broadcast(true).unwrap();
-        Client(socket)
-    }
-
-    /// Sends a message of a kind, until there is an answer `within` that time. Returns the kind of
-    /// the answer and the address in it.
-    fn ask(&self, mac: Mac, kind: u8, options: &[u8], within: Duration) -> Option<(u8, Ipv4Addr)> {
-        const TO_SERVER: u8 = 1;
-        const IS_BROADCAST: u8 = 0x80;
-        let mut message = vec![0; 236];
-        message[..4].copy_from_slice(&[TO_SERVER, 1, 6, 0]);
-        message[4..8].copy_from_slice(&[mac[3], mac[4], mac[5], kind]);
-        message[10] = IS_BROADCAST;
-        message[28..34].copy_from_slice(&mac);
-        message.extend([99, 130, 83, 99, 53, 1, kind]);
-        message.extend(options);
-        message.push(255);
-        let late = Instant::now() + within;
-        let mut answer = [0; 1500];
-        while Instant::now() < late {
-            // Before the link is up there is no way.
-            let _ = self.0.send_to(&message, "255.255.255.255:67");
-            self.0.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-            while let Ok(length) = self.0.recv(&mut answer) {
-                if length > 243 && answer[4..8] == message[4..8] && answer[28..34] == mac {
-                    // The kind of a message is its first option.
-                    let address: [u8; 4] = answer[16..20].try_into().unwrap();
-                    return Some((answer[242], address.into()));
-                }
-            }
-        }
-        None
-    }
-
-    /// Asks for an address as one that has had it. Returns whether it gets it.
-    fn requests(&self, mac: Mac, address: Ipv4Addr) -> bool {
-        const REQUEST: u8 = 3;
-        const ACK: u8 = 5;
-        let [a, b, c, d] = address.octets();
-        let answer = self.ask(mac, REQUEST, &[50, 4, a, b, c, d], Duration::from_secs(30));
-        answer.expect("a server answers") == (ACK, address)
-    }
-
-    /// Asks which address it can have, as a client with this identification.
-    fn is_offered(&self, mac: Mac, id: u8, within: Duration) -> Option<Ipv4Addr> {
-        const DISCOVER: u8 = 1;
-        self.ask(mac, DISCOVER, &[61, 2, 0, id], within).map(|(_, address)| address)
-    }
-}
-
-#[test]
-fn a_guest_with_many_mac_addresses_leaves_addresses_for_the_cards_of_vms() {
-    const CARD: Mac = [0x52, 0x54, 0, 0xaa, 0xbb, 1];
-    let directory = tempfile::tempdir().unwrap();
-    let directory = directory.path().to_owned();
-    on_a_bridge_of_its_own(async move {
-        fs::write(directory.join("database"), "").unwrap();
-        let small = NetworkRecord { dhcp4_end: "10.20.1.103".to_owned(), ..record() };
-        let addresses = || (100..=103).map(|last| Ipv4Addr::new(10, 20, 1, last));
-        let guest = beside_the_bridge(move |_| {
-            let client = Client::new();
-            let others = (1..=12).map(|last| [0x52, 0x54, 0, 0xcc, 0, last]);
-            let mut taken = BTreeSet::new();
-            for (mac, address) in others.flat_map(|mac| addresses().map(move |it| (mac, it))) {
-                if client.requests(mac, address) {
-                    taken.insert(address);
-                }
-            }
-            assert_eq!(taken, addresses().skip(2).collect());
-            let late = Duration::from_secs(30);
-            let own = client.is_offered(CARD, 1, late).expect("the card of a VM gets one");
-            assert!(addresses().take(2).any(|address| address == own), "{own}");
-            assert!(client.requests(CARD, own));
-            // Nor does it get more by calling itself otherwise.
-            for id in 2..6 {
-                assert_eq!(client.is_offered(CARD, id, late), Some(own));
-            }
-        });
-        let finished = || guest.is_finished();
-        serve_with(&directory, small, Some(vm_with_card()), "the guest is done", finished).await;
-        guest.join().unwrap();
     });
 }
 

@@ -19,10 +19,6 @@ const LEASE: &str = "48h";
 /// than its limit dnsmasq does not start.
 pub const MOST_LEASES: usize = 10_000;
 
-/// The most addresses of a range that are given to MAC addresses of no VM's card: those of guests
-/// in guests, or whatever one guest makes up. The others are for the cards of VMs alone.
-const MOST_OF_NO_VM: u32 = 256;
-
 /// The least time for which a lease goes on, in seconds, that a server is told of when it starts.
 /// Servers of PVC 1.0.3 did not record when a guest renewed: what the record says may be over while
 /// the guest has the address.
@@ -32,9 +28,9 @@ const LEAST_LEFT: u64 = 24 * 3600;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dnsmasq {
     pub args: Vec<String>,
-    /// Contents of its configuration file, with the reservations and the cards of VMs: dnsmasq
-    /// reads it as root, at its start alone.
-    pub hosts: String,
+    /// Contents of its configuration file, with the reservations: dnsmasq reads it as root, at its
+    /// start alone.
+    pub reservations: String,
 }
 
 /// The node on which a server is to run.
@@ -42,11 +38,9 @@ pub struct Dnsmasq {
 pub struct Place<'a> {
     /// Gateways that the network's bridge has. The family of another one is not served.
     pub gateways: &'a BTreeSet<IpAddr>,
-    /// MAC addresses of the VMs' cards in the network.
-    pub cards: &'a BTreeSet<Mac>,
     /// MTU of the bridge, if it is known.
     pub mtu: Option<u32>,
-    /// Path of the file with the hosts.
+    /// Path of the file with the reservations.
     pub file: &'a str,
     /// Path of the program that is called for leases.
     pub script: &'a str,
@@ -70,17 +64,16 @@ pub fn dnsmasq(
     if ip4.is_none() && ip6.is_none() {
         return None;
     }
-    let reserved = reservations(managed, leases);
     let mut args = Args(Vec::new());
     args.always(network.vni, place.file, place.script);
     args.domain(managed, ip4.map(|(_, gateway)| gateway), ip6.map(|(_, gateway)| gateway));
     if let Some((ip4, gateway)) = ip4 {
-        args.dhcp4(ip4, gateway, place.mtu, of_vms(ip4, &reserved, place.cards));
+        args.dhcp4(ip4, gateway, place.mtu);
     }
     if let Some((ip6, gateway)) = ip6 {
         args.dhcp6(ip6, gateway, network.vni, has_dhcp4);
     }
-    Some(Dnsmasq { args: args.0, hosts: hosts(&reserved, place.cards) })
+    Some(Dnsmasq { args: args.0, reservations: reservations(managed, leases) })
 }
 
 struct Args(Vec<String>);
@@ -101,8 +94,6 @@ impl Args {
             "--bogus-priv",
             "--no-hosts",
             "--dhcp-authoritative",
-            // By its MAC address a guest has one lease, whatever it calls itself.
-            "--dhcp-ignore-clid",
             "--filterwin2k",
             "--expand-hosts",
             "--leasefile-ro",
@@ -143,22 +134,14 @@ impl Args {
         }
     }
 
-    /// The first `of_vms` addresses of the range are for hosts alone that the file names.
-    fn dhcp4(&mut self, ip4: &Ip4, gateway: Ipv4Addr, mtu: Option<u32>, of_vms: u32) {
+    fn dhcp4(&mut self, ip4: &Ip4, gateway: Ipv4Addr, mtu: Option<u32>) {
         let Some((start, end)) = ip4.dhcp else { return };
         self.add(format!("--dhcp-option=option:ntp-server,{gateway}"));
         // A guest does not see by itself that the tunnel takes its part of each frame.
         if let Some(mtu) = mtu.filter(|mtu| *mtu < super::ETHERNET_MTU) {
             self.add(format!("--dhcp-option=option:mtu,{mtu}"));
         }
-        let others = Ipv4Addr::from_bits(start.to_bits().saturating_add(of_vms));
-        if of_vms > 0 {
-            let last = Ipv4Addr::from_bits(others.to_bits() - 1);
-            self.add(format!("--dhcp-range=tag:known,{start},{last},{LEASE}"));
-        }
-        if others <= end {
-            self.add(format!("--dhcp-range={others},{end},{LEASE}"));
-        }
+        self.add(format!("--dhcp-range={start},{end},{LEASE}"));
     }
 
     fn dhcp6(&mut self, ip6: &Ip6, gateway: std::net::Ipv6Addr, vni: Vni, has_dhcp4: bool) {
@@ -178,51 +161,23 @@ impl Args {
     }
 }
 
-/// Number of addresses, from the start of the range on, that are for VMs' cards alone, whatever
-/// others there are. Half of a range is the least, and as many as there are cards and reservations.
-fn of_vms(ip4: &Ip4, reserved: &BTreeMap<Ipv4Addr, Reserved>, cards: &BTreeSet<Mac>) -> u32 {
-    let Some((start, end)) = ip4.dhcp else { return 0 };
-    let all = end.to_bits().saturating_sub(start.to_bits()).saturating_add(1);
-    let has_place: BTreeSet<Mac> = reserved.values().map(|host| host.mac).collect();
-    let needed = reserved.range(start..=end).count() + cards.difference(&has_place).count();
-    let needed = u32::try_from(needed).unwrap_or(u32::MAX);
-    all - MOST_OF_NO_VM.min(all.div_ceil(2)).min(all.saturating_sub(needed))
-}
-
-/// Host that has an address for itself.
-struct Reserved {
-    mac: Mac,
-    name: Option<String>,
-}
-
-/// Reservations, by their addresses. What is not one is left out.
-fn reservations(managed: &Managed, leases: &[LeaseRecord]) -> BTreeMap<Ipv4Addr, Reserved> {
-    let mut reserved = BTreeMap::new();
-    let Some(ip4) = &managed.ip4 else { return reserved };
+/// Reservations as dnsmasq reads them: a line each. What is not one is left out.
+fn reservations(managed: &Managed, leases: &[LeaseRecord]) -> String {
+    let mut text = String::new();
+    let Some(ip4) = &managed.ip4 else { return text };
+    let mut taken: BTreeMap<Ipv4Addr, Mac> = BTreeMap::new();
     for lease in leases.iter().filter(|lease| lease.expiry.is_none()) {
         let address: Option<Ipv4Addr> = lease.address.parse().ok();
         let address = address.filter(|address| ip4.network.contains(address));
         let (Some(mac), Some(address)) = (parse_mac(&lease.mac), address) else { continue };
-        let name = host_name(&lease.hostname).filter(|name| is_reservable(name));
         // dnsmasq refuses a file in which an address is reserved twice.
-        reserved.entry(address).or_insert(Reserved { mac, name });
-    }
-    reserved
-}
-
-/// Hosts as dnsmasq reads them, a line each: those with a reservation, and the cards of VMs, of
-/// which it knows by that.
-fn hosts(reserved: &BTreeMap<Ipv4Addr, Reserved>, cards: &BTreeSet<Mac>) -> String {
-    let mut text = String::new();
-    let mut others = cards.clone();
-    for (address, Reserved { mac, name }) in reserved {
-        let name = name.as_ref().map(|name| format!(",{name}")).unwrap_or_default();
-        writeln!(text, "dhcp-host={},{address}{name}", shown_mac(mac))
+        if taken.insert(address, mac).is_some() {
+            continue;
+        }
+        let name = host_name(&lease.hostname).filter(|name| is_reservable(name));
+        let name = name.map(|name| format!(",{name}")).unwrap_or_default();
+        writeln!(text, "dhcp-host={},{address}{name}", shown_mac(&mac))
             .expect("a text takes everything");
-        others.remove(mac);
-    }
-    for mac in others {
-        writeln!(text, "dhcp-host={}", shown_mac(&mac)).expect("a text takes everything");
     }
     text
 }
@@ -447,13 +402,7 @@ mod tests {
         mtu: Option<u32>,
     ) -> Option<Dnsmasq> {
         let gateways = here.iter().map(|gateway| gateway.parse().unwrap()).collect();
-        let place = Place {
-            gateways: &gateways,
-            cards: &BTreeSet::new(),
-            mtu,
-            file: "/run/conf",
-            script: "/usr/bin/pvcd",
-        };
+        let place = Place { gateways: &gateways, mtu, file: "/run/conf", script: "/usr/bin/pvcd" };
         dnsmasq(&network(record), leases, place)
     }
 
@@ -479,8 +428,7 @@ mod tests {
             "--domain=net1.example",
             "--local=/net1.example/",
             "--auth-peer=10.20.1.1",
-            "--dhcp-range=tag:known,10.20.1.100,10.20.1.149,48h",
-            "--dhcp-range=10.20.1.150,10.20.1.199,48h",
+            "--dhcp-range=10.20.1.100,10.20.1.199,48h",
             "--dhcp-option=option:ntp-server,10.20.1.1",
             // Not the 100 of its range.
             "--dhcp-lease-max=10000",
@@ -495,7 +443,7 @@ mod tests {
     fn a_network_of_both_serves_both() {
         let args = args(&dual());
         for wanted in [
-            "--dhcp-range=10.20.1.150,10.20.1.199,48h",
+            "--dhcp-range=10.20.1.100,10.20.1.199,48h",
             "--dhcp-range=::,constructor:vmbr1001,ra-stateless,ra-names",
             "--dhcp-option=option6:dns-server,[2001:db8:1::1]",
             "--enable-ra",
@@ -511,7 +459,7 @@ mod tests {
     fn the_family_without_gateway_here_is_left_out_and_the_other_one_served_as_ever() {
         let one = |here| server_at(&dual(), &[], &[here], None).unwrap().args;
         let (ip4, ip6) = (one("10.20.1.1"), one("2001:db8:1::1"));
-        assert!(has(&ip4, "--dhcp-range=10.20.1.150,10.20.1.199,48h"), "{ip4:?}");
+        assert!(has(&ip4, "--dhcp-range=10.20.1.100,10.20.1.199,48h"), "{ip4:?}");
         assert!(!ip4.iter().any(|arg| arg.contains("::") || arg == "--enable-ra"), "{ip4:?}");
         let stateless = "--dhcp-range=::,constructor:vmbr1001,ra-stateless,ra-names";
         assert!(has(&ip6, stateless), "{ip6:?}");
@@ -558,56 +506,6 @@ mod tests {
         }
     }
 
-    /// The server of a network whose range ends with `end`, with as many cards of VMs.
-    fn with_cards(end: &str, leases: &[LeaseRecord], cards: u8) -> Dnsmasq {
-        let record = NetworkRecord {
-            ip4_network: "10.20.0.0/16".to_owned(),
-            dhcp4_end: end.to_owned(),
-            ..record()
-        };
-        let gateways = ["10.20.1.1".parse().unwrap()].into();
-        let cards = (0..cards).map(|last| [0x52, 0x54, 0, 0, 0, last]).collect();
-        let (file, script) = ("/run/conf", "/usr/bin/pvcd");
-        let place = Place { gateways: &gateways, cards: &cards, mtu: None, file, script };
-        dnsmasq(&network(&record), leases, place).unwrap()
-    }
-
-    /// A guest may call itself by as many MAC addresses as it likes.
-    #[test]
-    fn a_part_of_the_range_is_for_cards_of_vms_alone() {
-        let reserved = [
-            lease("52:54:00:00:00:01", "10.20.1.100", "web1", None),
-            lease("52:54:00:00:00:ff", "10.20.1.101", "", None),
-            lease("52:54:00:00:00:02", "10.20.1.50", "", None),
-        ];
-        for (end, leases, cards, of_vms, of_all) in [
-            ("10.20.1.199", &[][..], 1, "10.20.1.100,10.20.1.149", "10.20.1.150,10.20.1.199"),
-            ("10.20.1.199", &[], 80, "10.20.1.100,10.20.1.179", "10.20.1.180,10.20.1.199"),
-            ("10.20.1.199", &[], 100, "10.20.1.100,10.20.1.199", ""),
-            ("10.20.1.199", &[], 101, "10.20.1.100,10.20.1.199", ""),
-            ("10.20.1.103", &reserved, 3, "10.20.1.100,10.20.1.102", "10.20.1.103,10.20.1.103"),
-            ("10.20.1.102", &[], 0, "10.20.1.100,10.20.1.100", "10.20.1.101,10.20.1.102"),
-            ("10.20.1.100", &[], 0, "", "10.20.1.100,10.20.1.100"),
-            ("10.20.9.99", &[], 5, "10.20.1.100,10.20.8.99", "10.20.8.100,10.20.9.99"),
-        ] {
-            let args = with_cards(end, leases, cards).args;
-            let ranges: Vec<&str> =
-                args.iter().filter_map(|arg| arg.strip_prefix("--dhcp-range=")).collect();
-            let of_vms = Some(of_vms).filter(|range| !range.is_empty());
-            let of_all = Some(of_all).filter(|range| !range.is_empty());
-            let of_vms = of_vms.map(|range| format!("tag:known,{range},48h"));
-            let of_all = of_all.map(|range| format!("{range},48h"));
-            let expected: Vec<String> = of_vms.into_iter().chain(of_all).collect();
-            assert_eq!(ranges, expected, "{end} {cards}");
-        }
-        // A line makes the host one that dnsmasq knows.
-        assert_eq!(
-            with_cards("10.20.1.103", &reserved, 3).hosts,
-            "dhcp-host=52:54:00:00:00:02,10.20.1.50\ndhcp-host=52:54:00:00:00:01,10.20.1.100,web1\n\
-             dhcp-host=52:54:00:00:00:ff,10.20.1.101\ndhcp-host=52:54:00:00:00:00\n"
-        );
-    }
-
     #[test]
     fn reservations_that_are_none_do_not_spoil_the_others() {
         let leases = [
@@ -621,7 +519,7 @@ mod tests {
         ];
         let server = server(&record(), &leases);
         assert_eq!(
-            server.hosts,
+            server.reservations,
             "dhcp-host=52:54:00:00:00:01,10.20.1.50,web1\ndhcp-host=52:54:00:00:00:02,10.20.1.51\n\
              dhcp-host=52:54:00:00:00:04,10.20.1.54\n"
         );
@@ -641,7 +539,7 @@ mod tests {
             let leases = [lease("52:54:00:00:00:01", "10.20.1.50", name, None)];
             let server = server(&record(), &leases);
             let reserved = "dhcp-host=52:54:00:00:00:01,10.20.1.50\n";
-            assert_eq!(server.hosts, reserved, "{name}");
+            assert_eq!(server.reservations, reserved, "{name}");
         }
         for name in ["web1", "h", "12x", "1a", "h12", "hh", "12-h", "ignored", "x_y", "4s5"] {
             assert!(is_reservable(name), "{name}");

@@ -498,7 +498,10 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &Hi
             Some(_) if is_held_since_handover(view, record, guest) => Decision::default(),
             // What stands still cannot be sent, and is ended when its sender is there no more: this
             // node was to start the VM when it got another order.
-            Some(_) if guest.condition == Condition::Paused && is_unclaimed(record, view.node) => {
+            Some(_)
+                if matches!(guest.condition, Condition::Paused | Condition::Leaving)
+                    && is_unclaimed(record, view.node) =>
+            {
                 match was_here(view, record) && !is_elsewhere_too(view, record) {
                     true => Decision::step(Step::Destroy(WhyDestroy::NeverHandedOver)),
                     false => Decision::default(),

@@ -174,7 +174,7 @@ impl Sender {
         let note = MoveNote {
             from: shared.name().clone(),
             to: to.clone(),
-            incarnation: planned.incarnation,
+            incarnation: record.map_or(planned.incarnation, |record| record.incarnation),
             request: before.as_ref().map_or(earlier, |note| note.request),
             held: before.is_some(),
             phase: MovePhase::Waiting,
@@ -340,11 +340,15 @@ impl Sender {
                 return Ended::Superseded;
             }
             (self.note.incarnation, self.note.request) = (record.incarnation, record.state_version);
-            self.note.held = view.nodes.get(&self.to).is_some_and(|node| node.takes_held_guests());
-            if self.note.held {
+            let held = view.nodes.get(&self.to).is_some_and(|node| node.takes_held_guests());
+            match (self.note.held, held) {
                 // What is held there from now on is this move's.
-                self.note.left_on.remove(&self.to);
+                (_, true) => _ = self.note.left_on.remove(&self.to),
+                // What an attempt before has left, for it is PVC 1.0.3's by now.
+                (true, false) => _ = self.note.left_on.insert(self.to.clone()),
+                (false, false) => {}
             }
+            self.note.held = held;
             let ways = ways_of(record, &record.state);
             let target = self.target(&view, answers);
             if self.note.held && tried > 0 && ways.live && !runs_daemon(&view, &self.to) {

@@ -263,8 +263,12 @@ impl Definition {
         let Definition { ask, xml, summary, warnings } = self;
         check_identity(cluster, ask, summary)?;
         check_volumes_stay(cluster, summary.uuid, &summary.volumes())?;
-        if !ask.force && ask.state != VmState::Mirror {
-            check_macs(cluster, summary.uuid, &[], &summary.nics).map_err(NicRefusal::from)?;
+        let taken = match ask.state {
+            VmState::Mirror => None,
+            _ => check_macs(cluster, summary.uuid, &[], &summary.nics).err(),
+        };
+        if let Some(taken) = taken.clone().filter(|_| !ask.force) {
+            return Err(NicRefusal::from(taken).into());
         }
         let node_limit = known_nodes(cluster, &ask.node_limit)?;
         let node = choose_node(cluster, ask, summary, &node_limit)?;
@@ -297,7 +301,8 @@ impl Definition {
             changes.expect(Expect::Placements);
         }
         let shared = shared_volumes(cluster, summary.uuid, &summary.volumes());
-        let warnings = warnings.iter().cloned().chain(shared).collect();
+        let taken = taken.map(|taken| taken.to_string());
+        let warnings = warnings.iter().cloned().chain(shared).chain(taken).collect();
         let (uuid, name) = (summary.uuid, summary.name.clone());
         Ok((changes, Defined { uuid, name, node, warnings }))
     }

@@ -154,6 +154,27 @@ fn a_guest_that_an_earlier_move_has_left_held_is_ended_before_the_vm_is_started_
 }
 
 #[test]
+fn what_was_never_handed_over_is_not_sent_on_by_whoever_has_it() {
+    for condition in [Condition::Paused, Condition::Leaving] {
+        let mut world = World::new(&["hv1", "hv2", "hv3"]);
+        let uuid = world.put(vm(1, VmState::Migrate, Some("hv3")));
+        world.run(uuid);
+        world.guests.get_mut(&uuid).unwrap().condition = condition;
+        world.node("hv1").running.push(uuid);
+        world.edit(uuid, |record| {
+            record.moving = Some(MoveNote {
+                incarnation: record.incarnation,
+                request: record.state_version - 2,
+                phase: MovePhase::Copying,
+                ..move_note("hv2", "hv1")
+            });
+        });
+        let expected = [Step::Destroy(WhyDestroy::NeverHandedOver)];
+        assert_eq!(steps(&world.after(0)), expected, "{condition:?}");
+    }
+}
+
+#[test]
 fn a_guest_that_is_held_is_distinguished_from_one_that_arrives_by_what_its_node_said_before() {
     let send = vec![Step::Send(NodeName::new("hv2"))];
     for (on, was_here, expected) in [
