@@ -447,6 +447,11 @@ impl Sender {
             encrypted: settings.encrypted,
         };
         self.tell(MovePhase::Copying).await;
+        // Nobody would know of a guest that is held there, if this node dies.
+        if self.note.held && self.unreported.is_some() {
+            let why = "the store takes no word of the move".to_owned();
+            return Copied::Failed(Failure { why, begun: false, is_final: false });
+        }
         self.seen_there = self.shared.now();
         let shared = self.shared.clone();
         let begun =
