@@ -40,19 +40,25 @@ const DEADLINE: Duration = Duration::from_secs(600);
 pub async fn run(context: Context, end: CancellationToken) {
     // What takes long to remove keeps no volume held.
     tokio::join!(
-        keep_settling(&context, &end),
+        keep_looking(&context, &end, EVERY, settle_holds),
         keep_ending_benchmarks(&context, &end),
-        keep_removing_makings(&context, &end),
-        keep_sweeping(&context, &end)
+        keep_looking(&context, &end, EVERY, remove_makings),
+        keep_looking(&context, &end, SWEEP_EVERY, sweep)
     );
 }
 
-async fn keep_settling(context: &Context, end: &CancellationToken) {
+/// Looks again and again while this node is primary. What was seen is forgotten when it is not.
+async fn keep_looking<T>(
+    context: &Context,
+    end: &CancellationToken,
+    every: Duration,
+    look: impl AsyncFn(&Context, &mut Sightings<T>, Duration),
+) {
     let mut seen = Sightings::default();
     let mut turns = context.turns(end);
-    while turns.next(EVERY).await {
+    while turns.next(every).await {
         match context.is_primary() {
-            true => settle_holds(context, &mut seen, context.now()).await,
+            true => look(context, &mut seen, context.now()).await,
             false => seen = Sightings::default(),
         }
     }
@@ -91,17 +97,6 @@ async fn end_benchmarks(context: &Context, is_logged: &mut bool) {
     }
 }
 
-async fn keep_removing_makings(context: &Context, end: &CancellationToken) {
-    let mut seen = Sightings::default();
-    let mut turns = context.turns(end);
-    while turns.next(EVERY).await {
-        match context.is_primary() {
-            true => remove_makings(context, &mut seen, context.now()).await,
-            false => seen = Sightings::default(),
-        }
-    }
-}
-
 /// Removes volumes that are recorded and in the making by jobs that are over. They are in the trash
 /// for a day.
 async fn remove_makings(context: &Context, seen: &mut Sightings<VolumeId>, now: Duration) {
@@ -125,17 +120,6 @@ async fn remove_makings(context: &Context, seen: &mut Sightings<VolumeId>, now: 
                  for a day"
             ),
             Err(error) => tracing::debug!(%volume, %error, "a leftover cannot be removed"),
-        }
-    }
-}
-
-async fn keep_sweeping(context: &Context, end: &CancellationToken) {
-    let mut seen = Sightings::default();
-    let mut turns = context.turns(end);
-    while turns.next(SWEEP_EVERY).await {
-        match context.is_primary() {
-            true => sweep(context, &mut seen, context.now()).await,
-            false => seen = Sightings::default(),
         }
     }
 }
