@@ -143,24 +143,30 @@ impl Leaving {
     /// # Errors
     /// If the node is not fenced any more, or the OSD is up again.
     async fn have_it_down(&self, context: &Context) -> Result<()> {
-        let (hands, id) = (Hands::of(context)?, self.osd.id);
-        for is_second_look in [false, true] {
-            let view = fresh(context).await?;
-            let (_, record) = find_osd(&view, &id.to_string())?;
-            let Some(state) = hands.state(self.osd).await? else { return Ok(()) };
-            if !is_of_fenced_node(&view, record) || is_second_look && state.is_up {
-                return Err(OsdJobError::BackAgain { osd: id, node: record.node.clone() });
-            }
-            if !state.is_up {
-                return Ok(());
-            }
-            if !context.is_held() {
-                return Err(Unwritten::Lost.into());
-            }
-            unless_gone(hands.ceph.osd_down(id).await)?;
-            context.tools.clock.sleep(LOOK_EVERY).await;
+        if self.up_on(context).await?.is_none() {
+            return Ok(());
         }
-        Ok(())
+        if !context.is_held() {
+            return Err(Unwritten::Lost.into());
+        }
+        unless_gone(Hands::of(context)?.ceph.osd_down(self.osd.id).await)?;
+        context.tools.clock.sleep(LOOK_EVERY).await;
+        match self.up_on(context).await? {
+            Some(node) => Err(OsdJobError::BackAgain { osd: self.osd.id, node }),
+            None => Ok(()),
+        }
+    }
+
+    /// The OSD's node, which has to be fenced, if the cluster counts the OSD as up.
+    async fn up_on(&self, context: &Context) -> Result<Option<String>> {
+        let view = fresh(context).await?;
+        let (osd, record) = find_osd(&view, &self.osd.id.to_string())?;
+        let node = record.node.clone();
+        if !is_of_fenced_node(&view, record) {
+            return Err(OsdJobError::BackAgain { osd, node });
+        }
+        let state = Hands::of(context)?.state(self.osd).await?;
+        Ok(state.filter(|state| state.is_up).map(|_| node))
     }
 
     /// Takes the OSD's identity from it. Its number stays its own until it is purged.
