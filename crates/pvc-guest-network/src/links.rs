@@ -34,17 +34,11 @@ const FAULT: &str = "GUEST_NETWORK";
 pub type Standing = BTreeSet<Vni>;
 
 /// Facts about the links of this node that others wait for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Tell {
     pub standing: watch::Sender<Standing>,
     /// Abilities of the kernel, once they are found out.
     pub abilities: Arc<OnceLock<LinkAbilities>>,
-}
-
-impl From<watch::Sender<Standing>> for Tell {
-    fn from(standing: watch::Sender<Standing>) -> Tell {
-        Tell { standing, abilities: Arc::default() }
-    }
 }
 
 /// Keeps the links as the records want them, until `end`. A managed network whose rules the packet
@@ -53,10 +47,9 @@ pub async fn run(
     context: Context,
     underlay: Underlay,
     mut filtered: watch::Receiver<BTreeSet<Vni>>,
-    tell: impl Into<Tell>,
+    Tell { standing, abilities }: Tell,
     end: CancellationToken,
 ) {
-    let Tell { standing, abilities } = tell.into();
     let mut keeper = Keeper::new(underlay, abilities);
     let mut turns = context.turns(&end);
     let mut rest = INTERVAL;

@@ -98,7 +98,7 @@ async fn the_abilities_of_the_kernel_are_announced_without_a_network() {
     world.network.set_abilities(able);
     let (_filtered, is_filtered) = watch::channel(BTreeSet::new());
     let (standing, _) = watch::channel(Standing::new());
-    let tell = Tell::from(standing);
+    let tell = Tell { standing, ..Tell::default() };
     let announced = tell.abilities.clone();
     let role = links::run(world.context.clone(), alone(), is_filtered, tell, world.end.clone());
     let role = tokio::spawn(role);
@@ -122,7 +122,13 @@ async fn a_network_is_not_made_that_is_not_filtered_any_more_when_it_comes_to_it
     world.context = Context::new(NodeName::new("hv1"), ports, world.context.store.clone());
     world.network = network;
     let (standing, stands) = watch::channel(Standing::new());
-    let role = links::run(world.context.clone(), alone(), is_filtered, standing, world.end.clone());
+    let role = links::run(
+        world.context.clone(),
+        alone(),
+        is_filtered,
+        Tell { standing, ..Tell::default() },
+        world.end.clone(),
+    );
     let role = tokio::spawn(role);
     let other = Vni::new(1002).unwrap();
     let second = NetworkRecord { vni: other.to_string(), description: "b".into(), ..record() };
@@ -148,7 +154,13 @@ async fn a_record_that_makes_no_network_is_a_fault_until_it_is_mended() {
     let world = world().await;
     let (_filtered, is_filtered) = watch::channel(BTreeSet::new());
     let (standing, _stands) = watch::channel(Standing::new());
-    let role = links::run(world.context.clone(), alone(), is_filtered, standing, world.end.clone());
+    let role = links::run(
+        world.context.clone(),
+        alone(),
+        is_filtered,
+        Tell { standing, ..Tell::default() },
+        world.end.clone(),
+    );
     let role = tokio::spawn(role);
     let odd = NetworkRecord { nettype: "mesh".to_owned(), ..record() };
     world.change(Change::PutNetwork(Box::new(odd))).await;
@@ -172,8 +184,13 @@ async fn a_network_is_made_once_it_is_filtered_and_removed_with_its_record() {
     let (filtered, is_filtered) = watch::channel(BTreeSet::new());
     let (standing, stands) = watch::channel(Standing::new());
     let underlay = Underlay { tunnels: None, bridge_device: None, bridge_mtu: None };
-    let role =
-        links::run(world.context.clone(), underlay, is_filtered, standing, world.end.clone());
+    let role = links::run(
+        world.context.clone(),
+        underlay,
+        is_filtered,
+        Tell { standing, ..Tell::default() },
+        world.end.clone(),
+    );
     let role = tokio::spawn(role);
     world.change(Change::PutNetwork(Box::new(record()))).await;
     world.context.sleep(SOON).await;
@@ -238,8 +255,13 @@ async fn what_is_in_the_way_of_networks_is_a_fault_and_not_what_only_cannot_be_f
     let (_filtered, is_filtered) = watch::channel(BTreeSet::from([vni()]));
     let (standing, stands) = watch::channel(Standing::new());
     let underlay = Underlay { tunnels: None, bridge_device: None, bridge_mtu: None };
-    let role =
-        links::run(world.context.clone(), underlay, is_filtered, standing, world.end.clone());
+    let role = links::run(
+        world.context.clone(),
+        underlay,
+        is_filtered,
+        Tell { standing, ..Tell::default() },
+        world.end.clone(),
+    );
     let role = tokio::spawn(role);
     world.change(Change::PutNetwork(Box::new(record()))).await;
     eventually("the network stands", SOON, || stands.borrow().contains(&vni())).await;
@@ -265,8 +287,13 @@ async fn a_fault_that_a_former_life_of_the_daemon_has_raised_is_taken_back() {
     let (standing, _stands) = watch::channel(Standing::new());
     let underlay = Underlay { tunnels: None, bridge_device: None, bridge_mtu: None };
     world.change(Change::PutNetwork(Box::new(record()))).await;
-    let role =
-        links::run(world.context.clone(), underlay, is_filtered, standing, world.end.clone());
+    let role = links::run(
+        world.context.clone(),
+        underlay,
+        is_filtered,
+        Tell { standing, ..Tell::default() },
+        world.end.clone(),
+    );
     let role = tokio::spawn(role);
     eventually("it is taken back", SOON, || fault().is_none()).await;
     world.end.cancel();

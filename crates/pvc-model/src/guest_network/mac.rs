@@ -1,8 +1,7 @@
 //! MAC addresses of VMs' cards: two VMs of one network do not share one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use super::Vni;
 use super::guard::mac_of;
 use crate::cluster::Cluster;
 use crate::domain::{Nic, NicKind, drawn_mac};
@@ -76,17 +75,6 @@ pub fn free_mac(cluster: &Cluster, others: &[Nic], mut draw: impl FnMut() -> [u8
     let is_free = |mac: &String| mac_of(mac).is_none_or(|mac| !taken.contains(&mac));
     let mut drawn = std::iter::repeat_with(|| drawn_mac(draw())).take(MOST_DRAWS);
     drawn.find(is_free).unwrap_or_else(|| drawn_mac(draw()))
-}
-
-/// MAC addresses of the cards of VMs in each network.
-pub fn cards(cluster: &Cluster) -> BTreeMap<Vni, BTreeSet<Mac>> {
-    let mut cards: BTreeMap<Vni, BTreeSet<Mac>> = BTreeMap::new();
-    for (network, mac) in cluster.vms.values().flat_map(|vm| nics(vm)).filter_map(plug) {
-        if let Some(vni) = Vni::parse(&network) {
-            cards.entry(vni).or_default().insert(mac);
-        }
-    }
-    cards
 }
 
 fn nics(vm: &VmRecord) -> impl Iterator<Item = &Nic> {
