@@ -528,7 +528,7 @@ mod tests {
             processed_bytes: 25,
             remaining_bytes: 75,
             why: String::new(),
-            left_on: std::collections::BTreeSet::new(),
+            left_on: [].into(),
         }
     }
 

@@ -265,10 +265,11 @@ async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
     let tried = memory.tried.clone();
     let left = |cluster: &Cluster| unflush(cluster, shared.name(), &tried, at_once);
     // Before the node is ready, for a daemon that dies then; and what came to it since.
-    let seen = left(&shared.store.view());
+    let view = shared.store.view();
+    let seen = left(&view);
     let mut said = Vec::new();
     if seen.is_done() {
-        said = left_off_faults(&shared.store.view(), &seen.stay);
+        said = left_off_faults(&view, &seen.stay);
         raise_all(shared, &said).await;
     }
     let mut left_off = Vec::new();

@@ -96,8 +96,8 @@ pub(crate) struct VmReconciler {
     /// The VMs that other nodes are at starting, and when that was last a reason to look for what
     /// was left here. Monotonic.
     awaited: BTreeMap<Uuid, Duration>,
-    /// The VMs that were handed over to this node, are not to run here, and had no guest here at
-    /// the last look.
+    /// The notes of VMs that were handed over to this node, or may have left a guest here, that are
+    /// not to run here, and that had no guest here at the last look.
     left_nothing: BTreeMap<Uuid, MoveNote>,
     /// The VMs whose guests legacy peers may hold since they were handed over to them, and when
     /// their hypervisors were last asked. Monotonic.

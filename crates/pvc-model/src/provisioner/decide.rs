@@ -32,7 +32,7 @@ const MOST_PARTS: usize = 64;
 /// database reads no more than 10,000 rows at a time.
 const MOST_ROWS: usize = 150;
 
-/// The most rows of a class that have none.
+/// The most rows of a class that have none, but for the arguments of a profile.
 const MOST_SMALL_ROWS: usize = 1000;
 
 /// The most vCPUs, MiB of memory, GiB of a disk and milliseconds that a template may ask for.

@@ -400,7 +400,7 @@ mod tests {
             processed_bytes: 0,
             remaining_bytes: 0,
             why: String::new(),
-            left_on: std::collections::BTreeSet::new(),
+            left_on: [].into(),
         };
         for (phase, expected) in
             [(MovePhase::HandedOver, runs("hv2")), (MovePhase::Done, Verdict::Break)]

@@ -575,6 +575,9 @@ mod tests {
                 "{phase:?} for {request}, {guest:?}, elsewhere: {elsewhere}"
             );
         }
+        // PVC 1.0.3 writes no notes: that of the move before says nothing of its guest.
+        let (record, legacy) = (noted(Copying, 6, true), Peer::Legacy { asked: 7 });
+        assert_eq!(arrival(Some(&record), &here, Some(Paused), legacy, false), Arrival::NotYet);
     }
 
     #[test]
@@ -802,7 +805,7 @@ mod tests {
             processed_bytes: processed,
             remaining_bytes: remaining,
             why: String::new(),
-            left_on: std::collections::BTreeSet::new(),
+            left_on: [].into(),
         }
     }
 

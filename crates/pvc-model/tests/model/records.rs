@@ -116,6 +116,6 @@ pub fn move_note(from: &str, to: &str) -> MoveNote {
         processed_bytes: 0,
         remaining_bytes: 0,
         why: String::new(),
-        left_on: std::collections::BTreeSet::new(),
+        left_on: [].into(),
     }
 }

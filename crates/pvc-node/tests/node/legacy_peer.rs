@@ -187,7 +187,7 @@ fn handed_over(record: &VmRecord) -> MoveNote {
         processed_bytes: 1,
         remaining_bytes: 0,
         why: String::new(),
-        left_on: std::collections::BTreeSet::new(),
+        left_on: [].into(),
     }
 }
 

@@ -196,7 +196,7 @@ async fn a_vm_that_was_handed_over_is_not_removed_before_its_new_node_has_taken_
         processed_bytes: 1,
         remaining_bytes: 0,
         why: String::new(),
-        left_on: std::collections::BTreeSet::new(),
+        left_on: [].into(),
     };
     let report = async |note: MoveNote| {
         world.store.report(vec![Report::Move(UUID, note)]).await.unwrap();

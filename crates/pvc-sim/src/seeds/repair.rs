@@ -55,7 +55,7 @@ impl Cluster {
         self.repair_new_vms();
     }
 
-    /// Whether the VM waits for a node that is ready and has left it off, as a fault says.
+    /// Whether the VM waits for a node that is ready and has left it off, for its volume was held.
     fn is_left_off(&self, view: &View, record: &VmRecord) -> bool {
         let is_ready = |node: &NodeName| {
             view.nodes.get(node).is_some_and(|node| node.domain_state == DomainState::Ready)

@@ -181,7 +181,7 @@ async fn what_a_flush_waits_for_is_reported_with_the_node() {
         processed_bytes: 43,
         remaining_bytes: 57,
         why: String::new(),
-        left_on: std::collections::BTreeSet::new(),
+        left_on: [].into(),
     };
     api.store.report(vec![pvc_store::Report::Move(uuid, note)]).await.unwrap();
     api.store.fresh().await.unwrap();

@@ -190,7 +190,7 @@ async fn two_with_a_vm_that_was_handed_over() -> (Two, MoveNote) {
         processed_bytes: 1,
         remaining_bytes: 0,
         why: String::new(),
-        left_on: std::collections::BTreeSet::new(),
+        left_on: [].into(),
     };
     (two, note)
 }
