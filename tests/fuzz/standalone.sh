@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Fuzzes the HTTP API of a standalone PVC of its own, which is gone afterwards.
 #
-#   tests/fuzz/standalone.sh [SECONDS]     default: 60
+#   tests/fuzz/standalone.sh [SECONDS]     time for requests made by chance; default: 40
 #
 # Nothing of this machine is touched: state, libvirtd and port are private. The last line says what
 # the fuzzer counted: `N passed, N failed`.
 set -euo pipefail
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-SECONDS_TO_FUZZ=${1:-60}
+SECONDS_TO_FUZZ=${1:-40}
 BIN=${CARGO_TARGET_DIR:-$TOP/target}/debug
 LIBVIRT=$TOP/packaging/install/libvirt.sh
 DAEMON=''

@@ -40,13 +40,12 @@ async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
     let short = Migration { max_downtime: Duration::from_millis(77), ..to(LOOPBACK) };
     let mut job = hypervisor.migrate(UUID, &short).await.expect("it begins");
     // As soon as there is a QEMU to receive it, that stands still, and the copying with it.
-    eventually("the other QEMU", || async {
-        two.path("lv/run/qemu/returns.pid").exists().then_some(())
-    })
-    .await;
-    send(&two.path("lv/run/qemu/returns.pid"), Signal::SIGSTOP);
+    let pid_file = two.path("lv/run/qemu/returns.pid");
+    // The file is there before its contents are.
+    eventually("the other QEMU", || async { pid(&pid_file).map(drop) }).await;
+    send(&pid_file, Signal::SIGSTOP);
     let early = tokio::time::timeout(Duration::from_secs(2), job.outcome()).await;
-    send(&two.path("lv/run/qemu/returns.pid"), Signal::SIGKILL);
+    send(&pid_file, Signal::SIGKILL);
     let outcome = match early {
         Ok(outcome) => outcome,
         Err(_) => job.outcome().await,
