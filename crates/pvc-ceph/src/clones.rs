@@ -8,7 +8,7 @@ use crate::answers::{Parent, Snapshot};
 use crate::gate::WritePermit;
 use crate::looks::{Head, Whole};
 use crate::rbd::{FEATURES, Failure, QUICK, image_args, io_error, target_args};
-use crate::storage::{RbdStorage, good_volume};
+use crate::storage::{RbdStorage, good_volume, require_confirmed};
 
 const CLONING: &str = "cloning a volume";
 const FLATTENING: &str = "flattening a volume";
@@ -54,6 +54,7 @@ impl RbdStorage {
         &self,
         volume: &VolumeId,
         to: &VolumeName,
+        course: &Course,
     ) -> Result<(), StorageError> {
         let to = good_volume(&volume.pool, to)?;
         self.image(volume).await?;
@@ -63,7 +64,7 @@ impl RbdStorage {
         let random = getrandom::u64().map_err(|why| io_error(CLONING, why.to_string()))?;
         let base = SnapshotName::new(format!("{CLONED}-{random:016x}"));
         self.make_snapshot(&permit, volume, &base).await?;
-        let cloned = self.clone_of(&permit, volume, &base, &to).await;
+        let cloned = self.clone_of(&permit, volume, &base, &to, course).await;
         if cloned.is_err()
             && let Err(error) = self.release(volume, &base).await
         {
@@ -80,6 +81,7 @@ impl RbdStorage {
         volume: &VolumeId,
         base: &SnapshotName,
         to: &VolumeId,
+        course: &Course,
     ) -> Result<(), StorageError> {
         let source = [image_args(volume), vec![format!("--snap={base}")]].concat();
         let words = ["snap", "protect"];
@@ -89,7 +91,8 @@ impl RbdStorage {
             let target = target_args(&partial.pool, &partial.volume);
             let args = [source, target, FEATURES.map(str::to_owned).to_vec()].concat();
             let cloned = self.programs.write(permit, &["clone"], args, QUICK).await;
-            cloned.map_err(|failure| failure.of(&partial, CLONING))
+            cloned.map_err(|failure| failure.of(&partial, CLONING))?;
+            require_confirmed(course).await
         })
         .await
     }

@@ -21,7 +21,7 @@ use self::names::left_of_a_rename;
 pub(crate) use self::names::{
     good_volume, require_addressable, require_pool_name, require_snapshot_name, require_unprotected,
 };
-pub(crate) use self::partial::{named, partial_of, random};
+pub(crate) use self::partial::{named, partial_of, random, require_confirmed};
 use crate::CephOptions;
 use crate::answers;
 use crate::connection::Connection;
@@ -415,18 +415,24 @@ impl Storage for RbdStorage {
         let in_use = self.holder(volume).await?.is_some();
         self.publish(&to, |partial| async move {
             match in_use {
-                true => self.copy_in_use(permit, volume, size_bytes, &partial, course).await,
+                true => self.copy_in_use(permit, volume, size_bytes, &partial, course).await?,
                 false => {
                     let source = image_args(volume);
-                    self.copy(permit, source, size_bytes, volume, &partial, course).await
+                    self.copy(permit, source, size_bytes, volume, &partial, course).await?;
                 }
             }
+            require_confirmed(course).await
         })
         .await
     }
 
-    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
-        self.make_clone(volume, to).await
+    async fn clone_on_write(
+        &self,
+        volume: &VolumeId,
+        to: &VolumeName,
+        course: &Course,
+    ) -> Result<(), StorageError> {
+        self.make_clone(volume, to, course).await
     }
 
     async fn flatten(

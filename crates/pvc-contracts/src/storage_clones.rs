@@ -18,6 +18,47 @@ pub async fn clones_contract(fixture: &dyn StorageFixture) {
     what_clones_stand_on_stays_until_they_are_flattened(fixture).await;
     a_clone_in_the_trash_is_one_still(fixture).await;
     what_cannot_be_cloned_on_write_is_refused(fixture).await;
+    a_copy_that_is_not_confirmed_is_not_made(fixture).await;
+}
+
+/// A storage that never shows a volume half rolled back may make its copies without asking.
+pub async fn a_copy_that_is_not_confirmed_is_not_made(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "unconfirmed").await;
+    let (id, copy) = (volume(&pool, "a"), volume(&pool, "b"));
+    storage.create(&id, 1 << 20, false).await.expect("there is room");
+    for is_on_write in [false, true] {
+        for is_kept in [false, true] {
+            let course = Course::default();
+            course.require_confirmation();
+            let make = async {
+                match is_on_write {
+                    true => storage.clone_on_write(&id, &copy.volume, &course).await,
+                    false => storage.clone_volume(&id, &copy.volume, false, &course).await,
+                }
+            };
+            let mut make = std::pin::pin!(make);
+            let made = tokio::select! {
+                biased;
+                made = &mut make => made,
+                () = course.confirmation_asked() => {
+                    refused!(storage.volume(&copy).await, StorageError::NoVolume { .. });
+                    course.confirm(is_kept);
+                    let made = make.await;
+                    assert_eq!(made.is_ok(), is_kept, "{made:?}");
+                    made
+                }
+            };
+            match made {
+                Ok(()) => storage.remove(&copy).await.expect("nobody uses it"),
+                Err(StorageError::Stopped) => {
+                    let volumes = storage.volumes(&pool).await.expect("volumes are listed");
+                    assert_eq!(volumes.iter().map(|found| &found.id).collect::<Vec<_>>(), [&id]);
+                    assert_eq!(storage.half_removed(&pool).await.expect("volumes are listed"), []);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
 }
 
 pub async fn a_clone_on_write_is_a_volume_of_its_own(fixture: &dyn StorageFixture) {
@@ -25,7 +66,7 @@ pub async fn a_clone_on_write_is_a_volume_of_its_own(fixture: &dyn StorageFixtur
     let (id, copy, next) = (volume(&pool, "a"), volume(&pool, "b"), volume(&pool, "c"));
     storage.create(&id, 3_000_001, false).await.expect("there is room");
     fixture.write(&id, 2_999_000, b"tail").await;
-    storage.clone_on_write(&id, &copy.volume).await.expect("the name is free");
+    storage.clone_on_write(&id, &copy.volume, &Course::default()).await.expect("the name is free");
     fixture.write(&id, 2_999_000, b"new!").await;
     assert_eq!(fixture.read(&copy, 2_999_000, 4).await, b"tail");
     fixture.write(&copy, 0, b"mine").await;
@@ -33,7 +74,10 @@ pub async fn a_clone_on_write_is_a_volume_of_its_own(fixture: &dyn StorageFixtur
     let info = storage.volume(&copy).await.expect("the clone is there");
     assert_eq!((info.size_bytes, info.snapshots.len()), (3_000_001, 0));
     storage.snapshot(&copy, &snapshot("s")).await.expect("it has snapshots as others have");
-    storage.clone_on_write(&copy, &next.volume).await.expect("a clone can be cloned");
+    storage
+        .clone_on_write(&copy, &next.volume, &Course::default())
+        .await
+        .expect("a clone can be cloned");
     assert_eq!(fixture.read(&next, 2_999_000, 4).await, b"tail");
     assert_eq!(storage.volumes(&pool).await.expect("volumes are listed").len(), 3);
 }
@@ -45,7 +89,10 @@ pub async fn what_clones_stand_on_stays_until_they_are_flattened(fixture: &dyn S
     storage.create(&id, 1 << 20, false).await.expect("there is room");
     fixture.write(&id, 0, b"base").await;
     for copy in &clones {
-        storage.clone_on_write(&id, &copy.volume).await.expect("the name is free");
+        storage
+            .clone_on_write(&id, &copy.volume, &Course::default())
+            .await
+            .expect("the name is free");
     }
     storage.rename(&id, &renamed.volume).await.expect("the name is free");
     for (nth, copy) in clones.iter().enumerate() {
@@ -89,7 +136,7 @@ pub async fn a_clone_in_the_trash_is_one_still(fixture: &dyn StorageFixture) {
     let (id, copy) = (volume(&pool, "a"), volume(&pool, "b"));
     storage.create(&id, 1 << 20, false).await.expect("there is room");
     fixture.write(&id, 0, b"base").await;
-    storage.clone_on_write(&id, &copy.volume).await.expect("the name is free");
+    storage.clone_on_write(&id, &copy.volume, &Course::default()).await.expect("the name is free");
     let moved = storage.trash(&copy, DAY).await.expect("nobody uses it");
     match storage.remove(&id).await {
         Err(StorageError::HasClones { clones, .. }) => {
@@ -108,15 +155,24 @@ pub async fn a_clone_in_the_trash_is_one_still(fixture: &dyn StorageFixture) {
 pub async fn what_cannot_be_cloned_on_write_is_refused(fixture: &dyn StorageFixture) {
     let (storage, pool) = new_pool(fixture, "no-clone").await;
     let (id, other) = (volume(&pool, "a"), volume(&pool, "b"));
-    refused!(storage.clone_on_write(&id, &other.volume).await, StorageError::NoVolume { .. });
+    refused!(
+        storage.clone_on_write(&id, &other.volume, &Course::default()).await,
+        StorageError::NoVolume { .. }
+    );
     refused!(storage.flatten(&id, false, &Course::default()).await, StorageError::NoVolume { .. });
     for id in [&id, &other] {
         storage.create(id, 4096, false).await.expect("there is room");
     }
-    refused!(storage.clone_on_write(&id, &other.volume).await, StorageError::VolumeExists { .. });
+    refused!(
+        storage.clone_on_write(&id, &other.volume, &Course::default()).await,
+        StorageError::VolumeExists { .. }
+    );
     for bad in ["", "..", "a/b", "a@b"] {
         let to = VolumeName::new(bad);
-        refused!(storage.clone_on_write(&id, &to).await, StorageError::BadName(_));
+        refused!(
+            storage.clone_on_write(&id, &to, &Course::default()).await,
+            StorageError::BadName(_)
+        );
     }
     assert_eq!(
         storage.flatten(&id, false, &Course::default()).await.ok(),

@@ -307,7 +307,12 @@ impl Storage for DirectoryStorage {
     }
 
     /// Shares blocks where the file system can, and is a copy where it cannot.
-    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
+    async fn clone_on_write(
+        &self,
+        volume: &VolumeId,
+        to: &VolumeName,
+        _course: &Course,
+    ) -> Result<(), StorageError> {
         let (id, to) = (volume.clone(), VolumeId { pool: volume.pool.clone(), volume: to.clone() });
         self.work(move |root, copying| {
             let source = root.locked(&id)?;

@@ -16,13 +16,28 @@ struct State {
     bytes: AtomicU64,
     /// Bytes in all; 0 while nobody knows.
     of: AtomicU64,
+    confirmation: watch::Sender<Confirmation>,
 }
+
+/// State of the confirmation that what was made is to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Confirmation {
+    NotRequired,
+    Required,
+    Asked,
+    Given,
+    Refused,
+}
+
+const SENDER: &str = "this course has the sender";
 
 impl Default for Course {
     /// Makes the course of an act of which nothing is done.
     fn default() -> Self {
         let (bytes, of) = (AtomicU64::new(0), AtomicU64::new(0));
-        Course { state: Arc::new(State { stop: watch::Sender::new(false), bytes, of }) }
+        let confirmation = watch::Sender::new(Confirmation::NotRequired);
+        let stop = watch::Sender::new(false);
+        Course { state: Arc::new(State { stop, bytes, of, confirmation }) }
     }
 }
 
@@ -59,7 +74,45 @@ impl Course {
     /// Returns when the act is asked to stop.
     pub async fn stopped(&self) {
         let mut stop = self.state.stop.subscribe();
-        stop.wait_for(|stop| *stop).await.expect("this course has the sender");
+        stop.wait_for(|stop| *stop).await.expect(SENDER);
+    }
+
+    /// Demands that who makes something asks, by [`confirmed`](Course::confirmed), before what was
+    /// made can be found: whoever demands it must answer.
+    pub fn require_confirmation(&self) {
+        self.state.confirmation.send_replace(Confirmation::Required);
+    }
+
+    /// Asks whether what was made is to be kept, and returns the answer, if one is required. It is
+    /// not to be kept if the act is asked to stop meanwhile.
+    pub async fn confirmed(&self) -> bool {
+        let mut answer = self.state.confirmation.subscribe();
+        self.state.confirmation.send_if_modified(|now| {
+            let is_required = *now == Confirmation::Required;
+            if is_required {
+                *now = Confirmation::Asked;
+            }
+            is_required
+        });
+        tokio::select! {
+            biased;
+            () = self.stopped() => false,
+            answered = answer.wait_for(|now| *now != Confirmation::Asked) => {
+                *answered.expect(SENDER) != Confirmation::Refused
+            }
+        }
+    }
+
+    /// Returns when somebody asks whether what was made is to be kept.
+    pub async fn confirmation_asked(&self) {
+        let mut asked = self.state.confirmation.subscribe();
+        asked.wait_for(|now| *now == Confirmation::Asked).await.expect(SENDER);
+    }
+
+    /// Answers whether it is.
+    pub fn confirm(&self, is_kept: bool) {
+        let answer = if is_kept { Confirmation::Given } else { Confirmation::Refused };
+        self.state.confirmation.send_replace(answer);
     }
 }
 
@@ -78,5 +131,23 @@ mod tests {
         let ((), ()) = tokio::join!(doer.stopped(), async { course.stop() });
         assert!(doer.is_stopped());
         doer.stopped().await;
+    }
+
+    #[tokio::test]
+    async fn what_was_made_is_kept_if_nobody_demands_to_be_asked_or_he_says_so() {
+        let course = Course::default();
+        assert!(course.confirmed().await, "nobody demands it");
+        for is_kept in [true, false] {
+            course.require_confirmation();
+            let answer = async {
+                course.confirmation_asked().await;
+                course.confirm(is_kept);
+            };
+            let (confirmed, ()) = tokio::join!(course.confirmed(), answer);
+            assert_eq!(confirmed, is_kept);
+        }
+        course.require_confirmation();
+        let (confirmed, ()) = tokio::join!(course.confirmed(), async { course.stop() });
+        assert!(!confirmed, "it was asked to stop");
     }
 }

@@ -249,10 +249,12 @@ pub trait Storage: Send + Sync {
         size_bytes: u64,
         force: bool,
     ) -> Result<(), StorageError>;
-    /// A full, independent copy under a new name in the same pool.
+    /// A full, independent copy under a new name in the same pool. Of a volume that may be seen
+    /// half rolled back, the course [confirms](Course::confirmed) the copy before it has its name.
     ///
     /// # Errors
-    /// [`StorageError::Stopped`] if the course was asked to stop before it was made.
+    /// [`StorageError::Stopped`] if the course was asked to stop before it was made, or did not
+    /// confirm it.
     async fn clone_volume(
         &self,
         volume: &VolumeId,
@@ -262,8 +264,14 @@ pub trait Storage: Send + Sync {
     ) -> Result<(), StorageError>;
     /// A copy under a new name in the same pool that shares with the volume what neither of them
     /// has written since, where the storage can; it needs room for what is written. The volume is
-    /// not removed while the copy depends on it: [`StorageError::HasClones`].
-    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError>;
+    /// not removed while the copy depends on it: [`StorageError::HasClones`]. Confirmed as a full
+    /// copy is.
+    async fn clone_on_write(
+        &self,
+        volume: &VolumeId,
+        to: &VolumeName,
+        course: &Course,
+    ) -> Result<(), StorageError>;
     /// Makes a copy-on-write clone independent of the volume that it is a clone of, also while it
     /// is in use.
     ///

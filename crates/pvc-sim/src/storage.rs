@@ -272,6 +272,28 @@ impl Volumes {
         self.answered(done).await
     }
 
+    /// Gives a copy, which was `copied` as this says, the name that it is for, or removes it.
+    async fn named(
+        &self,
+        partial: &VolumeId,
+        to: &VolumeName,
+        copied: Result<(), StorageError>,
+        course: &Course,
+    ) -> Result<(), StorageError> {
+        let named = match copied {
+            Ok(()) if course.confirmed().await => {
+                self.changed(|state| state.ceph.volumes.rename(partial, to)).await
+            }
+            Ok(()) => Err(StorageError::Stopped),
+            Err(error) => Err(error),
+        };
+        if named.is_err() {
+            // As far as that can be done now: the rest is the primary's.
+            let _ = self.kept(|kept| kept.remove(partial)).await;
+        }
+        named
+    }
+
     async fn kept<T>(
         &self,
         act: impl FnOnce(&mut MemoryVolumes) -> Result<T, StorageError>,
@@ -353,39 +375,38 @@ impl Storage for Volumes {
     ) -> Result<(), StorageError> {
         let partial = self
             .reached(|state| {
-                let size_bytes = state.ceph.volumes.volume(volume)?.size_bytes;
+                let volumes = &mut state.ceph.volumes;
+                let partial = volumes.new_partial(volume, to)?;
+                let size_bytes = volumes.volume(volume)?.size_bytes;
                 course.announce(size_bytes);
-                let place = VolumeId { pool: volume.pool.clone(), volume: to.clone() };
-                VolumeName::parse(to.as_str())?;
-                if state.ceph.volumes.volume(&place).is_ok() {
-                    return Err(StorageError::VolumeExists { volume: place });
-                }
-                let name = to.partial(state.run.chance.draw());
-                let partial = VolumeId { pool: volume.pool.clone(), volume: name };
-                state.ceph.volumes.create(&partial, size_bytes, force)?;
+                volumes.create(&partial, size_bytes, force)?;
                 Ok(partial)
             })
             .await?;
         course.reach(course.of().unwrap_or_default() / 2);
         self.gate.at_change(ChangeMoment::HalfWay).await;
-        let cloned = self.changed(|state| {
-            if course.is_stopped() {
-                return Err(StorageError::Stopped);
-            }
-            state.ceph.volumes.remove(&partial)?;
-            state.ceph.volumes.clone_volume(volume, to, force)
+        let copied = self.kept(|kept| {
+            kept.remove(&partial)?;
+            kept.clone_volume(volume, &partial.volume, force)
         });
-        let cloned = cloned.await;
-        if cloned.is_err() {
-            // As far as that can be done now: the rest is the primary's.
-            let _ = self.kept(|kept| kept.remove(&partial)).await;
-        }
-        cloned
+        let copied = copied.await;
+        self.named(&partial, to, copied, course).await
     }
 
-    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
+    async fn clone_on_write(
+        &self,
+        volume: &VolumeId,
+        to: &VolumeName,
+        course: &Course,
+    ) -> Result<(), StorageError> {
+        let partial = self
+            .kept(|kept| {
+                let partial = kept.new_partial(volume, to)?;
+                kept.clone_on_write(volume, &partial.volume).map(|()| partial)
+            })
+            .await?;
         self.gate.at_change(ChangeMoment::HalfWay).await;
-        self.changed(|state| state.ceph.volumes.clone_on_write(volume, to)).await
+        self.named(&partial, to, Ok(()), course).await
     }
 
     async fn flatten(

@@ -167,6 +167,29 @@ impl MemoryStorage {
             done = self.reached(act) => done,
         }
     }
+
+    /// Makes a copy, which has its name once the course has confirmed it.
+    async fn copied(
+        &self,
+        course: &Course,
+        volume: &VolumeId,
+        to: &VolumeName,
+        copy: impl FnOnce(&mut MemoryVolumes, &VolumeName) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        let begin = |volumes: &mut MemoryVolumes| {
+            let partial = volumes.new_partial(volume, to)?;
+            copy(volumes, &partial.volume).map(|()| partial)
+        };
+        let partial = self.reached_on(course, volume, begin).await?;
+        let named = match course.confirmed().await {
+            true => self.reached(|volumes| volumes.rename(&partial, to)).await,
+            false => Err(StorageError::Stopped),
+        };
+        if named.is_err() {
+            let _ = self.with(|inner| inner.volumes.remove(&partial));
+        }
+        named
+    }
 }
 
 const UNPOISONED: &str = "no test panics while holding it";
@@ -260,12 +283,20 @@ impl Storage for MemoryStorage {
         force: bool,
         course: &Course,
     ) -> Result<(), StorageError> {
-        let act = |volumes: &mut MemoryVolumes| volumes.clone_volume(volume, to, force);
-        self.reached_on(course, volume, act).await
+        self.copied(course, volume, to, |volumes, partial| {
+            volumes.clone_volume(volume, partial, force)
+        })
+        .await
     }
 
-    async fn clone_on_write(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.clone_on_write(volume, to)).await
+    async fn clone_on_write(
+        &self,
+        volume: &VolumeId,
+        to: &VolumeName,
+        course: &Course,
+    ) -> Result<(), StorageError> {
+        self.copied(course, volume, to, |volumes, partial| volumes.clone_on_write(volume, partial))
+            .await
     }
 
     async fn flatten(

@@ -54,6 +54,8 @@ pub struct MemoryVolumes {
     stuck: BTreeSet<TrashId>,
     /// Number of volumes that had copy-on-write clones.
     parents: u64,
+    /// Number of copies that were begun.
+    partials: u64,
     /// Number of downloads so far.
     downloads: u64,
     /// Number of volumes that were made.
@@ -174,6 +176,14 @@ impl MemoryVolumes {
         found.size_bytes = size_bytes;
         found.contents.cut(size_bytes);
         Ok(())
+    }
+
+    /// Returns the name under which a copy of the volume is made that is to be called `to`.
+    pub fn new_partial(&mut self, volume: &VolumeId, to: &VolumeName) -> Result<VolumeId> {
+        self.find(volume)?;
+        self.require_place(&beside(volume, to))?;
+        self.partials += 1;
+        Ok(beside(volume, &to.partial(self.partials)))
     }
 
     pub fn clone_volume(&mut self, volume: &VolumeId, to: &VolumeName, force: bool) -> Result<()> {

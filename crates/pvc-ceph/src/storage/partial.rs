@@ -150,6 +150,11 @@ impl RbdStorage {
     }
 }
 
+/// Refuses a copy that its course does not confirm.
+pub(crate) async fn require_confirmed(course: &Course) -> Result<(), StorageError> {
+    if course.confirmed().await { Ok(()) } else { Err(StorageError::Stopped) }
+}
+
 /// The error, said of `volume` if it is about `partial`, of which only we know.
 pub(crate) fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) -> StorageError {
     let is_partial = |found: &VolumeId| found == partial;

@@ -109,7 +109,7 @@ pub(crate) async fn a_full_pool_takes_only_what_makes_room(ceph: &Ceph) {
         storage.rename(&gone, &to).await,
         storage.restore(pool, &trashed, &to).await,
         storage.resize(&gone, 4096, true).await,
-        storage.clone_on_write(&gone, &to).await,
+        storage.clone_on_write(&gone, &to, &Course::default()).await,
         storage.snapshot(&kept, &new).await,
         storage.rename_snapshot(&kept, &old, &new).await,
         storage.roll_back(&kept, &old).await,

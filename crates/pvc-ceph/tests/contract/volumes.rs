@@ -99,7 +99,7 @@ pub(crate) async fn a_copy_and_a_flattening_on_their_way_are_cancelled_and_leave
     assert_eq!(all().await, before, "nothing is left of it");
     assert_eq!(ceph.storage.half_removed(&large.pool).await.unwrap(), []);
 
-    ceph.storage.clone_on_write(&large, &clone.volume).await.unwrap();
+    ceph.storage.clone_on_write(&large, &clone.volume, &Course::default()).await.unwrap();
     let (flattened, course) =
         stopped(async |course| ceph.storage.flatten(&clone, false, course).await).await;
     assert!(matches!(flattened, Err(StorageError::Stopped)), "{flattened:?}");
@@ -267,7 +267,7 @@ pub(crate) async fn a_look_sees_the_same_by_library_and_by_program(ceph: &Ceph) 
     make_base(ceph, &volume).await;
     ceph.storage.create(&old, 1 << 20, false).await.unwrap();
     let trashed = ceph.storage.trash(&old, DAY).await.unwrap();
-    ceph.storage.clone_on_write(&volume, &clone.volume).await.unwrap();
+    ceph.storage.clone_on_write(&volume, &clone.volume, &Course::default()).await.unwrap();
     let held = ceph.hold(&clone).await;
     let seen_by = async |storage: RbdStorage| {
         let nowhere = VolumeId { pool: PoolName::new("nowhere"), volume: VolumeName::new("x") };

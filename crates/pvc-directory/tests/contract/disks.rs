@@ -120,7 +120,10 @@ fn a_volume_that_a_guest_holds_has_snapshots_and_clones_where_files_share_blocks
             .clone_volume(&volume, &VolumeName::new("full"), false, &Course::default())
             .await
             .unwrap();
-        storage.clone_on_write(&volume, &VolumeName::new("copy")).await.unwrap();
+        storage
+            .clone_on_write(&volume, &VolumeName::new("copy"), &Course::default())
+            .await
+            .unwrap();
         let taken = before - free_bytes(&image);
         assert!(taken < MIB, "three copies of 64 MiB took {taken} bytes");
 
@@ -154,7 +157,7 @@ fn a_volume_that_a_guest_holds_is_not_copied_where_files_share_nothing() {
         let _guest = directory.hold(&volume).await;
         for refused in [
             storage.snapshot(&volume, &SnapshotName::new("s")).await,
-            storage.clone_on_write(&volume, &VolumeName::new("copy")).await,
+            storage.clone_on_write(&volume, &VolumeName::new("copy"), &Course::default()).await,
         ] {
             assert!(matches!(refused, Err(StorageError::InUse { .. })), "{refused:?}");
         }
@@ -218,7 +221,7 @@ fn a_full_disk_takes_nothing_more_and_what_frees_room_works_on_it() {
         let filler = Filler::on(&directory);
         for (what, done) in [
             ("clone", storage.clone_volume(&volume, &copy, true, &Course::default()).await),
-            ("clone on write", storage.clone_on_write(&volume, &copy).await),
+            ("clone on write", storage.clone_on_write(&volume, &copy, &Course::default()).await),
             ("snapshot", storage.snapshot(&volume, &SnapshotName::new("t")).await),
             ("roll back", storage.roll_back(&volume, &SnapshotName::new("s")).await),
             ("create", storage.create(&id("vms/new"), MIB, true).await),
@@ -248,7 +251,10 @@ fn a_full_disk_whose_files_share_blocks_says_so_and_volumes_can_be_removed_from_
         let guest = directory.hold(&volume).await;
         let filler = Filler::on(&directory);
         for (what, done) in [
-            ("clone on write", storage.clone_on_write(&volume, &VolumeName::new("copy")).await),
+            (
+                "clone on write",
+                storage.clone_on_write(&volume, &VolumeName::new("copy"), &Course::default()).await,
+            ),
             ("snapshot", storage.snapshot(&volume, &SnapshotName::new("t")).await),
         ] {
             require_no_room(&done.unwrap_err(), what);
@@ -292,7 +298,7 @@ async fn act(directory: &Path, act: &str) -> String {
     let (volume, copy) = (id("vms/full"), VolumeName::new("copy"));
     let done = match act {
         "clone" => storage.clone_volume(&volume, &copy, true, &Course::default()).await,
-        "clone on write" => storage.clone_on_write(&volume, &copy).await,
+        "clone on write" => storage.clone_on_write(&volume, &copy, &Course::default()).await,
         "snapshot" => storage.snapshot(&volume, &SnapshotName::new("t")).await,
         "roll back" => storage.roll_back(&volume, &SnapshotName::new("s")).await,
         other => panic!("nobody knows the act `{other}`"),

@@ -79,7 +79,7 @@ async fn act(directory: &Path, act: &str) -> Result<(), StorageError> {
         "grow" => storage.resize(&volume, 2 * SIZE, false).await,
         "shrink" => storage.resize(&volume, SIZE / 2, true).await,
         "clone" => storage.clone_volume(&volume, &to.volume, false, &Course::default()).await,
-        "clone on write" => storage.clone_on_write(&volume, &to.volume).await,
+        "clone on write" => storage.clone_on_write(&volume, &to.volume, &Course::default()).await,
         "rename" => storage.rename(&volume, &to.volume).await,
         "remove" => storage.remove(&volume).await,
         "trash" => storage.trash(&volume, DAY).await.map(drop),

@@ -6,7 +6,7 @@ use pvc_model::hold::{Held, Purpose, VolumeHold, check_not_held};
 use pvc_model::job::being_renamed_to;
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::vm::volumes::users;
-use pvc_ports::{Random, Storage, StorageError};
+use pvc_ports::{Course, Random, Storage, StorageError};
 use pvc_store::{Change, Changes, Expect, Store};
 
 use super::snapshot::require_recorded;
@@ -47,28 +47,38 @@ pub(super) async fn holding<T>(
 }
 
 /// Does `act`, which makes something of the present contents of a volume, and tells whether the
-/// volume was held meanwhile: what was made may be half of one thing and half of another then.
+/// volume was held meanwhile: what was made may be half of one thing and half of another then. If
+/// the act asks its course, it is told so before anybody can find what was made.
 ///
 /// # Errors
-/// If the store is not reached afterwards: nobody knows.
+/// If the store is not reached when the act asks, or afterwards: nobody knows.
 pub(super) async fn watching<T>(
     store: &Store,
     volume: &VolumeId,
+    course: &Course,
     act: impl Future<Output = T>,
 ) -> Done<(T, Result<(), Held>)> {
     let mut changed = store.changed();
     let mut act = std::pin::pin!(act);
-    let mut seen = Ok(());
+    let (mut seen, mut reached) = (Ok(()), Ok(()));
     let done = loop {
         tokio::select! {
             biased;
             done = &mut act => break done,
+            () = course.confirmation_asked() => {
+                match store.fresh().await {
+                    Ok(view) => seen = seen.and_then(|()| check_not_held(&view, volume, None)),
+                    Err(error) => reached = Err(error),
+                }
+                course.confirm(seen.is_ok() && reached.is_ok());
+            }
             Ok(()) = changed.changed() => {
                 seen = seen.and_then(|()| check_not_held(&store.view(), volume, None));
             }
             else => break act.await,
         }
     };
+    reached?;
     let view = store.fresh().await?;
     let seen = seen.and_then(|()| check_not_held(&view, volume, None));
     Ok((done, seen))

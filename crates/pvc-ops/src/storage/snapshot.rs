@@ -4,7 +4,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Held, Purpose, check_not_held};
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::vm::volumes::owner_of_snapshot;
-use pvc_ports::{Random, Storage, StorageError};
+use pvc_ports::{Course, Random, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store};
 
 use super::hold::{had_no_effect, holding, watching, without_end};
@@ -31,7 +31,7 @@ pub async fn create_snapshot(
         return check_no_snapshot(storage, volume, snapshot).await.map_err(refused);
     }
     let act = storage.snapshot(volume, snapshot);
-    let (made, was_held) = watching(store, volume, act).await?;
+    let (made, was_held) = watching(store, volume, &Course::default(), act).await?;
     if let (Ok(()), Err(held)) = (&made, was_held)
         // What the volume is rolled back to was there, whole, before that began.
         && held.purpose != Purpose::RollBack(snapshot.clone())
@@ -68,7 +68,7 @@ pub async fn rename_snapshot(
         return check_no_snapshot(storage, volume, to).await.map_err(refused);
     }
     let act = storage.rename_snapshot(volume, snapshot, to);
-    let (renamed, was_held) = watching(store, volume, act).await?;
+    let (renamed, was_held) = watching(store, volume, &Course::default(), act).await?;
     match renamed {
         // Whoever rolls back to it finds it by its name, if that is cut off.
         Ok(()) if was_held.as_ref().is_err_and(|held| is_to(&held.purpose, snapshot)) => {

@@ -330,13 +330,18 @@ pub async fn clone_volume(
     let make = async {
         match kind {
             CloneKind::Full => storage.clone_volume(volume, &to.volume, force, course).await,
-            CloneKind::CopyOnWrite => storage.clone_on_write(volume, &to.volume).await,
+            CloneKind::CopyOnWrite => storage.clone_on_write(volume, &to.volume, course).await,
         }
     };
-    let (made, was_held) = watching(store, volume, make).await?;
-    if let (Ok(()), Err(held)) = (&made, was_held) {
-        storage.remove(&to).await.map_err(refused)?;
-        return Err(refused(held));
+    course.require_confirmation();
+    let (made, was_held) = watching(store, volume, course, make).await?;
+    match (&made, was_held) {
+        (Ok(()), Err(held)) => {
+            storage.remove(&to).await.map_err(refused)?;
+            return Err(refused(held));
+        }
+        (Err(StorageError::Stopped), Err(held)) => return Err(refused(held)),
+        _ => {}
     }
     let recorded = record_new(store, storage, &to, made).await;
     if kind == CloneKind::CopyOnWrite {

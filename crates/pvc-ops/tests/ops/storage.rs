@@ -491,6 +491,56 @@ async fn nothing_is_made_of_a_volume_that_comes_to_be_held_meanwhile() {
     }
 }
 
+/// Whoever makes it may be killed at any moment: what has its name then stays.
+#[tokio::test]
+async fn a_copy_of_a_volume_that_comes_to_be_held_is_not_found_even_for_a_moment() {
+    let (disk, name) = (id("vms/web1_sda"), VolumeName::new("copy"));
+    for kind in [FULL, storage::CloneKind::CopyOnWrite] {
+        let mut refused = 0;
+        for call in 0.. {
+            let world = world().await;
+            let (store, volumes) = (&world.store, &world.storage);
+            let is_found = || volumes.with_volumes(|all| all.volume(&id("vms/copy")).is_ok());
+            let gate = Gate::closing_at(call);
+            volumes.set_gate(gate.clone());
+            let course = Course::default();
+            let make = storage::clone_volume(store, volumes, &disk, &name, kind, false, &course);
+            let mut make = std::pin::pin!(make);
+            let closed = async {
+                while !gate.is_closed() {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                made = &mut make => made.expect("nobody holds it"),
+                () = closed => {}
+            }
+            if is_found() {
+                break;
+            }
+            let purpose = pvc_model::hold::Purpose::RollBack(SnapshotName::new("before"));
+            let (volume, by) = (disk.clone(), "somebody".to_owned());
+            let hold = pvc_model::hold::VolumeHold { volume, purpose, by };
+            world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+            volumes.set_gate(Gate::closing_at(u64::MAX));
+            gate.open();
+            let made = loop {
+                tokio::select! {
+                    biased;
+                    made = &mut make => break made,
+                    () = tokio::task::yield_now() => assert!(!is_found(), "{kind:?}, call {call}"),
+                }
+            };
+            let why = made.expect_err("it is held").to_string();
+            assert!(why.contains("is being rolled back"), "{why}");
+            assert!(!is_found(), "{kind:?}, call {call}");
+            refused += 1;
+        }
+        assert!(refused > 0);
+    }
+}
+
 #[tokio::test]
 async fn a_volume_half_rolled_back_to_a_snapshot_that_is_gone_has_two_ways_out() {
     let (disk, before) = (id("vms/web1_sda"), SnapshotName::new("before"));
