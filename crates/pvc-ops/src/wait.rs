@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_ports::Clock;
 use pvc_store::Store;
@@ -25,6 +26,48 @@ pub(crate) async fn wait_for<T>(
             biased;
             change = changed.changed() => change.ok()?,
             () = &mut over => return look(&store.view()),
+        }
+    }
+}
+
+/// Silence of a node after which nobody waits for it any more, by this process's own clock. Twice
+/// the time after which a node is usually looked at for a fence.
+pub(crate) const SILENCE: Duration = Duration::from_secs(60);
+
+/// Reason why nothing was found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unfound {
+    /// It took too long.
+    TooSlow,
+    /// The node that it depends on has not stamped for [`SILENCE`].
+    Silent(NodeName),
+}
+
+/// Waits as [`wait_for`] does, and gives up when the node on which it depends has said nothing for
+/// [`SILENCE`]: `node` is asked which that is, at the begin and after each such time.
+pub(crate) async fn wait_for_node<T>(
+    store: &Store,
+    clock: &dyn Clock,
+    time_limit: Duration,
+    node: impl Fn(&Cluster) -> Option<NodeName> + Send,
+    mut look: impl FnMut(&Cluster) -> Option<T> + Send,
+) -> Result<T, Unfound> {
+    let stamp = || {
+        let view = store.view();
+        let name = node(&view)?;
+        Some((view.node(name.as_str())?.keepalives, name))
+    };
+    let end = clock.monotonic() + time_limit;
+    loop {
+        let before = stamp();
+        let left = end.saturating_sub(clock.monotonic());
+        if let Some(found) = wait_for(store, clock, left.min(SILENCE), &mut look).await {
+            return Ok(found);
+        }
+        match before.filter(|before| left >= SILENCE && stamp().as_ref() == Some(before)) {
+            Some((_, node)) => return Err(Unfound::Silent(node)),
+            None if left <= SILENCE => return Err(Unfound::TooSlow),
+            None => {}
         }
     }
 }

@@ -37,6 +37,7 @@ pub use state::{
 };
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
@@ -46,6 +47,8 @@ use pvc_model::storage::VolumeId;
 use pvc_model::vm::moving::has_guest;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
+
+use crate::wait::SILENCE;
 
 /// Time that a guest may take to be gone once its plug is to be pulled.
 const STOP_TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -102,16 +105,37 @@ fn may_be_off(record: &VmRecord) -> bool {
 
 /// Refusal to end a VM because the node that may have it is silent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("VM `{vm}` may run on node `{node}`, whose daemon is in state `{state}`")]
+#[error("VM `{vm}` may run on node `{node}`, whose daemon {silence}")]
 pub struct NodeSilent {
     pub vm: String,
     pub node: NodeName,
-    pub state: DaemonState,
+    pub silence: Silence,
+}
+
+/// Silence of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Silence {
+    /// Its daemon is in a state in which it says nothing.
+    Of(DaemonState),
+    /// Its daemon should run, and has said nothing for a minute.
+    Unexplained,
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Silence::Of(state) => write!(f, "is in state `{state}`"),
+            Silence::Unexplained => {
+                write!(f, "should run, and has not been heard of for {} s", SILENCE.as_secs())
+            }
+        }
+    }
 }
 
 impl NodeSilent {
     fn new(vm: &str, node: &NodeRecord) -> Self {
-        NodeSilent { vm: vm.to_owned(), node: node.name.clone(), state: node.daemon_state.clone() }
+        let silence = Silence::Of(node.daemon_state.clone());
+        NodeSilent { vm: vm.to_owned(), node: node.name.clone(), silence }
     }
 
     fn hint(&self) -> String {

@@ -15,9 +15,9 @@ use pvc_model::{NodeName, Uuid};
 use pvc_ports::Clock;
 use pvc_store::{ChangeError, Changes, Expect, Store, StoreError, VmChange};
 
-use super::{NodeSilent, STOP_TIME_LIMIT};
+use super::{NodeSilent, STOP_TIME_LIMIT, Silence};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
-use crate::wait::wait_for;
+use crate::wait::{Unfound, wait_for_node};
 
 /// Outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -362,7 +362,7 @@ pub async fn finish_disable(
         Answer::AwaitStopThenDisable if is_stopped() => time_limit.min(STOP_TIME_LIMIT),
         _ => time_limit,
     };
-    let came_to_rest = |cluster: &pvc_model::cluster::Cluster| {
+    let came_to_rest = |cluster: &Cluster| {
         let Some(record) = cluster.vms.get(&uuid) else { return Some(()) };
         let on_its_way = match record.state {
             // The plug may be pulled a moment after the state is written, and a silent node's not
@@ -373,12 +373,17 @@ pub async fn finish_disable(
         };
         (!on_its_way).then_some(())
     };
-    if wait_for(store, clock, time_limit, came_to_rest).await.is_none() {
+    let runs_on = |cluster: &Cluster| super::runner(cluster, uuid).map(|node| node.name.clone());
+    let rested = wait_for_node(store, clock, time_limit, runs_on, came_to_rest).await;
+    if let Err(unfound) = rested {
         let (vm, seconds) = (outcome.name.clone(), time_limit.as_secs());
-        let why = match super::silent_runner(&store.view(), uuid) {
-            Some(node) => NodeSilent::new(&vm, node).into(),
-            None if is_stopped() => StateRefusal::NotEnded { vm, seconds },
-            None => StateRefusal::TooSlow { vm, seconds },
+        let why = match (super::silent_runner(&store.view(), uuid), unfound) {
+            (Some(node), _) => NodeSilent::new(&vm, node).into(),
+            (None, Unfound::Silent(node)) => {
+                NodeSilent { vm, node, silence: Silence::Unexplained }.into()
+            }
+            (None, Unfound::TooSlow) if is_stopped() => StateRefusal::NotEnded { vm, seconds },
+            (None, Unfound::TooSlow) => StateRefusal::TooSlow { vm, seconds },
         };
         return Err(ChangeError::Refused(why));
     }

@@ -281,6 +281,13 @@ async fn a_guest_whose_plug_nobody_pulls_is_not_waited_for_as_long_as_a_shutdown
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     let time_limit = Duration::from_secs(900);
+    let store = world.store.clone();
+    let stamps = tokio::spawn(async move {
+        for stamp in 100.. {
+            store.stamp(&"hv1".into(), stamp).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+    });
     for (state, seconds) in [(VmState::Stop, 60), (VmState::Shutdown, 900)] {
         world.state(state).await;
         world.running("hv1", &[UUID]).await;
@@ -294,6 +301,18 @@ async fn a_guest_whose_plug_nobody_pulls_is_not_waited_for_as_long_as_a_shutdown
         assert!(slow.to_string().ends_with(&format!("within {seconds} s")), "{slow}");
         assert_eq!(begun.elapsed().as_secs(), seconds);
     }
+    stamps.abort();
+    // Of a node that should run and says nothing, as in a maintenance without fences, nobody waits
+    // for the shutdown of a guest.
+    let ask = StateAsk::new(StateRequest::Disable, false);
+    let outcome = vm::set_state(&world.store, "web1", ask).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    let silent = vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, time_limit);
+    let silent = refused(silent.await);
+    let words = "VM `web1` may run on node `hv1`, whose daemon should run, and has not been heard of \
+                 for 60 s";
+    assert_eq!(silent.to_string(), words);
+    assert_eq!(begun.elapsed().as_secs(), 60);
 }
 
 /// Found by a seed: a disabled VM was to be started with its node, which never does that.
