@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use pvc_linux::{OsRandom, SystemClock};
 use pvc_model::NodeName;
+use pvc_model::cluster::Cluster;
 use pvc_model::fence::Rules;
 use pvc_model::node::NodeRole;
 use pvc_model::vm::VmState;
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::counting::{CountingTree, Requests};
 use crate::measure::{Scale, now};
 use crate::place::{Kind, Place, open_store, runtime};
-use crate::report::{Budget, Figure, Quantity};
+use crate::report::{Budget, Figure, Quantity, Spread};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -33,7 +34,18 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// The keepalive of a node with many running VMs against that of one with few.
 pub fn figures(kind: Kind, scale: &Scale) -> Result<Vec<Figure>> {
     let (few, many) = (scale.vms[0], scale.vms[1]);
-    let [of_few, of_many] = [asked(kind, few, scale)?, asked(kind, many, scale)?];
+    let keepalives = scale.keepalives;
+    let of = |vms| {
+        on_node(kind, vms, async |tree, store, name| count(tree, store, name, keepalives).await)
+    };
+    let [of_few, of_many] = [of(few)?, of(many)?];
+    let [alone, beside] = on_node(kind, many, async |_, store, name| {
+        let alone = lateness(store, name, keepalives).await?;
+        let writes = tokio::spawn(write_dear(store.clone()));
+        let beside = lateness(store, name, keepalives).await;
+        writes.abort();
+        Ok([alone, beside?])
+    })?;
     let all = |asked: Requests| Quantity::Count(asked.all() as f64);
     let with_few = format!("with {few}");
     Ok(vec![
@@ -42,10 +54,18 @@ pub fn figures(kind: Kind, scale: &Scale) -> Result<Vec<Figure>> {
             .budget(Budget::Count(3.0)),
         Figure::new("of these, writes", Quantity::Count(of_many.writes as f64))
             .against(with_few, Quantity::Count(of_few.writes as f64)),
+        Figure::new("keepalive too late, beside definitions of 1 MB", Quantity::Time(beside))
+            .against("without", Quantity::Time(alone))
+            .budget(Budget::P99(Duration::from_millis(100))),
     ])
 }
 
-fn asked(kind: Kind, vms: usize, scale: &Scale) -> Result<Requests> {
+/// Runs the node role over a played machine that has so many VMs, and has `measure` measure it.
+fn on_node<T>(
+    kind: Kind,
+    vms: usize,
+    measure: impl AsyncFnOnce(&CountingTree, &Store, &NodeName) -> Result<T>,
+) -> Result<T> {
     let place = Place::make(kind, Shape { nodes: 1, ..Shape::with_vms(vms) })?;
     runtime()?.block_on(async {
         let tree = Arc::new(CountingTree::new(place.source.open().await?));
@@ -60,11 +80,11 @@ fn asked(kind: Kind, vms: usize, scale: &Scale) -> Result<Requests> {
         let node = Node::new(settings(&name), ports(hypervisor, host), store.clone())
             .run(shutdown.clone());
         let node = tokio::spawn(node);
-        let asked = count(&tree, &store, &name, scale.keepalives).await;
+        let measured = measure(&tree, &store, &name).await;
         shutdown.cancel();
         node.await??;
         work.abort();
-        asked
+        measured
     })
 }
 
@@ -89,6 +109,52 @@ async fn count(
     }
     counted.sort_by_key(|asked| asked.all());
     Ok(counted[counted.len() / 2])
+}
+
+/// Time by which keepalives come later, or earlier, than an interval after the one before.
+async fn lateness(store: &Store, name: &NodeName, keepalives: usize) -> Result<Spread> {
+    at_rest(store, name).await?;
+    let stamp = || store.view().nodes.get(name).map(|node| node.keepalives);
+    let mut changes = store.changed();
+    let mut seen = Vec::new();
+    let mut before = stamp();
+    let deadline = now() + TIME_LIMIT + INTERVAL * u32::try_from(keepalives)?;
+    while seen.len() <= keepalives {
+        if now() > deadline {
+            bail!("{} keepalives of {keepalives} were seen", seen.len());
+        }
+        let _ = tokio::time::timeout(INTERVAL, changes.changed()).await;
+        if stamp() != before {
+            before = stamp();
+            seen.push(now());
+        }
+    }
+    let gaps = seen.windows(2).map(|two| (two[1] - two[0]).abs_diff(INTERVAL));
+    Ok(Spread::of(gaps.collect()))
+}
+
+/// Writes definitions that take nearly as much reading as is allowed, ten each second.
+async fn write_dear(store: Store) {
+    let view = store.view();
+    let interface = |number| {
+        format!(
+            "<interface type='bridge'><source bridge='vmbr{number}' note='{number:034}'/></interface>"
+        )
+    };
+    let interfaces: String = (0..9_900).map(interface).collect();
+    for (round, vm) in view.vms.values().cycle().enumerate() {
+        let devices = format!("{interfaces}<!-- {round} --></devices>");
+        let xml = vm.xml.replace("</devices>", &devices);
+        let decide = |_: &Cluster| {
+            let mut changes = Changes::new();
+            changes.vm(vm.uuid, VmChange::Xml(xml.clone()));
+            Ok::<_, std::convert::Infallible>((changes, ()))
+        };
+        if let Err(error) = store.change(decide).await {
+            eprintln!("a definition was not written: {error}");
+        }
+        SystemClock.sleep(INTERVAL / 10).await;
+    }
 }
 
 /// Returns in the middle between two keepalives, once all VMs are reported as running.
@@ -120,7 +186,7 @@ async fn at_rest(store: &Store, name: &NodeName) -> Result<()> {
 
 /// Makes every VM one that should run.
 async fn start_all(store: &Store) -> Result<()> {
-    let decide = |cluster: &pvc_model::cluster::Cluster| {
+    let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
         for vm in cluster.vms.values().filter(|vm| vm.state != VmState::Start) {
             changes.vm(vm.uuid, VmChange::State(VmState::Start));

@@ -64,6 +64,7 @@ fn a_quick_run_makes_every_figure() {
         "memory of tree, cache and API in one process",
         "one change of a VM of 16",
         "requests per keepalive",
+        "keepalive too late, beside definitions",
         "`pvc --help`",
         "`pvc vm list`, 2 VMs, without the request",
         "memory of `pvc --help`",
