@@ -159,4 +159,26 @@ mod tests {
     fn the_code_map_says_what_each_crate_depends_on() {
         assert_eq!(differences().unwrap(), 0);
     }
+
+    /// Roots of crates that need unsafe code, each place of which says why it is sound.
+    const UNSAFE: [&str; 6] = [
+        "crates/pvc-ceph/src/lib.rs",
+        "crates/pvc-cli/src/lib.rs",
+        "crates/pvc-directory/src/lib.rs",
+        "crates/pvc-libvirt/src/lib.rs",
+        "crates/pvc-linux/src/lib.rs",
+        "crates/pvc-sim/src/main.rs",
+    ];
+
+    #[test]
+    fn every_crate_forbids_unsafe_code_but_those_that_need_it() {
+        let folders = manifests(run::top()).unwrap().into_keys();
+        let roots = folders
+            .flat_map(|folder| ["lib", "main"].map(|name| format!("{folder}/src/{name}.rs")));
+        let allows = |root: &String| {
+            let text = fs::read_to_string(run::top().join(root));
+            text.is_ok_and(|text| !text.contains("#![forbid(unsafe_code)]"))
+        };
+        assert_eq!(roots.filter(allows).collect::<Vec<_>>(), UNSAFE);
+    }
 }

@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 
 use anyhow::Context;
-use nix::unistd::Group;
+use nix::unistd::{Gid, Group};
 use pvc_ports::Random;
 
 /// Group whose members may read the token beside root, if there is such a group.
@@ -37,7 +37,8 @@ pub fn of_this_machine(file: &Path, random: &dyn Random) -> anyhow::Result<Strin
         }
     }
     let token: String = (0..4).map(|_| format!("{:016x}", random.next_u64())).collect();
-    write(file, &token)
+    let group = Group::from_name(GROUP).ok().flatten().map(|group| group.gid);
+    write(file, &token, group)
         .with_context(|| format!("the API's token `{}` cannot be written", file.display()))?;
     tracing::info!(file = %file.display(), group = GROUP, "a token for the API was made: root may \
                                                            read it, and the group");
@@ -51,7 +52,7 @@ fn read(file: &Path) -> std::io::Result<String> {
 }
 
 /// Never readable by others, also not for a moment.
-fn write(file: &Path, token: &str) -> std::io::Result<()> {
+fn write(file: &Path, token: &str, group: Option<Gid>) -> std::io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("/"));
     fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
     let new = file.with_extension("new");
@@ -60,8 +61,8 @@ fn write(file: &Path, token: &str) -> std::io::Result<()> {
         _ => {}
     }
     let mut written = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    if let Ok(Some(group)) = Group::from_name(GROUP) {
-        fchown(&written, None, Some(group.gid.as_raw()))?;
+    if let Some(group) = group {
+        fchown(&written, None, Some(group.as_raw()))?;
         written.set_permissions(Permissions::from_mode(0o640))?;
     }
     writeln!(written, "{token}")?;
@@ -89,6 +90,17 @@ mod tests {
             1,
             "nothing else is left"
         );
+    }
+
+    #[test]
+    fn a_group_may_read_it_if_there_is_one_and_nobody_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("api-token");
+        for (group, mode) in [(Some(Gid::current()), 0o640), (None, 0o600)] {
+            write(&file, "token", group).unwrap();
+            let found = fs::metadata(&file).unwrap().permissions().mode();
+            assert_eq!(found & 0o777, mode, "{found:o}");
+        }
     }
 
     #[test]

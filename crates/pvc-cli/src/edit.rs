@@ -98,4 +98,14 @@ mod tests {
         let text = difference("a\nb\nc\n", "a\nB\nc\n", Paint::OFF);
         assert_eq!(text, " a\n-b\n+B\n c\n");
     }
+
+    /// Of two texts without a common line every pair of lines may have to be compared.
+    #[test]
+    fn a_difference_that_would_take_minutes_is_longer_than_needed_and_whole() {
+        let lines =
+            |word: &str| -> String { (0..50_000).map(|n| format!("{word}{n}\n")).collect() };
+        let text = difference(&lines("old"), &lines("new"), Paint::OFF);
+        assert_eq!(text.lines().filter(|line| line.starts_with('-')).count(), 50_000);
+        assert_eq!(text.lines().filter(|line| line.starts_with('+')).count(), 50_000);
+    }
 }

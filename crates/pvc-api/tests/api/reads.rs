@@ -81,6 +81,7 @@ async fn what_comes_later_says_so() {
         let message = api.post(path).await.refused(status);
         assert!(message.contains(" with release 0."), "{message}");
     }
+    api.get("/vm/vm00000/snapshot").await.refused(501);
 }
 
 #[tokio::test]
@@ -429,6 +430,7 @@ async fn figures_of_vms_are_what_the_shipped_dashboards_expect() {
     let text = api.get("/metrics").await.text();
     for line in [
         "pvc_vm_vcpus_cpu_time{vm=\"vm00000\"} 9300\n",
+        "pvc_vm_vcpus_user_time{vm=\"vm00000\"} 4\n",
         "pvc_vm_vcpus_system_time{vm=\"vm00000\"} 1.5\n",
         "pvc_vm_vcpus_cpu_time_seconds{vm=\"vm00000\"} 9.3\n",
         "pvc_vm_failed_reason{vm=\"vm00000\",failed_reason=\"N/A\"} 1\n",

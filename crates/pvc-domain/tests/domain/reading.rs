@@ -402,3 +402,29 @@ fn devices_of_a_running_guest_are_counted_by_what_tells_them_apart() {
     assert_eq!(has_alias("<domain/>", "ua-a"), Ok(false), "it has no devices");
     assert!(count_devices(&live, "<disk").is_err() && count_devices("", "<disk/>").is_err());
 }
+
+#[test]
+fn six_thousand_disks_are_read() {
+    let name = |mut number: usize| {
+        let mut letters = Vec::new();
+        loop {
+            letters.insert(0, char::from(b'a' + u8::try_from(number % 26).unwrap()));
+            match number / 26 {
+                0 => break,
+                rest => number = rest - 1,
+            }
+        }
+        letters.into_iter().collect::<String>()
+    };
+    let disks: String = (0..6000)
+        .map(|number| {
+            format!(
+                "<disk type='file'><source file='/{number}'/><target dev='sd{}'/></disk>",
+                name(number)
+            )
+        })
+        .collect();
+    let xml = minimal(&disks);
+    validate(&xml).unwrap();
+    assert_eq!(summary(&xml).unwrap().disks.len(), 6000);
+}

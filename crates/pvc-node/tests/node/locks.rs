@@ -71,6 +71,29 @@ async fn a_start_asks_the_other_guests_before_a_lock_goes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_restart_of_one_of_two_that_share_a_volume_leaves_the_others_lock() {
+    let world = world_with_ceph().await;
+    let (other, vm) =
+        (world.define(2, VmState::Start).await, world.define(1, VmState::Start).await);
+    let shareable = "<target dev='sda' bus='scsi'/><shareable/>";
+    for each in [other, vm] {
+        modified(&world, each, "<target dev='sda' bus='scsi'/>", shareable).await;
+    }
+    modified(&world, vm, "vms/vm1_sda", "vms/vm2_sda").await;
+    let _daemon = world.running().await;
+    world.until_runs(other).await;
+    world.until_runs(vm).await;
+    world.storage.lock("vms/vm2_sda", "10.0.1.1");
+    let before = world.hypervisor.count("start", vm);
+    world.request(vm, VmState::Restart).await;
+    world.until("it was restarted", || world.hypervisor.count("start", vm) > before).await;
+    world.until_runs(vm).await;
+    let locks =
+        Storage::locks(&*world.storage, &VolumeId::from_record("vms/vm2_sda").unwrap()).await;
+    assert_eq!(locks.unwrap().len(), 1, "the living guest keeps its lock");
+}
+
+#[tokio::test(start_paused = true)]
 async fn whatever_starts_a_vm_is_refused_while_a_rival_for_its_volume_runs() {
     let world = world_with_ceph().await;
     let (rival, vm) = (world.define(2, VmState::Start).await, world.define(1, VmState::Stop).await);

@@ -18,7 +18,8 @@ const HEARD_AFTER_ELECTION: f64 = 15.0;
 const KEEPALIVES: f64 = 10.0;
 
 /// Seconds after the end of a dead primary's session within which another one must have the
-/// addresses. Without ADR 0026 it would take 16.
+/// addresses: the goal is 3 (ADR 0026), which the test prints; this is what three nodes on two busy
+/// cores must not exceed. Without ADR 0026 it would take 16.
 const TAKEOVER: f64 = 10.0;
 
 #[test]
@@ -86,6 +87,7 @@ fn a_primary_without_power_that_led_zookeeper_loses_its_role_when_its_session_ha
             ("the old primary is taken for dead", &|| lab.fence(&old).is_ok()),
         ],
     );
+    println!("the address was taken {:.1} s after the end of the session", taken - ended);
     assert!(
         taken - ended <= TAKEOVER,
         "the session ended after {ended:.1} s, and the address was taken after {taken:.1} s"

@@ -462,3 +462,28 @@ async fn what_does_not_exist_is_not_found_whatever_is_asked_of_it() {
 fn escaped(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
+
+/// Reads whose answer is the storage's: the contents of a volume, and its trash.
+const ASK_THE_STORAGE: [&str; 2] =
+    ["/storage/ceph/volume/{pool}/{volume}/download", "/storage/ceph/trash"];
+
+#[tokio::test]
+async fn no_read_asks_the_storage_but_for_contents_and_the_trash() {
+    let (api, names) = with_everything().await;
+    let document = serde_json::to_value(pvc_api::document()).unwrap();
+    let described = document["paths"].as_object().unwrap().iter();
+    let reads = described.filter(|(_, item)| item.get("get").is_some());
+    let reads = reads.map(|(path, _)| path.strip_prefix("/api/v1").unwrap());
+    // The stream of events has no end.
+    let reads = reads.filter(|path| !ASK_THE_STORAGE.contains(path) && *path != "/events");
+    let closed = Gate::closing_at(0);
+    api.storage.set_gate(closed.clone());
+    let mut paths: Vec<_> = reads.map(|path| of_something("GET", path, &names)).collect();
+    paths.push("/storage/ceph/volume/vms/unknown".to_owned());
+    assert!(paths.len() > 60, "{paths:?}");
+    for path in paths {
+        let reply = tokio::time::timeout(Duration::from_secs(20), api.get(&path)).await;
+        assert!(!closed.is_closed(), "{path} asks the storage");
+        reply.unwrap_or_else(|_| panic!("{path} waits for something"));
+    }
+}
