@@ -37,7 +37,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 /// Reason why nothing was found.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unfound {
-    /// It took too long.
+    /// Time was over before it was found.
     TooSlow,
     /// The node that it depends on has not stamped for [`SILENCE`].
     Silent(NodeName),

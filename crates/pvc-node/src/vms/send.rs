@@ -448,9 +448,11 @@ impl Sender {
         };
         self.tell(MovePhase::Copying).await;
         // Nobody would know of a guest that is held there, if this node dies.
-        if self.note.held && self.unreported.is_some() {
-            let why = "the store takes no word of the move".to_owned();
-            return Copied::Failed(Failure { why, begun: false, is_final: false });
+        if self.note.held
+            && self.unreported.is_some()
+            && let Err(stop) = self.until_written().await
+        {
+            return stop;
         }
         self.seen_there = self.shared.now();
         let shared = self.shared.clone();
@@ -464,6 +466,25 @@ impl Sender {
                 Copied::Failed(Failure { why: said(&error), begun: false, is_final: false })
             }
             Some(Ok(job)) => self.watch(job, record_lock).await,
+        }
+    }
+
+    /// Waits until the store has the note. If it does not take it the copy is tried again later, and
+    /// this was no attempt: a guest is not shut down because the store is slow.
+    async fn until_written(&mut self) -> Result<(), Copied> {
+        let shared = self.shared.clone();
+        let report = shared.store.report(vec![Report::Move(self.vm, self.note.clone())]);
+        match self.while_sent(shared.within(RECORD_TIME_LIMIT, report)).await {
+            Err(OrderChanged) => Err(Copied::OrderChanged),
+            Ok(Some(Ok(()))) => {
+                self.unreported = None;
+                Ok(())
+            }
+            Ok(_) => {
+                tracing::warn!(vm = self.name, to = %self.to, "the store takes no word of the move; \
+                                                               it is tried again later");
+                Err(Copied::Lost)
+            }
         }
     }
 

@@ -61,6 +61,22 @@ async fn a_vm_that_cannot_be_copied_is_shut_down_and_started_there() {
     world.nothing_is_left_behind().await;
 }
 
+/// Three such attempts, and its guest was shut down.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_slow_to_take_the_note_of_a_copy_makes_no_attempt_fail() {
+    let world = two().await;
+    let path = format!("/pvcrs/moves/{}", world.vm);
+    let slow = tokio::time::sleep(Duration::from_secs(20));
+    world._daemons[0].connection.before_next_set(&path, slow);
+    let begun = world.one.now();
+    world.migrate("hv2").await;
+    world.until_place("start", "hv2", "hv1").await;
+    assert!(world.one.now() - begun > Duration::from_secs(5), "it was not written at once");
+    let note = world.one.vm(world.vm).moving.clone().unwrap();
+    assert_eq!((note.attempt, note.why.as_str()), (1, ""));
+    assert_eq!(world.one.hypervisor.count("migrate", world.vm), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn live_or_not_at_all_never_shuts_a_guest_down() {
     for (method, state) in
