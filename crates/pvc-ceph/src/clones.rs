@@ -8,7 +8,7 @@ use crate::answers::{Parent, Snapshot};
 use crate::gate::WritePermit;
 use crate::looks::{Head, Whole};
 use crate::rbd::{FEATURES, Failure, QUICK, image_args, io_error, target_args};
-use crate::storage::{RbdStorage, good_volume, require_confirmed};
+use crate::storage::{RbdStorage, good_volume};
 
 const CLONING: &str = "cloning a volume";
 const FLATTENING: &str = "flattening a volume";
@@ -64,7 +64,10 @@ impl RbdStorage {
         let random = getrandom::u64().map_err(|why| io_error(CLONING, why.to_string()))?;
         let base = SnapshotName::new(format!("{CLONED}-{random:016x}"));
         self.make_snapshot(&permit, volume, &base).await?;
-        let cloned = self.clone_of(&permit, volume, &base, &to, course).await;
+        let cloned = match course.confirmed().await {
+            true => self.clone_of(&permit, volume, &base, &to).await,
+            false => Err(StorageError::Stopped),
+        };
         if cloned.is_err()
             && let Err(error) = self.release(volume, &base).await
         {
@@ -81,7 +84,6 @@ impl RbdStorage {
         volume: &VolumeId,
         base: &SnapshotName,
         to: &VolumeId,
-        course: &Course,
     ) -> Result<(), StorageError> {
         let source = [image_args(volume), vec![format!("--snap={base}")]].concat();
         let words = ["snap", "protect"];
@@ -91,8 +93,7 @@ impl RbdStorage {
             let target = target_args(&partial.pool, &partial.volume);
             let args = [source, target, FEATURES.map(str::to_owned).to_vec()].concat();
             let cloned = self.programs.write(permit, &["clone"], args, QUICK).await;
-            cloned.map_err(|failure| failure.of(&partial, CLONING))?;
-            require_confirmed(course).await
+            cloned.map_err(|failure| failure.of(&partial, CLONING))
         })
         .await
     }

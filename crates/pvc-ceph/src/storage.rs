@@ -21,7 +21,7 @@ use self::names::left_of_a_rename;
 pub(crate) use self::names::{
     good_volume, require_addressable, require_pool_name, require_snapshot_name, require_unprotected,
 };
-pub(crate) use self::partial::{named, partial_of, random, require_confirmed};
+pub(crate) use self::partial::{named, partial_of, random};
 use crate::CephOptions;
 use crate::answers;
 use crate::connection::Connection;
@@ -412,16 +412,8 @@ impl Storage for RbdStorage {
         let size_bytes = self.image(volume).await?.size;
         self.require_absent(&to).await?;
         let permit = &self.may_fill(&to.pool, size_bytes, force).await?;
-        let in_use = self.holder(volume).await?.is_some();
         self.publish(&to, |partial| async move {
-            match in_use {
-                true => self.copy_in_use(permit, volume, size_bytes, &partial, course).await?,
-                false => {
-                    let source = image_args(volume);
-                    self.copy(permit, source, size_bytes, volume, &partial, course).await?;
-                }
-            }
-            require_confirmed(course).await
+            self.copy_of_moment(permit, volume, size_bytes, &partial, course).await
         })
         .await
     }

@@ -24,6 +24,11 @@ pub trait StorageFixture: Send + Sync {
     /// Reads a volume as a guest would.
     async fn read(&self, volume: &VolumeId, offset: u64, length: usize) -> Vec<u8>;
 
+    /// Whether somebody may see a volume half rolled back, so that copies are confirmed.
+    fn shows_halves(&self) -> bool {
+        true
+    }
+
     /// Holds a volume as a running guest does, until the result is dropped.
     async fn hold(&self, volume: &VolumeId) -> Box<dyn Any + Send>;
 }

@@ -21,7 +21,6 @@ pub async fn clones_contract(fixture: &dyn StorageFixture) {
     a_copy_that_is_not_confirmed_is_not_made(fixture).await;
 }
 
-/// A storage that never shows a volume half rolled back may make its copies without asking.
 pub async fn a_copy_that_is_not_confirmed_is_not_made(fixture: &dyn StorageFixture) {
     let (storage, pool) = new_pool(fixture, "unconfirmed").await;
     let (id, copy) = (volume(&pool, "a"), volume(&pool, "b"));
@@ -39,7 +38,10 @@ pub async fn a_copy_that_is_not_confirmed_is_not_made(fixture: &dyn StorageFixtu
             let mut make = std::pin::pin!(make);
             let made = tokio::select! {
                 biased;
-                made = &mut make => made,
+                made = &mut make => {
+                    assert!(!fixture.shows_halves(), "it did not ask");
+                    made
+                }
                 () = course.confirmation_asked() => {
                     refused!(storage.volume(&copy).await, StorageError::NoVolume { .. });
                     course.confirm(is_kept);
@@ -54,6 +56,8 @@ pub async fn a_copy_that_is_not_confirmed_is_not_made(fixture: &dyn StorageFixtu
                     let volumes = storage.volumes(&pool).await.expect("volumes are listed");
                     assert_eq!(volumes.iter().map(|found| &found.id).collect::<Vec<_>>(), [&id]);
                     assert_eq!(storage.half_removed(&pool).await.expect("volumes are listed"), []);
+                    let info = storage.volume(&id).await.expect("it is there");
+                    assert_eq!(info.snapshots, [], "what was copied is left");
                 }
                 Err(error) => panic!("{error}"),
             }

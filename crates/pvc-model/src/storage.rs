@@ -83,6 +83,12 @@ impl VolumeName {
 }
 
 impl SnapshotName {
+    /// Name of a snapshot of the storage's own with a number that no other has: it
+    /// [passes](SnapshotName::is_passing) unless it gets another.
+    pub fn passing(number: u64) -> Self {
+        SnapshotName::new(format!("{CLONED}-{number:016x}{PARTIAL}"))
+    }
+
     /// Whether the storage has taken the snapshot for the time of a copy or a download, which is
     /// under way or was cut short. Others of its own are what clones stand on.
     pub fn is_passing(&self) -> bool {

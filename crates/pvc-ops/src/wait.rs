@@ -57,17 +57,22 @@ pub(crate) async fn wait_for_node<T>(
         let name = node(&view)?;
         Some((view.node(name.as_str())?.keepalives, name))
     };
-    let end = clock.monotonic() + time_limit;
+    let mut from = clock.monotonic();
+    let end = from + time_limit;
     loop {
         let before = stamp();
-        let left = end.saturating_sub(clock.monotonic());
-        if let Some(found) = wait_for(store, clock, left.min(SILENCE), &mut look).await {
+        let part = end.saturating_sub(from).min(SILENCE);
+        if let Some(found) = wait_for(store, clock, part, &mut look).await {
             return Ok(found);
         }
-        match before.filter(|before| left >= SILENCE && stamp().as_ref() == Some(before)) {
+        let now = clock.monotonic();
+        let waited = now.saturating_sub(from);
+        // While the store is away nobody is heard of.
+        let is_seen = waited >= SILENCE && store.fresh().await.is_ok();
+        match before.filter(|before| is_seen && stamp().as_ref() == Some(before)) {
             Some((_, node)) => return Err(Unfound::Silent(node)),
-            None if left <= SILENCE => return Err(Unfound::TooSlow),
-            None => {}
+            None if now >= end || waited < part => return Err(Unfound::TooSlow),
+            None => from = now,
         }
     }
 }

@@ -19,7 +19,7 @@ struct State {
     confirmation: watch::Sender<Confirmation>,
 }
 
-/// State of the confirmation that what was made is to be kept.
+/// State of the confirmation that the moment of which something is made may be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Confirmation {
     NotRequired,
@@ -77,14 +77,14 @@ impl Course {
         stop.wait_for(|stop| *stop).await.expect(SENDER);
     }
 
-    /// Demands that who makes something asks, by [`confirmed`](Course::confirmed), before what was
-    /// made can be found: whoever demands it must answer.
+    /// Demands that who makes something asks, by [`confirmed`](Course::confirmed), whether the
+    /// moment of which it is made is one that may be kept: whoever demands it must answer.
     pub fn require_confirmation(&self) {
         self.state.confirmation.send_replace(Confirmation::Required);
     }
 
-    /// Asks whether what was made is to be kept, and returns the answer, if one is required. It is
-    /// not to be kept if the act is asked to stop meanwhile.
+    /// Asks whether that moment may be kept, and returns the answer, if one is required. It may not
+    /// if the act is asked to stop meanwhile.
     pub async fn confirmed(&self) -> bool {
         let mut answer = self.state.confirmation.subscribe();
         self.state.confirmation.send_if_modified(|now| {
@@ -103,13 +103,13 @@ impl Course {
         }
     }
 
-    /// Returns when somebody asks whether what was made is to be kept.
+    /// Returns when somebody asks whether the moment may be kept.
     pub async fn confirmation_asked(&self) {
         let mut asked = self.state.confirmation.subscribe();
         asked.wait_for(|now| *now == Confirmation::Asked).await.expect(SENDER);
     }
 
-    /// Answers whether it is.
+    /// Answers whether it may.
     pub fn confirm(&self, is_kept: bool) {
         let answer = if is_kept { Confirmation::Given } else { Confirmation::Refused };
         self.state.confirmation.send_replace(answer);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_made_is_kept_if_nobody_demands_to_be_asked_or_he_says_so() {
+    async fn a_moment_is_kept_if_nobody_demands_to_be_asked_or_he_says_so() {
         let course = Course::default();
         assert!(course.confirmed().await, "nobody demands it");
         for is_kept in [true, false] {

@@ -249,8 +249,9 @@ pub trait Storage: Send + Sync {
         size_bytes: u64,
         force: bool,
     ) -> Result<(), StorageError>;
-    /// A full, independent copy under a new name in the same pool. Of a volume that may be seen
-    /// half rolled back, the course [confirms](Course::confirmed) the copy before it has its name.
+    /// A full, independent copy of the volume at one moment, under a new name in the same pool. A
+    /// storage that may show a volume half rolled back has the course [confirm](Course::confirmed)
+    /// that moment before it copies.
     ///
     /// # Errors
     /// [`StorageError::Stopped`] if the course was asked to stop before it was made, or did not

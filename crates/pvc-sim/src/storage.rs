@@ -272,20 +272,19 @@ impl Volumes {
         self.answered(done).await
     }
 
-    /// Gives a copy, which was `copied` as this says, the name that it is for, or removes it.
+    /// Has a copy confirmed, and gives it the name that it is for, or removes it.
     async fn named(
         &self,
         partial: &VolumeId,
         to: &VolumeName,
-        copied: Result<(), StorageError>,
         course: &Course,
     ) -> Result<(), StorageError> {
-        let named = match copied {
-            Ok(()) if course.confirmed().await => {
-                self.changed(|state| state.ceph.volumes.rename(partial, to)).await
-            }
-            Ok(()) => Err(StorageError::Stopped),
-            Err(error) => Err(error),
+        let is_confirmed = course.confirmed().await;
+        course.reach(course.of().unwrap_or_default() / 2);
+        self.gate.at_change(ChangeMoment::HalfWay).await;
+        let named = match is_confirmed && !course.is_stopped() {
+            true => self.changed(|state| state.ceph.volumes.rename(partial, to)).await,
+            false => Err(StorageError::Stopped),
         };
         if named.is_err() {
             // As far as that can be done now: the rest is the primary's.
@@ -374,23 +373,13 @@ impl Storage for Volumes {
         course: &Course,
     ) -> Result<(), StorageError> {
         let partial = self
-            .reached(|state| {
-                let volumes = &mut state.ceph.volumes;
-                let partial = volumes.new_partial(volume, to)?;
-                let size_bytes = volumes.volume(volume)?.size_bytes;
-                course.announce(size_bytes);
-                volumes.create(&partial, size_bytes, force)?;
-                Ok(partial)
+            .kept(|kept| {
+                let partial = kept.new_partial(volume, to)?;
+                course.announce(kept.volume(volume)?.size_bytes);
+                kept.clone_volume(volume, &partial.volume, force).map(|()| partial)
             })
             .await?;
-        course.reach(course.of().unwrap_or_default() / 2);
-        self.gate.at_change(ChangeMoment::HalfWay).await;
-        let copied = self.kept(|kept| {
-            kept.remove(&partial)?;
-            kept.clone_volume(volume, &partial.volume, force)
-        });
-        let copied = copied.await;
-        self.named(&partial, to, copied, course).await
+        self.named(&partial, to, course).await
     }
 
     async fn clone_on_write(
@@ -405,8 +394,7 @@ impl Storage for Volumes {
                 kept.clone_on_write(volume, &partial.volume).map(|()| partial)
             })
             .await?;
-        self.gate.at_change(ChangeMoment::HalfWay).await;
-        self.named(&partial, to, Ok(()), course).await
+        self.named(&partial, to, course).await
     }
 
     async fn flatten(

@@ -368,12 +368,21 @@ impl State {
     }
 
     /// A volume that has a part of one moment and a part of another, and is not held until that is
-    /// brought to its end.
+    /// brought to its end, or a snapshot of that kind.
     fn mixed_volume(&self, view: &View) -> Option<String> {
         let pools = self.ceph.volumes.pools().into_iter();
         let volumes = pools.flat_map(|pool| self.ceph.volumes.volumes(&pool.name));
         let mut whole = volumes.flatten().filter(|volume| !volume.id.volume.is_partial());
         whole.find_map(|volume| {
+            let snapshots = volume.snapshots.iter().filter(|snapshot| !snapshot.name.is_passing());
+            let mut mixed = snapshots.filter(|snapshot| {
+                let found = generation_of_snapshot(&self.ceph.volumes, &volume.id, &snapshot.name);
+                matches!(found, Ok(None))
+            });
+            if let Some(snapshot) = mixed.next() {
+                let what = &snapshot.name;
+                return Some(format!("snapshot {what} of {} has parts of two moments", volume.id));
+            }
             let mixed = wrong_contents(&self.ceph.volumes, &volume.id)?;
             (!view.holds.contains_key(&volume.id)).then_some(mixed)
         })
@@ -443,7 +452,12 @@ mod tests {
             let uploads = &state.ceph.uploads;
             let now = Duration::from_secs(1);
             assert_eq!(uploads.wrong_about_start(&state.ceph.volumes, &volume(), now), mixed);
+            let half = SnapshotName::new("half");
+            state.ceph.volumes.snapshot(&volume(), &half).expect("there is none of this name");
             state.ceph.volumes.roll_back(&volume(), &old).expect("nobody uses it");
+            let mixed = "snapshot half of vms/web_sda has parts of two moments".to_owned();
+            assert_eq!(state.wrong_about_storage(&View::default()), Some(mixed));
+            state.ceph.volumes.remove_snapshot(&volume(), &half).expect("it is there");
             assert_eq!(state.wrong_about_storage(&View::default()), None);
         });
     }

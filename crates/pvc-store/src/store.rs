@@ -125,6 +125,12 @@ impl Store {
         Ok(self.view())
     }
 
+    /// Asks the tree how often a volume was [held](pvc_model::hold) so far, not before this call.
+    pub async fn holds(&self) -> Result<i32, StoreError> {
+        self.tree.sync().await?;
+        Ok(records::hold::count(self.tree.get(records::hold::ROOT).await?.as_ref()))
+    }
+
     /// The revision of the view: wakes whoever waits for a change.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.revision.clone()

@@ -128,8 +128,8 @@ impl RbdStorage {
         })
     }
 
-    /// Copies a volume that somebody writes, as it is at one moment.
-    pub(super) async fn copy_in_use(
+    /// Copies a volume as it is at one moment, whatever is done to it while that is copied.
+    pub(super) async fn copy_of_moment(
         &self,
         permit: &WritePermit,
         volume: &VolumeId,
@@ -143,16 +143,20 @@ impl RbdStorage {
             Err(error) => return Err(error),
         }
         self.make_snapshot(permit, volume, &moment).await?;
-        let source = [image_args(volume), vec![format!("--snap={moment}")]].concat();
-        let copied = self.copy(permit, source, size_bytes, volume, to, course).await;
-        let removed = self.remove_snapshot(volume, &moment).await;
-        copied.and(removed)
+        let copied = match course.confirmed().await {
+            true => {
+                let source = [image_args(volume), vec![format!("--snap={moment}")]].concat();
+                self.copy(permit, source, size_bytes, volume, to, course).await
+            }
+            false => Err(StorageError::Stopped),
+        };
+        if let Err(error) = self.remove_snapshot(volume, &moment).await {
+            tracing::warn!(%volume, snapshot = %moment, %error, "the snapshot that was copied could \
+                                                                 not be removed; it goes after a \
+                                                                 day");
+        }
+        copied
     }
-}
-
-/// Refuses a copy that its course does not confirm.
-pub(crate) async fn require_confirmed(course: &Course) -> Result<(), StorageError> {
-    if course.confirmed().await { Ok(()) } else { Err(StorageError::Stopped) }
 }
 
 /// The error, said of `volume` if it is about `partial`, of which only we know.

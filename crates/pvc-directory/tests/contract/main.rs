@@ -89,6 +89,11 @@ impl Drop for Holder {
 
 #[async_trait]
 impl StorageFixture for Directory {
+    /// Copies are made under the lock of their volume, and a rollback is one rename.
+    fn shows_halves(&self) -> bool {
+        false
+    }
+
     fn storage(&self) -> Arc<dyn Storage> {
         Arc::new(self.storage.clone())
     }

@@ -23,7 +23,7 @@ use pvc_ports::{
 };
 use pvc_store::{Change, ChangeError, Changes, Store, StoreError};
 
-use super::hold::{had_no_effect, hold, release};
+use super::hold::{Look, TRIES, had_no_effect, hold, release};
 use super::{
     Done, StorageRefusal, record_volume, refused, require_at_rest, require_no_part, require_pool,
 };
@@ -46,7 +46,16 @@ pub async fn download(
         require_at_rest(&view, |used| used == volume).map_err(ChangeError::Refused)?;
     }
     let streams = streams(storage).map_err(ChangeError::Refused)?;
-    streams.download(volume, snapshot).await.map_err(refused)
+    for _ in 0..TRIES {
+        let look = Look::at(store, volume).await?;
+        let begun = streams.download(volume, snapshot).await.map_err(refused)?;
+        // Of a snapshot nothing changes. The volume itself may have been held in the moment of which
+        // it is read; what was begun ends when it is dropped.
+        if snapshot.is_some() || look.was_never_held().await? {
+            return Ok(begun);
+        }
+    }
+    Err(ChangeError::Conflict { tries: TRIES })
 }
 
 pub(super) fn streams(storage: &dyn Storage) -> Result<&dyn VolumeStreams, StorageRefusal> {

@@ -6,7 +6,7 @@ use pvc_model::hold::{Held, Purpose, VolumeHold, check_not_held};
 use pvc_model::job::being_renamed_to;
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::vm::volumes::users;
-use pvc_ports::{Course, Random, Storage, StorageError};
+use pvc_ports::{Random, Storage, StorageError};
 use pvc_store::{Change, Changes, Expect, Store};
 
 use super::snapshot::require_recorded;
@@ -46,39 +46,59 @@ pub(super) async fn holding<T>(
     done.map_err(refused)
 }
 
-/// Does `act`, which makes something of the present contents of a volume, and tells whether the
-/// volume was held meanwhile: what was made may be half of one thing and half of another then. If
-/// the act asks its course, it is told so before anybody can find what was made.
+/// Look at a volume that nobody holds, before something is made of its present contents.
+pub(super) struct Look<'a> {
+    store: &'a Store,
+    volume: &'a VolumeId,
+    /// Number of times that any volume was held before.
+    holds: i32,
+}
+
+/// Number of times that something is made anew of a volume because another came to be held in that
+/// moment.
+pub(super) const TRIES: u32 = 5;
+
+impl<'a> Look<'a> {
+    /// # Errors
+    /// If the volume is held, or the store is not reached.
+    pub async fn at(store: &'a Store, volume: &'a VolumeId) -> Done<Self> {
+        let holds = store.holds().await?;
+        check_not_held(&*store.fresh().await?, volume, None).map_err(refused)?;
+        Ok(Look { store, volume, holds })
+    }
+
+    /// Whether the volume was held at no moment since. If not nobody knows: another was.
+    ///
+    /// # Errors
+    /// If the volume is held now, or the store is not reached.
+    pub async fn was_never_held(&self) -> Done<bool> {
+        check_not_held(&*self.store.fresh().await?, self.volume, None).map_err(refused)?;
+        Ok(self.store.holds().await? == self.holds)
+    }
+}
+
+/// Does `act` to a volume, and tells whether the volume was held meanwhile.
 ///
 /// # Errors
-/// If the store is not reached when the act asks, or afterwards: nobody knows.
+/// If the store is not reached afterwards: nobody knows.
 pub(super) async fn watching<T>(
     store: &Store,
     volume: &VolumeId,
-    course: &Course,
     act: impl Future<Output = T>,
 ) -> Done<(T, Result<(), Held>)> {
     let mut changed = store.changed();
     let mut act = std::pin::pin!(act);
-    let (mut seen, mut reached) = (Ok(()), Ok(()));
+    let mut seen = Ok(());
     let done = loop {
         tokio::select! {
             biased;
             done = &mut act => break done,
-            () = course.confirmation_asked() => {
-                match store.fresh().await {
-                    Ok(view) => seen = seen.and_then(|()| check_not_held(&view, volume, None)),
-                    Err(error) => reached = Err(error),
-                }
-                course.confirm(seen.is_ok() && reached.is_ok());
-            }
             Ok(()) = changed.changed() => {
                 seen = seen.and_then(|()| check_not_held(&store.view(), volume, None));
             }
             else => break act.await,
         }
     };
-    reached?;
     let view = store.fresh().await?;
     let seen = seen.and_then(|()| check_not_held(&view, volume, None));
     Ok((done, seen))

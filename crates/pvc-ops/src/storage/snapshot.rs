@@ -4,10 +4,10 @@ use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Held, Purpose, check_not_held};
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::vm::volumes::owner_of_snapshot;
-use pvc_ports::{Course, Random, Storage, StorageError};
+use pvc_ports::{Random, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store};
 
-use super::hold::{had_no_effect, holding, watching, without_end};
+use super::hold::{Look, TRIES, had_no_effect, holding, watching, without_end};
 use super::record::{after, record_snapshot};
 use super::{Done, StorageRefusal, refused, require_at_rest, require_free_name, require_pool};
 
@@ -19,6 +19,7 @@ use super::{Done, StorageRefusal, refused, require_at_rest, require_free_name, r
 pub async fn create_snapshot(
     store: &Store,
     storage: &dyn Storage,
+    random: &dyn Random,
     volume: &VolumeId,
     snapshot: &SnapshotName,
 ) -> Done<()> {
@@ -30,19 +31,51 @@ pub async fn create_snapshot(
     if store.is_dry() {
         return check_no_snapshot(storage, volume, snapshot).await.map_err(refused);
     }
-    let act = storage.snapshot(volume, snapshot);
-    let (made, was_held) = watching(store, volume, &Course::default(), act).await?;
-    if let (Ok(()), Err(held)) = (&made, was_held)
-        // What the volume is rolled back to was there, whole, before that began.
-        && held.purpose != Purpose::RollBack(snapshot.clone())
-    {
-        storage.remove_snapshot(volume, snapshot).await.map_err(refused)?;
-        return Err(refused(held));
-    }
+    let made = make_snapshot(store, storage, random, volume, snapshot).await?;
     if matches!(made, Ok(()) | Err(StorageError::SnapshotExists { .. })) {
         record_snapshot(store, storage, volume, snapshot).await?;
     }
     made.map_err(refused)
+}
+
+/// Takes a snapshot of a moment at which the volume was not held. Until that is known it has a name
+/// of the storage's own: who takes it may be killed at any moment, and what is left of it is
+/// nobody's and goes after a day.
+async fn make_snapshot(
+    store: &Store,
+    storage: &dyn Storage,
+    random: &dyn Random,
+    volume: &VolumeId,
+    snapshot: &SnapshotName,
+) -> Done<Result<(), StorageError>> {
+    for _ in 0..TRIES {
+        let look = Look::at(store, volume).await?;
+        if let Err(error) = check_no_snapshot(storage, volume, snapshot).await {
+            return Ok(Err(error));
+        }
+        let passing = SnapshotName::passing(random.next_u64());
+        if let Err(error) = storage.snapshot(volume, &passing).await {
+            return Ok(Err(error));
+        }
+        let looked = look.was_never_held().await;
+        let named = match looked {
+            Ok(true) => storage.rename_snapshot(volume, &passing, snapshot).await,
+            _ => Err(StorageError::Stopped),
+        };
+        if named.is_err()
+            && let Err(error) = storage.remove_snapshot(volume, &passing).await
+        {
+            tracing::warn!(%volume, snapshot = %passing, %error, "a snapshot that got no name \
+                                                                  could not be removed; it goes \
+                                                                  after a day");
+        }
+        match looked {
+            Ok(true) => return Ok(named),
+            Ok(false) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ChangeError::Conflict { tries: TRIES })
 }
 
 /// Gives a snapshot another name.
@@ -68,7 +101,7 @@ pub async fn rename_snapshot(
         return check_no_snapshot(storage, volume, to).await.map_err(refused);
     }
     let act = storage.rename_snapshot(volume, snapshot, to);
-    let (renamed, was_held) = watching(store, volume, &Course::default(), act).await?;
+    let (renamed, was_held) = watching(store, volume, act).await?;
     match renamed {
         // Whoever rolls back to it finds it by its name, if that is cut off.
         Ok(()) if was_held.as_ref().is_err_and(|held| is_to(&held.purpose, snapshot)) => {

@@ -12,7 +12,7 @@ use pvc_model::vm::volumes::{runs_on, users};
 use pvc_ports::{Clock, Course, Flattened, Random, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
-use super::hold::{holding, watching, without_end};
+use super::hold::{Look, TRIES, holding, without_end};
 use super::record::{after, record_whole};
 use super::trash::{Taken, take_away};
 use super::{
@@ -327,28 +327,55 @@ pub async fn clone_volume(
         };
         return new.await.map_err(refused);
     }
-    let make = async {
-        match kind {
-            CloneKind::Full => storage.clone_volume(volume, &to.volume, force, course).await,
-            CloneKind::CopyOnWrite => storage.clone_on_write(volume, &to.volume, course).await,
-        }
-    };
-    course.require_confirmation();
-    let (made, was_held) = watching(store, volume, course, make).await?;
-    match (&made, was_held) {
-        (Ok(()), Err(held)) => {
-            storage.remove(&to).await.map_err(refused)?;
-            return Err(refused(held));
-        }
-        (Err(StorageError::Stopped), Err(held)) => return Err(refused(held)),
-        _ => {}
-    }
+    let made = make_copy(store, storage, volume, &to, kind, force, course).await?;
     let recorded = record_new(store, storage, &to, made).await;
     if kind == CloneKind::CopyOnWrite {
         // It has a snapshot now that the copy stands on.
         record_volume(store, storage, volume).await?;
     }
     recorded
+}
+
+/// Has the storage make a copy of a moment at which the volume was not held.
+async fn make_copy(
+    store: &Store,
+    storage: &dyn Storage,
+    volume: &VolumeId,
+    to: &VolumeId,
+    kind: CloneKind,
+    force: bool,
+    course: &Course,
+) -> Done<Result<(), StorageError>> {
+    for _ in 0..TRIES {
+        let look = Look::at(store, volume).await?;
+        course.require_confirmation();
+        let make = async {
+            match kind {
+                CloneKind::Full => storage.clone_volume(volume, &to.volume, force, course).await,
+                CloneKind::CopyOnWrite => storage.clone_on_write(volume, &to.volume, course).await,
+            }
+        };
+        let mut make = std::pin::pin!(make);
+        let confirm = async {
+            course.confirmation_asked().await;
+            let looked = look.was_never_held().await;
+            course.confirm(matches!(looked, Ok(true)));
+            looked
+        };
+        let looked = tokio::select! {
+            biased;
+            made = &mut make => return Ok(made),
+            looked = confirm => looked,
+        };
+        let made = make.await;
+        match looked {
+            Ok(true) => return Ok(made),
+            Ok(false) if course.is_stopped() => return Ok(made),
+            Ok(false) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ChangeError::Conflict { tries: TRIES })
 }
 
 /// Makes a copy-on-write clone independent of the volume that it is a clone of, and records both.

@@ -119,7 +119,9 @@ async fn what_has_changed_during_the_upload_is_looked_at_again() {
     let world = world().await;
     let upload = world.upload().await;
     let before = SnapshotName::new("before");
-    storage::create_snapshot(&world.store, &world.storage, &disk(), &before).await.unwrap();
+    storage::create_snapshot(&world.store, &world.storage, &world.random, &disk(), &before)
+        .await
+        .unwrap();
     let refused = world.fill(upload).await.unwrap_err();
     assert!(refused.contains("has a snapshot `before`"), "{refused}");
     storage::remove_snapshot(&world.store, &world.storage, &disk(), &before, false).await.unwrap();

@@ -43,7 +43,9 @@ impl World {
 async fn a_removed_volume_is_kept_and_restored_with_its_record() {
     let world = world().await;
     let (store, volumes) = (&world.store, &world.storage);
-    storage::create_snapshot(store, volumes, &id("vms/a"), &SnapshotName::new("s")).await.unwrap();
+    storage::create_snapshot(store, volumes, &world.random, &id("vms/a"), &SnapshotName::new("s"))
+        .await
+        .unwrap();
     let Taken::Kept(entry) = world.removed("vms/a", DAY).await else { panic!("it is kept") };
     assert_eq!(entry.kept_until - entry.removed_at, DAY.as_secs());
     assert!(!world.is_recorded("vms/a"));

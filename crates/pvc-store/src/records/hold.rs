@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pvc_model::hold::{Purpose, VolumeHold};
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
+use pvc_ports::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, PLAIN, RECORD, bytes_at, update};
@@ -15,7 +16,7 @@ use crate::feed::EventKind;
 use crate::raw::Raw;
 use crate::reader::{MOST_JSON, json};
 
-const ROOT: &str = "/pvcrs/holds";
+pub(crate) const ROOT: &str = "/pvcrs/holds";
 
 pub(super) const KIND: Kind = Kind {
     roots: &[ROOT],
@@ -88,6 +89,11 @@ pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
     let text = serde_json::to_string(&written).expect("texts, a number and a boolean");
     draft.put_deep(ROOT.to_owned(), Bytes::new());
     draft.put(path(&hold.volume), text);
+}
+
+/// Number of holds that were ever [put](put), by the container.
+pub(crate) fn count(container: Option<&Entry>) -> i32 {
+    container.map_or(-1, |container| container.stat.version)
 }
 
 /// Demands that no volume was held since.

@@ -84,10 +84,10 @@ async fn create<O: Operation<Reply = Message>>(
     [pool, volume, name]: [String; 3],
 ) -> Result<Answer<O>> {
     let (id, snapshot) = (volume_id(&pool, &volume), SnapshotName::new(&name));
-    act(
-        api,
-        |api, on| async move { storage::create_snapshot(api.store(), &*on, &id, &snapshot).await },
-    )
+    act(api, |api, on| async move {
+        let random = api.random().as_ref();
+        storage::create_snapshot(api.store(), &*on, random, &id, &snapshot).await
+    })
     .await?;
     Ok(mode.done(format!("Created snapshot \"{name}\" of volume \"{pool}/{volume}\".")))
 }

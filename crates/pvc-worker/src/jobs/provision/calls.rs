@@ -296,7 +296,8 @@ async fn snapshot(session: &Session<'_>, function: &str, given: &Arguments<'_>) 
     let (store, storage) = (&tools.store, tools.storage.as_ref());
     let act = match function {
         "ceph.add_snapshot" => {
-            storage::create_snapshot(store, storage, &volume, &name).await?;
+            let random = tools.random.as_ref();
+            storage::create_snapshot(store, storage, random, &volume, &name).await?;
             // Of its own volumes they go with those; others' stay.
             session.context.log(format!("the script has made snapshot {volume}@{name}"));
             "Created"
