@@ -376,7 +376,10 @@ impl World {
                 let mut there = 0;
                 let pool = PoolName::new("vms");
                 let all = self.storage.volumes(&pool).await.expect("it is there");
-                let making = |volume: &VolumeId| volume.volume.as_str().starts_with("creating");
+                // What a killed storage has left of a copy is the primary's to remove.
+                let making = |volume: &VolumeId| {
+                    volume.volume.as_str().starts_with("creating") && !volume.volume.is_partial()
+                };
                 let left = all.iter().any(|volume| making(&volume.id));
                 let recorded = view.volumes.keys().any(making);
                 if left || recorded {
