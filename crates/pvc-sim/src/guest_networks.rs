@@ -330,14 +330,17 @@ impl State {
             for bridge in self.used_bridges(host) {
                 self.networks.used.insert((host, bridge), self.run.now);
             }
-            let daemon = self.hosts[host].daemon.as_ref().map(|own| own.pid);
+            let daemon = self.hosts[host].daemon.as_ref();
+            // One that was told to stop keeps no networks any more, and lives on until somebody has
+            // taken the primary role over, or a minute is over.
+            let daemon = daemon.filter(|own| !own.shutdown.is_cancelled()).map(|own| own.pid);
             let client = daemon.and_then(|pid| self.processes[pid].client);
             if client.is_some_and(|client| self.zookeeper.lag_of(client) > LAGS) {
                 self.networks.excuse(host, self.run.now + LATE);
             }
             let well = self.judge(|truth, sight| truth.well_since(sight, host));
             let is_excused = self.networks.excused.get(&host).is_some_and(|it| *it > self.run.now);
-            if is_excused || well.is_none_or(|well| well > long_ago) {
+            if daemon.is_none() || is_excused || well.is_none_or(|well| well > long_ago) {
                 continue;
             }
             let late = self.lags_behind(host, long_ago);

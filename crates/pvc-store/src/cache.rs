@@ -338,11 +338,12 @@ impl Cache {
     /// all of it is dirty.
     async fn read_everything(&mut self) -> Result<Raw, TreeError> {
         for _ in 0..ROUNDS {
-            self.all_dirty = true;
-            let mut raw = read_all(self.tree.as_ref(), self.scope).await?;
-            self.all_dirty = false;
-            self.dirty.clear();
+            // What was announced until now is read with everything.
             self.take_waiting_events();
+            self.dirty.clear();
+            self.all_dirty = false;
+            let read = self.read_all().await.inspect_err(|_| self.all_dirty = true)?;
+            let Some(mut raw) = read else { continue };
             self.dirty.retain(|path| !(records::is_left_out(path) && raw.contains(path)));
             let read = self.read_whole(&[]).await.inspect_err(|_| self.all_dirty = true)?;
             if !self.all_dirty {
@@ -355,6 +356,27 @@ impl Cache {
         })
     }
 
+    /// Reads what of the tree is in the scope, level by level, but for what belongs to others.
+    /// `None` as soon as the connection was made anew meanwhile: what is read after that would be
+    /// read once more, and behind a server that lags each level takes seconds.
+    async fn read_all(&mut self) -> Result<Option<Raw>, TreeError> {
+        let mut raw = Raw::default();
+        let mut level = vec!["/".to_owned()];
+        while !level.is_empty() {
+            let mut below = Vec::new();
+            for piece in level.chunks(PIECE) {
+                let found = read_piece(self.tree.as_ref(), piece, &mut raw).await?;
+                self.take_waiting_events();
+                if self.all_dirty {
+                    return Ok(None);
+                }
+                below.extend(found.into_iter().filter(|path| self.scope.holds(path)));
+            }
+            level = below;
+        }
+        Ok(Some(raw))
+    }
+
     /// Reads what is dirty, and what becomes so meanwhile. A change is announced before any answer
     /// that shows a part of it, so when nothing more is announced no change is shown by half:
     /// whoever decides on the new version of one key has seen what the change did to the others.
@@ -363,6 +385,8 @@ impl Cache {
     /// round may be shown by half. What is missing of it is dirty, so the next reading makes it
     /// whole. Why decisions bear that: `docs/adr/0038`.
     ///
+    /// Once the connection was made anew what was read is of no use, and no more is read.
+    ///
     /// Stamps stand for themselves, and so do [lists](records::is_of_list) of which more has
     /// changed than is [read at one time](LISTED): no reading is as long as somebody's list.
     async fn read_whole(&mut self, asked: &[String]) -> Result<Batch, TreeError> {
@@ -370,7 +394,7 @@ impl Cache {
         let mut later = BTreeSet::new();
         let until = self.clock.monotonic() + SETTLES_WITHIN;
         for round in 0..ROUNDS {
-            if round > 0 && self.clock.monotonic() >= until {
+            if self.all_dirty || (round > 0 && self.clock.monotonic() >= until) {
                 break;
             }
             later.extend(self.put_off(asked));
@@ -599,21 +623,6 @@ fn size_of(raw: &Raw) -> usize {
 
 /// Number of nodes that are read before what was read is put away.
 const PIECE: usize = 2_000;
-
-/// Reads what of the tree is in `scope`, level by level, but for what belongs to others.
-async fn read_all(tree: &dyn Tree, scope: Scope) -> Result<Raw, TreeError> {
-    let mut raw = Raw::default();
-    let mut level = vec!["/".to_owned()];
-    while !level.is_empty() {
-        let mut below = Vec::new();
-        for piece in level.chunks(PIECE) {
-            let found = read_piece(tree, piece, &mut raw).await?;
-            below.extend(found.into_iter().filter(|path| scope.holds(path)));
-        }
-        level = below;
-    }
-    Ok(raw)
-}
 
 /// Reads `paths` into `raw`. The paths of their children, in order.
 async fn read_piece(

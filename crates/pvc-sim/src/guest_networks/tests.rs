@@ -5,7 +5,9 @@ use pvc_model::guest_network::rules::{Known, network_filter};
 use pvc_model::network::{AclRecord, Direction};
 use pvc_ports::{Firewall as _, Network as _, Op};
 
+use crate::cluster::Cluster;
 use crate::firewall::HostFirewall;
+use crate::log::Log;
 use crate::network::HostNetwork;
 use crate::process::Gate;
 use crate::state::World;
@@ -154,4 +156,23 @@ async fn rules_of_before_are_found() {
     assert_eq!(scene.found(), None);
     scene.load(&["tcp dport 22 accept"]).await;
     assert!(scene.found().unwrap().contains("goes back"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_runs_keeps_networks_and_one_that_was_told_to_stop_does_not() {
+    let mut shape = Shape::plain(3, 0);
+    shape.nature.networks = 1;
+    let cluster = Cluster::start(shape, Log::new(false)).await.unwrap();
+    cluster.pass(2 * LATE).await.unwrap();
+    let found_without_rules = |host: usize| {
+        cluster.world.with(|state| {
+            state.hosts[host].firewall.flush();
+            state.networks.next_look = Duration::ZERO;
+            state.look_at_networks();
+            state.truth.violation.clone().map(|violation| violation.what)
+        })
+    };
+    cluster.world.with(|state| state.hosts[0].ask_daemon_to_stop());
+    assert_eq!(found_without_rules(0), None);
+    assert!(found_without_rules(1).unwrap().contains("hv2, which has been well"));
 }

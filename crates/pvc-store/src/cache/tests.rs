@@ -349,6 +349,30 @@ async fn a_connection_made_anew_forgets_nothing_of_what_waits_for_its_turn() {
     assert_eq!((nics(store, DEAR), tags), (1, vec!["old".to_owned()]));
 }
 
+/// Number of requests that the cache makes to read everything, after a new connection.
+async fn read_anew(world: &World) -> u64 {
+    let (before, revision) = (world.connection.requests(), world.store.view().revision);
+    world.connection.cut();
+    world.connection.mend();
+    let is_read = || world.store.view().revision > revision;
+    eventually("everything is read", SOON, is_read).await;
+    world.connection.requests() - before
+}
+
+/// Behind a server that lags each level takes seconds, and nothing is shown before all are read.
+#[tokio::test]
+async fn a_reading_in_which_the_connection_is_made_anew_begins_again_at_once() {
+    let world = world(async |_| {}).await;
+    let once = read_anew(&world).await;
+    let connection = world.connection.clone();
+    world.connection.before_next_read(async move {
+        connection.cut();
+        connection.mend();
+    });
+    let root = 2; // its data, and the names below it
+    assert_eq!(read_anew(&world).await, root + once);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_list_is_read_in_pieces() {
     let world = world(async |_| {}).await;
