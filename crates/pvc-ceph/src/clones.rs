@@ -39,15 +39,16 @@ impl RbdStorage {
 
     /// Removes what clones stood on, unless one still does: then it stays, which is no failure.
     async fn release(&self, volume: &VolumeId, base: &SnapshotName) -> Result<(), StorageError> {
-        for words in [["snap", "unprotect"], ["snap", "rm"]] {
-            let args = [image_args(volume), vec![format!("--snap={base}")]].concat();
-            match self.programs.remove(&words, args, QUICK).await {
-                Ok(()) => {}
-                Err(Failure::Busy | Failure::NotFound { pool: false }) => return Ok(()),
-                Err(failure) => return Err(failure.of_snapshot(volume, base, CLONING)),
-            }
+        let args = || [image_args(volume), vec![format!("--snap={base}")]].concat();
+        match self.programs.remove(&["snap", "unprotect"], args(), QUICK).await {
+            Err(Failure::Busy | Failure::NotFound { pool: false }) => return Ok(()),
+            // One that was never protected is not unprotected either.
+            Ok(()) | Err(_) => {}
         }
-        Ok(())
+        match self.programs.remove(&["snap", "rm"], args(), QUICK).await {
+            Ok(()) | Err(Failure::Busy | Failure::NotFound { pool: false }) => Ok(()),
+            Err(failure) => Err(failure.of_snapshot(volume, base, CLONING)),
+        }
     }
 
     pub(crate) async fn make_clone(
