@@ -38,16 +38,36 @@ impl RbdStorage {
     }
 
     /// Removes what clones stood on, unless one still does: then it stays, which is no failure.
-    async fn release(&self, volume: &VolumeId, base: &SnapshotName) -> Result<(), StorageError> {
+    /// Whether it is gone.
+    async fn release(&self, volume: &VolumeId, base: &SnapshotName) -> Result<bool, StorageError> {
         let args = || [image_args(volume), vec![format!("--snap={base}")]].concat();
         match self.programs.remove(&["snap", "unprotect"], args(), QUICK).await {
-            Err(Failure::Busy | Failure::NotFound { pool: false }) => return Ok(()),
+            Err(Failure::Busy) => return Ok(false),
+            Err(Failure::NotFound { pool: false }) => return Ok(true),
             // One that was never protected is not unprotected either.
             Ok(()) | Err(_) => {}
         }
         match self.programs.remove(&["snap", "rm"], args(), QUICK).await {
-            Ok(()) | Err(Failure::Busy | Failure::NotFound { pool: false }) => Ok(()),
+            Ok(()) | Err(Failure::NotFound { pool: false }) => Ok(true),
+            Err(Failure::Busy) => Ok(false),
             Err(failure) => Err(failure.of_snapshot(volume, base, CLONING)),
+        }
+    }
+
+    /// Removes what clones stood on.
+    ///
+    /// # Errors
+    /// [`StorageError::Protected`] while one still does.
+    pub(crate) async fn remove_base(
+        &self,
+        volume: &VolumeId,
+        base: &SnapshotName,
+    ) -> Result<(), StorageError> {
+        match self.release(volume, base).await? {
+            true => Ok(()),
+            false => {
+                Err(StorageError::Protected { volume: volume.clone(), snapshot: base.clone() })
+            }
         }
     }
 

@@ -540,6 +540,9 @@ impl Storage for RbdStorage {
     ) -> Result<(), StorageError> {
         require_snapshot_name(volume, snapshot)?;
         let found = self.require_snapshot(volume, snapshot).await?;
+        if snapshot.is_base() {
+            return self.remove_base(volume, snapshot).await;
+        }
         require_unprotected(volume, &found)?;
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
         let removed = self.programs.remove(&["snap", "rm"], args, QUICK).await;

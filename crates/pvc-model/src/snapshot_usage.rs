@@ -192,7 +192,7 @@ pub fn sorted(mut seen: Vec<SeenSnapshot>) -> Vec<SeenSnapshot> {
 /// also one that the storage has taken for itself to stay, of which there is no record.
 pub fn is_there(seen: &SeenSnapshot, mut recorded: impl Iterator<Item = SnapshotName>) -> bool {
     let name = &seen.usage.name;
-    name.is_reserved() && !name.is_passing() || recorded.any(|known| known == *name)
+    name.is_base() || recorded.any(|known| known == *name)
 }
 
 /// The volume that a snapshot of the pool was seen of.

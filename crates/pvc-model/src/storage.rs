@@ -96,6 +96,11 @@ impl SnapshotName {
             || self.is_reserved() && self.as_str().ends_with(PARTIAL)
     }
 
+    /// Whether the storage has taken the snapshot for copy-on-write clones to stand on.
+    pub fn is_base(&self) -> bool {
+        self.is_reserved() && !self.is_passing()
+    }
+
     /// Whether the storage has taken the snapshot for the time of a copy.
     pub fn is_of_copy(&self) -> bool {
         self.is_passing() && !self.as_str().starts_with(DOWNLOADED)

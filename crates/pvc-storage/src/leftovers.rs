@@ -198,9 +198,10 @@ fn candidates(cluster: &Cluster, volumes: &[VolumeInfo]) -> impl Iterator<Item =
         let name = &volume.id.volume;
         let is_left = (name.is_partial() || is_left_behind(cluster, name)) && !is_known;
         let whole = is_left.then(|| Leftover::Volume(volume.id.clone()));
-        let own = volume.snapshots.iter().filter(|one| one.name.is_passing());
-        let of =
-            |one: &pvc_ports::SnapshotInfo| Leftover::Snapshot(volume.id.clone(), one.name.clone());
+        // What clones stand on as well: the storage keeps it until the last of them is gone.
+        let own = volume.snapshots.iter().map(|one| &one.name);
+        let own = own.filter(|name| name.is_passing() || name.is_base());
+        let of = |name: &SnapshotName| Leftover::Snapshot(volume.id.clone(), name.clone());
         whole.into_iter().chain(own.map(of))
     })
 }
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clones_stand_on_is_no_leftover() {
+    fn what_the_storage_took_for_itself_is_left_over_if_it_stays() {
         let snapshot =
             |name: &str| pvc_ports::SnapshotInfo { name: SnapshotName::new(name), size_bytes: 1 };
         let names =
@@ -323,10 +324,11 @@ mod tests {
             snapshots: names.map(snapshot).to_vec(),
         };
         let left: Vec<_> = candidates(&Cluster::default(), &[volume]).collect();
-        let left: [Leftover; 2] = left.try_into().expect("two of them");
+        let left: [Leftover; 3] = left.try_into().expect("three of them");
         let of = |name| Leftover::Snapshot(id("vms/a"), SnapshotName::new(name));
-        assert_eq!(left, [of("pvc-clone-download-1"), of("pvc-clone-b.partial")]);
-        assert_eq!(left.map(|left| left.stays()), [LEFT, LEFT_OF_COPY]);
+        let own = ["pvc-clone-0123456789abcdef", "pvc-clone-download-1", "pvc-clone-b.partial"];
+        assert_eq!(left, own.map(of));
+        assert_eq!(left.map(|left| left.stays()), [LEFT, LEFT, LEFT_OF_COPY]);
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl RbdStorage {
         if let Err(error) = self.remove_snapshot(volume, &moment).await {
             tracing::warn!(%volume, snapshot = %moment, %error, "the snapshot that was copied could \
                                                                  not be removed; it goes after a \
-                                                                 day");
+                                                                 week");
         }
         copied
     }

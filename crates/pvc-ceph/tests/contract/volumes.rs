@@ -110,6 +110,17 @@ pub(crate) async fn a_copy_and_a_flattening_on_their_way_are_cancelled_and_leave
     let flattened = ceph.storage.flatten(&clone, false, &course).await.unwrap();
     assert_eq!((flattened, course.bytes()), (Flattened::From(Some(large.clone())), SIZE));
     assert_eq!(ceph.read(&clone, 0, 4).await, b"dear");
+
+    // What a clone stands on is left when that is removed, and goes then.
+    ceph.storage.clone_on_write(&large, &copy, &Course::default()).await.unwrap();
+    let found = ceph.storage.volume(&large).await.unwrap();
+    let base = &found.snapshots.iter().find(|found| found.name.is_base()).unwrap().name;
+    let kept = ceph.storage.remove_snapshot(&large, base).await;
+    assert!(matches!(kept, Err(StorageError::Protected { .. })), "{kept:?}");
+    let copied = VolumeId { pool: large.pool.clone(), volume: copy.clone() };
+    ceph.storage.remove(&copied).await.unwrap();
+    ceph.storage.remove_snapshot(&large, base).await.unwrap();
+    assert!(ceph.storage.volume(&large).await.unwrap().snapshots.is_empty());
     for volume in [&large, &clone] {
         ceph.storage.remove(volume).await.unwrap();
     }

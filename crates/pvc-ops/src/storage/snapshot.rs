@@ -40,7 +40,7 @@ pub async fn create_snapshot(
 
 /// Takes a snapshot of a moment at which the volume was not held. Until that is known it has a name
 /// of the storage's own: who takes it may be killed at any moment, and what is left of it is
-/// nobody's and goes after a day.
+/// nobody's and goes after a week.
 async fn make_snapshot(
     store: &Store,
     storage: &dyn Storage,
@@ -67,7 +67,7 @@ async fn make_snapshot(
         {
             tracing::warn!(%volume, snapshot = %passing, %error, "a snapshot that got no name \
                                                                   could not be removed; it goes \
-                                                                  after a day");
+                                                                  after a week");
         }
         match looked {
             Ok(true) => return Ok(named),
