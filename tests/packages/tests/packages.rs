@@ -128,7 +128,7 @@ fn a_version_that_cannot_use_the_configuration_does_not_take_over() {
 }
 
 #[test]
-fn an_administrator_who_wants_nothing_started_is_heard() {
+fn nothing_is_started_for_an_administrator_who_does_not_want_it() {
     let machine = Machine::new();
     machine.install(1);
     machine.configure();
