@@ -138,7 +138,8 @@ async fn write_dear(store: Store) {
     let view = store.view();
     let interface = |number| {
         format!(
-            "<interface type='bridge'><source bridge='vmbr{number}' note='{number:034}'/></interface>"
+            "<interface type='bridge'>\
+             <source bridge='vmbr{number}' note='{number:034}'/></interface>"
         )
     };
     let interfaces: String = (0..9_900).map(interface).collect();

@@ -37,7 +37,7 @@ async fn run_node(
     with_store(config, shutdown, ports::store, async |store| {
         let begun = shutdown.clone();
         let dress = |node: Node| {
-            let node = lease::heard(node, config);
+            let node = lease::with_lease_requests(node, config);
             tell_metadata(node, config, &store, provisioner, shutdown.asked().clone())
                 .with_log(log_lines)
                 .when_waiting(|what| Notifier.waiting(what))

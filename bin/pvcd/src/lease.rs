@@ -100,8 +100,8 @@ fn report(socket: &Path, vni: &str, args: &[String]) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Has the node hear what this program reports, where it carries networks of VMs.
-pub fn heard(node: Node, config: &Config) -> Node {
+/// Gives the node the requests that this program reports with, where it carries networks of VMs.
+pub fn with_lease_requests(node: Node, config: &Config) -> Node {
     match settings::guest_networks(config) {
         Some(networks) => node.with_lease_requests(listen(networks.dhcp.socket.into())),
         None => node,
@@ -248,7 +248,7 @@ mod tests {
 
     const MAC: &str = "52:54:00:00:00:01";
 
-    /// Runs what dnsmasq runs, beside a role that plays along. Returns what it was told.
+    /// Runs what dnsmasq runs, beside a role that plays along. Returns what was reported to it.
     async fn report_of(args: &[&str]) -> (anyhow::Result<u8>, Vec<LeaseNews>) {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("run/leases");
@@ -256,14 +256,14 @@ mod tests {
         eventually("it listens", || socket.exists()).await;
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         let done = tokio::task::spawn_blocking(move || report(&socket, "1001", &args));
-        let mut heard = Vec::new();
+        let mut reports = Vec::new();
         let role = async {
             while let Some(request) = requests.lock().await.recv().await {
                 match request {
                     LeaseRequest::Database { answer, .. } => answer.send(String::new()).unwrap(),
                     LeaseRequest::News { vni, news, done } => {
                         assert_eq!(vni.get(), 1001);
-                        heard.push(news);
+                        reports.push(news);
                         done.send(()).unwrap();
                     }
                 }
@@ -273,7 +273,7 @@ mod tests {
             () = role => panic!("the listener goes on"),
             reported = done => reported.unwrap(),
         };
-        (reported, heard)
+        (reported, reports)
     }
 
     async fn eventually(what: &str, is_so: impl Fn() -> bool) {
@@ -309,18 +309,18 @@ mod tests {
 
     #[tokio::test]
     async fn what_dnsmasq_says_reaches_the_role_and_is_answered() {
-        let (reported, heard) = report_of(&["del", MAC, "10.20.1.100"]).await;
-        assert!(matches!(heard[..], [LeaseNews::Ended { .. }]), "{heard:?}");
+        let (reported, reports) = report_of(&["del", MAC, "10.20.1.100"]).await;
+        assert!(matches!(reports[..], [LeaseNews::Ended { .. }]), "{reports:?}");
         assert_eq!(reported.unwrap(), 0);
-        let (reported, heard) = report_of(&["init"]).await;
-        assert!(heard.is_empty() && reported.is_ok());
+        let (reported, reports) = report_of(&["init"]).await;
+        assert!(reports.is_empty() && reported.is_ok());
     }
 
     #[tokio::test]
     async fn junk_is_answered_and_reaches_nobody() {
         for junk in [&[][..], &["tftp", "1", "2"], &["add", "x", "y", "z"]] {
-            let (reported, heard) = report_of(junk).await;
-            assert!(heard.is_empty() && reported.is_ok(), "{junk:?}");
+            let (reported, reports) = report_of(junk).await;
+            assert!(reports.is_empty() && reported.is_ok(), "{junk:?}");
         }
     }
 

@@ -110,7 +110,7 @@ async fn with_store(
     let node = async {
         let begun = shutdown.clone();
         let dress = |node: Node| {
-            let node = lease::heard(node, config);
+            let node = lease::with_lease_requests(node, config);
             tell_metadata(node, config, &store, provisioner, running.clone())
                 .with_log(log_lines)
                 .when_ready(move || {

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_role_that_is_watched_is_heard_of_while_it_works() {
+    async fn a_role_that_is_watched_reports_while_it_works() {
         assert_eq!(beats_in_ten_seconds(Some(Duration::from_secs(5))).await, 3);
         assert_eq!(beats_in_ten_seconds(None).await, 0);
     }

@@ -223,15 +223,15 @@ impl Listing {
     pub fn print<T>(
         &self,
         pvc: &mut Pvc,
-        things: &[T],
+        records: &[T],
         name: impl Fn(&T) -> String,
         table: impl FnOnce(&[T]) -> Table,
     ) -> Outcome {
         if self.is_bare() {
-            things.iter().for_each(|thing| pvc.out.line(name(thing)));
+            records.iter().for_each(|record| pvc.out.line(name(record)));
             return Ok(());
         }
-        self.shape.print(pvc, self.format, table(things))
+        self.shape.print(pvc, self.format, table(records))
     }
 }
 

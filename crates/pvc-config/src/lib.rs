@@ -15,9 +15,9 @@ mod assemble;
 mod config;
 mod keys;
 mod kind;
-mod networks;
 #[cfg(test)]
-mod original;
+mod legacy_file;
+mod networks;
 mod problem;
 mod reader;
 mod reference;

@@ -67,7 +67,7 @@ impl Suite {
     }
 
     async fn make_tables(&self) {
-        let things = match self.database.dialect() {
+        let numbers = match self.database.dialect() {
             SqlDialect::PostgreSql => {
                 "CREATE TABLE thing (at BIGINT PRIMARY KEY, number BIGINT, small INTEGER, \
                  text TEXT, bytes BYTEA, yes BOOLEAN)"
@@ -79,7 +79,7 @@ impl Suite {
         };
         let mut transaction = self.begin().await;
         for words in [
-            things,
+            numbers,
             "CREATE TABLE profile (name TEXT PRIMARY KEY, size INTEGER NOT NULL)",
             "CREATE TABLE vm (name TEXT PRIMARY KEY, \
              profile TEXT NOT NULL REFERENCES profile (name))",

@@ -71,15 +71,15 @@ impl ScriptsFixture {
 
     async fn methods_run_one_by_one_and_calls_are_answered(&self) {
         let mut process = self.start(Manner::Steady).await;
-        let (done, heard) = run(&mut process, ScriptPhase::Setup).await;
+        let (done, messages) = run(&mut process, ScriptPhase::Setup).await;
         assert_eq!(done, ScriptMessage::Done(Value::Null));
         let text = "hello".to_owned();
         assert!(
-            heard.contains(&ScriptMessage::Log { level: ScriptLevel::Info, text }),
-            "{heard:?}"
+            messages.contains(&ScriptMessage::Log { level: ScriptLevel::Info, text }),
+            "{messages:?}"
         );
         // Output comes by another way than messages do, and may be later.
-        if !heard.contains(&ScriptMessage::Wrote("written".to_owned())) {
+        if !messages.contains(&ScriptMessage::Wrote("written".to_owned())) {
             let next = timeout(LONG, process.next()).await.expect("it comes");
             assert_eq!(next.expect("it runs"), ScriptMessage::Wrote("written".to_owned()));
         }
@@ -94,12 +94,12 @@ impl ScriptsFixture {
         assert_eq!(asked, (&json!("vms"), &json!("x")));
         let answer = ScriptOrder::Returned(json!([true, "/dev/rbd/vms/x"]));
         process.tell(answer).await.expect("it listens");
-        let (done, heard) = end(&mut process).await;
+        let (done, messages) = end(&mut process).await;
         assert_eq!(done, ScriptMessage::Done(Value::Null));
         let text = "/dev/rbd/vms/x".to_owned();
         assert!(
-            heard.contains(&ScriptMessage::Log { level: ScriptLevel::Info, text }),
-            "{heard:?}"
+            messages.contains(&ScriptMessage::Log { level: ScriptLevel::Info, text }),
+            "{messages:?}"
         );
         process.kill().await.expect("it dies");
         assert_eq!((self.processes)(), 0);
@@ -145,12 +145,14 @@ pub async fn run(process: &mut Started, phase: ScriptPhase) -> (ScriptMessage, V
 
 /// Hears the script until it is done with something, or calls.
 pub async fn end(process: &mut Started) -> (ScriptMessage, Vec<ScriptMessage>) {
-    let mut heard = Vec::new();
+    let mut messages = Vec::new();
     loop {
         let message = timeout(LONG, process.next()).await.expect("it says something");
         match message.expect("its process is there") {
-            message @ (ScriptMessage::Log { .. } | ScriptMessage::Wrote(_)) => heard.push(message),
-            end => return (end, heard),
+            message @ (ScriptMessage::Log { .. } | ScriptMessage::Wrote(_)) => {
+                messages.push(message)
+            }
+            end => return (end, messages),
         }
     }
 }

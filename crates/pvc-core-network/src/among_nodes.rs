@@ -3,6 +3,7 @@
 //! an older cluster are there.
 
 use pvc_model::cluster::Cluster;
+use pvc_model::listed;
 use pvc_role::{Context, REFRESH};
 use tokio_util::sync::CancellationToken;
 
@@ -33,12 +34,10 @@ fn message(cluster: &Cluster) -> Option<String> {
             Some(format!("{} ({bridge})", vm.name))
         })
         .collect();
-    let more = found.len().saturating_sub(NAMED);
-    let named = found.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let named = listed(found.iter(), NAMED);
     (!found.is_empty()).then(|| {
         format!(
-            "VMs are plugged into a network on which the nodes speak to each other: {named}{more}. \
+            "VMs are plugged into a network on which the nodes speak to each other: {named}. \
              Whoever is in such a \
              guest reaches ZooKeeper, libvirt and Ceph as a node does. Give them another network \
              (`pvc vm network \

@@ -20,12 +20,11 @@ use pvc_model::with_causes;
 use pvc_ports::{
     Command, Database, DatabaseError, DnsPorts, FileAccess, TransferError, ZoneTransfers,
 };
-use pvc_role::{Alarm, Context};
+use pvc_role::{Alarm, Context, Few};
 use pvc_supervisor::{
     ConfigFile, ProgramSpec, ProgramState, Ready, Reload, Stop, Supervisor, SupervisorPorts, Wanted,
 };
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use zones::ZoneError;
@@ -465,26 +464,24 @@ async fn transfers(
     zones: &Zones,
     on_bridges: &BTreeSet<(Vni, IpAddr)>,
 ) -> BTreeMap<String, Found> {
-    let mut found = BTreeMap::new();
-    let (mut tasks, mut waiting) = (JoinSet::new(), zones.zones.values());
-    loop {
-        while tasks.len() < AT_ONCE
-            && let Some(zone) = waiting.next()
-        {
+    let mut transfers = Few::new(
+        AT_ONCE,
+        zones.zones.values().map(|zone| {
             let (port, zone) = (port.clone(), zone.clone());
             let is_here = |gateway: &&IpAddr| on_bridges.contains(&(zone.vni, **gateway));
             let here: Vec<IpAddr> = zone.gateways.iter().filter(is_here).copied().collect();
-            tasks.spawn(
-                async move { (zone.name.clone(), transfer(port.as_ref(), &zone, &here).await) },
-            );
-        }
-        match tasks.join_next().await {
-            Some(Ok((name, hosts))) => _ = found.insert(name, hosts),
+            async move { (zone.name.clone(), transfer(port.as_ref(), &zone, &here).await) }
+        }),
+    );
+    let mut found = BTreeMap::new();
+    while let Some(done) = transfers.ended().await {
+        match done {
+            Ok((name, hosts)) => _ = found.insert(name, hosts),
             // A bug of ours: the zone stays as it is.
-            Some(Err(error)) => tracing::error!(%error, "a transfer has ended"),
-            None => return found,
+            Err(error) => tracing::error!(%error, "a transfer has ended"),
         }
     }
+    found
 }
 
 /// Asks at those gateways that are `here`: what is asked at another address goes to whoever has it.

@@ -19,8 +19,7 @@ use pvc_model::guest_network::guard::{guarded_ports, rules, table};
 use pvc_model::link::Mac;
 use pvc_model::with_causes;
 use pvc_ports::{FirewallError, Hypervisor, HypervisorError};
-use pvc_role::{Alarm, Context};
-use tokio::task::JoinSet;
+use pvc_role::{Alarm, Context, Few};
 use tokio_util::sync::CancellationToken;
 
 const FAULT: &str = "NETWORK_GUARD";
@@ -152,22 +151,21 @@ impl Keeper {
             self.unread = Some(0);
             return;
         }
-        let (mut asked, mut left) = (JoinSet::new(), guests.into_keys());
-        let mut unread = left.len();
+        let mut unread = guests.len();
+        let mut asked = Few::new(
+            AT_A_TIME,
+            guests.into_keys().map(|uuid| {
+                let hypervisor = hypervisor.clone();
+                async move { (uuid, read(hypervisor, uuid).await) }
+            }),
+        );
         let mut answers = async || {
-            loop {
-                while asked.len() < AT_A_TIME
-                    && let Some(uuid) = left.next()
-                {
-                    let hypervisor = hypervisor.clone();
-                    asked.spawn(async move { (uuid, read(hypervisor, uuid).await) });
-                }
-                match asked.join_next().await {
-                    None => return None,
-                    Some(Ok((uuid, Some(read)))) => return Some((uuid, read)),
-                    Some(_) => {}
+            while let Some(answer) = asked.ended().await {
+                if let Ok((uuid, Some(read))) = answer {
+                    return Some((uuid, read));
                 }
             }
+            None
         };
         while let Some(Some((uuid, read))) =
             context.within(end.saturating_sub(context.now()), answers()).await

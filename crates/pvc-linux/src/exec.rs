@@ -85,7 +85,7 @@ async fn spawn(command: &Command) -> Result<Child, ExecError> {
 async fn talk(
     child: &mut Child,
     stdin: Option<&[u8]>,
-    heard: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
+    on_errors: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
 ) -> std::io::Result<Output> {
     let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -98,7 +98,7 @@ async fn talk(
     };
     let status = {
         let read = async {
-            tokio::join!(write, keep(out, &mut stdout, &|_| ()), keep(err, &mut stderr, heard));
+            tokio::join!(write, keep(out, &mut stdout, &|_| ()), keep(err, &mut stderr, on_errors));
         };
         tokio::pin!(read);
         tokio::select! {
@@ -118,14 +118,14 @@ async fn talk(
 async fn keep(
     pipe: Option<impl AsyncRead + Unpin>,
     kept: &mut Vec<u8>,
-    heard: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
+    on_errors: &(dyn for<'a> Fn(&'a [u8]) + Send + Sync),
 ) {
     let Some(mut pipe) = pipe else { return };
     let mut piece = vec![0; PIECE_BYTES];
     // A read error ends the output where it is: what was said so far is worth more than nothing.
     while let Ok(count @ 1..) = pipe.read(&mut piece).await {
         let piece = &piece[..count];
-        heard(piece);
+        on_errors(piece);
         let room = KEPT_BYTES.saturating_sub(kept.len()).min(count);
         kept.extend_from_slice(&piece[..room]);
     }

@@ -127,14 +127,14 @@ mod tests {
             .output()
             .unwrap();
         assert!(daemon.status.success(), "{daemon:?}");
-        let mut heard = Vec::new();
+        let mut messages = Vec::new();
         for _ in 0..4 {
             let mut buffer = [0; 256];
             let length = socket.recv(&mut buffer).unwrap();
-            heard.push(String::from_utf8_lossy(&buffer[..length]).trim().to_owned());
+            messages.push(String::from_utf8_lossy(&buffer[..length]).trim().to_owned());
         }
         let waiting = "STATUS=for somebody\nEXTEND_TIMEOUT_USEC=60000000";
-        assert_eq!(heard, [waiting, "READY=1\nSTATUS=", "WATCHDOG=1", "STOPPING=1"]);
+        assert_eq!(messages, [waiting, "READY=1\nSTATUS=", "WATCHDOG=1", "STOPPING=1"]);
     }
 
     /// Found by a benchmark that did not read what the daemon told it: the node's keepalive stood

@@ -65,6 +65,6 @@ extern crate self as pvc_model;
 mod records;
 
 pub use causes::with_causes;
-pub use name::{BadName, NodeName, check_name, shown};
+pub use name::{BadName, NodeName, check_name, listed, shown};
 pub use time::utc;
 pub use uuid::Uuid;

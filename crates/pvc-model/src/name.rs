@@ -30,6 +30,16 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
+/// The first few names, at most `most` of them, and how many more there are: `a, b and 3 more`.
+pub fn listed(names: impl ExactSizeIterator<Item: fmt::Display>, most: usize) -> String {
+    let more = names.len().saturating_sub(most);
+    let shown = names.take(most).map(|name| name.to_string()).collect::<Vec<_>>().join(", ");
+    match more {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 fn printable(c: char) -> char {
     if c.is_control() { '\u{fffd}' } else { c }
 }
@@ -109,6 +119,13 @@ impl std::borrow::Borrow<str> for NodeName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_names_the_first_few_and_says_how_many_more_there_are() {
+        let listed = |count: usize| listed(["a", "b", "c", "d"][..count].iter(), 2);
+        assert_eq!([0, 1, 2].map(listed), ["", "a", "a, b"]);
+        assert_eq!([3, 4].map(listed), ["a, b and 1 more", "a, b and 2 more"]);
+    }
 
     #[test]
     fn a_usual_name_is_accepted() {

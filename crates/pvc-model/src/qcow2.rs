@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_names_other_files_or_unknown_things_is_refused() {
+    fn an_image_that_names_other_files_or_unknown_features_is_refused() {
         for bad in [
             header(3, 4096, 0, 0),
             header(3, 0, 2, 0),

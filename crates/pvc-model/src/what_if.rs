@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_keeps_a_death_from_being_made_up_for_is_named() {
+    fn each_hindrance_that_keeps_a_death_from_being_made_up_for_is_named() {
         let said = |cluster: &Cluster, rules: &Rules| {
             let outlook = node_dies(cluster, "hv3", rules).unwrap();
             assert_eq!(ends(&outlook), ["vm2 is down", "vm3 is down", "vm1 is down"]);

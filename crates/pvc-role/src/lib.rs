@@ -6,6 +6,7 @@
 //!  Context    the node's name, its ports, the store, the clock; deadlines
 //!  Turns      a pass at once, then after each rest, or when the store changes, until the end
 //!  UnderWay   what passes have begun and do not wait for, and what became of it
+//!  Few        many pieces of work, of which only so many go on at a time
 //!  Alarm      since when something is so, whether operators were told, when they are told again
 //!  raise…     a fault in the store, and taking it back (methods of `Context`)
 //!  change     a change of records that is decided anew where they have changed (of `Context`)
@@ -41,6 +42,7 @@ mod alarm;
 mod change;
 mod context;
 mod faults;
+mod few;
 mod tasks;
 mod turns;
 mod under_way;
@@ -49,6 +51,7 @@ pub use alarm::Alarm;
 pub use change::Superseded;
 pub use context::{Context, DeadlineError};
 pub use faults::REFRESH;
+pub use few::Few;
 pub use tasks::{Panicked, Tasks, caught};
 pub use turns::Turns;
 pub use under_way::{Done, UnderWay};

@@ -28,7 +28,7 @@ pub(crate) use self::addresses::{
     dhcp_range, first_record, host_of, ip4_network, mac, port, reserved_address, rule_name,
 };
 pub use self::ask::NetworkAsk;
-use self::ask::Thing;
+use self::ask::NetworkPart;
 use self::loaded::{Chain, Loaded};
 pub(crate) use self::recorded::Recorded;
 use self::recorded::{Rules, Version};
@@ -93,7 +93,7 @@ pub(crate) struct NetworkTruth {
     used: BTreeMap<(usize, String), Duration>,
     /// The reservations that the servers of hosts have read at their start, by their names.
     served: BTreeMap<(usize, String), String>,
-    words: WordsGiven<Thing>,
+    words: WordsGiven<NetworkPart>,
     next_look: Duration,
 }
 
@@ -117,7 +117,7 @@ impl NetworkTruth {
     }
 
     pub fn asked(&mut self, ask: &NetworkAsk) {
-        self.words.asked(ask.goals().into_iter().map(|(thing, _)| thing));
+        self.words.asked(ask.goals().into_iter().map(|(part, _)| part));
         self.leave_open(ask);
     }
 
@@ -133,10 +133,10 @@ impl NetworkTruth {
         match ask {
             NetworkAsk::Remove { .. } => self
                 .words
-                .leave_open(|thing| thing.vni() == vni && !matches!(thing, Thing::Network(_))),
+                .leave_open(|part| part.vni() == vni && !matches!(part, NetworkPart::Network(_))),
             NetworkAsk::TryRule { rule, .. } => {
-                let tried = Thing::Rule(vni, rule.clone());
-                self.words.leave_open(|thing| *thing == tried);
+                let tried = NetworkPart::Rule(vni, rule.clone());
+                self.words.leave_open(|part| *part == tried);
             }
             _ => {}
         }
@@ -541,13 +541,13 @@ impl State {
     pub fn wrong_about_networks(&self, view: &View) -> Option<String> {
         let words = &self.networks.words;
         // A removal of which nobody has heard the end may have come at any time.
-        let is_known = |thing: &Thing| !words.is_open(&Thing::Network(thing.vni()));
-        words.settled().filter(|(thing, _)| is_known(thing)).find_map(|(thing, wanted)| {
-            let record = view.networks.get(&thing.vni().to_string());
-            let is_so = match thing {
-                Thing::Network(_) => record.is_some(),
-                Thing::Rule(_, rule) => record?.acls.iter().any(|acl| acl.rule == *rule),
-                Thing::Reservation(_, vm) => {
+        let is_known = |part: &NetworkPart| !words.is_open(&NetworkPart::Network(part.vni()));
+        words.settled().filter(|(part, _)| is_known(part)).find_map(|(part, wanted)| {
+            let record = view.networks.get(&part.vni().to_string());
+            let is_so = match part {
+                NetworkPart::Network(_) => record.is_some(),
+                NetworkPart::Rule(_, rule) => record?.acls.iter().any(|acl| acl.rule == *rule),
+                NetworkPart::Reservation(_, vm) => {
                     let is_own = |mac_of: &str| mac_of == mac(*vm);
                     let mut leases = record?.leases.iter();
                     leases.any(|lease| lease.expiry.is_none() && is_own(&lease.mac))
@@ -555,7 +555,7 @@ impl State {
             };
             (is_so != wanted).then(|| {
                 format!(
-                    "somebody was answered that {thing:?} is there: {wanted}, and that is {is_so}"
+                    "somebody was answered that {part:?} is there: {wanted}, and that is {is_so}"
                 )
             })
         })

@@ -86,7 +86,7 @@ impl State {
     }
 
     /// The API has told somebody that there is such a job, or how it has ended.
-    pub fn heard_of_job(&mut self, id: &str, is_done: Option<bool>) {
+    pub fn job_answered(&mut self, id: &str, is_done: Option<bool>) {
         self.jobs.answers.push((id.to_owned(), is_done));
     }
 
@@ -381,17 +381,17 @@ mod tests {
         world.with(|state| {
             let done = succeeded(job(1, attach));
             let view = look(state, &[&done]);
-            state.heard_of_job("00000001", Some(true));
+            state.job_answered("00000001", Some(true));
             assert_eq!(state.wrong_about_jobs(&view), None);
             let gone = state.wrong_about_jobs(&View::default()).expect("it is gone");
             assert!(gone.ends_with("has no record any more"), "{gone}");
-            state.heard_of_job("00000001", Some(false));
+            state.job_answered("00000001", Some(false));
             let untrue = state.wrong_about_jobs(&view).expect("it was done");
             assert!(untrue.contains("was not done: Succeeded"), "{untrue}");
         });
         let (world, _) = World::of_hosts(1);
         world.with(|state| {
-            state.heard_of_job("00000002", None);
+            state.job_answered("00000002", None);
             let unknown = state.wrong_about_jobs(&View::default());
             assert_eq!(unknown, Some("job 00000002 was never recorded".to_owned()));
         });

@@ -296,11 +296,11 @@ impl Truth {
         }
         // One that was given less memory while it ran comes with what it has, which others learn
         // when it is there and its node says so.
-        let heard = self
+        let connected = self
             .well_since(sight, host)
             .map_or(Duration::ZERO, |since| sight.run.now.saturating_sub(since));
         let memory = |vm: &Uuid, guest: &SimGuest| match self.orders.view.vms.get(vm) {
-            Some(record) if sight.run.now.saturating_sub(guest.since).min(heard) < NEWS => {
+            Some(record) if sight.run.now.saturating_sub(guest.since).min(connected) < NEWS => {
                 guest.memory_mib.min(record.memory_mib())
             }
             _ => guest.memory_mib,
@@ -435,10 +435,10 @@ impl Truth {
         let arriving = arriving.map(|(_, guest)| guest);
         let arriving: u64 = arriving.map(|guest| guest.memory_mib).sum();
         let fits = claimed + arriving + besides_mib + vm.memory_mib() <= room;
-        let is_heard = self
+        let has_contact = self
             .well_since(sight, host)
             .is_some_and(|since| sight.run.now.saturating_sub(since) >= NEWS);
-        is_heard && is_another && is_allowed && takes && is_well && is_settled && fits
+        has_contact && is_another && is_allowed && takes && is_well && is_settled && fits
     }
 
     /// The daemon of a host ends a guest, or asks it to end.
@@ -466,7 +466,7 @@ impl Truth {
         }
         let here = order.node.as_ref().is_some_and(|node| node.as_str() == known.name);
         let has_settled = |since: Duration| now.saturating_sub(since) >= NEWS;
-        let is_heard = self.well_since(sight, host).is_some_and(has_settled);
+        let has_contact = self.well_since(sight, host).is_some_and(has_settled);
         // Whoever tried for an earlier target may not have heard of this one.
         let has_failed =
             orders.failed_moves.get(&vm).is_some_and(|failed| *failed + NEWS >= order.since);
@@ -476,11 +476,13 @@ impl Truth {
         let is_to_stay = here && has_settled(order.since) && has_settled(guest.since);
         let why = match order.state {
             // Without quorum guests run on, unless the node is to give itself up.
-            VmState::Start if is_to_stay && !is_heard && sight.run.nature.reset_after.is_none() => {
+            VmState::Start
+                if is_to_stay && !has_contact && sight.run.nature.reset_after.is_none() =>
+            {
                 let what = format!("{} ends the guest of VM {}", known.name, record.name);
                 return self.of_decision(sight, &what, host);
             }
-            _ if !is_heard => return,
+            _ if !has_contact => return,
             VmState::Start if is_to_stay => "is to run there, and nobody asked for its end",
             VmState::MigrateLive if !here => "is to be moved while it runs or not at all",
             VmState::Migrate if !here && !shuts_down && !has_failed => {

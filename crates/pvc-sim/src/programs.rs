@@ -142,8 +142,8 @@ mod tests {
         let (world, _, inner, running) = started().await;
         world.with(|state| state.power_off(0, "somebody pulled the plug"));
         assert_eq!(inner.processes(), 0);
-        let heard = tokio::time::timeout(Duration::from_secs(3600), running.ended()).await;
-        assert!(heard.is_err(), "who has started it is gone as well");
+        let ended = tokio::time::timeout(Duration::from_secs(3600), running.ended()).await;
+        assert!(ended.is_err(), "who has started it is gone as well");
     }
 
     #[tokio::test(start_paused = true)]

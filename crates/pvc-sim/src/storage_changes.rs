@@ -142,18 +142,18 @@ impl StorageAsk {
     }
 
     /// State that is there once it is done, or is not.
-    fn goals(&self) -> Vec<(Thing, bool)> {
-        let snapshot = |vm: &usize, name: &String| Thing::Snapshot(*vm, name.clone());
+    fn goals(&self) -> Vec<(StoragePart, bool)> {
+        let snapshot = |vm: &usize, name: &String| StoragePart::Snapshot(*vm, name.clone());
         match self {
             StorageAsk::AddSnapshot { vm, name } => vec![(snapshot(vm, name), true)],
             StorageAsk::RemoveSnapshot { vm, name } => vec![(snapshot(vm, name), false)],
             StorageAsk::RenameSnapshot { vm, name, to } => {
                 vec![(snapshot(vm, name), false), (snapshot(vm, to), true)]
             }
-            StorageAsk::Clone { to, .. } => vec![(Thing::Copy(to.clone()), true)],
-            StorageAsk::RemoveCopy { copy } => vec![(Thing::Copy(copy.clone()), false)],
-            StorageAsk::AddPool { pool } => vec![(Thing::Pool(pool.clone()), true)],
-            StorageAsk::RemovePool { pool } => vec![(Thing::Pool(pool.clone()), false)],
+            StorageAsk::Clone { to, .. } => vec![(StoragePart::Copy(to.clone()), true)],
+            StorageAsk::RemoveCopy { copy } => vec![(StoragePart::Copy(copy.clone()), false)],
+            StorageAsk::AddPool { pool } => vec![(StoragePart::Pool(pool.clone()), true)],
+            StorageAsk::RemovePool { pool } => vec![(StoragePart::Pool(pool.clone()), false)],
             _ => Vec::new(),
         }
     }
@@ -168,9 +168,9 @@ pub enum ChangeMoment {
     Done,
 }
 
-/// Something that operators add and remove.
+/// Part of the storage that operators add and remove.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Thing {
+enum StoragePart {
     Snapshot(usize, String),
     Copy(String),
     Pool(String),
@@ -218,7 +218,7 @@ fn agreed(
 #[derive(Default)]
 pub(crate) struct StorageChanges {
     pub still: StandStill<ChangeMoment>,
-    words: WordsGiven<Thing>,
+    words: WordsGiven<StoragePart>,
     /// Names of copies that somebody asked for.
     copies: BTreeSet<String>,
     /// Pools that somebody asked for.
@@ -244,7 +244,7 @@ impl StorageChanges {
             StorageAsk::AddPool { pool } => drop(self.pools.insert(pool.clone())),
             _ => {}
         }
-        self.words.asked(ask.goals().into_iter().map(|(thing, _)| thing));
+        self.words.asked(ask.goals().into_iter().map(|(part, _)| part));
     }
 
     /// Whether somebody asked for a volume of this name as a copy.
@@ -315,12 +315,12 @@ impl State {
 
     /// Finds what is wrong about volumes, copies and pools when each change has had time to end.
     pub fn wrong_about_storage(&mut self, view: &View) -> Option<String> {
-        let of_words = self.ceph.changes.words.settled().find_map(|(thing, wanted)| {
-            let (is_there, is_recorded) = self.presence(view, thing)?;
+        let of_words = self.ceph.changes.words.settled().find_map(|(part, wanted)| {
+            let (is_there, is_recorded) = self.presence(view, part)?;
             let is_so = (is_there, is_recorded) == (wanted, wanted);
             (!is_so).then(|| {
                 format!(
-                    "somebody was answered that {thing:?} is {}, and it is {}, and {}",
+                    "somebody was answered that {part:?} is {}, and it is {}, and {}",
                     said(wanted, "there", "gone"),
                     said(is_there, "there", "gone"),
                     said(is_recorded, "recorded", "not recorded")
@@ -334,23 +334,23 @@ impl State {
             .or_else(|| self.wrong_about_osds(view))
     }
 
-    /// Whether the thing is there, and whether the records say so; `None` if what it is of is not.
-    fn presence(&self, view: &View, thing: &Thing) -> Option<(bool, bool)> {
+    /// Whether the part is there, and whether the records say so; `None` if what it is of is not.
+    fn presence(&self, view: &View, part: &StoragePart) -> Option<(bool, bool)> {
         let volumes = &self.ceph.volumes;
-        match thing {
-            Thing::Snapshot(vm, name) => {
+        match part {
+            StoragePart::Snapshot(vm, name) => {
                 let volume = self.ceph.disks.get(&vm_uuid(*vm))?;
                 let found = volumes.volume(volume).ok()?.snapshots;
                 let recorded = view.volumes.get(volume).map(|record| &record.snapshots);
                 let is_recorded = recorded.into_iter().flatten().any(|(it, _)| it.as_str() == name);
                 Some((found.iter().any(|it| it.name.as_str() == name), is_recorded))
             }
-            Thing::Copy(name) => {
+            StoragePart::Copy(name) => {
                 let volume = VolumeId::from_record(&format!("{POOL}/{name}"))?;
                 let is_recorded = view.volumes.contains_key(&volume);
                 Some((volumes.volume(&volume).is_ok(), is_recorded))
             }
-            Thing::Pool(name) => {
+            StoragePart::Pool(name) => {
                 let pool = PoolName::new(name);
                 Some((volumes.pool(&pool).is_ok(), view.pools.contains_key(&pool)))
             }

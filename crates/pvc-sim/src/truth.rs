@@ -263,9 +263,9 @@ impl Truth {
         let pid = sight.hosts[host].daemon.as_ref()?.pid;
         // Whoever has not said yet that it starts is not heard.
         let announced = self.orders.announced(host, pid)?;
-        let heard = sight.zookeeper.heard_since(sight.processes, pid);
-        let heard = heard.filter(|_| sight.processes[pid].runs(sight.hosts))?;
-        Some(heard.max(announced).max(sight.thawed(host).unwrap_or_default()))
+        let connected = sight.zookeeper.connected_since(sight.processes, pid);
+        let connected = connected.filter(|_| sight.processes[pid].runs(sight.hosts))?;
+        Some(connected.max(announced).max(sight.thawed(host).unwrap_or_default()))
     }
 
     /// Judges a decision: without quorum nobody decides anything.

@@ -10,17 +10,18 @@ mod backup;
 mod play;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
 use pvc_api_types::{
     MoveCandidate, WhatIf, WhatIfCoordinators, WhatIfNode, WhatIfRefusal, WhatIfRun, WhatIfVm,
 };
-use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::fence::Rules;
 use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::placement::{Unfit, Weighed};
 use pvc_model::what_if::{Coordinators, End, Fate, Hindrance, Outlook, lives, node_dies};
+use pvc_model::{NodeName, listed};
 
 use crate::log::Log;
 use backup::Backup;
@@ -268,17 +269,12 @@ fn loss(next: &Outlook) -> String {
     match stranded.len() {
         0 => String::new(),
         1 => format!("1 VM finds no place: {}", stranded[0]),
-        more => format!("{more} VMs find no place: {}", listed(&stranded)),
+        more => format!("{more} VMs find no place: {}", list(&stranded)),
     }
 }
 
-/// The first few, and how many more.
-fn listed(names: &[&str]) -> String {
-    let shown = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMED) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
+fn list(names: &[impl Display]) -> String {
+    listed(names.iter(), NAMED)
 }
 
 /// Lists where the simulated cluster did something else than the plan says. That VMs are started on
@@ -304,7 +300,7 @@ fn differences(outlook: &Outlook, run: &WhatIfRun) -> Vec<String> {
             (planned, on, _) => swapped.push(format!("{name} on {on} instead of {planned}")),
         }
     }
-    let listed = listed(&swapped.iter().map(String::as_str).collect::<Vec<_>>());
+    let listed = list(&swapped);
     match swapped.len() {
         0 => {}
         1 => said.push(format!("1 VM ran on another node: {listed}")),
@@ -363,7 +359,7 @@ fn assumptions(question: &Question, cluster: &Cluster, outlook: &Outlook) -> Vec
         .map(|node| node.name.as_str())
         .collect();
     if !legacy.is_empty() {
-        let legacy = listed(&legacy);
+        let legacy = list(&legacy);
         said.push(format!("{legacy}: of another PVC, and taken to do what this one does"));
     }
     let stopped = named(&|node| {
@@ -372,12 +368,12 @@ fn assumptions(question: &Question, cluster: &Cluster, outlook: &Outlook) -> Vec
     if !stopped.is_empty() {
         said.push(format!(
             "{}: its daemon does not run, and it is taken to be switched off",
-            listed(&stopped)
+            list(&stopped)
         ));
     }
     let unproven = named(&|node| node.daemon_state == DaemonState::Dead);
     if !unproven.is_empty() {
-        said.push(format!("{}: dead without a proof, and its BMC stays silent", listed(&unproven)));
+        said.push(format!("{}: dead without a proof, and its BMC stays silent", list(&unproven)));
     }
     said
 }

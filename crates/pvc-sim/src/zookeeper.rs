@@ -291,14 +291,14 @@ impl Ensemble {
 
     /// Time since which nothing has been in the way between the process and a server of the quorum;
     /// `None` if something is.
-    pub fn heard_since(&self, processes: &Processes, pid: Pid) -> Option<Duration> {
+    pub fn connected_since(&self, processes: &Processes, pid: Pid) -> Option<Duration> {
         let known = &self.clients[processes[pid].client?];
-        let is_heard = known.is_connected
+        let has_contact = known.is_connected
             && known.is_good
             && self.has_quorum
             && self.held.is_none()
             && self.sessions.contains_key(&known.session);
-        is_heard.then_some(known.good_since)
+        has_contact.then_some(known.good_since)
     }
 
     fn host_of(&self, processes: &Processes, client: usize) -> Option<usize> {

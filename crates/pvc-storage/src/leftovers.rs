@@ -139,10 +139,10 @@ impl<T: Ord + Clone> Sightings<T> {
     /// Notes what is `there`; returns what has been for at least its `time`.
     fn note(&mut self, there: Vec<T>, now: Duration, time: impl Fn(&T) -> Duration) -> Vec<T> {
         let before = std::mem::take(&mut self.since);
-        let since = |thing: &T| before.get(thing).copied().unwrap_or(now);
-        self.since = there.into_iter().map(|thing| (thing.clone(), since(&thing))).collect();
-        let is_old = |(thing, since): &(&T, &Duration)| now.saturating_sub(**since) >= time(thing);
-        self.since.iter().filter(is_old).map(|(thing, _)| thing.clone()).collect()
+        let since = |seen: &T| before.get(seen).copied().unwrap_or(now);
+        self.since = there.into_iter().map(|seen| (seen.clone(), since(&seen))).collect();
+        let is_old = |(seen, since): &(&T, &Duration)| now.saturating_sub(**since) >= time(seen);
+        self.since.iter().filter(is_old).map(|(seen, _)| seen.clone()).collect()
     }
 }
 

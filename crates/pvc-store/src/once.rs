@@ -18,9 +18,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_thing_is_said_once_and_not_any_number_of_them() {
+    fn each_message_is_said_once_and_not_any_number_of_them() {
         assert!(is_new("a") && !is_new("a") && is_new("b"));
-        let said = (0..2 * MOST).filter(|number| is_new(&format!("thing {number}"))).count();
+        let said = (0..2 * MOST).filter(|number| is_new(&format!("message {number}"))).count();
         assert!(said <= MOST && !is_new("c"));
     }
 }

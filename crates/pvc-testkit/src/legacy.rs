@@ -309,7 +309,7 @@ impl LegacyPeer {
         while let Some(event) = events.recv().await {
             match event {
                 TreeEvent::Changed { path } | TreeEvent::Deleted { path } => {
-                    self.heard_of(&path).await
+                    self.noticed(&path).await
                 }
                 // What happened in between is delivered once, with its newest value.
                 TreeEvent::Resync => self.see_everything().await,
@@ -328,7 +328,7 @@ impl LegacyPeer {
         }
     }
 
-    async fn heard_of(self: &Arc<Self>, path: &str) {
+    async fn noticed(self: &Arc<Self>, path: &str) {
         let is_watched = path == "/config/primary_node"
             || path == self.own("routerstate")
             || path == self.own("domainstate")

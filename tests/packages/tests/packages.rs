@@ -128,7 +128,7 @@ fn a_version_that_cannot_use_the_configuration_does_not_take_over() {
 }
 
 #[test]
-fn an_administrator_who_wants_nothing_started_is_heard() {
+fn nothing_is_started_for_an_administrator_who_does_not_want_it() {
     let machine = Machine::new();
     machine.install(1);
     machine.configure();
@@ -180,16 +180,16 @@ const PVC_1_0_3: &str = r#"
 set -e
 make() { # name "unit…" file…
     name=$1 units=$2; shift 2
-    control=/tmp/original/$name/DEBIAN
+    control=/tmp/pvc-1.0.3/$name/DEBIAN
     mkdir -p $control
     printf 'Package: %s\nVersion: 1.0.3-0\nArchitecture: all\n' "$name" >$control/control
     printf 'Maintainer: x <x@y.z>\nDescription: x\n' >>$control/control
     for file; do
-        mkdir -p /tmp/original/$name/$(dirname $file)
-        echo old >/tmp/original/$name/$file
+        mkdir -p /tmp/pvc-1.0.3/$name/$(dirname $file)
+        echo old >/tmp/pvc-1.0.3/$name/$file
         case $file in
-            *.target) printf '[Install]\nWantedBy=multi-user.target\n' >/tmp/original/$name/$file ;;
-            *.service) printf '[Install]\nWantedBy=pvc.target\n' >/tmp/original/$name/$file ;;
+            *.target) printf '[Install]\nWantedBy=multi-user.target\n' >/tmp/pvc-1.0.3/$name/$file ;;
+            *.service) printf '[Install]\nWantedBy=pvc.target\n' >/tmp/pvc-1.0.3/$name/$file ;;
         esac
     done
     if [ -n "$units" ]; then
@@ -198,7 +198,7 @@ make() { # name "unit…" file…
         printf '#!/bin/sh\nset -e\nsystemctl disable %s\n' "$units" >$control/prerm
         chmod 755 $control/postinst $control/prerm
     fi
-    dpkg-deb --build /tmp/original/$name >/dev/null
+    dpkg-deb --build /tmp/pvc-1.0.3/$name >/dev/null
 }
 etc=lib/systemd/system
 make pvc-daemon-common '' usr/share/pvc/daemon_lib/common.py
@@ -208,7 +208,7 @@ make pvc-daemon-worker pvcworkerd.service usr/share/pvc/pvcworkerd.py $etc/pvcwo
 make pvc-daemon-health pvchealthd.service usr/share/pvc/pvchealthd.py $etc/pvchealthd.service
 make pvc-daemon-api '' usr/share/pvc/pvcapid.py $etc/pvcapid.service
 make pvc-client-cli '' usr/bin/pvc
-dpkg --no-triggers --force-downgrade --auto-deconfigure --install /tmp/original/*.deb
+dpkg --no-triggers --force-downgrade --auto-deconfigure --install /tmp/pvc-1.0.3/*.deb
 "#;
 
 /// Command for what apt does on its own when ours comes: its common package breaks the health
@@ -216,7 +216,7 @@ dpkg --no-triggers --force-downgrade --auto-deconfigure --install /tmp/original/
 const WITHOUT_HEALTH: &str = "dpkg --no-triggers --force-depends --remove pvc-daemon-health";
 
 #[test]
-fn the_original_is_replaced_in_place_and_its_configuration_stays() {
+fn pvc_1_0_3_is_replaced_in_place_and_its_configuration_stays() {
     let machine = Machine::new();
     machine.run(PVC_1_0_3);
     machine.configure();
@@ -246,7 +246,7 @@ fn the_original_is_replaced_in_place_and_its_configuration_stays() {
 }
 
 #[test]
-fn ours_the_original_and_ours_again_are_started_at_a_boot_each() {
+fn ours_pvc_1_0_3_and_ours_again_are_started_at_a_boot_each() {
     let machine = Machine::new();
     machine.install(1);
     machine.run(PVC_1_0_3);
@@ -261,7 +261,7 @@ fn ours_the_original_and_ours_again_are_started_at_a_boot_each() {
 }
 
 #[test]
-fn what_an_administrator_disabled_stays_so_although_the_original_was_there() {
+fn what_an_administrator_disabled_stays_so_although_pvc_1_0_3_was_there() {
     let machine = Machine::new();
     machine.install(1);
     machine.run("rm /etc/systemd/system/pvc.target.wants/pvcautoready.service");
@@ -275,7 +275,7 @@ fn what_an_administrator_disabled_stays_so_although_the_original_was_there() {
 /// apt may set packages up one by one: the target is the common package's here, and was the node
 /// package's.
 #[test]
-fn the_target_is_enabled_although_the_original_disables_it_last() {
+fn the_target_is_enabled_although_pvc_1_0_3_disables_it_last() {
     let machine = Machine::new();
     machine.install(1);
     machine.run(PVC_1_0_3);

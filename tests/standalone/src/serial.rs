@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 #[derive(Debug)]
 pub struct SerialLine {
     file: File,
-    heard: String,
+    text: String,
 }
 
 impl SerialLine {
@@ -21,24 +21,24 @@ impl SerialLine {
             OpenOptions::new().read(true).write(true).custom_flags(flags.bits()).open(terminal);
         let file = file
             .unwrap_or_else(|error| panic!("`{}` cannot be opened: {error}", terminal.display()));
-        SerialLine { file, heard: String::new() }
+        SerialLine { file, text: String::new() }
     }
 
     pub fn say(&mut self, line: &str) {
         self.file.write_all(format!("{line}\n").as_bytes()).expect("QEMU reads what is typed");
     }
 
-    /// All that was heard since the line was opened.
+    /// All text since the line was opened.
     pub fn hear(&mut self) -> &str {
         let mut buffer = [0; 1 << 16];
         loop {
             match self.file.read(&mut buffer) {
                 Ok(0) => break,
-                Ok(length) => self.heard.push_str(&String::from_utf8_lossy(&buffer[..length])),
+                Ok(length) => self.text.push_str(&String::from_utf8_lossy(&buffer[..length])),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => panic!("the serial line broke: {error}"),
             }
         }
-        &self.heard
+        &self.text
     }
 }

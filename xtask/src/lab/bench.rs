@@ -19,7 +19,7 @@ use self::report::{Figure, Section};
 use super::ask;
 use super::layout::{Lab, NodeName};
 use super::process::wait_until;
-use super::{bmc, cgroup, node, pvc, switch};
+use super::{mend_all, node, pvc};
 use crate::run;
 
 /// The guests of the measurements. Nobody else's are touched.
@@ -189,14 +189,7 @@ fn run_on(bench: &Bench, script: &str) -> Result<()> {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        for each in self.lab.nodes() {
-            let mended = bmc::set_fault(&self.lab, &each, bmc::Fault::None)
-                .and_then(|()| switch::heal(&self.lab, &each, &super::layout::NETWORKS))
-                .and_then(|()| cgroup::thaw(&self.lab, &each));
-            if let Err(error) = mended {
-                eprintln!("`{each}` could not be mended: {error:#}");
-            }
-        }
+        mend_all(&self.lab);
         let awake = self.lab.nodes().into_iter().find(|each| node::answers(&self.lab, each));
         for guest in GUESTS {
             // Not every measurement needs them all.

@@ -320,6 +320,18 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 /// Does the same on all nodes at once; the first failure is the whole's, after all have ended.
+/// Mends what a story or a measurement may have broken, as far as that can be done.
+fn mend_all(lab: &Lab) {
+    for each in lab.nodes() {
+        let mended = bmc::set_fault(lab, &each, Fault::None)
+            .and_then(|()| switch::heal(lab, &each, &NETWORKS))
+            .and_then(|()| cgroup::thaw(lab, &each));
+        if let Err(error) = mended {
+            eprintln!("`{each}` could not be mended: {error:#}");
+        }
+    }
+}
+
 fn each_node(nodes: &[NodeName], act: impl Fn(&NodeName) -> Result<()> + Sync) -> Result<()> {
     std::thread::scope(|scope| {
         let running: Vec<_> = nodes.iter().map(|node| scope.spawn(|| act(node))).collect();

@@ -8,7 +8,7 @@ use pvc_api_types::operations::node::{
 use pvc_api_types::{Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog};
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
-use pvc_model::shown;
+use pvc_model::{listed, shown};
 use pvc_ops::node::{self, Requested};
 use pvc_store::ChangeError;
 
@@ -185,9 +185,5 @@ fn left_behind(cluster: &Cluster, name: &str) -> String {
 
 /// `a`, `b` and 3 more
 fn list(names: &[String]) -> String {
-    let shown: Vec<String> = names.iter().take(NAMED).map(|name| format!("`{name}`")).collect();
-    match names.len().saturating_sub(NAMED) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
-    }
+    listed(names.iter().map(|name| format!("`{name}`")), NAMED)
 }

@@ -157,7 +157,7 @@ async fn q06_an_empty_list_is_a_list() {
 }
 
 #[tokio::test]
-async fn q41_one_thing_is_found_by_its_exact_name_in_a_list_of_one() {
+async fn q41_one_record_is_found_by_its_exact_name_in_a_list_of_one() {
     let api = with_vms(3).await;
     assert_eq!(api.get("/vm/vm00001").await.ok().as_array().unwrap().len(), 1);
     let uuid = api.uuid("vm00001").to_string();

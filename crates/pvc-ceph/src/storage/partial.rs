@@ -151,9 +151,8 @@ impl RbdStorage {
             false => Err(StorageError::Stopped),
         };
         if let Err(error) = self.remove_snapshot(volume, &moment).await {
-            tracing::warn!(%volume, snapshot = %moment, %error, "the snapshot that was copied could \
-                                                                 not be removed; it goes after a \
-                                                                 week");
+            let text = "the snapshot that was copied could not be removed; it goes after a week";
+            tracing::warn!(%volume, snapshot = %moment, %error, "{text}");
         }
         copied
     }

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use clap::{Args, Subcommand, ValueEnum};
 use pvc_api_types::{WhatIf as Answer, WhatIfRefusal, WhatIfReply, WhatIfRun, WhatIfVm};
+use pvc_model::listed;
 use serde_json::Value;
 
 use super::restore;
@@ -210,8 +211,8 @@ impl View<'_> {
             coordinators.left, coordinators.all
         );
         if !answer.off.is_empty() {
-            let _ =
-                writeln!(text, "Off and not to run, so left as they are: {}", listed(&answer.off));
+            let off = listed(answer.off.iter(), NAMED);
+            let _ = writeln!(text, "Off and not to run, so left as they are: {off}");
         }
     }
 
@@ -307,15 +308,6 @@ fn fate(vm: &WhatIfVm) -> &str {
         "elsewhere" => "elsewhere",
         "down" => "down",
         other => other,
-    }
-}
-
-/// The first few, and how many more.
-fn listed(names: &[String]) -> String {
-    let shown = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMED) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
     }
 }
 

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn indentation_is_two_and_empty_things_stay_on_their_line() {
+    fn indentation_is_two_and_empty_lists_and_objects_stay_on_their_line() {
         let value = json!({"a": [], "b": {"c": "ä", "d": [1, {}]}});
         let text = "{\n  \"a\": [],\n  \"b\": {\n    \"c\": \"\\u00e4\",\n    \"d\": \
                     [\n      1,\n      {}\n    ]\n  }\n}";

@@ -73,7 +73,10 @@ impl View<'_> {
         self.snapshots(&mut lines);
         self.networks(&mut lines);
         if self.long {
-            self.devices(&mut lines);
+            lines.blank();
+            self.disks(&mut lines);
+            self.interfaces(&mut lines);
+            self.controllers(&mut lines);
         }
         lines.finish()
     }
@@ -199,12 +202,7 @@ impl View<'_> {
         }
     }
 
-    fn devices(&self, lines: &mut Labels) {
-        lines.blank();
-        let rate =
-            |read: i64, write: i64| format!("{}/{}", units::count(read), units::count(write));
-        let volume =
-            |read: i64, write: i64| format!("{}/{}", units::bytes(read), units::bytes(write));
+    fn disks(&self, lines: &mut Labels) {
         let mut disks = Table::new().indented(WIDTH).columns(&[
             ("ID", 3),
             ("Type", 5),
@@ -221,11 +219,14 @@ impl View<'_> {
                 disk.name.as_str().into(),
                 disk.dev.as_str().into(),
                 disk.bus.as_str().into(),
-                rate(disk.rd_req, disk.wr_req).into(),
-                volume(disk.rd_bytes, disk.wr_bytes).into(),
+                counts(disk.rd_req, disk.wr_req).into(),
+                bytes(disk.rd_bytes, disk.wr_bytes).into(),
             ]);
         }
         self.table(lines, "Disks", disks);
+    }
+
+    fn interfaces(&self, lines: &mut Labels) {
         let mut interfaces = Table::new().indented(WIDTH).columns(&[
             ("ID", 3),
             ("Type", 5),
@@ -243,12 +244,15 @@ impl View<'_> {
                 network.source.as_deref().unwrap_or(NONE).into(),
                 network.model.as_deref().unwrap_or(NONE).into(),
                 network.mac.as_deref().unwrap_or(NONE).into(),
-                volume(network.rd_bytes, network.wr_bytes).into(),
-                rate(network.rd_packets, network.wr_packets).into(),
-                rate(network.rd_errors, network.wr_errors).into(),
+                bytes(network.rd_bytes, network.wr_bytes).into(),
+                counts(network.rd_packets, network.wr_packets).into(),
+                counts(network.rd_errors, network.wr_errors).into(),
             ]);
         }
         self.table(lines, "Interfaces", interfaces);
+    }
+
+    fn controllers(&self, lines: &mut Labels) {
         let mut controllers =
             Table::new().indented(WIDTH).columns(&[("ID", 3), ("Type", 5), ("Model", 6)]);
         for (id, controller) in self.vm.controllers.iter().enumerate() {
@@ -271,6 +275,16 @@ impl View<'_> {
         lines.line(label, rows.next().unwrap_or_default().trim_start());
         rows.for_each(|row| lines.block(row));
     }
+}
+
+/// Numbers of what was read and of what was written.
+fn counts(read: i64, write: i64) -> String {
+    format!("{}/{}", units::count(read), units::count(write))
+}
+
+/// Sizes of what was read and of what was written.
+fn bytes(read: i64, write: i64) -> String {
+    format!("{}/{}", units::bytes(read), units::bytes(write))
 }
 
 fn figure(figures: &std::collections::BTreeMap<String, f64>, name: &str) -> i64 {

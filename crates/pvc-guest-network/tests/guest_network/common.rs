@@ -12,15 +12,22 @@ use pvc_store::{Change, Changes, Store};
 /// A network that gives its guests addresses.
 pub fn record() -> NetworkRecord {
     NetworkRecord {
+        dhcp4_flag: "True".to_owned(),
+        dhcp4_start: "10.20.1.100".to_owned(),
+        dhcp4_end: "10.20.1.199".to_owned(),
+        ..without_dhcp()
+    }
+}
+
+/// The same network, whose guests give themselves their addresses.
+pub fn without_dhcp() -> NetworkRecord {
+    NetworkRecord {
         vni: "1001".to_owned(),
         description: "net1".to_owned(),
         nettype: "managed".to_owned(),
         domain: "net1.example".to_owned(),
         ip4_network: "10.20.1.0/24".to_owned(),
         ip4_gateway: "10.20.1.1".to_owned(),
-        dhcp4_flag: "True".to_owned(),
-        dhcp4_start: "10.20.1.100".to_owned(),
-        dhcp4_end: "10.20.1.199".to_owned(),
         ..NetworkRecord::default()
     }
 }

@@ -24,7 +24,7 @@ use pvc_testkit::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::common::{new_store, write};
+use crate::common::{new_store, without_dhcp, write};
 
 const SOON: Duration = Duration::from_secs(60);
 const ZONE: &str = "net1.example";
@@ -95,18 +95,6 @@ struct World {
     end: CancellationToken,
 }
 
-fn record() -> NetworkRecord {
-    NetworkRecord {
-        vni: "1001".to_owned(),
-        description: "net1".to_owned(),
-        nettype: "managed".to_owned(),
-        domain: ZONE.to_owned(),
-        ip4_network: "10.20.1.0/24".to_owned(),
-        ip4_gateway: "10.20.1.1".to_owned(),
-        ..NetworkRecord::default()
-    }
-}
-
 async fn world() -> World {
     let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
     let store = new_store(clock.clone(), random.clone()).await;
@@ -160,7 +148,7 @@ async fn whole_world() -> World {
         world.sql(words).await;
     }
     world.knows(&[("web1", "10.20.1.100")]);
-    world.put(record()).await;
+    world.put(without_dhcp()).await;
     world
 }
 
@@ -333,7 +321,7 @@ async fn zones_follow_the_networks_and_an_operators_own_stay() {
     let web1 = "web1.net1.example A 10.20.1.100";
     world.becomes("zones are those of networks", &[other, own, NS, &soa(1), web1]).await;
 
-    let mut second = record();
+    let mut second = without_dhcp();
     (second.vni, second.domain) = ("1002".to_owned(), "own.example".to_owned());
     world.put(second).await;
     world.fault_says("`own.example` that is not PVC's").await;
@@ -341,7 +329,7 @@ async fn zones_follow_the_networks_and_an_operators_own_stay() {
     world.change(Change::RemoveNetwork("1002".to_owned())).await;
     eventually("the fault is over", SOON, || world.fault().is_none()).await;
 
-    world.put(NetworkRecord { domain: "net9.example".to_owned(), ..record() }).await;
+    world.put(NetworkRecord { domain: "net9.example".to_owned(), ..without_dhcp() }).await;
     let end = world.context.now() + SOON;
     while world.rows().await.iter().any(|row| row.contains("net1.example")) {
         assert!(world.context.now() < end, "a domain that was renamed is gone");
@@ -401,12 +389,12 @@ async fn names_stay_while_the_network_is_not_understood_or_its_gateway_is_not_he
     world.fault_says("its gateway is not on this node").await;
     assert_eq!(world.rows().await, expected);
 
-    world.put(NetworkRecord { ip4_network: "junk".to_owned(), ..record() }).await;
+    world.put(NetworkRecord { ip4_network: "junk".to_owned(), ..without_dhcp() }).await;
     world.network.add_address(link, address.parse().unwrap()).await.unwrap();
     eventually("the fault is over", SOON, || world.fault().is_none()).await;
     world.context.sleep(SOON).await;
     assert_eq!(world.rows().await, expected);
-    world.put(record()).await;
+    world.put(without_dhcp()).await;
     world.becomes("it is known again", &[NS, &soa(2)]).await;
     world.end.cancel();
     role.await.unwrap();

@@ -62,7 +62,7 @@ async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
 /// Shows the risk of a sender to a legacy peer: libvirt lets the guest go on here, although it runs
 /// there.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guest_whose_arrival_was_not_heard_of_runs_on_both_sides_and_the_other_one_says_so() {
+async fn a_guest_whose_arrival_was_not_announced_runs_on_both_sides_and_the_other_one_says_so() {
     let (mut one, two) = Libvirt::pair();
     let proxy =
         before_a_libvirtd_that_is_cut_off_at_the_finish(two.port.expect("it listens"), || {});
@@ -81,7 +81,7 @@ async fn a_guest_whose_arrival_was_not_heard_of_runs_on_both_sides_and_the_other
 /// The other libvirtd is cut off in the last call: what has come there stands still, and the guest
 /// goes on here.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guest_that_was_sent_held_runs_on_one_side_when_its_arrival_was_not_heard_of() {
+async fn a_guest_that_was_sent_held_runs_on_one_side_when_its_arrival_was_not_announced() {
     let (mut one, two) = Libvirt::pair();
     let proxy =
         before_a_libvirtd_that_is_cut_off_at_the_finish(two.port.expect("it listens"), || {});

@@ -39,7 +39,7 @@ struct Sighting {
     /// none.
     before: Option<Duration>,
     /// The silence in the present connection.
-    heard: Duration,
+    in_connection: Duration,
     /// Part of that which lies between stamps of others.
     witnessed: Duration,
     /// Since the last of these.
@@ -52,7 +52,7 @@ impl Sighting {
             stamp: node.keepalives,
             state: node.daemon_state.clone(),
             before: None,
-            heard: Duration::ZERO,
+            in_connection: Duration::ZERO,
             witnessed: Duration::ZERO,
             unwitnessed: Duration::ZERO,
         }
@@ -60,12 +60,12 @@ impl Sighting {
 
     /// The connection is lost, or was for a time: all silence so far lies before the next one.
     fn interrupt(&mut self, passed: Duration) {
-        self.before = Some(self.before.unwrap_or_default() + self.heard + passed);
-        (self.heard, self.witnessed, self.unwitnessed) = Default::default();
+        self.before = Some(self.before.unwrap_or_default() + self.in_connection + passed);
+        (self.in_connection, self.witnessed, self.unwitnessed) = Default::default();
     }
 
     fn listen(&mut self, listened: Duration, is_witnessed: bool, writes_within: Duration) {
-        self.heard += listened;
+        self.in_connection += listened;
         self.unwitnessed += listened;
         if is_witnessed {
             let unwitnessed = std::mem::take(&mut self.unwitnessed);
@@ -129,7 +129,7 @@ impl Sightings {
     pub fn silent(&self, node: &NodeName) -> Duration {
         let Some(seen) = self.nodes.get(node) else { return Duration::ZERO };
         match seen.before {
-            None => seen.heard,
+            None => seen.in_connection,
             Some(before) => before.min(self.carried) + seen.witnessed,
         }
     }

@@ -577,9 +577,9 @@ mod tests {
             })
             .collect();
         let network = network(&wide);
-        let heard = database(&network, &leases, 0, |_| false);
-        assert_eq!(heard.lines().count(), MOST_LEASES);
-        assert!(!heard.contains(" 10.20.0.1 ") && heard.contains(" 10.20.0.2 "));
+        let shown = database(&network, &leases, 0, |_| false);
+        assert_eq!(shown.lines().count(), MOST_LEASES);
+        assert!(!shown.contains(" 10.20.0.1 ") && shown.contains(" 10.20.0.2 "));
     }
 
     fn lease6(address: &str, duid: &str, iaid: &str, expiry: &str) -> LeaseRecord {

@@ -129,7 +129,17 @@ impl NetworkRefusal {
 
     /// Advice about what to do, if more can be said than the message does.
     pub fn hint(&self) -> Option<String> {
-        let hint = match self {
+        if let NetworkRefusal::HostBits { meant, .. } = self {
+            return Some(format!("give {meant} if that network is meant"));
+        }
+        let hint = self.hint_of_networks().or_else(|| self.hint_of_addresses());
+        let hint = hint.or_else(|| self.hint_of_leases()).or_else(|| self.hint_of_rules());
+        hint.map(str::to_owned)
+    }
+
+    /// Advice about a network as a whole.
+    fn hint_of_networks(&self) -> Option<&'static str> {
+        Some(match self {
             NetworkRefusal::NoNetwork { .. } => "`pvc network list` shows the networks",
             NetworkRefusal::Unconfirmed { .. } => {
                 "`pvc network confirm` keeps it; else it is taken back when its time is over"
@@ -148,9 +158,22 @@ impl NetworkRefusal {
             NetworkRefusal::Field(BadNetwork { field: "vni", .. }) => {
                 "`auto` is the next free one; a bridged network's number is its VLAN's"
             }
-            NetworkRefusal::HostBits { meant, .. } => {
-                return Some(format!("give {meant} if that network is meant"));
+            NetworkRefusal::NotManaged { .. } => {
+                "the routers and switches of a bridged network are others', who give it addresses \
+                 and filter it"
             }
+            NetworkRefusal::InUse { .. } => {
+                "`pvc vm network remove` unplugs a VM; `--force` removes the network all the same, \
+                 and those VMs cannot start then"
+            }
+            NetworkRefusal::DomainTaken { .. } => "`--domain` gives it another",
+            _ => return None,
+        })
+    }
+
+    /// Advice about the addresses of a network.
+    fn hint_of_addresses(&self) -> Option<&'static str> {
+        Some(match self {
             NetworkRefusal::Special { .. } => {
                 "private networks lie in 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 and fd00::/8"
             }
@@ -178,19 +201,17 @@ impl NetworkRefusal {
             NetworkRefusal::NoSlaac { .. } => {
                 "give a network of 64 bits; `fd00::/8` has some for everybody"
             }
-            NetworkRefusal::NotManaged { .. } => {
-                "the routers and switches of a bridged network are others', who give it addresses \
-                 and filter it"
-            }
-            NetworkRefusal::InUse { .. } => {
-                "`pvc vm network remove` unplugs a VM; `--force` removes the network all the same, \
-                 and those VMs cannot start then"
-            }
+            _ => return None,
+        })
+    }
+
+    /// Advice about leases and reservations.
+    fn hint_of_leases(&self) -> Option<&'static str> {
+        Some(match self {
             NetworkRefusal::BadMac { .. } => "such as `52:54:00:12:34:56`",
             NetworkRefusal::NoAddresses { .. } => {
                 "`pvc network modify` gives it one with `--ipnet`"
             }
-            NetworkRefusal::DomainTaken { .. } => "`--domain` gives it another",
             NetworkRefusal::Reserved { .. }
             | NetworkRefusal::HostnameTaken { .. }
             | NetworkRefusal::ReservedInNone { .. }
@@ -203,6 +224,13 @@ impl NetworkRefusal {
             NetworkRefusal::SeveralLeases { .. } => {
                 "name the one that is meant by its address or its MAC address"
             }
+            _ => return None,
+        })
+    }
+
+    /// Advice about rules of the firewall.
+    fn hint_of_rules(&self) -> Option<&'static str> {
+        Some(match self {
             NetworkRefusal::RuleExists { .. } | NetworkRefusal::NoRule { .. } => {
                 "`pvc network acl list` shows the rules"
             }
@@ -214,7 +242,6 @@ impl NetworkRefusal {
                 "a rule is what nft takes as match and verdict, such as `tcp dport 22 accept`"
             }
             _ => return None,
-        };
-        Some(hint.to_owned())
+        })
     }
 }

@@ -498,31 +498,7 @@ fn checked_disk(cluster: &Cluster, new: &NewDisk) -> Result<TemplateDisk> {
     if source_volume.is_none() && size_gib.is_none() {
         return refused("disk_size", "is needed of a disk that is no copy of a volume");
     }
-    if filesystem.is_none() && mountpoint.is_some() {
-        return refused("mountpoint", "a disk without a filesystem cannot be mounted");
-    }
-    if filesystem.is_none() && !args.is_empty() {
-        return refused("filesystem_arg", "a disk without a filesystem has no options for it");
-    }
-    // It becomes part of the name of a program.
-    check_plain("filesystem", filesystem.as_deref().unwrap_or_default(), ".-_")?;
-    for arg in &args {
-        check_value("filesystem_arg", arg)?;
-        if arg.is_empty() || arg.contains(char::is_whitespace) {
-            return refused("filesystem_arg", &format!("`{}` has a space in it", shown(arg)));
-        }
-        if !is_known_option(arg) {
-            let why = format!("`{}` is not among those that only shape a filesystem", shown(arg));
-            return refused("filesystem_arg", &why);
-        }
-    }
-    let has_space = |mountpoint: &String| mountpoint.contains(char::is_whitespace);
-    if mountpoint.as_ref().is_some_and(has_space) {
-        return refused("mountpoint", "has a space in it, which `/etc/fstab` cannot have");
-    }
-    if mountpoint.as_deref().is_some_and(|mountpoint| !is_inside(mountpoint)) {
-        return refused("mountpoint", "is a path from the guest's root: `/srv`, without `..`");
-    }
+    check_filesystem(filesystem.as_deref(), mountpoint.as_deref(), &args)?;
     Ok(TemplateDisk {
         id: 0,
         pool: pool.to_owned(),
@@ -533,6 +509,41 @@ fn checked_disk(cluster: &Cluster, new: &NewDisk) -> Result<TemplateDisk> {
         filesystem,
         filesystem_args: Some(args.join(" ")),
     })
+}
+
+/// Checks the filesystem of a disk, the place at which it is mounted, and the options of its `mkfs`
+/// program.
+fn check_filesystem(
+    filesystem: Option<&str>,
+    mountpoint: Option<&str>,
+    args: &[&str],
+) -> Result<()> {
+    let refused = |parameter, why: &str| Err(ProvisionerRefusal::value(parameter, why));
+    if filesystem.is_none() && mountpoint.is_some() {
+        return refused("mountpoint", "a disk without a filesystem cannot be mounted");
+    }
+    if filesystem.is_none() && !args.is_empty() {
+        return refused("filesystem_arg", "a disk without a filesystem has no options for it");
+    }
+    // It becomes part of the name of a program.
+    check_plain("filesystem", filesystem.unwrap_or_default(), ".-_")?;
+    for arg in args {
+        check_value("filesystem_arg", arg)?;
+        if arg.is_empty() || arg.contains(char::is_whitespace) {
+            return refused("filesystem_arg", &format!("`{}` has a space in it", shown(arg)));
+        }
+        if !is_known_option(arg) {
+            let why = format!("`{}` is not among those that only shape a filesystem", shown(arg));
+            return refused("filesystem_arg", &why);
+        }
+    }
+    if mountpoint.is_some_and(|mountpoint| mountpoint.contains(char::is_whitespace)) {
+        return refused("mountpoint", "has a space in it, which `/etc/fstab` cannot have");
+    }
+    if mountpoint.is_some_and(|mountpoint| !is_inside(mountpoint)) {
+        return refused("mountpoint", "is a path from the guest's root: `/srv`, without `..`");
+    }
+    Ok(())
 }
 
 /// Whether a path from the root of a guest, put behind a directory, stays in that.

@@ -46,13 +46,9 @@ fn one(class: Class) -> String {
 const MOST_NAMED: usize = 10;
 
 fn profiles(names: &[String]) -> String {
-    let shown: Vec<String> =
-        names.iter().take(MOST_NAMED).map(|name| format!("`{}`", crate::shown(name))).collect();
     let noun = if names.len() == 1 { "profile" } else { "profiles" };
-    match names.len().saturating_sub(MOST_NAMED) {
-        0 => format!("{noun} {}", shown.join(", ")),
-        more => format!("{noun} {} and {more} more", shown.join(", ")),
-    }
+    let names = names.iter().map(|name| format!("`{}`", crate::shown(name)));
+    format!("{noun} {}", crate::listed(names, MOST_NAMED))
 }
 
 impl ProvisionerRefusal {

@@ -511,7 +511,7 @@ mod tests {
     /// Found by a seed: a primary that stood still for half a minute went on, wrote its keepalive,
     /// and put the addresses back that were somebody else's by then.
     #[test]
-    fn what_was_held_through_too_long_a_silence_is_not_kept_when_the_store_is_heard_again() {
+    fn what_was_held_through_too_long_a_silence_is_not_kept_when_the_store_answers_again() {
         for (silence, is_kept) in [(9, true), (10, false), (34, false)] {
             let role = Role::new(SESSION);
             role.store_answered(at(100));
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_former_life_left_is_kept_when_the_store_is_heard_for_the_first_time() {
+    fn what_a_former_life_left_is_kept_when_the_store_answers_for_the_first_time() {
         let role = Role::new(SESSION);
         role.state().taken.extend(DUTIES);
         role.store_answered(at(100));

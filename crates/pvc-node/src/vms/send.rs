@@ -469,8 +469,8 @@ impl Sender {
         }
     }
 
-    /// Waits until the store has the note. If it does not take it the copy is tried again later, and
-    /// this was no attempt: a guest is not shut down because the store is slow.
+    /// Waits until the store has the note. If it does not take it the copy is tried again later,
+    /// and this was no attempt: a guest is not shut down because the store is slow.
     async fn until_written(&mut self) -> Result<(), Copied> {
         let shared = self.shared.clone();
         let report = shared.store.report(vec![Report::Move(self.vm, self.note.clone())]);
@@ -481,8 +481,8 @@ impl Sender {
                 Ok(())
             }
             Ok(_) => {
-                tracing::warn!(vm = self.name, to = %self.to, "the store takes no word of the move; \
-                                                               it is tried again later");
+                let text = "the store takes no word of the move; it is tried again later";
+                tracing::warn!(vm = self.name, to = %self.to, "{text}");
                 Err(Copied::Lost)
             }
         }

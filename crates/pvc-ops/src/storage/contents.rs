@@ -49,8 +49,8 @@ pub async fn download(
     for _ in 0..TRIES {
         let look = Look::at(store, volume).await?;
         let begun = streams.download(volume, snapshot).await.map_err(refused)?;
-        // Of a snapshot nothing changes. The volume itself may have been held in the moment of which
-        // it is read; what was begun ends when it is dropped.
+        // Of a snapshot nothing changes. The volume itself may have been held in the moment of
+        // which it is read; what was begun ends when it is dropped.
         if snapshot.is_some() || look.was_never_held().await? {
             return Ok(begun);
         }

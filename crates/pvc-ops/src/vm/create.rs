@@ -230,28 +230,12 @@ async fn plan(
     check_new_name(view, &ask.name, Uuid::nil())?;
     let image = find_image(view, &ask.image)?;
     check_not_held(view, &image, None).map_err(StorageRefusal::from)?;
-    let disk = beside(&image, &ask.name, "sda")?;
-    let installs = ask.origin == Origin::Installer;
-    let seed_volume =
-        (ask.has_seed && !installs).then(|| beside(&image, &ask.name, "cidata")).transpose()?;
-    let medium = installs.then(|| beside(&image, &ask.name, "iso")).transpose()?;
-    let image_bytes = storage.volume(&image).await.map_err(StorageRefusal::from)?.size_bytes;
-    // What the disk has of the image.
-    let has = if installs { 0 } else { image_bytes };
-    let wanted = ask.disk_bytes.unwrap_or(has);
-    if wanted < has {
-        return Err(CreateRefusal::TooSmall { image: shown(&ask.image), has, wanted });
-    }
-    for volume in std::iter::once(&disk).chain(&seed_volume).chain(&medium) {
-        if exists(storage, volume).await.map_err(StorageRefusal::from)? {
-            return Err(CreateRefusal::VolumeTaken { volume: volume.clone() });
-        }
-    }
-    let pool = storage.pool(&image.pool).await.map_err(StorageRefusal::from)?;
-    pool.check_room(wanted - has, false).map_err(StorageRefusal::from)?;
+    let volumes = NewVolumes::named(&image, ask)?;
+    let disk_bytes = checked_size(storage, &image, &volumes, ask).await?;
+    let NewVolumes { disk, seed, medium } = volumes;
     let nics = nics(view, random, &ask.networks)?;
     let uuid = random.uuid();
-    let disks: Vec<VolumeId> = std::iter::once(&disk).chain(&seed_volume).cloned().collect();
+    let disks: Vec<VolumeId> = std::iter::once(&disk).chain(&seed).cloned().collect();
     let xml = new_domain(&NewDomain {
         name: &ask.name,
         uuid,
@@ -275,8 +259,8 @@ async fn plan(
         image,
         medium,
         disk,
-        disk_bytes: wanted,
-        seed: seed_volume.map(|volume| Seed { volume, files: files() }),
+        disk_bytes,
+        seed: seed.map(|volume| Seed { volume, files: files() }),
         node: ask.node.as_ref().map(NodeName::new),
         autostart: ask.autostart,
         start: ask.start,
@@ -285,6 +269,50 @@ async fn plan(
     };
     let definition = Definition::read(definition_of(&creation)).await?;
     Ok(Planned { creation, definition })
+}
+
+/// Volumes that a VM gets, in the pool of its image.
+struct NewVolumes {
+    disk: VolumeId,
+    seed: Option<VolumeId>,
+    /// The copy of the image, where that is an installer.
+    medium: Option<VolumeId>,
+}
+
+impl NewVolumes {
+    fn named(image: &VolumeId, ask: &Create) -> Result<NewVolumes, CreateRefusal> {
+        let installs = ask.origin == Origin::Installer;
+        let named = |disk: &str| beside(image, &ask.name, disk);
+        Ok(NewVolumes {
+            disk: named("sda")?,
+            seed: (ask.has_seed && !installs).then(|| named("cidata")).transpose()?,
+            medium: installs.then(|| named("iso")).transpose()?,
+        })
+    }
+}
+
+/// Size of the VM's disk, in bytes, for which the pool has room. None of the volumes is there yet.
+async fn checked_size(
+    storage: &dyn Storage,
+    image: &VolumeId,
+    volumes: &NewVolumes,
+    ask: &Create,
+) -> Result<u64, CreateRefusal> {
+    let image_bytes = storage.volume(image).await.map_err(StorageRefusal::from)?.size_bytes;
+    // What the disk has of the image.
+    let has = if ask.origin == Origin::Installer { 0 } else { image_bytes };
+    let wanted = ask.disk_bytes.unwrap_or(has);
+    if wanted < has {
+        return Err(CreateRefusal::TooSmall { image: shown(&ask.image), has, wanted });
+    }
+    for volume in std::iter::once(&volumes.disk).chain(&volumes.seed).chain(&volumes.medium) {
+        if exists(storage, volume).await.map_err(StorageRefusal::from)? {
+            return Err(CreateRefusal::VolumeTaken { volume: volume.clone() });
+        }
+    }
+    let pool = storage.pool(&image.pool).await.map_err(StorageRefusal::from)?;
+    pool.check_room(wanted - has, false).map_err(StorageRefusal::from)?;
+    Ok(wanted)
 }
 
 /// The VM as it is recorded while it is made.

@@ -387,23 +387,24 @@ pub async fn finish_disable(
         };
         return Err(ChangeError::Refused(why));
     }
-    store
-        .change(|cluster| {
-            let vm = outcome.name.clone();
-            let record = cluster.vms.get(&uuid).ok_or(NoVm { vm: vm.clone() })?;
-            let mut changes = Changes::new();
-            match &record.state {
-                VmState::Disable => {}
-                VmState::Stop | VmState::Fail => {
-                    changes.vm(uuid, VmChange::State(VmState::Disable));
-                    // A flush may have shut it down before the order was heard.
-                    if record.autostart {
-                        changes.vm(uuid, VmChange::Autostart(false));
-                    }
-                }
-                state => return Err(StateRefusal::StateChanged { vm, state: state.clone() }),
+    store.change(|cluster| Ok((disable_stopped(cluster, outcome)?, ()))).await
+}
+
+/// Decides to disable a VM that has stopped.
+fn disable_stopped(cluster: &Cluster, outcome: &StateOutcome) -> Result<Changes, StateRefusal> {
+    let (uuid, vm) = (outcome.uuid, outcome.name.clone());
+    let record = cluster.vms.get(&uuid).ok_or(NoVm { vm: vm.clone() })?;
+    let mut changes = Changes::new();
+    match &record.state {
+        VmState::Disable => {}
+        VmState::Stop | VmState::Fail => {
+            changes.vm(uuid, VmChange::State(VmState::Disable));
+            // A flush may have shut it down before the order was seen.
+            if record.autostart {
+                changes.vm(uuid, VmChange::Autostart(false));
             }
-            Ok((changes, ()))
-        })
-        .await
+        }
+        state => return Err(StateRefusal::StateChanged { vm, state: state.clone() }),
+    }
+    Ok(changes)
 }

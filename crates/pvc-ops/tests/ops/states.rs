@@ -309,8 +309,8 @@ async fn a_guest_whose_plug_nobody_pulls_is_not_waited_for_as_long_as_a_shutdown
     let begun = tokio::time::Instant::now();
     let silent = vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, time_limit);
     let silent = refused(silent.await);
-    let words = "VM `web1` may run on node `hv1`, whose daemon should run, and has not been heard of \
-                 for 60 s";
+    let words = "VM `web1` may run on node `hv1`, whose daemon should run, and has not been heard \
+                 of for 60 s";
     assert_eq!(silent.to_string(), words);
     assert_eq!(begun.elapsed().as_secs(), 60);
 }

@@ -282,8 +282,8 @@ async fn what_is_no_message_ends_a_script() {
         );
         let job = setup(&[&write, "time.sleep(3600)"]);
         let mut process = place.begin(&job).await;
-        let heard = timeout(LONG, process.next()).await.expect("it says something");
-        assert!(matches!(heard, Err(ScriptsError::Nonsense { .. })), "{junk}: {heard:?}");
+        let answer = timeout(LONG, process.next()).await.expect("it says something");
+        assert!(matches!(answer, Err(ScriptsError::Nonsense { .. })), "{junk}: {answer:?}");
         process.kill().await.expect("it dies");
         place.assert_nothing_left(junk).await;
     }
@@ -295,9 +295,9 @@ async fn huge_output_is_cut_and_does_not_hold_a_script_up() {
     let job = setup(&["print('x' * 1000000)", "[print('y' * 1000) for _ in range(20000)]"]);
     let mut process = place.start(&job).await;
     end(&mut process).await;
-    let (done, heard) = run(&mut process, ScriptPhase::Setup).await;
+    let (done, messages) = run(&mut process, ScriptPhase::Setup).await;
     assert_eq!(done, ScriptMessage::Done(Value::Null));
-    let bytes: usize = heard
+    let bytes: usize = messages
         .iter()
         .map(|message| match message {
             ScriptMessage::Wrote(line) => line.len(),

@@ -59,16 +59,18 @@ pub enum NetworkAsk {
 
 /// State that an operator was promised.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Thing {
+pub(super) enum NetworkPart {
     Network(u32),
     Rule(u32, String),
     Reservation(u32, usize),
 }
 
-impl Thing {
+impl NetworkPart {
     pub fn vni(&self) -> u32 {
         match self {
-            Thing::Network(vni) | Thing::Rule(vni, _) | Thing::Reservation(vni, _) => *vni,
+            NetworkPart::Network(vni)
+            | NetworkPart::Rule(vni, _)
+            | NetworkPart::Reservation(vni, _) => *vni,
         }
     }
 }
@@ -99,16 +101,16 @@ impl NetworkAsk {
     }
 
     /// Things that are there once it is done, or are not.
-    pub(super) fn goals(&self) -> Vec<(Thing, bool)> {
+    pub(super) fn goals(&self) -> Vec<(NetworkPart, bool)> {
         let goal = match self {
             NetworkAsk::Add { vni } | NetworkAsk::AddBridged { vni } => {
-                (Thing::Network(*vni), true)
+                (NetworkPart::Network(*vni), true)
             }
-            NetworkAsk::Remove { vni, .. } => (Thing::Network(*vni), false),
-            NetworkAsk::AddRule { vni, rule, .. } => (Thing::Rule(*vni, rule.clone()), true),
-            NetworkAsk::RemoveRule { vni, rule } => (Thing::Rule(*vni, rule.clone()), false),
-            NetworkAsk::Reserve { vni, vm } => (Thing::Reservation(*vni, *vm), true),
-            NetworkAsk::Release { vni, vm } => (Thing::Reservation(*vni, *vm), false),
+            NetworkAsk::Remove { vni, .. } => (NetworkPart::Network(*vni), false),
+            NetworkAsk::AddRule { vni, rule, .. } => (NetworkPart::Rule(*vni, rule.clone()), true),
+            NetworkAsk::RemoveRule { vni, rule } => (NetworkPart::Rule(*vni, rule.clone()), false),
+            NetworkAsk::Reserve { vni, vm } => (NetworkPart::Reservation(*vni, *vm), true),
+            NetworkAsk::Release { vni, vm } => (NetworkPart::Reservation(*vni, *vm), false),
             NetworkAsk::SetGateway { .. }
             | NetworkAsk::SetDhcp { .. }
             | NetworkAsk::TryRule { .. }

@@ -12,14 +12,14 @@ impl Ensemble {
     pub(super) fn is_led(&mut self, around: &mut Around<'_>, majority: bool) -> bool {
         let Some(elections) = around.run.nature.elections else { return true };
         if !self.was_led {
-            if !self.server_is_heard(around.hosts, elections.first) {
+            if !self.server_is_connected(around.hosts, elections.first) {
                 return true; // it begins once the first one leads
             }
             self.was_led = true;
             self.leader = Some(elections.first);
         }
         let leader = self.leader;
-        if majority && leader.is_some_and(|leader| self.server_is_heard(around.hosts, leader)) {
+        if majority && leader.is_some_and(|leader| self.server_is_connected(around.hosts, leader)) {
             return true;
         }
         if let Some(leader) = leader {
@@ -43,13 +43,13 @@ impl Ensemble {
     /// An election ends: with a leader, if there is a majority.
     fn elect(&mut self, around: &mut Around<'_>) {
         self.elects = false;
-        let heard: Vec<usize> = (0..around.hosts.len())
+        let connected: Vec<usize> = (0..around.hosts.len())
             .filter(|host| {
-                around.hosts[*host].is_coordinator && self.server_is_heard(around.hosts, *host)
+                around.hosts[*host].is_coordinator && self.server_is_connected(around.hosts, *host)
             })
             .collect();
         if self.counts_quorum(around.hosts) {
-            self.leader = around.run.chance.pick(&heard).copied();
+            self.leader = around.run.chance.pick(&connected).copied();
         }
         if let Some(leader) = self.leader {
             around

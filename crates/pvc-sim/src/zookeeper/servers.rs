@@ -93,18 +93,19 @@ impl Ensemble {
         self.followers.get(&server).map_or(&self.tree, |follower| &follower.tree)
     }
 
-    pub(super) fn server_is_heard(&self, hosts: &Hosts, host: usize) -> bool {
+    pub(super) fn server_is_connected(&self, hosts: &Hosts, host: usize) -> bool {
         lives(&hosts[host]) && hosts[host].cables.cluster && self.keeps_up(host)
     }
 
     pub(super) fn counts_quorum(&self, hosts: &Hosts) -> bool {
         let servers = hosts.coordinators();
-        let heard = (0..hosts.len()).filter(|host| self.server_is_heard(hosts, *host)).count();
+        let connected =
+            (0..hosts.len()).filter(|host| self.server_is_connected(hosts, *host)).count();
         // A cluster of one server needs no cable.
         if servers == 1 {
             return hosts.iter().any(lives);
         }
-        heard > servers / 2
+        connected > servers / 2
     }
 
     /// Whether packets of the process reach the server on `server`, and that one is part of the
@@ -114,7 +115,7 @@ impl Ensemble {
         let Some(host) = around.processes[pid].host else { return true };
         let from = &hosts[host];
         let wired = host == server || (from.cables.cluster && hosts[server].cables.cluster);
-        let serves = self.server_is_heard(hosts, server)
+        let serves = self.server_is_connected(hosts, server)
             || (lives(&hosts[server]) && hosts.coordinators() == 1);
         from.on && !from.frozen && wired && serves && self.has_quorum
     }
@@ -137,7 +138,7 @@ impl Ensemble {
             if quorum {
                 // A new leader gives every session its whole timeout.
                 let now = around.run.now;
-                self.sessions.values_mut().for_each(|heard| *heard = now);
+                self.sessions.values_mut().for_each(|last_contact| *last_contact = now);
             }
         }
         for client in 0..self.clients.len() {

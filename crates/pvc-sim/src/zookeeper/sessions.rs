@@ -31,19 +31,19 @@ impl Ensemble {
             let known = &self.clients[client];
             if known.is_connected && known.is_good && !known.is_closed && around.runs(known.pid) {
                 let session = known.session;
-                if let Some(heard) = self.sessions.get_mut(&session) {
-                    *heard = now;
+                if let Some(last_contact) = self.sessions.get_mut(&session) {
+                    *last_contact = now;
                 }
             }
         }
         if self.held.is_some() {
             return; // the end of a session is a change, too
         }
-        let silent = |heard: &Duration| now.saturating_sub(*heard) > SESSION_TIMEOUT;
+        let silent = |last_contact: &Duration| now.saturating_sub(*last_contact) > SESSION_TIMEOUT;
         let over: Vec<i64> = self
             .sessions
             .iter()
-            .filter(|(_, heard)| silent(heard))
+            .filter(|(_, last_contact)| silent(last_contact))
             .map(|(session, _)| *session)
             .collect();
         for session in over {

@@ -143,16 +143,7 @@ fn read(raw: &Raw, name: &str) -> Option<NodeRecord> {
         kernel,
         os,
         arch,
-        figures: NodeFigures {
-            memory_total_mib: r.number("memtotal"),
-            memory_used_mib: r.number("memused"),
-            memory_free_mib: r.number("memfree"),
-            memory_allocated_mib: r.number("memalloc"),
-            memory_provisioned_mib: r.number("memprov"),
-            vcpus_allocated: r.number("vcpualloc"),
-            load: load(&mut r),
-            domains: r.number("domainscount"),
-        },
+        figures: read_figures(&mut r),
         running,
         working_on,
         health: set(&health)
@@ -167,6 +158,19 @@ fn read(raw: &Raw, name: &str) -> Option<NodeRecord> {
         fence: fence_note::read(raw, name),
         defects: r.into_defects(),
     })
+}
+
+fn read_figures(r: &mut Reader<'_>) -> NodeFigures {
+    NodeFigures {
+        memory_total_mib: r.number("memtotal"),
+        memory_used_mib: r.number("memused"),
+        memory_free_mib: r.number("memfree"),
+        memory_allocated_mib: r.number("memalloc"),
+        memory_provisioned_mib: r.number("memprov"),
+        vcpus_allocated: r.number("vcpualloc"),
+        load: load(r),
+        domains: r.number("domainscount"),
+    }
 }
 
 /// The load average; 0 and a defect where it says what none can be.

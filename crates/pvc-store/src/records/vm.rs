@@ -113,8 +113,8 @@ fn read(raw: &Raw, uuid: Uuid, previous: Option<&VmRecord>) -> Option<VmRecord> 
         name
     };
     let node_name = |text: String| set(&text).map(NodeName::new);
-    let selector = r.text("node_selector");
-    let method = r.text("migration_method");
+    let selector = selector(&mut r);
+    let migration_method = migration_method(&mut r);
     let max_downtime = r.number("migration_max_downtime");
     let tags = r.list("tags", vm_tag);
     let mut snapshots = r.list("snapshots", vm_snapshot);
@@ -142,19 +142,27 @@ fn read(raw: &Raw, uuid: Uuid, previous: Option<&VmRecord>) -> Option<VmRecord> 
         stats: r.shared("stats"),
         vnc: r.text("vnc"),
         autostart: r.flag("node_autostart"),
-        migration_method: set(&method.to_lowercase())
-            .filter(|method| !matches!(*method, "none" | "default"))
-            .map(MigrationMethod::from_record),
+        migration_method,
         max_downtime_ms: if max_downtime == 0 { DEFAULT_MAX_DOWNTIME_MS } else { max_downtime },
-        selector: set(&selector.to_lowercase())
-            .filter(|word| *word != "none")
-            .map(Selector::from_record),
+        selector,
         node_limit,
         tags,
         snapshots,
         moving: move_note::read(raw, uuid),
         defects: r.into_defects(),
     })
+}
+
+fn selector(r: &mut Reader<'_>) -> Option<Selector> {
+    let word = r.text("node_selector").to_lowercase();
+    set(&word).filter(|word| *word != "none").map(Selector::from_record)
+}
+
+fn migration_method(r: &mut Reader<'_>) -> Option<MigrationMethod> {
+    let method = r.text("migration_method").to_lowercase();
+    set(&method)
+        .filter(|method| !matches!(*method, "none" | "default"))
+        .map(MigrationMethod::from_record)
 }
 
 fn domain(uuid: Uuid, xml: &str) -> Result<Arc<pvc_model::domain::DomainSummary>, String> {

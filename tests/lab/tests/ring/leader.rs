@@ -10,8 +10,8 @@ use pvc_standalone_tests::eventually;
 /// `keepalive_interval` of the lab's configuration.
 const SILENCE: f64 = 30.0;
 
-/// Most seconds of that which have to be heard after an election (ADR 0025).
-const HEARD_AFTER_ELECTION: f64 = 15.0;
+/// Most seconds of that which have to pass in contact after an election (ADR 0025).
+const CONTACT_AFTER_ELECTION: f64 = 15.0;
 
 /// The silence begins with a stamp, which may be a keepalive old, and another keepalive may pass
 /// until somebody looks, in seconds.
@@ -44,7 +44,7 @@ fn a_node_without_power_that_led_zookeeper_is_found_dead_as_soon_as_any_other() 
             ("its guest runs elsewhere", &|| !lab.running_elsewhere("web1", &node).is_empty()),
         ],
     );
-    let bound = SILENCE.max(elected + HEARD_AFTER_ELECTION) + KEEPALIVES;
+    let bound = SILENCE.max(elected + CONTACT_AFTER_ELECTION) + KEEPALIVES;
     assert!(
         suspected <= bound,
         "another server leads since {elected:.1} s, and the node was taken for dead after \

@@ -172,10 +172,10 @@ fn whatever_a_guest_writes_its_console_stays_readable_and_bounded() {
     line.say("run i=0; while [ $i -lt 3000 ]; do echo line $i of many; i=$((i+1)); done");
     line.say("ping");
     eventually("behind it all is the answer", 90, || {
-        let heard = line.hear().len();
+        let length = line.hear().len();
         let log = machine.pvc(&["vm", "log", "hello", "-l", "5000"]);
         let is_there = log.ok().lines().any(|line| line.trim() == "pong");
-        if is_there { Ok(()) } else { Err(format!("{heard} bytes heard\n{}", machine.said())) }
+        if is_there { Ok(()) } else { Err(format!("{length} bytes so far\n{}", machine.said())) }
     });
     let answer = machine.api().get("/vm/hello/console?lines=100000").ok().json();
     let text = answer["data"].as_str().expect("text");

@@ -93,26 +93,26 @@ fn does(line: &mut SerialLine, command: &str, wanted: &str) {
     line.say(&format!("run {command}"));
     let mut again = 0;
     eventually(&format!("the guest says `{wanted}`"), 90, || {
-        let heard = line.hear()[from..].to_owned();
-        if heard.contains(wanted) {
+        let text = line.hear()[from..].to_owned();
+        if text.contains(wanted) {
             return Ok(());
         }
         again += 1;
         if again % 20 == 0 {
             line.say(&format!("run {command}"));
         }
-        Err(heard)
+        Err(text)
     });
 }
 
 fn it_has_its_address_and_its_name(machine: &Machine, line: &mut SerialLine) {
     eventually("the guest has an address", 120, || {
-        let heard = line.hear();
+        let text = line.hear();
         let answers = ["eth0 has 10.20.1.1", "router=10.20.1.1 domain=net1.example"];
-        if answers.iter().all(|answer| heard.contains(answer)) {
+        if answers.iter().all(|answer| text.contains(answer)) {
             Ok(())
         } else {
-            Err(format!("{heard}\n{}", machine.said()))
+            Err(format!("{text}\n{}", machine.said()))
         }
     });
     eventually("the lease is recorded", 20, || {
@@ -198,8 +198,8 @@ fn a_card_comes_and_goes_while_it_runs(machine: &Machine, line: &mut SerialLine)
     machine.pvc(&["vm", "network", "add", "hello", "1002", "-y"]).ok();
     assert_eq!(plugged(), [true, true]);
     eventually("the guest has an address by its new card", 120, || {
-        let heard = line.hear();
-        if heard.contains("eth1 has 10.20.2.1") { Ok(()) } else { Err(heard.to_owned()) }
+        let text = line.hear();
+        if text.contains("eth1 has 10.20.2.1") { Ok(()) } else { Err(text.to_owned()) }
     });
     machine.pvc(&["vm", "network", "remove", "hello", "1002", "-y"]).ok();
     assert_eq!(plugged(), [true, false]);

@@ -195,10 +195,10 @@ from pvcworkerd.Daemon import config
         }
     };
     let log = eventually("the script comes so far", 60, log);
-    let heard = log.lines().find_map(|line| Some(&line[line.find('{')?..]));
-    let heard: BTreeMap<String, String> =
-        serde_json::from_str(heard.expect("it is logged")).expect("it is JSON");
-    assert_eq!(heard, arguments.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    let line = log.lines().find_map(|line| Some(&line[line.find('{')?..]));
+    let logged: BTreeMap<String, String> =
+        serde_json::from_str(line.expect("it is logged")).expect("it is JSON");
+    assert_eq!(logged, arguments.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
     eventually("the script waits, and a process that it has left", 60, || match sleepers() {
         2 => Ok(()),
         number => Err(number),

@@ -136,8 +136,8 @@ fn it_answers_on_its_serial_line(machine: &Machine) {
     let mut line = SerialLine::open(&machine.libvirt().console("hello"));
     line.say("ping");
     eventually("answered is the ping", 30, || {
-        let heard = line.hear();
-        if heard.lines().any(|line| line.trim() == "pong") { Ok(()) } else { Err(heard.to_owned()) }
+        let text = line.hear();
+        if text.lines().any(|line| line.trim() == "pong") { Ok(()) } else { Err(text.to_owned()) }
     });
     eventually("in the console log is the answer too", 30, || {
         let log = machine.pvc(&["vm", "log", "hello"]);

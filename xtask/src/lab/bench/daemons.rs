@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, ensure};
 
 use super::super::ask;
-use super::super::{node, pvc};
+use super::super::{cgroup, node, pvc};
 use super::report::{Budget, Figure, Quantity, Spread};
 use super::{Bench, run_on};
 
@@ -111,7 +111,7 @@ fn measure(bench: &Bench, suffix: &str) -> Result<Vec<Figure>> {
 fn uses(bench: &Bench) -> Uses {
     let mut uses = Uses::new();
     for each in bench.lab.nodes() {
-        for pid in super::cgroup::pids(&bench.lab, &each) {
+        for pid in cgroup::pids(&bench.lab, &each) {
             if let Some((name, one)) = use_of(pid) {
                 uses.entry(each.text.clone()).or_default().insert(name, one);
             }

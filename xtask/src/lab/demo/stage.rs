@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::super::ask::{self, text};
 use super::super::layout::{Lab, NodeName};
 use super::super::process::wait_until;
-use super::super::{bmc, cgroup, node, switch};
+use super::super::{bmc, mend_all, node, switch};
 
 /// The guests of the story. Nobody else's are touched.
 pub const GUESTS: [&str; 3] = ["demo1", "demo2", "demo3"];
@@ -210,14 +210,7 @@ impl Stage {
 /// Whatever the story broke is mended, also when it ended early; its guests are gone.
 impl Drop for Stage {
     fn drop(&mut self) {
-        for each in self.lab.nodes() {
-            let mended = bmc::set_fault(&self.lab, &each, bmc::Fault::None)
-                .and_then(|()| switch::heal(&self.lab, &each, &super::super::layout::NETWORKS))
-                .and_then(|()| cgroup::thaw(&self.lab, &each));
-            if let Err(error) = mended {
-                eprintln!("`{each}` could not be mended: {error:#}");
-            }
-        }
+        mend_all(&self.lab);
         let Ok(awake) = self.awake() else { return };
         for guest in GUESTS {
             // Most are not there in a story that was not told whole.

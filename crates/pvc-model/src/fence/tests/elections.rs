@@ -8,13 +8,13 @@ fn with_our_node() -> Fencer {
 }
 
 #[test]
-fn half_of_a_suspicious_silence_may_lie_before_an_election_and_the_rest_has_to_be_heard_after_it() {
-    for (heard, cut_off) in [(29, 1), (12, 3), (1, 14), (1, 300)] {
+fn half_of_a_suspicious_silence_may_lie_before_an_election_and_the_rest_has_to_come_after_it() {
+    for (before, cut_off) in [(29, 1), (12, 3), (1, 14), (1, 300)] {
         let mut fencer = with_our_node();
-        fencer.after_stamping(heard);
+        fencer.after_stamping(before);
         fencer.cut_off(cut_off);
-        assert_eq!(fencer.after_stamping(15), [], "{heard} s, then none for {cut_off} s");
-        assert_eq!(fencer.after_stamping(2).len(), 1, "{heard} s, then none for {cut_off} s");
+        assert_eq!(fencer.after_stamping(15), [], "{before} s, then none for {cut_off} s");
+        assert_eq!(fencer.after_stamping(2).len(), 1, "{before} s, then none for {cut_off} s");
     }
 }
 
@@ -68,7 +68,7 @@ fn who_stands_still_while_it_is_cut_off_does_not_count_that() {
 }
 
 #[test]
-fn with_few_intervals_a_silence_has_to_be_heard_in_one_connection() {
+fn with_few_intervals_a_silence_has_to_lie_in_one_connection() {
     assert_eq!(Rules { fence_intervals: 3, ..rules() }.carried(), Duration::ZERO);
     assert_eq!(Rules { fence_intervals: 0, ..rules() }.carried(), Duration::ZERO);
     assert_eq!(rules().carried(), Duration::from_secs(15));

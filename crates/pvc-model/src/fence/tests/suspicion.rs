@@ -111,7 +111,7 @@ proptest! {
 }
 
 #[test]
-fn a_node_that_says_it_runs_is_heard_with_that_before_its_first_stamp() {
+fn a_node_that_says_it_runs_shows_with_that_that_it_lives() {
     let mut fencer =
         Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Init)]);
     fencer.after(300);

@@ -49,7 +49,7 @@ fn course(part: Part, facts: &Facts) -> Vec<String> {
 }
 
 #[test]
-fn the_candidate_takes_each_thing_after_the_phase_in_which_the_holder_lets_go_of_it() {
+fn the_candidate_takes_each_duty_after_the_phase_in_which_the_holder_lets_go_of_it() {
     let expected = "W reader? free \
                     writer? R free \
                     W reader? free pause \
@@ -78,7 +78,7 @@ fn a_candidate_without_a_holder_needs_no_locks() {
 }
 
 #[test]
-fn a_takeover_that_another_was_named_for_is_handed_on_once_things_have_moved() {
+fn a_takeover_that_another_was_named_for_is_handed_on_once_duties_have_moved() {
     let elsewhere = Facts { named: Named::Another, ..BOTH };
     assert_eq!(course(Part::Candidate, &elsewhere), ["Abandoned { give_back: false }"]);
     let mut machine = Machine::of(Part::Candidate, SESSION);

@@ -4,7 +4,7 @@ use super::*;
 
 /// The other node is cut off in the last call, or this node's hypervisor breaks down in it as well.
 #[tokio::test(start_paused = true)]
-async fn a_guest_whose_arrival_was_not_heard_of_goes_on_at_one_node_and_never_at_two() {
+async fn a_guest_whose_arrival_was_not_announced_goes_on_at_one_node_and_never_at_two() {
     let world = two().await;
     for manner in [
         Manner { loses_finish: true, ..copies_for(5) },

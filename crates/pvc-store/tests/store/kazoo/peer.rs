@@ -104,7 +104,7 @@ impl Requests {
         }
     }
 
-    fn heard(&self, line: &str) {
+    fn take(&self, line: &str) {
         let answer: Value = serde_json::from_str(line).expect("an answer is JSON");
         let id = answer["id"].as_u64().expect("an answer has a number");
         if let Some(wanted) = self.answers.lock().expect("no panic").remove(&id) {
@@ -133,7 +133,7 @@ impl Kazoo {
         let hearing = requests.clone();
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                hearing.heard(&line);
+                hearing.take(&line);
             }
         });
         Kazoo { child, requests }

@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::config::{AddressSelection, Config};
 use crate::yaml;
 
-const ORIGINAL: &str = include_str!("../tests/original/pvc.conf");
-const KEYS: &str = include_str!("../tests/original/keys.txt");
-const MORE_KEYS: &str = include_str!("../tests/original/more-keys.txt");
+const LEGACY: &str = include_str!("../tests/legacy/pvc.conf");
+const KEYS: &str = include_str!("../tests/legacy/keys.txt");
+const MORE_KEYS: &str = include_str!("../tests/legacy/more-keys.txt");
 const SAMPLE: &str = include_str!("../../../packaging/config/pvc.conf");
 const LAB: &str = include_str!("../../../lab/node/files/etc/pvc/pvc.conf");
 
@@ -88,20 +88,20 @@ fn lab() -> String {
 
 #[test]
 fn a_file_with_every_key_of_pvc_1_0_3_is_taken_as_it_is() {
-    let written: BTreeMap<String, &str> = found(ORIGINAL);
+    let written: BTreeMap<String, &str> = found(LEGACY);
     let all: BTreeMap<String, &str> =
         known(&[KEYS]).into_iter().map(|(path, known)| (path.to_owned(), known.kind)).collect();
     assert_eq!(written, all, "the file has each key of PVC 1.0.3, with its type, and no other");
 
     let config =
-        Config::parse(ORIGINAL, "pvc.conf", "node2.example.com").unwrap_or_else(|e| panic!("{e}"));
+        Config::parse(LEGACY, "pvc.conf", "node2.example.com").unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(config.warnings, [], "no key is ignored");
 }
 
 #[test]
 fn what_a_file_of_pvc_1_0_3_says_holds() {
     let config =
-        Config::parse(ORIGINAL, "pvc.conf", "node2.example.com").unwrap_or_else(|e| panic!("{e}"));
+        Config::parse(LEGACY, "pvc.conf", "node2.example.com").unwrap_or_else(|e| panic!("{e}"));
     let networks = config.networks.expect("networking is on");
     let own = [&networks.upstream, &networks.cluster, &networks.storage]
         .map(|network| network.address.unwrap());
