@@ -159,7 +159,7 @@ async fn rules_of_before_are_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_daemon_that_runs_keeps_networks_and_one_that_was_told_to_stop_does_not() {
+async fn a_daemon_that_runs_keeps_networks_and_one_that_is_to_end_does_not() {
     let mut shape = Shape::plain(3, 0);
     shape.nature.networks = 1;
     let cluster = Cluster::start(shape, Log::new(false)).await.unwrap();
