@@ -26,13 +26,13 @@ impl RbdStorage {
         if !clones.is_empty() {
             return Err(StorageError::HasClones { volume: volume.clone(), clones });
         }
-        let is_base = |found: &&Snapshot| found.is_protected() && found.name.starts_with(CLONED);
-        let bases: Vec<&Snapshot> = snapshots.iter().filter(is_base).collect();
+        let names = snapshots.iter().map(|found| SnapshotName::new(&found.name));
+        let bases: Vec<SnapshotName> = names.filter(SnapshotName::is_base).collect();
         if bases.is_empty() {
             return Ok((head, snapshots));
         }
         for base in bases {
-            self.release(volume, &SnapshotName::new(&base.name)).await?;
+            self.release(volume, &base).await?;
         }
         Ok((head, self.snapshots(volume).await?))
     }
@@ -41,16 +41,19 @@ impl RbdStorage {
     /// Whether it is gone.
     async fn release(&self, volume: &VolumeId, base: &SnapshotName) -> Result<bool, StorageError> {
         let args = || [image_args(volume), vec![format!("--snap={base}")]].concat();
-        match self.programs.remove(&["snap", "unprotect"], args(), QUICK).await {
+        let unprotected = self.programs.remove(&["snap", "unprotect"], args(), QUICK).await;
+        match &unprotected {
             Err(Failure::Busy) => return Ok(false),
             Err(Failure::NotFound { pool: false }) => return Ok(true),
             // One that was never protected is not unprotected either.
             Ok(()) | Err(_) => {}
         }
-        match self.programs.remove(&["snap", "rm"], args(), QUICK).await {
-            Ok(()) | Err(Failure::NotFound { pool: false }) => Ok(true),
-            Err(Failure::Busy) => Ok(false),
-            Err(failure) => Err(failure.of_snapshot(volume, base, CLONING)),
+        match (self.programs.remove(&["snap", "rm"], args(), QUICK).await, unprotected) {
+            (Ok(()) | Err(Failure::NotFound { pool: false }), _) => Ok(true),
+            (Err(Failure::Busy), Ok(())) => Ok(false),
+            (Err(Failure::Busy), Err(failure)) | (Err(failure), _) => {
+                Err(failure.of_snapshot(volume, base, CLONING))
+            }
         }
     }
 
@@ -63,7 +66,9 @@ impl RbdStorage {
         volume: &VolumeId,
         base: &SnapshotName,
     ) -> Result<(), StorageError> {
-        match self.release(volume, base).await? {
+        // Asked first: a program that is ended while it takes the protection away leaves half of it.
+        let stands = !self.clones_by_program(volume, Some(base)).await?.is_empty();
+        match !stands && self.release(volume, base).await? {
             true => Ok(()),
             false => {
                 Err(StorageError::Protected { volume: volume.clone(), snapshot: base.clone() })
@@ -149,9 +154,7 @@ impl RbdStorage {
         }
         let volume = VolumeId { pool: PoolName::new(pool), volume: VolumeName::new(image) };
         let base = SnapshotName::new(snapshot);
-        if base.as_str().starts_with(CLONED)
-            && self.clones_by_program(&volume, Some(&base)).await?.is_empty()
-        {
+        if base.is_base() && self.clones_by_program(&volume, Some(&base)).await?.is_empty() {
             self.release(&volume, &base).await?;
         }
         Ok(Some(volume))

@@ -75,11 +75,14 @@ impl VolumeName {
     /// Whether the name is one of [these](VolumeName::partial).
     pub fn is_partial(&self) -> bool {
         let number = self.as_str().strip_suffix(PARTIAL).and_then(|rest| rest.rsplit_once('.'));
-        let is_digit = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
-        number.is_some_and(|(name, number)| {
-            !name.is_empty() && number.len() == 16 && number.bytes().all(is_digit)
-        })
+        number.is_some_and(|(name, number)| !name.is_empty() && is_number(number))
     }
+}
+
+/// Whether the text is a number that no other name has: 16 hexadecimal digits, the letters small.
+fn is_number(text: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
+    text.len() == 16 && text.bytes().all(is_digit)
 }
 
 impl SnapshotName {
@@ -96,9 +99,11 @@ impl SnapshotName {
             || self.is_reserved() && self.as_str().ends_with(PARTIAL)
     }
 
-    /// Whether the storage has taken the snapshot for copy-on-write clones to stand on.
+    /// Whether the storage has taken the snapshot for copy-on-write clones to stand on. Somebody
+    /// else's that begins as these do is none: it would go when no clone stands on it.
     pub fn is_base(&self) -> bool {
-        self.is_reserved() && !self.is_passing()
+        let number = self.as_str().strip_prefix(CLONED).and_then(|rest| rest.strip_prefix('-'));
+        number.is_some_and(is_number)
     }
 
     /// Whether the storage has taken the snapshot for the time of a copy.
@@ -223,6 +228,22 @@ pub struct VolumeRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_begins_as_the_storages_own_and_has_no_number_is_somebodys() {
+        for (name, is_base, is_passing) in [
+            ("pvc-clone-0123456789abcdef", true, false),
+            ("pvc-clone-0123456789abcdef.partial", false, true),
+            ("pvc-clone-download-1", false, true),
+            ("pvc-clone-golden", false, false),
+            ("pvc-clones-monday", false, false),
+            ("pvc-clone-0123456789ABCDEF", false, false),
+        ] {
+            let name = SnapshotName::new(name);
+            assert_eq!((name.is_base(), name.is_passing()), (is_base, is_passing), "{name}");
+        }
+        assert!(SnapshotName::passing(7).is_passing());
+    }
 
     #[test]
     fn a_volume_in_the_making_is_known_by_its_number() {

@@ -450,7 +450,7 @@ impl Sender {
         // Nobody would know of a guest that is held there, if this node dies.
         if self.note.held
             && self.unreported.is_some()
-            && let Err(stop) = self.until_written().await
+            && let Err(stop) = self.until_written(record_lock).await
         {
             return stop;
         }
@@ -471,10 +471,16 @@ impl Sender {
 
     /// Waits until the store has the note. If it does not take it the copy is tried again later,
     /// and this was no attempt: a guest is not shut down because the store is slow.
-    async fn until_written(&mut self) -> Result<(), Copied> {
+    async fn until_written(&mut self, record_lock: &RecordLock) -> Result<(), Copied> {
         let shared = self.shared.clone();
         let report = shared.store.report(vec![Report::Move(self.vm, self.note.clone())]);
-        match self.while_sent(shared.within(RECORD_TIME_LIMIT, report)).await {
+        let written = self.while_sent(shared.within(RECORD_TIME_LIMIT, report));
+        let written = tokio::select! {
+            biased;
+            written = written => written,
+            () = record_lock.until_lost() => return Err(Copied::Lost),
+        };
+        match written {
             Err(OrderChanged) => Err(Copied::OrderChanged),
             Ok(Some(Ok(()))) => {
                 self.unreported = None;

@@ -101,11 +101,15 @@ async fn record(
         let has_pool = view.pools.contains_key(&volume.pool);
         let kept = before.as_deref().filter(|_| keep_snapshots);
         let mut found = look(storage, volume, kept).await.map_err(refused)?;
+        if let Some(found) = &mut found {
+            // Nobody's: of a moment that may be no whole one, and gone soon.
+            found.snapshots.retain(|name, _| !name.is_passing());
+        }
         if let (Some(found), Some(before)) = (&mut found, &before) {
             found.snapshots.retain(|name, _| match added {
                 _ if before.snapshots.iter().any(|(recorded, _)| recorded == name) => true,
                 // What a copy-on-write clone stands on: nobody else makes or removes it.
-                _ if name.is_reserved() => true,
+                _ if name.is_base() => true,
                 Added::None => false,
                 Added::This(one) => name == one,
                 Added::All => true,

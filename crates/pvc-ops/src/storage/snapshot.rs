@@ -58,24 +58,43 @@ async fn make_snapshot(
             return Ok(Err(error));
         }
         let looked = look.was_never_held().await;
-        let named = match looked {
-            Ok(true) => storage.rename_snapshot(volume, &passing, snapshot).await,
-            _ => Err(StorageError::Stopped),
-        };
-        if named.is_err()
-            && let Err(error) = storage.remove_snapshot(volume, &passing).await
-        {
-            tracing::warn!(%volume, snapshot = %passing, %error, "a snapshot that got no name \
-                                                                  could not be removed; it goes \
-                                                                  after a week");
-        }
-        match looked {
-            Ok(true) => return Ok(named),
-            Ok(false) => {}
-            Err(error) => return Err(error),
+        if matches!(looked, Ok(true)) {
+            match storage.rename_snapshot(volume, &passing, snapshot).await {
+                Ok(()) => {}
+                // Whoever gave the volume new contents took it along.
+                Err(StorageError::NoSnapshot { .. }) => continue,
+                Err(error) => {
+                    take_away(storage, volume, &passing).await;
+                    return Ok(Err(error));
+                }
+            }
+            // Whoever gives the volume new contents from now on sees it; he who was about to did not.
+            let looked = look.was_never_held().await;
+            if matches!(looked, Ok(true)) || is_held_for(&store.view(), volume, snapshot) {
+                return Ok(Ok(()));
+            }
+            take_away(storage, volume, snapshot).await;
+            looked?;
+        } else {
+            take_away(storage, volume, &passing).await;
+            looked?;
         }
     }
     Err(ChangeError::Conflict { tries: TRIES })
+}
+
+/// Whether the volume is being rolled back to this snapshot, which is whole then: somebody has
+/// recorded it.
+fn is_held_for(view: &Cluster, volume: &VolumeId, snapshot: &SnapshotName) -> bool {
+    let purpose = view.holds.get(volume).map(|hold| &hold.purpose);
+    purpose == Some(&Purpose::RollBack(snapshot.clone()))
+}
+
+/// Removes a snapshot that is not to be.
+async fn take_away(storage: &dyn Storage, volume: &VolumeId, snapshot: &SnapshotName) {
+    if let Err(error) = storage.remove_snapshot(volume, snapshot).await {
+        tracing::warn!(%volume, %snapshot, %error, "a snapshot that is not to be could not be removed");
+    }
 }
 
 /// Gives a snapshot another name.

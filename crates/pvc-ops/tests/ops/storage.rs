@@ -500,6 +500,53 @@ async fn nothing_is_made_of_a_volume_that_comes_to_be_held_meanwhile() {
     }
 }
 
+/// Whoever gives the volume new contents looks for snapshots once, and that of a moment that is not
+/// yet known to be whole is in nobody's way.
+#[tokio::test]
+async fn a_snapshot_that_was_promised_is_there_if_its_volume_got_new_contents_meanwhile() {
+    let (disk, snapshot) = (id("vms/web1_sda"), SnapshotName::new("new"));
+    for call in 0.. {
+        let world = world().await;
+        let (store, volumes) = (&world.store, &world.storage);
+        storage::record_volume(store, volumes, &disk).await.unwrap();
+        let gate = Gate::closing_at(call);
+        volumes.set_gate(gate.clone());
+        let filled = async {
+            while !gate.is_closed() {
+                tokio::task::yield_now().await;
+            }
+            let purpose = pvc_model::hold::Purpose::Fill { trashed: None };
+            let (volume, by) = (disk.clone(), "somebody".to_owned());
+            let hold = pvc_model::hold::VolumeHold { volume, purpose, by };
+            world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
+            volumes.with_volumes(|all| {
+                let own = &all.volume(&disk).unwrap().snapshots;
+                if own.iter().all(|snapshot| snapshot.name.is_passing()) {
+                    all.trash(&disk, Duration::ZERO, DAY).unwrap();
+                    all.create(&disk, 4096, false).unwrap();
+                }
+            });
+            world.write(|changes| _ = changes.push(Change::ReleaseVolume(disk.clone()))).await;
+            volumes.set_gate(Gate::closing_at(u64::MAX));
+            gate.open();
+            std::future::pending::<()>().await;
+        };
+        let made = tokio::select! {
+            made = storage::create_snapshot(store, volumes, &world.random, &disk, &snapshot) => made,
+            () = filled => unreachable!("it is pending"),
+        };
+        made.unwrap_or_else(|why| panic!("call {call}: {why}"));
+        let found = volumes.volume(&disk).await.unwrap().snapshots;
+        let names: Vec<_> = found.iter().map(|found| &found.name).collect();
+        assert_eq!(names, [&snapshot], "call {call}");
+        let recorded = &store.view().volumes[&disk].snapshots;
+        assert_eq!(recorded.iter().map(|(name, _)| name).collect::<Vec<_>>(), [&snapshot]);
+        if !gate.is_closed() {
+            break;
+        }
+    }
+}
+
 /// Whoever makes it may be killed at any moment: what has its name then stays.
 #[tokio::test]
 async fn a_copy_of_a_volume_that_comes_to_be_held_is_not_found_even_for_a_moment() {
