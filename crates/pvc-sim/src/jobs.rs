@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pvc_model::cluster::Cluster as View;
-use pvc_model::job::course::Course;
+use pvc_model::job::course::{Cause, Course};
 use pvc_model::job::{Job, JobId, JobProgress, JobState, JobWork, Steps};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_ports::{GuestRun, VolumeLock};
 use uuid::Uuid;
 
 use crate::new_vms::{NewVms, is_of_one};
+use crate::scripts::left_mapped;
 use crate::state::State;
 
 /// All jobs that were ever recorded.
@@ -98,6 +99,7 @@ impl State {
             .or_else(|| jobs.broken.clone())
             .or_else(|| jobs.answers.iter().find_map(|(id, is_done)| jobs.untrue(id, *is_done)))
             .or_else(|| self.new_vms(view).wrong(jobs.seen.values().map(|seen| &*seen.job)))
+            .or_else(|| left_mapped(&self.hosts))
             .or_else(|| self.misnamed(view))
             .or_else(|| view.vms.keys().find_map(|vm| self.misplugged(*vm)))
     }
@@ -251,7 +253,8 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
     let has_reason = match progress.state {
         // A transfer whose record was lost after that was asked for has another one.
         JobState::Cancelled => job.cancel_requested || job.spec.work.is_of_api(),
-        JobState::Failed => progress.failure.is_some(),
+        // One that is not continued by another worker says that its own was lost.
+        JobState::Failed => progress.failure.is_some() || is_of_lost_worker(progress),
         _ => true,
     };
     match (is_whole, has_reason) {
@@ -259,6 +262,12 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
         (_, false) => Some("ended for no reason"),
         _ => None,
     }
+}
+
+/// Whether the job was taken back because its worker was lost.
+fn is_of_lost_worker(progress: &JobProgress) -> bool {
+    let steps = progress.steps.as_ref();
+    steps.is_some_and(|steps| matches!(steps.course, Course::Back { cause: Cause::WorkerLost, .. }))
 }
 
 /// Whether jobs of this kind have a point of no return.
@@ -284,7 +293,7 @@ pub(crate) fn unfinished(view: &View) -> impl Iterator<Item = String> {
 
 #[cfg(test)]
 mod tests {
-    use pvc_model::job::course::{Cause, Failure};
+    use pvc_model::job::course::Failure;
     use pvc_model::job::{JobSpec, JobVm};
     use pvc_model::osd::OsdId;
     use pvc_model::refusal::Kind;
@@ -346,7 +355,9 @@ mod tests {
         let mut cancelled = ended(job(1, attach), JobState::Cancelled, back(0));
         assert_eq!(wrong_end(&cancelled), Some("ended for no reason"));
         cancelled.cancel_requested = true;
-        for job in [failed, cancelled, succeeded(job(1, attach))] {
+        let lost = Course::Back { left: 0, cause: Cause::WorkerLost };
+        let lost = ended(job(1, attach), JobState::Failed, lost);
+        for job in [failed, cancelled, lost, succeeded(job(1, attach))] {
             assert_eq!(wrong_end(&job), None, "{job:?}");
         }
         let half_way = [

@@ -25,6 +25,7 @@ use crate::network::new_network;
 use crate::power::{BmcManner, Bmcs};
 use crate::process::{Pid, Processes};
 use crate::run::Run;
+use crate::scripts::devices_lost;
 use crate::sriov::new_card;
 use crate::storage::Ceph;
 use crate::truth::{Sight, Truth};
@@ -252,6 +253,7 @@ impl State {
                 hypervisors.end_guest(around, host, vm, "power", true);
             });
         }
+        devices_lost(&mut self.run, host, &self.hosts[host]);
         self.hosts[host].loses_power(self.run.now);
         self.hypervisors[host].loses_power();
         self.networks.host_lost(host);

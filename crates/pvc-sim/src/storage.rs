@@ -33,7 +33,7 @@ use crate::uploads::{UploadMoment, Uploads};
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Time for which Ceph takes whoever died for a user of its volumes.
-const MISSED: Duration = Duration::from_secs(30);
+pub(crate) const MISSED: Duration = Duration::from_secs(30);
 
 /// Time that the answer to a change is on its way.
 const ANSWER: Duration = Duration::from_millis(10);
