@@ -13,6 +13,7 @@ use pvc_ports::StorageError;
 use pvc_testkit::MemoryVolumes;
 use serde::{Deserialize, Serialize};
 
+use crate::benchmarks::Benchmarks;
 use crate::cluster::vm_uuid;
 use crate::operators::Answer;
 use crate::process::Gate;
@@ -330,7 +331,7 @@ impl State {
         of_words
             .or_else(|| self.mixed_volume(view))
             .or_else(|| self.open_volume())
-            .or_else(|| self.wrong_about_benchmarks(view))
+            .or_else(|| Benchmarks { view, volumes: &self.ceph.volumes }.wrong())
             .or_else(|| self.wrong_about_osds(view))
     }
 
