@@ -26,7 +26,7 @@ use crate::power::{BmcManner, Bmcs};
 use crate::process::{Pid, Processes};
 use crate::run::Run;
 use crate::scripts::devices_lost;
-use crate::sriov::new_card;
+use crate::sriov::{Functions, new_card};
 use crate::storage::Ceph;
 use crate::truth::{Sight, Truth};
 use crate::zookeeper::{self, Ensemble};
@@ -184,6 +184,11 @@ impl State {
             truth: &mut self.truth,
         };
         act(&mut self.hypervisors, &mut around)
+    }
+
+    pub fn functions(&self) -> Functions<'_> {
+        let count = self.run.nature.functions;
+        Functions { hosts: &self.hosts, hypervisors: &self.hypervisors, count }
     }
 
     /// Judges what happens by all that there is.

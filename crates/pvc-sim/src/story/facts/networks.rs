@@ -103,7 +103,7 @@ impl Look<'_> {
             NetworkFact::UsesFunctionOn(vm, nodes) => {
                 let view = self.cluster.view();
                 let users =
-                    self.cluster.world.with(|state| state.function_users(&view, vm_uuid(*vm)));
+                    self.cluster.world.with(|state| state.functions().users(&view, vm_uuid(*vm)));
                 so(
                     match nodes.is_empty() {
                         true => users.is_empty(),
