@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use pvc_model::storage::VolumeId;
 use pvc_testkit::MemoryFirewall;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -29,6 +30,7 @@ use crate::scripts::devices_lost;
 use crate::sriov::{Functions, new_card};
 use crate::storage::Ceph;
 use crate::truth::{Sight, Truth};
+use crate::uploads::UploadEnds;
 use crate::zookeeper::{self, Ensemble};
 
 /// The world, as everybody in it has it.
@@ -186,9 +188,27 @@ impl State {
         act(&mut self.hypervisors, &mut around)
     }
 
+    pub fn upload_ends(&self) -> UploadEnds<'_> {
+        UploadEnds { ceph: &self.ceph, processes: &self.processes }
+    }
+
     pub fn functions(&self) -> Functions<'_> {
         let count = self.run.nature.functions;
         Functions { hosts: &self.hosts, hypervisors: &self.hypervisors, count }
+    }
+
+    /// Records that something was found that must never be, if it was.
+    fn found(&mut self, rule: &str, wrong: Option<String>) {
+        if let Some(what) = wrong {
+            self.truth.violate(&self.run, rule, what);
+        }
+    }
+
+    /// The contents of an upload have got the name of this volume.
+    pub fn contents_named(&mut self, volume: &VolumeId) {
+        let Ceph { uploads, volumes, .. } = &mut self.ceph;
+        let wrong = uploads.contents_named(&self.run, volumes, volume);
+        self.found("uploads", wrong);
     }
 
     /// Judges what happens by all that there is.

@@ -42,7 +42,7 @@ impl Cluster {
     /// # Errors
     /// The first thing that is wrong about one.
     pub(crate) fn uploads_are_whole(&self) -> Result<(), Violation> {
-        match self.world.with(|state| state.wrong_about_uploads()) {
+        match self.world.with(|state| state.upload_ends().wrong()) {
             Some(what) => Err(Violation { rule: "uploads".to_owned(), what }),
             None => Ok(()),
         }
