@@ -22,6 +22,7 @@ use crate::osds::DISKS;
 use crate::power::BmcManner;
 use crate::process::Process;
 use crate::state::State;
+use crate::storage::Ceph;
 use crate::storage_changes::{ChangeMoment, StorageAsk};
 use crate::uploads::{Sending, UploadMoment};
 use crate::zookeeper::Ensemble;
@@ -526,7 +527,8 @@ impl Action {
             }
             Action::DiskIsLost { host, ref device } => {
                 state.ceph.osds.remove_disk(&state.hosts[host].name, device);
-                state.disks_changed();
+                let Ceph { osds, osd_truth, .. } = &mut state.ceph;
+                osd_truth.disks_changed(osds, &state.hosts);
             }
             Action::DiskIsNew { host, ref device } => {
                 state.ceph.osds.add_blank(&state.hosts[host].name, device, DISKS[0].1);

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use pvc_model::cluster::Cluster as View;
 use pvc_model::storage::VolumeId;
 use pvc_testkit::MemoryFirewall;
 use tokio::sync::Notify;
@@ -23,12 +24,15 @@ use crate::jobs::Jobs;
 use crate::log::Log;
 use crate::nature::Nature;
 use crate::network::new_network;
+use crate::operators::Answer;
+use crate::osd_truth::OsdEnds;
 use crate::power::{BmcManner, Bmcs};
 use crate::process::{Pid, Processes};
 use crate::run::Run;
 use crate::scripts::devices_lost;
 use crate::sriov::{Functions, new_card};
 use crate::storage::Ceph;
+use crate::storage_changes::StorageAsk;
 use crate::truth::{Sight, Truth};
 use crate::uploads::UploadEnds;
 use crate::zookeeper::{self, Ensemble};
@@ -188,6 +192,11 @@ impl State {
         act(&mut self.hypervisors, &mut around)
     }
 
+    pub fn osd_ends<'a>(&'a mut self, view: &'a View) -> OsdEnds<'a> {
+        let Ceph { osds, osd_truth: truth, .. } = &mut self.ceph;
+        OsdEnds { view, hosts: &self.hosts, osds, truth }
+    }
+
     pub fn upload_ends(&self) -> UploadEnds<'_> {
         UploadEnds { ceph: &self.ceph, processes: &self.processes }
     }
@@ -209,6 +218,19 @@ impl State {
         let Ceph { uploads, volumes, .. } = &mut self.ceph;
         let wrong = uploads.contents_named(&self.run, volumes, volume);
         self.found("uploads", wrong);
+    }
+
+    /// Judges what a daemon has done to OSDs.
+    pub fn judge_osds(&mut self) {
+        let Ceph { osds, osd_truth, .. } = &mut self.ceph;
+        let wrong = osd_truth.judge(osds, &self.hosts);
+        self.found("osds", wrong);
+    }
+
+    /// Takes notice of the answer to an ask about the storage that was begun at this time.
+    pub fn storage_answered(&mut self, ask: &StorageAsk, begun: Duration, answer: &Answer) {
+        let wrong = self.ceph.changes.answered(ask, begun, answer);
+        self.found("storage", wrong);
     }
 
     /// Judges what happens by all that there is.

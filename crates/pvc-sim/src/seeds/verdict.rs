@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::benchmarks::Benchmarks;
 use crate::cluster::Cluster;
 use crate::promises::Goal;
+use crate::storage::Ceph;
+use crate::storage_changes::StorageEnds;
 use crate::truth::Violation;
 
 impl Cluster {
@@ -55,7 +58,13 @@ impl Cluster {
     /// The first thing that is wrong about one.
     pub(crate) fn storage_is_whole(&self) -> Result<(), Violation> {
         let view = self.view();
-        match self.world.with(|state| state.wrong_about_storage(&view)) {
+        let wrong = self.world.with(|state| {
+            let Ceph { volumes, .. } = &state.ceph;
+            let of_changes = StorageEnds { view: &view, ceph: &state.ceph }.wrong();
+            let of_benchmarks = || Benchmarks { view: &view, volumes }.wrong();
+            of_changes.or_else(of_benchmarks).or_else(|| state.osd_ends(&view).wrong())
+        });
+        match wrong {
             Some(what) => Err(Violation { rule: "storage".to_owned(), what }),
             None => Ok(()),
         }
