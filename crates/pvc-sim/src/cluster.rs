@@ -609,7 +609,7 @@ impl Cluster {
                 }
                 _ => None,
             },
-            task: self.world.with(|state| state.task_at_work()).unwrap_or_default(),
+            task: self.world.with(|state| state.jobs.at_work()).unwrap_or_default(),
             trashed: self.volumes(|state, volume| {
                 let id = state.ceph.volumes.trash_id(volume);
                 format!("{}/{}", volume.pool, id.map(|id| id.to_string()).unwrap_or_default())

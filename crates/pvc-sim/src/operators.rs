@@ -486,18 +486,18 @@ impl Counter {
     }
 
     async fn until_over(&self, task: &str) -> Result<(), Refusal> {
-        self.gate.world.with(|state| state.heard_of_job(task, None));
+        self.gate.world.with(|state| state.jobs.answered(task, None));
         loop {
             let status =
                 self.send(&Asked::new(Method::GET, format!("tasks/{task}")), false).await?;
             match status["state"].as_str() {
                 Some("SUCCESS") => {
-                    self.gate.world.with(|state| state.heard_of_job(task, Some(true)));
+                    self.gate.world.with(|state| state.jobs.answered(task, Some(true)));
                     return Ok(());
                 }
                 Some("PENDING" | "RUNNING") => self.gate.sleep(LOOK).await,
                 _ => {
-                    self.gate.world.with(|state| state.heard_of_job(task, Some(false)));
+                    self.gate.world.with(|state| state.jobs.answered(task, Some(false)));
                     let why = status["status"].as_str().unwrap_or("the task is gone").to_owned();
                     return Err(Refusal { why, is_final: false });
                 }

@@ -20,10 +20,11 @@ use crate::guest_networks::{NetworkTruth, refuse_rules};
 use crate::guests::{self, Hypervisors};
 use crate::host::{Host, Hosts};
 use crate::job_steps::JobSteps;
-use crate::jobs::Jobs;
+use crate::jobs::{self, JobEnds, Jobs};
 use crate::log::Log;
 use crate::nature::Nature;
 use crate::network::new_network;
+use crate::new_vms::NewVms;
 use crate::operators::Answer;
 use crate::osd_truth::OsdEnds;
 use crate::power::{BmcManner, Bmcs};
@@ -192,6 +193,20 @@ impl State {
         act(&mut self.hypervisors, &mut around)
     }
 
+    /// Volumes and guests, which jobs are about.
+    pub fn around_jobs(&self) -> jobs::Around<'_> {
+        let State { ceph, hypervisors, truth, .. } = self;
+        jobs::Around { ceph, hypervisors, truth }
+    }
+
+    pub fn job_ends<'a>(&'a self, view: &'a View) -> JobEnds<'a> {
+        JobEnds { view, jobs: &self.jobs, around: self.around_jobs(), hosts: &self.hosts }
+    }
+
+    pub fn new_vms<'a>(&'a self, view: &'a View) -> NewVms<'a> {
+        NewVms { view, volumes: &self.ceph.volumes }
+    }
+
     pub fn osd_ends<'a>(&'a mut self, view: &'a View) -> OsdEnds<'a> {
         let Ceph { osds, osd_truth: truth, .. } = &mut self.ceph;
         OsdEnds { view, hosts: &self.hosts, osds, truth }
@@ -211,6 +226,12 @@ impl State {
         if let Some(what) = wrong {
             self.truth.violate(&self.run, rule, what);
         }
+    }
+
+    /// Takes notice of the jobs of `view`.
+    pub fn look_at_jobs(&mut self, view: &View) {
+        let State { ceph, hypervisors, truth, .. } = self;
+        self.jobs.look(view, &jobs::Around { ceph, hypervisors, truth });
     }
 
     /// The contents of an upload have got the name of this volume.

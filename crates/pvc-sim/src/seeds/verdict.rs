@@ -32,7 +32,7 @@ impl Cluster {
         let view = self.view();
         let wrong = self.world.with(|state| {
             state.look_at_jobs(&view);
-            state.wrong_about_jobs(&view)
+            state.job_ends(&view).wrong()
         });
         match wrong {
             Some(what) => Err(Violation { rule: "jobs".to_owned(), what }),
