@@ -538,14 +538,22 @@ impl Action {
                 let [(one, _), (other, _)] = DISKS;
                 state.ceph.osds.swap_disks(&state.hosts[host].name, one, other);
             }
-            Action::FlushFirewall(host) => state.flush_firewall(host),
-            Action::LoseTunnel(host, vni) => state.lose_tunnel(host, vni),
+            Action::FlushFirewall(host) => {
+                state.networks.flush_firewall(&state.hosts, host, state.run.now);
+            }
+            Action::LoseTunnel(host, vni) => {
+                state.networks.lose_tunnel(&state.hosts, host, vni, state.run.now);
+            }
             Action::CrashServer(vni) => {
                 let name = format!("dnsmasq-{vni}");
                 state.hosts.iter().for_each(|host| host.programs.crash(&name));
             }
-            Action::RefuseRules(host, ref text) => state.refuse_rules(host, text),
-            Action::TakeRules(host) => state.take_rules(host),
+            Action::RefuseRules(host, ref text) => {
+                state.networks.refuse_rules(&mut state.hosts, host, text, state.run.now);
+            }
+            Action::TakeRules(host) => {
+                state.networks.take_rules(&mut state.hosts, host, state.run.now);
+            }
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }
         state.rearranged();

@@ -334,7 +334,7 @@ impl Cluster {
                     state.judge(|truth, sight| truth.records_changed(sight, view.clone()));
                     state.look_at_jobs(&view);
                     state.ceph.uploads.look(&view, state.run.now);
-                    state.look_at_recorded();
+                    state.networks.look_at_recorded(state.zookeeper.take_recorded_networks());
                     state.ceph.osd_truth.look(&view);
                 });
                 for (host, name) in names.iter().enumerate() {

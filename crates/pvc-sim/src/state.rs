@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::daemons::{start_api, start_daemon, start_worker};
 use crate::database_cluster::DatabaseMembers;
-use crate::guest_networks::{NetworkTruth, refuse_rules};
+use crate::guest_networks::{HostNets, NetworkEnds, NetworkTruth, refuse_rules};
 use crate::guests::{self, Hypervisors};
 use crate::host::{Host, Hosts};
 use crate::job_steps::JobSteps;
@@ -216,6 +216,16 @@ impl State {
         UploadEnds { ceph: &self.ceph, processes: &self.processes }
     }
 
+    pub fn host_nets(&self) -> HostNets<'_> {
+        HostNets { hosts: &self.hosts, hypervisors: &self.hypervisors }
+    }
+
+    pub fn network_ends<'a>(&'a self, view: &'a View) -> NetworkEnds<'a> {
+        let (nets, truth) = (self.host_nets(), &self.networks);
+        let are_played = self.run.nature.networks > 0;
+        NetworkEnds { view, nets, truth, are_played, now: self.run.now }
+    }
+
     pub fn functions(&self) -> Functions<'_> {
         let count = self.run.nature.functions;
         Functions { hosts: &self.hosts, hypervisors: &self.hypervisors, count }
@@ -239,6 +249,45 @@ impl State {
         let Ceph { uploads, volumes, .. } = &mut self.ceph;
         let wrong = uploads.contents_named(&self.run, volumes, volume);
         self.found("uploads", wrong);
+    }
+
+    /// The links of a host have changed, or what is plugged into them.
+    pub fn links_changed(&mut self, host: usize) {
+        if self.run.nature.networks > 0 && self.hosts[host].booted {
+            let wrong = self.networks.wrong_ports(self.host_nets(), host);
+            self.found("ports", wrong);
+        }
+    }
+
+    /// The program `pid` of a host has loaded the table of networks, or removed it.
+    pub fn firewall_loaded(&mut self, host: usize, pid: Pid) {
+        if self.run.nature.networks == 0 {
+            return;
+        }
+        self.networks.look_at_recorded(self.zookeeper.take_recorded_networks());
+        let nets = HostNets { hosts: &self.hosts, hypervisors: &self.hypervisors };
+        for wrong in self.networks.firewall_loaded(nets, host, pid) {
+            self.truth.violate(&self.run, "rules", wrong);
+        }
+        self.links_changed(host);
+    }
+
+    /// Looks whether every host whose daemon has been well for a while has what is recorded.
+    pub fn look_at_networks(&mut self) {
+        let now = self.run.now;
+        if self.run.nature.networks == 0 || !self.networks.is_due(now) {
+            return;
+        }
+        for host in 0..self.hosts.len() {
+            let daemon = self.hosts[host].daemon.as_ref().map(|own| own.pid);
+            let client = daemon.and_then(|pid| self.processes[pid].client);
+            let lag = client.map(|client| self.zookeeper.lag_of(client));
+            let nets = HostNets { hosts: &self.hosts, hypervisors: &self.hypervisors };
+            self.networks.look_at_host(nets, host, lag, now);
+            let well = self.judge(|truth, sight| truth.well_since(sight, host));
+            let late = self.networks.late(self.host_nets(), host, well, now);
+            self.found("networks", late);
+        }
     }
 
     /// Judges what a daemon has done to OSDs.
@@ -392,7 +441,7 @@ impl State {
         self.hypervisors.failing.clear();
         for host in 0..self.hosts.len() {
             self.with_zookeeper(|zookeeper, around| zookeeper.lag_as_usual(around, host));
-            self.take_rules(host);
+            self.networks.take_rules(&mut self.hosts, host, self.run.now);
             self.hosts[host].heals();
             self.bmcs[host].manner = BmcManner::Works;
             if let Some(daemon) = &self.hosts[host].daemon {

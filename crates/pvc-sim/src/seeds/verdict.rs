@@ -76,7 +76,7 @@ impl Cluster {
     /// The first thing that is not.
     pub(crate) fn networks_are_whole(&self) -> Result<(), Violation> {
         let view = self.view();
-        match self.world.with(|state| state.wrong_about_networks(&view)) {
+        match self.world.with(|state| state.network_ends(&view).wrong_words()) {
             Some(what) => Err(Violation { rule: "networks".to_owned(), what }),
             None => Ok(()),
         }
