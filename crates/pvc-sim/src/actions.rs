@@ -22,6 +22,7 @@ use crate::osds::DISKS;
 use crate::power::BmcManner;
 use crate::process::Process;
 use crate::state::State;
+use crate::storage::Ceph;
 use crate::storage_changes::{ChangeMoment, StorageAsk};
 use crate::uploads::{Sending, UploadMoment};
 use crate::zookeeper::Ensemble;
@@ -526,7 +527,8 @@ impl Action {
             }
             Action::DiskIsLost { host, ref device } => {
                 state.ceph.osds.remove_disk(&state.hosts[host].name, device);
-                state.disks_changed();
+                let Ceph { osds, osd_truth, .. } = &mut state.ceph;
+                osd_truth.disks_changed(osds, &state.hosts);
             }
             Action::DiskIsNew { host, ref device } => {
                 state.ceph.osds.add_blank(&state.hosts[host].name, device, DISKS[0].1);
@@ -536,14 +538,22 @@ impl Action {
                 let [(one, _), (other, _)] = DISKS;
                 state.ceph.osds.swap_disks(&state.hosts[host].name, one, other);
             }
-            Action::FlushFirewall(host) => state.flush_firewall(host),
-            Action::LoseTunnel(host, vni) => state.lose_tunnel(host, vni),
+            Action::FlushFirewall(host) => {
+                state.networks.flush_firewall(&state.hosts, host, state.run.now);
+            }
+            Action::LoseTunnel(host, vni) => {
+                state.networks.lose_tunnel(&state.hosts, host, vni, state.run.now);
+            }
             Action::CrashServer(vni) => {
                 let name = format!("dnsmasq-{vni}");
                 state.hosts.iter().for_each(|host| host.programs.crash(&name));
             }
-            Action::RefuseRules(host, ref text) => state.refuse_rules(host, text),
-            Action::TakeRules(host) => state.take_rules(host),
+            Action::RefuseRules(host, ref text) => {
+                state.networks.refuse_rules(&mut state.hosts, host, text, state.run.now);
+            }
+            Action::TakeRules(host) => {
+                state.networks.take_rules(&mut state.hosts, host, state.run.now);
+            }
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }
         state.rearranged();

@@ -4,8 +4,7 @@
 use pvc_model::benchmark::{BenchmarkRecord, BenchmarkState, Test, is_own_volume};
 use pvc_model::cluster::Cluster as View;
 use pvc_model::job::{Job, JobState, JobWork};
-
-use crate::state::State;
+use pvc_testkit::MemoryVolumes;
 
 /// The benchmarks that are recorded as under way, and whose jobs are over.
 pub(crate) fn left_behind(view: &View) -> impl Iterator<Item = String> {
@@ -15,9 +14,16 @@ pub(crate) fn left_behind(view: &View) -> impl Iterator<Item = String> {
     })
 }
 
-impl State {
-    /// Finds what is wrong about benchmarks when each job has had time to end.
-    pub fn wrong_about_benchmarks(&self, view: &View) -> Option<String> {
+/// Records and storage, as far as benchmarks are concerned.
+pub(crate) struct Benchmarks<'a> {
+    pub view: &'a View,
+    pub volumes: &'a MemoryVolumes,
+}
+
+impl Benchmarks<'_> {
+    /// Finds what is wrong when each job has had time to end.
+    pub fn wrong(&self) -> Option<String> {
+        let view = self.view;
         let mut done = view.benchmarks.values().filter_map(|record| wrong_record(view, record));
         let of_records = left_behind(view).next().or_else(|| done.next());
         let of_jobs = || view.jobs.values().find_map(|job| without_result(view, job));
@@ -26,8 +32,8 @@ impl State {
 
     /// A volume of a benchmark, all of which are over.
     fn left_in_pools(&self) -> Option<String> {
-        let pools = self.ceph.volumes.pools().into_iter();
-        let volumes = pools.flat_map(|pool| self.ceph.volumes.volumes(&pool.name));
+        let pools = self.volumes.pools().into_iter();
+        let volumes = pools.flat_map(|pool| self.volumes.volumes(&pool.name));
         let left = volumes.flatten().find(|volume| is_own_volume(volume.id.volume.as_str()))?;
         Some(format!("{} is left of a benchmark", left.id))
     }
@@ -64,7 +70,6 @@ mod tests {
     use pvc_model::storage::{PoolName, VolumeId};
 
     use super::*;
-    use crate::state::World;
 
     /// A benchmark whose job is in this state, with this record.
     fn view(job: JobState, record: Option<BenchmarkState>) -> View {
@@ -107,9 +112,12 @@ mod tests {
         BenchmarkState::Done(serde_json::Value::from(members).to_string().into())
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_benchmark_that_is_recorded_otherwise_than_it_ended_is_found() {
-        let (world, _) = World::of_hosts(1);
+    fn wrong(view: &View, volumes: &MemoryVolumes) -> Option<String> {
+        Benchmarks { view, volumes }.wrong()
+    }
+
+    #[test]
+    fn a_benchmark_that_is_recorded_otherwise_than_it_ended_is_found() {
         for (job, record, wanted) in [
             (JobState::Succeeded, Some(done(&Test::ALL)), None),
             (JobState::Failed, None, None),
@@ -131,20 +139,19 @@ mod tests {
             (JobState::Succeeded, None, Some("job 00000001 has measured nothing")),
         ] {
             let view = view(job, record);
-            let found = world.with(|state| state.wrong_about_benchmarks(&view));
+            let found = wrong(&view, &MemoryVolumes::default());
             assert_eq!(found.as_deref(), wanted);
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_volume_that_a_benchmark_has_left_is_found() {
-        let (world, _) = World::of_hosts(1);
+    #[test]
+    fn a_volume_that_a_benchmark_has_left_is_found() {
         let view = view(JobState::Cancelled, None);
-        world.with(|state| {
-            assert_eq!(state.wrong_about_benchmarks(&view), None);
-            state.ceph.volumes.insert(&volume());
-            let left = state.wrong_about_benchmarks(&view).expect("it is there");
-            assert_eq!(left, "vms/pvcbenchmark-00000001 is left of a benchmark");
-        });
+        let mut volumes = MemoryVolumes::default();
+        volumes.create_pool(&PoolName::new("vms")).expect("there is none");
+        assert_eq!(wrong(&view, &volumes), None);
+        volumes.insert(&volume());
+        let left = wrong(&view, &volumes).expect("it is there");
+        assert_eq!(left, "vms/pvcbenchmark-00000001 is left of a benchmark");
     }
 }

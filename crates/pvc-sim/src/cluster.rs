@@ -334,7 +334,7 @@ impl Cluster {
                     state.judge(|truth, sight| truth.records_changed(sight, view.clone()));
                     state.look_at_jobs(&view);
                     state.ceph.uploads.look(&view, state.run.now);
-                    state.look_at_recorded();
+                    state.networks.look_at_recorded(state.zookeeper.take_recorded_networks());
                     state.ceph.osd_truth.look(&view);
                 });
                 for (host, name) in names.iter().enumerate() {
@@ -609,7 +609,7 @@ impl Cluster {
                 }
                 _ => None,
             },
-            task: self.world.with(|state| state.task_at_work()).unwrap_or_default(),
+            task: self.world.with(|state| state.jobs.at_work()).unwrap_or_default(),
             trashed: self.volumes(|state, volume| {
                 let id = state.ceph.volumes.trash_id(volume);
                 format!("{}/{}", volume.pool, id.map(|id| id.to_string()).unwrap_or_default())

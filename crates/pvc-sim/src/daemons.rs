@@ -33,6 +33,7 @@ use crate::operators::{Desk, in_time};
 use crate::power::{HostPower, bmc_name};
 use crate::process::{Gate, HostClock, Pid, random};
 use crate::programs::HostPrograms;
+use crate::scripts;
 use crate::sriov::{self, HostCard};
 use crate::state::State;
 use crate::storage::{Volumes, storage_address};
@@ -166,7 +167,8 @@ pub(crate) fn start_worker(state: &mut State, host: usize) {
     let shutdown = CancellationToken::new();
     state.hosts[host].worker = Some(Daemon { pid, shutdown: shutdown.clone() });
     let name = NodeName::new(&state.hosts[host].name);
-    let task = tokio::spawn(run_worker(gate(state, pid), name, ports(state, host, pid), shutdown));
+    let (gate, ports) = (gate(state, pid), ports(state, host, pid));
+    let task = tokio::spawn(run_worker(gate, (host, name), ports, shutdown));
     look_after(state, host, pid, task, move |state| {
         if state.hosts[host].worker.as_ref().is_some_and(|own| own.pid == pid) {
             state.hosts[host].worker = None;
@@ -370,7 +372,7 @@ async fn run_api(
         ..ApiSettings::new(node, SocketAddr::from(([0, 0, 0, 0], 7370)), Vec::new())
     };
     let drain_time = settings.limits.drain_time;
-    let (exporters, provisioner) = (None, None);
+    let (exporters, provisioner) = (None, Some(scripts::provisioner(&gate, host)));
     let ports = ApiPorts { clock, random, storage, firewall, exporters, provisioner };
     let (gate, ports) = (&gate, ports);
     let serve = |api: ApiState, stop: CancellationToken| async move {
@@ -395,8 +397,13 @@ async fn run_api(
 }
 
 /// The worker as its binary runs it.
-async fn run_worker(gate: Gate, name: NodeName, ports: Ports, shutdown: CancellationToken) {
-    let Ok(tree) = Connection::open(gate).await else { return };
+async fn run_worker(
+    gate: Gate,
+    (host, name): (usize, NodeName),
+    ports: Ports,
+    shutdown: CancellationToken,
+) {
+    let Ok(tree) = Connection::open(gate.clone()).await else { return };
     let tree = Arc::new(tree);
     let (clock, random) = (ports.clock.clone(), ports.random.clone());
     let Ok(store) = Store::open_jobs(tree.clone(), clock, random).await else { return };
@@ -405,7 +412,8 @@ async fn run_worker(gate: Gate, name: NodeName, ports: Ports, shutdown: Cancella
         volume_bytes: BENCHMARK_BYTES,
         test_time: BENCHMARK_TIME,
     };
-    let _ = pvc_daemon::worker(&store, name, ports, settings, None, || (), &shutdown).await;
+    let tools = scripts::tools(&gate, host, ports.storage.clone(), ports.files.clone());
+    let _ = pvc_daemon::worker(&store, name, ports, settings, Some(tools), || (), &shutdown).await;
     tree.close().await;
 }
 

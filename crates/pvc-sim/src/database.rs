@@ -1,17 +1,18 @@
-//! The tables of the cluster's database, as a program on a host asks for them: SQLite in memory,
-//! with the faults of a PostgreSQL on another machine, over the cluster's network.
+//! The tables of the cluster's database, as a program on a host asks for them, over the cluster's
+//! network.
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use pvc_ports::{Database, DatabaseError, Rows, SqlDialect, Statement, Transaction};
-use pvc_testkit::FlakyDatabase;
 
 use crate::process::Gate;
 
 /// The database as a program of a host reaches it.
-struct HostDatabase {
-    gate: Gate,
-    host: usize,
-    inner: FlakyDatabase,
+pub(crate) struct HostDatabase {
+    pub gate: Gate,
+    pub host: usize,
+    pub inner: Arc<dyn Database>,
 }
 
 impl HostDatabase {
@@ -61,17 +62,20 @@ impl Transaction for HostTransaction {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use pvc_contracts::database::{DatabaseFixture, database_contract};
     use pvc_database::SqliteDatabase;
+    use pvc_testkit::FlakyDatabase;
 
     use super::*;
     use crate::state::World;
 
-    fn database(gate: &Gate) -> HostDatabase {
-        let inner = FlakyDatabase::new(Arc::new(SqliteDatabase::in_memory()));
-        HostDatabase { gate: gate.clone(), host: 0, inner }
+    /// SQLite in memory, with the faults of a PostgreSQL on another machine.
+    fn tables() -> FlakyDatabase {
+        FlakyDatabase::new(Arc::new(SqliteDatabase::in_memory()))
+    }
+
+    fn database(gate: &Gate, inner: &FlakyDatabase) -> HostDatabase {
+        HostDatabase { gate: gate.clone(), host: 0, inner: Arc::new(inner.clone()) }
     }
 
     async fn done(database: &HostDatabase, words: &'static str) -> Result<Rows, DatabaseError> {
@@ -83,8 +87,9 @@ mod tests {
     #[tokio::test]
     async fn the_simulated_database_keeps_the_contract() {
         let (_, gates) = World::of_hosts(1);
-        let (good, absent) = (database(&gates[0]), database(&gates[0]));
-        absent.inner.set_dead(true);
+        let dead = tables();
+        let (good, absent) = (database(&gates[0], &tables()), database(&gates[0], &dead));
+        dead.set_dead(true);
         let (database, absent) = (Arc::new(good), Arc::new(absent));
         database_contract(DatabaseFixture { database, absent }).await;
     }
@@ -92,7 +97,7 @@ mod tests {
     #[tokio::test]
     async fn a_host_without_its_cable_does_not_reach_the_database() {
         let (world, gates) = World::of_hosts(1);
-        let database = database(&gates[0]);
+        let database = database(&gates[0], &tables());
         world.with(|state| state.hosts[0].cables.cluster = false);
         let error = done(&database, "CREATE TABLE thing (at INTEGER)").await.unwrap_err();
         assert!(matches!(error, DatabaseError::Unreachable { .. }), "{error}");
@@ -103,7 +108,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_killed_program_has_not_committed_is_undone() {
         let (world, gates) = World::of_hosts(1);
-        let database = database(&gates[0]);
+        let database = database(&gates[0], &tables());
         done(&database, "CREATE TABLE thing (at INTEGER)").await.unwrap();
         let mut transaction = database.begin().await.unwrap();
         transaction.run(Statement::new("INSERT INTO thing VALUES (1)")).await.unwrap();
@@ -122,8 +127,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_silent_database_ends_each_call_within_seconds() {
         let (_, gates) = World::of_hosts(1);
-        let database = database(&gates[0]);
-        database.inner.set_silent(true);
+        let silent = tables();
+        let database = database(&gates[0], &silent);
+        silent.set_silent(true);
         let error = database.begin().await.map(drop).unwrap_err();
         assert!(matches!(error, DatabaseError::TimedOut { seconds: 1.. }), "{error}");
     }

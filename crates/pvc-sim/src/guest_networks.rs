@@ -33,10 +33,10 @@ use self::loaded::{Chain, Loaded};
 pub(crate) use self::recorded::Recorded;
 use self::recorded::{Rules, Version};
 use crate::cluster::Shape;
-use crate::host::Host;
+use crate::guests::Hypervisors;
+use crate::host::{Host, Hosts};
 use crate::operators::Answer;
 use crate::process::Pid;
-use crate::state::State;
 use crate::words_given::WordsGiven;
 
 /// Number of the first managed network that a world has from its beginning.
@@ -170,7 +170,14 @@ pub(crate) fn bridges(xml: &str) -> Vec<String> {
 
 // --- What the hosts have -------------------------------------------------------------------------
 
-impl State {
+/// Links, packet filters and programs of the hosts, and the guests that are plugged in there.
+#[derive(Clone, Copy)]
+pub(crate) struct HostNets<'a> {
+    pub hosts: &'a Hosts,
+    pub hypervisors: &'a Hypervisors,
+}
+
+impl HostNets<'_> {
     fn links(&self, host: usize) -> Links {
         match self.hosts[host].booted {
             true => self.hosts[host].network.links_as_they_are(),
@@ -184,127 +191,10 @@ impl State {
         shown.as_deref().map(Loaded::read).unwrap_or_default()
     }
 
-    /// Somebody empties the packet filter of the host.
-    pub fn flush_firewall(&mut self, host: usize) {
-        self.hosts[host].firewall.flush();
-        self.networks.flushed.insert(host);
-        self.networks.excuse(host, self.run.now + LATE);
-    }
-
-    /// The end of the tunnels of a network is deleted on the host.
-    pub fn lose_tunnel(&mut self, host: usize, vni: u32) {
-        self.hosts[host].network.pull_out(&format!("vxlan{vni}"));
-        self.networks.excuse(host, self.run.now + LATE);
-    }
-
-    /// The kernel of the host refuses every rule with these words, and takes all others, also those
-    /// that it has refused.
-    pub fn refuse_rules(&mut self, host: usize, text: &str) {
-        self.take_rules(host);
-        refuse_rules(&mut self.hosts[host], Some(text.to_owned()));
-    }
-
-    /// The kernel of the host takes every rule, also those that it has refused.
-    pub fn take_rules(&mut self, host: usize) {
-        if self.hosts[host].refused_rule.is_some() {
-            refuse_rules(&mut self.hosts[host], None);
-            self.networks.excuse(host, self.run.now + TAKEN_AGAIN);
-        }
-    }
-
-    /// A program has been started on the host: what a DHCP server reads, it reads now.
-    pub fn program_started(&mut self, host: usize, program: &Program) {
-        let file = program.args.iter().find_map(|arg| arg.strip_prefix("--conf-file="));
-        let Some(file) = file else { return };
-        let contents = self.hosts[host].files.contents(Path::new(file)).unwrap_or_default();
-        let reservations = String::from_utf8_lossy(&contents).into_owned();
-        self.networks.served.insert((host, program.name.clone()), reservations);
-    }
-
-    /// Takes notice of every version of networks that was recorded.
-    pub fn look_at_recorded(&mut self) {
-        for Recorded { at, rules } in self.zookeeper.take_recorded_networks() {
-            self.networks.look(rules, at);
-        }
-    }
-
-    /// The program `pid` of a host has loaded the table of networks, or removed it.
-    pub fn firewall_loaded(&mut self, host: usize, pid: Pid) {
-        if self.run.nature.networks == 0 {
-            return;
-        }
-        self.look_at_recorded();
-        self.networks.flushed.remove(&host);
-        let loaded = self.loaded(host);
-        for vni in self.networks.recorded.keys().copied().collect::<Vec<_>>() {
-            let Some(chains) = loaded.of(vni) else { continue };
-            if let Err(what) = self.version_loaded(host, pid, vni, &chains) {
-                let what = format!("{} {what}", self.hosts[host].name);
-                self.truth.violate(&self.run, "rules", what);
-            }
-        }
-        self.links_changed(host);
-    }
-
-    /// Finds which version of a network's record is loaded.
-    ///
-    /// # Errors
-    /// If there was none like that, or none since the one that was loaded before.
-    fn version_loaded(
-        &mut self,
-        host: usize,
-        pid: Pid,
-        vni: Vni,
-        chains: &[Chain; 2],
-    ) -> Result<(), String> {
-        let versions = &self.networks.recorded[&vni];
-        let fits = |version: &Version| {
-            let [incoming, outgoing] = chains;
-            version.rules.as_ref().is_some_and(|rules| {
-                incoming.is_of(&rules.incoming) && outgoing.is_of(&rules.outgoing)
-            })
-        };
-        let before = self.networks.loaded.get(&(host, vni));
-        // One that has just begun may be told something older by the server that it asks.
-        let before = before.filter(|(of, _)| *of == pid).map_or(0, |(_, version)| *version);
-        let found = (before..versions.len()).find(|version| fits(&versions[*version]));
-        let Some(found) = found else {
-            return Err(match versions[..before].iter().any(fits) {
-                true => format!("goes back to rules that network {vni} had before: {chains:?}"),
-                false => format!("loads rules that network {vni} never had: {chains:?}"),
-            });
-        };
-        self.networks.loaded.insert((host, vni), (pid, found));
-        Ok(())
-    }
-
-    /// The links of a host have changed, or what is plugged into them.
-    pub fn links_changed(&mut self, host: usize) {
-        if self.run.nature.networks == 0 || !self.hosts[host].booted {
-            return;
-        }
-        let links = self.links(host);
-        let wrong = self.unfiltered(host, &links).or_else(|| self.unplugged(host, &links));
-        if let Some(what) = wrong {
-            let what = format!("{}: {what}", self.hosts[host].name);
-            self.truth.violate(&self.run, "ports", what);
-        }
-    }
-
-    /// A managed network with a port that no rules are about.
-    fn unfiltered(&self, host: usize, links: &Links) -> Option<String> {
-        if self.networks.flushed.contains(&host) {
-            return None;
-        }
-        let loaded = self.loaded(host);
-        let masters: BTreeSet<&str> =
-            links.values().filter_map(|link| link.master.as_deref()).collect();
-        let mut managed = self.networks.recorded.keys().map(|vni| vni.bridge());
-        let open = managed.find(|bridge| {
-            let is_judged = loaded.guests.contains(bridge) || loaded.closed.contains(bridge);
-            masters.contains(bridge.as_str()) && !is_judged
-        });
-        open.map(|bridge| format!("`{bridge}` has a port, and its packets are not filtered"))
+    /// The bridges of a host that guests are plugged into.
+    fn used_bridges(&self, host: usize) -> BTreeSet<String> {
+        let links = self.links(host).into_values();
+        links.filter(|link| link.name.starts_with("vnet")).filter_map(|link| link.master).collect()
     }
 
     /// A guest whose port is not in its bridge.
@@ -319,51 +209,193 @@ impl State {
         })
     }
 
-    /// Looks whether every host whose daemon has been well for a while has what is recorded.
-    pub fn look_at_networks(&mut self) {
-        if self.run.nature.networks == 0 || self.run.now < self.networks.next_look {
-            return;
-        }
-        self.networks.next_look = self.run.now + BETWEEN_LOOKS;
-        let long_ago = self.run.now.saturating_sub(LATE);
-        for host in 0..self.hosts.len() {
-            for bridge in self.used_bridges(host) {
-                self.networks.used.insert((host, bridge), self.run.now);
-            }
-            let daemon = self.hosts[host].daemon.as_ref();
-            // One that was told to stop keeps no networks any more, and lives on until somebody has
-            // taken the primary role over, or a minute is over.
-            let daemon = daemon.filter(|own| !own.shutdown.is_cancelled()).map(|own| own.pid);
-            let client = daemon.and_then(|pid| self.processes[pid].client);
-            if client.is_some_and(|client| self.zookeeper.lag_of(client) > LAGS) {
-                self.networks.excuse(host, self.run.now + LATE);
-            }
-            let well = self.judge(|truth, sight| truth.well_since(sight, host));
-            let is_excused = self.networks.excused.get(&host).is_some_and(|it| *it > self.run.now);
-            if daemon.is_none() || is_excused || well.is_none_or(|well| well > long_ago) {
-                continue;
-            }
-            let late = self.lags_behind(host, long_ago);
-            if let Some(what) = late {
-                let (name, seconds) = (&self.hosts[host].name, LATE.as_secs());
-                let what = format!("{name}, which has been well for {seconds} s: {what}");
-                self.truth.violate(&self.run, "networks", what);
-            }
+    /// Whether the managed network has its bridge and its tunnels on a host.
+    pub fn network_stands(&self, host: usize, vni: u32) -> bool {
+        Vni::new(vni).is_some_and(|vni| stands(&self.links(host), vni))
+    }
+
+    /// The hosts that have an address of the primary in the network.
+    pub fn gateway_holders(&self, vni: u32) -> Vec<usize> {
+        let bridge = format!("vmbr{vni}");
+        let has = |host: &usize| self.hosts[*host].gateways.iter().any(|(of, _)| *of == bridge);
+        (0..self.hosts.len()).filter(has).collect()
+    }
+}
+
+/// Whether the managed network has its bridge and the end of its tunnels.
+fn stands(links: &Links, vni: Vni) -> bool {
+    let is_up = |link: &&Link| link.up;
+    let bridge = links.get(&vni.bridge()).filter(is_up);
+    let tunnel = links.get(&format!("vxlan{vni}")).filter(is_up);
+    bridge.is_some() && tunnel.is_some_and(|link| link.master == Some(vni.bridge()))
+}
+
+// --- What happens to them, and what they do ------------------------------------------------------
+
+impl NetworkTruth {
+    /// Somebody empties the packet filter of the host.
+    pub fn flush_firewall(&mut self, hosts: &Hosts, host: usize, now: Duration) {
+        hosts[host].firewall.flush();
+        self.flushed.insert(host);
+        self.excuse(host, now + LATE);
+    }
+
+    /// The end of the tunnels of a network is deleted on the host.
+    pub fn lose_tunnel(&mut self, hosts: &Hosts, host: usize, vni: u32, now: Duration) {
+        hosts[host].network.pull_out(&format!("vxlan{vni}"));
+        self.excuse(host, now + LATE);
+    }
+
+    /// The kernel of the host refuses every rule with these words, and takes all others, also those
+    /// that it has refused.
+    pub fn refuse_rules(&mut self, hosts: &mut Hosts, host: usize, text: &str, now: Duration) {
+        self.take_rules(hosts, host, now);
+        refuse_rules(&mut hosts[host], Some(text.to_owned()));
+    }
+
+    /// The kernel of the host takes every rule, also those that it has refused.
+    pub fn take_rules(&mut self, hosts: &mut Hosts, host: usize, now: Duration) {
+        if hosts[host].refused_rule.is_some() {
+            refuse_rules(&mut hosts[host], None);
+            self.excuse(host, now + TAKEN_AGAIN);
         }
     }
 
-    /// The bridges of a host that guests are plugged into.
-    fn used_bridges(&self, host: usize) -> BTreeSet<String> {
-        let links = self.links(host).into_values();
-        links.filter(|link| link.name.starts_with("vnet")).filter_map(|link| link.master).collect()
+    /// A program has been started on the host: what a DHCP server reads, it reads now.
+    pub fn program_started(&mut self, hosts: &Hosts, host: usize, program: &Program) {
+        let file = program.args.iter().find_map(|arg| arg.strip_prefix("--conf-file="));
+        let Some(file) = file else { return };
+        let contents = hosts[host].files.contents(Path::new(file)).unwrap_or_default();
+        let reservations = String::from_utf8_lossy(&contents).into_owned();
+        self.served.insert((host, program.name.clone()), reservations);
+    }
+
+    /// Takes notice of versions of networks that were recorded.
+    pub fn look_at_recorded(&mut self, recorded: impl IntoIterator<Item = Recorded>) {
+        for Recorded { at, rules } in recorded {
+            self.look(rules, at);
+        }
+    }
+
+    /// The program `pid` of a host has loaded the table of networks, or removed it. Returns what is
+    /// wrong about that.
+    pub fn firewall_loaded(&mut self, nets: HostNets<'_>, host: usize, pid: Pid) -> Vec<String> {
+        self.flushed.remove(&host);
+        let loaded = nets.loaded(host);
+        let managed: Vec<Vni> = self.recorded.keys().copied().collect();
+        let wrong = managed.into_iter().filter_map(|vni| {
+            let what = self.version_loaded(host, pid, vni, &loaded.of(vni)?).err()?;
+            Some(format!("{} {what}", nets.hosts[host].name))
+        });
+        wrong.collect()
+    }
+
+    /// Finds which version of a network's record is loaded.
+    ///
+    /// # Errors
+    /// If there was none like that, or none since the one that was loaded before.
+    fn version_loaded(
+        &mut self,
+        host: usize,
+        pid: Pid,
+        vni: Vni,
+        chains: &[Chain; 2],
+    ) -> Result<(), String> {
+        let versions = &self.recorded[&vni];
+        let fits = |version: &Version| {
+            let [incoming, outgoing] = chains;
+            version.rules.as_ref().is_some_and(|rules| {
+                incoming.is_of(&rules.incoming) && outgoing.is_of(&rules.outgoing)
+            })
+        };
+        let before = self.loaded.get(&(host, vni));
+        // One that has just begun may be told something older by the server that it asks.
+        let before = before.filter(|(of, _)| *of == pid).map_or(0, |(_, version)| *version);
+        let found = (before..versions.len()).find(|version| fits(&versions[*version]));
+        let Some(found) = found else {
+            return Err(match versions[..before].iter().any(fits) {
+                true => format!("goes back to rules that network {vni} had before: {chains:?}"),
+                false => format!("loads rules that network {vni} never had: {chains:?}"),
+            });
+        };
+        self.loaded.insert((host, vni), (pid, found));
+        Ok(())
+    }
+
+    /// Finds what is wrong about the ports of a host, whose links have changed, or what is plugged
+    /// into them.
+    pub fn wrong_ports(&self, nets: HostNets<'_>, host: usize) -> Option<String> {
+        let links = nets.links(host);
+        let wrong = self.unfiltered(nets, host, &links).or_else(|| nets.unplugged(host, &links));
+        wrong.map(|what| format!("{}: {what}", nets.hosts[host].name))
+    }
+
+    /// A managed network with a port that no rules are about.
+    fn unfiltered(&self, nets: HostNets<'_>, host: usize, links: &Links) -> Option<String> {
+        if self.flushed.contains(&host) {
+            return None;
+        }
+        let loaded = nets.loaded(host);
+        let masters: BTreeSet<&str> =
+            links.values().filter_map(|link| link.master.as_deref()).collect();
+        let mut managed = self.recorded.keys().map(|vni| vni.bridge());
+        let open = managed.find(|bridge| {
+            let is_judged = loaded.guests.contains(bridge) || loaded.closed.contains(bridge);
+            masters.contains(bridge.as_str()) && !is_judged
+        });
+        open.map(|bridge| format!("`{bridge}` has a port, and its packets are not filtered"))
+    }
+
+    /// Whether the hosts are to be looked at again; then not before a while has passed.
+    pub fn is_due(&mut self, now: Duration) -> bool {
+        let is_due = now >= self.next_look;
+        if is_due {
+            self.next_look = now + BETWEEN_LOOKS;
+        }
+        is_due
+    }
+
+    /// Takes notice of the bridges of a host that guests are plugged into, and of the lag of its
+    /// daemon's ZooKeeper server.
+    pub fn look_at_host(
+        &mut self,
+        nets: HostNets<'_>,
+        host: usize,
+        lag: Option<Duration>,
+        now: Duration,
+    ) {
+        for bridge in nets.used_bridges(host) {
+            self.used.insert((host, bridge), now);
+        }
+        if lag.is_some_and(|lag| lag > LAGS) {
+            self.excuse(host, now + LATE);
+        }
+    }
+
+    /// Finds what a host lacks whose daemon has been well since `well`, and for long enough.
+    pub fn late(
+        &self,
+        nets: HostNets<'_>,
+        host: usize,
+        well: Option<Duration>,
+        now: Duration,
+    ) -> Option<String> {
+        let long_ago = now.saturating_sub(LATE);
+        let is_excused = self.excused.get(&host).is_some_and(|until| *until > now);
+        if is_excused || well.is_none_or(|well| well > long_ago) {
+            return None;
+        }
+        let what = self.lags_behind(nets, host, long_ago)?;
+        let (name, seconds) = (&nets.hosts[host].name, LATE.as_secs());
+        Some(format!("{name}, which has been well for {seconds} s: {what}"))
     }
 
     /// The first difference between what the host has of managed networks and what is recorded, of
     /// that which has been so since `long_ago`.
-    fn lags_behind(&self, host: usize, long_ago: Duration) -> Option<String> {
-        let (links, loaded) = (self.links(host), self.loaded(host));
-        let used = self.used_bridges(host);
-        self.networks.recorded.iter().find_map(|(vni, versions)| {
+    fn lags_behind(&self, nets: HostNets<'_>, host: usize, long_ago: Duration) -> Option<String> {
+        let (links, loaded) = (nets.links(host), nets.loaded(host));
+        let used = nets.used_bridges(host);
+        self.recorded.iter().find_map(|(vni, versions)| {
             let last = versions.last().filter(|last| last.since <= long_ago)?;
             match &last.rules {
                 Some(rules) => {
@@ -371,7 +403,7 @@ impl State {
                     let is_so = found.as_ref().is_some_and(|[incoming, outgoing]| {
                         incoming.is_of(&rules.incoming) && outgoing.is_of(&rules.outgoing)
                     });
-                    let refused = self.hosts[host].refused_rule.as_ref();
+                    let refused = nets.hosts[host].refused_rule.as_ref();
                     let all = rules.incoming.iter().chain(&rules.outgoing);
                     let is_excused = refused.is_some_and(|text| {
                         all.into_iter().any(|rule| rule.contains(text.as_str()))
@@ -385,7 +417,7 @@ impl State {
                 }
                 None => {
                     let bridge = vni.bridge();
-                    let used_at = self.networks.used.get(&(host, bridge.clone()));
+                    let used_at = self.used.get(&(host, bridge.clone()));
                     let is_used =
                         used.contains(&bridge) || used_at.is_some_and(|at| *at > long_ago);
                     (links.contains_key(&bridge) && !is_used)
@@ -396,38 +428,39 @@ impl State {
     }
 }
 
-/// Whether the managed network has its bridge and the end of its tunnels.
-fn stands(links: &Links, vni: Vni) -> bool {
-    let is_up = |link: &&Link| link.up;
-    let bridge = links.get(&vni.bridge()).filter(is_up);
-    let tunnel = links.get(&format!("vxlan{vni}")).filter(is_up);
-    bridge.is_some() && tunnel.is_some_and(|link| link.master == Some(vni.bridge()))
-}
-
 // --- When all is well ----------------------------------------------------------------------------
 
-impl State {
-    /// Lists what is not as it should be about networks once all is well; `without` a host that
-    /// nobody expects anything of.
-    pub fn network_troubles(&self, view: &View, without: Option<usize>) -> Vec<String> {
-        if self.run.nature.networks == 0 {
+/// Records and hosts, when all is well.
+pub(crate) struct NetworkEnds<'a> {
+    pub view: &'a View,
+    pub nets: HostNets<'a>,
+    pub truth: &'a NetworkTruth,
+    /// Whether the daemons have anything to do with networks of VMs.
+    pub are_played: bool,
+    pub now: Duration,
+}
+
+impl NetworkEnds<'_> {
+    /// Lists what is not as it should be; `without` a host that nobody expects anything of.
+    pub fn troubles(&self, without: Option<usize>) -> Vec<String> {
+        if !self.are_played {
             return Vec::new();
         }
-        let hosts: Vec<usize> =
-            (0..self.hosts.len()).filter(|host| Some(*host) != without).collect();
+        let (view, nets) = (self.view, self.nets);
+        let all = 0..nets.hosts.len();
+        let hosts: Vec<usize> = all.filter(|host| Some(*host) != without).collect();
         let mut troubles = Vec::new();
         for host in hosts.iter().copied() {
-            let name = &self.hosts[host].name;
-            let links = self.links(host);
-            let behind = self.lags_behind(host, self.run.now);
-            let unplugged = self.unplugged(host, &links);
+            let name = &nets.hosts[host].name;
+            let behind = self.truth.lags_behind(nets, host, self.now);
+            let unplugged = nets.unplugged(host, &nets.links(host));
             troubles.extend(behind.or(unplugged).map(|what| format!("{name}: {what}")));
         }
         for network in GuestNetworks::of(view).networks {
-            let unserved = self.unserved(view, &network, &hosts);
+            let unserved = self.unserved(&network, &hosts);
             troubles.extend(unserved.map(|what| format!("network {}: {what}", network.vni)));
         }
-        troubles.extend(self.left_servers(view, &hosts));
+        troubles.extend(self.left_servers(&hosts));
         let waiting = view
             .unconfirmed
             .keys()
@@ -437,16 +470,17 @@ impl State {
     }
 
     /// Finds what is wrong about the gateway of a network and its DHCP server.
-    fn unserved(&self, view: &View, network: &GuestNetwork, hosts: &[usize]) -> Option<String> {
+    fn unserved(&self, network: &GuestNetwork, hosts: &[usize]) -> Option<String> {
+        let (view, known) = (self.view, self.nets.hosts);
         let record = view.networks.get(&network.vni.to_string())?;
         let primary = view.config.primary.as_ref()?;
-        let primary = self.hosts.named(primary.as_str())?;
+        let primary = known.named(primary.as_str())?;
         for gateway in network.gateways() {
             let place = (network.vni.bridge(), gateway);
-            let has = |host: &&usize| self.hosts[**host].gateways.contains(&place);
+            let has = |host: &&usize| known[**host].gateways.contains(&place);
             let holders: Vec<&str> =
-                hosts.iter().filter(has).map(|host| self.hosts[*host].name.as_str()).collect();
-            if holders != [self.hosts[primary].name.as_str()] {
+                hosts.iter().filter(has).map(|host| known[*host].name.as_str()).collect();
+            if holders != [known[primary].name.as_str()] {
                 return Some(format!("its gateway {gateway} is on {holders:?}"));
             }
         }
@@ -456,53 +490,41 @@ impl State {
         self.wrong_server(primary, network.vni, record)
     }
 
-    /// Whether the managed network has its bridge and its tunnels on a host.
-    pub fn network_stands(&self, host: usize, vni: u32) -> bool {
-        Vni::new(vni).is_some_and(|vni| stands(&self.links(host), vni))
-    }
-
     /// The rules that a host has loaded for a network, if they are not those that are recorded.
-    pub fn rules_differ(&self, view: &View, host: usize, vni: u32) -> Option<String> {
-        let Some(record) = view.networks.get(&vni.to_string()) else {
+    pub fn rules_differ(&self, host: usize, vni: u32) -> Option<String> {
+        let Some(record) = self.view.networks.get(&vni.to_string()) else {
             return Some("there is no such network".to_owned());
         };
         let (vni, rules) = (Vni::new(vni)?, Rules::of(record));
         let wanted = [Chain(rules.incoming), Chain(rules.outgoing)];
-        let found = self.loaded(host).of(vni);
+        let found = self.nets.loaded(host).of(vni);
         (found.as_ref() != Some(&wanted)).then(|| {
-            let (name, none) = (&self.hosts[host].name, "none");
+            let (name, none) = (&self.nets.hosts[host].name, "none");
             let found = found.map_or_else(|| none.to_owned(), |found| format!("{found:?}"));
             format!("{name} has {found}, not {wanted:?}")
         })
     }
 
-    /// The hosts that have an address of the primary in the network.
-    pub fn gateway_holders(&self, vni: u32) -> Vec<usize> {
-        let bridge = format!("vmbr{vni}");
-        let has = |host: &usize| self.hosts[*host].gateways.iter().any(|(of, _)| *of == bridge);
-        (0..self.hosts.len()).filter(has).collect()
-    }
-
     /// The reason for which nobody answers DHCP in the network as it is recorded.
-    pub fn dhcp_is_silent(&self, view: &View, vni: u32) -> Option<String> {
-        let networks = GuestNetworks::of(view).networks;
+    pub fn dhcp_is_silent(&self, vni: u32) -> Option<String> {
+        let networks = GuestNetworks::of(self.view).networks;
         let Some(network) = networks.iter().find(|network| network.vni.get() == vni) else {
             return Some("there is no such network".to_owned());
         };
-        if view.config.primary.is_none() {
+        if self.view.config.primary.is_none() {
             return Some("nobody is primary".to_owned());
         }
-        let hosts: Vec<usize> = (0..self.hosts.len()).collect();
-        self.unserved(view, network, &hosts)
+        let hosts: Vec<usize> = (0..self.nets.hosts.len()).collect();
+        self.unserved(network, &hosts)
     }
 
     /// Finds what is wrong about the DHCP server of a network on the host that is to run it.
     fn wrong_server(&self, host: usize, vni: Vni, record: &NetworkRecord) -> Option<String> {
         let name = server_name(vni);
-        let running = self.hosts[host].programs.running();
+        let running = self.nets.hosts[host].programs.running();
         let servers: Vec<&Program> = running.iter().filter(|it| it.name == name).collect();
         let [server] = servers[..] else {
-            let (count, host) = (servers.len(), &self.hosts[host].name);
+            let (count, host) = (servers.len(), &self.nets.hosts[host].name);
             return Some(format!("{host} runs {count} DHCP servers for it"));
         };
         let range = format!("--dhcp-range={},{},", record.dhcp4_start, record.dhcp4_end);
@@ -511,7 +533,7 @@ impl State {
         if gives != wanted {
             return Some(format!("that its server gives addresses is {gives}"));
         }
-        let served = self.networks.served.get(&(host, name)).map_or("", String::as_str);
+        let served = self.truth.served.get(&(host, name)).map_or("", String::as_str);
         let reserved = record.leases.iter().filter(|lease| lease.expiry.is_none());
         let lines: BTreeSet<String> =
             reserved.map(|lease| format!("dhcp-host={},{}", lease.mac, lease.address)).collect();
@@ -523,10 +545,11 @@ impl State {
     }
 
     /// DHCP servers that run where they should not, or for networks that are no more.
-    fn left_servers(&self, view: &View, hosts: &[usize]) -> Option<String> {
+    fn left_servers(&self, hosts: &[usize]) -> Option<String> {
+        let view = self.view;
         let primary = view.config.primary.as_ref().map(|primary| primary.as_str());
         hosts.iter().find_map(|host| {
-            let known = &self.hosts[*host];
+            let known = &self.nets.hosts[*host];
             let is_wanted = |program: &Program| {
                 let vni = program.name.strip_prefix("dnsmasq-").unwrap_or_default();
                 primary == Some(known.name.as_str()) && view.networks.contains_key(vni)
@@ -538,12 +561,12 @@ impl State {
     }
 
     /// Finds what operators were told of networks and is not so.
-    pub fn wrong_about_networks(&self, view: &View) -> Option<String> {
-        let words = &self.networks.words;
+    pub fn wrong_words(&self) -> Option<String> {
+        let words = &self.truth.words;
         // A removal of which nobody has heard the end may have come at any time.
         let is_known = |part: &NetworkPart| !words.is_open(&NetworkPart::Network(part.vni()));
         words.settled().filter(|(part, _)| is_known(part)).find_map(|(part, wanted)| {
-            let record = view.networks.get(&part.vni().to_string());
+            let record = self.view.networks.get(&part.vni().to_string());
             let is_so = match part {
                 NetworkPart::Network(_) => record.is_some(),
                 NetworkPart::Rule(_, rule) => record?.acls.iter().any(|acl| acl.rule == *rule),

@@ -13,7 +13,7 @@ use pvc_ports::{
 };
 use pvc_testkit::legacy::LegacyApi;
 use pvc_testkit::{
-    FakeHost, MemoryFiles, MemoryFirewall, MemoryNetwork, MemorySriov, ScriptedExec,
+    FakeHost, MappedVolumes, MemoryFiles, MemoryFirewall, MemoryNetwork, MemorySriov, ScriptedExec,
     ScriptedPrograms, ScriptedServices,
 };
 use serde::{Deserialize, Serialize};
@@ -143,6 +143,8 @@ pub(crate) struct Host {
     /// Its SR-IOV card.
     pub card: Arc<MemorySriov>,
     pub files: Arc<MemoryFiles>,
+    /// Volumes that its kernel has as devices.
+    pub mapped: MappedVolumes,
     pub firewall: Arc<MemoryFirewall>,
     /// Programs that its daemon has started.
     pub programs: ScriptedPrograms,
@@ -189,6 +191,7 @@ impl Host {
             network: Arc::new(MemoryNetwork::new()),
             card: new_card(),
             files: Arc::new(MemoryFiles::new()),
+            mapped: MappedVolumes::default(),
             firewall: Arc::new(MemoryFirewall::new()),
             programs: ScriptedPrograms::new(),
             services: Arc::new(ScriptedServices::new()),
@@ -254,6 +257,7 @@ impl Host {
         self.server_up = true;
         self.addresses.clear();
         self.gateways.clear();
+        self.mapped = MappedVolumes::default();
         self.programs.lose_power();
     }
 

@@ -5,14 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pvc_model::cluster::Cluster as View;
-use pvc_model::job::course::Course;
+use pvc_model::job::course::{Cause, Course};
 use pvc_model::job::{Job, JobId, JobProgress, JobState, JobWork, Steps};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_ports::{GuestRun, VolumeLock};
 use uuid::Uuid;
 
+use crate::guests::Hypervisors;
+use crate::host::Hosts;
 use crate::new_vms::{NewVms, is_of_one};
-use crate::state::State;
+use crate::scripts::left_mapped;
+use crate::storage::Ceph;
+use crate::truth::Truth;
 
 /// All jobs that were ever recorded.
 #[derive(Default)]
@@ -53,75 +57,73 @@ fn said(job: &Job) -> String {
     format!("job {} ({} of {vm})", job.spec.id, work.name())
 }
 
-fn locks(state: &State, vm: Option<Uuid>) -> Vec<VolumeLock> {
-    let volume = vm.and_then(|vm| state.ceph.disks.get(&vm));
-    let locks = volume.and_then(|volume| state.ceph.volumes.locks(volume).ok());
-    locks.unwrap_or_default().to_vec()
+/// Volumes and guests, which jobs are about.
+#[derive(Clone, Copy)]
+pub(crate) struct Around<'a> {
+    pub ceph: &'a Ceph,
+    pub hypervisors: &'a Hypervisors,
+    pub truth: &'a Truth,
 }
 
-fn boots(state: &State, vm: Option<Uuid>) -> u64 {
-    vm.and_then(|vm| state.truth.boots.get(&vm)).copied().unwrap_or_default()
+impl Around<'_> {
+    /// Locks on the VM's volume.
+    fn locks(&self, vm: Option<Uuid>) -> Vec<VolumeLock> {
+        let volume = vm.and_then(|vm| self.ceph.disks.get(&vm));
+        let locks = volume.and_then(|volume| self.ceph.volumes.locks(volume).ok());
+        locks.unwrap_or_default().to_vec()
+    }
+
+    /// Number of starts of the VM's guest.
+    fn boots(&self, vm: Option<Uuid>) -> u64 {
+        vm.and_then(|vm| self.truth.boots.get(&vm)).copied().unwrap_or_default()
+    }
+
+    /// Whether a guest of the VM is made and has not started.
+    fn is_held(&self, vm: Option<Uuid>) -> bool {
+        let mut guests = self.hypervisors.iter().filter_map(|here| here.guests.get(&vm?));
+        guests.any(|guest| guest.run == GuestRun::Created)
+    }
 }
 
-fn is_held(state: &State, vm: Option<Uuid>) -> bool {
-    let mut guests = state.hypervisors.iter().filter_map(|here| here.guests.get(&vm?));
-    guests.any(|guest| guest.run == GuestRun::Created)
+/// Records, jobs and what they are about, when no job is at work any more.
+pub(crate) struct JobEnds<'a> {
+    pub view: &'a View,
+    pub jobs: &'a Jobs,
+    pub around: Around<'a>,
+    pub hosts: &'a Hosts,
 }
 
-impl State {
-    /// Takes notice of the jobs of `view`.
-    pub fn look_at_jobs(&mut self, view: &View) {
-        let mut jobs = std::mem::take(&mut self.jobs);
-        for job in view.jobs.values() {
-            jobs.look(self, job);
-        }
-        self.jobs = jobs;
-    }
-
-    /// A job that is not over.
-    pub fn task_at_work(&self) -> Option<String> {
-        let mut jobs = self.jobs.seen.iter();
-        let open = jobs.find(|(_, seen)| !seen.job.progress.state.is_over());
-        open.map(|(id, _)| id.to_string())
-    }
-
-    /// The API has told somebody that there is such a job, or how it has ended.
-    pub fn job_answered(&mut self, id: &str, is_done: Option<bool>) {
-        self.jobs.answers.push((id.to_owned(), is_done));
-    }
-
-    /// Finds what is wrong about the jobs when each has had time to end.
-    pub fn wrong_about_jobs(&self, view: &View) -> Option<String> {
-        let jobs = &self.jobs;
+impl JobEnds<'_> {
+    /// Finds what is wrong when each job has had time to end.
+    pub fn wrong(&self) -> Option<String> {
+        let JobEnds { view, jobs, around, hosts } = self;
+        let new_vms = NewVms { view, volumes: &around.ceph.volumes };
         let of_jobs = jobs.seen.values().find_map(|seen| jobs.wrong(view, seen));
         of_jobs
             .or_else(|| jobs.broken.clone())
             .or_else(|| jobs.answers.iter().find_map(|(id, is_done)| jobs.untrue(id, *is_done)))
-            .or_else(|| self.new_vms(view).wrong(jobs.seen.values().map(|seen| &*seen.job)))
-            .or_else(|| self.misnamed(view))
+            .or_else(|| new_vms.wrong(jobs.seen.values().map(|seen| &*seen.job)))
+            .or_else(|| left_mapped(hosts))
+            .or_else(|| self.misnamed())
             .or_else(|| view.vms.keys().find_map(|vm| self.misplugged(*vm)))
-    }
-
-    /// A look at the VMs that were made of an image.
-    pub fn new_vms<'a>(&'a self, view: &'a View) -> NewVms<'a> {
-        NewVms { view, volumes: &self.ceph.volumes }
     }
 
     /// A VM whose records and volumes have different names, or a volume with a name that nobody
     /// gave it.
-    fn misnamed(&self, view: &View) -> Option<String> {
-        let disks = &self.ceph.disks;
+    fn misnamed(&self) -> Option<String> {
+        let (view, ceph) = (self.view, self.around.ceph);
+        let disks = &ceph.disks;
         let wrong = view.vms.values().find_map(|record| {
             let disk = disks.get(&record.uuid)?;
             let (name, recorded) = (&record.name, record.volumes());
-            let is_right = recorded == [disk.clone()] || self.ceph.volumes.volume(disk).is_err();
+            let is_right = recorded == [disk.clone()] || ceph.volumes.volume(disk).is_err();
             (!is_right).then(|| format!("VM {name} has {recorded:?}, and its volume is {disk}"))
         });
         let pool = PoolName::new("vms");
-        let there = self.ceph.volumes.volumes(&pool).unwrap_or_default();
+        let there = ceph.volumes.volumes(&pool).unwrap_or_default();
         // Those that are in the making, or were, are judged with the uploads.
         let is_left = |volume: &VolumeId| {
-            let is_meant = self.ceph.changes.is_copy(volume) || is_of_one(view, volume);
+            let is_meant = ceph.changes.is_copy(volume) || is_of_one(view, volume);
             !volume.volume.is_partial() && !is_meant && !disks.values().any(|disk| disk == volume)
         };
         let left = || there.into_iter().map(|volume| volume.id).find(is_left);
@@ -130,9 +132,10 @@ impl State {
 
     /// The guest has a device that no job plugged in, or lacks one that a job did.
     fn misplugged(&self, vm: Uuid) -> Option<String> {
-        let mut running = self.hypervisors.iter().filter_map(|here| here.guests.get(&vm));
+        let here = self.around.hypervisors.iter();
+        let mut running = here.filter_map(|here| here.guests.get(&vm));
         let (Some(guest), None) = (running.next(), running.next()) else { return None };
-        let wanted = self.jobs.plugged(vm, boots(self, Some(vm)))?;
+        let wanted = self.jobs.plugged(vm, self.around.boots(Some(vm)))?;
         let so = !guest.plugged.is_empty();
         let has = if so { "has" } else { "has not" };
         let name = &guest.name;
@@ -141,17 +144,36 @@ impl State {
 }
 
 impl Jobs {
-    fn look(&mut self, state: &State, job: &Arc<Job>) {
+    /// Takes notice of the jobs of `view`.
+    pub fn look(&mut self, view: &View, around: &Around<'_>) {
+        for job in view.jobs.values() {
+            self.look_at(around, job);
+        }
+    }
+
+    /// A job that is not over.
+    pub fn at_work(&self) -> Option<String> {
+        let mut jobs = self.seen.iter();
+        let open = jobs.find(|(_, seen)| !seen.job.progress.state.is_over());
+        open.map(|(id, _)| id.to_string())
+    }
+
+    /// The API has answered that there is such a job, or how it has ended.
+    pub fn answered(&mut self, id: &str, is_done: Option<bool>) {
+        self.answers.push((id.to_owned(), is_done));
+    }
+
+    fn look_at(&mut self, around: &Around<'_>, job: &Arc<Job>) {
         let id = &job.spec.id;
         let vm = job.spec.work.vm().and_then(|vm| vm.uuid);
         let ended_before = self.ended.len();
         let seen = self.seen.entry(id.clone()).or_insert_with(|| Seen {
             job: job.clone(),
             ended_before,
-            boots: boots(state, vm),
+            boots: around.boots(vm),
             boots_at_end: None,
             was_held_at_end: false,
-            locks: locks(state, vm),
+            locks: around.locks(vm),
         });
         if !Arc::ptr_eq(&seen.job, job) {
             seen.job = job.clone();
@@ -159,12 +181,12 @@ impl Jobs {
         if !job.progress.state.is_over() || seen.boots_at_end.is_some() {
             return;
         }
-        seen.boots_at_end = Some(boots(state, vm));
-        seen.was_held_at_end = is_held(state, vm);
+        seen.boots_at_end = Some(around.boots(vm));
+        seen.was_held_at_end = around.is_held(vm);
         self.ended.push(id.clone());
         let is_flush = matches!(job.spec.work, JobWork::FlushLocks { .. });
         if is_flush && job.progress.state == JobState::Succeeded {
-            let now = locks(state, vm);
+            let now = around.locks(vm);
             let left = seen.locks.iter().find(|lock| now.contains(lock));
             let broken = |lock: &VolumeLock| format!("{} left {}", said(job), lock.locker);
             self.broken = self.broken.take().or(left.map(broken));
@@ -251,7 +273,8 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
     let has_reason = match progress.state {
         // A transfer whose record was lost after that was asked for has another one.
         JobState::Cancelled => job.cancel_requested || job.spec.work.is_of_api(),
-        JobState::Failed => progress.failure.is_some(),
+        // One that is not continued by another worker says that its own was lost.
+        JobState::Failed => progress.failure.is_some() || is_of_lost_worker(progress),
         _ => true,
     };
     match (is_whole, has_reason) {
@@ -259,6 +282,12 @@ fn wrong_end(job: &Job) -> Option<&'static str> {
         (_, false) => Some("ended for no reason"),
         _ => None,
     }
+}
+
+/// Whether the job was taken back because its worker was lost.
+fn is_of_lost_worker(progress: &JobProgress) -> bool {
+    let steps = progress.steps.as_ref();
+    steps.is_some_and(|steps| matches!(steps.course, Course::Back { cause: Cause::WorkerLost, .. }))
 }
 
 /// Whether jobs of this kind have a point of no return.
@@ -284,7 +313,7 @@ pub(crate) fn unfinished(view: &View) -> impl Iterator<Item = String> {
 
 #[cfg(test)]
 mod tests {
-    use pvc_model::job::course::{Cause, Failure};
+    use pvc_model::job::course::Failure;
     use pvc_model::job::{JobSpec, JobVm};
     use pvc_model::osd::OsdId;
     use pvc_model::refusal::Kind;
@@ -292,7 +321,7 @@ mod tests {
     use super::*;
     use crate::cluster::{Cluster, Shape, vm_uuid};
     use crate::log::Log;
-    use crate::state::World;
+    use crate::state::{State, World};
 
     fn job(bits: u32, work: fn(JobVm) -> JobWork) -> Job {
         let spec = JobSpec {
@@ -346,7 +375,9 @@ mod tests {
         let mut cancelled = ended(job(1, attach), JobState::Cancelled, back(0));
         assert_eq!(wrong_end(&cancelled), Some("ended for no reason"));
         cancelled.cancel_requested = true;
-        for job in [failed, cancelled, succeeded(job(1, attach))] {
+        let lost = Course::Back { left: 0, cause: Cause::WorkerLost };
+        let lost = ended(job(1, attach), JobState::Failed, lost);
+        for job in [failed, cancelled, lost, succeeded(job(1, attach))] {
             assert_eq!(wrong_end(&job), None, "{job:?}");
         }
         let half_way = [
@@ -381,18 +412,18 @@ mod tests {
         world.with(|state| {
             let done = succeeded(job(1, attach));
             let view = look(state, &[&done]);
-            state.job_answered("00000001", Some(true));
-            assert_eq!(state.wrong_about_jobs(&view), None);
-            let gone = state.wrong_about_jobs(&View::default()).expect("it is gone");
+            state.jobs.answered("00000001", Some(true));
+            assert_eq!(state.job_ends(&view).wrong(), None);
+            let gone = state.job_ends(&View::default()).wrong().expect("it is gone");
             assert!(gone.ends_with("has no record any more"), "{gone}");
-            state.job_answered("00000001", Some(false));
-            let untrue = state.wrong_about_jobs(&view).expect("it was done");
+            state.jobs.answered("00000001", Some(false));
+            let untrue = state.job_ends(&view).wrong().expect("it was done");
             assert!(untrue.contains("was not done: Succeeded"), "{untrue}");
         });
         let (world, _) = World::of_hosts(1);
         world.with(|state| {
-            state.job_answered("00000002", None);
-            let unknown = state.wrong_about_jobs(&View::default());
+            state.jobs.answered("00000002", None);
+            let unknown = state.job_ends(&View::default()).wrong();
             assert_eq!(unknown, Some("job 00000002 was never recorded".to_owned()));
         });
     }
@@ -407,7 +438,7 @@ mod tests {
             let flush = job(1, flush);
             look(state, &[&flush]);
             let view = look(state, &[&succeeded(flush)]);
-            let left = state.wrong_about_jobs(&view).expect("the lock is there");
+            let left = state.job_ends(&view).wrong().expect("the lock is there");
             assert!(left.ends_with("left client.1"), "{left}");
         });
     }
@@ -416,8 +447,8 @@ mod tests {
     async fn the_device_is_there_as_the_last_job_of_this_start_says() {
         let (world, _) = World::of_hosts(1);
         world.with(|state| {
-            let plugged =
-                |state: &State| state.jobs.plugged(vm_uuid(0), boots(state, Some(vm_uuid(0))));
+            let boots = |state: &State| state.around_jobs().boots(Some(vm_uuid(0)));
+            let plugged = |state: &State| state.jobs.plugged(vm_uuid(0), boots(state));
             state.truth.boots.insert(vm_uuid(0), 1);
             assert_eq!(plugged(state), Some(false));
             let first = succeeded(job(1, attach));
@@ -450,7 +481,7 @@ mod tests {
             Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
         cluster.world.with(|state| {
             let vm = vm_uuid(0);
-            let before = boots(state, Some(vm));
+            let before = state.around_jobs().boots(Some(vm));
             for (run, plugged) in [(GuestRun::Running, Some(false)), (GuestRun::Created, None)] {
                 state.jobs = Jobs::default();
                 state.hypervisors[0].guests.get_mut(&vm).expect("it is there").run = run;

@@ -17,7 +17,8 @@
 //!  uploads    files that are sent, where one stands still, and what has become of each
 //!  storage_changes    what operators change of the storage, and whether it is whole; osd_truth: of
 //!             OSDs; stand_still: where somebody is to stand still
-//!  new_vms    VMs that are made of an image: each is whole, or not there
+//!  new_vms    VMs that are made of an image or by a script: each is whole, or not there; scripts:
+//!             their processes and devices; profiles: the provisioner's tables
 //!  guest_networks     networks of VMs: what operators ask of them, and what the hosts have;
 //!             words_given: what operators were told
 //!  sriov      cards whose functions guests have for themselves, and who is noted to have which
@@ -36,8 +37,6 @@ mod benchmarks;
 mod chance;
 mod cluster;
 mod daemons;
-// No role asks for tables yet: the port's suite alone runs on them.
-#[cfg(test)]
 mod database;
 mod database_cluster;
 mod files;
@@ -58,9 +57,11 @@ mod osd_truth;
 mod osds;
 mod power;
 mod process;
+mod profiles;
 mod programs;
 mod promises;
 mod run;
+mod scripts;
 mod seeds;
 mod sriov;
 mod stand_still;

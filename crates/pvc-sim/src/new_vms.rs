@@ -1,26 +1,33 @@
-//! VMs that operators have made of an image: each is there whole with its volumes, or nothing of it
-//! is.
+//! VMs that operators have made of an image, or by the script of a profile: each is there whole
+//! with its volumes, or nothing of it is.
 
 use std::collections::BTreeSet;
 
 use pvc_model::cluster::Cluster as View;
 use pvc_model::image::image_name;
-use pvc_model::job::creation::VmCreation;
 use pvc_model::job::making::{is_left_behind, maker_of};
-use pvc_model::job::{Job, JobState, JobWork};
+use pvc_model::job::{Job, JobState, JobVm, JobWork};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_testkit::MemoryVolumes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::profiles::DISKS;
 use crate::storage_changes::POOL;
 
-/// Request about a VM that is made of an image, and is not among those that the cluster began with.
+/// Request about a VM that is made of an image or by a script, and is not among those that the
+/// cluster began with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NewVmAsk {
     /// Makes it of the image [`IMAGE`].
     Create {
+        name: String,
+        /// Whether it is started when it is made.
+        start: bool,
+    },
+    /// Makes it by the script of the [profile](crate::profiles::PROFILE).
+    Provision {
         name: String,
         /// Whether it is started when it is made.
         start: bool,
@@ -37,6 +44,7 @@ impl NewVmAsk {
     pub fn name(&self) -> &str {
         match self {
             NewVmAsk::Create { name, .. }
+            | NewVmAsk::Provision { name, .. }
             | NewVmAsk::Start { name }
             | NewVmAsk::FlushLocks { name } => name,
         }
@@ -59,8 +67,8 @@ pub(crate) fn is_seed(volume: &VolumeId) -> bool {
     volume.volume.as_str().ends_with(SEED)
 }
 
-/// Whether the volume is an image, or a disk of a VM that was made of one, whole or not: those that
-/// are left of such VMs are found by [`NewVms`].
+/// Whether the volume is an image, or a disk of a new VM, whole or not: those that are left of such
+/// VMs are found by [`NewVms`].
 pub(crate) fn is_of_one(view: &View, volume: &VolumeId) -> bool {
     let is_recorded = || view.vms.values().any(|record| record.volumes().contains(volume));
     image_name(volume).is_some() || is_in_the_making(volume) || is_recorded()
@@ -78,6 +86,43 @@ pub(crate) fn left_in_the_making(view: &View) -> impl Iterator<Item = String> {
 
 fn volume(name: &str) -> VolumeId {
     VolumeId::from_record(&format!("{POOL}/{name}")).expect("a volume's name")
+}
+
+/// Way in which a new VM is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Making {
+    OfImage,
+    ByScript,
+}
+
+impl Making {
+    const ALL: [Making; 2] = [Making::OfImage, Making::ByScript];
+
+    /// The volumes of such a VM, in the order of its XML.
+    fn disks(self, name: &str) -> [VolumeId; 2] {
+        let ends = match self {
+            Making::OfImage => ["sda", "cidata"],
+            Making::ByScript => DISKS,
+        };
+        ends.map(|end| volume(&format!("{name}_{end}")))
+    }
+}
+
+/// A job that makes a VM.
+struct Maker<'a> {
+    job: &'a Job,
+    vm: &'a JobVm,
+}
+
+impl<'a> Maker<'a> {
+    fn of(job: &'a Job) -> Option<Self> {
+        let vm = match &job.spec.work {
+            JobWork::CreateVm(new) => &new.vm,
+            JobWork::Provision(wanted) => &wanted.vm,
+            _ => return None,
+        };
+        Some(Maker { job, vm })
+    }
 }
 
 /// Records and storage, as far as new VMs are concerned.
@@ -108,17 +153,20 @@ impl NewVms<'_> {
         if matches!(record.state, VmState::Provision | VmState::Delete) {
             return Some(format!("VM {name} is {}", record.state));
         }
-        let [disk, seed] = ["sda", "cidata"].map(|what| volume(&format!("{name}_{what}")));
+        let making = if record.profile.is_some() { Making::ByScript } else { Making::OfImage };
+        let disks = making.disks(name);
         let recorded = record.volumes();
-        if recorded != [disk.clone(), seed.clone()] {
+        if recorded != disks {
             return Some(format!("VM {name} has {recorded:?}"));
         }
         let is_whole = |volume: &&VolumeId| self.presence(volume) == (true, true);
         if let Some(volume) = recorded.iter().find(|volume| !is_whole(volume)) {
             return Some(format!("{} of VM {name}", self.said(volume)));
         }
-        let is_clone = self.volumes.is_clone(&disk).unwrap_or_default();
-        (!is_clone).then(|| format!("{disk} is no clone of the image"))
+        let disk = &disks[0];
+        let is_clone = self.volumes.is_clone(disk).unwrap_or_default();
+        let is_lacking = making == Making::OfImage && !is_clone;
+        is_lacking.then(|| format!("{disk} is no clone of the image"))
     }
 
     /// Part of a VM of this name that is there; `None` if nothing is.
@@ -126,8 +174,8 @@ impl NewVms<'_> {
         if self.record(name).is_some() {
             return Some(format!("VM {name} has a record"));
         }
-        let disks = ["sda", "cidata"].map(|what| volume(&format!("{name}_{what}")));
-        self.left_of(&disks).or_else(|| self.left_in_the_making())
+        let disks = Making::ALL.map(|making| making.disks(name));
+        self.left_of(disks.iter().flatten()).or_else(|| self.left_in_the_making())
     }
 
     fn left_of<'a>(&self, disks: impl IntoIterator<Item = &'a VolumeId>) -> Option<String> {
@@ -154,28 +202,25 @@ impl NewVms<'_> {
 
     /// Finds what is wrong about the VMs of these jobs, each of which has had time to end.
     pub fn wrong<'a>(&self, jobs: impl Iterator<Item = &'a Job>) -> Option<String> {
-        let makings = jobs.filter_map(|job| match &job.spec.work {
-            JobWork::CreateVm(new) => Some((job, &**new)),
-            _ => None,
-        });
-        let makings: Vec<(&Job, &VmCreation)> = makings.collect();
+        let makers: Vec<Maker<'_>> = jobs.filter_map(Maker::of).collect();
         let mut names = BTreeSet::new();
-        let of_job = makings.iter().find_map(|(job, new)| {
-            names.insert(new.vm.name.as_str());
-            let wrong = self.wrong_making(job, new)?;
-            let (id, state) = (&job.spec.id, job.progress.state);
-            Some(format!("job {id} (vm.create of {}) is {state:?}, and {wrong}", new.vm.name))
+        let of_job = makers.iter().find_map(|maker| {
+            names.insert(maker.vm.name.as_str());
+            let wrong = self.wrong_making(maker)?;
+            let Maker { job, vm } = maker;
+            let (id, work, state) = (&job.spec.id, job.spec.work.name(), job.progress.state);
+            Some(format!("job {id} ({work} of {}) is {state:?}, and {wrong}", vm.name))
         });
         let half = |name: &&str| Some(format!("{}; {}", self.left(name)?, self.not_whole(name)?));
         of_job
             .or_else(|| names.iter().find_map(half))
-            .or_else(|| (!makings.is_empty()).then(|| self.left_in_the_making()).flatten())
+            .or_else(|| (!makers.is_empty()).then(|| self.left_in_the_making()).flatten())
     }
 
-    fn wrong_making(&self, job: &Job, new: &VmCreation) -> Option<String> {
-        let name = &new.vm.name;
-        let is_its = self.record(name).is_some_and(|record| Some(record.uuid) == new.vm.uuid);
-        match job.progress.state {
+    fn wrong_making(&self, maker: &Maker<'_>) -> Option<String> {
+        let name = &maker.vm.name;
+        let is_its = self.record(name).is_some_and(|record| Some(record.uuid) == maker.vm.uuid);
+        match maker.job.progress.state {
             JobState::Succeeded if is_its => self.not_whole(name),
             JobState::Succeeded => Some(format!("VM {name} is not the one that it has made")),
             _ if is_its => Some(format!("VM {name} is there")),
@@ -188,15 +233,17 @@ impl NewVms<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use pvc_model::job::{JobId, JobProgress, JobSpec, JobVm};
+    use pvc_model::job::creation::VmCreation;
+    use pvc_model::job::provision::Provision;
+    use pvc_model::job::{JobId, JobProgress, JobSpec};
 
     use super::*;
     use crate::cluster::{Cluster, Shape, vm_uuid};
     use crate::log::Log;
+    use crate::profiles::PROFILE;
 
-    /// The job that makes VM `web`, in this state.
-    fn job(state: JobState) -> Job {
-        let new = VmCreation {
+    fn of_image() -> JobWork {
+        JobWork::CreateVm(Box::new(VmCreation {
             vm: JobVm { name: "web".to_owned(), uuid: Some(vm_uuid(0)) },
             xml: String::new(),
             image: volume("image_debian"),
@@ -209,10 +256,25 @@ mod tests {
             start: false,
             refuse_memory_overcommit: false,
             force: false,
-        };
+        }))
+    }
+
+    fn by_script() -> JobWork {
+        JobWork::Provision(Box::new(Provision {
+            vm: JobVm { name: "web".to_owned(), uuid: Some(vm_uuid(0)) },
+            profile: PROFILE.to_owned(),
+            define: true,
+            start: false,
+            refuse_memory_overcommit: false,
+            arguments: Vec::new(),
+        }))
+    }
+
+    /// The job that makes VM `web` in this way, in this state.
+    fn job(work: JobWork, state: JobState) -> Job {
         let spec = JobSpec {
             id: JobId::from_bits(1),
-            work: JobWork::CreateVm(Box::new(new)),
+            work,
             node: "hv1".into(),
             run_on: "hv1".to_owned(),
             submitter: String::new(),
@@ -223,7 +285,7 @@ mod tests {
     }
 
     fn wrong(view: &View, volumes: &MemoryVolumes, state: JobState) -> Option<String> {
-        NewVms { view, volumes }.wrong([job(state)].iter())
+        NewVms { view, volumes }.wrong([job(of_image(), state)].iter())
     }
 
     #[test]
@@ -232,11 +294,15 @@ mod tests {
         volumes.create_pool(&PoolName::new(POOL)).expect("there is none");
         volumes.insert(&volume("image_debian"));
         assert_eq!(wrong(&view, &volumes, JobState::Cancelled), None, "the image stays");
-        for name in ["creating-00000001_sda", "web_sda", "web_cidata"] {
+        for name in ["creating-00000001_sda", "web_sda", "web_cidata", "web_sdb"] {
             volumes.insert(&volume(name));
-            let left = wrong(&view, &volumes, JobState::Failed).expect("it is there");
-            let wanted = format!("volume vms/{name} is there, and not recorded");
-            assert!(left.contains(&wanted), "{left}");
+            for work in [of_image(), by_script()] {
+                let jobs = [job(work, JobState::Failed)];
+                let left = NewVms { view: &view, volumes: &volumes }.wrong(jobs.iter());
+                let left = left.expect("it is there");
+                let wanted = format!("volume vms/{name} is there, and not recorded");
+                assert!(left.contains(&wanted), "{left}");
+            }
             volumes.remove(&volume(name)).expect("it was there");
         }
     }
@@ -258,5 +324,17 @@ mod tests {
         assert!(there.ends_with("VM web is there"), "{there}");
         let lacks = found(&view, JobState::Succeeded);
         assert!(lacks.contains("VM web has [") && lacks.contains("vm0_sda"), "{lacks}");
+        let record = VmRecord {
+            profile: Some(PROFILE.to_owned()),
+            recorded_volumes: Vec::new(),
+            ..(*view.vms[&vm_uuid(0)]).clone()
+        };
+        view.vms.insert(vm_uuid(0), Arc::new(record));
+        let jobs = [job(by_script(), JobState::Succeeded)];
+        let scripted = cluster
+            .world
+            .with(|world| NewVms { view: &view, volumes: &world.ceph.volumes }.wrong(jobs.iter()));
+        let scripted = scripted.expect("it has one disk");
+        assert!(scripted.contains("(provisioner.create of web)"), "{scripted}");
     }
 }

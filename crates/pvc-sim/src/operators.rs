@@ -16,6 +16,7 @@ use crate::actions::{Ask, OnlyWay};
 use crate::guest_networks::{self, NetworkAsk};
 use crate::new_vms::{IMAGE, NewVmAsk};
 use crate::process::Gate;
+use crate::profiles::PROFILE;
 use crate::storage_changes::{NewDb, POOL, StorageAsk};
 use crate::uploads::File;
 
@@ -352,6 +353,10 @@ fn asked_of_new_vm(ask: &NewVmAsk) -> Asked {
             .with("image", IMAGE)
             .with("memory", NEW_VM_MIB)
             .with("start", start.to_string()),
+        NewVmAsk::Provision { name, start } => Asked::post("provisioner/create".to_owned())
+            .with("name", name)
+            .with("profile", PROFILE)
+            .with("start_vm", start.to_string()),
         NewVmAsk::Start { .. } => vm("state").with("state", "start"),
         NewVmAsk::FlushLocks { .. } => vm("locks"),
     }
@@ -412,7 +417,7 @@ impl Counter {
             | Ask::Disable(_)
             | Ask::Undefine(_)
             | Ask::Rename { .. }
-            | Ask::NewVm(NewVmAsk::Create { .. }) => LONG_TIME_LIMIT,
+            | Ask::NewVm(NewVmAsk::Create { .. } | NewVmAsk::Provision { .. }) => LONG_TIME_LIMIT,
             Ask::Upload { .. } => {
                 names.file.and_then(|file| file.leaves_after()).unwrap_or(LONG_TIME_LIMIT)
             }
@@ -481,18 +486,18 @@ impl Counter {
     }
 
     async fn until_over(&self, task: &str) -> Result<(), Refusal> {
-        self.gate.world.with(|state| state.job_answered(task, None));
+        self.gate.world.with(|state| state.jobs.answered(task, None));
         loop {
             let status =
                 self.send(&Asked::new(Method::GET, format!("tasks/{task}")), false).await?;
             match status["state"].as_str() {
                 Some("SUCCESS") => {
-                    self.gate.world.with(|state| state.job_answered(task, Some(true)));
+                    self.gate.world.with(|state| state.jobs.answered(task, Some(true)));
                     return Ok(());
                 }
                 Some("PENDING" | "RUNNING") => self.gate.sleep(LOOK).await,
                 _ => {
-                    self.gate.world.with(|state| state.job_answered(task, Some(false)));
+                    self.gate.world.with(|state| state.jobs.answered(task, Some(false)));
                     let why = status["status"].as_str().unwrap_or("the task is gone").to_owned();
                     return Err(Refusal { why, is_final: false });
                 }
@@ -590,6 +595,10 @@ mod tests {
             (
                 Ask::NewVm(NewVmAsk::Create { name: "shop".to_owned(), start: true }),
                 "POST /api/v1/vm/shop/create?image=debian&memory=512&start=true",
+            ),
+            (
+                Ask::NewVm(NewVmAsk::Provision { name: "shop".to_owned(), start: false }),
+                "POST /api/v1/provisioner/create?name=shop&profile=small&start_vm=false",
             ),
             (
                 Ask::NewVm(NewVmAsk::FlushLocks { name: "shop".to_owned() }),

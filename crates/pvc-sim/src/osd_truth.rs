@@ -11,8 +11,9 @@ use pvc_model::job::{Job, JobId, JobState, JobWork};
 use pvc_model::osd::{LvmName, OsdId, OsdState};
 use pvc_model::storage::OsdRecord;
 use pvc_ports::UnitState;
+use pvc_testkit::MemoryOsds;
 
-use crate::state::State;
+use crate::host::Hosts;
 
 /// OSDs that were seen, and what was asked about them.
 #[derive(Default)]
@@ -65,58 +66,61 @@ impl OsdTruth {
             }
         }
     }
-}
-
-impl State {
-    /// OSDs that may hold data, and those of them that lie on a disk.
-    fn osds_with_data(&mut self) -> (BTreeMap<Uuid, OsdId>, BTreeSet<Uuid>) {
-        let has_data = |state: &&OsdState| !state.is_new;
-        let all = self.ceph.osds.known().filter(has_data);
-        let born: BTreeMap<Uuid, OsdId> =
-            all.filter_map(|state| Some((state.uuid?, state.id))).collect();
-        let names: Vec<String> = self.hosts.iter().map(|host| host.name.clone()).collect();
-        let lie = names.iter().flat_map(|name| self.ceph.osds.lvm_osds(name)).flatten();
-        let lying = lie.map(|lvm| lvm.uuid).filter(|uuid| born.contains_key(uuid)).collect();
-        (born, lying)
-    }
 
     /// A disk was lost, or is there again: what lay on it is nobody's fault.
-    pub fn disks_changed(&mut self) {
-        let (born, lying) = self.osds_with_data();
-        (self.ceph.osd_truth.born, self.ceph.osd_truth.lying) = (born, lying);
+    pub fn disks_changed(&mut self, osds: &mut MemoryOsds, hosts: &Hosts) {
+        (self.born, self.lying) = with_data(osds, hosts);
     }
 
-    /// Judges what a daemon has done to OSDs.
-    pub fn judge_osds(&mut self) {
-        let (born, lying) = self.osds_with_data();
-        let truth = &self.ceph.osd_truth;
-        let ended = truth
+    /// Judges what a daemon has done to OSDs. Returns the fault.
+    pub fn judge(&mut self, osds: &mut MemoryOsds, hosts: &Hosts) -> Option<String> {
+        let (born, lying) = with_data(osds, hosts);
+        let ended = self
             .born
             .iter()
-            .find(|(uuid, _)| !born.contains_key(*uuid) && !truth.doomed.contains(*uuid));
+            .find(|(uuid, _)| !born.contains_key(*uuid) && !self.doomed.contains(*uuid));
         let ended =
             ended.map(|(_, id)| format!("OSD {id} was ended, and nobody had asked for that"));
         let erased =
-            truth.lying.iter().find(|uuid| born.contains_key(*uuid) && !lying.contains(*uuid));
+            self.lying.iter().find(|uuid| born.contains_key(*uuid) && !lying.contains(*uuid));
         let erased = erased
             .map(|uuid| format!("OSD {} was erased, and the cluster counts on it", born[uuid]));
-        let lost = self.ceph.osds.lost().iter().find(|osd| !truth.forced.contains(osd));
+        let lost = osds.lost().iter().find(|osd| !self.forced.contains(osd));
         let lost =
             lost.map(|osd| format!("OSD {osd} was ended while its data was not safe without it"));
-        if let Some(wrong) = ended.or(erased).or(lost) {
-            self.truth.violate(&self.run, "osds", wrong);
-        }
-        (self.ceph.osd_truth.born, self.ceph.osd_truth.lying) = (born, lying);
+        let wrong = ended.or(erased).or(lost);
+        (self.born, self.lying) = (born, lying);
+        wrong
     }
+}
 
-    /// Finds what is wrong about OSDs when each job has had time to end.
-    pub fn wrong_about_osds(&mut self, view: &View) -> Option<String> {
-        let states: Vec<OsdState> = self.ceph.osds.osd_states();
-        let is_other = |state: &OsdState| {
-            state.uuid.is_some_and(|uuid| self.ceph.osd_truth.others.contains(&uuid))
-        };
+/// OSDs that may hold data, and those of them that lie on a disk.
+fn with_data(osds: &mut MemoryOsds, hosts: &Hosts) -> (BTreeMap<Uuid, OsdId>, BTreeSet<Uuid>) {
+    let all = osds.known().filter(|state| !state.is_new);
+    let born: BTreeMap<Uuid, OsdId> =
+        all.filter_map(|state| Some((state.uuid?, state.id))).collect();
+    let lie = hosts.iter().flat_map(|host| osds.lvm_osds(&host.name)).flatten();
+    let lying = lie.map(|lvm| lvm.uuid).filter(|uuid| born.contains_key(uuid)).collect();
+    (born, lying)
+}
+
+/// Records and disks, when no job is about an OSD any more.
+pub(crate) struct OsdEnds<'a> {
+    pub view: &'a View,
+    pub hosts: &'a Hosts,
+    pub osds: &'a mut MemoryOsds,
+    pub truth: &'a OsdTruth,
+}
+
+impl OsdEnds<'_> {
+    /// Finds what is wrong when each job has had time to end.
+    pub fn wrong(&mut self) -> Option<String> {
+        let view = self.view;
+        let states: Vec<OsdState> = self.osds.osd_states();
+        let is_other =
+            |state: &OsdState| state.uuid.is_some_and(|uuid| self.truth.others.contains(&uuid));
         let states: Vec<OsdState> = states.into_iter().filter(|state| !is_other(state)).collect();
-        let of_map = states.iter().find_map(|state| self.wrong_about_osd(view, state));
+        let of_map = states.iter().find_map(|state| self.wrong_about(state));
         let of_records = view.osds.values().find(|record| {
             let is_it = |state: &&OsdState| state.id.to_string() == record.id;
             states.iter().find(is_it).is_none() && !is_excused(view, &record.node, &record.id)
@@ -125,11 +129,11 @@ impl State {
             .or_else(|| {
                 of_records.map(|record| format!("OSD {} is recorded, and is not there", record.id))
             })
-            .or_else(|| self.left_on_disks(view))
+            .or_else(|| self.left_on_disks())
     }
 
-    fn wrong_about_osd(&mut self, view: &View, state: &OsdState) -> Option<String> {
-        let id = state.id;
+    fn wrong_about(&mut self, state: &OsdState) -> Option<String> {
+        let (view, id) = (self.view, state.id);
         let Some(record) = view.osds.get(&id.to_string()) else {
             return Some(format!("OSD {id} is there, and is not recorded: {state:?}"));
         };
@@ -140,7 +144,7 @@ impl State {
         if record.fsid != uuid {
             return Some(format!("OSD {id} is `{uuid}`, and is recorded as `{}`", record.fsid));
         }
-        let lie = self.ceph.osds.lvm_osds(&record.node).unwrap_or_default();
+        let lie = self.osds.lvm_osds(&record.node).unwrap_or_default();
         let Some(lvm) = lie.iter().find(|lvm| Some(lvm.uuid) == state.uuid) else {
             return Some(format!("OSD {id} does not lie on {}, as it is recorded", record.node));
         };
@@ -148,19 +152,20 @@ impl State {
         if on != [record.device.as_str()] {
             return Some(format!("OSD {id} lies on {on:?}, and is recorded on {}", record.device));
         }
-        let daemon = self.ceph.osds.daemon_state(&record.node, id);
+        let daemon = self.osds.daemon_state(&record.node, id);
         let is_well = daemon == UnitState::Active && state.is_up && state.is_in;
         (!is_well).then(|| format!("OSD {id} is left so: {state:?}, its daemon {daemon:?}"))
     }
 
     /// A logical volume, or a group, that is of no OSD that is recorded.
-    fn left_on_disks(&mut self, view: &View) -> Option<String> {
-        let names: Vec<String> = self.hosts.iter().map(|host| host.name.clone()).collect();
-        names.iter().find_map(|name| self.left_on(view, name))
+    fn left_on_disks(&mut self) -> Option<String> {
+        let hosts = self.hosts;
+        hosts.iter().find_map(|host| self.left_on(&host.name))
     }
 
-    fn left_on(&mut self, view: &View, host: &str) -> Option<String> {
-        let groups = self.ceph.osds.devices(host).into_iter().flat_map(|disk| disk.groups);
+    fn left_on(&mut self, host: &str) -> Option<String> {
+        let view = self.view;
+        let groups = self.osds.devices(host).into_iter().flat_map(|disk| disk.groups);
         let groups: Vec<LvmName> = groups.collect();
         let own: Vec<&OsdRecord> =
             view.osds.values().map(AsRef::as_ref).filter(|record| record.node == host).collect();
@@ -170,8 +175,8 @@ impl State {
                 || failed_half_way(view, host).any(|job| names_group(job, group))
         };
         groups.iter().find_map(|group| {
-            let volumes = self.ceph.osds.volume_group(host, group)?.volumes;
-            let unreached = &self.ceph.osd_truth.unreached;
+            let volumes = self.osds.volume_group(host, group)?.volumes;
+            let unreached = &self.truth.unreached;
             let is_known = |volume: &LvmName| {
                 let is_unreached =
                     unreached.contains(&(host.to_owned(), format!("{group}/{volume}")));
@@ -253,6 +258,7 @@ mod tests {
 
     use super::*;
     use crate::state::World;
+    use crate::storage::Ceph;
 
     /// A world in which OSD 1 of the first host runs, and its record.
     fn world() -> (World, OsdRecord) {
@@ -302,7 +308,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_records_and_disks_do_not_agree_about_is_found() {
         let (world, record) = world();
-        let wrong = |view: &View| world.with(|state| state.wrong_about_osds(view));
+        let wrong = |view: &View| world.with(|state| state.osd_ends(view).wrong());
         assert_eq!(wrong(&view(&[&record])), None);
         let forgotten = wrong(&view(&[])).expect("it is there");
         assert!(forgotten.starts_with("OSD 1 is there, and is not recorded"), "{forgotten}");
@@ -357,7 +363,8 @@ mod tests {
         let (world, _) = self::world();
         world.with(|state| {
             state.ceph.osds.remove_disk("hv1", "/dev/sdb");
-            state.disks_changed();
+            let Ceph { osds, osd_truth, .. } = &mut state.ceph;
+            osd_truth.disks_changed(osds, &state.hosts);
             state.judge_osds();
             assert!(state.truth.violation.is_none(), "disks die");
         });

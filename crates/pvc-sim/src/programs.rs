@@ -21,7 +21,9 @@ impl Programs for HostPrograms {
     async fn start(&self, program: &Program) -> Result<Arc<dyn RunningProgram>, ProgramsError> {
         self.gate.pass().await;
         let inner = self.inner.start(program).await?;
-        self.gate.world.with(|state| state.program_started(self.host, program));
+        self.gate
+            .world
+            .with(|state| state.networks.program_started(&state.hosts, self.host, program));
         Ok(Arc::new(HostProgram { gate: self.gate.clone(), inner }))
     }
 

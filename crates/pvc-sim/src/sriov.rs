@@ -17,9 +17,10 @@ use pvc_ports::{NetworkError, Sriov};
 use pvc_testkit::MemorySriov;
 use uuid::Uuid;
 
+use crate::guests::Hypervisors;
+use crate::host::Hosts;
 use crate::nature::Nature;
 use crate::process::Gate;
-use crate::state::State;
 
 /// The card of each host.
 pub(crate) const CARD: &str = "ens8";
@@ -111,9 +112,17 @@ impl Sriov for HostCard {
     }
 }
 
-impl State {
+/// Functions of the cards of all hosts, with the guests that have them.
+pub(crate) struct Functions<'a> {
+    pub hosts: &'a Hosts,
+    pub hypervisors: &'a Hypervisors,
+    /// Number of functions that each card is to have.
+    pub count: u32,
+}
+
+impl Functions<'_> {
     /// The guest on the host that has this function for itself.
-    pub fn guest_with_function(&self, host: usize, function: &str) -> Option<Uuid> {
+    fn guest_with(&self, host: usize, function: &str) -> Option<Uuid> {
         let has = |xml: &str| functions(xml).iter().any(|name| name == function);
         let mut guests = self.hypervisors[host].guests.iter();
         guests.find(|(_, guest)| has(&guest.xml)).map(|(vm, _)| *vm)
@@ -122,29 +131,19 @@ impl State {
     /// Lists the functions of which the records say something else than what is so, once all is
     /// well; `without` a host that nobody expects anything of. A function is that of the guest that
     /// has it, or else of a VM that is assigned to the node and names it.
-    pub fn function_troubles(&self, view: &View, without: Option<usize>) -> Vec<String> {
-        if self.run.nature.functions == 0 {
-            return Vec::new();
-        }
+    pub fn troubles(&self, view: &View, without: Option<usize>) -> Vec<String> {
         let mut troubles = Vec::new();
         for host in (0..self.hosts.len()).filter(|host| Some(*host) != without) {
             let known = &self.hosts[host];
             let node = view.nodes.get(known.name.as_str()).filter(|_| !known.is_legacy);
             let Some(node) = node else { continue };
-            let numbers = 0..self.run.nature.functions;
-            let wrong = numbers.filter_map(|number| self.wrong_function(view, node, host, number));
-            troubles.extend(wrong);
+            let wrong = |number| self.wrong(view, node, host, number);
+            troubles.extend((0..self.count).filter_map(wrong));
         }
         troubles
     }
 
-    fn wrong_function(
-        &self,
-        view: &View,
-        node: &NodeRecord,
-        host: usize,
-        number: u32,
-    ) -> Option<String> {
+    fn wrong(&self, view: &View, node: &NodeRecord, host: usize, number: u32) -> Option<String> {
         let function = vf_name(CARD, number);
         let Some(record) = node.sriov.vf(&function) else {
             return Some(format!("{} has no record of `{function}`", node.name));
@@ -153,7 +152,7 @@ impl State {
             let nics = vm.domain.iter().flat_map(|domain| &domain.nics);
             vm.is_assigned_to(&node.name) && nics.filter_map(vf_of).any(|name| name == function)
         });
-        let guest = self.guest_with_function(host, &function);
+        let guest = self.guest_with(host, &function);
         let wanted = guest.or_else(|| assigned.next().map(|vm| vm.uuid));
         let noted = record.used_by.filter(|_| record.used);
         let is_so = noted == wanted && record.used == wanted.is_some();
@@ -166,7 +165,7 @@ impl State {
     }
 
     /// The nodes whose records say that the VM uses a function.
-    pub fn function_users(&self, view: &View, vm: Uuid) -> Vec<usize> {
+    pub fn users(&self, view: &View, vm: Uuid) -> Vec<usize> {
         let says = |host: &usize| {
             let node = view.nodes.get(self.hosts[*host].name.as_str());
             let mut vfs = node.into_iter().flat_map(|node| &node.sriov.vfs);

@@ -7,6 +7,8 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use pvc_model::cluster::Cluster as View;
+use pvc_model::storage::VolumeId;
 use pvc_testkit::MemoryFirewall;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -14,20 +16,26 @@ use uuid::Uuid;
 
 use crate::daemons::{start_api, start_daemon, start_worker};
 use crate::database_cluster::DatabaseMembers;
-use crate::guest_networks::{NetworkTruth, refuse_rules};
+use crate::guest_networks::{HostNets, NetworkEnds, NetworkTruth, refuse_rules};
 use crate::guests::{self, Hypervisors};
 use crate::host::{Host, Hosts};
 use crate::job_steps::JobSteps;
-use crate::jobs::Jobs;
+use crate::jobs::{self, JobEnds, Jobs};
 use crate::log::Log;
 use crate::nature::Nature;
 use crate::network::new_network;
+use crate::new_vms::NewVms;
+use crate::operators::Answer;
+use crate::osd_truth::OsdEnds;
 use crate::power::{BmcManner, Bmcs};
 use crate::process::{Pid, Processes};
 use crate::run::Run;
-use crate::sriov::new_card;
+use crate::scripts::devices_lost;
+use crate::sriov::{Functions, new_card};
 use crate::storage::Ceph;
+use crate::storage_changes::StorageAsk;
 use crate::truth::{Sight, Truth};
+use crate::uploads::UploadEnds;
 use crate::zookeeper::{self, Ensemble};
 
 /// The world, as everybody in it has it.
@@ -185,6 +193,120 @@ impl State {
         act(&mut self.hypervisors, &mut around)
     }
 
+    /// Volumes and guests, which jobs are about.
+    pub fn around_jobs(&self) -> jobs::Around<'_> {
+        let State { ceph, hypervisors, truth, .. } = self;
+        jobs::Around { ceph, hypervisors, truth }
+    }
+
+    pub fn job_ends<'a>(&'a self, view: &'a View) -> JobEnds<'a> {
+        JobEnds { view, jobs: &self.jobs, around: self.around_jobs(), hosts: &self.hosts }
+    }
+
+    pub fn new_vms<'a>(&'a self, view: &'a View) -> NewVms<'a> {
+        NewVms { view, volumes: &self.ceph.volumes }
+    }
+
+    pub fn osd_ends<'a>(&'a mut self, view: &'a View) -> OsdEnds<'a> {
+        let Ceph { osds, osd_truth: truth, .. } = &mut self.ceph;
+        OsdEnds { view, hosts: &self.hosts, osds, truth }
+    }
+
+    pub fn upload_ends(&self) -> UploadEnds<'_> {
+        UploadEnds { ceph: &self.ceph, processes: &self.processes }
+    }
+
+    pub fn host_nets(&self) -> HostNets<'_> {
+        HostNets { hosts: &self.hosts, hypervisors: &self.hypervisors }
+    }
+
+    pub fn network_ends<'a>(&'a self, view: &'a View) -> NetworkEnds<'a> {
+        let (nets, truth) = (self.host_nets(), &self.networks);
+        let are_played = self.run.nature.networks > 0;
+        NetworkEnds { view, nets, truth, are_played, now: self.run.now }
+    }
+
+    pub fn functions(&self) -> Functions<'_> {
+        let count = self.run.nature.functions;
+        Functions { hosts: &self.hosts, hypervisors: &self.hypervisors, count }
+    }
+
+    /// Records that something was found that must never be, if it was.
+    fn found(&mut self, rule: &str, wrong: Option<String>) {
+        if let Some(what) = wrong {
+            self.truth.violate(&self.run, rule, what);
+        }
+    }
+
+    /// Takes notice of the jobs of `view`.
+    pub fn look_at_jobs(&mut self, view: &View) {
+        let State { ceph, hypervisors, truth, .. } = self;
+        self.jobs.look(view, &jobs::Around { ceph, hypervisors, truth });
+    }
+
+    /// The contents of an upload have got the name of this volume.
+    pub fn contents_named(&mut self, volume: &VolumeId) {
+        let Ceph { uploads, volumes, .. } = &mut self.ceph;
+        let wrong = uploads.contents_named(&self.run, volumes, volume);
+        self.found("uploads", wrong);
+    }
+
+    /// The links of a host have changed, or what is plugged into them.
+    pub fn links_changed(&mut self, host: usize) {
+        if self.run.nature.networks > 0 && self.hosts[host].booted {
+            let wrong = self.networks.wrong_ports(self.host_nets(), host);
+            self.found("ports", wrong);
+        }
+    }
+
+    /// The program `pid` of a host has loaded the table of networks, or removed it.
+    pub fn firewall_loaded(&mut self, host: usize, pid: Pid) {
+        if self.run.nature.networks == 0 {
+            return;
+        }
+        self.networks.look_at_recorded(self.zookeeper.take_recorded_networks());
+        let nets = HostNets { hosts: &self.hosts, hypervisors: &self.hypervisors };
+        for wrong in self.networks.firewall_loaded(nets, host, pid) {
+            self.truth.violate(&self.run, "rules", wrong);
+        }
+        self.links_changed(host);
+    }
+
+    /// Looks whether every host whose daemon has been well for a while has what is recorded.
+    pub fn look_at_networks(&mut self) {
+        let now = self.run.now;
+        if self.run.nature.networks == 0 || !self.networks.is_due(now) {
+            return;
+        }
+        for host in 0..self.hosts.len() {
+            // One that was told to stop keeps no networks any more, and lives on until somebody has
+            // taken the primary role over, or a minute is over.
+            let daemon = self.hosts[host].daemon.as_ref();
+            let daemon = daemon.filter(|own| !own.shutdown.is_cancelled()).map(|own| own.pid);
+            let client = daemon.and_then(|pid| self.processes[pid].client);
+            let lag = client.map(|client| self.zookeeper.lag_of(client));
+            let nets = HostNets { hosts: &self.hosts, hypervisors: &self.hypervisors };
+            self.networks.look_at_host(nets, host, lag, now);
+            let well = self.judge(|truth, sight| truth.well_since(sight, host));
+            let well = well.filter(|_| daemon.is_some());
+            let late = self.networks.late(self.host_nets(), host, well, now);
+            self.found("networks", late);
+        }
+    }
+
+    /// Judges what a daemon has done to OSDs.
+    pub fn judge_osds(&mut self) {
+        let Ceph { osds, osd_truth, .. } = &mut self.ceph;
+        let wrong = osd_truth.judge(osds, &self.hosts);
+        self.found("osds", wrong);
+    }
+
+    /// Takes notice of the answer to an ask about the storage that was begun at this time.
+    pub fn storage_answered(&mut self, ask: &StorageAsk, begun: Duration, answer: &Answer) {
+        let wrong = self.ceph.changes.answered(ask, begun, answer);
+        self.found("storage", wrong);
+    }
+
     /// Judges what happens by all that there is.
     pub fn judge<T>(&mut self, judge: impl FnOnce(&mut Truth, &mut Sight<'_>) -> T) -> T {
         let mut sight = Sight {
@@ -252,6 +374,7 @@ impl State {
                 hypervisors.end_guest(around, host, vm, "power", true);
             });
         }
+        devices_lost(&mut self.run, host, &self.hosts[host]);
         self.hosts[host].loses_power(self.run.now);
         self.hypervisors[host].loses_power();
         self.networks.host_lost(host);
@@ -322,7 +445,7 @@ impl State {
         self.hypervisors.failing.clear();
         for host in 0..self.hosts.len() {
             self.with_zookeeper(|zookeeper, around| zookeeper.lag_as_usual(around, host));
-            self.take_rules(host);
+            self.networks.take_rules(&mut self.hosts, host, self.run.now);
             self.hosts[host].heals();
             self.bmcs[host].manner = BmcManner::Works;
             if let Some(daemon) = &self.hosts[host].daemon {

@@ -33,7 +33,7 @@ use crate::uploads::{UploadMoment, Uploads};
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Time for which Ceph takes whoever died for a user of its volumes.
-const MISSED: Duration = Duration::from_secs(30);
+pub(crate) const MISSED: Duration = Duration::from_secs(30);
 
 /// Time that the answer to a change is on its way.
 const ANSWER: Duration = Duration::from_millis(10);
@@ -359,7 +359,8 @@ impl Storage for Volumes {
                 let what = format!("{volume} was made smaller, and nobody had asked for that");
                 state.truth.violate(&state.run, "storage", what);
             }
-            state.storage_changed(Effect::Has(volume.clone(), size_bytes));
+            let grown = Effect::Has(volume.clone(), size_bytes);
+            state.ceph.changes.happened(&state.run, grown);
             Ok(())
         })
         .await
@@ -492,8 +493,9 @@ impl Storage for Volumes {
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
         self.changed(|state| {
-            state.ceph.volumes.snapshot(volume, snapshot)?;
-            state.snapshot_taken(volume);
+            let Ceph { changes, volumes, .. } = &mut state.ceph;
+            volumes.snapshot(volume, snapshot)?;
+            changes.snapshot_taken(volumes, volume);
             Ok(())
         })
         .await
@@ -525,7 +527,8 @@ impl Storage for Volumes {
         self.gate.at_change(ChangeMoment::HalfWay).await;
         let rest = self.changed(|state| {
             state.ceph.volumes.roll_back(volume, snapshot)?;
-            state.storage_changed(Effect::RolledBack(volume.clone(), snapshot.clone()));
+            let done = Effect::RolledBack(volume.clone(), snapshot.clone());
+            state.ceph.changes.happened(&state.run, done);
             Ok(())
         });
         rest.await.map_err(|error| match error {

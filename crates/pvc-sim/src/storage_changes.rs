@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::vm_uuid;
 use crate::operators::Answer;
 use crate::process::Gate;
+use crate::run::Run;
 use crate::stand_still::StandStill;
-use crate::state::State;
+use crate::storage::Ceph;
 use crate::words_given::WordsGiven;
 
 /// Change of the storage that an operator asks for. OSDs are named by their number.
@@ -252,8 +253,48 @@ impl StorageChanges {
         self.copies.contains(volume.volume.as_str())
     }
 
-    fn answered(&mut self, ask: &StorageAsk, answer: &Answer) {
+    /// A snapshot of the volume was taken: whoever uses it writes on, where it is so large.
+    pub fn snapshot_taken(&mut self, volumes: &mut MemoryVolumes, volume: &VolumeId) {
+        self.writes += 1;
+        let bytes = self.writes.to_le_bytes();
+        let there = "a snapshot of it was taken";
+        let size_bytes = volumes.volume(volume).expect(there).size_bytes;
+        for place in places().filter(|place| place + bytes.len() as u64 <= size_bytes) {
+            volumes.write(volume, place, &bytes).expect(there);
+        }
+    }
+
+    pub fn happened(&mut self, run: &Run, effect: Effect) {
+        run.note(format!("ceph: {effect:?}"));
+        self.effects.push((run.now, effect));
+    }
+
+    /// Takes notice of the answer to an ask that was begun at this time. Returns the fault of it.
+    pub fn answered(
+        &mut self,
+        ask: &StorageAsk,
+        begun: Duration,
+        answer: &Answer,
+    ) -> Option<String> {
         self.words.answered(ask.goals(), answer);
+        if !matches!(answer, Some(Ok(()))) {
+            return None;
+        }
+        let is_so = |is_it: &dyn Fn(&Effect) -> bool| {
+            let since = self.effects.iter().rev();
+            since.take_while(|(at, _)| *at >= begun).any(|(_, effect)| is_it(effect))
+        };
+        let wrong = match ask {
+            StorageAsk::RollBack { name, .. } => !is_so(&|effect: &Effect| match effect {
+                Effect::RolledBack(_, snapshot) => snapshot.as_str() == name,
+                _ => false,
+            }),
+            StorageAsk::Resize { mib, .. } => {
+                !is_so(&|effect| matches!(effect, Effect::Has(_, bytes) if *bytes == mib << 20))
+            }
+            _ => false,
+        };
+        wrong.then(|| format!("somebody was answered that {ask:?} was done, and nothing happened"))
     }
 }
 
@@ -269,54 +310,17 @@ impl Gate {
     }
 }
 
-impl State {
-    /// A snapshot of the volume was taken: whoever uses it writes on, where it is so large.
-    pub fn snapshot_taken(&mut self, volume: &VolumeId) {
-        self.ceph.changes.writes += 1;
-        let bytes = self.ceph.changes.writes.to_le_bytes();
-        let volumes = &mut self.ceph.volumes;
-        let there = "a snapshot of it was taken";
-        let size_bytes = volumes.volume(volume).expect(there).size_bytes;
-        for place in places().filter(|place| place + bytes.len() as u64 <= size_bytes) {
-            volumes.write(volume, place, &bytes).expect(there);
-        }
-    }
+/// Records and Ceph, when no change of the storage is under way any more.
+pub(crate) struct StorageEnds<'a> {
+    pub view: &'a View,
+    pub ceph: &'a Ceph,
+}
 
-    pub fn storage_changed(&mut self, effect: Effect) {
-        self.run.note(format!("ceph: {effect:?}"));
-        self.ceph.changes.effects.push((self.run.now, effect));
-    }
-
-    /// Takes notice of the answer to an ask that was begun at this time.
-    pub fn storage_answered(&mut self, ask: &StorageAsk, begun: Duration, answer: &Answer) {
-        self.ceph.changes.answered(ask, answer);
-        if !matches!(answer, Some(Ok(()))) {
-            return;
-        }
-        let is_so = |is_it: &dyn Fn(&Effect) -> bool| {
-            let since = self.ceph.changes.effects.iter().rev();
-            since.take_while(|(at, _)| *at >= begun).any(|(_, effect)| is_it(effect))
-        };
-        let wrong = match ask {
-            StorageAsk::RollBack { name, .. } => !is_so(&|effect: &Effect| match effect {
-                Effect::RolledBack(_, snapshot) => snapshot.as_str() == name,
-                _ => false,
-            }),
-            StorageAsk::Resize { mib, .. } => {
-                !is_so(&|effect| matches!(effect, Effect::Has(_, bytes) if *bytes == mib << 20))
-            }
-            _ => false,
-        };
-        if wrong {
-            let what = format!("somebody was answered that {ask:?} was done, and nothing happened");
-            self.truth.violate(&self.run, "storage", what);
-        }
-    }
-
+impl StorageEnds<'_> {
     /// Finds what is wrong about volumes, copies and pools when each change has had time to end.
-    pub fn wrong_about_storage(&mut self, view: &View) -> Option<String> {
+    pub fn wrong(&self) -> Option<String> {
         let of_words = self.ceph.changes.words.settled().find_map(|(part, wanted)| {
-            let (is_there, is_recorded) = self.presence(view, part)?;
+            let (is_there, is_recorded) = self.presence(part)?;
             let is_so = (is_there, is_recorded) == (wanted, wanted);
             (!is_so).then(|| {
                 format!(
@@ -327,16 +331,12 @@ impl State {
                 )
             })
         });
-        of_words
-            .or_else(|| self.mixed_volume(view))
-            .or_else(|| self.open_volume())
-            .or_else(|| self.wrong_about_benchmarks(view))
-            .or_else(|| self.wrong_about_osds(view))
+        of_words.or_else(|| self.mixed_volume()).or_else(|| self.open_volume())
     }
 
     /// Whether the part is there, and whether the records say so; `None` if what it is of is not.
-    fn presence(&self, view: &View, part: &StoragePart) -> Option<(bool, bool)> {
-        let volumes = &self.ceph.volumes;
+    fn presence(&self, part: &StoragePart) -> Option<(bool, bool)> {
+        let (view, volumes) = (self.view, &self.ceph.volumes);
         match part {
             StoragePart::Snapshot(vm, name) => {
                 let volume = self.ceph.disks.get(&vm_uuid(*vm))?;
@@ -369,7 +369,7 @@ impl State {
 
     /// A volume that has a part of one moment and a part of another, and is not held until that is
     /// brought to its end, or a snapshot of that kind.
-    fn mixed_volume(&self, view: &View) -> Option<String> {
+    fn mixed_volume(&self) -> Option<String> {
         let pools = self.ceph.volumes.pools().into_iter();
         let volumes = pools.flat_map(|pool| self.ceph.volumes.volumes(&pool.name));
         let mut whole = volumes.flatten().filter(|volume| !volume.id.volume.is_partial());
@@ -384,7 +384,7 @@ impl State {
                 return Some(format!("snapshot {what} of {} has parts of two moments", volume.id));
             }
             let mixed = wrong_contents(&self.ceph.volumes, &volume.id)?;
-            (!view.holds.contains_key(&volume.id)).then_some(mixed)
+            (!self.view.holds.contains_key(&volume.id)).then_some(mixed)
         })
     }
 }
@@ -403,7 +403,7 @@ fn said(is_so: bool, so: &'static str, otherwise: &'static str) -> &'static str 
 mod tests {
     use super::*;
     use crate::operators::Refusal;
-    use crate::state::World;
+    use crate::state::{State, World};
 
     fn volume() -> VolumeId {
         VolumeId::from_record("vms/web_sda").expect("a volume's name")
@@ -427,7 +427,12 @@ mod tests {
     fn take(state: &mut State, name: &str) {
         let name = SnapshotName::new(name);
         state.ceph.volumes.snapshot(&volume(), &name).expect("there is none of this name");
-        state.snapshot_taken(&volume());
+        let Ceph { changes, volumes, .. } = &mut state.ceph;
+        changes.snapshot_taken(volumes, &volume());
+    }
+
+    fn wrong(state: &State, view: &View) -> Option<String> {
+        StorageEnds { view, ceph: &state.ceph }.wrong()
     }
 
     #[tokio::test(start_paused = true)]
@@ -443,12 +448,12 @@ mod tests {
         };
         let held = View { holds: [(volume(), Arc::new(hold))].into(), ..View::default() };
         world().with(|state| {
-            assert_eq!(state.wrong_about_storage(&View::default()), None);
+            assert_eq!(wrong(state, &View::default()), None);
             let volumes = &mut state.ceph.volumes;
             volumes.begin_roll_back(&volume(), &old, HALF_BYTES).expect("nobody uses it");
             let mixed = Some("vms/web_sda has parts of two moments".to_owned());
-            assert_eq!(state.wrong_about_storage(&View::default()), mixed);
-            assert_eq!(state.wrong_about_storage(&held), None);
+            assert_eq!(wrong(state, &View::default()), mixed);
+            assert_eq!(wrong(state, &held), None);
             let uploads = &state.ceph.uploads;
             let now = Duration::from_secs(1);
             assert_eq!(uploads.wrong_about_start(&state.ceph.volumes, &volume(), now), mixed);
@@ -456,30 +461,30 @@ mod tests {
             state.ceph.volumes.snapshot(&volume(), &half).expect("there is none of this name");
             state.ceph.volumes.roll_back(&volume(), &old).expect("nobody uses it");
             let mixed = "snapshot half of vms/web_sda has parts of two moments".to_owned();
-            assert_eq!(state.wrong_about_storage(&View::default()), Some(mixed));
+            assert_eq!(wrong(state, &View::default()), Some(mixed));
             state.ceph.volumes.remove_snapshot(&volume(), &half).expect("it is there");
-            assert_eq!(state.wrong_about_storage(&View::default()), None);
+            assert_eq!(wrong(state, &View::default()), None);
         });
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_snapshot_that_was_promised_and_is_not_there_is_found() {
-        let wrong = |answer: &Answer, is_taken: bool| {
+        let found = |answer: &Answer, is_taken: bool| {
             world().with(|state| {
                 state.ceph.changes.asked(&add("new"));
                 if is_taken {
                     take(state, "new");
                 }
-                state.storage_answered(&add("new"), Duration::ZERO, answer);
-                state.wrong_about_storage(&View::default())
+                state.ceph.changes.answered(&add("new"), Duration::ZERO, answer);
+                wrong(state, &View::default())
             })
         };
-        let lost = wrong(&Some(Ok(())), false).expect("it is not there");
+        let lost = found(&Some(Ok(())), false).expect("it is not there");
         assert!(lost.ends_with("is there, and it is gone, and not recorded"), "{lost}");
-        let unrecorded = wrong(&Some(Ok(())), true).expect("it is not recorded");
+        let unrecorded = found(&Some(Ok(())), true).expect("it is not recorded");
         assert!(unrecorded.ends_with("and it is there, and not recorded"), "{unrecorded}");
-        assert_eq!(wrong(&Some(Err(Refusal::new("no"))), false), None);
-        assert_eq!(wrong(&None, true), None, "it may have been carried out");
+        assert_eq!(found(&Some(Err(Refusal::new("no"))), false), None);
+        assert_eq!(found(&None, true), None, "it may have been carried out");
     }
 
     #[tokio::test(start_paused = true)]
@@ -491,10 +496,9 @@ mod tests {
                 let begun = state.run.now;
                 if is_done {
                     let old = SnapshotName::new("old");
-                    state.storage_changed(Effect::RolledBack(volume(), old));
+                    state.ceph.changes.happened(&state.run, Effect::RolledBack(volume(), old));
                 }
-                state.storage_answered(&ask, begun, &Some(Ok(())));
-                state.truth.violation.clone()
+                state.ceph.changes.answered(&ask, begun, &Some(Ok(())))
             });
             assert_eq!(found.is_none(), is_done, "{found:?}");
         }

@@ -21,9 +21,10 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::vm_uuid;
 use crate::new_vms::is_seed;
 use crate::operators::Answer;
-use crate::process::{Gate, Pid};
+use crate::process::{Gate, Pid, Processes};
+use crate::run::Run;
 use crate::stand_still::StandStill;
-use crate::state::State;
+use crate::storage::Ceph;
 use crate::storage_changes;
 
 /// Way in which the file of an upload is sent.
@@ -293,6 +294,22 @@ impl Uploads {
         }
     }
 
+    /// The contents of an upload have got the name of this volume. Returns the fault of what it has
+    /// now.
+    pub fn contents_named(
+        &mut self,
+        run: &Run,
+        volumes: &MemoryVolumes,
+        volume: &VolumeId,
+    ) -> Option<String> {
+        let found = contents(volumes, volume);
+        if let Ok(Contents::Of(upload)) = found {
+            self.named.push(upload);
+        }
+        run.note(format!("ceph: volume {volume} has new contents: {found:?}"));
+        self.wrong_contents(volumes, volume)
+    }
+
     // --- Volumes in the making -----------------------------------------------------------------
 
     pub fn begins(&mut self, partial: &VolumeId, pid: Pid) {
@@ -317,21 +334,15 @@ impl Gate {
     }
 }
 
-impl State {
-    /// The contents of an upload have got the name of this volume.
-    pub fn contents_named(&mut self, volume: &VolumeId) {
-        let found = contents(&self.ceph.volumes, volume);
-        if let Ok(Contents::Of(upload)) = found {
-            self.ceph.uploads.named.push(upload);
-        }
-        self.run.note(format!("ceph: volume {volume} has new contents: {found:?}"));
-        if let Some(wrong) = self.ceph.uploads.wrong_contents(&self.ceph.volumes, volume) {
-            self.truth.violate(&self.run, "uploads", wrong);
-        }
-    }
+/// Uploads, volumes and programs, when no upload is at work any more.
+pub(crate) struct UploadEnds<'a> {
+    pub ceph: &'a Ceph,
+    pub processes: &'a Processes,
+}
 
-    /// Finds what is wrong about the uploads when each has had time to end.
-    pub fn wrong_about_uploads(&self) -> Option<String> {
+impl UploadEnds<'_> {
+    /// Finds what is wrong when each has had time to end.
+    pub fn wrong(&self) -> Option<String> {
         let uploads = &self.ceph.uploads;
         let numbered = || (1..).zip(&uploads.asked);
         let refused = numbered().find(|(number, asked)| {
@@ -382,12 +393,12 @@ impl State {
         let left = partials.into_iter().find(is_wrong)?;
         Some(format!("{left} is left of an upload, and whoever made it lives"))
     }
+}
 
-    /// Whether a volume that was not completed is in the pool.
-    pub fn has_partial_volume(&self) -> bool {
-        let there = self.ceph.volumes.volumes(&PoolName::new("vms")).unwrap_or_default();
-        there.iter().any(|info| info.id.volume.is_partial())
-    }
+/// Whether a volume that was not completed is in the pool.
+pub(crate) fn has_partial_volume(volumes: &MemoryVolumes) -> bool {
+    let there = volumes.volumes(&PoolName::new("vms")).unwrap_or_default();
+    there.iter().any(|info| info.id.volume.is_partial())
 }
 
 #[cfg(test)]
@@ -398,7 +409,7 @@ mod tests {
 
     use super::*;
     use crate::operators::Refusal;
-    use crate::state::World;
+    use crate::state::{State, World};
 
     const DONE: Answer = Some(Ok(()));
 
@@ -473,7 +484,7 @@ mod tests {
                 if is_named {
                     state.ceph.uploads.named.push(file.upload);
                 }
-                state.wrong_about_uploads()
+                state.upload_ends().wrong()
             })
         };
         assert_eq!(wrong(&DONE, true, PIECES), None);
@@ -495,10 +506,10 @@ mod tests {
             state.ceph.volumes.insert(&partial);
             let pid = state.processes.start("an API".to_owned(), Some(0));
             state.ceph.uploads.begins(&partial, pid);
-            let left = state.wrong_about_uploads().expect("it is there");
+            let left = state.upload_ends().wrong().expect("it is there");
             assert!(left.ends_with("is left of an upload, and whoever made it lives"), "{left}");
             state.end_process(pid);
-            assert_eq!(state.wrong_about_uploads(), None);
+            assert_eq!(state.upload_ends().wrong(), None);
         });
     }
 

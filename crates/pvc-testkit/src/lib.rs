@@ -56,7 +56,7 @@ pub use ports::ports;
 pub use power::{BmcAnswer, BmcAsk, BmcManner, ScriptedPower};
 pub use programs::{ProgramCall, ProgramManner, ScriptedPrograms};
 pub use random::SeededRandom;
-pub use scripts::{MemoryDevices, ScriptAct, ScriptedScripts};
+pub use scripts::{MappedVolumes, MemoryDevices, ScriptAct, ScriptActs, ScriptedScripts};
 pub use services::{ScriptedServices, UnitCall, UnitManner};
 pub use sriov::MemorySriov;
 pub use storage::MemoryStorage;

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use pvc_model::job::JobId;
 use pvc_model::storage::VolumeId;
 use pvc_ports::{
-    BlockDeviceError, BlockDevices, ScriptJob, ScriptMessage, ScriptOrder, ScriptProcess, Scripts,
-    ScriptsError, Storage, Unmapped, device_path,
+    BlockDeviceError, BlockDevices, ScriptFailure, ScriptJob, ScriptMessage, ScriptOrder,
+    ScriptProcess, Scripts, ScriptsError, Storage, Unmapped, device_path,
 };
 
 use crate::Gate;
@@ -22,11 +22,17 @@ pub enum ScriptAct {
     Die,
     /// Takes nothing any more that it is told or answered.
     Deafen,
+    /// Raises, unless its last call was carried out.
+    Require,
 }
+
+/// ScriptActs of a script by phase, or after its start: `import`.
+pub type ScriptActs = BTreeMap<&'static str, Vec<ScriptAct>>;
 
 #[derive(Default)]
 struct Inner {
-    acts: BTreeMap<&'static str, Vec<ScriptAct>>,
+    acts: ScriptActs,
+    written: Option<fn(&ScriptJob) -> ScriptActs>,
     answers: Vec<ScriptOrder>,
     running: usize,
     gate: Option<Arc<Gate>>,
@@ -42,6 +48,13 @@ impl ScriptedScripts {
     /// Makes scripts that do nothing in any phase.
     pub fn new() -> Self {
         ScriptedScripts::default()
+    }
+
+    /// Makes scripts of which each does what is written for its job.
+    pub fn written_by(written: fn(&ScriptJob) -> ScriptActs) -> Self {
+        let scripts = ScriptedScripts::default();
+        scripts.with(|inner| inner.written = Some(written));
+        scripts
     }
 
     /// Sets what a script does in a phase, or after its start: `import`. It is at the end of a
@@ -69,8 +82,10 @@ impl ScriptedScripts {
         act(&mut self.inner.lock().expect("no test panics while holding it"))
     }
 
-    fn acts(&self, phase: &str, default: ScriptMessage) -> VecDeque<ScriptAct> {
-        let set = self.with(|inner| inner.acts.get(phase).cloned());
+    /// The acts of a phase, of which the script's `own` come before those that are set.
+    fn acts(&self, own: &ScriptActs, phase: &str, default: ScriptMessage) -> VecDeque<ScriptAct> {
+        let set = own.get(phase).cloned();
+        let set = set.or_else(|| self.with(|inner| inner.acts.get(phase).cloned()));
         set.unwrap_or_else(|| vec![ScriptAct::Send(default)]).into()
     }
 
@@ -83,11 +98,21 @@ impl ScriptedScripts {
 
 #[async_trait]
 impl Scripts for ScriptedScripts {
-    async fn start(&self, _: &ScriptJob) -> Result<Box<dyn ScriptProcess>, ScriptsError> {
+    async fn start(&self, job: &ScriptJob) -> Result<Box<dyn ScriptProcess>, ScriptsError> {
         self.pass().await;
-        self.with(|inner| inner.running += 1);
-        let next = self.acts("import", ScriptMessage::Ready);
-        let process = ScriptedScript { scripts: self.clone(), next, is_deaf: false };
+        let written = self.with(|inner| {
+            inner.running += 1;
+            inner.written
+        });
+        let own = written.map(|written| written(job)).unwrap_or_default();
+        let next = self.acts(&own, "import", ScriptMessage::Ready);
+        let process = ScriptedScript {
+            scripts: self.clone(),
+            own,
+            next,
+            is_deaf: false,
+            was_carried_out: true,
+        };
         self.pass().await;
         Ok(Box::new(process))
     }
@@ -99,8 +124,11 @@ impl Scripts for ScriptedScripts {
 
 struct ScriptedScript {
     scripts: ScriptedScripts,
+    own: ScriptActs,
     next: VecDeque<ScriptAct>,
     is_deaf: bool,
+    /// Whether the last call was.
+    was_carried_out: bool,
 }
 
 impl Drop for ScriptedScript {
@@ -116,12 +144,23 @@ impl ScriptProcess for ScriptedScript {
             self.next.pop_front();
             self.is_deaf = true;
         }
+        if self.next.front() == Some(&ScriptAct::Require) {
+            self.next.pop_front();
+            if !self.was_carried_out {
+                self.next.clear();
+                let (class, text) = ("ProvisioningError".to_owned(), "a call failed".to_owned());
+                let failure = ScriptFailure { class, text, ..Default::default() };
+                return Ok(ScriptMessage::Failed(failure));
+            }
+        }
         match self.next.pop_front() {
             Some(ScriptAct::Send(message)) => Ok(message),
             Some(ScriptAct::Die) => {
                 Err(ScriptsError::Ended { how: "signal 9 ended it".to_owned() })
             }
-            Some(ScriptAct::Hang | ScriptAct::Deafen) | None => std::future::pending().await,
+            Some(ScriptAct::Hang | ScriptAct::Deafen | ScriptAct::Require) | None => {
+                std::future::pending().await
+            }
         }
     }
 
@@ -129,9 +168,13 @@ impl ScriptProcess for ScriptedScript {
         if self.is_deaf {
             std::future::pending::<()>().await;
         }
-        if let ScriptOrder::Run(phase) = &order {
-            let done = ScriptMessage::Done(serde_json::Value::Null);
-            self.next = self.scripts.acts(phase.word(), done);
+        match &order {
+            ScriptOrder::Run(phase) => {
+                let done = ScriptMessage::Done(serde_json::Value::Null);
+                self.next = self.scripts.acts(&self.own, phase.word(), done);
+            }
+            ScriptOrder::Returned(value) => self.was_carried_out = value[0] == true,
+            ScriptOrder::Raised(_) => self.was_carried_out = false,
         }
         self.scripts.with(|inner| inner.answers.push(order));
         Ok(())
@@ -149,12 +192,27 @@ impl ScriptProcess for ScriptedScript {
 /// A process, and its jobs that have a volume mapped.
 type Mapped = (usize, BTreeSet<JobId>);
 
+/// Volumes that are mapped on a node, by whichever of its processes.
+#[derive(Clone, Default)]
+pub struct MappedVolumes(Arc<Mutex<BTreeMap<VolumeId, Mapped>>>);
+
+impl MappedVolumes {
+    /// Lists their names.
+    pub fn volumes(&self) -> Vec<VolumeId> {
+        self.with(|mapped| mapped.keys().cloned().collect())
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<VolumeId, Mapped>) -> T) -> T {
+        act(&mut self.0.lock().expect("no test panics while holding it"))
+    }
+}
+
 /// Devices in memory: each process that has some holds its own handle.
 #[derive(Clone)]
 pub struct MemoryDevices {
     storage: Arc<dyn Storage>,
     process: usize,
-    mapped: Arc<Mutex<BTreeMap<VolumeId, Mapped>>>,
+    mapped: MappedVolumes,
     refusing: Arc<Mutex<BTreeSet<VolumeId>>>,
     gate: Option<Arc<Gate>>,
 }
@@ -162,8 +220,13 @@ pub struct MemoryDevices {
 impl MemoryDevices {
     /// Makes those of a node with the volumes of this storage.
     pub fn new(storage: Arc<dyn Storage>) -> Self {
-        let (mapped, refusing) = Default::default();
-        MemoryDevices { storage, process: 0, mapped, refusing, gate: None }
+        MemoryDevices::of_node(storage, MappedVolumes::default(), 0)
+    }
+
+    /// Makes the handle of a process on a node that has these volumes mapped, which reaches the
+    /// storage in its own way.
+    pub fn of_node(storage: Arc<dyn Storage>, mapped: MappedVolumes, process: usize) -> Self {
+        MemoryDevices { storage, process, mapped, refusing: Arc::default(), gate: None }
     }
 
     /// Makes the handle of another process of the same node, whose calls pass the gate. The
@@ -192,11 +255,11 @@ impl MemoryDevices {
 
     /// The volumes that are mapped, by whomever.
     pub fn mapped(&self) -> Vec<VolumeId> {
-        self.with(|mapped| mapped.keys().cloned().collect())
+        self.mapped.volumes()
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<VolumeId, Mapped>) -> T) -> T {
-        act(&mut self.mapped.lock().expect("no test panics while holding it"))
+        self.mapped.with(act)
     }
 
     async fn pass(&self) {
@@ -263,7 +326,7 @@ impl BlockDevices for MemoryDevices {
 #[cfg(test)]
 mod tests {
     use pvc_contracts::scripts::{Manner, ScriptsFixture, scripts_contract};
-    use pvc_ports::{ScriptFailure, ScriptLevel};
+    use pvc_ports::ScriptLevel;
     use serde_json::{Map, Value, json};
 
     use super::*;
@@ -310,5 +373,29 @@ mod tests {
             processes: Box::new(move || counting.running()),
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn a_script_raises_where_it_requires_a_call_that_was_not_carried_out() {
+        let written = |job: &ScriptJob| {
+            let value = Value::from(job.name.as_str());
+            let done = ScriptAct::Send(ScriptMessage::Done(value));
+            ScriptActs::from([("setup", vec![ScriptAct::Require, done])])
+        };
+        let scripts = ScriptedScripts::written_by(written);
+        let (name, script) = ("7".to_owned(), String::new());
+        let job = ScriptJob { name, script, facts: Map::new(), memory_bytes: 1 };
+        let mut process = scripts.start(&job).await.unwrap();
+        assert_eq!(process.next().await.unwrap(), ScriptMessage::Ready);
+        for (answer, is_done) in [(json!([true, "made"]), true), (json!([false, "no"]), false)] {
+            process.tell(ScriptOrder::Returned(answer)).await.unwrap();
+            process.tell(ScriptOrder::Run(pvc_ports::ScriptPhase::Setup)).await.unwrap();
+            match process.next().await.unwrap() {
+                ScriptMessage::Done(value) => assert!(is_done && value == "7", "{value}"),
+                other => {
+                    assert!(!is_done && matches!(other, ScriptMessage::Failed(_)), "{other:?}")
+                }
+            }
+        }
     }
 }

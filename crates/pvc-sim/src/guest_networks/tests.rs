@@ -87,7 +87,7 @@ async fn a_host_that_does_as_is_recorded_is_let_be() {
     scene.record(&["tcp dport 22 accept"]);
     scene.load(&["tcp dport 22 accept"]).await;
     scene.make_bridge().await;
-    scene.world.with(|state| state.flush_firewall(0));
+    scene.world.with(|state| state.networks.flush_firewall(&state.hosts, 0, state.run.now));
     scene.world.with(|state| state.links_changed(0));
     scene.record(&["tcp dport 22 accept", "udp dport 53 accept"]);
     scene.load(&["tcp dport 22 accept", "drop"]).await;

@@ -1,4 +1,4 @@
-//! VMs that are made of an image.
+//! VMs that are made of an image, or by a script.
 
 use super::faults::AtWork;
 use super::moments::{Moments, lasts};
@@ -12,11 +12,14 @@ use crate::storage_changes::StorageAsk;
 /// Number of the names that new VMs have: some are asked for that are there already.
 const NAMES: u64 = 12;
 
-/// Steps of the job that makes one.
+/// Steps of the job that makes one of an image, and of the one that runs a script, whose first
+/// makes so many changes.
 const STEPS: u64 = 7;
+const SCRIPT_STEPS: u64 = 2;
+const SCRIPT_CHANGES: u64 = 7;
 
-/// The image, before anything fails, and VMs of it: most meet a fault, some stand still at a step
-/// or are cancelled.
+/// The image, before anything fails, and VMs of it or by a script: most meet a fault, some stand
+/// still at a step or are cancelled.
 pub(super) fn new_vms(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
     let between = *chance.pick(&[40_000, 120_000, 300_000]).expect("not empty");
     let ask = |at, ask| Event { at, action: Action::Ask(ask) };
@@ -24,15 +27,24 @@ pub(super) fn new_vms(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<E
     let mut moments = Moments::new(10_000, between, minutes);
     while let Some(at) = moments.next(chance) {
         let name = format!("new{}", chance.below(NAMES));
-        events.push(ask(at, Ask::NewVm(NewVmAsk::Create { name, start: chance.happens(700) })));
+        let (start, is_scripted) = (chance.happens(700), chance.happens(500));
+        let new = match is_scripted {
+            true => NewVmAsk::Provision { name, start },
+            false => NewVmAsk::Create { name, start },
+        };
+        events.push(ask(at, Ask::NewVm(new)));
         if chance.happens(700) {
             let fails_at = at + chance.below(2_500);
             events.extend(AtWork::Job.faults(chance, shape, fails_at));
         }
         if chance.happens(400) {
-            let moments = [Moment::Before, Moment::Inside(1), Moment::After];
-            let moment = *chance.pick(&moments).expect("not empty");
-            let step = 1 + chance.below(STEPS) as u32;
+            let (steps, changes) = match is_scripted {
+                true => (SCRIPT_STEPS, SCRIPT_CHANGES),
+                false => (STEPS, 1),
+            };
+            let inside = Moment::Inside(1 + chance.below(changes) as u32);
+            let moment = *chance.pick(&[Moment::Before, inside, Moment::After]).expect("not empty");
+            let step = 1 + chance.below(steps) as u32;
             let goes_on = at + lasts(chance);
             events.push(Event { at, action: Action::JobStops(step, moment) });
             events.push(Event { at: goes_on, action: Action::JobGoesOn });

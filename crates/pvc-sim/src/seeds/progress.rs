@@ -76,8 +76,8 @@ impl Cluster {
         unsettled.extend(unfinished(&view));
         unsettled.extend(left_behind(&view));
         unsettled.extend(left_in_the_making(&view));
-        unsettled.extend(self.world.with(|state| state.network_troubles(&view, None)));
-        unsettled.extend(self.world.with(|state| state.function_troubles(&view, None)));
+        unsettled.extend(self.world.with(|state| state.network_ends(&view).troubles(None)));
+        unsettled.extend(self.world.with(|state| state.functions().troubles(&view, None)));
         for vm in 0..self.shape.vms.len() {
             let name = self.shape.vm_name(vm);
             let hosts = self.runs_on(vm);
@@ -188,8 +188,8 @@ impl Cluster {
             DaemonState::Fenced => false,
             _ => true,
         };
-        left.extend(self.world.with(|state| state.network_troubles(&view, Some(dead))));
-        left.extend(self.world.with(|state| state.function_troubles(&view, Some(dead))));
+        left.extend(self.world.with(|state| state.network_ends(&view).troubles(Some(dead))));
+        left.extend(self.world.with(|state| state.functions().troubles(&view, Some(dead))));
         if dead_node.domain_state == DomainState::FenceFlush {
             left.push(format!("the VMs of {dead_name} are not recovered"));
         }

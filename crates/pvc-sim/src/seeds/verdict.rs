@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::benchmarks::Benchmarks;
 use crate::cluster::Cluster;
 use crate::promises::Goal;
+use crate::storage::Ceph;
+use crate::storage_changes::StorageEnds;
 use crate::truth::Violation;
 
 impl Cluster {
@@ -29,7 +32,7 @@ impl Cluster {
         let view = self.view();
         let wrong = self.world.with(|state| {
             state.look_at_jobs(&view);
-            state.wrong_about_jobs(&view)
+            state.job_ends(&view).wrong()
         });
         match wrong {
             Some(what) => Err(Violation { rule: "jobs".to_owned(), what }),
@@ -42,7 +45,7 @@ impl Cluster {
     /// # Errors
     /// The first thing that is wrong about one.
     pub(crate) fn uploads_are_whole(&self) -> Result<(), Violation> {
-        match self.world.with(|state| state.wrong_about_uploads()) {
+        match self.world.with(|state| state.upload_ends().wrong()) {
             Some(what) => Err(Violation { rule: "uploads".to_owned(), what }),
             None => Ok(()),
         }
@@ -55,7 +58,13 @@ impl Cluster {
     /// The first thing that is wrong about one.
     pub(crate) fn storage_is_whole(&self) -> Result<(), Violation> {
         let view = self.view();
-        match self.world.with(|state| state.wrong_about_storage(&view)) {
+        let wrong = self.world.with(|state| {
+            let Ceph { volumes, .. } = &state.ceph;
+            let of_changes = StorageEnds { view: &view, ceph: &state.ceph }.wrong();
+            let of_benchmarks = || Benchmarks { view: &view, volumes }.wrong();
+            of_changes.or_else(of_benchmarks).or_else(|| state.osd_ends(&view).wrong())
+        });
+        match wrong {
             Some(what) => Err(Violation { rule: "storage".to_owned(), what }),
             None => Ok(()),
         }
@@ -67,7 +76,7 @@ impl Cluster {
     /// The first thing that is not.
     pub(crate) fn networks_are_whole(&self) -> Result<(), Violation> {
         let view = self.view();
-        match self.world.with(|state| state.wrong_about_networks(&view)) {
+        match self.world.with(|state| state.network_ends(&view).wrong_words()) {
             Some(what) => Err(Violation { rule: "networks".to_owned(), what }),
             None => Ok(()),
         }

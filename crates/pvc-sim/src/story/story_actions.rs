@@ -38,6 +38,10 @@ fn create(f: &Filled, start: bool) -> StoryAction {
     ask(Ask::NewVm(NewVmAsk::Create { name: f.text.clone(), start }))
 }
 
+fn provision(f: &Filled, start: bool) -> StoryAction {
+    ask(Ask::NewVm(NewVmAsk::Provision { name: f.text.clone(), start }))
+}
+
 fn remove_network(f: &Filled, force: bool) -> StoryAction {
     network(NetworkAsk::Remove { vni: f.count, force })
 }
@@ -371,6 +375,8 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
     },
     Form { form: "vm create and start TEXT", means: |f| create(f, true) },
     Form { form: "vm create TEXT", means: |f| create(f, false) },
+    Form { form: "provisioner create and start TEXT", means: |f| provision(f, true) },
+    Form { form: "provisioner create TEXT", means: |f| provision(f, false) },
     Form { form: "vm undefine VM", means: |f| ask(Ask::Undefine(f.vm())) },
     Form { form: "storage volume remove VM", means: |f| ask(Ask::RemoveVolume(f.vm())) },
     Form { form: "storage trash restore VM", means: |f| ask(Ask::RestoreVolume(f.vm())) },

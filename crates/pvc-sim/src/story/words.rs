@@ -16,7 +16,7 @@ use crate::host::Net;
 const CLOSEST: usize = 5;
 
 /// Places in an order.
-const NTH: [&str; 5] = ["first", "second", "third", "fourth", "fifth"];
+const NTH: [&str; 7] = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh"];
 
 /// A form of a sentence.
 pub(super) struct Form<T: 'static> {
@@ -367,7 +367,8 @@ mod tests {
         assert!(understood("cut the cluster network of").unwrap_err().contains("NODE is missing"));
         assert_eq!(
             understood("stops behind the last change").unwrap_err(),
-            "`stops behind the last change`: `last` is none of first, second, third, fourth, fifth"
+            "`stops behind the last change`: `last` is none of first, second, third, fourth, \
+             fifth, sixth, seventh"
         );
         assert_eq!(
             understood("wbe runs on a").unwrap_err(),

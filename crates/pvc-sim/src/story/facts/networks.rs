@@ -71,14 +71,17 @@ impl Look<'_> {
             NetworkFact::NetworkStands(vni, nodes, wanted) => {
                 let all = nodes.iter().copied();
                 let other = self.cluster.world.with(|state| {
-                    all.clone().find(|node| state.network_stands(*node, *vni) != *wanted)
+                    all.clone()
+                        .find(|node| state.host_nets().network_stands(*node, *vni) != *wanted)
                 });
                 so(other.is_none(), || format!("otherwise on {:?}", self.names(other.as_slice())))
             }
             NetworkFact::HasRules(vni, nodes) => {
                 let view = self.cluster.view();
                 let wrong = self.cluster.world.with(|state| {
-                    nodes.iter().find_map(|node| state.rules_differ(&view, *node, *vni))
+                    nodes
+                        .iter()
+                        .find_map(|node| state.network_ends(&view).rules_differ(*node, *vni))
                 });
                 wrong.map_or(Ok(()), Err)
             }
@@ -90,20 +93,22 @@ impl Look<'_> {
                 so(has == *wanted, || format!("that it has it is {has}"))
             }
             NetworkFact::HasGateway(vni, nodes) => {
-                let holders = self.cluster.world.with(|state| state.gateway_holders(*vni));
+                let holders =
+                    self.cluster.world.with(|state| state.host_nets().gateway_holders(*vni));
                 so(matches!(holders.as_slice(), [one] if nodes.contains(one)), || {
                     format!("it is on {:?}", self.names(&holders))
                 })
             }
             NetworkFact::DhcpAnswers(vni) => {
                 let view = self.cluster.view();
-                let wrong = self.cluster.world.with(|state| state.dhcp_is_silent(&view, *vni));
+                let wrong =
+                    self.cluster.world.with(|state| state.network_ends(&view).dhcp_is_silent(*vni));
                 wrong.map_or(Ok(()), Err)
             }
             NetworkFact::UsesFunctionOn(vm, nodes) => {
                 let view = self.cluster.view();
                 let users =
-                    self.cluster.world.with(|state| state.function_users(&view, vm_uuid(*vm)));
+                    self.cluster.world.with(|state| state.functions().users(&view, vm_uuid(*vm)));
                 so(
                     match nodes.is_empty() {
                         true => users.is_empty(),

@@ -8,7 +8,7 @@ use crate::cluster::vm_uuid;
 use crate::state::State;
 use crate::storage_changes::{generation, generation_of_snapshot};
 use crate::story::words::Form;
-use crate::uploads::{Contents, contents};
+use crate::uploads::{Contents, contents, has_partial_volume};
 
 /// Fact about volumes, their snapshots and pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,7 +158,8 @@ impl Look<'_> {
                 so(stands, || "none does".to_owned())
             }
             VolumeFact::NothingIsLeft => {
-                let is_left = self.cluster.world.with(|state| state.has_partial_volume());
+                let is_left =
+                    self.cluster.world.with(|state| has_partial_volume(&state.ceph.volumes));
                 so(!is_left, || "a volume is there that was not completed".to_owned())
             }
         }
