@@ -66,7 +66,8 @@ impl RbdStorage {
         volume: &VolumeId,
         base: &SnapshotName,
     ) -> Result<(), StorageError> {
-        // Asked first: a program that is ended while it takes the protection away leaves half of it.
+        // Asked first: a program that is ended while it takes the protection away leaves half of
+        // it.
         let stands = !self.clones_by_program(volume, Some(base)).await?.is_empty();
         match !stands && self.release(volume, base).await? {
             true => Ok(()),

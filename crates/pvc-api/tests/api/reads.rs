@@ -700,7 +700,7 @@ async fn pools_say_which_snapshots_hold_the_most_and_what_is_not_known() {
         seen("gone", "s", 9, json!(9)),
         seen("a", "gone", 8, json!(8)),
         seen("b", "s", 7, json!(null)),
-        seen("b", "pvc-clone-0123", 6, json!(0)),
+        seen("b", "pvc-clone-0123456789abcdef", 6, json!(0)),
     ];
     let record = json!({"at": 50, "unknown": 1, "largest": largest}).to_string();
     api.write("/pvcrs/snapshot-usage/vms", record).await;
@@ -711,7 +711,8 @@ async fn pools_say_which_snapshots_hold_the_most_and_what_is_not_known() {
             "looked_at": 40,
         })
     };
-    let expected = json!([shown("s", 7, json!(null)), shown("pvc-clone-0123", 6, json!(0))]);
+    let expected =
+        json!([shown("s", 7, json!(null)), shown("pvc-clone-0123456789abcdef", 6, json!(0))]);
     assert_eq!(pool["largest_snapshots"], expected, "without those that are gone");
     let looked = (&pool["snapshots_looked_at"], &pool["snapshots_unknown"]);
     assert_eq!(looked, (&json!(50), &json!(1)));

@@ -68,7 +68,8 @@ async fn make_snapshot(
                     return Ok(Err(error));
                 }
             }
-            // Whoever gives the volume new contents from now on sees it; he who was about to did not.
+            // Whoever gives the volume new contents from now on sees it; he who was about to did
+            // not.
             let looked = look.was_never_held().await;
             if matches!(looked, Ok(true)) || is_held_for(&store.view(), volume, snapshot) {
                 return Ok(Ok(()));
@@ -93,7 +94,8 @@ fn is_held_for(view: &Cluster, volume: &VolumeId, snapshot: &SnapshotName) -> bo
 /// Removes a snapshot that is not to be.
 async fn take_away(storage: &dyn Storage, volume: &VolumeId, snapshot: &SnapshotName) {
     if let Err(error) = storage.remove_snapshot(volume, snapshot).await {
-        tracing::warn!(%volume, %snapshot, %error, "a snapshot that is not to be could not be removed");
+        let text = "a snapshot that is not to be could not be removed";
+        tracing::warn!(%volume, %snapshot, %error, "{text}");
     }
 }
 

@@ -531,8 +531,9 @@ async fn a_snapshot_that_was_promised_is_there_if_its_volume_got_new_contents_me
             gate.open();
             std::future::pending::<()>().await;
         };
+        let make = storage::create_snapshot(store, volumes, &world.random, &disk, &snapshot);
         let made = tokio::select! {
-            made = storage::create_snapshot(store, volumes, &world.random, &disk, &snapshot) => made,
+            made = make => made,
             () = filled => unreachable!("it is pending"),
         };
         made.unwrap_or_else(|why| panic!("call {call}: {why}"));
