@@ -2,7 +2,7 @@
 
     count.py APART REPORT...
 
-Every operation that a run selected must have been tested, or its time was too short; and every
+Every operation that a run selected must have been tested, but by chance, and every
 operation of the document must have been selected by some run, but the APART that are left out on
 purpose. What is missing counts as failed.
 """

@@ -1,7 +1,7 @@
 //! Copy-on-write clones. A clone stands on a snapshot of its volume that is protected, made for it
 //! and called `pvc-clone-…`; it goes when nobody stands on it any more.
 
-use pvc_model::storage::{CLONED, PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{Course, Flattened, StorageError};
 
 use crate::answers::{Parent, Snapshot};
@@ -89,7 +89,7 @@ impl RbdStorage {
         self.require_absent(&to).await?;
         let permit = self.may_write(&to.pool).await?;
         let random = getrandom::u64().map_err(|why| io_error(CLONING, why.to_string()))?;
-        let base = SnapshotName::new(format!("{CLONED}-{random:016x}"));
+        let base = SnapshotName::base(random);
         self.make_snapshot(&permit, volume, &base).await?;
         let cloned = match course.confirmed().await {
             true => self.clone_of(&permit, volume, &base, &to).await,

@@ -99,6 +99,12 @@ impl SnapshotName {
             || self.is_reserved() && self.as_str().ends_with(PARTIAL)
     }
 
+    /// Name of a snapshot of the storage's own, with a number that no other has, for a
+    /// copy-on-write clone to [stand on](SnapshotName::is_base).
+    pub fn base(number: u64) -> Self {
+        SnapshotName::new(format!("{CLONED}-{number:016x}"))
+    }
+
     /// Whether the storage has taken the snapshot for copy-on-write clones to stand on. Somebody
     /// else's that begins as these do is none: it would go when no clone stands on it.
     pub fn is_base(&self) -> bool {
@@ -242,7 +248,7 @@ mod tests {
             let name = SnapshotName::new(name);
             assert_eq!((name.is_base(), name.is_passing()), (is_base, is_passing), "{name}");
         }
-        assert!(SnapshotName::passing(7).is_passing());
+        assert!(SnapshotName::passing(7).is_passing() && SnapshotName::base(7).is_base());
     }
 
     #[test]

@@ -15,7 +15,8 @@ use super::{Done, StorageRefusal, refused, require_at_rest, require_free_name, r
 /// refused all the same: it is of another moment.
 ///
 /// # Errors
-/// If the volume is held, also for a part of the time that this takes: then there is no snapshot.
+/// If the volume is held, and if volumes come to be held again and again while this is tried: then
+/// there is no snapshot.
 pub async fn create_snapshot(
     store: &Store,
     storage: &dyn Storage,
@@ -64,7 +65,7 @@ async fn make_snapshot(
                 // Whoever gave the volume new contents took it along.
                 Err(StorageError::NoSnapshot { .. }) => continue,
                 Err(error) => {
-                    take_away(storage, volume, &passing).await;
+                    remove_unkept(storage, volume, &passing).await;
                     return Ok(Err(error));
                 }
             }
@@ -74,10 +75,10 @@ async fn make_snapshot(
             if matches!(looked, Ok(true)) || is_held_for(&store.view(), volume, snapshot) {
                 return Ok(Ok(()));
             }
-            take_away(storage, volume, snapshot).await;
+            remove_unkept(storage, volume, snapshot).await;
             looked?;
         } else {
-            take_away(storage, volume, &passing).await;
+            remove_unkept(storage, volume, &passing).await;
             looked?;
         }
     }
@@ -92,7 +93,7 @@ fn is_held_for(view: &Cluster, volume: &VolumeId, snapshot: &SnapshotName) -> bo
 }
 
 /// Removes a snapshot that is not to be.
-async fn take_away(storage: &dyn Storage, volume: &VolumeId, snapshot: &SnapshotName) {
+async fn remove_unkept(storage: &dyn Storage, volume: &VolumeId, snapshot: &SnapshotName) {
     if let Err(error) = storage.remove_snapshot(volume, snapshot).await {
         let text = "a snapshot that is not to be could not be removed";
         tracing::warn!(%volume, %snapshot, %error, "{text}");

@@ -302,8 +302,8 @@ pub enum CloneKind {
 /// Makes a copy of a volume under another name in its pool, and records it.
 ///
 /// # Errors
-/// If the volume is held, also for a part of the time that this takes, or the course of a full copy
-/// is asked to stop: then there is no copy.
+/// If the volume is held, if volumes come to be held again and again while this is tried, or the
+/// course is asked to stop: then there is no copy.
 pub async fn clone_volume(
     store: &Store,
     storage: &dyn Storage,
