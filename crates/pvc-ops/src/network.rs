@@ -105,6 +105,22 @@ impl ConfirmWithin {
     }
 }
 
+/// Makes a change of a network one that waits to be confirmed, or one for good, which the same
+/// change of somebody else that waits is not taken for.
+fn for_good_or(
+    within: Option<ConfirmWithin>,
+    changes: &mut Changes,
+    vni: &str,
+    undo: impl FnOnce() -> Undo,
+) {
+    match within {
+        Some(within) => within.record(changes, vni, undo()),
+        None => {
+            changes.expect(Expect::NothingUnconfirmed(vni.to_owned()));
+        }
+    }
+}
+
 /// Changes fields of a network, by VNI or description.
 pub async fn modify_network(
     store: &Store,
@@ -118,10 +134,9 @@ pub async fn modify_network(
     let decide = |cluster: &Cluster| {
         let neighbours = around.neighbours(cluster, &links);
         let (mut changes, named) = record(request::modify(cluster, &neighbours, &vni, fields)?);
-        if let Some(within) = within {
-            let present = request::find(cluster, &vni)?;
-            within.record(&mut changes, &vni, unconfirmed::undo_of_fields(cluster, present));
-        }
+        let present = request::find(cluster, &vni)?;
+        let undo = || unconfirmed::undo_of_fields(cluster, present);
+        for_good_or(within, &mut changes, &vni, undo);
         Ok((changes, named))
     };
     store.change(decide).await
@@ -311,10 +326,8 @@ pub async fn add_acl(
         let added = changes.added.first().cloned();
         let added = added.expect("a rule that is added is among the changes");
         let mut all = written(&changes);
-        if let Some(within) = within {
-            let undo = Undo::RemoveRule(added.description.clone());
-            within.record(&mut all, &changes.network.vni, undo);
-        }
+        let undo = || Undo::RemoveRule(added.description.clone());
+        for_good_or(within, &mut all, &changes.network.vni, undo);
         Ok((all, added))
     };
     store.change(decide).await
@@ -356,10 +369,8 @@ pub async fn remove_acl(
     let decide = |cluster: &Cluster| {
         let changes = acl::remove_acl(cluster, network, description)?;
         let mut all = written(&changes);
-        if let Some(within) = within {
-            let undo = Undo::AddRules(changes.removed.clone());
-            within.record(&mut all, &changes.network.vni, undo);
-        }
+        let undo = || Undo::AddRules(changes.removed.clone());
+        for_good_or(within, &mut all, &changes.network.vni, undo);
         Ok((all, changes.removed.clone()))
     };
     store.change(decide).await

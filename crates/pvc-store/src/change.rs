@@ -312,6 +312,9 @@ pub enum Expect {
     Benchmarks,
     /// The network, but for its leases and rules.
     Network(String),
+    /// No change of the network waits to be confirmed: one that does may have written the same, and
+    /// be taken back.
+    NothingUnconfirmed(String),
 }
 
 impl Expect {
@@ -330,6 +333,7 @@ impl Expect {
             Expect::VmXml(uuid) => vm::expect(draft, *uuid, "xml")?,
             Expect::VmNodeLimit(uuid) => vm::expect(draft, *uuid, "node_limit")?,
             Expect::Network(vni) => network::expect(draft, vni)?,
+            Expect::NothingUnconfirmed(vni) => unconfirmed::expect_none(draft, vni),
             Expect::JobClaim(id) => draft.check(job::owner(id))?,
             Expect::JobProgress(id) => draft.check(job::progress(id))?,
             Expect::Primary => draft.check(cluster::PRIMARY.to_owned())?,

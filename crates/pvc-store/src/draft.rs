@@ -21,11 +21,25 @@ pub(crate) struct Draft<'a> {
     written: BTreeMap<String, usize>,
     /// Paths that are checked already.
     checked: BTreeSet<String>,
+    absent: Vec<String>,
+}
+
+/// A multi with what the tree is not to have if it was made: keys with which somebody else may have
+/// written the same for a while only.
+pub(crate) struct Drafted {
+    pub ops: Vec<Op>,
+    pub absent: Vec<String>,
 }
 
 impl<'a> Draft<'a> {
     pub fn new(raw: &'a Raw) -> Self {
-        Draft { raw, ops: Vec::new(), written: BTreeMap::new(), checked: BTreeSet::new() }
+        Draft {
+            raw,
+            ops: Vec::new(),
+            written: BTreeMap::new(),
+            checked: BTreeSet::new(),
+            absent: Vec::new(),
+        }
     }
 
     /// The tree as the decision saw it.
@@ -33,8 +47,14 @@ impl<'a> Draft<'a> {
         self.raw
     }
 
-    pub fn into_ops(self) -> Vec<Op> {
-        self.ops
+    pub fn finished(self) -> Drafted {
+        Drafted { ops: self.ops, absent: self.absent }
+    }
+
+    /// Notes that `path`, which was not there, is not to be there beside what this multi makes: no
+    /// operation can check that, and whoever looks whether the multi was made does.
+    pub fn note_absent(&mut self, path: String) {
+        self.absent.push(path);
     }
 
     /// Writes `path`; creates it if it was not there. Its parent must exist or be created before.

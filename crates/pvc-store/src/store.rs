@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cache::{Ask, BeforeAside, Cache, Shared, Shown};
 use crate::change::{Changes, Report};
-use crate::draft::Draft;
+use crate::draft::{Draft, Drafted};
 use crate::error::{ChangeError, StoreError};
 use crate::feed::{EventFeed, Feed};
 use crate::keys;
@@ -173,7 +173,7 @@ impl Store {
         mut decide: impl FnMut(&Cluster) -> Result<(Changes, T), E> + Send,
     ) -> Result<T, ChangeError<E>> {
         for _ in 0..TRIES {
-            let (ops, outcome) = self.draft(&mut decide)?;
+            let (Drafted { ops, absent }, outcome) = self.draft(&mut decide)?;
             if ops.is_empty() {
                 return Ok(outcome);
             }
@@ -196,7 +196,7 @@ impl Store {
                 }
                 Err(MultiError::Tree(TreeError::OutcomeUnknown)) => {
                     self.tree.sync().await?;
-                    let fate = fate(self.tree.as_ref(), &ops).await?;
+                    let fate = fate(self.tree.as_ref(), &ops, &absent).await?;
                     let seen = self.refresh(paths).await;
                     match fate {
                         Fate::Made => return Ok(outcome),
@@ -216,13 +216,13 @@ impl Store {
     fn draft<T, E>(
         &self,
         decide: &mut impl FnMut(&Cluster) -> Result<(Changes, T), E>,
-    ) -> Result<(Vec<Op>, T), ChangeError<E>> {
+    ) -> Result<(Drafted, T), ChangeError<E>> {
         assert!(self.scope == Scope::Whole, "what is not in view would be taken for absent");
         let state = self.shown.get();
         let (changes, outcome) = decide(&state.cluster).map_err(ChangeError::Refused)?;
         let mut draft = Draft::new(&state.raw);
         draft.changes(&changes)?;
-        Ok((draft.into_ops(), outcome))
+        Ok((draft.finished(), outcome))
     }
 
     fn check_size(&self, ops: &[Op]) -> Result<(), StoreError> {
@@ -365,11 +365,17 @@ enum Trace {
     Other,
 }
 
-async fn fate(tree: &dyn Tree, ops: &[Op]) -> Result<Fate, StoreError> {
-    let paths: Vec<String> = ops.iter().map(|op| op.path().to_owned()).collect();
+/// Looks whether a multi was made. What was not to be there is looked at before and after the rest:
+/// with it, somebody else may have written the same, and takes it back.
+async fn fate(tree: &dyn Tree, ops: &[Op], absent: &[String]) -> Result<Fate, StoreError> {
+    let written = ops.iter().map(|op| op.path().to_owned());
+    let paths: Vec<String> = absent.iter().cloned().chain(written).chain(absent.to_vec()).collect();
     let entries = tree.get_many(&paths).await?;
+    let (before, entries) = entries.split_at(absent.len());
+    let (entries, after) = entries.split_at(ops.len());
+    let is_by_others = before.iter().chain(after).any(Option::is_some);
     // A check leaves none.
-    let writes = ops.iter().zip(&entries).filter(|(op, _)| !matches!(op, Op::Check { .. }));
+    let writes = ops.iter().zip(entries).filter(|(op, _)| !matches!(op, Op::Check { .. }));
     let traces = writes.map(|(op, entry)| (op, trace(op, entry.as_ref())));
     // What guards say nothing of who wrote them: others write the same key, and the same into it.
     let (guards, own): (Vec<_>, Vec<_>) = traces.partition(|(op, _)| records::is_guard(op.path()));
@@ -378,7 +384,7 @@ async fn fate(tree: &dyn Tree, ops: &[Op]) -> Result<Fate, StoreError> {
     let is_as_before = guards.is_empty() && are_all(Trace::AsBefore);
     Ok(if is_untouched || is_as_before {
         Fate::NotMade
-    } else if are_all(Trace::AsMade) && !own.is_empty() {
+    } else if are_all(Trace::AsMade) && !own.is_empty() && !is_by_others {
         Fate::Made
     } else {
         Fate::Unclear

@@ -418,6 +418,31 @@ async fn nothing_else_of_a_network_changes_while_a_change_waits_and_its_removal_
     assert_eq!(world.unconfirmed(), None);
 }
 
+/// Found by a seed: a rule that was to stay was taken for made, although it was somebody else's that
+/// waited to be confirmed, and it went with that.
+#[tokio::test]
+async fn what_somebody_else_only_tries_is_not_taken_for_a_change_whose_answer_is_lost() {
+    for is_confirmed in [false, true] {
+        let (world, firewall) = (with_web().await, MemoryFirewall::new());
+        let ((other, _), (slow, connection)) =
+            (world.slow_process().await, world.slow_process().await);
+        connection.lose_next_multi();
+        connection.before_next_sync(async move {
+            let (nft, ssh) = (MemoryFirewall::new(), acl(None, "ssh"));
+            network::add_acl(&other, Some(&nft), "web", &ssh, WITHIN).await.unwrap();
+            if is_confirmed {
+                network::confirm_change(&other, "web").await.unwrap();
+            }
+        });
+        let ssh = acl(None, "ssh");
+        let added = network::add_acl(&slow, Some(&firewall), "web", &ssh, None).await;
+        match is_confirmed {
+            true => assert_eq!(added.unwrap().description, "ssh"),
+            false => assert!(matches!(added, Err(ChangeError::Store(pvc_store::StoreError::Unclear)))),
+        }
+    }
+}
+
 #[tokio::test]
 async fn rules_that_nobody_confirms_are_as_before() {
     let (world, firewall) = (with_web().await, MemoryFirewall::new());

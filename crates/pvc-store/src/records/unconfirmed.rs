@@ -107,6 +107,15 @@ pub(crate) fn put(draft: &mut Draft<'_>, vni: &str, change: &UnconfirmedChange) 
     draft.put_deep(path(vni), text.expect("texts and numbers are JSON"));
 }
 
+/// Expects that no change waits beside the one that is drafted. What a former network has left
+/// behind is no such change.
+pub(crate) fn expect_none(draft: &mut Draft<'_>, vni: &str) {
+    let path = path(vni);
+    if !draft.seen().contains(&path) {
+        draft.note_absent(path);
+    }
+}
+
 fn written(acl: &AclRecord) -> WrittenRule {
     WrittenRule {
         direction: acl.direction.as_str().to_owned(),
