@@ -19,7 +19,8 @@ fn vms() -> PoolName {
 
 /// Removes the pool `vms`: how many volumes went with it, and how many of its trash.
 async fn removed_pool(store: &Store, volumes: &MemoryStorage) -> (usize, usize) {
-    let removed = storage::remove_pool(store, volumes, &vms(), false).await.unwrap();
+    let removed =
+        storage::remove_pool(store, volumes, &vms(), false, &Course::default()).await.unwrap();
     (removed.volumes, removed.trashed)
 }
 
@@ -137,7 +138,8 @@ async fn a_pool_with_a_volume_that_cannot_go_says_how_far_it_came_and_is_removed
     let (store, volumes) = (&world.store, &world.storage);
     storage::create_volume(store, volumes, &id("vms/a"), 4096, false).await.unwrap();
     volumes.with_volumes(|volumes| volumes.open(&id("vms/web1_sda"), "somebody"));
-    let left = storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err();
+    let left =
+        storage::remove_pool(store, volumes, &vms(), false, &Course::default()).await.unwrap_err();
     assert!(left.to_string().contains("`vms/web1_sda` could not be removed"), "{left}");
     assert_eq!(world.recorded(), ["vms/web1_sda"], "what is gone is not recorded any more");
     volumes.with_volumes(|volumes| volumes.close_all("somebody"));
@@ -197,7 +199,9 @@ async fn what_is_measured_or_on_its_way_is_not_removed_under_that() {
         };
         let clock = world.clock.as_ref();
         let spec = job::submit(store, clock, &world.random, request).await.unwrap();
-        let refused = storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err();
+        let refused = storage::remove_pool(store, volumes, &vms(), false, &Course::default())
+            .await
+            .unwrap_err();
         let said = refused.to_string();
         assert!(said.contains(&format!("task `{}` is at work in pool `vms`", spec.id)), "{said}");
         let volume = match &work {
@@ -218,7 +222,8 @@ async fn a_pool_that_the_storage_keeps_loses_no_volume() {
     let world = world().await;
     let (store, volumes) = (&world.store, &world.storage);
     volumes.with_volumes(|volumes| volumes.keep_pool(&vms()));
-    let refused = storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err();
+    let refused =
+        storage::remove_pool(store, volumes, &vms(), false, &Course::default()).await.unwrap_err();
     assert!(refused.to_string().contains("the storage refused it"), "{refused}");
     assert_eq!(world.recorded(), ["vms/web1_sda"]);
     volumes.volume(&id("vms/web1_sda")).await.unwrap();
@@ -341,7 +346,7 @@ async fn a_snapshot_of_a_vm_is_not_taken_apart() {
     for words in [
         storage::remove_volume(store, volumes, &disk, DAY, false).await.unwrap_err(),
         storage::rename_volume(store, volumes, &disk, &other, true).await.unwrap_err(),
-        storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err(),
+        storage::remove_pool(store, volumes, &vms(), false, &Course::default()).await.unwrap_err(),
     ] {
         let words = words.to_string();
         assert!(words.contains("`web1`") && words.contains("`vms/web1_sda`"), "{words}");
