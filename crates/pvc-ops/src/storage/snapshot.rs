@@ -146,7 +146,11 @@ pub async fn rename_snapshot(
         Err(error) => return Err(refused(error)),
     }
     record_snapshot(store, storage, volume, to).await?;
-    rename_usage(store, volume, snapshot, to).await
+    // It has its name: that it is missing in a list for an hour is no failure.
+    if let Err(why) = rename_usage(store, volume, snapshot, to).await {
+        tracing::warn!(%volume, snapshot = %to, %why, "what a snapshot holds has its old name");
+    }
+    Ok(())
 }
 
 /// Has what the snapshot was seen to hold under the name that it has now: it is looked at again in
