@@ -60,14 +60,8 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [
-        Kind::Rename,
-        Kind::FlushLocks,
-        Kind::Resize,
-        Kind::Benchmark,
-        Kind::Attach,
-        Kind::Detach,
-    ];
+    const ALL: [Kind; 6] =
+        [Kind::Rename, Kind::FlushLocks, Kind::Resize, Kind::Benchmark, Kind::Attach, Kind::Detach];
 
     fn work(self) -> JobWork {
         let vm = JobVm { name: "web1".into(), uuid: Some(UUID) };
