@@ -832,6 +832,52 @@ async fn a_snapshot_that_the_storage_refuses_to_remove_is_recorded_again() {
     assert_eq!(world.recorded_snapshots("vms/web1_sda"), ["kept"]);
 }
 
+/// The daemon dies when the storage is about to cut the volume, or has done so and nobody knows.
+#[tokio::test]
+async fn a_volume_that_is_half_made_smaller_starts_no_vm_until_the_same_ask_has_completed_it() {
+    let (disk, small) = (id("vms/web1_sda"), 4096);
+    for call in [2, 3] {
+        let world = world().await;
+        world.define("web1", UUID).await;
+        let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+        let clock = world.clock.as_ref();
+        let shrink = |bytes| {
+            storage::resize_volume(store, volumes, clock, random, &disk, bytes, true, "tests")
+        };
+        let start = || async {
+            let ask = StateAsk::new(StateRequest::Start, false);
+            vm::set_state(store, "web1", ask).await.map(drop)
+        };
+        let gate = Gate::closing_at(call);
+        volumes.set_gate(gate.clone());
+        let is_closed = async {
+            while !gate.is_closed() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            done = shrink(small) => panic!("it stands still at the gate: {done:?}"),
+            () = is_closed => {}
+        }
+        volumes.set_gate(Gate::closing_at(u64::MAX));
+        store.fresh().await.unwrap();
+        for words in [
+            start().await.unwrap_err().to_string(),
+            shrink(8192).await.unwrap_err().to_string(),
+            storage::create_snapshot(store, volumes, random, &disk, &SnapshotName::new("x"))
+                .await
+                .unwrap_err()
+                .to_string(),
+        ] {
+            assert!(words.contains("is being made smaller, to 4096 bytes"), "{call}: {words}");
+        }
+        shrink(small).await.unwrap();
+        assert_eq!(volumes.volume(&disk).await.unwrap().size_bytes, small);
+        assert!(store.view().holds.is_empty(), "{call}");
+        start().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn what_was_refused_at_once_holds_nothing_and_what_is_gone_is_not_held() {
     let world = world().await;

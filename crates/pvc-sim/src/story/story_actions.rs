@@ -447,6 +447,7 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         form: "storage volume snapshot remove VM TEXT",
         means: |f| change(StorageAsk::RemoveSnapshot { vm: f.vm(), name: f.text.clone() }),
     },
+    Form { form: "storage volume snapshot rename VM TEXT", means: rename_snapshot },
     Form {
         form: "storage volume snapshot rollback VM TEXT",
         means: |f| change(StorageAsk::RollBack { vm: f.vm(), name: f.text.clone() }),
@@ -539,6 +540,13 @@ fn add_osds(f: &Filled, count: u32, db: Option<NewDb>) -> StoryAction {
 
 fn replace_osd(f: &Filled, force: bool) -> StoryAction {
     change(StorageAsk::ReplaceOsd { osd: f.count, device: f.text.clone(), force })
+}
+
+/// Of `old to new`.
+fn rename_snapshot(f: &Filled) -> StoryAction {
+    let (name, to) = f.text.split_once(" to ").unwrap_or((f.text.as_str(), f.text.as_str()));
+    let (name, to) = (name.to_owned(), to.to_owned());
+    change(StorageAsk::RenameSnapshot { vm: f.vm(), name, to })
 }
 
 fn copy(f: &Filled, is_on_write: bool) -> StoryAction {
