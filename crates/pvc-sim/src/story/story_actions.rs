@@ -294,6 +294,10 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         form: "next change of storage stops when it is done",
         means: |_| fault(Action::ChangeStops(ChangeMoment::Done)),
     },
+    Form {
+        form: "next download stops while it reads",
+        means: |_| fault(Action::ChangeStops(ChangeMoment::Reading)),
+    },
     Form { form: "change of storage goes on", means: |_| fault(Action::ChangeGoesOn) },
     Form {
         form: "osd COUNT has data that no other has",
