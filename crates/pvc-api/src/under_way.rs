@@ -375,8 +375,12 @@ impl Record {
         match self.work {
             JobWork::ChangeStorage { .. } => {
                 let change = JobProgress::of_change(node, self.began_at, doing);
-                // Most changes do not say how far they are.
-                if gone.of.is_some() { change.transferred(gone, None) } else { change }
+                match self.shared.course.volumes() {
+                    Some((gone, of)) => change.volumes_gone(gone, of),
+                    None if gone.of.is_some() => change.transferred(gone, None),
+                    // Many changes do not say how far they are.
+                    None => change,
+                }
             }
             _ => JobProgress::of_transfer(node, self.began_at, gone).transferred(gone, doing),
         }

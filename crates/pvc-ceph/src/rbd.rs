@@ -85,6 +85,8 @@ fn require_of(permit: &WritePermit, args: &[String]) {
 pub(crate) struct Programs {
     exec: Arc<dyn Exec>,
     options: CephOptions,
+    /// Course of what goes through a volume and is not stopped, if somebody waits for it.
+    course: Option<Course>,
 }
 
 /// Failure of a program.
@@ -199,7 +201,18 @@ pub(crate) fn target_args(pool: &PoolName, name: &VolumeName) -> Vec<String> {
 
 impl Programs {
     pub fn new(exec: Arc<dyn Exec>, options: CephOptions) -> Self {
-        Programs { exec, options }
+        Programs { exec, options, course: None }
+    }
+
+    /// The same, which say on this course how far they are on their way through a volume.
+    pub fn on_course(&self, course: &Course) -> Self {
+        let (exec, options) = (self.exec.clone(), self.options.clone());
+        Programs { exec, options, course: Some(course.clone()) }
+    }
+
+    /// Whether somebody waits to be told how far they are.
+    pub fn are_on_course(&self) -> bool {
+        self.course.is_some()
     }
 
     pub fn options(&self) -> &CephOptions {
@@ -229,25 +242,70 @@ impl Programs {
     ) -> Result<(), Failure> {
         require_of(permit, &args);
         course.announce(bytes);
+        tokio::select! {
+            biased;
+            () = course.stopped() => Err(Failure::Stopped),
+            done = self.run_on(course, words, args, bytes, long(bytes)) => done,
+        }
+    }
+
+    /// Has `rbd` write what goes through `bytes` of a volume and is not stopped.
+    pub async fn write_through(
+        &self,
+        permit: &WritePermit,
+        words: &[&str],
+        args: Vec<String>,
+        bytes: u64,
+        deadline: Duration,
+    ) -> Result<(), Failure> {
+        require_of(permit, &args);
+        self.go_through(words, args, bytes, deadline).await
+    }
+
+    /// Has `rbd` take away what goes through `bytes` of a volume.
+    pub async fn remove_through(
+        &self,
+        words: &[&str],
+        args: Vec<String>,
+        bytes: u64,
+        deadline: Duration,
+    ) -> Result<(), Failure> {
+        require_one_of(&REMOVE, words);
+        self.go_through(words, args, bytes, deadline).await
+    }
+
+    async fn go_through(
+        &self,
+        words: &[&str],
+        args: Vec<String>,
+        bytes: u64,
+        deadline: Duration,
+    ) -> Result<(), Failure> {
+        let Some(course) = &self.course else {
+            let done = self.run("rbd", self.args(words, args), Vec::new(), None, deadline).await;
+            return done.map(drop);
+        };
+        course.announce(bytes);
+        self.run_on(course, words, args, bytes, deadline).await
+    }
+
+    /// Runs `rbd`; the course is as far as that says it is on its way through `bytes`.
+    async fn run_on(
+        &self,
+        course: &Course,
+        words: &[&str],
+        args: Vec<String>,
+        bytes: u64,
+        deadline: Duration,
+    ) -> Result<(), Failure> {
         let on_stderr = |piece: &[u8]| {
             if let Some(percent) = percent(piece) {
                 course.reach(part(bytes, percent));
             }
         };
-        let command = Command {
-            program: "rbd".to_owned(),
-            args: self.args(words, args),
-            env: Vec::new(),
-            stdin: None,
-            deadline: long(bytes),
-        };
-        tokio::select! {
-            biased;
-            () = course.stopped() => Err(Failure::Stopped),
-            ended = self.exec.run_with_stderr(command, &on_stderr) => {
-                output("rbd", ended).map(drop)
-            }
-        }
+        let (program, args) = ("rbd".to_owned(), self.args(words, args));
+        let command = Command { program, args, env: Vec::new(), stdin: None, deadline };
+        output("rbd", self.exec.run_with_stderr(command, &on_stderr).await).map(drop)
     }
 
     /// The same with times in UTC, which `rbd` prints without saying of which zone they are.

@@ -377,11 +377,13 @@ impl Storage for RbdStorage {
         force: bool,
     ) -> Result<(), StorageError> {
         let from_bytes = self.image(volume).await?.size;
+        let (words, deadline) = (["resize"], long(from_bytes));
         let mut args = [image_args(volume), vec![format!("--size={size_bytes}B")]].concat();
-        let permit = match size_bytes.cmp(&from_bytes) {
+        let resized = match size_bytes.cmp(&from_bytes) {
             std::cmp::Ordering::Equal => return Ok(()),
             std::cmp::Ordering::Greater => {
-                self.may_fill(&volume.pool, size_bytes - from_bytes, force).await?
+                let permit = self.may_fill(&volume.pool, size_bytes - from_bytes, force).await?;
+                self.programs.write(&permit, &words, args, deadline).await
             }
             std::cmp::Ordering::Less => {
                 self.require_unused(volume).await?;
@@ -394,10 +396,11 @@ impl Storage for RbdStorage {
                     });
                 }
                 args.push("--allow-shrink".to_owned());
-                self.may_write(&volume.pool).await?
+                let permit = self.may_write(&volume.pool).await?;
+                let goes = from_bytes - size_bytes;
+                self.programs.write_through(&permit, &words, args, goes, deadline).await
             }
         };
-        let resized = self.programs.write(&permit, &["resize"], args, long(from_bytes)).await;
         resized.map_err(|failure| failure.of_begun(volume, "resizing a volume"))
     }
 
@@ -467,7 +470,9 @@ impl Storage for RbdStorage {
             let purged = self.programs.remove(&words, image_args(volume), long(size_bytes)).await;
             purged.map_err(|failure| failure.of(volume, doing))?;
         }
-        let removed = self.programs.remove(&["rm"], image_args(volume), long(size_bytes)).await;
+        let (words, deadline) = (["rm"], long(size_bytes));
+        let args = image_args(volume);
+        let removed = self.programs.remove_through(&words, args, size_bytes, deadline).await;
         removed.map_err(|failure| failure.of(volume, doing))
     }
 
@@ -566,7 +571,8 @@ impl Storage for RbdStorage {
         let permit = self.may_write(&volume.pool).await?;
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
         let (words, deadline) = (["snap", "rollback"], long(size_bytes));
-        let rolled_back = self.programs.write(&permit, &words, args, deadline).await;
+        let rolled_back =
+            self.programs.write_through(&permit, &words, args, size_bytes, deadline).await;
         rolled_back.map_err(|failure| failure.of_begun(volume, "rolling back a volume"))
     }
 
@@ -614,6 +620,11 @@ impl Storage for RbdStorage {
             Ok(()) | Err(Failure::NotFound { pool: false }) => Ok(()),
             Err(failure) => Err(failure.of(volume, "breaking a lock")),
         }
+    }
+
+    fn on_course(&self, course: &Course) -> Option<Arc<dyn Storage>> {
+        let programs = Arc::new(self.programs.on_course(course));
+        Some(Arc::new(RbdStorage { programs, ..self.clone() }))
     }
 
     fn streams(&self) -> Option<&dyn VolumeStreams> {

@@ -237,7 +237,11 @@ impl RbdStorage {
 
     async fn remove_trashed(&self, pool: &PoolName, id: &TrashId) -> Result<(), Failure> {
         let args = [image_args_of(pool, id), vec!["--force".to_owned()]].concat();
-        self.programs.remove(&["trash", "rm"], args, PURGE).await
+        let size_bytes = match self.programs.are_on_course() {
+            true => self.image_by_id(pool, id).await.map_or(0, |image| image.size),
+            false => 0,
+        };
+        self.programs.remove_through(&["trash", "rm"], args, size_bytes, PURGE).await
     }
 
     /// The snapshots of an image, whatever it is called and wherever it is.

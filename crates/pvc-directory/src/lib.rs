@@ -56,6 +56,8 @@ pub struct DirectoryStorage {
     /// Threads of the runtime that file work may take: it may stand still for as long as a disk
     /// hangs, while it is asked for again and again, and others need such threads, too.
     places: Arc<Semaphore>,
+    /// Course of copies that have none of their own.
+    course: Course,
 }
 
 /// The most works on files at once.
@@ -68,7 +70,8 @@ impl DirectoryStorage {
         let root = Root::open(directory)?;
         root.remove_leftovers();
         let places = Arc::new(Semaphore::new(AT_ONCE));
-        let storage = DirectoryStorage { root: Arc::new(root), places };
+        let course = Course::default();
+        let storage = DirectoryStorage { root: Arc::new(root), places, course };
         match storage.root.create_pool(&PoolName::new(DEFAULT_POOL)) {
             Ok(()) | Err(StorageError::PoolExists { .. }) => Ok(storage),
             Err(error) => Err(error),
@@ -85,7 +88,7 @@ impl DirectoryStorage {
         &self,
         work: impl FnOnce(&Root, &Copying) -> Result<T, StorageError> + Send + 'static,
     ) -> Result<T, StorageError> {
-        self.work_on(&Course::default(), work).await
+        self.work_on(&self.course, work).await
     }
 
     /// The same on a course, which may also be asked to stop.
@@ -451,12 +454,13 @@ impl Storage for DirectoryStorage {
         volume: &VolumeId,
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
-        let (id, name) = (volume.clone(), snapshot.clone());
+        let (id, name, course) = (volume.clone(), snapshot.clone(), self.course.clone());
         self.work(move |root, copying| {
             let volume = root.locked(&id)?;
             let _guard = volume.require_unused()?;
             let source = volume.snapshot_file(&name)?;
             let needed = source.metadata().map_err(failed("looking at a snapshot"))?.len();
+            course.announce(needed);
             let make = || {
                 let work = root.work_folder()?;
                 let file = work.file("image")?;
@@ -466,6 +470,11 @@ impl Storage for DirectoryStorage {
             make().map_err(no_room(root, &id.pool, needed))
         })
         .await
+    }
+
+    /// Only a rollback goes through a whole volume, where files share no blocks.
+    fn on_course(&self, course: &Course) -> Option<Arc<dyn Storage>> {
+        Some(Arc::new(DirectoryStorage { course: course.clone(), ..self.clone() }))
     }
 
     fn streams(&self) -> Option<&dyn VolumeStreams> {

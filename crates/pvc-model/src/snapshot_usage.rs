@@ -163,6 +163,46 @@ impl SnapshotUsageRecord {
         self.at = Some(at);
     }
 
+    /// Takes in that a volume is called `to` now, with all that was seen of its snapshots. The pass
+    /// goes by names: it may have to come to the volume once more, or not any more.
+    pub fn rename_volume(&mut self, from: &VolumeName, to: &VolumeName) {
+        let mut its_own = self.seen();
+        its_own.retain(|seen| seen.volume == *from);
+        its_own.iter_mut().for_each(|seen| seen.volume = to.clone());
+        let has_to_come = self.has_to_come_to(to);
+        // What has had the new name before is gone.
+        let is_of_others = |seen: &SeenSnapshot| seen.volume != *from && seen.volume != *to;
+        self.largest.retain(is_of_others);
+        let list = match &mut self.pass {
+            Some(pass) => {
+                pass.largest.retain(is_of_others);
+                if has_to_come { &mut self.largest } else { &mut pass.largest }
+            }
+            None => &mut self.largest,
+        };
+        list.extend(its_own);
+        *list = sorted(std::mem::take(list));
+        match self.late.remove(from) {
+            Some(at) => self.late.insert(to.clone(), at),
+            None => self.late.remove(to),
+        };
+    }
+
+    /// Takes in that a snapshot of the volume is called `to` now.
+    pub fn rename_snapshot(&mut self, volume: &VolumeName, from: &SnapshotName, to: &SnapshotName) {
+        let of_pass = self.pass.as_mut().map(|pass| &mut pass.largest);
+        for list in [Some(&mut self.largest), of_pass].into_iter().flatten() {
+            let is = |seen: &SeenSnapshot, name: &SnapshotName| {
+                seen.volume == *volume && seen.usage.name == *name
+            };
+            list.retain(|seen| !is(seen, to));
+            for seen in list.iter_mut().filter(|seen| is(seen, from)) {
+                seen.usage.name = to.clone();
+            }
+            *list = sorted(std::mem::take(list));
+        }
+    }
+
     /// Snapshots that hold the most by all that was seen, the largest first: of the volumes that
     /// the pass has come to what it has seen, and of the others what was seen before.
     pub fn seen(&self) -> Vec<SeenSnapshot> {
@@ -351,6 +391,49 @@ mod tests {
         let is_shown = |text| is_there(&seen(text), [name("s")].into_iter());
         assert!(is_shown("s") && is_shown("pvc-clone-0123456789abcdef"));
         assert!(!is_shown("t") && !is_shown("pvc-clone-download-1"));
+    }
+
+    #[test]
+    fn what_was_seen_goes_with_the_name_of_the_volume_wherever_the_pass_is() {
+        let first = [
+            look("b", &["s"], Some(vec![usage("s", 7)])),
+            look("d", &["s", "t"], Some(vec![usage("s", 8), usage("t", 6)])),
+        ];
+        let before = looked(&SnapshotUsageRecord::default(), &first, 50);
+        // The pass has looked at nothing, at `b`, or at both.
+        for looks in 0..=2 {
+            for (from, to) in [("b", "a"), ("b", "e"), ("d", "a"), ("d", "e"), ("d", "c")] {
+                let mut record = before.clone();
+                first[..looks].iter().for_each(|look| record.take(look.clone(), 90));
+                let mut expected = record.seen();
+                for seen in expected.iter_mut().filter(|seen| seen.volume.as_str() == from) {
+                    seen.volume = VolumeName::new(to);
+                }
+                record.rename_volume(&VolumeName::new(from), &VolumeName::new(to));
+                assert_eq!(record.seen(), sorted(expected), "{looks}: {from} {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_taken_over_has_nothing_of_what_had_it_before() {
+        let first = [
+            look("a", &["s"], Some(vec![usage("s", 7)])),
+            look("b", &["s", "t"], Some(vec![usage("s", 8), usage("t", 6)])),
+        ];
+        let mut record = looked(&SnapshotUsageRecord::default(), &first, 50);
+        record.late = BTreeMap::from([(VolumeName::new("b"), 40)]);
+        record.rename_volume(&VolumeName::new("a"), &VolumeName::new("b"));
+        assert_eq!(shown(&record), [("b", "s", 7, 50)]);
+        assert_eq!(record.late, BTreeMap::new());
+
+        let mut record = looked(&SnapshotUsageRecord::default(), &first, 50);
+        record.take(look("b", &["s", "t"], Some(vec![usage("s", 9), usage("t", 6)])), 90);
+        record.rename_snapshot(&VolumeName::new("b"), &name("s"), &name("t"));
+        let expected = [("b", "t", 8, 50), ("a", "s", 7, 50)];
+        assert_eq!(shown(&record), expected, "the snapshot of another volume keeps its name");
+        record.end_pass(95);
+        assert_eq!(shown(&record), [("b", "t", 9, 90)]);
     }
 
     proptest! {

@@ -16,6 +16,8 @@ struct State {
     bytes: AtomicU64,
     /// Bytes in all; 0 while nobody knows.
     of: AtomicU64,
+    /// Volumes that are done, and their number in all, where volumes count and not bytes.
+    volumes: watch::Sender<Option<(usize, usize)>>,
     confirmation: watch::Sender<Confirmation>,
 }
 
@@ -36,8 +38,8 @@ impl Default for Course {
     fn default() -> Self {
         let (bytes, of) = (AtomicU64::new(0), AtomicU64::new(0));
         let confirmation = watch::Sender::new(Confirmation::NotRequired);
-        let stop = watch::Sender::new(false);
-        Course { state: Arc::new(State { stop, bytes, of, confirmation }) }
+        let (stop, volumes) = (watch::Sender::new(false), watch::Sender::new(None));
+        Course { state: Arc::new(State { stop, bytes, of, volumes, confirmation }) }
     }
 }
 
@@ -60,6 +62,16 @@ impl Course {
     /// Returns how many bytes there are in all, once that is known.
     pub fn of(&self) -> Option<u64> {
         Some(self.state.of.load(Ordering::Relaxed)).filter(|of| *of > 0)
+    }
+
+    /// Says how many of so many volumes are done, where each of them is one step.
+    pub fn count(&self, volumes: usize, of: usize) {
+        self.state.volumes.send_replace(Some((volumes, of)));
+    }
+
+    /// Returns how many volumes are done and how many there are in all, where they are counted.
+    pub fn volumes(&self) -> Option<(usize, usize)> {
+        *self.state.volumes.borrow()
     }
 
     /// Asks the act to stop. One that is nearly done may come to its end all the same.
@@ -128,6 +140,9 @@ mod tests {
         doer.announce(8);
         doer.reach(3);
         assert_eq!((course.bytes(), course.of()), (3, Some(8)));
+        assert_eq!(course.volumes(), None, "nobody counts them");
+        doer.count(1, 2);
+        assert_eq!(course.volumes(), Some((1, 2)));
         let ((), ()) = tokio::join!(doer.stopped(), async { course.stop() });
         assert!(doer.is_stopped());
         doer.stopped().await;

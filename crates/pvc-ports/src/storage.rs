@@ -1,5 +1,6 @@
 //! Volumes: RBD images in a cluster, files on one machine.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -358,6 +359,12 @@ pub trait Storage: Send + Sync {
     async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError>;
     /// Takes the lock from its holder; whatever the holder still writes is refused from then on.
     async fn break_lock(&self, volume: &VolumeId, lock: &VolumeLock) -> Result<(), StorageError>;
+
+    /// The same storage, whose changes say on this course how far they are where they go through a
+    /// whole volume; nothing if this one never says so. They are not to be asked to stop on it.
+    fn on_course(&self, _course: &Course) -> Option<Arc<dyn Storage>> {
+        None
+    }
 
     /// The contents of volumes as streams, if this storage has them.
     fn streams(&self) -> Option<&dyn VolumeStreams> {

@@ -770,6 +770,7 @@ impl Download for CephDownload {
 
     async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StorageError> {
         let CephDownload { ceph, download } = self;
+        ceph.gate.at_change(ChangeMoment::Reading).await;
         ceph.kept(|_| Ok(download.next_piece())).await
     }
 }

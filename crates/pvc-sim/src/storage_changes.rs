@@ -167,6 +167,8 @@ pub enum ChangeMoment {
     HalfWay,
     /// Done; whoever did it has no answer yet.
     Done,
+    /// A download has the volume open, and its next piece is to be read.
+    Reading,
 }
 
 /// Part of the storage that operators add and remove.

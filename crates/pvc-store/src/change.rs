@@ -103,7 +103,7 @@ pub enum Change {
         stats: String,
     },
     RemoveVolume(VolumeId),
-    /// Moves the volume's record and those of its snapshots.
+    /// Moves the volume's record and those of its snapshots, with what these were seen to hold.
     RenameVolume {
         from: VolumeId,
         to: VolumeId,
@@ -124,6 +124,12 @@ pub enum Change {
     ForgetFullness(PoolName),
     /// Forgets what the snapshots of a pool hold.
     ForgetSnapshotUsage(PoolName),
+    /// Gives what a snapshot was seen to hold to the name that it has now.
+    RenameSnapshotUsage {
+        volume: VolumeId,
+        from: SnapshotName,
+        to: SnapshotName,
+    },
     /// Says of the VM's move what others act upon.
     MoveNote(Uuid, MoveNote),
     SubmitJob(JobSpec),
@@ -230,6 +236,9 @@ impl Change {
             Change::ReleaseVolume(id) => hold::remove(draft, id),
             Change::ForgetFullness(pool) => fullness::remove(draft, pool),
             Change::ForgetSnapshotUsage(pool) => snapshot_usage::remove(draft, pool),
+            Change::RenameSnapshotUsage { volume, from, to } => {
+                snapshot_usage::rename_snapshot(draft, volume, from, to);
+            }
             Change::MoveNote(uuid, note) => move_note::put(draft, *uuid, note),
             Change::SubmitJob(spec) => job::submit(draft, spec),
             Change::JobProgress(id, progress) => job::put_progress(draft, id, progress),

@@ -77,6 +77,14 @@ impl<'a> Draft<'a> {
         self.ops.push(op);
     }
 
+    /// Value of `path` as this multi leaves it, which may have written it already.
+    pub fn value(&self, path: &str) -> Option<Bytes> {
+        match self.written.get(path).map(|at| &self.ops[*at]) {
+            Some(Op::Create { data, .. } | Op::Set { data, .. }) => Some(data.clone()),
+            _ => self.raw.get(path).map(|node| node.data.to_bytes()),
+        }
+    }
+
     /// Creates `path` with nothing in it, and its parents, where they are missing.
     pub fn ensure(&mut self, path: &str) {
         if path == "/" || self.raw.contains(path) || self.written.contains_key(path) {

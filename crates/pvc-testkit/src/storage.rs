@@ -34,9 +34,12 @@ pub struct MemoryStorage {
     inner: Arc<Mutex<Inner>>,
     cluster: Option<Monitors>,
     disks: Option<NodeOsds>,
+    /// Course of what goes through a whole volume and is not stopped.
+    course: Option<Course>,
 }
 
 /// A cluster's monitors, and the volumes and OSDs that they know.
+#[derive(Clone)]
 pub(crate) struct Monitors {
     cluster: Arc<ScriptedCluster>,
     inner: Arc<Mutex<Inner>>,
@@ -143,6 +146,24 @@ impl MemoryStorage {
         act: impl FnOnce(&mut MemoryVolumes) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
         reached(&self.inner, act).await
+    }
+
+    /// The same for what goes through so many bytes of a volume and is not stopped: half of it is
+    /// done at the gate.
+    async fn reached_half_way<T>(
+        &self,
+        bytes: Option<u64>,
+        act: impl FnOnce(&mut MemoryVolumes) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        if let (Some(course), Some(bytes)) = (&self.course, bytes) {
+            course.announce(bytes);
+            course.reach(bytes / 2);
+        }
+        self.reached(act).await
+    }
+
+    fn bytes_of(&self, volume: &VolumeId) -> Option<u64> {
+        self.with(|inner| inner.volumes.volume(volume).ok().map(|found| found.size_bytes))
     }
 
     /// The same for what takes long: half of it is done at the gate, where it may be stopped.
@@ -273,7 +294,9 @@ impl Storage for MemoryStorage {
         size_bytes: u64,
         force: bool,
     ) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.resize(volume, size_bytes, force)).await
+        let goes = self.bytes_of(volume).and_then(|bytes| bytes.checked_sub(size_bytes));
+        let goes = goes.filter(|bytes| *bytes > 0);
+        self.reached_half_way(goes, |volumes| volumes.resize(volume, size_bytes, force)).await
     }
 
     async fn clone_volume(
@@ -314,7 +337,7 @@ impl Storage for MemoryStorage {
 
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
         self.removal().await;
-        self.reached(|volumes| volumes.remove(volume)).await
+        self.reached_half_way(self.bytes_of(volume), |volumes| volumes.remove(volume)).await
     }
 
     async fn check_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
@@ -353,7 +376,8 @@ impl Storage for MemoryStorage {
     }
 
     async fn purge(&self, pool: &PoolName, id: &TrashId) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.purge(pool, id)).await
+        let bytes = self.with(|inner| inner.volumes.trashed_bytes(id));
+        self.reached_half_way(bytes, |volumes| volumes.purge(pool, id)).await
     }
 
     async fn snapshot(
@@ -386,7 +410,8 @@ impl Storage for MemoryStorage {
         volume: &VolumeId,
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.roll_back(volume, snapshot)).await
+        let bytes = self.bytes_of(volume);
+        self.reached_half_way(bytes, |volumes| volumes.roll_back(volume, snapshot)).await
     }
 
     async fn snapshot_usage(&self, volume: &VolumeId) -> Result<Vec<SnapshotUsage>, StorageError> {
@@ -431,6 +456,15 @@ impl Storage for MemoryStorage {
 
     async fn break_lock(&self, volume: &VolumeId, lock: &VolumeLock) -> Result<(), StorageError> {
         self.reached(|volumes| volumes.break_lock(volume, lock)).await
+    }
+
+    fn on_course(&self, course: &Course) -> Option<Arc<dyn Storage>> {
+        Some(Arc::new(MemoryStorage {
+            inner: self.inner.clone(),
+            cluster: self.cluster.clone(),
+            disks: self.disks.clone(),
+            course: Some(course.clone()),
+        }))
     }
 
     fn streams(&self) -> Option<&dyn VolumeStreams> {

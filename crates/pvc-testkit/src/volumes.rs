@@ -318,6 +318,11 @@ impl MemoryVolumes {
         Ok(())
     }
 
+    /// Size of a volume in the trash.
+    pub fn trashed_bytes(&self, id: &TrashId) -> Option<u64> {
+        self.trash.get(id).map(|(_, volume)| volume.size_bytes)
+    }
+
     pub fn purge(&mut self, pool: &PoolName, id: &TrashId) -> Result<()> {
         self.find_trashed(pool, id)?;
         if self.stuck.contains(id) {

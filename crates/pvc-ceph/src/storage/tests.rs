@@ -167,3 +167,24 @@ async fn a_lock_that_is_gone_is_free_and_one_that_cannot_be_broken_is_not() {
         );
     }
 }
+
+#[tokio::test]
+async fn what_goes_through_a_volume_is_as_far_on_its_course_as_rbd_says() {
+    let said = "Removing image: 0% complete...\rRemoving image: 41% complete...";
+    let (storage, _) = storage(move |_| {
+        Ok(Output { code: Some(0), stdout: Vec::new(), stderr: said.as_bytes().to_vec() })
+    });
+    let (volume, course) = (id("vms/a"), Course::default());
+    let permit = WritePermit::for_a_test(&volume.pool);
+    let programs = storage.programs.on_course(&course);
+    let removed = programs.remove_through(&["rm"], image_args(&volume), 200, QUICK).await;
+    assert!(removed.is_ok(), "{removed:?}");
+    assert_eq!((course.bytes(), course.of()), (82, Some(200)));
+    let (words, args) = (["snap", "rollback"], image_args(&volume));
+    let rolled_back = programs.write_through(&permit, &words, args, 100, QUICK).await;
+    assert!(rolled_back.is_ok(), "{rolled_back:?}");
+    assert_eq!((course.bytes(), course.of()), (41, Some(100)));
+    let without = storage.programs.remove_through(&["rm"], image_args(&volume), 7, QUICK).await;
+    assert!(without.is_ok(), "{without:?}");
+    assert_eq!(course.of(), Some(100), "it was on no course");
+}

@@ -276,6 +276,20 @@ async fn a_copy_that_is_stopped_on_its_way_says_how_far_it_was_and_leaves_nothin
 }
 
 #[tokio::test]
+async fn a_rollback_says_how_far_it_is() {
+    let directory = Directory::new();
+    let (volume, snapshot) = (id("vms/a"), SnapshotName::new("s"));
+    directory.storage.create(&volume, 8 << 20, false).await.unwrap();
+    directory.write(&volume, 0, &vec![1_u8; 8 << 20]).await;
+    directory.storage.snapshot(&volume, &snapshot).await.unwrap();
+    let course = Course::default();
+    let watched = directory.storage.on_course(&course).unwrap();
+    assert_eq!((course.bytes(), course.of()), (0, None));
+    watched.roll_back(&volume, &snapshot).await.unwrap();
+    assert_eq!((course.bytes(), course.of()), (8 << 20, Some(8 << 20)));
+}
+
+#[tokio::test]
 async fn copies_have_holes_where_the_image_has_zeros() {
     let directory = Directory::new();
     let source = id("vms/a");

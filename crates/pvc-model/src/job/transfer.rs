@@ -51,6 +51,14 @@ impl JobProgress {
         JobProgress { current, total, status, transferred: Some(gone), ..self }
     }
 
+    /// The progress when so many of all volumes are gone.
+    #[must_use]
+    pub fn volumes_gone(self, gone: usize, of: usize) -> Self {
+        let steps = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let status = format!("{gone} of {of} volumes are gone");
+        JobProgress { current: steps(gone), total: steps(of.max(1)), status, ..self }
+    }
+
     /// The end of a transfer. One that was whole before it could be cancelled is whole.
     #[must_use]
     pub fn transfer_ended(self, end: TransferEnd, is_cancelled: bool, ended_at: u64) -> Self {
@@ -106,6 +114,16 @@ mod tests {
         let unknown = half.transferred(gone, Some("the image is read"));
         assert_eq!((unknown.current, unknown.total), (0, 1), "nobody knows of how much");
         assert_eq!(unknown.status, "70B; the image is read");
+    }
+
+    #[test]
+    fn a_removal_of_many_volumes_is_at_the_number_of_those_that_are_gone() {
+        let begun = JobProgress::of_change("hv1".into(), 7, Some("the storage is at it"));
+        let some = begun.clone().volumes_gone(3, 40);
+        assert_eq!((some.current, some.total), (3, 40));
+        assert_eq!(some.status, "3 of 40 volumes are gone");
+        let none = begun.volumes_gone(0, 0);
+        assert_eq!((none.current, none.total), (0, 1), "no bar is divided by nothing");
     }
 
     #[test]

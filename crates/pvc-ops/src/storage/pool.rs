@@ -3,7 +3,7 @@
 use pvc_model::cluster::Cluster;
 use pvc_model::pool::{PoolSpec, check_placement_groups};
 use pvc_model::storage::{PoolName, VolumeId};
-use pvc_ports::{Storage, StorageCluster, StorageError, TrashedVolume};
+use pvc_ports::{Course, Storage, StorageCluster, StorageError, TrashedVolume};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
 use super::{Done, StorageRefusal, refused, require_no_task, require_pool, require_unused};
@@ -106,7 +106,7 @@ pub struct RemovedPool {
 
 /// Removes a pool with its volumes and their snapshots, one volume after the other with its record,
 /// and with what is in its trash; the pool goes last. Nothing of it is kept. What was left of it by
-/// an ask that did not come to its end goes now.
+/// an ask that did not come to its end goes now. The course counts volumes.
 ///
 /// # Errors
 /// While the definition of a VM names a volume of it, unless that is forced; while such a VM is not
@@ -117,6 +117,7 @@ pub async fn remove_pool(
     storage: &dyn Storage,
     pool: &PoolName,
     force: bool,
+    course: &Course,
 ) -> Done<RemovedPool> {
     let view = store.fresh().await?;
     require_pool(&view, pool).map_err(ChangeError::Refused)?;
@@ -127,7 +128,7 @@ pub async fn remove_pool(
         Ok(()) | Err(StorageError::NoPool { .. }) => {}
         Err(error) => return Err(refused(error)),
     }
-    let volumes = match storage.volumes(pool).await {
+    let volumes: Vec<VolumeId> = match storage.volumes(pool).await {
         Ok(volumes) => volumes.into_iter().map(|volume| volume.id).collect(),
         Err(StorageError::NoPool { .. }) => Vec::new(),
         Err(error) => return Err(refused(error)),
@@ -142,10 +143,11 @@ pub async fn remove_pool(
     }
     let count = trashed.len();
     let mut trash = trashed;
-    let gone = remove_all(store, storage, volumes, &mut trash).await?;
+    let mut counter = Counter { course, gone: 0, of: volumes.len() + count };
+    let gone = remove_all(store, storage, volumes, &mut trash, &mut counter).await?;
     while !trash.is_empty() {
         let before = trash.len();
-        let failed = purge_round(storage, &mut trash).await;
+        let failed = purge_round(storage, &mut trash, &mut counter).await;
         if let Some(refusal) = failed.filter(|_| trash.len() == before) {
             return Err(ChangeError::Refused(refusal));
         }
@@ -165,6 +167,20 @@ pub async fn remove_pool(
     Ok(RemovedPool { volumes: gone, trashed: count })
 }
 
+/// Count of the volumes that are gone, for whoever waits.
+struct Counter<'a> {
+    course: &'a Course,
+    gone: usize,
+    of: usize,
+}
+
+impl Counter<'_> {
+    fn one_is_gone(&mut self) {
+        self.gone += 1;
+        self.course.count(self.gone, self.of);
+    }
+}
+
 /// Removes volumes with their records, a clone before the volume that it stands on: in as many
 /// rounds as clones stand on each other. Clones in the trash that are in the way are purged.
 /// Returns the number of volumes.
@@ -173,13 +189,14 @@ async fn remove_all(
     storage: &dyn Storage,
     volumes: Vec<VolumeId>,
     trash: &mut Vec<TrashedVolume>,
+    counter: &mut Counter<'_>,
 ) -> Done<usize> {
     let (mut left, mut gone) = (volumes, 0);
     while !left.is_empty() {
         let before = left.len();
         let mut with_clones = Vec::new();
         for volumes in left.chunks(RECORDS_AT_ONCE) {
-            let round = remove_volumes(storage, volumes).await;
+            let round = remove_volumes(storage, volumes, counter).await;
             gone += round.removed.len();
             store.change(|cluster| Ok((forget(cluster, &round.removed), ()))).await?;
             if let Some((volume, error)) = round.failure {
@@ -190,7 +207,7 @@ async fn remove_all(
         if with_clones.len() == before {
             let kept = trash.len();
             let failed = match with_clones.iter().any(|(_, error)| is_of_trash(error)) {
-                true => purge_round(storage, trash).await,
+                true => purge_round(storage, trash, counter).await,
                 false => None,
             };
             if trash.len() == kept {
@@ -221,11 +238,14 @@ fn left_volume(volume: VolumeId, gone: usize, error: StorageError) -> ChangeErro
 async fn purge_round(
     storage: &dyn Storage,
     trash: &mut Vec<TrashedVolume>,
+    counter: &mut Counter<'_>,
 ) -> Option<StorageRefusal> {
     let mut first = None;
     for entry in std::mem::take(trash) {
         match storage.purge(&entry.pool, &entry.id).await {
-            Ok(()) | Err(StorageError::NoTrashed { .. } | StorageError::NoPool { .. }) => {}
+            Ok(()) | Err(StorageError::NoTrashed { .. } | StorageError::NoPool { .. }) => {
+                counter.one_is_gone();
+            }
             Err(error) => {
                 let (pool, id) = (entry.pool.clone(), entry.id.clone());
                 let source = Box::new(error);
@@ -247,11 +267,18 @@ struct Round<'a> {
     failure: Option<(VolumeId, StorageError)>,
 }
 
-async fn remove_volumes<'a>(storage: &dyn Storage, volumes: &'a [VolumeId]) -> Round<'a> {
+async fn remove_volumes<'a>(
+    storage: &dyn Storage,
+    volumes: &'a [VolumeId],
+    counter: &mut Counter<'_>,
+) -> Round<'a> {
     let mut round = Round::default();
     for volume in volumes {
         match storage.remove(volume).await {
-            Ok(()) | Err(StorageError::NoVolume { .. }) => round.removed.push(volume),
+            Ok(()) | Err(StorageError::NoVolume { .. }) => {
+                round.removed.push(volume);
+                counter.one_is_gone();
+            }
             // One that is in another pool does not go with this one.
             Err(StorageError::HasClones { volume, clones })
                 if clones.iter().all(|clone| clone.volume.pool == volume.pool) =>

@@ -2,6 +2,7 @@
 
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::{Held, Purpose, check_not_held};
+use pvc_model::snapshot_usage::SeenSnapshot;
 use pvc_model::storage::{SnapshotName, VolumeId};
 use pvc_model::vm::volumes::owner_of_snapshot;
 use pvc_ports::{Random, Storage, StorageError};
@@ -144,7 +145,33 @@ pub async fn rename_snapshot(
         }
         Err(error) => return Err(refused(error)),
     }
-    record_snapshot(store, storage, volume, to).await.map(drop)
+    record_snapshot(store, storage, volume, to).await?;
+    // It has its name: that it is missing in a list for an hour is no failure.
+    if let Err(why) = rename_usage(store, volume, snapshot, to).await {
+        tracing::warn!(%volume, snapshot = %to, %why, "what a snapshot holds has its old name");
+    }
+    Ok(())
+}
+
+/// Has what the snapshot was seen to hold under the name that it has now: it is looked at again in
+/// an hour or more.
+async fn rename_usage(
+    store: &Store,
+    volume: &VolumeId,
+    from: &SnapshotName,
+    to: &SnapshotName,
+) -> Done<()> {
+    let decide = |cluster: &Cluster| {
+        let usage = cluster.snapshot_usage.get(&volume.pool);
+        let is_its = |seen: &SeenSnapshot| seen.volume == volume.volume && seen.usage.name == *from;
+        let mut changes = Changes::new();
+        if usage.is_some_and(|usage| usage.seen().iter().any(is_its)) {
+            let (volume, from, to) = (volume.clone(), from.clone(), to.clone());
+            changes.push(Change::RenameSnapshotUsage { volume, from, to });
+        }
+        Ok((changes, ()))
+    };
+    store.change(decide).await
 }
 
 /// Removes a snapshot. One that is gone and still recorded is forgotten. Its record goes first: to

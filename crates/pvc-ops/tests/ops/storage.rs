@@ -19,7 +19,8 @@ fn vms() -> PoolName {
 
 /// Removes the pool `vms`: how many volumes went with it, and how many of its trash.
 async fn removed_pool(store: &Store, volumes: &MemoryStorage) -> (usize, usize) {
-    let removed = storage::remove_pool(store, volumes, &vms(), false).await.unwrap();
+    let removed =
+        storage::remove_pool(store, volumes, &vms(), false, &Course::default()).await.unwrap();
     (removed.volumes, removed.trashed)
 }
 
@@ -137,7 +138,8 @@ async fn a_pool_with_a_volume_that_cannot_go_says_how_far_it_came_and_is_removed
     let (store, volumes) = (&world.store, &world.storage);
     storage::create_volume(store, volumes, &id("vms/a"), 4096, false).await.unwrap();
     volumes.with_volumes(|volumes| volumes.open(&id("vms/web1_sda"), "somebody"));
-    let left = storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err();
+    let left =
+        storage::remove_pool(store, volumes, &vms(), false, &Course::default()).await.unwrap_err();
     assert!(left.to_string().contains("`vms/web1_sda` could not be removed"), "{left}");
     assert_eq!(world.recorded(), ["vms/web1_sda"], "what is gone is not recorded any more");
     volumes.with_volumes(|volumes| volumes.close_all("somebody"));
@@ -197,7 +199,9 @@ async fn what_is_measured_or_on_its_way_is_not_removed_under_that() {
         };
         let clock = world.clock.as_ref();
         let spec = job::submit(store, clock, &world.random, request).await.unwrap();
-        let refused = storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err();
+        let refused = storage::remove_pool(store, volumes, &vms(), false, &Course::default())
+            .await
+            .unwrap_err();
         let said = refused.to_string();
         assert!(said.contains(&format!("task `{}` is at work in pool `vms`", spec.id)), "{said}");
         let volume = match &work {
@@ -218,7 +222,8 @@ async fn a_pool_that_the_storage_keeps_loses_no_volume() {
     let world = world().await;
     let (store, volumes) = (&world.store, &world.storage);
     volumes.with_volumes(|volumes| volumes.keep_pool(&vms()));
-    let refused = storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err();
+    let refused =
+        storage::remove_pool(store, volumes, &vms(), false, &Course::default()).await.unwrap_err();
     assert!(refused.to_string().contains("the storage refused it"), "{refused}");
     assert_eq!(world.recorded(), ["vms/web1_sda"]);
     volumes.volume(&id("vms/web1_sda")).await.unwrap();
@@ -341,7 +346,7 @@ async fn a_snapshot_of_a_vm_is_not_taken_apart() {
     for words in [
         storage::remove_volume(store, volumes, &disk, DAY, false).await.unwrap_err(),
         storage::rename_volume(store, volumes, &disk, &other, true).await.unwrap_err(),
-        storage::remove_pool(store, volumes, &vms(), false).await.unwrap_err(),
+        storage::remove_pool(store, volumes, &vms(), false, &Course::default()).await.unwrap_err(),
     ] {
         let words = words.to_string();
         assert!(words.contains("`web1`") && words.contains("`vms/web1_sda`"), "{words}");
@@ -825,6 +830,52 @@ async fn a_snapshot_that_the_storage_refuses_to_remove_is_recorded_again() {
     volumes.with_volumes(|volumes| volumes.protect(&kept));
     storage::remove_snapshot(store, volumes, &disk, &kept, false).await.unwrap_err();
     assert_eq!(world.recorded_snapshots("vms/web1_sda"), ["kept"]);
+}
+
+/// The daemon dies when the storage is about to cut the volume, or has done so and nobody knows.
+#[tokio::test]
+async fn a_volume_that_is_half_made_smaller_starts_no_vm_until_the_same_ask_has_completed_it() {
+    let (disk, small) = (id("vms/web1_sda"), 4096);
+    for call in [2, 3] {
+        let world = world().await;
+        world.define("web1", UUID).await;
+        let (store, volumes, random) = (&world.store, &world.storage, &world.random);
+        let clock = world.clock.as_ref();
+        let shrink = |bytes| {
+            storage::resize_volume(store, volumes, clock, random, &disk, bytes, true, "tests")
+        };
+        let start = || async {
+            let ask = StateAsk::new(StateRequest::Start, false);
+            vm::set_state(store, "web1", ask).await.map(drop)
+        };
+        let gate = Gate::closing_at(call);
+        volumes.set_gate(gate.clone());
+        let is_closed = async {
+            while !gate.is_closed() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            done = shrink(small) => panic!("it stands still at the gate: {done:?}"),
+            () = is_closed => {}
+        }
+        volumes.set_gate(Gate::closing_at(u64::MAX));
+        store.fresh().await.unwrap();
+        for words in [
+            start().await.unwrap_err().to_string(),
+            shrink(8192).await.unwrap_err().to_string(),
+            storage::create_snapshot(store, volumes, random, &disk, &SnapshotName::new("x"))
+                .await
+                .unwrap_err()
+                .to_string(),
+        ] {
+            assert!(words.contains("is being made smaller, to 4096 bytes"), "{call}: {words}");
+        }
+        shrink(small).await.unwrap();
+        assert_eq!(volumes.volume(&disk).await.unwrap().size_bytes, small);
+        assert!(store.view().holds.is_empty(), "{call}");
+        start().await.unwrap();
+    }
 }
 
 #[tokio::test]

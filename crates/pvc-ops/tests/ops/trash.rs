@@ -105,7 +105,8 @@ async fn dry_runs_leave_the_trash_alone() {
     let Taken::Kept(entry) = world.removed("vms/a", DAY).await else { panic!("it is kept") };
     storage::restore_volume(&dry, volumes, &vms(), &entry.id, None).await.unwrap();
     storage::purge_volume(&dry, volumes, &vms(), &entry.id).await.unwrap();
-    let removed = storage::remove_pool(&dry, volumes, &vms(), false).await.unwrap();
+    let removed =
+        storage::remove_pool(&dry, volumes, &vms(), false, &Course::default()).await.unwrap();
     assert_eq!((removed.volumes, removed.trashed), (0, 1));
     assert_eq!(world.trash().await, std::slice::from_ref(&entry));
     let none = TrashId::parse("dead").unwrap();
@@ -123,7 +124,8 @@ async fn a_pool_goes_with_what_is_in_its_trash() {
     storage::create_volume(store, volumes, &id("vms/b"), 4096, false).await.unwrap();
     let refused = volumes.remove_pool(&vms()).await.unwrap_err();
     assert!(matches!(refused, StorageError::PoolNotEmpty { .. }), "{refused}");
-    let removed = storage::remove_pool(store, volumes, &vms(), false).await.unwrap();
+    let removed =
+        storage::remove_pool(store, volumes, &vms(), false, &Course::default()).await.unwrap();
     assert_eq!((removed.volumes, removed.trashed), (1, 1));
     assert!(store.view().pools.is_empty());
     assert!(volumes.pools().await.unwrap().is_empty());

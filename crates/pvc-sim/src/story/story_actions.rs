@@ -294,6 +294,10 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         form: "next change of storage stops when it is done",
         means: |_| fault(Action::ChangeStops(ChangeMoment::Done)),
     },
+    Form {
+        form: "next download stops while it reads",
+        means: |_| fault(Action::ChangeStops(ChangeMoment::Reading)),
+    },
     Form { form: "change of storage goes on", means: |_| fault(Action::ChangeGoesOn) },
     Form {
         form: "osd COUNT has data that no other has",
@@ -447,6 +451,7 @@ pub(super) const FORMS: &[Form<StoryAction>] = &[
         form: "storage volume snapshot remove VM TEXT",
         means: |f| change(StorageAsk::RemoveSnapshot { vm: f.vm(), name: f.text.clone() }),
     },
+    Form { form: "storage volume snapshot rename VM TEXT", means: rename_snapshot },
     Form {
         form: "storage volume snapshot rollback VM TEXT",
         means: |f| change(StorageAsk::RollBack { vm: f.vm(), name: f.text.clone() }),
@@ -539,6 +544,13 @@ fn add_osds(f: &Filled, count: u32, db: Option<NewDb>) -> StoryAction {
 
 fn replace_osd(f: &Filled, force: bool) -> StoryAction {
     change(StorageAsk::ReplaceOsd { osd: f.count, device: f.text.clone(), force })
+}
+
+/// Of `old to new`.
+fn rename_snapshot(f: &Filled) -> StoryAction {
+    let (name, to) = f.text.split_once(" to ").unwrap_or((f.text.as_str(), f.text.as_str()));
+    let (name, to) = (name.to_owned(), to.to_owned());
+    change(StorageAsk::RenameSnapshot { vm: f.vm(), name, to })
 }
 
 fn copy(f: &Filled, is_on_write: bool) -> StoryAction {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pvc_model::snapshot_usage::{
     MOST_LATE, MOST_SNAPSHOTS, Pass, SeenSnapshot, SnapshotUsage, SnapshotUsageRecord, sorted,
 };
-use pvc_model::storage::{PoolName, SnapshotName, VolumeName};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, PLAIN, RECORD, bytes_at, update};
@@ -71,8 +71,11 @@ pub(crate) fn path(pool: &PoolName) -> String {
 }
 
 fn read(raw: &Raw, name: &str) -> Option<SnapshotUsageRecord> {
-    let text = json(raw, &path(&PoolName::new(name)))?;
-    let Written { at, took, unknown, largest, late, pass } = serde_json::from_str(&text).ok()?;
+    parse(&json(raw, &path(&PoolName::new(name)))?)
+}
+
+fn parse(text: &str) -> Option<SnapshotUsageRecord> {
+    let Written { at, took, unknown, largest, late, pass } = serde_json::from_str(text).ok()?;
     let late = late.into_iter().take(MOST_LATE);
     let pass = pass.map(|WrittenPass { after, took, unknown, largest }| Pass {
         after: VolumeName::new(after),
@@ -130,6 +133,33 @@ pub(crate) fn text(record: &SnapshotUsageRecord) -> String {
 
 pub(crate) fn remove(draft: &mut Draft<'_>, pool: &PoolName) {
     draft.delete(&path(pool));
+}
+
+/// Has what was seen of the volume's snapshots under its new name.
+pub(crate) fn rename_volume(draft: &mut Draft<'_>, from: &VolumeId, to: &VolumeId) {
+    change(draft, &from.pool, |record| record.rename_volume(&from.volume, &to.volume));
+}
+
+/// Has what was seen of the snapshot under its new name.
+pub(crate) fn rename_snapshot(
+    draft: &mut Draft<'_>,
+    volume: &VolumeId,
+    from: &SnapshotName,
+    to: &SnapshotName,
+) {
+    change(draft, &volume.pool, |record| record.rename_snapshot(&volume.volume, from, to));
+}
+
+fn change(draft: &mut Draft<'_>, pool: &PoolName, change: impl FnOnce(&mut SnapshotUsageRecord)) {
+    let path = path(pool);
+    let written = draft.value(&path).filter(|bytes| bytes.len() <= MOST_JSON);
+    let known = written.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());
+    let Some(before) = known.and_then(parse) else { return };
+    let mut record = before.clone();
+    change(&mut record);
+    if record != before {
+        draft.put(path, text(&record));
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName, VolumeRecord};
 
-use super::{Kind, PLAIN, hold, show, weight_of};
+use super::{Kind, PLAIN, hold, show, snapshot_usage, weight_of};
 use crate::draft::Draft;
 use crate::error::StoreError;
 use crate::feed::EventKind;
@@ -106,10 +106,11 @@ pub(crate) fn expect_snapshot(
     draft.check(snapshot(volume, name))
 }
 
-/// Moves the records of the volume and of its snapshots.
+/// Moves the records of the volume and of its snapshots, with what these were seen to hold.
 pub(crate) fn rename(draft: &mut Draft<'_>, from: &VolumeId, to: &VolumeId) {
     draft.rename(&root(from), &root(to));
     draft.rename(&snapshots(from), &snapshots(to));
+    snapshot_usage::rename_volume(draft, from, to);
 }
 
 /// The key of the statistics, JSON text.

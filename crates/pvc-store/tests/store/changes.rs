@@ -1,5 +1,8 @@
 //! Changes are decided on a view, decided again, and made whole or not at all.
 
+use pvc_model::snapshot_usage::SeenSnapshot;
+use pvc_model::storage::SnapshotName;
+
 use super::*;
 
 #[tokio::test]
@@ -173,6 +176,50 @@ async fn a_volume_is_renamed_with_its_snapshots_or_not_at_all() {
         (view.volumes[&id("vms/b")].snapshots.len(), &*view.volumes[&id("vms/b")].stats),
         (1, "{\"size\":\"1G\"}")
     );
+}
+
+/// As of a VM that is renamed with two volumes, whose disks have snapshots.
+#[tokio::test]
+async fn what_snapshots_hold_is_kept_under_the_new_names_of_all_volumes_that_are_renamed_at_once() {
+    let world = cluster().await;
+    let id = |text: &str| VolumeId::from_record(text).expect("well formed");
+    let pool = pvc_model::storage::PoolName::new("vms");
+    change(&world.store, |changes| {
+        let name = pool.clone();
+        changes.push(Change::PutPool { name, pgs: "128".into(), tier: "default".into() });
+        for volume in ["vms/a_sda", "vms/a_sdb"] {
+            changes.push(Change::PutVolume { id: id(volume), stats: "{}".into() });
+        }
+    })
+    .await;
+    let seen = |volume: &str, held: u64| {
+        format!(r#"{{"volume":"{volume}","snapshot":"s","held":{held},"own":null,"at":7}}"#)
+    };
+    let largest = [seen("a_sda", 9), seen("a_sdb", 8), seen("other", 7)].join(",");
+    let usage = format!(r#"{{"at":8,"took":0,"unknown":1,"largest":[{largest}]}}"#);
+    write_raw(&world, "/pvcrs/snapshot-usage/vms", usage.as_bytes()).await;
+    world.store.fresh().await.expect("readable");
+    let shown = async || {
+        let view = world.other.fresh().await.expect("readable");
+        let usage = view.snapshot_usage[&pool].clone();
+        assert_eq!((usage.at, usage.unknown), (Some(8), 1));
+        let row = |seen: &SeenSnapshot| format!("{}@{}", seen.volume, seen.usage.name);
+        usage.largest.iter().map(row).collect::<Vec<String>>()
+    };
+    change(&world.store, |changes| {
+        for disk in ["sda", "sdb"] {
+            let (from, to) = (id(&format!("vms/a_{disk}")), id(&format!("vms/b_{disk}")));
+            changes.push(Change::RenameVolume { from, to });
+        }
+    })
+    .await;
+    assert_eq!(shown().await, ["b_sda@s", "b_sdb@s", "other@s"]);
+    change(&world.store, |changes| {
+        let [from, to] = ["s", "t"].map(SnapshotName::new);
+        changes.push(Change::RenameSnapshotUsage { volume: id("vms/b_sdb"), from, to });
+    })
+    .await;
+    assert_eq!(shown().await, ["b_sda@s", "b_sdb@t", "other@s"]);
 }
 
 /// The layout of PVC 1.0.3: empty containers, and texts below `stats` to the byte.

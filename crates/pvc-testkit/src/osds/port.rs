@@ -16,6 +16,7 @@ use super::{MemoryOsds, SharedOsds};
 use crate::storage::{Inner, Monitors, reached};
 
 /// The disks of one node.
+#[derive(Clone)]
 pub(crate) struct NodeOsds {
     pub osds: SharedOsds,
     pub node: String,

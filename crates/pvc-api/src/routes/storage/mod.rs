@@ -55,7 +55,7 @@ impl<'a> Long<'a> {
 }
 
 /// Carries out an operation as [`act`] does. If it takes long it is a task, which whoever has given
-/// up waiting finds.
+/// up waiting finds, and which says how far the storage is where that can tell.
 async fn act_long<T: Send + 'static, F>(
     api: &ApiState,
     long: Long<'_>,
@@ -64,7 +64,11 @@ async fn act_long<T: Send + 'static, F>(
 where
     F: Future<Output = Outcome<T, StorageRefusal>> + Send + 'static,
 {
-    act_on_course(api, long, |api, on, _| operation(api, on)).await
+    act_on_course(api, long, |api, on, course| {
+        let on = on.on_course(&course).unwrap_or(on);
+        operation(api, on)
+    })
+    .await
 }
 
 /// The same for an operation that says how far it is, and stops if the task is cancelled.

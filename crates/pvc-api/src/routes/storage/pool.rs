@@ -11,7 +11,7 @@ use pvc_model::pool::{PoolSpec, Replication, Tier};
 use pvc_model::storage::PoolName;
 use pvc_ops::storage::{self, RemovedPool};
 
-use super::{Long, act, act_long};
+use super::{Long, act, act_on_course};
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
@@ -104,11 +104,10 @@ async fn delete_storage_ceph_pool_pool(
         return Err(ApiError::parameter("yes-i-really-mean-it", why));
     }
     let (pool, force) = (PoolName::new(&name), given.force.0);
-    let gone = act_long(
-        &ask.api,
-        Long::of(StorageChange::RemovePool, &pool, &ask.caller),
-        |api, on| async move { storage::remove_pool(api.store(), &*on, &pool, force).await },
-    );
+    let long = Long::of(StorageChange::RemovePool, &pool, &ask.caller);
+    let gone = act_on_course(&ask.api, long, |api, on, course| async move {
+        storage::remove_pool(api.store(), &*on, &pool, force, &course).await
+    });
     let RemovedPool { volumes, trashed } = gone.await?;
     let mut message = format!("Removed pool \"{name}\" with {volumes} volumes.");
     if trashed > 0 {

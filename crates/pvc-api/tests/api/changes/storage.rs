@@ -195,6 +195,24 @@ async fn a_snapshot_is_taken_renamed_rolled_back_to_and_removed() {
 }
 
 #[tokio::test]
+async fn what_a_snapshot_holds_is_shown_under_its_new_name_and_that_of_its_volume() {
+    let api = with_data().await;
+    let seen = json!({"volume": "data", "snapshot": "before", "held": 7, "own": 7, "at": 40});
+    let record = json!({"at": 50, "unknown": 0, "largest": [seen]}).to_string();
+    api.write("/pvcrs/snapshot-usage/vms", record).await;
+    let shown = async || {
+        let pools = api.get("/storage/ceph/fullness").await.ok();
+        let row = &pools[0]["largest_snapshots"][0];
+        json!([row["volume"], row["snapshot"], row["bytes"]])
+    };
+    assert_eq!(shown().await, json!(["data", "before", 7]));
+    api.put("/storage/ceph/volume/vms/data?new_name=more").await.ok();
+    assert_eq!(shown().await, json!(["more", "before", 7]));
+    api.put("/storage/ceph/snapshot/vms/more/before?new_name=then").await.ok();
+    assert_eq!(shown().await, json!(["more", "then", 7]));
+}
+
+#[tokio::test]
 async fn what_a_vm_uses_is_not_changed_under_it() {
     let api = with_data().await;
     api.post("/vm/web/volumes?volume=vms/data").await.ok();

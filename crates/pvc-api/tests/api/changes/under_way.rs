@@ -347,6 +347,61 @@ async fn a_change_that_the_storage_cannot_stop_is_not_cancelled() {
     assert_eq!(api.over().await.progress.state, JobState::Succeeded);
 }
 
+/// Each has the gate closed at the call that goes through the volume.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_cannot_be_cancelled_says_how_far_it_is() {
+    let api = on_memory().await;
+    let snapshot = "/storage/ceph/snapshot/vms/data/s";
+    api.post(snapshot).await.ok();
+    for volume in ["other", "trashed"] {
+        api.post(&format!("/storage/ceph/volume/vms/{volume}?size=8M")).await.ok();
+    }
+    api.delete("/storage/ceph/volume/vms/trashed").await.ok();
+    let trash = api.get("/storage/ceph/trash").await.ok();
+    let trashed = format!("/storage/ceph/trash/vms/{}", trash[0]["id"].as_str().unwrap());
+    api.post("/storage/ceph/pool?pool=spare&pgs=8&replcfg=copies=3,mincopies=2").await.ok();
+    for volume in ["one", "two"] {
+        api.post(&format!("/storage/ceph/volume/spare/{volume}?size=1M")).await.ok();
+    }
+    let pool = "/storage/ceph/pool/spare?yes-i-really-mean-it=yes";
+    let rollback = format!("{snapshot}/rollback");
+    let shrink = "/storage/ceph/volume/vms/data?new_size=4M&force=true";
+    let removal = "/storage/ceph/volume/vms/other?purge=true";
+    let (half, few) = ("4096K of 8192K (50 %)", "2048K of 4096K (50 %)");
+    for (method, path, call, status) in [
+        (Method::POST, rollback.as_str(), 2, half),
+        (Method::PUT, shrink, 2, few),
+        (Method::DELETE, removal, 0, half),
+        (Method::DELETE, trashed.as_str(), 2, half),
+        // Behind two looks and the removal of the first volume.
+        (Method::DELETE, pool, 6, "1 of 2 volumes are gone"),
+    ] {
+        let gate = Gate::closing_at(call);
+        api.storage.set_gate(gate.clone());
+        let client = tokio::spawn({
+            let asked = request(method, path).body(Body::empty()).unwrap();
+            let api = api.clone();
+            async move { api.send(asked).await }
+        });
+        let is_on_its_way = |job: &Job| job.progress.current > 0;
+        let task = api.task(path, is_on_its_way).await;
+        assert!(task.progress.status.starts_with(status), "{path}: {}", task.progress.status);
+        let id = task.spec.id.clone();
+        let refused = api.delete(&format!("/tasks/{id}")).await.refused(400);
+        assert!(refused.contains("cannot be cancelled"), "{refused}");
+        gate.open();
+        client.await.unwrap().ok();
+        let ended = api.over().await.progress.clone();
+        assert_eq!((ended.state, &*ended.status), (JobState::Succeeded, "done"), "{path}");
+        let forget = |_: &pvc_model::cluster::Cluster| {
+            let mut changes = Changes::new();
+            changes.push(Change::RemoveJob(id.clone()));
+            Ok::<_, Infallible>((changes, ()))
+        };
+        api.store.change(forget).await.unwrap();
+    }
+}
+
 /// A server of a body with a length does not ask for more once that has gone.
 #[tokio::test(start_paused = true)]
 async fn a_download_is_whole_when_all_bytes_have_gone() {

@@ -46,7 +46,7 @@ const MOST_CALLS: usize = 400;
 const VOLUMES: [&str; 2] = ["vms/web1_sda", "vms/web1_sdb"];
 const VOLUME_BYTES: u64 = 300_000;
 
-/// Name of the disk that is attached.
+/// Name of the disk that is attached, or detached.
 const TARGET: &str = "dev='sdx'";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,11 +56,12 @@ enum Kind {
     Resize,
     Benchmark,
     Attach,
+    Detach,
 }
 
 impl Kind {
-    const ALL: [Kind; 5] =
-        [Kind::Rename, Kind::FlushLocks, Kind::Resize, Kind::Benchmark, Kind::Attach];
+    const ALL: [Kind; 6] =
+        [Kind::Rename, Kind::FlushLocks, Kind::Resize, Kind::Benchmark, Kind::Attach, Kind::Detach];
 
     fn work(self) -> JobWork {
         let vm = JobVm { name: "web1".into(), uuid: Some(UUID) };
@@ -72,6 +73,7 @@ impl Kind {
                 JobWork::BenchmarkStorage { pool: PoolName::new("vms"), name: "b1".to_owned() }
             }
             Kind::Attach => JobWork::AttachDevice { vm, xml: DISK.to_owned() },
+            Kind::Detach => JobWork::DetachDevice { vm, xml: DISK.to_owned() },
         }
     }
 
@@ -111,7 +113,7 @@ struct World {
     store: Store,
     storage: Arc<DirectoryStorage>,
     hypervisor: Arc<ScriptedHypervisor>,
-    /// File that says whether the guest has the disk: a guest outlives a worker.
+    /// File that has something in it while the guest has the disk: a guest outlives a worker.
     guest: PathBuf,
 }
 
@@ -124,11 +126,11 @@ impl World {
         World { store, storage, hypervisor, guest: directory.join("guest") }
     }
 
-    /// Has the guest as the worker before has left it. One that was killed between plugging the
-    /// disk in and the note of it has not plugged it in: that may be so as well.
+    /// Has the guest as the worker before has left it. One that was killed between a change of the
+    /// guest's disks and the note of it has not made it: that may be so as well.
     async fn start_guest(&self) {
         self.hypervisor.start(UUID, &xml()).await.expect("nothing of it runs");
-        if self.guest.exists() {
+        if has_disk(&self.guest) {
             let attach = DeviceChange::Attach;
             self.hypervisor.device(UUID, attach, DISK).await.expect("the target is free");
         }
@@ -138,8 +140,8 @@ impl World {
             runtime.expect("this is Linux").block_on(async {
                 loop {
                     match disks(&hypervisor).await {
-                        0 if guest.exists() => std::fs::remove_file(&guest).expect("it is ours"),
-                        1 if !guest.exists() => std::fs::write(&guest, "").expect("there is room"),
+                        0 if has_disk(&guest) => note(&guest, ""),
+                        1 if !has_disk(&guest) => note(&guest, "it has the disk"),
                         _ => std::thread::sleep(Duration::from_millis(1)),
                     }
                 }
@@ -168,10 +170,14 @@ impl World {
             submitted_at: 1,
         };
         self.write(Change::SubmitJob(spec)).await;
+        if kind == Kind::Detach {
+            note(&self.guest, "it has the disk");
+            self.start_guest().await;
+        }
     }
 
     async fn work(&self, kind: Kind) {
-        if matches!(kind, Kind::Resize | Kind::Attach) {
+        if matches!(kind, Kind::Resize | Kind::Attach | Kind::Detach) {
             self.start_guest().await;
         }
         let worker = Worker::new(
@@ -217,6 +223,15 @@ impl World {
         state.push(format!("the guest has the disk {} times", disks(&self.hypervisor).await));
         state
     }
+}
+
+fn has_disk(guest: &Path) -> bool {
+    guest.metadata().is_ok_and(|note| note.len() > 0)
+}
+
+/// Writes it with calls that no worker is killed before.
+fn note(guest: &Path, text: &str) {
+    std::fs::write(guest, text).expect("there is room");
 }
 
 /// Number of disks like the one that is attached that the guest has, if it runs.
