@@ -14,6 +14,7 @@ mod audit;
 mod deaths;
 mod inside;
 mod legacy;
+mod ping;
 mod prediction;
 mod truth;
 
@@ -21,7 +22,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use pvc_standalone_tests::{Output, eventually, program, repository, run};
 use serde_json::Value;
@@ -29,6 +30,7 @@ use serde_json::Value;
 use self::truth::Watch;
 
 pub use inside::{GUESTS, LIBVIRT};
+pub use ping::Ping;
 pub use prediction::Prediction;
 
 pub const NODES: [&str; 3] = ["pvchv1", "pvchv2", "pvchv3"];
@@ -386,33 +388,6 @@ impl Lab {
         });
     }
 
-    /// Pings the upstream floating address from outside, 40 times a second, until asked what was
-    /// lost.
-    pub fn watch_floating_address(&self) -> Ping {
-        self.watch_address("10.99.0.250")
-    }
-
-    /// The same with any address upstream.
-    pub fn watch_address(&self, address: &str) -> Ping {
-        self.watch("switch", &[], address)
-    }
-
-    /// The same from the network namespace `guest` of a node.
-    pub fn watch_from(&self, node: &str, address: &str) -> Ping {
-        let ping = self.watch(node, &["ip", "netns", "exec", "guest"], address);
-        Ping { of: Some((self.name, node.to_owned())), ..ping }
-    }
-
-    fn watch(&self, place: &str, within: &[&str], address: &str) -> Ping {
-        let mut ping = Command::new(program("xtask"));
-        ping.args(["lab", "exec", place, "--"])
-            .args(within)
-            .args(["ping", "-i", "0.025", address])
-            .env("PVC_LAB", self.name);
-        let child = ping.stdout(Stdio::piped()).spawn().expect("xtask was built");
-        Ping { child, of: None }
-    }
-
     /// A node other than `node` to ask about it.
     pub fn witness(&self, node: &str) -> &'static str {
         NODES.into_iter().find(|other| *other != node).expect("there are three nodes")
@@ -448,42 +423,6 @@ impl Lab {
         for network in networks.as_array().into_iter().flatten() {
             let vni = crate::plain(&network["vni"]);
             self.pvc(&["network", "remove", &vni]);
-        }
-    }
-}
-
-/// A `ping` that goes on.
-pub struct Ping {
-    child: Child,
-    /// The lab and the node that it runs on, if it has processes of its own there, which no signal
-    /// from outside reaches.
-    of: Option<(&'static str, String)>,
-}
-
-impl Ping {
-    /// Ends it: how many pings found no answer.
-    pub fn lost(self) -> u32 {
-        // An interrupt makes it count.
-        match &self.of {
-            Some((lab, node)) => {
-                xtask(lab, &["exec", node, "--", "pkill", "-INT", "-x", "ping"], "").ok();
-            }
-            None => {
-                let id = self.child.id().to_string();
-                let interrupted = Command::new("kill").args(["-s", "INT", &id]).status();
-                assert!(interrupted.is_ok_and(|status| status.success()), "ping ended by itself");
-            }
-        }
-        let output = self.child.wait_with_output().expect("it is our child");
-        let text = String::from_utf8_lossy(&output.stdout);
-        let count = |word: &str| {
-            let line = text.lines().find(|line| line.contains("packets transmitted"))?;
-            let part = line.split(", ").find(|part| part.contains(word))?;
-            part.split(' ').next()?.parse::<u32>().ok()
-        };
-        match (count("transmitted"), count("received")) {
-            (Some(sent), Some(received)) if sent > 0 => sent - received,
-            _ => panic!("ping counted nothing: {text}"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A cluster grows by a node that is no coordinator.
 
 use pvc_lab_tests::Lab;
-use pvc_standalone_tests::exit;
+use pvc_standalone_tests::{eventually, exit};
 
 use crate::guest_networks::{a_network_is_made, has_the_network, plugged, reaches};
 
@@ -11,8 +11,20 @@ fn a_hypervisor_joins_with_networks_and_guests_and_is_fenced_though_its_fencer_d
     // A node that was added goes with the whole lab alone.
     lab.goes_with_this_story();
     a_network_is_made(&lab);
+    let (before, lasted) = session(&lab, "pvchv1", "10.99.1.2");
     lab.does(&["add"]).ok();
     lab.node_is("pvchv4", "run", "ready");
+    // FRR of the coordinators has read of it, and their sessions went on.
+    for node in ["pvchv1", "pvchv2"] {
+        eventually(&format!("FRR of {node} lets pvchv4 in"), 60, || {
+            let words = "vtysh -c 'show running-config' | grep 'bgp listen range 10.99.1.4/32'";
+            let said = lab.on(node, words);
+            if said.code == 0 { Ok(()) } else { Err(said) }
+        });
+    }
+    let (now, lasts) = session(&lab, "pvchv1", "10.99.1.2");
+    assert_eq!(now, before, "the session was established again");
+    assert!(lasts > lasted, "it has lasted for {lasts} ms, and for {lasted} ms before");
     // It has the networks that were there before, and its guests reach those of the others.
     has_the_network(&lab, "pvchv4");
     plugged(&lab, "pvchv1", "10.20.1.21");
@@ -46,4 +58,22 @@ fn a_hypervisor_joins_with_networks_and_guests_and_is_fenced_though_its_fencer_d
     has_the_network(&lab, "pvchv4");
     plugged(&lab, "pvchv4", "10.20.1.24");
     reaches(&lab, "pvchv4", "10.20.1.1");
+}
+
+/// The BGP session of a node with a neighbour: how often it was established, and for how many
+/// milliseconds it has been.
+fn session(lab: &Lab, node: &str, neighbour: &str) -> (u64, u64) {
+    let script = format!(
+        "vtysh -c 'show bgp l2vpn evpn summary json' | jq -r '[.. | .[\"{neighbour}\"]? | objects] \
+         | first | \"\\(.state) \\(.connectionsEstablished) \\(.peerUptimeMsec)\"'"
+    );
+    eventually(&format!("{node} has a session with {neighbour}"), 60, || {
+        let said = lab.on(node, &script);
+        let numbers = said.stdout.trim().strip_prefix("Established ");
+        let numbers = numbers.and_then(|numbers| numbers.split_once(' '));
+        let numbers = numbers.and_then(|(times, lasts)| {
+            Some((times.parse::<u64>().ok()?, lasts.parse::<u64>().ok()?))
+        });
+        numbers.ok_or(said)
+    })
 }
