@@ -80,6 +80,10 @@ pub fn dnsmasq(
     args.domain(managed, ip4.map(|(_, gateway)| gateway), ip6.map(|(_, gateway)| gateway));
     if let Some((ip4, gateway)) = ip4 {
         args.dhcp4(ip4, gateway, place.mtu, place.division.others);
+        // By its MAC address a guest has one lease, whatever it calls itself.
+        if place.division.others.is_some() || network.options.spoof_guard {
+            args.add("--dhcp-ignore-clid");
+        }
     }
     if let Some((ip6, gateway)) = ip6 {
         args.dhcp6(ip6, gateway, network.vni, has_dhcp4);
@@ -226,8 +230,6 @@ impl Args {
             self.add(format!("--dhcp-range={start},{end},{LEASE}"));
             return;
         };
-        // By its MAC address a guest has one lease, whatever it calls itself.
-        self.add("--dhcp-ignore-clid");
         let last = Ipv4Addr::from_bits(others.to_bits().saturating_sub(1));
         self.add(format!("--dhcp-range=tag:known,{start},{last},{LEASE}"));
         self.add(format!("--dhcp-range={others},{end},{LEASE}"));
@@ -677,6 +679,13 @@ mod tests {
                 is_divided && count > 0
             );
         }
+        let mut guarded = network(&ending_with("10.20.1.109"));
+        guarded.options.spoof_guard = true;
+        let gateways = ["10.20.1.1".parse().unwrap()].into();
+        let (division, file) = (&Division::default(), "/run/conf");
+        let place = Place { gateways: &gateways, division, mtu: None, file, script: "/bin/x" };
+        let server = dnsmasq(&guarded, &[], place).unwrap();
+        assert!(has(&server.args, "--dhcp-ignore-clid"), "{:?}", server.args);
         // A line makes the host one that dnsmasq knows.
         let server = server_with(&record(), &reserved, &GATEWAYS, None, &cards(3)).unwrap();
         assert_eq!(
