@@ -534,6 +534,29 @@ fn a_guarded_guest_sends_as_itself_alone() {
         client.recv(&mut [0; 8]).is_ok()
     };
     assert!(!send("10.20.7.2:67") && send("10.20.7.2:69"));
+    // What it asks of DHCP, it asks for its own card.
+    let server = world.other7.run(|| UdpSocket::bind("0.0.0.0:67").unwrap());
+    server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let card = [0x52, 0x54, 0, 0, 7, 2];
+    for (number, hardware, asks_for, length) in [
+        (1, [1, 6], [0x52, 0x54, 0, 0, 7, 3], 300),
+        (2, [1, 16], card, 300),
+        (3, [6, 6], card, 300),
+        (4, [1, 6], card, 3000), // in fragments
+        (5, [1, 6], card, 300),
+    ] {
+        let mut message = vec![0; length];
+        message[1..3].copy_from_slice(&hardware);
+        message[4] = number;
+        message[28..34].copy_from_slice(&asks_for);
+        world.guest7.run(move || {
+            let client = UdpSocket::bind("10.20.7.2:68").unwrap();
+            client.send_to(&message, "10.20.7.3:67").unwrap();
+        });
+    }
+    let mut came = [0; 4000];
+    server.recv(&mut came).unwrap();
+    assert_eq!(came[4], 5, "the others were sent before");
     world.guest7.ip("link set eth0 address 52:54:00:00:07:77");
     assert_eq!(reached(own), [false; 2], "the MAC address of another");
 }

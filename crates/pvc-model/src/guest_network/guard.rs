@@ -2,7 +2,8 @@
 //!
 //! Each port of a guest on the bridge of a guarded network lets in frames from the guest's own MAC
 //! address, under addresses that DHCP has given or keeps for it, and nothing that a DHCP server or
-//! a router says. It judges what enters the bridge from a guest, and nothing else.
+//! a router says, nor a question to DHCP for another MAC address. It judges what enters the bridge
+//! from a guest, and nothing else.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,7 +137,14 @@ chain prerouting {{
 
 /// The chain of one port. What is no IPv4, IPv6 or ARP, such as frames with a tag, does not pass.
 fn chain(number: usize, port: &GuardedPort) -> String {
-    let mac = port.mac.map(|octet| format!("{octet:02x}")).join(":");
+    let digits = port.mac.map(|octet| format!("{octet:02x}"));
+    let mac = digits.join(":");
+    // Who asks DHCP does so for this card, in one packet: a type of hardware that is Ethernet, with
+    // six octets, stands 9 octets into the datagram, and the address 36.
+    let asks = format!(
+        "udp dport 67 ip frag-off & 0x3fff == 0 @th,72,16 0x0106 @th,288,48 0x{}",
+        digits.concat()
+    );
     let mut text = format!(
         "\
 chain port{number} {{
@@ -144,7 +152,7 @@ chain port{number} {{
 	arp saddr ether != {mac} counter drop
 	ether type arp arp saddr ip 0.0.0.0 accept
 	ether type ip udp sport 67 counter drop
-	ether type ip ip saddr 0.0.0.0 udp sport 68 udp dport 67 accept
+	ether type ip ip saddr 0.0.0.0 udp sport 68 {asks} accept
 	ether type ip6 udp sport 547 counter drop
 	ether type ip6 icmpv6 type {{ nd-router-advert, nd-redirect }} counter drop
 	ether type ip6 ip6 saddr :: icmpv6 type {{ nd-neighbor-solicit, nd-router-solicit, \
@@ -154,6 +162,8 @@ chain port{number} {{
     let ip4 = join(&port.ip4());
     if !ip4.is_empty() {
         let _ = writeln!(text, "\tether type arp arp saddr ip {{ {ip4} }} accept");
+        let _ = writeln!(text, "\tether type ip ip saddr {{ {ip4} }} {asks} accept");
+        let _ = writeln!(text, "\tether type ip udp dport 67 counter drop");
         let _ = writeln!(text, "\tether type ip ip saddr {{ {ip4} }} accept");
     }
     let advert = "icmpv6 type nd-neighbor-advert";
@@ -199,6 +209,9 @@ mod tests {
         for line in [
             "ether saddr != 52:54:00:11:22:33 counter drop",
             "ether type ip ip saddr { 10.20.7.2 } accept",
+            "ether type ip ip saddr 0.0.0.0 udp sport 68 udp dport 67 ip frag-off & 0x3fff == 0 \
+             @th,72,16 0x0106 @th,288,48 0x525400112233 accept",
+            "ether type ip udp dport 67 counter drop",
             "ether type arp arp saddr ip { 10.20.7.2 } accept",
             &format!("ether type ip6 ip6 saddr {{ {own} }} accept"),
             "iifname vmap { \"vnet0\" : goto port1 }",
@@ -210,7 +223,7 @@ mod tests {
     #[test]
     fn a_port_without_an_address_may_ask_for_one_and_no_more() {
         let text = rules(&[("vnet0".to_owned(), port(&[]))].into()).unwrap();
-        assert!(text.contains("udp sport 68 udp dport 67 accept"), "{text}");
+        assert!(text.contains("ip saddr 0.0.0.0 udp sport 68 udp dport 67 "), "{text}");
         assert!(!text.contains("ip saddr {  }") && !text.contains("10.20"), "{text}");
     }
 
