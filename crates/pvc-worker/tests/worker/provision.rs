@@ -1,6 +1,8 @@
 //! VMs that are made by scripts, which fail, hang, end or lose their worker at each of its calls.
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,7 +16,9 @@ use pvc_model::provisioner::{
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::{Selector, VmState};
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{Op, ScriptFailure, ScriptMessage, ScriptOrder, ScriptPhase, Storage, VolumeInfo};
+use pvc_ports::{
+    DatabaseError, Op, ScriptFailure, ScriptMessage, ScriptOrder, ScriptPhase, Storage, VolumeInfo,
+};
 use pvc_provisioner::ProvisionerError;
 use pvc_store::{Change, Changes, NewVm, NodeChange, Report, VmChange};
 use pvc_testkit::{MemoryDevices, MemoryFiles, ScriptAct, ScriptedScripts};
@@ -29,11 +33,33 @@ pub const VOLUMES: [&str; 2] = ["vms/new_sda", "vms/new_sdb"];
 /// The longest that a method may take.
 const PHASE_TIME: Duration = Duration::from_secs(100);
 
-struct OneProfile;
+/// The profile `small`, in a database that fails at some of its reads.
+#[derive(Default)]
+pub struct OneProfile {
+    reads: AtomicUsize,
+    failing: Mutex<Range<usize>>,
+}
+
+impl OneProfile {
+    /// Has the reads with these numbers fail, counted from 0.
+    fn fail(&self, reads: Range<usize>) {
+        *self.failing.lock().expect("nothing panics while it holds it") = reads;
+    }
+
+    fn read(&self) -> Result<(), ProvisionerError> {
+        let number = self.reads.fetch_add(1, Ordering::Relaxed);
+        let failing = self.failing.lock().expect("nothing panics while it holds it");
+        match failing.contains(&number) {
+            true => Err(DatabaseError::Unreachable { why: "it restarts".to_owned() }.into()),
+            false => Ok(()),
+        }
+    }
+}
 
 #[async_trait]
 impl Profiles for OneProfile {
     async fn catalog(&self) -> Result<Catalog, ProvisionerError> {
+        self.read()?;
         let text = str::to_owned;
         let disk = TemplateDisk {
             id: 1,
@@ -74,6 +100,7 @@ impl Profiles for OneProfile {
     }
 
     async fn text(&self, _: Class, _: &str) -> Result<Option<String>, ProvisionerError> {
+        self.read()?;
         Ok(Some("pass".to_owned()))
     }
 }
@@ -97,12 +124,13 @@ pub fn programs() -> Arc<MemoryFiles> {
 }
 
 pub fn tools(
+    profiles: &Arc<OneProfile>,
     scripts: &ScriptedScripts,
     devices: MemoryDevices,
     files: &Arc<MemoryFiles>,
 ) -> ScriptTools {
     ScriptTools {
-        profiles: Arc::new(OneProfile),
+        profiles: profiles.clone(),
         scripts: Arc::new(scripts.clone()),
         devices: Arc::new(devices),
         files: files.clone(),
@@ -626,6 +654,22 @@ impl World {
         let orders = self.scripts.answers().into_iter();
         let of_method = orders.skip_while(|order| *order != ScriptOrder::Run(phase)).skip(1);
         of_method.map_while(answer).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_whose_database_restarts_in_the_middle_fails_with_that_and_leaves_nothing() {
+    // Once or always, from the first read on or from that of the script's text.
+    for failing in [0..1, 1..2, 0..usize::MAX, 1..usize::MAX] {
+        let world = World::new(Case::Provision).await;
+        world.profiles.fail(failing.clone());
+        world.healthy_worker("hv1").await;
+        let end = world.end().await;
+        assert_eq!(end.state, JobState::Failed, "{failing:?}: {end:?}");
+        let said = "the provisioner's database cannot be used: the database cannot be reached";
+        assert!(end.status.contains(said), "{failing:?}: {}", end.status);
+        assert_eq!(world.scripts.answers(), [], "no script has begun");
+        world.assert_nothing_left(&format!("{failing:?}")).await;
     }
 }
 
