@@ -116,6 +116,8 @@ namespaces = []
 cgroup_controllers = []
 stdio_handler = "logd"
 CONF
+    # Debian's `tss` cannot get to a directory that is root's alone.
+    if [[ $user == root ]]; then printf 'swtpm_user = "root"\nswtpm_group = "root"\n' >>"$DIR/etc/qemu.conf"; fi
     if [[ -n ${PVC_QEMU_CERTS:-} ]]; then echo "migrate_tls_x509_cert_dir = \"$PVC_QEMU_CERTS\"" >>"$DIR/etc/qemu.conf"; fi
     if [[ -n ${PVC_VNC_PORT:-} ]]; then echo "remote_display_port_min = $PVC_VNC_PORT" >>"$DIR/etc/qemu.conf"; fi
 }

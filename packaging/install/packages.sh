@@ -28,7 +28,7 @@ RUN=(libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils seabios bu
 # service would take port 53, and has no backend to start with.
 TEST=(zookeeper default-jre-headless libslf4j-java python3 python3-venv e2fsprogs xfsprogs strace fdisk gdisk lvm2
     ceph-mon ceph-mgr ceph-osd ceph-common qemu-block-extra openipmi ipmitool postgresql iputils-ping
-    pdns-server pdns-backend-pgsql debootstrap)
+    pdns-server pdns-backend-pgsql debootstrap ovmf swtpm-tools)
 # What `cargo xtask package` packs with.
 PACKAGE=(dpkg-dev binutils)
 # The lab's nodes bring their own packages; this is what makes, boots, connects and unplugs them.

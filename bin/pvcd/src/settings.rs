@@ -109,6 +109,7 @@ pub fn scripts(config: &Config) -> ScriptSettings {
         phase_time: limits.phase_time,
         whole_time: limits.whole_time,
         memory_bytes: u64::from(limits.memory_mib) << 20,
+        removed_volumes_stay: removed_volumes_stay(config),
         numbers_vms: limits.numbers_vms,
         architecture: std::env::consts::ARCH.to_owned(),
         monitors: ceph.map(|ceph| ceph.monitor_hosts.clone()).unwrap_or_default(),
@@ -116,6 +117,11 @@ pub fn scripts(config: &Config) -> ScriptSettings {
         monitor_secret: ceph.and_then(|ceph| ceph.secret_uuid.clone()).unwrap_or_default(),
         config: flat(config),
     }
+}
+
+/// Time for which removed volumes are kept in the trash.
+fn removed_volumes_stay(config: &Config) -> Duration {
+    Duration::from_secs(u64::from(config.api.removed_volume_hours) * 3600)
 }
 
 /// The configuration by the flat names of PVC 1.0.3, as far as scripts look into it.
@@ -442,7 +448,7 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
             least_free_bytes: api.images.least_free_mib.map(|mib| u64::from(mib) << 20),
         },
         refuse_memory_overcommit: api.refuse_memory_overcommit,
-        removed_volumes_stay: Duration::from_secs(u64::from(api.removed_volume_hours) * 3600),
+        removed_volumes_stay: removed_volumes_stay(config),
         core_networks: neighbours(config),
         lacks_bridge_device: lacks_bridge_device(config),
         largest_mtus: guest_networks(config)

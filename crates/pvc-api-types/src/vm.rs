@@ -90,6 +90,9 @@ wire! {
         pub wr_packets: i64,
         pub wr_errors: i64,
         pub wr_drops: i64,
+        /// Addresses that the agent in the guest says this card has; it may say whatever it likes.
+        /// Empty without an agent. Not told by PVC 1.0.3.
+        pub addresses: Vec<String>,
     }
 
     /// A disk. Counters are 0 when unknown.

@@ -35,6 +35,7 @@ const ADDED: &[(&str, &str)] = &[
     ("Pool", "answered_at"),
     ("TaskQueues", "ended"),
     ("Vm", "migration"),
+    ("VmNetwork", "addresses"),
 ];
 
 #[test]

@@ -1,7 +1,7 @@
 //! The definition of a new VM, written from nothing.
 
 use pvc_model::Uuid;
-use pvc_model::domain::{DiskSource, Nic};
+use pvc_model::domain::{DiskSource, NAMESPACE, Nic, SshKey};
 use pvc_model::storage::VolumeId;
 
 use crate::edit::{Domain, NewDisk, NewNic};
@@ -23,6 +23,8 @@ pub struct NewDomain<'a> {
     /// The volume that is read as a CD: booted from while the first disk has no system.
     pub medium: Option<&'a VolumeId>,
     pub nics: &'a [Nic],
+    /// Keys that the metadata service tells the guest, each a line of ASCII.
+    pub ssh_keys: &'a [SshKey],
 }
 
 /// Chipset of a machine, by libvirt's name.
@@ -80,11 +82,16 @@ fn skeleton(new: &NewDomain<'_>) -> Element {
         Firmware::Bios => leaf("os"),
         Firmware::Uefi => leaf("os").with("firmware", "efi"),
     };
-    let boot = ["hd"].into_iter().chain(new.medium.map(|_| "cdrom"));
-    leaf("domain")
+    let domain = leaf("domain")
         .with("type", "kvm")
         .child(text("name", new.name))
-        .child(text("uuid", &new.uuid.to_string()))
+        .child(text("uuid", &new.uuid.to_string()));
+    let domain = match new.ssh_keys {
+        [] => domain,
+        keys => domain.child(leaf("metadata").child(ssh_keys(keys))),
+    };
+    let boot = ["hd"].into_iter().chain(new.medium.map(|_| "cdrom"));
+    domain
         .child(text("memory", &new.memory_mib.to_string()).with("unit", "MiB"))
         .child(text("vcpu", &new.vcpus.to_string()))
         .child(boot.fold(os.child(kind), |os, dev| os.child(leaf("boot").with("dev", dev))))
@@ -95,6 +102,12 @@ fn skeleton(new: &NewDomain<'_>) -> Element {
         .child(text("on_reboot", "restart"))
         .child(text("on_crash", "restart"))
         .child(devices(new))
+}
+
+fn ssh_keys(keys: &[SshKey]) -> Element {
+    let all = Element::new("pvc:ssh-keys").with("xmlns:pvc", NAMESPACE);
+    let key = |key: &SshKey| Element::new("pvc:ssh-key").with("name", &key.name).text(&key.key);
+    keys.iter().map(key).fold(all, Element::child)
 }
 
 fn devices(new: &NewDomain<'_>) -> Element {
@@ -125,7 +138,7 @@ fn devices(new: &NewDomain<'_>) -> Element {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{summary, validate};
+    use crate::{one_line_single_quotes, summary, validate};
     use pvc_model::domain::NicKind;
 
     const UUID: Uuid = Uuid::from_u128(7);
@@ -155,6 +168,7 @@ mod tests {
             disks,
             medium: None,
             nics,
+            ssh_keys: &[],
         }
     }
 
@@ -191,6 +205,26 @@ mod tests {
         assert_eq!((found.volumes(), targets), (disks, vec!["sda", "sdb"]));
         assert_eq!(found.nics.len(), 1);
         assert!(xml.contains("machine='q35'") && !xml.contains("<tpm"));
+    }
+
+    #[test]
+    fn keys_for_ssh_are_read_from_a_new_definition_as_they_were_given() {
+        let digits = "AAAAC3NzaC1lZDI1NTE5AAAAIA";
+        let read = |text: &str| SshKey::read(None, text).expect("a key");
+        let keys = [
+            read(&format!("ssh-ed25519 {digits} alice@desk")),
+            read(&format!("ssh-rsa {digits}== <b> & 'c'</pvc:ssh-key>")),
+        ];
+        let disks = disks();
+        let new = NewDomain { ssh_keys: &keys, ..new(&disks, &[]) };
+        let xml = new_domain(&new).expect("it can be written");
+        let checked = validate(&xml).expect("it may be defined");
+        assert!(checked.warnings.is_empty(), "{:?}", checked.warnings);
+        assert_eq!(checked.summary.ssh_keys, keys);
+        let recorded = one_line_single_quotes(&xml).expect("it is one");
+        assert_eq!(summary(&recorded).expect("it can be read").ssh_keys, keys);
+        let without = new_domain(&NewDomain { ssh_keys: &[], ..new }).expect("it can be written");
+        assert!(!without.contains("metadata"), "{without}");
     }
 
     #[test]

@@ -10,13 +10,14 @@
 //! - `link`: the connection, its threads and deadlines, reconnecting
 //! - `probe`: whether KVM works here, found out by running a guest
 //! - `migration`: guests on their way to another host
-//! - `stats`, `live_xml`: reading what libvirt answers
+//! - `stats`, `live_xml`, `agent`: reading what libvirt answers
 //! - `mark`: how a guest that was never let run is told from one that somebody paused
 //!
 //! Above this file nobody knows that libvirt exists; this file translates and decides nothing.
 
 #![allow(clippy::disallowed_methods, reason = "an adapter works in real time")]
 
+mod agent;
 mod link;
 mod live_xml;
 mod mark;
@@ -32,8 +33,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_ports::{
-    DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
-    HypervisorFacts, Migration, MigrationJob, VncAddress,
+    AgentAddress, DeviceChange, Guest, GuestAgents, GuestEvent, GuestRun, GuestStats, Hypervisor,
+    HypervisorError, HypervisorFacts, Migration, MigrationJob, VncAddress,
 };
 use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
@@ -54,6 +55,9 @@ const START: Duration = Duration::from_secs(90);
 /// libvirt asks QEMU to end, waits, kills it, and waits for the kernel to let go.
 const DESTROY: Duration = Duration::from_secs(60);
 const PING: Duration = Duration::from_secs(3);
+/// Each answer of an agent in a guest, of which one question takes two, in seconds.
+const AGENT_ANSWER: i32 = 2;
+const AGENT: Duration = Duration::from_secs(6);
 const CONSOLE_LIMIT: usize = 1 << 20;
 const STATE_ONLY: u32 = virt_sys::VIR_DOMAIN_STATS_STATE;
 
@@ -107,6 +111,9 @@ impl LibvirtOptions {
 /// whenever the connection is lost; dropping it leaves all guests as they are.
 pub struct LibvirtHypervisor {
     links: OnceLock<Links>,
+    /// A connection of its own for what guests answer themselves, if they do: nothing else waits
+    /// behind them.
+    agents: OnceLock<Link>,
     options: LibvirtOptions,
     verdict: Mutex<Option<Verdict>>,
 }
@@ -124,7 +131,8 @@ impl LibvirtHypervisor {
     /// Returns at once; whoever calls first waits for the connections. Who never calls has no
     /// threads and none of libvirt's libraries.
     pub fn new(options: LibvirtOptions) -> Self {
-        Self { links: OnceLock::new(), options, verdict: Mutex::new(None) }
+        let (links, agents) = (OnceLock::new(), OnceLock::new());
+        Self { links, agents, options, verdict: Mutex::new(None) }
     }
 
     fn links(&self) -> &Links {
@@ -376,6 +384,23 @@ impl Hypervisor for LibvirtHypervisor {
 
     fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
         self.links().asking.events()
+    }
+
+    fn agents(&self) -> Option<&dyn GuestAgents> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl GuestAgents for LibvirtHypervisor {
+    async fn addresses(&self, uuid: Uuid) -> Result<Vec<AgentAddress>, HypervisorError> {
+        // Most guests have none, and are not asked.
+        if !live_xml::has_agent(&self.live_xml(uuid).await?) {
+            return Ok(Vec::new());
+        }
+        let link = self.agents.get_or_init(|| Link::start("agents", self.options.uri.clone()));
+        let said = with_guest(link, uuid, AGENT, |_, guest| guest.agent_interfaces(AGENT_ANSWER));
+        Ok(agent::addresses(said.await?))
     }
 }
 

@@ -19,6 +19,21 @@ pub(crate) fn vnc(xml: &str) -> Option<VncAddress> {
     })
 }
 
+/// Whether an agent in the guest has opened the channel that is for it.
+pub(crate) fn has_agent(xml: &str) -> bool {
+    // A parse is dear, and most guests have no agent.
+    const NAME: &str = "org.qemu.guest_agent.0";
+    if !xml.contains(NAME) || pvc_domain::check_cost(xml).is_err() {
+        return false;
+    }
+    let Ok(document) = Document::parse(xml) else { return false };
+    let channels = document.descendants().filter(|node| node.has_tag_name("channel"));
+    let mut targets = channels.filter_map(|channel| child(channel, "target"));
+    targets.any(|target| {
+        target.attribute("name") == Some(NAME) && target.attribute("state") == Some("connected")
+    })
+}
+
 /// The UUID that the guest described by `xml` would get.
 pub(crate) fn uuid(xml: &str) -> Result<Uuid, String> {
     pvc_domain::check_cost(xml)
@@ -51,6 +66,22 @@ mod tests {
                    listen='127.0.0.1'>\
                    <listen type='address' address='127.0.0.1'/></graphics></devices></domain>";
         assert_eq!(vnc(xml), Some(VncAddress { listen: "127.0.0.1".to_owned(), port: 5903 }));
+    }
+
+    #[test]
+    fn an_agent_is_there_when_it_has_opened_its_channel() {
+        let xml = |name: &str, state: &str| {
+            format!(
+                "<domain><devices><channel type='unix'><source mode='bind' path='/x'/>\
+                 <target type='virtio' name='{name}'{state}/></channel></devices></domain>"
+            )
+        };
+        let agent = "org.qemu.guest_agent.0";
+        assert!(has_agent(&xml(agent, " state='connected'")));
+        assert!(!has_agent(&xml(agent, " state='disconnected'")));
+        assert!(!has_agent(&xml(agent, "")));
+        assert!(!has_agent(&xml("com.redhat.spice.0", " state='connected'")));
+        assert!(!has_agent(&format!("<domain>{agent} connected")));
     }
 
     #[test]

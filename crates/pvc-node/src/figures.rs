@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::domain::{Disk, DiskSource, DomainSummary, NicKind};
+use pvc_model::domain::{Disk, DiskSource, DomainSummary, Nic, NicKind};
 use pvc_model::node::NodeFigures;
 use pvc_model::vm::VmRecord;
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{GuestStats, HostLoad, InterfaceCounters};
+use pvc_ports::{AgentAddress, GuestStats, HostLoad, InterfaceCounters};
 use serde_json::{Map, Value, json};
 
 use crate::shared::Guests;
@@ -59,6 +59,7 @@ pub(crate) fn vm_stats_json(
     stats: &GuestStats,
     recorded: &DomainSummary,
     live: Option<&DomainSummary>,
+    said: &[AgentAddress],
 ) -> String {
     let disks: Vec<Value> = stats
         .disks
@@ -80,7 +81,7 @@ pub(crate) fn vm_stats_json(
         .map(|name| (name.to_owned(), json!(stats.cpu.get(name).copied().unwrap_or(0))))
         .into_iter()
         .collect();
-    json!({
+    let mut all = json!({
         "state": "RUNNING",
         "maxmem": stats.max_memory_kib,
         "livemem": stats.memory_kib,
@@ -90,8 +91,26 @@ pub(crate) fn vm_stats_json(
         "cpu_stats": cpu,
         "disk_stats": disks,
         "net_stats": nets,
-    })
-    .to_string()
+    });
+    let addresses = by_card(said, recorded);
+    if !addresses.is_empty() {
+        all["addresses"] = json!(addresses);
+    }
+    all.to_string()
+}
+
+/// The most addresses of a network card that are recorded.
+const MOST_ADDRESSES: usize = 8;
+
+/// Addresses of the network cards that the record has, by their MAC addresses, as the agent says.
+fn by_card(said: &[AgentAddress], recorded: &DomainSummary) -> BTreeMap<String, Vec<String>> {
+    let card = |nic: &Nic| {
+        let mac = nic.mac.to_ascii_lowercase();
+        let own = said.iter().filter(|said| said.mac == mac).take(MOST_ADDRESSES);
+        let addresses: Vec<String> = own.map(|said| said.address.to_string()).collect();
+        (!addresses.is_empty()).then_some((mac, addresses))
+    };
+    recorded.nics.iter().filter_map(card).collect()
 }
 
 fn disk_json(
@@ -255,7 +274,7 @@ mod tests {
             interfaces: BTreeMap::from([("vnet3".to_owned(), counters("rd_drops", 2))]),
         };
         let json: Value =
-            serde_json::from_str(&vm_stats_json(&stats, &recorded, Some(&live))).unwrap();
+            serde_json::from_str(&vm_stats_json(&stats, &recorded, Some(&live), &[])).unwrap();
         let expected = json!({
             "state": "RUNNING", "maxmem": 2048, "livemem": 1024, "cpus": 2, "cputime": 9,
             "mem_stats": {"rss": 7},
@@ -270,5 +289,19 @@ mod tests {
                 "wr_drops": 0}],
         });
         assert_eq!(json, expected);
+
+        // An agent is believed nothing about cards that the VM has not, nor any number of them.
+        let says = |mac: &str, last: u8| AgentAddress {
+            mac: mac.to_owned(),
+            address: std::net::IpAddr::from([10, 0, 0, last]),
+        };
+        let said: Vec<AgentAddress> = [says("52:54:00:00:00:02", 1)]
+            .into_iter()
+            .chain((2..100).map(|last| says("52:54:00:00:00:01", last)))
+            .collect();
+        let json: Value =
+            serde_json::from_str(&vm_stats_json(&stats, &recorded, Some(&live), &said)).unwrap();
+        let addresses: Vec<String> = (2..10).map(|last| format!("10.0.0.{last}")).collect();
+        assert_eq!(json["addresses"], json!({"52:54:00:00:00:01": addresses}));
     }
 }

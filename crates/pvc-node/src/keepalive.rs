@@ -210,7 +210,10 @@ impl Reporter {
     fn reports(&mut self, view: &Cluster) -> Vec<Report> {
         let shared = self.shared.clone();
         let (name, guests) = (shared.name(), shared.guests.borrow().clone());
-        let stats = shared.collected().stats.clone();
+        let (stats, addresses) = {
+            let collected = shared.collected();
+            (collected.stats.clone(), collected.addresses.clone())
+        };
         let mut reports = vec![shared.note()];
         if let Some(json) = self.network_stats() {
             reports.push(Report::NetworkStats(name.clone(), json));
@@ -219,7 +222,8 @@ impl Reporter {
             if let (Some(live), Some(Ok(recorded))) =
                 (stats.get(uuid), view.vms.get(uuid).map(|vm| &vm.domain))
             {
-                let json = vm_stats_json(live, recorded, facts.live.as_deref());
+                let said = addresses.get(uuid).map(Vec::as_slice).unwrap_or_default();
+                let json = vm_stats_json(live, recorded, facts.live.as_deref(), said);
                 reports.push(Report::VmStats(*uuid, json));
             }
         }

@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agents;
 mod bmc;
 mod collect;
 mod console;

@@ -26,8 +26,8 @@ use crate::shared::{Heartbeat, Shared, id_of};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
-    bmc, collect, console, database, fence, flush, keepalive, metadata, nodelog, primary, reset,
-    sweep,
+    agents, bmc, collect, console, database, fence, flush, keepalive, metadata, nodelog, primary,
+    reset, sweep,
 };
 
 /// Time that the store may take for each of the last words.
@@ -299,6 +299,9 @@ fn start_compute(acting: &mut Tasks, shared: &Arc<Shared>) {
     if shared.settings.subsystems.hypervisor {
         acting.supervise("vms", shared, |shared, end| VmReconciler::new(shared).run(end));
         acting.supervise("collect", shared, collect::run);
+        if shared.ports.hypervisor.agents().is_some() {
+            acting.supervise("agents", shared, agents::run);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use pvc_model::domain::DomainSummary;
 use pvc_model::link::LinkAbilities;
 use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures};
 use pvc_model::vm::backoff::Backoff;
-use pvc_ports::{GuestStats, Ports, SessionState};
+use pvc_ports::{AgentAddress, GuestStats, Ports, SessionState};
 use pvc_role::Context;
 use pvc_store::{Report, Store};
 use tokio::sync::{Notify, watch};
@@ -91,6 +91,8 @@ pub(crate) struct GuestFacts {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Collected {
     pub stats: BTreeMap<Uuid, GuestStats>,
+    /// Addresses by the agents in guests, of those that say any.
+    pub addresses: BTreeMap<Uuid, Vec<AgentAddress>>,
     /// Monotonic; `None` before the first answer.
     pub at: Option<Duration>,
 }

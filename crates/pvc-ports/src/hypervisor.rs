@@ -1,6 +1,7 @@
 //! The hypervisor of one node.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -81,6 +82,17 @@ pub struct GuestStats {
     /// Counters of the interfaces by host-side device (`vnet0`): `rd_bytes`, `rd_packets`, …,
     /// `wr_drops`.
     pub interfaces: BTreeMap<String, BTreeMap<String, i64>>,
+}
+
+/// The most addresses that are taken from the agent of one guest.
+pub const MOST_AGENT_ADDRESSES: usize = 64;
+
+/// Address that the agent in a guest says a network card has. It may say whatever it likes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AgentAddress {
+    /// MAC address of the card, in small letters.
+    pub mac: String,
+    pub address: IpAddr,
 }
 
 /// Address at which a guest's display listens.
@@ -248,4 +260,18 @@ pub trait Hypervisor: Send + Sync {
 
     /// Hints about changes from now on. Each call makes a receiver of its own.
     fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent>;
+
+    /// The agents in guests; `None` if they are not asked at all.
+    fn agents(&self) -> Option<&dyn GuestAgents> {
+        None
+    }
+}
+
+/// The agents that run in guests of one node, each of which answers when it likes. A question to
+/// one holds up nothing else that the hypervisor is asked.
+#[async_trait]
+pub trait GuestAgents: Send + Sync {
+    /// Addresses of the running guest, at most [`MOST_AGENT_ADDRESSES`]; none without an agent that
+    /// has connected. Those of the loopback and of a link alone are left out.
+    async fn addresses(&self, uuid: Uuid) -> Result<Vec<AgentAddress>, HypervisorError>;
 }

@@ -54,8 +54,9 @@ pub use files::{
 pub use firewall::{Firewall, FirewallError};
 pub use host::{Host, HostError, HostFacts, HostLoad, HostUsage, InterfaceCounters, ProcessUsage};
 pub use hypervisor::{
-    ConsoleLog, DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
-    HypervisorFacts, Migration, MigrationJob, MigrationProgress, VncAddress,
+    AgentAddress, ConsoleLog, DeviceChange, Guest, GuestAgents, GuestEvent, GuestRun, GuestStats,
+    Hypervisor, HypervisorError, HypervisorFacts, MOST_AGENT_ADDRESSES, Migration, MigrationJob,
+    MigrationProgress, VncAddress,
 };
 pub use network::{Network, NetworkError};
 pub use osd_host::{OsdError, OsdHost};

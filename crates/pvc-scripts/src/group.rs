@@ -37,17 +37,26 @@ impl Group {
     /// Where none can be made: on a machine without them, or without the right to.
     pub fn make(name: &str, memory_bytes: u64) -> io::Result<(Group, Option<io::Error>)> {
         let own = fs::read_to_string("/proc/self/cgroup")?;
-        let root = Path::new("/sys/fs/cgroup");
+        Group::make_in(Path::new("/sys/fs/cgroup"), &own, name, memory_bytes)
+    }
+
+    /// The same below `root`, for a process whose groups are `own`, as the kernel lists them.
+    fn make_in(
+        root: &Path,
+        own: &str,
+        name: &str,
+        memory_bytes: u64,
+    ) -> io::Result<(Group, Option<io::Error>)> {
         let name = format!("pvc-script-{name}");
         let memory = memory_bytes.to_string();
         if root.join("cgroup.controllers").exists() {
-            let group = delegated(&below(root, path_of(&own, "")?))?.join(name);
+            let group = delegated(&below(root, path_of(own, "")?))?.join(name);
             make_with(&group, "memory.max", &memory)?;
             let unlimited = fs::write(group.join(PROCESSES), MOST_PROCESSES).err();
             return Ok((Group { paths: vec![group] }, unlimited));
         }
         let of = |controller| {
-            let parent = below(&root.join(controller), path_of(&own, controller)?);
+            let parent = below(&root.join(controller), path_of(own, controller)?);
             Ok::<_, io::Error>(parent.join(&name))
         };
         let first = of("memory")?;
@@ -195,6 +204,69 @@ mod tests {
         assert!(paths.iter().all(|path| !path.exists()), "{paths:?}");
         let status = sleeper.wait().expect("it was started here");
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    }
+
+    /// A group of version 2 as a directory of files, in which a process may be and keep others from
+    /// being limited: the kernel refuses the switch while one is in it.
+    fn group_of_files(root: &Path, holds_a_process: bool) -> PathBuf {
+        let own = root.join("system.slice/pvcworkerd.service");
+        fs::create_dir_all(&own).expect("a temporary directory");
+        fs::write(root.join("cgroup.controllers"), "cpu memory pids\n").expect("it is empty");
+        if holds_a_process {
+            // It cannot be written before the group for the process is there.
+            let switch = own.join(OWN).join("switch");
+            let link = own.join("cgroup.subtree_control");
+            std::os::unix::fs::symlink(switch, link).expect("it is empty");
+        }
+        own
+    }
+
+    fn content(path: &Path) -> String {
+        fs::read_to_string(path).expect("it was written")
+    }
+
+    #[test]
+    fn in_version_2_this_process_moves_aside_only_where_it_is_in_the_way() {
+        for is_in_the_way in [false, true] {
+            let root = tempfile::tempdir().expect("there is room");
+            let own = group_of_files(root.path(), is_in_the_way);
+            // It has moved by the second time, and stays where it is.
+            let moved = own.join(OWN);
+            for place in [&own, if is_in_the_way { &moved } else { &own }] {
+                assert_eq!(delegated(place).expect("it is delegated"), own);
+                assert_eq!(content(&own.join("cgroup.subtree_control")), "+memory +pids");
+                assert_eq!(moved.exists(), is_in_the_way);
+            }
+            if is_in_the_way {
+                let process = std::process::id().to_string();
+                assert_eq!(content(&moved.join("cgroup.procs")), process);
+                assert!(!moved.join(OWN).exists());
+            }
+        }
+    }
+
+    #[test]
+    fn in_version_2_a_script_has_a_group_with_both_limits_beside_its_daemon() {
+        let root = tempfile::tempdir().expect("there is room");
+        let own = group_of_files(root.path(), true);
+        let line = "0::/system.slice/pvcworkerd.service\n";
+        let made = Group::make_in(root.path(), line, "7", 64 << 20);
+        let (group, unlimited) = made.expect("it is delegated");
+        assert!(unlimited.is_none());
+        assert_eq!(group.paths(), [own.join("pvc-script-7")]);
+        assert_eq!(content(&group.paths()[0].join("memory.max")), (64 << 20).to_string());
+        assert_eq!(content(&group.paths()[0].join("pids.max")), MOST_PROCESSES);
+    }
+
+    #[test]
+    fn a_group_that_is_not_delegated_is_an_error_and_nothing_is_made() {
+        let root = tempfile::tempdir().expect("there is room");
+        let own = group_of_files(root.path(), false);
+        fs::create_dir(own.join("cgroup.subtree_control")).expect("it cannot be written to");
+        let line = "0::/system.slice/pvcworkerd.service\n";
+        assert!(Group::make_in(root.path(), line, "7", 64 << 20).is_err());
+        assert!(!own.join("pvc-script-7").exists());
+        assert!(Group::make_in(root.path(), "", "7", 64 << 20).is_err());
     }
 
     #[test]

@@ -54,6 +54,7 @@ pub(crate) fn tools(
             phase_time: PHASE_TIME,
             whole_time: WHOLE_TIME,
             memory_bytes: 1 << 30,
+            removed_volumes_stay: Duration::ZERO,
             numbers_vms: true,
             architecture: "x86_64".to_owned(),
             monitors: Vec::new(),

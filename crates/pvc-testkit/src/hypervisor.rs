@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_ports::{
-    DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
-    HypervisorFacts, Migration, MigrationJob, VncAddress,
+    AgentAddress, DeviceChange, Guest, GuestAgents, GuestEvent, GuestRun, GuestStats, Hypervisor,
+    HypervisorError, HypervisorFacts, Migration, MigrationJob, VncAddress,
 };
 use tokio::sync::{broadcast, mpsc, watch};
 use uuid::Uuid;
@@ -60,6 +60,8 @@ struct Inner {
     /// Guests that are on their way out: when, by Tokio's clock, and which instance.
     leaving: Vec<(tokio::time::Instant, Uuid, i32)>,
     stats_hang: bool,
+    /// Answers of the agents, where they are asked; `None` of one that never answers.
+    agents: Option<BTreeMap<Uuid, Option<Vec<AgentAddress>>>>,
     xml_hangs: BTreeSet<Uuid>,
     xml_reads: BTreeMap<Uuid, usize>,
     is_silent: bool,
@@ -81,6 +83,7 @@ impl Default for Inner {
             manners: BTreeMap::new(),
             leaving: Vec::new(),
             stats_hang: false,
+            agents: None,
             xml_hangs: BTreeSet::new(),
             xml_reads: BTreeMap::new(),
             is_silent: false,
@@ -129,7 +132,13 @@ impl ScriptedHypervisor {
         self.with(|inner| inner.is_silent = silent);
     }
 
+    /// Has the agents in guests asked, and that of `uuid` say this; with `None` it never answers.
+    pub fn set_agent(&self, uuid: Uuid, says: Option<Vec<AgentAddress>>) {
+        self.with(|inner| inner.agents.get_or_insert_default().insert(uuid, says));
+    }
+
     /// Sets whether statistics hang. While set, [`Hypervisor::stats`] never returns.
+
     pub fn set_stats_hang(&self, hang: bool) {
         self.with(|inner| inner.stats_hang = hang);
     }
@@ -328,6 +337,18 @@ fn check(uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
     match between(xml, "<uuid>", "</uuid>").parse::<Uuid>() {
         Ok(described) if described == uuid => Ok(()),
         _ => Err(refused("the XML describes another guest")),
+    }
+}
+
+#[async_trait]
+impl GuestAgents for ScriptedHypervisor {
+    async fn addresses(&self, uuid: Uuid) -> Result<Vec<AgentAddress>, HypervisorError> {
+        let says = self.with(|inner| inner.agents.as_ref()?.get(&uuid).cloned());
+        match says {
+            Some(Some(addresses)) => Ok(addresses),
+            Some(None) => std::future::pending().await,
+            None => Ok(Vec::new()),
+        }
     }
 }
 
@@ -569,6 +590,10 @@ impl Hypervisor for ScriptedHypervisor {
 
     fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
         self.with(|inner| inner.host.events())
+    }
+
+    fn agents(&self) -> Option<&dyn GuestAgents> {
+        self.with(|inner| inner.agents.is_some()).then_some(self as &dyn GuestAgents)
     }
 }
 

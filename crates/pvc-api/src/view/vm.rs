@@ -197,7 +197,7 @@ fn described(domain: &DomainSummary, stats: &Stats) -> api::Vm {
         memory: i64::try_from(domain.memory_mib).unwrap_or(i64::MAX),
         vcpu: domain.vcpus.into(),
         vcpu_topology: domain.topology.map_or_else(|| "N/A".into(), topology),
-        networks: networks(&domain.nics, &stats.net_stats),
+        networks: networks(&domain.nics, stats),
         r#type: domain.os_type.clone(),
         arch: text(&domain.arch),
         machine: text(&domain.machine),
@@ -215,12 +215,13 @@ fn described(domain: &DomainSummary, stats: &Stats) -> api::Vm {
 }
 
 /// The NICs with their counters: the n-th NIC on a bridge has the n-th counters of that bridge.
-fn networks(nics: &[Nic], stats: &[NetStats]) -> Vec<api::VmNetwork> {
+fn networks(nics: &[Nic], all: &Stats) -> Vec<api::VmNetwork> {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     let network = |nic| {
         let source = source(nic);
         let nth = seen.entry(source).or_default();
-        let stats = stats
+        let stats = all
+            .net_stats
             .iter()
             .filter(|stats| stats.bridge == source)
             .nth(*nth)
@@ -241,6 +242,11 @@ fn networks(nics: &[Nic], stats: &[NetStats]) -> Vec<api::VmNetwork> {
             wr_packets: stats.wr_packets,
             wr_errors: stats.wr_errors,
             wr_drops: stats.wr_drops,
+            addresses: all
+                .addresses
+                .get(&nic.mac.to_ascii_lowercase())
+                .cloned()
+                .unwrap_or_default(),
         }
     };
     nics.iter().map(network).collect()
@@ -336,6 +342,8 @@ struct Stats {
     cpu_stats: BTreeMap<String, f64>,
     disk_stats: Vec<DiskStats>,
     net_stats: Vec<NetStats>,
+    /// Addresses of its network cards, by their MAC addresses, as the agent in the guest says.
+    addresses: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

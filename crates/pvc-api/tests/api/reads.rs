@@ -127,6 +127,19 @@ async fn a_vm_that_is_off_shows_no_counters_of_its_last_run() {
 }
 
 #[tokio::test]
+async fn a_network_card_has_the_addresses_that_the_agent_in_the_guest_says() {
+    let api = with_vms(30).await;
+    let name = api.vm_in("start");
+    let before = api.get(&format!("/vm/{name}")).await.ok();
+    assert_eq!(before[0]["networks"][0]["addresses"], json!([]));
+    let mac = before[0]["networks"][0]["mac"].as_str().unwrap();
+    let stats = json!({"addresses": {mac: ["10.0.0.5", "2001:db8::5"], "02:00:00:00:00:01": []}});
+    api.write(&format!("/domains/{}/stats", api.uuid(&name)), stats.to_string()).await;
+    let shown = api.get(&format!("/vm/{name}")).await.ok();
+    assert_eq!(shown[0]["networks"][0]["addresses"], json!(["10.0.0.5", "2001:db8::5"]));
+}
+
+#[tokio::test]
 async fn vms_are_found_by_filters_and_their_opposite() {
     let api = with_vms(40).await;
     let count =

@@ -476,11 +476,11 @@ fn the_loopback_is_listened_on_once_and_not_at_any_price() {
 #[tokio::test]
 async fn metadata_are_served_to_a_guest_while_this_node_has_the_services() {
     let api = with_vms(3).await;
-    let (name, vni, mac) = {
+    let (name, vni, mac, uuid, xml) = {
         let view = api.store.view();
         let vm = view.vms.values().next().unwrap().clone();
         let nic = vm.domain.as_ref().unwrap().nics[0].clone();
-        (vm.name.clone(), nic.vni(), nic.mac)
+        (vm.name.clone(), nic.vni(), nic.mac, vm.uuid, vm.xml.to_string())
     };
     let network = format!("/networks/{vni}");
     api.write(&format!("{network}/nettype"), "managed").await;
@@ -521,6 +521,18 @@ async fn metadata_are_served_to_a_guest_while_this_node_has_the_services() {
     api.write(&format!("{reservation}/ipaddr"), "127.0.0.1").await;
     let guest = get(address, path).await;
     assert!(guest.starts_with("HTTP/1.1 200") && guest.ends_with(&name), "{guest}");
+
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA me@here";
+    let keys = format!(
+        "<metadata><p:ssh-keys xmlns:p='urn:pvc:vm'><p:ssh-key>{key}</p:ssh-key></p:ssh-keys>\
+         </metadata><devices>"
+    );
+    api.write(&format!("/domains/{uuid}/xml"), xml.replace("<devices>", &keys)).await;
+    let public = get(address, "/latest/meta-data/public-keys/0/openssh-key").await;
+    assert!(
+        public.starts_with("HTTP/1.1 200") && public.ends_with(&format!("{key}\n")),
+        "{public}"
+    );
 
     let userdata = async || get(address, "/latest/user-data").await;
     let ends_with = |reply: &str, text: &str| {

@@ -1,4 +1,4 @@
-//! Addresses that DHCP has given to the network cards of a VM.
+//! Addresses of the network cards of a VM: those that DHCP has given, and that its guest says.
 
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,16 @@ pub fn of(client: &Client, vm: &Vm) -> Result<Vec<String>, pvc_client::Error> {
     Ok(addresses)
 }
 
+/// Addresses that the agent in the guest says its cards have, besides those that are `known`.
+pub fn by_agent(vm: &Vm, known: &[String]) -> Vec<String> {
+    let is_known = |address: &str| known.iter().any(|it| it.split(' ').next() == Some(address));
+    let said = vm.networks.iter().flat_map(|card| {
+        let of_card = card.addresses.iter().filter(|address| !is_known(address));
+        of_card.map(|address| format!("{address} ({}, by its agent)", card.vni))
+    });
+    said.collect()
+}
+
 /// The cards in networks of the cluster, each by VNI and MAC address.
 fn cards(vm: &Vm) -> impl Iterator<Item = (&str, &str)> {
     let is_numbered = |vni: &str| vni.parse::<u32>().is_ok();
@@ -75,4 +85,29 @@ fn has_dhcp(client: &Client, vm: &Vm) -> bool {
         let found = client.read(GetNetworkVni, [vni], &Nothing).ok();
         found.and_then(|it| it.read().ok()).is_some_and(|found| found.iter().any(has_dhcp))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use pvc_api_types::VmNetwork;
+
+    use super::*;
+
+    #[test]
+    fn what_the_agent_says_is_shown_besides_the_leases() {
+        let card = |vni: &str, addresses: &[&str]| VmNetwork {
+            vni: vni.to_owned(),
+            addresses: addresses.iter().map(|address| (*address).to_owned()).collect(),
+            ..VmNetwork::default()
+        };
+        let networks = vec![
+            card("1001", &["10.20.1.101", "2001:db8::5"]),
+            card("macvtap:ens1", &["192.0.2.7"]),
+            card("1002", &[]),
+        ];
+        let vm = Vm { networks, ..Vm::default() };
+        let known = ["10.20.1.101 (1001)".to_owned()];
+        let said = ["2001:db8::5 (1001, by its agent)", "192.0.2.7 (macvtap:ens1, by its agent)"];
+        assert_eq!(by_agent(&vm, &known), said);
+    }
 }

@@ -30,7 +30,8 @@ impl Info {
         }
         let known = known_networks(pvc.client()?);
         let vm = vm.read()?;
-        let addresses = addresses::of(pvc.client()?, &vm).unwrap_or_default();
+        let mut addresses = addresses::of(pvc.client()?, &vm).unwrap_or_default();
+        addresses.extend(addresses::by_agent(&vm, &addresses));
         let view = View {
             vm: &vm,
             known: known.as_ref(),

@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use pvc_ports::{Migration, MigrationProgress};
 use uuid::Uuid;
 
 use super::stream::Stream;
-use super::{Connection, Kind, VirtError, c_text, library, owned_text};
+use super::{Connection, Kind, VirtError, c_text, free, library, owned_text};
 
 /// A reference to a guest, running or not.
 pub(crate) struct Domain {
@@ -142,6 +142,43 @@ impl Domain {
         })
     }
 
+    /// Asks the agent in the guest for its network interfaces. Each of its two answers may take
+    /// `seconds`.
+    pub(crate) fn agent_interfaces(
+        &self,
+        seconds: c_int,
+    ) -> Result<Vec<AgentInterface>, VirtError> {
+        // Without this an agent that never answers is waited for as long as the guest is there.
+        // SAFETY: the reference to the guest is ours until `self` is dropped.
+        done(unsafe { library::virDomainAgentSetResponseTimeout(self.pointer, seconds, 0) })?;
+        let mut list = ptr::null_mut();
+        // SAFETY: the reference to the guest is ours, and the list is written during the call only.
+        let count = unsafe {
+            library::virDomainInterfaceAddresses(
+                self.pointer,
+                &raw mut list,
+                virt_sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT,
+                0,
+            )
+        };
+        let Ok(count) = usize::try_from(count) else { return Err(VirtError::last()) };
+        let mut interfaces = Vec::new();
+        for at in 0..count {
+            // SAFETY: libvirt has filled so many places of the list, each with an interface that is
+            // ours, and freed once, here.
+            unsafe {
+                let interface = *list.add(at);
+                if at < MOST_INTERFACES {
+                    interfaces.push(AgentInterface::read(&*interface));
+                }
+                library::virDomainInterfaceFree(interface);
+            }
+        }
+        // SAFETY: the list is null or ours, and its places are freed.
+        unsafe { free(list.cast()) };
+        Ok(interfaces)
+    }
+
     /// Sets how long the guest may stand still for the last copy of a migration.
     pub(crate) fn set_max_downtime(&self, most: Duration) -> Result<(), VirtError> {
         let milliseconds = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
@@ -246,6 +283,48 @@ pub(super) unsafe fn uuid_of(domain: virt_sys::virDomainPtr) -> Result<Uuid, Vir
     // SAFETY: by contract; libvirt writes exactly 16 bytes.
     done(unsafe { library::virDomainGetUUID(domain, bytes.as_mut_ptr()) })?;
     Ok(Uuid::from_bytes(bytes))
+}
+
+/// The most interfaces of a guest, and addresses of one, that are read.
+const MOST_INTERFACES: usize = 64;
+const MOST_ADDRESSES: usize = 64;
+
+/// The longest text of a MAC address or an IP address that is read, in bytes.
+const LONGEST_ADDRESS: usize = 64;
+
+/// A network interface as the agent in a guest describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AgentInterface {
+    pub(crate) mac: Option<String>,
+    pub(crate) addresses: Vec<String>,
+}
+
+impl AgentInterface {
+    /// # Safety
+    /// `interface` is one that libvirt has filled and that is not freed yet.
+    unsafe fn read(interface: &virt_sys::virDomainInterface) -> Self {
+        let number = usize::try_from(interface.naddrs).unwrap_or(0).min(MOST_ADDRESSES);
+        // SAFETY: by contract: so many addresses follow, and each text is null or zero-terminated.
+        unsafe {
+            let address = |at| short_text((*interface.addrs.add(at)).addr);
+            Self {
+                mac: short_text(interface.hwaddr),
+                addresses: (0..number).filter_map(address).collect(),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `text` is null or zero-terminated.
+unsafe fn short_text(text: *const c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: by contract.
+    let bytes = unsafe { CStr::from_ptr(text) }.to_bytes();
+    let short = (bytes.len() <= LONGEST_ADDRESS).then_some(bytes)?;
+    std::str::from_utf8(short).ok().map(str::to_owned)
 }
 
 /// A figure about a guest.

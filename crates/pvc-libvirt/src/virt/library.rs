@@ -11,9 +11,10 @@ use std::sync::OnceLock;
 
 use libloading::{Library, library_filename};
 use virt_sys::{
-    virConnectCloseFunc, virConnectDomainEventGenericCallback, virConnectPtr, virDomainJobInfoPtr,
-    virDomainPtr, virDomainStatsRecordPtr, virErrorFunc, virErrorPtr, virEventTimeoutCallback,
-    virFreeCallback, virStreamPtr, virTypedParameterPtr,
+    virConnectCloseFunc, virConnectDomainEventGenericCallback, virConnectPtr,
+    virDomainInterfacePtr, virDomainJobInfoPtr, virDomainPtr, virDomainStatsRecordPtr,
+    virErrorFunc, virErrorPtr, virEventTimeoutCallback, virFreeCallback, virStreamPtr,
+    virTypedParameterPtr,
 };
 
 use super::VirtError;
@@ -95,6 +96,9 @@ functions! {
     fn virConnectSetKeepAlive(conn: virConnectPtr, interval: c_int, count: c_uint) -> c_int;
     fn virConnectUnregisterCloseCallback(conn: virConnectPtr, cb: virConnectCloseFunc) -> c_int;
     fn virDomainAbortJob(dom: virDomainPtr) -> c_int;
+    fn virDomainAgentSetResponseTimeout(
+        domain: virDomainPtr, timeout: c_int, flags: c_uint
+    ) -> c_int;
     fn virDomainAttachDeviceFlags(domain: virDomainPtr, xml: *const c_char, flags: c_uint) -> c_int;
     fn virDomainBlockResize(
         dom: virDomainPtr, disk: *const c_char, size: c_ulonglong, flags: c_uint
@@ -116,6 +120,10 @@ functions! {
     ) -> c_int;
     fn virDomainGetUUID(domain: virDomainPtr, uuid: *mut c_uchar) -> c_int;
     fn virDomainGetXMLDesc(domain: virDomainPtr, flags: c_uint) -> *mut c_char;
+    fn virDomainInterfaceAddresses(
+        dom: virDomainPtr, ifaces: *mut *mut virDomainInterfacePtr, source: c_uint, flags: c_uint
+    ) -> c_int;
+    fn virDomainInterfaceFree(iface: virDomainInterfacePtr);
     fn virDomainIsActive(dom: virDomainPtr) -> c_int;
     fn virDomainLookupByUUIDString(conn: virConnectPtr, uuid: *const c_char) -> virDomainPtr;
     fn virDomainMigrate3(

@@ -22,10 +22,10 @@ mod library;
 mod stream;
 
 pub(crate) use connection::{Connection, DomainEvent, Then};
-pub(crate) use domain::{Domain, Param, Record};
+pub(crate) use domain::{AgentInterface, Domain, Param, Record};
 pub(crate) use error::{Kind, VirtError};
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 
 /// `text` for C. A zero byte inside cannot be passed on and is a mistake of whoever sent it.
 fn c_text(text: &str) -> Result<CString, VirtError> {
@@ -37,9 +37,6 @@ fn c_text(text: &str) -> Result<CString, VirtError> {
 /// # Safety
 /// `text` is null or such a text, and nobody else frees it.
 unsafe fn owned_text(text: *mut c_char) -> Result<String, VirtError> {
-    unsafe extern "C" {
-        fn free(pointer: *mut std::ffi::c_void);
-    }
     if text.is_null() {
         return Err(VirtError::last());
     }
@@ -49,4 +46,9 @@ unsafe fn owned_text(text: *mut c_char) -> Result<String, VirtError> {
         free(text.cast());
         Ok(copy)
     }
+}
+
+unsafe extern "C" {
+    /// C's own, for what libvirt has allocated and handed over.
+    fn free(memory: *mut c_void);
 }

@@ -169,6 +169,10 @@ async fn figures_are_reported_although_one_guest_does_not_answer() {
     send(&libvirt.path("lv/run/qemu/frozen.pid"), Signal::SIGSTOP);
     let stats = hypervisor.stats().await.expect("figures");
     assert!(stats[&healthy].memory.contains_key("rss"), "with what QEMU knows: {stats:?}");
+    let agents = hypervisor.agents().expect("they are asked");
+    assert_eq!(agents.addresses(healthy).await.expect("it runs"), [], "it has none");
+    let nobody = agents.addresses(Uuid::from_u128(1)).await.expect_err("there is no such guest");
+    assert!(matches!(nobody, HypervisorError::NoGuest { .. }), "{nobody}");
     assert_eq!(
         hypervisor.guests().await.expect("guests").len(),
         2,

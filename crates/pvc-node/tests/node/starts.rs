@@ -37,6 +37,32 @@ async fn a_vm_that_should_run_is_started_with_what_only_this_host_knows() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_agent_in_a_guest_says_is_recorded_and_one_that_hangs_is_waited_for_by_none() {
+    let world = world().await;
+    let (silent, talks) =
+        (world.define(1, VmState::Start).await, world.define(2, VmState::Start).await);
+    let card = "<interface type='bridge'><mac address='52:54:00:00:00:02'/>\
+                <source bridge='vmbr100'/></interface><serial";
+    let mut changes = Changes::new();
+    changes.vm(talks, VmChange::Xml(world.vm(talks).xml.replacen("<serial", card, 1)));
+    world.change(changes).await;
+    let address = |mac: &str, last: u8| pvc_ports::AgentAddress {
+        mac: mac.to_owned(),
+        address: std::net::IpAddr::from([10, 0, 0, last]),
+    };
+    world.hypervisor.set_agent(silent, None);
+    let said = vec![address("52:54:00:00:00:02", 5), address("52:54:00:00:00:03", 6)];
+    world.hypervisor.set_agent(talks, Some(said));
+    let _daemon = world.running().await;
+    let addresses = r#""addresses":{"52:54:00:00:00:02":["10.0.0.5"]}"#;
+    world.until("they are recorded", || world.vm(talks).stats.contains(addresses)).await;
+    world.until("so is the other", || !world.vm(silent).stats.is_empty()).await;
+    // It has been stopped in the guest.
+    world.hypervisor.set_agent(talks, Some(Vec::new()));
+    world.until("they are gone", || !world.vm(talks).stats.contains("addresses")).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_killed_guest_is_back_within_one_keepalive_interval() {
     let world = world().await;
     let uuid = world.define(1, VmState::Start).await;

@@ -2,7 +2,7 @@
 
 use pvc_domain::{EditError, Firmware, Machine, NewDomain, new_domain};
 use pvc_model::cluster::Cluster;
-use pvc_model::domain::{Nic, NicKind};
+use pvc_model::domain::{MOST_KEYS, Nic, NicKind, SshKey};
 use pvc_model::guest_network::mac::free_mac;
 use pvc_model::hold::check_not_held;
 use pvc_model::image::{image_name, image_volume, images};
@@ -247,6 +247,7 @@ async fn plan(
         disks: &disks,
         medium: medium.as_ref(),
         nics: &nics,
+        ssh_keys: &served_keys(&ask.ssh_keys),
     })?;
     let files = || SeedFiles {
         user_data: ask.user_data.clone().unwrap_or_else(|| "#cloud-config\n".to_owned()),
@@ -369,6 +370,14 @@ fn nics(
         });
     }
     Ok(nics)
+}
+
+/// Keys that go into the definition, whose reader would leave the others out.
+fn served_keys(given: &[String]) -> Vec<SshKey> {
+    let mut keys: Vec<SshKey> =
+        given.iter().filter_map(|key| SshKey::read(None, key)).take(MOST_KEYS).collect();
+    SshKey::make_distinct(&mut keys);
+    keys
 }
 
 /// JSON, which is YAML, so that nothing in a name or a key can be read as something else.

@@ -218,12 +218,7 @@ impl Refusal for DefineRefusal {
 /// Records a VM.
 pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<DefineRefusal>> {
     let definition = Definition::read(ask.clone()).await.map_err(ChangeError::Refused)?;
-    store
-        .change(|cluster| {
-            require_name_of_nobody(cluster, &definition.summary.name, None)?;
-            definition.define(cluster)
-        })
-        .await
+    store.change(|cluster| definition.define_new(cluster)).await
 }
 
 /// VM that an operator gives, as far as its XML alone tells that it may be recorded.
@@ -253,6 +248,20 @@ impl Definition {
     /// The name that the XML gives it.
     pub fn name(&self) -> &str {
         &self.summary.name
+    }
+
+    /// Contents of the XML.
+    pub(super) fn summary(&self) -> &DomainSummary {
+        &self.summary
+    }
+
+    /// Does the same as [`define`](Self::define), and refuses a name that a job is about to give.
+    pub(super) fn define_new(
+        &self,
+        cluster: &Cluster,
+    ) -> Result<(Changes, Defined), DefineRefusal> {
+        require_name_of_nobody(cluster, &self.summary.name, None)?;
+        self.define(cluster)
     }
 
     /// The changes that record it, if it may be recorded in this cluster.

@@ -10,6 +10,7 @@ mod new_name;
 mod place;
 mod remove;
 mod rename;
+mod scripted;
 mod state;
 
 pub use create::{Create, CreateRefusal, Origin, create, definition_of};
@@ -26,14 +27,15 @@ pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
 pub use new_name::NewNameRefusal;
 pub(crate) use new_name::{check_new_vm, require_name_of_nobody};
 pub use place::{How, Move, MovePlan, MoveRefusal, Moved, Movement, move_vm, plan_move};
-pub use remove::{RemoveRefusal, Removed, VolumeRemoval, check_remove, remove};
+pub use remove::{OffRemoval, RemoveRefusal, Removed, VolumeRemoval, check_remove, remove};
 pub use rename::{
     Rename, RenameRefusal, Renamed, check_rename, plan_rename, record_renamed, rename,
     rename_records,
 };
+pub use scripted::{Script, ScriptedRefusal};
 pub use state::{
-    Crowding, StateAsk, StateOutcome, StateRefusal, check_state, finish_disable, set_state,
-    start_changes,
+    Crowding, StateAsk, StateOutcome, StatePlan, StateRefusal, check_state, finish_disable,
+    set_state, start_changes,
 };
 
 use std::collections::BTreeSet;

@@ -136,6 +136,61 @@ pub async fn remove(
     Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes: gone.removed, kept: gone.kept })
 }
 
+/// Removal of a VM that is off, so that nothing is waited for. Who asks for it writes what is
+/// decided.
+pub struct OffRemoval {
+    stopping: Stopping,
+    volumes: Vec<VolumeId>,
+    gone: Gone,
+}
+
+impl OffRemoval {
+    /// Decides to begin: from this change on nobody can start the VM. `None` if it is not off.
+    ///
+    /// # Errors
+    /// Those of [`remove`].
+    pub(super) fn begin(
+        cluster: &Cluster,
+        vm: &str,
+        with_volumes: bool,
+    ) -> Result<Option<(Changes, OffRemoval)>, RemoveRefusal> {
+        let (_, stopping) = begin(cluster, vm, with_volumes)?;
+        if !stopping.is_off {
+            return Ok(None);
+        }
+        let (changes, volumes) = lock_out(cluster, &stopping, with_volumes)?;
+        let volumes = if with_volumes { volumes } else { Vec::new() };
+        Ok(Some((changes, OffRemoval { stopping, volumes, gone: Gone::default() })))
+    }
+
+    /// Removes its volumes.
+    ///
+    /// # Errors
+    /// Those of [`remove`]; the VM is in state `stop` then, if nobody has asked for another.
+    pub async fn remove_volumes(
+        &mut self,
+        store: &Store,
+        removal: VolumeRemoval<'_>,
+    ) -> Result<(), ChangeError<RemoveRefusal>> {
+        let OffRemoval { stopping, volumes, gone } = self;
+        remove_volumes(store, removal, stopping, volumes, gone).await
+    }
+
+    /// Decides the end: what is recorded of the VM goes.
+    ///
+    /// # Errors
+    /// [`RemoveRefusal::Started`].
+    pub fn end(&self, cluster: &Cluster) -> Result<Changes, RemoveRefusal> {
+        drop_records(cluster, &self.stopping, &self.gone)
+    }
+
+    /// The VM and the parts of it that are gone, after the end.
+    pub fn into_removed(self) -> Removed {
+        let OffRemoval { stopping: Stopping { uuid, name, .. }, gone, .. } = self;
+        Removed { uuid, name, volumes: gone.removed, kept: gone.kept }
+    }
+}
+
 /// Predicts [`remove`] on this view: its refusal, or what would be gone.
 pub fn check_remove(
     cluster: &Cluster,

@@ -155,8 +155,37 @@ pub async fn set_state(
     vm: &str,
     ask: StateAsk,
 ) -> Result<StateOutcome, ChangeError<StateRefusal>> {
-    let ours = movers_to_ask(store, vm, ask).await?;
-    store.change(|cluster| decide(cluster, vm, ask, ours.as_ref())).await
+    let plan = StatePlan::new(store, vm, ask).await?;
+    store.change(|cluster| plan.decide(cluster)).await
+}
+
+/// Request to a VM, with what no view of the cluster tells of it.
+pub struct StatePlan {
+    pub(super) vm: String,
+    pub(super) ask: StateAsk,
+    ours: Option<BTreeSet<NodeName>>,
+}
+
+impl StatePlan {
+    /// Asks the store what it has to be asked.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn new(store: &Store, vm: &str, ask: StateAsk) -> Result<StatePlan, StoreError> {
+        let ours = movers_to_ask(store, vm, ask).await?;
+        Ok(StatePlan { vm: vm.to_owned(), ask, ours })
+    }
+
+    /// The changes that ask for the state, if it may be asked for.
+    ///
+    /// # Errors
+    /// Whatever forbids it.
+    pub(super) fn decide(
+        &self,
+        cluster: &Cluster,
+    ) -> Result<(Changes, StateOutcome), StateRefusal> {
+        decide(cluster, &self.vm, self.ask, self.ours.as_ref())
+    }
 }
 
 /// Predicts [`set_state`] on the present view: its refusal, or its answer.
@@ -165,8 +194,7 @@ pub async fn check_state(
     vm: &str,
     ask: StateAsk,
 ) -> Result<StateOutcome, ChangeError<StateRefusal>> {
-    let ours = movers_to_ask(store, vm, ask).await?;
-    let decided = decide(&store.view(), vm, ask, ours.as_ref());
+    let decided = StatePlan::new(store, vm, ask).await?.decide(&store.view());
     decided.map(|(_, outcome)| outcome).map_err(ChangeError::Refused)
 }
 

@@ -36,7 +36,7 @@ def define_vm(
     tags=None,
     initial_state="stop",
 ):
-    """Defines another VM than the one that is being made, from its XML."""
+    """Defines another VM than the one that is being made, from its XML, in state `stop`."""
     return pair(
         "vm.define_vm",
         config_data=config_data,
@@ -53,25 +53,25 @@ def define_vm(
 
 
 def start_vm(zkhandler, domain):
-    """Starts a VM."""
+    """Starts another VM; nobody waits until it runs."""
     return pair("vm.start_vm", domain=domain)
 
 
 def stop_vm(zkhandler, domain):
-    """Ends a VM at once."""
+    """Ends another VM at once, without a wait until its guest is gone."""
     return pair("vm.stop_vm", domain=domain)
 
 
 def shutdown_vm(zkhandler, domain):
-    """Asks a VM to shut down."""
+    """Asks another VM to shut down; nobody waits until it has."""
     return pair("vm.shutdown_vm", domain=domain)
 
 
 def undefine_vm(zkhandler, domain):
-    """Removes a VM and keeps its volumes."""
+    """Removes another VM, which is off, and keeps its volumes."""
     return pair("vm.undefine_vm", domain=domain)
 
 
 def remove_vm(zkhandler, domain):
-    """Removes a VM with its volumes."""
+    """Removes another VM, which is off, with its volumes."""
     return pair("vm.remove_vm", domain=domain)

@@ -70,6 +70,7 @@ pub struct World {
     pub store: Store,
     hypervisor: Arc<ScriptedHypervisor>,
     pub storage: Arc<MemoryStorage>,
+    pub profiles: Arc<provision::OneProfile>,
     pub scripts: ScriptedScripts,
     pub files: Arc<MemoryFiles>,
     pub devices: MemoryDevices,
@@ -137,6 +138,7 @@ impl World {
             store,
             hypervisor: Arc::default(),
             storage: storage.clone(),
+            profiles: Arc::default(),
             scripts: provision::script(),
             files: provision::programs(),
             devices: MemoryDevices::new(storage),
@@ -274,7 +276,8 @@ impl World {
         self.scripts.set_gate(gate.clone());
         let number = self.workers.fetch_add(1, Ordering::Relaxed);
         let devices = self.devices.of_process(number, Some(gate.clone()));
-        let worker = worker.with_scripts(provision::tools(&self.scripts, devices, &self.files));
+        let (profiles, scripts, files) = (&self.profiles, &self.scripts, &self.files);
+        let worker = worker.with_scripts(provision::tools(profiles, scripts, devices, files));
         let stop = CancellationToken::new();
         let asked = stop.clone();
         let task = tokio::spawn(async move { worker.run(asked).await });

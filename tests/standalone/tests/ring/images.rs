@@ -65,6 +65,25 @@ fn vms_of_an_image_boot_with_their_own_disk_name_and_keys() {
     assert_eq!(machine.quietly("image list -f raw").ok().trim(), "");
 }
 
+/// The disk of the image has no system for UEFI, whose firmware says so.
+#[test]
+fn a_vm_with_uefi_and_a_tpm_runs() {
+    let machine = machine();
+    machine.quietly("vm create up1 --image hello --memory 256 --uefi --tpm --start").ok();
+    assert_eq!(machine.vm_state("up1"), "start", "the command has waited until it runs");
+    let command = fs::read(format!("/proc/{}/cmdline", machine.qemu("up1"))).expect("it runs");
+    let command = String::from_utf8_lossy(&command);
+    for part in ["OVMF", "tpm-crb"] {
+        assert!(command.contains(part), "{part}: {command}");
+    }
+    eventually("UEFI says that it boots", 180, || {
+        let log = machine.pvc(&["vm", "log", "up1"]);
+        if log.stdout.contains("BdsDxe") { Ok(()) } else { Err(log) }
+    });
+    machine.quietly("vm stop up1 -y").ok();
+    machine.quietly("vm remove up1 -y").ok();
+}
+
 /// Text that the CD of [`installer`] writes to the serial console.
 const HELLO_FROM_CD: &str = "installer: booted from the CD";
 

@@ -33,7 +33,7 @@ async fn images_are_the_volumes_that_are_called_so() {
 #[tokio::test]
 async fn a_vm_of_an_image_is_a_task_that_knows_all_that_it_needs() {
     let api = with_images().await;
-    let keys = "%23%20mine%0Assh-ed25519%20AAAA%20me,%20here";
+    let keys = "%23%20mine%0Assh-ed25519%20AAAAC3NzaC1lZDI1NTE5AAAAIA%20me,%20here";
     let given = format!("image=debian&disk=8M&memory=128&vcpus=2&ssh_keys={keys}&start=true");
     let reply = api.post(&format!("/vm/new1/create?{given}&user_data=%23cloud-config")).await;
     assert_eq!((reply.status.as_u16(), &reply.json()["task_name"]), (202, &json!("vm.create")));
@@ -51,7 +51,11 @@ async fn a_vm_of_an_image_is_a_task_that_knows_all_that_it_needs() {
     assert_ne!(kwargs["user_data_key"], "#cloud-config", "passwords may be in it");
     let meta: serde_json::Value =
         serde_json::from_str(kwargs["meta_data"].as_str().unwrap()).unwrap();
-    assert_eq!(meta["public-keys"], json!(["ssh-ed25519 AAAA me, here"]));
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA me, here";
+    assert_eq!(meta["public-keys"], json!([key]));
+    // The metadata service has it from the definition.
+    let xml = kwargs["xml"].as_str().unwrap();
+    assert!(xml.contains(&format!("<pvc:ssh-key name='key'>{key}</pvc:ssh-key>")), "{xml}");
     // The name is taken while the task is at work.
     api.post("/vm/new1/create?image=debian").await.refused(400);
 }

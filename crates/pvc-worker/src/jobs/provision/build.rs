@@ -8,7 +8,7 @@ use pvc_model::provisioner::{Class, Recipe};
 use pvc_model::storage::VolumeId;
 use pvc_model::{Uuid, with_causes};
 use pvc_ops::provision::{check_cluster, check_room, definition_of_script};
-use pvc_ops::vm::Definition;
+use pvc_ops::vm::{Definition, Script};
 use pvc_ports::{
     Course, ScriptFailure, ScriptJob, ScriptLevel, ScriptMessage, ScriptOrder, ScriptPhase,
     ScriptProcess, ScriptsError,
@@ -56,8 +56,9 @@ pub(super) async fn build(
         context.log(format!("warning: {missing}"));
     }
     let began = context.tools.clock.monotonic();
+    let mapped = Vec::new();
     let mut session =
-        Session { context, tools, wanted, recipe, process, mapped: Vec::new(), began };
+        Session { context, tools, wanted, recipe, process, mapped, defined: 0, began };
     let done = session.perform().await;
     let ended = session.end().await;
     done.and(ended)
@@ -113,6 +114,8 @@ pub(super) struct Session<'a> {
     process: Box<dyn ScriptProcess>,
     /// Volumes that the script has mapped, or may have.
     pub mapped: Vec<VolumeId>,
+    /// Number of other VMs that the script has defined.
+    pub defined: usize,
     began: Duration,
 }
 
@@ -141,6 +144,16 @@ impl Session<'_> {
     /// UUID of the VM that is made.
     pub fn uuid(&self) -> Uuid {
         self.wanted.vm.uuid.expect("a job of this kind is not understood without one")
+    }
+
+    /// The script, as far as it limits what is done to other VMs for it.
+    pub fn script(&self) -> Script<'_> {
+        Script { own: self.uuid(), mapped: &self.mapped }
+    }
+
+    /// Whether no VM is started where that would take more memory than its node has.
+    pub fn refuses_overcommit(&self) -> bool {
+        self.wanted.refuse_memory_overcommit
     }
 
     async fn perform(&mut self) -> Result<()> {

@@ -1,10 +1,12 @@
 //! Functions that a script calls.
 
 use pvc_model::job::provision::name_in_the_making;
+use pvc_model::request::StateRequest;
 use pvc_model::size::parse_size;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_model::vm::VmState;
 use pvc_model::with_causes;
+use pvc_ops::Refusal;
 use pvc_ops::storage::{
     self, CloneKind, StorageRefusal, clone_volume, create_volume, exists, rename_volume,
     resize_volume,
@@ -15,7 +17,8 @@ use serde_json::{Map, Value, json};
 
 use super::build::Session;
 use super::ledger::{Made, MadeVolume, NotNoted, amend, note};
-use super::records;
+use super::{records, vms};
+use crate::context::Unwritten;
 
 /// Reason why a call has no result.
 #[derive(Debug)]
@@ -38,6 +41,16 @@ impl From<ChangeError<StorageRefusal>> for Failed {
     fn from(error: ChangeError<StorageRefusal>) -> Self {
         match error {
             ChangeError::Refused(why) => Failed::Refused(Refused(with_causes(&why))),
+            other => Failed::Call(CallError::Raised(with_causes(&other))),
+        }
+    }
+}
+
+impl<E: Refusal> From<Unwritten<E>> for Failed {
+    fn from(error: Unwritten<E>) -> Self {
+        match error {
+            Unwritten::Refused(why) => Failed::Refused(Refused(with_causes(&why))),
+            Unwritten::Lost => Failed::Call(CallError::Lost),
             other => Failed::Call(CallError::Raised(with_causes(&other))),
         }
     }
@@ -79,6 +92,12 @@ pub(super) async fn serve(
         "ceph.add_snapshot" | "ceph.remove_snapshot" | "ceph.rollback_snapshot" => {
             snapshot(session, function, &given).await
         }
+        "vm.define_vm" => vms::define(session, &given).await,
+        "vm.start_vm" => vms::ask(session, &given, StateRequest::Start).await,
+        "vm.stop_vm" => vms::ask(session, &given, StateRequest::Stop).await,
+        "vm.shutdown_vm" => vms::ask(session, &given, StateRequest::Shutdown).await,
+        "vm.undefine_vm" => vms::remove(session, &given, false).await,
+        "vm.remove_vm" => vms::remove(session, &given, true).await,
         "zk.read" | "zk.exists" | "zk.children" => {
             return records::read(session, function, &given).await;
         }
@@ -112,15 +131,17 @@ impl Arguments<'_> {
         match self.0.get(name) {
             Some(Value::String(text)) => Ok(text.clone()),
             Some(Value::Number(number)) => Ok(number.to_string()),
-            _ => {
-                let why = format!("the argument `{name}` is no text");
-                Err(Failed::Call(CallError::Raised(why)))
-            }
+            _ => Err(wrong(format!("the argument `{name}` is no text"))),
         }
     }
 
-    fn is_set(&self, name: &str) -> bool {
-        self.0.get(name).and_then(Value::as_bool).unwrap_or(false)
+    /// An argument as it came; null if it did not.
+    pub fn value(&self, name: &str) -> &Value {
+        self.0.get(name).unwrap_or(&Value::Null)
+    }
+
+    pub fn is_set(&self, name: &str) -> bool {
+        self.value(name).as_bool().unwrap_or(false)
     }
 
     fn volume(&self, name: &str) -> Done<VolumeId> {
@@ -132,6 +153,11 @@ impl Arguments<'_> {
         let size = self.text("size")?;
         parse_size(&size).map_err(|why| Failed::Refused(Refused(format!("size `{size}`: {why}"))))
     }
+}
+
+/// Failure of a call whose arguments are not of its kinds.
+pub(super) fn wrong(why: String) -> Failed {
+    Failed::Call(CallError::Raised(why))
 }
 
 fn checked(name: &str) -> Done<VolumeName> {

@@ -146,6 +146,7 @@ mod tests {
             phase_time: Duration::from_secs(1),
             whole_time: Duration::from_secs(1),
             memory_bytes: 1,
+            removed_volumes_stay: Duration::ZERO,
             numbers_vms: true,
             architecture: "x86_64".to_owned(),
             monitors: vec!["hv1.storage".to_owned()],

@@ -14,6 +14,7 @@ mod calls;
 mod data;
 mod ledger;
 mod records;
+mod vms;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +91,9 @@ pub struct ScriptSettings {
     pub whole_time: Duration,
     /// Memory that the processes of a script may use together.
     pub memory_bytes: u64,
+    /// Time for which volumes of VMs that a script removes are kept in the trash; none removes
+    /// them at once.
+    pub removed_volumes_stay: Duration,
     /// Whether the digits at the end of a VM's name are its number for scripts; PVC 1.0.3 tells
     /// them 0.
     pub numbers_vms: bool,
