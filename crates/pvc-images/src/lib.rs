@@ -43,6 +43,7 @@ use crate::decode::{Decoder, Part};
 pub use crate::error::{GiveError, ImageError, TakeError};
 use crate::error::{SourceError, TargetError};
 pub use crate::give::{Disk, Given, Turn, Wanted, give, give_within};
+use crate::qemu::Checked;
 use crate::spool::Nameless;
 pub use crate::spool::{Spool, require_room_for};
 
@@ -345,8 +346,11 @@ impl Image<'_> {
     /// The disk of the image, and its size in bytes.
     async fn convert(self, image_bytes: u64, spool: &Spool) -> Result<(Nameless, u64), ImageError> {
         let Announced { format, most_bytes, .. } = *self.announced;
-        let disk_bytes = qemu::check(&self.file, format, image_bytes, most_bytes).await?;
+        let checked = qemu::check(&self.file, format, image_bytes, most_bytes).await?;
+        let Checked { disk_bytes, data_bytes } = checked;
         let disk = Nameless::new(spool).await?;
+        // A small file may be the image of much data: all of it is written in seconds.
+        disk.require_room(data_bytes).await?;
         if disk_bytes > 0 {
             qemu::convert(&self.file, format, &disk, disk_bytes).await?;
         }

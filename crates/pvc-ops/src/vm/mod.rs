@@ -31,9 +31,10 @@ pub use rename::{
     Rename, RenameRefusal, Renamed, check_rename, plan_rename, record_renamed, rename,
     rename_records,
 };
+pub(crate) use state::check_volumes_free;
 pub use state::{
-    Crowding, StateAsk, StateOutcome, StateRefusal, check_state, finish_disable, set_state,
-    start_changes,
+    Crowding, StateAsk, StateOutcome, StateRefusal, VolumeInUse, check_state, finish_disable,
+    set_state, start_changes,
 };
 
 use std::collections::BTreeSet;
