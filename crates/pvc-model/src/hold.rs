@@ -4,8 +4,8 @@
 //! when it is done. If that process dies, the volume stays held, for it may be half of one thing
 //! and half of another: doing the same again takes the hold over and brings it to its end. Of new
 //! contents there never is a half, only a moment in which no volume has the name: the primary ends
-//! that, and nobody else. What a script works on is let go of by its task, whose worker may die: the
-//! next one takes the task back, and lets go.
+//! that, and nobody else. What a script works on is let go of by its task, or by the worker that
+//! takes the task back.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,6 +1,7 @@
 //! Leftovers: volumes that are held by an upload whose daemon is gone, or for the script of a task
-//! that is no more, those of benchmarks that have come to no end, those that jobs have left in the making, and what copies, uploads and
-//! downloads that were cut off have left in the pools. The primary sees to all of them.
+//! that is no more, those of benchmarks that have come to no end, those that jobs have left in the
+//! making, and what copies, uploads and downloads that were cut off have left in the pools. The
+//! primary sees to all of them.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -28,8 +28,7 @@ pub fn hold_mapped(
     own: Uuid,
 ) -> Result<Changes, StorageRefusal> {
     require_pool(cluster, &volume.pool)?;
-    let others: Vec<&VmRecord> =
-        users(cluster, volume).filter(|user| user.uuid != own).collect();
+    let others: Vec<&VmRecord> = users(cluster, volume).filter(|user| user.uuid != own).collect();
     if let Some(vm) = others.iter().find(|vm| !is_at_rest(cluster, vm)) {
         return Err(StorageRefusal::Running { vm: vm.name.clone(), volume: volume.clone() });
     }
@@ -71,9 +70,8 @@ pub fn let_go_of_mapped(cluster: &Cluster, volume: &VolumeId, job: &JobId) -> Ch
 
 /// The volumes that are held for the script of `job`.
 pub fn mapped_by(cluster: &Cluster, job: &JobId) -> Vec<VolumeId> {
-    let is_its = |volume: &&VolumeId| {
-        jobs_with(cluster, volume).is_some_and(|jobs| jobs.contains(job))
-    };
+    let is_its =
+        |volume: &&VolumeId| jobs_with(cluster, volume).is_some_and(|jobs| jobs.contains(job));
     cluster.holds.keys().filter(is_its).cloned().collect()
 }
 

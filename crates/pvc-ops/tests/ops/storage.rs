@@ -418,7 +418,7 @@ async fn a_volume_that_is_half_rolled_back_starts_no_vm_until_the_same_ask_has_c
     assert!(running.to_string().contains("and is not off"), "{running}");
 }
 
-/// The VM was started with what a script was writing, on another node or, on one machine, beside it.
+/// The VM was started with what a script was writing.
 #[tokio::test]
 async fn a_vm_is_not_started_while_a_script_has_its_volume() {
     let world = world().await;

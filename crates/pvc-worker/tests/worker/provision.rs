@@ -529,7 +529,7 @@ async fn a_vm_whose_volume_a_script_has_mapped_is_not_started_until_it_is_unmapp
     world.start_web1().await.expect("nobody has its volume");
 }
 
-/// As a guest has it that got it while it ran, or whoever works on it by hand.
+/// Somebody may be a guest that got it while it ran, or works on it by hand.
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_somebody_has_open_is_not_mapped() {
     let world = World::mapping("image_debian", done(Value::Null)).await;
