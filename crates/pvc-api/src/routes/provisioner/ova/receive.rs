@@ -382,8 +382,9 @@ impl<'a> Receiver<'a> {
             most_bytes: size_bytes,
         };
         let mut target = Written(volume);
-        let (spool, places) = (&self.api.settings().spool, self.api.images());
-        let taken = pvc_images::take(&mut source, &announced, spool, places, &mut target).await;
+        let places = self.api.images().of(self.slot.caller());
+        let spool = &self.api.settings().spool;
+        let taken = pvc_images::take(&mut source, &announced, spool, &places, &mut target).await;
         taken.map_err(|error| of_disk(&name, error))?;
         // It stays open until all disks get their names: what nobody has open is a leftover after a
         // day.
