@@ -1,20 +1,19 @@
 //! Stream of what changes, as it changes: server-sent events.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use futures::{FutureExt, Stream, StreamExt, stream};
 use pvc_api_types::operations::event::GetEvents;
 use pvc_api_types::{Change, Event, EventKind as Kind};
 use pvc_store::{EventFeed, EventKind};
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::answer::Answer;
-use crate::error::{ApiError, Result};
+use crate::error::Result;
 use crate::json;
+use crate::slots::Slot;
 use crate::state::ApiState;
 
 /// A comment this often keeps proxies from closing a quiet stream, and finds clients that are gone.
@@ -26,13 +25,11 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// that another process gave cannot be continued.
 pub fn events(
     api: &ApiState,
+    caller: &str,
     headers: &HeaderMap,
     cursor: Option<String>,
 ) -> Result<Answer<GetEvents>> {
-    let place = Arc::clone(api.streams()).try_acquire_owned().map_err(|_| {
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too many event streams are open already")
-            .retry_after(30)
-    })?;
+    let place = api.streams().take(caller, "event streams")?;
     let resumed = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
     // What a browser's own reconnection says is newer than the address it reconnects to.
     let begin = match resumed.or(cursor).filter(|cursor| !cursor.is_empty()) {
@@ -63,7 +60,7 @@ fn revision_of(api: &ApiState, cursor: &str) -> Option<u64> {
 fn stream_from(
     api: &ApiState,
     begin: Begin,
-    place: OwnedSemaphorePermit,
+    place: Slot,
 ) -> impl Stream<Item = std::result::Result<Sent, Infallible>> + Send + 'static {
     let process = api.process().to_owned();
     let (after, reset) = match begin {
@@ -93,7 +90,7 @@ struct Reader {
     /// An event that was looked at already, to see whether it belongs to the revision before it.
     ahead: Option<pvc_store::Event>,
     process: String,
-    _place: OwnedSemaphorePermit,
+    _place: Slot,
 }
 
 impl Reader {

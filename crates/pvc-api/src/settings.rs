@@ -54,7 +54,7 @@ pub struct Limits {
     pub wait_time: Duration,
     /// Number of requests that may wait for a state at once.
     pub waits: usize,
-    /// Number of event streams that may be open at once.
+    /// Number of event streams that may be open at once. One caller may have half of them.
     pub streams: usize,
     /// Number of uploads to volumes that may be under way at once, and of downloads. One caller may
     /// have half of them.

@@ -39,6 +39,12 @@ impl Slots {
     }
 }
 
+impl Slot {
+    pub fn caller(&self) -> &str {
+        &self.caller
+    }
+}
+
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut taken = self.slots.taken.lock().unwrap_or_else(PoisonError::into_inner);

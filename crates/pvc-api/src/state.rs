@@ -54,7 +54,7 @@ struct Shared {
     zookeeper_page: exported::Page,
     trash_lists: TrashLists,
     waits: Arc<Semaphore>,
-    streams: Arc<Semaphore>,
+    streams: Arc<Slots>,
     uploads: Arc<Slots>,
     downloads: Arc<Slots>,
     readers: Arc<Readers>,
@@ -86,7 +86,7 @@ impl ApiState {
             zookeeper_page: exported::Page::default(),
             trash_lists: TrashLists::default(),
             waits: Arc::new(Semaphore::new(settings.limits.waits)),
-            streams: Arc::new(Semaphore::new(settings.limits.streams)),
+            streams: Slots::new(settings.limits.streams),
             uploads: Slots::new(settings.limits.transfers),
             downloads: Slots::new(settings.limits.transfers),
             readers: Arc::default(),
@@ -230,7 +230,7 @@ impl ApiState {
         &self.shared.waits
     }
 
-    pub(crate) fn streams(&self) -> &Arc<Semaphore> {
+    pub(crate) fn streams(&self) -> &Arc<Slots> {
         &self.shared.streams
     }
 

@@ -36,8 +36,8 @@ pub enum ImageError {
     )]
     NoRoom { least_bytes: u64 },
     #[error(
-        "the image takes up to {needed_bytes} bytes of room while it is made, and {free_bytes} are \
-         free in the directory for that beside the {} MiB that are left to others",
+        "the image needs up to {needed_bytes} bytes of room here, and {free_bytes} are free in the \
+         directory for that beside the {} MiB that are left to others",
         least_bytes >> 20
     )]
     NoRoomFor {
@@ -87,9 +87,10 @@ impl ImageError {
                 Some("`pvc storage volume resize` makes the volume larger")
             }
             ImageError::NoRoomFor { .. } => Some(
-                "a raw image, also a compressed one, takes no room (`-c zstd`): `qemu-img convert` \
-                 makes another of it on a machine that has room; `api.images.directory` names \
-                 another directory, and `api.images.least_free_mib` says what is left to others",
+                "a raw image, also a compressed one (`-c zstd`), takes no room: `qemu-img convert` \
+                 makes the one of the other on a machine that has room; `api.images.directory` \
+                 names another directory, and `api.images.least_free_mib` says what is left to \
+                 others",
             ),
             ImageError::NoRoom { .. } => Some(
                 "`api.images.directory` names another directory, and `api.images.least_free_mib` \

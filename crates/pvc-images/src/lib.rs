@@ -29,6 +29,7 @@ mod encode;
 mod error;
 mod give;
 mod qemu;
+mod share;
 mod spool;
 
 use std::sync::Arc;
@@ -43,6 +44,8 @@ use crate::decode::{Decoder, Part};
 pub use crate::error::{GiveError, ImageError, TakeError};
 use crate::error::{SourceError, TargetError};
 pub use crate::give::{Disk, Given, Turn, Wanted, give, give_within};
+use crate::qemu::Checked;
+use crate::share::Shared;
 use crate::spool::Nameless;
 pub use crate::spool::{Spool, require_room_for};
 
@@ -116,11 +119,13 @@ pub struct Sent {
 /// Places that all who take and give images share.
 #[derive(Debug, Clone)]
 pub struct Places {
+    /// Name of whoever takes one.
+    caller: String,
     /// For decoders: each has its window.
-    decoders: Arc<Semaphore>,
-    /// For `qemu-img`, and for disks that are kept for it: one to read images, and another to make
-    /// them, so that neither waits for the other.
-    readers: Arc<Semaphore>,
+    decoders: Shared,
+    /// For `qemu-img`, and for disks that are kept for it: some to read images, and one to make
+    /// them, so that neither waits for the other. To read one may take days.
+    readers: Shared,
     makers: Arc<Semaphore>,
     /// For encoders, for a piece at a time: each has a core for itself.
     encoders: Arc<Semaphore>,
@@ -129,11 +134,23 @@ pub struct Places {
 impl Default for Places {
     fn default() -> Self {
         let places = |count| Arc::new(Semaphore::new(count));
-        Places { decoders: places(4), readers: places(1), makers: places(1), encoders: places(2) }
+        Places {
+            caller: String::new(),
+            decoders: Shared::new(4, 2),
+            readers: Shared::new(2, 1),
+            makers: places(1),
+            encoders: places(2),
+        }
     }
 }
 
 impl Places {
+    /// The same places as a caller takes them, who does not get all of them.
+    #[must_use]
+    pub fn of(&self, caller: &str) -> Self {
+        Places { caller: caller.to_owned(), ..self.clone() }
+    }
+
     /// Waits until the image may be made, one after the other; whoever makes none does not wait.
     ///
     /// # Cancellation
@@ -169,7 +186,7 @@ pub async fn take<S: Source, W: Target>(
     let mut file = Counted::new(source, announced);
     let (begin, compression) = file.begin().await?;
     let _place = match compression {
-        Some(_) => Some(places.decoders.acquire().await.expect("it is never closed")),
+        Some(_) => Some(places.decoders.take(&places.caller).await),
         None => None,
     };
     let decoder = Decoder::start(compression);
@@ -185,7 +202,7 @@ pub async fn take<S: Source, W: Target>(
             if image_bytes == 0 {
                 return Err(ImageError::Empty.into());
             }
-            let _place = places.readers.acquire().await.expect("it is never closed");
+            let _place = places.readers.take(&places.caller).await;
             let (disk, disk_bytes) = image.convert(image_bytes, spool).await?;
             copy(&disk, target).await.map_err(TakeError::of_target)?;
             disk_bytes
@@ -345,8 +362,11 @@ impl Image<'_> {
     /// The disk of the image, and its size in bytes.
     async fn convert(self, image_bytes: u64, spool: &Spool) -> Result<(Nameless, u64), ImageError> {
         let Announced { format, most_bytes, .. } = *self.announced;
-        let disk_bytes = qemu::check(&self.file, format, image_bytes, most_bytes).await?;
+        let checked = qemu::check(&self.file, format, image_bytes, most_bytes).await?;
+        let Checked { disk_bytes, data_bytes } = checked;
         let disk = Nameless::new(spool).await?;
+        // A small file may be the image of much data: all of it is written in seconds.
+        disk.require_room(data_bytes).await?;
         if disk_bytes > 0 {
             qemu::convert(&self.file, format, &disk, disk_bytes).await?;
         }

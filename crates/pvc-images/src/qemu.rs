@@ -19,8 +19,11 @@ const MOST_MEMORY: u64 = 2 << 30;
 const MOST_SAID: u64 = 64 << 10;
 const MOST_LINE: usize = 4 << 10;
 
-/// Time between two looks whether there is room.
-const ROOM_POLL: Duration = Duration::from_secs(1);
+/// Time between two looks whether there is room, in which QEMU writes some 100 MB into memory.
+const ROOM_POLL: Duration = Duration::from_millis(100);
+
+/// Time between two flushes of what is read and written.
+const FLUSH_PAUSE: Duration = Duration::from_secs(1);
 
 const IMAGE: &str = "/proc/self/fd/0";
 const DISK: &str = "/proc/self/fd/1";
@@ -70,15 +73,25 @@ struct Info {
     virtual_size: u64,
 }
 
+/// Image that is whole, as far as its format can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checked {
+    /// Size of its disk.
+    pub disk_bytes: u64,
+    /// Length of the parts of the disk that have data, together. It has nothing to do with the
+    /// length of the file: parts may be compressed, or lie at one and the same place of it.
+    pub data_bytes: u64,
+}
+
 /// Refuses an image that is not whole, as far as its format can tell, or whose disk has more than
-/// `most_bytes`; returns the size of its disk. The size is looked at first: to look through the
-/// tables of a petabyte takes minutes, and others wait.
+/// `most_bytes`. The size is looked at first: to look through the tables of a petabyte takes
+/// minutes, and others wait.
 pub async fn check(
     image: &Nameless,
     format: DiskFormat,
     image_bytes: u64,
     most_bytes: u64,
-) -> Result<u64, ImageError> {
+) -> Result<Checked, ImageError> {
     let opened = options(format);
     let deadline = long(image_bytes);
     let (status, said, error) = run(image, &["info", "--output=json", &opened], deadline).await?;
@@ -100,8 +113,9 @@ pub async fn check(
             return Err(refusal(format, &why));
         }
     }
-    check_map(image, format, image_bytes, deadline).await?;
-    Ok(disk_bytes)
+    let data_bytes = check_map(image, format, image_bytes, deadline).await?;
+    // The last part may be of a whole cluster.
+    Ok(Checked { disk_bytes, data_bytes: data_bytes.min(disk_bytes) })
 }
 
 /// The parts of a VHDX lie at whole MiB, and so does its end.
@@ -172,36 +186,40 @@ struct Extent {
     data: bool,
 }
 
-/// Refuses an image that names data behind its own end: QEMU would read zeros there.
+/// Refuses an image that names data behind its own end: QEMU would read zeros there. Returns the
+/// length of all that has data, in bytes.
 async fn check_map(
     image: &Nameless,
     format: DiskFormat,
     image_bytes: u64,
     deadline: Duration,
-) -> Result<(), ImageError> {
+) -> Result<u64, ImageError> {
     let opened = options(format);
     let mut command = command(&["map", "--output=json", &opened], deadline, 0);
     command.stdin(image.for_program()?).stdout(Stdio::piped()).stderr(Stdio::piped());
     let work = async {
         let mut child = command.spawn().map_err(io(READING))?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
-        let ((), error) = tokio::try_join!(check_extents(out, format, image_bytes), read(err))?;
+        let extents = check_extents(out, format, image_bytes);
+        let (data_bytes, error) = tokio::try_join!(extents, read(err))?;
         let status = child.wait().await.map_err(io(READING))?;
         match status.success() {
-            true => Ok(()),
+            true => Ok(data_bytes),
             false => Err(refusal(format, &error)),
         }
     };
     in_time(deadline, work).await
 }
 
-/// Looks at each extent that is printed, one in each line: `[{ … },`.
+/// Looks at each extent that is printed, one in each line: `[{ … },`. Returns the length of those
+/// with data, in bytes.
 async fn check_extents(
     out: Option<impl AsyncRead + Unpin>,
     format: DiskFormat,
     image_bytes: u64,
-) -> Result<(), ImageError> {
-    let Some(out) = out else { return Ok(()) };
+) -> Result<u64, ImageError> {
+    let mut data_bytes = 0_u64;
+    let Some(out) = out else { return Ok(data_bytes) };
     let bad = |why: String| ImageError::Bad { format, why };
     let mut lines = BufReader::new(out);
     let mut line = Vec::new();
@@ -210,7 +228,7 @@ async fn check_extents(
         let limit = MOST_LINE as u64;
         let read = (&mut lines).take(limit).read_until(b'\n', &mut line).await;
         if read.map_err(io(READING))? == 0 {
-            return Ok(());
+            return Ok(data_bytes);
         }
         if line.len() == MOST_LINE {
             return Err(bad("`qemu-img map` prints a line that is too long".to_owned()));
@@ -227,6 +245,9 @@ async fn check_extents(
             return Err(bad(format!(
                 "it was cut: data is at {end} bytes, and it has {image_bytes}"
             )));
+        }
+        if extent.data {
+            data_bytes = data_bytes.saturating_add(extent.length);
         }
     }
 }
@@ -322,22 +343,33 @@ async fn from_to(
     tokio::select! {
         biased;
         done = tokio::time::timeout(deadline, work) => done.unwrap_or(Err(late)),
-        error = no_room(from, to) => Err(error),
+        error = no_room(to) => Err(error),
+        error = keep_flushing(from, to) => Err(error),
     }
 }
 
-/// Returns when too little room is left beside what is written. What was written until then is on
-/// the disk after each look, and neither that nor what was read fills the memory.
-async fn no_room(from: &Nameless, to: &Nameless) -> ImageError {
+/// Returns when too little room is left beside what is written. A flush may take many seconds, and
+/// is not waited for.
+async fn no_room(to: &Nameless) -> ImageError {
     loop {
-        let looked = async {
-            to.require_room().await?;
-            to.flush().await?;
-            from.flush().await
-        };
-        if let Err(error) = looked.await {
+        if let Err(error) = to.require_room(0).await {
             return error;
         }
         tokio::time::sleep(ROOM_POLL).await;
+    }
+}
+
+/// Has what is written on the disk now and then, so that neither that nor what was read fills the
+/// memory. Returns when that fails.
+async fn keep_flushing(from: &Nameless, to: &Nameless) -> ImageError {
+    loop {
+        let flushed = async {
+            to.flush().await?;
+            from.flush().await
+        };
+        if let Err(error) = flushed.await {
+            return error;
+        }
+        tokio::time::sleep(FLUSH_PAUSE).await;
     }
 }

@@ -146,10 +146,10 @@ impl Nameless {
         aside(move || flush(&file)).await
     }
 
-    /// Refuses to go on where too little room is left to others.
-    pub async fn require_room(&self) -> Result<(), ImageError> {
+    /// Refuses to go on where too little room is left to others once `needed_bytes` are written.
+    pub async fn require_room(&self, needed_bytes: u64) -> Result<(), ImageError> {
         let Nameless { file, least_free_bytes, .. } = self.clone();
-        aside(move || room(&file)?.require(0, least_free_bytes)).await
+        aside(move || room(&file)?.require(needed_bytes, least_free_bytes)).await
     }
 
     pub async fn set_size(&self, bytes: u64) -> Result<(), ImageError> {

@@ -280,6 +280,9 @@ async fn no_image_is_blamed_for_a_full_directory() {
     let taken = take(&mut source, &announced, &spool_in(&folder.0), &places, &mut disk).await;
     let Err(TakeError::Image(error)) = taken else { panic!("it has no room") };
     assert!(!error.is_of_the_image(), "{error}");
+    // Before anything of the disk is written: it would be within a second, and others write there.
+    let words = "the image needs up to 16777216 bytes of room here";
+    assert!(error.to_string().starts_with(words), "{error}");
     let hint = error.hint().unwrap();
     assert!(hint.contains("api.images.directory"), "{hint}");
 }

@@ -4,12 +4,14 @@
 //! when it is done. If that process dies, the volume stays held, for it may be half of one thing
 //! and half of another: doing the same again takes the hold over and brings it to its end. Of new
 //! contents there never is a half, only a moment in which no volume has the name: the primary ends
-//! that, and nobody else.
+//! that, and nobody else. What a script works on is let go of by its task, or by the worker that
+//! takes the task back.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::cluster::Cluster;
+use crate::job::JobId;
 use crate::storage::{SnapshotName, TrashId, VolumeId};
 use crate::vm::VmRecord;
 
@@ -34,6 +36,8 @@ pub enum Purpose {
         /// `None` until they were looked for: then nothing has been moved there.
         trashed: Option<BTreeSet<TrashId>>,
     },
+    /// Scripts of these tasks, one at least, have it as a device, and may write it.
+    Mapped(BTreeSet<JobId>),
 }
 
 impl VolumeHold {
@@ -41,7 +45,10 @@ impl VolumeHold {
     pub fn lost_snapshot(&self, has: impl Fn(&SnapshotName) -> bool) -> Option<&SnapshotName> {
         match &self.purpose {
             Purpose::RollBack(snapshot) if !has(snapshot) => Some(snapshot),
-            Purpose::RollBack(_) | Purpose::Shrink(_) | Purpose::Fill { .. } => None,
+            Purpose::RollBack(_)
+            | Purpose::Shrink(_)
+            | Purpose::Fill { .. }
+            | Purpose::Mapped(_) => None,
         }
     }
 }
@@ -53,6 +60,8 @@ impl Purpose {
             Purpose::RollBack(_) | Purpose::Shrink(_) => true,
             // The contents of two attempts are not the same.
             Purpose::Fill { .. } => false,
+            // No script goes on where another was ended.
+            Purpose::Mapped(_) => false,
         }
     }
 }
@@ -63,6 +72,10 @@ impl fmt::Display for Purpose {
             Purpose::RollBack(snapshot) => write!(f, "rolled back to snapshot `{snapshot}`"),
             Purpose::Shrink(bytes) => write!(f, "made smaller, to {bytes} bytes"),
             Purpose::Fill { .. } => f.write_str("given new contents"),
+            Purpose::Mapped(jobs) => {
+                let tasks: Vec<String> = jobs.iter().map(|job| format!("task `{job}`")).collect();
+                write!(f, "worked on by the script of {}", tasks.join(" and of "))
+            }
         }
     }
 }
@@ -90,10 +103,15 @@ impl Held {
                         contents back within a quarter of an hour"
                     .to_owned();
             }
+            Purpose::Mapped(jobs) => {
+                let ends: Vec<String> =
+                    jobs.iter().map(|job| format!("`pvc task cancel {job}`")).collect();
+                return format!("wait for it, or end it: {}", ends.join(" and "));
+            }
         };
         let lost = match &self.purpose {
             Purpose::RollBack(_) => format!("; if that snapshot is gone, {}", self.way_out()),
-            Purpose::Shrink(_) | Purpose::Fill { .. } => String::new(),
+            Purpose::Shrink(_) | Purpose::Fill { .. } | Purpose::Mapped(_) => String::new(),
         };
         format!("wait for it; if it was cut off, {again} brings it to its end{lost}")
     }
@@ -188,5 +206,24 @@ mod tests {
         assert_eq!(back.lost_snapshot(|name| *name == before), None);
         assert_eq!(hold(Purpose::Shrink(1)).lost_snapshot(|_| false), None);
         assert_eq!(hold(Purpose::Fill { trashed: None }).lost_snapshot(|_| false), None);
+    }
+
+    #[test]
+    fn what_scripts_work_on_is_let_go_of_by_their_tasks() {
+        let jobs: BTreeSet<JobId> = [1, 2].map(JobId::from_bits).into();
+        let purpose = Purpose::Mapped(jobs);
+        assert!(!purpose.can_be_taken_over());
+        let volume = VolumeId::parse("vms/a").unwrap();
+        let held = Held { volume: volume.clone(), purpose: purpose.clone() };
+        let words = "volume `vms/a` is being worked on by the script of task `00000001` and of \
+                     task `00000002`";
+        assert_eq!(held.to_string(), words);
+        let ends = "`pvc task cancel 00000001` and `pvc task cancel 00000002`";
+        assert!(held.hint().ends_with(ends), "{}", held.hint());
+        let hold = VolumeHold { volume: volume.clone(), purpose, by: "00000002".to_owned() };
+        assert_eq!(hold.lost_snapshot(|_| false), None);
+        let mut cluster = Cluster::default();
+        cluster.holds.insert(volume.clone(), Arc::new(hold));
+        assert_eq!(check_not_held(&cluster, &volume, None), Err(held));
     }
 }

@@ -1,17 +1,20 @@
 //! Plugging devices into running guests, and pulling them out.
 
 use pvc_domain::{Device, DomainError, device_summary};
+use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
-use pvc_model::domain::Nic;
+use pvc_model::domain::{Disk, DiskSource, Nic};
 use pvc_model::guest_network::mac::check_macs;
+use pvc_model::hold::{Held, check_not_held};
 use pvc_model::job::{JobSpec, JobVm, JobWork};
 use pvc_model::sriov::vf_of;
+use pvc_model::vm::volumes::rivals_for;
 use pvc_ports::{Clock, DeviceChange, Random};
-use pvc_store::{ChangeError, Changes, Store};
+use pvc_store::{ChangeError, Changes, Expect, Store};
 
 use crate::job::{JobRequest, submit};
 use crate::refusal::{Homeless, Kind, NoVm, Refusal, find_vm, node_of};
-use crate::vm::{NicRefusal, check_nics};
+use crate::vm::{NicRefusal, VolumeInUse, check_nics, check_volumes_free};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceRefusal {
@@ -22,6 +25,8 @@ pub enum DeviceRefusal {
     #[error(transparent)]
     Nic(#[from] NicRefusal),
     #[error(transparent)]
+    Disk(#[from] DiskRefusal),
+    #[error(transparent)]
     Homeless(#[from] Homeless),
 }
 
@@ -31,6 +36,7 @@ impl Refusal for DeviceRefusal {
             DeviceRefusal::NoVm(error) => error.kind(),
             DeviceRefusal::Xml(_) => Kind::Invalid,
             DeviceRefusal::Nic(error) => error.kind(),
+            DeviceRefusal::Disk(error) => error.kind(),
             DeviceRefusal::Homeless(error) => error.kind(),
         }
     }
@@ -40,9 +46,54 @@ impl Refusal for DeviceRefusal {
             DeviceRefusal::NoVm(error) => error.hint(),
             DeviceRefusal::Xml(error) => error.hint().map(str::to_owned),
             DeviceRefusal::Nic(error) => Some(error.hint()),
+            DeviceRefusal::Disk(error) => error.hint(),
             DeviceRefusal::Homeless(error) => error.hint(),
         }
     }
+}
+
+/// Reason why a running guest is not given a volume.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DiskRefusal {
+    #[error(transparent)]
+    Held(#[from] Held),
+    #[error(transparent)]
+    InUse(#[from] VolumeInUse),
+}
+
+impl Refusal for DiskRefusal {
+    fn kind(&self) -> Kind {
+        Kind::Conflict
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            DiskRefusal::Held(held) => held.hint(),
+            DiskRefusal::InUse(used) => used.hint(),
+        })
+    }
+}
+
+/// Refuses to plug a disk into the guest of `vm` with which the VM would not be started: its volume
+/// is held, or in use by another VM, where neither shares it (`<shareable/>`). `changes` gets the
+/// expectations that this is so when they are written.
+///
+/// # Errors
+/// The first reason.
+pub fn check_disk(
+    cluster: &Cluster,
+    vm: Uuid,
+    disk: &Disk,
+    changes: &mut Changes,
+) -> Result<(), DiskRefusal> {
+    let DiskSource::Volume(volume) = &disk.source else { return Ok(()) };
+    check_not_held(cluster, volume, None)?;
+    changes.expect(Expect::Holds);
+    if !disk.shared {
+        let own = [volume.clone()].into();
+        check_volumes_free(cluster, rivals_for(cluster, vm, own), changes)?;
+    }
+    Ok(())
 }
 
 /// A device of VM `vm`.
@@ -64,10 +115,10 @@ pub async fn submit_device(
     random: &dyn Random,
     ask: &DeviceAsk,
 ) -> Result<JobSpec, ChangeError<DeviceRefusal>> {
-    submit(store, clock, random, |cluster| Ok((request(cluster, ask)?, Changes::new()))).await
+    submit(store, clock, random, |cluster| request(cluster, ask)).await
 }
 
-fn request(cluster: &Cluster, ask: &DeviceAsk) -> Result<JobRequest, DeviceRefusal> {
+fn request(cluster: &Cluster, ask: &DeviceAsk) -> Result<(JobRequest, Changes), DeviceRefusal> {
     let DeviceAsk { vm, change, xml, force, submitter } = ask;
     let device = device_summary(xml).map_err(DeviceRefusal::Xml)?;
     let record = find_vm(cluster, vm)?;
@@ -85,6 +136,10 @@ fn request(cluster: &Cluster, ask: &DeviceAsk) -> Result<JobRequest, DeviceRefus
             return Err(NicRefusal::Unrecorded { function: function.to_owned() }.into());
         }
     }
+    let mut changes = Changes::new();
+    if let (DeviceChange::Attach, Device::Disk(disk)) = (change, &device) {
+        check_disk(cluster, record.uuid, disk, &mut changes)?;
+    }
     let node = node_of(record)?;
     let (vm, xml) = (JobVm::new(record), xml.clone());
     let work = match change {
@@ -92,5 +147,5 @@ fn request(cluster: &Cluster, ask: &DeviceAsk) -> Result<JobRequest, DeviceRefus
         DeviceChange::Detach => JobWork::DetachDevice { vm, xml },
     };
     let (run_on, submitter) = (node.to_string(), submitter.clone());
-    Ok(JobRequest { work, run_on, node, submitter })
+    Ok((JobRequest { work, run_on, node, submitter }, changes))
 }

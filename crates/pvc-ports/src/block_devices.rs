@@ -42,8 +42,9 @@ pub type Unmapped = Result<VolumeId, BlockDeviceError>;
 /// no more has mapped is [left over](BlockDevices::unmap_left_over).
 #[async_trait]
 pub trait BlockDevices: Send + Sync {
-    /// Maps the volume, which must exist, for a job, and returns the path of its device. One that
-    /// this process has mapped already stays as it is, and is for this job as well.
+    /// Maps the volume, which must exist and which nobody has open, for a job, and returns the path
+    /// of its device. One that this process has mapped already stays as it is, and is for this job
+    /// as well.
     ///
     /// # Cancellation
     /// What has begun is known: [`unmap`](BlockDevices::unmap) ends it.

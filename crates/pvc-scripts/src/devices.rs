@@ -410,6 +410,8 @@ impl BlockDevices for LinuxBlockDevices {
             return Err(BlockDeviceError::Taken { path });
         }
         self.require_no_kernel_device(volume).await?;
+        // Neither `rbd` nor `losetup` asks.
+        self.storage.check_unused(volume).await?;
         let failed = io_error(volume, "mapped");
         let free = |number: &usize| !self.home.path().join(format!("{DEVICE}{number}")).exists();
         let number = (0..).find(free).expect("there are numbers enough");

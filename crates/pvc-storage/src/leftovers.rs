@@ -1,19 +1,23 @@
-//! Leftovers: volumes that are held by an upload whose daemon is gone, those of benchmarks that
-//! have come to no end, those that jobs have left in the making, and what copies, uploads and
-//! downloads that were cut off have left in the pools. The primary sees to all of them.
+//! Leftovers: volumes that are held by an upload whose daemon is gone, or for the script of a task
+//! that is no more, those of benchmarks that have come to no end, those that jobs have left in the
+//! making, and what copies, uploads and downloads that were cut off have left in the pools. The
+//! primary sees to all of them.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::hold::Purpose;
+use pvc_model::job::JobId;
 use pvc_model::job::making::{is_left_behind, maker_of};
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId};
 use pvc_model::vm::volumes::users;
 use pvc_ops::benchmark::remove_left_behind;
-use pvc_ops::storage::{Settled, remove_volume, settle};
+use pvc_ops::storage::{Settled, let_go_of_mapped, remove_volume, settle};
 use pvc_ports::{Storage, StorageError, VolumeInfo};
 use pvc_role::Context;
+use pvc_store::Changes;
 use tokio_util::sync::CancellationToken;
 
 /// Time between two looks at the holds and the benchmarks.
@@ -149,7 +153,43 @@ impl<T: Ord + Clone> Sightings<T> {
 /// A volume, and the attempt that holds it.
 type Held = (VolumeId, String);
 
+/// Lets go of what is held for the script of a task that is no more, as one of a tree that was
+/// replaced: a task lets go of its own before it is over.
+async fn let_go_of_ended(context: &Context) {
+    let is_open = |cluster: &Cluster, job: &JobId| {
+        cluster.jobs.get(job).is_some_and(|job| !job.progress.state.is_over())
+    };
+    let view = context.store.view();
+    for hold in view.holds.values() {
+        let Purpose::Mapped(jobs) = &hold.purpose else { continue };
+        let volume = &hold.volume;
+        for job in jobs.iter().filter(|job| !is_open(&view, job)) {
+            let decide = |cluster: &Cluster| {
+                let changes = match is_open(cluster, job) {
+                    true => Changes::new(),
+                    false => let_go_of_mapped(cluster, volume, job),
+                };
+                Ok::<_, Infallible>((changes, ()))
+            };
+            match context.store.change(decide).await {
+                Ok(()) => {
+                    tracing::warn!(%volume, %job, "a task is no more, and its volume is let go of");
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        %volume,
+                        error = &error as &dyn std::error::Error,
+                        "a task is no more, and its volume cannot be let go of yet; it is tried \
+                         again"
+                    );
+                }
+            }
+        }
+    }
+}
+
 async fn settle_holds(context: &Context, seen: &mut Sightings<Held>, now: Duration) {
+    let_go_of_ended(context).await;
     let view = context.store.view();
     let filled = view.holds.values().filter(|hold| matches!(hold.purpose, Purpose::Fill { .. }));
     let held = filled.map(|hold| (hold.volume.clone(), hold.by.clone())).collect();
@@ -297,10 +337,10 @@ mod tests {
     use pvc_model::benchmark::{BenchmarkRecord, BenchmarkState, FORMAT, volume_of};
     use pvc_model::hold::VolumeHold;
     use pvc_model::job::making::name_in_the_making;
-    use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
+    use pvc_model::job::{JobProgress, JobSpec, JobState, JobVm, JobWork};
     use pvc_model::storage::VolumeName;
     use pvc_ports::Ports;
-    use pvc_store::{Change, Changes, Store};
+    use pvc_store::{Change, Store};
     use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock, ports};
 
     use super::*;
@@ -384,6 +424,38 @@ mod tests {
         settle_holds(&context, &mut seen, CUT_OFF).await;
         storage.volume(&id("vms/a")).await.unwrap();
         assert!(context.store.fresh().await.unwrap().holds.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_script_of_a_task_that_is_no_more_worked_on_is_let_go_of() {
+        let storage = Arc::new(MemoryStorage::new());
+        storage.insert("vms/a");
+        let context = context(storage).await;
+        let [open, gone] = [1, 2].map(JobId::from_bits);
+        let spec = JobSpec {
+            id: open.clone(),
+            work: JobWork::Upload { volume: id("vms/b") },
+            node: "hv1".into(),
+            run_on: "hv1".to_owned(),
+            submitter: "tests".to_owned(),
+            submitted_at: 1,
+        };
+        write(&context, Change::SubmitJob(spec)).await;
+        let hold = |jobs: [&JobId; 2]| VolumeHold {
+            volume: id("vms/a"),
+            purpose: Purpose::Mapped(jobs.into_iter().cloned().collect()),
+            by: "somebody".to_owned(),
+        };
+        let settle = async || {
+            settle_holds(&context, &mut Sightings::default(), Duration::ZERO).await;
+            let view = context.store.fresh().await.unwrap();
+            view.holds.get(&id("vms/a")).map(|hold| hold.purpose.clone())
+        };
+        write(&context, Change::HoldVolume(hold([&open, &gone]))).await;
+        assert_eq!(settle().await, Some(Purpose::Mapped([open.clone()].into())));
+        assert_eq!(settle().await, Some(Purpose::Mapped([open].into())));
+        write(&context, Change::HoldVolume(hold([&gone, &gone]))).await;
+        assert_eq!(settle().await, None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -275,7 +275,7 @@ impl BlockDevices for MemoryDevices {
         self.pass().await;
         let path = device_path(volume);
         if !self.with(|mapped| mapped.contains_key(volume)) {
-            self.storage.volume(volume).await?;
+            self.storage.check_unused(volume).await?;
         }
         let is_own = self.with(|mapped| {
             let none = || (self.process, BTreeSet::new());

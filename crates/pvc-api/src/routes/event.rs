@@ -12,5 +12,5 @@ pub fn add(table: Table) -> Table {
 }
 
 async fn get_events(ask: Ask<GetEvents>) -> Result<Answer<GetEvents>> {
-    events::events(&ask.api, &ask.headers, ask.params.cursor)
+    events::events(&ask.api, &ask.caller.description, &ask.headers, ask.params.cursor)
 }

@@ -126,12 +126,14 @@ async fn the_stream_ends_when_the_daemon_stops_and_needs_a_key() {
 
 #[tokio::test]
 async fn only_so_many_streams_are_open_at_once() {
-    let limits = pvc_api::Limits { streams: 2, ..pvc_api::Limits::default() };
+    // Half of them for one caller.
+    let limits = pvc_api::Limits { streams: 4, ..pvc_api::Limits::default() };
     let settings = pvc_api::ApiSettings { limits, ..common::settings() };
     let api = common::start(&pvc_store::synthetic::Shape::with_vms(0).dump(), settings).await;
     let one = Events::open(&api, ask("/events")).await;
     let _two = Events::open(&api, ask("/events")).await;
-    api.get("/events").await.refused(503);
+    let refused = api.get("/events").await.refused(503);
+    assert!(refused.contains("2 event streams are under way, 2 of them yours"), "{refused}");
     drop(one);
     Events::open(&api, ask("/events")).await;
 }

@@ -19,10 +19,17 @@ pub fn rivals<'a>(
     cluster: &'a Cluster,
     vm: &VmRecord,
 ) -> impl Iterator<Item = (&'a VmRecord, &'a VolumeId)> {
-    let own: BTreeSet<VolumeId> =
-        vm.domain.iter().flat_map(|domain| domain.own_volumes().cloned()).collect();
-    let uuid = vm.uuid;
-    let others = cluster.vms.values().filter(move |other| other.uuid != uuid);
+    let own = vm.domain.iter().flat_map(|domain| domain.own_volumes().cloned()).collect();
+    rivals_for(cluster, vm.uuid, own)
+}
+
+/// The same of a VM that uses, or is to use, the volumes `own` alone.
+pub fn rivals_for(
+    cluster: &Cluster,
+    vm: Uuid,
+    own: BTreeSet<VolumeId>,
+) -> impl Iterator<Item = (&VmRecord, &VolumeId)> {
+    let others = cluster.vms.values().filter(move |other| other.uuid != vm);
     others.filter_map(move |other| {
         let used = other.domain.as_ref().ok()?.own_volumes().find(|used| own.contains(*used))?;
         Some((&**other, used))

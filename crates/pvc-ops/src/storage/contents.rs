@@ -376,7 +376,10 @@ pub async fn settle(store: &Store, storage: &dyn Storage, held: &VolumeHold) -> 
     let is_old = |entry: &TrashedVolume| match &held.purpose {
         Purpose::Fill { trashed: Some(before) } => before.contains(&entry.id),
         // Nothing was moved there.
-        Purpose::Fill { trashed: None } | Purpose::RollBack(_) | Purpose::Shrink(_) => true,
+        Purpose::Fill { trashed: None }
+        | Purpose::RollBack(_)
+        | Purpose::Shrink(_)
+        | Purpose::Mapped(_) => true,
     };
     // Not whether something opens by the name: what was cut off on its way lies.
     let settled = if storage.repair_name(id).await.map_err(refused)? {

@@ -165,7 +165,10 @@ pub(super) async fn without_end(
 
 /// Refuses a name that the renaming of a VM takes from a volume, or gives to one: if it is taken
 /// back it is to find the volume.
-fn check_keeps_its_name(cluster: &Cluster, volume: &VolumeId) -> Result<(), BeingRenamed> {
+pub(super) fn check_keeps_its_name(
+    cluster: &Cluster,
+    volume: &VolumeId,
+) -> Result<(), BeingRenamed> {
     for vm in cluster.vms.values() {
         let Some(to) = being_renamed_to(cluster, vm.uuid) else { continue };
         let is_meant = |own: &VolumeId| {

@@ -9,6 +9,7 @@
 
 mod contents;
 mod hold;
+mod mapped;
 mod pool;
 mod record;
 mod snapshot;
@@ -20,6 +21,7 @@ pub use contents::{
     BegunContents, FillTarget, NewContents, Settled, begin_fill, check_fill, download, fill_volume,
     settle,
 };
+pub use mapped::{hold_mapped, let_go_of_mapped, mapped_by};
 pub use pool::{RemovedPool, create_pool, remove_pool, set_placement_groups};
 pub use record::{record_volume, record_whole, scan, snapshot_differences};
 pub use snapshot::{create_snapshot, remove_snapshot, rename_snapshot, roll_back};
@@ -394,25 +396,6 @@ pub fn require_no_other_user(
     }
     require_no_part(cluster, |used| used == volume)?;
     require_no_task(cluster, |used| used == volume)?;
-    Ok(check_not_held(cluster, volume, None)?)
-}
-
-/// Refuses to give the script that makes VM `own` a volume as a device: one that is held, or that a
-/// guest of another VM may have open.
-///
-/// # Errors
-/// The first reason.
-pub fn require_mappable(
-    cluster: &Cluster,
-    volume: &VolumeId,
-    own: Uuid,
-) -> Result<(), StorageRefusal> {
-    require_pool(cluster, &volume.pool)?;
-    let users = users_where(cluster, |used| used == volume);
-    let mut others = users.filter(|(vm, _)| vm.uuid != own);
-    if let Some((vm, volume)) = others.find(|(vm, _)| !is_at_rest(cluster, vm)) {
-        return Err(StorageRefusal::Running { vm: vm.name.clone(), volume: volume.clone() });
-    }
     Ok(check_not_held(cluster, volume, None)?)
 }
 

@@ -33,9 +33,10 @@ pub use rename::{
     rename_records,
 };
 pub use scripted::{Script, ScriptedRefusal};
+pub(crate) use state::check_volumes_free;
 pub use state::{
-    Crowding, StateAsk, StateOutcome, StatePlan, StateRefusal, check_state, finish_disable,
-    set_state, start_changes,
+    Crowding, StateAsk, StateOutcome, StatePlan, StateRefusal, VolumeInUse, check_state,
+    finish_disable, set_state, start_changes,
 };
 
 use std::collections::BTreeSet;

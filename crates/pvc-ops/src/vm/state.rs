@@ -58,6 +58,25 @@ pub struct Crowding {
     pub wanted_mib: u64,
 }
 
+/// A volume that one guest may use at a time, and that another VM uses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("volume `{volume}` is in use by VM `{other}`, which is in state `{state}`")]
+pub struct VolumeInUse {
+    pub volume: VolumeId,
+    pub other: String,
+    pub state: VmState,
+}
+
+impl VolumeInUse {
+    pub fn hint(&self) -> String {
+        format!(
+            "shut VM `{}` down first; `<shareable/>` in both XMLs says that both may write the \
+             volume at once",
+            self.other
+        )
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateRefusal {
     #[error(transparent)]
@@ -68,11 +87,8 @@ pub enum StateRefusal {
     Request { vm: String, request: StateRequest, why: pvc_model::request::Refusal },
     #[error("VM `{vm}` cannot be started: its domain XML cannot be read: {why}")]
     Unreadable { vm: String, why: String },
-    #[error(
-        "VM `{vm}` cannot be started: its volume `{volume}` is in use by VM `{other}`, which is in \
-         state `{state}`"
-    )]
-    VolumeInUse { vm: String, volume: VolumeId, other: String, state: VmState },
+    #[error("VM `{vm}` cannot be started: its {used}")]
+    VolumeInUse { vm: String, used: VolumeInUse },
     #[error("VM `{vm}` cannot be started: {held}")]
     VolumeHeld { vm: String, held: Held },
     #[error("VM `{vm}` cannot be started: {why}")]
@@ -115,10 +131,7 @@ impl Refusal for StateRefusal {
             }
             StateRefusal::VolumeHeld { held, .. } => Some(held.hint()),
             StateRefusal::Function { why, .. } => Some(why.hint()),
-            StateRefusal::VolumeInUse { other, .. } => Some(format!(
-                "shut VM `{other}` down first; `<shareable/>` in both XMLs says that both may \
-                 write the volume at once"
-            )),
+            StateRefusal::VolumeInUse { used, .. } => Some(used.hint()),
             StateRefusal::Homeless { vm } => Some(format!("`pvc vm move {vm}` assigns a node")),
             StateRefusal::Crowded { vm, .. } => Some(format!(
                 "`pvc vm move {vm}` finds another node; with `--force` it is started \
@@ -335,7 +348,8 @@ pub(super) fn check_start(
     if record.named_volumes().next().is_some() {
         changes.expect(Expect::Holds);
     }
-    check_volumes_free(cluster, record, changes)
+    check_volumes_free(cluster, rivals(cluster, record), changes)
+        .map_err(|used| StateRefusal::VolumeInUse { vm: record.name.clone(), used })
 }
 
 /// Whether no other VM has an SR-IOV function that the VM's interfaces take on its node.
@@ -346,18 +360,17 @@ fn check_functions_here(cluster: &Cluster, record: &VmRecord) -> Result<(), Stat
         .map_err(|why| StateRefusal::Function { vm: record.name.clone(), why })
 }
 
-/// Whether nobody uses a volume that only one guest may use at a time. The guest would find it
-/// locked, and QEMU does not know by whom.
-fn check_volumes_free(
-    cluster: &Cluster,
-    record: &VmRecord,
+/// Whether none of the `rivals` uses its volume, which only one guest may use at a time. The guest
+/// would find it locked, and QEMU does not know by whom.
+pub(crate) fn check_volumes_free<'a>(
+    cluster: &'a Cluster,
+    rivals: impl Iterator<Item = (&'a VmRecord, &'a VolumeId)>,
     changes: &mut Changes,
-) -> Result<(), StateRefusal> {
-    for (other, volume) in rivals(cluster, record) {
+) -> Result<(), VolumeInUse> {
+    for (other, volume) in rivals {
         if is_up(other) || super::runner(cluster, other.uuid).is_some() {
-            let (vm, volume) = (record.name.clone(), volume.clone());
             let (other, state) = (other.name.clone(), other.state.clone());
-            return Err(StateRefusal::VolumeInUse { vm, volume, other, state });
+            return Err(VolumeInUse { volume: volume.clone(), other, state });
         }
         // Of two that are started at once, the later one decides again.
         changes.expect(Expect::VmState(other.uuid));

@@ -29,7 +29,7 @@ use pvc_embedded::EmbeddedTree;
 use pvc_model::domain::DiskSource;
 use pvc_model::hold::{Purpose, VolumeHold};
 use pvc_model::job::course::Failure;
-use pvc_model::job::{JobProgress, JobState, JobVm, JobWork, WorkerRecord};
+use pvc_model::job::{JobProgress, JobSpec, JobState, JobVm, JobWork, WorkerRecord};
 use pvc_model::node::{
     CoordinatorState, DaemonNote, DaemonState, DomainState, NodeFigures, NodeRole,
 };

@@ -191,6 +191,75 @@ async fn a_volume_that_is_held_is_given_to_no_vm() {
     world.write(|changes| _ = changes.push(Change::HoldVolume(hold.clone()))).await;
     let refusal = refused(modify(&world, "web1", &with_disk, false).await);
     assert_eq!(refusal.to_string(), "volume `vms/half` is being given new contents");
+    // Nor to the running guest alone.
+    let refusal = refused(attach(&world, disk.trim_end_matches("</devices>")).await);
+    assert_eq!(refusal.to_string(), "volume `vms/half` is being given new contents");
+    assert!(refusal.kind() == Kind::Conflict && refusal.hint().is_some());
     world.write(|changes| _ = changes.push(Change::ReleaseVolume(volume.clone()))).await;
     modify(&world, "web1", &with_disk, false).await.unwrap();
+}
+
+/// Has a device attached to the running guest of `web1`.
+async fn attach(
+    world: &World,
+    device: &str,
+) -> Result<JobSpec, ChangeError<device::DeviceRefusal>> {
+    let ask = device::DeviceAsk {
+        vm: "web1".to_owned(),
+        change: DeviceChange::Attach,
+        xml: device.to_owned(),
+        force: false,
+        submitter: "tests".to_owned(),
+    };
+    device::submit_device(&world.store, world.clock.as_ref(), &world.random, &ask).await
+}
+
+#[tokio::test]
+async fn a_volume_that_another_vm_runs_with_is_attached_to_no_guest() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.define("db1", OTHER).await;
+    let disk = "<disk type='network'><source protocol='rbd' name='vms/db1_sda'/><target dev='sdb' \
+                bus='scsi'/></disk>";
+    let to = async |state: VmState| {
+        world.write(|changes| _ = changes.vm(OTHER, VmChange::State(state.clone()))).await;
+    };
+    attach(&world, disk).await.unwrap();
+    to(VmState::Start).await;
+    let refusal = refused(attach(&world, disk).await);
+    let why = "volume `vms/db1_sda` is in use by VM `db1`, which is in state `start`";
+    assert_eq!((refusal.kind(), refusal.to_string().as_str()), (Kind::Conflict, why));
+    assert!(refusal.hint().unwrap().starts_with("shut VM `db1` down first"));
+    let ask = device::DeviceAsk {
+        vm: "web1".to_owned(),
+        change: DeviceChange::Detach,
+        xml: disk.to_owned(),
+        force: false,
+        submitter: "tests".to_owned(),
+    };
+    let detach = device::submit_device(&world.store, world.clock.as_ref(), &world.random, &ask);
+    detach.await.unwrap();
+
+    // Its guest is not gone yet.
+    to(VmState::Stop).await;
+    world.running("hv1", &[OTHER]).await;
+    refused(attach(&world, disk).await);
+    world.running("hv1", &[]).await;
+    attach(&world, disk).await.unwrap();
+
+    // It is started at this moment.
+    let (slow, connection) = world.slow_process().await;
+    let faster = world.store.clone();
+    connection.before_next_multi(async move {
+        vm::set_state(&faster, "db1", StateAsk::new(StateRequest::Start, false)).await.unwrap();
+    });
+    let ask = device::DeviceAsk { change: DeviceChange::Attach, ..ask };
+    let refusal =
+        refused(device::submit_device(&slow, world.clock.as_ref(), &world.random, &ask).await);
+    assert!(matches!(refusal, device::DeviceRefusal::Disk(_)), "{refusal}");
+
+    // Both say that they may write at once.
+    let both = |text: &str| text.replace("<target", "<shareable/><target");
+    modify(&world, "db1", &both(&xml("db1", OTHER)), false).await.unwrap();
+    attach(&world, &both(disk)).await.unwrap();
 }

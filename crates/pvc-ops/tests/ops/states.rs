@@ -171,7 +171,7 @@ async fn a_restart_that_would_end_in_nothing_is_refused_before_the_guest_is_ende
     let restart = vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Restart, false));
     let refusal = refused(restart.await);
     assert!(
-        matches!(&refusal, StateRefusal::VolumeInUse { other, .. } if other == "db1"),
+        matches!(&refusal, StateRefusal::VolumeInUse { used, .. } if used.other == "db1"),
         "{refusal}"
     );
     let bigger = xml("web1", UUID).replace("</vcpu>", "</vcpu><!-- new -->");

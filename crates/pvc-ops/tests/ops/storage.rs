@@ -1,5 +1,7 @@
 //! Pools, volumes and snapshots: what is left by an ask that was cut off is mended by the next one.
 
+use pvc_model::cluster::Cluster;
+use pvc_model::job::JobId;
 use pvc_model::pool::{PoolSpec, Replication, Tier};
 use pvc_model::request::StateRequest;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeName};
@@ -419,6 +421,55 @@ async fn a_volume_that_is_half_rolled_back_starts_no_vm_until_the_same_ask_has_c
     start().await.unwrap();
     let running = storage::roll_back(store, volumes, random, &disk, &before).await.unwrap_err();
     assert!(running.to_string().contains("and is not off"), "{running}");
+}
+
+/// The VM was started with what a script was writing.
+#[tokio::test]
+async fn a_vm_is_not_started_while_a_script_has_its_volume() {
+    let world = world().await;
+    world.define("web1", UUID).await;
+    let (store, disk) = (&world.store, id("vms/web1_sda"));
+    let [job, other] = [1, 2].map(JobId::from_bits);
+    let nobody = Uuid::from_u128(99);
+    let map = async |store: &Store, job: &JobId| {
+        let decide = |cluster: &Cluster| {
+            storage::hold_mapped(cluster, &disk, job, nobody).map(|changes| (changes, ()))
+        };
+        store.change(decide).await
+    };
+    let unmap = async |job: &JobId| {
+        let decide = |cluster: &Cluster| {
+            let changes = storage::let_go_of_mapped(cluster, &disk, job);
+            Ok::<_, std::convert::Infallible>((changes, ()))
+        };
+        store.change(decide).await.unwrap();
+    };
+    let start = || vm::set_state(store, "web1", StateAsk::new(StateRequest::Start, false));
+    map(store, &job).await.unwrap();
+    map(store, &job).await.unwrap();
+    map(store, &other).await.unwrap();
+    assert_eq!(storage::mapped_by(&store.view(), &other), std::slice::from_ref(&disk));
+    let refusal = refused(start().await);
+    let why = "VM `web1` cannot be started: volume `vms/web1_sda` is being worked on by the script \
+               of task `00000001` and of task `00000002`";
+    assert_eq!(refusal.to_string(), why);
+    unmap(&job).await;
+    unmap(&job).await;
+    let removed = storage::remove_volume(store, &world.storage, &disk, Duration::ZERO, true).await;
+    let removed = refused(removed).to_string();
+    assert!(removed.ends_with("worked on by the script of task `00000002`"), "{removed}");
+    unmap(&other).await;
+    assert!(store.view().holds.is_empty() && storage::mapped_by(&store.view(), &other).is_empty());
+
+    // It is started at this moment.
+    let (slow, connection) = world.slow_process().await;
+    let faster = store.clone();
+    connection.before_next_multi(async move {
+        vm::set_state(&faster, "web1", StateAsk::new(StateRequest::Start, false)).await.unwrap();
+    });
+    let refusal = refused(map(&slow, &job).await);
+    assert_eq!(refusal.to_string(), "VM `web1` uses volume `vms/web1_sda` and is not off");
+    assert!(store.view().holds.is_empty());
 }
 
 /// The volume is held when it was looked whether it is, and what is made of it may be of half a

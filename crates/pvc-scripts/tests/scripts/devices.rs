@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use pvc_model::job::JobId;
 use pvc_model::storage::{RbdAccess, VolumeId};
-use pvc_ports::{BlockDeviceError, BlockDevices, Command, ExecError, Output};
+use pvc_ports::{BlockDeviceError, BlockDevices, Command, ExecError, Output, StorageError};
 use pvc_scripts::{Home, LinuxBlockDevices};
 use pvc_testkit::{MemoryStorage, ScriptedCluster, ScriptedExec};
 use serde_json::json;
@@ -140,6 +140,16 @@ async fn what_a_process_has_left_without_a_link_is_unmapped_by_the_next() {
     drop(devices);
     let ended = world.process().unmap_left_over().await;
     assert!(matches!(&*ended, [Ok(_)]), "{ended:?}");
+    assert_eq!(world.mapped(), 0);
+}
+
+/// Neither `rbd` nor `losetup` asks, and both would write.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_somebody_has_open_is_not_mapped() {
+    let world = World::new("open", Kernel::default());
+    world.storage.with_volumes(|volumes| volumes.open(&world.volume, "a guest"));
+    let error = world.process().map(&world.volume, &one()).await.expect_err("it is in use");
+    assert!(matches!(&error, BlockDeviceError::Storage(StorageError::InUse { .. })), "{error}");
     assert_eq!(world.mapped(), 0);
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pvc_model::hold::{Purpose, VolumeHold};
+use pvc_model::job::JobId;
 use pvc_model::storage::{PoolName, SnapshotName, TrashId, VolumeId, VolumeName};
 use pvc_ports::Entry;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,8 @@ struct Written {
     fill: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     trashed: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mapped: Option<Vec<String>>,
 }
 
 fn id(name: &str) -> Option<VolumeId> {
@@ -59,10 +62,18 @@ fn path(id: &VolumeId) -> String {
 
 fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
     let written: Written = serde_json::from_str(&json(raw, &path(id))?).ok()?;
-    let purpose = match (written.roll_back, written.shrink, written.fill) {
-        (Some(snapshot), None, false) => Purpose::RollBack(SnapshotName::new(snapshot)),
-        (None, Some(bytes), false) => Purpose::Shrink(bytes),
-        (None, None, true) => {
+    let purpose = match (written.roll_back, written.shrink, written.fill, written.mapped) {
+        (Some(snapshot), None, false, None) => Purpose::RollBack(SnapshotName::new(snapshot)),
+        (None, Some(bytes), false, None) => Purpose::Shrink(bytes),
+        (None, None, false, Some(jobs)) => {
+            let jobs: BTreeSet<JobId> = jobs.iter().filter_map(|job| JobId::parse(job)).collect();
+            // Of no task, and nobody would let go of it.
+            if jobs.is_empty() {
+                return None;
+            }
+            Purpose::Mapped(jobs)
+        }
+        (None, None, true, None) => {
             // One that is no identifier is that of no volume.
             let ids = |ids: Vec<String>| ids.iter().filter_map(|id| TrashId::parse(id)).collect();
             Purpose::Fill { trashed: written.trashed.map(ids) }
@@ -76,7 +87,8 @@ fn read(raw: &Raw, id: &VolumeId) -> Option<VolumeHold> {
 /// before [decides again](expect).
 pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
     let by = hold.by.clone();
-    let none = Written { by, roll_back: None, shrink: None, fill: false, trashed: None };
+    let none =
+        Written { by, roll_back: None, shrink: None, fill: false, trashed: None, mapped: None };
     let written = match &hold.purpose {
         Purpose::RollBack(snapshot) => Written { roll_back: Some(snapshot.to_string()), ..none },
         Purpose::Shrink(bytes) => Written { shrink: Some(*bytes), ..none },
@@ -85,8 +97,12 @@ pub(crate) fn put(draft: &mut Draft<'_>, hold: &VolumeHold) {
             let trashed = trashed.as_ref().map(ids);
             Written { fill: true, trashed, ..none }
         }
+        Purpose::Mapped(jobs) => {
+            let jobs = jobs.iter().map(JobId::to_string).collect();
+            Written { mapped: Some(jobs), ..none }
+        }
     };
-    let text = serde_json::to_string(&written).expect("texts, a number and a boolean");
+    let text = serde_json::to_string(&written).expect("texts, numbers and a boolean");
     draft.put_deep(ROOT.to_owned(), Bytes::new());
     draft.put(path(&hold.volume), text);
 }
@@ -143,6 +159,9 @@ mod tests {
         let fill = read_back(r#"{"by":"x","fill":true,"trashed":["1a","../b"]}"#).expect("one");
         let trashed = TrashId::parse("1a").into_iter().collect();
         assert_eq!(fill.purpose, Purpose::Fill { trashed: Some(trashed) });
+        let text = r#"{"by":"x","mapped":["00000001","no task"]}"#;
+        let mapped = read_back(text).expect("it is one");
+        assert_eq!(mapped.purpose, Purpose::Mapped([JobId::from_bits(1)].into()));
         let both = r#"{"by":"x","shrink":1,"roll_back":"y"}"#;
         for text in [
             "",
@@ -151,6 +170,8 @@ mod tests {
             both,
             r#"{"by":"x","shrink":-1}"#,
             r#"{"by":"x","fill":false}"#,
+            r#"{"by":"x","mapped":[]}"#,
+            r#"{"by":"x","mapped":["00000001"],"fill":true}"#,
         ] {
             assert_eq!(read_back(text), None, "{text}");
         }

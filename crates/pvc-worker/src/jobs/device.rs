@@ -2,17 +2,21 @@
 
 use async_trait::async_trait;
 use pvc_domain::{
-    DomainError, EditError, Volumes, alias_of, count_devices, device_for_host, device_summary,
-    has_alias, with_alias,
+    Device, DomainError, EditError, Volumes, alias_of, count_devices, device_for_host,
+    device_summary, has_alias, with_alias,
 };
+use pvc_model::cluster::Cluster;
 use pvc_model::domain::DiskSource;
 use pvc_model::job::{JobVm, may_take};
+use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_model::vm::moving::is_moving;
+use pvc_model::vm::volumes::node_at;
 use pvc_model::{NodeName, Uuid};
+use pvc_ops::device::{DiskRefusal, check_disk};
 use pvc_ops::{Kind as RefusalKind, NoVm, Refusal};
 use pvc_ports::{Attachment, DeviceChange, HypervisorError, StorageError};
-use pvc_store::StoreError;
+use pvc_store::{Changes, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::{find, name};
@@ -73,6 +77,13 @@ pub(crate) enum DeviceError {
     #[error("VM `{vm}` is on its way to node `{node}`, or there")]
     Elsewhere { vm: String, node: NodeName },
     #[error(transparent)]
+    Disk(#[from] DiskRefusal),
+    /// In no definition: it was attached to the running guest alone.
+    #[error("volume `{volume}` is in use by the guest of VM `{vm}` on node `{node}`")]
+    UsedHere { volume: VolumeId, vm: String, node: NodeName },
+    #[error("volume `{volume}` is locked from {address}{}", at_node(node.as_ref()))]
+    Locked { volume: VolumeId, address: String, node: Option<NodeName> },
+    #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the device cannot be used: {0}")]
     BadDevice(#[from] DomainError),
@@ -88,8 +99,11 @@ impl Refusal for DeviceError {
     fn kind(&self) -> RefusalKind {
         match self {
             DeviceError::NoVm(error) => error.kind(),
+            DeviceError::Disk(error) => error.kind(),
             DeviceError::NotHere { .. }
             | DeviceError::Restarted { .. }
+            | DeviceError::UsedHere { .. }
+            | DeviceError::Locked { .. }
             | DeviceError::Moving { .. } => RefusalKind::Conflict,
             DeviceError::BadDevice(_) | DeviceError::Edit(_) => RefusalKind::Invalid,
             DeviceError::Elsewhere { .. } | DeviceError::Store(_) => RefusalKind::Unavailable,
@@ -103,6 +117,30 @@ impl Refusal for DeviceError {
             },
         }
     }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            DeviceError::Disk(error) => error.hint(),
+            DeviceError::Locked { .. } => {
+                Some("end what has the volume open there, and attach it then".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl DeviceError {
+    /// Whether the guest must not have the disk, rather than that it could not be given to it.
+    fn is_of_the_volume(&self) -> bool {
+        matches!(
+            self,
+            DeviceError::Disk(_) | DeviceError::UsedHere { .. } | DeviceError::Locked { .. }
+        )
+    }
+}
+
+fn at_node(node: Option<&NodeName>) -> String {
+    node.map_or_else(String::new, |node| format!(", which is node `{node}`"))
 }
 
 #[async_trait]
@@ -181,7 +219,14 @@ impl Kind for ChangeDevice {
             DeviceChange::Attach => DeviceChange::Detach,
             DeviceChange::Detach => DeviceChange::Attach,
         };
-        self.plug(context, step, reverse).await
+        match self.plug(context, step, reverse).await {
+            // Nobody has asked for it, and somebody else has begun to use it.
+            Err(why) if reverse == DeviceChange::Attach && why.is_of_the_volume() => {
+                context.log(format!("the device stays detached: {why}"));
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     fn result(&self, context: &Context, _: &[()]) -> String {
@@ -245,12 +290,29 @@ impl ChangeDevice {
         Ok(own.unwrap_or_else(|| format!("ua-pvc-task-{}", context.job)))
     }
 
+    /// Refuses a disk whose volume another guest may write, or that is held.
+    async fn check_disk(&self, context: &Context, vm: Uuid) -> Result<(), DeviceError> {
+        let Device::Disk(disk) = device_summary(&self.xml)? else { return Ok(()) };
+        // Much may have happened since it was asked for.
+        let view = context.tools.store.fresh().await?;
+        check_disk(&view, vm, &disk, &mut Changes::new())?;
+        match &disk.source {
+            DiskSource::Volume(volume) if !disk.shared => {
+                check_locks(context, &view, vm, volume).await
+            }
+            _ => Ok(()),
+        }
+    }
+
     async fn plug(
         &self,
         context: &Context,
         step: &Plug,
         change: DeviceChange,
     ) -> Result<(), DeviceError> {
+        if change == DeviceChange::Attach {
+            self.check_disk(context, step.vm).await?;
+        }
         let volumes = volumes(context, &self.xml).await?;
         let mut device = device_for_host(&self.xml, &volumes)?;
         if change == DeviceChange::Attach {
@@ -271,10 +333,55 @@ async fn here(context: &Context, vm: Uuid) -> Result<Option<Found>, DeviceError>
     }
 }
 
+/// Refuses a volume that somebody has locked who is in no record: a guest that has it only for as
+/// long as it runs. What an earlier guest of this node has left is nobody's.
+async fn check_locks(
+    context: &Context,
+    view: &Cluster,
+    vm: Uuid,
+    volume: &VolumeId,
+) -> Result<(), DeviceError> {
+    let tools = &context.tools;
+    let mut is_locked_here = false;
+    for lock in tools.storage.locks(volume).await? {
+        let node = node_at(view, &lock.address).map(|node| node.name.clone());
+        if node.as_ref() != Some(&tools.node) {
+            return Err(DeviceError::Locked {
+                volume: volume.clone(),
+                address: lock.address,
+                node,
+            });
+        }
+        is_locked_here = true;
+    }
+    if !is_locked_here {
+        return Ok(());
+    }
+    for (uuid, guest) in tools.hypervisor.guests().await? {
+        if uuid == vm {
+            continue;
+        }
+        let Some(Found { live, .. }) = here(context, uuid).await? else { continue };
+        if uses(&live, volume) {
+            let (volume, node) = (volume.clone(), tools.node.clone());
+            return Err(DeviceError::UsedHere { volume, vm: guest.name, node });
+        }
+    }
+    Ok(())
+}
+
+fn uses(live: &str, volume: &VolumeId) -> bool {
+    match pvc_domain::summary(live) {
+        Ok(domain) => domain.named_volumes().any(|used| used == volume),
+        // What cannot be read is searched.
+        Err(_) => live.contains(&volume.to_string()),
+    }
+}
+
 /// Finds how this host reaches the volume that the device uses, if it uses one.
 async fn volumes(context: &Context, device: &str) -> Result<Volumes, DeviceError> {
     let mut volumes = Volumes::default();
-    if let pvc_domain::Device::Disk(disk) = device_summary(device)?
+    if let Device::Disk(disk) = device_summary(device)?
         && let DiskSource::Volume(volume) = disk.source
     {
         match context.tools.storage.attachment(&volume).await? {

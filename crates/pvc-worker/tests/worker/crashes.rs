@@ -817,6 +817,38 @@ async fn a_guest_that_is_started_again_during_a_change_of_its_devices_gets_none_
     }
 }
 
+/// Two guests would write to it.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_another_guest_has_got_meanwhile_is_not_given_back_to_the_first() {
+    let other = Uuid::from_u128(8);
+    let db1 = || {
+        let xml = xml().replace("vms/web1_sda", "vms/data").replace("web1", "db1");
+        let xml = xml.replace(&UUID.to_string(), &other.to_string());
+        let volumes = vec![id("vms/data"), id("vms/db1_sdb")];
+        let (name, state) = ("db1".to_owned(), VmState::Start);
+        NewVm { uuid: other, name, state, xml, volumes, ..web1() }
+    };
+    let mut log = Vec::new();
+    at_each_call!(call, {
+        let world = World::new(Case::Detach).await;
+        let worker = world.worker("hv1", call).await;
+        let stops = world.stops(&worker).await;
+        world.look_freely();
+        let is_free = stops && world.devices().await == 0;
+        if is_free {
+            world.write(|changes| _ = changes.push(Change::DefineVm(Box::new(db1())))).await;
+            world.cancel().await;
+        }
+        worker.gate.open();
+        let end = world.end().await;
+        assert!(!is_free || world.devices().await == 0, "at call {call}: {end:?}");
+        log.extend(end.log);
+        stops
+    });
+    let stays = "the device stays detached: volume `vms/data` is in use by VM `db1`";
+    assert!(log.iter().any(|line| line.contains(stays)), "{log:?}");
+}
+
 /// The guest's device goes with it: so does the job, which its old node could not finish.
 #[tokio::test(start_paused = true)]
 async fn a_guest_that_moves_during_a_change_of_its_devices_takes_the_job_along() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pvc_embedded::EmbeddedTree;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
+use pvc_model::hold::{Purpose, VolumeHold};
 use pvc_model::job::{
     JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
     being_renamed_to,
@@ -195,6 +196,54 @@ async fn a_device_is_attached_to_a_running_vm_and_refused_for_another() {
     let two = JobWork::DetachDevice { vm: by_name("web1"), xml: "<a/></devices><b/>".into() };
     let id = world.submit(3, two).await;
     assert_eq!(world.end_of(&id).await.state, JobState::Failed);
+}
+
+/// Both would write to it, or one would see the half of a rollback.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_another_vm_runs_with_or_that_is_held_or_locked_is_not_attached() {
+    let world = World::with_vm(VmState::Start).await;
+    world.hypervisor.insert(UUID, "web1");
+    let disk = VolumeId::from_record("vms/db1_sda").expect("well formed");
+    world.storage.insert("vms/db1_sda");
+    let other = Uuid::from_u128(7);
+    let xml = xml().replace("web1", "db1").replace(&UUID.to_string(), &other.to_string());
+    let (name, volumes) = ("db1".to_owned(), vec![disk.clone()]);
+    let db1 = NewVm { uuid: other, name, xml, volumes, ..web1(VmState::Start) };
+    world.change(Change::DefineVm(Box::new(db1))).await;
+    let attach = async |number: u32, more: &str| {
+        let device = format!(
+            "<disk type='network' device='disk'><source protocol='rbd' name='vms/db1_sda'/>\
+             <target dev='sdb' bus='scsi'/>{more}</disk>"
+        );
+        let work = JobWork::AttachDevice { vm: by_name("web1"), xml: device };
+        let id = world.submit(number, work).await;
+        let end = world.end_of(&id).await;
+        (end.state, end.status)
+    };
+    let refused = async |number: u32, more: &str, why: &str| {
+        let (state, status) = attach(number, more).await;
+        assert_eq!((state, status.as_str()), (JobState::Failed, why));
+        let calls = world.hypervisor.calls();
+        assert!(!calls.iter().any(|call| call.starts_with("device")), "{calls:?}");
+    };
+    let in_use = "volume `vms/db1_sda` is in use by VM `db1`, which is in state `start`";
+    refused(1, "", in_use).await;
+    world.change(Change::Vm(other, VmChange::State(VmState::Stop))).await;
+
+    let (purpose, by) = (Purpose::RollBack(SnapshotName::new("s1")), "somebody".to_owned());
+    world.change(Change::HoldVolume(VolumeHold { volume: disk.clone(), purpose, by })).await;
+    let held = "volume `vms/db1_sda` is being rolled back to snapshot `s1`";
+    refused(2, "", held).await;
+    // A start would not see a half either.
+    refused(3, "<shareable/>", held).await;
+    world.change(Change::ReleaseVolume(disk.clone())).await;
+
+    // As that of a guest that got it while it ran, which no record tells.
+    world.storage.lock("vms/db1_sda", "10.0.0.9");
+    refused(4, "", "volume `vms/db1_sda` is locked from 10.0.0.9").await;
+    let locks = world.storage.locks(&disk).await.expect("it is there");
+    world.storage.break_lock(&disk, &locks[0]).await.expect("it is there");
+    assert_eq!(attach(5, "").await.0, JobState::Succeeded);
 }
 
 /// Found by a seed: the device was attached to the guest at the target of a move, which was ended

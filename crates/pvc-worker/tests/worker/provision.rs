@@ -507,6 +507,92 @@ impl World {
     }
 }
 
+impl World {
+    /// A job whose script maps a volume, which is not its VM's, before anything else.
+    async fn mapping(volume: &str, then: ScriptAct) -> World {
+        let world = World::new(Case::Provision).await;
+        let map = call("ceph.map_volume", json!({"pool": "vms", "name": volume}));
+        world.scripts.set("setup", [map, then]);
+        world
+    }
+
+    async fn start_web1(&self) -> Result<(), String> {
+        let ask = pvc_ops::vm::StateAsk::new(pvc_model::request::StateRequest::Start, false);
+        let started = pvc_ops::vm::set_state(&self.store, "web1", ask).await;
+        started.map(drop).map_err(|why| why.to_string())
+    }
+
+    async fn held(&self) -> Vec<VolumeId> {
+        let view = self.store.fresh().await.expect("the tree is open");
+        view.holds.keys().cloned().collect()
+    }
+}
+
+/// On one machine guest and script wrote one filesystem, and a cluster's node freed the lock of
+/// the script's device to start the guest.
+#[tokio::test(start_paused = true)]
+async fn a_vm_whose_volume_a_script_has_mapped_is_not_started_until_it_is_unmapped() {
+    let world = World::mapping("web1_sda", ScriptAct::Hang).await;
+    world.healthy_worker("hv1").await;
+    world.until(async || world.devices.mapped() == [id("vms/web1_sda")]).await;
+    let why = "VM `web1` cannot be started: volume `vms/web1_sda` is being worked on by the script \
+               of task `00000001`";
+    assert_eq!(world.start_web1().await, Err(why.to_owned()));
+    world.cancel().await;
+    let end = world.end().await;
+    assert_eq!((end.state, world.held().await), (JobState::Cancelled, vec![]));
+    world.start_web1().await.expect("nobody has its volume");
+
+    // As soon as the script unmaps it, and not when its process ends.
+    let world = World::new(Case::Provision).await;
+    let named = || json!({"pool": "vms", "name": "web1_sda"});
+    let acts = ["ceph.map_volume", "ceph.unmap_volume"].map(|function| call(function, named()));
+    world.scripts.set("setup", acts.into_iter().chain([ScriptAct::Hang]).collect::<Vec<_>>());
+    world.healthy_worker("hv1").await;
+    let returned = || {
+        let answers = world.scripts.answers();
+        answers.iter().filter(|answer| matches!(answer, ScriptOrder::Returned(_))).count()
+    };
+    world.until(async || returned() == 2).await;
+    assert_eq!(world.held().await, []);
+    world.start_web1().await.expect("nobody has its volume");
+}
+
+/// Somebody may be a guest that got it while it ran, or works on it by hand.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_somebody_has_open_is_not_mapped() {
+    let world = World::mapping("image_debian", done(Value::Null)).await;
+    let image = id("vms/image_debian");
+    world.storage.with_volumes(|volumes| volumes.open(&image, "a guest"));
+    world.healthy_worker("hv1").await;
+    assert_eq!(world.end().await.state, JobState::Succeeded);
+    let is_refusal = |answer: &ScriptOrder| match answer {
+        ScriptOrder::Returned(value) => value.to_string().contains("`vms/image_debian` is in use"),
+        _ => false,
+    };
+    let answers = world.scripts.answers();
+    assert!(answers.iter().any(is_refusal), "{answers:?}");
+    assert_eq!(world.held().await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_script_has_mapped_is_let_go_of_whenever_its_worker_dies() {
+    let mut was_held = false;
+    at_calls!(call, 1, {
+        let world = World::mapping("web1_sda", done(Value::Null)).await;
+        let first = world.worker("hv1", call).await;
+        let stops = world.stops(&first).await;
+        was_held |= !world.held().await.is_empty();
+        first.die().await;
+        world.healthy_worker("hv1").await;
+        let end = world.end().await;
+        world.assert_nothing_left(&format!("at call {call}")).await;
+        assert_eq!(world.held().await, [], "at call {call}: {end:?}");
+        stops
+    });
+    assert!(was_held);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_another_vm_uses_by_now_is_not_taken_back() {
     let other = Uuid::from_u128(77);

@@ -173,9 +173,9 @@ async fn take(
     let mut transfer = Transfer::begin(&api, work, &caller.description);
     of.inspect(|bytes| transfer.announce(*bytes));
     let mut file = FileOf { incoming, clock: clock.as_ref(), transfer: &transfer };
-    let (spool, places) = (&api.settings().spool, api.images());
+    let (spool, places) = (&api.settings().spool, api.images().of(&caller.description));
     let mut disk = Filled { upload: Box::new(contents) };
-    let taking = pvc_images::take(&mut file, &announced, spool, places, &mut disk);
+    let taking = pvc_images::take(&mut file, &announced, spool, &places, &mut disk);
     let taken = transfer.stop().run_until_cancelled(taking).await;
     let sent = match taken {
         Some(Ok(sent)) => sent,

@@ -454,6 +454,38 @@ async fn each_disk_is_open_until_all_of_them_have_come() {
     assert_eq!(api.storage.ended_uploads(), 2);
 }
 
+/// Each that is open may take a program, and there were as many as an OVA has disks.
+#[tokio::test]
+async fn few_disks_of_an_ova_are_open_at_once_and_those_without_a_file_begin_at_its_end() {
+    let api = Arc::new(with_vms(0).await);
+    api.with_ova_script().await;
+    let before = api.volume_names().await;
+    let names: Vec<String> = (0..14).map(|at| format!("{at}.img")).collect();
+    let disks: Vec<(&str, u64)> = names.iter().map(|name| (&**name, MIB)).collect();
+    let mut description = ovf(&disks, &[]);
+    for empty in 0..4 {
+        description = description.replace(&format!(" ovf:fileRef='file{empty}'"), "");
+    }
+    let contents = disk(b"data");
+    let mut parts = vec![("o.ovf", description.as_bytes())];
+    parts.extend(names[4..].iter().map(|name| (&**name, &contents[..])));
+    let file = tar(&parts);
+    let query = format!("ova_size={}", file.len());
+    // To the middle of the last disk.
+    let begun = file[..file.len() - contents.len() / 2].to_vec();
+    let still = stream::iter([Ok::<_, std::io::Error>(begun)]).chain(stream::pending());
+    let of = api.clone();
+    let asked =
+        tokio::spawn(async move { of.add_ova("o1", &query, Body::from_stream(still)).await });
+    let uploads = || (api.storage.begun_uploads(), api.storage.ended_uploads());
+    eventually("the last disk has begun", LONG, || uploads() == (10, 1)).await;
+    asked.abort();
+    assert!(asked.await.unwrap_err().is_cancelled());
+    api.has_nothing_of_an_ova(&before, "gone").await;
+    api.add_file("o1", file).await.ok();
+    assert_eq!((api.volume_names().await.len(), uploads().0), (before.len() + 14, 24));
+}
+
 #[tokio::test]
 async fn no_disk_of_an_ova_goes_if_another_cannot() {
     let api = with_vms(0).await;

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use super::data::{Texts, facts};
 use super::ledger::{self, Made};
-use super::{ProvisionError, Result, ScriptTools, calls};
+use super::{ProvisionError, Result, ScriptTools, calls, devices};
 use crate::context::{Context, Unwritten};
 
 /// The most bytes of XML that a script returns.
@@ -346,14 +346,14 @@ impl Session<'_> {
         }
         let mut ended = Ok(());
         for volume in mapped {
-            let unmapped = tools.devices.unmap(&volume, &context.job).await;
+            let unmapped = devices::end(context, Some(tools), &volume).await;
             context.log(match &unmapped {
                 Ok(()) => format!("volume {volume}, which the script had left mapped, is unmapped"),
                 Err(error) => format!("warning: {}", with_causes(error)),
             });
             ended = ended.and(unmapped);
         }
-        Ok(ended.map_err(ProvisionError::from)?)
+        ended
     }
 }
 

@@ -87,8 +87,8 @@ pub(super) async fn serve(
         "ceph.remove_volume" => remove_volume(session, &given).await,
         "ceph.resize_volume" => resize(session, &given).await,
         "ceph.rename_volume" => rename(session, &given).await,
-        "ceph.map_volume" => map(session, &given).await,
-        "ceph.unmap_volume" => unmap(session, &given).await,
+        "ceph.map_volume" => super::devices::map(session, &given).await,
+        "ceph.unmap_volume" => super::devices::unmap(session, &given).await,
         "ceph.add_snapshot" | "ceph.remove_snapshot" | "ceph.rollback_snapshot" => {
             snapshot(session, function, &given).await
         }
@@ -144,7 +144,7 @@ impl Arguments<'_> {
         self.value(name).as_bool().unwrap_or(false)
     }
 
-    fn volume(&self, name: &str) -> Done<VolumeId> {
+    pub fn volume(&self, name: &str) -> Done<VolumeId> {
         let pool = PoolName::new(self.text("pool")?);
         Ok(VolumeId { pool, volume: checked(&self.text(name)?)? })
     }
@@ -285,34 +285,6 @@ async fn rename(session: &Session<'_>, given: &Arguments<'_>) -> Done {
         false => rename_volume(store, storage, &volume, &to, false).await?,
     }
     Ok(format!("Renamed RBD volume \"{volume}\" to \"{to}\"."))
-}
-
-async fn map(session: &mut Session<'_>, given: &Arguments<'_>) -> Done {
-    let volume = given.volume("name")?;
-    let view = session.context.tools.store.fresh().await.map_err(ChangeError::Store)?;
-    storage::require_mappable(&view, &volume, session.uuid()).map_err(ChangeError::Refused)?;
-    if !session.mapped.contains(&volume) {
-        session.mapped.push(volume.clone());
-    }
-    match session.tools.devices.map(&volume, &session.context.job).await {
-        Ok(path) => Ok(path.display().to_string()),
-        Err(error) => {
-            session.mapped.retain(|mapped| *mapped != volume);
-            Err(Failed::Refused(Refused(with_causes(&error))))
-        }
-    }
-}
-
-async fn unmap(session: &mut Session<'_>, given: &Arguments<'_>) -> Done {
-    let volume = given.volume("name")?;
-    if !session.mapped.contains(&volume) {
-        let why = format!("this script has not mapped volume `{volume}`");
-        return Err(Failed::Refused(Refused(why)));
-    }
-    let unmapped = session.tools.devices.unmap(&volume, &session.context.job).await;
-    unmapped.map_err(|error| Failed::Refused(Refused(with_causes(&error))))?;
-    session.mapped.retain(|mapped| *mapped != volume);
-    Ok(format!("Unmapped RBD volume \"{volume}\"."))
 }
 
 async fn snapshot(session: &Session<'_>, function: &str, given: &Arguments<'_>) -> Done {

@@ -12,6 +12,7 @@
 mod build;
 mod calls;
 mod data;
+mod devices;
 mod ledger;
 mod records;
 mod vms;
@@ -329,6 +330,7 @@ impl ProvisionVm {
     }
 
     async fn take_back(&self, context: &Context) -> Result<()> {
+        devices::end_all(context).await?;
         let made = ledger::all(&context.progress());
         let was_defined = made.contains(&Made::DefinedVm);
         let is_own = match was_defined || made.contains(&Made::Vm) {

@@ -1,6 +1,6 @@
 //! The file of an OVA, as it comes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -32,6 +32,9 @@ use crate::under_way::Transfer;
 
 /// Number of times as long as for other changes that the storage has to begin a volume.
 const BEGIN_TIMES: u32 = 3;
+
+/// Number of disks that the storage has at work for an OVA at once: each may take a program.
+const MOST_OPEN: usize = 8;
 
 /// Everything of an OVA, with nothing that anybody sees yet.
 pub struct Received {
@@ -175,9 +178,24 @@ struct Described {
     appliance: Appliance,
     /// Each with its volume once that is written.
     volumes: Vec<Option<NewVolume>>,
+    /// The places of those whose writing was not ended, in their order.
+    open: VecDeque<usize>,
 }
 
 impl Described {
+    /// Keeps the volume of a disk, which is written, until all disks get their names. It stays open,
+    /// as what nobody has open is a leftover after a day; of many disks the latest alone do.
+    async fn keep(&mut self, at: usize, volume: NewVolume) -> Result<()> {
+        self.volumes[at] = Some(volume);
+        self.open.push_back(at);
+        if self.open.len() <= MOST_OPEN {
+            return Ok(());
+        }
+        let oldest = self.open.pop_front().and_then(|at| self.volumes[at].as_mut());
+        let Some(NewVolume { upload, .. }) = oldest else { return Ok(()) };
+        upload.finish().await.map_err(|error| not_taken(TakeError::Target(error)))
+    }
+
     /// The place of the disk with this file, and what is said of the file.
     fn disk_of(&self, name: &str) -> Option<(usize, DiskFile)> {
         let disks = self.appliance.disks.iter().enumerate();
@@ -232,21 +250,29 @@ impl<'a> Receiver<'a> {
                 self.member(member).await?;
             }
         }
-        let Some(described) = &self.described else {
+        let Some(described) = &mut self.described else {
             return Err(ApiError::refused(
                 "the archive has no description (`.ovf`), so it is no OVA",
             ));
         };
-        let missing = described.volumes.iter().position(Option::is_none);
-        match missing.and_then(|at| described.appliance.disks[at].file.as_ref()) {
-            None => Ok(()),
-            Some(file) => {
-                let name = shown(&file.name);
-                Err(ApiError::refused(format!(
-                    "`{name}`, a disk of the OVA, is not in the archive"
-                )))
+        let mut empty = Vec::new();
+        for (at, disk) in described.appliance.disks.iter().enumerate() {
+            match (&described.volumes[at], &disk.file) {
+                (Some(_), _) => {}
+                (None, None) => empty.push((at, disk.size_bytes)),
+                (None, Some(file)) => {
+                    let name = shown(&file.name);
+                    let message = format!("`{name}`, a disk of the OVA, is not in the archive");
+                    return Err(ApiError::refused(message));
+                }
             }
         }
+        for (at, size_bytes) in empty {
+            let volume = self.wanted.volume(&disk_id(at));
+            let new = begin(self.api, volume, self.slot.clone(), size_bytes).await?;
+            described.keep(at, new).await?;
+        }
+        Ok(())
     }
 
     /// Everything that was taken, once all of it was.
@@ -333,17 +359,9 @@ impl<'a> Receiver<'a> {
         let sizes: Vec<(VolumeId, u64)> =
             sizes.map(|(at, disk)| (self.wanted.volume(&disk_id(at)), disk.size_bytes)).collect();
         check_volumes(self.api, self.wanted, &sizes).await?;
-        let mut volumes = Vec::new();
-        for (at, OvfDisk { file, size_bytes }) in appliance.disks.iter().enumerate() {
-            volumes.push(match file {
-                Some(_) => None,
-                None => {
-                    let volume = self.wanted.volume(&disk_id(at));
-                    Some(begin(self.api, volume, self.slot.clone(), *size_bytes).await?)
-                }
-            });
-        }
-        self.described = Some(Described { ovf: text, appliance, volumes });
+        let volumes = appliance.disks.iter().map(|_| None).collect();
+        let open = VecDeque::new();
+        self.described = Some(Described { ovf: text, appliance, volumes, open });
         Ok(())
     }
 
@@ -382,16 +400,15 @@ impl<'a> Receiver<'a> {
             most_bytes: size_bytes,
         };
         let mut target = Written(volume);
-        let (spool, places) = (&self.api.settings().spool, self.api.images());
-        let taken = pvc_images::take(&mut source, &announced, spool, places, &mut target).await;
+        let places = self.api.images().of(self.slot.caller());
+        let spool = &self.api.settings().spool;
+        let taken = pvc_images::take(&mut source, &announced, spool, &places, &mut target).await;
         taken.map_err(|error| of_disk(&name, error))?;
-        // It stays open until all disks get their names: what nobody has open is a leftover after a
-        // day.
         let Written(volume) = target;
-        if let Some(described) = &mut self.described {
-            described.volumes[at] = Some(volume);
+        match &mut self.described {
+            Some(described) => described.keep(at, volume).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

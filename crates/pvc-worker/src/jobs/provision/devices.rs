@@ -1,0 +1,99 @@
+//! Volumes that a script has as devices, which nobody else uses meanwhile.
+//!
+//! One that others may use is held, from before it is mapped until after it is unmapped: by the
+//! script, at the end of its process, or, if the worker dies, by whoever takes the job back. Until
+//! then no process writes it any more: the kernel ends a script with its worker.
+
+use pvc_model::cluster::Cluster;
+use pvc_model::storage::VolumeId;
+use pvc_model::with_causes;
+use pvc_ops::storage::{self, StorageRefusal};
+
+use super::build::Session;
+use super::calls::{Arguments, CallError, Done, Failed, Refused};
+use super::{ProvisionError, Result, ScriptTools};
+use crate::context::{Context, Unwritten};
+
+/// Gives the script a volume as a device.
+pub(super) async fn map(session: &mut Session<'_>, given: &Arguments<'_>) -> Done {
+    let volume = given.volume("name")?;
+    let (context, own) = (session.context, session.uuid());
+    let is_new = !session.mapped.contains(&volume);
+    if is_new {
+        // From here on it may be held.
+        session.mapped.push(volume.clone());
+    }
+    let decide = |cluster: &Cluster| {
+        let changes = storage::hold_mapped(cluster, &volume, &context.job, own)?;
+        Ok::<_, StorageRefusal>((changes, ()))
+    };
+    let mapped = match context.change(decide).await {
+        Ok(()) => session.tools.devices.map(&volume, &context.job).await,
+        Err(why) => {
+            // Nothing was written, or the end of the process looks after it.
+            if let (true, Unwritten::Refused(_)) = (is_new, &why) {
+                session.mapped.retain(|mapped| *mapped != volume);
+            }
+            return Err(failed(why));
+        }
+    };
+    match mapped {
+        Ok(path) => Ok(path.display().to_string()),
+        Err(error) => {
+            if is_new && end(context, Some(session.tools), &volume).await.is_ok() {
+                session.mapped.retain(|mapped| *mapped != volume);
+            }
+            Err(Failed::Refused(Refused(with_causes(&error))))
+        }
+    }
+}
+
+/// Takes the device back from the script.
+pub(super) async fn unmap(session: &mut Session<'_>, given: &Arguments<'_>) -> Done {
+    let volume = given.volume("name")?;
+    if !session.mapped.contains(&volume) {
+        let why = format!("this script has not mapped volume `{volume}`");
+        return Err(Failed::Refused(Refused(why)));
+    }
+    end(session.context, Some(session.tools), &volume).await.map_err(failed)?;
+    session.mapped.retain(|mapped| *mapped != volume);
+    Ok(format!("Unmapped RBD volume \"{volume}\"."))
+}
+
+/// Unmaps a volume that the job has mapped here, if it has, and lets go of it.
+pub(super) async fn end(
+    context: &Context,
+    tools: Option<&ScriptTools>,
+    volume: &VolumeId,
+) -> Result<()> {
+    if let Some(tools) = tools {
+        let unmapped = tools.devices.unmap(volume, &context.job).await;
+        unmapped.map_err(ProvisionError::from)?;
+    }
+    let store = &context.tools.store;
+    store.fresh().await.map_err(Unwritten::Store)?;
+    // Also if another worker has the job by now: what goes is the job's own.
+    let decide = |cluster: &Cluster| {
+        let changes = storage::let_go_of_mapped(cluster, volume, &context.job);
+        Ok::<_, ProvisionError>((changes, ()))
+    };
+    store.change(decide).await.map_err(Unwritten::from)
+}
+
+/// Does the same with all volumes that are held for the job.
+pub(super) async fn end_all(context: &Context) -> Result<()> {
+    let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
+    for volume in storage::mapped_by(&view, &context.job) {
+        end(context, context.tools.scripts.as_deref(), &volume).await?;
+        context.log(format!("volume {volume} is let go of"));
+    }
+    Ok(())
+}
+
+fn failed<E: pvc_ops::Refusal>(error: Unwritten<E>) -> Failed {
+    match error {
+        Unwritten::Refused(why) => Failed::Refused(Refused(with_causes(&why))),
+        Unwritten::Lost => Failed::Call(CallError::Lost),
+        other => Failed::Call(CallError::Raised(with_causes(&other))),
+    }
+}
