@@ -200,11 +200,11 @@ pub struct NodeAddresses {
     pub upstream: BTreeSet<Ipv4Net>,
     /// Those on the cluster and on the storage network.
     pub inner: BTreeSet<Ipv4Net>,
-    /// Whether the upstream network has a device and addresses for itself: what comes by it under
-    /// an address of `inner` comes from no node.
+    /// Whether the upstream network has a device, and so addresses, for itself: what comes by it
+    /// under an address of `inner` comes from no node.
     pub is_upstream_apart: bool,
     /// Whether a node may reach another under its upstream address: where the networks share a
-    /// device or addresses, and with the older format, in which a node may have no other address.
+    /// device, and with the older format, in which a node may have no other address.
     pub needs_upstream: bool,
 }
 

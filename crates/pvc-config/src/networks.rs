@@ -186,9 +186,9 @@ pub(crate) fn node_addresses(
 ) -> NodeAddresses {
     let Networks { upstream, cluster, storage } = networks;
     let of = |network| addresses_in(format, network, all_nodes);
-    let is_upstream_apart = [cluster, storage].into_iter().all(|inner| {
-        inner.device != upstream.device && !overlap(inner.network, upstream.network)
-    });
+    // What shares an address range shares the device.
+    let is_upstream_apart =
+        [cluster, storage].into_iter().all(|inner| inner.device != upstream.device);
     NodeAddresses {
         upstream: of(upstream),
         inner: of(cluster).into_iter().chain(of(storage)).collect(),
@@ -215,10 +215,6 @@ fn addresses_in(
 /// their addresses, and in the older format, which lists no nodes but coordinators.
 pub(crate) fn knows_nodes(format: Format, network: &ClusterNetwork) -> bool {
     format == Format::PvcConf && network.selection == AddressSelection::ById
-}
-
-fn overlap(one: Ipv4Net, other: Ipv4Net) -> bool {
-    one.contains(&other.network()) || other.contains(&one.network())
 }
 
 fn warn_of_no_id(reader: &mut Reader<'_>, path: &str, at: At, id: &NodeId, address: Ipv4Addr) {

@@ -44,20 +44,15 @@ fn both_formats_say_the_same_about_the_same_cluster() {
 }
 
 #[test]
-fn the_upstream_network_is_apart_if_it_has_a_device_and_addresses_for_itself() {
+fn the_upstream_network_is_apart_if_it_has_a_device_for_itself() {
     for (from, to, is_apart) in [
         ("device: ens6", "device: ens6", true),
         ("device: ens6", "device: ens5", true),
         ("device: ens6", "device: ens4.7", true),
+        ("device: ens6", "device: ens4", false),
         ("device: ens5", "device: ens4", false),
-        ("network_address: 10.2.0.0", "network_address: 10.0.0.0", false),
     ] {
-        // One MTU, and a floating address of its own for two networks that are one.
         let text = SAMPLE.replace("mtu: 9000", "mtu: 1500").replacen(from, to, 1);
-        let text = match to.ends_with("10.0.0.0") {
-            true => text.replace("10.2.0.250", "10.0.0.251"),
-            false => text,
-        };
         let addresses = parse(&text, "pvchv1").node_addresses;
         assert_eq!(addresses.is_upstream_apart, is_apart, "{to}");
         assert_eq!(addresses.needs_upstream, !is_apart, "{to}");

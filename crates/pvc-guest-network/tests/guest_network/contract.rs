@@ -146,6 +146,7 @@ fn filter(networks: Vec<NetworkRecord>, masked: &[&str]) -> NetworkFilter {
     let known = Known {
         closed: &BTreeSet::new(),
         nodes: &nodes,
+        tunnels: None,
         last: &BTreeMap::<Vni, Acls>::new(),
         refused: &|_| None,
     };

@@ -2,7 +2,9 @@
 //!
 //! Each port of a guest on the bridge of a guarded network lets in frames from the guest's own MAC
 //! address, under addresses that DHCP has given or keeps for it, and nothing that a DHCP server or
-//! a router says. It judges what enters the bridge from a guest, and nothing else.
+//! a router says. Of DHCP it asks for itself alone: what a request says of its sender decides whose
+//! lease it is about, and by leases the guard knows addresses. It judges what enters the bridge
+//! from a guest, and nothing else.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -135,8 +137,15 @@ chain prerouting {{
 }
 
 /// The chain of one port. What is no IPv4, IPv6 or ARP, such as frames with a tag, does not pass.
+///
+/// A request of DHCP names its client 28 bytes into the message (`chaddr`), behind 8 bytes of UDP;
+/// the kind and the length of that address are its second and third byte. A fragment may keep it
+/// from being seen. Under which address it is sent matters no more then: a guest renews a lease
+/// that is not recorded, or not yet, from the address that it has. With DHCPv6 a relay would name
+/// the client (RELAY-FORW, RELAY-REPL), and no guest is one.
 fn chain(number: usize, port: &GuardedPort) -> String {
     let mac = port.mac.map(|octet| format!("{octet:02x}")).join(":");
+    let client = port.mac.map(|octet| format!("{octet:02x}")).concat();
     let mut text = format!(
         "\
 chain port{number} {{
@@ -144,8 +153,13 @@ chain port{number} {{
 	arp saddr ether != {mac} counter drop
 	ether type arp arp saddr ip 0.0.0.0 accept
 	ether type ip udp sport 67 counter drop
-	ether type ip ip saddr 0.0.0.0 udp sport 68 udp dport 67 accept
+	ether type ip ip frag-off & 0x3fff != 0 udp dport 67 counter drop
+	ether type ip udp dport 67 @th,72,16 != 0x0106 counter drop
+	ether type ip udp dport 67 @th,288,48 != 0x{client} counter drop
+	ether type ip udp sport 68 udp dport 67 accept
 	ether type ip6 udp sport 547 counter drop
+	ether type ip6 exthdr frag exists udp dport 547 counter drop
+	ether type ip6 udp dport 547 @th,64,8 {{ 12, 13 }} counter drop
 	ether type ip6 icmpv6 type {{ nd-router-advert, nd-redirect }} counter drop
 	ether type ip6 ip6 saddr :: icmpv6 type {{ nd-neighbor-solicit, nd-router-solicit, \
          mld2-listener-report, mld-listener-report }} accept
@@ -204,6 +218,27 @@ mod tests {
             "iifname vmap { \"vnet0\" : goto port1 }",
         ] {
             assert!(text.contains(&format!("\t{line}\n")), "{line}: {text}");
+        }
+    }
+
+    /// Who answers for a lease is decided by what a request says of its sender.
+    #[test]
+    fn a_port_asks_for_leases_of_its_own_and_renews_them_from_whatever_address() {
+        let text = rules(&[("vnet0".to_owned(), port(&["10.20.7.2"]))].into()).unwrap();
+        let at = |line: &str| text.find(&format!("\t{line}\n")).unwrap_or_else(|| panic!("{text}"));
+        let asks = at("ether type ip udp sport 68 udp dport 67 accept");
+        for line in [
+            "ether type ip ip frag-off & 0x3fff != 0 udp dport 67 counter drop",
+            "ether type ip udp dport 67 @th,72,16 != 0x0106 counter drop",
+            "ether type ip udp dport 67 @th,288,48 != 0x525400112233 counter drop",
+        ] {
+            assert!(at(line) < asks, "{line}: {text}");
+        }
+        for line in [
+            "ether type ip6 exthdr frag exists udp dport 547 counter drop",
+            "ether type ip6 udp dport 547 @th,64,8 { 12, 13 } counter drop",
+        ] {
+            assert!(at(line) < text.find("ip6 saddr {").unwrap(), "{line}: {text}");
         }
     }
 
