@@ -9,7 +9,7 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::dnsmasq::{LeaseNews, database, left_of_6, parse_mac};
 use pvc_model::guest_network::guard::MOST_LEASES_OF_A_PORT;
-use pvc_model::guest_network::{GuestNetwork, GuestNetworks, Vni};
+use pvc_model::guest_network::{GuestNetwork, Vni};
 use pvc_model::link::Mac;
 use pvc_model::network::{GivenLease, GivenLease6, LeaseRecord, NetworkRecord};
 use pvc_role::Context;
@@ -250,8 +250,7 @@ fn is_anothers(known: &LeaseRecord, given: &GivenLease6) -> bool {
 
 /// Whether guests of the network are held to the addresses that are recorded as theirs.
 fn is_guarded(view: &Cluster, vni: Vni) -> bool {
-    let networks = GuestNetworks::of(view).networks;
-    networks.iter().any(|network| network.vni == vni && network.options.spoof_guard)
+    view.network_options.get(&vni.to_string()).is_some_and(|options| options.spoof_guard)
 }
 
 /// The MAC address of the client. A server that was started anew has forgotten it. Another guest

@@ -9,16 +9,17 @@ use pvc_guest_network::dhcp::{self, DhcpSettings};
 use pvc_guest_network::leases::{self, LeaseRequest};
 use pvc_guest_network::links::{self, Standing, Tell};
 use pvc_guest_network::unconfirmed;
-use pvc_model::NodeName;
+use pvc_model::{NodeName, Uuid};
 use pvc_model::guest_network::Vni;
 use pvc_model::guest_network::dnsmasq::LeaseNews;
 use pvc_model::guest_network::plan::Underlay;
 use pvc_model::guest_network::unconfirmed::{UnconfirmedChange, Undo};
 use pvc_model::link::LinkAbilities;
 use pvc_model::network::{GivenLease, GivenLease6, Ip6Client, NetworkOptions, NetworkRecord};
+use pvc_model::vm::VmState;
 use pvc_ports::{Network, Ports};
 use pvc_role::Context;
-use pvc_store::{Change, Changes};
+use pvc_store::{Change, Changes, NewVm};
 use pvc_testkit::{
     MemoryNetwork, NetworkChange, ScriptedPrograms, SeededRandom, TokioClock, eventually, ports,
 };
@@ -493,6 +494,75 @@ async fn leases_of_ipv6_are_recorded_by_their_address_and_given_to_the_next_serv
     eventually("no server will say when it ends", SOON, || world.leases().is_empty()).await;
     world.end.cancel();
     role.await.unwrap();
+}
+
+/// A VM with this card in the network.
+fn with_card(mac: &str) -> Change {
+    let uuid = Uuid::from_u128(1);
+    let nic = format!(
+        "<interface type='bridge'><mac address='{mac}'/><source bridge='vmbr1001'/></interface>"
+    );
+    Change::DefineVm(Box::new(NewVm {
+        uuid,
+        name: "web1".to_owned(),
+        state: VmState::Start,
+        node: Some(NodeName::new("hv1")),
+        xml: format!(
+            "<domain type='kvm'><name>web1</name><uuid>{uuid}</uuid><memory unit='MiB'>512</memory>\
+             <vcpu>1</vcpu><os><type arch='x86_64' machine='pc'>hvm</type></os>\
+             <devices><emulator>/usr/bin/kvm</emulator>{nic}<console type='pty'/></devices></domain>"
+        ),
+        profile: None,
+        volumes: Vec::new(),
+        autostart: false,
+        migration_method: None,
+        max_downtime_ms: 300,
+        selector: None,
+        node_limit: Vec::new(),
+        tags: Vec::new(),
+    }))
+}
+
+/// What a client of IPv6 calls itself every guest of its network can hear, and give its lease back.
+#[tokio::test(start_paused = true)]
+async fn in_a_guarded_network_a_lease_of_ipv6_is_its_cards_until_its_time_is_over() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(only_ip6()))).await;
+    world.change(with_card(MAC)).await;
+    let set_guard = async |spoof_guard| {
+        let options = NetworkOptions { spoof_guard, ..NetworkOptions::default() };
+        world.change(Change::PutNetworkOptions { vni: "1001".to_owned(), options }).await;
+    };
+    let (address, another) = ("2001:db8:1::9", "52:54:00:00:00:02");
+    let of = |news, edit: fn(&mut GivenLease6)| match news {
+        LeaseNews::Given6(mut lease) => {
+            edit(&mut lease);
+            LeaseNews::Given6(lease)
+        }
+        other => other,
+    };
+    let asked = given6(address, Some(MAC));
+    let taken = of(given6(address, Some(another)), |lease| "00:03:42".clone_into(&mut lease.client.duid));
+    let renamed = of(asked.clone(), |lease| "00:03:43".clone_into(&mut lease.client.duid));
+    let over = of(asked.clone(), |lease| lease.expiry = 5);
+    let ended = LeaseNews::Ended6(address.parse().unwrap());
+    for (is_guarded, news, expected) in [
+        (true, vec![asked.clone(), ended.clone()], vec![MAC]),
+        (true, vec![taken.clone()], vec![MAC]),
+        (true, vec![renamed], vec![MAC]),
+        (true, vec![over, ended.clone()], vec![]),
+        (true, vec![taken.clone(), ended.clone()], vec![]),
+        (false, vec![asked, taken.clone()], vec![another]),
+        (false, vec![ended], vec![]),
+    ] {
+        set_guard(is_guarded).await;
+        let shown = format!("{is_guarded} {news:?}");
+        for news in news {
+            recorded_of(&world, &[news]).await;
+        }
+        let holders: Vec<String> = world.leases().into_iter().map(|(mac, _)| mac).collect();
+        assert_eq!(holders, expected, "{shown}");
+    }
 }
 
 /// Has the role hear all of it at once, and end in the same moment.
