@@ -66,11 +66,6 @@ pub fn dnsmasq(
     }
     let mut args = Args(Vec::new());
     args.always(network.vni, place.file, place.script);
-    if network.options.spoof_guard {
-        // The guard sees to it that a guest asks under its own MAC address; it may call itself by
-        // the name of another one.
-        args.add("--dhcp-ignore-clid");
-    }
     args.domain(managed, ip4.map(|(_, gateway)| gateway), ip6.map(|(_, gateway)| gateway));
     if let Some((ip4, gateway)) = ip4 {
         args.dhcp4(ip4, gateway, place.mtu);
