@@ -1,15 +1,16 @@
 //! The DHCP and DNS servers of managed networks, which run on the primary. What each is told is
 //! decided in `pvc_model::guest_network::dnsmasq`; here they are kept running.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::guest_network::dnsmasq::{Place, dnsmasq};
+use pvc_model::guest_network::dnsmasq::{Division, Place, dnsmasq};
+use pvc_model::guest_network::mac::cards;
 use pvc_model::guest_network::{GuestNetwork, GuestNetworks, Vni};
-use pvc_model::link::{IpNet, Links};
+use pvc_model::link::{IpNet, Links, Mac};
 use pvc_model::network::NetworkRecord;
 use pvc_model::shared_map::SharedMap;
 use pvc_ports::FileAccess;
@@ -117,6 +118,8 @@ struct Missing {
 struct Servers {
     settings: DhcpSettings,
     wanted: Wanted,
+    /// Divisions of the networks' ranges, as the servers that are wanted have them.
+    divisions: BTreeMap<Vni, Division>,
     alarm: Alarm,
     missing: BTreeMap<Vni, Missing>,
     situation: Option<Situation>,
@@ -128,6 +131,7 @@ impl Servers {
         Servers {
             settings,
             wanted: Wanted::new(),
+            divisions: BTreeMap::new(),
             alarm: Alarm::after(GRACE),
             missing: BTreeMap::new(),
             situation: None,
@@ -163,6 +167,7 @@ impl Servers {
                 return true;
             }
         };
+        let cards = cards(&view);
         let mut waits = false;
         let (mut before, mut missing) =
             (std::mem::take(&mut self.wanted), std::mem::take(&mut self.missing));
@@ -184,9 +189,15 @@ impl Servers {
             // ever for those of one family.
             let can_have_it = stands && !here.is_empty() && (is_whole || is_late);
             waits |= !can_have_it;
+            let former = before.remove(&name(vni));
             let spec = match can_have_it {
-                true => spec(&self.settings, &view, &links, &network, &here),
-                false => before.remove(&name(vni)),
+                true => {
+                    let none = BTreeSet::new();
+                    let cards = cards.get(&vni).unwrap_or(&none);
+                    let place = Here { view: &view, links: &links, gateways: &here };
+                    self.spec(place, &network, cards, former)
+                }
+                false => former,
             };
             self.wanted.extend(spec.map(|spec| (name(vni), spec)));
             if stands && !is_whole {
@@ -194,7 +205,31 @@ impl Servers {
                 self.missing.insert(vni, Missing { since, gateways: absent, all });
             }
         }
+        self.divisions.retain(|vni, _| self.wanted.contains_key(&name(*vni)));
         waits
+    }
+
+    /// The server of a network as a program; `None` if it has none. The cards are those of VMs in
+    /// the network; that one has come or gone since the server was started is no reason to start it
+    /// anew, as long as there are addresses for whoever comes.
+    fn spec(
+        &mut self,
+        here: Here<'_>,
+        network: &GuestNetwork,
+        cards: &BTreeSet<Mac>,
+        former: Option<ProgramSpec>,
+    ) -> Option<ProgramSpec> {
+        let record = here.view.networks.get(&network.vni.to_string())?;
+        if let (Some(former), Some(division)) = (former, self.divisions.get(&network.vni)) {
+            let is_same = spec(&self.settings, here, network, division).as_ref() == Some(&former);
+            if is_same && !division.is_outdated(network, &record.leases, cards) {
+                return Some(former);
+            }
+        }
+        let division = Division::of(network, &record.leases, cards);
+        let spec = spec(&self.settings, here, network, &division);
+        self.divisions.insert(network.vni, division);
+        spec
     }
 
     /// Tells operators of servers that stay down, or do not serve all that they should.
@@ -229,24 +264,33 @@ fn name(vni: Vni) -> String {
     format!("dnsmasq-{vni}")
 }
 
+/// Things of this node that a server depends on.
+#[derive(Clone, Copy)]
+struct Here<'a> {
+    view: &'a Cluster,
+    links: &'a Links,
+    /// Gateways of the network that its bridge has.
+    gateways: &'a [IpNet],
+}
+
 /// The server of a network as a program; `None` if it has none.
 fn spec(
     settings: &DhcpSettings,
-    view: &Cluster,
-    links: &Links,
+    here: Here<'_>,
     network: &GuestNetwork,
-    gateways: &[IpNet],
+    division: &Division,
 ) -> Option<ProgramSpec> {
-    let record = view.networks.get(&network.vni.to_string())?;
+    let record = here.view.networks.get(&network.vni.to_string())?;
     let conf = settings.directory.join(format!("{}.conf", network.vni));
     let place = Place {
-        gateways: &gateways.iter().map(IpNet::addr).collect(),
-        mtu: links.get(&network.vni.bridge()).map(|bridge| bridge.mtu),
+        gateways: &here.gateways.iter().map(IpNet::addr).collect(),
+        division,
+        mtu: here.links.get(&network.vni.bridge()).map(|bridge| bridge.mtu),
         file: &conf.to_string_lossy(),
         script: &settings.executable,
     };
     let server = dnsmasq(network, &record.leases, place)?;
-    let contents = server.reservations.into_bytes();
+    let contents = server.hosts.into_bytes();
     let conf_file = ConfigFile { contents, access: FileAccess::PRIVATE };
     Some(ProgramSpec {
         program: DNSMASQ.to_owned(),

@@ -527,8 +527,13 @@ impl NetworkEnds<'_> {
             let (count, host) = (servers.len(), &self.nets.hosts[host].name);
             return Some(format!("{host} runs {count} DHCP servers for it"));
         };
-        let range = format!("--dhcp-range={},{},", record.dhcp4_start, record.dhcp4_end);
-        let gives = server.args.iter().any(|arg| arg.starts_with(&range));
+        // A large range is given in two parts, of which the first is for the cards of VMs alone.
+        let ranges = server.args.iter().filter_map(|arg| arg.strip_prefix("--dhcp-range="));
+        let mut ranges = ranges.map(|range| range.strip_prefix("tag:known,").unwrap_or(range));
+        let first = format!("{},", record.dhcp4_start);
+        let last = format!(",{},", record.dhcp4_end);
+        let gives = ranges.clone().any(|range| range.starts_with(&first))
+            && ranges.any(|range| range.contains(&last));
         let wanted = record.dhcp4_flag == "True" || record.dhcp4_flag == "true";
         if gives != wanted {
             return Some(format!("that its server gives addresses is {gives}"));
@@ -537,8 +542,10 @@ impl NetworkEnds<'_> {
         let reserved = record.leases.iter().filter(|lease| lease.expiry.is_none());
         let lines: BTreeSet<String> =
             reserved.map(|lease| format!("dhcp-host={},{}", lease.mac, lease.address)).collect();
+        // What has no address is a card that the server knows.
         let read: BTreeSet<String> = served
             .lines()
+            .filter(|line| line.contains(','))
             .map(|line| line.splitn(3, ',').take(2).collect::<Vec<_>>().join(","))
             .collect();
         (read != lines).then(|| format!("its server has reserved {read:?}, not {lines:?}"))

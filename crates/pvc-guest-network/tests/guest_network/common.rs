@@ -5,9 +5,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use pvc_embedded::EmbeddedTree;
+use pvc_model::Uuid;
 use pvc_model::network::NetworkRecord;
+use pvc_model::vm::VmState;
 use pvc_ports::{Clock, Random};
-use pvc_store::{Change, Changes, Store};
+use pvc_store::{Change, Changes, NewVm, Store};
 
 /// A network that gives its guests addresses.
 pub fn record() -> NetworkRecord {
@@ -39,6 +41,35 @@ pub fn dual() -> NetworkRecord {
         ip6_gateway: "2001:db8:1::1".to_owned(),
         dhcp6_flag: "True".to_owned(),
         ..record()
+    }
+}
+
+/// MAC address of a card.
+pub const CARD: &str = "52:54:00:aa:bb:01";
+
+/// VM with a card in the network that has [`CARD`] for its MAC address.
+pub fn vm_with_card() -> NewVm {
+    let uuid = Uuid::from_u128(7);
+    let xml = format!(
+        "<domain type='kvm'><name>web1</name><uuid>{uuid}</uuid><memory \
+         unit='MiB'>64</memory><vcpu>1</vcpu><os><type>hvm</type></os><devices><interface \
+         type='bridge'><mac address='{CARD}'/><source bridge='vmbr1001'/></interface></devices>\
+         </domain>"
+    );
+    NewVm {
+        uuid,
+        name: "web1".to_owned(),
+        state: VmState::Stop,
+        node: None,
+        xml,
+        profile: None,
+        volumes: Vec::new(),
+        autostart: false,
+        migration_method: None,
+        max_downtime_ms: 300,
+        selector: None,
+        node_limit: Vec::new(),
+        tags: Vec::new(),
     }
 }
 

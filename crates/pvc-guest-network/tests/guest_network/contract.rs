@@ -535,6 +535,57 @@ fn a_guarded_guest_sends_as_itself_alone() {
         client.recv(&mut [0; 8]).is_ok()
     };
     assert!(!send("10.20.7.2:67") && send("10.20.7.2:69"));
+    // What it asks of DHCP, it asks for its own card; that from whatever address, as it renews one
+    // that is not recorded.
+    let server = world.other7.run(|| UdpSocket::bind("0.0.0.0:67").unwrap());
+    server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let card = [0x52, 0x54, 0, 0, 7, 2];
+    let (own, renewed) = ("10.20.7.2:68", "10.20.7.99:68");
+    for (number, from, hardware, asks_for, length) in [
+        (1, own, [1, 6], [0x52, 0x54, 0, 0, 7, 3], 300),
+        (2, own, [1, 16], card, 300),
+        (3, own, [6, 6], card, 300),
+        (4, own, [1, 6], card, 3000), // in fragments
+        (5, renewed, [1, 6], [0x52, 0x54, 0, 0, 7, 3], 300),
+        (6, own, [1, 6], card, 300),
+    ] {
+        let mut message = vec![0; length];
+        message[1..3].copy_from_slice(&hardware);
+        message[4] = number;
+        message[28..34].copy_from_slice(&asks_for);
+        world.guest7.run(move || {
+            let client = UdpSocket::bind(from).unwrap();
+            client.send_to(&message, "10.20.7.3:67").unwrap();
+        });
+    }
+    let mut came = [0; 4000];
+    server.recv(&mut came).unwrap();
+    assert_eq!(came[4], 6, "the others were sent before");
+    let mut renewal = vec![0; 300];
+    renewal[1..3].copy_from_slice(&[1, 6]);
+    renewal[28..34].copy_from_slice(&card);
+    // It has not the address for that of this guest, whose answer does not reach it: ARP from there
+    // is the guard's.
+    world.guest7.ip("neigh replace 10.20.7.3 lladdr 52:54:00:00:07:03 dev eth0");
+    world.other7.ip("link set eth0 address 52:54:00:00:07:03");
+    world.guest7.run(move || {
+        let client = UdpSocket::bind(renewed).unwrap();
+        client.send_to(&renewal, "10.20.7.3:67").unwrap();
+    });
+    let (_, from) = server.recv_from(&mut came).unwrap();
+    assert_eq!(from.to_string(), renewed);
+    // No relay of DHCPv6 either, which says for whom it asks.
+    let server = world.other7.run(|| UdpSocket::bind("[2001:db8:7::3]:547").unwrap());
+    server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    for (kind, length) in [(12, 100), (13, 100), (1, 3000), (1, 100)] {
+        let message = vec![kind; length];
+        world.guest7.run(move || {
+            let client = UdpSocket::bind("[2001:db8:7::2]:546").unwrap();
+            client.send_to(&message, "[2001:db8:7::3]:547").unwrap();
+        });
+    }
+    let (length, _) = server.recv_from(&mut came).unwrap();
+    assert_eq!((came[0], length), (1, 100), "relays and fragments were sent before");
     world.guest7.ip("link set eth0 address 52:54:00:00:07:77");
     assert_eq!(reached(own), [false; 2], "the MAC address of another");
 }

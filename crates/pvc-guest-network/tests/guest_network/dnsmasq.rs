@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test waits in real time")]
 
 use std::fs;
-use std::net::{SocketAddrV6, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV6, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -18,14 +18,16 @@ use pvc_linux::{LinuxExec, LinuxFiles, LinuxNetwork, LinuxPrograms, SystemClock}
 use pvc_model::NodeName;
 use pvc_model::guest_network::dnsmasq::{LEASE_VARIABLES, LeaseNews, database, is_reservable};
 use pvc_model::guest_network::{GuestNetwork, Vni};
-use pvc_model::network::{Ip6Client, LeaseRecord, NetworkRecord};
+use pvc_model::link::Mac;
+use pvc_model::network::{GivenLease, Ip6Client, LeaseRecord, NetworkRecord};
 use pvc_ports::Ports;
 use pvc_role::Context;
+use pvc_store::Change;
 use pvc_testkit::{SeededRandom, ports};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::common::{does, dual, new_store, put, record};
+use crate::common::{CARD, does, dual, new_store, put, record, vm_with_card, write};
 
 const GATEWAY: &str = "10.20.1.1:53";
 
@@ -40,6 +42,17 @@ echo \"$*|$said\" >>\"$(dirname \"$0\")/news\"
 /// Has a server of the network run with what `directory` holds, its own files where nothing can be
 /// executed, until `is_so`.
 async fn serve(directory: &Path, record: NetworkRecord, what: &str, is_so: impl Fn() -> bool) {
+    serve_with(directory, record, Vec::new(), what, is_so).await;
+}
+
+/// Same as [`serve`], with what else is in the store.
+async fn serve_with(
+    directory: &Path,
+    record: NetworkRecord,
+    changes: Vec<Change>,
+    what: &str,
+    is_so: impl Fn() -> bool,
+) {
     let files = directory.join("run");
     fs::create_dir(&files).unwrap();
     does(&format!("mount -t tmpfs -o noexec,nosuid none {}", files.display()));
@@ -49,6 +62,9 @@ async fn serve(directory: &Path, record: NetworkRecord, what: &str, is_so: impl 
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SeededRandom::new(1)));
     let store = new_store(clock.clone(), random.clone()).await;
     put(&store, record).await;
+    for change in changes {
+        write(&store, change).await;
+    }
     let owner = directory.display().to_string();
     let ports = Ports {
         clock,
@@ -134,8 +150,7 @@ fn a_server_starts_with_more_leases_than_its_range_has_addresses() {
     });
 }
 
-/// The MAC address of the client of IPv6, and its name (DUID-LL) in hexadecimal.
-const CARD: &str = "52:54:00:aa:bb:01";
+/// The name (DUID-LL) of the client of IPv6 with [`CARD`], in hexadecimal.
 const DUID: &str = "00:03:00:01:52:54:00:aa:bb:01";
 
 /// Asks for an address of IPv6 until there is an answer, in the network of this thread, over the
@@ -264,6 +279,108 @@ fn a_lease_of_ipv6_is_reported_with_its_client_and_known_to_the_next_server() {
         assert_eq!(asked.mac.as_deref(), Some(CARD));
         let new = of(other, true).unwrap();
         assert!(network.contains(new.address.into()) && new.address != asked.address, "{new:?}");
+    });
+}
+
+/// Client of DHCP on `card`, which speaks as whatever MAC address it likes.
+struct Client(UdpSocket);
+
+impl Client {
+    fn new() -> Client {
+        does("ip address add 10.20.1.250/24 dev card");
+        does("ip route add 255.255.255.255 dev card");
+        let socket = UdpSocket::bind("0.0.0.0:68").unwrap();
+        socket.set_broadcast(true).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        Client(socket)
+    }
+
+    /// Sends a message of a kind until there is an answer. Returns the kind of the answer and the
+    /// address in it.
+    fn ask(&self, mac: Mac, kind: u8, options: &[u8]) -> (u8, Ipv4Addr) {
+        const TO_SERVER: u8 = 1;
+        const IS_BROADCAST: u8 = 0x80;
+        let mut message = vec![0; 236];
+        message[..4].copy_from_slice(&[TO_SERVER, 1, 6, 0]);
+        message[4..8].copy_from_slice(&[mac[3], mac[4], mac[5], kind]);
+        message[10] = IS_BROADCAST;
+        message[28..34].copy_from_slice(&mac);
+        message.extend([99, 130, 83, 99, 53, 1, kind]);
+        message.extend(options);
+        message.push(255);
+        let late = Instant::now() + Duration::from_secs(30);
+        let mut answer = [0; 1500];
+        loop {
+            assert!(Instant::now() < late, "no server answers {mac:?}");
+            // Before the link is up there is no way.
+            let _ = self.0.send_to(&message, "255.255.255.255:67");
+            while let Ok(length) = self.0.recv(&mut answer) {
+                if length > 243 && answer[4..8] == message[4..8] && answer[28..34] == mac {
+                    // The kind of a message is its first option.
+                    let address: [u8; 4] = answer[16..20].try_into().unwrap();
+                    return (answer[242], address.into());
+                }
+            }
+        }
+    }
+
+    /// Asks for an address as one that has had it. Returns whether it gets it.
+    fn requests(&self, mac: Mac, address: Ipv4Addr) -> bool {
+        const REQUEST: u8 = 3;
+        const ACK: u8 = 5;
+        let [a, b, c, d] = address.octets();
+        self.ask(mac, REQUEST, &[50, 4, a, b, c, d]) == (ACK, address)
+    }
+
+    /// Asks which address it can have, as a client with this identification.
+    fn is_offered(&self, mac: Mac, id: u8) -> Ipv4Addr {
+        const DISCOVER: u8 = 1;
+        self.ask(mac, DISCOVER, &[61, 2, 0, id]).1
+    }
+}
+
+/// One guest may speak as many, and takes what is anybody's.
+#[test]
+fn a_flood_of_mac_addresses_leaves_addresses_for_the_cards_of_vms_and_to_who_had_them() {
+    const CARD: Mac = [0x52, 0x54, 0, 0xaa, 0xbb, 1];
+    const EARLIER: Mac = [0x52, 0x54, 0, 0xdd, 0, 1];
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_owned();
+    on_a_bridge_of_its_own(async move {
+        let address = |last| Ipv4Addr::new(10, 20, 1, last);
+        let earlier = GivenLease {
+            mac: "52:54:00:dd:00:01".to_owned(),
+            address: address(103),
+            hostname: None,
+            expiry: Some(4_000_000_000),
+            client_id: None,
+        };
+        let lease = format!("4000000000 {} {} * *\n", earlier.mac, earlier.address);
+        fs::write(directory.join("database"), lease).unwrap();
+        let guest = beside_the_bridge(move |_| {
+            let client = Client::new();
+            for last in 100..=163 {
+                // The first 16 of 64 are for cards.
+                let is_given = client.requests([0x52, 0x54, 0, 0xcc, 0, last], address(last));
+                assert_eq!(is_given, last >= 116, "{last}");
+            }
+            assert!(client.requests(EARLIER, address(103)), "it goes on with what it has");
+            let own = client.is_offered(CARD, 1);
+            assert!((address(100)..address(116)).contains(&own) && own != address(103), "{own}");
+            assert!(client.requests(CARD, own));
+            // Nor does it get more by calling itself otherwise.
+            for id in 2..6 {
+                assert_eq!(client.is_offered(CARD, id), own);
+            }
+        });
+        let network = NetworkRecord { dhcp4_end: "10.20.1.163".to_owned(), ..record() };
+        let changes = vec![
+            Change::DefineVm(Box::new(vm_with_card())),
+            Change::PutLease { vni: "1001".to_owned(), lease: earlier },
+        ];
+        let finished = || guest.is_finished();
+        serve_with(&directory, network, changes, "the guest is done", finished).await;
+        guest.join().unwrap();
     });
 }
 

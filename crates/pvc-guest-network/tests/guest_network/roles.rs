@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,24 +10,24 @@ use pvc_guest_network::dhcp::{self, DhcpSettings};
 use pvc_guest_network::leases::{self, LeaseRequest};
 use pvc_guest_network::links::{self, Standing, Tell};
 use pvc_guest_network::unconfirmed;
-use pvc_model::{NodeName, Uuid};
+use pvc_model::NodeName;
 use pvc_model::guest_network::Vni;
 use pvc_model::guest_network::dnsmasq::LeaseNews;
 use pvc_model::guest_network::plan::Underlay;
 use pvc_model::guest_network::unconfirmed::{UnconfirmedChange, Undo};
 use pvc_model::link::LinkAbilities;
 use pvc_model::network::{GivenLease, GivenLease6, Ip6Client, NetworkOptions, NetworkRecord};
-use pvc_model::vm::VmState;
 use pvc_ports::{Network, Ports};
 use pvc_role::Context;
-use pvc_store::{Change, Changes, NewVm};
+use pvc_store::{Change, Changes};
 use pvc_testkit::{
-    MemoryNetwork, NetworkChange, ScriptedPrograms, SeededRandom, TokioClock, eventually, ports,
+    MemoryNetwork, NetworkChange, ProgramCall, ScriptedPrograms, SeededRandom, TokioClock,
+    eventually, ports,
 };
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::common::{new_store, record, write};
+use crate::common::{CARD, new_store, record, vm_with_card, write};
 
 const SOON: Duration = Duration::from_secs(30);
 const MAC: &str = "52:54:00:00:00:01";
@@ -345,7 +346,7 @@ async fn a_gateway_that_stays_away_is_a_fault_and_keeps_the_other_family_from_no
         let running = world.programs.running();
         running.first().is_some_and(|server| server.args.iter().any(|found| found == arg))
     };
-    let range = "--dhcp-range=10.20.1.100,10.20.1.199,48h";
+    let range = "--dhcp-range=10.20.1.125,10.20.1.199,48h";
     eventually("IPv4 is served", SOON, || serves(range)).await;
     assert!(!serves("--enable-ra"));
     eventually("the fault is raised", SOON, || world.fault().is_some()).await;
@@ -379,6 +380,44 @@ async fn changes_of_other_records_are_no_reason_to_ask_the_kernel() {
     let range = "--dhcp-range=10.20.1.100,10.20.1.150,48h".to_owned();
     let has_it = || world.programs.running().iter().any(|server| server.args.contains(&range));
     eventually("a change of its own is for a server at once", Duration::from_secs(1), has_it).await;
+    servers.end(&world).await;
+}
+
+/// VMs come and go, and each start of a server asks for all its leases.
+#[tokio::test(start_paused = true)]
+async fn a_card_that_is_new_starts_a_server_anew_only_where_it_may_find_no_address() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(record()))).await;
+    world.network.create_bridge("vmbr1001").await.unwrap();
+    world.has_address("10.20.1.1/24", true).await;
+    let servers = Servers::of(&world);
+    eventually("the server runs", SOON, || world.servers().len() == 1).await;
+    let hosts = async || {
+        let conf = Path::new("/run/pvc/dnsmasq/1001.conf");
+        let text = world.context.ports.files.read(conf, 1 << 20).await.unwrap();
+        String::from_utf8(text).unwrap()
+    };
+    let starts = || {
+        let calls = world.programs.calls();
+        calls.iter().filter(|call| matches!(call, ProgramCall::Started(_))).count()
+    };
+    world.change(Change::DefineVm(Box::new(vm_with_card()))).await;
+    world.context.sleep(SOON).await;
+    assert_eq!((starts(), hosts().await.as_str()), (1, ""), "it would find an address");
+    for last in 125..195_u8 {
+        let lease = GivenLease {
+            mac: format!("52:54:00:cc:00:{last:02x}"),
+            address: [10, 20, 1, last].into(),
+            hostname: None,
+            expiry: Some(4_000_000_000),
+            client_id: None,
+        };
+        world.change(Change::PutLease { vni: "1001".to_owned(), lease }).await;
+    }
+    eventually("a server runs that knows the card", SOON, || starts() == 2).await;
+    assert_eq!(hosts().await, format!("dhcp-host={CARD}\n"));
+    world.context.sleep(SOON).await;
+    assert_eq!(starts(), 2, "nothing is new");
     servers.end(&world).await;
 }
 
@@ -496,39 +535,12 @@ async fn leases_of_ipv6_are_recorded_by_their_address_and_given_to_the_next_serv
     role.await.unwrap();
 }
 
-/// A VM with this card in the network.
-fn with_card(mac: &str) -> Change {
-    let uuid = Uuid::from_u128(1);
-    let nic = format!(
-        "<interface type='bridge'><mac address='{mac}'/><source bridge='vmbr1001'/></interface>"
-    );
-    Change::DefineVm(Box::new(NewVm {
-        uuid,
-        name: "web1".to_owned(),
-        state: VmState::Start,
-        node: Some(NodeName::new("hv1")),
-        xml: format!(
-            "<domain type='kvm'><name>web1</name><uuid>{uuid}</uuid><memory unit='MiB'>512</memory>\
-             <vcpu>1</vcpu><os><type arch='x86_64' machine='pc'>hvm</type></os>\
-             <devices><emulator>/usr/bin/kvm</emulator>{nic}<console type='pty'/></devices></domain>"
-        ),
-        profile: None,
-        volumes: Vec::new(),
-        autostart: false,
-        migration_method: None,
-        max_downtime_ms: 300,
-        selector: None,
-        node_limit: Vec::new(),
-        tags: Vec::new(),
-    }))
-}
-
 /// What a client of IPv6 calls itself every guest of its network can hear, and give its lease back.
 #[tokio::test(start_paused = true)]
 async fn in_a_guarded_network_a_lease_of_ipv6_is_its_cards_until_its_time_is_over() {
     let world = world().await;
     world.change(Change::PutNetwork(Box::new(only_ip6()))).await;
-    world.change(with_card(MAC)).await;
+    world.change(Change::DefineVm(Box::new(vm_with_card()))).await;
     let set_guard = async |spoof_guard| {
         let options = NetworkOptions { spoof_guard, ..NetworkOptions::default() };
         world.change(Change::PutNetworkOptions { vni: "1001".to_owned(), options }).await;
@@ -541,15 +553,15 @@ async fn in_a_guarded_network_a_lease_of_ipv6_is_its_cards_until_its_time_is_ove
         }
         other => other,
     };
-    let asked = given6(address, Some(MAC));
+    let asked = given6(address, Some(CARD));
     let taken = of(given6(address, Some(another)), |lease| "00:03:42".clone_into(&mut lease.client.duid));
     let renamed = of(asked.clone(), |lease| "00:03:43".clone_into(&mut lease.client.duid));
     let over = of(asked.clone(), |lease| lease.expiry = 5);
     let ended = LeaseNews::Ended6(address.parse().unwrap());
     for (is_guarded, news, expected) in [
-        (true, vec![asked.clone(), ended.clone()], vec![MAC]),
-        (true, vec![taken.clone()], vec![MAC]),
-        (true, vec![renamed], vec![MAC]),
+        (true, vec![asked.clone(), ended.clone()], vec![CARD]),
+        (true, vec![taken.clone()], vec![CARD]),
+        (true, vec![renamed], vec![CARD]),
         (true, vec![over, ended.clone()], vec![]),
         (true, vec![taken.clone(), ended.clone()], vec![]),
         (false, vec![asked, taken.clone()], vec![another]),

@@ -19,6 +19,15 @@ const LEASE: &str = "48h";
 /// than its limit dnsmasq does not start.
 pub const MOST_LEASES: usize = 10_000;
 
+/// The smallest range that is divided. Of a smaller one every address is anybody's.
+const LEAST_DIVIDED: u32 = 64;
+
+/// The fewest addresses of a divided range that are for VMs' cards alone.
+const LEAST_OF_VMS: u32 = 16;
+
+/// The most addresses of a divided range that are anybody's: they leave some of [`MOST_LEASES`].
+const MOST_OF_OTHERS: u32 = 1024;
+
 /// The least time for which a lease goes on, in seconds, that a server is told of when it starts.
 /// Servers of PVC 1.0.3 did not record when a guest renewed: what the record says may be over while
 /// the guest has the address.
@@ -28,9 +37,9 @@ const LEAST_LEFT: u64 = 24 * 3600;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dnsmasq {
     pub args: Vec<String>,
-    /// Contents of its configuration file, with the reservations: dnsmasq reads it as root, at its
-    /// start alone.
-    pub reservations: String,
+    /// Contents of its configuration file, with the hosts that it knows: dnsmasq reads it as root,
+    /// at its start alone.
+    pub hosts: String,
 }
 
 /// The node on which a server is to run.
@@ -38,9 +47,11 @@ pub struct Dnsmasq {
 pub struct Place<'a> {
     /// Gateways that the network's bridge has. The family of another one is not served.
     pub gateways: &'a BTreeSet<IpAddr>,
+    /// Division of the range of IPv4.
+    pub division: &'a Division,
     /// MTU of the bridge, if it is known.
     pub mtu: Option<u32>,
-    /// Path of the file with the reservations.
+    /// Path of the file with the hosts.
     pub file: &'a str,
     /// Path of the program that is called for leases.
     pub script: &'a str,
@@ -68,12 +79,85 @@ pub fn dnsmasq(
     args.always(network.vni, place.file, place.script);
     args.domain(managed, ip4.map(|(_, gateway)| gateway), ip6.map(|(_, gateway)| gateway));
     if let Some((ip4, gateway)) = ip4 {
-        args.dhcp4(ip4, gateway, place.mtu);
+        args.dhcp4(ip4, gateway, place.mtu, place.division.others);
+        // By its MAC address a guest has one lease, whatever it calls itself.
+        if place.division.others.is_some() || network.options.spoof_guard {
+            args.add("--dhcp-ignore-clid");
+        }
     }
     if let Some((ip6, gateway)) = ip6 {
         args.dhcp6(ip6, gateway, network.vni, has_dhcp4);
     }
-    Some(Dnsmasq { args: args.0, reservations: reservations(managed, leases) })
+    let reserved = reservations(managed, leases);
+    Some(Dnsmasq { args: args.0, hosts: hosts(&reserved, &place.division.known) })
+}
+
+/// Division of a network's range of IPv4 into a part for hosts that the server knows, which are
+/// VMs' cards, and one for anybody: a guest may ask for addresses under as many MAC addresses as
+/// it likes, and takes the second part alone.
+///
+/// ```text
+///  start ─── for those that are known ─── others ─── anybody's ─── end
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Division {
+    /// First address that is anybody's; `None`: all of them are.
+    others: Option<Ipv4Addr>,
+    /// MAC addresses of the cards, and of those who had addresses of the first part before it was
+    /// one, and keep them.
+    known: BTreeSet<Mac>,
+}
+
+impl Division {
+    /// Divides the range of a network in which VMs have these `cards`. There is room for all of
+    /// them, as long as that is no more than three quarters of the range.
+    pub fn of(network: &GuestNetwork, leases: &[LeaseRecord], cards: &BTreeSet<Mac>) -> Division {
+        let managed = network.managed();
+        let range = managed.and_then(|managed| managed.ip4.as_ref()?.dhcp);
+        let (Some(managed), Some((start, end))) = (managed, range) else {
+            return Division::default();
+        };
+        let all = end.to_bits().saturating_sub(start.to_bits()).saturating_add(1);
+        if all < LEAST_DIVIDED {
+            return Division::default();
+        }
+        let reserved = reservations(managed, leases);
+        let has_place: BTreeSet<Mac> = reserved.values().map(|host| host.mac).collect();
+        let hosts = reserved.range(start..=end).count() + cards.difference(&has_place).count();
+        let hosts = u32::try_from(hosts).unwrap_or(u32::MAX).clamp(LEAST_OF_VMS, 1 << 31);
+        // In large steps: another border is another server.
+        let of_vms = hosts.next_power_of_two().max(all / 4).min(all - all / 4);
+        let of_vms = of_vms.max(all.saturating_sub(MOST_OF_OTHERS));
+        let others = Ipv4Addr::from_bits(start.to_bits() + of_vms);
+        let holders = given(leases).filter(|(_, address)| (start..others).contains(address));
+        let known = holders.map(|(mac, _)| mac).chain(cards.iter().copied()).collect();
+        Division { others: Some(others), known }
+    }
+
+    /// Whether one of the cards is not known, and there is hardly an address that is anybody's: it
+    /// may find none.
+    pub fn is_outdated(
+        &self,
+        network: &GuestNetwork,
+        leases: &[LeaseRecord],
+        cards: &BTreeSet<Mac>,
+    ) -> bool {
+        let range = network.managed().and_then(|managed| managed.ip4.as_ref()?.dhcp);
+        let (Some(others), Some((_, end))) = (self.others, range) else { return false };
+        if cards.is_subset(&self.known) {
+            return false;
+        }
+        let all = usize::try_from(end.to_bits().saturating_sub(others.to_bits())).unwrap_or(0) + 1;
+        let addresses = leases.iter().filter_map(|lease| lease.address.parse::<Ipv4Addr>().ok());
+        let taken = addresses.filter(|address| (others..=end).contains(address)).count();
+        all.saturating_sub(taken) <= all / 8
+    }
+}
+
+/// Leases of IPv4 that were given: who has which address.
+fn given(leases: &[LeaseRecord]) -> impl Iterator<Item = (Mac, Ipv4Addr)> {
+    let given = leases.iter().filter(|lease| lease.expiry.is_some());
+    given.filter_map(|lease| Some((parse_mac(&lease.mac)?, lease.address.parse().ok()?)))
 }
 
 struct Args(Vec<String>);
@@ -134,14 +218,21 @@ impl Args {
         }
     }
 
-    fn dhcp4(&mut self, ip4: &Ip4, gateway: Ipv4Addr, mtu: Option<u32>) {
+    /// Addresses before `others` are for hosts alone that are known.
+    fn dhcp4(&mut self, ip4: &Ip4, gateway: Ipv4Addr, mtu: Option<u32>, others: Option<Ipv4Addr>) {
         let Some((start, end)) = ip4.dhcp else { return };
         self.add(format!("--dhcp-option=option:ntp-server,{gateway}"));
         // A guest does not see by itself that the tunnel takes its part of each frame.
         if let Some(mtu) = mtu.filter(|mtu| *mtu < super::ETHERNET_MTU) {
             self.add(format!("--dhcp-option=option:mtu,{mtu}"));
         }
-        self.add(format!("--dhcp-range={start},{end},{LEASE}"));
+        let Some(others) = others else {
+            self.add(format!("--dhcp-range={start},{end},{LEASE}"));
+            return;
+        };
+        let last = Ipv4Addr::from_bits(others.to_bits().saturating_sub(1));
+        self.add(format!("--dhcp-range=tag:known,{start},{last},{LEASE}"));
+        self.add(format!("--dhcp-range={others},{end},{LEASE}"));
     }
 
     fn dhcp6(&mut self, ip6: &Ip6, gateway: std::net::Ipv6Addr, vni: Vni, has_dhcp4: bool) {
@@ -161,23 +252,39 @@ impl Args {
     }
 }
 
-/// Reservations as dnsmasq reads them: a line each. What is not one is left out.
-fn reservations(managed: &Managed, leases: &[LeaseRecord]) -> String {
-    let mut text = String::new();
-    let Some(ip4) = &managed.ip4 else { return text };
-    let mut taken: BTreeMap<Ipv4Addr, Mac> = BTreeMap::new();
+/// Host that has an address for itself.
+struct Reserved {
+    mac: Mac,
+    name: Option<String>,
+}
+
+/// Reservations, by their addresses. What is not one is left out.
+fn reservations(managed: &Managed, leases: &[LeaseRecord]) -> BTreeMap<Ipv4Addr, Reserved> {
+    let mut reserved = BTreeMap::new();
+    let Some(ip4) = &managed.ip4 else { return reserved };
     for lease in leases.iter().filter(|lease| lease.expiry.is_none()) {
         let address: Option<Ipv4Addr> = lease.address.parse().ok();
         let address = address.filter(|address| ip4.network.contains(address));
         let (Some(mac), Some(address)) = (parse_mac(&lease.mac), address) else { continue };
-        // dnsmasq refuses a file in which an address is reserved twice.
-        if taken.insert(address, mac).is_some() {
-            continue;
-        }
         let name = host_name(&lease.hostname).filter(|name| is_reservable(name));
-        let name = name.map(|name| format!(",{name}")).unwrap_or_default();
-        writeln!(text, "dhcp-host={},{address}{name}", shown_mac(&mac))
+        // dnsmasq refuses a file in which an address is reserved twice.
+        reserved.entry(address).or_insert(Reserved { mac, name });
+    }
+    reserved
+}
+
+/// Hosts as dnsmasq reads them, a line each: those with a reservation, and others that are known.
+fn hosts(reserved: &BTreeMap<Ipv4Addr, Reserved>, known: &BTreeSet<Mac>) -> String {
+    let mut text = String::new();
+    let mut others = known.clone();
+    for (address, Reserved { mac, name }) in reserved {
+        let name = name.as_ref().map(|name| format!(",{name}")).unwrap_or_default();
+        writeln!(text, "dhcp-host={},{address}{name}", shown_mac(mac))
             .expect("a text takes everything");
+        others.remove(mac);
+    }
+    for mac in others {
+        writeln!(text, "dhcp-host={}", shown_mac(&mac)).expect("a text takes everything");
     }
     text
 }
@@ -401,9 +508,23 @@ mod tests {
         here: &[&str],
         mtu: Option<u32>,
     ) -> Option<Dnsmasq> {
+        server_with(record, leases, here, mtu, &BTreeSet::new())
+    }
+
+    /// Same as [`server_at`], with these cards of VMs in the network.
+    fn server_with(
+        record: &NetworkRecord,
+        leases: &[LeaseRecord],
+        here: &[&str],
+        mtu: Option<u32>,
+        cards: &BTreeSet<Mac>,
+    ) -> Option<Dnsmasq> {
         let gateways = here.iter().map(|gateway| gateway.parse().unwrap()).collect();
-        let place = Place { gateways: &gateways, mtu, file: "/run/conf", script: "/usr/bin/pvcd" };
-        dnsmasq(&network(record), leases, place)
+        let network = network(record);
+        let division = Division::of(&network, leases, cards);
+        let (file, script) = ("/run/conf", "/usr/bin/pvcd");
+        let place = Place { gateways: &gateways, division: &division, mtu, file, script };
+        dnsmasq(&network, leases, place)
     }
 
     const GATEWAYS: [&str; 2] = ["10.20.1.1", "2001:db8:1::1"];
@@ -428,7 +549,9 @@ mod tests {
             "--domain=net1.example",
             "--local=/net1.example/",
             "--auth-peer=10.20.1.1",
-            "--dhcp-range=10.20.1.100,10.20.1.199,48h",
+            "--dhcp-ignore-clid",
+            "--dhcp-range=tag:known,10.20.1.100,10.20.1.124,48h",
+            "--dhcp-range=10.20.1.125,10.20.1.199,48h",
             "--dhcp-option=option:ntp-server,10.20.1.1",
             // Not the 100 of its range.
             "--dhcp-lease-max=10000",
@@ -443,7 +566,7 @@ mod tests {
     fn a_network_of_both_serves_both() {
         let args = args(&dual());
         for wanted in [
-            "--dhcp-range=10.20.1.100,10.20.1.199,48h",
+            "--dhcp-range=10.20.1.125,10.20.1.199,48h",
             "--dhcp-range=::,constructor:vmbr1001,ra-stateless,ra-names",
             "--dhcp-option=option6:dns-server,[2001:db8:1::1]",
             "--enable-ra",
@@ -459,7 +582,7 @@ mod tests {
     fn the_family_without_gateway_here_is_left_out_and_the_other_one_served_as_ever() {
         let one = |here| server_at(&dual(), &[], &[here], None).unwrap().args;
         let (ip4, ip6) = (one("10.20.1.1"), one("2001:db8:1::1"));
-        assert!(has(&ip4, "--dhcp-range=10.20.1.100,10.20.1.199,48h"), "{ip4:?}");
+        assert!(has(&ip4, "--dhcp-range=10.20.1.125,10.20.1.199,48h"), "{ip4:?}");
         assert!(!ip4.iter().any(|arg| arg.contains("::") || arg == "--enable-ra"), "{ip4:?}");
         let stateless = "--dhcp-range=::,constructor:vmbr1001,ra-stateless,ra-names";
         assert!(has(&ip6, stateless), "{ip6:?}");
@@ -506,6 +629,104 @@ mod tests {
         }
     }
 
+    /// A network whose range begins with 10.20.1.100.
+    fn ending_with(end: &str) -> NetworkRecord {
+        NetworkRecord {
+            ip4_network: "10.20.0.0/16".to_owned(),
+            dhcp4_end: end.to_owned(),
+            ..record()
+        }
+    }
+
+    fn cards(count: u8) -> BTreeSet<Mac> {
+        (0..count).map(|last| [0x52, 0x54, 0, 0, 0, last]).collect()
+    }
+
+    /// A guest may call itself by as many MAC addresses as it likes.
+    #[test]
+    fn a_part_of_a_range_is_for_the_cards_of_vms_alone_unless_the_range_is_small() {
+        let reserved = [
+            lease("52:54:00:00:00:01", "10.20.1.100", "web1", None),
+            lease("52:54:00:00:00:ff", "10.20.1.101", "", None),
+            lease("52:54:00:00:00:02", "10.20.1.50", "", None),
+        ];
+        for (end, leases, count, of_vms, others) in [
+            ("10.20.1.109", &[][..], 9, "", "10.20.1.100,10.20.1.109"),
+            ("10.20.1.162", &[], 63, "", "10.20.1.100,10.20.1.162"),
+            ("10.20.1.163", &[], 0, "10.20.1.100,10.20.1.115", "10.20.1.116,10.20.1.163"),
+            ("10.20.1.199", &[], 0, "10.20.1.100,10.20.1.124", "10.20.1.125,10.20.1.199"),
+            ("10.20.1.199", &[], 25, "10.20.1.100,10.20.1.131", "10.20.1.132,10.20.1.199"),
+            ("10.20.1.199", &[], 32, "10.20.1.100,10.20.1.131", "10.20.1.132,10.20.1.199"),
+            // Two of the cards have their reservations, one of which lies outside of the range.
+            ("10.20.1.199", &reserved, 32, "10.20.1.100,10.20.1.131", "10.20.1.132,10.20.1.199"),
+            ("10.20.1.199", &reserved, 33, "10.20.1.100,10.20.1.163", "10.20.1.164,10.20.1.199"),
+            ("10.20.1.199", &[], 65, "10.20.1.100,10.20.1.174", "10.20.1.175,10.20.1.199"),
+            ("10.20.1.199", &[], 200, "10.20.1.100,10.20.1.174", "10.20.1.175,10.20.1.199"),
+            ("10.20.41.99", &[], 5, "10.20.1.100,10.20.37.99", "10.20.37.100,10.20.41.99"),
+        ] {
+            let record = ending_with(end);
+            let server = server_with(&record, leases, &GATEWAYS, None, &cards(count)).unwrap();
+            let ranges: Vec<&str> =
+                server.args.iter().filter_map(|arg| arg.strip_prefix("--dhcp-range=")).collect();
+            let is_divided = !of_vms.is_empty();
+            let of_vms = is_divided.then(|| format!("tag:known,{of_vms},48h"));
+            let expected: Vec<String> =
+                of_vms.into_iter().chain([format!("{others},48h")]).collect();
+            assert_eq!(ranges, expected, "{end} {count}");
+            assert_eq!(has(&server.args, "--dhcp-ignore-clid"), is_divided);
+            assert_eq!(
+                server.hosts.contains("dhcp-host=52:54:00:00:00:00\n"),
+                is_divided && count > 0
+            );
+        }
+        let mut guarded = network(&ending_with("10.20.1.109"));
+        guarded.options.spoof_guard = true;
+        let gateways = ["10.20.1.1".parse().unwrap()].into();
+        let (division, file) = (&Division::default(), "/run/conf");
+        let place = Place { gateways: &gateways, division, mtu: None, file, script: "/bin/x" };
+        let server = dnsmasq(&guarded, &[], place).unwrap();
+        assert!(has(&server.args, "--dhcp-ignore-clid"), "{:?}", server.args);
+        // A line makes the host one that dnsmasq knows.
+        let server = server_with(&record(), &reserved, &GATEWAYS, None, &cards(3)).unwrap();
+        assert_eq!(
+            server.hosts,
+            "dhcp-host=52:54:00:00:00:02,10.20.1.50\ndhcp-host=52:54:00:00:00:01,10.20.1.100,web1\n\
+             dhcp-host=52:54:00:00:00:ff,10.20.1.101\ndhcp-host=52:54:00:00:00:00\n"
+        );
+    }
+
+    #[test]
+    fn whoever_has_an_address_of_the_part_for_cards_keeps_it() {
+        let leases = [
+            lease("52:54:00:cc:00:01", "10.20.1.124", "", Some("9")),
+            lease("52:54:00:cc:00:02", "10.20.1.125", "", Some("9")),
+            lease("none", "10.20.1.101", "", Some("9")),
+        ];
+        let server = server(&record(), &leases);
+        assert_eq!(server.hosts, "dhcp-host=52:54:00:cc:00:01\n");
+    }
+
+    #[test]
+    fn a_card_that_is_new_is_a_reason_for_another_server_only_if_it_may_find_no_address() {
+        let (network, one, two) = (network(&record()), cards(1), cards(2));
+        // 75 addresses are anybody's.
+        let taken = |count: u8| -> Vec<LeaseRecord> {
+            let other = |number| {
+                let address = format!("10.20.1.{}", 125 + number);
+                lease(&format!("52:54:00:cc:00:{number:02x}"), &address, "", Some("9"))
+            };
+            (0..count).map(other).collect()
+        };
+        let division = Division::of(&network, &[], &one);
+        assert!(!division.is_outdated(&network, &taken(65), &two));
+        assert!(division.is_outdated(&network, &taken(66), &two));
+        assert!(!division.is_outdated(&network, &taken(75), &one), "it is known");
+        assert!(!division.is_outdated(&network, &taken(75), &cards(0)), "it is gone");
+        let small = GuestNetwork::read(&ending_with("10.20.1.109")).unwrap().0;
+        let undivided = Division::of(&small, &taken(75), &one);
+        assert!(!undivided.is_outdated(&small, &taken(75), &two), "it would find none either way");
+    }
+
     #[test]
     fn reservations_that_are_none_do_not_spoil_the_others() {
         let leases = [
@@ -519,7 +740,7 @@ mod tests {
         ];
         let server = server(&record(), &leases);
         assert_eq!(
-            server.reservations,
+            server.hosts,
             "dhcp-host=52:54:00:00:00:01,10.20.1.50,web1\ndhcp-host=52:54:00:00:00:02,10.20.1.51\n\
              dhcp-host=52:54:00:00:00:04,10.20.1.54\n"
         );
@@ -539,7 +760,7 @@ mod tests {
             let leases = [lease("52:54:00:00:00:01", "10.20.1.50", name, None)];
             let server = server(&record(), &leases);
             let reserved = "dhcp-host=52:54:00:00:00:01,10.20.1.50\n";
-            assert_eq!(server.reservations, reserved, "{name}");
+            assert_eq!(server.hosts, reserved, "{name}");
         }
         for name in ["web1", "h", "12x", "1a", "h12", "hh", "12-h", "ignored", "x_y", "4s5"] {
             assert!(is_reservable(name), "{name}");

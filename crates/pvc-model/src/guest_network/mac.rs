@@ -1,7 +1,8 @@
 //! MAC addresses of VMs' cards: two VMs of one network do not share one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::Vni;
 use super::guard::mac_of;
 use crate::cluster::Cluster;
 use crate::domain::{Nic, NicKind, drawn_mac};
@@ -66,6 +67,18 @@ pub fn is_plugged_in(before: &[Nic], after: &[Nic]) -> bool {
         bridged.map(|nic| (nic.vni(), mac_of(&nic.mac))).collect()
     };
     !plugs(after).is_subset(&plugs(before))
+}
+
+/// MAC addresses of VMs' cards in each network. A mirror does not run.
+pub fn cards(cluster: &Cluster) -> BTreeMap<Vni, BTreeSet<Mac>> {
+    let mut cards: BTreeMap<Vni, BTreeSet<Mac>> = BTreeMap::new();
+    let vms = cluster.vms.values().filter(|vm| vm.state != VmState::Mirror);
+    for (network, mac) in vms.flat_map(|vm| nics(vm)).filter_map(plug) {
+        if let Some(vni) = Vni::parse(&network) {
+            cards.entry(vni).or_default().insert(mac);
+        }
+    }
+    cards
 }
 
 /// A random MAC address that no card of a VM has, in whatever network, and none of `others`.

@@ -460,6 +460,22 @@ fn vlan_of(lower: &str, id: u16) -> LinkKind {
     LinkKind::Vlan { lower: Some(lower.to_owned()), id }
 }
 
+/// Lesson H1: the cluster network may be such a VLAN itself.
+#[test]
+fn vlans_lie_on_the_device_itself_where_the_cluster_network_is_a_vlan_of_it() {
+    let networks = networks(&[record("101", "bridged", ""), record("1001", "managed", "")]);
+    let mut machine = Machine::new();
+    let bridge = Some("brcluster".to_owned());
+    let of_cluster = Link { up: true, master: bridge, ..link("ens4.10", vlan_of("ens4", 10)) };
+    let before = Link { lies_on: Some("ens4".to_owned()), ..of_cluster };
+    machine.add(before.clone());
+    machine.add(Link { up: true, ..link("brcluster", LinkKind::Bridge) });
+    let after = machine.settle(&networks, &underlay());
+    assert_eq!(after.standing, BTreeSet::from([vni(101), vni(1001)]));
+    assert_eq!(machine.links["vlan101"].kind, vlan_of("ens4", 101));
+    assert_eq!(machine.links["ens4.10"], before);
+}
+
 #[test]
 fn without_a_device_or_the_kernels_ability_bridged_networks_say_so() {
     let bridged = networks(&[record("101", "bridged", "")]);

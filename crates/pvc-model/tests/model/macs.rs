@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::{Nic, NicKind};
-use pvc_model::guest_network::mac::{check_macs, free_mac, is_plugged_in};
+use pvc_model::guest_network::Vni;
+use pvc_model::guest_network::mac::{cards, check_macs, free_mac, is_plugged_in};
 use pvc_model::vm::VmState;
 
 use crate::records::vm;
@@ -94,4 +95,19 @@ fn a_card_is_plugged_in_if_its_network_or_its_address_is_another() {
     for after in [card("vmbr1002", MAC), card("vmbr1001", ""), card("vmbr1001", "52:54:00:0:0:1")] {
         assert!(is_plugged_in(&before, &[after]));
     }
+}
+
+#[test]
+fn the_cards_of_a_network_are_those_of_vms_that_may_run() {
+    let found = cards(&cluster([
+        (VmState::Stop, card("vmbr1001", MAC)),
+        (VmState::Start, card("vmbr1001", "52:54:00:AA:BB:CD")),
+        (VmState::Start, card("vmbr1002", "52:54:00:aa:bb:ce")),
+        (VmState::Mirror, card("vmbr1001", "52:54:00:aa:bb:cf")),
+        (VmState::Start, card("brcluster", "52:54:00:aa:bb:d0")),
+        (VmState::Start, card("vmbr1001", "")),
+        (VmState::Start, nic(NicKind::Direct("ens1f0v1".to_owned()), MAC)),
+    ]));
+    let of = |vni: u32| found[&Vni::new(vni).unwrap()].iter().map(|mac| mac[5]).collect::<Vec<_>>();
+    assert_eq!((found.len(), of(1001), of(1002)), (2, vec![0xcc, 0xcd], vec![0xce]));
 }

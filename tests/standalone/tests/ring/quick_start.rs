@@ -3,8 +3,12 @@
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use pvc_standalone_tests::{Machine, SerialLine, eventually, host_name, repository, run};
+use pvc_standalone_tests::{
+    Machine, SerialLine, Settings, eventually, hello_image, host_name, repository, run,
+};
 use serde_json::Value;
+
+use crate::networks::in_a_network_of_its_own;
 
 #[test]
 fn the_quick_start_works_as_it_is_written() {
@@ -199,4 +203,27 @@ fn nobody_is_asked_where_nobody_sits(machine: &Machine) {
     assert_eq!(machine.vm_state("hello"), "start");
     machine.pvc(&["-u", "vm", "stop", "hello"]).ok();
     machine.wait_until_off("hello", 20);
+}
+
+/// The README's lines about networks, as a reader types them. The guest is off by then.
+#[test]
+fn the_network_of_the_readme_gives_the_guest_its_address() {
+    hello_image(); // its parts come from outside
+    in_a_network_of_its_own();
+    let machine = Machine::with(Settings { networks: true, ..Settings::default() });
+    machine.define_hello("hello");
+    let readme = std::fs::read_to_string(repository().join("README.md")).expect("it is there");
+    for begin in ["pvc network add ", "pvc vm network add "] {
+        let mut typed = readme.lines().filter_map(|line| line.strip_prefix("$ "));
+        let line = typed.find(|line| line.starts_with(begin));
+        let line = line.unwrap_or_else(|| panic!("`{begin}` is not in the README"));
+        for command in line.split(" # ").next().unwrap_or_default().split(" ; ") {
+            let words: Vec<&str> = command.split_whitespace().skip(1).collect();
+            machine.pvc(&words).ok();
+        }
+    }
+    eventually("the guest has its address", 120, || {
+        let text = machine.console_text("hello");
+        if text.contains("eth0 has 10.20.1.1") { Ok(()) } else { Err(text) }
+    });
 }
