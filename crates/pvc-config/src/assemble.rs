@@ -28,9 +28,8 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
     let (cluster, is_listed) = cluster(reader, &node);
     // Which address a machine would have that is no node of this cluster is no mistake of the file.
     let networks = networks::read(reader, is_listed.then_some(&node), &cluster.all_nodes);
-    let addresses = |networks| {
-        networks::node_addresses(reader.format, networks, &cluster.all_nodes)
-    };
+    let addresses =
+        |networks| networks::node_addresses(reader.format, networks, &cluster.all_nodes);
     let node_addresses = networks.as_ref().map(addresses).unwrap_or_default();
     let firewall = firewall(reader, networks.as_ref(), &node_addresses);
     Config {

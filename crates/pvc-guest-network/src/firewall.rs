@@ -41,8 +41,8 @@ const RETRY: Duration = Duration::from_secs(300);
 const LEFT: Duration = Duration::from_secs(120);
 
 /// Works until `end`. `nodes` are the addresses of the nodes and the networks between them, and
-/// `tunnels` come from those. `filtered` says which networks the loaded firewall is about: before a network is among them, its
-/// bridge is not to be made.
+/// `tunnels` come from some of those. `filtered` says which networks the loaded firewall is about:
+/// before a network is among them, its bridge is not to be made.
 pub async fn run(
     context: Context,
     nodes: BTreeSet<IpNet>,

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
-    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, recv, recvfrom,
-    sendto, setsockopt, socket, sockopt,
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, recv,
+    recvfrom, sendto, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 use pvc_contracts::exporters::{ExportersFixture, PAGE, exporters_contract};
@@ -568,17 +568,15 @@ fn the_filter_keeps_other_machines_off_the_ports_between_nodes_and_off_nothing_e
     node.join().unwrap();
 }
 
-/// A SYN to ZooKeeper of 10.0.1.1 as if 10.0.1.2 had sent it over 10.0.1.66, and the last hop were
-/// behind it already: a loose source route (RFC 791) that ends with who really sends it, to whom the
-/// answers go.
+/// A SYN to ZooKeeper of 10.0.1.1 as if 10.0.1.2 had sent it, with a loose source route (RFC 791)
+/// that was gone to its end and whose last hop is who really sends it: the answers go there.
 fn forged_syn(from_port: u16) -> Vec<u8> {
     let (as_node, to, by, own) = ([10, 0, 1, 2], [10, 0, 1, 1], [10, 0, 1, 99], [10, 0, 1, 66]);
     let mut tcp = [&from_port.to_be_bytes()[..], &2181_u16.to_be_bytes()].concat();
     // Sequence and acknowledgement, length of the header, SYN, window, checksum, no urgent data.
     tcp.extend([0, 0, 0, 7, 0, 0, 0, 0, 5 << 4, 2, 4, 0, 0, 0, 0, 0]);
     let over = [&as_node[..], &to, &[0, 6, 0, 20], &tcp].concat();
-    let sum: u32 =
-        over.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+    let sum: u32 = over.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
     tcp[16..18].copy_from_slice(&sum.to_be_bytes());
@@ -637,7 +635,12 @@ fn a_machine_that_speaks_as_a_node_is_not_let_in_by_another_way_than_nodes_come(
             ip("link set far4 up");
         });
         // As PVC 1.0.3 has it.
-        for setting in ["all/accept_source_route 1", "ens4/accept_source_route 1", "all/rp_filter 0", "ens4/rp_filter 0"] {
+        for setting in [
+            "all/accept_source_route 1",
+            "ens4/accept_source_route 1",
+            "all/rp_filter 0",
+            "ens4/rp_filter 0",
+        ] {
             let (path, value) = setting.split_once(' ').unwrap();
             std::fs::write(format!("/proc/sys/net/ipv4/conf/{path}"), value).unwrap();
         }
@@ -645,7 +648,9 @@ fn a_machine_that_speaks_as_a_node_is_not_let_in_by_another_way_than_nodes_come(
         nft("add table inet theirs");
         nft("add chain inet theirs output { type filter hook output priority 0 ; }");
         for ports in ["41000-41999", "42000-42999"] {
-            nft(&format!("add rule inet theirs output ip daddr 10.0.1.66 tcp dport {ports} counter"));
+            nft(&format!(
+                "add rule inet theirs output ip daddr 10.0.1.66 tcp dport {ports} counter"
+            ));
         }
         let mut port = 41_000;
         eventually("without a filter it gets the answers", || {

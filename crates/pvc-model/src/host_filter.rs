@@ -162,9 +162,8 @@ set sources6 {{
         if list.is_empty() {
             return (String::new(), String::new());
         }
-        let set = format!(
-            "set inner4 {{\n\ttype ipv4_addr\n\tflags interval\n\tauto-merge\n{list}}}\n"
-        );
+        let set =
+            format!("set inner4 {{\n\ttype ipv4_addr\n\tflags interval\n\tauto-merge\n{list}}}\n");
         let outside = link_names(&self.outside);
         let rule = format!("iifname != {{ {outside} }} ip hdrlength 5 ip saddr @inner4 accept");
         (set, format!("\t{rule}\n"))

@@ -31,7 +31,8 @@ fn both_formats_say_the_same_about_the_same_cluster() {
            logging:\n  zookeeper_logging: yes\n  node_log_lines: 2000\n\
            database:\n  keydb:\n    hostname: 10.1.0.250\n";
 
-    let (mut new, mut old) = (parse(SAMPLE, "pvchv1.mydomain.net"), parse(&old, "pvchv1.mydomain.net"));
+    let (mut new, mut old) =
+        (parse(SAMPLE, "pvchv1.mydomain.net"), parse(&old, "pvchv1.mydomain.net"));
     // The older format knows nothing of a filter, unless it is given at its 1.0 place; then it
     // cannot name all nodes.
     assert!(new.firewall.take().is_some() && old.firewall.is_none());

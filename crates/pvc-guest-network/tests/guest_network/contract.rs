@@ -590,8 +590,7 @@ fn a_guarded_guest_sends_as_itself_alone() {
 /// `word`.
 fn tunnelled(word: [u8; 4]) -> Vec<u8> {
     const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 7, 0];
-    const ETHERNET: [u8; 14] =
-        [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 0];
+    const ETHERNET: [u8; 14] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 0];
     let mut ip = [0x45, 0, 0, 32, 0, 1, 0, 0, 64, 17, 0, 0, 10, 20, 7, 99, 10, 20, 7, 2];
     let sum: u32 = ip.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
     let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();

@@ -554,7 +554,8 @@ async fn in_a_guarded_network_a_lease_of_ipv6_is_its_cards_until_its_time_is_ove
         other => other,
     };
     let asked = given6(address, Some(CARD));
-    let taken = of(given6(address, Some(another)), |lease| "00:03:42".clone_into(&mut lease.client.duid));
+    let taken =
+        of(given6(address, Some(another)), |lease| "00:03:42".clone_into(&mut lease.client.duid));
     let renamed = of(asked.clone(), |lease| "00:03:43".clone_into(&mut lease.client.duid));
     let over = of(asked.clone(), |lease| lease.expiry = 5);
     let ended = LeaseNews::Ended6(address.parse().unwrap());

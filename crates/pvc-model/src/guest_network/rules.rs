@@ -268,8 +268,7 @@ impl TunnelSources {
                 "\tiifname {{ {outside} }} ip saddr @inner4 udp dport {VXLAN_PORT} counter drop"
             );
         }
-        let _ =
-            writeln!(text, "\tip saddr != @tunnels4 udp dport {VXLAN_PORT} counter drop");
+        let _ = writeln!(text, "\tip saddr != @tunnels4 udp dport {VXLAN_PORT} counter drop");
         text
     }
 
