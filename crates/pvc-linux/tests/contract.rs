@@ -476,7 +476,7 @@ fn an_announcement_is_sent_twice_in_both_forms_and_leaves_through_the_port() {
     test.join().unwrap();
 }
 
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..600 {
         if is_so() {
             return;
@@ -576,7 +576,7 @@ fn forged_syn(from_port: u16) -> Vec<u8> {
     // Sequence and acknowledgement, length of the header, SYN, window, checksum, no urgent data.
     tcp.extend([0, 0, 0, 7, 0, 0, 0, 0, 5 << 4, 2, 4, 0, 0, 0, 0, 0]);
     let over = [&as_node[..], &to, &[0, 6, 0, 20], &tcp].concat();
-    let sum: u32 = over.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+    let sum: u32 = over.chunks(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]]))).sum();
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
     tcp[16..18].copy_from_slice(&sum.to_be_bytes());

@@ -592,7 +592,7 @@ fn tunnelled(word: [u8; 4]) -> Vec<u8> {
     const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 7, 0];
     const ETHERNET: [u8; 14] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 0];
     let mut ip = [0x45, 0, 0, 32, 0, 1, 0, 0, 64, 17, 0, 0, 10, 20, 7, 99, 10, 20, 7, 2];
-    let sum: u32 = ip.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+    let sum: u32 = ip.chunks(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]]))).sum();
     let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     // Without a checksum.
@@ -636,7 +636,7 @@ fn frames_for_a_network_come_from_nodes_alone_and_from_no_guest() {
         ..TunnelSources::default()
     };
     world.outside.ip("addr add 192.0.2.67/24 dev eth0");
-    // Here it is the other node's, and not that of somebody outside.
+    // What they say of nodes' addresses would be enough for one of these.
     rules.nodes.clear();
     let load = |rules: &NetworkFilter, tunnels: TunnelSources| {
         world.node.nft(&NetworkFilter { tunnels: Some(tunnels), ..rules.clone() });
