@@ -621,7 +621,7 @@ mod tests {
         );
         let (apart, shared) = ("device: ens4\n      mtu: 1500", "device: ens5\n      mtu: 9000");
         let all = [of("10.0.0").to_vec(), inner].concat();
-        assert_eq!(let_in(sample(apart, shared)), (nobody, all, String::new()), "one device");
+        assert_eq!(let_in(sample(apart, shared)), (all, nobody, String::new()), "one device");
         let named =
             sample("allow: []", "allow: [192.0.2.7, 2001:db8::/48]").host_filter.unwrap().allowed;
         assert_eq!(named, ["192.0.2.7/32", "2001:db8::/48"].map(|net| net.parse().unwrap()).into());

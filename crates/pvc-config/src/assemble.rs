@@ -71,7 +71,7 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
     }
 }
 
-/// Who this node's packet filter lets in beside the nodes, if there is to be one.
+/// Peers that this node's packet filter lets in beside the nodes, if there is to be one.
 fn firewall(
     reader: &mut Reader<'_>,
     networks: Option<&Networks>,

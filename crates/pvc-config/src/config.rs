@@ -44,7 +44,7 @@ pub struct Config {
     pub cluster: Cluster,
     /// Given whenever networking is on in a cluster.
     pub networks: Option<Networks>,
-    /// Those on `networks`.
+    /// Addresses of the nodes on `networks`.
     pub node_addresses: NodeAddresses,
     /// Given where the node is to keep other machines off the ports between the nodes.
     pub firewall: Option<Firewall>,
@@ -198,7 +198,7 @@ pub struct ClusterNetwork {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeAddresses {
     pub upstream: BTreeSet<Ipv4Net>,
-    /// Those on the cluster and on the storage network.
+    /// Addresses on the cluster and on the storage network.
     pub inner: BTreeSet<Ipv4Net>,
     /// Whether the upstream network has a device, and so addresses, for itself: what comes by it
     /// under an address of `inner` comes from no node.

@@ -610,7 +610,7 @@ fn a_machine_that_speaks_as_a_node_is_not_let_in_by_another_way_than_nodes_come(
     type Work = Box<dyn FnOnce() + Send>;
     let (ask, asked) = mpsc::channel::<Work>();
     let (tell, hear) = mpsc::channel();
-    let stranger = alone(move || {
+    let other = alone(move || {
         tell.send(nix::unistd::gettid()).unwrap();
         asked.iter().for_each(|work| work());
     });
@@ -621,7 +621,7 @@ fn a_machine_that_speaks_as_a_node_is_not_let_in_by_another_way_than_nodes_come(
         ) -> T {
             let (tell, hear) = mpsc::channel();
             ask.send(Box::new(move || tell.send(work()).unwrap())).unwrap();
-            hear.recv().expect("the stranger lives")
+            hear.recv().expect("the other machine lives")
         }
         let far = hear.recv().unwrap();
         ip(&format!("link add ens4 type veth peer name far4 netns {far}"));
@@ -687,7 +687,7 @@ fn a_machine_that_speaks_as_a_node_is_not_let_in_by_another_way_than_nodes_come(
         assert!(reaches("10.0.1.1:2181"));
     });
     node.join().unwrap();
-    stranger.join().unwrap();
+    other.join().unwrap();
 }
 
 fn nft(command: &str) {

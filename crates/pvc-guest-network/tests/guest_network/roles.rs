@@ -535,7 +535,7 @@ async fn leases_of_ipv6_are_recorded_by_their_address_and_given_to_the_next_serv
     role.await.unwrap();
 }
 
-/// What a client of IPv6 calls itself every guest of its network can hear, and give its lease back.
+/// Every guest of a network hears what a client of IPv6 calls itself, and can give its lease back.
 #[tokio::test(start_paused = true)]
 async fn in_a_guarded_network_a_lease_of_ipv6_is_its_cards_until_its_time_is_over() {
     let world = world().await;

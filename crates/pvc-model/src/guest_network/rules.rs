@@ -243,7 +243,7 @@ pub struct TunnelSources {
 }
 
 impl TunnelSources {
-    /// Those in a cluster that has these nodes.
+    /// Sources in a cluster that has these nodes.
     fn among(&self, cluster: &Cluster) -> TunnelSources {
         let has_legacy_peer = cluster.nodes.values().any(|node| !node.runs_our_daemon());
         TunnelSources { uses_upstream: self.uses_upstream || has_legacy_peer, ..self.clone() }
