@@ -630,6 +630,24 @@ mod tests {
     }
 
     #[test]
+    fn tunnels_come_from_the_networks_between_the_nodes_and_not_by_the_upstream_device() {
+        let tunnels = |from: &str, to: &str| {
+            let networks = sample(from, to).guest_networks.expect("networking is on");
+            networks.tunnels.expect("nodes of a cluster have tunnels")
+        };
+        let nets = |nets: &[&str]| -> BTreeSet<IpNet> {
+            nets.iter().map(|net| net.parse().unwrap()).collect()
+        };
+        let apart = tunnels("device: ens6", "device: ens6");
+        assert_eq!(apart.inner, nets(&["10.1.0.0/24", "10.2.0.0/24"]), "new nodes as well");
+        let upstream = ["10.0.0.1/32", "10.0.0.2/32", "10.0.0.3/32", "10.0.0.250/32"];
+        assert_eq!(apart.upstream, nets(&upstream));
+        assert!(!apart.uses_upstream);
+        assert_eq!(apart.outside, ["brupstream", "ens4"].map(str::to_owned).into());
+        assert_eq!(tunnels("device: ens6", "device: ens4").outside, BTreeSet::new());
+    }
+
+    #[test]
     fn the_api_knows_the_networks_between_the_nodes_and_what_they_carry() {
         let text = include_str!("../../../packaging/config/pvc.conf");
         let settings = api(&Config::parse(text, "pvc.conf", "pvchv1").unwrap()).unwrap();
