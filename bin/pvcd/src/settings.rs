@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use pvc_api::{ApiSettings, Names, Spool, TlsFiles, Token};
 use pvc_config::{
-    ClusterNetwork, Config, Evpn, FenceAction, Machine, Networks, Postgres, SriovDevice,
+    ClusterNetwork, Config, Evpn, FenceAction, Machine, Networks, NodeAddresses, Postgres,
+    SriovDevice,
 };
 use pvc_daemon::{BenchmarkSettings, ScriptSettings};
 use pvc_linux::OsRandom;
@@ -20,6 +21,7 @@ use pvc_model::fence::Rules;
 use pvc_model::guest_network::evpn::EvpnSettings;
 use pvc_model::guest_network::plan::{Tunnels, Underlay};
 use pvc_model::guest_network::request::Neighbour;
+use pvc_model::guest_network::rules::TunnelSources;
 use pvc_model::host_filter::HostFilter;
 use pvc_model::link::IpNet;
 use pvc_model::network_core::{CoreNet, CoreNetwork, CoreNetworks};
@@ -279,12 +281,12 @@ pub fn guest_networks(config: &Config) -> Option<GuestNetworkSettings> {
         return None;
     }
     let cluster = config.networks.as_ref().filter(|_| config.standalone.is_none());
-    let tunnels = cluster.map(|networks| Tunnels {
+    let ends = cluster.map(|networks| Tunnels {
         local: networks.cluster.address.map(|net| IpAddr::V4(net.addr())),
         mtu: networks.cluster.mtu,
     });
     let underlay = Underlay {
-        tunnels,
+        tunnels: ends,
         bridge_device: config.guest_networking.bridge_device.clone(),
         bridge_mtu: config.guest_networking.bridge_mtu,
     };
@@ -296,9 +298,17 @@ pub fn guest_networks(config: &Config) -> Option<GuestNetworkSettings> {
         nodes.extend(
             own.into_iter().chain([upstream.floating.addr()]).map(|ip| IpNet::from(IpAddr::V4(ip))),
         );
-        let others = config.firewall.iter().flat_map(|firewall| &firewall.nodes);
+        // A filter lets its nodes in by these addresses.
+        let NodeAddresses { upstream, inner, .. } = &config.node_addresses;
+        let others = upstream.iter().chain(inner).filter(|_| config.firewall.is_some());
         nodes.extend(others.filter(|net| net.prefix_len() == 32).copied().map(IpNet::V4));
     }
+    let tunnels = cluster.map(|networks| TunnelSources {
+        inner: [networks.cluster.network, networks.storage.network].map(IpNet::V4).into(),
+        upstream: nets(&config.node_addresses.upstream).collect(),
+        uses_upstream: networks.cluster.address.is_none(),
+        outside: outside(config),
+    });
     let directory = config.paths.dynamic.join("dnsmasq");
     let executable = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/pvcd"));
     let dhcp = DhcpSettings {
@@ -306,7 +316,8 @@ pub fn guest_networks(config: &Config) -> Option<GuestNetworkSettings> {
         directory,
         executable: executable.display().to_string(),
     };
-    Some(GuestNetworkSettings { underlay, nodes, dhcp, dns: dns(config), evpn: evpn(config) })
+    let (dns, evpn) = (dns(config), evpn(config));
+    Some(GuestNetworkSettings { underlay, nodes, tunnels, dhcp, dns, evpn })
 }
 
 /// The database of the DNS aggregator, where there is to be one, on nodes that may be primary.
@@ -391,6 +402,20 @@ fn core_networks(config: &Config) -> Option<CoreNetworks> {
     })
 }
 
+fn nets<T: Copy + Into<IpNet>>(nets: &BTreeSet<T>) -> impl Iterator<Item = IpNet> {
+    nets.iter().copied().map(Into::into)
+}
+
+/// The links of the upstream network, where it is one by itself. Before its bridge has the device
+/// as a port, packets come by that.
+fn outside(config: &Config) -> BTreeSet<String> {
+    let networks = config.networks.as_ref().filter(|_| config.node_addresses.is_upstream_apart);
+    let links = |networks: &Networks| {
+        [networks.upstream.device.clone(), CoreNet::Upstream.bridge().to_owned()]
+    };
+    networks.into_iter().flat_map(links).collect()
+}
+
 /// Rules about who may reach the ports that the nodes have for each other. Ports that the
 /// configuration does not name are known.
 fn host_filter(config: &Config) -> Option<HostFilter> {
@@ -404,8 +429,12 @@ fn host_filter(config: &Config) -> Option<HostFilter> {
         .chain(
             [&database.metadata, &database.dns].into_iter().flatten().map(|postgres| postgres.port),
         );
-    let nodes = firewall.nodes.iter().copied().map(IpNet::V4).collect();
+    let addresses = &config.node_addresses;
+    let inner: BTreeSet<IpNet> = nets(&addresses.inner).collect();
+    let upstream = nets(&addresses.upstream).filter(|_| addresses.needs_upstream);
+    let nodes = inner.iter().copied().chain(upstream).collect();
     let filter = HostFilter::new(nodes, firewall.allow.clone(), moved)?;
+    let filter = filter.closed_outside(&inner, outside(config));
     Some(filter.leaving_open(config.api.listen.port()))
 }
 
@@ -574,26 +603,54 @@ mod tests {
     fn the_filter_lets_all_nodes_and_floating_addresses_in_and_a_network_of_own_choices_whole() {
         let let_in = |settings: NodeSettings| {
             let filter = settings.host_filter.expect("the sample switches it on");
-            filter.nodes.iter().map(ToString::to_string).collect::<Vec<_>>()
+            let shown = |nets: &BTreeSet<IpNet>| -> Vec<String> {
+                nets.iter().map(ToString::to_string).collect()
+            };
+            let outside: Vec<String> = filter.outside.into_iter().collect();
+            (shown(&filter.nodes), shown(&filter.inner), outside.join(" "))
         };
-        let mut every_node = Vec::new();
-        for net in ["10.0.0", "10.1.0", "10.2.0"] {
-            every_node.extend([1, 2, 3, 250].map(|host| format!("{net}.{host}/32")));
-        }
+        let of = |net: &str| [1, 2, 3, 250].map(|host| format!("{net}.{host}/32"));
+        let inner = [of("10.1.0"), of("10.2.0")].concat();
+        let nobody: Vec<String> = Vec::new();
         assert_eq!(
             let_in(sample("enabled: yes\n    allow", "enabled: yes\n    allow")),
-            every_node
+            (nobody.clone(), inner.clone(), "brupstream ens4".to_owned()),
+            "they reach each other without their upstream addresses"
         );
         let (by_id, chosen) =
-            ("node_ip_selection: by-id          #", "node_ip_selection: 10.0.0.1 #");
-        let some = let_in(sample(by_id, chosen));
-        assert_eq!(some[0], "10.0.0.0/24", "others may have any address there");
-        assert_eq!(some[1..], every_node[4..]);
+            ("node_ip_selection: by-id\n    # Ceph's", "node_ip_selection: 10.1.0.1\n    # Ceph's");
+        let some = [vec!["10.1.0.0/24".to_owned()], of("10.2.0").into()].concat();
+        assert_eq!(
+            let_in(sample(by_id, chosen)),
+            (nobody.clone(), some, "brupstream ens4".to_owned()),
+            "others may have any address there"
+        );
+        let (apart, shared) = ("device: ens4\n      mtu: 1500", "device: ens5\n      mtu: 9000");
+        let all = [of("10.0.0").to_vec(), inner].concat();
+        assert_eq!(let_in(sample(apart, shared)), (all, nobody, String::new()), "one device");
         let named =
             sample("allow: []", "allow: [192.0.2.7, 2001:db8::/48]").host_filter.unwrap().allowed;
         assert_eq!(named, ["192.0.2.7/32", "2001:db8::/48"].map(|net| net.parse().unwrap()).into());
         assert_eq!(sample("enabled: yes\n    allow", "enabled: no\n    allow").host_filter, None);
         assert_eq!(sample("enable_networking: yes", "enable_networking: no").host_filter, None);
+    }
+
+    #[test]
+    fn tunnels_come_from_the_networks_between_the_nodes_and_not_by_the_upstream_device() {
+        let tunnels = |from: &str, to: &str| {
+            let networks = sample(from, to).guest_networks.expect("networking is on");
+            networks.tunnels.expect("nodes of a cluster have tunnels")
+        };
+        let nets = |nets: &[&str]| -> BTreeSet<IpNet> {
+            nets.iter().map(|net| net.parse().unwrap()).collect()
+        };
+        let apart = tunnels("device: ens6", "device: ens6");
+        assert_eq!(apart.inner, nets(&["10.1.0.0/24", "10.2.0.0/24"]), "new nodes as well");
+        let upstream = ["10.0.0.1/32", "10.0.0.2/32", "10.0.0.3/32", "10.0.0.250/32"];
+        assert_eq!(apart.upstream, nets(&upstream));
+        assert!(!apart.uses_upstream);
+        assert_eq!(apart.outside, ["brupstream", "ens4"].map(str::to_owned).into());
+        assert_eq!(tunnels("device: ens6", "device: ens4").outside, BTreeSet::new());
     }
 
     #[test]

@@ -28,9 +28,13 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
     let (cluster, is_listed) = cluster(reader, &node);
     // Which address a machine would have that is no node of this cluster is no mistake of the file.
     let networks = networks::read(reader, is_listed.then_some(&node), &cluster.all_nodes);
-    let firewall = firewall(reader, networks.as_ref(), &cluster.all_nodes);
+    let addresses =
+        |networks| networks::node_addresses(reader.format, networks, &cluster.all_nodes);
+    let node_addresses = networks.as_ref().map(addresses).unwrap_or_default();
+    let firewall = firewall(reader, networks.as_ref(), &node_addresses);
     Config {
         standalone: standalone(reader),
+        node_addresses,
         firewall,
         database: database(reader),
         timers: timers(reader),
@@ -67,11 +71,11 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
     }
 }
 
-/// Addresses that this node's packet filter lets in, if there is to be one.
+/// Peers that this node's packet filter lets in beside the nodes, if there is to be one.
 fn firewall(
     reader: &mut Reader<'_>,
     networks: Option<&Networks>,
-    all_nodes: &[String],
+    addresses: &NodeAddresses,
 ) -> Option<Firewall> {
     let enabled: bool = reader.want(keys::FIREWALL);
     let allow: Vec<ipnet::IpNet> = reader.get("cluster.firewall.allow").unwrap_or_default();
@@ -89,7 +93,12 @@ fn firewall(
         );
         return None;
     }
-    let (nodes, whole) = networks::node_addresses(reader.format, networks?, all_nodes);
+    let Networks { upstream, cluster, storage } = networks?;
+    let let_in = [("upstream", upstream), ("cluster", cluster), ("storage", storage)];
+    let let_in = let_in.into_iter().skip(usize::from(!addresses.needs_upstream));
+    let is_whole = |network: &ClusterNetwork| !networks::knows_nodes(reader.format, network);
+    let whole = let_in.filter(|(_, network)| is_whole(network));
+    let whole: Vec<String> = whole.map(|(name, _)| format!("the network `{name}`")).collect();
     if !whole.is_empty() {
         let found = format!(
             "lets all hosts of {} in: this file does not know each node's address",
@@ -98,7 +107,7 @@ fn firewall(
         let hint = "with `node_ip_selection: by-id` and `cluster.all_nodes` in a pvc.conf it does";
         reader.warn_at(keys::FIREWALL, HERE, found, hint);
     }
-    Some(Firewall { nodes, allow: allow.into_iter().collect() })
+    Some(Firewall { allow: allow.into_iter().collect() })
 }
 
 /// The API's section alone, for a client on this machine.

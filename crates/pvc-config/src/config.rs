@@ -44,6 +44,8 @@ pub struct Config {
     pub cluster: Cluster,
     /// Given whenever networking is on in a cluster.
     pub networks: Option<Networks>,
+    /// Addresses of the nodes on `networks`.
+    pub node_addresses: NodeAddresses,
     /// Given where the node is to keep other machines off the ports between the nodes.
     pub firewall: Option<Firewall>,
     pub database: Database,
@@ -191,11 +193,25 @@ pub struct ClusterNetwork {
     pub address: Option<Ipv4Net>,
 }
 
+/// Addresses of the nodes, floating ones too, as far as this file knows them; else the networks
+/// they are in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeAddresses {
+    pub upstream: BTreeSet<Ipv4Net>,
+    /// Addresses on the cluster and on the storage network.
+    pub inner: BTreeSet<Ipv4Net>,
+    /// Whether the upstream network has a device, and so addresses, for itself: what comes by it
+    /// under an address of `inner` comes from no node.
+    pub is_upstream_apart: bool,
+    /// Whether a node may reach another under its upstream address: where the networks share a
+    /// device, and with the older format, in which a node may have no other address.
+    pub needs_upstream: bool,
+}
+
 /// Rules about who may reach the services that the nodes have for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Firewall {
-    /// The nodes' addresses as far as this file knows them; else the networks they are in.
-    pub nodes: BTreeSet<Ipv4Net>,
+    /// Addresses and networks that may, beside the nodes.
     pub allow: BTreeSet<IpNet>,
 }
 

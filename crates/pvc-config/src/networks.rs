@@ -5,7 +5,9 @@ use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 
-use crate::config::{AddressSelection, ClusterNetwork, Format, Networks, NodeId, NodeIdentity};
+use crate::config::{
+    AddressSelection, ClusterNetwork, Format, Networks, NodeAddresses, NodeId, NodeIdentity,
+};
 use crate::keys::{self, At, NETWORKS};
 use crate::reader::Reader;
 
@@ -176,32 +178,43 @@ fn own_address(
     Ipv4Net::new(address, network.prefix_len()).ok()
 }
 
-/// The addresses that the nodes of the cluster have, the floating ones too, and the networks that
-/// are let in whole because the file does not know who is in them: nodes choose their addresses
-/// there, or the older format is used, which lists no nodes but coordinators.
+/// The addresses that the nodes of the cluster have, and where they may come from.
 pub(crate) fn node_addresses(
     format: Format,
     networks: &Networks,
     all_nodes: &[String],
-) -> (BTreeSet<Ipv4Net>, Vec<String>) {
-    let (mut addresses, mut whole) = (BTreeSet::new(), Vec::new());
-    for (name, network) in [
-        ("upstream", &networks.upstream),
-        ("cluster", &networks.cluster),
-        ("storage", &networks.storage),
-    ] {
-        if format == Format::PvcConf && network.selection == AddressSelection::ById {
-            let numbers = all_nodes.iter().map(|name| NodeId::of(name).number);
-            addresses.extend(
-                numbers.filter_map(|number| host_by_id(network.network, number)).map(Ipv4Net::from),
-            );
-            addresses.insert(network.floating.addr().into());
-        } else {
-            addresses.insert(network.network);
-            whole.push(format!("the network `{name}`"));
-        }
+) -> NodeAddresses {
+    let Networks { upstream, cluster, storage } = networks;
+    let of = |network| addresses_in(format, network, all_nodes);
+    // What shares an address range shares the device.
+    let is_upstream_apart =
+        [cluster, storage].into_iter().all(|inner| inner.device != upstream.device);
+    NodeAddresses {
+        upstream: of(upstream),
+        inner: of(cluster).into_iter().chain(of(storage)).collect(),
+        is_upstream_apart,
+        needs_upstream: !is_upstream_apart || format != Format::PvcConf,
     }
-    (addresses, whole)
+}
+
+/// Addresses of the nodes in one network.
+fn addresses_in(
+    format: Format,
+    network: &ClusterNetwork,
+    all_nodes: &[String],
+) -> BTreeSet<Ipv4Net> {
+    if !knows_nodes(format, network) {
+        return [network.network].into();
+    }
+    let numbers = all_nodes.iter().map(|name| NodeId::of(name).number);
+    let own = numbers.filter_map(|number| host_by_id(network.network, number));
+    own.chain([network.floating.addr()]).map(Ipv4Net::from).collect()
+}
+
+/// Whether the file says which address each node has in the network. It does not where nodes choose
+/// their addresses, and in the older format, which lists no nodes but coordinators.
+pub(crate) fn knows_nodes(format: Format, network: &ClusterNetwork) -> bool {
+    format == Format::PvcConf && network.selection == AddressSelection::ById
 }
 
 fn warn_of_no_id(reader: &mut Reader<'_>, path: &str, at: At, id: &NodeId, address: Ipv4Addr) {

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::rules::{
-    AclChain, Acls, BadAcl, FilteredNetwork, Known, NetworkFilter, closed, network_filter,
-    of_rules_fault, probe_table, rules_fault, table,
+    AclChain, Acls, BadAcl, FilteredNetwork, Known, NetworkFilter, TunnelSources, closed,
+    network_filter, of_rules_fault, probe_table, rules_fault, table,
 };
 use pvc_model::guest_network::{GuestNetworks, Vni};
 use pvc_model::link::IpNet;
@@ -40,16 +40,17 @@ const RETRY: Duration = Duration::from_secs(300);
 /// makes links may have begun to make them before. Longer than the steps of a network take.
 const LEFT: Duration = Duration::from_secs(120);
 
-/// Works until `end`. `nodes` are the addresses of the nodes and the networks between them.
-/// `filtered` says which networks the loaded firewall is about: before a network is among them, its
-/// bridge is not to be made.
+/// Works until `end`. `nodes` are the addresses of the nodes and the networks between them, and
+/// `tunnels` come from some of those. `filtered` says which networks the loaded firewall is about:
+/// before a network is among them, its bridge is not to be made.
 pub async fn run(
     context: Context,
     nodes: BTreeSet<IpNet>,
+    tunnels: Option<TunnelSources>,
     filtered: watch::Sender<BTreeSet<Vni>>,
     end: CancellationToken,
 ) {
-    let mut keeper = Keeper::new(nodes);
+    let mut keeper = Keeper { tunnels, ..Keeper::new(nodes) };
     let mut alarm = Alarm::default();
     let mut alarms = BTreeMap::new();
     let mut turns = context.turns(&end);
@@ -142,6 +143,7 @@ struct Round {
 
 struct Keeper {
     nodes: BTreeSet<IpNet>,
+    tunnels: Option<TunnelSources>,
     /// Rules that were loaded, and as the kernel showed them afterwards in its own words.
     loaded: Option<(String, Option<String>)>,
     /// Networks that the loaded rules are about.
@@ -164,6 +166,7 @@ impl Keeper {
     fn new(nodes: BTreeSet<IpNet>) -> Self {
         Keeper {
             nodes,
+            tunnels: None,
             loaded: None,
             filtered: BTreeSet::new(),
             closed: BTreeSet::new(),
@@ -326,9 +329,20 @@ impl Keeper {
 
     fn filter(&self, view: &Cluster) -> (NetworkFilter, Vec<BadAcl>) {
         let refused = |rules: &[String]| first_refused(&self.refused, rules);
-        let known =
-            Known { closed: &self.closed, nodes: &self.nodes, last: &self.last, refused: &refused };
-        network_filter(view, &known)
+        network_filter(view, &self.known(&refused))
+    }
+
+    fn known<'a>(
+        &'a self,
+        refused: &'a (dyn Fn(&[String]) -> Option<(usize, String)> + Sync),
+    ) -> Known<'a> {
+        Known {
+            closed: &self.closed,
+            nodes: &self.nodes,
+            tunnels: self.tunnels.as_ref(),
+            last: &self.last,
+            refused,
+        }
     }
 
     /// Looks which bridges are to be closed. If the links cannot be seen it stays as it was.
@@ -355,10 +369,7 @@ impl Keeper {
         if self.refused.is_empty() {
             return;
         }
-        let refused = &|_: &[String]| None;
-        let (closed, nodes) = (&self.closed, &self.nodes);
-        let known = Known { closed, nodes, last: &self.last, refused };
-        let (recorded, _) = network_filter(view, &known);
+        let (recorded, _) = network_filter(view, &self.known(&|_: &[String]| None));
         let recorded: BTreeSet<&[String]> = recorded.acl_prefixes().into_iter().collect();
         let chains = || self.last.values().flat_map(Acls::chains);
         self.refused.retain(|Refused { rules, .. }| {

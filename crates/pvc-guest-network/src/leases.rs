@@ -154,12 +154,13 @@ impl Pending {
 
 /// Writes everything that is pending. False if the store did not take it.
 async fn write(context: &Context, pending: &mut AllPending) -> bool {
+    let now = context.ports.clock.wall().as_secs();
     let decide = |view: &Cluster| {
         let mut changes = Changes::new();
         for ((vni, key), pending) in pending.iter() {
             let change = match key {
                 LeaseKey::Mac(mac) => change(view, *vni, mac, pending),
-                LeaseKey::Ip6(address) => change6(view, *vni, *address, pending),
+                LeaseKey::Ip6(address) => change6(view, *vni, *address, pending, now),
             };
             if let Some(change) = change {
                 changes.push(change);
@@ -202,14 +203,28 @@ fn change(view: &Cluster, vni: Vni, mac: &str, pending: &Pending) -> Option<Chan
 }
 
 /// Same as [`change`], of the lease of an address of IPv6.
-fn change6(view: &Cluster, vni: Vni, address: Ipv6Addr, pending: &Pending) -> Option<Change> {
+fn change6(
+    view: &Cluster,
+    vni: Vni,
+    address: Ipv6Addr,
+    pending: &Pending,
+    now: u64,
+) -> Option<Change> {
     let (record, network) = of_network(view, vni)?;
+    let is_guarded = is_guarded(view, vni);
     let vni = vni.to_string();
     let is_it = |lease: &&LeaseRecord| lease.ip6.is_some() && lease.address.parse() == Ok(address);
     let known = record.leases.iter().find(is_it);
+    let known_to_last =
+        known.filter(|known| is_guarded && lasts(known, now) && is_card(view, &known.mac));
     let Some(given) = &pending.given6 else {
-        return known.map(|_| Change::RemoveLease6 { vni, address });
+        // An address that is not of the network any more goes in any case.
+        let is_kept = known_to_last.is_some() && network.contains(address.into());
+        return known.filter(|_| !is_kept).map(|_| Change::RemoveLease6 { vni, address });
     };
+    if known_to_last.is_some_and(|known| is_anothers(known, given)) {
+        return None;
+    }
     let mac = mac_of_lease(given, known, |mac| is_card(view, mac));
     let lease = GivenLease6 { mac, ..given.clone() };
     let is_of_it = |other: &&LeaseRecord| {
@@ -219,6 +234,23 @@ fn change6(view: &Cluster, vni: Vni, address: Ipv6Addr, pending: &Pending) -> Op
         return None;
     }
     network.contains(address.into()).then_some(Change::PutLease6 { vni, lease })
+}
+
+/// Whether the lease goes on, by its own record: the server may say that it is over because
+/// another guest, which can hear what its client calls itself, has given it back.
+fn lasts(lease: &LeaseRecord, now: u64) -> bool {
+    let end: Option<u64> = lease.expiry.as_ref().and_then(|end| end.parse().ok());
+    end.is_some_and(|end| end > now)
+}
+
+/// Whether the lease of one client is given to another one at another interface.
+fn is_anothers(known: &LeaseRecord, given: &GivenLease6) -> bool {
+    known.ip6.as_ref() != Some(&given.client) && given.mac.as_deref() != Some(&*known.mac)
+}
+
+/// Whether guests of the network are held to the addresses that are recorded as theirs.
+fn is_guarded(view: &Cluster, vni: Vni) -> bool {
+    view.network_options.get(&vni.to_string()).is_some_and(|options| options.spoof_guard)
 }
 
 /// The MAC address of the client. A server that was started anew has forgotten it. Another guest

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
-    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, recv, recvfrom,
-    setsockopt, socket, sockopt,
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, recv,
+    recvfrom, sendto, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 use pvc_contracts::exporters::{ExportersFixture, PAGE, exporters_contract};
@@ -476,7 +476,7 @@ fn an_announcement_is_sent_twice_in_both_forms_and_leaves_through_the_port() {
     test.join().unwrap();
 }
 
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..600 {
         if is_so() {
             return;
@@ -566,6 +566,128 @@ fn the_filter_keeps_other_machines_off_the_ports_between_nodes_and_off_nothing_e
     });
     other.join().unwrap();
     node.join().unwrap();
+}
+
+/// A SYN to ZooKeeper of 10.0.1.1 as if 10.0.1.2 had sent it, with a loose source route (RFC 791)
+/// that was gone to its end and whose last hop is who really sends it: the answers go there.
+fn forged_syn(from_port: u16) -> Vec<u8> {
+    let (as_node, to, by, own) = ([10, 0, 1, 2], [10, 0, 1, 1], [10, 0, 1, 99], [10, 0, 1, 66]);
+    let mut tcp = [&from_port.to_be_bytes()[..], &2181_u16.to_be_bytes()].concat();
+    // Sequence and acknowledgement, length of the header, SYN, window, checksum, no urgent data.
+    tcp.extend([0, 0, 0, 7, 0, 0, 0, 0, 5 << 4, 2, 4, 0, 0, 0, 0, 0]);
+    let over = [&as_node[..], &to, &[0, 6, 0, 20], &tcp].concat();
+    let sum: u32 = over.chunks(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]]))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    // The option has 11 bytes, and its next hop would be the twelfth.
+    let route = [&[131, 11, 12][..], &by, &own, &[0]].concat();
+    let head = [&[0x48, 0, 0, 52, 0, 1, 0, 0, 64, 6, 0, 0][..], &as_node, &to].concat();
+    [head, route, tcp].concat()
+}
+
+/// Sends it as it is.
+fn send_raw(packet: &[u8]) {
+    let raw = socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), SockProtocol::Raw);
+    let raw = raw.unwrap();
+    let to = SockaddrIn::new(10, 0, 1, 1, 0);
+    sendto(raw.as_raw_fd(), packet, &to, MsgFlags::empty()).unwrap();
+}
+
+/// Packets that the only counted rule with these words has seen.
+fn counted(words: &str) -> u64 {
+    let rules = Command::new("nft").args(["list", "ruleset"]).output().unwrap();
+    let rules = String::from_utf8(rules.stdout).unwrap();
+    let line = rules.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{rules}"));
+    let mut after = line.split(' ').skip_while(|word| *word != "packets");
+    after.nth(1).unwrap().parse().unwrap()
+}
+
+/// A node in a namespace of its own, and in another one a machine that speaks as a node: with a way
+/// for the answers that leads to itself, and from an address of a network that it is not in.
+#[test]
+fn a_machine_that_speaks_as_a_node_is_not_let_in_by_another_way_than_nodes_come() {
+    type Work = Box<dyn FnOnce() + Send>;
+    let (ask, asked) = mpsc::channel::<Work>();
+    let (tell, hear) = mpsc::channel();
+    let other = alone(move || {
+        tell.send(nix::unistd::gettid()).unwrap();
+        asked.iter().for_each(|work| work());
+    });
+    let node = alone(move || {
+        fn there<T: Send + 'static>(
+            ask: &mpsc::Sender<Work>,
+            work: impl FnOnce() -> T + Send + 'static,
+        ) -> T {
+            let (tell, hear) = mpsc::channel();
+            ask.send(Box::new(move || tell.send(work()).unwrap())).unwrap();
+            hear.recv().expect("the other machine lives")
+        }
+        let far = hear.recv().unwrap();
+        ip(&format!("link add ens4 type veth peer name far4 netns {far}"));
+        for words in ["addr add 10.0.1.1/24 dev ens4", "link set ens4 up"] {
+            ip(words);
+        }
+        there(&ask, || {
+            for address in ["10.0.1.66/24", "10.0.9.2/32"] {
+                ip(&format!("addr add {address} dev far4"));
+            }
+            ip("link set far4 up");
+        });
+        // As PVC 1.0.3 has it.
+        for setting in [
+            "all/accept_source_route 1",
+            "ens4/accept_source_route 1",
+            "all/rp_filter 0",
+            "ens4/rp_filter 0",
+        ] {
+            let (path, value) = setting.split_once(' ').unwrap();
+            std::fs::write(format!("/proc/sys/net/ipv4/conf/{path}"), value).unwrap();
+        }
+        let _services = [22, 2181].map(|port| TcpListener::bind(("0.0.0.0", port)).unwrap());
+        nft("add table inet theirs");
+        nft("add chain inet theirs output { type filter hook output priority 0 ; }");
+        for ports in ["41000-41999", "42000-42999"] {
+            nft(&format!(
+                "add rule inet theirs output ip daddr 10.0.1.66 tcp dport {ports} counter"
+            ));
+        }
+        let mut port = 41_000;
+        eventually("without a filter it gets the answers", || {
+            port += 1;
+            there(&ask, move || send_raw(&forged_syn(port)));
+            counted("41000-41999") > 0
+        });
+        let firewall = NftFirewall::new(Arc::new(LinuxExec));
+        let load = |filter: &HostFilter| {
+            wait(firewall.apply(&table(), Some(&filter.rules()))).unwrap();
+        };
+        let nets = |nets: &[&str]| nets.iter().map(|net| net.parse().unwrap()).collect();
+        let all = nets(&["10.0.1.2/32", "10.0.9.0/24"]);
+        let filter = HostFilter::new(all, [].into(), [2181]).unwrap();
+        load(&filter);
+        let mut port = 42_000;
+        eventually("it is dropped", || {
+            port += 1;
+            there(&ask, move || send_raw(&forged_syn(port)));
+            counted("tcp flags") > 0
+        });
+        assert_eq!(counted("42000-42999"), 0, "nothing was answered");
+
+        // A node's address of the network behind ens5, by ens4.
+        ip("route add 10.0.9.2/32 dev ens4");
+        let reaches = |to: &'static str| there(&ask, move || connects("10.0.9.2", to));
+        eventually("it is taken for a node", || reaches("10.0.1.1:2181"));
+        let by = |link: &str| {
+            filter.clone().closed_outside(&nets(&["10.0.9.0/24"]), [link.to_owned()].into())
+        };
+        load(&by("ens4"));
+        assert!(!reaches("10.0.1.1:2181") && reaches("10.0.1.1:22"));
+        load(&by("ens6"));
+        assert!(reaches("10.0.1.1:2181"));
+    });
+    node.join().unwrap();
+    other.join().unwrap();
 }
 
 fn nft(command: &str) {

@@ -5,6 +5,12 @@
 //! node, by this machine itself, or by somebody whom the configuration names; that of a guest or of
 //! another machine is dropped. Nothing else is decided here: other ports, other protocols, what is
 //! forwarded, and the tables of others stay as they are.
+//!
+//! A node is known by its address alone, so that nobody else may get an answer under it. A packet
+//! with options of IP is nobody's: by one of them, the source route, it says itself which way its
+//! answers take. (nft's own word for that one, `ip option lsrr`, does not match a route that has
+//! been gone to its end, which is what a forged one looks like.) And an address of the cluster
+//! network is none of a node's where it comes by the upstream network.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,9 +27,12 @@ pub fn table() -> TableName {
 /// Rules about who may reach which ports of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFilter {
-    /// The addresses of the nodes, floating ones too. Without one there is no filter: it would cut
-    /// off every node.
+    /// The addresses of the nodes, floating ones too.
     pub nodes: BTreeSet<IpNet>,
+    /// Addresses of nodes that come by any link but those `outside`.
+    pub inner: BTreeSet<IpNet>,
+    /// Links of a network that the nodes do not reach each other by.
+    pub outside: BTreeSet<String>,
     /// Addresses that the configuration lets in besides.
     pub allowed: BTreeSet<IpNet>,
     /// The TCP ports that are for them alone.
@@ -74,14 +83,32 @@ impl fmt::Display for Ports {
 
 impl HostFilter {
     /// The filter for nodes at these addresses. `moved` are the ports of services that the
-    /// configuration names: ZooKeeper's, PostgreSQL's. `None` if no node has an address.
+    /// configuration names: ZooKeeper's, PostgreSQL's. `None` if no node has an address: a filter
+    /// would cut off every node.
     pub fn new(
         nodes: BTreeSet<IpNet>,
         allowed: BTreeSet<IpNet>,
         moved: impl IntoIterator<Item = u16>,
     ) -> Option<HostFilter> {
         let ports = moved.into_iter().map(Ports::one).chain(FIXED).chain([MIGRATION]).collect();
-        (!nodes.is_empty()).then_some(HostFilter { nodes, allowed, ports, open: BTreeSet::new() })
+        (!nodes.is_empty()).then_some(HostFilter {
+            nodes,
+            inner: BTreeSet::new(),
+            outside: BTreeSet::new(),
+            allowed,
+            ports,
+            open: BTreeSet::new(),
+        })
+    }
+
+    /// The same, in which those of the nodes' addresses that are among `inner` are not let in by
+    /// the links `outside`.
+    pub fn closed_outside(mut self, inner: &BTreeSet<IpNet>, outside: BTreeSet<String>) -> Self {
+        if !outside.is_empty() {
+            self.inner.extend(self.nodes.extract_if(.., |net| inner.contains(net)));
+            self.outside.extend(outside);
+        }
+        self
     }
 
     /// The same, with `port` left to whoever reaches it.
@@ -99,6 +126,7 @@ impl HostFilter {
         let sources = || self.nodes.iter().chain(&self.allowed);
         let v4 = elements(sources().filter(|net| matches!(net, IpNet::V4(_))));
         let v6 = elements(sources().filter(|net| matches!(net, IpNet::V6(_))));
+        let (inner_set, inner) = self.inner_rules();
         let ports = join(&self.ports);
         let open = match self.open.is_empty() {
             true => String::new(),
@@ -116,16 +144,35 @@ set sources6 {{
 	flags interval
 	auto-merge
 {v6}}}
-chain input {{
+{inner_set}chain input {{
 	type filter hook input priority filter - 10; policy accept;
 	iifname \"lo\" accept
-	ip saddr @sources4 accept
+	ip hdrlength 5 ip saddr @sources4 accept
 	ip6 saddr @sources6 accept
-{open}	tcp flags & (syn | ack | rst) == syn tcp dport {{ {ports} }} counter drop
+{inner}{open}	tcp flags & (syn | ack | rst) == syn tcp dport {{ {ports} }} counter drop
 }}
 "
         )
     }
+
+    /// The set of addresses that are let in by some links alone, and the rule about it; nothing, if
+    /// there are none.
+    fn inner_rules(&self) -> (String, String) {
+        let list = elements(self.inner.iter().filter(|net| matches!(net, IpNet::V4(_))));
+        if list.is_empty() {
+            return (String::new(), String::new());
+        }
+        let set =
+            format!("set inner4 {{\n\ttype ipv4_addr\n\tflags interval\n\tauto-merge\n{list}}}\n");
+        let outside = link_names(&self.outside);
+        let rule = format!("iifname != {{ {outside} }} ip hdrlength 5 ip saddr @inner4 accept");
+        (set, format!("\t{rule}\n"))
+    }
+}
+
+/// Names of links as nft reads them.
+pub(crate) fn link_names(links: &BTreeSet<String>) -> String {
+    links.iter().map(|link| format!("\"{link}\"")).collect::<Vec<_>>().join(", ")
 }
 
 fn elements<'a>(nets: impl Iterator<Item = &'a IpNet>) -> String {
@@ -168,6 +215,24 @@ mod tests {
             assert!(text.contains(port), "{port}: {text}");
         }
         assert_eq!(text.matches("drop").count(), 1, "nothing else is dropped: {text}");
+        assert!(text.contains("\tip hdrlength 5 ip saddr @sources4 accept\n"), "{text}");
+    }
+
+    #[test]
+    fn addresses_of_inner_networks_are_not_let_in_by_the_links_outside() {
+        let all = nets(&["10.0.0.1/32", "10.0.1.1/32", "10.0.2.0/24"]);
+        let inner = nets(&["10.0.1.1/32", "10.0.2.0/24", "10.9.9.9/32"]);
+        let outside = ["brupstream", "ens4"].map(str::to_owned).into();
+        let allowed = nets(&["10.0.2.7/32"]);
+        let filter = HostFilter::new(all, allowed, [2181]).unwrap();
+        let text = filter.closed_outside(&inner, outside).rules();
+        assert_eq!(check_rules(&text), Ok(()));
+        assert!(text.contains("elements = { 10.0.0.1/32, 10.0.2.7/32 }"), "{text}");
+        assert!(text.contains("elements = { 10.0.1.1/32, 10.0.2.0/24 }"), "{text}");
+        let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}: {text}"));
+        let outside = "iifname != { \"brupstream\", \"ens4\" }";
+        let rule = at(&format!("\t{outside} ip hdrlength 5 ip saddr @inner4 accept\n"));
+        assert!(rule < at("tcp flags"), "{text}");
     }
 
     #[test]

@@ -347,9 +347,9 @@ fn start_guest_networks(running: &mut Running, shared: &Arc<Shared>, others: Oth
     let Some(settings) = shared.settings.guest_networks.clone() else { return };
     let (filtered, _) = watch::channel(BTreeSet::new());
     let (standing, _) = watch::channel(links::Standing::new());
-    let (nodes, tell) = (settings.nodes, filtered.clone());
+    let (nodes, tunnels, tell) = (settings.nodes, settings.tunnels, filtered.clone());
     acting.supervise("guest firewall", context, move |context, end| {
-        firewall::run(context, nodes.clone(), tell.clone(), end)
+        firewall::run(context, nodes.clone(), tunnels.clone(), tell.clone(), end)
     });
     let abilities = shared.links.clone();
     let (underlay, tell) = (settings.underlay, Tell { standing: standing.clone(), abilities });

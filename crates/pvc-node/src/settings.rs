@@ -10,6 +10,7 @@ use pvc_model::NodeName;
 use pvc_model::fence::Rules;
 use pvc_model::guest_network::evpn::EvpnSettings;
 use pvc_model::guest_network::plan::Underlay;
+use pvc_model::guest_network::rules::TunnelSources;
 use pvc_model::host_filter::HostFilter;
 use pvc_model::link::IpNet;
 use pvc_model::network_core::{CoreNet, CoreNetworks};
@@ -111,6 +112,8 @@ pub struct GuestNetworkSettings {
     pub underlay: Underlay,
     /// Addresses of the nodes, and networks between them: see `pvc_guest_network::firewall`.
     pub nodes: BTreeSet<IpNet>,
+    /// `None` on a machine alone.
+    pub tunnels: Option<TunnelSources>,
     pub dhcp: DhcpSettings,
     /// `None` where the DNS aggregator has no database, or this node is never primary.
     pub dns: Option<DnsSettings>,

@@ -269,6 +269,7 @@ fn guest_networks(state: &State, host: usize) -> Option<GuestNetworkSettings> {
             bridge_mtu: None,
         },
         nodes: nodes.map(|net| net.parse().expect("a network")).into(),
+        tunnels: None,
         dhcp: DhcpSettings {
             directory: PathBuf::from(DIRECTORY),
             executable: "/usr/bin/pvcd".to_owned(),

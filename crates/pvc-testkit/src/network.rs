@@ -74,10 +74,11 @@ struct Board {
 type Watcher = Box<dyn Fn(&NetworkChange) + Send + Sync>;
 
 /// The settings that the kernel keeps for every link.
-const PER_LINK: [(&str, &str); 6] = [
+const PER_LINK: [(&str, &str); 7] = [
     ("net/ipv6/conf/{}/accept_dad", "1"),
     ("net/ipv6/conf/{}/disable_ipv6", "0"),
     ("net/ipv4/conf/{}/rp_filter", "1"),
+    ("net/ipv4/conf/{}/accept_source_route", "1"),
     ("net/ipv4/conf/{}/promote_secondaries", "0"),
     ("net/ipv6/conf/{}/accept_ra", "1"),
     ("net/ipv6/conf/{}/forwarding", "0"),
@@ -90,7 +91,7 @@ const GLOBAL: [(&str, &str); 10] = [
     ("net/ipv4/conf/all/send_redirects", "1"),
     ("net/ipv4/conf/default/send_redirects", "1"),
     ("net/ipv4/conf/all/accept_source_route", "0"),
-    ("net/ipv4/conf/default/accept_source_route", "0"),
+    ("net/ipv4/conf/default/accept_source_route", "1"),
     ("net/ipv6/conf/all/accept_source_route", "0"),
     ("net/ipv6/conf/default/accept_source_route", "0"),
     ("net/ipv4/conf/all/rp_filter", "0"),

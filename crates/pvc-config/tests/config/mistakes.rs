@@ -353,9 +353,9 @@ fn dangerous_but_possible_settings_are_warnings() {
         ),
         ("enable_networking: yes", "enable_networking: no", "there is no filter"),
         (
-            "node_ip_selection: by-id ",
-            "node_ip_selection: 10.0.0.1 ",
-            "all hosts of the network `upstream`",
+            "node_ip_selection: by-id\n    # Ceph's",
+            "node_ip_selection: 10.1.0.1\n    # Ceph's",
+            "all hosts of the network `cluster`",
         ),
         (
             "      token: replace-this-with-another-long-random-text",

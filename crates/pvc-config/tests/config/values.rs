@@ -31,12 +31,35 @@ fn both_formats_say_the_same_about_the_same_cluster() {
            logging:\n  zookeeper_logging: yes\n  node_log_lines: 2000\n\
            database:\n  keydb:\n    hostname: 10.1.0.250\n";
 
-    let (mut new, old) = (parse(SAMPLE, "pvchv1.mydomain.net"), parse(&old, "pvchv1.mydomain.net"));
+    let (mut new, mut old) =
+        (parse(SAMPLE, "pvchv1.mydomain.net"), parse(&old, "pvchv1.mydomain.net"));
     // The older format knows nothing of a filter, unless it is given at its 1.0 place; then it
     // cannot name all nodes.
     assert!(new.firewall.take().is_some() && old.firewall.is_none());
+    let addresses = std::mem::take(&mut new.node_addresses);
+    assert!(addresses.is_upstream_apart && !addresses.needs_upstream, "{addresses:?}");
+    let addresses = std::mem::take(&mut old.node_addresses);
+    assert!(addresses.is_upstream_apart && addresses.needs_upstream, "{addresses:?}");
 
     assert_eq!(new, old);
+}
+
+#[test]
+fn the_upstream_network_is_apart_if_it_has_a_device_for_itself() {
+    for (from, to, is_apart) in [
+        ("device: ens6", "device: ens6", true),
+        ("device: ens6", "device: ens5", true),
+        ("device: ens6", "device: ens4.7", true),
+        ("device: ens6", "device: ens4", false),
+        ("device: ens5", "device: ens4", false),
+    ] {
+        let text = SAMPLE.replace("mtu: 9000", "mtu: 1500").replacen(from, to, 1);
+        let addresses = parse(&text, "pvchv1").node_addresses;
+        assert_eq!(addresses.is_upstream_apart, is_apart, "{to}");
+        assert_eq!(addresses.needs_upstream, !is_apart, "{to}");
+        // Three nodes and a floating address in each network.
+        assert_eq!((addresses.upstream.len(), addresses.inner.len()), (4, 8), "{to}");
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::guest_network::Vni;
 use pvc_model::guest_network::guard::{self, GuardedPort};
 use pvc_model::guest_network::rules::{
-    Acls, Known, NetworkFilter, check_rule, network_filter, probe, table,
+    Acls, Known, NetworkFilter, TunnelSources, check_rule, network_filter, probe, table,
 };
 use pvc_model::network::{AclRecord, Direction, NetworkOptions, NetworkRecord};
 use pvc_ports::{Firewall as _, FirewallError, Network as _};
@@ -146,6 +146,7 @@ fn filter(networks: Vec<NetworkRecord>, masked: &[&str]) -> NetworkFilter {
     let known = Known {
         closed: &BTreeSet::new(),
         nodes: &nodes,
+        tunnels: None,
         last: &BTreeMap::<Vni, Acls>::new(),
         refused: &|_| None,
     };
@@ -534,31 +535,153 @@ fn a_guarded_guest_sends_as_itself_alone() {
         client.recv(&mut [0; 8]).is_ok()
     };
     assert!(!send("10.20.7.2:67") && send("10.20.7.2:69"));
-    // What it asks of DHCP, it asks for its own card.
+    // What it asks of DHCP, it asks for its own card; that from whatever address, as it renews one
+    // that is not recorded.
     let server = world.other7.run(|| UdpSocket::bind("0.0.0.0:67").unwrap());
     server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let card = [0x52, 0x54, 0, 0, 7, 2];
-    for (number, hardware, asks_for, length) in [
-        (1, [1, 6], [0x52, 0x54, 0, 0, 7, 3], 300),
-        (2, [1, 16], card, 300),
-        (3, [6, 6], card, 300),
-        (4, [1, 6], card, 3000), // in fragments
-        (5, [1, 6], card, 300),
+    let (known, renewed) = ("10.20.7.2:68", "10.20.7.99:68");
+    for (number, from, hardware, asks_for, length) in [
+        (1, known, [1, 6], [0x52, 0x54, 0, 0, 7, 3], 300),
+        (2, known, [1, 16], card, 300),
+        (3, known, [6, 6], card, 300),
+        (4, known, [1, 6], card, 3000), // in fragments
+        (5, renewed, [1, 6], [0x52, 0x54, 0, 0, 7, 3], 300),
+        (6, known, [1, 6], card, 300),
     ] {
         let mut message = vec![0; length];
         message[1..3].copy_from_slice(&hardware);
         message[4] = number;
         message[28..34].copy_from_slice(&asks_for);
         world.guest7.run(move || {
-            let client = UdpSocket::bind("10.20.7.2:68").unwrap();
+            let client = UdpSocket::bind(from).unwrap();
             client.send_to(&message, "10.20.7.3:67").unwrap();
         });
     }
     let mut came = [0; 4000];
     server.recv(&mut came).unwrap();
-    assert_eq!(came[4], 5, "the others were sent before");
+    assert_eq!(came[4], 6, "the others were sent before");
+    let mut renewal = vec![0; 300];
+    renewal[1..3].copy_from_slice(&[1, 6]);
+    renewal[28..34].copy_from_slice(&card);
+    world.guest7.run(move || {
+        let client = UdpSocket::bind(renewed).unwrap();
+        client.send_to(&renewal, "10.20.7.3:67").unwrap();
+    });
+    let (_, from) = server.recv_from(&mut came).unwrap();
+    assert_eq!(from.to_string(), renewed);
+    // No relay of DHCPv6 either, which says for whom it asks.
+    let server = world.other7.run(|| UdpSocket::bind("[2001:db8:7::3]:547").unwrap());
+    server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    for (kind, length) in [(12, 100), (13, 100), (1, 3000), (1, 100)] {
+        let message = vec![kind; length];
+        world.guest7.run(move || {
+            let client = UdpSocket::bind("[2001:db8:7::2]:546").unwrap();
+            client.send_to(&message, "[2001:db8:7::3]:547").unwrap();
+        });
+    }
+    let (length, _) = server.recv_from(&mut came).unwrap();
+    assert_eq!((came[0], length), (1, 100), "relays and fragments were sent before");
     world.guest7.ip("link set eth0 address 52:54:00:00:07:77");
     assert_eq!(reached(own), [false; 2], "the MAC address of another");
+}
+
+/// A packet of VXLAN 7 with a broadcast frame in it: a datagram to 10.20.7.2, port 7007, that says
+/// `word`.
+fn tunnelled(word: [u8; 4]) -> Vec<u8> {
+    const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 7, 0];
+    const ETHERNET: [u8; 14] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 0];
+    let mut ip = [0x45, 0, 0, 32, 0, 1, 0, 0, 64, 17, 0, 0, 10, 20, 7, 99, 10, 20, 7, 2];
+    let sum: u32 = ip.chunks(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]]))).sum();
+    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    // Without a checksum.
+    let udp = [&7006_u16.to_be_bytes()[..], &7007_u16.to_be_bytes(), &[0, 12, 0, 0]].concat();
+    [&VXLAN[..], &ETHERNET, &ip, &udp, &word].concat()
+}
+
+/// The kernel takes a frame for a network from whoever sends it to the port of the tunnels.
+#[test]
+fn frames_for_a_network_come_from_nodes_alone_and_from_no_guest() {
+    let world = World::new();
+    world.node.ip("link add vxlan7 type vxlan id 7 dstport 4789 local 192.0.2.1 nolearning");
+    world.node.ip("link set vxlan7 master vmbr7 up");
+    let bound = |guest: &Space, at: &'static str| {
+        let socket = guest.run(move || UdpSocket::bind(at).unwrap());
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        socket
+    };
+    let guest = bound(&world.guest7, "10.20.7.2:7007");
+    let send = |from: &Space, own: &'static str, to: &'static str, word: &[u8; 4]| {
+        let packet = tunnelled(*word);
+        from.run(move || _ = UdpSocket::bind(own).unwrap().send_to(&packet, to).unwrap());
+    };
+    let to_node = "192.0.2.1:4789";
+    let next = || {
+        let mut word = [0; 4];
+        assert_eq!(guest.recv(&mut word).expect("a frame comes"), 4);
+        String::from_utf8(word.to_vec()).unwrap()
+    };
+    guest.set_nonblocking(true).unwrap();
+    eventually("without a filter anybody's comes", || {
+        send(&world.outside, "192.0.2.9:0", to_node, b"old ");
+        guest.recv(&mut [0; 4]).is_ok()
+    });
+    guest.set_nonblocking(false).unwrap();
+
+    let mut rules = filter(vec![network(7, &[]), network(8, &[])], &[]);
+    let tunnels = TunnelSources {
+        inner: ["192.0.2.66/32".parse().unwrap()].into(),
+        upstream: ["192.0.2.67/32".parse().unwrap()].into(),
+        ..TunnelSources::default()
+    };
+    world.outside.ip("addr add 192.0.2.67/24 dev eth0");
+    // What they say of nodes' addresses would be enough for one of these.
+    rules.nodes.clear();
+    let load = |rules: &NetworkFilter, tunnels: TunnelSources| {
+        world.node.nft(&NetworkFilter { tunnels: Some(tunnels), ..rules.clone() });
+    };
+    load(&rules, tunnels.clone());
+    for (own, word) in
+        [("192.0.2.9:0", b"evil"), ("192.0.2.67:0", b"far "), ("192.0.2.66:0", b"node")]
+    {
+        send(&world.outside, own, to_node, word);
+    }
+    let first = loop {
+        match next() {
+            word if word == "old " => {}
+            word => break word,
+        }
+    };
+    assert_eq!(first, "node", "the others were sent before");
+    load(&rules, TunnelSources { uses_upstream: true, ..tunnels.clone() });
+    send(&world.outside, "192.0.2.67:0", to_node, b"far ");
+    assert_eq!(next(), "far ");
+    // The address of a node by a link that no node comes by.
+    let outside = |link: &str| [link.to_owned()].into();
+    load(&rules, TunnelSources { outside: outside("up0"), uses_upstream: true, ..tunnels.clone() });
+    send(&world.outside, "192.0.2.66:0", to_node, b"evil");
+    send(&world.outside, "192.0.2.67:0", to_node, b"far2");
+    assert_eq!(next(), "far2");
+    load(&rules, TunnelSources { outside: outside("up1"), ..tunnels });
+    send(&world.outside, "192.0.2.66:0", to_node, b"nod2");
+    assert_eq!(next(), "nod2");
+
+    // From a guest to a node, in this network and by it; the tunnels of others are not looked at.
+    let (node, other) = (bound(&world.outside, "192.0.2.66:4789"), "192.0.2.9:4789");
+    let far = bound(&world.outside, "192.0.2.67:4789");
+    let other_host = bound(&world.outside, other);
+    for to in ["192.0.2.66:4789", "192.0.2.67:4789", other] {
+        send(&world.guest8, G8, to, b"evil");
+    }
+    other_host.recv(&mut [0; 99]).expect("a tunnel of the guest's own passes");
+    for socket in [node, far] {
+        socket.set_nonblocking(true).unwrap();
+        assert!(socket.recv(&mut [0; 99]).is_err(), "it was sent before");
+    }
+    send(&world.guest8, G8, "10.20.8.1:4789", b"evil");
+    send(&world.outside, "192.0.2.66:0", to_node, b"nod3");
+    assert_eq!(next(), "nod3");
 }
 
 /// A router that nobody asked for, on the link of a guest; it ends with the value.

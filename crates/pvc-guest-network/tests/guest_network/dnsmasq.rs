@@ -19,7 +19,7 @@ use pvc_model::NodeName;
 use pvc_model::guest_network::dnsmasq::{LEASE_VARIABLES, LeaseNews, database, is_reservable};
 use pvc_model::guest_network::{GuestNetwork, Vni};
 use pvc_model::link::Mac;
-use pvc_model::network::{GivenLease, Ip6Client, LeaseRecord, NetworkRecord};
+use pvc_model::network::{GivenLease, Ip6Client, LeaseRecord, NetworkOptions, NetworkRecord};
 use pvc_ports::Ports;
 use pvc_role::Context;
 use pvc_store::Change;
@@ -378,6 +378,36 @@ fn a_flood_of_mac_addresses_leaves_addresses_for_the_cards_of_vms_and_to_who_had
             Change::DefineVm(Box::new(vm_with_card())),
             Change::PutLease { vni: "1001".to_owned(), lease: earlier },
         ];
+        let finished = || guest.is_finished();
+        serve_with(&directory, network, changes, "the guest is done", finished).await;
+        guest.join().unwrap();
+    });
+}
+
+/// Every guest of a network hears what the others call themselves.
+#[test]
+fn in_a_guarded_network_a_guest_does_not_get_the_address_of_one_whose_name_it_takes() {
+    const GUEST: Mac = [0x52, 0x54, 0, 0xdd, 0, 1];
+    const OTHER: Mac = [0x52, 0x54, 0, 0xdd, 0, 2];
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_owned();
+    on_a_bridge_of_its_own(async move {
+        fs::write(directory.join("database"), "").unwrap();
+        let guest = beside_the_bridge(move |_| {
+            const REQUEST: u8 = 3;
+            const ACK: u8 = 5;
+            let client = Client::new();
+            let own = client.is_offered(GUEST, 7);
+            let [a, b, c, d] = own.octets();
+            let request = [50, 4, a, b, c, d, 61, 2, 0, 7];
+            assert_eq!(client.ask(GUEST, REQUEST, &request), (ACK, own));
+            assert_ne!(client.is_offered(OTHER, 7), own);
+            assert_eq!(client.is_offered(GUEST, 8), own, "nor does it lose it by another name");
+        });
+        // Small enough that all of it is anybody's.
+        let network = NetworkRecord { dhcp4_end: "10.20.1.109".to_owned(), ..record() };
+        let options = NetworkOptions { spoof_guard: true, ..NetworkOptions::default() };
+        let changes = vec![Change::PutNetworkOptions { vni: "1001".to_owned(), options }];
         let finished = || guest.is_finished();
         serve_with(&directory, network, changes, "the guest is done", finished).await;
         guest.join().unwrap();

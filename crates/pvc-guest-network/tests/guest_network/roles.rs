@@ -535,6 +535,49 @@ async fn leases_of_ipv6_are_recorded_by_their_address_and_given_to_the_next_serv
     role.await.unwrap();
 }
 
+/// Every guest of a network hears what a client of IPv6 calls itself, and can give its lease back.
+#[tokio::test(start_paused = true)]
+async fn in_a_guarded_network_a_lease_of_ipv6_is_its_cards_until_its_time_is_over() {
+    let world = world().await;
+    world.change(Change::PutNetwork(Box::new(only_ip6()))).await;
+    world.change(Change::DefineVm(Box::new(vm_with_card()))).await;
+    let set_guard = async |spoof_guard| {
+        let options = NetworkOptions { spoof_guard, ..NetworkOptions::default() };
+        world.change(Change::PutNetworkOptions { vni: "1001".to_owned(), options }).await;
+    };
+    let (address, another) = ("2001:db8:1::9", "52:54:00:00:00:02");
+    let of = |news, edit: fn(&mut GivenLease6)| match news {
+        LeaseNews::Given6(mut lease) => {
+            edit(&mut lease);
+            LeaseNews::Given6(lease)
+        }
+        other => other,
+    };
+    let asked = given6(address, Some(CARD));
+    let taken =
+        of(given6(address, Some(another)), |lease| "00:03:42".clone_into(&mut lease.client.duid));
+    let renamed = of(asked.clone(), |lease| "00:03:43".clone_into(&mut lease.client.duid));
+    let over = of(asked.clone(), |lease| lease.expiry = 5);
+    let ended = LeaseNews::Ended6(address.parse().unwrap());
+    for (is_guarded, news, expected) in [
+        (true, vec![asked.clone(), ended.clone()], vec![CARD]),
+        (true, vec![taken.clone()], vec![CARD]),
+        (true, vec![renamed], vec![CARD]),
+        (true, vec![over, ended.clone()], vec![]),
+        (true, vec![taken.clone(), ended.clone()], vec![]),
+        (false, vec![asked, taken.clone()], vec![another]),
+        (false, vec![ended], vec![]),
+    ] {
+        set_guard(is_guarded).await;
+        let shown = format!("{is_guarded} {news:?}");
+        for news in news {
+            recorded_of(&world, &[news]).await;
+        }
+        let holders: Vec<String> = world.leases().into_iter().map(|(mac, _)| mac).collect();
+        assert_eq!(holders, expected, "{shown}");
+    }
+}
+
 /// Has the role hear all of it at once, and end in the same moment.
 async fn recorded_of(world: &World, news: &[LeaseNews]) -> Vec<String> {
     let (requests, queue) = mpsc::channel(8);

@@ -2,7 +2,8 @@
 //!
 //! Each port of a guest on the bridge of a guarded network lets in frames from the guest's own MAC
 //! address, under addresses that DHCP has given or keeps for it, and nothing that a DHCP server or
-//! a router says, nor a question to DHCP for another MAC address. It judges what enters the bridge
+//! a router says. Of DHCP it asks for itself alone: what a request says of its sender decides whose
+//! lease it is about, and by leases the guard knows addresses. It judges what enters the bridge
 //! from a guest, and nothing else.
 
 use std::cmp::Reverse;
@@ -136,6 +137,11 @@ chain prerouting {{
 }
 
 /// The chain of one port. What is no IPv4, IPv6 or ARP, such as frames with a tag, does not pass.
+///
+/// Under which address a guest asks DHCP for its own card does not matter: it renews a lease that
+/// is not recorded, or not yet, from the address that it has. With DHCPv6 relays (RELAY-FORW,
+/// RELAY-REPL) name the card of a client, and no guest is one; the kind of a message is its first
+/// octet, which a fragment may leave to the next one.
 fn chain(number: usize, port: &GuardedPort) -> String {
     let digits = port.mac.map(|octet| format!("{octet:02x}"));
     let mac = digits.join(":");
@@ -152,8 +158,11 @@ chain port{number} {{
 	arp saddr ether != {mac} counter drop
 	ether type arp arp saddr ip 0.0.0.0 accept
 	ether type ip udp sport 67 counter drop
-	ether type ip ip saddr 0.0.0.0 udp sport 68 {asks} accept
+	ether type ip {asks} accept
+	ether type ip udp dport 67 counter drop
 	ether type ip6 udp sport 547 counter drop
+	ether type ip6 exthdr frag exists udp dport 547 counter drop
+	ether type ip6 udp dport 547 @th,64,8 {{ 12, 13 }} counter drop
 	ether type ip6 icmpv6 type {{ nd-router-advert, nd-redirect }} counter drop
 	ether type ip6 ip6 saddr :: icmpv6 type {{ nd-neighbor-solicit, nd-router-solicit, \
          mld2-listener-report, mld-listener-report }} accept
@@ -162,8 +171,6 @@ chain port{number} {{
     let ip4 = join(&port.ip4());
     if !ip4.is_empty() {
         let _ = writeln!(text, "\tether type arp arp saddr ip {{ {ip4} }} accept");
-        let _ = writeln!(text, "\tether type ip ip saddr {{ {ip4} }} {asks} accept");
-        let _ = writeln!(text, "\tether type ip udp dport 67 counter drop");
         let _ = writeln!(text, "\tether type ip ip saddr {{ {ip4} }} accept");
     }
     let advert = "icmpv6 type nd-neighbor-advert";
@@ -209,9 +216,6 @@ mod tests {
         for line in [
             "ether saddr != 52:54:00:11:22:33 counter drop",
             "ether type ip ip saddr { 10.20.7.2 } accept",
-            "ether type ip ip saddr 0.0.0.0 udp sport 68 udp dport 67 ip frag-off & 0x3fff == 0 \
-             @th,72,16 0x0106 @th,288,48 0x525400112233 accept",
-            "ether type ip udp dport 67 counter drop",
             "ether type arp arp saddr ip { 10.20.7.2 } accept",
             &format!("ether type ip6 ip6 saddr {{ {own} }} accept"),
             "iifname vmap { \"vnet0\" : goto port1 }",
@@ -220,10 +224,27 @@ mod tests {
         }
     }
 
+    /// By its leases the guard knows the addresses of a port.
+    #[test]
+    fn a_port_asks_dhcp_for_its_own_card_from_whatever_address() {
+        let text = rules(&[("vnet0".to_owned(), port(&["10.20.7.2"]))].into()).unwrap();
+        let at = |line: &str| text.find(&format!("\t{line}\n")).unwrap_or_else(|| panic!("{text}"));
+        let asks = at("ether type ip udp dport 67 ip frag-off & 0x3fff == 0 @th,72,16 0x0106 \
+                       @th,288,48 0x525400112233 accept");
+        let others = at("ether type ip udp dport 67 counter drop");
+        assert!(asks < others && others < at("ether type ip ip saddr { 10.20.7.2 } accept"));
+        for line in [
+            "ether type ip6 exthdr frag exists udp dport 547 counter drop",
+            "ether type ip6 udp dport 547 @th,64,8 { 12, 13 } counter drop",
+        ] {
+            assert!(at(line) < text.find("ip6 saddr {").unwrap(), "{line}: {text}");
+        }
+    }
+
     #[test]
     fn a_port_without_an_address_may_ask_for_one_and_no_more() {
         let text = rules(&[("vnet0".to_owned(), port(&[]))].into()).unwrap();
-        assert!(text.contains("ip saddr 0.0.0.0 udp sport 68 udp dport 67 "), "{text}");
+        assert!(text.contains("udp dport 67 "), "{text}");
         assert!(!text.contains("ip saddr {  }") && !text.contains("10.20"), "{text}");
     }
 

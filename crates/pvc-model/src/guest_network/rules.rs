@@ -1,8 +1,10 @@
 //! The firewall of networks of VMs: the words for nft, and which rules of operators they take in.
 //!
 //! ```text
-//!  input        from a guest to this node: the services of its network, and nothing else
-//!  spoofed      from a guest to elsewhere: not as a node, and with a guard as nobody else
+//!  input        from a guest to this node: the services of its network, and nothing else; tunnels
+//!               of networks from nodes alone
+//!  spoofed      from a guest to elsewhere: not as a node, with a guard as nobody else, and nothing
+//!               into the nodes' tunnels
 //!  forward-in   to an address of a network: its rules `in`
 //!  forward-out  from an address of a network: its rules `out`
 //!  leave-masked from a network that asks for it, to outside of the cluster
@@ -24,8 +26,9 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use crate::cluster::Cluster;
 use crate::fault::fault_id;
 use crate::firewall::{BadRules, TableFamily, TableName, check_rules};
-use crate::guest_network::plan::is_marked;
+use crate::guest_network::plan::{VXLAN_PORT, is_marked};
 use crate::guest_network::{GuestNetwork, GuestNetworkKind, GuestNetworks, Vni};
+use crate::host_filter::link_names;
 use crate::link::{IpNet, LinkKind, Links};
 use crate::network::{AclRecord, Direction, NetworkRecord};
 use crate::{NodeName, shown};
@@ -221,6 +224,61 @@ pub struct NetworkFilter {
     /// guests reach them under their own addresses: as a node, a guest would be let in where nodes
     /// are.
     pub nodes: BTreeSet<IpNet>,
+    /// `None` on a machine alone, which has no tunnels.
+    pub tunnels: Option<TunnelSources>,
+}
+
+/// Addresses from which the tunnels of managed networks come to this node: the kernel takes a frame
+/// for any network from whoever sends it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TunnelSources {
+    /// The networks between the nodes, in which the tunnels of ours end.
+    pub inner: BTreeSet<IpNet>,
+    /// Addresses of the nodes on the upstream network, which those of legacy peers may have.
+    pub upstream: BTreeSet<IpNet>,
+    /// Whether those of ours may have them, too.
+    pub uses_upstream: bool,
+    /// Links by which nothing comes from `inner` that a node has sent.
+    pub outside: BTreeSet<String>,
+}
+
+impl TunnelSources {
+    /// Sources in a cluster that has these nodes.
+    fn among(&self, cluster: &Cluster) -> TunnelSources {
+        let has_legacy_peer = cluster.nodes.values().any(|node| !node.runs_our_daemon());
+        TunnelSources { uses_upstream: self.uses_upstream || has_legacy_peer, ..self.clone() }
+    }
+
+    fn sets(&self) -> String {
+        let upstream = self.upstream.iter().filter(|_| self.uses_upstream);
+        let sources = self.inner.iter().chain(upstream).map(IpNet::trunc).collect();
+        let trunc = |all: &BTreeSet<IpNet>| all.iter().map(IpNet::trunc).collect();
+        nets("tunnels", &sources)
+            + &nets("inner", &trunc(&self.inner))
+            + &nets("upstream", &trunc(&self.upstream))
+    }
+
+    /// Rules about what comes to this node. What is none of a tunnel's goes on.
+    fn input(&self) -> String {
+        let mut text = String::new();
+        if !self.outside.is_empty() {
+            let outside = link_names(&self.outside);
+            let _ = writeln!(
+                text,
+                "\tiifname {{ {outside} }} ip saddr @inner4 udp dport {VXLAN_PORT} counter drop"
+            );
+        }
+        let _ = writeln!(text, "\tip saddr != @tunnels4 udp dport {VXLAN_PORT} counter drop");
+        text
+    }
+
+    /// Rules about what guests send to nodes: those of PVC 1.0.3 take it.
+    fn from_guests() -> String {
+        let to = |set: &str| {
+            format!("\tiifname @guests ip daddr @{set} udp dport {VXLAN_PORT} counter drop\n")
+        };
+        ["nodes4", "inner4", "upstream4"].map(to).concat()
+    }
 }
 
 /// Networks that are not filtered by a record, and whose bridge is still there: it has a tunnel, or
@@ -295,6 +353,7 @@ type Refused<'a> = &'a (dyn Fn(&[String]) -> Option<(usize, String)> + Sync);
 pub struct Known<'a> {
     pub closed: &'a BTreeSet<Vni>,
     pub nodes: &'a BTreeSet<IpNet>,
+    pub tunnels: Option<&'a TunnelSources>,
     /// The rules that each network had when all of its rules were taken last.
     pub last: &'a BTreeMap<Vni, Acls>,
     /// The first of these rules of a chain that nft does not take, by its place, and why.
@@ -313,6 +372,7 @@ pub fn network_filter(cluster: &Cluster, known: &Known<'_>) -> (NetworkFilter, V
     let mut filter = NetworkFilter {
         closed: known.closed.clone(),
         nodes: known.nodes.clone(),
+        tunnels: known.tunnels.map(|tunnels| tunnels.among(cluster)),
         ..NetworkFilter::default()
     };
     let mut bad = Vec::new();
@@ -505,7 +565,48 @@ impl NetworkFilter {
 
     /// Text between the braces of the [`table`].
     pub fn rules(&self) -> String {
-        self.sets() + &self.acl_chains() + INPUT + SPOOFED + &self.dispatch() + &self.masquerade()
+        self.sets()
+            + &self.acl_chains()
+            + SERVICES
+            + &self.input()
+            + &self.spoofed()
+            + &self.dispatch()
+            + &self.masquerade()
+    }
+
+    fn input(&self) -> String {
+        let tunnels = self.tunnels.as_ref().map(TunnelSources::input).unwrap_or_default();
+        format!(
+            "\
+chain input {{
+	type filter hook input priority filter - 5; policy accept;
+{tunnels}	iifname @closed counter drop
+	iifname @guests goto from-guests
+}}
+"
+        )
+    }
+
+    /// From guests to elsewhere. A guest may route for others, unless its network has a guard;
+    /// nobody speaks as a node.
+    fn spoofed(&self) -> String {
+        let tunnels = self.tunnels.as_ref().map(|_| TunnelSources::from_guests());
+        let tunnels = tunnels.unwrap_or_default();
+        format!(
+            "\
+chain spoofed {{
+	type filter hook forward priority filter - 6; policy accept;
+	{WITHIN}
+	iifname @closed counter drop
+	oifname @closed counter drop
+{tunnels}	iifname . ip saddr @sources4 accept
+	iifname . ip6 saddr @sources6 accept
+	iifname @guests ip saddr @nodes4 counter drop
+	iifname @guests ip6 saddr @nodes6 counter drop
+	iifname @guarded counter drop
+}}
+"
+        )
     }
 
     fn sets(&self) -> String {
@@ -530,6 +631,7 @@ impl NetworkFilter {
             + &set("within", "type ifname . ifname", within)
             + &set("sources4", "type ifname . ipv4_addr\n\tflags interval", sources4)
             + &set("sources6", "type ifname . ipv6_addr\n\tflags interval", sources6)
+            + &self.tunnels.as_ref().map(TunnelSources::sets).unwrap_or_default()
     }
 
     /// The addresses of each network.
@@ -615,7 +717,7 @@ fn set(name: &str, kind: &str, elements: Vec<String>) -> String {
 /// taken for one, and who asks for metadata is known by it. Requests of DHCP come from anywhere.
 /// What begins no connection and belongs to one that this node has begun (`ssh` into a guest) comes
 /// in; it finds nothing else.
-const INPUT: &str = "\
+const SERVICES: &str = "\
 chain services {
 	icmp type { redirect, router-advertisement } counter drop
 	icmpv6 type { nd-redirect, nd-router-advert } counter drop
@@ -638,32 +740,11 @@ chain from-guests {
 	ip daddr 169.254.169.254 counter drop
 	goto services
 }
-chain input {
-	type filter hook input priority filter - 5; policy accept;
-	iifname @closed counter drop
-	iifname @guests goto from-guests
-}
 ";
 
 /// Packets that stay within a bridge come to these hooks only where the kernel hands them bridged
 /// ones (`bridge-nf-call-iptables`), and are nobody's concern.
 const WITHIN: &str = "iifname . oifname @within accept";
-
-/// From guests to elsewhere. A guest may route for others, unless its network has a guard; nobody
-/// speaks as a node.
-const SPOOFED: &str = "\
-chain spoofed {
-	type filter hook forward priority filter - 6; policy accept;
-	iifname . oifname @within accept
-	iifname @closed counter drop
-	oifname @closed counter drop
-	iifname . ip saddr @sources4 accept
-	iifname . ip6 saddr @sources6 accept
-	iifname @guests ip saddr @nodes4 counter drop
-	iifname @guests ip6 saddr @nodes6 counter drop
-	iifname @guarded counter drop
-}
-";
 
 /// Behind the tables of others, whose translation of a connection stays.
 const MASQUERADE: &str = "\

@@ -468,6 +468,8 @@ pub enum Dropper {
     },
     /// The rule that no guest speaks as a node.
     AsNode,
+    /// The rule that no guest sends into the tunnels between the nodes.
+    IntoTunnels,
     /// The rule that a guest reaches only services of its node.
     NoService,
 }
@@ -547,6 +549,9 @@ impl fmt::Display for Dropper {
                 write!(f, "the guard of network {vni}: no guest answers as a DHCP server")
             }
             Dropper::AsNode => f.write_str("the rule that no guest sends from a node's address"),
+            Dropper::IntoTunnels => {
+                f.write_str("the rule that no guest sends into the tunnels between the nodes")
+            }
             Dropper::NoService => f.write_str(
                 "the rule of what guests reach on a node: ICMP, DNS, DHCP, NTP and metadata",
             ),

@@ -325,15 +325,21 @@ fn router_advertisements(networks: &CoreNetworks) -> String {
     format!("net/ipv6/conf/{}/accept_ra", networks.bridge_of(CoreNet::Upstream))
 }
 
-/// The settings of `spec/startup.md` §3 that a kernel has, and one more: with
-/// `promote_secondaries`, a floating address that goes does not take along the node's own of the
-/// same network.
+/// The settings of `spec/startup.md` §3 that a kernel has, but for source routes, which PVC 1.0.3
+/// switches on: by them anybody gets the answers to packets that he has sent as a node. And one
+/// more: with `promote_secondaries`, a floating address that goes does not take along the node's
+/// own of the same network.
 fn wanted_settings(networks: &CoreNetworks) -> Vec<(String, &'static str)> {
     let mut wanted: Vec<(String, &'static str)> = Vec::new();
     for scope in ["all", "default"] {
         wanted.push((format!("net/ipv4/conf/{scope}/send_redirects"), "1"));
-        wanted.push((format!("net/ipv4/conf/{scope}/accept_source_route"), "1"));
-        wanted.push((format!("net/ipv6/conf/{scope}/accept_source_route"), "1"));
+        wanted.push((format!("net/ipv4/conf/{scope}/accept_source_route"), "0"));
+        wanted.push((format!("net/ipv6/conf/{scope}/accept_source_route"), "0"));
+    }
+    for net in networks.carriers() {
+        for link in [networks.get(net).device.as_str(), net.bridge()] {
+            wanted.push((format!("net/ipv4/conf/{link}/accept_source_route"), "0"));
+        }
     }
     let unfiltered = [CoreNet::Cluster, CoreNet::Upstream].map(|net| networks.carrier(net));
     for net in BTreeSet::from(unfiltered) {

@@ -478,6 +478,21 @@ fn without_an_address_of_its_own_a_node_gets_no_way_out_and_a_bridge_all_the_sam
 }
 
 #[test]
+fn source_routes_that_pvc_1_0_3_has_switched_on_are_switched_off() {
+    let mut seen = settled(&three(), machine(&["ens4", "ens5", "ens6"]));
+    let keys = ["ipv4/conf/all", "ipv4/conf/brcluster", "ipv4/conf/ens4", "ipv6/conf/default"]
+        .map(|scope| format!("net/{scope}/accept_source_route"));
+    for key in &keys {
+        seen.settings.insert(key.clone(), "1".to_owned());
+    }
+    let mut steps = words(&three(), &seen);
+    steps.sort();
+    assert_eq!(steps, keys.each_ref().map(|key| format!("set `{key}` to 0")));
+    let stands = settled(&three(), seen);
+    assert!(keys.iter().all(|key| stands.settings[key] == "0"));
+}
+
+#[test]
 fn settings_that_the_kernel_does_not_have_are_not_wanted() {
     let mut seen = machine(&["ens4", "ens5", "ens6"]);
     seen.settings.clear();

@@ -97,6 +97,8 @@ fn all_stand() -> bool {
 fn a_bare_machine_has_its_networks_after_the_first_steps_and_keeps_them_after_the_second_start() {
     alone(|| async {
         plug_in(&["ens4", "ens5", "ens6"]);
+        // As a node of PVC 1.0.3 leaves it.
+        std::fs::write("/proc/sys/net/ipv4/conf/all/accept_source_route", "1").unwrap();
         let (_world, settings, ports) = node(networks()).await;
         before_store(&settings, &ports, &CancellationToken::new()).await.unwrap();
         assert!(all_stand(), "{}", ip_says("addr"));
@@ -106,6 +108,10 @@ fn a_bare_machine_has_its_networks_after_the_first_steps_and_keeps_them_after_th
         assert_eq!(setting("net/ipv6/conf/brupstream/accept_ra"), "2");
         assert_eq!(setting("net/ipv4/conf/brcluster/promote_secondaries"), "1");
         assert_eq!(setting("net/ipv4/conf/ens5/rp_filter"), "0");
+        for scope in ["all", "default", "brupstream", "ens4"] {
+            let key = format!("net/ipv4/conf/{scope}/accept_source_route");
+            assert_eq!(setting(&key), "0", "{key}");
+        }
         // A floating address is not ours to judge here, and outlives the own one.
         ip("addr add 10.0.0.250/24 dev brupstream");
         ip("addr del 10.0.0.1/24 dev brupstream");

@@ -26,6 +26,7 @@ async fn with_networks() -> World {
     world.settings.guest_networks = Some(GuestNetworkSettings {
         underlay: Underlay { tunnels: None, bridge_device: None, bridge_mtu: None },
         nodes: BTreeSet::new(),
+        tunnels: None,
         dhcp: DhcpSettings {
             directory: "/run/pvc/dnsmasq".into(),
             executable: "/usr/bin/pvcd".to_owned(),

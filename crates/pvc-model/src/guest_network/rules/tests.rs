@@ -3,6 +3,8 @@ use std::sync::Arc;
 use super::*;
 use crate::link::Link;
 use crate::network::NetworkOptions;
+use crate::node::{DaemonNote, NodeRecord};
+use crate::records;
 
 fn acl(direction: Direction, order: u32, rule: &str) -> AclRecord {
     let description = format!("{}{order}", direction.as_str());
@@ -39,7 +41,8 @@ fn filter_after(
     refused: Refused<'_>,
 ) -> (NetworkFilter, Vec<BadAcl>) {
     let (closed, nodes) = (BTreeSet::new(), BTreeSet::new());
-    network_filter(cluster, &Known { closed: &closed, nodes: &nodes, last, refused })
+    let known = Known { closed: &closed, nodes: &nodes, tunnels: None, last, refused };
+    network_filter(cluster, &known)
 }
 
 /// Chain of this name in the text, with its counters left out.
@@ -82,6 +85,76 @@ fn rules_stand_in_the_order_of_their_numbers_each_in_its_direction() {
     assert!(jump("ip saddr 10.20.7.0/24 counter jump vxlan7-out"), "{text}");
     assert!(text.contains("elements = { \"vmbr7\" . 10.20.7.0/24 }"), "{text}");
     assert!(!text.contains("masquerade") && !text.contains("ct "), "{text}");
+}
+
+#[test]
+fn tunnels_come_from_nodes_and_guests_send_nothing_into_them() {
+    let net = |text: &str| -> IpNet { text.parse().unwrap() };
+    let tunnels = TunnelSources {
+        inner: ["10.0.1.0/24", "10.0.2.0/24"].map(net).into(),
+        upstream: ["192.0.2.1/32", "192.0.2.2/32"].map(net).into(),
+        uses_upstream: false,
+        outside: ["brupstream", "ens4"].map(str::to_owned).into(),
+    };
+    let (mut filter, _) = filter(&cluster(&[("7", &[])]));
+    assert!(!filter.rules().contains("4789"), "a machine alone has none");
+    filter.tunnels = Some(tunnels.clone());
+    let text = filter.rules();
+    assert_eq!(check_rules(&text), Ok(()));
+    let outside = "iifname { \"brupstream\", \"ens4\" }";
+    let udp = "udp dport 4789 counter drop";
+    assert_eq!(
+        chain(&text, "input")[1..],
+        [
+            &*format!("{outside} ip saddr @inner4 {udp}"),
+            &*format!("ip saddr != @tunnels4 {udp}"),
+            "iifname @closed counter drop",
+            "iifname @guests goto from-guests",
+        ]
+    );
+    let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}: {text}"));
+    for set in ["nodes4", "inner4", "upstream4"] {
+        let rule = at(&format!("\tiifname @guests ip daddr @{set} {udp}\n"));
+        assert!(rule < at("iifname . ip saddr @sources4 accept"), "{text}");
+    }
+    let set = |name: &str, elements: &str| {
+        let begin = format!("set {name} {{\n\ttype ipv4_addr\n\tflags interval\n\tauto-merge\n");
+        at(&format!("{begin}\telements = {{ {elements} }}\n"));
+    };
+    set("tunnels4", "10.0.1.0/24, 10.0.2.0/24");
+    set("upstream4", "192.0.2.1/32, 192.0.2.2/32");
+    filter.tunnels = Some(TunnelSources { uses_upstream: true, outside: [].into(), ..tunnels });
+    let text = filter.rules();
+    assert_eq!(chain(&text, "input")[1], format!("ip saddr != @tunnels4 {udp}"));
+    let all = "elements = { 10.0.1.0/24, 10.0.2.0/24, 192.0.2.1/32, 192.0.2.2/32 }";
+    assert!(text.contains(all), "{text}");
+}
+
+/// The tunnel of a node of PVC 1.0.3 has the address that the kernel chooses.
+#[test]
+fn tunnels_come_from_upstream_addresses_while_there_is_a_legacy_peer() {
+    let ours = DaemonNote { version: "0.2.0".to_owned(), ..DaemonNote::default() };
+    let node = |version: &str| NodeRecord {
+        pvc_version: version.to_owned(),
+        daemon: Some(ours.clone()),
+        ..records::node("hv1")
+    };
+    let tunnels = TunnelSources::default();
+    for (versions, uses_upstream) in
+        [(&[][..], false), (&["0.2.0", "0.2.0"], false), (&["0.2.0", "1.0.3"], true)]
+    {
+        let mut cluster = cluster(&[("7", &[])]);
+        for (number, version) in (1..).zip(versions) {
+            let name = NodeName::new(format!("hv{number}"));
+            cluster.nodes.insert(name, Arc::new(node(version)));
+        }
+        let (closed, nodes, last) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
+        let tunnels = Some(&tunnels);
+        let known =
+            Known { closed: &closed, nodes: &nodes, tunnels, last: &last, refused: &|_| None };
+        let (filter, _) = network_filter(&cluster, &known);
+        assert_eq!(filter.tunnels.unwrap().uses_upstream, uses_upstream, "{versions:?}");
+    }
 }
 
 /// PVC 1.0.3 filtered no network without IPv4.

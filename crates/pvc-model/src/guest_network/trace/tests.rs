@@ -560,6 +560,17 @@ fn nobody_sends_as_a_node_and_with_a_guard_nobody_as_others() {
 }
 
 #[test]
+fn no_guest_sends_into_the_tunnels_between_the_nodes() {
+    let stage = Stage::new();
+    let end = |question: &str| stage.trace(question).there.end;
+    let by = Dropper::IntoTunnels;
+    assert!(matches!(end("web1 10.1.0.9 udp 4789"), End::Dropped { by: found, .. } if found == by));
+    for other in ["10.1.0.9 tcp 4789", "10.1.0.9 udp 4790", "198.51.100.1 udp 4789"] {
+        assert!(end(&format!("web1 {other}")).is_arrival(), "{other}");
+    }
+}
+
+#[test]
 fn masked_is_what_leaves_the_cluster_and_never_what_goes_to_a_node() {
     let masked = NetworkOptions { masquerade: true, ..NetworkOptions::default() };
     let stage = Stage::new().options(7, masked);

@@ -17,6 +17,7 @@ use crate::domain::{Nic, NicKind};
 use crate::fault::fault_id;
 use crate::guest_network::guard::{mac_of, made_of};
 use crate::guest_network::metadata::{self, VmsByNic, holders, vms_by_nic};
+use crate::guest_network::plan::VXLAN_PORT;
 use crate::guest_network::rules::{TakenRules, rules_fault, taken_rules};
 use crate::guest_network::{GuestNetwork, GuestNetworks, Vni, is_host_of_4};
 use crate::link::Mac;

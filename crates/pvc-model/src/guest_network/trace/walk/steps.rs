@@ -376,6 +376,15 @@ impl<'a> Walk<'_, 'a> {
         to: &Other<'a>,
         primary: NodeName,
     ) -> Ended {
+        let address = to.span.address();
+        let nodes = &self.world.around.nodes;
+        let is_node = nodes.iter().any(|net| to.span.is_in(net));
+        let question = &self.world.question;
+        let is_tunnelled =
+            question.protocol == Some(Protocol::Udp) && question.port == Some(VXLAN_PORT);
+        if is_tunnelled && is_node && to.span.is_ip4() && !self.is_answer {
+            return Err(End::Dropped { node: primary, by: Dropper::IntoTunnels });
+        }
         self.spoofed(own, from, &primary)?;
         if !self.is_forwarded(to.span.is_ip4()) {
             self.unknown(Unknown::Forwarding { node: primary.clone() });
@@ -387,9 +396,6 @@ impl<'a> Walk<'_, 'a> {
         if let Some(network) = into {
             return self.enter(network, to, primary);
         }
-        let address = to.span.address();
-        let nodes = &self.world.around.nodes;
-        let is_node = nodes.iter().any(|net| to.span.is_in(net));
         let masked = self.world.network_of(&from.span).filter(|net| net.options.masquerade);
         if let Some(network) = masked.filter(|_| !is_node && !self.is_answer) {
             self.step(Step::Masquerade { node: primary.clone(), vni: network.vni });
