@@ -723,6 +723,17 @@ mod tests {
         let why = "it stays on node `hv2`: node `hv1` has 100 MiB of memory free, and the VM needs \
                    512 MiB";
         assert_eq!(waits_for(&cluster), (Stays, why.to_owned(), None));
+        let with_hostdev = |vm| records::with_hostdev(vm, "ens1v0");
+        let mut cluster = super::tests::cluster(DomainState::Unflush, with_hostdev(away()));
+        node(&mut cluster, "hv1", |node| {
+            node.running.clear();
+            node.sriov = records::one_function("ens1v0");
+        });
+        let other = with_hostdev(records::vm(2, VmState::Stop, Some("hv1")));
+        cluster.vms.insert(other.uuid, Arc::new(other));
+        let why = "it stays on node `hv2`: node `hv1` has given its SR-IOV function `ens1v0` to \
+                   another VM";
+        assert_eq!(waits_for(&cluster), (Stays, why.to_owned(), None));
         let volume = VolumeId::parse("vms/a").unwrap();
         for (purpose, kind, why) in [
             (

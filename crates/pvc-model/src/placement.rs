@@ -526,50 +526,64 @@ mod tests {
 
     #[test]
     fn a_vm_goes_where_nobody_else_has_its_function_and_best_where_it_is() {
-        use crate::domain::NicKind;
-        use crate::sriov::{SriovRecords, VfRecord};
         let with = |name: &str, used_by: Option<u128>| {
-            let vf = VfRecord {
-                name: "ens1v0".to_owned(),
-                used: used_by.is_some(),
-                used_by: used_by.map(Uuid::from_u128),
-                ..VfRecord::default()
-            };
-            let sriov = SriovRecords { vfs: vec![vf], ..SriovRecords::default() };
+            let mut sriov = records::one_function("ens1v0");
+            sriov.vfs[0].used = used_by.is_some();
+            sriov.vfs[0].used_by = used_by.map(Uuid::from_u128);
             NodeRecord { sriov, ..node(name, 10_000, 0, 0, 0.0) }
         };
-        let kind = NicKind::Hostdev("ens1v0".to_owned());
-        let nics = [Nic {
-            kind,
-            mac: String::new(),
-            model: String::new(),
-            target: None,
-            is_exclusive: false,
-            has_vlan: false,
-        }];
+        let nics = [records::hostdev("ens1v0")];
         let need = Need { nics: &nics, vm: Some(Uuid::from_u128(1)), ..Need::default() };
-        let without = node("hv1", 50_000, 0, 0, 0.0);
-        let nodes = vec![without, with("hv2", Some(2)), with("hv3", Some(1)), with("hv4", None)];
-        let mut cluster = cluster(nodes);
+        let without = |name| node(name, 50_000, 0, 0, 0.0);
+        let having = [with("hv2", Some(2)), with("hv3", Some(1)), with("hv4", None)];
+        let nodes = [without("hv1")].into_iter().chain(having).chain([without("hv5")]);
+        let mut cluster = cluster(nodes.collect());
         let judged = |cluster: &Cluster| {
             let weighed = weigh(cluster, &Selector::Mem, &need, &Promises::default());
-            assert_ne!(weighed.best, Some("hv1".into()), "one that has it is better");
-            weighed.nodes["hv2"].clone()
+            (weighed.nodes["hv2"].clone().err(), weighed.best.unwrap().to_string())
         };
-        assert!(judged(&cluster).is_ok(), "the VM that is noted is gone");
-        let mut other = records::vm(2, VmState::Stop, Some("hv2"));
-        let mut domain = (**other.domain.as_ref().unwrap()).clone();
-        domain.nics = nics.to_vec();
-        other.domain = Ok(Arc::new(domain));
+        // The VM that is noted is gone, and a node that has the function is better.
+        assert_eq!(judged(&cluster), (None, "hv2".to_owned()));
+        let other = records::with_hostdev(records::vm(2, VmState::Stop, Some("hv2")), "ens1v0");
         cluster.vms.insert(other.uuid, Arc::new(other));
-        assert_eq!(judged(&cluster), Err(Unfit::FunctionUsed("ens1v0".to_owned())));
+        let used = Unfit::FunctionUsed("ens1v0".to_owned());
+        assert_eq!(judged(&cluster), (Some(used.clone()), "hv3".to_owned()));
         let weighed = weigh(&cluster, &Selector::Mem, &need, &Promises::default());
-        assert!(weighed.nodes.values().filter(|weighed| weighed.is_ok()).count() == 3);
+        assert!(weighed.nodes.values().filter(|weighed| weighed.is_ok()).count() == 4);
         let mut promises = Promises::default();
         promises.add(&NodeName::new("hv3"), &Need { vm: Some(Uuid::from_u128(3)), ..need.clone() });
         promises.add(&NodeName::new("hv4"), &need);
         let chosen = place(&cluster, &Selector::Mem, &need, &promises).unwrap();
         assert_eq!(chosen.as_str(), "hv4", "what is promised to itself is free for it");
+        // Of two that are not recorded yet, neither is the other.
+        let unknown = Need { vm: None, ..need };
+        promises.add(&NodeName::new("hv4"), &unknown);
+        assert_eq!(check_node(&cluster, &cluster.nodes["hv4"], &unknown, &promises), Err(used));
+    }
+
+    #[test]
+    fn a_function_is_kept_for_a_vm_that_is_started_again_where_it_was_if_its_move_fails() {
+        let nodes = ["hv1", "hv2"].map(|name| {
+            let sriov = records::one_function("ens1v0");
+            NodeRecord { sriov, ..node(name, 10_000, 0, 0, 0.0) }
+        });
+        let mut cluster = cluster(nodes.to_vec());
+        let sent = records::vm(1, VmState::Migrate, Some("hv2"));
+        let note = MoveNote {
+            incarnation: sent.incarnation,
+            request: sent.state_version,
+            phase: MovePhase::ShuttingDown,
+            ..records::move_note("hv1", "hv2")
+        };
+        let sent = records::with_hostdev(VmRecord { moving: Some(note), ..sent }, "ens1v0");
+        let other = records::with_hostdev(records::vm(2, VmState::Start, None), "ens1v0");
+        cluster.vms.insert(sent.uuid, Arc::new(sent.clone()));
+        let promises = Promises::under_way(&cluster);
+        let fits =
+            |vm: &VmRecord| check_node(&cluster, &cluster.nodes["hv1"], &Need::of(vm), &promises);
+        assert_eq!(fits(&sent), Ok(()));
+        assert_eq!(fits(&other), Err(Unfit::FunctionUsed("ens1v0".to_owned())));
+        assert_eq!(fits(&records::with_hostdev(other, "ens1v1")), Ok(()));
     }
 
     fn placed(cluster: &Cluster, selector: Selector, need: &Need<'_>) -> String {
@@ -650,6 +664,10 @@ mod tests {
             (
                 Unfit::NotEnoughFree { free_mib: 100, needed_mib: 1000 },
                 "has 100 MiB of memory free, and the VM needs 1000 MiB",
+            ),
+            (
+                Unfit::FunctionUsed("ens1v0".to_owned()),
+                "has given its SR-IOV function `ens1v0` to another VM",
             ),
         ] {
             assert_eq!(unfit.to_string(), words);
@@ -821,7 +839,7 @@ mod tests {
     #[test]
     fn a_vm_on_its_way_has_its_memory_promised_wherever_it_may_be_started() {
         use MovePhase::{Copying, Done, Failed, HandedOver, ShuttingDown, Waiting};
-        use VmState::{Migrate, MigrateLive, Restart, Shutdown, Start, Stop};
+        use VmState::{Migrate, MigrateLive, Provision, Restart, Shutdown, Start, Stop};
         let promised = |state, on: &str, sent: Option<(MovePhase, i32)>, runs: &[&str]| {
             let mut vm = records::vm(1, state, Some(on));
             vm.moving = sent.map(|(phase, request)| MoveNote {
@@ -843,6 +861,7 @@ mod tests {
         for (state, on, sent, runs, expected) in [
             (Start, "hv2", None, &[][..], [0, 1]),
             (Restart, "hv2", None, &[], [0, 1]),
+            (Provision, "hv2", None, &[], [0, 1]),
             (Start, "hv2", None, &["hv2"], [0, 0]),
             (Stop, "hv2", None, &[], [0, 0]),
             (Shutdown, "hv2", None, &[], [0, 0]),

@@ -379,7 +379,7 @@ mod tests {
         };
         for running in [true, false] {
             use DaemonState::{Dead, Fenced, Init, Run, Shutdown, Stop};
-            for living in [Run, Shutdown, Stop, Init] {
+            for living in [Run, Shutdown, Stop, Init, DaemonState::from_record("odd")] {
                 assert_eq!(having(running, living), runs("hv2"), "its guests run on");
             }
             for silent in [Dead, Fenced] {

@@ -497,6 +497,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_guest_with_a_device_of_its_host_is_never_copied_and_any_other_is_moved_by_its_method() {
+        use MigrationMethod::{Live, Shutdown};
+        use VmState::{Migrate, MigrateLive};
+        for (method, state, shutdown_alone) in [
+            (None, Migrate, true),
+            (None, MigrateLive, false),
+            (Some(Live), Migrate, true),
+            (Some(Live), MigrateLive, false),
+            (Some(Shutdown), Migrate, true),
+            (Some(Shutdown), MigrateLive, false),
+        ] {
+            let case = format!("{method:?} in {state}");
+            let by_method = ways(method.as_ref(), &state);
+            let vm = VmRecord { migration_method: method, ..to_hv1(state.clone(), 7) };
+            assert_eq!(ways_of(&vm, &state), by_method, "{case}");
+            let unreadable = VmRecord { domain: Err("broken".to_owned()), ..vm.clone() };
+            assert_eq!(ways_of(&unreadable, &state), by_method, "{case}");
+            let tied = records::with_hostdev(vm, "ens1v0");
+            let expected = Ways { live: false, shutdown: shutdown_alone };
+            assert_eq!(ways_of(&tied, &state), expected, "{case}");
+        }
+    }
+
     /// A VM for `hv1` whose state was written `version` times.
     fn to_hv1(state: VmState, version: i32) -> VmRecord {
         VmRecord { state_version: version, ..records::vm(1, state, Some("hv1")) }
@@ -673,6 +697,10 @@ mod tests {
         assert_eq!(left_on(&record, &hv1), on(&[&hv2]));
         let anew = VmRecord { incarnation: -1, ..record.clone() };
         assert_eq!(left_on(&anew, &hv1), on(&[]), "it was another VM's");
+        let both = MoveNote { left_on: on(&[&hv3]), ..failed.clone() };
+        let again = VmRecord { moving: Some(both.clone()), ..record.clone() };
+        assert_eq!(left_on(&again, &hv1), on(&[&hv2, &hv3]));
+        assert_eq!(both.closed_on(&hv2), MoveNote { held: false, ..both.clone() });
         let done = MoveNote { to: hv3.clone(), phase: MovePhase::Done, ..failed };
         let done = MoveNote { left_on: on(&[&hv2]), ..done };
         let record = VmRecord { moving: Some(done.clone()), node: Some(hv3.clone()), ..record };

@@ -248,14 +248,17 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_snapshot_belongs_to_the_vm_whose_snapshot_names_it() {
-        let whole = |name: &str, volumes: &[&str]| VmSnapshot {
+    fn whole(name: &str, volumes: &[&str]) -> VmSnapshot {
+        VmSnapshot {
             name: name.to_owned(),
             timestamp: "1".to_owned(),
             xml: Arc::from(""),
             volumes: volumes.iter().map(|volume| (*volume).to_owned()).collect(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_snapshot_belongs_to_the_vm_whose_snapshot_names_it() {
         let snapshots = vec![whole("new", &["vms/a@new"]), whole("old", &["vms/b@x", "vms/a@x"])];
         let cluster = cluster([], [vm(1, &[]), VmRecord { snapshots, ..vm(2, &[]) }]);
         for (name, snapshot, expected) in [
@@ -269,6 +272,29 @@ mod tests {
             let found = owner.map(|(vm, whole)| (vm.uuid, whole));
             let expected = expected.map(|whole| (Uuid::from_u128(2), whole));
             assert_eq!(found, expected, "{name}@{snapshot}");
+        }
+    }
+
+    #[test]
+    fn the_first_snapshot_with_a_part_in_a_volume_is_found_and_an_odd_part_is_none() {
+        let snapshots = vec![
+            whole("odd", &["vms/a", "a@odd"]),
+            whole("new", &["vms/b@new"]),
+            whole("old", &["vms/b@old", "vms/c@old"]),
+        ];
+        let cluster = cluster([], [vm(1, &["a"]), VmRecord { snapshots, ..vm(2, &[]) }]);
+        for (names, expected) in [
+            (&["a"][..], None),
+            (&["b"], Some(("new", "b"))),
+            (&["c"], Some(("old", "c"))),
+            (&["c", "b"], Some(("new", "b"))),
+            (&[], None),
+        ] {
+            let is_meant = |id: &VolumeId| names.iter().any(|name| *id == volume(name));
+            let found = part_of_snapshot(&cluster, is_meant);
+            let found = found.map(|(vm, whole, part)| (vm.uuid, whole, part));
+            let expected = expected.map(|(whole, part)| (Uuid::from_u128(2), whole, volume(part)));
+            assert_eq!(found, expected, "{names:?}");
         }
     }
 

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use pvc_model::domain::DomainSummary;
+use pvc_model::domain::{DomainSummary, Nic, NicKind};
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole,
 };
-use pvc_model::sriov::SriovRecords;
+use pvc_model::sriov::{SriovRecords, VfRecord};
 use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -99,6 +99,30 @@ pub fn domain(uuid: Uuid) -> DomainSummary {
         controllers: Vec::new(),
         ssh_keys: Vec::new(),
     }
+}
+
+/// An interface that takes this SR-IOV function of its node.
+pub fn hostdev(function: &str) -> Nic {
+    Nic {
+        kind: NicKind::Hostdev(function.to_owned()),
+        mac: String::new(),
+        model: String::new(),
+        target: None,
+        is_exclusive: false,
+        has_vlan: false,
+    }
+}
+
+/// The VM with an interface that takes this SR-IOV function.
+pub fn with_hostdev(vm: VmRecord, function: &str) -> VmRecord {
+    let domain = DomainSummary { nics: vec![hostdev(function)], ..domain(vm.uuid) };
+    VmRecord { domain: Ok(Arc::new(domain)), ..vm }
+}
+
+/// Records of a node with this SR-IOV function alone, which nobody is noted to use.
+pub fn one_function(name: &str) -> SriovRecords {
+    let vf = VfRecord { name: name.to_owned(), ..VfRecord::default() };
+    SriovRecords { vfs: vec![vf], ..SriovRecords::default() }
 }
 
 /// The note of a live move whose guest is held there until it is handed over.

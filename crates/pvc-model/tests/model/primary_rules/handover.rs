@@ -147,6 +147,30 @@ fn whoever_reads_while_the_holder_says_nothing_is_not_the_holder() {
     assert_eq!(machine.next(&idle, true, until), ending);
 }
 
+/// PVC 1.0.3 does not notice that it is waited for.
+#[test]
+fn whoever_reads_is_taken_for_a_legacy_holder() {
+    let mut machine = Machine::of(Part::Candidate, SESSION);
+    let legacy = Facts { peer: Peer::Idle, peer_repairs: true, ..BOTH };
+    machine.next(&legacy, true, Duration::ZERO);
+    let waits = machine.next(&legacy, true, Duration::ZERO);
+    assert!(matches!(waits, Action::AwaitReader { .. }), "{waits:?}");
+    assert_eq!(machine.next(&legacy, true, Duration::ZERO), Action::Unlock);
+    assert!(matches!(machine.next(&legacy, true, Duration::ZERO), Action::AwaitWriter { .. }));
+}
+
+/// The holder has said before that it takes part.
+#[test]
+fn whoever_reads_is_taken_for_the_holder_once_duties_move() {
+    let mut machine = Machine::of(Part::Candidate, SESSION);
+    let mut action = machine.next(&BOTH, true, Duration::ZERO);
+    while machine.hand_over.phase() == Phase::A || !matches!(action, Action::AwaitReader { .. }) {
+        action = machine.next(&BOTH, true, Duration::ZERO);
+    }
+    let idle = Facts { peer: Peer::Idle, ..BOTH };
+    assert_eq!(machine.next(&idle, true, Duration::ZERO), Action::Unlock);
+}
+
 #[test]
 fn a_living_holder_that_does_not_answer_keeps_the_role() {
     let mut machine = Machine::of(Part::Candidate, SESSION);

@@ -16,8 +16,8 @@ use pvc_model::fence::FenceNote;
 use pvc_model::node::{DaemonNote, DaemonState, DomainState, NodeRecord};
 use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::vm::plan::{
-    Answered, Condition, Finding, History, Plan, Planned, Seen, Step, View, WhyDestroy, observe,
-    plan,
+    Answered, Condition, Finding, History, Plan, Planned, Seen, Step, View, WhyDestroy,
+    is_moved_by_another, observe, plan,
 };
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};

@@ -95,7 +95,7 @@ fn a_guest_of_before_is_not_sent_in_the_place_of_the_vm_that_is_to_be_moved() {
         // The other one has not begun yet, or what it says is of a moment ago.
         (None, false, true, true, vec![]),
         (Some("hv1"), true, true, true, vec![]),
-        (None, false, true, false, send),
+        (None, false, true, false, send.clone()),
     ] {
         let mut world = World::new(&["hv1", "hv2", "hv3"]);
         let version = world.node("hv2").pvc_version.clone();
@@ -118,11 +118,66 @@ fn a_guest_of_before_is_not_sent_in_the_place_of_the_vm_that_is_to_be_moved() {
             record.moving = sender.map(note);
         });
         let what = (sender, is_for_this, lists, was_given_up);
+        let record = &world.cluster.vms[&uuid];
+        let is_anothers = is_moved_by_another(&world.cluster, record, &world.me);
+        assert_eq!(is_anothers, expected != send, "{what:?}");
         let plan = world.after(0);
         assert_eq!(steps(&plan), expected, "{what:?}");
         if expected.is_empty() {
             assert_eq!(findings(&plan), [Finding::RunsOn(NodeName::new("hv2"))], "{what:?}");
         }
+    }
+}
+
+#[test]
+fn a_node_that_was_given_up_once_does_not_send_what_another_of_ours_says_it_runs() {
+    type Edit = fn(&mut World);
+    let cases: [(&str, Edit, bool); 6] = [
+        ("another runs it", |_| (), false),
+        ("the list of PVC 1.0.3 may be of long ago", |world| world.node("hv2").daemon = None, true),
+        (
+            "another is at something with it",
+            |world| {
+                let hv2 = world.node("hv2");
+                hv2.working_on = std::mem::take(&mut hv2.running);
+            },
+            true,
+        ),
+        (
+            "the target runs it",
+            |world| {
+                let lists = std::mem::take(&mut world.node("hv2").running);
+                world.node("hv3").running = lists;
+            },
+            true,
+        ),
+        (
+            "another ran it and was proven dead",
+            |world| world.node("hv2").daemon_state = DaemonState::Fenced,
+            true,
+        ),
+        (
+            "this one was suspected alone",
+            |world| world.node("hv1").fence.as_mut().unwrap().proven_at = None,
+            true,
+        ),
+    ];
+    for (case, edit, is_sent) in cases {
+        let mut world = World::new(&["hv1", "hv2", "hv3"]);
+        for name in ["hv2", "hv3"] {
+            let own = world.node(name);
+            let version = own.pvc_version.clone();
+            own.daemon = Some(DaemonNote { version, ..DaemonNote::default() });
+        }
+        world.node("hv1").fence = Some(FenceNote { proven_at: Some(1), ..FenceNote::default() });
+        let uuid = world.put(vm(1, VmState::Migrate, Some("hv3")));
+        world.run(uuid);
+        world.node("hv2").running.push(uuid);
+        edit(&mut world);
+        let record = &world.cluster.vms[&uuid];
+        assert_eq!(is_moved_by_another(&world.cluster, record, &world.me), !is_sent, "{case}");
+        let send = is_sent.then(|| Step::Send(NodeName::new("hv3")));
+        assert_eq!(steps(&world.after(0)), Vec::from_iter(send), "{case}");
     }
 }
 
