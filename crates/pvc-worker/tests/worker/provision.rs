@@ -723,7 +723,7 @@ impl World {
     /// The same in the method of that name.
     async fn answers_in(
         &self,
-        method: &str,
+        method: &'static str,
         phase: ScriptPhase,
         calls: Vec<ScriptAct>,
     ) -> Vec<Result<Value, String>> {
