@@ -36,6 +36,7 @@ mod keepalive;
 mod metadata;
 mod node;
 mod nodelog;
+mod pace;
 mod primary;
 mod reset;
 mod services;
