@@ -39,7 +39,7 @@ use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
 
 use link::{CallError, Link};
-use migration::{Job, Transfer};
+use migration::{Job, Questions, Transfer};
 use probe::{Memory, PROBE, Verdict};
 use virt::{Connection, Domain, Kind, Record, Then, VirtError};
 
@@ -109,6 +109,8 @@ pub struct LibvirtHypervisor {
     links: OnceLock<Links>,
     options: LibvirtOptions,
     verdict: Mutex<Option<Verdict>>,
+    /// To other hosts.
+    questions: Questions,
 }
 
 /// Three connections, so that what only asks never waits behind what changes, and what ends a guest
@@ -124,7 +126,12 @@ impl LibvirtHypervisor {
     /// Returns at once; whoever calls first waits for the connections. Who never calls has no
     /// threads and none of libvirt's libraries.
     pub fn new(options: LibvirtOptions) -> Self {
-        Self { links: OnceLock::new(), options, verdict: Mutex::new(None) }
+        Self {
+            links: OnceLock::new(),
+            options,
+            verdict: Mutex::new(None),
+            questions: Questions::default(),
+        }
     }
 
     fn links(&self) -> &Links {
@@ -358,7 +365,7 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
-        migration::state_at(self.options.target_uri.replace("{host}", host), uuid).await
+        self.questions.state_at(self.options.target_uri.replace("{host}", host), uuid).await
     }
 
     async fn console_exchange(
