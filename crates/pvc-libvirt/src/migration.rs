@@ -229,36 +229,37 @@ mod tests {
 
     const LOCAL: &str = "qemu+unix:///system?socket=/nobody";
 
-    /// Each that is asked waits for `released`, as a thread does in a libvirt that hangs.
     #[tokio::test(start_paused = true)]
     async fn a_libvirt_that_does_not_answer_costs_one_thread_whoever_asks() {
         let questions = Questions::default();
         let (release, released) = std::sync::mpsc::channel::<()>();
-        let (asked, released) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(released)));
+        let (begins, begun) = std::sync::mpsc::channel();
+        let released = Arc::new(Mutex::new(released));
         let ask = || {
-            let (asked, released) = (asked.clone(), released.clone());
+            let (begins, released) = (begins.clone(), released.clone());
             questions.ask(LOCAL.to_owned(), move || {
-                asked.fetch_add(1, Ordering::SeqCst);
+                let _ = begins.send(());
                 let _ = released.lock().unwrap().recv();
                 Ok(7)
             })
         };
         for _ in 0..50 {
-            let answers = [ask(), ask()].map(async |answer| answer.await);
-            let [one, other] = answers;
-            let (one, other) = tokio::join!(one, other);
+            let (one, other) = tokio::join!(ask(), ask());
             assert!(matches!(one, Err(HypervisorError::TimedOut { .. })), "{one:?}");
             assert!(matches!(other, Err(HypervisorError::TimedOut { .. })), "{other:?}");
         }
-        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        begun.recv().unwrap();
+        assert!(begun.try_recv().is_err(), "one thread has asked");
+        // From here on a thread answers before its time is over.
+        tokio::time::resume();
         drop(release);
-        let is_answered = async || loop {
+        let answer = loop {
             if let Ok(answer) = ask().await {
-                return answer;
+                break answer;
             }
             tokio::task::yield_now().await;
         };
-        assert_eq!(is_answered().await, 7, "once it answers it is asked again");
+        assert_eq!(answer, 7, "once it answers it is asked again");
     }
 
     #[tokio::test]

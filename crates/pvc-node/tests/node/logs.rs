@@ -1,7 +1,9 @@
 //! Consoles and log lines reach the store.
 
+use std::path::PathBuf;
+
+use super::world::{Daemon, World};
 use super::*;
-use world::World;
 
 /// Returns once the recorded console ends with `text`.
 async fn until_console(world: &World, vm: Uuid, text: &str) {
@@ -28,13 +30,13 @@ async fn console_writes(world: &World, vm: Uuid) -> u64 {
     writes(world, &format!("/domains/{vm}/consolelog")).await
 }
 
-fn console(vm: Uuid) -> std::path::PathBuf {
+fn console(vm: Uuid) -> PathBuf {
     Path::new(CONSOLES).join(format!("vm{}.log", vm.as_u128()))
 }
 
 /// Defines and starts guests on a daemon whose store takes no larger request than ZooKeeper does
 /// unless told otherwise.
-async fn with_guests(world: &World, count: u128) -> (world::Daemon, Vec<Uuid>) {
+async fn with_guests(world: &World, count: u128) -> (Daemon, Vec<Uuid>) {
     let mut guests = Vec::new();
     for number in 1..=count {
         guests.push(world.define(number, VmState::Start).await);
@@ -51,11 +53,8 @@ async fn with_guests(world: &World, count: u128) -> (world::Daemon, Vec<Uuid>) {
 async fn the_consoles_of_many_guests_arrive_though_they_are_more_than_one_request_takes() {
     let world = world().await;
     let (_daemon, guests) = with_guests(&world, 20).await;
-    let text = "a line of a kernel that says all it knows\n".repeat(5);
-    for guest in &guests {
-        let long = format!("{}the end\n", text.replace('\n', " ").repeat(1000));
-        world.files.insert(&console(*guest), long.as_bytes());
-    }
+    let text = format!("{}the end\n", "x".repeat(200 << 10));
+    guests.iter().for_each(|guest| world.files.insert(&console(*guest), text.as_bytes()));
     for guest in guests {
         until_console(&world, guest, "the end\n").await;
     }
