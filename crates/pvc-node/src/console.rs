@@ -191,7 +191,11 @@ impl Consoles {
 
     /// Text in the store: a daemon that starts does not write all consoles of its node once more.
     async fn recorded(&self, vm: Uuid) -> Option<String> {
-        self.shared.within(DEADLINE, self.shared.store.console_log(vm)).await?.ok()?
+        let recorded = self.shared.store.console_log(vm);
+        match self.shared.is_connected() {
+            true => self.shared.within(DEADLINE, recorded).await?.ok()?,
+            false => None,
+        }
     }
 
     /// Writes `texts`. Returns whose did not arrive.
