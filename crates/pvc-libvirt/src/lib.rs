@@ -40,7 +40,7 @@ use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
 
 use link::{CallError, Link};
-use migration::{Job, Transfer};
+use migration::{Job, Questions, Transfer};
 use probe::{Memory, PROBE, Verdict};
 use virt::{Connection, Domain, Kind, Record, Then, VirtError};
 
@@ -116,6 +116,8 @@ pub struct LibvirtHypervisor {
     agents: OnceLock<Link>,
     options: LibvirtOptions,
     verdict: Mutex<Option<Verdict>>,
+    /// To other hosts.
+    questions: Questions,
 }
 
 /// Three connections, so that what only asks never waits behind what changes, and what ends a guest
@@ -131,8 +133,13 @@ impl LibvirtHypervisor {
     /// Returns at once; whoever calls first waits for the connections. Who never calls has no
     /// threads and none of libvirt's libraries.
     pub fn new(options: LibvirtOptions) -> Self {
-        let (links, agents) = (OnceLock::new(), OnceLock::new());
-        Self { links, agents, options, verdict: Mutex::new(None) }
+        Self {
+            links: OnceLock::new(),
+            agents: OnceLock::new(),
+            options,
+            verdict: Mutex::new(None),
+            questions: Questions::default(),
+        }
     }
 
     fn links(&self) -> &Links {
@@ -366,7 +373,7 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
-        migration::state_at(self.options.target_uri.replace("{host}", host), uuid).await
+        self.questions.state_at(self.options.target_uri.replace("{host}", host), uuid).await
     }
 
     async fn console_exchange(

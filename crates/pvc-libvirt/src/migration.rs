@@ -3,15 +3,16 @@
 //! Managed migration: this process talks to both sides. libvirt takes one call for all of it, which
 //! lasts as long as the copying, so each has a thread and two connections of its own.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_ports::{GuestRun, HypervisorError, Migration, MigrationJob, MigrationProgress};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use uuid::Uuid;
 
 use crate::link::Link;
@@ -123,25 +124,76 @@ impl Transfer {
     }
 }
 
-/// Asks for the state of the guest at the libvirt of another host, if it is there. libvirt's own
-/// calls cannot be interrupted, so a thread asks, which may be left behind.
-pub(crate) async fn state_at(uri: String, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
-    reach(&uri).await?;
-    let (said, answer) = oneshot::channel();
-    let ask = move || {
-        let guests = connect(&uri)?.all_stats(STATE_ONLY, stats::ACTIVE).map_err(refused)?;
-        let guest = guests.iter().filter_map(stats::guest).find(|guest| guest.uuid == uuid);
-        Ok(guest.map(|guest| guest.run))
-    };
-    let started =
-        thread::Builder::new().name("libvirt-ask".to_owned()).spawn(move || drop(said.send(ask())));
-    let unreachable = |why: String| HypervisorError::Unreachable { why };
-    started
-        .map_err(|error| unreachable(format!("the thread to ask could not be started: {error}")))?;
-    match tokio::time::timeout(REACH, answer).await {
-        Ok(Ok(state)) => state,
-        Ok(Err(_)) => Err(unreachable("the thread that asks ended".to_owned())),
-        Err(_) => Err(HypervisorError::TimedOut { seconds: REACH.as_secs() }),
+/// Questions to the libvirts of other hosts, by their URIs. libvirt's own calls cannot be
+/// interrupted, so a thread asks, which is left behind by a libvirt that does not answer. Until it
+/// returns nobody else asks there: each would leave a thread and a connection behind.
+#[derive(Default)]
+pub(crate) struct Questions(Mutex<BTreeMap<String, Arc<Question>>>);
+
+#[derive(Default)]
+struct Question {
+    /// Turn to ask; others wait for it while the answer may still come.
+    turn: AsyncMutex<()>,
+    is_open: AtomicBool,
+}
+
+/// Question that a thread asks; answered once this is dropped.
+struct Open(Arc<Question>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.is_open.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Questions {
+    /// Asks for the state of the guest at the libvirt of another host, if it is there.
+    pub(crate) async fn state_at(
+        &self,
+        uri: String,
+        uuid: Uuid,
+    ) -> Result<Option<GuestRun>, HypervisorError> {
+        self.ask(uri.clone(), move || {
+            let guests = connect(&uri)?.all_stats(STATE_ONLY, stats::ACTIVE).map_err(refused)?;
+            let guest = guests.iter().filter_map(stats::guest).find(|guest| guest.uuid == uuid);
+            Ok(guest.map(|guest| guest.run))
+        })
+        .await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        uri: String,
+        ask: impl FnOnce() -> Result<T, HypervisorError> + Send + 'static,
+    ) -> Result<T, HypervisorError> {
+        let timed_out = || HypervisorError::TimedOut { seconds: REACH.as_secs() };
+        let question = {
+            let mut all = self.0.lock().expect("nobody panics while holding it");
+            all.entry(uri.clone()).or_default().clone()
+        };
+        reach(&uri).await?;
+        let _turn = question.turn.lock().await;
+        if question.is_open.swap(true, Ordering::SeqCst) {
+            return Err(timed_out());
+        }
+        let open = Open(question.clone());
+        let (said, answer) = oneshot::channel();
+        let asking = move || {
+            let answer = ask();
+            // Before it is heard: who asks next may do so.
+            drop(open);
+            drop(said.send(answer));
+        };
+        let started = thread::Builder::new().name("libvirt-ask".to_owned()).spawn(asking);
+        let unreachable = |why: String| HypervisorError::Unreachable { why };
+        started.map_err(|error| {
+            unreachable(format!("the thread to ask could not be started: {error}"))
+        })?;
+        match tokio::time::timeout(REACH, answer).await {
+            Ok(Ok(state)) => state,
+            Ok(Err(_)) => Err(unreachable("the thread that asks ended".to_owned())),
+            Err(_) => Err(timed_out()),
+        }
     }
 }
 
@@ -174,6 +226,49 @@ fn address(uri: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LOCAL: &str = "qemu+unix:///system?socket=/nobody";
+
+    #[tokio::test(start_paused = true)]
+    async fn a_libvirt_that_does_not_answer_costs_one_thread_whoever_asks() {
+        let questions = Questions::default();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (begins, begun) = std::sync::mpsc::channel();
+        let released = Arc::new(Mutex::new(released));
+        let ask = || {
+            let (begins, released) = (begins.clone(), released.clone());
+            questions.ask(LOCAL.to_owned(), move || {
+                let _ = begins.send(());
+                let _ = released.lock().unwrap().recv();
+                Ok(7)
+            })
+        };
+        for _ in 0..50 {
+            let (one, other) = tokio::join!(ask(), ask());
+            assert!(matches!(one, Err(HypervisorError::TimedOut { .. })), "{one:?}");
+            assert!(matches!(other, Err(HypervisorError::TimedOut { .. })), "{other:?}");
+        }
+        begun.recv().unwrap();
+        assert!(begun.try_recv().is_err(), "one thread has asked");
+        // From here on a thread answers before its time is over.
+        tokio::time::resume();
+        drop(release);
+        let answer = loop {
+            if let Ok(answer) = ask().await {
+                break answer;
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!(answer, 7, "once it answers it is asked again");
+    }
+
+    #[tokio::test]
+    async fn those_who_ask_one_libvirt_at_the_same_time_are_all_answered() {
+        let questions = Questions::default();
+        let ask = |number: u32| questions.ask(LOCAL.to_owned(), move || Ok(number));
+        let (one, two, three) = tokio::join!(ask(1), ask(2), ask(3));
+        assert_eq!((one.unwrap(), two.unwrap(), three.unwrap()), (1, 2, 3));
+    }
 
     #[test]
     fn the_target_is_knocked_at_where_its_uri_says() {

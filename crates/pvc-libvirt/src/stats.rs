@@ -64,9 +64,10 @@ pub(crate) fn guest_stats(record: &Record) -> GuestStats {
             .filter_map(|(theirs, ours)| Some(((*ours).to_owned(), unsigned(params, theirs)?)))
             .collect()
     };
+    let max_memory_kib = unsigned(params, "balloon.maximum").unwrap_or(0);
     GuestStats {
-        max_memory_kib: unsigned(params, "balloon.maximum").unwrap_or(0),
-        memory_kib: unsigned(params, "balloon.current").unwrap_or(0),
+        max_memory_kib,
+        memory_kib: unsigned(params, "balloon.current").unwrap_or(0).min(max_memory_kib),
         vcpus: unsigned(params, "vcpu.current")
             .and_then(|count| u32::try_from(count).ok())
             .unwrap_or(0),
@@ -181,6 +182,15 @@ mod tests {
         assert_eq!(stats.cpu["user_time"], 30);
         assert_eq!(stats.disks["sda"]["rd_req"], 3);
         assert_eq!(stats.interfaces["vnet0"]["wr_drops"], 9);
+    }
+
+    #[test]
+    fn a_guest_that_says_it_has_more_memory_than_it_may_has_what_it_may() {
+        let stats = guest_stats(&record(&[
+            ("balloon.current", Param::Unsigned(u64::MAX - 3)),
+            ("balloon.maximum", Param::Unsigned(2048)),
+        ]));
+        assert_eq!((stats.memory_kib, stats.max_memory_kib), (2048, 2048));
     }
 
     #[test]

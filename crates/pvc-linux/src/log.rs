@@ -32,6 +32,10 @@ const LARGEST: u64 = 64 << 20;
 /// the next line, and they would soon be all there is.
 const ACCESS: &str = "pvc_api::access";
 
+/// Lines that supervised programs write. A guest has dnsmasq write as many as it asks it questions,
+/// and all of the log in the store is written anew for each.
+const PROGRAMS: &str = "pvc_supervisor::talk";
+
 /// The switches of the configuration's `logging` section.
 #[derive(Debug, Clone, Default)]
 pub struct LogSettings {
@@ -147,8 +151,8 @@ impl<S: Subscriber> Layer<S> for Lines {
         let mut text = Text::default();
         event.record(&mut text);
         let line = self.line(level, &text.finish());
-        let is_access = event.metadata().target() == ACCESS;
-        if let Some(store) = self.store.as_ref().filter(|_| !is_access) {
+        let is_for_store = ![ACCESS, PROGRAMS].contains(&event.metadata().target());
+        if let Some(store) = self.store.as_ref().filter(|_| is_for_store) {
             let full = |line: String| store.try_send(line).is_err();
             self.send(&self.lost_for_store, Level::WARN, line.clone(), |_, line| full(line));
         }
@@ -465,13 +469,18 @@ mod tests {
     }
 
     #[test]
-    fn requests_to_the_api_are_in_the_file_and_not_in_the_store() {
+    fn requests_to_the_api_and_lines_of_programs_are_in_the_file_and_not_in_the_store() {
         let folder = tempfile::tempdir().unwrap();
         let (mut log, text) = logged(&settings(&folder), || {
             tracing::info!(target: "pvc_api::access", route = "/api/v1/node/{node}/log", "request");
+            tracing::info!(target: "pvc_supervisor::talk", program = "dnsmasq", "DHCPACK");
             tracing::info!("started");
         });
-        assert_eq!(text, "info    request route=/api/v1/node/{node}/log\ninfo    started\n");
+        assert_eq!(
+            text,
+            "info    request route=/api/v1/node/{node}/log\ninfo    DHCPACK program=dnsmasq\n\
+             info    started\n"
+        );
         let lines = log.store_lines.as_mut().unwrap();
         assert_eq!(lines.try_recv().unwrap(), "info    started");
         assert!(lines.try_recv().is_err());

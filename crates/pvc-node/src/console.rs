@@ -1,10 +1,11 @@
 //! The guests' serial consoles, from their log files to the store.
 //!
 //! One task looks at all files: a watcher is an entry in a map and cannot leak. A file is read only
-//! when it has changed and its guest's turn has come, so a guest that prints without end costs one
-//! bounded write every two seconds.
+//! when it has changed and its guest's turn has come, and what is written keeps to a [`Pace`], for
+//! each guest and for all: a guest that prints without end holds up no other, and all together do
+//! not fill the disks of the store. Who has waited longest comes first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use pvc_ports::{FileInfo, Files, FilesError};
 use pvc_store::Report;
 use tokio_util::sync::CancellationToken;
 
+use crate::pace::Pace;
 use crate::shared::Shared;
 
 /// Time between two looks at the files.
@@ -21,6 +23,15 @@ const POLL: Duration = Duration::from_millis(500);
 
 /// The least time between two writes for one guest.
 const LEAST: Duration = Duration::from_secs(2);
+
+/// Bytes that are written in a second for one guest, if it prints without end.
+const GUEST_PACE: u64 = 8 << 10;
+
+/// Bytes that are written in a second for all guests of the node.
+const NODE_PACE: u64 = 64 << 10;
+
+/// Number of bytes after which what was read is written, before more is.
+const BATCH_BYTES: usize = 512 << 10;
 
 /// The most that is kept of one console.
 const MOST_BYTES: usize = 256 << 10;
@@ -35,15 +46,30 @@ const DEADLINE: Duration = Duration::from_secs(15);
 struct Watcher {
     path: PathBuf,
     seen: Option<FileInfo>,
+    /// Text in the store, if that is known.
     written: Option<String>,
     not_before: Duration,
-    /// Whether a failure to read was said already.
+    pace: Pace,
+    /// Whether a failure to read or to cut the file was said already.
     logged: bool,
+}
+
+impl Watcher {
+    fn new(path: PathBuf) -> Self {
+        let (not_before, pace) = (Duration::ZERO, Pace::new(GUEST_PACE));
+        Watcher { path, seen: None, written: None, not_before, pace, logged: false }
+    }
+
+    fn complain(&mut self, vm: Uuid, error: &FilesError, message: &str) {
+        if !std::mem::replace(&mut self.logged, true) {
+            tracing::warn!(%vm, error = with_causes(error), "{message}");
+        }
+    }
 }
 
 /// Watches until `shutdown`; then every console is brought up to date once more.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
-    let mut consoles = Consoles { shared: shared.clone(), watchers: BTreeMap::new() };
+    let mut consoles = Consoles::new(shared.clone());
     while !shutdown.is_cancelled() {
         consoles.follow_guests().await;
         consoles.look(false).await;
@@ -55,9 +81,17 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 struct Consoles {
     shared: Arc<Shared>,
     watchers: BTreeMap<Uuid, Watcher>,
+    pace: Pace,
+    /// Whether the store did not take what was last written.
+    is_failing: bool,
 }
 
 impl Consoles {
+    fn new(shared: Arc<Shared>) -> Self {
+        let (watchers, pace) = (BTreeMap::new(), Pace::new(NODE_PACE));
+        Consoles { shared, watchers, pace, is_failing: false }
+    }
+
     /// Keeps one watcher for each guest whose console is known. The console of a guest that went is
     /// read a last time: the last lines of a guest that died are the interesting ones.
     async fn follow_guests(&mut self) {
@@ -65,93 +99,123 @@ impl Consoles {
         let gone: Vec<Uuid> =
             self.watchers.keys().filter(|vm| !known.contains_key(vm)).copied().collect();
         for vm in gone {
-            if let Some(mut watcher) = self.watchers.remove(&vm) {
-                let report = self.text(vm, &mut watcher).await;
-                self.write(report.into_iter().collect()).await;
+            if let Some(mut watcher) = self.watchers.remove(&vm)
+                && let Some(text) = self.text(vm, &mut watcher).await
+            {
+                self.pace.spend(text.len(), self.shared.now());
+                self.write(vec![(vm, text)]).await;
             }
         }
         for (vm, facts) in known {
             let Some(path) = facts.console else { continue };
             if self.watchers.get(&vm).is_none_or(|watcher| watcher.path != path) {
-                let not_before = Duration::ZERO;
-                let watcher =
-                    Watcher { path, seen: None, written: None, not_before, logged: false };
-                self.watchers.insert(vm, watcher);
+                self.watchers.insert(vm, Watcher::new(path));
             }
         }
     }
 
-    /// Reads what has changed and whose turn has come, and writes it in one report.
+    /// Reads what has changed and whose turn has come, and writes it.
     async fn look(&mut self, everybody: bool) {
         let now = self.shared.now();
-        if !self.shared.is_connected() {
-            self.cut_long(now).await;
-            return;
-        }
-        let mut reports = Vec::new();
-        let mut watchers = std::mem::take(&mut self.watchers);
-        for (vm, watcher) in watchers.iter_mut().filter(|(_, w)| everybody || w.not_before <= now) {
-            if let Some(report) = self.text(*vm, watcher).await {
-                watcher.not_before = now + LEAST;
-                reports.push(report);
+        let mut watchers: Vec<(Uuid, Watcher)> =
+            std::mem::take(&mut self.watchers).into_iter().collect();
+        watchers.sort_by_key(|(_, watcher)| watcher.not_before);
+        let (mut texts, mut size) = (Vec::new(), 0);
+        let mut lost = BTreeSet::new();
+        for (vm, watcher) in &mut watchers {
+            let has_turn = everybody || (watcher.not_before <= now && self.pace.is_open(now));
+            if !has_turn || !lost.is_empty() || !self.shared.is_connected() {
+                self.cut_long(*vm, watcher).await;
+                continue;
+            }
+            let Some(text) = self.text(*vm, watcher).await else { continue };
+            watcher.pace.spend(text.len(), now);
+            self.pace.spend(text.len(), now);
+            watcher.not_before = watcher.pace.opens_at().max(now + LEAST);
+            size += text.len();
+            texts.push((*vm, text));
+            if size >= BATCH_BYTES {
+                size = 0;
+                lost.extend(self.write(std::mem::take(&mut texts)).await);
             }
         }
-        self.watchers = watchers;
-        if !self.write(reports).await {
-            // What did not arrive is read and written again.
-            self.watchers
-                .values_mut()
-                .for_each(|watcher| (watcher.seen, watcher.written) = (None, None));
+        lost.extend(self.write(texts).await);
+        // What did not arrive is read and written again.
+        for (_, watcher) in watchers.iter_mut().filter(|(vm, _)| lost.contains(vm)) {
+            (watcher.seen, watcher.written) = (None, None);
+        }
+        self.watchers = watchers.into_iter().collect();
+    }
+
+    /// Cuts a file that has grown too long: a guest goes on printing while it waits for its turn,
+    /// or while the store is away.
+    async fn cut_long(&self, vm: Uuid, watcher: &mut Watcher) {
+        // What cannot be looked at is said when it is read.
+        let found = self.shared.ports.files.look(&watcher.path).await;
+        if found.is_ok_and(|found| found.is_some_and(|file| file.length_bytes > CUT_BEYOND)) {
+            self.cut(vm, watcher).await;
         }
     }
 
-    /// Cuts the files that have grown too long: guests go on printing while the store is away.
-    async fn cut_long(&mut self, now: Duration) {
-        let files = self.shared.ports.files.as_ref();
-        for (vm, watcher) in self.watchers.iter_mut().filter(|(_, w)| w.not_before <= now) {
-            // What cannot be looked at is said when it is read.
-            let Ok(Some(found)) = files.look(&watcher.path).await else { continue };
-            if found.length_bytes > CUT_BEYOND {
-                watcher.not_before = now + LEAST;
-                cut(files, *vm, &watcher.path).await;
-            }
+    async fn cut(&self, vm: Uuid, watcher: &mut Watcher) {
+        if let Err(error) = cut(self.shared.ports.files.as_ref(), vm, &watcher.path).await {
+            watcher.complain(vm, &error, "a console log could not be cut");
         }
     }
 
-    /// The console's text, if it has changed since it was last read.
-    async fn text(&self, vm: Uuid, watcher: &mut Watcher) -> Option<Report> {
+    /// The console's text, if it has changed since it was last read and is not what the store has.
+    async fn text(&self, vm: Uuid, watcher: &mut Watcher) -> Option<String> {
         let lines = self.shared.settings.console_log_lines;
         let files = self.shared.ports.files.as_ref();
         match read_if_changed(files, &watcher.path, watcher.seen.as_ref()).await {
             Ok(None) => None,
             Ok(Some((info, bytes))) => {
                 if info.length_bytes > CUT_BEYOND {
-                    cut(files, vm, &watcher.path).await;
+                    self.cut(vm, watcher).await;
                 }
                 watcher.seen = Some(info);
                 let text = last_lines(&bytes, lines);
+                if watcher.written.is_none() {
+                    watcher.written = self.recorded(vm).await;
+                }
                 let is_new = watcher.written.as_ref() != Some(&text);
                 watcher.written = Some(text.clone());
-                is_new.then_some(Report::ConsoleLog(vm, text))
+                is_new.then_some(text)
             }
             Err(error) => {
-                if !std::mem::replace(&mut watcher.logged, true) {
-                    let error = with_causes(&error);
-                    tracing::warn!(error, "the console log cannot be read");
-                }
+                watcher.complain(vm, &error, "the console log cannot be read");
                 None
             }
         }
     }
 
-    async fn write(&self, reports: Vec<Report>) -> bool {
-        if reports.is_empty() {
-            return true;
+    /// Text in the store: a daemon that starts does not write all consoles of its node once more.
+    async fn recorded(&self, vm: Uuid) -> Option<String> {
+        let recorded = self.shared.store.console_log(vm);
+        match self.shared.is_connected() {
+            true => self.shared.within(DEADLINE, recorded).await?.ok()?,
+            false => None,
         }
-        matches!(
-            self.shared.within(DEADLINE, self.shared.store.report(reports)).await,
-            Some(Ok(()))
-        )
+    }
+
+    /// Writes `texts`. Returns whose did not arrive.
+    async fn write(&mut self, texts: Vec<(Uuid, String)>) -> Vec<Uuid> {
+        if texts.is_empty() {
+            return Vec::new();
+        }
+        let vms = texts.iter().map(|(vm, _)| *vm).collect();
+        let reports = texts.into_iter().map(|(vm, text)| Report::ConsoleLog(vm, text)).collect();
+        let written = self.shared.in_time(DEADLINE, self.shared.store.report(reports)).await;
+        let was_failing = std::mem::replace(&mut self.is_failing, written.is_err());
+        match written {
+            Ok(()) => Vec::new(),
+            Err(error) => {
+                if !was_failing {
+                    tracing::warn!(error = with_causes(&error), "consoles were not recorded");
+                }
+                vms
+            }
+        }
     }
 }
 
@@ -172,13 +236,10 @@ async fn read_if_changed(
 }
 
 /// Leaves nothing in the file but its end. Whoever writes it appends, and goes on behind that.
-async fn cut(files: &dyn Files, vm: Uuid, path: &Path) {
-    match files.keep_end(path, MOST_BYTES as u64).await {
-        Ok(()) => tracing::debug!(%vm, path = %path.display(), "a console log was cut to its end"),
-        Err(error) => {
-            tracing::warn!(%vm, error = with_causes(&error), "a console log could not be cut");
-        }
-    }
+async fn cut(files: &dyn Files, vm: Uuid, path: &Path) -> Result<(), FilesError> {
+    files.keep_end(path, MOST_BYTES as u64).await?;
+    tracing::debug!(%vm, path = %path.display(), "a console log was cut to its end");
+    Ok(())
 }
 
 /// The last `count` lines of what a guest printed. Guests print anything: what is not text is
@@ -262,7 +323,7 @@ mod tests {
     async fn a_file_that_is_cut_keeps_its_end() {
         let (files, path) = (MemoryFiles::new(), Path::new("/var/log/web1.log"));
         files.insert(path, &[vec![b'x'; 1 << 20], b"the end\n".to_vec()].concat());
-        cut(&files, Uuid::nil(), path).await;
+        cut(&files, Uuid::nil(), path).await.unwrap();
         let kept = files.contents(path).unwrap();
         assert!(kept.len() == MOST_BYTES && kept.ends_with(b"xthe end\n"), "{}", kept.len());
     }

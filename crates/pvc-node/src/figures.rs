@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 
 use crate::shared::Guests;
 
-/// The node's figures: memory and load as measured, and what its VMs were given.
+/// The node's figures: memory and load as measured, and what its VMs were given. Of a guest that is
+/// what it may have: what its balloon has left is the guest's own word, and VMs are placed by this.
 pub(crate) fn node_figures(
     node: &NodeName,
     cluster: &Cluster,
@@ -27,7 +28,7 @@ pub(crate) fn node_figures(
         let record = cluster.vms.get(uuid);
         match stats.get(uuid) {
             Some(live) => {
-                allocated += live.memory_kib / 1024;
+                allocated += live.max_memory_kib / 1024;
                 vcpus += u64::from(live.vcpus);
             }
             None => {
@@ -199,6 +200,8 @@ pub(crate) fn network_stats_json(before: &Sample, after: &Sample) -> String {
 mod tests {
     use super::*;
 
+    use crate::shared::GuestFacts;
+
     fn interface(name: &str, bytes: u64, packets: u64) -> InterfaceCounters {
         InterfaceCounters {
             name: name.to_owned(),
@@ -209,6 +212,30 @@ mod tests {
             speed_mbit: (name == "eth0").then_some(10_000),
             state: if name == "eth0" { "up" } else { "unknown" }.to_owned(),
         }
+    }
+
+    #[test]
+    fn a_guest_does_not_say_itself_how_much_memory_it_was_given() {
+        let facts =
+            GuestFacts { instance: 1, name: "web".to_owned(), live: None, console: None };
+        let uuids = [Uuid::from_u128(1), Uuid::from_u128(2)];
+        let known = uuids.map(|uuid| (uuid, facts.clone())).into();
+        let guests = Guests { known, total: 2, ..Guests::default() };
+        let says = |memory_kib| GuestStats {
+            max_memory_kib: 2 << 20,
+            memory_kib,
+            ..GuestStats::default()
+        };
+        let stats = BTreeMap::from([(uuids[0], says(u64::MAX)), (uuids[1], says(0))]);
+        let load = HostLoad {
+            memory_total_mib: 8192,
+            memory_used_mib: 0,
+            memory_free_mib: 8192,
+            load: 0.0,
+        };
+        let node = NodeName::new("hv1");
+        let found = node_figures(&node, &Cluster::default(), &guests, &stats, &load);
+        assert_eq!((found.memory_allocated_mib, found.memory_provisioned_mib), (4096, 4096));
     }
 
     #[test]

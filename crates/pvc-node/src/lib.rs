@@ -37,6 +37,7 @@ mod keepalive;
 mod metadata;
 mod node;
 mod nodelog;
+mod pace;
 mod primary;
 mod reset;
 mod services;

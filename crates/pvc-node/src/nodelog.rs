@@ -6,6 +6,8 @@ use pvc_role::Context;
 use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 
+use crate::pace::Pace;
+
 /// Time in which lines are gathered before they are written: one write for a burst.
 const GATHER: Duration = Duration::from_millis(500);
 
@@ -21,57 +23,83 @@ const LAST_LINES: Duration = Duration::from_secs(5);
 /// The most lines of one write, and the most that are kept while the store is away.
 const BATCH: usize = 2000;
 
+/// Bytes of the log that are written in a second, if there are lines without end: all of it is
+/// written for each line.
+const PACE: u64 = 16 << 10;
+
 /// Writes `lines` to the store until `end`, then what is left. The store keeps the last `keep` of
 /// them. Nothing here logs about each failure: that would be another line.
 pub(crate) async fn run(
     context: Context,
-    mut lines: Receiver<String>,
+    lines: Receiver<String>,
     keep: usize,
     end: CancellationToken,
 ) {
-    let mut batch: Vec<String> = Vec::new();
-    loop {
-        if batch.is_empty() {
-            tokio::select! {
-                biased;
-                () = end.cancelled() => break,
-                line = lines.recv() => match line {
-                    Some(line) => batch.push(line),
-                    None => break,
-                }
-            }
-        }
-        let written = write(&context, keep, &mut lines, &mut batch).await;
-        if !context.rest(if written { GATHER } else { RETRY }, &end).await {
-            break;
-        }
-    }
-    let last = write(&context, keep, &mut lines, &mut batch);
-    if context.within(LAST_LINES, last).await.is_none() {
+    let mut log = Log { context, lines, keep, batch: Vec::new(), pace: Pace::new(PACE) };
+    log.follow(&end).await;
+    let context = log.context.clone();
+    if context.within(LAST_LINES, log.write()).await.is_none() {
         tracing::debug!("the last lines of the log did not reach the store");
     }
 }
 
-/// Writes the batch and whatever waits. Says whether that worked; if not, the lines stay in the
-/// batch.
-async fn write(
-    context: &Context,
+struct Log {
+    context: Context,
+    lines: Receiver<String>,
     keep: usize,
-    lines: &mut Receiver<String>,
-    batch: &mut Vec<String>,
-) -> bool {
-    while let Ok(line) = lines.try_recv() {
-        batch.push(line);
+    /// Lines that are not in the store.
+    batch: Vec<String>,
+    pace: Pace,
+}
+
+impl Log {
+    async fn follow(&mut self, end: &CancellationToken) {
+        loop {
+            if self.batch.is_empty() {
+                tokio::select! {
+                    biased;
+                    () = end.cancelled() => return,
+                    line = self.lines.recv() => match line {
+                        Some(line) => self.batch.push(line),
+                        None => return,
+                    }
+                }
+            }
+            let written = self.write().await;
+            if !self.context.rest(if written { GATHER } else { RETRY }, end).await {
+                return;
+            }
+            // Of more lines than are kept it is the newest that count: the queue does not fill.
+            while !self.pace.is_open(self.context.now()) {
+                self.gather();
+                if !self.context.rest(GATHER, end).await {
+                    return;
+                }
+            }
+        }
     }
-    let excess = batch.len().saturating_sub(BATCH.min(keep.max(1)));
-    batch.drain(..excess);
-    if batch.is_empty() || !context.is_connected() {
-        return batch.is_empty();
+
+    /// Adds the lines that wait to the batch, and drops those that would not be kept.
+    fn gather(&mut self) {
+        while let Ok(line) = self.lines.try_recv() {
+            self.batch.push(line);
+        }
+        let excess = self.batch.len().saturating_sub(BATCH.min(self.keep.max(1)));
+        self.batch.drain(..excess);
     }
-    let append = context.store.append_node_log(context.name(), batch, keep);
-    let written = matches!(context.within(DEADLINE, append).await, Some(Ok(())));
-    if written {
-        batch.clear();
+
+    /// Writes the batch and whatever waits. Says whether that worked; if not, the lines stay in the
+    /// batch.
+    async fn write(&mut self) -> bool {
+        self.gather();
+        let context = &self.context;
+        if self.batch.is_empty() || !context.is_connected() {
+            return self.batch.is_empty();
+        }
+        let append = context.store.append_node_log(context.name(), &self.batch, self.keep);
+        let Some(Ok(size)) = context.within(DEADLINE, append).await else { return false };
+        self.pace.spend(size, context.now());
+        self.batch.clear();
+        true
     }
-    written
 }

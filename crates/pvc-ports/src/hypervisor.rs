@@ -68,7 +68,9 @@ pub struct HypervisorFacts {
 /// Counters of a running guest; see `spec/vm.md` §8 for the record that is made of them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GuestStats {
+    /// Memory that the guest may have.
     pub max_memory_kib: u64,
+    /// Memory that the guest has, by its balloon's driver: its own word, up to what it may have.
     pub memory_kib: u64,
     pub vcpus: u32,
     pub cpu_time_ns: u64,

@@ -231,56 +231,60 @@ impl Store {
         if size > limit { Err(StoreError::TooLarge { size, limit }) } else { Ok(()) }
     }
 
-    /// Writes observations: those whose value differs from the cache's, in one request, whatever
-    /// their versions. What belongs to a record that is gone is dropped.
+    /// Writes observations: those whose value differs from the cache's, whatever their versions, in
+    /// one request, or in several if they are more than a server takes at once. What belongs to a
+    /// record that is gone is dropped.
+    ///
+    /// # Errors
+    /// Part of the observations may have been written.
     pub async fn report(&self, reports: Vec<Report>) -> Result<(), StoreError> {
-        let mut values: BTreeMap<String, String> = {
-            let state = self.shown.get();
-            let is_there =
-                |report: &&Report| report.record().is_none_or(|record| state.raw.contains(&record));
-            reports.iter().filter(is_there).flat_map(Report::values).collect()
+        for chunk in chunks(self.report_ops(&reports), self.chunk_bytes()) {
+            self.write_observed(chunk).await?;
+        }
+        Ok(())
+    }
+
+    /// Operations that write `reports`. A node's come first: they are few, and are read together.
+    fn report_ops(&self, reports: &[Report]) -> Vec<Op> {
+        let state = self.shown.get();
+        let is_there =
+            |report: &&Report| report.record().is_none_or(|record| state.raw.contains(&record));
+        let values: BTreeMap<String, String> =
+            reports.iter().filter(is_there).flat_map(Report::values).collect();
+        let op = |(path, value): (String, String)| {
+            let data = Bytes::from(value);
+            match state.raw.get(&path) {
+                Some(node) if node.data == data && !records::is_left_out(&path) => None,
+                Some(_) => Some(Op::Set { path, data, version: None }),
+                None if state.raw.contains(keys::parent(&path)) => {
+                    Some(Op::Create { path, data, mode: CreateMode::Persistent })
+                }
+                None => None,
+            }
         };
-        // Keys that were created a moment ago, and are not in the cache yet.
-        let mut new = BTreeSet::new();
-        while let Some(ops) = self.report_ops(&values, &new) {
+        let mut ops: Vec<Op> = values.into_iter().filter_map(op).collect();
+        ops.sort_by_key(|op| !op.path().starts_with(records::node::ROOT));
+        ops
+    }
+
+    async fn write_observed(&self, mut ops: Vec<Op>) -> Result<(), StoreError> {
+        while !ops.is_empty() {
             match self.tree.multi(ops.clone()).await {
                 Ok(_) => return Ok(()),
-                Err(MultiError::Refused { index, why: TreeError::NodeExists { .. } }) => {
-                    new.insert(ops[index].path().to_owned());
-                }
                 Err(MultiError::Refused { index, why }) if is_conflict(&why) => {
-                    // Its record was removed a moment ago: drop it.
-                    values.remove(ops[index].path());
+                    let refused = ops.remove(index);
+                    // The key was created a moment ago, and is not in the cache yet. Else its
+                    // record was removed a moment ago: it is dropped.
+                    if let (TreeError::NodeExists { .. }, Op::Create { path, data, .. }) =
+                        (why, refused)
+                    {
+                        ops.insert(index, Op::Set { path, data, version: None });
+                    }
                 }
                 Err(error) => return Err(flat(error)),
             }
         }
         Ok(())
-    }
-
-    /// `None` if there is nothing to write.
-    fn report_ops(
-        &self,
-        values: &BTreeMap<String, String>,
-        new: &BTreeSet<String>,
-    ) -> Option<Vec<Op>> {
-        let state = self.shown.get();
-        let op = |(path, value): (&String, &String)| {
-            let data = Bytes::from(value.clone());
-            match state.raw.get(path) {
-                Some(node) if node.data == data && !records::is_left_out(path) => None,
-                Some(_) => Some(Op::Set { path: path.clone(), data, version: None }),
-                None if new.contains(path) => {
-                    Some(Op::Set { path: path.clone(), data, version: None })
-                }
-                None if state.raw.contains(keys::parent(path)) => {
-                    Some(Op::Create { path: path.clone(), data, mode: CreateMode::Persistent })
-                }
-                None => None,
-            }
-        };
-        let ops: Vec<Op> = values.iter().filter_map(op).collect();
-        (!ops.is_empty()).then_some(ops)
     }
 
     pub(crate) async fn read_text(&self, path: &str) -> Result<Option<String>, StoreError> {

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -24,6 +24,8 @@ pub struct FlakyTree {
     loses_answer: AtomicBool,
     loses_multi: AtomicBool,
     breaks_at_write: AtomicBool,
+    /// Largest multi, in bytes, that the server takes.
+    largest: AtomicUsize,
     has_majority: AtomicBool,
     before_create: Interlude,
     before_multi: Interlude,
@@ -110,6 +112,7 @@ impl FlakyTree {
             loses_answer: AtomicBool::new(false),
             loses_multi: AtomicBool::new(false),
             breaks_at_write: AtomicBool::new(false),
+            largest: AtomicUsize::new(usize::MAX),
             has_majority: AtomicBool::new(true),
             before_create: Interlude::default(),
             before_multi: Interlude::default(),
@@ -167,6 +170,12 @@ impl FlakyTree {
     pub fn cut_after_next_write(&self) {
         self.breaks_at_write.store(true, Ordering::SeqCst);
         self.lose_next_answer();
+    }
+
+    /// Makes this, from now on, a connection to a server that ends it over a multi of more than
+    /// `most_bytes`, as ZooKeeper does by its `jute.maxbuffer`.
+    pub fn limit_requests(&self, most_bytes: usize) {
+        self.largest.store(most_bytes, Ordering::SeqCst);
     }
 
     /// Has something happen when the next creation is on its way, before it is carried out.
@@ -334,6 +343,11 @@ impl Tree for FlakyTree {
         self.happen_before_set(&ops).await;
         self.majority().await;
         self.pass().await;
+        let size: usize = ops.iter().map(Op::request_bytes).sum();
+        if size > self.largest.load(Ordering::SeqCst) {
+            self.cut();
+            return Err(TreeError::OutcomeUnknown.into());
+        }
         if self.loses_multi.swap(false, Ordering::SeqCst) {
             return Err(TreeError::OutcomeUnknown.into());
         }

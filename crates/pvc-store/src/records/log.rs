@@ -41,13 +41,14 @@ impl Store {
     }
 
     /// Appends `lines` to the node's log and keeps the last `keep` lines, under the lock that the
-    /// other daemons of the node take for it.
+    /// other daemons of the node take for it. Returns the number of bytes that were written: the
+    /// whole log is, each time.
     pub async fn append_node_log(
         &self,
         node: &NodeName,
         lines: &[String],
         keep: usize,
-    ) -> Result<(), StoreError> {
+    ) -> Result<usize, StoreError> {
         let path = messages(node);
         // Asked of the tree itself: a tree that was emptied is not begun anew by a line of a log,
         // and the view may not have noticed yet.
@@ -68,12 +69,13 @@ impl Store {
         path: &str,
         lines: &[String],
         keep: usize,
-    ) -> Result<(), StoreError> {
+    ) -> Result<usize, StoreError> {
         let old = self.read_text(path).await?.unwrap_or_default();
         let kept: Vec<&str> = old.lines().chain(lines.iter().map(String::as_str)).collect();
         let from = kept.len().saturating_sub(keep);
         let data = Bytes::from(kept[from..].join("\n"));
+        let size = data.len();
         let write = vec![Op::Set { path: path.to_owned(), data, version: None }];
-        self.tree.multi(write).await.map(drop).map_err(flat)
+        self.tree.multi(write).await.map(|_| size).map_err(flat)
     }
 }

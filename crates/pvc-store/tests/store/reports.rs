@@ -37,6 +37,28 @@ async fn the_age_of_what_the_storage_says_is_shown_and_announced_to_nobody() {
     assert_eq!(feed.next().await.expect("open").what, EventKind::Vm(UUID), "it is the first");
 }
 
+/// A server of ZooKeeper without a `jute.maxbuffer` of its own closes the connection over a request
+/// of more than a mebibyte.
+#[tokio::test]
+async fn the_consoles_of_a_node_are_written_in_requests_that_every_server_takes() {
+    let world = cluster().await;
+    let vms: Vec<Uuid> = (1..=64).map(Uuid::from_u128).collect();
+    for vm in &vms {
+        define(&world.store, new_vm(&format!("vm{}", vm.as_u128()), *vm)).await;
+    }
+    let tree = FlakyTree::new(world.tree.connect());
+    tree.limit_requests(0xf_ffff);
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(8)));
+    let store = Store::open(tree, clock, random).await.expect("readable");
+    let text = "x".repeat(256 << 10);
+    let console = |vm: &Uuid| Report::ConsoleLog(*vm, text.clone());
+    store.report(vms.iter().map(console).collect()).await.expect("nothing is too large");
+    for vm in vms {
+        let recorded = store.console_log(vm).await.expect("still connected");
+        assert!(recorded.as_ref() == Some(&text), "of {vm}");
+    }
+}
+
 #[tokio::test]
 async fn events_are_kept_once_somebody_wants_them() {
     let world = cluster().await;
