@@ -213,13 +213,13 @@ impl ApiState {
     /// The metrics that Ceph exports.
     pub(crate) async fn ceph_page(&self) -> Result<Bytes> {
         let fetch = exported::ceph(self.shared.storage.clone(), self.exporters.clone());
-        self.shared.ceph_page.fetched("Ceph", fetch).await
+        self.shared.ceph_page.fetched(self.clock().monotonic(), "Ceph", fetch).await
     }
 
     /// The metrics that ZooKeeper's exporter has on the primary node.
     pub(crate) async fn zookeeper_page(&self) -> Result<Bytes> {
         let fetch = exported::zookeeper(self.view(), self.exporters.clone());
-        self.shared.zookeeper_page.fetched("ZooKeeper", fetch).await
+        self.shared.zookeeper_page.fetched(self.clock().monotonic(), "ZooKeeper", fetch).await
     }
 
     pub(crate) fn trash_lists(&self) -> &TrashLists {
