@@ -69,7 +69,8 @@ impl Page {
                         unread.note(now, &page);
                         Ok(page)
                     };
-                    let page = page.boxed().shared();
+                    let page: Fetched = page.boxed();
+                    let page = page.shared();
                     *under_way = page.downgrade();
                     page
                 }
@@ -163,6 +164,8 @@ fn without_port(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -199,8 +202,8 @@ mod tests {
             let fetch = async move { Ok(number.to_string()) };
             read.push(page.fetched(Duration::ZERO, "it", fetch).await.expect("it is given"));
         }
-        let distinct: std::collections::BTreeSet<_> = read.iter().map(|page| page.as_ptr()).collect();
-        assert_eq!((distinct.len(), &read[19][..]), (8, &b"7"[..]));
+        let held: BTreeSet<*const u8> = read.iter().map(|page| page.as_ptr()).collect();
+        assert_eq!((held.len(), &read[19][..]), (8, &b"7"[..]));
         drop(read);
         let fetch = async { Ok("new".to_owned()) };
         assert_eq!(page.fetched(Duration::ZERO, "it", fetch).await, Ok("new".into()));

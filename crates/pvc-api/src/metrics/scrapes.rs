@@ -76,8 +76,8 @@ impl UnderWay {
 }
 
 impl Scrapes {
-    /// A page of the view that `view` shows at `now`, or of a later one. Whoever goes away meanwhile gives
-    /// the turn to the next only when the page is made.
+    /// A page of the view that `view` shows at `now`, or of a later one. Whoever goes away
+    /// meanwhile gives the turn to the next only when the page is made.
     pub async fn page(
         self: &Arc<Self>,
         now: Duration,
