@@ -1,7 +1,8 @@
 //! The access log: who asked for what, how it ended, how long it took. Never a query, a body, a
 //! token. Reads that went well are told only when debugging: clients that watch something make many
-//! of them. What is refused to somebody who showed no key, or that of a reader, is told once a second
-//! for each address: whoever can reach the API could fill the disk. Of a path only so much is told.
+//! of them. What is refused to somebody who showed no key, or that of a reader, is told once a
+//! second for each address: whoever can reach the API could fill the disk, or drive older lines out
+//! of a log that is bounded. Of a path only so much is told.
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, StatusCode};
