@@ -61,12 +61,15 @@
 
 mod vms;
 
+use std::convert::Infallible;
 use std::marker::PhantomData;
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::sse::Sse;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::stream;
 use pvc_api_types::operation::{
     Empty, EventStream, OCTET_STREAM, OctetStream, Operation, PLAIN_TEXT, PlainText, ROOT, Redirect,
 };
@@ -153,6 +156,14 @@ impl<O: Operation<Reply = PlainText>> Answer<O> {
         let body: Body = text.into();
         Answer::new(([(header::CONTENT_TYPE, PLAIN_TEXT)], body))
     }
+
+    /// A text of pieces, each sent from the memory that it is in.
+    pub fn text_of(pieces: Vec<Bytes>) -> Self {
+        let size: usize = pieces.iter().map(Bytes::len).sum();
+        let pieces = stream::iter(pieces.into_iter().map(Ok::<_, Infallible>));
+        Answer::text(Body::from_stream(pieces))
+            .with(header::CONTENT_LENGTH, HeaderValue::from(size))
+    }
 }
 
 impl<O: Operation<Reply = EventStream>> Answer<O> {
@@ -221,6 +232,6 @@ impl<T: Serialize> Encoded<T> {
 impl<T> From<Json<T>> for Encoded<T> {
     fn from(text: Json<T>) -> Self {
         let tag = json::strong_tag(text.bytes());
-        Encoded::new(json::from_bytes(StatusCode::OK, text.bytes().to_vec(), Some(tag)))
+        Encoded::new(json::from_line(StatusCode::OK, text.line(), tag))
     }
 }

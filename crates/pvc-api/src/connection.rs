@@ -25,7 +25,8 @@ use tower::Layer;
 use crate::link::Link;
 use crate::throttle::group;
 
-/// Time for which a client may refuse to take what it asked for.
+/// Time for which a client may refuse to take what it asked for; without a key, time that it may
+/// take for all that was ready to be sent. What anybody may ask for is in memory that long.
 const STALL: Duration = Duration::from_secs(60);
 
 /// Lets in connections while there are places, and only so many of one address. Where there are no
@@ -139,8 +140,7 @@ impl<S> Accept<TcpStream, S> for Places {
         let service = Extension(place.link.clone()).layer(service);
         let connection = stream.set_nodelay(true).map(|()| Connection {
             stream,
-            stall: Box::pin(sleep(STALL)),
-            stalled: false,
+            stall: Stall::new(),
             place,
         });
         ready(connection.map(|connection| (connection, service)))
@@ -151,10 +151,35 @@ impl<S> Accept<TcpStream, S> for Places {
 /// given to another.
 pub struct Connection {
     stream: TcpStream,
-    stall: Pin<Box<Sleep>>,
-    /// Whether the last write did not get on; `stall` runs since then.
-    stalled: bool,
+    stall: Stall,
     place: Place,
+}
+
+/// Time since writes stand still.
+struct Stall {
+    end: Pin<Box<Sleep>>,
+    /// Whether `end` counts.
+    runs: bool,
+}
+
+impl Stall {
+    fn new() -> Self {
+        Stall { end: Box::pin(sleep(STALL)), runs: false }
+    }
+
+    /// Notes that everything was written, or enough of it.
+    fn stop(&mut self) {
+        self.runs = false;
+    }
+
+    /// Whether writes have stood still for too long; begins with the first that does.
+    fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.runs {
+            self.runs = true;
+            self.end.as_mut().reset(Instant::now() + STALL);
+        }
+        self.end.as_mut().poll(context)
+    }
 }
 
 impl Connection {
@@ -173,17 +198,12 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
-            self.stalled = false;
+            if self.place.link.is_known() {
+                self.stall.stop();
+            }
             return outcome;
         }
-        if !self.stalled {
-            self.stalled = true;
-            self.stall.as_mut().reset(Instant::now() + STALL);
-        }
-        match self.stall.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
+        self.stall.poll_over(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -224,6 +244,8 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Asked for when everything that was ready has been written.
+        self.stall.stop();
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -234,6 +256,8 @@ impl AsyncWrite for Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use super::*;
 
     fn address(text: &str) -> IpAddr {
@@ -300,5 +324,20 @@ mod tests {
             place.link.note_key();
         }
         assert!(places.take(address("192.0.2.4")).is_none(), "all are in use by known clients");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stall_counts_from_the_first_write_that_stood_still_until_it_is_stopped() {
+        let mut stall = Stall::new();
+        for _ in 0..3 {
+            assert!(futures::poll!(poll_fn(|context| stall.poll_over(context))).is_pending());
+            tokio::time::advance(STALL * 2 / 3).await;
+            stall.stop();
+        }
+        assert!(futures::poll!(poll_fn(|context| stall.poll_over(context))).is_pending());
+        tokio::time::advance(STALL * 2 / 3).await;
+        assert!(futures::poll!(poll_fn(|context| stall.poll_over(context))).is_pending());
+        tokio::time::advance(STALL / 2).await;
+        assert!(futures::poll!(poll_fn(|context| stall.poll_over(context))).is_ready());
     }
 }

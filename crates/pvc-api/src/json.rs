@@ -54,45 +54,60 @@ pub fn to_bytes(value: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// JSON of a `T`, kept.
+/// JSON of a `T`, kept once for all replies that are made of it.
 pub struct Json<T> {
-    bytes: Bytes,
+    /// The text with the newline at its end.
+    line: Bytes,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T: Serialize> Json<T> {
     pub fn of(value: &T) -> Self {
-        Json { bytes: to_bytes(value).into(), of: PhantomData }
+        Json { line: to_line(value).into(), of: PhantomData }
     }
 }
 
 impl<T> Json<T> {
     /// The text, without the newline at the end.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        without_newline(&self.line)
+    }
+
+    /// The text with the newline at the end.
+    pub fn line(&self) -> Bytes {
+        self.line.clone()
     }
 }
 
 impl<T> Clone for Json<T> {
     fn clone(&self) -> Self {
-        Json { bytes: self.bytes.clone(), of: PhantomData }
+        Json { line: self.line.clone(), of: PhantomData }
     }
+}
+
+fn to_line(value: &impl Serialize) -> Vec<u8> {
+    let mut line = to_bytes(value);
+    line.push(b'\n');
+    line
+}
+
+fn without_newline(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\n").unwrap_or(line)
 }
 
 /// A JSON reply with an entity tag of its content.
 pub fn reply(status: StatusCode, value: &impl Serialize) -> Response {
-    let bytes = to_bytes(value);
-    let tag = strong_tag(&bytes);
-    from_bytes(status, bytes, Some(tag))
+    let line = to_line(value);
+    let tag = strong_tag(without_newline(&line));
+    from_line(status, line.into(), tag)
 }
 
-/// A JSON reply of bytes that are JSON already.
-pub fn from_bytes(status: StatusCode, mut bytes: Vec<u8>, tag: Option<HeaderValue>) -> Response {
-    bytes.push(b'\n');
-    let mut response = (status, Body::from(bytes)).into_response();
+/// A JSON reply of bytes that are JSON already, with the newline at the end.
+pub fn from_line(status: StatusCode, line: Bytes, tag: HeaderValue) -> Response {
+    let mut response = (status, Body::from(line)).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if let Some(tag) = tag.filter(|_| status == StatusCode::OK) {
+    if status == StatusCode::OK {
         headers.insert(header::ETAG, tag);
     }
     response

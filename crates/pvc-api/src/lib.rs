@@ -36,7 +36,6 @@ mod json;
 mod limit;
 #[cfg(feature = "server")]
 mod link;
-mod listing;
 #[cfg(feature = "server")]
 mod metadata;
 mod metrics;
@@ -45,6 +44,7 @@ mod origin;
 mod outgoing;
 mod pace;
 mod params;
+mod questions;
 mod refuse;
 mod routes;
 mod script_lists;

@@ -1,17 +1,20 @@
 //! State that all handlers share.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pvc_api_types::ClusterStatus;
+use pvc_api_types::{ClusterStatus, TrashedVolume};
 use pvc_model::cluster::Cluster;
+use pvc_model::storage::PoolName;
+use pvc_model::{NodeName, Uuid};
 use pvc_ops::network::Surroundings;
-use pvc_ops::{Outcome, Refusal};
+use pvc_ops::{Outcome, Refusal, cluster};
 use pvc_ports::{Clock, Exporters, Firewall, Network, Random, Storage};
 use pvc_provisioner::Provisioner;
-use pvc_store::Store;
+use pvc_store::{KnownPassword, Protection, Store};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -19,13 +22,26 @@ use tokio_util::task::TaskTracker;
 use crate::auth::{Sessions, Tokens};
 use crate::cache::{Memo, VmCache};
 use crate::error::{ApiError, Result};
-use crate::listing::TrashLists;
 use crate::metrics::{Scrapes, exported};
-use crate::refuse::refused;
+use crate::questions::Questions;
+use crate::refuse::{refused, store_error};
 use crate::settings::ApiSettings;
 use crate::slots::Slots;
 use crate::throttle::Throttle;
 use crate::under_way::Readers;
+
+/// Number of logs that are read from the store at once: each may be half a megabyte.
+const LOGS_AT_ONCE: usize = 4;
+
+/// Access to the records, and the passwords that nodes have proven to know.
+type Protected = (Protection, BTreeMap<NodeName, KnownPassword>);
+
+/// Whose log it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Logged {
+    Node(NodeName),
+    Vm(Uuid),
+}
 
 /// The API's state; cheap to clone.
 #[derive(Clone)]
@@ -52,7 +68,9 @@ struct Shared {
     scrapes: Arc<Scrapes>,
     ceph_page: exported::Page,
     zookeeper_page: exported::Page,
-    trash_lists: TrashLists,
+    trash_lists: Questions<Option<PoolName>, Vec<TrashedVolume>>,
+    logs: Questions<Logged, String>,
+    protections: Questions<(), Protected>,
     waits: Arc<Semaphore>,
     streams: Arc<Slots>,
     uploads: Arc<Slots>,
@@ -84,7 +102,9 @@ impl ApiState {
             scrapes: Arc::default(),
             ceph_page: exported::Page::default(),
             zookeeper_page: exported::Page::default(),
-            trash_lists: TrashLists::default(),
+            trash_lists: Questions::unlimited(),
+            logs: Questions::at_once(LOGS_AT_ONCE),
+            protections: Questions::at_once(1),
             waits: Arc::new(Semaphore::new(settings.limits.waits)),
             streams: Slots::new(settings.limits.streams),
             uploads: Slots::new(settings.limits.transfers),
@@ -213,17 +233,38 @@ impl ApiState {
     /// The metrics that Ceph exports.
     pub(crate) async fn ceph_page(&self) -> Result<Bytes> {
         let fetch = exported::ceph(self.shared.storage.clone(), self.exporters.clone());
-        self.shared.ceph_page.fetched("Ceph", fetch).await
+        self.shared.ceph_page.fetched(self.clock().monotonic(), "Ceph", fetch).await
     }
 
     /// The metrics that ZooKeeper's exporter has on the primary node.
     pub(crate) async fn zookeeper_page(&self) -> Result<Bytes> {
         let fetch = exported::zookeeper(self.view(), self.exporters.clone());
-        self.shared.zookeeper_page.fetched("ZooKeeper", fetch).await
+        self.shared.zookeeper_page.fetched(self.clock().monotonic(), "ZooKeeper", fetch).await
     }
 
-    pub(crate) fn trash_lists(&self) -> &TrashLists {
+    /// Lists of what is in the trash of a pool; without one, of all.
+    pub(crate) fn trash_lists(&self) -> &Questions<Option<PoolName>, Vec<TrashedVolume>> {
         &self.shared.trash_lists
+    }
+
+    /// A log from the store, read once for all who want it; empty if there is none.
+    pub(crate) async fn log(&self, of: Logged) -> Result<Arc<String>> {
+        let (store, which) = (self.store.clone(), of.clone());
+        let read = async move {
+            let log = match &which {
+                Logged::Node(node) => store.node_log(node).await,
+                Logged::Vm(vm) => store.console_log(*vm).await,
+            };
+            log.map(Option::unwrap_or_default).map_err(store_error)
+        };
+        self.ask(self.shared.logs.answered(self.clock().clone(), of, read)).await
+    }
+
+    /// Who may use the records, which is asked of each of them: once for all who want to know.
+    pub(crate) async fn protection(&self) -> Result<Arc<Protected>> {
+        let store = self.store.clone();
+        let look = async move { cluster::protection(&store).await.map_err(store_error) };
+        self.ask(self.shared.protections.answered(self.clock().clone(), (), look)).await
     }
 
     pub(crate) fn waits(&self) -> &Arc<Semaphore> {

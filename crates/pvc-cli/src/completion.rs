@@ -72,7 +72,7 @@ impl Completion {
         };
         let mut script = Vec::new();
         completer.write_registration(VARIABLE, "pvc", "pvc", "pvc", &mut script)?;
-        pvc.out.text(String::from_utf8_lossy(&script));
+        pvc.out.document(String::from_utf8_lossy(&script));
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::answer::Format;
 use crate::context::Pvc;
 use crate::outcome::{Exit, Failure, Outcome};
+use crate::output::calm;
 
 /// `-y`, for commands that ask.
 #[derive(Debug, Clone, Copy, Default, Args)]
@@ -89,7 +90,8 @@ pub fn type_name(pvc: &mut Pvc, yes: Yes, sentence: &str, expected: &str) -> Out
             .once_a_success());
     }
     pvc.out.flush();
-    let _ = write!(std::io::stderr(), "{sentence}\nType `{expected}` to go on: ");
+    let question = format!("{sentence}\nType `{expected}` to go on: ");
+    let _ = write!(std::io::stderr(), "{}", calm(&question, false));
     match read_line() {
         Some(typed) if typed.trim() == expected => Ok(()),
         _ => {
@@ -111,7 +113,7 @@ enum Answer {
 fn answer(pvc: &mut Pvc, sentence: &str) -> Answer {
     pvc.out.flush();
     if !pvc.global.silent {
-        let _ = write!(std::io::stderr(), "{sentence} [y/N]? ");
+        let _ = write!(std::io::stderr(), "{} [y/N]? ", calm(sentence, false));
     }
     let line = read_line();
     let person = std::io::stdin().is_terminal();

@@ -8,7 +8,7 @@ use pvc_client::{Client, Exchange, Options};
 
 use crate::connection::store::{self, Connection};
 use crate::outcome::Failure;
-use crate::output::Output;
+use crate::output::{self, Output};
 
 /// Options that stand before the first group. Each can also be set by the named variable.
 #[derive(Debug, Clone, Default, Args)]
@@ -165,7 +165,7 @@ impl Pvc {
     /// Says something on standard error that is neither data nor a mistake.
     pub fn note(&self, text: &str) {
         if self.chatty() {
-            let _ = writeln!(std::io::stderr(), "{text}");
+            output::aside(text);
         }
     }
 
@@ -180,14 +180,14 @@ impl Pvc {
     /// Says something on standard error that must not be missed; only `--silent` hides it.
     pub fn warn(&self, text: &str) {
         if !self.global.silent {
-            let _ = writeln!(std::io::stderr(), "warning: {text}");
+            output::aside(format!("warning: {text}"));
         }
     }
 
     /// Says what to do about a warning.
     pub fn hint(&self, text: &str) {
         if !self.global.silent {
-            let _ = writeln!(std::io::stderr(), "hint: {text}");
+            output::aside(format!("hint: {text}"));
         }
     }
 }
@@ -224,13 +224,12 @@ fn banner(connection: &Connection) -> String {
 
 /// Tells of one exchange on standard error, without keys: headers are those of the answer.
 fn report(exchange: &Exchange<'_>) {
-    let mut stderr = std::io::stderr().lock();
     let status = exchange.status.map_or_else(|| "none".to_owned(), |status| status.to_string());
-    let _ = writeln!(stderr, "API endpoint: {} {}", exchange.method, exchange.uri);
-    let _ = writeln!(stderr, "Response code: {status}");
-    let _ = writeln!(stderr, "Response headers:");
+    output::aside(format!("API endpoint: {} {}", exchange.method, exchange.uri));
+    output::aside(format!("Response code: {status}"));
+    output::aside("Response headers:");
     for (name, value) in &exchange.headers {
-        let _ = writeln!(stderr, "  {name}: {value}");
+        output::aside(format!("  {name}: {value}"));
     }
-    let _ = writeln!(stderr);
+    output::aside("");
 }

@@ -157,7 +157,7 @@ impl Shape {
             table.select(&self.columns).map_err(Failure::usage)?;
         }
         match format.form() {
-            Some(Form::Csv) => pvc.out.text(table.csv(!self.no_headers)),
+            Some(Form::Csv) => pvc.out.document(table.csv(!self.no_headers)),
             Some(Form::Yaml) => pvc.out.text(table.yaml()),
             Some(Form::Table) | None => self.draw(pvc, table),
         }

@@ -42,7 +42,6 @@ mod tree;
 mod vm;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
@@ -160,7 +159,7 @@ fn explain(error: &clap::Error) -> Exit {
         | ErrorKind::DisplayVersion
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let styled = context::colour_wanted();
-            let mut out = output::Output::stdout(false, false);
+            let mut out = output::Output::stdout(false, styled);
             out.text(if styled { text.ansi().to_string() } else { text.to_string() });
             out.flush();
             Exit::Success
@@ -174,11 +173,10 @@ fn explain(error: &clap::Error) -> Exit {
 
 /// Tells on standard error what went wrong and what helps.
 fn complain(failure: &Failure) {
-    let mut stderr = std::io::stderr().lock();
     if !failure.message.is_empty() {
-        let _ = writeln!(stderr, "error: {}", failure.message);
+        output::aside(format!("error: {}", failure.message));
     }
     if let Some(hint) = &failure.hint {
-        let _ = writeln!(stderr, "hint: {hint}");
+        output::aside(format!("hint: {hint}"));
     }
 }

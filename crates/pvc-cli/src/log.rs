@@ -9,6 +9,7 @@ use pvc_client::Kind;
 use crate::context::Pvc;
 use crate::interrupt::{self, Stream};
 use crate::outcome::{Failure, Outcome};
+use crate::output::colour_code;
 
 /// Number of lines that each look asks for while following. More new lines than this between two
 /// looks cannot be told from a rotated log.
@@ -28,10 +29,11 @@ pub fn view(pvc: &mut Pvc, text: &str) -> Outcome {
         return Ok(());
     }
     if pvc.out.is_terminal() {
-        pvc.out.line(shown(text))
+        pvc.out.document(shown(text));
     } else {
-        pvc.out.line(text)
+        pvc.out.document(text);
     }
+    pvc.out.line("");
     Ok(())
 }
 
@@ -96,7 +98,7 @@ impl Printer {
     fn print(&mut self, pvc: &mut Pvc, text: &str) {
         let text = if pvc.out.is_terminal() { shown(text) } else { self.whole_lines(text) };
         if !text.is_empty() {
-            pvc.out.text(text);
+            pvc.out.document(text);
             pvc.out.flush();
         }
     }
@@ -159,13 +161,6 @@ fn shown(text: &str) -> String {
         rest = &rest[letter.len_utf8()..];
     }
     shown
-}
-
-/// `ESC [ digits ; digits m` at the beginning of a text.
-fn colour_code(text: &str) -> Option<&str> {
-    let body = text.strip_prefix("\x1b[")?;
-    let length = body.find(|letter: char| !letter.is_ascii_digit() && letter != ';')?;
-    body[length..].starts_with('m').then(|| &text[..length + 3])
 }
 
 /// Shows a text in the user's pager; says whether that worked.

@@ -209,7 +209,7 @@ impl Progress {
             self.waited = true;
             return;
         }
-        let line = if self.terminal { bar(task) } else { step(task) };
+        let line = harmless(&if self.terminal { bar(task) } else { step(task) }, &[]);
         if line != self.last {
             self.end_waiting();
             if self.terminal {

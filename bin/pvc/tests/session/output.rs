@@ -267,6 +267,37 @@ fn colours_are_for_terminals_and_for_who_asks_for_them() {
 }
 
 #[test]
+fn a_terminal_obeys_nothing_that_a_server_says() {
+    const HOSTILE: &str = r"\u001b]52;c;eA==\u0007\u009b2J\u001b[2J\r";
+    let stub = Stub::start(|request, before| match (request.method.as_str(), request.path()) {
+        ("GET", "/api/v1/vm/web1") => {
+            ok(one_vm(0).replace("\"Web server\"", &format!("\"{HOSTILE}\"")))
+        }
+        ("POST", "/api/v1/vm/web1/state") => {
+            status(400, format!(r#"{{"message": "{HOSTILE}", "hint": "{HOSTILE}"}}"#))
+        }
+        ("POST", _) => message(HOSTILE),
+        _ => cluster(request, before),
+    });
+    let user = User::of(&stub);
+    for (line, expected) in [
+        ("vm info web1", 0),
+        ("vm start web1", 1),
+        ("cluster maintenance on", 0),
+        ("vm dump web1", 0),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let output = user.run(&words);
+        assert_eq!(code(&output), expected, "{line}: {output:?}");
+        let said = out(&output) + &err(&output) + &user.on_a_terminal(&format!("--colour {line}"));
+        for obeyed in ["\x1b]", "\x1b[2", "\x07", "\u{9b}"] {
+            assert!(!said.contains(obeyed), "{line}: {said:?}");
+        }
+        assert_eq!(said.contains("\u{fffd}]52;"), line != "vm dump web1", "{line}: {said:?}");
+    }
+}
+
+#[test]
 fn a_reader_that_leaves_early_ends_the_program_quietly() {
     let many = format!("[{}]", vec![one_vm(0).trim_matches(['[', ']']).to_owned(); 2000].join(","));
     let stub = Stub::start(move |_, _| ok(many.clone()));

@@ -109,7 +109,7 @@ operations! { "cluster":
 
     /// Returns who may use the records in ZooKeeper: whoever reaches it, or those alone who know
     /// their password.
-    GetStoreAccess { GET "/store/access", Reader, read -> StoreAccess }
+    GetStoreAccess { GET "/store/access", Operator, read -> StoreAccess }
 
     /// Closes the records in ZooKeeper to whoever does not know their password, or opens them. What
     /// is created later is for the same. Daemons that do not know the password yet end, and begin

@@ -15,6 +15,7 @@ use pvc_model::cluster::Cluster;
 use pvc_ops::storage::StorageRefusal;
 use pvc_ports::{Exporters, Storage, aside};
 
+use super::unread::Unread;
 use crate::error::{ApiError, Result};
 
 /// Time that a page may take in all. A scraper gives up after 10 s unless it is told otherwise.
@@ -26,40 +27,65 @@ const ZOOKEEPER_EXPORTER: u16 = 9141;
 /// Port of ZooKeeper itself, which the exporter adds to the name of each server.
 const ZOOKEEPER_PORT: &str = ":2181";
 
-type Fetched = BoxFuture<'static, Result<Bytes>>;
+type Fetched = BoxFuture<'static, Result<Arc<String>>>;
 
 /// A page that is fetched once for all who ask at the same time.
 #[derive(Default)]
 pub struct Page {
     under_way: Mutex<Option<WeakShared<Fetched>>>,
+    unread: Arc<Unread<String>>,
+}
+
+/// A page in the memory of one that others have as well.
+struct Common(Arc<String>);
+
+impl AsRef<[u8]> for Common {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
 }
 
 impl Page {
-    /// The page that is under way, or the one that `fetch` fetches.
+    /// The page that is under way at `now`, or the one that `fetch` fetches; a former one while too
+    /// many are being read. The same page is the same memory for all.
     pub async fn fetched(
         &self,
+        now: Duration,
         what: &'static str,
         fetch: impl Future<Output = Result<String>> + Send + 'static,
     ) -> Result<Bytes> {
         let page: Shared<Fetched> = {
+            let unread = self.unread.clone();
             let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
             match under_way.as_ref().and_then(WeakShared::upgrade) {
                 // One that has been fetched may be kept by who has not looked yet.
                 Some(page) if page.peek().is_none() => page,
                 _ => {
-                    let page = in_time(what, fetch).boxed().shared();
+                    if let Some(page) = unread.in_place_of_another(now)? {
+                        return Ok(Bytes::from_owner(Common(page)));
+                    }
+                    let page = async move {
+                        let page = Arc::new(in_time(what, fetch).await?);
+                        unread.note(now, &page);
+                        Ok(page)
+                    };
+                    let page: Fetched = page.boxed();
+                    let page = page.shared();
                     *under_way = page.downgrade();
                     page
                 }
             }
         };
-        page.await
+        page.await.map(|page| Bytes::from_owner(Common(page)))
     }
 }
 
-async fn in_time(what: &'static str, fetch: impl Future<Output = Result<String>>) -> Result<Bytes> {
+async fn in_time(
+    what: &'static str,
+    fetch: impl Future<Output = Result<String>>,
+) -> Result<String> {
     match tokio::time::timeout(TIME_LIMIT, fetch).await {
-        Ok(page) => page.map(Bytes::from),
+        Ok(page) => page,
         Err(_) => {
             let seconds = TIME_LIMIT.as_secs();
             Err(unavailable(format!("the metrics of {what} did not come within {seconds} s")))
@@ -138,6 +164,8 @@ fn without_port(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -155,13 +183,29 @@ mod tests {
     async fn who_ask_at_once_share_a_page_and_the_next_is_fetched_anew() {
         let page = Page::default();
         let fetch = |text: &'static str| {
-            page.fetched("it", async move {
+            page.fetched(Duration::ZERO, "it", async move {
                 tokio::task::yield_now().await;
                 Ok(text.to_owned())
             })
         };
         let (first, second) = tokio::join!(fetch("one"), fetch("two"));
-        assert_eq!((first, second), (Ok("one".into()), Ok("one".into())));
+        assert_eq!((&first, &second), (&Ok("one".into()), &Ok("one".into())));
+        assert_eq!(first.unwrap().as_ptr(), second.unwrap().as_ptr(), "and its memory");
         assert_eq!(fetch("three").await, Ok("three".into()));
+    }
+
+    #[tokio::test]
+    async fn who_never_read_theirs_do_not_hold_one_each() {
+        let page = Page::default();
+        let mut read = Vec::new();
+        for number in 0..20 {
+            let fetch = async move { Ok(number.to_string()) };
+            read.push(page.fetched(Duration::ZERO, "it", fetch).await.expect("it is given"));
+        }
+        let held: BTreeSet<*const u8> = read.iter().map(|page| page.as_ptr()).collect();
+        assert_eq!((held.len(), &read[19][..]), (8, &b"7"[..]));
+        drop(read);
+        let fetch = async { Ok("new".to_owned()) };
+        assert_eq!(page.fetched(Duration::ZERO, "it", fetch).await, Ok("new".into()));
     }
 }

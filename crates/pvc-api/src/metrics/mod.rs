@@ -9,6 +9,7 @@ mod page;
 mod resource;
 mod scrapes;
 mod storage;
+mod unread;
 mod vm;
 
 pub use health::health;

@@ -1,36 +1,66 @@
 //! Shared page for all who ask at the same time.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
+use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use pvc_model::cluster::Cluster;
 use pvc_ports::aside;
 
+use super::unread::Unread;
 use super::{VmShares, health, resource};
+use crate::error::Result;
 
 /// Pages for scrapers of one view of the cluster.
 pub struct Scrape {
-    pub health: String,
-    pub resource: String,
+    health: String,
+    resource: String,
 }
 
-type Making = Shared<BoxFuture<'static, Arc<Scrape>>>;
+impl Scrape {
+    /// The state of the cluster, in the memory of this page.
+    pub fn health(self: &Arc<Self>) -> Bytes {
+        Bytes::from_owner(Part { page: self.clone(), text: |page| page.health.as_str() })
+    }
+
+    /// The resources of the cluster, in the memory of this page.
+    pub fn resource(self: &Arc<Self>) -> Bytes {
+        Bytes::from_owner(Part { page: self.clone(), text: |page| page.resource.as_str() })
+    }
+}
+
+/// A text of a page, which is kept for that long.
+struct Part {
+    page: Arc<Scrape>,
+    text: fn(&Scrape) -> &str,
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        (self.text)(&self.page).as_bytes()
+    }
+}
+
+type Making = BoxFuture<'static, Result<Arc<Scrape>>>;
 
 /// Pages are made where they keep no other request, and no keepalive, from its turn, and one at a
 /// time: after a change of all records a page takes milliseconds, and anybody may ask.
 ///
 /// Who asks while one is made of the present view, or is about to be, is given that one. So nobody
 /// waits for more than two, however many ask, and nobody is told of a view that was over when they
-/// asked. Nothing of a page is kept when the last one who waits for it has it.
+/// asked, unless too many pages are still being read. Nothing of a page is kept when the last one
+/// who waits for it has read it.
 #[derive(Default)]
 pub struct Scrapes {
     known: Arc<tokio::sync::Mutex<VmShares>>,
     under_way: Mutex<Option<UnderWay>>,
+    unread: Unread<Scrape>,
 }
 
 struct UnderWay {
-    page: WeakShared<BoxFuture<'static, Arc<Scrape>>>,
+    page: WeakShared<Making>,
     /// View that it is made of, once it has begun. The view is not kept alive, but its address is
     /// not given to another as long as this is here.
     view: Arc<OnceLock<Weak<Cluster>>>,
@@ -38,7 +68,7 @@ struct UnderWay {
 
 impl UnderWay {
     /// The page, if somebody waits for it and it says, or will say, how `view` is.
-    fn of(&self, view: &Arc<Cluster>) -> Option<Making> {
+    fn of(&self, view: &Arc<Cluster>) -> Option<Shared<Making>> {
         let begun_with = self.view.get();
         let fits = begun_with.is_none_or(|begun| std::ptr::eq(begun.as_ptr(), Arc::as_ptr(view)));
         self.page.upgrade().filter(|_| fits)
@@ -46,19 +76,20 @@ impl UnderWay {
 }
 
 impl Scrapes {
-    /// A page of the view that `view` shows, or of a later one. Whoever goes away meanwhile gives
-    /// the turn to the next only when the page is made.
+    /// A page of the view that `view` shows at `now`, or of a later one. Whoever goes away
+    /// meanwhile gives the turn to the next only when the page is made.
     pub async fn page(
         self: &Arc<Self>,
+        now: Duration,
         view: impl Fn() -> Arc<Cluster> + Send + 'static,
-    ) -> Arc<Scrape> {
+    ) -> Result<Arc<Scrape>> {
         let page = {
             let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
             match under_way.as_ref().and_then(|under_way| under_way.of(&view())) {
                 Some(page) => page,
                 None => {
                     let begun_with = Arc::new(OnceLock::new());
-                    let page = self.clone().make(view, begun_with.clone()).boxed().shared();
+                    let page = self.clone().make(now, view, begun_with.clone()).boxed().shared();
                     let weak = page.downgrade();
                     *under_way = weak.map(|page| UnderWay { page, view: begun_with });
                     page
@@ -70,10 +101,14 @@ impl Scrapes {
 
     async fn make(
         self: Arc<Self>,
+        now: Duration,
         view: impl Fn() -> Arc<Cluster> + Send,
         begun_with: Arc<OnceLock<Weak<Cluster>>>,
-    ) -> Arc<Scrape> {
+    ) -> Result<Arc<Scrape>> {
         let mut known = self.known.clone().lock_owned().await;
+        if let Some(page) = self.unread.in_place_of_another(now)? {
+            return Ok(page);
+        }
         let cluster = {
             // Whoever asks from here on sees what this is made of.
             let _nobody_asks = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,9 +118,11 @@ impl Scrapes {
         };
         let make = move || {
             let resource = resource(&cluster, &mut known);
-            Arc::new(Scrape { health: health(&cluster), resource })
+            let page = Arc::new(Scrape { health: health(&cluster), resource });
+            self.unread.note(now, &page);
+            page
         };
-        aside(make).await
+        Ok(aside(make).await)
     }
 }
 

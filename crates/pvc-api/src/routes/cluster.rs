@@ -109,9 +109,8 @@ fn access_word(access: AccessList) -> &'static str {
 }
 
 async fn get_store_access(ask: Ask<GetStoreAccess>) -> Result<Answer<GetStoreAccess>> {
-    let api = ask.api;
-    let looked = api.ask(async { cluster::protection(api.store()).await.map_err(store_error) });
-    let (protection, passwords) = looked.await?;
+    let looked = ask.api.protection().await?;
+    let (protection, passwords) = &*looked;
     let nodes = |with| -> Vec<String> {
         let found = passwords.iter().filter(|(_, found)| **found == with);
         found.map(|(node, _)| node.to_string()).collect()

@@ -26,29 +26,34 @@ pub fn add(table: Table) -> Table {
 async fn get_metrics(ask: Ask<GetMetrics>) -> Result<Answer<GetMetrics>> {
     let api = &ask.api;
     let (has_ceph, has_zookeeper) = api.has_exporters();
-    let ceph = async { if has_ceph { part("Ceph", api.ceph_page().await) } else { Bytes::new() } };
+    let ceph = async {
+        match has_ceph {
+            true => part("Ceph", api.ceph_page().await),
+            false => Vec::new(),
+        }
+    };
     let zookeeper = async {
         match has_zookeeper {
             true => part("ZooKeeper", api.zookeeper_page().await),
-            false => Bytes::new(),
+            false => Vec::new(),
         }
     };
     let (ceph, zookeeper) = tokio::join!(ceph, zookeeper);
-    let page = page(api).await;
-    let parts = [page.health.as_bytes(), page.resource.as_bytes(), &ceph, &zookeeper];
-    Ok(Answer::text(parts.concat()))
+    let page = page(api).await?;
+    let own = vec![page.health(), page.resource()];
+    Ok(Answer::text_of([own, ceph, zookeeper].concat()))
 }
 
 /// A page as a part of another: it ends with its line, and one that is missing says why in a
 /// comment of one line.
-fn part(of: &str, page: Result<Bytes>) -> Bytes {
+fn part(of: &str, page: Result<Bytes>) -> Vec<Bytes> {
     match page {
-        Ok(page) if page.is_empty() || page.ends_with(b"\n") => page,
-        Ok(page) => [&page[..], b"\n"].concat().into(),
+        Ok(page) if page.is_empty() || page.ends_with(b"\n") => vec![page],
+        Ok(page) => vec![page, Bytes::from_static(b"\n")],
         Err(error) => {
             let why: String =
                 error.body.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-            format!("# the metrics of {of} are missing: {why}\n").into()
+            vec![format!("# the metrics of {of} are missing: {why}\n").into()]
         }
     }
 }
@@ -68,13 +73,13 @@ async fn get_metrics_health(ask: Ask<GetMetricsHealth>) -> Result<Answer<GetMetr
 }
 
 async fn get_metrics_resource(ask: Ask<GetMetricsResource>) -> Result<Answer<GetMetricsResource>> {
-    Ok(Answer::text(page(&ask.api).await.resource.clone()))
+    Ok(Answer::text(page(&ask.api).await?.resource()))
 }
 
-async fn page(api: &ApiState) -> Arc<Scrape> {
+async fn page(api: &ApiState) -> Result<Arc<Scrape>> {
     let view = {
         let api = api.clone();
         move || api.view()
     };
-    api.scrapes().page(view).await
+    api.scrapes().page(api.clock().monotonic(), view).await
 }

@@ -15,8 +15,8 @@ use pvc_store::ChangeError;
 use crate::answer::Answer;
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
-use crate::refuse::{refused, store_error};
-use crate::state::ApiState;
+use crate::refuse::refused;
+use crate::state::{ApiState, Logged};
 use crate::table::{Ask, Table};
 use crate::view;
 use crate::wait;
@@ -107,8 +107,7 @@ pub fn last_lines(log: &str, lines: u32) -> String {
 async fn get_node_node_log(ask: Ask<GetNodeNodeLog>) -> Result<Answer<GetNodeNodeLog>> {
     let ([name], api) = (ask.at, ask.api);
     let node = find(&api.view(), &name)?.name.clone();
-    let log = api.ask(async { api.store().node_log(&node).await.map_err(store_error) }).await?;
-    let data = last_lines(&log.unwrap_or_default(), ask.params.lines.0);
+    let data = last_lines(&api.log(Logged::Node(node)).await?, ask.params.lines.0);
     Ok(Answer::json(&NodeLog { name, data }))
 }
 

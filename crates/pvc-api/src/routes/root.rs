@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::answer::Answer;
 use crate::auth::{self, check_secret, session_cookie, session_of};
 use crate::error::Result;
+use crate::json::Json;
 use crate::openapi::document;
 use crate::params;
 use crate::state::ApiState;
@@ -50,7 +51,8 @@ async fn post_logout(api: ApiState, request: Request) -> Result<Answer<PostLogou
 
 async fn get_openapi_json(_: Ask<GetOpenapiJson>) -> Result<Answer<GetOpenapiJson>> {
     // Made once: it depends on nothing but the program.
-    static DOCUMENT: LazyLock<Value> =
-        LazyLock::new(|| serde_json::to_value(document()).expect("the document has texts as keys"));
-    Ok(Answer::json(&*DOCUMENT))
+    static DOCUMENT: LazyLock<Json<Value>> = LazyLock::new(|| {
+        Json::of(&serde_json::to_value(document()).expect("the document has texts as keys"))
+    });
+    Ok(Answer::encoded(DOCUMENT.clone().into()))
 }

@@ -18,8 +18,7 @@ use super::node::last_lines;
 use crate::answer::{Answer, Encoded};
 use crate::error::{ApiError, Result};
 use crate::limit::Limit;
-use crate::refuse::store_error;
-use crate::state::ApiState;
+use crate::state::{ApiState, Logged};
 use crate::table::{Ask, Table};
 use crate::view;
 
@@ -150,8 +149,7 @@ async fn get_vm_vm_tags(ask: Ask<GetVmVmTags>) -> Result<Answer<GetVmVmTags>> {
 async fn get_vm_vm_console(ask: Ask<GetVmVmConsole>) -> Result<Answer<GetVmVmConsole>> {
     let ([name], api) = (ask.at, ask.api);
     let uuid = find(&api.view(), &name)?.uuid;
-    let log = api.ask(async { api.store().console_log(uuid).await.map_err(store_error) }).await?;
-    let data = last_lines(&log.unwrap_or_default(), ask.params.lines.0);
+    let data = last_lines(&api.log(Logged::Vm(uuid)).await?, ask.params.lines.0);
     Ok(Answer::json(&VmConsole { name, data }))
 }
 

@@ -549,6 +549,27 @@ async fn what_the_unauthenticated_are_refused_is_logged_once_a_second() {
     assert_eq!(lines() - before, 7);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_a_reader_is_refused_is_logged_once_a_second_with_the_beginning_of_its_path() {
+    let token = |key: &str, role| Token { description: key.into(), secret: key.into(), role };
+    let tokens = vec![token("wall", Role::Reader), token("ops", Role::Operator)];
+    let settings = ApiSettings { tokens: Some(tokens), ..settings() };
+    let api = start(&Shape::with_vms(1).dump(), settings).await;
+    let (log, _guard) = logged(tracing::Level::INFO);
+    let long = format!("/api/v1/vm/{}", "x".repeat(60_000));
+    for key in ["wall", "ops"] {
+        for _ in 0..100 {
+            let ask = Request::get(&long).header("X-Api-Key", key).body(Body::empty());
+            api.send(ask.unwrap()).await.refused(404);
+        }
+    }
+    let lines = log.lines_with("caller=");
+    let of = |key: &str| lines.iter().filter(|line| line.contains(key)).count();
+    assert_eq!((of("\"wall\""), of("\"ops\"")), (1, 100));
+    assert!(lines.iter().all(|line| line.len() < 1024), "{}", lines[0]);
+    assert!(lines[0].contains("xxx… (60011 bytes)"), "{}", lines[0]);
+}
+
 #[tokio::test]
 async fn the_access_log_says_who_did_what_and_keeps_secrets() {
     let (log, _guard) = logged(tracing::Level::DEBUG);

@@ -1,5 +1,4 @@
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -44,14 +43,42 @@ impl Backup {
     }
 }
 
-/// Writes the file whole or not at all: half a backup is worse than the old one.
+/// Writes the file whole or not at all: half a backup is worse than the old one. Until then it has
+/// a name that nobody can have prepared, for others may write to the folder; it is readable by its
+/// owner alone from the beginning.
 fn write(file: &Path, text: &str) -> std::io::Result<()> {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".part");
-    let mut options = std::fs::OpenOptions::new();
-    let mut part = options.write(true).create(true).truncate(true).mode(0o600).open(&name)?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut part = tempfile::Builder::new()
+        .prefix(".pvc-backup.")
+        .suffix(".part")
+        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
     part.write_all(text.as_bytes())?;
     part.write_all(b"\n")?;
-    part.sync_all()?;
-    std::fs::rename(&name, file)
+    part.as_file().sync_all()?;
+    part.persist(file).map(drop).map_err(|error| error.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_others_have_put_into_the_folder_is_not_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let in_it = |name: &str| folder.path().join(name);
+        std::fs::write(in_it("passwords"), "theirs").unwrap();
+        symlink("passwords", in_it("cluster.json.part")).unwrap();
+        symlink("passwords", in_it("cluster.json")).unwrap();
+        write(&in_it("cluster.json"), "{}").unwrap();
+        assert_eq!(std::fs::read_to_string(in_it("passwords")).unwrap(), "theirs");
+        assert_eq!(std::fs::read_to_string(in_it("cluster.json")).unwrap(), "{}\n");
+        let made = std::fs::symlink_metadata(in_it("cluster.json")).unwrap();
+        assert!(made.is_file());
+        assert_eq!(made.permissions().mode() & 0o777, 0o600);
+        write(&in_it("cluster.json"), "{\"a\": 1}").unwrap();
+        let names = std::fs::read_dir(folder.path()).unwrap();
+        assert_eq!(names.count(), 3, "nothing is left over");
+    }
 }

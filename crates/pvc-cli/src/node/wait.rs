@@ -11,6 +11,7 @@ use pvc_client::Kind;
 use crate::context::Pvc;
 use crate::interrupt;
 use crate::outcome::{Failure, Outcome};
+use crate::output::harmless;
 
 const PAUSE: Duration = Duration::from_secs(1);
 /// A dot for this many looks.
@@ -143,11 +144,11 @@ impl Story {
         if !news.is_empty() {
             self.clear();
             for line in news {
-                self.print(&format!("  {line}\n"));
+                self.print(&format!("  {}\n", harmless(&line, &[])));
             }
         }
         if self.terminal {
-            let line = status(node, self.started.elapsed().as_secs());
+            let line = harmless(&status(node, self.started.elapsed().as_secs()), &[]);
             self.draw(line.chars().take(crate::output::width()).collect());
         }
     }

@@ -4,12 +4,14 @@ pub mod json;
 pub mod labels;
 pub mod paint;
 pub mod table;
+mod terminal;
 pub mod units;
 
 use std::io::{ErrorKind, IsTerminal, Write};
 
 pub use paint::{Colour, Paint};
 pub use table::{Cell, Table, harmless};
+pub use terminal::{calm, colour_code};
 
 use crate::outcome::Exit;
 
@@ -50,9 +52,21 @@ impl Output {
         self.text("\n");
     }
 
-    /// Prints text as it is.
+    /// Prints text. Whoever wrote it, a terminal obeys nothing of it but our colours.
     pub fn text(&mut self, text: impl AsRef<str>) {
-        let outcome = self.writer.write_all(text.as_ref().as_bytes());
+        let text = calm(text.as_ref(), self.paint.is_on());
+        let outcome = self.writer.write_all(text.as_bytes());
+        quit_if_closed(outcome);
+    }
+
+    /// Prints a text that others read, such as a file, as it is; to a terminal with its colours
+    /// alone.
+    pub fn document(&mut self, text: impl AsRef<str>) {
+        let text = match self.terminal {
+            true => calm(text.as_ref(), true),
+            false => text.as_ref().into(),
+        };
+        let outcome = self.writer.write_all(text.as_bytes());
         quit_if_closed(outcome);
     }
 
@@ -60,6 +74,11 @@ impl Output {
         let outcome = self.writer.flush();
         quit_if_closed(outcome);
     }
+}
+
+/// Prints a line to standard error, of which a terminal obeys nothing.
+pub fn aside(text: impl AsRef<str>) {
+    let _ = writeln!(std::io::stderr(), "{}", calm(text.as_ref(), false));
 }
 
 fn quit_if_closed(outcome: std::io::Result<()>) {

@@ -30,7 +30,7 @@ impl Dump {
                 Failure::failed(format!("cannot write `{}`: {}", file.display(), plain_io(&error)))
             }),
             _ => {
-                pvc.out.text(xml);
+                pvc.out.document(xml);
                 Ok(())
             }
         }

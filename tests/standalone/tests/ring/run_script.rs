@@ -299,6 +299,39 @@ fn a_newcomer_runs_stops_and_purges_pvc_and_nothing_stays() {
     newcomer.run(&["--purge", "--yes"]).ok();
 }
 
+#[test]
+fn a_purge_leaves_what_is_not_its_own() {
+    let newcomer = Newcomer::arrive();
+    let (state, conf) = (newcomer.state(), Path::new("/etc/pvc/pvc.conf"));
+    let write = |path: &Path, text: &str| {
+        fs::create_dir_all(path.parent().expect("it is in a directory")).expect("it can be made");
+        fs::write(path, text).expect("the test's directories can be written");
+    };
+    for file in ["made-by-run", "tree/tree.redb", "volumes/vms/a.raw", "www/index.html"] {
+        write(&state.join(file), "");
+    }
+    let of_another = "# Written by ./run of the PVC repository.\n  state_directory: \"/srv/other\"\n";
+    let conf = newcomer.machine.outside(conf);
+    write(&conf, of_another);
+    let purge = || {
+        let mut purge = newcomer.command("./run", &["--purge", "--yes"]);
+        run(purge.env("PVC_STATE", format!("{}//", state.display())), "")
+    };
+    purge().says(&["stays in", "  www", "PVC in /srv/other stay"]);
+    let left = fs::read_dir(&state).expect("it stays").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["www"]);
+    assert_eq!(fs::read_to_string(&conf).expect("it stays"), of_another);
+    assert_ne!(purge().code, 0, "nothing of ours is there any more");
+    // A directory that was there before stays, and goes with what was in it otherwise.
+    fs::remove_dir_all(&state).expect("it is the test's");
+    for (mark, is_left) in [("found", true), ("", false)] {
+        write(&state.join("made-by-run"), mark);
+        purge().says(&["Removed"]);
+        assert_eq!(state.exists(), is_left, "{mark}");
+    }
+}
+
 fn it_left_nothing(newcomer: &Newcomer, source: &Path) {
     let ours = [
         newcomer.state(),

@@ -28,7 +28,7 @@ async fn get_storage_ceph_trash(
 ) -> Result<Answer<GetStorageCephTrash>> {
     let (api, only) = (ask.api, ask.params.pool.map(PoolName::new));
     let (lists, clock) = (api.trash_lists().clone(), api.clock().clone());
-    let listed = lists.listed(clock, only.clone(), async move { list(&api, only).await });
+    let listed = lists.answered(clock, only.clone(), async move { list(&api, only).await });
     Ok(Answer::json(&*listed.await?))
 }
 

@@ -37,6 +37,22 @@ async fn a_store_that_is_known_to_be_gone_refuses_changes_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn many_who_ask_the_store_for_the_same_at_once_are_one_to_it() {
+    let member =
+        FlakyTree::with_password(EmbeddedTree::in_memory().connect(), "secret", &Closed::default());
+    let api = start_on(member.clone(), &Shape::with_vms(1).dump(), settings()).await;
+    for path in ["/vm/vm00000/console?lines=1", "/node/pvchv1/log?lines=1", "/store/access"] {
+        let before = member.requests();
+        api.get(path).await.ok();
+        let one = member.requests() - before;
+        let before = member.requests();
+        let replies = futures::future::join_all((0..50).map(|_| api.get(path))).await;
+        assert!(replies.iter().all(|reply| reply.status == 200), "{path}");
+        assert!(one > 0 && member.requests() - before == one, "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_store_is_closed_and_opened_by_those_who_know_its_password() {
     let unprotected = with_vms(1).await;
     assert!(unprotected.get("/store/access").await.refused(400).contains("knows no password"));

@@ -25,7 +25,7 @@ impl Show {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let answer = pvc.client()?.read_only(GetProvisionerScriptScript, [&self.name], "script")?;
         if !self.format.print_payload(pvc, &answer)? {
-            pvc.out.text(answer.read()?.script);
+            pvc.out.document(answer.read()?.script);
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ impl Show {
         let answer =
             pvc.client()?.read_only(GetProvisionerUserdataUserdata, [&self.name], "userdata")?;
         if !self.format.print_payload(pvc, &answer)? {
-            pvc.out.text(answer.read()?.userdata);
+            pvc.out.document(answer.read()?.userdata);
         }
         Ok(())
     }
