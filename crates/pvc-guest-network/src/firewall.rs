@@ -843,7 +843,7 @@ mod tests {
         world.firewall.leave_old_rules();
         let (sender, said) = watch::channel(BTreeSet::new());
         let end = CancellationToken::new();
-        let role = run(world.context.clone(), BTreeSet::new(), sender, end.clone());
+        let role = run(world.context.clone(), BTreeSet::new(), None, sender, end.clone());
         let role = tokio::spawn(role);
         world.context.sleep(2 * INTERVAL).await;
         assert!(world.firewall.has_old_rules(), "nothing has taken their place");
