@@ -736,7 +736,7 @@ mod tests {
             lease("not a mac", "10.20.1.53", "", None),
             lease("52:54:00:00:00:04", "10.20.1.54", "a b,set:x\nserver", None),
             lease("52:54:00:00:00:05", "10.20.1.50", "again", None),
-            lease("52:54:00:00:00:06", "10.20.1.100", "given", Some("1731672000")),
+            lease("52:54:00:00:00:06", "10.20.1.150", "given", Some("1731672000")),
         ];
         let server = server(&record(), &leases);
         assert_eq!(
@@ -747,7 +747,7 @@ mod tests {
         let network = network(&record());
         assert_eq!(
             database(&network, &leases, 1_731_500_000, |_| true),
-            "1731672000 52:54:00:00:00:06 10.20.1.100 given *\n"
+            "1731672000 52:54:00:00:00:06 10.20.1.150 given *\n"
         );
     }
 
