@@ -38,7 +38,8 @@ impl Scene {
     async fn load(&self, rules: &[&str]) {
         let (closed, nodes, last) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
         let refused = &|_: &[String]| None;
-        let known = Known { closed: &closed, nodes: &nodes, last: &last, refused };
+        let tunnels = None;
+        let known = Known { closed: &closed, nodes: &nodes, tunnels, last: &last, refused };
         let (filter, _) = network_filter(&view(rules), &known);
         let inner = self.world.with(|state| state.hosts[0].firewall.clone());
         let firewall = HostFirewall { gate: self.gate.clone(), host: 0, inner };
