@@ -130,6 +130,8 @@ impl Scrapes {
 mod tests {
     use super::*;
 
+    const NOW: Duration = Duration::ZERO;
+
     /// A view that can be replaced by another.
     #[derive(Clone, Default)]
     struct Views(Arc<Mutex<Arc<Cluster>>>);
@@ -156,9 +158,11 @@ mod tests {
         let (scrapes, views) = (Arc::new(Scrapes::default()), Views::default());
         // Somebody else has the turn: all of them wait.
         let turn = scrapes.known.clone().lock_owned().await;
-        let pages = futures::future::join_all((0..5).map(|_| scrapes.page(views.now())));
+        let pages = futures::future::join_all((0..5).map(|_| scrapes.page(NOW, views.now())));
         let (pages, ()) = tokio::join!(pages, async { drop(turn) });
+        let pages: Vec<_> = pages.into_iter().map(Result::unwrap).collect();
         assert!(pages.iter().all(|page| Arc::ptr_eq(page, &pages[0])));
+        assert_eq!(pages[0].resource().as_ptr(), pages[1].resource().as_ptr(), "one memory");
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -167,15 +171,16 @@ mod tests {
         let turn = scrapes.known.clone().lock_owned().await;
         let first = tokio::spawn({
             let (scrapes, view) = (scrapes.clone(), views.now());
-            async move { scrapes.page(view).await }
+            async move { scrapes.page(NOW, view).await }
         });
         while scrapes.under_way.lock().unwrap().is_none() {
             tokio::task::yield_now().await;
         }
         views.name("maintenance");
-        let (second, ()) = tokio::join!(scrapes.page(views.now()), async { drop(turn) });
+        let (second, ()) = tokio::join!(scrapes.page(NOW, views.now()), async { drop(turn) });
+        let second = second.unwrap();
         assert!(says_maintenance(&second));
-        assert!(Arc::ptr_eq(&first.await.unwrap(), &second));
+        assert!(Arc::ptr_eq(&first.await.unwrap().unwrap(), &second));
     }
 
     #[tokio::test]
@@ -183,17 +188,17 @@ mod tests {
         let (scrapes, views) = (Arc::new(Scrapes::default()), Views::default());
         let view = views.now()();
         let (page, begun_with) = (scrapes.clone(), Arc::new(OnceLock::new()));
-        let page = page.make(views.now(), begun_with.clone()).boxed().shared();
+        let page = page.make(NOW, views.now(), begun_with.clone()).boxed().shared();
         let under_way = UnderWay { page: page.downgrade().unwrap(), view: begun_with };
         assert!(under_way.of(&view).is_some(), "it has not begun");
-        let first = page.clone().await;
+        let first = page.clone().await.unwrap();
         assert!(under_way.of(&view).is_some(), "it was made of this one");
         views.name("maintenance");
         assert!(under_way.of(&views.now()()).is_none(), "the view is another by now");
         assert!(!says_maintenance(&first));
         drop(page);
         assert!(under_way.of(&view).is_none(), "nobody waits for it any more");
-        let next = scrapes.page(views.now()).await;
+        let next = scrapes.page(NOW, views.now()).await.unwrap();
         assert!(says_maintenance(&next));
     }
 }
