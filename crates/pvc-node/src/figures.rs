@@ -216,8 +216,7 @@ mod tests {
 
     #[test]
     fn a_guest_does_not_say_itself_how_much_memory_it_was_given() {
-        let facts =
-            GuestFacts { instance: 1, name: "web".to_owned(), live: None, console: None };
+        let facts = GuestFacts { instance: 1, name: "web".to_owned(), live: None, console: None };
         let uuids = [Uuid::from_u128(1), Uuid::from_u128(2)];
         let known = uuids.map(|uuid| (uuid, facts.clone())).into();
         let guests = Guests { known, total: 2, ..Guests::default() };
