@@ -17,6 +17,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum_server::Handle;
 use hyper_util::rt::TokioTimer;
 use pvc_model::cluster::Cluster;
+use pvc_model::domain::{Nic, SshKey};
 use pvc_model::guest_network::metadata::{
     ADDRESS, FORWARDED_HEADER, MetadataAnswer, MetadataIndex, MetadataRequest, TOKEN_HEADER,
     TTL_HEADER, Tokens, answer,
@@ -235,12 +236,16 @@ fn is_alike(one: &Cluster, other: &Cluster) -> bool {
                 && one.name == other.name
                 && one.profile == other.profile
                 && (one.state == VmState::Mirror) == (other.state == VmState::Mirror)
-                && one.domain.as_ref().map(|domain| &domain.nics)
-                    == other.domain.as_ref().map(|domain| &domain.nics))
+                && told(one) == told(other))
     };
     one.networks == other.networks
         && one.vms.len() == other.vms.len()
         && one.vms.values().zip(other.vms.values()).all(same_vm)
+}
+
+/// Parts of a VM's definition that its guest, or another, is told of.
+fn told(vm: &VmRecord) -> Option<(&[Nic], &[SshKey])> {
+    vm.domain.as_ref().ok().map(|domain| (&*domain.nics, &*domain.ssh_keys))
 }
 
 fn response(answer: MetadataAnswer) -> Response {
