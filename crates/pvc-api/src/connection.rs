@@ -138,11 +138,8 @@ impl<S> Accept<TcpStream, S> for Places {
             return ready(Err(io::Error::other("too many connections")));
         };
         let service = Extension(place.link.clone()).layer(service);
-        let connection = stream.set_nodelay(true).map(|()| Connection {
-            stream,
-            stall: Stall::new(),
-            place,
-        });
+        let connection =
+            stream.set_nodelay(true).map(|()| Connection { stream, stall: Stall::new(), place });
         ready(connection.map(|connection| (connection, service)))
     }
 }

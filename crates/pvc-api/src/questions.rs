@@ -184,7 +184,9 @@ mod tests {
         };
         let begun = tokio::time::Instant::now();
         let all = futures::future::join_all((0..40).map(ask)).await;
-        assert!(all.iter().enumerate().all(|(number, answer)| **answer.as_ref().unwrap() == number));
+        assert!(
+            all.iter().enumerate().all(|(number, answer)| **answer.as_ref().unwrap() == number)
+        );
         assert!(most.load(Ordering::Relaxed) <= 4);
         assert!(begun.elapsed() >= 10 * GATHER, "{:?}", begun.elapsed());
     }

@@ -310,7 +310,8 @@ fn a_purge_leaves_what_is_not_its_own() {
     for file in ["made-by-run", "tree/tree.redb", "volumes/vms/a.raw", "www/index.html"] {
         write(&state.join(file), "");
     }
-    let of_another = "# Written by ./run of the PVC repository.\n  state_directory: \"/srv/other\"\n";
+    let of_another =
+        "# Written by ./run of the PVC repository.\n  state_directory: \"/srv/other\"\n";
     let conf = newcomer.machine.outside(conf);
     write(&conf, of_another);
     let purge = || {
