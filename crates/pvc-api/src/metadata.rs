@@ -236,15 +236,15 @@ fn is_alike(one: &Cluster, other: &Cluster) -> bool {
                 && one.name == other.name
                 && one.profile == other.profile
                 && (one.state == VmState::Mirror) == (other.state == VmState::Mirror)
-                && told(one) == told(other))
+                && served(one) == served(other))
     };
     one.networks == other.networks
         && one.vms.len() == other.vms.len()
         && one.vms.values().zip(other.vms.values()).all(same_vm)
 }
 
-/// Parts of a VM's definition that its guest, or another, is told of.
-fn told(vm: &VmRecord) -> Option<(&[Nic], &[SshKey])> {
+/// Parts of a VM's definition that are served to its guest.
+fn served(vm: &VmRecord) -> Option<(&[Nic], &[SshKey])> {
     vm.domain.as_ref().ok().map(|domain| (&*domain.nics, &*domain.ssh_keys))
 }
 
