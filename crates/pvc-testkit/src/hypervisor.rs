@@ -138,7 +138,6 @@ impl ScriptedHypervisor {
     }
 
     /// Sets whether statistics hang. While set, [`Hypervisor::stats`] never returns.
-
     pub fn set_stats_hang(&self, hang: bool) {
         self.with(|inner| inner.stats_hang = hang);
     }
