@@ -329,20 +329,9 @@ impl Keeper {
 
     fn filter(&self, view: &Cluster) -> (NetworkFilter, Vec<BadAcl>) {
         let refused = |rules: &[String]| first_refused(&self.refused, rules);
-        network_filter(view, &self.known(&refused))
-    }
-
-    fn known<'a>(
-        &'a self,
-        refused: &'a (dyn Fn(&[String]) -> Option<(usize, String)> + Sync),
-    ) -> Known<'a> {
-        Known {
-            closed: &self.closed,
-            nodes: &self.nodes,
-            tunnels: self.tunnels.as_ref(),
-            last: &self.last,
-            refused,
-        }
+        let (closed, nodes, tunnels) = (&self.closed, &self.nodes, self.tunnels.as_ref());
+        let known = Known { closed, nodes, tunnels, last: &self.last, refused: &refused };
+        network_filter(view, &known)
     }
 
     /// Looks which bridges are to be closed. If the links cannot be seen it stays as it was.
@@ -369,7 +358,10 @@ impl Keeper {
         if self.refused.is_empty() {
             return;
         }
-        let (recorded, _) = network_filter(view, &self.known(&|_: &[String]| None));
+        let refused = &|_: &[String]| None;
+        let (closed, nodes, tunnels) = (&self.closed, &self.nodes, self.tunnels.as_ref());
+        let known = Known { closed, nodes, tunnels, last: &self.last, refused };
+        let (recorded, _) = network_filter(view, &known);
         let recorded: BTreeSet<&[String]> = recorded.acl_prefixes().into_iter().collect();
         let chains = || self.last.values().flat_map(Acls::chains);
         self.refused.retain(|Refused { rules, .. }| {
