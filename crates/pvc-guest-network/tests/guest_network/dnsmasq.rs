@@ -339,7 +339,7 @@ impl Client {
     }
 }
 
-/// One guest may speak as many, and takes what is anybody's.
+/// A guest that speaks as many takes what is anybody's.
 #[test]
 fn a_flood_of_mac_addresses_leaves_addresses_for_the_cards_of_vms_and_to_who_had_them() {
     const CARD: Mac = [0x52, 0x54, 0, 0xaa, 0xbb, 1];
