@@ -26,9 +26,9 @@ type Turn = tokio::sync::Mutex<()>;
 
 /// Questions of a kind by what they are about, `K`.
 pub struct Questions<K, T> {
-    /// Those that have not begun.
+    /// Questions that have not begun.
     waiting: Arc<Mutex<BTreeMap<K, WeakShared<Answered<T>>>>>,
-    /// Turns of those that wait or are under way.
+    /// Turns of questions that wait or are under way.
     turns: Arc<Mutex<BTreeMap<K, Weak<Turn>>>>,
     places: Arc<Semaphore>,
 }
@@ -45,12 +45,12 @@ where
     K: Ord + Clone + Send + 'static,
     T: Send + Sync + 'static,
 {
-    /// As many at once as there is to ask about.
+    /// Questions of which as many are asked at once as there is to ask about.
     pub fn unlimited() -> Self {
         Self::at_once(Semaphore::MAX_PERMITS)
     }
 
-    /// Only so many at once, whatever they are about.
+    /// Questions of which only so many are asked at once, whatever they are about.
     pub fn at_once(places: usize) -> Self {
         let places = Arc::new(Semaphore::new(places));
         Questions { waiting: Arc::default(), turns: Arc::default(), places }

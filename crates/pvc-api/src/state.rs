@@ -36,7 +36,7 @@ const LOGS_AT_ONCE: usize = 4;
 /// Access to the records, and the passwords that nodes have proven to know.
 type Protected = (Protection, BTreeMap<NodeName, KnownPassword>);
 
-/// Whose log it is.
+/// Owner of a log.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Logged {
     Node(NodeName),
@@ -260,7 +260,7 @@ impl ApiState {
         self.ask(self.shared.logs.answered(self.clock().clone(), of, read)).await
     }
 
-    /// Who may use the records, which is asked of each of them: once for all who want to know.
+    /// Access to the records, which is asked of each of them: once for all who want to know.
     pub(crate) async fn protection(&self) -> Result<Arc<Protected>> {
         let store = self.store.clone();
         let look = async move { cluster::protection(&store).await.map_err(store_error) };

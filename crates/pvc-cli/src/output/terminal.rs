@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
-/// The text with a mark in the place of each character that a terminal would obey. Newlines and tabs
-/// stay, and codes of colours if `colours` are wanted.
+/// The text with a mark in the place of each character that a terminal would obey. Newlines and
+/// tabs stay, and codes of colours if `colours` are wanted.
 pub fn calm(text: &str, colours: bool) -> Cow<'_, str> {
     let is_obeyed = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
     if !text.contains(is_obeyed) {
