@@ -26,6 +26,28 @@ pub(super) const KIND: Kind = Kind {
 /// The time that a line may wait for other daemons that write the same log.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The most bytes of a log: it is written in one request, and a server of ZooKeeper without a
+/// `jute.maxbuffer` of its own takes no larger one than 1 MiB.
+const MOST_BYTES: usize = 512 << 10;
+
+/// The most bytes of a line.
+const MOST_LINE: usize = 16 << 10;
+
+/// The line, or its beginning.
+fn cut(line: &str) -> &str {
+    &line[..line.floor_char_boundary(MOST_LINE)]
+}
+
+/// The last `keep` lines, or as many of them as a log takes.
+fn last<'a, 'b>(lines: &'b [&'a str], keep: usize) -> &'b [&'a str] {
+    let mut size = 0;
+    let fit = lines.iter().rev().take_while(|line| {
+        size += line.len() + 1;
+        size <= MOST_BYTES
+    });
+    &lines[lines.len() - keep.min(fit.count())..]
+}
+
 fn root(node: &NodeName) -> String {
     format!("{ROOT}/{node}")
 }
@@ -71,9 +93,8 @@ impl Store {
         keep: usize,
     ) -> Result<usize, StoreError> {
         let old = self.read_text(path).await?.unwrap_or_default();
-        let kept: Vec<&str> = old.lines().chain(lines.iter().map(String::as_str)).collect();
-        let from = kept.len().saturating_sub(keep);
-        let data = Bytes::from(kept[from..].join("\n"));
+        let kept: Vec<&str> = old.lines().chain(lines.iter().map(|line| cut(line))).collect();
+        let data = Bytes::from(last(&kept, keep).join("\n"));
         let size = data.len();
         let write = vec![Op::Set { path: path.to_owned(), data, version: None }];
         self.tree.multi(write).await.map(|_| size).map_err(flat)

@@ -28,6 +28,23 @@ async fn several_daemons_write_one_log_without_losing_lines() {
 }
 
 #[tokio::test]
+async fn a_log_of_long_lines_is_written_in_a_request_that_every_server_takes() {
+    let world = cluster().await;
+    let hv1 = NodeName::new("hv1");
+    let tree = FlakyTree::new(world.tree.connect());
+    tree.limit_requests(0xf_ffff);
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(8)));
+    let store = Store::open(tree, clock, random).await.expect("readable");
+    let mut lines: Vec<String> = (0..2000).map(|n| format!("{n} {}", "ä".repeat(600))).collect();
+    lines.push("ä".repeat(1 << 20));
+    lines.push("the last".to_owned());
+    store.append_node_log(&hv1, &lines, 5000).await.expect("it is not too large");
+    let log = store.node_log(&hv1).await.expect("still connected").expect("written");
+    assert!(log.ends_with("ä\nthe last") && log.lines().count() > 300, "{}", log.len());
+    assert!((400 << 10..=512 << 10).contains(&log.len()), "{}", log.len());
+}
+
+#[tokio::test]
 async fn a_line_of_a_log_does_not_begin_a_cluster_in_an_empty_store() {
     let world = empty().await;
     let written =
