@@ -21,7 +21,7 @@ pub struct Place {
 }
 
 impl Shared {
-    /// So many places, and how many of them are for one caller.
+    /// Makes `all` places, of which one caller gets `each` at most.
     pub fn new(all: usize, each: usize) -> Self {
         Shared { all: Arc::new(Semaphore::new(all)), each, callers: Arc::default() }
     }

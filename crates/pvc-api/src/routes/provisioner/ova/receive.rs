@@ -183,8 +183,8 @@ struct Described {
 }
 
 impl Described {
-    /// Keeps the volume of a disk, which is written, until all disks get their names. It stays open,
-    /// as what nobody has open is a leftover after a day; of many disks the latest alone do.
+    /// Keeps the volume of a disk, which is written, until all disks get their names. It stays
+    /// open, as what nobody has open is a leftover after a day; of many disks the latest alone do.
     async fn keep(&mut self, at: usize, volume: NewVolume) -> Result<()> {
         self.volumes[at] = Some(volume);
         self.open.push_back(at);
