@@ -111,13 +111,13 @@ fn hand_over(lab: &Lab, to: &str) {
 }
 
 /// The node among `nodes` whose server leads ZooKeeper, if any does.
-fn leader(lab: &Lab, nodes: &[&str]) -> Option<String> {
+pub(crate) fn leader(lab: &Lab, nodes: &[&str]) -> Option<String> {
     let leads = |node: &&&str| asked(lab, node, "srvr").contains("Mode: leader");
     nodes.iter().find(leads).map(|node| (*node).to_owned())
 }
 
 /// Whether the servers have agreed on another leader than the one of `node`.
-fn leads_again(lab: &Lab, node: &str) -> bool {
+pub(crate) fn leads_again(lab: &Lab, node: &str) -> bool {
     let others: Vec<&str> = NODES.into_iter().filter(|other| *other != node).collect();
     leader(lab, &others).is_some()
 }

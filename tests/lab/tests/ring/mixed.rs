@@ -1,12 +1,13 @@
 //! A cluster on its way from PVC 1.0.3 to ours: one node still runs the legacy daemon, as its
 //! specification has it.
 
-use pvc_lab_tests::Lab;
+use pvc_lab_tests::{Lab, NODES};
 use pvc_standalone_tests::eventually;
 
 use crate::guest_networks::{
     GATEWAY, a_network_is_made, guest, has_the_network, plugged, reaches, unplugged,
 };
+use crate::leader::{leader, leads_again};
 
 const LEGACY: &str = "pvchv3";
 
@@ -92,6 +93,7 @@ fn a_primary_of_1_0_3_is_fenced_comes_back_and_is_upgraded_under_its_guests() {
 #[test]
 fn a_node_of_ours_dies_and_its_guest_is_recovered_on_one_of_1_0_3() {
     let lab = Lab::whole();
+    another_leads_zookeeper(&lab, "pvchv2");
     lab.start("web1", "pvchv2");
     lab.pvc(&["vm", "meta", "web1", "--limit", &format!("pvchv2,{LEGACY}")]).ok();
     lab.downgrade(LEGACY);
@@ -210,6 +212,23 @@ fn a_primary_of_1_0_3_gets_the_gateways_and_gives_them_back_with_its_leases() {
 }
 
 /// Has the role handed over, and waits until the floating address is there alone.
+/// Has another server lead ZooKeeper. If the leader's node dies, the legacy peer is the first to
+/// take it for dead, for it counts on through an election; and it recovers nothing from a node
+/// that comes back on as it was told.
+fn another_leads_zookeeper(lab: &Lab, node: &str) {
+    if leader(lab, &[node]).is_none() {
+        return;
+    }
+    lab.on(node, "systemctl restart zookeeper").ok();
+    eventually("another server leads ZooKeeper", 60, || match leads_again(lab, node) {
+        true => Ok(()),
+        false => Err("none does"),
+    });
+    for node in NODES {
+        lab.node_is(node, "run", "ready");
+    }
+}
+
 fn has_the_role(lab: &Lab, node: &str) {
     lab.pvc(&["node", "primary", node, "--wait"]).ok();
     lab.until_primary(node);
