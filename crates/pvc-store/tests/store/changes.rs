@@ -178,7 +178,7 @@ async fn a_volume_is_renamed_with_its_snapshots_or_not_at_all() {
     );
 }
 
-/// As of a VM that is renamed with two volumes, whose disks have snapshots.
+/// VM that is renamed with two volumes, whose disks have snapshots.
 #[tokio::test]
 async fn what_snapshots_hold_is_kept_under_the_new_names_of_all_volumes_that_are_renamed_at_once() {
     let world = cluster().await;
