@@ -210,7 +210,7 @@ fn nobody_is_asked_where_nobody_sits(machine: &Machine) {
 fn the_network_of_the_readme_gives_the_guest_its_address() {
     hello_image(); // its parts come from outside
     in_a_network_of_its_own();
-    let machine = Machine::with(Settings { networks: true, ..Settings::default() });
+    let mut machine = Machine::with(Settings { networks: true, ..Settings::default() });
     machine.define_hello("hello");
     let readme = std::fs::read_to_string(repository().join("README.md")).expect("it is there");
     for begin in ["pvc network add ", "pvc vm network add "] {
@@ -226,4 +226,6 @@ fn the_network_of_the_readme_gives_the_guest_its_address() {
         let text = machine.console_text("hello");
         if text.contains("eth0 has 10.20.1.1") { Ok(()) } else { Err(text) }
     });
+    // The servers of the network end with a daemon that is asked to.
+    machine.stop("standalone");
 }
