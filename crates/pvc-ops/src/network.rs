@@ -107,7 +107,7 @@ impl ConfirmWithin {
 
 /// Makes a change of a network one that waits to be confirmed, or one for good, which the same
 /// change of somebody else that waits is not taken for.
-fn for_good_or(
+fn unconfirmed_or_for_good(
     within: Option<ConfirmWithin>,
     changes: &mut Changes,
     vni: &str,
@@ -136,7 +136,7 @@ pub async fn modify_network(
         let (mut changes, named) = record(request::modify(cluster, &neighbours, &vni, fields)?);
         let present = request::find(cluster, &vni)?;
         let undo = || unconfirmed::undo_of_fields(cluster, present);
-        for_good_or(within, &mut changes, &vni, undo);
+        unconfirmed_or_for_good(within, &mut changes, &vni, undo);
         Ok((changes, named))
     };
     store.change(decide).await
@@ -327,7 +327,7 @@ pub async fn add_acl(
         let added = added.expect("a rule that is added is among the changes");
         let mut all = written(&changes);
         let undo = || Undo::RemoveRule(added.description.clone());
-        for_good_or(within, &mut all, &changes.network.vni, undo);
+        unconfirmed_or_for_good(within, &mut all, &changes.network.vni, undo);
         Ok((all, added))
     };
     store.change(decide).await
@@ -370,7 +370,7 @@ pub async fn remove_acl(
         let changes = acl::remove_acl(cluster, network, description)?;
         let mut all = written(&changes);
         let undo = || Undo::AddRules(changes.removed.clone());
-        for_good_or(within, &mut all, &changes.network.vni, undo);
+        unconfirmed_or_for_good(within, &mut all, &changes.network.vni, undo);
         Ok((all, changes.removed.clone()))
     };
     store.change(decide).await
