@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::build::Session;
 use super::ledger::{Made, MadeVolume, NotNoted, amend, note};
-use super::{records, vms};
+use super::{devices, records, vms};
 use crate::context::Unwritten;
 
 /// Reason why a call has no result.
@@ -87,8 +87,8 @@ pub(super) async fn serve(
         "ceph.remove_volume" => remove_volume(session, &given).await,
         "ceph.resize_volume" => resize(session, &given).await,
         "ceph.rename_volume" => rename(session, &given).await,
-        "ceph.map_volume" => super::devices::map(session, &given).await,
-        "ceph.unmap_volume" => super::devices::unmap(session, &given).await,
+        "ceph.map_volume" => devices::map(session, &given).await,
+        "ceph.unmap_volume" => devices::unmap(session, &given).await,
         "ceph.add_snapshot" | "ceph.remove_snapshot" | "ceph.rollback_snapshot" => {
             snapshot(session, function, &given).await
         }

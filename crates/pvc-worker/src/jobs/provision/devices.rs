@@ -10,7 +10,7 @@ use pvc_model::with_causes;
 use pvc_ops::storage::{self, StorageRefusal};
 
 use super::build::Session;
-use super::calls::{Arguments, CallError, Done, Failed, Refused};
+use super::calls::{Arguments, Done, Failed, Refused};
 use super::{ProvisionError, Result, ScriptTools};
 use crate::context::{Context, Unwritten};
 
@@ -34,7 +34,7 @@ pub(super) async fn map(session: &mut Session<'_>, given: &Arguments<'_>) -> Don
             if let (true, Unwritten::Refused(_)) = (is_new, &why) {
                 session.mapped.retain(|mapped| *mapped != volume);
             }
-            return Err(failed(why));
+            return Err(why.into());
         }
     };
     match mapped {
@@ -55,7 +55,7 @@ pub(super) async fn unmap(session: &mut Session<'_>, given: &Arguments<'_>) -> D
         let why = format!("this script has not mapped volume `{volume}`");
         return Err(Failed::Refused(Refused(why)));
     }
-    end(session.context, Some(session.tools), &volume).await.map_err(failed)?;
+    end(session.context, Some(session.tools), &volume).await?;
     session.mapped.retain(|mapped| *mapped != volume);
     Ok(format!("Unmapped RBD volume \"{volume}\"."))
 }
@@ -88,12 +88,4 @@ pub(super) async fn end_all(context: &Context) -> Result<()> {
         context.log(format!("volume {volume} is let go of"));
     }
     Ok(())
-}
-
-fn failed<E: pvc_ops::Refusal>(error: Unwritten<E>) -> Failed {
-    match error {
-        Unwritten::Refused(why) => Failed::Refused(Refused(with_causes(&why))),
-        Unwritten::Lost => Failed::Call(CallError::Lost),
-        other => Failed::Call(CallError::Raised(with_causes(&other))),
-    }
 }
