@@ -140,7 +140,7 @@ fn a_vm_with_an_empty_disk_boots_from_the_iso_image_that_is_to_be_installed() {
     let all = ["image_installer", "inst1_iso", "inst1_sda", "inst2_iso", "inst2_sda"];
     machine.volumes_are(&all.map(|volume| format!("vms/{volume}")).each_ref().map(String::as_str));
     // The system is there: the CD goes.
-    machine.quietly("vm stop inst1 -y").ok();
+    machine.quietly("vm stop inst1 -y --wait").ok();
     machine.quietly("vm volume remove inst1 vms/inst1_iso -y").ok();
     machine.quietly("storage volume remove --purge vms inst1_iso -y").ok();
     for vm in ["inst1", "inst2"] {
