@@ -203,18 +203,25 @@ impl NewVms<'_> {
     /// Finds what is wrong about the VMs of these jobs, each of which has had time to end.
     pub fn wrong<'a>(&self, jobs: impl Iterator<Item = &'a Job>) -> Option<String> {
         let makers: Vec<Maker<'_>> = jobs.filter_map(Maker::of).collect();
-        let mut names = BTreeSet::new();
-        let of_job = makers.iter().find_map(|maker| {
-            names.insert(maker.vm.name.as_str());
+        let names: BTreeSet<&str> = makers.iter().map(|maker| maker.vm.name.as_str()).collect();
+        let of_job = |maker: &Maker<'_>| {
             let wrong = self.wrong_making(maker)?;
             let Maker { job, vm } = maker;
             let (id, work, state) = (&job.spec.id, job.spec.work.name(), job.progress.state);
             Some(format!("job {id} ({work} of {}) is {state:?}, and {wrong}", vm.name))
-        });
+        };
         let half = |name: &&str| Some(format!("{}; {}", self.left(name)?, self.not_whole(name)?));
-        of_job
+        let several = names.iter().find_map(|name| self.several(name));
+        several
+            .or_else(|| makers.iter().find_map(of_job))
             .or_else(|| names.iter().find_map(half))
             .or_else(|| (!makers.is_empty()).then(|| self.left_in_the_making()).flatten())
+    }
+
+    /// The number of VMs of a name that only one may have.
+    fn several(&self, name: &str) -> Option<String> {
+        let count = self.view.vms.values().filter(|record| record.name == name).count();
+        (count > 1).then(|| format!("{count} VMs are called {name}"))
     }
 
     fn wrong_making(&self, maker: &Maker<'_>) -> Option<String> {
@@ -308,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_vm_is_made_whole_or_not_at_all() {
+    async fn a_vm_is_made_whole_and_once_or_not_at_all() {
         let cluster =
             Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
         let mut view = View::clone(&cluster.view());
@@ -336,5 +343,8 @@ mod tests {
             .with(|world| NewVms { view: &view, volumes: &world.ceph.volumes }.wrong(jobs.iter()));
         let scripted = scripted.expect("it has one disk");
         assert!(scripted.contains("(provisioner.create of web)"), "{scripted}");
+        let other = VmRecord { uuid: vm_uuid(1), ..(*view.vms[&vm_uuid(0)]).clone() };
+        view.vms.insert(vm_uuid(1), Arc::new(other));
+        assert_eq!(found(&view, JobState::Succeeded), "2 VMs are called web");
     }
 }
